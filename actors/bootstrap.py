@@ -56,7 +56,7 @@ Seat = Callable[[GroupConfig, bool, Voters], tuple[Spawn, ...]]
 """Returns the roles of a node for the group, whether to vote, and the voters."""
 
 
-class Standing(Enum):
+class JournalStatus(Enum):
     """Status of this node's journal in the group."""
 
     WAITING = "waiting"
@@ -74,11 +74,11 @@ class JoinRetry(Timer):
 
 
 @timer
-class Renew(Timer):
+class RenewStart(Timer):
     """Raise the incarnation."""
 
 
-class Bootstrap(Role[Join | JoinAck | GroupConfig | Superseded | JoinRetry | Renew]):
+class Bootstrap(Role[Join | JoinAck | GroupConfig | Superseded | JoinRetry | RenewStart]):
     """Lets the journal of this node vote if it is the registered one and not an old copy.
 
     An acceptor that forgot its promises could help to decide two batches for one slot. So a
@@ -151,7 +151,7 @@ class Bootstrap(Role[Join | JoinAck | GroupConfig | Superseded | JoinRetry | Ren
         self.voting = voting
         self.listener = listener
         self.greet_ns = greet_ms * NS_PER_MS
-        self.standing = Standing.WAITING
+        self.standing = JournalStatus.WAITING
         self.group: GroupConfig | None = None
         self.later: Start | None = None
         """A later start of this journal, once another member has reported one."""
@@ -167,7 +167,7 @@ class Bootstrap(Role[Join | JoinAck | GroupConfig | Superseded | JoinRetry | Ren
         self.refused: dict[str, int] = {}
         """The last boot of each member whose journal was refused, so that it is logged once."""
         self.greet_until = Instant(0)
-        self.told: VotingStatus | None = None
+        self.reported: VotingStatus | None = None
         self.registered: dict[Address, int] = {}
         """The id that each voter's votes name, without those that run on an old copy."""
         self._seat: Seat | None = seat
@@ -182,14 +182,14 @@ class Bootstrap(Role[Join | JoinAck | GroupConfig | Superseded | JoinRetry | Ren
     def handle(
         self,
         sender: Address,
-        event: Join | JoinAck | GroupConfig | Superseded | JoinRetry | Renew,
+        event: Join | JoinAck | GroupConfig | Superseded | JoinRetry | RenewStart,
         now: Instant,
     ) -> Effects:
         """Found the group, join it, or learn that it exists without this journal."""
         match event:
             case JoinRetry():
                 return self._on_retry(now)
-            case Renew():
+            case RenewStart():
                 return self._on_renew()
             case _:
                 pass
@@ -227,7 +227,7 @@ class Bootstrap(Role[Join | JoinAck | GroupConfig | Superseded | JoinRetry | Ren
                 case _:
                     pass
         if self.group is not None:
-            self.standing = Standing.GREETING
+            self.standing = JournalStatus.GREETING
             self.registered.update(self._all_registered())
 
     def _all_registered(self) -> dict[Address, int]:
@@ -255,7 +255,7 @@ class Bootstrap(Role[Join | JoinAck | GroupConfig | Superseded | JoinRetry | Ren
         return [Send(bootstrap_of(member), join) for member in members]
 
     def _retry(self) -> Wake:
-        greeting = self.standing is Standing.GREETING
+        greeting = self.standing is JournalStatus.GREETING
         return Wake(GREET_RETRY_MS if greeting else JOIN_RETRY_MS, JoinRetry())
 
     def _on_retry(self, now: Instant) -> Effects:
@@ -264,34 +264,34 @@ class Bootstrap(Role[Join | JoinAck | GroupConfig | Superseded | JoinRetry | Ren
             left = self.others
         else:
             left = tuple(member for member in self.others if member not in self.acked)
-        if not left or self.standing is Standing.NON_VOTING:
+        if not left or self.standing is JournalStatus.NON_VOTING:
             return went_on
         return [*went_on, *self._announce(left), self._retry()]
 
     def _on_renew(self) -> Effects:
-        if self.standing is not Standing.VOTER:
+        if self.standing is not JournalStatus.VOTER:
             return ()
         self.own = self.own._replace(incarnation=self.own.incarnation + 1)
-        return [*self._write(), *self._announce(self.others), Wake(RENEW_MS, Renew())]
+        return [*self._write(), *self._announce(self.others), Wake(RENEW_MS, RenewStart())]
 
     def _on_join(self, member: str, join: Join) -> Effects:
         """Confirm the start of a peer; or name the voting journals, or call it an old copy."""
         start, to = join.start, bootstrap_of(member)
         if not _is_sound(start):
             return (Observe("bootstrap.impossible_start"),)
-        told: list[Effect] = []
+        sent: list[Effect] = []
         if self.group is not None and join.founded_ms != self.group.founded_ms:
-            told = [Send(to, self._config_for(start.boot))]
+            sent = [Send(to, self._config_for(start.boot))]
         if self.group is not None and journals_of(self.group)[member] != start.journal:
             refused = self._refuse(member, start, "with a journal that is not registered")
-            return (*told, *refused, Observe("bootstrap.unregistered_journal"))
+            return (*sent, *refused, Observe("bootstrap.unregistered_journal"))
         known = self.starts.get(member)
         if known is not None and start.is_before(known):
             if self.group is not None:
                 self.registered.pop(self.voter(member), None)  # I4: its votes count no more.
             older = Superseded(to=start.boot, start=known)
             refused = self._refuse(member, start, "from an old copy of its journal")
-            return (Send(to, older), *told, *refused, Observe("bootstrap.old_copy"))
+            return (Send(to, older), *sent, *refused, Observe("bootstrap.old_copy"))
         written: list[Effect] = []
         if known is None or known.journal != start.journal or known < start:
             if not self._note(member, start):
@@ -302,8 +302,8 @@ class Bootstrap(Role[Join | JoinAck | GroupConfig | Superseded | JoinRetry | Ren
             self.registered[self.voter(member)] = vote_id(self.group, member)
         follows = self.group is None and member == self.members[0] and self.later is None
         ack = JoinAck(to=start.boot, start=self.own, follows=follows)
-        asked = self._announce((member,)) if self._lacks_follower(member) else []
-        return [*written, Send(to, ack), *told, *asked]
+        announced = self._announce((member,)) if self._lacks_follower(member) else []
+        return [*written, Send(to, ack), *sent, *announced]
 
     def _refuse(self, member: str, start: Start, how: str) -> list[Effect]:
         """Log, once for each start of ``member``, that it has no vote here."""
@@ -365,7 +365,7 @@ class Bootstrap(Role[Join | JoinAck | GroupConfig | Superseded | JoinRetry | Ren
     def _take(self, group: GroupConfig, now: Instant) -> None:
         self.group = group
         self.registered.update(self._all_registered())
-        self.standing = Standing.GREETING
+        self.standing = JournalStatus.GREETING
         self.greet_until = Instant(now + self.greet_ns)
 
     def _config_for(self, boot: int) -> GroupConfig:
@@ -390,38 +390,38 @@ class Bootstrap(Role[Join | JoinAck | GroupConfig | Superseded | JoinRetry | Ren
         self._take(GroupConfig(to=0, founded_ms=config.founded_ms, voters=config.voters), now)
         return [*self._write(), *self._announce((member,)), *self._go_on(now)]
 
-    def _on_superseded(self, told: Superseded, now: Instant) -> Effects:
-        mine = told.to == self.own.boot and told.start.journal == self.own.journal
+    def _on_superseded(self, superseded: Superseded, now: Instant) -> Effects:
+        mine = superseded.to == self.own.boot and superseded.start.journal == self.own.journal
         if not mine or self.later is not None:
             return (Observe("bootstrap.superseded_ignored"),)
-        self.later = told.start
+        self.later = superseded.start
         written = self._write()
-        if self.standing is not Standing.VOTER:
+        if self.standing is not JournalStatus.VOTER:
             return [*written, *self._go_on(now)]
-        self.standing = Standing.NON_VOTING
+        self.standing = JournalStatus.NON_VOTING
         stopped = [Send(role, StopVoting()) for role in self.voting]
         return [*written, *stopped, *self._tell(votes=False, why=self._why_not())]
 
     def _go_on(self, now: Instant) -> list[Effect]:
         """Start the roles of the group, once it is known whether to vote."""
-        if self.standing is Standing.WAITING:
+        if self.standing is JournalStatus.WAITING:
             return self._tell(votes=False, why=self._what_is_awaited())
-        if self.standing is not Standing.GREETING:
+        if self.standing is not JournalStatus.GREETING:
             return []
         assert self.group is not None
         registered = journals_of(self.group)[self.node] == self.own.journal  # I1, I3
         if not registered or self.later is not None:
-            return self._become(Standing.NON_VOTING)
+            return self._become(JournalStatus.NON_VOTING)
         if len(self.acked) == len(self.others) or now >= self.greet_until:  # I4
-            return [*self._become(Standing.VOTER), Wake(RENEW_MS, Renew())]
+            return [*self._become(JournalStatus.VOTER), Wake(RENEW_MS, RenewStart())]
         return []
 
-    def _become(self, standing: Standing) -> list[Effect]:
+    def _become(self, standing: JournalStatus) -> list[Effect]:
         """Start the roles of the group; until now there were none on this node."""
         assert self.group is not None
-        assert self.standing is Standing.GREETING
+        assert self.standing is JournalStatus.GREETING
         self.standing = standing
-        votes = standing is Standing.VOTER
+        votes = standing is JournalStatus.VOTER
         seat, self._seat = self._seat, None  # It holds the whole recovered journal.
         assert seat is not None
         return [
@@ -462,10 +462,10 @@ class Bootstrap(Role[Join | JoinAck | GroupConfig | Superseded | JoinRetry | Ren
     def _tell(self, *, votes: bool, why: str) -> list[Effect]:
         """Notify the listener and the log of a change."""
         status = VotingStatus(votes=votes, why=why)
-        if status == self.told:
+        if status == self.reported:
             return []
-        self.told = status
-        level = Level.WARNING if self.standing is Standing.NON_VOTING else Level.INFO
+        self.reported = status
+        level = Level.WARNING if self.standing is JournalStatus.NON_VOTING else Level.INFO
         text = why or f"{self.node} votes"
         effects: list[Effect] = [
             Send(address_of(self.node, "node"), Notice(level=level, text=text))

@@ -1,4 +1,7 @@
-"""The logical clock of a node: an actor through which all frames pass that leave or arrive.
+"""The logical clock of a node: an actor that counts all frames that leave or arrive.
+
+Every frame needs a stamp, so the host calls `Clock.departing` and `Clock.arrived` without a turn
+of the role. Messages that a role posts, and questions, reach it as events.
 
 Source: Lamport 1978, implementation rules IR1 (count between any two events) and
 IR2 (a message carries its time; its receiver continues from later than that).
@@ -25,18 +28,6 @@ class Stamped(Message):
 
 
 @local
-class Departing(Local):
-    """From the host: a frame is about to leave; its stamp is the clock's ``time`` after this."""
-
-
-@local
-class Arrived(Local):
-    """From the host: a peer's frame with ``stamp`` arrived; its messages come after this."""
-
-    stamp: int
-
-
-@local
 class Post(Local):
     """From a role: stamp ``message`` and have it carried to ``nodes``, in the order posted."""
 
@@ -52,7 +43,7 @@ class Carry(Local):
     message: Stamped
 
 
-class Clock(Role[Departing | Arrived | Post | ReadClock]):
+class Clock(Role[Post | ReadClock]):
     """Counts events of one node and stamps what leaves it.
 
     Invariants:
@@ -71,16 +62,10 @@ class Clock(Role[Departing | Arrived | Post | ReadClock]):
         self.time = start
         self.channel = channel
 
-    def handle(
-        self, sender: Address, event: Departing | Arrived | Post | ReadClock, now: Instant
-    ) -> Effects:
-        """Tick. Physical time plays no part here."""
+    def handle(self, sender: Address, event: Post | ReadClock, now: Instant) -> Effects:
+        """Stamp a message, or tell the time. Physical time plays no part here."""
         del now
         match event:
-            case Departing():
-                return self._on_departing()
-            case Arrived():
-                return self._on_arrived(event)
             case Post():
                 return self._on_post(event)
             case ReadClock():
@@ -90,22 +75,22 @@ class Clock(Role[Departing | Arrived | Post | ReadClock]):
         """Return the logical time."""
         return (("time", self.time),)
 
-    def _on_departing(self) -> Effects:
+    def departing(self) -> int:
+        """Return the stamp of the frames that are about to leave together."""
         self.time += 1  # IR1
         assert self.time <= STAMP_MAX
-        return ()
+        return self.time
 
-    def _on_arrived(self, arrived: Arrived) -> Effects:
-        if not 0 <= arrived.stamp < STAMP_MAX:
+    def arrived(self, stamp: int) -> Effects:
+        """Go on from later than ``stamp``, of a peer's frame whose messages come after this."""
+        if not 0 <= stamp < STAMP_MAX:
             return (Observe("clock.impossible_stamp"),)
-        self.time = max(self.time, arrived.stamp) + 1  # IR2
+        self.time = max(self.time, stamp) + 1  # IR2
         return ()
 
     def _on_post(self, post: Post) -> Effects:
         if self.channel is None:
             return (Observe("clock.nobody_carries"),)
-        self.time += 1  # IR1
-        assert self.time <= STAMP_MAX
         unstamped: Any = post.message
-        stamped = replace(unstamped, stamp=self.time)
+        stamped = replace(unstamped, stamp=self.departing())
         return (Send(self.channel, Carry(nodes=post.nodes, message=stamped)),)

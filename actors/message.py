@@ -45,7 +45,7 @@ class Event:
 class Message(Event):
     """An event that may cross the wire: immutable, comparable, known by one tag.
 
-    ``encoded`` is a cache for its bytes (``transport/wire.py``), so that a message for two peers
+    ``encoded`` is a cache for its bytes (``transport/codec.py``), so that a message for two peers
     and a journal is encoded once. It is not a field: it is neither compared nor shown, and may be
     unset, although testing for that takes longer than testing for None.
     """

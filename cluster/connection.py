@@ -45,8 +45,8 @@ from fencelock.cluster.operation import Operation, Wait
 from fencelock.cluster.owner import process_label, process_user
 from fencelock.cluster.session_channel import SessionChannel
 from fencelock.cluster.settings import Read, Settings, age_ms_of, check_text, parse_addresses
+from fencelock.transport.codec import pack
 from fencelock.transport.hub import SocketHub
-from fencelock.transport.wire import pack
 
 STOP_S = 5.0
 """Timeout for stopping the client's own threads (s); they need milliseconds."""

@@ -6,16 +6,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, get_args
 
 from fencelock.actors.message import Local, Message
-from fencelock.actors.paxos.digest import Fingerprint, state_of
-from fencelock.actors.paxos.digest_message import Figure
+from fencelock.actors.paxos.machine import Fingerprint, state_of
+from fencelock.actors.paxos.message import Figure
 from fencelock.actors.table.command import Command
 from fencelock.actors.table.outcome import Denied, Freed, Held
 from fencelock.actors.table.queries import Browse, Browsed, Looked, LookUp
 from fencelock.actors.table.table import LockTable
 from fencelock.actors.table.table_record import TablePart
-from fencelock.transport.cbor import load, load_each
-from fencelock.transport.schema import schema_of
-from fencelock.transport.wire import MalformedFrameError, decode, encode
+from fencelock.transport.cbor import MalformedFrameError, load, load_each
+from fencelock.transport.codec import decode, encode, schema_of
 
 _UNPACKERS: Mapping[int, Callable[[list[Any]], Command]] = {
     command.TAG: schema_of(command).unpack for command in get_args(Command)
@@ -94,7 +93,7 @@ class LockMachine:
             case _:
                 raise TypeError(f"{question!r} is no question about locks")
 
-    def photograph(self) -> Iterator[bytes | None]:
+    def snapshot(self) -> Iterator[bytes | None]:
         """Freeze the table, and return it in parts."""
         frozen = self.table.freeze()
         return (None if part is None else encode(part) for part in frozen)

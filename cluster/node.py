@@ -17,12 +17,11 @@ from fencelock.cluster.config import Config
 from fencelock.cluster.host.dispatcher import Dispatcher
 from fencelock.cluster.host.profile_marks import ProfileMarks
 from fencelock.cluster.host.ref import RoleRef
-from fencelock.cluster.storage.identity import STREAM, claim
-from fencelock.cluster.storage.journal import SEGMENT_BYTES_MAX, Journal
+from fencelock.cluster.storage.journal import SEGMENT_BYTES_MAX, STREAM, Journal, claim
 from fencelock.cluster.topology import NodeContext, keeps_journal, recipe_of
+from fencelock.transport.codec import decode
 from fencelock.transport.descriptors import connections_max, raise_limit
 from fencelock.transport.hub import SocketHub
-from fencelock.transport.wire import decode
 
 VOTING = frozenset({"bakery", "paxos"})
 """Protocols whose journals hold promises to a majority: such a journal is tied to its members."""
@@ -40,7 +39,8 @@ class Node:
     Attributes:
         id: its name in the config.
         address: where it is bound (``tcp://host:port``).
-        proxy: the reference of the role that serves clients.
+        proxy: the reference of the role that serves callers inside this process: the node's own
+            client session. ``ref("proxy")`` is the `Proxy` itself, which serves the clients.
 
     """
 
@@ -50,7 +50,7 @@ class Node:
         self.id = node_id
         self.address = address
         self._closing_s = closing_s
-        self.proxy: RoleRef = dispatcher.ref(address_of(node_id, "proxy"))
+        self.proxy: RoleRef = dispatcher.ref(address_of(node_id, "session"))
         self._dispatcher = dispatcher
 
     @classmethod
@@ -62,7 +62,7 @@ class Node:
         The process's limit of open files is raised as far as the system allows.
 
         ``marks``, if given, record the times of the node's steps. ``spins`` is for a process
-        with no other work; see `fencelock.transport.poller.Poller`.
+        with no other work; see `fencelock.transport.polling.Poller`.
 
         Raises:
             ConfigError: the config has no such node, or lacks something that the node needs, or
@@ -154,7 +154,7 @@ class Node:
     def stop(self, timeout: float | None = 10.0) -> bool:
         """Stop in order; return whether everything has stopped within ``timeout`` (s).
 
-        On `paxos` the node first gives back what callers inside this process hold, and a master
+        The node first gives back what callers inside this process hold; on `paxos` a master then
         lets another node lead. That may take `CLOSE_MS` and `RESIGN_MS` longer (see
         ``cluster/topology.py``). `pykka.ActorRegistry.stop_all` does the same.
         """

@@ -13,7 +13,7 @@ from fencelock.actors.error import ClosedError, OverloadedError
 from fencelock.actors.message import Event, Message
 from fencelock.cluster.host.reply import Reply
 from fencelock.cluster.operation import Operation
-from fencelock.transport.wire import pack
+from fencelock.transport.codec import pack
 
 
 class ForkCounter:

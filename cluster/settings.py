@@ -12,7 +12,7 @@ from fencelock.actors.api.name import forbidden_in, is_allowed
 from fencelock.actors.error import ConfigError, InvalidRequestError
 from fencelock.actors.session.endpoint import GATES_MAX
 from fencelock.actors.table.command import LABEL_BYTES_MAX
-from fencelock.transport.name import check_cluster
+from fencelock.transport.frame import check_cluster
 
 PORT_MAX = 65_535
 

@@ -26,15 +26,16 @@ from fencelock.actors.lamport.reliable_channel import ReliableChannel
 from fencelock.actors.message import Address, Message, address_of
 from fencelock.actors.paxos.config import leader_of, replica_of
 from fencelock.actors.paxos.event import Resign
+from fencelock.actors.paxos.member import LogOptions, log_roles
 from fencelock.actors.paxos.proxy import LogProxy
-from fencelock.actors.paxos.seating import LogOptions, seat_log
 from fencelock.actors.paxos.snapshots import JOURNAL_BYTES
 from fencelock.actors.proxy.proxy import Proxy
 from fencelock.actors.session.message import Close
+from fencelock.actors.session.session import ClientSession
 from fencelock.actors.table.command import FENCE_FLOOR_MAX, ExtendSessions
 from fencelock.cluster.host.role_set import Closing, RoleSet
 from fencelock.cluster.lock_machine import LockMachine
-from fencelock.transport.wire import encode
+from fencelock.transport.codec import encode
 
 US_PER_MS = 1_000
 
@@ -159,7 +160,7 @@ def bakery(seat: NodeContext) -> RoleSet:
         pid=settings.bakery_pid,
     )
     clock = Spawn(address_of(seat.node, "clock"), Clock, {"start": seat.first_stamp})
-    return RoleSet(roles=(clock, *roles))
+    return RoleSet(roles=(clock, *roles, _session(seat)), closings=(_closing(seat),))
 
 
 def lamport(seat: NodeContext) -> RoleSet:
@@ -185,8 +186,10 @@ def lamport(seat: NodeContext) -> RoleSet:
                 },
             ),
             _proxy(seat, "lamport", process),
+            _session(seat),
         ),
         openings=(Send(channel, neighbors), Send(process, neighbors)),
+        closings=(_closing(seat),),
     )
 
 
@@ -207,6 +210,7 @@ def central(seat: NodeContext) -> RoleSet:
             },
         ),
         _proxy(seat, "central", clients),
+        _session(seat),
     ]
     if seat.node == owner:
         # The date is the floor of the fences. A restarted server without a journal has forgotten
@@ -217,7 +221,7 @@ def central(seat: NodeContext) -> RoleSet:
             "records": seat.records_of("server"),
         }
         roles.append(Spawn(server, LockServer, arguments))
-    return RoleSet(roles=tuple(roles))
+    return RoleSet(roles=tuple(roles), closings=(_closing(seat),))
 
 
 def paxos(seat: NodeContext) -> RoleSet:
@@ -229,7 +233,7 @@ def paxos(seat: NodeContext) -> RoleSet:
     machine = LockMachine()
     memory = seat.settings.paxos_memory
     floor = min(seat.first_stamp, FENCE_FLOOR_MAX) if memory else 0
-    log = seat_log(
+    log = log_roles(
         seat.node,
         seat.nodes,
         seat.random,
@@ -244,14 +248,13 @@ def paxos(seat: NodeContext) -> RoleSet:
             journal_bytes=seat.settings.paxos_journal_bytes,
         ),
     )
-    closings = [Closing(proxy, Close(), CLOSE_MS)]
+    closings = [_closing(seat)]
     if len(seat.nodes) > 1:
         closings.append(Closing(leader_of(seat.node), Resign(), RESIGN_MS))
     arguments = {
         "node": seat.node,
         "members": seat.nodes,
         "replica": replica_of(seat.node),
-        "name": f"{seat.node}/{seat.boot:x}",
         "encode": machine.write,
     }
     return RoleSet(
@@ -259,6 +262,7 @@ def paxos(seat: NodeContext) -> RoleSet:
             Spawn(address_of(seat.node, "clock"), Clock, {"start": seat.first_stamp}),
             *log,
             Spawn(proxy, LogProxy, arguments),
+            _session(seat),
         ),
         closings=tuple(closings),
     )
@@ -273,6 +277,25 @@ def _proxy(seat: NodeContext, protocol: str, backend: Address) -> Spawn:
         "holds_by_session": protocol == "central",
     }
     return Spawn(address_of(seat.node, "proxy"), Proxy, arguments)
+
+
+def _session(seat: NodeContext) -> Spawn:
+    """Set up the session of callers inside the node's process; its endpoint is the node's proxy.
+
+    Its name has the id of this life of the node, and a ``/``, which no client's name has.
+    """
+    arguments = {
+        "session": f"{seat.node}/{seat.boot:x}",
+        "gates": (address_of(seat.node, "proxy"),),
+        "random": Random(seat.boot),
+        "label": seat.node,
+    }
+    return Spawn(address_of(seat.node, "session"), ClientSession, arguments)
+
+
+def _closing(seat: NodeContext) -> Closing:
+    """Give back what callers inside the process hold when the node stops."""
+    return Closing(address_of(seat.node, "session"), Close(), CLOSE_MS)
 
 
 RECIPES: dict[str, Recipe] = {

@@ -17,15 +17,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.lamport_scene import LoneProcess
+from support.local_callers import Inside
+from support.proxy_scene import proxy_of_n1
+from support.real_nodes import loopback_addresses
+from support.session_harness import SessionHarness
+from support.session_play import UnkeptSession
 
 import fencelock
 from fencelock import aio
 from fencelock.actors.api.message import Acquire, Inspect, LockStatus, Release
 from fencelock.actors.error import LockTimeoutError
+from fencelock.actors.proxy.proxy import Proxy
 from fencelock.cluster.config import parse, starting_config
 from fencelock.cluster.hold import BaseHold
 from fencelock.cluster.node import Node
-from fencelock.cluster.ports import free_ports
 
 PATIENCE_S = 60
 CLUSTER = "faces"
@@ -223,7 +229,7 @@ async def _awaited(work: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def paxos_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Node]]:
-    at = {f"n{n}": f"tcp://127.0.0.1:{port}" for n, port in enumerate(free_ports(3), 1)}
+    at = loopback_addresses()
     text = starting_config(at, cluster=CLUSTER, protocol="paxos")
     config = parse(text, Path(tmp_path_factory.mktemp("faces")))
     nodes = [Node.start(config, node) for node in at]
@@ -231,6 +237,56 @@ def paxos_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Node]
     for node in nodes:
         assert node.stop(PATIENCE_S)
         assert node.failure is None
+
+
+@pytest.fixture
+def parley() -> SessionHarness:
+    """Return a client session between two proxies."""
+    return SessionHarness()
+
+
+@pytest.fixture
+def play() -> UnkeptSession:
+    """Return a client session in a cluster that keeps no sessions."""
+    return UnkeptSession()
+
+
+@pytest.fixture
+def proxy() -> Proxy:
+    """Return a proxy over a backend that the test plays."""
+    return proxy_of_n1()
+
+
+@pytest.fixture
+def inside() -> Inside:
+    """Return a proxy of `paxos` with callers in its process."""
+    return Inside()
+
+
+@pytest.fixture
+def alone() -> LoneProcess:
+    """Return a lock process of `lamport` that knows no other yet."""
+    return LoneProcess()
+
+
+@pytest.fixture
+def joined(alone: LoneProcess) -> LoneProcess:
+    """Return a lock process of `lamport` that both others have welcomed."""
+    return alone.welcomed()
+
+
+@pytest.fixture
+def addresses() -> dict[str, str]:
+    return loopback_addresses()
+
+
+@pytest.fixture
+def nodes() -> Iterator[dict[str, Node]]:
+    """Return an empty dictionary; the nodes that a test adds to it are stopped afterwards."""
+    nodes: dict[str, Node] = {}
+    yield nodes
+    for node in nodes.values():
+        node.stop()
 
 
 def started(kind: str, nodes: list[Node]) -> Iterator[Face]:

@@ -3,7 +3,7 @@
 cbor2 accepts far more, and some of it is an attack: a tag that becomes a fraction of two
 numbers of half a megabyte keeps it busy for minutes. So every tag is refused before its
 content is read, depth is bounded, and lengths must be definite. Other values, such as maps
-and floats, fail the check against the declared types (``transport/schema.py``).
+and floats, fail the check against the declared types (``transport/codec.py``).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Frames, the unit that travels between two processes: encoded, and decoded with checks. Pure.
+"""Frames, the unit that travels between two processes, and the names in them. Pure.
 
 A frame is ``[version, cluster, view, stamp, [envelope, ...]]`` and an envelope
 ``[to, from, tag, field, ...]``, see ``transport/README.md``. The version always comes first, so
@@ -7,11 +7,13 @@ that it can be checked before anything else is interpreted.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from enum import IntEnum
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
-from fencelock.actors.message import Address, Message, address_of
+from fencelock.actors.api.name import forbidden_in, is_allowed
+from fencelock.actors.message import Address, Message, address_of, message
 from fencelock.transport.cbor import (
     FRAME_BYTES_MAX,
     INT_MAX,
@@ -22,30 +24,7 @@ from fencelock.transport.cbor import (
     load,
     shown,
 )
-from fencelock.transport.compiled import number_bytes
-from fencelock.transport.name import ANY_NODE, NAMES_KEPT, check_address, check_cluster
-from fencelock.transport.schema import ENVELOPE_HEAD_ITEMS, array, schema_of
-from fencelock.transport.wire import encode, unpack_fitted
-
-__all__ = [
-    "ENVELOPES_MAX",
-    "ENVELOPE_HEAD_ITEMS",
-    "FRAME_BYTES_MAX",
-    "FRAME_ITEMS",
-    "USUAL_START",
-    "WIRE_VERSION",
-    "Envelope",
-    "EnvelopeItems",
-    "ForeignClusterError",
-    "Frame",
-    "FrameTooLargeError",
-    "MalformedFrameError",
-    "WrongVersionError",
-    "decode_frame",
-    "encode_frame",
-    "frame_of",
-    "open_frame",
-]
+from fencelock.transport.codec import ENVELOPE_HEAD_ITEMS, array, schema_of, unpack_fitted
 
 WIRE_VERSION = 1
 """Raised when a node of the version before could misread a frame of this one."""
@@ -62,6 +41,23 @@ _SHORT_ARRAYS = range(0x81, 0x98)
 _SMALL_INTS = range(24)
 """Integers that are their own encoding."""
 
+CLUSTER_BYTES_MAX = 128
+"""Limit of a cluster's id, which is a name that an operator types."""
+
+NODE_BYTES_MAX = 128
+"""Limit of a node's id: with ``#`` and a boot id it must fit a ZeroMQ routing id of 255 bytes."""
+
+ROLE_BYTES_MAX = 128
+"""Limit of a role's name, with the counter and boot id that make it unique."""
+
+ANY_NODE = "*"
+"""As the node of ``to``: any node that reads it. For clients, which know only a TCP address."""
+
+
+NAMES_KEPT = 16_384
+"""Limit of remembered addresses, which are not checked again: for more clients than a node
+remembers."""
+
 
 class WrongVersionError(MalformedFrameError):
     """The frame is of another version of the wire, ``version``."""
@@ -77,6 +73,26 @@ class ForeignClusterError(MalformedFrameError):
     def __init__(self, found: str, expected: str) -> None:
         super().__init__(f"frame for cluster {found!r}, this is cluster {expected!r}")
         self.found = found
+
+
+class Mismatch(IntEnum):
+    """A reason to refuse the frames of a link. Numbers are on the wire and never reused."""
+
+    VERSION = 1
+    """The frame is of another version of the wire."""
+    CLUSTER = 2
+    """The frame is for another cluster."""
+
+
+@message(0x70)
+class Rejected(Message):
+    """Your frame was dropped for ``code``; ``detail`` explains it, with both values.
+
+    It is never answered, and its layout never changes, so that every version understands it.
+    """
+
+    code: Mismatch
+    detail: str
 
 
 class Envelope(NamedTuple):
@@ -99,9 +115,13 @@ class Frame(NamedTuple):
     """Number of the membership that the sender uses, 0 where the protocol has only one."""
     stamp: int
     """Logical time of the sender when it sent the frame."""
-    envelopes: tuple[EnvelopeItems, ...]
+    envelopes: Sequence[EnvelopeItems]
     newer: int = 0
     """Messages in a frame that arrived which had more fields than this version declares."""
+
+
+new_frame: Callable[[tuple[Any, ...]], Frame] = partial(tuple.__new__, Frame)
+"""Makes a frame of all its fields; its own constructor is Python code."""
 
 
 def encode_frame(frame: Frame, alias: str = "") -> bytes:
@@ -124,20 +144,20 @@ def encode_frame(frame: Frame, alias: str = "") -> bytes:
         raise FrameTooLargeError(f"{len(envelopes)} envelopes, at most {ENVELOPES_MAX}")
     if not 0 <= view | stamp <= INT_MAX:
         raise ValueError(f"view {view} or stamp {stamp}: 0 to {INT_MAX} are allowed")
-    parts = [_start(cluster, view), number_bytes(stamp), array_head(len(envelopes))]
+    parts = [_start(cluster, view), dump(stamp), array_head(len(envelopes))]
     last_to = last_sender = None
     addresses, openings = b"", dict[type[Message], tuple[_Write, bytes]]()
-    for to, sender, message in envelopes:
+    for to, sender, sent in envelopes:
         if to != last_to or sender != last_sender:  # Mostly one role answers one other.
             last_to, last_sender, openings = to, sender, {}
             addresses = (_unaliased(to, alias) if alias else _address(to)) + _address(sender)
-        cls = type(message)
+        cls = type(sent)
         opened = openings.get(cls)
         if opened is None:
             write, head, tag = _ways.get(cls) or _way(cls)
             opened = openings[cls] = write, b"".join((head, addresses, tag))
         write, opening = opened
-        parts.append(write(message, opening))
+        parts.append(write(sent, opening))
     data = b"".join(parts)
     if len(data) > FRAME_BYTES_MAX:
         raise FrameTooLargeError(f"frame of {len(data)} bytes, at most {FRAME_BYTES_MAX}")
@@ -160,14 +180,9 @@ the tag, which follows the addresses."""
 
 def _way(cls: type[Message]) -> tuple[_Write, bytes, bytes]:
     schema = schema_of(cls)
-    write = schema.write if schema.plain else _write_kept
-    _ways[cls] = write, array_head(ENVELOPE_HEAD_ITEMS + schema.length), dump(cls.TAG)
+    head = array_head(ENVELOPE_HEAD_ITEMS + schema.length)
+    _ways[cls] = schema.write_enveloped, head, dump(cls.TAG)
     return _ways[cls]
-
-
-def _write_kept(message: Message, opening: bytes) -> bytes:
-    """Write a message from its kept encoding: several peers and a journal may need it."""
-    return opening + encode(message)[schema_of(type(message)).opening_bytes :]
 
 
 @lru_cache(maxsize=NAMES_KEPT)
@@ -268,3 +283,55 @@ def _check_name_of(check: Callable[[str], None], name: object) -> None:
         check(name)
     except ValueError as error:
         raise MalformedFrameError(str(error)) from error
+
+
+def check_name(what: str, name: str, limit: int) -> None:
+    """Refuse a name that is empty, longer than ``limit`` bytes or has a forbidden character.
+
+    Raises:
+        ValueError: naming ``what``, the value and the limit.
+
+    """
+    size = len(name.encode(errors="replace"))
+    if not 1 <= size <= limit:
+        raise ValueError(f"{what} {shown(name)} has {size} bytes, 1 to {limit} are allowed")
+    if not is_allowed(name):
+        raise ValueError(f"{what} {shown(name)} has {forbidden_in(name)}, which is not allowed")
+
+
+def check_cluster(cluster: str) -> None:
+    """Refuse a cluster id that is empty, above `CLUSTER_BYTES_MAX` or has a forbidden character.
+
+    Raises:
+        ValueError: naming the value and the limit.
+
+    """
+    check_name("cluster id", cluster, CLUSTER_BYTES_MAX)
+
+
+def check_node(node: str) -> None:
+    """Refuse a node id that cannot be part of an address and of a routing id.
+
+    Raises:
+        ValueError: empty, above `NODE_BYTES_MAX`, ``*``, or with a character that
+            is not allowed, ``/`` or ``#``.
+
+    """
+    check_name("node id", node, NODE_BYTES_MAX)
+    if node == ANY_NODE or "/" in node or "#" in node:
+        raise ValueError(f"node id {shown(node)} may not be '*', nor have '/' or '#'")
+
+
+def check_address(address: str) -> None:
+    """Refuse an address that is not ``node/role``.
+
+    Raises:
+        ValueError: not exactly one ``/``, or a part that is empty, above `NODE_BYTES_MAX`
+            or `ROLE_BYTES_MAX`, or has a forbidden character.
+
+    """
+    node, slash, role = address.partition("/")
+    if not slash or "/" in role:
+        raise ValueError(f"address {shown(address)} is not of the form node/role")
+    check_name("node id", node, NODE_BYTES_MAX)
+    check_name("role", role, ROLE_BYTES_MAX)

@@ -6,30 +6,87 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping
 
 import zmq
+from zmq.utils.monitor import parse_monitor_message
 
 from fencelock.actors.link import LinkDown, LinkRefused, LinkUp
-from fencelock.transport.bounds import CLIENT_BYTES_MAX
+from fencelock.transport.admission import CLIENT_BYTES_MAX, Dropped, FrameValidator
+from fencelock.transport.cbor import FrameTooLargeError
 from fencelock.transport.descriptors import CONNECTIONS_MAX
-from fencelock.transport.doorbell import Doorbell
-from fencelock.transport.frame import Frame, FrameTooLargeError, encode_frame
-from fencelock.transport.frame_validator import FrameValidator
-from fencelock.transport.link import Link
-from fencelock.transport.listener import Arrival, Listener
-from fencelock.transport.name import check_cluster, check_node
-from fencelock.transport.poller import Poller
+from fencelock.transport.frame import Frame, check_cluster, check_node, encode_frame
+from fencelock.transport.listener import Arrival, Listener, new_arrival
+from fencelock.transport.polling import Doorbell, Poller
 from fencelock.transport.sockets import (
+    EVENTS,
+    LINK_EVENTS,
     NOBLOCK,
+    POLLIN,
     Socket,
+    close_socket,
+    connected_dealer,
     discard_parts,
-    has_news,
-    only_part,
     send_part,
 )
 
-__all__ = ["Arrival", "SocketHub"]
-
 READ_NS = 10_000_000
 """Time for decoding frames of clients in `SocketHub.receive` (ns)."""
+
+
+LinkEvent = LinkUp | LinkDown | LinkRefused
+
+DETAIL_CHARS_MAX = 300
+"""Limit of a stranger's explanation that is passed on."""
+
+
+class Link:
+    """The connection to the peer ``node``, which may be up, down, or not yet known to be either."""
+
+    def __init__(
+        self, context: zmq.Context[Socket], node: str, endpoint: str, identity: bytes
+    ) -> None:
+        self.node = node
+        self.endpoint = endpoint
+        self.dealer = connected_dealer(context, endpoint, identity)
+        self.monitor: Socket = self.dealer.get_monitor_socket(LINK_EVENTS)
+        self.up: bool | None = None
+        self._refusal = ""
+        self._news: list[LinkEvent] = []
+
+    def watch(self) -> None:
+        """Read the events of the monitor; never blocks."""
+        while True:
+            try:
+                parts = self.monitor.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            self._turned(parse_monitor_message(parts)["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED)
+
+    def _turned(self, up: bool) -> None:
+        """Record that the link is ``up`` or down; only a change is an event."""
+        if up == self.up:
+            return
+        self.up = up
+        self._refusal = ""
+        if up:
+            # Reading the events lets libzmq attach the connection; without this, a message sent
+            # within the next millisecond would find none.
+            self.dealer.getsockopt(zmq.EVENTS)
+        self._news.append(LinkUp(node=self.node) if up else LinkDown(node=self.node))
+
+    def refused(self, detail: str) -> None:
+        """Record that the endpoint is not the expected peer; the same text once per link."""
+        detail = f"{self.endpoint}: {detail[:DETAIL_CHARS_MAX]}"
+        if detail != self._refusal:
+            self._refusal = detail
+            self._news.append(LinkRefused(node=self.node, detail=detail))
+
+    def news(self) -> list[LinkEvent]:
+        """Return what changed since the last call, oldest first."""
+        news, self._news = self._news, []
+        return news
+
+    def close(self) -> None:
+        """Close the sockets."""
+        close_socket(self.dealer)
 
 
 class SocketHub:
@@ -51,6 +108,7 @@ class SocketHub:
 
     Attributes:
         waiting: the clients whose frames wait for `receive_clients`; a live view.
+        has_events: whether `events` has something to return, or connections to look after.
 
     Raises:
         ConfigError: an endpoint cannot be bound or parsed.
@@ -87,7 +145,7 @@ class SocketHub:
         self._context: zmq.Context[Socket] = zmq.Context()
         self._poller = Poller(spins=spins)
         self._readable: set[Socket | int] = set()
-        self._looked_for_frames = self._looked_for_events = self._news_waits = False
+        self.has_events = self._news_waits = False
         self._closed = False
         try:
             self._open(node, boot, listen, peers, connections_max)
@@ -115,6 +173,7 @@ class SocketHub:
             )
             self.endpoint = self._listener.endpoint
             self.waiting = self._listener.waiting
+            self._monitors.add(self._listener.connections.monitor)
         for number, (peer, endpoint) in enumerate(sorted(peers.items())):
             # The number tells two links to one node apart: a client may list it twice.
             identity = f"{node}#{boot:x}.{number}".encode()
@@ -129,21 +188,21 @@ class SocketHub:
     def poll(self, timeout_ms: int | None) -> None:
         """Sleep until a socket is readable, `ring` was called, or ``timeout_ms`` have passed.
 
-        None is without limit. Returns at once if a socket was readable before and not read, if
-        clients' frames wait, or if there are events that only `receive` could find.
+        None is without limit. Returns at once if clients' frames wait, or news of a link. Only
+        what was found here is received.
         """
-        listener = self._listener
+        listener, tend_ms = self._listener, None
+        if listener is not None:
+            tend_ms = listener.connections.tend_ms
         if self._news_waits or self.waiting:
             timeout_ms = 0
-        elif listener is not None and (tend_ms := listener.connections.tend_ms) is not None:
+        elif tend_ms is not None:
             timeout_ms = tend_ms if timeout_ms is None else min(timeout_ms, tend_ms)
-        self._look(timeout_ms)
-        if self._doorbell.fd in self._readable:
+        readable = self._readable = self._poller.poll(timeout_ms)
+        if self._doorbell.fd in readable:
             self._doorbell.answer()
-
-    def _look(self, timeout_ms: int | None) -> None:
-        self._readable = self._poller.poll(timeout_ms)
-        self._looked_for_frames = self._looked_for_events = True
+        news = self._news_waits or not self._monitors.isdisjoint(readable)
+        self.has_events = news or tend_ms is not None
 
     def ring(self) -> None:
         """Wake `poll`; from any thread, also after `close`."""
@@ -159,9 +218,6 @@ class SocketHub:
 
         The frames of clients wait for `receive_clients`.
         """
-        if not self._looked_for_frames:
-            self._look(0)
-        self._looked_for_frames = False
         arrivals: list[Arrival] = []
         listener = self._listener
         if listener is not None and listener.socket in self._readable:
@@ -180,54 +236,46 @@ class SocketHub:
 
     def _read(self, link: Link, most: int, arrivals: list[Arrival]) -> int:
         """Read at most ``most`` messages of a peer; return how many there were."""
-        socket = link.dealer
+        socket, node = link.dealer, link.node
         for number in range(most):
             try:
-                part = only_part(socket)
+                part: zmq.Frame = socket.recv(NOBLOCK, False)  # A frame knows whether more follow.
             except zmq.Again:
                 return number
-            if part is None:
+            if part.more:
                 while not discard_parts(socket, most):
                     pass
                 self._count("wire.malformed", 1)
             else:
-                self._on_dealer(link, part.bytes, arrivals)
+                frame = self._admission.admit(node, part.bytes)
+                if isinstance(frame, Dropped):
+                    self._drop(link, frame)
+                else:
+                    if frame.newer:
+                        self._count("wire.newer_message", frame.newer)
+                    arrivals.append(new_arrival((node, frame)))
             # Mostly one comes at a time: asking for more is then cheaper than a failed read.
-            if number == 0 and not has_news(socket):
+            if number == 0 and not socket.get(EVENTS) & POLLIN:
                 return 1
-        self._poller.used(socket)  # There may be more.
+        self._poller.used[socket] = None  # There may be more.
         return most
 
-    def _on_dealer(self, link: Link, raw: bytes, arrivals: list[Arrival]) -> None:
-        frame = self._admission.admit(link.node, raw)
-        if isinstance(frame, Frame):
-            if frame.newer:
-                self._count("wire.newer_message", frame.newer)
-            arrivals.append(Arrival(link.node, frame))
-            return
-        self._count(frame.counter, 1)
-        if frame.mismatch is not None:
-            link.refused(frame.detail)
+    def _drop(self, link: Link, dropped: Dropped) -> None:
+        self._count(dropped.counter, 1)
+        if dropped.mismatch is not None:
+            link.refused(dropped.detail)
             self._news_waits = True
 
     def events(self) -> list[LinkUp | LinkDown | LinkRefused]:
         """Return the changes of links to peers since the last call, oldest first for each."""
-        if not self._looked_for_events:
-            self._look(0)
-        self._looked_for_events = False
-        listener = self._listener
-        if listener is not None:
-            connections = listener.connections
-            if connections.tend_ms is not None or connections.monitor in self._readable:
-                listener.tend(self._readable)
-        if not self._news_waits and self._monitors.isdisjoint(self._readable):
-            return []
-        self._news_waits = False
+        self.has_events = self._news_waits = False
+        if self._listener is not None:
+            self._listener.tend(self._readable)
         news: list[LinkUp | LinkDown | LinkRefused] = []
         for link in self._links.values():
             if link.monitor in self._readable:
                 link.watch()
-                self._poller.used(link.dealer)
+                self._poller.used[link.dealer] = None
             news += link.news()
         return news
 
@@ -254,7 +302,7 @@ class SocketHub:
             else:
                 self._listener.send(link, raw)
             return
-        self._poller.used(peer.dealer)
+        self._poller.used[peer.dealer] = None
         try:
             send_part(peer.dealer, raw, NOBLOCK)
         except zmq.Again:

@@ -1,30 +1,30 @@
-"""The ROUTER of a node: decodes members' frames at once, clients' frames when there is time."""
+"""The ROUTER of a node: members' frames are decoded at once, clients' wait for their turn."""
 
 from __future__ import annotations
 
 import time
+from collections import OrderedDict, deque
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import NamedTuple
 
 import zmq
 
-from fencelock.transport.bounds import CLIENT_BYTES_MAX
-from fencelock.transport.client_queue import ClientQueue, QueuedFrame
-from fencelock.transport.clients import Clients
+from fencelock.transport.admission import CLIENT_BYTES_MAX, Dropped, FrameValidator, link_of
+from fencelock.transport.cbor import FRAME_BYTES_MAX
 from fencelock.transport.connections import Connections
-from fencelock.transport.frame import FRAME_BYTES_MAX, Frame, encode_frame
-from fencelock.transport.frame_validator import Dropped, FrameValidator, link_of
-from fencelock.transport.poller import Poller
+from fencelock.transport.frame import Frame, encode_frame
+from fencelock.transport.polling import Poller
 from fencelock.transport.sockets import (
+    EVENTS,
     NOBLOCK,
     NOBLOCK_MORE,
+    POLLIN,
     Socket,
     bound_router,
     close_socket,
     connection_monitor,
     discard_parts,
-    has_news,
-    only_part,
     send_part,
 )
 
@@ -47,12 +47,122 @@ SHARE = 32
 _SRCFD = int(zmq.SRCFD)
 
 
+CLIENT_FRAMES_MAX = 256
+"""Limit of waiting frames of one client; more are dropped, and the client sends them again."""
+
+CLIENT_WAITING_MAX = 32 * CLIENT_BYTES_MAX
+"""Limit of waiting frames of one client (bytes, 2 MiB)."""
+
+WAITING_MAX = 512 * CLIENT_BYTES_MAX
+"""Limit of waiting frames of all clients (bytes, 32 MiB)."""
+
+CLIENTS_MAX = 10_000
+"""Limit of clients that a node remembers. A forgotten one is known again when it sends."""
+
+
 class Arrival(NamedTuple):
     """A frame that passed every check, and the link it came over."""
 
     link: str
     """The peer's node id or its alias, or the client's id."""
     frame: Frame
+
+
+new_arrival: Callable[[tuple[str, Frame]], Arrival] = partial(tuple.__new__, Arrival)
+"""Makes an arrival; its own constructor is Python code."""
+
+
+class QueuedFrame(NamedTuple):
+    """A frame as it arrived, or the rest of one that was decoded."""
+
+    identity: bytes
+    """The routing id of its connection."""
+    source: int
+    """The descriptor of its connection."""
+    raw: bytes
+    rest: Frame | None = None
+
+
+class ClientQueue:
+    """The waiting frames of clients, by client.
+
+    `take` serves one client after the other. So a client that sends much waits longer itself,
+    and others wait for at most one of its frames.
+
+    Attributes:
+        frames: the waiting frames of each client, the next client first; read only.
+
+    """
+
+    def __init__(self) -> None:
+        self.frames: OrderedDict[str, deque[QueuedFrame]] = OrderedDict()
+        self._bytes: dict[str, int] = {}
+        self._total = 0
+
+    def put(self, client: str, waiting: QueuedFrame) -> bool:
+        """Add a frame; return False if there is no room for it."""
+        size = len(waiting.raw)
+        frames = self.frames.get(client)
+        if frames is None:
+            if self._total + size > WAITING_MAX:
+                return False
+            self.frames[client] = deque((waiting,))
+            self._bytes[client] = size
+        else:
+            used = self._bytes[client] + size
+            full = used > CLIENT_WAITING_MAX or self._total + size > WAITING_MAX
+            if full or len(frames) >= CLIENT_FRAMES_MAX:
+                return False
+            frames.append(waiting)
+            self._bytes[client] = used
+        self._total += size
+        return True
+
+    def put_back(self, client: str, rest: QueuedFrame) -> None:
+        """Make the rest of a frame the next of ``client``, after all others' turns."""
+        self.frames.setdefault(client, deque()).appendleft(rest)
+        self._bytes.setdefault(client, 0)
+
+    def take(self) -> tuple[str, QueuedFrame]:
+        """Return the next frame and its client; there must be one."""
+        client, frames = self.frames.popitem(last=False)
+        waiting = frames.popleft()
+        size = len(waiting.raw)
+        self._total -= size
+        if frames:
+            self.frames[client] = frames
+            self._bytes[client] -= size
+        else:
+            del self._bytes[client]
+        return client, waiting
+
+
+class Clients:
+    """The routing id last seen for each client id."""
+
+    def __init__(self, most: int = CLIENTS_MAX) -> None:
+        self._most = most
+        self._identities: OrderedDict[str, bytes] = OrderedDict()
+
+    def heard(self, client: str, identity: bytes) -> bool:
+        """Record a message of ``client``; return whether another client was forgotten for it."""
+        self._identities[client] = identity
+        self._identities.move_to_end(client)
+        if len(self._identities) <= self._most:
+            return False
+        self._identities.popitem(last=False)
+        return True
+
+    def identity(self, client: str) -> bytes | None:
+        """Return the routing id of ``client``, None for one that is not known."""
+        return self._identities.get(client)
+
+    def gone(self, client: str) -> None:
+        """Forget ``client``: its connection is closed."""
+        self._identities.pop(client, None)
+
+    def __len__(self) -> int:
+        return len(self._identities)
 
 
 class Listener:
@@ -110,7 +220,7 @@ class Listener:
         """Look after connections; ``readable`` are the sockets that have something to read."""
         connections = self.connections
         if connections.monitor in readable and connections.watch():
-            self._poller.used(connections.monitor)
+            self._poller.used[connections.monitor] = None
         connections.tend()
 
     def read(self, most: int, arrivals: list[Arrival]) -> int:
@@ -123,20 +233,20 @@ class Listener:
                 break
             try:
                 identity = socket.recv(NOBLOCK)
-                part = only_part(socket)
+                part: zmq.Frame = socket.recv(NOBLOCK, False)  # A frame knows whether more follow.
             except zmq.Again:
                 return most - 1
-            if part is None:
+            if part.more:
                 self._amid_message = True
                 self._count("wire.malformed", 1)
                 most -= 1
             else:
                 most -= 1 + self._sort(identity, part, arrivals) // WEIGHT_BYTES
             # Mostly one comes at a time: asking for more is then cheaper than a failed read.
-            if first and not self._amid_message and not has_news(socket):
+            if first and not self._amid_message and not socket.get(EVENTS) & POLLIN:
                 return most
             first = False
-        self._poller.used(socket)  # There may be more.
+        self._poller.used[socket] = None  # There may be more.
         return most
 
     def _discard(self) -> bool:
@@ -173,7 +283,7 @@ class Listener:
             connections.spoke(source)
         if frame.newer:
             self._count("wire.newer_message", frame.newer)
-        arrivals.append(Arrival(name, frame))
+        arrivals.append(new_arrival((name, frame)))
         return size
 
     def _mute(self, identity: bytes) -> None:
@@ -222,7 +332,7 @@ class Listener:
                     guests.put_back(name, waiting._replace(raw=b"", rest=rest))
                     frame = frame._replace(envelopes=envelopes[:room])
                 left -= len(frame.envelopes) or 1
-                arrivals.append(Arrival(name, frame))
+                arrivals.append(new_arrival((name, frame)))
             if others:
                 now = time.perf_counter_ns()
                 ends = ends or now + within_ns
@@ -267,7 +377,7 @@ class Listener:
 
     def _answer(self, identity: bytes, raw: bytes) -> bool:
         """Send ``raw``; return whether the connection exists."""
-        self._poller.used(self.socket)
+        self._poller.used[self.socket] = None
         try:
             send_part(self.socket, identity, NOBLOCK_MORE)
             send_part(self.socket, raw, NOBLOCK)

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import zmq
 from zmq.backend import Socket as BareSocket
 
 from fencelock.actors.error import ConfigError
-from fencelock.transport.frame import FRAME_BYTES_MAX
+from fencelock.transport.cbor import FRAME_BYTES_MAX
 
 Socket: TypeAlias = "zmq.Socket[bytes]"
 
 NOBLOCK = int(zmq.NOBLOCK)
 NOBLOCK_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
-_EVENTS = int(zmq.EVENTS)
-_POLLIN = int(zmq.POLLIN)
+EVENTS = int(zmq.EVENTS)
+POLLIN: Any = int(zmq.POLLIN)
 """Plain numbers: combining two of pyzmq's enums takes longer than sending a frame."""
 
 send_part = BareSocket.send
@@ -157,27 +157,6 @@ def connected_dealer(context: zmq.Context[Socket], endpoint: str, identity: byte
         close_socket(socket)
         raise ConfigError(f"cannot connect to {endpoint!r}: {error.strerror}") from error
     return socket
-
-
-def has_news(socket: Socket) -> bool:
-    """Return whether ``socket`` has something to read; if not, its descriptor shows when it has."""
-    events = socket.get(_EVENTS)
-    assert isinstance(events, int)
-    return events & _POLLIN != 0
-
-
-def only_part(socket: Socket) -> zmq.Frame | None:
-    """Read a message, or the rest of one, that should be one part; None if it is not.
-
-    The parts of a message arrive together, so only the first can be missing. `discard_parts`
-    reads the rest of a message with many parts.
-
-    Raises:
-        zmq.Again: there is nothing to read.
-
-    """
-    part = socket.recv(NOBLOCK, False)  # A frame knows whether more follow; bytes do not.
-    return None if part.more else part
 
 
 def discard_parts(socket: Socket, most: int) -> bool:

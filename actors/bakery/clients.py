@@ -1,10 +1,10 @@
-"""Clients of other processes that use a proxy, with their addresses for notifications. Pure."""
+"""Clients that use a proxy, with their addresses for notifications. Pure."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 
-from fencelock.actors.message import Address, Instant, ms_between, node_of
+from fencelock.actors.message import Address, Instant, ms_between
 
 GUESTS_MAX = 100_000
 """Maximum sessions that a proxy knows; a new one replaces the one silent for longest."""
@@ -14,20 +14,14 @@ SILENCE_MS = 15_000
 
 
 class RemoteClients:
-    """Address and time of each session's last message; the one silent for longest is first.
+    """Address and time of each session's last message; the one silent for longest is first."""
 
-    Args:
-        node: this node: its own callers need not be watched.
-
-    """
-
-    def __init__(self, node: str) -> None:
-        self.node = node
+    def __init__(self) -> None:
         self.known: OrderedDict[str, tuple[Address, Instant]] = OrderedDict()
 
     def hear(self, asker: Address, session: str, now: Instant) -> None:
         """Note a message of a session."""
-        if not session or node_of(asker) == self.node:
+        if not session:
             return
         self.known[session] = (asker, now)
         self.known.move_to_end(session)

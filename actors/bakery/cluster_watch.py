@@ -84,10 +84,6 @@ class Watchers:
         waiting, self.waiting = self.waiting, OrderedDict()
         return [self._answer(asker, asked) for asker, (asked, _) in waiting.items()]
 
-    def leave(self, asker: Address) -> None:
-        """Drop a client that waits no more."""
-        self.waiting.pop(asker, None)
-
     def fall_silent(self, now: Instant) -> list[Effect]:
         """Drop clients whose request is too old."""
         gone: list[Address] = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of
@@ -34,15 +33,10 @@ REFRESH_MS = 1_000
 COPY_MS = 6_000
 """A waiting ticket that its leader did not repeat for this long is forgotten (ms)."""
 
-DRIFT_PPM = 1_000
-"""Largest deviation of a clock's rate (millionths). Quartz stays within 100."""
-
 HOLD_MS = 5_000
 GRACE_MS = 5_000
 OBTENTION_MS = 5_000
 TERM_MS_MIN = 3_000
-
-_PPM = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,23 +48,12 @@ class Terms:
     least_ms: int = TERM_MS_MIN
     """Minimum of a duration or a grace (ms): requests for less are refused."""
     wait_ms: int | None = OBTENTION_MS
-    """Default obtention timeout (ms); None for no limit."""
+    """Default acquire timeout (the source's obtention timeout, ms); None for no limit."""
 
-
-@dataclass(frozen=True, slots=True)
-class Voting:
-    """The journals that vote, and whether this node's is one of them."""
-
-    voters: Mapping[Address, int]
-    """The id that the votes of each member's coordinator name, at present."""
-    voter: int
-    """The id of this node's journal."""
-    votes: bool
-    """Whether it is the registered one, and not an old copy."""
-
-    def registers(self, member: str, voter: int) -> bool:
-        """Return whether ``member`` votes under the id ``voter``."""
-        return self.voters.get(election_of(member)) == voter
+    @property
+    def lease_ms(self) -> int:
+        """The longest lease, unless a longer one is requested (ms)."""
+        return self.hold_ms + self.grace_ms
 
 
 def later(now: Instant, after_ms: int) -> Instant:
@@ -93,11 +76,6 @@ def exports_needed(leaders: int) -> int:
     return leaders - quorum(leaders) + 1
 
 
-def surely_over(ms: int) -> int:
-    """Return how long to wait on this clock until ``ms`` have passed on any other (ms)."""
-    return -(-ms * (_PPM + DRIFT_PPM) // (_PPM - DRIFT_PPM))
-
-
 def status_of(node: str) -> Address:
     """Return the address of the cluster status of ``node``."""
     return address_of(node, "cluster")
@@ -113,6 +91,6 @@ def leader_of(node: str) -> Address:
     return address_of(node, "leader")
 
 
-def door_of(node: str) -> Address:
+def proxy_of(node: str) -> Address:
     """Return the address of the proxy of ``node``."""
     return address_of(node, "proxy")

@@ -1,36 +1,55 @@
-"""The election coordinator of a node: it promises epochs and, if it is the first, proposes."""
+"""The election coordinator of a node: it promises epochs and, if it is the first, proposes leaders.
+
+Its parts are one attempt to seat leaders, the bound of leases, and pauses between rivals.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
 from typing import TYPE_CHECKING
 
-from fencelock.actors.bakery.campaign import Election, Phase
 from fencelock.actors.bakery.config import (
-    Voting,
-    door_of,
+    TRUST_MS,
     election_of,
     later,
     leader_of,
     majority,
+    proxy_of,
+    quorum,
     status_of,
 )
-from fencelock.actors.bakery.duel_backoff import DuelBackoff
-from fencelock.actors.bakery.durable_promises import DurablePromises, sound_proposal
+from fencelock.actors.bakery.epochs import (
+    TOO_FAR,
+    DurablePromises,
+    VoterRegistry,
+    sound_leaders,
+    sound_seating,
+)
 from fencelock.actors.bakery.event import (
-    CampaignDue,
+    BeatContents,
+    Connected,
+    ElectionDue,
     Member,
     Raise,
     Readiness,
-    Seen,
     Serve,
-    Standing,
 )
-from fencelock.actors.bakery.leader_selection import choose
-from fencelock.actors.bakery.max_lease import MaxLease
+from fencelock.actors.bakery.leader_selection import (
+    can_hand_over,
+    choose,
+    leadership,
+    living,
+    names_of,
+    readiness,
+)
 from fencelock.actors.bakery.message import (
     EPOCH_MAX,
+    NOBODY,
+    Chosen,
     Install,
+    Lead,
     Merged,
     Outbid,
     Promised,
@@ -39,15 +58,19 @@ from fencelock.actors.bakery.message import (
     Vouch,
     Vouched,
 )
-from fencelock.actors.bakery.reason import leadership, readiness
 from fencelock.actors.bootstrap_message import StopVoting
 from fencelock.actors.effect import Checkpoint, Effect, Effects, Observe, Persist, Send, Wake
-from fencelock.actors.message import Address, Instant, Message, ms_between, node_of
+from fencelock.actors.lease import surely_over
+from fencelock.actors.message import NS_PER_MS, Address, Instant, Message, ms_between, node_of
 from fencelock.actors.role import Host, Role, Summary
 from fencelock.actors.role_message import ReadLeaders
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from random import Random
+
+    from fencelock.actors.bakery.event import Member
+    from fencelock.actors.bakery.message import Seating
 
 TICK_MS = 50
 """Interval at which a coordinator checks the election (ms)."""
@@ -62,10 +85,10 @@ RECORDS_MAX = 64
 """Maximum records in the journal before it is compacted."""
 
 FromPeer = Propose | Promised | Outbid | Merged | Vouch | Vouched
-Heard = FromPeer | Seen | Raise | CampaignDue | StopVoting | ReadLeaders
+Received = FromPeer | Connected | Raise | ElectionDue | StopVoting | ReadLeaders
 
 
-class ElectionCoordinator(Role[Heard]):
+class ElectionCoordinator(Role[Received]):
     """Keeps this member's promises, and coordinates while no smaller voter is connected.
 
     On a non-voting node it learns the leaders, for the proxy of its node; it promises nothing,
@@ -79,7 +102,7 @@ class ElectionCoordinator(Role[Heard]):
         bound_ms: the longest lease, unless a longer one is requested (ms).
         random: spreads proposals that compete.
         records: the contents of the journal.
-        voting: the journals that vote.
+        voting: the journals that vote, and the plausible epochs.
 
     """
 
@@ -93,7 +116,7 @@ class ElectionCoordinator(Role[Heard]):
         bound_ms: int,
         random: Random,
         records: Sequence[Message],
-        voting: Voting,
+        voting: VoterRegistry,
     ) -> None:
         super().__init__(address, host)
         self.node = node
@@ -104,7 +127,7 @@ class ElectionCoordinator(Role[Heard]):
         self.durable_promises = DurablePromises.recover(records)
         self.written = len(records)
         self.seen: tuple[Member, ...] = ()
-        self.campaign: Election | None = None
+        self.election: Election | None = None
         self.highest = self.durable_promises.promised
         """The highest known epoch."""
         self.not_before = Instant(0)
@@ -113,28 +136,28 @@ class ElectionCoordinator(Role[Heard]):
         self.healthy_at = Instant(0)
         """The time at which a majority last heeded the seating."""
         self.bound = MaxLease(node, members)
-        self.told: Readiness | None = None
+        self.reported: Readiness | None = None
         self.served: Serve | None = None
         self.duel_backoff = DuelBackoff(random)
 
     def begin(self, now: Instant) -> Effects:
         """Give the cluster status what the journal holds, for this node's beats."""
         self.healthy_at = now
-        return [self._standing(now), Wake(TICK_MS, CampaignDue())]
+        return [self._beat_contents(now), Wake(TICK_MS, ElectionDue())]
 
-    def handle(self, sender: Address, event: Heard, now: Instant) -> Effects:
+    def handle(self, sender: Address, event: Received, now: Instant) -> Effects:
         """Process one message, and go on."""
         match event:
-            case Seen():
+            case Connected():
                 return [*self._on_seen(event, now), *self._go_on(now)]
-            case CampaignDue():
-                return [*self._go_on(now), *self._repeat(), Wake(TICK_MS, CampaignDue())]
+            case ElectionDue():
+                return [*self._go_on(now), *self._repeat(), Wake(TICK_MS, ElectionDue())]
             case Raise():
                 return self.bound.begin(self.durable_promises.seating, event)
             case StopVoting():
                 self.is_voter = False
-                given_up = self.campaign is not None
-                return self._give_up(now, "bakery.campaign_given_up") if given_up else ()
+                given_up = self.election is not None
+                return self._give_up(now, "bakery.election_given_up") if given_up else ()
             case ReadLeaders():
                 epoch, leaders, _ = self.durable_promises.seating
                 return [Send(sender, leadership(self.node, epoch, leaders))]
@@ -146,7 +169,7 @@ class ElectionCoordinator(Role[Heard]):
         seating = self.durable_promises.seating
         return (
             ("epoch", seating.epoch),
-            ("leaders", ", ".join(leader.node for leader in seating.leaders) or "not known"),
+            ("leaders", names_of(seating.leaders) or "not known"),
             ("promised", self.durable_promises.promised),
             ("votes", self.is_voter),
         )
@@ -156,10 +179,15 @@ class ElectionCoordinator(Role[Heard]):
         role = leader_of(member) if isinstance(event, Merged) else election_of(member)
         if member not in self.members or sender != role or not 0 < event.epoch <= EPOCH_MAX:
             return (Observe("bakery.stranger_elects"),)
+        reported = event.seating.epoch if isinstance(event, Promised) else 0
+        if not self.voting.limit.allows(max(event.epoch, reported), now):
+            return (TOO_FAR,)
         if isinstance(event, Propose | Vouch) and not self.is_voter:
             return (Observe("bakery.cannot_vote"),)
         if isinstance(event, Promised | Vouched) and not self.voting.registers(member, event.voter):
             return (Observe("bakery.unregistered_vote"),)
+        if isinstance(event, Promised) and not sound_seating(event.seating, self.members):
+            return (Observe("bakery.promise_malformed"),)
         match event:
             case Propose():
                 return self._on_propose(sender, event, now)
@@ -175,14 +203,14 @@ class ElectionCoordinator(Role[Heard]):
                 return self.bound.on_vouched(member, self.durable_promises.seating, event)
 
     def _on_propose(self, sender: Address, proposal: Propose, now: Instant) -> Effects:
-        if not sound_proposal(proposal, self.members):
+        if not sound_leaders(proposal.leaders, self.members):
             return (Observe("bakery.proposal_malformed"),)
         durable_promises = self.durable_promises
         self.highest = max(self.highest, proposal.epoch)
         effects: list[Effect] = []
         if durable_promises.may_promise(proposal):
             durable_promises.promise(proposal, now)
-            effects += [self._standing(now), self._persist(proposal)]  # B1: before it is sent.
+            effects += [self._beat_contents(now), self._persist(proposal)]  # B1: before it is sent.
         elif not durable_promises.has_promised(proposal):
             return (Send(sender, Outbid(epoch=durable_promises.promised)),)
         quiet_ms = durable_promises.quiet_ms(now)
@@ -195,33 +223,33 @@ class ElectionCoordinator(Role[Heard]):
         return [*effects, Send(sender, promised)]
 
     def _on_promised(self, member: str, promised: Promised, now: Instant) -> Effects:
-        campaign = self.campaign
-        if campaign is None or not campaign.on_promised(member, promised, now):
+        election = self.election
+        if election is None or not election.on_promised(member, promised, now):
             return ()
-        if campaign.former.epoch > self.durable_promises.seating.epoch:
-            learned = self._learn(campaign.former, now)
+        if election.former.epoch > self.durable_promises.seating.epoch:
+            learned = self._learn(election.former, now)
             return [*learned, *self._give_up(now, "bakery.seating_learned")]
-        campaign.begin_merging(self.seen, now)
-        return [self._standing(now), *self._repeat()]
+        election.begin_merging(self.seen, now)
+        return [self._beat_contents(now), *self._repeat()]
 
     def _on_outbid(self, outbid: Outbid, now: Instant) -> Effects:
         self.highest = max(self.highest, outbid.epoch)
-        if self.campaign is None or outbid.epoch < self.campaign.epoch:
+        if self.election is None or outbid.epoch < self.election.epoch:
             return ()
         return self._give_up(now, "bakery.outbid")
 
     def _on_merged(self, member: str, merged: Merged, now: Instant) -> Effects:
-        campaign = self.campaign
-        if campaign is None or not campaign.on_merged(member, merged):
+        election = self.election
+        if election is None or not election.on_merged(member, merged):
             return ()
-        self.campaign = None
-        if not self.durable_promises.has_promised(campaign.proposal):
+        self.election = None
+        if not self.durable_promises.has_promised(election.proposal):
             return (Observe("bakery.overtaken"),)
-        self.duel_backoff.mine = campaign.epoch
-        installed = self._learn(campaign.seating(self.bound_ms), now)
+        self.duel_backoff.mine = election.epoch
+        installed = self._learn(election.seating(self.bound_ms), now)
         return [*installed, *self._go_on(now), Observe("bakery.installed")]
 
-    def _on_seen(self, seen: Seen, now: Instant) -> list[Effect]:
+    def _on_seen(self, seen: Connected, now: Instant) -> list[Effect]:
         """Store the connected members, and learn the highest seating that any of them knows."""
         if len(self.seen) < majority(len(self.members)):
             self.patient_until = later(now, PATIENCE_MS)  # An unseen leader may be there.
@@ -237,7 +265,7 @@ class ElectionCoordinator(Role[Heard]):
         self.duel_backoff.learn(before, seating.epoch, now)
         self.healthy_at = now  # Give it time to become known to all.
         self.highest = max(self.highest, seating.epoch)
-        return [self._persist(Install(seating=seating)), self._standing(now)]
+        return [self._persist(Install(seating=seating)), self._beat_contents(now)]
 
     def _persist(self, record: Message) -> Persist | Checkpoint:
         """Write ``record``, or now and then all records that still count."""
@@ -251,21 +279,21 @@ class ElectionCoordinator(Role[Heard]):
         """Serve, propose, or wait, as the state requires; notify the proxy of a change."""
         effects = self._serve(now)
         self.duel_backoff.hear(self.durable_promises.seating, self.seen)
-        campaign = self.campaign
+        election = self.election
         voters = [member.node for member in self.seen if member.votes]
         coordinates = self.is_voter and voters[:1] == [self.node]
-        if campaign is not None and (not coordinates or campaign.is_late(now)):
-            effects += self._give_up(now, "bakery.campaign_given_up")
-        elif campaign is not None and campaign.phase is Phase.WAITING:
-            campaign.begin_merging(self.seen, now)
-            effects.append(self._standing(now))
+        if election is not None and (not coordinates or election.is_late(now)):
+            effects += self._give_up(now, "bakery.election_given_up")
+        elif election is not None and election.phase is ElectionPhase.WAITING:
+            election.begin_merging(self.seen, now)
+            effects.append(self._beat_contents(now))
         elif (
-            campaign is None
+            election is None
             and coordinates
             and now >= max(self.not_before, self.duel_backoff.until)
         ):
             effects += self._propose(now)
-        return [*effects, *self._tell(now)]
+        return [*effects, *self._report(now)]
 
     def _serve(self, now: Instant) -> list[Effect]:
         """Let the leader of this node serve once a majority knows the seating, durably (B2)."""
@@ -289,29 +317,29 @@ class ElectionCoordinator(Role[Heard]):
         if not leaders and not choice.why_not and stalled:
             leaders = seating.leaders  # They are connected, but a majority promised more.
         patient = len(self.seen) < len(self.members) and now < self.patient_until
-        if not leaders or self.highest >= EPOCH_MAX or patient:
+        if not leaders or patient or not self.voting.limit.allows(self.highest + 1, now):
             return []
         self.highest += 1
-        self.campaign = Election(self.highest, leaders, len(self.members), now)
-        return [*self._repeat(), Observe("bakery.campaign")]
+        self.election = Election(self.highest, leaders, len(self.members), now)
+        return [*self._repeat(), Observe("bakery.election_begun")]
 
     def _repeat(self) -> list[Effect]:
-        """Send again the requests that the campaign waits for."""
-        campaign = self.campaign
-        if campaign is None or campaign.phase is Phase.WAITING:
+        """Send again the requests that the election waits for."""
+        election = self.election
+        if election is None or election.phase is ElectionPhase.WAITING:
             return []
-        match campaign.phase:
-            case Phase.PROPOSING:
-                left = [name for name in self.members if name not in campaign.promised]
-                return [Send(election_of(name), campaign.proposal) for name in left]
-            case Phase.MERGING:
-                left = [one.node for one in campaign.leaders if one.node not in campaign.merged]
-                return [Send(leader_of(name), campaign.lead) for name in left]
+        match election.phase:
+            case ElectionPhase.PROPOSING:
+                left = [name for name in self.members if name not in election.promised]
+                return [Send(election_of(name), election.proposal) for name in left]
+            case ElectionPhase.MERGING:
+                left = [one.node for one in election.leaders if one.node not in election.merged]
+                return [Send(leader_of(name), election.lead) for name in left]
 
     def _give_up(self, now: Instant, why: str) -> list[Effect]:
-        self.campaign = None
+        self.election = None
         self.not_before = later(now, TICK_MS + self.duel_backoff.spread_ms())
-        return [Observe(why), self._standing(now)]
+        return [Observe(why), self._beat_contents(now)]
 
     def _on_vouch(self, sender: Address, vouch: Vouch, now: Instant) -> Effects:
         """Store a longer bound, unless a higher epoch was promised: that has reported its bound."""
@@ -328,20 +356,225 @@ class ElectionCoordinator(Role[Heard]):
         vouched = Vouched(epoch=vouch.epoch, bound_ms=vouch.bound_ms, voter=voter)
         return [*self._learn(seating, now), Send(sender, vouched)]
 
-    def _standing(self, now: Instant) -> Send:
-        campaign = self.campaign
-        waits = campaign is not None and campaign.phase is Phase.WAITING
-        standing = Standing(
+    def _beat_contents(self, now: Instant) -> Send:
+        election = self.election
+        waits = election is not None and election.phase is ElectionPhase.WAITING
+        contents = BeatContents(
             promised=self.durable_promises.promised,
             seating=self.durable_promises.seating,
-            waiting_ms=campaign.left_ms(now) if campaign is not None and waits else 0,
+            waiting_ms=election.left_ms(now) if election is not None and waits else 0,
         )
-        return Send(status_of(self.node), standing)
+        return Send(status_of(self.node), contents)
 
-    def _tell(self, now: Instant) -> list[Effect]:
+    def _report(self, now: Instant) -> list[Effect]:
         heeded = ms_between(self.healthy_at, now) < STALL_MS
-        told = readiness(self.durable_promises.seating, self.seen, len(self.members), heeded=heeded)
-        if told == self.told:
+        report = readiness(
+            self.durable_promises.seating, self.seen, len(self.members), heeded=heeded
+        )
+        if report == self.reported:
             return []
-        self.told = told
-        return [Send(door_of(self.node), told)]
+        self.reported = report
+        return [Send(proxy_of(self.node), report)]
+
+
+PHASE_MS = 1_000
+"""A phase that takes longer than this (ms) is given up: a member is gone, or another proposes."""
+
+
+NEVER = Instant(0)
+"""An instant before every clock reading."""
+
+
+class ElectionPhase(Enum):
+    """Phase of an election."""
+
+    PROPOSING = "asks for promises"
+    WAITING = "waits until all leases are over"
+    MERGING = "has tables handed over"
+
+
+@dataclass(slots=True)
+class Election:
+    """A proposal that is under way.
+
+    Attributes:
+        former: the highest seating that a promise reported; once a majority promised, no
+            later one has served, or ever will in an epoch below.
+        quiet_at: by member: the time since which it heeds no leader of ``former``.
+        merged: by leader: the longest lease in its table (ms).
+
+    """
+
+    epoch: int
+    leaders: tuple[Chosen, ...]
+    configured: int
+    began: Instant
+    phase: ElectionPhase = ElectionPhase.PROPOSING
+    promised: dict[str, Seating] = field(default_factory=dict[str, Seating])
+    quiet_at: dict[str, Instant] = field(default_factory=dict[str, Instant])
+    former: Seating = NOBODY
+    empty: bool = False
+    merged: dict[str, int] = field(default_factory=dict[str, int])
+    promised_at: Instant = NEVER
+    """The time at which a majority had promised."""
+
+    @property
+    def proposal(self) -> Propose:
+        """The proposal sent to every member."""
+        return Propose(epoch=self.epoch, leaders=self.leaders)
+
+    @property
+    def lead(self) -> Lead:
+        """The request sent to the leaders."""
+        return Lead(epoch=self.epoch, leaders=self.leaders, former=self.former, empty=self.empty)
+
+    def on_promised(self, member: str, promised: Promised, now: Instant) -> bool:
+        """Count a promise, once per member; return whether a majority is there now."""
+        if self.phase is not ElectionPhase.PROPOSING or promised.epoch != self.epoch:
+            return False
+        self.promised[member] = promised.seating
+        quiet_ms = max(0, promised.quiet_ms)
+        self.quiet_at[member] = Instant(now - quiet_ms * NS_PER_MS)
+        if len(self.promised) < majority(self.configured):
+            return False
+        self.former = max(self.promised.values(), key=lambda s: (s.epoch, s.bound_ms))
+        self.promised_at = now
+        return True
+
+    def begin_merging(self, members: Sequence[Member], now: Instant) -> None:
+        """Request the former leaders' tables, or go on without if none are needed."""
+        self.phase, self.began = ElectionPhase.MERGING, now
+        if self.former.epoch == 0:
+            self.empty = True
+        elif not can_hand_over(self.former, members):
+            if self.left_ms(now) > 0:
+                self.phase = ElectionPhase.WAITING
+            else:
+                self.empty = True
+
+    def left_ms(self, now: Instant) -> int:
+        """Return how long some lease of the former leaders may still live (ms).
+
+        A majority heeded them until ``quiet_at``. So they granted nothing later than
+        `TRUST_MS` after that, and nothing for longer than the bound. A member whose promise
+        counts, but reported an older seating, has been quiet since it promised now.
+        """
+        quiet = max(
+            at if self.promised[member].epoch == self.former.epoch else self.promised_at
+            for member, at in self.quiet_at.items()
+        )
+        whole = surely_over(TRUST_MS + self.former.bound_ms)
+        return max(0, whole - ms_between(quiet, now))
+
+    def on_merged(self, member: str, merged: Merged) -> bool:
+        """Count a leader that is ready; return whether they are enough."""
+        if self.phase is not ElectionPhase.MERGING or merged.epoch != self.epoch:
+            return False
+        if member not in {leader.node for leader in self.leaders}:
+            return False
+        self.merged[member] = max(0, merged.left_ms)
+        return len(self.merged) >= quorum(len(self.leaders))
+
+    def seating(self, bound_ms: int) -> Seating:
+        """Return the seating to install; leases last ``bound_ms`` unless one is longer."""
+        return Seating(self.epoch, self.leaders, max(bound_ms, *self.merged.values()))
+
+    def is_late(self, now: Instant) -> bool:
+        """Return whether the phase has taken too long."""
+        return self.phase is not ElectionPhase.WAITING and ms_between(self.began, now) >= PHASE_MS
+
+
+class MaxLease:
+    """Raises the bound, once at a time; a request that comes meanwhile must be repeated.
+
+    Args:
+        node: this node.
+        members: all configured members.
+
+    """
+
+    def __init__(self, node: str, members: tuple[str, ...]) -> None:
+        self.node = node
+        self.members = members
+        self.epoch = 0
+        self.wanted_ms = 0
+        self.vouched: dict[str, None] = {}
+        """Members that know ``wanted_ms``, in ``epoch``."""
+
+    def begin(self, seating: Seating, raising: Raise) -> list[Send]:
+        """Have all members store a longer bound."""
+        if (seating.epoch, raising.bound_ms) > (self.epoch, self.wanted_ms):
+            self.vouched, self.epoch, self.wanted_ms = {}, seating.epoch, raising.bound_ms
+        vouch = Vouch(epoch=seating.epoch, bound_ms=self.wanted_ms)
+        return [Send(election_of(member), vouch) for member in self.members]
+
+    def on_vouched(self, member: str, seating: Seating, vouched: Vouched) -> list[Send]:
+        """Count members that know it; tell the leader of this node once a majority does."""
+        wanted = (self.epoch, self.wanted_ms)
+        if vouched.epoch != seating.epoch or (vouched.epoch, vouched.bound_ms) != wanted:
+            return []
+        self.vouched[member] = None
+        if len(self.vouched) < majority(len(self.members)):
+            return []
+        bound_ms, self.vouched, self.wanted_ms = self.wanted_ms, {}, 0
+        message = Serve(epoch=seating.epoch, leaders=seating.leaders, bound_ms=bound_ms)
+        return [Send(leader_of(self.node), message)]
+
+
+BACKOFF_MS = 300
+"""Range over which coordinators that outbid each other spread their next proposals (ms)."""
+
+OVERRULED_MS_MAX = 1_600
+"""Longest mean pause of a coordinator that is overruled again and again (ms).
+
+It pauses at most half as long again. Then a leader that it cannot reach may be lost, and is
+replaced. Until then each replaces the other's leaders about as often, for less than a tenth of a
+second each time.
+"""
+
+CALM_MS = 10_000
+"""Time without being overruled after which pauses are short again (ms)."""
+
+
+class DuelBackoff:
+    """The pauses of one coordinator.
+
+    Args:
+        random: spreads them.
+
+    """
+
+    def __init__(self, random: Random) -> None:
+        self.mine = 0
+        """The epoch of the last seating that this coordinator had installed."""
+        self.pause_ms = BACKOFF_MS
+        self.until = Instant(0)
+        """Time before which nothing is proposed, unless every leader is connected meanwhile."""
+        self.overruled_at = Instant(0)
+        self._random = random
+
+    def hear(self, seating: Seating, members: Sequence[Member]) -> None:
+        """End the pause if every leader is connected, since nothing needs to be undone then.
+
+        A leader that is lost from now on is replaced at once.
+        """
+        if len(living(seating, members)) == len(seating.leaders):
+            self.until = Instant(0)
+
+    def spread_ms(self) -> int:
+        """Return the pause after a proposal of another was promised (ms)."""
+        return int(self._random.random() * BACKOFF_MS)
+
+    def learn(self, before: int, epoch: int, now: Instant) -> None:
+        """Note that ``epoch`` follows ``before``: propose nothing before ``until``.
+
+        The pause doubles each time that this coordinator's own seating is replaced by
+        another's, and is short again after a long time without that.
+        """
+        if before != self.mine or epoch == before:
+            return
+        if ms_between(self.overruled_at, now) > CALM_MS:
+            self.pause_ms = BACKOFF_MS
+        self.until = later(now, self.pause_ms // 2 + int(self._random.random() * self.pause_ms))
+        self.overruled_at = now
+        self.pause_ms = min(2 * self.pause_ms, OVERRULED_MS_MAX)

@@ -26,7 +26,7 @@ class Member(NamedTuple):
 
 
 @local
-class Seen(Local):
+class Connected(Local):
     """Cluster status to coordinator: the connected members, sorted; this node too."""
 
     members: tuple[Member, ...]
@@ -45,7 +45,7 @@ class Trust(Local):
 
 
 @local
-class Standing(Local):
+class BeatContents(Local):
     """Coordinator to cluster status: the contents of this node's beats."""
 
     promised: int
@@ -112,7 +112,7 @@ class BeatDue(Timer):
 
 
 @timer
-class CampaignDue(Timer):
+class ElectionDue(Timer):
     """Check the election."""
 
 

@@ -5,41 +5,38 @@ from __future__ import annotations
 from fencelock.actors.bakery.config import (
     RESEND_MS,
     Terms,
-    door_of,
     leader_of,
+    proxy_of,
 )
-from fencelock.actors.bakery.deadline import Deadlines
-from fencelock.actors.bakery.epoch_state import EpochState
-from fencelock.actors.bakery.event import ListTickets, Seen, Serve, StepDue, Tally, Trust
-from fencelock.actors.bakery.leader_requests import FromDoor, LeaderRequests
-from fencelock.actors.bakery.message import Export, Lead, Table
-from fencelock.actors.bakery.pending_release import PendingReleases
-from fencelock.actors.bakery.proxy_message import (
-    Lock,
-    Query,
-    RenewHold,
-    Unlock,
-    UnlockAll,
+from fencelock.actors.bakery.epochs import TOO_FAR, EpochLimit, EpochState
+from fencelock.actors.bakery.event import Connected, ListTickets, Serve, StepDue, Tally, Trust
+from fencelock.actors.bakery.leader_requests import (
+    FromProxy,
+    LeaderRequests,
+    PendingReleases,
+    tickets_of,
 )
-from fencelock.actors.bakery.reason import leadership
-from fencelock.actors.bakery.state_transfer import StateTransfer
-from fencelock.actors.bakery.step_message import (
+from fencelock.actors.bakery.leader_selection import leadership, names_of
+from fencelock.actors.bakery.message import (
     AddTicket,
     Collected,
     DropTicket,
-    Ended,
     Entering,
+    Export,
     Extend,
     Extended,
+    Lead,
     MaxTicket,
     Owned,
+    Table,
     TicketDropped,
+    TicketEnded,
     Yield,
 )
-from fencelock.actors.bakery.table import Table as Tickets
+from fencelock.actors.bakery.state_transfer import StateTransfer
+from fencelock.actors.bakery.table import TicketTable
 from fencelock.actors.bakery.ticket_attempt import TicketAttempts
 from fencelock.actors.bakery.voting import Voting
-from fencelock.actors.bakery.wording import tickets_of
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.message import Address, Instant, ms_between, node_of
 from fencelock.actors.role import Host, Role, Summary
@@ -59,32 +56,19 @@ FromLeader = (
     | Yield
     | DropTicket
     | TicketDropped
-    | Ended
+    | TicketEnded
     | Owned
     | Extend
     | Extended
 )
-Heard = (
-    FromLeader
-    | Lock
-    | Unlock
-    | UnlockAll
-    | RenewHold
-    | Query
-    | Lead
-    | Export
-    | Table
-    | Serve
-    | Trust
-    | Seen
-    | ListTickets
-    | StepDue
-    | ReadLeaders
-)
+FromNode = Lead | Export | Table | Serve | Trust | Connected | ListTickets | StepDue | ReadLeaders
+"""Messages about epochs, and events of this node."""
+
+Received = FromLeader | FromProxy | FromNode
 
 
-class Leader(Role[Heard]):
-    """Tickets, votes and leases of one leader, and the hand-over of its table.
+class Leader(Role[Received]):
+    """TicketTable, votes and leases of one leader, and the hand-over of its table.
 
     Invariants: B3 to B10; see the README of this folder.
 
@@ -93,6 +77,7 @@ class Leader(Role[Heard]):
         life: id of this node's life.
         members: all configured members, sorted.
         terms: the allowed durations.
+        limit: the epochs that are plausible.
 
     """
 
@@ -105,26 +90,27 @@ class Leader(Role[Heard]):
         life: int,
         members: tuple[str, ...],
         terms: Terms,
+        limit: EpochLimit | None = None,
     ) -> None:
         super().__init__(address, host)
         self.members = frozenset(members)
+        self.limit = limit or EpochLimit()
         self.epoch_state = EpochState(node, life)
-        self.tickets = Tickets()
+        self.tickets = TicketTable()
         self.attempts = TicketAttempts(self.epoch_state, self.tickets)
         self.voting = Voting(self.epoch_state, self.tickets, self.attempts)
-        self.deadlines = Deadlines(self.attempts)
-        self.endings = PendingReleases(self.epoch_state)
-        self.clerk = LeaderRequests(self.attempts, self.endings, terms)
-        self.succession = StateTransfer(self.attempts, self.endings, self.members)
+        self.releases = PendingReleases(self.epoch_state)
+        self.requests = LeaderRequests(self.attempts, self.releases, terms)
+        self.transfer = StateTransfer(self.attempts, self.releases, self.members)
         self.ticking = False
         self.swept_at = Instant(0)
 
-    def handle(self, sender: Address, event: Heard, now: Instant) -> Effects:
+    def handle(self, sender: Address, event: Received, now: Instant) -> Effects:
         """Process one event."""
         if isinstance(event, FromLeader):
             effects = self._on_leader(sender, event, now)
-        elif isinstance(event, FromDoor):
-            effects = self._on_door(sender, event, now)
+        elif isinstance(event, FromProxy):
+            effects = self._on_proxy(sender, event, now)
         else:
             effects = self._on_other(sender, event, now)
         return [*effects, *self._tick(now)]
@@ -140,50 +126,43 @@ class Leader(Role[Heard]):
                 return self.attempts.on_max(leader, event, now)
             case Collected():
                 return self.attempts.on_collected(leader, event, now)
-            case Ended() | Owned():
-                return self.voting.on_told(leader, event, now)
+            case TicketEnded() | Owned():
+                return self.voting.on_notice(leader, event, now)
             case TicketDropped():
-                return self.clerk.on_dropped(leader, event, now)
+                return self.requests.on_dropped(leader, event, now)
             case Extended():
-                return self.endings.on_extended(leader, event, now)
+                return self.releases.on_extended(leader, event, now)
 
-    def _on_door(self, sender: Address, event: FromDoor, now: Instant) -> list[Effect]:
+    def _on_proxy(self, sender: Address, event: FromProxy, now: Instant) -> list[Effect]:
         node = node_of(sender)
-        if node not in self.members or sender != door_of(node):
+        if node not in self.members or sender != proxy_of(node):
             return [Observe("bakery.stranger_asks")]
-        return self.clerk.serve(sender, event, now)
+        return self.requests.serve(sender, event, now)
 
-    def _on_other(
-        self,
-        sender: Address,
-        event: Lead | Export | Table | Serve | Trust | Seen | ListTickets | StepDue | ReadLeaders,
-        now: Instant,
-    ) -> list[Effect]:
+    def _on_other(self, sender: Address, event: FromNode, now: Instant) -> list[Effect]:
         match event:
             case Trust():
                 if event.epoch == self.epoch_state.epoch:
                     self.epoch_state.trusted_at = event.at
-            case Seen():
-                self.clerk.connected = {member.node: member.life for member in event.members}
+            case Connected():
+                self.requests.connected = {member.node: member.life for member in event.members}
             case ListTickets():
                 serving = self.epoch_state.serving
                 locks = tickets_of(self.tickets, now) if serving else ()
                 return [Send(sender, Tally(serving=serving, locks=locks))]
             case ReadLeaders():
-                epoch_state = self.epoch_state
-                return [
-                    Send(
-                        sender, leadership(epoch_state.node, epoch_state.epoch, epoch_state.leaders)
-                    )
-                ]
+                state = self.epoch_state
+                return [Send(sender, leadership(state.node, state.epoch, state.leaders))]
             case Serve():
-                return self.succession.on_serve(event, now)
+                return self.transfer.on_serve(event, now)
+            case Lead() | Export() if not self.limit.allows(event.epoch, now):
+                return [TOO_FAR]
             case Lead():
-                return self.succession.on_lead(sender, event, now)
+                return self.transfer.on_lead(sender, event, now)
             case Export():
-                return self.succession.on_export(sender, event, now)
+                return self.transfer.on_export(sender, event, now)
             case Table():
-                return self.succession.on_table(sender, event, now)
+                return self.transfer.on_table(sender, event, now)
             case StepDue():
                 self.ticking = False
                 return self._on_due(now)
@@ -193,10 +172,7 @@ class Leader(Role[Heard]):
         """Return the epoch, its leaders, and how much this leader serves."""
         return (
             ("epoch", self.epoch_state.epoch),
-            (
-                "leaders",
-                ", ".join(leader.node for leader in self.epoch_state.leaders) or "not known",
-            ),
+            ("leaders", names_of(self.epoch_state.leaders) or "not known"),
             ("serving", self.epoch_state.serving),
             ("tickets", self.tickets.size),
         )
@@ -209,17 +185,17 @@ class Leader(Role[Heard]):
             if gone:
                 effects.append(Observe("bakery.copies_forgotten", gone))
         if self.epoch_state.serving:
-            effects += self.deadlines.tick(now)
-            effects += self.endings.tick(now)
-        return [*effects, *self.succession.ask_again()]
+            effects += self.attempts.tick(now)
+            effects += self.releases.tick(now)
+        return [*effects, *self.transfer.request_again()]
 
     def _tick(self, now: Instant) -> list[Effect]:
         """Set a timer if anything may become due."""
         if self.ticking:
             return []
-        own = self.attempts.agenda.by_key  # The table may have forgotten some of these.
-        busy = own or self.tickets.size or self.endings.by_number or self.succession.arriving
+        own = self.attempts.timers.by_key  # The table may have forgotten some of these.
+        busy = own or self.tickets.size or self.releases.by_number or self.transfer.arriving
         if not busy:
             return []
         self.ticking = True
-        return [Wake(RESEND_MS if not self.attempts.agenda.by_key else TICK_MS, StepDue())]
+        return [Wake(RESEND_MS if not self.attempts.timers.by_key else TICK_MS, StepDue())]

@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from heapq import nsmallest
 
-from fencelock.actors.bakery.config import Terms, election_of, later
-from fencelock.actors.bakery.entry import Key
+from fencelock.actors.api.message import Contender, LockStatus
+from fencelock.actors.bakery.config import RESEND_MS, Terms, election_of, later
+from fencelock.actors.bakery.epochs import EpochState
 from fencelock.actors.bakery.event import Raise
-from fencelock.actors.bakery.message import Chosen
-from fencelock.actors.bakery.pending_release import PendingReleases, not_held_here
+from fencelock.actors.bakery.message import Chosen, DropTicket, Extend, Extended, TicketDropped
 from fencelock.actors.bakery.proxy_message import (
+    HoldRenewed,
     Lock,
     NotLeading,
     Query,
+    QueryResult,
     RenewHold,
     Unlock,
     UnlockAll,
     Unlocked,
 )
-from fencelock.actors.bakery.step_message import DropTicket, TicketDropped
+from fencelock.actors.bakery.table import Entry, LockQueue, RequestKey, TicketPhase, TicketTable
 from fencelock.actors.bakery.ticket import Who
-from fencelock.actors.bakery.ticket_attempt import TicketAttempts
-from fencelock.actors.bakery.timer_queue import Step, locked
+from fencelock.actors.bakery.ticket_attempt import TicketAttempts, TicketStep, locked
 from fencelock.actors.bakery.validation import problem_of
-from fencelock.actors.bakery.wording import peeked
 from fencelock.actors.effect import Effect, Observe, Send
-from fencelock.actors.message import Address, Instant
+from fencelock.actors.message import Address, Instant, ms_between, node_of
 
-FromDoor = Lock | Unlock | UnlockAll | RenewHold | Query
+FromProxy = Lock | Unlock | UnlockAll | RenewHold | Query
 
 
 class LeaderRequests:
@@ -35,62 +36,62 @@ class LeaderRequests:
 
     Args:
         attempts: this leader's own tickets, with its epoch state and its table.
-        endings: releases and renewals in flight.
+        releases: releases and renewals in flight.
         terms: the allowed durations.
 
     """
 
-    def __init__(self, attempts: TicketAttempts, endings: PendingReleases, terms: Terms) -> None:
+    def __init__(self, attempts: TicketAttempts, releases: PendingReleases, terms: Terms) -> None:
         self.epoch_state = attempts.epoch_state
         self.tickets = attempts.table
         self.attempts = attempts
-        self.endings = endings
+        self.releases = releases
         self.terms = terms
         self.connected: dict[str, int] = {}
         """The connected members, each with its life."""
 
-    def serve(self, door: Address, asked: FromDoor, now: Instant) -> list[Effect]:
+    def serve(self, proxy: Address, request: FromProxy, now: Instant) -> list[Effect]:
         """Process a request of a proxy."""
-        if isinstance(asked, Query):
-            return self._on_peek(door, asked, now)
-        if isinstance(asked, UnlockAll):
-            return self._on_unlock_all(door, asked, now) if self.epoch_state.serving else []
+        if isinstance(request, Query):
+            return self._on_query(proxy, request, now)
+        if isinstance(request, UnlockAll):
+            return self._on_unlock_all(proxy, request, now) if self.epoch_state.serving else []
         if not self.epoch_state.serving:
-            return [Send(door, NotLeading(lock=asked.lock, who=asked.who, owner=""))]
-        problem = problem_of(door, asked, self.tickets, self.terms, now)
+            return [Send(proxy, NotLeading(lock=request.lock, who=request.who, owner=""))]
+        problem = problem_of(proxy, request, self.tickets, self.terms, now)
         if problem is not None:
             return [problem, Observe("bakery.refused")]
-        match asked:
+        match request:
             case Lock():
-                return self._on_lock(door, asked, now)
+                return self._on_lock(proxy, request, now)
             case Unlock():
-                return self._on_unlock(door, asked, now)
+                return self._on_unlock(proxy, request, now)
             case RenewHold():
-                return self._on_prolong(door, asked, now)
+                return self._on_renew(proxy, request, now)
 
-    def _on_peek(self, door: Address, peek: Query, now: Instant) -> list[Effect]:
+    def _on_query(self, proxy: Address, query: Query, now: Instant) -> list[Effect]:
         """Say who holds a lock; nothing if others may have been let in without this leader."""
         if not self.epoch_state.trusted(now):
-            return [Observe("bakery.peek_unanswered")]
-        return [Send(door, peeked(self.tickets, peek, self.epoch_state.epoch, now))]
+            return [Observe("bakery.query_unanswered")]
+        return [Send(proxy, query_result(self.tickets, query, self.epoch_state.epoch, now))]
 
-    def _on_lock(self, door: Address, asked: Lock, now: Instant) -> list[Effect]:
-        lease_ms = asked.hold_ms + asked.grace_ms
+    def _on_lock(self, proxy: Address, request: Lock, now: Instant) -> list[Effect]:
+        lease_ms = request.hold_ms + request.grace_ms
         if lease_ms > self.epoch_state.bound_ms:  # The proxy repeats it once enough members know.
             return [Send(election_of(self.epoch_state.node), Raise(bound_ms=lease_ms))]
-        attempt = self.attempts.agenda.find(asked.lock, asked.who, asked.request)
+        attempt = self.attempts.timers.find(request.lock, request.who, request.request)
         if attempt is not None:
-            attempt.heard_at = now
+            attempt.requested_at = now
             entry = attempt.entry
-            entry.ticket = entry.ticket._replace(door=door)
-            if attempt.step is Step.HELD:
+            entry.ticket = entry.ticket._replace(proxy=proxy)
+            if attempt.step is TicketStep.HELD:
                 return [locked(entry), Observe("bakery.answered_again")]
             return []
-        known = self.tickets.get(asked.lock, Key(asked.who, asked.request))
+        known = self.tickets.get(request.lock, RequestKey(request.who, request.request))
         owner = known.owner if known is not None else ""
         if self._can_serve(owner):
-            return [Send(door, NotLeading(lock=asked.lock, who=asked.who, owner=owner))]
-        return self.attempts.open(door, asked, now)
+            return [Send(proxy, NotLeading(lock=request.lock, who=request.who, owner=owner))]
+        return self.attempts.open(proxy, request, now)
 
     def _can_serve(self, owner: str) -> bool:
         """Return whether ``owner`` is another leader, connected in the life it was chosen in."""
@@ -102,83 +103,307 @@ class LeaderRequests:
             and Chosen(owner, life) in epoch_state.leaders
         )
 
-    def _on_unlock(self, door: Address, asked: Unlock, now: Instant) -> list[Effect]:
-        if self.endings.known(door, asked.number):
+    def _on_unlock(self, proxy: Address, request: Unlock, now: Instant) -> list[Effect]:
+        if self.releases.known(proxy, request.number):
             return []
-        if asked.waiting:
-            attempt = self.attempts.agenda.find(asked.lock, asked.who, asked.request)
-            waits = attempt is not None and attempt.step is not Step.HELD
+        if request.waiting:
+            attempt = self.attempts.timers.find(request.lock, request.who, request.request)
+            waits = attempt is not None and attempt.step is not TicketStep.HELD
             dropped = self.attempts.drop(attempt, now) if attempt is not None and waits else []
-            return [*dropped, Send(door, Unlocked(number=asked.number, found=waits))]
-        known = self.tickets.of(asked.lock, asked.who)
-        fence = asked.fence
+            return [*dropped, Send(proxy, Unlocked(number=request.number, found=waits))]
+        known = self.tickets.of(request.lock, request.who)
+        fence = request.fence
         held = next((entry for entry in known if fence and entry.fence == fence), None)
         if held is not None:
             # Others may have only a waiting copy, which they know by its request number.
-            asked = replace(asked, request=held.ticket.request)
+            request = replace(request, request=held.ticket.request)
         elif fence:
             for entry in known:  # The owner knows the request number of the hold.
                 if self._can_serve(entry.owner):
-                    word = NotLeading(lock=asked.lock, who=asked.who, owner=entry.owner)
-                    return [Send(door, word)]
-        found = self._forget(asked.lock, asked.who, asked.request, asked.fence)
-        dropped = self.endings.drop(door, asked, now, found=found)
-        return [*dropped, *self.attempts.advance(asked.lock, now)]
+                    message = NotLeading(lock=request.lock, who=request.who, owner=entry.owner)
+                    return [Send(proxy, message)]
+        found = self._forget(request.lock, request.who, request.request, request.fence)
+        dropped = self.releases.drop(proxy, request, now, found=found)
+        return [*dropped, *self.attempts.advance(request.lock, now)]
 
     def _forget(self, lock: str, who: Who, request: int, fence: int) -> bool:
         """Drop the named entries and their attempts; return whether they were known."""
         for entry in self.tickets.named(lock, who, request, fence):
-            self.attempts.agenda.forget(entry)
+            self.attempts.timers.forget(entry)
         return self.tickets.drop(lock, who, request, fence)
 
-    def on_dropped(self, leader: str, said: TicketDropped, now: Instant) -> list[Effect]:
+    def on_dropped(self, leader: str, reply: TicketDropped, now: Instant) -> list[Effect]:
         """Count leaders that dropped a request; once its number is known, all drop it by that too.
 
         A client knows a hold by its fence. A leader that did not vote for it does not.
         """
-        word = self.endings.named(leader, said)
-        if word is None:
-            return self.endings.on_dropped(leader, said, now)
-        self._forget(word.lock, word.who, word.request, word.fence)
-        told = self.epoch_state.tell(word, frozenset((leader,)))
-        settled = self.endings.on_dropped(leader, said, now)
-        return [*told, *settled, *self.attempts.advance(word.lock, now)]
+        message = self.releases.named(leader, reply)
+        if message is None:
+            return self.releases.on_dropped(leader, reply, now)
+        self._forget(message.lock, message.who, message.request, message.fence)
+        sent = self.epoch_state.send(message, frozenset((leader,)))
+        settled = self.releases.on_dropped(leader, reply, now)
+        return [*sent, *settled, *self.attempts.advance(message.lock, now)]
 
-    def _on_unlock_all(self, door: Address, asked: UnlockAll, now: Instant) -> list[Effect]:
+    def _on_unlock_all(self, proxy: Address, request: UnlockAll, now: Instant) -> list[Effect]:
         """Drop everything of a session that is known here; the proxy asks the others, too."""
-        effects: list[Effect] = [Send(door, Unlocked(number=asked.number, found=True))]
-        for entry in self.tickets.of_session(asked.session):
+        effects: list[Effect] = [Send(proxy, Unlocked(number=request.number, found=True))]
+        for entry in self.tickets.of_session(request.session):
             ticket = entry.ticket
-            self.attempts.agenda.forget(entry)
+            self.attempts.timers.forget(entry)
             self.tickets.drop(ticket.lock, ticket.who, ticket.request, 0)
-            word = DropTicket(
-                epoch=self.epoch_state.epoch,
-                lock=ticket.lock,
-                who=ticket.who,
-                request=ticket.request,
-                fence=0,
-                number=0,
-                mine=False,
-            )
-            effects += [*self.epoch_state.tell(word), *self.attempts.advance(ticket.lock, now)]
+            message = self.epoch_state.drop_of(ticket.lock, ticket.who, ticket.request)
+            effects += [*self.epoch_state.send(message), *self.attempts.advance(ticket.lock, now)]
         return effects
 
-    def _on_prolong(self, door: Address, asked: RenewHold, now: Instant) -> list[Effect]:
-        if self.endings.known(door, asked.number):
+    def _on_renew(self, proxy: Address, request: RenewHold, now: Instant) -> list[Effect]:
+        if self.releases.known(proxy, request.number):
             return []
-        held = [e for e in self.tickets.of(asked.lock, asked.who) if e.fence == asked.fence]
+        held = [e for e in self.tickets.of(request.lock, request.who) if e.fence == request.fence]
         if not held or held[0].is_over(now):
-            return [Send(door, not_held_here(asked.number))]
+            return [Send(proxy, not_held_here(request.number))]
         entry = held[0]
-        if entry.owner not in asked.missed and self._can_serve(entry.owner):
-            word = NotLeading(lock=asked.lock, who=asked.who, owner=entry.owner)
-            return [Send(door, word)]
-        hold_ms = asked.hold_ms or entry.ticket.hold_ms
+        if entry.owner not in request.missed and self._can_serve(entry.owner):
+            message = NotLeading(lock=request.lock, who=request.who, owner=entry.owner)
+            return [Send(proxy, message)]
+        hold_ms = request.hold_ms or entry.ticket.hold_ms
         ticket = entry.ticket._replace(hold_ms=hold_ms)
         if ticket.lease_ms > self.epoch_state.bound_ms:
             return [Send(election_of(self.epoch_state.node), Raise(bound_ms=ticket.lease_ms))]
         # Its owner cannot be reached, or thinks it is over: this leader owns it from now on.
         entry.ticket, entry.owner = ticket, self.epoch_state.node
         # Never shorter: a late copy of an earlier renewal must not undo a later one.
-        self.tickets.prolong(entry, later(now, ticket.lease_ms))
-        return self.endings.extend(door, asked, entry, now)
+        self.tickets.extend_until(entry, later(now, ticket.lease_ms))
+        return self.releases.extend(proxy, request, entry, now)
+
+
+WAITERS_SHOWN_MAX = 100
+"""Maximum waiters shown of one lock: 64 KiB with the longest names."""
+
+CONTENDERS_SHOWN_MAX = 1_000
+"""Maximum contenders shown of all locks: 900 KiB with the longest names; a frame has 1 MiB."""
+
+
+def query_result(table: TicketTable, query: Query, epoch: int, now: Instant) -> QueryResult:
+    """Return the state of a lock in ``table``, for a leader that serves in ``epoch``."""
+    queue = table.queues.get(query.lock)
+    holder, waiters = _contenders(queue, now)
+    lapsed = table.lapsed_at(query.lock, now)
+    return QueryResult(
+        lock=query.lock,
+        number=query.number,
+        holder=holder,
+        waiters=waiters,
+        waiting=len(queue.line) if queue is not None else 0,
+        epoch=epoch,
+        nonce=query.nonce,
+        lapsed_ms=None if lapsed is None else ms_between(lapsed, now),
+    )
+
+
+def _contenders(
+    queue: LockQueue | None, now: Instant
+) -> tuple[Contender | None, tuple[Contender, ...]]:
+    """Return for whom this leader's vote stands, if for anybody, and who waits."""
+    if queue is None:
+        return None, ()
+    votes = [entry for key in queue.holding if not (entry := queue.entries[key]).is_over(now)]
+    holder = max(votes, key=lambda entry: entry.fence, default=None)
+    shown = queue.line[:WAITERS_SHOWN_MAX]
+    waiters = [_contender(queue.entries[place.key], now) for place in shown]
+    return None if holder is None else _contender(holder, now), tuple(waiters)
+
+
+def tickets_of(table: TicketTable, now: Instant) -> tuple[LockStatus, ...]:
+    """Return the state of all locks in ``table``, as many as one answer has room for."""
+    found: list[LockStatus] = []
+    room = CONTENDERS_SHOWN_MAX
+    for lock in nsmallest(CONTENDERS_SHOWN_MAX, table.queues):
+        holder, waiters = _contenders(table.queues[lock], now)
+        waiters = waiters[:room]
+        room -= len(waiters) + 1
+        if room < 0:
+            break
+        if holder is not None or waiters:
+            status = LockStatus(lock=lock, holder=holder, waiters=waiters, waits_for=())
+            found.append(status)
+    return tuple(found)
+
+
+def _contender(entry: Entry, now: Instant) -> Contender:
+    ticket = entry.ticket
+    return Contender(
+        node=node_of(ticket.proxy),
+        session=ticket.who.session,
+        owner=ticket.who.owner,
+        fence=entry.fence if entry.phase is TicketPhase.HOLDING else None,
+        since_ms=ms_between(entry.since, now),
+        label=ticket.label,
+    )
+
+
+TRIES_MAX = 20
+"""Maximum times that a drop is sent to a leader that does not answer; a lease ends by itself."""
+
+
+@dataclass(slots=True, eq=False)
+class PendingRelease:
+    """A request that a quorum must forget, or a lease that a quorum must begin anew.
+
+    Attributes:
+        answered: other leaders that did; ``refused``: those that do not begin the lease anew.
+        found: whether any of them knew the request.
+
+    """
+
+    proxy: Address
+    message: DropTicket | Extend
+    number: int
+    """The proxy's number, for the reply."""
+    due: Instant
+    entry: Entry | None = None
+    """The entry whose lease begins anew."""
+    answered: dict[str, None] = field(default_factory=dict[str, None])
+    refused: dict[str, None] = field(default_factory=dict[str, None])
+    found: bool = False
+    tries: int = 1
+    replied: bool = False
+
+
+class PendingReleases:
+    """All pending releases and renewals, by this leader's own numbers.
+
+    Args:
+        epoch_state: this leader's state in its epoch.
+
+    """
+
+    def __init__(self, epoch_state: EpochState) -> None:
+        self.epoch_state = epoch_state
+        self.by_number: dict[int, PendingRelease] = {}
+        self.numbers: dict[tuple[Address, int], int] = {}
+        self.count = 0
+
+    def known(self, proxy: Address, number: int) -> bool:
+        """Return whether the proxy's request of that number is in flight."""
+        return (proxy, number) in self.numbers
+
+    def drop(self, proxy: Address, unlock: Unlock, now: Instant, *, found: bool) -> list[Effect]:
+        """Have the others forget what this leader has just forgotten."""
+        self.count += 1
+        message = self.epoch_state.drop_of(
+            unlock.lock, unlock.who, unlock.request, unlock.fence, self.count
+        )
+        release = PendingRelease(proxy, message, unlock.number, later(now, RESEND_MS), found=found)
+        return self._begin(release, now)
+
+    def extend(
+        self, proxy: Address, renewal: RenewHold, entry: Entry, now: Instant
+    ) -> list[Effect]:
+        """Have the others begin the lease of ``entry`` anew, as this leader has."""
+        self.count += 1
+        message = Extend(
+            epoch=self.epoch_state.epoch, ticket=entry.ticket, fence=entry.fence, number=self.count
+        )
+        release = PendingRelease(proxy, message, renewal.number, later(now, RESEND_MS), entry)
+        return self._begin(release, now)
+
+    def _begin(self, release: PendingRelease, now: Instant) -> list[Effect]:
+        self.by_number[self.count] = release
+        self.numbers[release.proxy, release.number] = self.count
+        return [*self.epoch_state.send(release.message), *self._settle(self.count, release, now)]
+
+    def on_dropped(self, leader: str, reply: TicketDropped, now: Instant) -> list[Effect]:
+        """Count a leader that has forgotten a request."""
+        release = self.by_number.get(reply.number)
+        if release is None or not isinstance(release.message, DropTicket):
+            return [Observe("bakery.late_answer")]
+        release.answered[leader] = None
+        release.found = release.found or reply.found
+        return self._settle(reply.number, release, now)
+
+    def named(self, leader: str, reply: TicketDropped) -> DropTicket | None:
+        """Return a drop whose request number is new here; the others must receive it again."""
+        release = self.by_number.get(reply.number)
+        if release is None or not isinstance(release.message, DropTicket):
+            return None
+        if release.message.request or reply.request <= 0:
+            return None
+        message = release.message = replace(release.message, request=reply.request)
+        release.answered = {leader: None}
+        return message
+
+    def on_extended(self, leader: str, reply: Extended, now: Instant) -> list[Effect]:
+        """Count a leader that has begun a lease anew, or refused to."""
+        release = self.by_number.get(reply.number)
+        if release is None or not isinstance(release.message, Extend):
+            return [Observe("bakery.late_answer")]
+        (release.answered if reply.kept else release.refused)[leader] = None
+        return self._settle(reply.number, release, now)
+
+    def _settle(self, number: int, release: PendingRelease, now: Instant) -> list[Effect]:
+        """Reply to the proxy once a quorum has done it; go on until all have, or none will."""
+        effects: list[Effect] = []
+        epoch_state = self.epoch_state
+        if not release.replied and 1 + len(release.answered) >= epoch_state.quorum:
+            effects += self._answer(release, now)
+        if not release.replied and not epoch_state.can_win(len(release.refused)):
+            # Too many have ended it, or voted for another: no quorum has it.
+            release.replied = True
+            effects.append(Send(release.proxy, not_held_here(release.number)))
+        answered = len(release.answered) + len(release.refused)
+        if answered >= len(epoch_state.others) and (release.replied or release.refused):
+            self._forget(number)
+        return effects
+
+    def _answer(self, release: PendingRelease, now: Instant) -> list[Effect]:
+        if isinstance(release.message, DropTicket):
+            release.replied = True
+            return [Send(release.proxy, Unlocked(number=release.number, found=release.found))]
+        entry = release.entry
+        assert entry is not None
+        if (
+            not self.epoch_state.trusted(now)
+            or entry.phase is not TicketPhase.HOLDING
+            or entry.is_over(now)
+        ):
+            return [Observe("bakery.untrusted")]
+        release.replied = True
+        ticket = entry.ticket
+        message = HoldRenewed(
+            number=release.number,
+            fence=entry.fence,
+            hold_ms=ticket.hold_ms,
+            grace_ms=ticket.grace_ms,
+        )
+        return [Send(release.proxy, message), Observe("bakery.renewed")]
+
+    def _forget(self, number: int) -> None:
+        release = self.by_number.pop(number)
+        del self.numbers[release.proxy, release.number]
+
+    def tick(self, now: Instant) -> list[Effect]:
+        """Send again what some leaders have not answered."""
+        effects: list[Effect] = []
+        while (found := next(iter(self.by_number.items()), None)) and found[1].due <= now:
+            number, release = found
+            release.tries += 1
+            if release.tries > TRIES_MAX:
+                self._forget(number)
+                continue
+            release.due = later(now, RESEND_MS)
+            self.by_number[number] = self.by_number.pop(number)  # Keeps the order of deadlines.
+            answered = frozenset(release.answered) | frozenset(release.refused)
+            effects += self.epoch_state.send(release.message, answered)
+            effects += self._settle(number, release, now)
+        return effects
+
+    def clear(self) -> None:
+        """Drop all: the epoch is over, and proxies repeat their requests."""
+        self.by_number.clear()
+        self.numbers.clear()
+
+
+def not_held_here(number: int) -> HoldRenewed:
+    """Return the reply for a proxy whose renewal this leader cannot perform."""
+    return HoldRenewed(number=number, fence=0, hold_ms=0, grace_ms=0)

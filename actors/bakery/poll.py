@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from fencelock.actors.bakery.config import surely_over
 from fencelock.actors.bakery.proxy_message import QueryResult
+from fencelock.actors.lease import surely_over
 from fencelock.actors.message import Instant, ms_between
 
 NOBODY = ("", "", 0)

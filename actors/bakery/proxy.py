@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from fencelock.actors.api.cluster_message import Watch
 from fencelock.actors.api.message import (
-    Abandon,
     Acquire,
     Cancel,
     Describe,
@@ -38,7 +37,6 @@ from fencelock.actors.bakery.proxy_message import (
 )
 from fencelock.actors.bakery.proxy_replies import FromLeader, ProxyReplies
 from fencelock.actors.bakery.proxy_requests import ANSWER_MS, ProxyRequests
-from fencelock.actors.bakery.ticket import Who
 from fencelock.actors.bootstrap_message import VotingStatus
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.message import Address, Instant, address_of, ms_between
@@ -77,7 +75,6 @@ Heard = (
     | Expired
     | HoldRenewed
     | QueryResult
-    | Abandon
     | Readiness
     | VotingStatus
     | Tally
@@ -120,14 +117,10 @@ class TicketProxy(Role[Heard]):
         self.members = members
         self.terms = terms
         self.in_flight_requests = InFlightRequests(node, random)
-        self.guests = RemoteClients(node)
+        self.guests = RemoteClients()
         self.watchers = Watchers(node, len(members), life)
-        self.own: dict[tuple[str, int], Who] = {}
-        """Holders inside the process, by lock and fence."""
-        self.asking = ProxyRequests(node, self.in_flight_requests, terms, self.own)
-        self.answering = ProxyReplies(
-            node, members, self.in_flight_requests, self.guests, self.asking
-        )
+        self.asking = ProxyRequests(node, self.in_flight_requests, terms)
+        self.answering = ProxyReplies(node, members, self.in_flight_requests, self.guests)
         self.describing: list[tuple[Address, Describe]] = []
         self.tickets = Tally(serving=False, locks=())
         self.why_no_vote = ""
@@ -143,7 +136,7 @@ class TicketProxy(Role[Heard]):
         elif isinstance(event, FromLeader):
             effects = self.answering.hear(sender, event, now)
         else:
-            effects = self._on_node(sender, event, now)
+            effects = self._on_node(event, now)
         return [*effects, *self._tick()]
 
     def summary(self) -> Summary:
@@ -192,13 +185,10 @@ class TicketProxy(Role[Heard]):
 
     def _on_node(
         self,
-        sender: Address,
-        event: Abandon | Readiness | VotingStatus | Tally | Reported | DoorDue,
+        event: Readiness | VotingStatus | Tally | Reported | DoorDue,
         now: Instant,
     ) -> list[Effect]:
         match event:
-            case Abandon():
-                return self._on_abandon(sender, now)
             case Readiness():
                 self.is_seated = True
                 return [*self.in_flight_requests.lead(event, now), *self.watchers.see(event)]
@@ -232,19 +222,6 @@ class TicketProxy(Role[Heard]):
             self.in_flight_requests.readiness, detail=status.why
         )
         return self.watchers.see(self.in_flight_requests.readiness)
-
-    def _on_abandon(self, asker: Address, now: Instant) -> list[Effect]:
-        """Undo what a caller inside the process waited for, since it does not wait any more."""
-        self.watchers.leave(asker)
-        effects: list[Effect] = []
-        for in_flight_request in list(self.in_flight_requests.by_number.values()):
-            if in_flight_request.asker != asker:
-                continue
-            in_flight_request.asker = None
-            if in_flight_request.name.kind is Kind.LOCK:
-                self.in_flight_requests.end(in_flight_request)
-                effects += self.asking.undo(in_flight_request, now)
-        return effects
 
     def _on_due(self, now: Instant) -> list[Effect]:
         effects = self.watchers.fall_silent(now)

@@ -19,7 +19,6 @@ from fencelock.actors.bakery.proxy_message import (
     Unlocked,
     Unlocking,
 )
-from fencelock.actors.bakery.proxy_requests import ProxyRequests
 from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.message import Address, Instant, node_of
 
@@ -35,8 +34,7 @@ class ProxyReplies:
         node: this node.
         members: all configured members.
         in_flight_requests: the requests that wait for a reply.
-        guests: the clients of other processes.
-        asking: requests that the proxy begins itself; it knows the holds of callers inside.
+        guests: the clients.
 
     """
 
@@ -46,14 +44,11 @@ class ProxyReplies:
         members: tuple[str, ...],
         in_flight_requests: InFlightRequests,
         guests: RemoteClients,
-        asking: ProxyRequests,
     ) -> None:
         self.node = node
         self.members = members
         self.in_flight_requests = in_flight_requests
         self.guests = guests
-        self.asking = asking
-        self.own = asking.own
 
     def hear(self, sender: Address, event: FromLeader, now: Instant) -> list[Effect]:
         """Process a message, if its sender can be a leader."""
@@ -65,7 +60,7 @@ class ProxyReplies:
                 name = Name(Kind.LOCK, event.lock, event.who, event.request)
                 in_flight_request = self.in_flight_requests.by_name.get(name)
                 if in_flight_request is None:
-                    return self._on_late(event, now)
+                    return self._on_late(event)
                 return self._on_decided(in_flight_request, event)
             case Unlocked() | HoldRenewed() | QueryResult():
                 in_flight_request = self.in_flight_requests.by_number.get(event.number)
@@ -94,17 +89,19 @@ class ProxyReplies:
                 words.failed(in_flight_request, in_flight_request.asked, event),
                 Observe("proxy.refused"),
             ]
-        if not in_flight_request.asked.session:
-            self.own[event.lock, event.fence] = event.who
         return [
             notifications.granted(in_flight_request, in_flight_request.asked, event),
             Observe("proxy.granted"),
         ]
 
-    def _on_late(self, event: Locked | LockFailed, now: Instant) -> list[Effect]:
+    def _on_late(self, event: Locked | LockFailed) -> list[Effect]:
+        """Notify the client of a grant that no request here waits for any more.
+
+        It may have the hold through another proxy. If it does not, it gives it back.
+        """
         if isinstance(event, LockFailed):
             return [Observe("bakery.late_answer")]
-        effects = self.asking.return_stray(event, now)
+        effects: list[Effect] = [Observe("bakery.stray_grant")]
         asker = self.guests.asker_of(event.who.session)
         if asker is not None:
             effects.append(Send(asker, notifications.stray(event)))
@@ -143,8 +140,6 @@ class ProxyReplies:
             case _:
                 pass
         self.in_flight_requests.end(in_flight_request)
-        if isinstance(event, Unlocked) and in_flight_request.fence:
-            self.own.pop((in_flight_request.name.lock, in_flight_request.fence), None)
         return notifications.done(in_flight_request, event, self.node)
 
     def _on_unlocking(self, event: Unlocking) -> list[Effect]:
@@ -154,7 +149,6 @@ class ProxyReplies:
         return [Send(asker, notifications.unlocking(event))]
 
     def _on_expired(self, event: Expired) -> list[Effect]:
-        self.own.pop((event.lock, event.fence), None)
         asker = self.guests.asker_of(event.who.session)
         if asker is None:
             return [Observe("bakery.expiry_of_stranger")]

@@ -9,7 +9,6 @@ from fencelock.actors.api.session_message import End, Renew
 from fencelock.actors.bakery import proxy_wording as words
 from fencelock.actors.bakery.config import Terms, later
 from fencelock.actors.bakery.in_flight import Asked, InFlightRequest, InFlightRequests, Kind, Name
-from fencelock.actors.bakery.proxy_message import Locked
 from fencelock.actors.bakery.ticket import Who
 from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.message import Address, Instant
@@ -31,7 +30,6 @@ class ProxyRequests:
         node: this node.
         in_flight_requests: the requests that wait for a reply.
         terms: default durations of requests.
-        own: holders inside this process, by lock and fence.
 
     """
 
@@ -40,12 +38,10 @@ class ProxyRequests:
         node: str,
         in_flight_requests: InFlightRequests,
         terms: Terms,
-        own: dict[tuple[str, int], Who],
     ) -> None:
         self.node = node
         self.in_flight_requests = in_flight_requests
         self.terms = terms
-        self.own = own
 
     def begin(
         self,
@@ -69,8 +65,8 @@ class ProxyRequests:
 
     def acquire(self, asker: Address, asked: Acquire, now: Instant) -> list[Effect]:
         """Request a lock; a request that is sent again is the same one."""
-        who = Who(asked.session or asker, asked.owner)
-        name = Name(Kind.LOCK, asked.lock, who, asked.request or 1)
+        who = Who(asked.session, asked.owner)
+        name = Name(Kind.LOCK, asked.lock, who, asked.request)
         effects: list[Effect] = []
         for in_flight_request in self.in_flight_requests.about(asked.lock, who):
             if (
@@ -112,26 +108,22 @@ class ProxyRequests:
         The reply names no leader. Two proxies that see different leaders would send a client to and
         fro, which repeats its request at each, as fast as messages travel.
         """
-        if asker is None or not session:
+        if asker is None:
             return []
         return [Send(asker, Alive(session=session, node=self.node))]
 
     def release(self, asker: Address, asked: Release, now: Instant) -> list[Effect]:
         """Have a hold dropped."""
-        who = Who(asked.session, asked.owner) if asked.session else None
-        who = who or self.own.get((asked.lock, asked.fence))
-        if who is None or asked.fence <= 0:
+        if asked.fence <= 0:
             return [words.not_held(asker, asked, self.node)]
-        name = Name(Kind.UNLOCK, asked.lock, who, asked.request)
+        name = Name(Kind.UNLOCK, asked.lock, Who(asked.session, asked.owner), asked.request)
         return self.begin(name, asker, asked, now, fence=asked.fence)
 
     def renew(self, asker: Address, asked: Renew, now: Instant) -> list[Effect]:
         """Have the duration of a hold begin anew."""
-        who = Who(asked.session, asked.owner) if asked.session else None
-        who = who or self.own.get((asked.lock, asked.fence))
-        if who is None or asked.fence <= 0:
+        if asked.fence <= 0:
             return [words.not_held(asker, asked, self.node)]
-        name = Name(Kind.PROLONG, asked.lock, who, asked.request)
+        name = Name(Kind.PROLONG, asked.lock, Who(asked.session, asked.owner), asked.request)
         until = later(now, ANSWER_MS)
         return self.begin(name, asker, asked, now, fence=asked.fence, until=until)
 
@@ -183,22 +175,3 @@ class ProxyRequests:
             return []
         name = in_flight_request.name._replace(kind=Kind.UNLOCK)
         return self.begin(name, None, in_flight_request.asked, now, leader=in_flight_request.leader)
-
-    def return_stray(self, event: Locked, now: Instant) -> list[Effect]:
-        """Handle a grant that no request here waits for any more.
-
-        A caller inside this process cannot have been granted it through another proxy, so the hold
-        is
-        given back. A client may have the hold through another proxy: it is notified, and gives back
-        what it does not hold.
-        """
-        who = event.who
-        if self.own.get((event.lock, event.fence)) == who:
-            return [Observe("bakery.late_answer")]
-        if not who.session.startswith(f"{self.node}/"):  # It named a session.
-            return [Observe("bakery.stray_grant")]
-        name = Name(Kind.UNLOCK, event.lock, who, event.request)
-        if name in self.in_flight_requests.by_name:
-            return [Observe("bakery.late_answer")]
-        asked = Acquire(lock=event.lock, owner=who.owner, request=event.request)
-        return [*self.begin(name, None, asked, now), Observe("bakery.stray_grant")]

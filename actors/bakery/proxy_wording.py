@@ -64,10 +64,8 @@ def problem_of(node: str, terms: Terms, asker: Address, asked: FromClient) -> tu
     own = session.startswith((f"{client}~", f"{client}."))
     if client not in {node, session} and not own:
         return Reason.INVALID, f"session {session[:80]!r} is not of the client {client!r} itself"
-    if session.startswith(f"{node}/"):
-        return Reason.INVALID, f"session {session[:80]!r} is an address: who names none has that"
-    if isinstance(asked, Open | End | Cancel | KeepAlive) and not session and client != node:
-        return Reason.INVALID, "session is empty"
+    if not session and not isinstance(asked, Inspect | ListLocks | Evict):
+        return Reason.INVALID, f"session is empty; the role 'session' of {node} has one"
     try:
         check_owner(session)
         if isinstance(asked, Acquire | Release | Cancel | Renew):
@@ -146,8 +144,6 @@ def failed(in_flight_request: InFlightRequest, asked: Acquire, event: LockFailed
     reason, detail = REASONS[event.error], event.detail
     if event.error is Error.TIMED_OUT:
         detail += in_flight_request.note
-    if reason is Reason.CANCELLED and not asked.session:
-        reason = Reason.UNAVAILABLE
     return refuse(in_flight_request.asker, asked, reason, detail)
 
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from fencelock.actors.bakery.config import (
     PRIORITY,
     Terms,
-    Voting,
-    door_of,
     election_of,
     leader_of,
+    proxy_of,
     status_of,
 )
 from fencelock.actors.bakery.election import ElectionCoordinator
+from fencelock.actors.bakery.epochs import DurablePromises, EpochLimit, VoterRegistry
 from fencelock.actors.bakery.leader import Leader
 from fencelock.actors.bakery.proxy import TicketProxy
 from fencelock.actors.bakery.status import ClusterStatus
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from random import Random
 
 
+DEFAULT_TERMS = Terms()
+"""The durations of a cluster whose configuration sets none."""
+
+
 def seat_bakery(
     node: str,
     members: tuple[str, ...],
@@ -36,7 +40,7 @@ def seat_bakery(
     *,
     journal: int,
     date_ms: int,
-    terms: Terms | None = None,
+    terms: Terms = DEFAULT_TERMS,
     priority: int = PRIORITY,
     pid: int = 0,
 ) -> tuple[Spawn, ...]:
@@ -55,35 +59,46 @@ def seat_bakery(
         pid: id of the process.
 
     """
-    terms = terms or Terms()
-    ordered = tuple(sorted(members))
-    known = {"node": node, "members": ordered}
+    kept, founded = records.get("election", ()), records.get("bootstrap", ())
+    known: dict[str, Any] = {"node": node, "members": tuple(sorted(members))}
+    lives = {**known, "life": life, "terms": terms}
     status = {**known, "life": life, "priority": priority, "pid": pid}
-    kept, bound_ms = records.get("election", ()), terms.hold_ms + terms.grace_ms
-    election = {**known, "bound_ms": bound_ms, "random": random, "records": kept}
+    election = {**known, "bound_ms": terms.lease_ms, "random": random, "records": kept}
 
     def seat(group: GroupConfig, votes: bool, voters: Voters) -> tuple[Spawn, ...]:
-        voting = Voting(voters, vote_id(group, node), votes)
+        limit = _epoch_limit(group, date_ms, kept)
+        voting = {"voting": VoterRegistry(voters, vote_id(group, node), votes, limit)}
         return (
-            Spawn(status_of(node), ClusterStatus, {**status, "voting": voting}),
-            Spawn(election_of(node), ElectionCoordinator, {**election, "voting": voting}),
+            Spawn(status_of(node), ClusterStatus, status | voting),
+            Spawn(election_of(node), ElectionCoordinator, election | voting),
         )
 
     bootstrap = {
-        "members": ordered,
+        "members": known["members"],
         "journal": journal,
         "boot": life,
         "date_ms": date_ms,
-        "records": records.get("bootstrap", ()),
+        "records": founded,
         "durable": True,
         "seat": seat,
         "voter": election_of,
         "voting": (election_of(node), status_of(node)),
-        "listener": door_of(node),
+        "listener": proxy_of(node),
     }
-    leader = {**known, "life": life, "terms": terms}
+    limit = {"limit": _epoch_limit(_group_in(founded), date_ms, kept)}
     return (
-        Spawn(leader_of(node), Leader, leader),
-        Spawn(door_of(node), TicketProxy, {**leader, "random": random}),
+        Spawn(leader_of(node), Leader, lives | limit),
+        Spawn(proxy_of(node), TicketProxy, lives | {"random": random}),
         Spawn(bootstrap_of(node), Bootstrap, bootstrap),
     )
+
+
+def _group_in(records: Sequence[Message]) -> GroupConfig | None:
+    """Return the group in the journal of `Bootstrap`, None for a new node."""
+    return next((record for record in records if isinstance(record, GroupConfig)), None)
+
+
+def _epoch_limit(group: GroupConfig | None, date_ms: int, kept: Sequence[Message]) -> EpochLimit:
+    """Return the limit of a node that starts at ``date_ms`` with the records ``kept``."""
+    age_ms = 0 if group is None else max(0, date_ms - group.founded_ms)
+    return EpochLimit(age_ms // 1_000, DurablePromises.recover(kept).promised)

@@ -1,15 +1,31 @@
-"""Entry of a leader into an epoch, and its exit: its table is completed, or handed over. Pure."""
+"""Entry of a leader into an epoch, and its exit: tables are handed over and merged. Pure."""
 
 from __future__ import annotations
 
-from fencelock.actors.bakery.config import election_of, leader_of, status_of
-from fencelock.actors.bakery.entry import Entry, Phase
+from dataclasses import dataclass, field
+
+from fencelock.actors.bakery.config import (
+    COPY_MS,
+    election_of,
+    exports_needed,
+    later,
+    leader_of,
+    status_of,
+)
 from fencelock.actors.bakery.event import Serve, Serving
-from fencelock.actors.bakery.handover import Import, parts_of
+from fencelock.actors.bakery.leader_requests import PendingReleases
 from fencelock.actors.bakery.message import Export, Lead, Merged, Table
-from fencelock.actors.bakery.pending_release import PendingReleases
-from fencelock.actors.bakery.ticket_attempt import TicketAttempts
-from fencelock.actors.bakery.timer_queue import Step
+from fencelock.actors.bakery.table import Entry, RequestKey, TicketPhase, TicketTable
+from fencelock.actors.bakery.ticket import (
+    LEASE_MS_MAX,
+    EndedRequests,
+    Record,
+    epoch_of,
+    fits,
+    is_fence,
+    names,
+)
+from fencelock.actors.bakery.ticket_attempt import TicketAttempts, TicketStep
 from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.message import Address, Instant, ms_between, node_of
 
@@ -19,18 +35,18 @@ class StateTransfer:
 
     Args:
         attempts: this leader's own tickets, with its epoch state and its table.
-        endings: releases and renewals in flight.
+        releases: releases and renewals in flight.
         members: all configured members.
 
     """
 
     def __init__(
-        self, attempts: TicketAttempts, endings: PendingReleases, members: frozenset[str]
+        self, attempts: TicketAttempts, releases: PendingReleases, members: frozenset[str]
     ) -> None:
         self.epoch_state = attempts.epoch_state
         self.tickets = attempts.table
         self.attempts = attempts
-        self.endings = endings
+        self.releases = releases
         self.members = members
         self.arriving: Import | None = None
         self.merged = 0
@@ -38,9 +54,11 @@ class StateTransfer:
         self.exported: list[Table] = []
         """The table as it was handed over last: parts of two different ones would not fit."""
 
-    def ask_again(self) -> list[Effect]:
+    def request_again(self) -> list[Effect]:
         """Ask for the tables that have not arrived."""
-        return self.arriving.ask(self.epoch_state.node) if self.arriving is not None else []
+        return (
+            self.arriving.request_tables(self.epoch_state.node) if self.arriving is not None else []
+        )
 
     def on_lead(self, sender: Address, lead: Lead, now: Instant) -> list[Effect]:
         """Complete the table for a new epoch, with those of the former leaders (B3)."""
@@ -60,7 +78,7 @@ class StateTransfer:
         self.arriving.coordinator = sender
         if lead.empty:
             self.arriving.lead = lead
-        return [*left, *self.arriving.ask(self.epoch_state.node), *self._merge(now)]
+        return [*left, *self.arriving.request_tables(self.epoch_state.node), *self._merge(now)]
 
     def _merge(self, now: Instant) -> list[Effect]:
         arriving = self.arriving
@@ -74,7 +92,7 @@ class StateTransfer:
             self._clear()
         if not lead.empty:
             for entry in arriving.merge(self.tickets, now):
-                self.attempts.agenda.forget(entry)
+                self.attempts.timers.forget(entry)
         self.arriving, self.merged = None, lead.epoch
         self.epoch_state.take(lead.epoch, lead.leaders)
         count = arriving.malformed
@@ -85,7 +103,7 @@ class StateTransfer:
         left = [
             ms_between(now, entry.until)
             for entry in self.tickets.entries()
-            if entry.phase is Phase.HOLDING and entry.until is not None
+            if entry.phase is TicketPhase.HOLDING and entry.until is not None
         ]
         return Send(coordinator, Merged(epoch=epoch, left_ms=max(left, default=0) + 1))
 
@@ -118,12 +136,12 @@ class StateTransfer:
         self.epoch_state.leave(epoch)
         if self.epoch_state.epoch:
             return []
-        for attempt in self.attempts.agenda.by_key.values():
-            if attempt.step is Step.ASKING:
-                attempt.step, attempt.votes, attempt.answered = Step.WAITING, {}, {}  # B6
-                if attempt.entry.phase is Phase.HOLDING and not attempt.held:
+        for attempt in self.attempts.timers.by_key.values():
+            if attempt.step is TicketStep.VOTING:
+                attempt.step, attempt.votes, attempt.answered = TicketStep.WAITING, {}, {}  # B6
+                if attempt.entry.phase is TicketPhase.HOLDING and not attempt.held:
                     self.tickets.unvote(attempt.entry, None)
-        self.endings.clear()
+        self.releases.clear()
         if not served:
             return []
         return [Send(status_of(self.epoch_state.node), Serving(epoch=0))]
@@ -131,7 +149,7 @@ class StateTransfer:
     def _clear(self) -> None:
         """Drop every ticket: they are of an epoch in which this leader had no part."""
         for entry in self.tickets.entries():
-            self.attempts.agenda.forget(entry)
+            self.attempts.timers.forget(entry)
             self.tickets.remove(entry)
 
     def on_serve(self, serve: Serve, now: Instant) -> list[Effect]:
@@ -165,19 +183,253 @@ class StateTransfer:
         """Go on with a ticket of this leader's own, or of a leader that leads no more."""
         epoch_state = self.epoch_state
         if entry.owner not in {leader.node for leader in epoch_state.leaders}:
-            if entry.phase is Phase.ENTERING:
+            if entry.phase is TicketPhase.ENTERING:
                 self.tickets.remove(entry)
                 return []
             entry.owner = epoch_state.leaders[0].node
         if entry.owner != epoch_state.node:
-            self.attempts.agenda.forget(entry)  # The leader with this one's vote goes on with it.
+            self.attempts.timers.forget(entry)  # The leader with this one's vote goes on with it.
             return []
-        attempt = self.attempts.agenda.of(entry)
+        attempt = self.attempts.timers.of(entry)
         if attempt is not None:
-            if attempt.step is not Step.HELD:
+            if attempt.step is not TicketStep.HELD:
                 attempt.held = entry.fence  # A former owner may have granted it.
             return self.attempts.resume(attempt, now)
-        if entry.phase is Phase.ENTERING:
+        if entry.phase is TicketPhase.ENTERING:
             self.tickets.remove(entry)
             return []
         return self.attempts.adopt(entry, now)
+
+
+PART = 200
+"""Maximum tickets in one part: some 400 KiB with the longest names."""
+
+ENDED_MAX = 5 * PART
+"""Owners whose last ended requests go with a table. For those that ended earlier, another leader
+may have a copy that missed the drop. Then the lock is free only when that lease is over, and the
+copy is not granted anew."""
+
+PARTS_MAX = 2_000
+"""Maximum parts of a table: more than any has. A table that claims more is dropped."""
+
+
+@dataclass(slots=True)
+class PartialTable:
+    """The received parts of one former leader's table."""
+
+    parts: int
+    came: dict[int, Table] = field(default_factory=dict[int, Table])
+
+    @property
+    def whole(self) -> bool:
+        """Whether no part is missing."""
+        return len(self.came) == self.parts
+
+    @property
+    def full(self) -> bool:
+        """Whether more may have ended than the table lists."""
+        return sum(len(part.ended) for part in self.came.values()) >= ENDED_MAX
+
+    def holds(self) -> set[tuple[str, RequestKey]]:
+        """Return the requests that hold in this table."""
+        records = [record for part in self.came.values() for record in part.records]
+        return {
+            (record.ticket.lock, RequestKey(record.ticket.who, record.ticket.request))
+            for record in records
+            if record.fence
+        }
+
+
+@dataclass(slots=True)
+class Import:
+    """The tables that a proposed leader waits for.
+
+    Attributes:
+        lead: the request that it was sent.
+        coordinator: the sender, which is notified when it is ready.
+        own: whether its own table counts: it led in the former epoch, in this life.
+        malformed: number of records that were invalid, and dropped in the merge.
+
+    """
+
+    lead: Lead
+    coordinator: Address
+    own: bool
+    arrivals: dict[str, PartialTable] = field(default_factory=dict[str, PartialTable])
+    malformed: int = 0
+
+    @property
+    def complete(self) -> bool:
+        """Whether enough tables are here for everything that a quorum of former leaders agreed."""
+        if self.lead.empty:
+            return True
+        whole = self.own + sum(arrival.whole for arrival in self.arrivals.values())
+        return whole >= exports_needed(len(self.lead.former.leaders))
+
+    def request_tables(self, node: str) -> list[Effect]:
+        """Ask the former leaders whose tables are missing."""
+        if self.complete:
+            return []
+        left = [one.node for one in self.lead.former.leaders if one.node != node]
+        missing = [name for name in left if name not in self.arrivals or not self._whole(name)]
+        return [Send(leader_of(name), Export(epoch=self.lead.epoch)) for name in missing]
+
+    def _whole(self, name: str) -> bool:
+        return self.arrivals[name].whole
+
+    def on_table(self, node: str, table: Table) -> bool:
+        """Take a part; return whether it was expected."""
+        lives = {one.node: one.life for one in self.lead.former.leaders}
+        sound = 0 <= table.part < table.parts <= PARTS_MAX
+        sound = sound and max(len(table.records), len(table.ended)) <= PART
+        if lives.get(node) != table.life or not sound:
+            return False  # A restarted leader has forgotten what it agreed.
+        arrival = self.arrivals.setdefault(node, PartialTable(table.parts))
+        if arrival.parts != table.parts:
+            arrival = self.arrivals[node] = PartialTable(table.parts)
+        arrival.came[table.part] = table
+        return True
+
+    def merge(self, tickets: TicketTable, now: Instant) -> list[Entry]:
+        """Merge the received tables into ``tickets``; a ticket that holds in any of them holds.
+
+        A request that a client dropped at any of them is dropped here too, even if another has it.
+
+        Returns:
+            The entries of ``tickets`` that are dropped.
+
+        """
+        parts = [
+            part
+            for arrival in self.arrivals.values()
+            if arrival.whole
+            for _, part in sorted(arrival.came.items())
+        ]
+        dropped: list[Entry] = []
+        before = self.lead.epoch - 1
+        for part in reversed(parts):  # The newest end must be stored last.
+            for end in reversed(part.ended):
+                if _can_be_end(end, before):
+                    dropped += _end(tickets, end)
+                else:
+                    self.malformed += 1
+        for part in parts:
+            for record in part.records:
+                if _can_be_record(record, before):
+                    _merge(tickets, record, now)
+                else:
+                    self.malformed += 1
+        for arrival in self.arrivals.values():
+            if arrival.whole and arrival.full:
+                _doubt(tickets, arrival)
+        _keep_the_highest(tickets, now)
+        return dropped
+
+
+def _can_be_end(end: EndedRequests, before: int) -> bool:
+    """Return whether a peer's ``end`` is possible in an epoch up to ``before``.
+
+    Its ``fence`` was named by a client, and is only compared with others. Its ``highest`` was
+    voted for: an invented one would force every later grant of the lock above it.
+    """
+    sound = names(end.lock, end.who) and min(end.request, end.fence, end.highest) >= 0
+    return sound and epoch_of(end.highest) <= before
+
+
+def _can_be_record(record: Record, before: int) -> bool:
+    """Return whether a peer's ``record`` is possible in an epoch up to ``before``."""
+    ticket, fence = record.ticket, record.fence
+    return (
+        fits(ticket)
+        and ticket.turn.number > 0
+        and (fence == 0 or is_fence(fence, before))
+        and 0 <= record.left_ms <= LEASE_MS_MAX + 1  # It was rounded up.
+    )
+
+
+def _end(tickets: TicketTable, end: EndedRequests) -> list[Entry]:
+    """Store what ended elsewhere; return the entries that it drops here.
+
+    Its fences may have been granted: no lower one is granted after them.
+    """
+    if end.highest:
+        tickets.note(end.lock, 0, end.highest)
+    if not end.request and not end.fence:
+        return []
+    dropped = tickets.named(end.lock, end.who, end.request, end.fence)
+    tickets.drop(end.lock, end.who, end.request, end.fence)
+    return dropped
+
+
+def _doubt(tickets: TicketTable, arrival: PartialTable) -> None:
+    """Forbid to grant holds anew that an end missing from a full list may outdo (B8).
+
+    That table does not have the hold. So its leader may have voted for a higher fence, which
+    ended before everything that the list has room for. The holder keeps the lock, and renews.
+    """
+    known = arrival.holds()
+    for lock, queue in tickets.queues.items():
+        for key in queue.holding:
+            if (lock, key) not in known:
+                tickets.note(lock, 0, queue.entries[key].fence + 1)
+
+
+def _merge(tickets: TicketTable, record: Record, now: Instant) -> None:
+    ticket = record.ticket
+    entry = tickets.get(ticket.lock, RequestKey(ticket.who, ticket.request))
+    until = later(now, record.left_ms if record.fence else COPY_MS)
+    if entry is None or (record.fence and not entry.ticket.turn.number):  # Its proxy came, too.
+        entry = tickets.put(ticket, record.owner, now, until, record.fence)
+    if entry is None or not record.fence:
+        return
+    if entry.phase is not TicketPhase.HOLDING:
+        tickets.vote(entry, record.fence, now)
+        tickets.set_until(entry, until)
+    else:
+        tickets.extend_until(entry, until)
+        entry.fence = max(entry.fence, record.fence)
+    tickets.note(ticket.lock, 0, record.fence)
+
+
+def _keep_the_highest(tickets: TicketTable, now: Instant) -> None:
+    """If several entries may hold one lock, let only the one with the highest fence hold it.
+
+    Only that one can have been granted: a quorum that voted for it knew the others' fences, and
+    had their votes given back. Others remain where that did not arrive; their owners undo them.
+    """
+    for queue in list(tickets.queues.values()):
+        holds = [queue.entries[key] for key in queue.holding]
+        for entry in sorted(holds, key=lambda entry: entry.fence)[:-1]:
+            tickets.unvote(entry, later(now, COPY_MS))
+
+
+def parts_of(tickets: TicketTable, epoch: int, life: int, now: Instant) -> list[Table]:
+    """Return all that waits or holds in ``tickets``, and what ended last, in parts."""
+    records = [_record(e, now) for e in tickets.entries() if e.phase is not TicketPhase.ENTERING]
+    ended = [_checked(tickets, end) for end in tickets.tombstones.newest(ENDED_MAX)]
+    starts = range(0, max(1, len(records), len(ended)), PART)
+    return [
+        Table(
+            epoch=epoch,
+            life=life,
+            part=part,
+            parts=len(starts),
+            records=tuple(records[start : start + PART]),
+            ended=tuple(ended[start : start + PART]),
+        )
+        for part, start in enumerate(starts)
+    ]
+
+
+def _checked(tickets: TicketTable, end: EndedRequests) -> EndedRequests:
+    """Return ``end`` without a fence that was never voted for: clients can name any."""
+    return end._replace(highest=min(end.highest, tickets.counters_of(end.lock).fence))
+
+
+def _record(entry: Entry, now: Instant) -> Record:
+    holds = entry.phase is TicketPhase.HOLDING and entry.until is not None
+    left_ms = ms_between(now, entry.until) if holds and entry.until is not None else 0
+    # Rounded up: the lease must not end earlier at the leader that takes it over.
+    return Record(
+        entry.ticket, entry.owner, entry.fence if holds else 0, left_ms + 1 if holds else 0
+    )

@@ -6,17 +6,16 @@ from dataclasses import dataclass
 
 from fencelock.actors.bakery.config import (
     BEAT_MS,
-    LEADERS_MAX,
     OFF,
     SILENT_MS,
-    Voting,
     election_of,
     leader_of,
     majority,
     status_of,
 )
-from fencelock.actors.bakery.event import BeatDue, Member, Seen, Serving, Standing, Trust
-from fencelock.actors.bakery.message import EPOCH_MAX, NOBODY, Beat, Seating
+from fencelock.actors.bakery.epochs import TOO_FAR, VoterRegistry, sound_seating
+from fencelock.actors.bakery.event import BeatContents, BeatDue, Connected, Member, Serving, Trust
+from fencelock.actors.bakery.message import EPOCH_MAX, NOBODY, Beat
 from fencelock.actors.bootstrap_message import StopVoting
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.link import LinkDown
@@ -26,35 +25,35 @@ from fencelock.actors.role import Host, Role, Summary
 NEVER = Instant(0)
 """An instant before every clock reading."""
 
-SAID_MAX = 64
+BEATS_MAX = 64
 """Maximum beats whose echoes still count: older ones are far beyond `SILENT_MS`."""
 
 
 @dataclass(slots=True)
-class Peer:
+class PeerBeats:
     """Another member, according to its beats."""
 
-    heard_life: int = 0
-    heard: int = 0
+    last_life: int = 0
+    last_number: int = 0
     """The last beat that came, of any life, which the next beat echoes."""
     beat: Beat | None = None
     """The last one that echoed ours, so it is of a life that runs, and not of one that ended."""
-    heard_at: Instant = NEVER
-    said_at: Instant = NEVER
+    received_at: Instant = NEVER
+    sent_at: Instant = NEVER
     """The time at which the beat was sent that ``beat`` echoes."""
     down: bool = False
     """Whether its link broke, and no beat came since."""
 
     def connected(self, now: Instant) -> bool:
         """Return whether each of the two received a beat of the other lately."""
-        late = max(ms_between(self.heard_at, now), ms_between(self.said_at, now))
+        late = max(ms_between(self.received_at, now), ms_between(self.sent_at, now))
         return self.beat is not None and not self.down and late < SILENT_MS
 
 
-Heard = Beat | BeatDue | LinkDown | Standing | Serving | StopVoting
+Received = Beat | BeatDue | LinkDown | BeatContents | Serving | StopVoting
 
 
-class ClusterStatus(Role[Heard]):
+class ClusterStatus(Role[Received]):
     """Tells the coordinator of its node the connected members, and the leader its trust.
 
     Only configured members count, and only those that receive our beats, too: with a link that
@@ -67,7 +66,7 @@ class ClusterStatus(Role[Heard]):
         life: id of this node's life.
         priority: 1 to 14, or `OFF`.
         pid: id of its process.
-        voting: the journals that vote.
+        voting: the journals that vote, and the plausible epochs.
 
     """
 
@@ -81,7 +80,7 @@ class ClusterStatus(Role[Heard]):
         life: int,
         priority: int,
         pid: int,
-        voting: Voting,
+        voting: VoterRegistry,
     ) -> None:
         super().__init__(address, host)
         self.node = node
@@ -92,9 +91,9 @@ class ClusterStatus(Role[Heard]):
         self.voting = voting
         self.is_voter = voting.votes
         self.number = 0
-        self.said: dict[int, Instant] = {}
-        self.peers = {member: Peer() for member in members if member != node}
-        self.standing = Standing(promised=0, seating=NOBODY, waiting_ms=0)
+        self.sent_at: dict[int, Instant] = {}
+        self.peers = {member: PeerBeats() for member in members if member != node}
+        self.contents = BeatContents(promised=0, seating=NOBODY, waiting_ms=0)
         self.serving = 0
         self.seen: tuple[Member, ...] = ()
 
@@ -103,26 +102,26 @@ class ClusterStatus(Role[Heard]):
         del now
         return [Wake(BEAT_MS, BeatDue())]
 
-    def handle(self, sender: Address, event: Heard, now: Instant) -> Effects:
+    def handle(self, sender: Address, event: Received, now: Instant) -> Effects:
         """Process a beat, or new contents for the next ones."""
         match event:
             case Beat():
                 return self._on_beat(sender, event, now)
             case BeatDue():
-                return [*self._beat(now), Wake(BEAT_MS, BeatDue()), *self._tell(now)]
+                return [*self._beat(now), Wake(BEAT_MS, BeatDue()), *self._report(now)]
             case LinkDown():
                 if event.node in self.peers:
                     self.peers[event.node].down = True
-                return self._tell(now)
-            case Standing():
-                self.standing = event
-                return [*self._beat(now), *self._tell(now)]
+                return self._report(now)
+            case BeatContents():
+                self.contents = event
+                return [*self._beat(now), *self._report(now)]
             case Serving():
                 self.serving = event.epoch
-                return [*self._beat(now), *self._tell(now)]
+                return [*self._beat(now), *self._report(now)]
             case StopVoting():
                 self.is_voter = False
-                return [*self._beat(now), *self._tell(now)]
+                return [*self._beat(now), *self._report(now)]
 
     def summary(self) -> Summary:
         """Return how many members are connected."""
@@ -134,38 +133,40 @@ class ClusterStatus(Role[Heard]):
 
     def _beat(self, now: Instant) -> list[Effect]:
         self.number += 1
-        self.said[self.number] = now
-        if len(self.said) > SAID_MAX:
-            del self.said[next(iter(self.said))]
+        self.sent_at[self.number] = now
+        if len(self.sent_at) > BEATS_MAX:
+            del self.sent_at[next(iter(self.sent_at))]
         return [
-            Send(
-                status_of(name),
-                Beat(
-                    life=self.life,
-                    number=self.number,
-                    echo_life=peer.heard_life,
-                    echo=peer.heard,
-                    priority=self.priority,
-                    pid=self.pid,
-                    promised=self.standing.promised,
-                    seating=self.standing.seating,
-                    serving=self.serving,
-                    waiting_ms=self.standing.waiting_ms,
-                    voter=self.voting.voter if self.is_voter else 0,
-                ),
-            )
+            Send(status_of(name), self._own_beat(peer.last_life, peer.last_number))
             for name, peer in self.peers.items()
         ]
+
+    def _own_beat(self, echo_life: int, echo: int) -> Beat:
+        return Beat(
+            life=self.life,
+            number=self.number,
+            echo_life=echo_life,
+            echo=echo,
+            priority=self.priority,
+            pid=self.pid,
+            promised=self.contents.promised,
+            seating=self.contents.seating,
+            serving=self.serving,
+            waiting_ms=self.contents.waiting_ms,
+            voter=self.voting.voter if self.is_voter else 0,
+        )
 
     def _on_beat(self, sender: Address, beat: Beat, now: Instant) -> Effects:
         peer = self.peers.get(node_of(sender))
         if peer is None or sender != status_of(node_of(sender)) or not _sound(beat, self.members):
             return (Observe("bakery.beat_malformed"),)
-        if (beat.life, beat.number) == (peer.heard_life, peer.heard):
+        if not self.voting.limit.allows(max(beat.promised, beat.seating.epoch, beat.serving), now):
+            return (TOO_FAR,)
+        if (beat.life, beat.number) == (peer.last_life, peer.last_number):
             return (Observe("bakery.beat_repeated"),)
-        peer.heard_life, peer.heard = beat.life, beat.number
-        said_at = self.said.get(beat.echo) if beat.echo_life == self.life else None
-        if said_at is None:
+        peer.last_life, peer.last_number = beat.life, beat.number
+        sent_at = self.sent_at.get(beat.echo) if beat.echo_life == self.life else None
+        if sent_at is None:
             return ()
         before = peer.beat
         if before is not None:
@@ -173,23 +174,26 @@ class ClusterStatus(Role[Heard]):
             late = beat.number <= before.number if same else beat.echo <= before.echo
             if late:
                 return (Observe("bakery.late_beat"),)
-        peer.beat, peer.heard_at, peer.said_at, peer.down = beat, now, said_at, False
+        peer.beat, peer.received_at, peer.sent_at, peer.down = beat, now, sent_at, False
         if beat.voter and not self._votes(node_of(sender), beat):
-            return [Observe("bakery.unregistered_vote"), *self._tell(now)]
-        return self._tell(now)
+            return [Observe("bakery.unregistered_vote"), *self._report(now)]
+        return self._report(now)
 
     def _votes(self, member: str, beat: Beat) -> bool:
         """Return whether ``member`` votes, under the journal that is registered for it."""
         return beat.voter != 0 and self.voting.registers(member, beat.voter)
 
-    def _tell(self, now: Instant) -> list[Effect]:
+    def _report(self, now: Instant) -> list[Effect]:
         """Notify the coordinator of changes, and send the leader its trust."""
         effects: list[Effect] = []
         seen = self._connected(now)
         if seen != self.seen:
             self.seen = seen
-            word = Seen(members=seen)
-            effects += [Send(election_of(self.node), word), Send(leader_of(self.node), word)]
+            connected = Connected(members=seen)
+            effects += [
+                Send(election_of(self.node), connected),
+                Send(leader_of(self.node), connected),
+            ]
         if self.serving:
             effects += self._trust(now)
         return effects
@@ -199,46 +203,39 @@ class ClusterStatus(Role[Heard]):
 
         Only voters count: the promise of another node does not bind it in its next life.
         """
-        said = [now] if self.is_voter and self.standing.promised <= self.serving else []
+        times = [now] if self.is_voter and self.contents.promised <= self.serving else []
         for name, peer in self.peers.items():
             beat = peer.beat
             if beat is not None and beat.promised <= self.serving and self._votes(name, beat):
-                said.append(peer.said_at)
+                times.append(peer.sent_at)
         enough = majority(len(self.members))
-        if len(said) < enough:
+        if len(times) < enough:
             return []
-        at = sorted(said, reverse=True)[enough - 1]
+        at = sorted(times, reverse=True)[enough - 1]
         return [Send(leader_of(self.node), Trust(epoch=self.serving, at=at))]
 
     def _connected(self, now: Instant) -> tuple[Member, ...]:
-        own = self.standing
-        mine = Member(
-            self.node,
-            self.life,
-            self.priority,
-            self.pid,
-            own.promised,
-            own.seating,
-            self.serving,
-            own.waiting_ms,
-            self.is_voter,
-        )
+        own = _member(self.node, self._own_beat(0, 0), self.is_voter)
         others = [
-            Member(
-                name,
-                peer.beat.life,
-                peer.beat.priority,
-                peer.beat.pid,
-                peer.beat.promised,
-                peer.beat.seating,
-                peer.beat.serving,
-                peer.beat.waiting_ms,
-                self._votes(name, peer.beat),
-            )
+            _member(name, peer.beat, self._votes(name, peer.beat))
             for name, peer in self.peers.items()
             if peer.beat is not None and peer.connected(now)
         ]
-        return tuple(sorted([mine, *others]))
+        return tuple(sorted([own, *others]))
+
+
+def _member(node: str, beat: Beat, votes: bool) -> Member:
+    return Member(
+        node,
+        beat.life,
+        beat.priority,
+        beat.pid,
+        beat.promised,
+        beat.seating,
+        beat.serving,
+        beat.waiting_ms,
+        votes,
+    )
 
 
 def _sound(beat: Beat, members: tuple[str, ...]) -> bool:
@@ -246,17 +243,3 @@ def _sound(beat: Beat, members: tuple[str, ...]) -> bool:
     numbers = beat.number > 0 and beat.echo >= 0 and 1 <= beat.priority <= OFF
     epochs = 0 <= beat.promised <= EPOCH_MAX and 0 <= beat.serving <= EPOCH_MAX
     return numbers and epochs and beat.waiting_ms >= 0 and sound_seating(beat.seating, members)
-
-
-def sound_seating(seating: Seating, members: tuple[str, ...]) -> bool:
-    """Return whether a peer's ``seating`` is valid: one to three distinct members lead."""
-    if seating.epoch == 0:
-        return seating == NOBODY
-    names = [leader.node for leader in seating.leaders]
-    return (
-        0 < seating.epoch <= EPOCH_MAX
-        and seating.bound_ms > 0
-        and 1 <= len(names) <= LEADERS_MAX
-        and len(set(names)) == len(names)
-        and set(names) <= set(members)
-    )

@@ -1,42 +1,274 @@
-"""One leader's table: tickets that enter, wait and hold, and its votes. Pure."""
+"""One leader's table: tickets that enter, wait and hold, its votes, and what has ended. Pure.
+
+An ended request is remembered in one of two ways. A request that its client dropped is over for
+good. A hold's expiry is the judgement of one leader's clock, and that leader may have missed a
+renewal: others may have the hold still, under the same fence or a later round's.
+"""
 
 from __future__ import annotations
 
+import heapq
 from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from enum import Enum
+from itertools import islice
 from typing import NamedTuple
 
 from fencelock.actors.bakery.config import later
-from fencelock.actors.bakery.entry import Entry, Key, Phase, is_named
-from fencelock.actors.bakery.expiry import Expiry
-from fencelock.actors.bakery.ticket import Ticket, Turn, Who, counter_of
-from fencelock.actors.bakery.tombstones import Tombstones
-from fencelock.actors.message import Instant
+from fencelock.actors.bakery.ticket import EndedRequests, Ticket, Turn, Who, counter_of
+from fencelock.actors.message import NS_PER_MS, Instant
+
+
+class TicketPhase(Enum):
+    """State of a ticket in one leader's table."""
+
+    ENTERING = "enters"
+    WAITING = "waits"
+    HOLDING = "holds"
+    """This leader voted for it, which is the grant record: it votes for no other."""
+
+
+class RequestKey(NamedTuple):
+    """One request for a lock."""
+
+    who: Who
+    request: int
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """A ticket in the table.
+
+    Attributes:
+        owner: the leader that takes its steps.
+        until: of a hold: the end of its lease. Else: the time at which a copy is forgotten that
+            its owner did not repeat; None for this leader's own ticket. Only the table sets it.
+        round: the highest round in which votes were requested.
+        fence: the fence under which it holds, 0 while it does not.
+        shelf: its place in `Expiry`, None for none.
+
+    """
+
+    ticket: Ticket
+    owner: str
+    phase: TicketPhase
+    since: Instant
+    until: Instant | None
+    round: int = 0
+    fence: int = 0
+    shelf: int | None = None
+
+    @property
+    def key(self) -> RequestKey:
+        """Return the request of this entry."""
+        return RequestKey(self.ticket.who, self.ticket.request)
+
+    def is_over(self, now: Instant) -> bool:
+        """Return whether its lease, or its time as a copy, is over."""
+        return self.until is not None and self.until <= now
+
+
+def is_named(entry: Entry, request: int, fence: int) -> bool:
+    """Return whether ``entry`` is meant by a drop of ``request``, or ``fence`` (each may be 0)."""
+    return entry.ticket.request <= request or (fence > 0 and entry.fence == fence)
+
+
+SHELF_NS = 1_000 * NS_PER_MS
+"""Width of a shelf (ns): entries that end within the same second share one."""
+
+SHELVES_MIN = 1_000
+"""Minimum number of shelves at which empty ones are removed."""
+
+
+class Expiry:
+    """Shelves of entries, one for each second in which any of them ends.
+
+    An entry is taken off its shelf when it is removed, and does not stay until the end of a long
+    lease that was released early. Empty shelves are removed when there are twice as many shelves
+    as after the last time.
+    """
+
+    def __init__(self) -> None:
+        self.shelves: dict[int, dict[Entry, None]] = {}
+        self._order: list[int] = []
+        """The numbers of all shelves, as a heap."""
+        self._clear_at = SHELVES_MIN
+
+    def put(self, entry: Entry) -> None:
+        """Put ``entry`` on the shelf of its end, or on none if it has no end."""
+        shelf = None if entry.until is None else entry.until // SHELF_NS
+        if shelf == entry.shelf:
+            return
+        self.take(entry)
+        entry.shelf = shelf
+        if shelf is None:
+            return
+        if shelf not in self.shelves:
+            if len(self.shelves) >= self._clear_at:
+                self._clear()
+            self.shelves[shelf] = {}
+            heapq.heappush(self._order, shelf)
+        self.shelves[shelf][entry] = None
+
+    def _clear(self) -> None:
+        self.shelves = {number: shelf for number, shelf in self.shelves.items() if shelf}
+        self._order = sorted(self.shelves)
+        self._clear_at = max(SHELVES_MIN, 2 * len(self.shelves))
+
+    def take(self, entry: Entry) -> None:
+        """Take ``entry`` off its shelf, if it is on one."""
+        if entry.shelf is not None:
+            del self.shelves[entry.shelf][entry]
+            entry.shelf = None
+
+    def over(self, now: Instant) -> list[Entry]:
+        """Return the entries that have ended; only shelves whose second has begun are read."""
+        found: list[Entry] = []
+        last = now // SHELF_NS
+        while self._order and self._order[0] < last:
+            found += self.shelves[self._order[0]]
+            for entry in self.shelves.pop(heapq.heappop(self._order)):
+                entry.shelf = None
+        begun = self.shelves.get(last, ())
+        return [*found, *(entry for entry in begun if entry.is_over(now))]
+
+
+REMEMBERED_MAX = 100_000
+"""Maximum owners whose ended requests are kept; the oldest are dropped first."""
+
+
+class Ends(NamedTuple):
+    """The ended requests of one owner at one lock."""
+
+    dropped: int = 0
+    """The last request that its client dropped: this one and all before are over."""
+    held: int = 0
+    """The fence of the last hold that its client dropped, 0 for none."""
+    request: int = 0
+    """The request with that fence, 0 if it is not known."""
+    lapsed: int = 0
+    """The last request whose hold expired here."""
+    fence: int = 0
+    """The fence of that hold."""
+
+
+NOTHING_ENDED = Ends()
+
+
+class Tombstones:
+    """Stores ended requests, so that a late copy of a step does not revive them (B10)."""
+
+    def __init__(self) -> None:
+        self._ends: OrderedDict[tuple[str, Who], Ends] = OrderedDict()
+        self._lapses: OrderedDict[str, Instant] = OrderedDict()
+        """By lock: when a hold of it was last over by its lease."""
+        self._lapsed_before: Instant | None = None
+        """No lapse that was forgotten is later than this."""
+
+    def of(self, lock: str, who: Who) -> Ends:
+        """Return the ended requests of an owner."""
+        return self._ends.get((lock, who), NOTHING_ENDED)
+
+    def is_over(self, ticket: Ticket, fence: int = 0) -> bool:
+        """Return whether ``ticket``, which may hold under ``fence``, ended before.
+
+        A hold that expired here is not over if others have it still: under the same fence, or
+        under a higher one, for which another round got the votes.
+        """
+        ends = self._ends.get((ticket.lock, ticket.who))
+        if ends is None:
+            return False
+        if ticket.request <= ends.dropped or (fence > 0 and fence == ends.held):
+            return True
+        lapsed = ticket.request == ends.lapsed and fence < ends.fence
+        return lapsed or ticket.request < ends.lapsed
+
+    def lapsed_under(self, ticket: Ticket, fence: int) -> bool:
+        """Return whether the hold of ``ticket`` under ``fence`` expired here."""
+        ends = self.of(ticket.lock, ticket.who)
+        return (ticket.request, fence) == (ends.lapsed, ends.fence)
+
+    def drop(self, lock: str, who: Who, request: int, fence: int = 0) -> None:
+        """Store that a client dropped this request (0: known only by its fence)."""
+        ends = self.of(lock, who)
+        if fence and fence == ends.fence:
+            request = max(request, ends.lapsed)
+        ends = ends._replace(dropped=max(request, ends.dropped))
+        if fence:
+            known = ends.request if fence == ends.held else 0
+            ends = ends._replace(held=fence, request=max(request, known))
+        self._keep(lock, who, ends)
+
+    def lapse(self, lock: str, who: Who, request: int, fence: int) -> None:
+        """Store that this hold expired here."""
+        ends = self.of(lock, who)
+        if (request, fence) > (ends.lapsed, ends.fence):
+            self._keep(lock, who, ends._replace(lapsed=request, fence=fence))
+
+    def note_lapse(self, lock: str, at: Instant) -> None:
+        """Remember that a hold of ``lock`` was over by its lease at ``at``."""
+        self._lapses[lock] = max(at, self._lapses.get(lock, at))
+        self._lapses.move_to_end(lock)
+        if len(self._lapses) > REMEMBERED_MAX:
+            _, gone = self._lapses.popitem(last=False)
+            self._lapsed_before = max(gone, self._lapsed_before or gone)
+
+    def lapsed_at(self, lock: str) -> Instant | None:
+        """Return when a hold of ``lock`` was last over by its lease, or may have been."""
+        return self._lapses.get(lock, self._lapsed_before)
+
+    def _keep(self, lock: str, who: Who, ends: Ends) -> None:
+        self._ends[lock, who] = ends
+        self._ends.move_to_end((lock, who))
+        if len(self._ends) > REMEMBERED_MAX:
+            self._ends.popitem(last=False)
+
+    def knows(self, lock: str, who: Who, request: int, fence: int) -> bool:
+        """Return whether the target of a drop, named by fence or by request, ended before."""
+        ends = self.of(lock, who)
+        return ends.held == fence if fence else max(ends.dropped, ends.lapsed) >= request
+
+    def request_of(self, lock: str, who: Who, fence: int) -> int:
+        """Return the request that held under ``fence`` until it ended, 0 if it is not known."""
+        ends = self.of(lock, who)
+        if fence == ends.held:
+            return ends.request
+        return ends.lapsed if fence == ends.fence else 0
+
+    def newest(self, most: int) -> list[EndedRequests]:
+        """Return the last ended requests, the newest first."""
+        found: list[EndedRequests] = []
+        for (lock, who), ends in islice(reversed(self._ends.items()), most):
+            found.append(
+                EndedRequests(lock, who, ends.dropped, ends.held, max(ends.held, ends.fence))
+            )
+        return found
+
 
 COUNTED_MAX = 100_000
 """Maximum locks whose counters are kept; the oldest are dropped first."""
 
 
-class Place(NamedTuple):
+class LinePlace(NamedTuple):
     """A waiting ticket in a lock's line."""
 
     turn: Turn
-    key: Key
+    key: RequestKey
 
 
 @dataclass(slots=True, eq=False)
-class Queue:
+class LockQueue:
     """All tickets of one lock."""
 
-    entries: dict[Key, Entry] = field(default_factory=dict[Key, Entry])
-    of: dict[Who, list[Key]] = field(default_factory=dict[Who, list[Key]])
+    entries: dict[RequestKey, Entry] = field(default_factory=dict[RequestKey, Entry])
+    of: dict[Who, list[RequestKey]] = field(default_factory=dict[Who, list[RequestKey]])
     """Requests by owner: usually one."""
-    entering: dict[Key, None] = field(default_factory=dict[Key, None])
-    line: list[Place] = field(default_factory=list[Place])
+    entering: dict[RequestKey, None] = field(default_factory=dict[RequestKey, None])
+    line: list[LinePlace] = field(default_factory=list[LinePlace])
     """Waiting tickets, in the order of their turns."""
-    holding: dict[Key, None] = field(default_factory=dict[Key, None])
+    holding: dict[RequestKey, None] = field(default_factory=dict[RequestKey, None])
     """Tickets that hold: usually one. After a hand-over there may be more, of which one is real."""
 
 
@@ -53,15 +285,15 @@ NOTHING_DRAWN = Counters(0, 0)
 
 
 @dataclass(slots=True)
-class Table:
+class TicketTable:
     """All queues of a leader. Invariants: B5, B8, B10; see the README of this folder."""
 
-    queues: dict[str, Queue] = field(default_factory=dict[str, Queue])
+    queues: dict[str, LockQueue] = field(default_factory=dict[str, LockQueue])
     size: int = 0
     counters: OrderedDict[str, Counters] = field(default_factory=OrderedDict[str, Counters])
     floor: Counters = NOTHING_DRAWN
     """Upper bound on the counters that were dropped for any lock."""
-    past: Tombstones = field(default_factory=Tombstones)
+    tombstones: Tombstones = field(default_factory=Tombstones)
     expiry: Expiry = field(default_factory=Expiry)
     sessions: dict[str, dict[Entry, None]] = field(default_factory=dict[str, dict[Entry, None]])
     """Tickets of each session."""
@@ -88,7 +320,7 @@ class Table:
         """
         return self.counters_of(lock).fence > fence
 
-    def get(self, lock: str, key: Key) -> Entry | None:
+    def get(self, lock: str, key: RequestKey) -> Entry | None:
         """Return the entry of that request."""
         queue = self.queues.get(lock)
         return queue.entries.get(key) if queue is not None else None
@@ -100,24 +332,24 @@ class Table:
 
         Waits of its owner with earlier requests give way; not a ticket that may hold (``fence``).
         """
-        if self.past.is_over(ticket, fence) or (self._is_outdated(ticket) and not fence):
+        if self.tombstones.is_over(ticket, fence) or (self._is_outdated(ticket) and not fence):
             return None
-        entry = self.get(ticket.lock, Key(ticket.who, ticket.request))
+        entry = self.get(ticket.lock, RequestKey(ticket.who, ticket.request))
         if entry is None:
-            entry = self._add(Entry(ticket, owner, Phase.ENTERING, now, until))
-        elif entry.phase is Phase.HOLDING or _is_late(entry, ticket, owner):
+            entry = self._add(Entry(ticket, owner, TicketPhase.ENTERING, now, until))
+        elif entry.phase is TicketPhase.HOLDING or _is_late(entry, ticket, owner):
             return entry
         queue = self.queues[ticket.lock]
         self._unfile(queue, entry)
         entry.ticket, entry.owner, entry.until = ticket, owner, until
         self.expiry.put(entry)
-        entry.phase = Phase.WAITING if ticket.turn.number else Phase.ENTERING
+        entry.phase = TicketPhase.WAITING if ticket.turn.number else TicketPhase.ENTERING
         self._file(queue, entry)
         self.note(ticket.lock, ticket.turn.number)
         return entry
 
     def _add(self, entry: Entry) -> Entry:
-        queue = self.queues.setdefault(entry.ticket.lock, Queue())
+        queue = self.queues.setdefault(entry.ticket.lock, LockQueue())
         queue.entries[entry.key] = entry
         queue.of.setdefault(entry.ticket.who, []).append(entry.key)
         self.sessions.setdefault(entry.ticket.who.session, {})[entry] = None
@@ -131,7 +363,7 @@ class Table:
         for entry in self.of(ticket.lock, ticket.who):
             if entry.ticket.request > ticket.request:
                 return True
-            if entry.ticket.request < ticket.request and entry.phase is not Phase.HOLDING:
+            if entry.ticket.request < ticket.request and entry.phase is not TicketPhase.HOLDING:
                 self.remove(entry)
         return False
 
@@ -154,7 +386,7 @@ class Table:
             entry.until = until
             self.expiry.put(entry)
 
-    def prolong(self, entry: Entry, until: Instant) -> None:
+    def extend_until(self, entry: Entry, until: Instant) -> None:
         """Extend ``entry`` to last until then, if it ends earlier."""
         if entry.until is None or entry.until < until:
             self.set_until(entry, until)
@@ -163,7 +395,7 @@ class Table:
         """Let ``entry`` hold its lock, from now for its lease."""
         queue = self.queues[entry.ticket.lock]
         self._unfile(queue, entry)
-        entry.phase, entry.fence = Phase.HOLDING, fence
+        entry.phase, entry.fence = TicketPhase.HOLDING, fence
         entry.until = later(now, entry.ticket.lease_ms)
         self.expiry.put(entry)
         self._file(queue, entry)
@@ -175,7 +407,7 @@ class Table:
             return
         queue = self.queues[entry.ticket.lock]
         self._unfile(queue, entry)
-        entry.phase, entry.fence, entry.until = Phase.WAITING, 0, until
+        entry.phase, entry.fence, entry.until = TicketPhase.WAITING, 0, until
         self.expiry.put(entry)
         self._file(queue, entry)
 
@@ -221,11 +453,11 @@ class Table:
     def drop(self, lock: str, who: Who, request: int, fence: int) -> bool:
         """Drop the entries that ``request`` or ``fence`` names; return whether they were known."""
         named = self.named(lock, who, request, fence)
-        found = bool(named) or self.past.knows(lock, who, request, fence)
+        found = bool(named) or self.tombstones.knows(lock, who, request, fence)
         for entry in named:
             self.remove(entry)
-            self.past.drop(lock, who, entry.ticket.request, entry.fence)
-        self.past.drop(lock, who, request, fence)
+            self.tombstones.drop(lock, who, entry.ticket.request, entry.fence)
+        self.tombstones.drop(lock, who, request, fence)
         return found
 
     def entries(self) -> Iterator[Entry]:
@@ -244,9 +476,9 @@ class Table:
         if not entry.is_over(now) or self.get(lock, entry.key) is not entry:
             return False
         self.remove(entry)
-        if entry.phase is Phase.HOLDING and entry.until is not None:
-            self.past.lapse(lock, entry.ticket.who, entry.ticket.request, entry.fence)
-            self.past.note_lapse(lock, entry.until)
+        if entry.phase is TicketPhase.HOLDING and entry.until is not None:
+            self.tombstones.lapse(lock, entry.ticket.who, entry.ticket.request, entry.fence)
+            self.tombstones.note_lapse(lock, entry.until)
         return True
 
     def lapsed_at(self, lock: str, now: Instant) -> Instant | None:
@@ -254,31 +486,31 @@ class Table:
         queue = self.queues.get(lock)
         holds = [queue.entries[key] for key in queue.holding] if queue is not None else []
         ends = [e.until for e in holds if e.until is not None and e.is_over(now)]
-        before = self.past.lapsed_at(lock)
+        before = self.tombstones.lapsed_at(lock)
         return max(ends if before is None else [before, *ends], default=None)
 
-    def _file(self, queue: Queue, entry: Entry) -> None:
+    def _file(self, queue: LockQueue, entry: Entry) -> None:
         match entry.phase:
-            case Phase.ENTERING:
+            case TicketPhase.ENTERING:
                 queue.entering[entry.key] = None
-            case Phase.WAITING:
-                insort(queue.line, Place(entry.ticket.turn, entry.key))
-            case Phase.HOLDING:
+            case TicketPhase.WAITING:
+                insort(queue.line, LinePlace(entry.ticket.turn, entry.key))
+            case TicketPhase.HOLDING:
                 queue.holding[entry.key] = None
 
-    def _unfile(self, queue: Queue, entry: Entry) -> None:
+    def _unfile(self, queue: LockQueue, entry: Entry) -> None:
         match entry.phase:
-            case Phase.ENTERING:
+            case TicketPhase.ENTERING:
                 queue.entering.pop(entry.key, None)
-            case Phase.WAITING:
-                at = bisect_left(queue.line, Place(entry.ticket.turn, entry.key))
+            case TicketPhase.WAITING:
+                at = bisect_left(queue.line, LinePlace(entry.ticket.turn, entry.key))
                 if at < len(queue.line) and queue.line[at].key == entry.key:
                     del queue.line[at]
-            case Phase.HOLDING:
+            case TicketPhase.HOLDING:
                 queue.holding.pop(entry.key, None)
 
 
 def _is_late(entry: Entry, ticket: Ticket, owner: str) -> bool:
     """Return whether ``ticket`` is an old copy, from before it got the number it waits with."""
     same = (entry.owner, entry.ticket.turn.serial) == (owner, ticket.turn.serial)
-    return same and entry.phase is Phase.WAITING and not ticket.turn.number
+    return same and entry.phase is TicketPhase.WAITING and not ticket.turn.number

@@ -48,7 +48,7 @@ class Ticket(NamedTuple):
     request: int
     """The owner's number of its `Acquire`; a later request has a higher one."""
     turn: Turn
-    door: Address
+    proxy: Address
     """Address of its client's proxy."""
     hold_ms: int
     """Duration of a hold (ms)."""
@@ -74,7 +74,7 @@ class Record(NamedTuple):
     """Time left of its lease (ms)."""
 
 
-class End(NamedTuple):
+class EndedRequests(NamedTuple):
     """Ended requests of one owner at one lock, in a table that is handed over; 0 for none."""
 
     lock: str
@@ -122,7 +122,7 @@ def fits(ticket: Ticket) -> bool:
     return (
         names(ticket.lock, ticket.who)
         and len(ticket.label) <= OWNER_BYTES_MAX
-        and len(ticket.door) <= ADDRESS_BYTES_MAX
+        and len(ticket.proxy) <= ADDRESS_BYTES_MAX
         and 0 <= turn.number <= COUNTER_MAX
         and turn.serial > 0
         and 1 <= ticket.hold_ms <= TERM_MS_MAX

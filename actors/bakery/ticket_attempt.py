@@ -1,40 +1,169 @@
-"""The steps of the tickets that one leader owns, from a proxy's request to its reply. Pure."""
+"""The tickets that one leader owns: their steps, deadlines, and answers to proxies. Pure."""
 
 from __future__ import annotations
 
+import heapq
+from dataclasses import dataclass, field
+from enum import Enum
+
 from fencelock.actors.bakery.config import COPY_MS, REFRESH_MS, RESEND_MS, election_of, later
-from fencelock.actors.bakery.entry import Entry, Phase
-from fencelock.actors.bakery.epoch_state import EpochState
+from fencelock.actors.bakery.epochs import EpochState
 from fencelock.actors.bakery.event import Raise
-from fencelock.actors.bakery.proxy_message import Error, Lock
-from fencelock.actors.bakery.step_message import (
+from fencelock.actors.bakery.message import (
     AddTicket,
     Collected,
-    DropTicket,
     Entering,
     MaxTicket,
     Yield,
 )
-from fencelock.actors.bakery.table import Table
+from fencelock.actors.bakery.proxy_message import (
+    Error,
+    Expired,
+    Lock,
+    Locked,
+    LockFailed,
+    Unlocking,
+)
+from fencelock.actors.bakery.table import Entry, RequestKey, TicketPhase, TicketTable
 from fencelock.actors.bakery.ticket import (
     COUNTER_MAX,
     Ticket,
     Turn,
+    Who,
     counter_of,
     epoch_of,
     pack_fence,
 )
-from fencelock.actors.bakery.timer_queue import (
-    Step,
-    TicketAttempt,
-    TimerQueue,
-    failed,
-    locked,
-    warn_at,
-)
-from fencelock.actors.bakery.wording import ended_before, in_the_way
 from fencelock.actors.effect import Effect, Observe, Send
-from fencelock.actors.message import Address, Instant, ms_between
+from fencelock.actors.message import Address, Instant, ms_between, node_of
+
+PROXY_SILENT_MS = 10_000
+"""A waiting request that its proxy did not repeat for this long is dropped (ms)."""
+
+WARN_AGAIN_MS = 500
+"""Interval at which a holder is warned again that its duration is over (ms)."""
+
+STALE_MAX = 1_000
+"""Number of stale entries, beyond twice the live ones, at which the heap is cleaned up."""
+
+
+class TicketStep(Enum):
+    """The event that a ticket waits for."""
+
+    ENTERING = "a quorum that knows that it enters"
+    WAITING = "its turn"
+    VOTING = "a quorum of votes"
+    HELD = "its release"
+
+
+@dataclass(slots=True, eq=False)
+class TicketAttempt:
+    """A ticket of this leader's own.
+
+    Attributes:
+        wait_until: the time at which it gives up, None for never.
+        eager: whether it does not wait at all.
+        requested_at: the time of its proxy's last message.
+        answered: leaders that answered the step, or refused to vote; ``votes``: those that
+            voted. Both are of the present round (B6).
+        held: a fence under which the same request may hold already: that of a former owner.
+            It is taken over, and never given back.
+        due: the time at which it is processed again.
+
+    """
+
+    entry: Entry
+    wait_until: Instant | None
+    eager: bool
+    requested_at: Instant
+    step: TicketStep = TicketStep.ENTERING
+    answered: dict[str, None] = field(default_factory=dict[str, None])
+    votes: dict[str, None] = field(default_factory=dict[str, None])
+    highest: int = 0
+    held: int = 0
+    known: int = 0
+    """The highest round of this request that others know."""
+    due: Instant | None = None
+    """None while it is not in the heap."""
+
+
+class TimerQueue:
+    """All of a leader's own tickets, by request and by the times at which they are due."""
+
+    def __init__(self) -> None:
+        self.by_key: dict[tuple[str, RequestKey], TicketAttempt] = {}
+        self.due: list[tuple[Instant, int, TicketAttempt]] = []
+        """The tickets to process, as a heap; some are forgotten, or due at another time."""
+        self._count = 0
+
+    def of(self, entry: Entry) -> TicketAttempt | None:
+        """Return the attempt of ``entry``, if this leader owns it."""
+        return self.by_key.get((entry.ticket.lock, entry.key))
+
+    def find(self, lock: str, who: Who, request: int) -> TicketAttempt | None:
+        """Return the attempt of that request."""
+        return self.by_key.get((lock, RequestKey(who, request)))
+
+    def add(self, attempt: TicketAttempt) -> None:
+        """Add a ticket that this leader owns."""
+        self.by_key[attempt.entry.ticket.lock, attempt.entry.key] = attempt
+
+    def forget(self, entry: Entry) -> None:
+        """Take no more steps for ``entry``, which is dropped or another leader's."""
+        attempt = self.by_key.pop((entry.ticket.lock, entry.key), None)
+        if attempt is not None:
+            attempt.due = None
+
+    def schedule(self, attempt: TicketAttempt, now: Instant, at: Instant) -> None:
+        """Have the attempt processed then, or when its wait times out, and not before."""
+        if attempt.wait_until is not None and attempt.step is not TicketStep.HELD:
+            at = min(at, attempt.wait_until)
+        attempt.due = max(at, later(now, 1))
+        self._count += 1
+        heapq.heappush(self.due, (attempt.due, self._count, attempt))
+        if len(self.due) > 2 * len(self.by_key) + STALE_MAX:
+            # Holds may last for days, and most are released long before: their entries are stale.
+            self.due = [one for one in self.due if one[2].due == one[0]]
+            heapq.heapify(self.due)
+
+    def take_due(self, now: Instant) -> TicketAttempt | None:
+        """Return an attempt that is due, None if none is."""
+        while self.due and self.due[0][0] <= now:
+            at, _, attempt = heapq.heappop(self.due)
+            if attempt.due == at:
+                attempt.due = None
+                return attempt
+        return None
+
+
+def warn_at(entry: Entry) -> Instant:
+    """Return when the duration of a hold is over, and its grace begins."""
+    assert entry.until is not None
+    return later(entry.until, -entry.ticket.grace_ms)
+
+
+def locked(entry: Entry) -> Send:
+    """Return the grant for the proxy of a holder."""
+    ticket = entry.ticket
+    return Send(
+        ticket.proxy,
+        Locked(
+            lock=ticket.lock,
+            who=ticket.who,
+            request=ticket.request,
+            fence=entry.fence,
+            hold_ms=ticket.hold_ms,
+            grace_ms=ticket.grace_ms,
+        ),
+    )
+
+
+def failed(ticket: Ticket, error: Error, detail: str) -> Send:
+    """Return the failure for the proxy of a ticket."""
+    message = LockFailed(
+        lock=ticket.lock, who=ticket.who, request=ticket.request, error=error, detail=detail
+    )
+    return Send(ticket.proxy, message)
 
 
 class TicketAttempts:
@@ -46,85 +175,91 @@ class TicketAttempts:
 
     """
 
-    def __init__(self, epoch_state: EpochState, table: Table) -> None:
+    def __init__(self, epoch_state: EpochState, table: TicketTable) -> None:
         self.epoch_state = epoch_state
         self.table = table
-        self.agenda = TimerQueue()
+        self.timers = TimerQueue()
         self.serial = 0
 
-    def open(self, door: Address, asked: Lock, now: Instant) -> list[Effect]:
+    def open(self, proxy: Address, request: Lock, now: Instant) -> list[Effect]:
         """Begin a ticket for a request that is not known here."""
         self.serial += 1
         turn = Turn(0, self.epoch_state.node, self.serial)
         ticket = Ticket(
-            asked.lock,
-            asked.who,
-            asked.request,
+            request.lock,
+            request.who,
+            request.request,
             turn,
-            door,
-            asked.hold_ms,
-            asked.grace_ms,
-            asked.label,
+            proxy,
+            request.hold_ms,
+            request.grace_ms,
+            request.label,
         )
         entry = self.table.put(ticket, self.epoch_state.node, now, None)
         if entry is None:
-            return [failed(ticket, Error.FAILED, ended_before(asked.lock))]
-        wait_until = None if asked.wait_ms is None else later(now, asked.wait_ms)
-        attempt = TicketAttempt(entry, wait_until, asked.wait_ms == 0, now)
+            return [failed(ticket, Error.FAILED, ended_before(request.lock))]
+        wait_until = None if request.wait_ms is None else later(now, request.wait_ms)
+        attempt = TicketAttempt(entry, wait_until, request.wait_ms == 0, now)
         if attempt.eager:
             attempt.wait_until = later(now, REFRESH_MS)
-        self.agenda.add(attempt)
-        if entry.phase is Phase.HOLDING:
-            return self._take_over(attempt, entry.fence, now)
-        return self.enter(attempt, now)
+        return self._begin(attempt, now)
 
     def adopt(self, entry: Entry, now: Instant) -> list[Effect]:
         """Take over the steps of a ticket whose owner leads no more."""
         entry.owner = self.epoch_state.node
-        attempt = TicketAttempt(entry, None, eager=False, heard_at=now)
-        self.agenda.add(attempt)
-        if entry.phase is Phase.HOLDING:
-            return self._take_over(attempt, entry.fence, now)
-        self.table.set_until(entry, None)
+        attempt = TicketAttempt(entry, None, eager=False, requested_at=now)
+        if entry.phase is not TicketPhase.HOLDING:
+            self.table.set_until(entry, None)
+        return self._begin(attempt, now)
+
+    def _begin(self, attempt: TicketAttempt, now: Instant) -> list[Effect]:
+        self.timers.add(attempt)
+        if attempt.entry.phase is TicketPhase.HOLDING:
+            attempt.held = attempt.entry.fence
+            return self.begin_round(attempt, now)
         return self.enter(attempt, now)  # It may hold already: a quorum knows that.
 
     def resume(self, attempt: TicketAttempt, now: Instant) -> list[Effect]:
         """Go on in a new epoch, with its leaders."""
         match attempt.step:
-            case Step.ENTERING:
+            case TicketStep.ENTERING:
                 return self.enter(attempt, now)
-            case Step.HELD:
-                self.agenda.look_again(attempt, now, now)
+            case TicketStep.HELD:
+                self.timers.schedule(attempt, now, now)
                 return []
             case _:
-                return self.ask(attempt, now) if attempt.held else self.enter(attempt, now)
+                return self.begin_round(attempt, now) if attempt.held else self.enter(attempt, now)
 
     def enter(self, attempt: TicketAttempt, now: Instant) -> list[Effect]:
         """Announce that the ticket is about to draw a number."""
         entry, epoch_state = attempt.entry, self.epoch_state
-        attempt.step, attempt.answered = Step.ENTERING, {}
+        attempt.step, attempt.answered = TicketStep.ENTERING, {}
         attempt.highest = self.table.counters_of(entry.ticket.lock).highest
         if epoch_state.quorum == 1:
             return self._draw(attempt, now)
-        self.agenda.look_again(attempt, now, later(now, RESEND_MS))
-        return [*self.say_entering(attempt)]
+        self.timers.schedule(attempt, now, later(now, RESEND_MS))
+        return [*self.send_entering(attempt)]
 
-    def say_entering(self, attempt: TicketAttempt) -> list[Send | Observe]:
+    def send_entering(self, attempt: TicketAttempt) -> list[Send | Observe]:
         """Send the announcement to leaders that have not answered; the ticket keeps its number."""
         ticket = attempt.entry.ticket
         entering = ticket._replace(turn=ticket.turn._replace(number=0))
-        word = Entering(epoch=self.epoch_state.epoch, ticket=entering)
-        return self.epoch_state.tell(word, frozenset(attempt.answered))
+        message = Entering(epoch=self.epoch_state.epoch, ticket=entering)
+        return self.epoch_state.send(message, frozenset(attempt.answered))
 
-    def on_max(self, leader: str, said: MaxTicket, now: Instant) -> list[Effect]:
+    def on_max(self, leader: str, reply: MaxTicket, now: Instant) -> list[Effect]:
         """Count a leader that knows that the ticket enters."""
-        attempt = self.agenda.find(said.lock, said.who, said.request)
-        if attempt is None or attempt.step is not Step.ENTERING or epoch_of(said.held) > said.epoch:
+        attempt = self.timers.find(reply.lock, reply.who, reply.request)
+        if (
+            attempt is None
+            or attempt.step is not TicketStep.ENTERING
+            or epoch_of(reply.held) > reply.epoch
+        ):
             return []
         attempt.answered[leader] = None
-        attempt.highest = max(attempt.highest, said.highest)
-        attempt.entry.round = max(attempt.entry.round, said.known)
-        attempt.held = max(attempt.held, said.held)
+        attempt.highest = max(attempt.highest, reply.highest)
+        attempt.entry.round = max(attempt.entry.round, reply.known)
+        attempt.held = max(attempt.held, reply.held)
         if 1 + len(attempt.answered) < self.epoch_state.quorum:
             return []
         return self._draw(attempt, now)
@@ -140,17 +275,11 @@ class TicketAttempts:
         ticket = entry.ticket._replace(turn=turn)
         if self.table.put(ticket, self.epoch_state.node, now, None, attempt.held) is None:
             return self.fail(attempt, Error.FAILED, ended_before(ticket.lock), now)
-        asked = (
-            self._take_over(attempt, attempt.held, now) if attempt.held else self.ask(attempt, now)
-        )
+        begun = self.begin_round(attempt, now)
         # It enters no more: that may have been all that kept another of this leader's waiting.
-        return [*asked, *self.advance(entry.ticket.lock, now)]
+        return [*begun, *self.advance(entry.ticket.lock, now)]
 
-    def _take_over(self, attempt: TicketAttempt, fence: int, now: Instant) -> list[Effect]:
-        attempt.held = fence
-        return self.ask(attempt, now)
-
-    def ask(self, attempt: TicketAttempt, now: Instant) -> list[Effect]:
+    def begin_round(self, attempt: TicketAttempt, now: Instant) -> list[Effect]:
         """Begin a round: send the ticket, and request votes if nothing is in its way here."""
         entry, epoch_state, table = attempt.entry, self.epoch_state, self.table
         if table.get(entry.ticket.lock, entry.key) is not entry:
@@ -159,7 +288,7 @@ class TicketAttempts:
         entry.owner = epoch_state.node  # Another may have owned it; only one is heeded per round.
         entry.round = max(entry.round, attempt.known) + 1
         attempt.answered, attempt.votes = {}, {}
-        if entry.phase is Phase.HOLDING and not attempt.held:
+        if entry.phase is TicketPhase.HOLDING and not attempt.held:
             if epoch_of(entry.fence) < epoch_state.epoch:
                 attempt.held = entry.fence  # It may have been granted.
             else:
@@ -167,11 +296,12 @@ class TicketAttempts:
         # A ticket that may hold already waits in no line: it is only sent again.
         ahead = None if attempt.held else table.ahead(entry, now)
         if ahead is None and not attempt.held and entry.ticket.lease_ms > epoch_state.bound_ms:
-            attempt.step = Step.WAITING  # Since an earlier epoch, which knew of longer leases.
-            self.agenda.look_again(attempt, now, later(now, RESEND_MS))
+            # It waits since an earlier epoch, which knew of longer leases.
+            attempt.step = TicketStep.WAITING
+            self.timers.schedule(attempt, now, later(now, RESEND_MS))
             return [Send(election_of(epoch_state.node), Raise(bound_ms=entry.ticket.lease_ms))]
         if ahead is not None:
-            attempt.step = Step.WAITING
+            attempt.step = TicketStep.WAITING
             if attempt.eager:
                 return self.give_up(attempt, ahead, now)
             fence, pause_ms = 0, REFRESH_MS
@@ -180,18 +310,18 @@ class TicketAttempts:
             if counter_of(fence) >= COUNTER_MAX or epoch_of(fence) > epoch_state.epoch:
                 text = f"lock {entry.ticket.lock!r}: its fences reached their limit in this epoch"
                 return self.fail(attempt, Error.OVERFLOW, text, now)
-            if entry.phase is not Phase.HOLDING:
+            if entry.phase is not TicketPhase.HOLDING:
                 table.vote(entry, fence, now)
-            attempt.step, attempt.votes = Step.ASKING, {epoch_state.node: None}
-        self.agenda.look_again(attempt, now, later(now, pause_ms))
-        add = AddTicket(
-            epoch=epoch_state.epoch,
-            ticket=entry.ticket,
-            round=entry.round,
-            fence=fence,
-            taken=bool(attempt.held),
+            attempt.step, attempt.votes = TicketStep.VOTING, {epoch_state.node: None}
+        self.timers.schedule(attempt, now, later(now, pause_ms))
+        return [*epoch_state.send(self._add_ticket(attempt, fence)), *self.grant(attempt, now)]
+
+    def _add_ticket(self, attempt: TicketAttempt, fence: int) -> AddTicket:
+        entry, taken = attempt.entry, bool(attempt.held)
+        epoch = self.epoch_state.epoch
+        return AddTicket(
+            epoch=epoch, ticket=entry.ticket, round=entry.round, fence=fence, taken=taken
         )
-        return [*epoch_state.tell(add), *self.win(attempt, now)]
 
     def _next_fence(self, entry: Entry) -> int:
         """Return a fence above all that were given for the lock, as far as is known here (B8)."""
@@ -199,63 +329,62 @@ class TicketAttempts:
         mine = pack_fence(self.epoch_state.epoch, entry.ticket.turn.number)
         return max(mine, last + 1)
 
-    def on_collected(self, leader: str, said: Collected, now: Instant) -> list[Effect]:
+    def on_collected(self, leader: str, reply: Collected, now: Instant) -> list[Effect]:
         """Count a vote, or a refusal, in the present round."""
-        attempt = self.agenda.find(said.lock, said.who, said.request)
-        if attempt is None or said.round != attempt.entry.round:
+        attempt = self.timers.find(reply.lock, reply.who, reply.request)
+        if attempt is None or reply.round != attempt.entry.round:
             return [Observe("bakery.late_answer")]
-        highest = min(said.highest, COUNTER_MAX)
-        self.table.note(said.lock, highest)
-        if said.known > said.round:  # It is another owner's round: the next one is above it.
-            attempt.known = max(attempt.known, said.known)
-        if attempt.step is not Step.ASKING:
+        highest = min(reply.highest, COUNTER_MAX)
+        self.table.note(reply.lock, highest)
+        if reply.known > reply.round:  # It is another owner's round: the next one is above it.
+            attempt.known = max(attempt.known, reply.known)
+        if attempt.step is not TicketStep.VOTING:
             return []
-        if said.voted:
+        if reply.voted:
             attempt.votes[leader] = None
-            return self.win(attempt, now)
+            return self.grant(attempt, now)
         attempt.answered[leader] = None
-        if said.ahead is None and said.known <= said.round and not attempt.held:
-            self.table.note(
-                said.lock, 0, pack_fence(self.epoch_state.epoch, highest)
-            )  # Given there.
+        if reply.ahead is None and reply.known <= reply.round and not attempt.held:
+            given = pack_fence(self.epoch_state.epoch, highest)  # By that leader, perhaps.
+            self.table.note(reply.lock, 0, given)
         if self.epoch_state.can_win(len(attempt.answered)):
             return []
-        return self.lose(attempt, now)
+        return self.lose_round(attempt, now)
 
-    def win(self, attempt: TicketAttempt, now: Instant) -> list[Effect]:
+    def grant(self, attempt: TicketAttempt, now: Instant) -> list[Effect]:
         """Grant the lock, if a quorum voted in this round and this leader is trusted (B7)."""
         entry = attempt.entry
-        if attempt.step is not Step.ASKING or len(attempt.votes) < self.epoch_state.quorum:
+        if attempt.step is not TicketStep.VOTING or len(attempt.votes) < self.epoch_state.quorum:
             return []
-        voted = entry.phase is Phase.HOLDING
+        voted = entry.phase is TicketPhase.HOLDING
         if not voted or self.table.get(entry.ticket.lock, entry.key) is not entry:
-            return []  # Its own vote ended with its lease; the client is told when that is due.
+            return []  # Its own vote ended with its lease; the client is notified when that is due.
         if entry.is_over(now):
-            return self.lose(attempt, now)
+            return self.lose_round(attempt, now)
         if attempt.held and self.table.is_outdone(entry.ticket.lock, attempt.held):
             return [Observe("bakery.takeover_refused")]
         if not self.epoch_state.trusted(now):
             return [Observe("bakery.untrusted")]
-        attempt.step = Step.HELD
-        self.agenda.look_again(attempt, now, warn_at(attempt.entry))
+        attempt.step = TicketStep.HELD
+        self.timers.schedule(attempt, now, warn_at(attempt.entry))
         return [locked(attempt.entry), Observe("bakery.granted")]
 
-    def lose(self, attempt: TicketAttempt, now: Instant) -> list[Effect]:
+    def lose_round(self, attempt: TicketAttempt, now: Instant) -> list[Effect]:
         """Have the votes of the round given back: another ticket is ahead."""
         entry, epoch_state = attempt.entry, self.epoch_state
-        self.agenda.look_again(attempt, now, later(now, RESEND_MS))
+        self.timers.schedule(attempt, now, later(now, RESEND_MS))
         if attempt.held:
             return [Observe("bakery.takeover_refused")]
         entry.round += 1
-        if entry.phase is Phase.HOLDING:
+        if entry.phase is TicketPhase.HOLDING:
             self.table.unvote(entry, None)
-        attempt.step, attempt.votes, attempt.answered = Step.WAITING, {}, {}
+        attempt.step, attempt.votes, attempt.answered = TicketStep.WAITING, {}, {}
         who, request = entry.ticket.who, entry.ticket.request
         lock = entry.ticket.lock
         back = Yield(
             epoch=epoch_state.epoch, lock=lock, who=who, request=request, round=entry.round
         )
-        effects: list[Effect] = [*epoch_state.tell(back), Observe("bakery.round_lost")]
+        effects: list[Effect] = [*epoch_state.send(back), Observe("bakery.round_lost")]
         if attempt.eager:
             effects += self.give_up(attempt, None, now)
         return effects
@@ -264,12 +393,12 @@ class TicketAttempts:
         """Leave a request to another leader, which received it from its proxy, too."""
         entry = attempt.entry
         effects: list[Effect] = []
-        if attempt.step is Step.ASKING and not attempt.held:
+        if attempt.step is TicketStep.VOTING and not attempt.held:
             attempt.eager = False
-            effects += self.lose(attempt, now)
-        self.agenda.forget(entry)
+            effects += self.lose_round(attempt, now)
+        self.timers.forget(entry)
         entry.owner = leader
-        if entry.phase is not Phase.HOLDING:
+        if entry.phase is not TicketPhase.HOLDING:
             self.table.set_until(entry, later(now, COPY_MS))
         return [*effects, Observe("bakery.ceded")]
 
@@ -278,12 +407,12 @@ class TicketAttempts:
         first = self.table.first(lock)
         if first is None or not self.epoch_state.serving:
             return []
-        attempt = self.agenda.of(first)
-        if attempt is None or attempt.step is not Step.WAITING:
+        attempt = self.timers.of(first)
+        if attempt is None or attempt.step is not TicketStep.WAITING:
             return []
         if self.table.ahead(first, now) is not None:
             return []
-        return self.ask(attempt, now)
+        return self.begin_round(attempt, now)
 
     def give_up(self, attempt: TicketAttempt, ahead: Turn | None, now: Instant) -> list[Effect]:
         """End a wait that timed out, or a request that does not wait."""
@@ -301,18 +430,97 @@ class TicketAttempts:
         """Drop the ticket here and at the others, except a vote that another may have won with."""
         entry, epoch_state = attempt.entry, self.epoch_state
         lock, who, request = entry.ticket.lock, entry.ticket.who, entry.ticket.request
-        self.agenda.forget(entry)
-        if attempt.held and entry.phase is Phase.HOLDING:
+        self.timers.forget(entry)
+        if attempt.held and entry.phase is TicketPhase.HOLDING:
             return self.advance(lock, now)  # It may have been granted: its lease ends by itself.
         if self.table.get(lock, entry.key) is entry:
             self.table.remove(entry)
-        word = DropTicket(
-            epoch=epoch_state.epoch,
-            lock=lock,
+        back = epoch_state.drop_of(lock, who, request, mine=True)
+        return [*epoch_state.send(back), *self.advance(lock, now)]
+
+    def tick(self, now: Instant) -> list[Effect]:
+        """Process the tickets that are due."""
+        effects: list[Effect] = []
+        while (attempt := self.timers.take_due(now)) is not None:
+            effects += self._on_due(attempt, now)
+        return effects
+
+    def _on_due(self, attempt: TicketAttempt, now: Instant) -> list[Effect]:
+        if attempt.step is TicketStep.HELD:
+            return self._on_hold_due(attempt, now)
+        entry = attempt.entry
+        if self.table.get(entry.ticket.lock, entry.key) is not entry:
+            return self.begin_round(attempt, now)
+        if ms_between(attempt.requested_at, now) >= PROXY_SILENT_MS and entry.ticket.proxy:
+            return [*self.drop(attempt, now), Observe("bakery.proxy_silent")]
+        if attempt.wait_until is not None and attempt.wait_until <= now:
+            return self.give_up(attempt, self.table.ahead(entry, now), now)
+        if attempt.step is TicketStep.ENTERING:
+            self.timers.schedule(attempt, now, later(now, RESEND_MS))
+            return [*self.send_entering(attempt)]
+        if attempt.step is not TicketStep.VOTING or entry.phase is not TicketPhase.HOLDING:
+            return self.begin_round(attempt, now)
+        if attempt.answered and not attempt.held:
+            return self.lose_round(attempt, now)
+        self.timers.schedule(attempt, now, later(now, RESEND_MS))
+        add = self._add_ticket(attempt, entry.fence)
+        answered = frozenset(attempt.votes) | frozenset(attempt.answered)
+        won = self.grant(attempt, now)
+        if not attempt.votes:  # The lease was over: the round's votes are given back.
+            return won
+        return [*won, *self.epoch_state.send(add, answered)]
+
+    def _on_hold_due(self, attempt: TicketAttempt, now: Instant) -> list[Effect]:
+        """Warn the holder when its duration is over, and end the hold when its grace is."""
+        entry = attempt.entry
+        ticket, until = entry.ticket, entry.until
+        assert until is not None
+        who, request = ticket.who, ticket.request
+        if until <= now:
+            # The others judge by their own clocks: it may have been renewed through one of them.
+            expired = Expired(lock=ticket.lock, who=who, request=request, fence=entry.fence)
+            self.timers.forget(entry)
+            self.table.forget(entry, now)
+            return [
+                *self.advance(ticket.lock, now),
+                Send(ticket.proxy, expired),
+                Observe("bakery.lease_over"),
+            ]
+        if now < warn_at(attempt.entry):
+            self.timers.schedule(attempt, now, warn_at(attempt.entry))
+            return []
+        self.timers.schedule(attempt, now, min(until, later(now, WARN_AGAIN_MS)))
+        warning = Unlocking(
+            lock=ticket.lock,
             who=who,
             request=request,
-            fence=0,
-            number=0,
-            mine=True,
+            fence=entry.fence,
+            grace_ms=ms_between(now, until),
         )
-        return [*epoch_state.tell(word), *self.advance(lock, now)]
+        return [Send(ticket.proxy, warning), Observe("bakery.unlocking")]
+
+
+def ended_before(lock: str) -> str:
+    """Return why a request for ``lock`` is not accepted."""
+    return f"lock {lock!r}: this request, or a later one, ended before"
+
+
+def in_the_way(
+    table: TicketTable, entry: Entry, ahead: Turn | None, waited_ms: int, now: Instant
+) -> str:
+    """Return why ``entry`` did not get its lock in time."""
+    lock = entry.ticket.lock
+    text = f"lock {lock!r}: waited {waited_ms} ms"
+    queue = table.queues.get(lock)
+    holders = [queue.entries[key] for key in queue.holding] if queue is not None else []
+    for holder in holders:
+        if holder is not entry:
+            ticket = holder.ticket
+            held_ms = ms_between(holder.since, now)
+            return (
+                f"{text}; it is held by {ticket.who.owner or ticket.who.session} through "
+                f"{node_of(ticket.proxy)} under fence {holder.fence}, for {held_ms} ms"
+            )
+    if ahead is not None:
+        return f"{text}; another request is ahead (ticket {ahead.number} of {ahead.leader})"
+    return f"{text}, and it was about to be granted, or a quorum of the leaders did not answer"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fencelock.actors.api.name import OWNER_BYTES_MAX, check_lock_name, check_wait
 from fencelock.actors.bakery.config import LEADERS_MAX, Terms
 from fencelock.actors.bakery.proxy_message import Error, Lock, LockFailed, RenewHold, Unlock
-from fencelock.actors.bakery.table import Table
+from fencelock.actors.bakery.table import TicketTable
 from fencelock.actors.bakery.ticket import ADDRESS_BYTES_MAX, TERM_MS_MAX
 from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.error import InvalidRequestError
@@ -19,7 +19,7 @@ ENTERING_MAX = 1_000
 
 
 def problem_of(
-    door: Address, asked: Lock | Unlock | RenewHold, table: Table, terms: Terms, now: Instant
+    door: Address, asked: Lock | Unlock | RenewHold, table: TicketTable, terms: Terms, now: Instant
 ) -> Effect | None:
     """Return the reply to a request that is not accepted, None for one that is."""
     who = asked.who
@@ -44,7 +44,7 @@ def problem_of(
     return Send(door, failed)
 
 
-def _judge(asked: Lock, table: Table, terms: Terms, now: Instant) -> tuple[Error | None, str]:
+def _judge(asked: Lock, table: TicketTable, terms: Terms, now: Instant) -> tuple[Error | None, str]:
     for name, value in (("duration", asked.hold_ms), ("grace", asked.grace_ms)):
         why = _why_invalid(value, terms)
         if why:

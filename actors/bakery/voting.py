@@ -5,31 +5,33 @@ from __future__ import annotations
 from typing import Any
 
 from fencelock.actors.bakery.config import COPY_MS, later, leader_of
-from fencelock.actors.bakery.entry import Entry, Key, Phase
-from fencelock.actors.bakery.epoch_state import EpochState
-from fencelock.actors.bakery.proxy_message import Error
-from fencelock.actors.bakery.step_message import (
+from fencelock.actors.bakery.epochs import EpochState
+from fencelock.actors.bakery.message import (
     AddTicket,
     Collected,
     DropTicket,
-    Ended,
     Entering,
     Extend,
     Extended,
     MaxTicket,
     Owned,
     TicketDropped,
+    TicketEnded,
     Yield,
 )
-from fencelock.actors.bakery.table import Table
+from fencelock.actors.bakery.proxy_message import Error
+from fencelock.actors.bakery.table import Entry, RequestKey, TicketPhase, TicketTable
 from fencelock.actors.bakery.ticket import Ticket, Turn, epoch_of, fits, is_fence, names
-from fencelock.actors.bakery.ticket_attempt import TicketAttempts
-from fencelock.actors.bakery.timer_queue import Step, TicketAttempt
-from fencelock.actors.bakery.wording import ended_before
+from fencelock.actors.bakery.ticket_attempt import (
+    TicketAttempt,
+    TicketAttempts,
+    TicketStep,
+    ended_before,
+)
 from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.message import Instant, Message
 
-Asking = Entering | AddTicket | Yield | DropTicket | Extend
+StepRequest = Entering | AddTicket | Yield | DropTicket | Extend
 
 
 class Voting:
@@ -42,12 +44,14 @@ class Voting:
 
     """
 
-    def __init__(self, epoch_state: EpochState, table: Table, attempts: TicketAttempts) -> None:
+    def __init__(
+        self, epoch_state: EpochState, table: TicketTable, attempts: TicketAttempts
+    ) -> None:
         self.epoch_state = epoch_state
         self.table = table
         self.attempts = attempts
 
-    def on_step(self, leader: str, step: Asking, now: Instant) -> list[Effect]:
+    def on_step(self, leader: str, step: StepRequest, now: Instant) -> list[Effect]:
         """Process a step of ``leader``, which leads in the same epoch."""
         match step:
             case Entering():
@@ -65,27 +69,27 @@ class Voting:
         ticket = step.ticket
         if not fits(ticket) or ticket.turn.number:
             return [Observe("bakery.step_malformed")]
-        attempt = self.attempts.agenda.find(ticket.lock, ticket.who, ticket.request)
+        attempt = self.attempts.timers.find(ticket.lock, ticket.who, ticket.request)
         ceded: list[Effect] = []
-        if attempt is not None and attempt.step is not Step.HELD:
+        if attempt is not None and attempt.step is not TicketStep.HELD:
             if self.epoch_state.ranks_before(leader):
                 return self._answer(leader, Owned(**_request(step.epoch, ticket)))
             ceded = self.attempts.cede(attempt, leader, now)
         entry = self.table.put(ticket, leader, now, later(now, COPY_MS))
         if entry is None:
             return [*ceded, *self._it_ended(leader, step)]
-        word = MaxTicket(
+        message = MaxTicket(
             **_request(step.epoch, ticket),
             highest=self.table.counters_of(ticket.lock).highest,
             held=entry.fence,
             known=entry.round,
         )
-        return [*ceded, *self._answer(leader, word)]
+        return [*ceded, *self._answer(leader, message)]
 
     def _it_ended(self, leader: str, step: Entering | AddTicket) -> list[Effect]:
         """Tell the owner of a ticket that it is over: it was dropped through another leader."""
-        word = Ended(**_request(step.epoch, step.ticket))
-        return [*self._answer(leader, word), Observe("bakery.ended_before")]
+        message = TicketEnded(**_request(step.epoch, step.ticket))
+        return [*self._answer(leader, message), Observe("bakery.ended_before")]
 
     def _on_add(self, leader: str, step: AddTicket, now: Instant) -> list[Effect]:
         ticket = step.ticket
@@ -93,7 +97,7 @@ class Voting:
         if not fits(ticket) or not ticket.turn.number or not fence_fits:
             return [Observe("bakery.step_malformed")]
         ceded: list[Effect] = []
-        attempt = self.attempts.agenda.find(ticket.lock, ticket.who, ticket.request)
+        attempt = self.attempts.timers.find(ticket.lock, ticket.who, ticket.request)
         whose = self._whose(attempt, leader, step) if attempt is not None else ""
         if attempt is not None and whose == self.epoch_state.node:
             return self._answer(leader, Owned(**_request(step.epoch, ticket)))
@@ -108,7 +112,7 @@ class Voting:
         first. But a hold that only the other one takes over is not left to it: its votes may be
         too few.
         """
-        held = attempt.step is Step.HELD
+        held = attempt.step is TicketStep.HELD
         if (held or attempt.held) and not step.taken:
             return self.epoch_state.node
         if held or (step.fence if step.taken else 0) != attempt.held:
@@ -118,11 +122,11 @@ class Voting:
     def _take_in(self, leader: str, step: AddTicket, now: Instant) -> list[Effect]:
         """Store a ticket with its number; vote for it, if requested and nothing is ahead."""
         ticket = step.ticket
-        entry = self.table.get(ticket.lock, Key(ticket.who, ticket.request))
+        entry = self.table.get(ticket.lock, RequestKey(ticket.who, ticket.request))
         if entry is not None and not _heeds(entry, leader, step):
             return self._collected(leader, step, entry, None)
         until = later(now, COPY_MS)
-        if entry is not None and entry.phase is Phase.HOLDING:
+        if entry is not None and entry.phase is TicketPhase.HOLDING:
             if entry.fence != step.fence:
                 self.table.unvote(entry, until)  # It is another round: that vote was given back.
         else:
@@ -131,10 +135,10 @@ class Voting:
         if entry is None:
             return self._it_ended(leader, step)
         entry.round, entry.owner = step.round, leader
-        ahead = None if entry.phase is Phase.HOLDING else self.table.ahead(entry, now)
-        if entry.phase is not Phase.HOLDING and ahead is None and self._is_highest(step):
+        ahead = None if entry.phase is TicketPhase.HOLDING else self.table.ahead(entry, now)
+        if entry.phase is not TicketPhase.HOLDING and ahead is None and self._is_highest(step):
             self.table.vote(entry, step.fence, now)
-        if entry.phase is Phase.HOLDING:
+        if entry.phase is TicketPhase.HOLDING:
             self._leave_to(entry)
         answer = self._collected(leader, step, entry, ahead)
         return [*answer, *self.attempts.advance(ticket.lock, now)]
@@ -142,7 +146,7 @@ class Voting:
     def _is_highest(self, step: AddTicket) -> bool:
         """Return whether no fence of the lock is as high, except the same one if it expired."""
         last = self.table.counters_of(step.ticket.lock).fence
-        again = step.taken and self.table.past.lapsed_under(step.ticket, step.fence)
+        again = step.taken and self.table.tombstones.lapsed_under(step.ticket, step.fence)
         return step.fence > last or (again and step.fence == last > 0)
 
     def _leave_to(self, entry: Entry) -> None:
@@ -150,17 +154,17 @@ class Voting:
 
         A round of its own would take that vote back, and the other may have won with it.
         """
-        attempt = self.attempts.agenda.of(entry)
-        if attempt is not None and attempt.step is not Step.HELD:
-            self.attempts.agenda.forget(entry)
+        attempt = self.attempts.timers.of(entry)
+        if attempt is not None and attempt.step is not TicketStep.HELD:
+            self.attempts.timers.forget(entry)
 
     def _collected(
         self, leader: str, step: AddTicket, entry: Entry, ahead: Turn | None
     ) -> list[Effect]:
-        voted = entry.phase is Phase.HOLDING and entry.fence == step.fence
+        voted = entry.phase is TicketPhase.HOLDING and entry.fence == step.fence
         if step.taken and self.table.is_outdone(step.ticket.lock, step.fence):
             voted = False
-        word = Collected(
+        message = Collected(
             **_request(step.epoch, step.ticket),
             round=step.round,
             voted=voted and (entry.owner, entry.round) == (leader, step.round),
@@ -168,14 +172,14 @@ class Voting:
             highest=self.table.counters_of(step.ticket.lock).highest,
             known=entry.round,
         )
-        return self._answer(leader, word)
+        return self._answer(leader, message)
 
     def _on_yield(self, leader: str, step: Yield, now: Instant) -> list[Effect]:
-        entry = self.table.get(step.lock, Key(step.who, step.request))
+        entry = self.table.get(step.lock, RequestKey(step.who, step.request))
         if entry is None or entry.owner != leader or step.round <= entry.round:
             return [Observe("bakery.late_step")]
         entry.round = step.round
-        if entry.phase is Phase.HOLDING and epoch_of(entry.fence) == step.epoch:
+        if entry.phase is TicketPhase.HOLDING and epoch_of(entry.fence) == step.epoch:
             self.table.unvote(entry, later(now, COPY_MS))
         return self.attempts.advance(step.lock, now)
 
@@ -190,29 +194,29 @@ class Voting:
         request = step.request
         for entry in self.table.named(step.lock, step.who, step.request, step.fence):
             request = max(request, entry.ticket.request)
-            self.attempts.agenda.forget(entry)
+            self.attempts.timers.forget(entry)
         found = self.table.drop(step.lock, step.who, step.request, step.fence)
-        request = request or self.table.past.request_of(step.lock, step.who, step.fence)
-        word = TicketDropped(epoch=step.epoch, number=step.number, found=found, request=request)
-        answer = self._answer(leader, word) if step.number else []
+        request = request or self.table.tombstones.request_of(step.lock, step.who, step.fence)
+        message = TicketDropped(epoch=step.epoch, number=step.number, found=found, request=request)
+        answer = self._answer(leader, message) if step.number else []
         return [*answer, *self.attempts.advance(step.lock, now)]
 
     def _gave_up(self, entry: Entry) -> None:
         """Drop a ticket that its owner gave up, unless this leader has the same request."""
-        if self.attempts.agenda.of(entry) is None:
+        if self.attempts.timers.of(entry) is None:
             self.table.remove(entry)
             return
         entry.owner = self.epoch_state.node
-        if entry.phase is not Phase.HOLDING:
+        if entry.phase is not TicketPhase.HOLDING:
             self.table.set_until(entry, None)
 
     def _on_extend(self, leader: str, step: Extend, now: Instant) -> list[Effect]:
         ticket = step.ticket
         if not fits(ticket) or not ticket.turn.number or not is_fence(step.fence, step.epoch):
             return [Observe("bakery.step_malformed")]
-        entry = self.table.get(ticket.lock, Key(ticket.who, ticket.request))
+        entry = self.table.get(ticket.lock, RequestKey(ticket.who, ticket.request))
         kept = entry is not None and entry.fence == step.fence and not entry.is_over(now)
-        if entry is None or entry.phase is not Phase.HOLDING:
+        if entry is None or entry.phase is not TicketPhase.HOLDING:
             queue = self.table.queues.get(ticket.lock)
             free = queue is None or not queue.holding
             if free and not self.table.is_outdone(ticket.lock, step.fence):
@@ -220,21 +224,21 @@ class Voting:
                 kept = entry is not None
         if kept and entry is not None:
             entry.ticket, entry.owner = ticket, leader
-            if entry.phase is not Phase.HOLDING:
+            if entry.phase is not TicketPhase.HOLDING:
                 self.table.vote(entry, step.fence, now)
-            self.table.prolong(entry, later(now, ticket.lease_ms))
+            self.table.extend_until(entry, later(now, ticket.lease_ms))
             self._leave_to(entry)
-        word = Extended(epoch=step.epoch, number=step.number, kept=kept)
-        return self._answer(leader, word)
+        message = Extended(epoch=step.epoch, number=step.number, kept=kept)
+        return self._answer(leader, message)
 
-    def on_told(self, leader: str, told: Ended | Owned, now: Instant) -> list[Effect]:
+    def on_notice(self, leader: str, notice: TicketEnded | Owned, now: Instant) -> list[Effect]:
         """Note that a ticket of this leader's own is over, or another's."""
-        attempt = self.attempts.agenda.find(told.lock, told.who, told.request)
-        if attempt is None or attempt.step is Step.HELD:
+        attempt = self.attempts.timers.find(notice.lock, notice.who, notice.request)
+        if attempt is None or attempt.step is TicketStep.HELD:
             return [Observe("bakery.late_answer")]
-        if isinstance(told, Owned):
+        if isinstance(notice, Owned):
             return self.attempts.cede(attempt, leader, now)
-        return self.attempts.fail(attempt, Error.FAILED, ended_before(told.lock), now)
+        return self.attempts.fail(attempt, Error.FAILED, ended_before(notice.lock), now)
 
     @staticmethod
     def _answer(leader: str, message: Message) -> list[Effect]:
@@ -246,7 +250,7 @@ def _heeds(entry: Entry, leader: str, step: AddTicket) -> bool:
     """Return whether a step is of the highest round, and may change an existing vote."""
     if step.round < entry.round or (step.round == entry.round and leader != entry.owner):
         return False
-    if entry.phase is not Phase.HOLDING or (step.taken and step.fence == entry.fence):
+    if entry.phase is not TicketPhase.HOLDING or (step.taken and step.fence == entry.fence):
         return True
     return entry.owner == leader and epoch_of(entry.fence) == step.epoch
 

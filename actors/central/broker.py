@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
+from fencelock.actors.api.message import Contender
 from fencelock.actors.central.client import LockClient
 from fencelock.actors.central.message import (
     EndSession,
@@ -11,6 +13,7 @@ from fencelock.actors.central.message import (
     FreeReply,
     Grant,
     Idle,
+    LocalView,
     Peek,
     Peeked,
     Release,
@@ -20,15 +23,16 @@ from fencelock.actors.central.message import (
     Settled,
     holder_fits,
 )
-from fencelock.actors.central.ticket import TICKETS_MAX, Ticket, given_by, glance_of
 from fencelock.actors.central.watch import ServerWatch
 from fencelock.actors.effect import Effect, Effects, Observe, Retire, Send, Spawn
 from fencelock.actors.message import Address, Instant, address_of, ms_between, node_of
 from fencelock.actors.proxy.backend import (
     Doubt,
     EndHolds,
+    Freeing,
     Full,
     Give,
+    Given,
     Got,
     HoldsEnded,
     Look,
@@ -41,6 +45,12 @@ from fencelock.actors.role import Host, Role, Summary
 if TYPE_CHECKING:
     from random import Random
 
+TICKETS_MAX = 10_000
+"""Owners of one node that wait or hold: each is under a kilobyte, and sends every 50 ms."""
+
+WAITERS_SHOWN_MAX = 100
+"""Waiters listed in one answer to `Look`, so that a status fits its frame."""
+
 DOUBT_MS = 500
 """Minimum interval between two questions to a client about one hold of an earlier life (ms)."""
 
@@ -50,7 +60,7 @@ DOUBTS_MAX = 10_000
 FromProxy = Want | Give | Look | Surrender | EndHolds
 FromClient = Got | Full | Taken | Settled | Idle
 FromServer = Grant | FreeReply | SessionEnded | Peeked | Revoke
-Met = FromProxy | FromClient | FromServer | Revoked
+Accepted = FromProxy | FromClient | FromServer | Revoked
 
 
 class ClientRecord(NamedTuple):
@@ -61,7 +71,7 @@ class ClientRecord(NamedTuple):
     wants: int
 
 
-class Broker(Role[Met]):
+class Broker(Role[Accepted]):
     """Spawns a `LockClient` per session and lock, and retires it when it is not needed any more.
 
     It is the backend of the node's proxy. Every `Grant` for a lock client of this node comes
@@ -123,7 +133,7 @@ class Broker(Role[Met]):
         arguments = {"proxy": self.proxy, "server": self.server, "boot": self.boot}
         return (Spawn(self.watch, ServerWatch, arguments),)
 
-    def handle(self, sender: Address, event: Met, now: Instant) -> Effects:
+    def handle(self, sender: Address, event: Accepted, now: Instant) -> Effects:
         """Pass on one event."""
         if isinstance(event, FromProxy):
             return self._on_proxy(event, now)
@@ -162,7 +172,7 @@ class Broker(Role[Met]):
                     return ()  # It crossed with a `Give`.
                 return (Send(self.proxy, event),)
             case Settled():
-                return (Send(self.proxy, given_by(event)),)
+                return (Send(self.proxy, _confirmation(event)),)
             case Idle():
                 return self._on_idle(client, event)
 
@@ -171,7 +181,7 @@ class Broker(Role[Met]):
             case Grant():
                 return self._on_grant(event, now)
             case FreeReply() if holder_fits(event.holder):
-                return (Send(self.proxy, given_by(event)),)
+                return (Send(self.proxy, _confirmation(event)),)
             case FreeReply():
                 return (Observe("central.freereply_malformed"),)
             case SessionEnded():
@@ -197,8 +207,8 @@ class Broker(Role[Met]):
             self.client_of[want.session, want.lock] = client
             self.clients[client] = ClientRecord(want.lock, want.session, 0)
             effects.append(self._spawn(client, want))
-        employment = self.clients[client]
-        self.clients[client] = employment._replace(wants=employment.wants + 1)
+        record = self.clients[client]
+        self.clients[client] = record._replace(wants=record.wants + 1)
         self.tickets[want.ticket] = Ticket(want.lock, want.session, want.owner, client, now, None)
         self.tickets_of.setdefault(want.lock, {})[want.ticket] = None
         return (*effects, Send(client, want))
@@ -237,7 +247,7 @@ class Broker(Role[Met]):
 
     def _on_look(self, look: Look, now: Instant) -> Effects:
         tickets = (self.tickets[number] for number in self.tickets_of.get(look.lock, ()))
-        return (Send(self.watch, glance_of(look, node_of(self.address), tickets, now)),)
+        return (Send(self.watch, _local_view(look, node_of(self.address), tickets, now)),)
 
     def _on_got(self, got: Got, now: Instant) -> Effects:
         ticket = self.tickets.get(got.ticket)
@@ -247,11 +257,11 @@ class Broker(Role[Met]):
         return (Send(self.proxy, got),)
 
     def _on_idle(self, client: Address, idle: Idle) -> Effects:
-        employment = self.clients.get(client)
-        if employment is None or employment.wants != idle.wants:
+        record = self.clients.get(client)
+        if record is None or record.wants != idle.wants:
             return ()  # B2
         del self.clients[client]
-        del self.client_of[employment.session, employment.lock]
+        del self.client_of[record.session, record.lock]
         return (Retire(client),)
 
     def _on_grant(self, grant: Grant, now: Instant) -> Effects:
@@ -294,3 +304,50 @@ class Broker(Role[Met]):
                 Send(self.proxy, Full(lock=ticket.lock, ticket=number, detail=text)),
             ]
         return (*effects, Send(self.proxy, HoldsEnded(session=session)))
+
+
+class Ticket(NamedTuple):
+    """One acquire through this node: its owner, its time, and its number once it holds."""
+
+    lock: str
+    session: str
+    owner: str
+    client: Address
+    since: Instant
+    number: int | None
+
+
+def _local_view(look: Look, node: str, tickets: Iterable[Ticket], now: Instant) -> LocalView:
+    """Return what ``node`` knows of a lock from its ``tickets`` for it."""
+    contenders = [
+        Contender(
+            node=node,
+            session=ticket.session,
+            owner=ticket.owner,
+            fence=ticket.number,
+            since_ms=ms_between(ticket.since, now),
+        )
+        for ticket in tickets
+    ]
+    holders = [contender for contender in contenders if contender.fence is not None]
+    waiters = [contender for contender in contenders if contender.fence is None]
+    return LocalView(
+        lock=look.lock,
+        query=look.query,
+        holder=holders[0] if holders else None,
+        waiters=tuple(waiters[:WAITERS_SHOWN_MAX]),
+    )
+
+
+def _confirmation(event: Settled | FreeReply) -> Given:
+    """Return the confirmation of a release for the proxy."""
+    outcome, holder = Freeing.FREED, None
+    if isinstance(event, FreeReply):
+        outcome, holder = event.outcome, event.holder
+    return Given(
+        lock=event.lock,
+        fence=event.number,
+        session=event.session,
+        outcome=outcome,
+        holder=holder,
+    )

@@ -260,9 +260,9 @@ def client_fits(client: Address, sender: Address) -> bool:
     return fits and node == node_of(sender) and "/" not in role and is_allowed(role)
 
 
-def words_fit(*words: str) -> bool:
+def names_fit(*names: str) -> bool:
     """Return whether a peer's names of sessions and owners are within their limits."""
-    return all(len(word.encode(errors="replace")) <= OWNER_BYTES_MAX for word in words)
+    return all(len(name.encode(errors="replace")) <= OWNER_BYTES_MAX for name in names)
 
 
 def holder_fits(holder: Contender | None) -> bool:
@@ -270,4 +270,4 @@ def holder_fits(holder: Contender | None) -> bool:
     if holder is None:
         return True
     numbers_fit = holder.since_ms >= 0 and 0 < (holder.fence or 0) <= NUMBER_MAX
-    return words_fit(holder.node, holder.session, holder.owner) and numbers_fit
+    return names_fit(holder.node, holder.session, holder.owner) and numbers_fit

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from heapq import nsmallest
+from typing import NamedTuple, TypeVar
 
 from fencelock.actors.api.message import Contender
 from fencelock.actors.central.message import (
@@ -10,6 +11,7 @@ from fencelock.actors.central.message import (
     EndSession,
     Free,
     Freed,
+    FreeReply,
     Grant,
     Held,
     Numbered,
@@ -26,26 +28,20 @@ from fencelock.actors.central.message import (
     SessionEnded,
     client_fits,
     lock_fits,
-    words_fit,
-)
-from fencelock.actors.central.table import (
-    ENDED_MAX,
-    LOCKS_MAX,
-    Ended,
-    Holding,
-    confirms,
-    contender_of,
-    held_record,
-    holder_in_words,
-    may_free,
-    records_of,
-    remember,
-    reply_to,
+    names_fit,
 )
 from fencelock.actors.effect import Checkpoint, Effect, Effects, Observe, Persist, Send
-from fencelock.actors.message import Address, Instant, Message, address_of, node_of
+from fencelock.actors.message import Address, Instant, Message, address_of, ms_between, node_of
+from fencelock.actors.proxy.backend import Freeing
 from fencelock.actors.role import Host, Role, Summary
 from fencelock.actors.role_message import QUEUES_MAX, Queues, ReadQueues, queue_of
+
+LOCKS_MAX = 100_000
+"""Maximum locks held at one time. An entry is under a kilobyte, so the table is below 100 MB."""
+
+ENDED_MAX = 10_000
+"""Ended holds, and ended sessions, that are remembered, for requests that are repeated or very
+late. The oldest is dropped first; a release repeated after that is refused as not held."""
 
 RECORDS_MAX = 1_000
 """Records after which the journal is compacted, or four times as many as locks are held: this
@@ -119,7 +115,7 @@ class LockServer(Role[Heard]):
         super().__init__(address, host)
         self.granted = granted
         self.held: dict[str, Holding] = {}
-        self.freed: dict[int, Ended] = {}  # By number.
+        self.freed: dict[int, EndedHold] = {}  # By number.
         self.ended: dict[str, None] = {}  # Sessions.
         self.revoked: dict[tuple[str, str], Revoke] = {}
         """Holds that have ended without their lock clients' knowledge, by lock and node."""
@@ -163,11 +159,11 @@ class LockServer(Role[Heard]):
     def _queues(self) -> Queues:
         """Return the holder of each lock: a server keeps no queue of those who wait."""
         names = nsmallest(QUEUES_MAX, self.held)
-        queues = tuple(queue_of(name, [holder_in_words(self.held[name])]) for name in names)
+        queues = tuple(queue_of(name, [_in_words(self.held[name])]) for name in names)
         return Queues(queues=queues, locks=len(self.held))
 
     def _on_request(self, sender: Address, request: Request, now: Instant) -> Effects:
-        fits = lock_fits(request.lock) and words_fit(request.session, request.owner)
+        fits = lock_fits(request.lock) and names_fit(request.session, request.owner)
         if not (fits and client_fits(request.client, sender)):
             return (Observe("central.request_malformed"),)
         if request.session in self.ended:
@@ -182,21 +178,21 @@ class LockServer(Role[Heard]):
             if revoke is not None:
                 return (Observe("central.revoke_repeated"), Send(_broker(revoke.client), revoke))
             if len(self.held) >= self.locks_max:
-                return self._crowd_out(request)
+                return self._refuse(request)
             return self._grant(request, now)
         if holding.client == request.client:
-            return (Observe("central.grant_repeated"), self._said(request.lock, holding))
-        return (Observe("central.holder_reminded"), self._said(request.lock, holding))
+            return (Observe("central.grant_repeated"), self._grant_of(request.lock, holding))
+        return (Observe("central.holder_reminded"), self._grant_of(request.lock, holding))
 
     def _grant(self, request: Request, now: Instant) -> Effects:
         assert self.granted < NUMBER_MAX
         self.granted += 1  # S1
         holding = Holding(request.client, self.granted, request.session, request.owner, now)
         self.held[request.lock] = holding
-        record = held_record(request.lock, holding)
-        return (*self._recorded(record), self._said(request.lock, holding))
+        record = _held_record(request.lock, holding)
+        return (*self._record(record), self._grant_of(request.lock, holding))
 
-    def _crowd_out(self, request: Request) -> Effects:
+    def _refuse(self, request: Request) -> Effects:
         # A table full of locks that no owner wants must not stay full: each refusal
         # reminds another of the holders, in turn. Slow, but only when refusing.
         self.refused += 1
@@ -204,7 +200,7 @@ class LockServer(Role[Heard]):
         return (
             Observe("central.crowded_out"),
             Send(request.client, ServerFull(lock=request.lock, locks_max=self.locks_max)),
-            self._said(lock, self.held[lock]),
+            self._grant_of(lock, self.held[lock]),
         )
 
     def _on_release(self, sender: Address, release: Release) -> Effects:
@@ -217,23 +213,33 @@ class LockServer(Role[Heard]):
             return (Observe("central.release_old"), ack)
         return (*self._free(release.lock, holding), ack)
 
+    def _matches(self, holding: Holding, release: Release) -> bool:
+        return (holding.client, holding.number) == (release.client, release.sequence)
+
+    def _acknowledged(self, release: Release) -> Send:
+        return Send(release.client, ReleaseAck(lock=release.lock, sequence=release.sequence))
+
     def _free(self, lock: str, holding: Holding, taken_from: Contender | None = None) -> Effects:
         """Free ``lock``, and remember how its hold ended (S2)."""
         del self.held[lock]
-        ended = Ended(holding.session, taken_from)
-        remember(self.freed, holding.number, ended, ENDED_MAX)
-        return self._recorded(Freed(lock=lock, number=holding.number))
+        ended = EndedHold(holding.session, taken_from)
+        _remember(self.freed, holding.number, ended, ENDED_MAX)
+        return self._record(Freed(lock=lock, number=holding.number))
 
     def _on_free(self, sender: Address, free: Free, now: Instant) -> Effects:
-        fits = lock_fits(free.lock) and words_fit(free.session)
+        fits = lock_fits(free.lock) and names_fit(free.session)
         if not (fits and 1 <= free.number <= NUMBER_MAX):
             return (Observe("central.free_malformed"),)
         effects: Effects = ()
         holding = self.held.get(free.lock)
-        if holding is not None and may_free(free, holding):
-            taken_from = None if free.session else contender_of(holding, now)
+        if (
+            holding is not None
+            and holding.number == free.number
+            and free.session in ("", holding.session)  # An operator names none.
+        ):
+            taken_from = None if free.session else _contender_of(holding, now)
             effects = self._free_for_session(free.lock, holding, taken_from)
-        reply = reply_to(free, self.freed.get(free.number))
+        reply = _reply_to(free, self.freed.get(free.number))
         return (*effects, Observe("central.freed"), Send(sender, reply))
 
     def _free_for_session(
@@ -242,47 +248,45 @@ class LockServer(Role[Heard]):
         """End a hold without its lock client; its node is notified until it confirms."""
         freed = self._free(lock, holding, taken_from)
         revoke = Revoke(lock=lock, client=holding.client, number=holding.number)
-        remember(self.revoked, (lock, node_of(holding.client)), revoke, LOCKS_MAX)
-        return (*freed, *self._recorded(revoke), Send(_broker(holding.client), revoke))
+        _remember(self.revoked, (lock, node_of(holding.client)), revoke, LOCKS_MAX)
+        return (*freed, *self._record(revoke), Send(_broker(holding.client), revoke))
 
     def _on_end_session(self, sender: Address, end: EndSession, now: Instant) -> Effects:
-        if not (end.session and words_fit(end.session)):
+        if not (end.session and names_fit(end.session)):
             return (Observe("central.end_session_malformed"),)
         effects: list[Effect] = []
         if end.session not in self.ended:
             held = [item for item in self.held.items() if item[1].session == end.session]
             for lock, holding in held:
                 effects += self._free_for_session(lock, holding, None)
-            remember(self.ended, end.session, None, ENDED_MAX)
-            effects += self._recorded(SessionEnded(session=end.session))
+            _remember(self.ended, end.session, None, ENDED_MAX)
+            effects += self._record(SessionEnded(session=end.session))
         return (*effects, Send(sender, SessionEnded(session=end.session)))
 
     def _on_revoked(self, sender: Address, revoked: Revoked) -> Effects:
         key = (revoked.lock, node_of(revoked.client))
         revoke = self.revoked.get(key)
-        if revoke is None or node_of(sender) != key[1] or not confirms(revoked, revoke):
+        if (
+            revoke is None
+            or node_of(sender) != key[1]
+            or (revoked.client, revoked.number) != (revoke.client, revoke.number)
+        ):
             return (Observe("central.revoked_old"),)
         del self.revoked[key]
-        return self._recorded(revoked)
-
-    def _matches(self, holding: Holding, release: Release) -> bool:
-        return (holding.client, holding.number) == (release.client, release.sequence)
-
-    def _acknowledged(self, release: Release) -> Send:
-        return Send(release.client, ReleaseAck(lock=release.lock, sequence=release.sequence))
+        return self._record(revoked)
 
     def _on_peek(self, sender: Address, peek: Peek, now: Instant) -> Effects:
         if not lock_fits(peek.lock):
             return (Observe("central.peek_malformed"),)
         holding = self.held.get(peek.lock)
-        holder = None if holding is None else contender_of(holding, now)
+        holder = None if holding is None else _contender_of(holding, now)
         return (Send(sender, Peeked(lock=peek.lock, query=peek.query, holder=holder)),)
 
-    def _said(self, lock: str, holding: Holding) -> Send:
+    def _grant_of(self, lock: str, holding: Holding) -> Send:
         grant = Grant(lock=lock, client=holding.client, number=holding.number)
         return Send(_broker(holding.client), grant)
 
-    def _recorded(self, record: Message) -> Effects:
+    def _record(self, record: Message) -> Effects:
         """Return the effects that journal ``record``, which is in the table already."""
         if not self.journal:
             return ()
@@ -291,7 +295,12 @@ class LockServer(Role[Heard]):
         if self.recorded <= max(RECORDS_MAX, 4 * whole):
             return (Persist(record),)
         self.recorded = 0
-        table = records_of(self.granted, self.held, self.revoked.values(), self.ended)
+        table: tuple[Message, ...] = (
+            Numbered(number=self.granted),
+            *(_held_record(lock, holding) for lock, holding in self.held.items()),
+            *self.revoked.values(),
+            *(SessionEnded(session=session) for session in self.ended),
+        )
         return (Observe("central.journal_begun_anew"), Checkpoint(table))
 
     def _replay(self, record: Message) -> None:
@@ -302,18 +311,96 @@ class LockServer(Role[Heard]):
             case Freed(lock=lock, number=number):
                 holding = self.held.pop(lock, None)
                 if holding is not None:
-                    remember(self.freed, number, Ended(holding.session), ENDED_MAX)
+                    _remember(self.freed, number, EndedHold(holding.session), ENDED_MAX)
             case Numbered(number=number):
                 self.granted = max(self.granted, number)  # S1
             case Revoke(lock=lock, client=client):
-                remember(self.revoked, (lock, node_of(client)), record, LOCKS_MAX)
+                _remember(self.revoked, (lock, node_of(client)), record, LOCKS_MAX)
             case Revoked(lock=lock, client=client):
                 self.revoked.pop((lock, node_of(client)), None)
             case SessionEnded(session=session):
-                remember(self.ended, session, None, ENDED_MAX)
+                _remember(self.ended, session, None, ENDED_MAX)
             case _:
                 raise AssertionError(f"{record} is none of the server's records")
 
 
 def _broker(client: Address) -> Address:
     return address_of(node_of(client), BROKER)
+
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Holding(NamedTuple):
+    """The holder of one lock, with the time and number of its grant."""
+
+    client: Address
+    number: int
+    session: str
+    owner: str
+    since: Instant
+
+
+class EndedHold(NamedTuple):
+    """A hold that has ended: its session, and its holder if an operator took it."""
+
+    session: str
+    taken_from: Contender | None = None
+
+
+def _contender_of(holding: Holding, now: Instant) -> Contender:
+    """Return the holder as other clients see it."""
+    return Contender(
+        node=node_of(holding.client),
+        session=holding.session,
+        owner=holding.owner,
+        fence=holding.number,
+        since_ms=ms_between(holding.since, now),
+    )
+
+
+def _in_words(holding: Holding) -> str:
+    """Return the holder as ``node/session/owner``, without the parts that it does not have."""
+    parts = (node_of(holding.client), holding.session, holding.owner)
+    return "/".join(part for part in parts if part)
+
+
+def _reply_to(free: Free, ended: EndedHold | None) -> FreeReply:
+    """Return the reply to ``free``, the same for each repetition of it.
+
+    Args:
+        free: the request, which has been performed if possible.
+        ended: the end of the hold; None if no such hold is known.
+
+    """
+    outcome, holder = Freeing.NOT_HELD, None
+    if ended is not None and free.session == ended.session:
+        outcome = Freeing.FREED if ended.taken_from is None else Freeing.TAKEN
+    elif ended is not None and not free.session and ended.taken_from is not None:
+        outcome, holder = Freeing.FREED, ended.taken_from
+    return FreeReply(
+        lock=free.lock,
+        number=free.number,
+        session=free.session,
+        outcome=outcome,
+        holder=holder,
+    )
+
+
+def _remember(memory: dict[K, V], key: K, value: V, most: int) -> None:
+    """Add an entry to a bounded dict, which drops its oldest."""
+    memory[key] = value
+    if len(memory) > most:
+        del memory[next(iter(memory))]
+
+
+def _held_record(lock: str, holding: Holding) -> Held:
+    """Return the journal's record of a hold."""
+    return Held(
+        lock=lock,
+        client=holding.client,
+        number=holding.number,
+        session=holding.session,
+        owner=holding.owner,
+    )

@@ -39,13 +39,13 @@ LOOKS_MAX = 1_000
 """Maximum queries that wait for the server; further ones are answered at once, without it."""
 
 QUERIES = 1 << 31
-"""Queries of one life of a node, and number of lives that are told apart."""
+"""Queries of one life of a node, and number of lives that are distinguished."""
 
 
-class Pending(NamedTuple):
+class PendingQuery(NamedTuple):
     """A query that waits for the server."""
 
-    glance: LocalView
+    view: LocalView
     began: Instant
     peeks: int
 
@@ -72,9 +72,9 @@ class ServerWatch(Role[LocalView | Peeked | Probed | PeekRetry | ProbeServer]):
         self.server = server
         self.first_query = (boot % QUERIES) * QUERIES
         self.began = Instant(0)
-        self.heard: Instant | None = None
+        self.answered_at: Instant | None = None
         self.ready = False
-        self.looks: dict[int, Pending] = {}
+        self.looks: dict[int, PendingQuery] = {}
 
     def begin(self, now: Instant) -> Effects:
         """Probe the server."""
@@ -90,7 +90,7 @@ class ServerWatch(Role[LocalView | Peeked | Probed | PeekRetry | ProbeServer]):
         """Process one event; the server's messages count only if the server sent them."""
         match event:
             case LocalView():
-                return self._on_glance(event, now)
+                return self._on_view(event, now)
             case Peeked():
                 return self._on_peeked(sender, event, now)
             case Probed():
@@ -107,17 +107,17 @@ class ServerWatch(Role[LocalView | Peeked | Probed | PeekRetry | ProbeServer]):
             ("answers", self.ready),
         )
 
-    def _on_glance(self, glance: LocalView, now: Instant) -> Effects:
+    def _on_view(self, view: LocalView, now: Instant) -> Effects:
         if len(self.looks) >= LOOKS_MAX:
             why = f"{LOOKS_MAX} questions wait for the lock server, the limit"
-            return (Observe("central.looks_full"), self._unknown(glance, (), why))
-        self.looks[glance.query] = Pending(glance, now, 0)
-        return self._peek(glance.query)
+            return (Observe("central.looks_full"), self._unknown(view, (), why))
+        self.looks[view.query] = PendingQuery(view, now, 0)
+        return self._peek(view.query)
 
     def _peek(self, query: int) -> Effects:
         pending = self.looks[query]
         self.looks[query] = pending._replace(peeks=pending.peeks + 1)
-        peek = Peek(lock=pending.glance.lock, query=self.first_query + query)
+        peek = Peek(lock=pending.view.lock, query=self.first_query + query)
         return (Send(self.server, peek), Wake(PEEK_RETRY_MS, PeekRetry(query=query)))
 
     def _on_peek_retry(self, retry: PeekRetry, now: Instant) -> Effects:
@@ -128,39 +128,39 @@ class ServerWatch(Role[LocalView | Peeked | Probed | PeekRetry | ProbeServer]):
             return self._peek(retry.query)
         del self.looks[retry.query]
         silent: tuple[Absence, ...] = ()
-        if self.heard is None or self.heard < pending.began:
+        if self.answered_at is None or self.answered_at < pending.began:
             silent = (Absence(node_of(self.server), self._silent_ms(now)),)
         why = f"node {node_of(self.server)}, which runs the lock server, did not answer"
-        return (Observe("central.looked_in_vain"), self._unknown(pending.glance, silent, why))
+        return (Observe("central.looked_in_vain"), self._unknown(pending.view, silent, why))
 
     def _on_peeked(self, sender: Address, peeked: Peeked, now: Instant) -> Effects:
         if sender != self.server or not holder_fits(peeked.holder):
             return (Observe("central.peeked_malformed"),)
-        effects = self._hear(now)
+        effects = self._note_answer(now)
         query = peeked.query - self.first_query
         pending = self.looks.get(query)
-        if pending is None or pending.glance.lock != peeked.lock:
+        if pending is None or pending.view.lock != peeked.lock:
             return effects  # Answered already.
         del self.looks[query]
-        glance, holder = pending.glance, peeked.holder
-        if glance.holder is not None and holder is not None and glance.holder.fence == holder.fence:
-            holder = glance.holder  # Of several owners of a session, this node knows the right one.
+        view, holder = pending.view, peeked.holder
+        if view.holder is not None and holder is not None and view.holder.fence == holder.fence:
+            holder = view.holder  # Of several owners of a session, this node knows the right one.
         seen = Seen(
-            lock=glance.lock,
-            query=glance.query,
+            lock=view.lock,
+            query=view.query,
             holder=holder,
-            waiters=glance.waiters,
+            waiters=view.waiters,
             waits_for=(),
         )
         return (*effects, Send(self.proxy, seen))
 
-    def _unknown(self, glance: LocalView, silent: tuple[Absence, ...], why: str) -> Send:
+    def _unknown(self, view: LocalView, silent: tuple[Absence, ...], why: str) -> Send:
         """Answer with what this node knows, since the server did not name the holder."""
         seen = Seen(
-            lock=glance.lock,
-            query=glance.query,
-            holder=glance.holder,
-            waiters=glance.waiters,
+            lock=view.lock,
+            query=view.query,
+            holder=view.holder,
+            waiters=view.waiters,
             waits_for=silent,
             unknown=why,
         )
@@ -169,10 +169,10 @@ class ServerWatch(Role[LocalView | Peeked | Probed | PeekRetry | ProbeServer]):
     def _on_probed(self, sender: Address, now: Instant) -> Effects:
         if sender != self.server:
             return (Observe("central.probed_malformed"),)
-        return self._hear(now)
+        return self._note_answer(now)
 
-    def _hear(self, now: Instant) -> list[Effect]:
-        self.heard = now
+    def _note_answer(self, now: Instant) -> list[Effect]:
+        self.answered_at = now
         if self.ready:
             return []
         self.ready = True
@@ -185,16 +185,16 @@ class ServerWatch(Role[LocalView | Peeked | Probed | PeekRetry | ProbeServer]):
         return self._probe()
 
     def _probe(self) -> Effects:
-        after_ms = PROBE_FIRST_MS if self.heard is None else PROBE_MS
+        after_ms = PROBE_FIRST_MS if self.answered_at is None else PROBE_MS
         return (Send(self.server, Probe()), Wake(after_ms, ProbeServer()))
 
     def _not_ready(self, now: Instant) -> Send:
         node = node_of(self.server)
         detail = f"node {node}, which runs the lock server, has not answered yet"
-        if self.heard is not None:
+        if self.answered_at is not None:
             silent_ms = self._silent_ms(now)
             detail = f"node {node}, which runs the lock server, is silent for {silent_ms} ms"
         return Send(self.proxy, Ready(ready=False, detail=detail))
 
     def _silent_ms(self, now: Instant) -> int:
-        return ms_between(self.began if self.heard is None else self.heard, now)
+        return ms_between(self.began if self.answered_at is None else self.answered_at, now)

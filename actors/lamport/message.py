@@ -49,7 +49,7 @@ class Greet(Stamped):
     stamp: int = 0
 
 
-class Pending(NamedTuple):
+class KnownRequest(NamedTuple):
     """A request that is not released yet."""
 
     lock: str
@@ -62,7 +62,7 @@ class Welcome(Stamped):
 
     boot: int
     round: int
-    requests: tuple[Pending, ...]
+    requests: tuple[KnownRequest, ...]
     complete: bool
     stamp: int = 0
 

@@ -1,16 +1,22 @@
-"""The total order of requests, and the evidence needed before the first of them may enter.
+"""The total order of requests, the queues of all locks, and the evidence needed to enter. Pure.
 
 Source: Lamport 1978, the relation ``=>``: events by clock time, ties by an order of
-the processes. Pure: nothing here sends, waits or knows the time.
+the processes.
 """
 
 from __future__ import annotations
 
 import heapq
+from collections import OrderedDict
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import NamedTuple
 
+from fencelock.actors.api.name import check_lock_name
 from fencelock.actors.clock import STAMP_MAX
+from fencelock.actors.error import InvalidRequestError
+from fencelock.actors.lamport.message import Greet, KnownRequest, Welcome
+from fencelock.actors.message import Instant
 
 RANK_BITS = 7
 """Room for the node in a fence, below the stamp: 56 + 7 is 63."""
@@ -98,20 +104,20 @@ class Evidence:
     """
 
     def __init__(self, others: Iterable[str]) -> None:
-        self.heard: dict[str, int] = dict.fromkeys(sorted(others), 0)
-        self.heap: list[Turn] = [Turn(0, node) for node in self.heard]
+        self.received: dict[str, int] = dict.fromkeys(sorted(others), 0)
+        self.heap: list[Turn] = [Turn(0, node) for node in self.received]
 
-    def hear(self, node: str, stamp: int) -> None:
+    def note(self, node: str, stamp: int) -> None:
         """Note a message of ``node`` stamped ``stamp``, above every earlier one of it."""
-        assert stamp > self.heard[node]
-        self.heard[node] = stamp
-        while (turn := self.heap[0]).stamp != (latest := self.heard[turn.node]):
+        assert stamp > self.received[node]
+        self.received[node] = stamp
+        while (turn := self.heap[0]).stamp != (latest := self.received[turn.node]):
             heapq.heapreplace(self.heap, Turn(latest, turn.node))
 
     def forget(self, node: str) -> None:
         """Start anew with ``node``, since it has restarted: its earlier life proves nothing."""
-        self.heard[node] = 0
-        self.heap = [Turn(stamp, name) for name, stamp in self.heard.items()]
+        self.received[node] = 0
+        self.heap = [Turn(stamp, name) for name, stamp in self.received.items()]
         heapq.heapify(self.heap)
 
     def covers(self, turn: Turn) -> bool:
@@ -120,7 +126,7 @@ class Evidence:
 
     def missing(self, turn: Turn) -> tuple[str, ...]:
         """Return the processes that sent nothing later than ``turn``, sorted."""
-        return tuple(node for node, stamp in self.heard.items() if Turn(stamp, node) <= turn)
+        return tuple(node for node, stamp in self.received.items() if Turn(stamp, node) <= turn)
 
 
 class Uncovered:
@@ -158,3 +164,166 @@ class Uncovered:
             if self.turns.get(lock) == turn:
                 locks.append(lock)
         return locks
+
+
+REQUESTS_MAX = 100_000
+"""Requests of one node, and tickets that wait or hold through it; some 50 MB."""
+
+WELCOME_MAX = 100
+"""Requests in one part of a welcome: 28 KiB with the longest names."""
+
+
+class Requests:
+    """One queue a lock, kept only while there is a request in it."""
+
+    def __init__(self) -> None:
+        self.queues: dict[str, Queue] = {}
+        self.known: dict[str, dict[str, Instant]] = {}
+        """The locks that each node has a request for, with the times at which they became known."""
+
+    def add(self, lock: str, turn: Turn, now: Instant) -> None:
+        """Queue the request of ``turn.node`` for ``lock``; it must not have one (M5)."""
+        self.queues.setdefault(lock, Queue()).add(turn)
+        self.known.setdefault(turn.node, {})[lock] = now
+
+    def learn(self, lock: str, turn: Turn, now: Instant) -> str:
+        """Queue a request of another process; return what is wrong with it, as a counter.
+
+        A second request beside the first breaks M5. The first is kept and the second is
+        not: this may make its process wait, but lets no process in beside another.
+        """
+        try:
+            check_lock_name(lock)
+        except InvalidRequestError:
+            return "lamport.impossible_lock"
+        known = self.stamp(lock, turn.node)
+        if known is not None:
+            return "" if known == turn.stamp else "lamport.second_request_dropped"
+        if len(self.known.get(turn.node, ())) >= REQUESTS_MAX:
+            return "lamport.request_beyond_limit"
+        self.add(lock, turn, now)
+        return ""
+
+    def remove(self, lock: str, node: str) -> None:
+        """Remove the request of ``node`` for ``lock``; it must have one."""
+        queue = self.queues[lock]
+        queue.remove(node)
+        if not queue:
+            del self.queues[lock]
+        del self.known[node][lock]
+
+    def remove_all(self, node: str) -> None:
+        """Remove every request of ``node``."""
+        for lock in list(self.known.get(node, ())):
+            self.remove(lock, node)
+
+    def stamp(self, lock: str, node: str) -> int | None:
+        """Return the stamp of the request of ``node`` for ``lock``, None if it has none."""
+        queue = self.queues.get(lock)
+        return queue.stamps.get(node) if queue is not None else None
+
+    def first(self, lock: str) -> Turn | None:
+        """Return the earliest request for ``lock``."""
+        queue = self.queues.get(lock)
+        return queue.first() if queue is not None else None
+
+    def in_order(self, lock: str) -> list[Turn]:
+        """Return the requests for ``lock``, earliest first."""
+        queue = self.queues.get(lock)
+        return queue.in_order() if queue is not None else []
+
+    def learn_all(self, origin: str, welcome: Welcome, now: Instant) -> list[str]:
+        """Queue the requests in a welcome of ``origin``; return what is wrong, as counters."""
+        problems: list[str] = []
+        for pending in welcome.requests:
+            if 0 < pending.stamp < welcome.stamp:
+                problems.append(self.learn(pending.lock, Turn(pending.stamp, origin), now))
+            else:
+                problems.append("lamport.impossible_stamp")
+        return [problem for problem in problems if problem]
+
+    def welcomes(self, node: str, greet: Greet) -> list[Welcome]:
+        """Return the answer to ``greet``: the requests of ``node``, in one part or more."""
+        known = self.known.get(node, {})
+        pending = [KnownRequest(lock, self.queues[lock].stamps[node]) for lock in known]
+        starts = range(0, max(1, len(pending)), WELCOME_MAX)
+        return [
+            Welcome(
+                boot=greet.boot,
+                round=greet.round,
+                requests=tuple(pending[start : start + WELCOME_MAX]),
+                complete=start == starts[-1],
+            )
+            for start in starts
+        ]
+
+
+class Ticket(NamedTuple):
+    """One acquire through this node."""
+
+    number: int
+    session: str
+    owner: str
+    since: Instant
+
+
+@dataclass(slots=True)
+class PendingRequest:
+    """This node's request for a lock, and the ticket that it is for."""
+
+    ticket: Ticket
+    turn: Turn | None = None
+    """Its place, None until the clock has stamped it and it came back."""
+    granted_at: Instant | None = None
+    withdrawn: bool = False
+    """Whether it was given up before it was stamped: it is released once the stamp is known."""
+
+
+class PendingRequests:
+    """Per lock, the waiting tickets, first come first served, and at most one request (M5)."""
+
+    def __init__(self) -> None:
+        self.out: dict[str, PendingRequest] = {}
+        self.lines: dict[str, OrderedDict[int, Ticket]] = {}
+        self.tickets = 0
+        """Number of tickets, waiting or with a request, of all locks."""
+
+    def queue(self, lock: str, ticket: Ticket) -> None:
+        """Append ``ticket`` to the line for ``lock``."""
+        self.lines.setdefault(lock, OrderedDict())[ticket.number] = ticket
+        self.tickets += 1
+
+    def in_line(self, lock: str) -> list[Ticket]:
+        """Return the tickets that have no request yet, in order."""
+        return list(self.lines.get(lock, OrderedDict()).values())
+
+    def begin(self, lock: str) -> bool:
+        """Begin a request for the first ticket in line, if there is one and no request is out."""
+        line = self.lines.get(lock)
+        if line is None or lock in self.out:
+            return False
+        _, ticket = line.popitem(last=False)
+        self.out[lock] = PendingRequest(ticket)
+        if not line:
+            del self.lines[lock]
+        return True
+
+    def leave(self, lock: str, number: int) -> bool:
+        """Remove a ticket from the line; return False if it is not there."""
+        line = self.lines.get(lock)
+        if line is None or number not in line:
+            return False
+        del line[number]
+        self.tickets -= 1
+        if not line:
+            del self.lines[lock]
+        return True
+
+    def end(self, lock: str) -> None:
+        """Drop the request for ``lock`` and its ticket."""
+        del self.out[lock]
+        self.tickets -= 1
+
+    def waiting(self) -> list[str]:
+        """Return the locks with a request that is not granted, in the order of the requests."""
+        return [lock for lock, bid in self.out.items() if bid.granted_at is None]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from heapq import nsmallest
 
+from fencelock.actors.api.message import Contender
 from fencelock.actors.clock import STAMP_MAX, Post, Stamped
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.lamport.message import (
@@ -22,14 +23,18 @@ from fencelock.actors.lamport.message import (
     Request,
     Welcome,
 )
-from fencelock.actors.lamport.order import Evidence, Turn, Uncovered, pack_fence
-from fencelock.actors.lamport.peer_contact import PeerContact
-from fencelock.actors.lamport.pending_request import PendingRequests, Ticket
-from fencelock.actors.lamport.proof import PROOF_MS, Proofs
-from fencelock.actors.lamport.rejoin import Rejoin
-from fencelock.actors.lamport.requests import REQUESTS_MAX, Requests
-from fencelock.actors.lamport.status_view import StatusView
-from fencelock.actors.message import Address, Instant
+from fencelock.actors.lamport.order import (
+    REQUESTS_MAX,
+    Evidence,
+    PendingRequests,
+    Requests,
+    Ticket,
+    Turn,
+    Uncovered,
+    pack_fence,
+)
+from fencelock.actors.lamport.peers import PeerContact, Rejoin
+from fencelock.actors.message import Address, Instant, ms_between
 from fencelock.actors.proxy.backend import Full, Give, Got, Look, Ready, Seen, Want
 from fencelock.actors.role import Host, Role, Summary
 from fencelock.actors.role_message import QUEUES_MAX, Queues, ReadQueues, queue_of
@@ -37,7 +42,7 @@ from fencelock.actors.role_message import QUEUES_MAX, Queues, ReadQueues, queue_
 PROBE_MS = 500
 """Interval of probes to processes whose requests are ahead of ours (ms)."""
 
-Heard = (
+Received = (
     Neighbors
     | Want
     | Give
@@ -51,7 +56,7 @@ Heard = (
 )
 
 
-class LockProcess(Role[Heard]):
+class LockProcess(Role[Received]):
     """Serves every lock of one node. Source: Lamport 1978, the five rules; the Erlang essay.
 
     It computes no time: its messages go through the clock, which stamps and sends them in
@@ -84,18 +89,19 @@ class LockProcess(Role[Heard]):
         self.proxy = proxy
         self.nodes: tuple[str, ...] = ()
         self.others: tuple[str, ...] = ()
-        self.joining = Rejoin(None)
-        self.silence = PeerContact((), Instant(0))
+        self.rejoin = Rejoin(None)
+        self.contact = PeerContact((), Instant(0))
         self.evidence = Evidence(())
         self.requests = Requests()
-        self.bids = PendingRequests()
+        self.pending = PendingRequests()
         self.uncovered = Uncovered()
         self.proofs = Proofs()
         self.congested: set[str] = set()
         self.probing = False
-        self.told = ""  # Of being ready, to the proxy.
+        self.reported = ""
+        """The detail of the last `Ready` sent to the proxy."""
 
-    def handle(self, sender: Address, event: Heard, now: Instant) -> Effects:
+    def handle(self, sender: Address, event: Received, now: Instant) -> Effects:
         """Process one event; all are from roles of this node, and only queries use ``sender``."""
         match event:
             case Delivered():
@@ -122,10 +128,10 @@ class LockProcess(Role[Heard]):
     def summary(self) -> Summary:
         """Return whether the process may request, and how much is requested."""
         return (
-            ("ready", self.joining.ready),
+            ("ready", self.rejoin.ready),
             ("locks", len(self.requests.queues)),
             ("requests", sum(len(known) for known in self.requests.known.values())),
-            ("tickets of this node", self.bids.tickets),
+            ("tickets of this node", self.pending.tickets),
         )
 
     def _queues(self) -> Queues:
@@ -146,21 +152,21 @@ class LockProcess(Role[Heard]):
         if limit:
             full = Full(lock=want.lock, ticket=want.ticket, detail=limit)
             return [Send(self.proxy, full), Observe("lamport.want_refused")]
-        self.bids.queue(want.lock, Ticket(want.ticket, want.session, want.owner, now))
+        self.pending.queue(want.lock, Ticket(want.ticket, want.session, want.owner, now))
         return self._request_next(want.lock, now)
 
     def _limit(self) -> str:
         if self.congested:
             return f"too many messages wait for {', '.join(sorted(self.congested))} to confirm them"
-        if self.bids.tickets >= REQUESTS_MAX:
+        if self.pending.tickets >= REQUESTS_MAX:
             return f"{REQUESTS_MAX} tickets wait or hold through node {self.node}, its limit"
         return ""
 
     def _request_next(self, lock: str, now: Instant) -> list[Effect]:
         """To request the lock, send a request to every process; one at a time (M5)."""
-        if not self.joining.ready or not self.bids.begin(lock):
+        if not self.rejoin.ready or not self.pending.begin(lock):
             return []
-        self.silence.asked(self.others, now)
+        self.contact.requested(self.others, now)
         effects: list[Effect] = self._post(self.nodes, Request(lock=lock))
         if self.others and not self.probing:
             self.probing = True
@@ -168,9 +174,9 @@ class LockProcess(Role[Heard]):
         return effects
 
     def _on_give(self, give: Give, now: Instant) -> Effects:
-        if self.bids.leave(give.lock, give.ticket):
+        if self.pending.leave(give.lock, give.ticket):
             return ()
-        bid = self.bids.out.get(give.lock)
+        bid = self.pending.out.get(give.lock)
         if bid is None or bid.ticket.number != give.ticket or bid.withdrawn:
             return (Observe("lamport.give_unknown"),)
         if bid.turn is None:
@@ -182,13 +188,13 @@ class LockProcess(Role[Heard]):
 
     def _release(self, lock: str, turn: Turn, now: Instant) -> list[Effect]:
         """To release the lock, or give up waiting, notify every other process."""
-        self.bids.end(lock)
+        self.pending.end(lock)
         release = Release(lock=lock, request=turn.stamp)
         return [*self._post(self.others, release), *self._request_next(lock, now)]
 
     def _settle(self, lock: str, now: Instant) -> list[Effect]:
         """Grant the lock to our request, if it has one that may enter."""
-        bid = self.bids.out.get(lock)
+        bid = self.pending.out.get(lock)
         if bid is None or bid.turn is None or bid.granted_at is not None:
             return []
         if not self._may_enter(lock, bid.turn):
@@ -210,34 +216,34 @@ class LockProcess(Role[Heard]):
         return (*self._probe_for_looks(now), Wake(PROOF_MS, ProofDue(query=look.query)))
 
     def _seen(self, look: Look, now: Instant) -> Seen:
-        sight = StatusView(self.nodes, self.node, self.requests, self.bids, now)
-        return sight.seen(look, self.joining, self.evidence, self.silence)
+        view = StatusView(self.nodes, self.node, self.requests, self.pending, now)
+        return view.seen(look, self.rejoin, self.evidence, self.contact)
 
     def _probe_for_looks(self, now: Instant) -> list[Effect]:
-        """Ask every process for a word, for each look that waits; before it is ready, nobody."""
-        if not self.joining.ready:
+        """Probe every process for each look that waits, once this process is ready."""
+        if not self.rejoin.ready:
             return []
         effects: list[Effect] = []
         for proof in self.proofs.unprobed():
             proof.probed = True
-            self.silence.asked(self.others, now)
+            self.contact.requested(self.others, now)
             effects += self._post(self.nodes, Probe())
         return effects
 
     def _answer_looks(self, now: Instant) -> list[Effect]:
-        """Answer the looks for which every process was heard late enough."""
+        """Answer the looks whose probes are covered."""
         looks = self.proofs.take_proven(self.evidence)
         return [Send(self.proxy, self._seen(look, now)) for look in looks]
 
     def _on_proof_due(self, due: ProofDue, now: Instant) -> Effects:
-        """Say that it is not known who holds a lock, if it is not."""
+        """Report that the holder of a lock is not known, unless it is."""
         proof = self.proofs.waiting.get(due.query)
         if proof is None:
             return ()
         if proof.probed and proof.turn is None:  # Its own probe has yet to come back.
             return (Wake(PROOF_MS, due),)
         del self.proofs.waiting[due.query]
-        missing = self.joining.missing()
+        missing = self.rejoin.missing()
         if proof.turn is not None:
             missing = self.evidence.missing(proof.turn)
         seen = self._seen(proof.look, now)
@@ -258,16 +264,16 @@ class LockProcess(Role[Heard]):
             return self._on_own_request(message, now)
         if origin not in self.others:
             return (Observe("lamport.stranger_dropped"),)
-        if not self.evidence.heard[origin] < message.stamp <= STAMP_MAX:
+        if not self.evidence.received[origin] < message.stamp <= STAMP_MAX:
             return (Observe("lamport.impossible_stamp"),)
-        self.silence.heard(origin, now)
-        effects = self._on_said(origin, message, now)
+        self.contact.received(origin, now)
+        effects = self._on_message(origin, message, now)
         if isinstance(message, Welcome) and not message.complete:
             return effects  # Requests from before its stamp are still to come.
-        return [*effects, *self._hear(origin, message.stamp, now)]
+        return [*effects, *self._note(origin, message.stamp, now)]
 
     def _on_own_request(self, request: Request, now: Instant) -> Effects:
-        bid = self.bids.out[request.lock]
+        bid = self.pending.out[request.lock]
         assert bid.turn is None
         turn = bid.turn = Turn(request.stamp, self.node)
         if bid.withdrawn:
@@ -276,7 +282,7 @@ class LockProcess(Role[Heard]):
         self.uncovered.add(request.lock, turn)
         return self._settle(request.lock, now)
 
-    def _on_said(self, origin: str, message: Content, now: Instant) -> list[Effect]:
+    def _on_message(self, origin: str, message: Content, now: Instant) -> list[Effect]:
         match message:
             case Request():
                 return self._on_request(origin, message, now)
@@ -291,9 +297,9 @@ class LockProcess(Role[Heard]):
             case Acknowledge():
                 return []  # It is evidence, like every message.
 
-    def _hear(self, origin: str, stamp: int, now: Instant) -> list[Effect]:
+    def _note(self, origin: str, stamp: int, now: Instant) -> list[Effect]:
         """Store evidence, and grant requests that lacked only this."""
-        self.evidence.hear(origin, stamp)
+        self.evidence.note(origin, stamp)
         locks = self.uncovered.covered(self.evidence)
         effects = [effect for lock in locks for effect in self._settle(lock, now)]
         return [*effects, *self._answer_looks(now)] if self.proofs.waiting else effects
@@ -324,8 +330,8 @@ class LockProcess(Role[Heard]):
         if welcome.requests:
             effects += self._post((origin,), Acknowledge(lock=welcome.requests[-1].lock))
         if welcome.complete and welcome.boot == self.boot:
-            self.joining.welcome(origin, welcome.round)
-            effects += self._tell_ready(now)
+            self.rejoin.welcome(origin, welcome.round)
+            effects += self._report_ready(now)
         return effects
 
     # The nodes.
@@ -333,19 +339,19 @@ class LockProcess(Role[Heard]):
     def _on_neighbors(self, neighbors: Neighbors, now: Instant) -> Effects:
         self.nodes = tuple(sorted({*neighbors.nodes, self.node}))
         self.others = tuple(node for node in self.nodes if node != self.node)
-        self.joining = Rejoin(self.others)
-        self.silence = PeerContact(self.others, now)
+        self.rejoin = Rejoin(self.others)
+        self.contact = PeerContact(self.others, now)
         self.evidence = Evidence(self.others)
-        return self._tell_ready(now)
+        return self._report_ready(now)
 
-    def _tell_ready(self, now: Instant) -> list[Effect]:
+    def _report_ready(self, now: Instant) -> list[Effect]:
         """Tell the proxy whether this process may request, and if so request what waits."""
-        ready, missing = self.joining.ready, ", ".join(self.joining.missing())
+        ready, missing = self.rejoin.ready, ", ".join(self.rejoin.missing())
         detail = "ready" if ready else f"not heard since start: {missing}"
-        if detail == self.told:
+        if detail == self.reported:
             return []
-        self.told = detail
-        lines = list(self.bids.lines)
+        self.reported = detail
+        lines = list(self.pending.lines)
         requests = [effect for lock in lines for effect in self._request_next(lock, now)]
         probes = self._probe_for_looks(now)
         return [Send(self.proxy, Ready(ready=ready, detail=detail)), *requests, *probes]
@@ -355,13 +361,13 @@ class LockProcess(Role[Heard]):
         self.requests.remove_all(joined.node)
         self.evidence.forget(joined.node)
         self.uncovered.renew()
-        self.silence.heard(joined.node, now)
-        greeted = self.joining.meet(joined.node, joined.boot)
-        self.silence.asked(greeted, now)
-        greet = Greet(boot=self.boot, round=self.joining.round)
+        self.contact.received(joined.node, now)
+        greeted = self.rejoin.meet(joined.node, joined.boot)
+        self.contact.requested(greeted, now)
+        greet = Greet(boot=self.boot, round=self.rejoin.round)
         # Its former life may have lost the probe of a look that waits.
         probed = self._post((joined.node,), Probe()) if self.proofs.waiting else []
-        return [*self._post(greeted, greet), *probed, *self._tell_ready(now)]
+        return [*self._post(greeted, greet), *probed, *self._report_ready(now)]
 
     def _on_congested(self, congested: Congested) -> Effects:
         change = self.congested.add if congested.congested else self.congested.discard
@@ -370,13 +376,13 @@ class LockProcess(Role[Heard]):
 
     def _on_probe_due(self, now: Instant) -> Effects:
         """Probe the processes that are ahead of us, so that a dead one can be named."""
-        hoping = self.bids.hoping()
-        self.probing = bool(hoping)
-        if not hoping:
+        waiting = self.pending.waiting()
+        self.probing = bool(waiting)
+        if not waiting:
             return ()
-        firsts = {turn.node for lock in hoping if (turn := self.requests.first(lock))}
-        quiet = tuple(n for n in self.others if n in firsts and not self.silence.owes(n))
-        self.silence.asked(quiet, now)
+        firsts = {turn.node for lock in waiting if (turn := self.requests.first(lock))}
+        quiet = tuple(n for n in self.others if n in firsts and not self.contact.owes(n))
+        self.contact.requested(quiet, now)
         return [*self._post(quiet, Probe()), Wake(PROBE_MS, ProbeDue())]
 
     def _post(self, nodes: tuple[str, ...], message: Stamped) -> list[Effect]:
@@ -386,3 +392,141 @@ class LockProcess(Role[Heard]):
         counter = f"lamport.{type(message).__name__.lower()}"
         sent = sum(node != self.node for node in nodes)
         return [Send(self.clock, Post(nodes=nodes, message=message)), Observe(counter, sent)]
+
+
+UNSTAMPED = Turn(STAMP_MAX, "")
+"""Stands for the turn of a request that is not stamped yet: later than all received stamps."""
+
+
+@dataclass(frozen=True, slots=True)
+class StatusView:
+    """The state known to the process of ``node`` at one instant. ``nodes`` are all, sorted."""
+
+    nodes: tuple[str, ...]
+    node: str
+    requests: Requests
+    pending: PendingRequests
+    now: Instant
+
+    def seen(self, look: Look, rejoin: Rejoin, evidence: Evidence, contact: PeerContact) -> Seen:
+        """Return the answer to ``look``."""
+        holder, waiters = self.contenders(look.lock)
+        missing = self.missing(look.lock, rejoin, evidence, contact)
+        return Seen(
+            lock=look.lock,
+            query=look.query,
+            holder=holder,
+            waiters=waiters,
+            waits_for=contact.absences(missing, self.now),
+        )
+
+    def contenders(self, lock: str) -> tuple[Contender | None, tuple[Contender, ...]]:
+        """Return the holder of ``lock``, if any, and the waiters in the order of their turns.
+
+        For this node's own request it is known whether it holds. The earliest request
+        of another node holds, or is about to; its client is not known here.
+        """
+        holder: Contender | None = None
+        waiters: list[Contender] = []
+        for place, turn in enumerate(self.requests.in_order(lock)):
+            contender, holds = self._contender(lock, turn, first=place == 0)
+            if holds:
+                fence = pack_fence(turn.stamp, self.nodes.index(turn.node))
+                holder = contender._replace(fence=fence)
+            else:
+                waiters.append(contender)
+        bid = self.pending.out.get(lock)
+        if bid is not None and bid.turn is None and not bid.withdrawn:
+            waiters.append(self._ours(bid.ticket, bid.ticket.since))
+        waiters += [self._ours(ticket, ticket.since) for ticket in self.pending.in_line(lock)]
+        return holder, tuple(waiters)
+
+    def missing(
+        self, lock: str, rejoin: Rejoin, evidence: Evidence, contact: PeerContact
+    ) -> tuple[str, ...]:
+        """Return the nodes that must answer before a ticket of ours is granted ``lock``.
+
+        Before this process is ready, those are the nodes that have not welcomed it. Then they
+        are the nodes whose evidence is missing. If none is, it is the node with the first request,
+        if it owes us an answer: one that holds the lock and answers is not at fault.
+        """
+        bid = self.pending.out.get(lock)
+        if bid is None:
+            return rejoin.missing() if self.pending.in_line(lock) else ()
+        if bid.granted_at is not None:
+            return ()
+        missing = evidence.missing(bid.turn or UNSTAMPED)
+        first = self.requests.first(lock)
+        if not missing and first is not None and contact.owes(first.node):
+            return (first.node,)
+        return missing
+
+    def _contender(self, lock: str, turn: Turn, *, first: bool) -> tuple[Contender, bool]:
+        """Return the owner of the request, and whether it holds the lock."""
+        if turn.node != self.node:
+            since_ms = ms_between(self.requests.known[turn.node][lock], self.now)
+            return Contender(turn.node, "", "", None, since_ms), first
+        bid = self.pending.out[lock]
+        since = bid.ticket.since if bid.granted_at is None else bid.granted_at
+        return self._ours(bid.ticket, since), bid.granted_at is not None
+
+    def _ours(self, ticket: Ticket, since: Instant) -> Contender:
+        since_ms = ms_between(since, self.now)
+        return Contender(self.node, ticket.session, ticket.owner, None, since_ms)
+
+
+PROOF_MS = 2_000
+"""Time limit for a read to hear every other process (ms): several resendings of a lost message."""
+
+
+@dataclass(slots=True)
+class Proof:
+    """One look that waits.
+
+    Attributes:
+        probed: whether a `Probe` was posted for it, to all processes and to this one.
+        turn: of that probe, None until it comes back stamped.
+
+    """
+
+    look: Look
+    probed: bool = False
+    turn: Turn | None = None
+
+
+class Proofs:
+    """The looks that wait, in the order in which they came.
+
+    A process may be granted a lock before its request is known here: any later-stamped message
+    from here is evidence for it, also one that was sent before the request arrived. So an empty
+    queue proves nothing by itself. But the holder at the start of the look had received a message
+    of this process stamped above its request. So that request is stamped before the look's probe.
+    And messages of a process arrive in the order of their stamps. Once every process has sent
+    something stamped above the probe, that request is in the queue, unless it was released.
+    """
+
+    def __init__(self) -> None:
+        self.waiting: dict[int, Proof] = {}
+
+    def add(self, look: Look) -> None:
+        """Have ``look`` wait."""
+        self.waiting[look.query] = Proof(look)
+
+    def unprobed(self) -> list[Proof]:
+        """Return those for which no probe was posted."""
+        return [proof for proof in self.waiting.values() if not proof.probed]
+
+    def stamped(self, turn: Turn) -> None:
+        """Note the turn of the oldest probe that had none: they come back in order."""
+        waiting = (p for p in self.waiting.values() if p.probed and p.turn is None)
+        next(waiting).turn = turn
+
+    def take_proven(self, evidence: Evidence) -> list[Look]:
+        """Return the looks whose probes are covered; they wait no more."""
+        proven: list[Look] = []
+        for proof in list(self.waiting.values()):
+            if proof.turn is None or not evidence.covers(proof.turn):
+                break  # The others were probed later.
+            del self.waiting[proof.look.query]
+            proven.append(proof.look)
+        return proven

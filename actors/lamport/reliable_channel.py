@@ -1,6 +1,16 @@
-"""Provides what Lamport assumes: messages arrive, once, and in the order they were sent."""
+"""Provides what Lamport assumes: messages arrive, once, and in the order they were sent.
+
+Source: the Erlang essay: "we can ensure that messages are received by using timeouts
+and message acknowledgment, and we can ensure that message order is maintained by
+adding a 'message number'".
+"""
 
 from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Generic, TypeVar
 
 from fencelock.actors.clock import Carry
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
@@ -24,10 +34,134 @@ from fencelock.actors.lamport.message import (
     ResendDue,
     Welcome,
 )
-from fencelock.actors.lamport.peer import RESEND_MS, RESEND_MS_MAX, Peer
-from fencelock.actors.lamport.stream import WINDOW, Arrival
 from fencelock.actors.message import Address, Instant, address_of, node_of
 from fencelock.actors.role import Host, Role, Summary
+
+T = TypeVar("T")
+
+WINDOW = 256
+"""Parcels in flight to one peer, and early ones held back from it: some 64 KiB of requests."""
+
+
+class Outgoing(Generic[T]):
+    """Contents that a peer has not confirmed: sent within the window, or waiting for room in it.
+
+    Invariants:
+        S1  ``first <= sent <= first + WINDOW``, and ``sent`` exceeds nothing ever pushed.
+    """
+
+    def __init__(self) -> None:
+        self.first = 0
+        """The number of ``contents[0]``: everything below is confirmed."""
+        self.sent = 0
+        """All numbers below it were sent at least once."""
+        self.contents: deque[T] = deque()
+
+    def __len__(self) -> int:
+        return len(self.contents)
+
+    def push(self, content: T) -> None:
+        """Queue ``content`` under the next number."""
+        self.contents.append(content)
+
+    def fresh(self) -> list[tuple[int, T]]:
+        """Return the contents that can be sent for the first time now, and count them as sent."""
+        end = min(self.first + WINDOW, self.first + len(self.contents))
+        fresh = [(number, self.contents[number - self.first]) for number in range(self.sent, end)]
+        self.sent = max(self.sent, end)
+        assert self.first <= self.sent <= self.first + WINDOW  # S1
+        return fresh
+
+    def unconfirmed(self) -> list[tuple[int, T]]:
+        """Return the contents that were sent and are not confirmed, oldest first."""
+        numbers = range(self.first, self.sent)
+        return [(number, self.contents[number - self.first]) for number in numbers]
+
+    def confirm(self, number: int) -> bool:
+        """Drop all below ``number``; if that was never sent, return False and change nothing."""
+        if not 0 <= number <= self.sent:
+            return False
+        while self.first < number:
+            self.contents.popleft()
+            self.first += 1
+        return True
+
+
+class Arrival(Enum):
+    """Result of the arrival of a content."""
+
+    IN_ORDER = "in order"
+    """It is delivered, and with it the early ones that waited for it."""
+    EARLY = "early"
+    """It is held back until what comes before it has arrived."""
+    REPEATED = "repeated"
+    """It arrived before and is dropped."""
+    BEYOND = "beyond"
+    """It is too early to be held back and is dropped; it will be sent again."""
+
+
+class Incoming(Generic[T]):
+    """Contents from a peer: delivered up to the first gap, and early ones held back behind it."""
+
+    def __init__(self) -> None:
+        self.expected = 0
+        """All numbers below it were delivered."""
+        self.early: dict[int, T] = {}
+
+    def accept(self, number: int, content: T) -> tuple[Arrival, list[T]]:
+        """Take ``content``; return the result, and the contents to deliver now, in order."""
+        if number < self.expected or number in self.early:
+            return Arrival.REPEATED, []
+        if number >= self.expected + WINDOW:
+            return Arrival.BEYOND, []
+        self.early[number] = content
+        if number != self.expected:
+            return Arrival.EARLY, []
+        ready: list[T] = []
+        while self.expected in self.early:
+            ready.append(self.early.pop(self.expected))
+            self.expected += 1
+        return Arrival.IN_ORDER, ready
+
+
+RESEND_MS = 200
+"""First interval of resending (ms): many round trips of a local network, few of a wide one."""
+
+RESEND_MS_MAX = 1_600
+"""Longest interval of resending (ms): a peer that comes back is served this soon."""
+
+
+@dataclass(slots=True)
+class Peer:
+    """A channel's state for one other node."""
+
+    node: str
+    address: Address
+    boot: int | None = None
+    """The life it is in, once it has answered."""
+    outgoing: Outgoing[Content] = field(default_factory=Outgoing[Content])
+    incoming: Incoming[Content] = field(default_factory=Incoming[Content])
+    congested: bool = False
+    nonce: int | None = None
+    """Number of the request that it has not answered, None if there is none."""
+    ask_ms: int = RESEND_MS
+    ask_armed: bool = False
+    resend_ms: int = RESEND_MS
+    resend_armed: bool = False
+    resend_first: int = 0
+    """The oldest unconfirmed number when the resend timer was set: shows progress."""
+    owed: int = 0
+    """Parcels that arrived since the last confirmation."""
+    confirm_armed: bool = False
+
+    def meet(self, boot: int) -> None:
+        """Begin anew with the life ``boot``, with nothing sent or received."""
+        self.boot = boot
+        self.outgoing = Outgoing()
+        self.incoming = Incoming()
+        self.owed = 0
+        self.resend_ms = RESEND_MS
+
 
 CONFIRM_MS = 20
 """Delay of a confirmation until another message can carry it (ms), far below `RESEND_MS`."""
@@ -251,9 +385,9 @@ class ReliableChannel(Role[Neighbors | Carry | Mail | ResendDue | ConfirmDue | A
         peer.nonce = self.nonces
         if peer.ask_armed:
             return []  # We asked a moment ago; the timer asks again.
-        return self._say_hello(peer)
+        return self._send_hello(peer)
 
-    def _say_hello(self, peer: Peer) -> list[Effect]:
+    def _send_hello(self, peer: Peer) -> list[Effect]:
         assert peer.nonce is not None
         peer.ask_armed = True
         return [
@@ -266,12 +400,12 @@ class ReliableChannel(Role[Neighbors | Carry | Mail | ResendDue | ConfirmDue | A
         if peer.nonce is None:
             return ()
         peer.ask_ms = min(2 * peer.ask_ms, RESEND_MS_MAX)
-        return self._say_hello(peer)
+        return self._send_hello(peer)
 
     def _on_hello(self, peer: Peer, hello: Hello) -> Effects:
         introduce = Introduce(boot=self.boot, your_boot=hello.boot, nonce=hello.nonce)
-        asked = self._ask(peer) if hello.boot != peer.boot else []
-        return [Send(peer.address, introduce), *asked]
+        greeted = self._ask(peer) if hello.boot != peer.boot else []
+        return [Send(peer.address, introduce), *greeted]
 
     def _on_introduce(self, peer: Peer, introduce: Introduce) -> Effects:
         if introduce.your_boot != self.boot or introduce.nonce != peer.nonce:

@@ -1,29 +1,34 @@
-"""The acceptor of Paxos: it promises ballots and votes on slots, and remembers both durably."""
+"""The acceptor: promises ballots and votes on slots, and writes both down before it answers.
+
+A promise is made durable in `Acceptor._adopt`, a vote in `Acceptor._on_accept`: the `Persist`
+comes before the `Send`. `Votes` holds what was not applied yet, `LeasePromise` is the acceptor's
+side of the master lease, and `refusal` drops messages that their sender may not send.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from fencelock.actors.bootstrap_message import StopVoting
 from fencelock.actors.effect import Checkpoint, Effect, Effects, Observe, Persist, Send
-from fencelock.actors.message import Address, Instant, node_of
+from fencelock.actors.fast_construction import maker
+from fencelock.actors.message import NS_PER_MS, Address, Instant, node_of
 from fencelock.actors.paxos.config import (
     LEASE_MS,
+    ROUND_JUMP_MAX,
+    ROUND_MAX,
+    TOO_FAR,
+    VOTES_BYTES_MAX,
+    VOTES_MAX,
     Config,
+    View,
     acceptor_of,
+    leader_of,
     monitor_of,
     replica_of,
 )
-from fencelock.actors.paxos.event import (
-    Applied,
-    Heard,
-    Learned,
-    LogFull,
-    MinApplied,
-    Trimmed,
-)
-from fencelock.actors.paxos.freshness import StalenessBound
-from fencelock.actors.paxos.handover_message import Release
+from fencelock.actors.paxos.event import Applied, BallotSeen, Learned, LogFull, MinApplied, Trimmed
 from fencelock.actors.paxos.journal import Recovered
-from fencelock.actors.paxos.lease import LeasePromise
 from fencelock.actors.paxos.message import (
     NO_BALLOT,
     NUMBER_MAX,
@@ -31,6 +36,7 @@ from fencelock.actors.paxos.message import (
     Accept,
     Accepted,
     Ballot,
+    Batch,
     Commit,
     Heartbeat,
     HeartbeatAck,
@@ -39,18 +45,25 @@ from fencelock.actors.paxos.message import (
     Preempted,
     Prepare,
     Promise,
+    Release,
     Vote,
 )
-from fencelock.actors.paxos.rounds import Spoken, refusal
-from fencelock.actors.paxos.votes import Votes
+from fencelock.actors.paxos.reads import StalenessBound
 from fencelock.actors.role import Host, Role, Summary
+
+LeaderMessage = Prepare | Accept | Commit | Heartbeat | Release
+"""Messages that a leader, its scout or its commander sends."""
+
+
+_accepted = maker(Accepted)
+
 
 STREAM_BYTES = 32 << 20
 """An acceptor whose stream is this long asks its replica for a snapshot (bytes, 32 MiB). While
 slots are decided the replica makes one much sooner; but votes may arrive without decisions."""
 
 
-class Acceptor(Role[Spoken | Applied | Trimmed | StopVoting]):
+class Acceptor(Role[LeaderMessage | Applied | Trimmed | StopVoting]):
     """One acceptor. Source: PMMC, section 2.2.
 
     Promises and votes are persisted before they are sent: an acceptor that answered and then
@@ -98,6 +111,8 @@ class Acceptor(Role[Spoken | Applied | Trimmed | StopVoting]):
         self.voter = voter
         self.is_voter = votes
         self.replica = replica_of(node)
+        self.monitor = monitor_of(node)
+        self.leader = leader_of(node)
         self.config = config
         self.lease_ms = lease_ms
         self.promised = recovered.promised if votes else NO_BALLOT
@@ -105,19 +120,22 @@ class Acceptor(Role[Spoken | Applied | Trimmed | StopVoting]):
         """A round that is known without a promise: this node led it, or its group began there."""
         self.votes = Votes(recovered.votes)
         self.applied = recovered.next
-        """The first slot that this node has not applied. No votes are kept from before: a promise
-        that began earlier would hide them."""
+        """The first slot that this node has not applied, as its replica last reported; it reports
+        every few slots. No votes are kept from before: a promise that began earlier would hide
+        them."""
         self.lease = LeasePromise()
-        self.led: tuple[Address, Ballot] | None = None
-        """Sender and ballot of the last message that a leader was entitled to send."""
-        self.told = (NO_BALLOT, 0)
-        """The ballot, and the slot before which all is decided, of the last `Learned` to the
-        replica."""
-        self.everywhere = 0
+        self.commander: Address | None = None
+        """Sender of the last message that a leader was entitled to send, with its ballot."""
+        self.led = NO_BALLOT
+        self.learned = NO_BALLOT
+        """The ballot of the last `Learned` to the replica."""
+        self.committed = 0
+        """The slot before which all is decided, as that `Learned` reported."""
+        self.min_applied = 0
         self.released = NO_BALLOT
         """The last ballot whose leader gave its lease back."""
         members = config.view.members
-        self.proofs = StalenessBound(members.index(node), len(members))
+        self.staleness = StalenessBound(members.index(node), len(members))
         self.written = 0
         """Bytes written since the stream was last cut, some of them in earlier lives."""
 
@@ -128,12 +146,14 @@ class Acceptor(Role[Spoken | Applied | Trimmed | StopVoting]):
         return ()
 
     def handle(
-        self, sender: Address, event: Spoken | Applied | Trimmed | StopVoting, now: Instant
+        self, sender: Address, event: LeaderMessage | Applied | Trimmed | StopVoting, now: Instant
     ) -> Effects:
         """Handle a message of a leader, or news from the replica."""
-        if not self.is_voter:
-            return self._without_votes(self._judge(sender, event, now))
-        return self._judge(sender, event, now)
+        if type(event) is Accept and sender == self.commander and event.ballot == self.led:
+            effects = self._on_accept(sender, event)
+        else:
+            effects = self._judge(sender, event, now)
+        return effects if self.is_voter else self._without_votes(effects)
 
     def summary(self) -> Summary:
         """Return what it promised, and how much it applied."""
@@ -152,7 +172,7 @@ class Acceptor(Role[Spoken | Applied | Trimmed | StopVoting]):
         ]
 
     def _judge(
-        self, sender: Address, event: Spoken | Applied | Trimmed | StopVoting, now: Instant
+        self, sender: Address, event: LeaderMessage | Applied | Trimmed | StopVoting, now: Instant
     ) -> Effects:
         if isinstance(event, Applied):
             return self._on_applied(event)
@@ -163,12 +183,11 @@ class Acceptor(Role[Spoken | Applied | Trimmed | StopVoting]):
             return ()
         if isinstance(event, Prepare) and not self.is_voter:
             return (Observe("paxos.non_voter_asked"),)
-        said = (sender, event.ballot)
-        if said != self.led:
+        if sender != self.commander or event.ballot != self.led:
             refused = refusal(self.node, self.config.view, sender, event, self.promised, self.floor)
             if refused:
                 return refused
-            self.led = said
+            self.commander, self.led = sender, event.ballot
         match event:
             case Accept():
                 return self._on_accept(sender, event)
@@ -192,11 +211,11 @@ class Acceptor(Role[Spoken | Applied | Trimmed | StopVoting]):
             return (Send(scout, self._promise(prepare)),)
         if self.lease.forbids(prepare.ballot.leader, now):
             return (Observe("paxos.lease_kept"),)
-        heard = Heard(ballot=prepare.ballot, leads=False)
+        seen = BallotSeen(ballot=prepare.ballot, leads=False)
         return (
             *self._adopt(prepare.ballot),
             Send(scout, self._promise(prepare)),
-            Send(monitor_of(self.node), heard),
+            Send(self.monitor, seen),
         )
 
     def _adopt(self, ballot: Ballot) -> list[Effect]:
@@ -207,10 +226,9 @@ class Acceptor(Role[Spoken | Applied | Trimmed | StopVoting]):
         """
         assert ballot > self.promised  # P5
         before, self.promised = self.promised, ballot
-        told, committed = self.told
         effects: list[Effect] = []
-        if told == before and committed > 1:
-            effects.append(Persist(Commit(ballot=before, committed=committed)))
+        if self.learned == before and self.committed > 1:
+            effects.append(Persist(Commit(ballot=before, committed=self.committed)))
         return [*effects, Persist(Pledged(pledge=Pledge.PROMISED, ballot=ballot))]
 
     def _promise(self, prepare: Prepare) -> Promise:
@@ -220,65 +238,63 @@ class Acceptor(Role[Spoken | Applied | Trimmed | StopVoting]):
             ballot=self.promised,
             asked=prepare.first,
             first=first,
-            votes=tuple(self.votes.by_slot[slot] for slot in slots[:PAGE]),
+            votes=tuple(self.votes.at(slot) for slot in slots[:PAGE]),
             more=slots[PAGE] if len(slots) > PAGE else None,
             voter=self.voter,
         )
 
     def _on_accept(self, commander: Address, accept: Accept) -> Effects:
-        if not 1 <= accept.slot < NUMBER_MAX or not accept.batch.fits():
+        slot, ballot, batch = accept.slot, accept.ballot, accept.batch
+        if not 1 <= slot < NUMBER_MAX or not batch.fits():
             return (Observe("paxos.impossible_batch"),)
-        if accept.ballot < self.promised:
+        if ballot < self.promised:
             return (Send(commander, Preempted(ballot=self.promised)),)
         answer: Effects = ()
-        if accept.committed <= accept.slot:  # Else it is decided, and nobody counts votes.
-            accepted = Accepted(ballot=accept.ballot, slot=accept.slot, voter=self.voter)
+        if accept.committed <= slot:  # Else it is decided, and nobody counts votes.
+            accepted = _accepted(ballot=ballot, slot=slot, voter=self.voter)
             answer = (Send(commander, accepted),)
-        before = self.votes.get(accept.slot)
-        if before is not None and before.ballot == accept.ballot:
+        before = self.votes.by_slot.get(slot)
+        if before is not None and before.ballot == ballot:
             return self._on_repeated(before, accept, answer)
-        size = accept.batch.size()
-        if not self.votes.has_room(accept.slot, size):
+        # What was applied is known to be decided, and its vote is not kept.
+        if slot >= self.applied and not self.votes.put(accept):
             return (Observe("paxos.votes_full"),)
-        effects = self._adopt(accept.ballot) if accept.ballot > self.promised else []
-        assert accept.ballot == self.promised  # P6
-        effects += [Persist(accept), *answer]
-        if accept.slot >= self.applied:  # What was applied is known to be decided.
-            self.votes.put(Vote(accept.slot, accept.ballot, accept.batch), size)
-        late = self._learn_late(accept)
-        return [*effects, *late, *self._learn(accept.ballot, accept.committed), *self._count(size)]
+        effects = self._adopt(ballot) if ballot > self.promised else []
+        assert ballot == self.promised  # P6
+        effects += (Persist(accept), *answer)
+        if ballot == self.learned and self.applied <= slot < self.committed:
+            # It arrives after it was reported as decided.
+            late = Learned(slots=((slot, batch),), committed=self.committed)
+            effects.append(Send(self.replica, late))
+        if accept.committed > self.committed or ballot != self.learned:
+            effects += self._learn(ballot, accept.committed)
+        written, self.written = self.written, self.written + batch.size
+        if written < STREAM_BYTES <= self.written:
+            effects.append(Send(self.replica, LogFull()))
+        return effects
 
-    def _count(self, size: int) -> list[Effect]:
-        """Count written bytes; notify the replica once when the stream is too long."""
-        before, self.written = self.written, self.written + size
-        if before < STREAM_BYTES <= self.written:
-            return [Send(self.replica, LogFull())]
-        return []
-
-    def _on_repeated(self, before: Vote, accept: Accept, answer: Effects) -> Effects:
+    def _on_repeated(self, before: Vote | Accept, accept: Accept, answer: Effects) -> Effects:
         if before.batch != accept.batch:
             return (Observe("paxos.two_batches_of_one_ballot"),)
         return (*answer, *self._learn(accept.ballot, accept.committed))
 
     def _learn(self, ballot: Ballot, committed: int) -> Effects:
         """Tell the replica which votes have won, as their leader reports."""
-        told = self.told[1] if self.told[0] == ballot else 0
-        if ballot < self.told[0] or not told < committed < NUMBER_MAX:
+        known = self.committed if self.learned == ballot else 0
+        if ballot < self.learned or not known < committed < NUMBER_MAX:
             return ()
-        self.told = (ballot, committed)
-        first = max(told, self.applied)
-        if committed <= first or node_of(ballot.leader) == self.node:
+        self.learned, self.committed = ballot, committed
+        first = max(known, self.applied)
+        if committed <= first or ballot.leader == self.leader:
             return ()  # The commander of this node tells the replica itself.
-        won = self.votes.of(ballot, first, committed)
+        won: tuple[tuple[int, Batch], ...] = ()
+        if committed - first == 1:  # So it is as long as one slot is decided after another.
+            vote = self.votes.by_slot.get(first)
+            if vote is not None and vote.ballot == ballot:
+                won = ((first, vote.batch),)
+        else:
+            won = self.votes.won(ballot, first, committed)
         return (Send(self.replica, Learned(slots=won, committed=committed)),)
-
-    def _learn_late(self, accept: Accept) -> Effects:
-        """Tell the replica of a vote that arrives after its slot was reported as decided."""
-        ballot, told = self.told
-        if accept.ballot != ballot or not self.applied <= accept.slot < told:
-            return ()
-        won = ((accept.slot, accept.batch),)
-        return (Send(self.replica, Learned(slots=won, committed=told)),)
 
     def _on_heartbeat(self, commander: Address, beat: Heartbeat, now: Instant) -> Effects:
         if beat.ballot < self.promised:
@@ -293,15 +309,15 @@ class Acceptor(Role[Spoken | Applied | Trimmed | StopVoting]):
         effects = [
             *adopted,
             Send(monitor_of(node_of(commander)), ack),
-            Send(monitor_of(self.node), Heard(ballot=beat.ballot, leads=True)),
+            Send(self.monitor, BallotSeen(ballot=beat.ballot, leads=True)),
             *self._learn(beat.ballot, beat.committed),
         ]
-        fresh = self.proofs.take(beat, now)
+        fresh = self.staleness.take(beat, now)
         if fresh is not None:
             effects.append(Send(self.replica, fresh))
-        if beat.everywhere > self.everywhere:
-            self.everywhere = beat.everywhere
-            effects.append(Send(self.replica, MinApplied(slot=beat.everywhere)))
+        if beat.min_applied > self.min_applied:
+            self.min_applied = beat.min_applied
+            effects.append(Send(self.replica, MinApplied(slot=beat.min_applied)))
         return effects
 
     def _on_release(self, release: Release, now: Instant) -> Effects:
@@ -321,10 +337,12 @@ class Acceptor(Role[Spoken | Applied | Trimmed | StopVoting]):
     def _on_trimmed(self, trimmed: Trimmed) -> Effects:
         """Write down again what still counts: the promise, and votes from that slot on (P16).
 
-        The replica sent `Applied` for the same slot before this, and sends the next one later. So
-        no vote from this slot on was ever dropped.
+        The replica sends `Applied` for later slots after this. So no vote from this slot on was
+        ever dropped.
         """
-        assert trimmed.slot == self.applied
+        assert trimmed.slot >= self.applied
+        self.votes.forget(self.applied, trimmed.slot)
+        self.applied = trimmed.slot
         votes = [self.votes.by_slot[slot] for slot in self.votes.slots(0)]
         assert all(vote.slot >= trimmed.slot for vote in votes)
         self.written = self.votes.size
@@ -335,3 +353,102 @@ class Acceptor(Role[Spoken | Applied | Trimmed | StopVoting]):
         if self.promised > NO_BALLOT:
             records.append(Pledged(pledge=Pledge.PROMISED, ballot=self.promised))
         return (Checkpoint(tuple(records)),)
+
+
+class Votes:
+    """The last vote for each slot.
+
+    Args:
+        by_slot: votes of earlier lives.
+
+    """
+
+    def __init__(self, by_slot: Mapping[int, Vote]) -> None:
+        self.by_slot: dict[int, Vote | Accept] = dict(by_slot)
+        """Votes by slot: a vote of this life is kept as the `Accept` that asked for it."""
+        self.size = sum(vote.batch.size for vote in self.by_slot.values())
+        """Total size of their batches (bytes)."""
+
+    def put(self, vote: Accept) -> bool:
+        """Store ``vote`` as the last for its slot; return False if there is no room for it."""
+        by_slot, slot, size = self.by_slot, vote.slot, vote.batch.size
+        before = by_slot.get(slot)
+        if before is not None:
+            size -= before.batch.size
+        elif by_slot and (len(by_slot) >= VOTES_MAX or self.size + size > VOTES_BYTES_MAX):
+            return False
+        self.size += size
+        by_slot[slot] = vote
+        return True
+
+    def at(self, slot: int) -> Vote:
+        """Return the vote for ``slot``, which must have one."""
+        vote = self.by_slot[slot]
+        return Vote(slot, vote.ballot, vote.batch)
+
+    def slots(self, first: int, end: int | None = None) -> list[int]:
+        """Return in order the slots from ``first`` on, and before ``end``, that have a vote."""
+        by_slot = self.by_slot
+        if end is not None and end - first < len(by_slot):
+            return [slot for slot in range(first, end) if slot in by_slot]
+        return sorted(slot for slot in by_slot if slot >= first and (end is None or slot < end))
+
+    def won(self, ballot: Ballot, first: int, end: int) -> tuple[tuple[int, Batch], ...]:
+        """Return the votes under ``ballot`` from slot ``first`` on and before ``end``."""
+        by_slot = self.by_slot
+        votes = [by_slot[slot] for slot in self.slots(first, end)]
+        return tuple([(vote.slot, vote.batch) for vote in votes if vote.ballot == ballot])
+
+    def forget(self, first: int, end: int) -> None:
+        """Drop the votes before slot ``end``; there are none before ``first``."""
+        few = end - first < len(self.by_slot)
+        slots = range(first, end) if few else [slot for slot in self.by_slot if slot < end]
+        for slot in slots:
+            vote = self.by_slot.pop(slot, None)
+            self.size -= 0 if vote is None else vote.batch.size
+
+
+class LeasePromise:
+    """An acceptor's side: the leader that it promised to follow, and until when."""
+
+    def __init__(self) -> None:
+        self.leader = Address("")
+        self.until = Instant(0)
+
+    def give(self, leader: Address, now: Instant, lease_ms: int) -> None:
+        """Adopt only ``leader`` for ``lease_ms`` from ``now``."""
+        self.leader = leader
+        self.until = Instant(now + lease_ms * NS_PER_MS)
+
+    def forbids(self, leader: Address, now: Instant) -> bool:
+        """Return whether a ballot of ``leader`` must not be adopted at ``now``."""
+        return leader != self.leader and now < self.until
+
+
+def refusal(
+    node: str, view: View, sender: Address, event: LeaderMessage, promised: Ballot, floor: int
+) -> Effects:
+    """Refuse what ``sender`` may not send, or sends for a round too far away; else nothing.
+
+    A scout is sent the round known here, so that it can lead this acceptor up. The leader of the
+    acceptor's own node is trusted: no other process can send under its name.
+
+    Args:
+        node: the acceptor's node.
+        view: the membership.
+        sender: the address that sent the event.
+        event: the message, with its ballot.
+        promised: the acceptor's promise.
+        floor: a round that is known without a promise.
+
+    """
+    speaker, ballot = node_of(sender), event.ballot
+    known = speaker in view.members and 1 <= ballot.round <= ROUND_MAX
+    if not known or ballot.leader != leader_of(speaker):
+        return (Observe("paxos.stranger_leads"),)
+    highest = max(promised.round, floor)
+    if ballot.round - highest <= ROUND_JUMP_MAX or speaker == node:
+        return ()
+    if not isinstance(event, Prepare):
+        return (TOO_FAR,)
+    return (Send(sender, Preempted(ballot=Ballot(highest, promised.leader))), TOO_FAR)

@@ -1,10 +1,17 @@
-"""The membership that votes on each slot, and the times and bounds all members share. Pure."""
+"""The membership that votes on each slot, and the times and limits that all members share.
+
+Without a limit on rounds, one forged message could use up all of them, and no ballot would ever be
+led again. So a receiver ignores a round too far above those it knows. If honest members are that
+far apart, after forged messages or a very long absence, they meet again in steps: a scout leads
+an acceptor up (`Scout`), and a leader climbs to an acceptor that is above it (`Leader`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from fencelock.actors.effect import Observe
 from fencelock.actors.message import Address, address_of
 from fencelock.actors.timing import TIMING
 
@@ -12,29 +19,50 @@ WINDOW = 16
 """Slots that may be undecided at a time. A membership decided in slot ``s`` is in force from
 slot ``s + WINDOW`` (Lamport's rule), so all members must have the same."""
 
+
 LEASE_MS = TIMING.lease_ms
 """Duration for which an acceptor follows a master after its heartbeat (ms): most of a failover."""
+
 
 BEAT_MS = TIMING.beat_ms
 """Interval between heartbeats (ms): four may be lost before a lease ends."""
 
+
 ELECTION_MS = TIMING.election_ms
 """A master that was silent for this long is suspected (ms)."""
 
-DRIFT_PPM = 1_000
-"""Largest deviation of a clock's rate (millionths). Quartz stays within 100."""
 
 VOTES_MAX = 10_000
 """Slots whose votes an acceptor keeps while its replica lags; beyond it, it stops voting."""
 
+
 VOTES_BYTES_MAX = 64 << 20
 """The same limit in bytes of commands (64 MiB)."""
+
 
 LOG_MAX = 10_000
 """Decided slots that a replica keeps for others; a member that lacks older ones gets a snapshot."""
 
+
 LOG_BYTES_MAX = 32 << 20
 """The same limit in bytes of commands (32 MiB)."""
+
+
+ROUND_MAX = (1 << 63) - 1
+"""The highest round that the wire can carry. It was ``1 << 62`` once; a group whose journals
+contain a forged round of that height continues above it."""
+
+
+ROUND_JUMP_MAX = 1 << 24
+"""Maximum distance by which one message may raise a round above those its receiver knows.
+
+An attempt to lead adds one, and takes at least a tenth of a second. So honest members are never
+that far apart, unless one was away for 19 days of nothing but elections. A forger needs 2**39
+messages, each of which waits for a disk, to use up all rounds.
+"""
+
+
+TOO_FAR = Observe("paxos.round_too_far")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,139 @@
-"""Messages between the roles of the log within a node."""
+"""Events between the roles of the log within a node, and their timers.
+
+The first ones are exchanged with the proxy: `ProposalBatch`, `SlotOutcomes`, `Consult`,
+`LeaderChanged` and others. None of them crosses the wire.
+"""
 
 from __future__ import annotations
 
-from fencelock.actors.message import Address, Instant, Local, Message, local
-from fencelock.actors.paxos.message import NO_BALLOT, Ballot, Batch
+from collections.abc import Iterator, Sequence
+
+from fencelock.actors.fast_construction import maker
+from fencelock.actors.message import Address, Instant, Local, Message, Timer, local, timer
+from fencelock.actors.paxos.message import NO_BALLOT, Ballot, Batch, Propose
+
+_propose = maker(Propose)
+
+
+@local
+class ProposalBatch(Local):
+    """Put ``commands`` into the log, in this order: all that ``client`` proposed in one turn.
+
+    The proxy of a node sends it to the replica beside it. It stands for one `Propose` for each
+    command, with the number at the same place in ``numbers``; between nodes those are sent one
+    by one. The proxy has checked its commands, and encoded them for the machine that applies them.
+    """
+
+    client: Address
+    numbers: tuple[int, ...]
+    commands: tuple[bytes, ...]
+
+    def each(self) -> Iterator[Propose]:
+        """Return the proposals of which it consists."""
+        return each_of(self.client, self.numbers, self.commands)
+
+
+def each_of(
+    client: Address, numbers: Sequence[int], commands: Sequence[bytes]
+) -> Iterator[Propose]:
+    """Return the proposal of each of ``commands``, which ``client`` knows by ``numbers``."""
+    for number, command in zip(numbers, commands, strict=True):
+        yield _propose(client=client, number=number, command=command)
+
+
+@local
+class Gather(Local):
+    """A role to itself, queued behind all that has arrived: process that together.
+
+    The proxy proposes it as one batch; the replica puts it into as few slots as possible.
+    """
+
+
+@local
+class SlotOutcomes(Local):
+    """Replica to its listener, on every node: ``slot`` was applied, with these outcomes."""
+
+    slot: int
+    time_ms: int
+    outcomes: tuple[Message, ...]
+
+
+@local
+class Skipped(Local):
+    """Replica to its listener: a snapshot of all slots before ``slot`` replaced the state.
+
+    Outcomes of earlier slots that were not yet sent are never sent. A role that waits for one
+    should ask again.
+    """
+
+    slot: int
+
+
+@local
+class LeaderChanged(Local):
+    """The node that leads is now ``master``, empty if none is known.
+
+    Failure detector to replica and leader, and replica to its listener.
+    """
+
+    master: str
+
+
+@local
+class Consult(Local):
+    """A role of this node to its replica: read the machine. Answered by `Consulted`.
+
+    With ``age_ms`` None the answer is linearizable: true at one instant between request and
+    answer. It needs a master's confirmation, so it may never come. Otherwise the answer comes
+    from the replica's own state, at once or after one round, if that is provably fresh enough.
+    """
+
+    number: int
+    question: Local
+    age_ms: int | None
+
+
+@local
+class Consulted(Local):
+    """The answer to the `Consult` of that number: the state after all slots before ``slot``.
+
+    ``answer`` is None if the state known here may be older than allowed.
+    """
+
+    number: int
+    answer: Local | None
+    slot: int
+    age_ms: int
+    """Largest possible age of the state (ms): 0 for linearizable. Without an answer, the best bound
+    that could be proven; -1 if there was none."""
+
+
+@local
+class Isolated(Local):
+    """Failure detector to the listener: whether no majority has answered this leader lately."""
+
+    isolated: bool
+
+
+@local
+class Divergence(Local):
+    """Replica to its listener: members' states differ. ``why`` is empty once they agree again."""
+
+    why: str
+    quarantined: bool
+    """Whether this node stopped because of it."""
+
+
+@local
+class Resign(Local):
+    """The host to the leader: hand over if you lead. Answered by `Resigned`, soon."""
+
+
+@local
+class Resigned(Local):
+    """This node does not lead, or found no successor; ``master`` is the new leader, if known."""
+
+    master: str
 
 
 @local
@@ -43,7 +173,7 @@ class SteppedDown(Local):
 
 
 @local
-class Heard(Local):
+class BallotSeen(Local):
     """Acceptor to failure detector: ``ballot`` was promised, or its leader sent a heartbeat."""
 
     ballot: Ballot
@@ -52,23 +182,13 @@ class Heard(Local):
 
 
 @local
-class Pulse(Local):
+class SendHeartbeat(Local):
     """Failure detector to commander: send heartbeat ``number``; the rest is as in `Heartbeat`."""
 
     number: int
-    everywhere: int
-    heard: tuple[int, ...]
+    min_applied: int
+    answered: tuple[int, ...]
     confirmed: int
-
-
-@local
-class LeaderChanged(Local):
-    """The node that leads is now ``master``, empty if none is known.
-
-    Failure detector to replica and leader, and replica to its listener.
-    """
-
-    master: str
 
 
 @local
@@ -132,14 +252,6 @@ class Order(Local):
 
 
 @local
-class Gather(Local):
-    """A role to itself, queued behind all that has arrived: process that together.
-
-    The proxy proposes it as one batch; the replica puts it into as few slots as possible.
-    """
-
-
-@local
 class Decided(Local):
     """Commander to replica: ``slot`` is decided."""
 
@@ -157,9 +269,14 @@ class Learned(Local):
 
 @local
 class Applied(Local):
-    """Replica to acceptor and leader: everything before slot ``slot`` is applied."""
+    """Replica to acceptor, and to the leader at its request: all before ``slot`` is applied."""
 
     slot: int
+
+
+@local
+class ReportApplied(Local):
+    """Leader to replica: send me `Applied` now and after each slot, until I lead or step down."""
 
 
 @local
@@ -180,22 +297,22 @@ class Lacking(Local):
 
 @local
 class FetchSlots(Local):
-    """Catch-up to replica: send ``asker`` decided slots from ``first``, or make a snapshot.
+    """Catch-up to replica: send ``receiver`` decided slots from ``first``, or make a snapshot.
 
     The last snapshot was of ``slot``, 0 if there is none. It is used again if all slots after
     it are still here.
     """
 
-    asker: Address
+    receiver: Address
     first: int
     slot: int
 
 
 @local
 class SnapshotTaken(Local):
-    """Replica to catch-up: the state after all slots before ``slot``, for ``askers``."""
+    """Replica to catch-up: the state after all slots before ``slot``, for ``receivers``."""
 
-    askers: tuple[Address, ...]
+    receivers: tuple[Address, ...]
     slot: int
     time_ms: int
     chunks: tuple[bytes, ...]
@@ -203,9 +320,9 @@ class SnapshotTaken(Local):
 
 @local
 class ResendChunk(Local):
-    """Replica to catch-up: send the last snapshot to ``asker``."""
+    """Replica to catch-up: send the last snapshot to ``receiver``."""
 
-    asker: Address
+    receiver: Address
 
 
 @local
@@ -230,61 +347,138 @@ class Restore(Local):
 
 
 @local
-class Consult(Local):
-    """A role of this node to its replica: read the machine. Answered by `Consulted`.
-
-    With ``age_ms`` None the answer is linearizable: true at one instant between request and
-    answer. It needs a master's confirmation, so it may never come. Otherwise the answer comes
-    from the replica's own state, at once or after one round, if that is provably fresh enough.
-    """
-
-    number: int
-    question: Local
-    age_ms: int | None
+class Nominate(Local):
+    """Leader to failure detector: which node could lead in my place? Answered by `Nominated`."""
 
 
 @local
-class Consulted(Local):
-    """The answer to the `Consult` of that number: the state after all slots before ``slot``.
+class Nominated(Local):
+    """Failure detector to leader: ``node`` answers and has applied most; empty if none answers."""
 
-    ``answer`` is None if the state known here may be older than allowed.
-    """
+    node: str
 
-    number: int
-    answer: Local | None
+
+@local
+class Drain(Local):
+    """Leader to replica: give no more slots and do not rely on the lease. Answered by `Drained`."""
+
+    ballot: Ballot
+
+
+@local
+class Drained(Local):
+    """Replica to leader: all slots of ``ballot`` are applied here, and no more are given."""
+
+    ballot: Ballot
+
+
+@local
+class Succeed(Local):
+    """Failure detector to leader: the master, which led ``ballot``, asks you to stand."""
+
+    ballot: Ballot
+
+
+@timer
+class ScoutResend(Timer):
+    """Ask again the acceptors that have not answered."""
+
+
+@timer
+class CommanderResend(Timer):
+    """Ask again for votes that have not come."""
+
+
+@timer
+class SpreadNews(Timer):
+    """Send followers what is decided, and the proposals that some were not asked for."""
+
+
+@timer
+class Beat(Timer):
+    """Send a heartbeat of ``ballot``."""
+
+    ballot: Ballot
+
+
+@timer
+class Watch(Timer):
+    """Check whether the master has been silent for too long."""
+
+    deadline: Instant
+
+
+@timer
+class Tick(Timer):
+    """Let log time pass to ``due_ms``, when the machine may have work, while ``ballot`` leads."""
+
+    ballot: Ballot
+    due_ms: int
+
+
+@timer
+class BatchDelay(Timer):
+    """Stop delaying patient commands for others to share their slot with."""
+
+
+@timer
+class GapCheck(Timer):
+    """Check whether ``slot`` is still missing."""
+
     slot: int
-    age_ms: int
-    """Largest possible age of the state (ms): 0 for linearizable. Without an answer, the best bound
-    that could be proven; -1 if there was none."""
 
 
-@local
-class Resign(Local):
-    """The host to the leader: hand over if you lead. Answered by `Resigned`, soon."""
+@timer
+class FetchRetry(Timer):
+    """Check whether fetch ``attempt`` was answered."""
+
+    attempt: int
 
 
-@local
-class Resigned(Local):
-    """This node does not lead, or found no successor; ``master`` is the new leader, if known."""
-
-    master: str
+@timer
+class WriteChunk(Timer):
+    """Make the next part of the snapshot."""
 
 
-@local
-class SlotOutcomes(Local):
-    """Replica to its listener, on every node: ``slot`` was applied, with these outcomes."""
+@timer
+class ExpireSnapshot(Timer):
+    """Drop the last snapshot, unless a part of it was requested since ``use``."""
+
+    use: int
+
+
+@timer
+class ReadAgain(Timer):
+    """Ask again for what reads wait for, and drop reads that waited too long."""
+
+
+@timer
+class AgeCheck(Timer):
+    """Answer local reads that have waited long enough with what is known by now."""
+
+
+@timer
+class HandOverLate(Timer):
+    """Stop the hand-over of ``ballot`` from waiting for slots under way."""
+
+    ballot: Ballot
+
+
+@timer
+class ResignedLate(Timer):
+    """Answer the roles that asked ``ballot``'s leader to resign: the next is not known in time."""
+
+    ballot: Ballot
+
+
+@timer
+class Compare(Timer):
+    """Ask again for the digests of ``slot`` that are missing."""
 
     slot: int
-    time_ms: int
-    outcomes: tuple[Message, ...]
+    attempt: int
 
 
-@local
-class Skipped(Local):
-    """Replica to its listener: a snapshot of all slots before ``slot`` replaced the state.
-
-    Outcomes of earlier slots that were not yet sent are never sent. A role that waits for one
-    should ask again.
-    """
-
-    slot: int
+@timer
+class Isolate(Timer):
+    """The leader of this node has stepped down: end all its roles of the log."""

@@ -1,15 +1,25 @@
-"""Failure detection: the master's heartbeats and lease, and every node's suspicion of it."""
+"""Failure detection: heartbeats, the master's lease, and when a follower stands.
+
+`Suspicion` decides when a silent leader is suspected. `MasterLease` is the master's side of the
+lease (`acceptor.LeasePromise` is the other): an acceptor that answers a heartbeat adopts no other
+leader's ballot for `LEASE_MS` from then. The master counts from when it *sent* the heartbeat,
+which was earlier, and subtracts the drift of two clocks: the acceptor's may run fast and its own
+slow, so the master relies on ``lease * (1 - drift) / (1 + drift)`` only.
+
+Source: Cary Gray and David Cheriton, "Leases", SOSP 1989; Chandra, Griesemer and
+Redstone, "Paxos Made Live", PODC 2007, section 5.2 (master leases).
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
+from fencelock.actors.lease import DRIFT_PPM
 from fencelock.actors.link import LinkDown
 from fencelock.actors.message import NS_PER_MS, Address, Instant, ms_between, node_of
 from fencelock.actors.paxos.config import (
     BEAT_MS,
-    DRIFT_PPM,
     ELECTION_MS,
     LEASE_MS,
     Config,
@@ -17,23 +27,24 @@ from fencelock.actors.paxos.config import (
     replica_of,
 )
 from fencelock.actors.paxos.event import (
+    BallotSeen,
+    Beat,
     Candidate,
     Confirm,
-    Heard,
+    Isolated,
     LeaderChanged,
     LeadershipClaimed,
     Leased,
-    Pulse,
+    Nominate,
+    Nominated,
+    SendHeartbeat,
     SteppedDown,
+    Succeed,
     Suspect,
+    Watch,
     Withdraw,
 )
-from fencelock.actors.paxos.handover_event import Nominate, Nominated, Succeed
-from fencelock.actors.paxos.handover_message import TakeOver
-from fencelock.actors.paxos.lease import MasterLease
-from fencelock.actors.paxos.message import NO_BALLOT, NUMBER_MAX, HeartbeatAck
-from fencelock.actors.paxos.suspicion import Isolated, Suspicion
-from fencelock.actors.paxos.timer import Beat, Watch
+from fencelock.actors.paxos.message import NO_BALLOT, NUMBER_MAX, HeartbeatAck, TakeOver
 from fencelock.actors.role import Host, Role, Summary
 from fencelock.actors.timing import TIMING
 
@@ -43,17 +54,38 @@ if TYPE_CHECKING:
 STARTUP_MS = 100
 """Duration for which a starting node listens for a master before it stands (ms): two heartbeats."""
 
+
 UNANSWERED_MIN = 2
 """A leader that sent fewer heartbeats since the last answer was paused itself."""
+
 
 ASKED_MAX = 64
 """Heartbeats whose answers still count; older ones would prove an expired lease."""
 
-Told = Candidate | LeadershipClaimed | SteppedDown | Confirm | Nominate
-Heeded = Heard | HeartbeatAck | LinkDown | TakeOver | Told | Beat | Watch
+
+DetectorRequest = Candidate | LeadershipClaimed | SteppedDown | Confirm | Nominate
 
 
-class FailureDetector(Role[Heeded]):
+DetectorEvent = BallotSeen | HeartbeatAck | LinkDown | TakeOver | DetectorRequest | Beat | Watch
+
+
+SPREAD_MS = 200
+"""Range over which attempts are spread if no node led, so that two rarely stand at once (ms)."""
+
+
+JITTER_MS = 20
+"""The same for followers, which are already ranked (ms)."""
+
+
+STALL_MS = 2 * TIMING.beat_ms
+"""A timer this late shows that the process was paused (ms). Messages of the leader may still be
+unread, and the leader may have been paused as well, so it gets this much more time."""
+
+
+_PPM = 1_000_000
+
+
+class FailureDetector(Role[DetectorEvent]):
     """Tells its node's leader when to stand, and keeps the lease while that leads.
 
     A master gives up when no majority answers for ``election_ms``. Otherwise the heartbeats of
@@ -97,7 +129,7 @@ class FailureDetector(Role[Heeded]):
         self.suspicion = Suspicion(node, config.view.members, random, lease_ms, election_ms)
         self.standing = NO_BALLOT
         """The ballot under which this node is a candidate, if it is."""
-        self.reign: LeadershipClaimed | None = None
+        self.leadership: LeadershipClaimed | None = None
         self.since = Instant(0)
         """The time at which this leadership began."""
         self.lease: MasterLease | None = None
@@ -124,11 +156,11 @@ class FailureDetector(Role[Heeded]):
         alone = len(self.config.view.members) == 1
         return self.suspicion.wait(now, 0 if alone else STARTUP_MS)
 
-    def handle(self, sender: Address, event: Heeded, now: Instant) -> Effects:
+    def handle(self, sender: Address, event: DetectorEvent, now: Instant) -> Effects:
         """Handle a sign of life, or a timeout."""
         match event:
-            case Heard():
-                return self._on_heard(event, now)
+            case BallotSeen():
+                return self._on_ballot_seen(event, now)
             case HeartbeatAck():
                 return self._on_ack(sender, event)
             case LinkDown():
@@ -137,11 +169,11 @@ class FailureDetector(Role[Heeded]):
                 self.standing = event.ballot
                 return [*self._follow(""), *self.suspicion.wait(now, 2 * self.election_ms)]
             case LeadershipClaimed():
-                return self._on_reigning(event, now)
+                return self._on_leadership_claimed(event, now)
             case SteppedDown():
-                return self._on_deposed(event, now)
+                return self._on_stepped_down(event, now)
             case Confirm():
-                return self._pulse(now) if self.reign is not None else ()
+                return self._pulse(now) if self.leadership is not None else ()
             case Nominate():
                 return self._on_nominate(now)
             case TakeOver():
@@ -166,15 +198,15 @@ class FailureDetector(Role[Heeded]):
         follow = LeaderChanged(master=node)
         return [Send(replica_of(self.node), follow), Send(leader_of(self.node), follow)]
 
-    def _on_heard(self, heard: Heard, now: Instant) -> Effects:
-        node = node_of(heard.ballot.leader)
-        if node == self.node or self.reign is not None:
+    def _on_ballot_seen(self, seen: BallotSeen, now: Instant) -> Effects:
+        node = node_of(seen.ballot.leader)
+        if node == self.node or self.leadership is not None:
             return ()  # A higher ballot preempts ours through our acceptor.
-        self.highest = max(self.highest, heard.ballot)
-        effects = self.suspicion.on_heard(node, now)
-        if not heard.leads:
+        self.highest = max(self.highest, seen.ballot)
+        effects = self.suspicion.on_ballot_seen(node, now)
+        if not seen.leads:
             return effects
-        self.followed = heard.ballot
+        self.followed = seen.ballot
         effects += self._follow(node)
         if self.standing > NO_BALLOT:
             self.standing = NO_BALLOT
@@ -191,17 +223,17 @@ class FailureDetector(Role[Heeded]):
         return () if effects is None else [*effects, Observe("paxos.link_suspected")]
 
     def _on_watch(self, watch: Watch, now: Instant) -> Effects:
-        if not self.suspicion.rings(watch) or self.reign is not None:
+        if not self.suspicion.is_current(watch) or self.leadership is not None:
             return ()
-        if again := self.suspicion.look(now):
+        if again := self.suspicion.check(now):
             return again
         effects = self.suspicion.wait(now, self.election_ms)
         suspect = Suspect(above=self.highest)
         return [Send(leader_of(self.node), suspect), Observe("paxos.suspected"), *effects]
 
-    def _on_reigning(self, reigning: LeadershipClaimed, now: Instant) -> Effects:
+    def _on_leadership_claimed(self, claimed: LeadershipClaimed, now: Instant) -> Effects:
         self.standing = NO_BALLOT
-        self.reign = reigning
+        self.leadership = claimed
         self.since = now
         self.lease = MasterLease(self.config.view.majority, self.lease_ms, self.drift_ppm)
         self.asked = {}
@@ -209,24 +241,24 @@ class FailureDetector(Role[Heeded]):
         self.answered = dict.fromkeys(self.applied, 0)
         return [*self._follow(self.node), *self._beat(now)]
 
-    def _on_deposed(self, deposed: SteppedDown, now: Instant) -> Effects:
+    def _on_stepped_down(self, stepped_down: SteppedDown, now: Instant) -> Effects:
         self.standing = NO_BALLOT
-        self.reign = None
+        self.leadership = None
         self.lease = None
-        wait = self.suspicion.wait(now, self.election_ms + deposed.pause_ms)
-        return [*self._follow(""), *self._tell_isolated(isolated=False), *wait]
+        wait = self.suspicion.wait(now, self.election_ms + stepped_down.pause_ms)
+        return [*self._follow(""), *self._report_isolated(isolated=False), *wait]
 
     def _on_beat(self, beat: Beat, now: Instant) -> Effects:
-        if self.reign is None or self.lease is None or beat.ballot != self.reign.ballot:
+        if self.leadership is None or self.lease is None or beat.ballot != self.leadership.ballot:
             return ()
         answered = max(self.lease.confirmed() or self.since, self.since)
         unanswered = min(self.number - self._confirmed(), len(self.asked))
         silent_ms = ms_between(answered, now) if unanswered >= UNANSWERED_MIN else 0
         if silent_ms > self.election_ms:
             return (Send(leader_of(self.node), Withdraw()), Observe("paxos.majority_silent"))
-        return [*self._tell_isolated(isolated=silent_ms > TIMING.isolated_ms), *self._beat(now)]
+        return [*self._report_isolated(isolated=silent_ms > TIMING.isolated_ms), *self._beat(now)]
 
-    def _tell_isolated(self, *, isolated: bool) -> list[Effect]:
+    def _report_isolated(self, *, isolated: bool) -> list[Effect]:
         """Notify the listener of a change: meanwhile clients should use another node."""
         if isolated == self.isolated:
             return []
@@ -242,23 +274,23 @@ class FailureDetector(Role[Heeded]):
         return sorted(self.answered.values(), reverse=True)[majority - 1]
 
     def _beat(self, now: Instant) -> list[Effect]:
-        assert self.reign is not None
-        return [*self._pulse(now), Wake(BEAT_MS, Beat(ballot=self.reign.ballot))]
+        assert self.leadership is not None
+        return [*self._pulse(now), Wake(BEAT_MS, Beat(ballot=self.leadership.ballot))]
 
     def _pulse(self, now: Instant) -> list[Effect]:
         """Send a heartbeat, with what is known of earlier ones."""
-        assert self.reign is not None
+        assert self.leadership is not None
         self.number += 1
         self.asked[self.number] = now
         if len(self.asked) > ASKED_MAX:
             del self.asked[next(iter(self.asked))]
-        pulse = Pulse(
+        pulse = SendHeartbeat(
             number=self.number,
-            everywhere=min(self.applied.values()),
-            heard=tuple(self.answered[member] for member in self.config.view.members),
+            min_applied=min(self.applied.values()),
+            answered=tuple(self.answered[member] for member in self.config.view.members),
             confirmed=self._confirmed(),
         )
-        return [Send(self.reign.commander, pulse)]
+        return [Send(self.leadership.commander, pulse)]
 
     def _on_ack(self, acceptor: Address, ack: HeartbeatAck) -> Effects:
         registered = self.config.view.registered
@@ -266,8 +298,8 @@ class FailureDetector(Role[Heeded]):
             known = acceptor in self.config.view.acceptors
             return (Observe("paxos.unregistered_vote" if known else "paxos.stranger_follows"),)
         asked = self.asked.get(ack.number)
-        reign, lease = self.reign, self.lease
-        if reign is None or lease is None or ack.ballot != reign.ballot or asked is None:
+        leadership, lease = self.leadership, self.lease
+        if leadership is None or lease is None or ack.ballot != leadership.ballot or asked is None:
             return ()  # It answers an earlier leadership, or comes too late.
         member = node_of(acceptor)
         if not 0 <= ack.applied < NUMBER_MAX:
@@ -279,7 +311,7 @@ class FailureDetector(Role[Heeded]):
         until, confirmed = lease.until(), lease.confirmed()
         if until is None or confirmed is None or until == before:
             return ()
-        leased = Leased(ballot=reign.ballot, until=until, confirmed=confirmed)
+        leased = Leased(ballot=leadership.ballot, until=until, confirmed=confirmed)
         return (Send(replica_of(self.node), leased),)
 
     def _on_nominate(self, now: Instant) -> Effects:
@@ -300,9 +332,129 @@ class FailureDetector(Role[Heeded]):
         best = max(there, key=lambda member: self.applied[member], default="")
         return (Send(leader_of(self.node), Nominated(node=best if enough else "")),)
 
-    def _on_take_over(self, leader: Address, word: TakeOver) -> Effects:
+    def _on_take_over(self, leader: Address, request: TakeOver) -> Effects:
         """Stand at the request of the master that this node follows, and of no other."""
-        known = word.ballot == self.followed and self.following == node_of(leader)
-        if self.reign is not None or not known or leader != word.ballot.leader:
+        known = request.ballot == self.followed and self.following == node_of(leader)
+        if self.leadership is not None or not known or leader != request.ballot.leader:
             return (Observe("paxos.take_over_ignored"),)
-        return (Send(leader_of(self.node), Succeed(ballot=word.ballot)),)
+        return (Send(leader_of(self.node), Succeed(ballot=request.ballot)),)
+
+
+class Suspicion:
+    """The deadline at which a node stands unless it hears from a leader or candidate.
+
+    Followers are ranked by their distance after the leader in the sorted list of members,
+    which wraps around. The first stands when the leader was silent for ``election_ms``, each
+    further one `Timing.rank_ms` later. By then the one before has sent a `Prepare`, if it is
+    alive, and every member that promises it waits anew.
+
+    Args:
+        node: this node.
+        members: all members, sorted.
+        random: spreads attempts.
+        lease_ms: time for which acceptors refuse all but the leader they follow (ms).
+        election_ms: a leader silent for this long is suspected (ms).
+
+    """
+
+    def __init__(
+        self, node: str, members: tuple[str, ...], random: Random, lease_ms: int, election_ms: int
+    ) -> None:
+        self._node = node
+        self._members = members
+        self._random = random
+        self._lease_ms = lease_ms
+        self._election_ms = election_ms
+        self._seen_at = Instant(0)
+        self.deadline = Instant(0)
+        """The time at which this node stands, if it learns of no leader or candidate."""
+        self.watching = Instant(0)
+        """The deadline for which a timer runs."""
+
+    def wait(self, now: Instant, ms: int) -> list[Effect]:
+        """Stand after ``ms`` and a little more, unless a message comes."""
+        spread = self._random.randrange(SPREAD_MS) if ms else 0
+        return self._wait_until(_later(now, ms + spread), now)
+
+    def on_ballot_seen(self, leader: str, now: Instant) -> list[Effect]:
+        """Extend the deadline: ``leader`` leads, or stands."""
+        self._seen_at = now
+        return self._wait_until(_later(now, self._election_ms + self._turn_ms(leader)), now)
+
+    def on_link_down(self, leader: str, now: Instant) -> list[Effect] | None:
+        """Stand as soon as the lease of ``leader`` ends; return None if that is no sooner."""
+        ends = max(now, _later(self._seen_at, self._lease_ms + 1))
+        soon = _later(ends, self._turn_ms(leader))
+        return self._wait_until(soon, now) if soon < self.deadline else None
+
+    def is_current(self, watch: Watch) -> bool:
+        """Return whether ``watch`` is the timer that runs; if so, none runs any more."""
+        if watch.deadline != self.watching:
+            return False
+        self.watching = Instant(0)
+        return True
+
+    def check(self, now: Instant) -> list[Effect]:
+        """Return the timer to wait for; empty if the deadline has passed."""
+        if now < self.deadline:
+            return self._wait_until(self.deadline, now)
+        if now > _later(self.deadline, STALL_MS):
+            return self._wait_until(_later(now, STALL_MS), now)
+        return []
+
+    def _turn_ms(self, leader: str) -> int:
+        """Return the delay of this node's turn after ``leader`` against the first one (ms)."""
+        members = self._members
+        distance = (members.index(self._node) - members.index(leader)) % len(members)
+        rank = max(0, distance - 1)
+        return rank * TIMING.rank_ms + self._random.randrange(JITTER_MS)
+
+    def _wait_until(self, deadline: Instant, now: Instant) -> list[Effect]:
+        self.deadline = deadline
+        if now < self.watching <= deadline:
+            return []  # The running timer then waits for the rest.
+        self.watching = deadline
+        after_ms = -((now - deadline) // NS_PER_MS)
+        return [Wake(max(0, after_ms), Watch(deadline=deadline))]
+
+
+class MasterLease:
+    """The master's side.
+
+    Args:
+        majority: number of acceptors that must have promised.
+        lease_ms: duration of each promise (ms).
+        drift_ppm: largest deviation of a clock's rate (millionths, below 1,000,000).
+
+    """
+
+    def __init__(self, majority: int, lease_ms: int, drift_ppm: int) -> None:
+        assert 0 <= drift_ppm < _PPM
+        self.majority = majority
+        self.length = lease_ms * NS_PER_MS * (_PPM - drift_ppm) // (_PPM + drift_ppm)
+        self.asked: dict[str, Instant] = {}
+        """Send time of the last heartbeat that each member answered."""
+
+    def acknowledge(self, member: str, asked: Instant) -> None:
+        """Note that ``member`` answered the heartbeat sent at ``asked``."""
+        self.asked[member] = max(asked, self.asked.get(member, asked))
+
+    def confirmed(self) -> Instant | None:
+        """Return the latest instant after which a majority answered; None if none ever did."""
+        if len(self.asked) < self.majority:
+            return None
+        return sorted(self.asked.values(), reverse=True)[self.majority - 1]
+
+    def until(self) -> Instant | None:
+        """Return when the lease ends, None if it never began."""
+        confirmed = self.confirmed()
+        return None if confirmed is None else Instant(confirmed + self.length)
+
+    def holds(self, now: Instant) -> bool:
+        """Return whether no other node can be master at ``now``."""
+        until = self.until()
+        return until is not None and now < until
+
+
+def _later(now: Instant, ms: int) -> Instant:
+    return Instant(now + ms * NS_PER_MS)

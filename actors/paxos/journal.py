@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from fencelock.actors.message import Message
-from fencelock.actors.paxos.digest_message import Diverged
 from fencelock.actors.paxos.message import (
     NO_BALLOT,
     Accept,
     Ballot,
     Batch,
     Commit,
+    Diverged,
     Pledge,
     Pledged,
     Slots,

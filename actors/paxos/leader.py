@@ -1,4 +1,4 @@
-"""Leadership under ballots: a new ballot and a scout for each attempt, a commander once it won."""
+"""The leader: a new ballot and a scout for each attempt, a commander once it won, and hand-over."""
 
 from __future__ import annotations
 
@@ -6,42 +6,91 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from fencelock.actors.bootstrap_message import StopVoting
-from fencelock.actors.effect import Checkpoint, Effect, Effects, Observe, Retire, Send, Spawn
+from fencelock.actors.effect import Checkpoint, Effect, Effects, Observe, Retire, Send, Spawn, Wake
 from fencelock.actors.message import Address, Instant, address_of, node_of
 from fencelock.actors.paxos.commander import Commander
-from fencelock.actors.paxos.config import Config, catchup_of, leader_of, monitor_of, replica_of
+from fencelock.actors.paxos.config import (
+    ROUND_JUMP_MAX,
+    ROUND_MAX,
+    TOO_FAR,
+    Config,
+    View,
+    catchup_of,
+    leader_of,
+    monitor_of,
+    replica_of,
+)
 from fencelock.actors.paxos.event import (
     Adopted,
     Applied,
     Candidate,
+    Drain,
+    Drained,
+    HandOverLate,
     Lacking,
     LeaderChanged,
     Leadership,
     LeadershipClaimed,
+    Nominate,
+    Nominated,
+    ReportApplied,
     Resign,
     Resigned,
+    ResignedLate,
     SteppedDown,
+    Succeed,
     Suspect,
     Withdraw,
 )
-from fencelock.actors.paxos.handover import HANDOVER_MS, AtHandOver, HandOver
-from fencelock.actors.paxos.handover_event import Drained, Nominated, Succeed
 from fencelock.actors.paxos.journal import Recovered
-from fencelock.actors.paxos.message import Ballot, Pledge, Pledged, Preempted
-from fencelock.actors.paxos.rounds import ROUND_JUMP_MAX, ROUND_MAX, TOO_FAR
+from fencelock.actors.paxos.message import (
+    NO_BALLOT,
+    Ballot,
+    Pledge,
+    Pledged,
+    Preempted,
+    Release,
+    TakeOver,
+)
 from fencelock.actors.paxos.scout import Scout
-from fencelock.actors.paxos.timer import HandOverLate, ResignedLate
 from fencelock.actors.role import Host, Role, Summary
 from fencelock.actors.role_message import Leaders, ReadLeaders
 
 if TYPE_CHECKING:
     from random import Random
 
+HandOverEvent = Resign | Nominated | Drained | HandOverLate | ResignedLate
+"""Events of a hand-over that a leader handles."""
+
+
 BACKOFF_MS = 100
 """Mean pause after the first preemption (ms), a few round trips; each further one doubles it."""
 
+
 DOUBLINGS_MAX = 4
 """Maximum number of doublings: the pause stays in the order of an election."""
+
+
+LeaderEvent = (
+    Suspect
+    | Withdraw
+    | Succeed
+    | LeaderChanged
+    | Preempted
+    | Adopted
+    | Applied
+    | HandOverEvent
+    | StopVoting
+    | ReadLeaders
+)
+
+
+HANDOVER_MS = 500
+"""Maximum delay of a hand-over by slots under way (ms)."""
+
+
+RESIGNED_MS = 1_000
+"""Maximum time that a `Resign` waits for the next master (ms)."""
 
 
 class Phase(Enum):
@@ -52,24 +101,10 @@ class Phase(Enum):
     """Candidate: a scout requests promises."""
     LEARNING = "learning"
     """A majority promised, but this node lacks decided slots."""
-    REIGNING = "reigning"
+    LEADING = "reigning"
 
 
-Heeded = (
-    Suspect
-    | Withdraw
-    | Succeed
-    | LeaderChanged
-    | Preempted
-    | Adopted
-    | Applied
-    | AtHandOver
-    | StopVoting
-    | ReadLeaders
-)
-
-
-class Leader(Role[Heeded]):
+class Leader(Role[LeaderEvent]):
     """The leader of a node. Source: PMMC, section 2.3 and 4.1; pauses when preempted, section 3.
 
     At a request it hands over to the member that has applied the most, see `HandOver`.
@@ -102,6 +137,7 @@ class Leader(Role[Heeded]):
         super().__init__(address, host)
         assert address == leader_of(node)
         self.node = node
+        self.replica = replica_of(node)
         self.config = config
         self._random = random
         self.is_voter = votes
@@ -111,7 +147,8 @@ class Leader(Role[Heeded]):
         self.seen = recovered.promised
         """The highest known ballot of another node."""
         self.applied = 1
-        """The first slot that this node has not applied."""
+        """The first slot that this node has not applied, as the replica last reported; it reports
+        while this node stands or must catch up."""
         self.adopted: Adopted | None = None
         """Batches to propose once the missing decided slots are here."""
         self.preemptions = 0
@@ -120,7 +157,7 @@ class Leader(Role[Heeded]):
         """The node that leads, empty if none is known."""
         self.handover = HandOver(node, config.view)
 
-    def handle(self, sender: Address, event: Heeded, now: Instant) -> Effects:
+    def handle(self, sender: Address, event: LeaderEvent, now: Instant) -> Effects:
         """Stand, lead, or give way."""
         del now
         match event:
@@ -134,7 +171,7 @@ class Leader(Role[Heeded]):
             case Succeed():
                 return self._on_succeed(event)
             case LeaderChanged():
-                return self._on_follow(event)
+                return self._on_leader_changed(event)
             case Preempted():
                 return self._on_preempted(sender, event)
             case Adopted():
@@ -146,7 +183,7 @@ class Leader(Role[Heeded]):
             case Drained() | HandOverLate():
                 return self._hand_over(event.ballot, drained=isinstance(event, Drained))
             case ResignedLate():
-                return self.handover.tell("") if event.ballot == self.handover.ballot else ()
+                return self.handover.notify("") if event.ballot == self.handover.ballot else ()
             case ReadLeaders():
                 return (Send(sender, self._leadership()),)
 
@@ -161,11 +198,11 @@ class Leader(Role[Heeded]):
     def _leadership(self) -> Leaders:
         number = max(self.ballot.round, self.seen.round)
         leaders = (self.master,) if self.master else ()
-        return Leaders(leaders=leaders, number=number, here=self.phase is Phase.REIGNING)
+        return Leaders(leaders=leaders, number=number, here=self.phase is Phase.LEADING)
 
     def _on_suspect(self, suspect: Suspect) -> Effects:
         self.seen = max(self.seen, suspect.above)
-        if self.phase in (Phase.STANDING, Phase.REIGNING):
+        if self.phase in (Phase.STANDING, Phase.LEADING):
             return ()  # The scout goes on asking by itself.
         return self._stand()
 
@@ -191,6 +228,7 @@ class Leader(Role[Heeded]):
             Checkpoint((Pledged(pledge=Pledge.LED, ballot=self.ballot),)),
             Spawn(self._scout(), Scout, arguments),
             Send(monitor_of(self.node), Candidate(ballot=self.ballot)),
+            Send(self.replica, ReportApplied()),
             Observe("paxos.ballot_begun"),
         ]
 
@@ -225,39 +263,39 @@ class Leader(Role[Heeded]):
     def _end(self, by: Ballot, pause_ms: int) -> list[Effect]:
         before = self._retire()
         self.phase = Phase.FOLLOWING
-        deposed = SteppedDown(ballot=self.ballot, by=by, pause_ms=pause_ms)
+        stepped_down = SteppedDown(ballot=self.ballot, by=by, pause_ms=pause_ms)
         return [
             *before,
-            Send(replica_of(self.node), deposed),
-            Send(monitor_of(self.node), deposed),
+            Send(self.replica, stepped_down),
+            Send(monitor_of(self.node), stepped_down),
         ]
 
-    def _on_resign(self, asker: Address) -> Effects:
-        if self.phase is not Phase.REIGNING:
-            return (Send(asker, Resigned(master=self.master)),)
-        return self.handover.begin(asker, self.ballot)
+    def _on_resign(self, client: Address) -> Effects:
+        if self.phase is not Phase.LEADING:
+            return (Send(client, Resigned(master=self.master)),)
+        return self.handover.begin(client, self.ballot)
 
     def _on_nominated(self, nominated: Nominated) -> Effects:
-        if self.phase is not Phase.REIGNING or self.handover.ballot != self.ballot:
-            return self.handover.tell(self.master)
+        if self.phase is not Phase.LEADING or self.handover.ballot != self.ballot:
+            return self.handover.notify(self.master)
         return self.handover.name(nominated.node)
 
     def _hand_over(self, ballot: Ballot, *, drained: bool) -> Effects:
         """End the leadership in favour of the named successor; it may be over already."""
         hand = self.handover
-        reigns = self.phase is Phase.REIGNING and ballot == self.ballot == hand.ballot
-        if not reigns or not hand.heir:
+        leads = self.phase is Phase.LEADING and ballot == self.ballot == hand.ballot
+        if not leads or not hand.successor:
             return ()
         ended = self._end(self.ballot, HANDOVER_MS)
         mark = Observe("paxos.handed_over" if drained else "paxos.handed_over_late")
         return [*ended, *hand.pass_on(drained=drained), mark]
 
-    def _on_follow(self, follow: LeaderChanged) -> Effects:
+    def _on_leader_changed(self, changed: LeaderChanged) -> Effects:
         """Note which node leads; if it is another, answer the roles that wait for a successor."""
-        self.master = follow.master
+        self.master = changed.master
         if self.master in ("", self.node):
             return ()
-        return self.handover.tell(self.master)
+        return self.handover.notify(self.master)
 
     def _on_succeed(self, succeed: Succeed) -> Effects:
         """Stand at once, above the ballot of the master that steps down."""
@@ -274,14 +312,14 @@ class Leader(Role[Heeded]):
                 return []
             case Phase.STANDING | Phase.LEARNING:
                 return [Retire(self._scout())]
-            case Phase.REIGNING:
+            case Phase.LEADING:
                 return [Retire(self._commander())]
 
     def _on_adopted(self, adopted: Adopted) -> Effects:
         if self.phase is not Phase.STANDING or adopted.ballot != self.ballot:
             return ()  # Sent by a scout before it was retired.
         if adopted.floor <= self.applied:
-            return self._reign(adopted)
+            return self._lead(adopted)
         self.phase = Phase.LEARNING
         self.adopted = adopted
         lacking = Lacking(first=self.applied, target=adopted.floor, source=adopted.source)
@@ -292,16 +330,16 @@ class Leader(Role[Heeded]):
         self.applied = applied.slot
         if self.adopted is None or self.adopted.floor > self.applied:
             return ()
-        return self._reign(self.adopted)
+        return self._lead(self.adopted)
 
-    def _reign(self, adopted: Adopted) -> Effects:
+    def _lead(self, adopted: Adopted) -> Effects:
         """Propose what a majority reported, then whatever the replica orders.
 
         Slots applied here meanwhile are decided and need no proposal.
         """
         assert adopted.floor <= self.applied
         retired = self._retire()
-        self.phase = Phase.REIGNING
+        self.phase = Phase.LEADING
         self.preemptions = 0
         batches = adopted.batches[self.applied - adopted.floor :]
         arguments = {
@@ -312,7 +350,7 @@ class Leader(Role[Heeded]):
             "batches": batches,
         }
         commander = self._commander()
-        reign = Leadership(
+        leadership = Leadership(
             ballot=self.ballot,
             commander=commander,
             first=self.applied + len(batches),
@@ -321,9 +359,9 @@ class Leader(Role[Heeded]):
         return [
             *retired,
             Spawn(commander, Commander, arguments),
-            Send(replica_of(self.node), reign),
+            Send(self.replica, leadership),
             Send(monitor_of(self.node), LeadershipClaimed(ballot=self.ballot, commander=commander)),
-            Observe("paxos.reign_begun"),
+            Observe("paxos.leadership_begun"),
         ]
 
     def _scout(self) -> Address:
@@ -331,3 +369,58 @@ class Leader(Role[Heeded]):
 
     def _commander(self) -> Address:
         return address_of(self.node, f"commander-{self.ballot.round}")
+
+
+class HandOver:
+    """One hand-over at a time.
+
+    The lease is given back only after the replica has confirmed that it no longer relies on it.
+    Then no read can use it, however late this node handles its events. If slots are not decided
+    in time, the successor waits for the lease to end instead.
+
+    Args:
+        node: the id of its node.
+        view: the membership.
+
+    """
+
+    def __init__(self, node: str, view: View) -> None:
+        self.node = node
+        self.view = view
+        self.receivers: dict[Address, None] = {}
+        """Roles that wait for `Resigned`."""
+        self.ballot = NO_BALLOT
+        """The leadership that is ending, or that ended last."""
+        self.successor = ""
+        """The node that is to lead next; empty until it is named."""
+
+    def begin(self, client: Address, ballot: Ballot) -> list[Effect]:
+        """Begin to end the leadership of ``ballot``, unless that has begun."""
+        self.receivers[client] = None
+        if self.ballot == ballot:
+            return []
+        self.ballot, self.successor = ballot, ""
+        return [
+            Send(monitor_of(self.node), Nominate()),
+            Wake(HANDOVER_MS, HandOverLate(ballot=ballot)),
+            Wake(RESIGNED_MS, ResignedLate(ballot=ballot)),
+        ]
+
+    def name(self, successor: str) -> list[Effect]:
+        """Make ``successor`` the successor and drain the replica; without one, give up for now."""
+        if not successor:
+            self.ballot = NO_BALLOT  # The next request starts over, and may find a successor.
+            return self.notify("")
+        self.successor = successor
+        return [Send(replica_of(self.node), Drain(ballot=self.ballot))]
+
+    def pass_on(self, *, drained: bool) -> list[Effect]:
+        """Ask the successor to stand; if the replica is drained, give the lease back before."""
+        release = Release(ballot=self.ballot)
+        released = [Send(acceptor, release) for acceptor in self.view.acceptors] if drained else []
+        return [*released, Send(monitor_of(self.successor), TakeOver(ballot=self.ballot))]
+
+    def notify(self, master: str) -> list[Effect]:
+        """Tell the waiting roles which node leads now, empty if that is not known."""
+        receivers, self.receivers = self.receivers, {}
+        return [Send(client, Resigned(master=master)) for client in receivers]

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Protocol
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple, Protocol
 
 from fencelock.actors.message import Local, Message
-from fencelock.actors.paxos.digest import Fingerprint
+from fencelock.actors.paxos.message import Figure
+
+MASK = (1 << 63) - 1
+"""Digests are non-negative integers on the wire."""
+
+
+class Fingerprint(NamedTuple):
+    """A state machine's summary of its state; see `Machine.fingerprint`."""
+
+    state: int
+    decided: int
+    counters: tuple[Figure, ...]
 
 
 class Machine(Protocol):
@@ -44,7 +56,7 @@ class Machine(Protocol):
         """Answer a query about the state, without changing it."""
         ...
 
-    def photograph(self) -> Iterator[bytes | None]:
+    def snapshot(self) -> Iterator[bytes | None]:
         """Freeze the state now, and return it in parts, each made when it is taken.
 
         A part has at most `CHUNK_BYTES_MAX`. Later commands do not show in it. None is not a part:
@@ -53,7 +65,7 @@ class Machine(Protocol):
         ...
 
     def restore(self, chunks: Sequence[bytes]) -> None:
-        """Replace the state with one that `photograph` returned elsewhere.
+        """Replace the state with one that `snapshot` returned elsewhere.
 
         Raises:
             ValueError: the chunks are invalid; nothing was changed.
@@ -73,3 +85,9 @@ class Machine(Protocol):
         all replicas that decided the same.
         """
         ...
+
+
+def state_of(numbers: Iterable[int]) -> int:
+    """Return a digest of ``numbers``, for `Fingerprint.state`."""
+    spelled = ",".join(map(str, numbers)).encode()
+    return int.from_bytes(hashlib.blake2b(spelled, digest_size=8).digest()) & MASK

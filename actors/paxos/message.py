@@ -1,4 +1,4 @@
-"""Messages of the replicated log between nodes, and records of its journal. Tags 0x20-0x2f.
+"""Messages between nodes, and records of the journal. Tags 0x20-0x2f, 0xa0-0xa3, 0xad, 0xae.
 
 The log does not interpret its content: a command is bytes, up to `COMMAND_BYTES_MAX`, which
 only the `Machine` behind the replica reads. So sizes are exact, and a batch for two peers
@@ -15,24 +15,42 @@ from fencelock.actors.message import Address, Message, message
 COMMAND_BYTES_MAX = 16 << 10
 """Maximum size of a command (bytes): a client's request, not a document."""
 
+
 BATCH_BYTES_MAX = 32 << 10
 """Maximum size of a slot's commands (bytes): `PAGE` slots fit twice into a frame of 1 MiB."""
+
 
 BATCH_COMMANDS_MAX = 256
 """Maximum commands in a slot: as many as one turn applies without delaying other roles."""
 
+
 PAGE = 16
 """Maximum slots in a `Promise` or `Slots`, see `BATCH_BYTES_MAX`."""
+
 
 CHUNK_BYTES_MAX = 256 << 10
 """Maximum size of a snapshot's part (bytes): several fit a frame, and none needs its own turn."""
 
+
 CHUNKS_MAX = 1 << 14
 """Maximum parts of a snapshot: 4 GiB, more than any table in memory."""
 
+
 NUMBER_MAX = 1 << 62
 """Slots and times stay below this, so that a peer cannot push a counter over 63 bits. For rounds
-see `fencelock.actors.paxos.rounds`."""
+see `config.ROUND_JUMP_MAX`."""
+
+
+SCHEME = 1
+"""Version of the digest computation. Raised with each change: only equal schemes are compared."""
+
+
+COUNTERS_MAX = 16
+"""Maximum counters in a `TableDigest`; they are for people."""
+
+
+COUNTER_NAME_BYTES_MAX = 32
+"""Maximum length of a counter's name (bytes)."""
 
 
 class Ballot(NamedTuple):
@@ -47,10 +65,23 @@ NO_BALLOT = Ballot(0, Address(""))
 
 
 class Sized(Message):
-    """A message with a cache for its size, which is not a field, like `Message.encoded`."""
+    """A message whose ``size`` is computed once, at its first use.
 
-    __slots__ = ("counted",)
-    counted: int
+    Like `Message.encoded` it is not a field. A role reads it several times for each slot, so it is
+    an attribute and not a method.
+    """
+
+    __slots__ = ("size",)
+    size: int
+    """The size of its commands (bytes), with a little overhead for each."""
+    commands: tuple[bytes, ...]
+
+    def __getattr__(self, name: str) -> int:
+        """Compute the size; called only while an attribute is unset."""
+        if name != "size":
+            raise AttributeError(name)
+        self.size = size = sum(map(len, self.commands)) + 64 * (1 + len(self.commands))
+        return size
 
 
 @message(0x2F)
@@ -64,20 +95,14 @@ class Batch(Sized):
     time_ms: int
     commands: tuple[bytes, ...]
 
-    def size(self) -> int:
-        """Return the size of its commands (bytes), with a little overhead for each."""
-        counted: int | None = getattr(self, "counted", None)
-        if counted is None:
-            counted = sum(map(len, self.commands)) + 64 * (1 + len(self.commands))
-            self.counted = counted
-        return counted
-
     def fits(self) -> bool:
-        """Return whether it is within the limits of a slot."""
+        """Return whether it is within the limits of a slot; its ``size`` is known from then on."""
         sizes = list(map(len, self.commands))
+        total = sum(sizes)
+        self.size = total + 64 * (1 + len(sizes))
         return (
             len(sizes) <= BATCH_COMMANDS_MAX
-            and sum(sizes) <= BATCH_BYTES_MAX
+            and total <= BATCH_BYTES_MAX
             and max(sizes, default=0) <= COMMAND_BYTES_MAX
             and 0 <= self.time_ms < NUMBER_MAX
         )
@@ -163,7 +188,7 @@ class Commit(Message):
 class Heartbeat(Message):
     """I lead. Renew my lease, and answer with `HeartbeatAck`.
 
-    Every member has applied all slots before ``everywhere``. ``heard`` has for each member, in
+    Every member has applied all slots before ``min_applied``. ``answered`` has for each member, in
     order, the number of the last heartbeat whose answer arrived, 0 for none; it is empty while
     a slot of phase one is undecided. A majority answered heartbeat ``confirmed``, or later
     ones (0: none yet).
@@ -172,8 +197,8 @@ class Heartbeat(Message):
     ballot: Ballot
     number: int
     committed: int
-    everywhere: int
-    heard: tuple[int, ...] = ()
+    min_applied: int
+    answered: tuple[int, ...] = ()
     confirmed: int = 0
 
 
@@ -279,3 +304,70 @@ class Pledged(Message):
 
     pledge: Pledge
     ballot: Ballot
+
+
+@message(0xA0)
+class ReadIndex(Message):
+    """Replica to the master's: return a slot after all that is decided by now.
+
+    Answered by `ReadIndexReached` as soon as the master knows that it still leads, or not at
+    all. It may be repeated.
+    """
+
+    number: int
+
+
+@message(0xA1)
+class ReadIndexReached(Message):
+    """Every slot known to be decided when that `ReadIndex` was first sent is before ``slot``."""
+
+    number: int
+    slot: int
+
+
+@message(0xA2)
+class TakeOver(Message):
+    """The master's leader to another's failure detector: I led ``ballot`` until now; stand."""
+
+    ballot: Ballot
+
+
+@message(0xA3)
+class Release(Message):
+    """The master's leader to an acceptor: I no longer rely on the lease of ``ballot``; end it."""
+
+    ballot: Ballot
+
+
+class Figure(NamedTuple):
+    """One counter of a state machine, such as how many sessions are open."""
+
+    name: str
+    value: int
+
+
+@message(0xAD)
+class TableDigest(Message):
+    """Replica to replica: the digest of my state after all slots before ``slot``.
+
+    A replica that has not sent its own for this slot sends it once it has applied that far. With
+    ``asks`` it replies in any case, if it still has the digest.
+    """
+
+    scheme: int
+    slot: int
+    state: int
+    """Equal for equal states."""
+    decided: int | None
+    """Equal if the same was decided since the previous agreed slot; None if the sender restored a
+    snapshot since then, so that it did not apply all slots."""
+    counters: tuple[Figure, ...]
+    asks: bool
+
+
+@message(0xAE)
+class Diverged(Message):
+    """A record: this node's state differed from a majority's. It never votes or serves again."""
+
+    slot: int
+    why: str

@@ -1,18 +1,52 @@
-"""The master's part of a replica: gives commands their slots and log times. Pure."""
+"""The master's part of a replica: gives commands slots and log times, and delays a few of them.
+
+`Proposals` is the queue of commands and those in flight; `LogClock` measures log time.
+"""
 
 from __future__ import annotations
 
-from fencelock.actors.effect import Effect, Observe, Send, Wake
-from fencelock.actors.message import Address, Instant
-from fencelock.actors.paxos.config import WINDOW
-from fencelock.actors.paxos.event import Gather, Leadership, Order
-from fencelock.actors.paxos.logclock import LogClock
-from fencelock.actors.paxos.message import Batch, Propose
-from fencelock.actors.paxos.proposals import Proposals
-from fencelock.actors.paxos.timer import BatchDelay, Tick
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import accumulate
 
-LINGER_MS = 2
+from fencelock.actors.effect import Effect, Observe, Send, Wake
+from fencelock.actors.fast_construction import maker
+from fencelock.actors.message import NS_PER_MS, Address, Instant
+from fencelock.actors.paxos.config import WINDOW
+from fencelock.actors.paxos.event import (
+    BatchDelay,
+    Gather,
+    Leadership,
+    Order,
+    ProposalBatch,
+    Tick,
+    each_of,
+)
+from fencelock.actors.paxos.message import (
+    BATCH_BYTES_MAX,
+    BATCH_COMMANDS_MAX,
+    COMMAND_BYTES_MAX,
+    Batch,
+    Propose,
+)
+
+BATCH_DELAY_MS = 2
 """Maximum delay of a command that would only wait, so that another may share its slot (ms)."""
+
+
+QUEUE_MAX = 10_000
+"""Maximum waiting commands: a second or two of work. The last turn may exceed it."""
+
+
+QUEUE_BYTES_MAX = 16 << 20
+"""The same limit in bytes (16 MiB)."""
+
+
+_batch = maker(Batch)
+
+
+_order = maker(Order)
 
 
 class Ordering:
@@ -37,8 +71,8 @@ class Ordering:
         self.opening = opening
         self.clock = LogClock()
         self.proposals = Proposals()
-        self.reign: Leadership | None = None
-        self.yielding = False
+        self.leadership: Leadership | None = None
+        self.draining = False
         """Whether the leadership is about to end and takes no more commands."""
         self.free = 0
         """The first slot without a batch, while this node leads."""
@@ -48,27 +82,23 @@ class Ordering:
         """The log time of the `Tick` timer that runs, if any."""
         self.gathering = False
         """Whether a `Gather` is on its way."""
-        self.lingering = False
+        self.delaying = False
         """Whether a `BatchDelay` timer runs."""
 
-    def begin(self, reign: Leadership, time_ms: int, now: Instant) -> Send:
+    def begin(self, leadership: Leadership, time_ms: int, now: Instant) -> Send:
         """Begin a leadership with its own batch: once that is applied, so are all slots before."""
-        self.reign, self.tick_ms, self.yielding = reign, None, False
-        self.free = reign.first
-        self.stamped_ms = max(time_ms, reign.time_ms)
+        self.leadership, self.tick_ms, self.draining = leadership, None, False
+        self.free = leadership.first
+        self.stamped_ms = max(time_ms, leadership.time_ms)
         if self.clock.read(now) < self.stamped_ms:  # What phase one found was not applied here.
             self.clock.set(self.stamped_ms, now)
         return self._give_slot(self.opening, now)
 
     def end(self) -> list[Propose]:
         """End the leadership; return the proposals that wait for a slot or a decision."""
-        self.reign = None
-        self.yielding = False
+        self.leadership = None
+        self.draining = False
         return self.proposals.clear()
-
-    def is_settled(self, applied: int) -> bool:
-        """Return whether this node leads and has applied all that earlier leaders decided."""
-        return self.reign is not None and applied > self.reign.first
 
     def is_drained(self, applied: int) -> bool:
         """Return whether nothing waits for a slot or a decision; ``applied`` is the next slot."""
@@ -81,12 +111,12 @@ class Ordering:
         self.gathering = True
         return [Send(replica, Gather())]
 
-    def linger(self) -> list[Effect]:
-        """Have `order` called in `LINGER_MS`, unless something else calls it sooner."""
-        if self.lingering:
+    def delay(self) -> list[Effect]:
+        """Have `order` called in `BATCH_DELAY_MS`, unless something else calls it sooner."""
+        if self.delaying:
             return []
-        self.lingering = True
-        return [Wake(LINGER_MS, BatchDelay())]
+        self.delaying = True
+        return [Wake(BATCH_DELAY_MS, BatchDelay())]
 
     def order(self, applied: int, now: Instant) -> list[Effect]:
         """Give slots to the waiting commands, as far as the window has room."""
@@ -97,24 +127,31 @@ class Ordering:
         return effects
 
     def _give_slot(self, commands: tuple[bytes, ...], now: Instant) -> Send:
-        assert self.reign is not None
+        assert self.leadership is not None
         self.stamped_ms = max(self.stamped_ms, self.clock.read(now))
-        order = Order(slot=self.free, batch=Batch(time_ms=self.stamped_ms, commands=commands))
+        batch = _batch(time_ms=self.stamped_ms, commands=commands)
+        order = _order(slot=self.free, batch=batch)
         self.free += 1
-        return Send(self.reign.commander, order)
+        return Send(self.leadership.commander, order)
 
     def arm(self, due: int | None, now: Instant) -> list[Effect]:
         """Set a timer for the machine's next deadline, unless one runs that is as early."""
-        if self.reign is None or due is None or (self.tick_ms is not None and self.tick_ms <= due):
+        if (
+            self.leadership is None
+            or due is None
+            or (self.tick_ms is not None and self.tick_ms <= due)
+        ):
             return []
         self.tick_ms = due
         return [
-            Wake(max(0, due - self.clock.read(now)), Tick(ballot=self.reign.ballot, due_ms=due))
+            Wake(
+                max(0, due - self.clock.read(now)), Tick(ballot=self.leadership.ballot, due_ms=due)
+            )
         ]
 
     def tick(self, tick: Tick, due: int | None, applied: int, now: Instant) -> list[Effect]:
         """Propose a tick, so that log time passes, unless another proposal does that anyway."""
-        if self.reign is None or self.yielding or tick.ballot != self.reign.ballot:
+        if self.leadership is None or self.draining or tick.ballot != self.leadership.ballot:
             return []
         if tick.due_ms != self.tick_ms:
             return []  # An earlier timer replaced it; setting it again would only add timers.
@@ -124,3 +161,156 @@ class Ordering:
         if due > self.clock.read(now):
             return self.arm(due, now)
         return [self._give_slot((), now), Observe("paxos.ticked")]
+
+
+@dataclass(slots=True, eq=False)
+class Run:
+    """Consecutive commands of one client, and the numbers by which it knows them."""
+
+    client: Address
+    numbers: list[int]
+    commands: list[bytes]
+
+    def each(self) -> Iterator[Propose]:
+        """Return the proposals of which it consists."""
+        return each_of(self.client, self.numbers, self.commands)
+
+    def size(self) -> int:
+        """Return the size of its commands (bytes)."""
+        return sum(map(len, self.commands))
+
+    def split(self, first: int) -> tuple[Run, Run]:
+        """Return its ``first`` commands, and the rest."""
+        numbers, commands = self.numbers, self.commands
+        return (
+            Run(self.client, numbers[:first], commands[:first]),
+            Run(self.client, numbers[first:], commands[first:]),
+        )
+
+
+class Proposals:
+    """A queue of commands, and the runs that are in each slot.
+
+    Consecutive commands of one client are kept as a run, so that work is done once for a run
+    and not for each command.
+    """
+
+    def __init__(self) -> None:
+        self.queue: deque[Run] = deque()
+        self.queue_commands = 0
+        self.queue_bytes = 0
+        self.in_flight: dict[int, tuple[tuple[bytes, ...], tuple[Run, ...]]] = {}
+        """For each slot that is not known to be decided, its commands and the runs that they came
+        from, in order."""
+
+    def is_full(self) -> bool:
+        """Return whether no more can wait."""
+        return self.queue_commands >= QUEUE_MAX or self.queue_bytes >= QUEUE_BYTES_MAX
+
+    def add(self, propose: Propose) -> None:
+        """Append a command to the queue."""
+        queue = self.queue
+        if not queue or queue[-1].client != propose.client:
+            queue.append(Run(propose.client, [], []))
+        queue[-1].numbers.append(propose.number)
+        queue[-1].commands.append(propose.command)
+        self.queue_commands += 1
+        self.queue_bytes += len(propose.command)
+
+    def add_all(self, batch: ProposalBatch) -> bool:
+        """Append all commands of ``batch`` to the queue.
+
+        Return False, and add nothing, if the queue is full or a command is too large.
+        """
+        sizes = list(map(len, batch.commands))
+        if self.queue_commands >= QUEUE_MAX or self.queue_bytes >= QUEUE_BYTES_MAX:
+            return False
+        if max(sizes) > COMMAND_BYTES_MAX:
+            return False
+        queue = self.queue
+        if queue and queue[-1].client == batch.client:
+            queue[-1].numbers += batch.numbers
+            queue[-1].commands += batch.commands
+        else:
+            queue.append(Run(batch.client, [*batch.numbers], [*batch.commands]))
+        self.queue_commands += len(sizes)
+        self.queue_bytes += sum(sizes)
+        return True
+
+    def take(self, slot: int) -> tuple[bytes, ...]:
+        """Return as many commands as fit a slot, and remember which clients proposed them."""
+        few = self.queue_commands <= BATCH_COMMANDS_MAX and self.queue_bytes <= BATCH_BYTES_MAX
+        if few and len(self.queue) == 1:
+            run = self.queue.popleft()
+            self.queue_commands = self.queue_bytes = 0
+            alone = tuple(run.commands)
+            self.in_flight[slot] = alone, (run,)
+            return alone
+        asked: list[Run] = []
+        commands: list[bytes] = []
+        size, has_room = 0, True
+        while self.queue and has_room:
+            run = self.queue.popleft()
+            fitting = _fitting(run, BATCH_COMMANDS_MAX - len(commands), BATCH_BYTES_MAX - size)
+            has_room = fitting == len(run.commands)
+            if not has_room:
+                run, rest = run.split(fitting)
+                self.queue.appendleft(rest)
+            asked.append(run)
+            commands += run.commands
+            size += run.size()
+        self.queue_commands -= len(commands)
+        self.queue_bytes -= size
+        together = tuple(commands)
+        self.in_flight[slot] = together, tuple(asked)
+        return together
+
+    def settle(self, slot: int, commands: tuple[bytes, ...]) -> tuple[Run, ...]:
+        """Return the runs of ``commands``, which were decided for ``slot``.
+
+        Other commands may have been decided for it: another node leads, and this one applied its
+        slot before it learned that. Then the proposals wait until this node steps down.
+        """
+        in_flight = self.in_flight.get(slot)
+        if in_flight is None or in_flight[0] != commands:
+            return ()
+        del self.in_flight[slot]
+        return in_flight[1]
+
+    def clear(self) -> list[Propose]:
+        """Drop everything, and return the proposals that waited."""
+        runs = [run for _, asked in self.in_flight.values() for run in asked]
+        runs += self.queue
+        self.queue.clear()
+        self.queue_commands = self.queue_bytes = 0
+        self.in_flight.clear()
+        return [propose for run in runs for propose in run.each()]
+
+
+def _fitting(run: Run, room: int, room_bytes: int) -> int:
+    """Return how many commands of ``run``, from the first, fit into a slot."""
+    if len(run.commands) <= room and run.size() <= room_bytes:
+        return len(run.commands)
+    sizes = accumulate(map(len, run.commands[:room]))
+    return sum(size <= room_bytes for size in sizes)
+
+
+class LogClock:
+    """Counts milliseconds from the last known stamp on.
+
+    Followers set it to each stamp they apply. A master lets it run: setting it would slow it
+    down by the time between stamping and applying.
+    """
+
+    def __init__(self) -> None:
+        self.base_ms = 0
+        self.base_at = Instant(0)
+
+    def read(self, now: Instant) -> int:
+        """Return the log time at ``now`` (ms)."""
+        return self.base_ms + max(0, (now - self.base_at) // NS_PER_MS)
+
+    def set(self, time_ms: int, now: Instant) -> None:
+        """Let it be ``time_ms`` at ``now``."""
+        self.base_ms = time_ms
+        self.base_at = now

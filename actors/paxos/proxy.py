@@ -3,32 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from fencelock.actors.api.message import (
-    Abandon,
     Acquire,
     Describe,
     Inspect,
-    KeepAlive,
     Reason,
     Release,
 )
 from fencelock.actors.api.name import OWNER_BYTES_MAX
 from fencelock.actors.api.probe_message import Probe
-from fencelock.actors.api.session_message import Evict, ListLocks
+from fencelock.actors.api.session_message import ListLocks
 from fencelock.actors.bootstrap_message import VotingStatus
-from fencelock.actors.effect import Effect, Effects, Observe, Wake
+from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.message import Address, Instant, node_of
-from fencelock.actors.paxos.digest_message import Divergence
-from fencelock.actors.paxos.event import Consulted, Gather, LeaderChanged, Skipped, SlotOutcomes
+from fencelock.actors.paxos.event import (
+    Consulted,
+    Divergence,
+    Gather,
+    Isolated,
+    LeaderChanged,
+    Skipped,
+    SlotOutcomes,
+)
 from fencelock.actors.paxos.message import Declined, Proposed
 from fencelock.actors.paxos.proxy_clients import RemoteClients
 from fencelock.actors.paxos.proxy_closed import Closed
-from fencelock.actors.paxos.proxy_command import check_question, translate
+from fencelock.actors.paxos.proxy_command import check_question
 from fencelock.actors.paxos.proxy_event import (
-    Asked,
     FromClient,
     FromLog,
     Heard,
@@ -36,20 +39,17 @@ from fencelock.actors.paxos.proxy_event import (
     Round,
     Told,
 )
-from fencelock.actors.paxos.proxy_in_flight import ERRANDS_MAX, InFlightRequests, Kind
-from fencelock.actors.paxos.proxy_local_session import LocalSession
+from fencelock.actors.paxos.proxy_in_flight import ASK_AGAIN_MS, InFlightRequests
 from fencelock.actors.paxos.proxy_quorum_contact import QuorumContact
 from fencelock.actors.paxos.proxy_reading import Readings
 from fencelock.actors.paxos.proxy_replies import ProxyReplies
 from fencelock.actors.paxos.proxy_requests import ProxyRequests
 from fencelock.actors.paxos.proxy_serving import Serving
-from fencelock.actors.paxos.proxy_session_lease import NodeSessionLease
 from fencelock.actors.paxos.proxy_status import Description
 from fencelock.actors.paxos.proxy_wording import refuse
-from fencelock.actors.paxos.suspicion import Isolated
 from fencelock.actors.proxy.backend import Reported
 from fencelock.actors.role import Host, Role, Summary
-from fencelock.actors.session.message import Close
+from fencelock.actors.session.message import Undecided
 from fencelock.actors.table.command import Command
 
 ROUND_MS = 250
@@ -72,16 +72,14 @@ class LogProxy(Role[Heard]):
     whichever proxy. A request that is sent again after its reply is also proposed again, and
     gets the outcome of the first time.
 
-    While no majority answers, requests wait, since their outcome is not known. A client of another
-    process has its own timeout and cancels; for callers inside the process `LocalSession`
-    sets one. Clients keep their own sessions alive, through any proxy.
+    While no majority answers, requests wait, since their outcome is not known. A client has its own
+    timeout and cancels; the session of callers inside the process is told what is missing.
+    Clients keep their own sessions alive, through any proxy.
 
     Args:
         node: this node.
         members: the nodes that vote, sorted: only outcomes from their replicas count.
         replica: the replica of this node, which takes proposals and answers queries.
-        name: name of the node's own session: ``node/boot``, so that no life of the
-            node, and no client, has the same.
         encode: encodes a command for the log.
 
     """
@@ -94,24 +92,19 @@ class LogProxy(Role[Heard]):
         node: str,
         members: tuple[str, ...],
         replica: Address,
-        name: str,
         encode: Callable[[Command], bytes],
     ) -> None:
         super().__init__(address, host)
         self.node = node
         self.members = frozenset(members)
         self.silence = QuorumContact(members)
-        self.name = name
         self.in_flight_requests = InFlightRequests(address, replica, encode)
         self.guests = RemoteClients()
         self.serving = Serving(node, self.in_flight_requests)
-        session_lease = NodeSessionLease(node, name, self.in_flight_requests)
-        self.own = LocalSession(node, self.in_flight_requests, session_lease, self.silence)
-        self.answering = ProxyReplies(node, self.in_flight_requests, self.guests, self.own)
+        self.answering = ProxyReplies(node, self.in_flight_requests, self.guests)
         self.asking = ProxyRequests(node, self.in_flight_requests, self.guests, self.answering)
         self.readings = Readings(node, replica, self.silence)
         self.description = Description(node, members, self.readings)
-        self.evictions = 0
         self.ticking = False
         self.closed: Closed | None = None
         """The object that answers in place of this proxy once the node must not serve any more."""
@@ -127,7 +120,7 @@ class LogProxy(Role[Heard]):
             return self.closed.handle(sender, event, now)
         # The most frequent events are tested first: testing for many types takes a while.
         if isinstance(event, Acquire) or isinstance(event, Release):  # noqa: SIM101
-            if event.session and self.in_flight_requests.by_key:  # The usual case.
+            if self.in_flight_requests.by_key:  # The usual case.
                 return self.asking.ask(sender, event, now)
             return self._on_client(sender, event, now)
         if isinstance(event, SlotOutcomes):
@@ -161,10 +154,6 @@ class LogProxy(Role[Heard]):
         match event:
             case Probe():
                 return self.serving.reply(sender, event)
-            case Abandon():
-                return [*self.own.abandon(sender, now), *self._tick()]
-            case Close():
-                return [*self.own.close(sender, now), *self._tick()]
             case Reported():
                 self.description.reported = event
                 return self.description.finish(self.answering.master, now)
@@ -185,34 +174,9 @@ class LogProxy(Role[Heard]):
                 self.asking.admit(asker, event.session, now)
                 check_question(event)
                 return [*self.readings.ask(asker, event, now), *self._tick()]
-            if not event.session and node_of(asker) == self.node:
-                return self._on_inside(asker, event, now)
         except InvalidRequestError as error:
             return [refuse(asker, event, Reason.INVALID, str(error)), Observe("proxy.refused")]
         return self.asking.ask(asker, event, now)
-
-    def _on_inside(self, asker: Address, asked: Asked, now: Instant) -> Effects:
-        """Serve a caller inside the process that names no session."""
-        match asked:
-            case Acquire():
-                translate(replace(asked, session=self.name, request=1))
-                if self.in_flight_requests.is_full(Kind.ACQUIRE):
-                    return self.asking.overloaded(asker, asked, f"{ERRANDS_MAX} requests")
-                return [*self.own.acquire(asker, asked, now), *self._tick()]
-            case Release():
-                return [*self.own.release(asker, asked, now), *self._tick()]
-            case Evict():
-                self.evictions += 1
-                named = replace(asked, session=self.name, request=self.evictions)
-                kind, key, command = translate(named)
-                in_flight_request = self.in_flight_requests.add(
-                    kind, key, command, now, asker=asker, asked=asked
-                )
-                return [self.in_flight_requests.propose(in_flight_request), *self._tick()]
-            case KeepAlive():
-                return self.asking.without_session(asker, asked)
-            case _:
-                raise InvalidRequestError("session is empty; there is none to do this to")
 
     def _on_log(self, sender: Address, event: FromLog, now: Instant) -> Effects:
         match event:
@@ -227,8 +191,7 @@ class LogProxy(Role[Heard]):
                 return self.serving.isolate(isolated=event.isolated)
             case Skipped():
                 self.in_flight_requests.doubt(now, queued=True)
-                kept = self.own.session_lease.keep_now(now) if self.own.is_active() else []
-                return [*kept, *self._repeat(now, FOLLOW_BURST)]
+                return self._repeat(now, FOLLOW_BURST)
             case Declined():
                 return self._on_told(sender, event, now)
             case VotingStatus():
@@ -243,16 +206,15 @@ class LogProxy(Role[Heard]):
         if not event.quarantined:
             return ()
         self.closed = Closed(self.node, self.description.members, event.why)
-        self.own.holding.lose_all(event.why)
-        waiting = [(one.asker, one.acquire) for one in self.own.parked.values()]
-        under_way = [(one.asker, one.asked) for one in self.in_flight_requests.by_key.values()]
+        requests = [(one.asker, one.asked) for one in self.in_flight_requests.by_key.values()]
+        local = self.guests.by_id.get(self.node)
+        lost = [] if local is None else [self.closed.end(local.asker, local.session)]
         described = [
             effect
             for asker, describe in self.description.asked
             for effect in self.closed.handle(asker, describe, now)
         ]
-        refused = self.closed.refuse_all((*waiting, *under_way))
-        return [*refused, *described, Observe("proxy.closed")]
+        return [*self.closed.refuse_all(requests), *lost, *described, Observe("proxy.closed")]
 
     def _on_told(self, sender: Address, told: Told | Declined, now: Instant) -> Effects:
         """Handle what a member's replica sends to the proxy itself, perhaps from another node."""
@@ -271,7 +233,7 @@ class LogProxy(Role[Heard]):
 
     def _on_round(self, now: Instant) -> Effects:
         effects: list[Effect] = [
-            *self.own.keep_up(now),
+            *self._explain(now),
             *self.readings.end_old(now),
             *self.description.finish(self.answering.master, now),
         ]
@@ -281,15 +243,21 @@ class LogProxy(Role[Heard]):
         effects += self._repeat(now, BURST)
         self.ticking = False
         busy = self.in_flight_requests or self.readings.by_number or self.description.asked
-        return [*effects, *self._tick()] if busy or self.own.is_active() else effects
+        return [*effects, *self._tick()] if busy else effects
+
+    def _explain(self, now: Instant) -> list[Effect]:
+        """Tell the session of callers inside the process why its requests are not decided."""
+        local = self.guests.by_id.get(self.node)
+        if local is None or not local.in_flight_requests:
+            return []
+        if self.silence.silent_ms(now) < ASK_AGAIN_MS:
+            return []
+        return [Send(local.asker, Undecided(detail=self.silence.in_words(now)))]
 
     def _repeat(self, now: Instant, most: int) -> list[Effect]:
-        """Propose again what is due; end local waits that have timed out."""
-        effects: list[Effect] = []
-        for in_flight_request in self.in_flight_requests.due(now, most):
-            given_up = self.own.give_up(in_flight_request, now) if in_flight_request.own else []
-            effects += given_up or [self.in_flight_requests.propose(in_flight_request)]
-        return effects
+        """Propose again what is due."""
+        due = self.in_flight_requests.due(now, most)
+        return [self.in_flight_requests.propose(in_flight_request) for in_flight_request in due]
 
     def _tick(self) -> tuple[Wake, ...]:
         ticking, self.ticking = self.ticking, True

@@ -1,4 +1,4 @@
-"""Clients in other processes that use a node's proxy. Pure."""
+"""Clients that use a node's proxy; the callers inside its process are one of them. Pure."""
 
 from __future__ import annotations
 

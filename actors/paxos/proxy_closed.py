@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fencelock.actors.api.message import Describe, NodeStatus, Reason
+from fencelock.actors.api.message import Describe, KeepAlive, NodeStatus, Reason
 from fencelock.actors.api.name import OWNER_BYTES_MAX
+from fencelock.actors.api.session_message import End, Ended
 from fencelock.actors.effect import Effect, Effects, Observe, Send
 from fencelock.actors.message import Address, Instant, address_of, node_of
 from fencelock.actors.paxos.proxy_event import Asked, Heard, Question
 from fencelock.actors.paxos.proxy_reading import QUESTIONS_MAX
 from fencelock.actors.paxos.proxy_wording import refuse
 from fencelock.actors.proxy.backend import Report, Reported
-from fencelock.actors.session.message import Close
-from fencelock.actors.session.message import Closed as Left
 
 
 class Closed:
     """The remainder of a proxy whose node is quarantined.
 
-    Callers inside the process are refused at once. A client elsewhere gets no reply, as if the
-    node had crashed: it moves to another node, and keeps its session, holds and waits.
+    The session of callers inside the process is refused at once. A client elsewhere gets no reply,
+    as if the node had crashed: it moves to another node, and keeps its session, holds and waits.
 
     Args:
         node: this node.
@@ -43,21 +42,27 @@ class Closed:
                 return self._on_describe(sender, event)
             case Reported():
                 return self._on_reported(event)
-            case Close():
-                return (Send(sender, Left(unanswered=0)),)
+            case End() if node_of(sender) == self.node:
+                return (self.end(sender, event.session),)
+            case KeepAlive():
+                return (Observe("proxy.closed_ignores"),)
             case _:
                 pass
         if isinstance(event, Asked | Question):
             return self.refuse_all(((sender, event),))
         return (Observe("proxy.closed_ignores"),)
 
-    def refuse_all(self, asked: Iterable[tuple[Address, Asked | Question | None]]) -> list[Effect]:
+    def end(self, asker: Address, session: str) -> Send:
+        """Tell the session of callers inside the process that it has ended."""
+        return Send(asker, Ended(session=session, detail=self.why))
+
+    def refuse_all(self, asked: Iterable[tuple[Address, Asked | Question]]) -> list[Effect]:
         """Refuse the requests of callers inside the process."""
         text = f"node {self.node} does not serve: {self.why}"
         return [
             refuse(asker, one, Reason.UNAVAILABLE, text)
             for asker, one in asked
-            if one is not None and asker and node_of(asker) == self.node
+            if node_of(asker) == self.node
         ]
 
     def _on_describe(self, asker: Address, describe: Describe) -> Effects:

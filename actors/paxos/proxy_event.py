@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from fencelock.actors.api.message import (
-    Abandon,
     Acquire,
     Cancel,
     Describe,
@@ -15,12 +14,17 @@ from fencelock.actors.api.probe_message import Probe
 from fencelock.actors.api.session_message import End, Evict, ListLocks, Open
 from fencelock.actors.bootstrap_message import VotingStatus
 from fencelock.actors.message import Timer, timer
-from fencelock.actors.paxos.digest_message import Divergence
-from fencelock.actors.paxos.event import Consulted, Gather, LeaderChanged, Skipped, SlotOutcomes
+from fencelock.actors.paxos.event import (
+    Consulted,
+    Divergence,
+    Gather,
+    Isolated,
+    LeaderChanged,
+    Skipped,
+    SlotOutcomes,
+)
 from fencelock.actors.paxos.message import Declined, Proposed
-from fencelock.actors.paxos.suspicion import Isolated
 from fencelock.actors.proxy.backend import Reported
-from fencelock.actors.session.message import Close
 from fencelock.actors.table.outcome import (
     Denied,
     Forced,
@@ -65,7 +69,7 @@ Told = Held | Freed | Rest
 FromLog = LeaderChanged | Isolated | Skipped | VotingStatus | Divergence | Declined
 """Rare events."""
 
-Rarer = Told | FromClient | FromLog | Probe | Abandon | Close | Reported | Round
+Rarer = Told | FromClient | FromLog | Probe | Reported | Round
 """Events that are tested for last."""
 
 Heard = (
@@ -80,8 +84,6 @@ Heard = (
     | Evict
     | Describe
     | Probe
-    | Abandon
-    | Close
     | SlotOutcomes
     | LeaderChanged
     | Isolated

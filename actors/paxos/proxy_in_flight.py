@@ -11,9 +11,8 @@ from operator import attrgetter
 from fencelock.actors.effect import Effects, Send
 from fencelock.actors.fast_construction import maker
 from fencelock.actors.message import NS_PER_MS, Address, Instant
-from fencelock.actors.paxos.event import Gather
+from fencelock.actors.paxos.event import Gather, ProposalBatch
 from fencelock.actors.paxos.message import Propose
-from fencelock.actors.paxos.proposal_batch import ProposalBatch
 from fencelock.actors.paxos.proxy_clients import RemoteClient
 from fencelock.actors.paxos.proxy_event import Asked
 from fencelock.actors.table.command import Command
@@ -30,9 +29,6 @@ LOOK_AGAIN_MS = 5_000
 LOOKS_MAX = 25
 """Maximum number of such waits proposed again at a time. Each is a command in the log, and where
 thousands wait they must not be most of it."""
-
-NOBODY = Address("")
-"""The asker of a command that the proxy issues for itself."""
 
 _propose = maker(Propose)
 
@@ -85,13 +81,12 @@ class InFlightRequest:
     Attributes:
         number: its number at the replicas; the same each time it is proposed.
         command: the command as encoded for the log.
-        asker: receiver of the reply, `NOBODY` for none; it changes when the request is sent again.
-        asked: the request as received, None for a command of the proxy's own.
+        asker: receiver of the reply; it changes when the request is sent again.
+        asked: the request as received.
         asked_at: the time of the request.
         since: the time of the first proposal; its outcome proves the state after that.
         proposed_at: the time of the last proposal, or when it was last known to wait in the log.
-        guest: the client that is charged for it, None for a caller inside the node.
-        own: whether it belongs to the node's own session.
+        guest: the client that is charged for it, None for a role of this node.
 
     """
 
@@ -100,12 +95,11 @@ class InFlightRequest:
     number: int
     command: bytes
     asker: Address
-    asked: Asked | None
+    asked: Asked
     asked_at: Instant
     since: Instant
     proposed_at: Instant
     guest: RemoteClient | None = None
-    own: bool = False
 
 
 _errand = maker(InFlightRequest)
@@ -159,10 +153,9 @@ class InFlightRequests:
         command: Command,
         now: Instant,
         *,
-        asker: Address = NOBODY,
-        asked: Asked | None = None,
+        asker: Address,
+        asked: Asked,
         guest: RemoteClient | None = None,
-        own: bool = False,
     ) -> InFlightRequest:
         """Add a command, whose ``key`` must be free; the caller has it proposed."""
         assert key not in self.by_key
@@ -178,7 +171,6 @@ class InFlightRequests:
             since=now,
             proposed_at=now,
             guest=guest,
-            own=own,
         )
         self.by_key[key] = self.unheard[number] = in_flight_request
         if guest is not None:

@@ -27,7 +27,10 @@ class QuorumContact:
         """Note that a reply is expected from now on."""
         self.asked_at = now
 
+    def silent_ms(self, now: Instant) -> int:
+        """Return how long a reply has been expected (ms)."""
+        return ms_between(max(self.heard_at, self.asked_at), now)
+
     def in_words(self, now: Instant) -> str:
         """Describe which nodes do not answer, and for how long."""
-        silent_ms = ms_between(max(self.heard_at, self.asked_at), now)
-        return f"{self.majority} has not answered for {silent_ms} ms"
+        return f"{self.majority} has not answered for {self.silent_ms(now)} ms"

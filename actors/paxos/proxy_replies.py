@@ -17,7 +17,6 @@ from fencelock.actors.paxos.proxy_in_flight import (
     InFlightRequests,
     Kind,
 )
-from fencelock.actors.paxos.proxy_local_session import LocalSession
 from fencelock.actors.paxos.proxy_wording import (
     answer,
     ended,
@@ -38,8 +37,7 @@ class ProxyReplies:
     Args:
         node: this node.
         in_flight_requests: the requests that wait for an outcome.
-        guests: the clients in other processes.
-        own: the session of callers inside this process.
+        guests: the clients.
 
     """
 
@@ -48,12 +46,10 @@ class ProxyReplies:
         node: str,
         in_flight_requests: InFlightRequests,
         guests: RemoteClients,
-        own: LocalSession,
     ) -> None:
         self.node = node
         self.in_flight_requests = in_flight_requests
         self.guests = guests
-        self.own = own
         self.master = ""
         """The node that leads, if any is known."""
 
@@ -76,7 +72,7 @@ class ProxyReplies:
         """
         mark = Observe(f"paxos.proposal_declined_{declined.why.name.lower()}")
         in_flight_request = self.in_flight_requests.numbered(declined.number)
-        if in_flight_request is None or in_flight_request.asked is None or in_flight_request.own:
+        if in_flight_request is None:
             return [mark]
         if declined.why is Decline.INVALID:
             self.in_flight_requests.end(in_flight_request)
@@ -114,16 +110,13 @@ class ProxyReplies:
                 if isinstance(outcome, Rest):
                     self._take(outcome, now, effects)
                     if warning and isinstance(outcome, Lost | SessionClosed):
-                        self._warn(outcome, now, effects)
+                        self._warn(outcome, effects)
                 continue
             session, owner, lock = outcome.session, outcome.owner, outcome.lock
             request = outcome.request
             in_flight_request = by_key.get((session, owner, lock, request))
             if in_flight_request is None or in_flight_request.kind is not kind:
                 continue  # No local caller waits for this outcome, or it has the wrong type.
-            if in_flight_request.own:
-                effects += self.own.settle(in_flight_request, outcome, now)
-                continue
             end(in_flight_request)
             if isinstance(outcome, Held):
                 granted += 1
@@ -154,11 +147,6 @@ class ProxyReplies:
             return
         if isinstance(outcome, Queued):
             self.in_flight_requests.known(in_flight_request, now)
-            if in_flight_request.own:
-                self.own.session_lease.confirm(in_flight_request)
-            return
-        if in_flight_request.own:
-            effects += self.own.settle(in_flight_request, outcome, now)
             return
         self.in_flight_requests.end(in_flight_request)
         effects.append(
@@ -170,16 +158,14 @@ class ProxyReplies:
         if isinstance(outcome, Denied):
             effects.append(Observe("proxy.refused"))
 
-    def _warn(self, outcome: Lost | SessionClosed, now: Instant, effects: list[Effect]) -> None:
+    def _warn(self, outcome: Lost | SessionClosed, effects: list[Effect]) -> None:
         """Notify the affected client of a loss, if it uses this node."""
         guest = self.guests.by_id.get(client_of(outcome.session))
-        if isinstance(outcome, Lost):
-            effects += self.own.taken(outcome)
-            if guest is not None:
-                effects.append(Send(guest.asker, hold_lost(outcome)))
+        if guest is None:
             return
-        effects += self.own.closed(outcome, now)
-        if guest is not None and outcome.reason is not CloseReason.GRACEFUL:
+        if isinstance(outcome, Lost):
+            effects.append(Send(guest.asker, hold_lost(outcome)))
+        elif outcome.reason is not CloseReason.GRACEFUL:
             effects.append(Send(guest.asker, ended(outcome)))
 
 

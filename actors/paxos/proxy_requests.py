@@ -50,7 +50,10 @@ class ProxyRequests:
         self.answering = answering
 
     def admit(self, asker: Address, session: str, now: Instant) -> RemoteClient | None:
-        """Return the client that is charged for a request in ``session``, None for this node.
+        """Return the client that is charged for a request in ``session``.
+
+        The callers inside this process are one, in the session of the node. None for a role of this
+        node that uses another session.
 
         Raises:
             InvalidRequestError: the sender may not use that session; the text says why.
@@ -61,7 +64,8 @@ class ProxyRequests:
             return guest
         client = node_of(asker)
         if client == self.node:
-            return None
+            named = session.startswith(f"{client}/")
+            return self.guests.hear(client, asker, session, now) if named else None
         guest = self.guests.by_id.get(client)
         if guest is None or guest.session != session:
             problem = why_foreign(client, session)
@@ -78,7 +82,7 @@ class ProxyRequests:
                 guest = self.admit(asker, session, now)
             else:
                 guest.heard_at = now
-            if "." not in session and not isinstance(asked, Open | Evict):
+            if not session or ("." not in session and not isinstance(asked, Open | Evict)):
                 return self.without_session(asker, asked)
             kind, key, command = translate(asked)
         except InvalidRequestError as error:
@@ -115,6 +119,9 @@ class ProxyRequests:
                 master=self.answering.master,
             )
             return [Send(asker, alive)]
+        if not asked.session:
+            text = f"session is empty; the role 'session' of {self.node} has one for its callers"
+            return [refuse(asker, asked, Reason.INVALID, text), Observe("proxy.refused")]
         text = f"{asked.session[:80]!r} is no session, but a name: open one under it"
         return [refuse(asker, asked, Reason.SESSION_EXPIRED, text), Observe("proxy.refused")]
 

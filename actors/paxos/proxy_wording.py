@@ -120,12 +120,6 @@ def refuse(asker: Address, asked: Asked | Question, reason: Reason, detail: str)
     return Send(asker, refusal(asked, reason, detail))
 
 
-def lost_release(asker: Address, release: Release, why: str) -> Send:
-    """Return the refusal of a release whose hold is lost."""
-    text = f"lock {release.lock!r}: the hold under fence {release.fence} was lost: {why}"
-    return refuse(asker, release, Reason.OWNERSHIP_LOST, text)
-
-
 def hold_lost(lost: Lost) -> HoldLost:
     """Return the notification for the former holder."""
     return HoldLost(

@@ -1,37 +1,55 @@
-"""The state of a node: orders commands while it is master, and applies what is decided."""
+"""The replica: puts commands into the log or forwards them, applies slots, and sends outcomes.
+
+A follower that misses a slot fetches it after `GAP_MS`: see `Replica._watch_gap`, which asks
+`snapshots.CatchUp`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import chain
+
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
-from fencelock.actors.message import Address, Instant, node_of
-from fencelock.actors.paxos.config import LOG_MAX, Config, acceptor_of, catchup_of, leader_of
-from fencelock.actors.paxos.digest import AGREED_SLOTS
+from fencelock.actors.fast_construction import copier, maker
+from fencelock.actors.message import Address, Instant, Message, node_of
+from fencelock.actors.paxos.config import (
+    LOG_MAX,
+    Config,
+    acceptor_of,
+    catchup_of,
+    leader_of,
+    replica_of,
+)
+from fencelock.actors.paxos.divergence import AGREED_SLOTS
 from fencelock.actors.paxos.event import (
     Applied,
+    BatchDelay,
     Decided,
+    Drain,
+    Drained,
+    Fresh,
+    GapCheck,
     Gather,
     Lacking,
     LeaderChanged,
     Leadership,
     Learned,
     Leased,
+    ProposalBatch,
+    ReportApplied,
     Restore,
     Skipped,
     SlotOutcomes,
     SteppedDown,
+    Tick,
 )
-from fencelock.actors.paxos.forwarding import Forwarding
-from fencelock.actors.paxos.handover_event import Drain, Drained
 from fencelock.actors.paxos.journal import Recovered
+from fencelock.actors.paxos.log import Log, LogEvent
 from fencelock.actors.paxos.machine import Machine
-from fencelock.actors.paxos.message import COMMAND_BYTES_MAX, Batch, Decline, Propose
-from fencelock.actors.paxos.ordering import Ordering
-from fencelock.actors.paxos.proposal_batch import ProposalBatch
-from fencelock.actors.paxos.reading import ReadHears, Reads
-from fencelock.actors.paxos.replica_event import ReplicaHears
+from fencelock.actors.paxos.message import COMMAND_BYTES_MAX, Decline, Declined, Propose, Proposed
+from fencelock.actors.paxos.ordering import Ordering, Run
+from fencelock.actors.paxos.reads import ReadEvent, Reads
 from fencelock.actors.paxos.snapshots import JOURNAL_BYTES
-from fencelock.actors.paxos.state import PastHears, State, everything
-from fencelock.actors.paxos.timer import BatchDelay, GapCheck, Tick
 from fencelock.actors.role import Host, Role, Summary
 
 GAP_MS = 50
@@ -39,12 +57,56 @@ GAP_MS = 50
 been overtaken by later ones."""
 
 
-class Replica(Role[ReplicaHears]):
+REPORT_SLOTS = 8
+"""Applied slots after which the acceptor is notified: until then it keeps their votes, and a
+promise may report them. A heartbeat that proves something has them reported, too."""
+
+
+WAITING_MAX = 1_000
+"""Maximum commands that wait on a node that knows no master."""
+
+
+CLIENT_CHARS_MAX = 512
+"""Maximum length of an address: node and role, each at most 128 bytes on the wire."""
+
+
+ReplicaEvent = (
+    ReadEvent
+    | LogEvent
+    | ProposalBatch
+    | Propose
+    | Gather
+    | Decided
+    | Learned
+    | Leadership
+    | SteppedDown
+    | LeaderChanged
+    | Leased
+    | Drain
+    | Restore
+    | ReportApplied
+    | Tick
+    | BatchDelay
+    | GapCheck
+)
+"""Events that a replica handles."""
+
+
+_slot_outcomes = maker(SlotOutcomes)
+
+
+_proposed = maker(Proposed)
+
+
+_with_forwarded = copier(Propose, "forwarded")
+
+
+class Replica(Role[ReplicaEvent]):
     """One replica. Source: PMMC, section 2.1.
 
     Differences from PMMC: only the master's replica gives slots (`Ordering`). Outcomes are sent
     to the proposer on another node, and those of all slots to the listener of every node. A
-    snapshot is made now and then, so that journals can drop what was applied (`State`).
+    snapshot is made now and then, so that journals can drop what was applied (`Log`).
 
     Args:
         node: the id of its node.
@@ -81,13 +143,19 @@ class Replica(Role[ReplicaHears]):
         self.config = config
         self.machine = machine
         self.listener = listener
-        self.past = State.of(
+        self.log = Log.of(
             node, config.view.members, machine, listener, log_max, journal_bytes, digest_slots
         )
-        self.ledger = self.past.ledger
+        self.decided = self.log.decided
         self.ordering = Ordering(opening)
-        self.reception = Forwarding(node, listener)
+        self.forwarding = Forwarding(node, listener)
         self.reads = Reads(node, machine, config.view.replicas, first_number)
+        self.acceptor = acceptor_of(node)
+        self.leader = leader_of(node)
+        self.reported = 1
+        """All slots before it were reported as applied to the acceptor."""
+        self.reporting = False
+        """Whether the leader wants each applied slot reported: it stands, or must catch up."""
         self.committed = 1
         """All slots before it are known here to be decided."""
         self.checking = 0
@@ -98,213 +166,339 @@ class Replica(Role[ReplicaHears]):
 
     def begin(self, now: Instant) -> Effects:
         """Apply what the journal knows to be decided. Its outcomes were sent in an earlier life."""
-        compared = self.past.recover(self._recovered)
+        compared = self.log.recover(self._recovered)
         self._recovered = Recovered()
-        self.committed = self.ledger.next
-        self.ordering.clock.set(self.ledger.time_ms, now)
-        told = [] if self.listener is None else [Send(self.listener, LeaderChanged(master=""))]
-        return [*told, *self._tell_applied(now), *compared] if self.ledger.next > 1 else told
+        self.committed = self.decided.next
+        self.ordering.clock.set(self.decided.time_ms, now)
+        notified = [] if self.listener is None else [Send(self.listener, LeaderChanged(master=""))]
+        if self.decided.next == 1:
+            return notified
+        return [*notified, *self._report(), *self._progress(now), *compared]
 
-    def handle(self, sender: Address, event: ReplicaHears, now: Instant) -> Effects:
+    def handle(self, sender: Address, event: ReplicaEvent, now: Instant) -> Effects:
         """Order, apply, answer."""
         match event:
             case ProposalBatch():
-                return self._on_bundle(sender, event, now)
-            case Propose():
-                return self._on_propose(sender, event)
+                return self._on_proposal_batch(sender, event, now)
             case Decided():
-                self._take(event.slot, event.batch)
+                self.decided.take(event.slot, event.batch)
                 return self._apply(now)
             case Learned():
                 return self._on_learned(event, now)
+            case Propose():
+                return self._on_propose(sender, event)
             case Leased():
                 return self._on_leased(event, now)
             case Leadership():
-                return self._on_reign(event, now)
+                return self._on_leadership(event, now)
             case SteppedDown():
-                return self._on_deposed(now)
+                return self._on_stepped_down(now)
             case LeaderChanged():
                 return self._follow(event.master, now)
             case Drain():
-                return self._on_yield(event)
+                return self._on_drain(event)
             case Restore():
                 return self._on_restore(event, now)
             case Gather() | Tick() | BatchDelay():
-                return self._on_order(event, now)
+                return self._on_time_to_order(event, now)
             case _:
                 return self._on_other(sender, event, now)
 
     def summary(self) -> Summary:
         """Return the next slot to apply, and how much is decided."""
         return (
-            ("next", self.ledger.next),
+            ("next", self.decided.next),
             ("committed", self.committed),
         )
 
     def _on_other(
-        self, sender: Address, event: ReadHears | PastHears | GapCheck, now: Instant
+        self, sender: Address, event: ReadEvent | LogEvent | GapCheck | ReportApplied, now: Instant
     ) -> Effects:
         if isinstance(event, GapCheck):
             return self._on_gap_check(event)
-        if isinstance(event, PastHears):
-            return self.past.handle(sender, event)
-        return self.reads.handle(sender, event, now)
+        if isinstance(event, ReportApplied):
+            self.reporting = True
+            return [Send(self.leader, Applied(slot=self.decided.next))]
+        if isinstance(event, LogEvent):
+            return self.log.handle(sender, event)
+        effects = self.reads.handle(sender, event, now)
+        if isinstance(event, Fresh) and self.reported < self.decided.next:
+            return [*effects, *self._report()]
+        return effects
 
     def _on_propose(self, sender: Address, propose: Propose) -> Effects:
         if sender != self.proposer:
             if node_of(sender) not in self.config.view.members:
                 return (Observe("paxos.stranger_proposes"),)  # Clients must use the proxy.
             self.proposer = sender
-        refusal = self.reception.refusal(propose, self.machine)
+        refusal = self.forwarding.refusal(propose, self.machine)
         if refusal:
             return refusal
-        if self.ordering.reign is None:
-            return self.reception.pass_on(propose)
-        if self.ordering.yielding:
-            return self.reception.hold(propose)
+        if self.ordering.leadership is None:
+            return self.forwarding.pass_on(propose)
+        if self.ordering.draining:
+            return self.forwarding.hold(propose)
         if self.ordering.proposals.is_full():
-            return (self.reception.decline(propose, Decline.OVERLOADED),)
+            return (self.forwarding.decline(propose, Decline.OVERLOADED),)
         self.ordering.proposals.add(propose)
         if self.ordering.gathering:
             return ()  # It is given a slot with all others of this turn.
-        if self.ordering.free == self.ledger.next and self.machine.is_patient(propose.command):
-            return self.ordering.linger()
+        if self.ordering.free == self.decided.next and self.machine.is_patient(propose.command):
+            return self.ordering.delay()
         return self.ordering.gather(self.address)
 
-    def _on_bundle(self, sender: Address, proposal_batch: ProposalBatch, now: Instant) -> Effects:
+    def _on_proposal_batch(
+        self, sender: Address, proposal_batch: ProposalBatch, now: Instant
+    ) -> Effects:
         """Give slots to the commands that this node's proxy received in this turn."""
         ordering = self.ordering
-        plain = max(map(len, proposal_batch.commands)) <= COMMAND_BYTES_MAX
-        if ordering.reign is None or ordering.yielding or ordering.proposals.is_full() or not plain:
+        if (
+            ordering.leadership is None
+            or ordering.draining
+            or not ordering.proposals.add_all(proposal_batch)
+        ):
             return [done for one in proposal_batch.each() for done in self._on_propose(sender, one)]
-        ordering.proposals.add_all(proposal_batch)
         if ordering.gathering:
             return ()  # It is given a slot with what other nodes passed on in this turn.
-        if ordering.free == self.ledger.next and all(
+        if ordering.free == self.decided.next and all(
             map(self.machine.is_patient, proposal_batch.commands)
         ):
-            return ordering.linger()
-        return ordering.order(self.ledger.next, now)
+            return ordering.delay()
+        return ordering.order(self.decided.next, now)
 
-    def _on_order(self, event: Gather | Tick | BatchDelay, now: Instant) -> Effects:
+    def _on_time_to_order(self, event: Gather | Tick | BatchDelay, now: Instant) -> Effects:
         """Give slots to waiting commands, or to a deadline that expires."""
         if isinstance(event, BatchDelay):
-            self.ordering.lingering = False
+            self.ordering.delaying = False
         if not isinstance(event, Tick):
-            return self.ordering.order(self.ledger.next, now)
-        return self.ordering.tick(event, self.machine.due_ms(), self.ledger.next, now)
+            return self.ordering.order(self.decided.next, now)
+        return self.ordering.tick(event, self.machine.due_ms(), self.decided.next, now)
 
-    def _on_reign(self, reign: Leadership, now: Instant) -> Effects:
-        if reign.first < self.ledger.next:
-            return (Observe("paxos.reign_overtaken"),)  # By a higher ballot, which will end it.
-        opening = self.ordering.begin(reign, self.ledger.time_ms, now)
+    def _on_leadership(self, leadership: Leadership, now: Instant) -> Effects:
+        if leadership.first < self.decided.next:
+            return (
+                Observe("paxos.leadership_overtaken"),
+            )  # By a higher ballot, which will end it.
+        self.reporting = False
+        opening = self.ordering.begin(leadership, self.decided.time_ms, now)
         followed = self._follow(self.node, now)
-        for propose in self.reception.take_waiting():
+        for propose in self.forwarding.take_waiting():
             self.ordering.proposals.add(propose)
-        return [opening, *followed, *self.ordering.order(self.ledger.next, now)]
+        return [opening, *followed, *self.ordering.order(self.decided.next, now)]
 
-    def _on_deposed(self, now: Instant) -> Effects:
+    def _on_stepped_down(self, now: Instant) -> Effects:
         """Ask clients to propose again: what has a slot may still be decided, or not."""
+        self.reporting = False
         asked = self.ordering.end()
         followed = self._follow("", now)
-        declined = [self.reception.decline(propose, Decline.NOT_MASTER) for propose in asked]
+        declined = [self.forwarding.decline(propose, Decline.NOT_MASTER) for propose in asked]
         return [*followed, *declined]
 
     def _on_leased(self, leased: Leased, now: Instant) -> Effects:
-        reign = self.ordering.reign
-        if reign is None or reign.ballot != leased.ballot or self.ordering.yielding:
+        leadership = self.ordering.leadership
+        if leadership is None or leadership.ballot != leased.ballot or self.ordering.draining:
             return ()  # It belongs to a leadership that is over, or about to end.
         return self.reads.leased(leased, now)
 
-    def _on_yield(self, word: Drain) -> Effects:
+    def _on_drain(self, message: Drain) -> Effects:
         """Take no more commands, stop relying on the lease, and report once all is applied."""
-        reign = self.ordering.reign
-        if reign is None or reign.ballot != word.ballot:
+        leadership = self.ordering.leadership
+        if leadership is None or leadership.ballot != message.ballot:
             return ()
-        self.ordering.yielding = True
-        self.reads.distrust()
-        return self._tell_yielded()
+        self.ordering.draining = True
+        self.reads.drop_lease()
+        return self._report_drained()
 
-    def _tell_yielded(self) -> list[Effect]:
-        reign = self.ordering.reign
-        yielding = self.ordering.yielding and self.ordering.is_drained(self.ledger.next)
-        if reign is None or not yielding:
+    def _report_drained(self) -> list[Effect]:
+        leadership = self.ordering.leadership
+        draining = self.ordering.draining and self.ordering.is_drained(self.decided.next)
+        if leadership is None or not draining:
             return []
-        return [Send(leader_of(self.node), Drained(ballot=reign.ballot))]
+        return [Send(self.leader, Drained(ballot=leadership.ballot))]
 
     def _follow(self, master: str, now: Instant) -> list[Effect]:
         """Note which node leads, and send it the commands that waited for that."""
-        told: list[Effect] = []
-        if self.listener is not None and master != self.reception.master:
-            told.append(Send(self.listener, LeaderChanged(master=master)))
-        return [*told, *self.reception.follow(master), *self.reads.follow(master, now)]
-
-    def _take(self, slot: int, batch: Batch) -> list[Effect]:
-        return [] if self.ledger.take(slot, batch) else [Observe("paxos.far_behind")]
+        notified: list[Effect] = []
+        if self.listener is not None and master != self.forwarding.master:
+            notified.append(Send(self.listener, LeaderChanged(master=master)))
+        return [*notified, *self.forwarding.follow(master), *self.reads.follow(master, now)]
 
     def _on_learned(self, learned: Learned, now: Instant) -> Effects:
-        effects = [mark for slot, batch in learned.slots for mark in self._take(slot, batch)]
+        far = 0
+        for slot, batch in learned.slots:
+            far += not self.decided.take(slot, batch)
         self.committed = max(self.committed, learned.committed)
-        return [*effects, *self._apply(now), *self._watch_gap()]
+        effects = self._apply(now)
+        if far:
+            effects.append(Observe("paxos.far_behind", far))
+        if self.committed > self.decided.next:
+            effects += self._watch_gap()
+        return effects
 
     def _apply(self, now: Instant) -> list[Effect]:
         """Apply what is decided without a gap, answer, and go on ordering."""
-        first = self.ledger.next
+        log, decided, ordering = self.log, self.decided, self.ordering
+        first = decided.next
         effects: list[Effect] = []
-        for slot, batch, outcomes in self.past.apply():
-            asked = self.ordering.proposals.settle(slot, batch.commands)
-            effects += self.reception.answers(slot, asked, outcomes[1:])
-            happened = everything(outcomes)
+        while decided.next in decided.ready:
+            slot = decided.next
+            batch, outcomes = log.apply()
+            if ordering.proposals.in_flight:
+                asked = ordering.proposals.settle(slot, batch.commands)
+                effects += self.forwarding.answers(slot, asked, outcomes)
+            happened = tuple(chain.from_iterable(outcomes))
             if self.listener is not None and happened:
-                time_ms = self.ledger.time_ms
-                word = SlotOutcomes(slot=slot, time_ms=time_ms, outcomes=happened)
-                effects.append(Send(self.listener, word))
-        if self.ledger.next == first:
+                message = _slot_outcomes(slot=slot, time_ms=decided.time_ms, outcomes=happened)
+                effects.append(Send(self.listener, message))
+        if decided.next == first:
             return effects
-        effects += self._tell_applied(now)
-        reign = self.ordering.reign
-        effects += self.past.trim(reigning=reign is not None)
-        if reign is None:
-            self.ordering.clock.set(self.ledger.time_ms, now)
+        if self.reporting or decided.next - self.reported >= REPORT_SLOTS:
+            effects += self._report()
+        leadership = ordering.leadership
+        settled = leadership is not None and decided.next > leadership.first
+        effects += self.reads.progress(decided.next, settled=settled, now=now)
+        if log.digests.due or log.snapshots.grown >= log.snapshots.due:
+            effects += log.trim(leading=leadership is not None)
+        if leadership is None:
+            clock = ordering.clock
+            clock.base_ms, clock.base_at = decided.time_ms, now
             return effects
-        ordered = self.ordering.order(self.ledger.next, now)
-        armed = self.ordering.arm(self.machine.due_ms(), now)
-        return [*effects, *ordered, *armed, *self._tell_yielded()]
+        if ordering.proposals.queue:
+            effects += ordering.order(decided.next, now)
+        effects += ordering.arm(self.machine.due_ms(), now)
+        return [*effects, *self._report_drained()] if ordering.draining else effects
 
-    def _tell_applied(self, now: Instant) -> list[Effect]:
-        applied = Applied(slot=self.ledger.next)
-        settled = self.ordering.is_settled(self.ledger.next)
-        return [
-            Send(acceptor_of(self.node), applied),
-            Send(leader_of(self.node), applied),
-            *self.reads.progress(self.ledger.next, settled=settled, now=now),
-        ]
+    def _report(self) -> list[Effect]:
+        """Tell the acceptor which slots are applied; and the leader, if it wants to know."""
+        self.reported = self.decided.next
+        applied = Applied(slot=self.reported)
+        to_leader = [Send(self.leader, applied)] if self.reporting else []
+        return [Send(self.acceptor, applied), *to_leader]
+
+    def _progress(self, now: Instant) -> list[Effect]:
+        """Answer the reads that waited for what is applied now."""
+        leadership, applied = self.ordering.leadership, self.decided.next
+        settled = leadership is not None and applied > leadership.first
+        return self.reads.progress(applied, settled=settled, now=now)
 
     def _watch_gap(self) -> list[Effect]:
-        if self.committed <= self.ledger.next or self.checking or self.ordering.reign is not None:
+        if (
+            self.committed <= self.decided.next
+            or self.checking
+            or self.ordering.leadership is not None
+        ):
             return []
-        self.checking = self.ledger.next
+        self.checking = self.decided.next
         return [Wake(GAP_MS, GapCheck(slot=self.checking))]
 
     def _on_gap_check(self, check: GapCheck) -> Effects:
         self.checking = 0
         again = self._watch_gap()
-        if check.slot != self.ledger.next or not again:
+        if check.slot != self.decided.next or not again:
             return again
-        lacking = Lacking(first=check.slot, target=self.committed, source=self.reception.master)
+        lacking = Lacking(first=check.slot, target=self.committed, source=self.forwarding.master)
         return [Send(catchup_of(self.node), lacking), *again]
 
     def _on_restore(self, restore: Restore, now: Instant) -> Effects:
         """Replace the state with another replica's. The outcomes it covers are never sent."""
-        kept = self.past.restore(restore) if self.ordering.reign is None else None
+        kept = self.log.restore(restore) if self.ordering.leadership is None else None
         if kept is None:
             return (Observe("paxos.snapshot_unusable"),)
-        self.ordering.clock.set(self.ledger.time_ms, now)
+        self.ordering.clock.set(self.decided.time_ms, now)
         skipped = Skipped(slot=restore.slot)
         return [
-            *self._tell_applied(now),
+            *self._report(),
+            *self._progress(now),
             *kept,
             *([] if self.listener is None else [Send(self.listener, skipped)]),
             Observe("paxos.restored"),
             *self._apply(now),
         ]
+
+
+class Forwarding:
+    """Refuses invalid commands, and forwards valid ones to the master.
+
+    Args:
+        node: the id of its node.
+        listener: a role of it that receives all outcomes anyway, or None.
+
+    """
+
+    def __init__(self, node: str, listener: Address | None) -> None:
+        self.node = node
+        self.listener = listener
+        self.master = ""
+        """The node that leads, if any is known."""
+        self.client: Address | None = None
+        """The last valid client for which something was proposed."""
+        self.waiting: dict[tuple[Address, int], Propose] = {}
+        """Commands that arrived while no master was known."""
+
+    def refusal(self, propose: Propose, machine: Machine) -> Effects:
+        """Return the refusal of a command that must never enter the log; empty for any other."""
+        client = propose.client
+        if client != self.client:
+            if not node_of(client) or "/" not in client or len(client) > CLIENT_CHARS_MAX:
+                return (Observe("paxos.impossible_client"),)
+            self.client = client
+        if len(propose.command) > COMMAND_BYTES_MAX or not machine.admits(propose.command):
+            return (self.decline(propose, Decline.INVALID),)
+        return ()
+
+    def pass_on(self, propose: Propose) -> Effects:
+        """Forward a command to the master, once, so that two replicas cannot send it in circles.
+
+        While no master is known, the command waits even if it was forwarded: this node may have
+        been
+        the master, and learns first which node is next.
+        """
+        if not self.master:
+            return self.hold(propose)
+        if propose.forwarded:
+            return (self.decline(propose, Decline.NOT_MASTER),)
+        return (Send(replica_of(self.master), _with_forwarded(propose, True)),)
+
+    def answers(
+        self, slot: int, asked: Sequence[Run], outcomes: Sequence[Sequence[Message]]
+    ) -> list[Effect]:
+        """Send outcomes and slot to the clients in ``asked`` that do not get them anyway."""
+        effects: list[Effect] = []
+        after = 0
+        for run in asked:
+            client, first = run.client, after
+            after += len(run.commands)
+            if client == self.listener:
+                continue
+            if self.listener is None or node_of(client) != self.node:
+                for number, of_command in zip(run.numbers, outcomes[first:after], strict=True):
+                    for outcome in of_command:
+                        effects.append(Send(client, outcome))
+                    effects.append(Send(client, _proposed(number=number, slot=slot)))
+        return effects
+
+    def hold(self, propose: Propose) -> Effects:
+        """Let a command wait until the next master is known."""
+        key = propose.client, propose.number
+        if len(self.waiting) >= WAITING_MAX and key not in self.waiting:
+            return (self.decline(propose, Decline.OVERLOADED),)
+        self.waiting[key] = propose
+        return ()
+
+    def follow(self, master: str) -> Effects:
+        """Note which node leads, and forward the commands that waited for that."""
+        self.master = master
+        if not master or master == self.node:
+            return ()
+        to = replica_of(master)
+        return [Send(to, _with_forwarded(propose, True)) for propose in self.take_waiting()]
+
+    def take_waiting(self) -> list[Propose]:
+        """Remove and return the waiting commands."""
+        waiting, self.waiting = self.waiting, {}
+        return list(waiting.values())
+
+    def decline(self, propose: Propose, why: Decline) -> Send:
+        """Return the refusal of a command, naming the master to ask."""
+        declined = Declined(number=propose.number, why=why, master=self.master)
+        return Send(propose.client, declined)

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from fencelock.actors.effect import Effects, Observe, Send, Wake
 from fencelock.actors.message import Address, Instant, node_of
-from fencelock.actors.paxos.config import WINDOW, Config, acceptor_of, leader_of
-from fencelock.actors.paxos.event import Adopted
+from fencelock.actors.paxos.config import (
+    ROUND_JUMP_MAX,
+    TOO_FAR,
+    WINDOW,
+    Config,
+    acceptor_of,
+    leader_of,
+)
+from fencelock.actors.paxos.event import Adopted, ScoutResend
 from fencelock.actors.paxos.message import (
     NO_OP,
     NUMBER_MAX,
@@ -15,8 +22,6 @@ from fencelock.actors.paxos.message import (
     Promise,
     Vote,
 )
-from fencelock.actors.paxos.rounds import ROUND_JUMP_MAX, TOO_FAR
-from fencelock.actors.paxos.timer import ScoutResend
 from fencelock.actors.role import Host, Role, Summary
 
 SCOUT_RESEND_MS = 50

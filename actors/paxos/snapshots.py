@@ -1,26 +1,75 @@
-"""Snapshots of a replica's state: taken at one slot, written in small parts. Pure.
+"""Snapshots of a replica's state, and catch-up: slots or a snapshot for members that lack them.
 
 A snapshot lets the journal drop what led to it, and is sent to members that lack slots
 which no replica keeps any more. Freezing the state costs a fraction of writing it, which
-is done part by part, between the turns of all other roles.
+is done part by part, between the turns of all other roles (`Snapshots`). `CatchUp` fetches what
+this node lacks, and sends others what they lack.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fencelock.actors.effect import Wake
-from fencelock.actors.message import Address, Message
-from fencelock.actors.paxos.event import SnapshotTaken
+from fencelock.actors.effect import Checkpoint, Effect, Effects, Observe, Persist, Send, Wake
+from fencelock.actors.message import Address, Instant, Message, node_of
+from fencelock.actors.paxos.config import Config, catchup_of, replica_of
+from fencelock.actors.paxos.event import (
+    ExpireSnapshot,
+    FetchRetry,
+    FetchSlots,
+    Lacking,
+    Learned,
+    ResendChunk,
+    Restore,
+    SnapshotTaken,
+    Trimmed,
+    WriteChunk,
+)
 from fencelock.actors.paxos.machine import Machine
-from fencelock.actors.paxos.message import PAGE, Batch, Slots, SnapshotChunk
-from fencelock.actors.paxos.timer import WriteChunk
+from fencelock.actors.paxos.message import (
+    CHUNK_BYTES_MAX,
+    CHUNKS_MAX,
+    NUMBER_MAX,
+    PAGE,
+    Batch,
+    Fetch,
+    Slots,
+    SnapshotChunk,
+)
+from fencelock.actors.role import Host, Role, Summary
 
 JOURNAL_BYTES = 8 << 20
 """Bytes applied before the journal is cut (8 MiB). Bounds recovery to a second or two."""
 
-DEVELOP_MS = 1
+
+PART_PAUSE_MS = 1
 """Pause between two parts (ms): sockets and other roles have their turn meanwhile."""
+
+
+FETCH_MS = 100
+"""First timeout of a fetch (ms); then another member is asked."""
+
+
+FETCH_DOUBLINGS_MAX = 3
+"""Number of times that the timeout doubles. A part takes time over a slow link, and a member may
+have to make its snapshot first."""
+
+
+SNAPSHOT_KEPT_MS = 60_000
+"""A snapshot is dropped when no part of it was requested for this long (ms)."""
+
+
+CatchUpEvent = (
+    Lacking
+    | Slots
+    | SnapshotChunk
+    | FetchRetry
+    | Fetch
+    | SnapshotTaken
+    | ResendChunk
+    | Trimmed
+    | ExpireSnapshot
+)
 
 
 class Snapshots:
@@ -52,35 +101,32 @@ class Snapshots:
         self.chunks: list[bytes] = []
         self.since: list[Batch] = []
         """Batches applied since ``slot``, while a snapshot is being made."""
-        self.askers: dict[Address, None] = {}
+        self.receivers: dict[Address, None] = {}
         """Addresses that requested the snapshot being made."""
         self._parts: Iterator[bytes | None] | None = None
+        self.under_way = False
+        """Whether a snapshot is being made."""
+        self.due = self._threshold()
+        """A snapshot may be due once ``grown`` is this much; see `is_due`."""
 
-    def is_under_way(self) -> bool:
-        """Return whether a snapshot is being made."""
-        return self._parts is not None
+    def _threshold(self) -> int:
+        return max(self.journal_bytes, 2 * self.size) * self.patience // 8
 
-    def note(self, batch: Batch) -> None:
-        """Note that ``batch`` was applied."""
-        self.grown += batch.size()
-        if self._parts is not None:
-            self.since.append(batch)
-
-    def is_due(self, *, reigning: bool) -> bool:
+    def is_due(self, *, leading: bool) -> bool:
         """Return whether the journal should be cut now."""
-        if not self.journal_bytes or self._parts is not None:
+        if not self.journal_bytes or self.under_way:
             return False
-        most = max(self.journal_bytes, 2 * self.size) * self.patience // 8
-        return self.grown >= (most * 3 // 2 if reigning else most)
+        return self.grown >= (self.due * 3 // 2 if leading else self.due)
 
     def begin(self, machine: Machine, slot: int, time_ms: int) -> list[Wake]:
-        """Freeze the state after all slots before ``slot``; `develop` does the rest."""
-        assert self._parts is None
+        """Freeze the state after all slots before ``slot``; `write_part` does the rest."""
+        assert not self.under_way
+        self.under_way = True
         self.slot, self.time_ms = slot, time_ms
-        self._parts = machine.photograph()
-        return [Wake(DEVELOP_MS, WriteChunk())]
+        self._parts = machine.snapshot()
+        return [Wake(PART_PAUSE_MS, WriteChunk())]
 
-    def develop(self) -> bool:
+    def write_part(self) -> bool:
         """Make the next part; return whether the snapshot is complete."""
         if self._parts is None:
             return False
@@ -98,18 +144,216 @@ class Snapshots:
         """
         slot, time_ms, chunks = self.slot, self.time_ms, tuple(self.chunks)
         records = records_of(slot, time_ms, chunks, tuple(self.since))
-        photographed = SnapshotTaken(
-            askers=tuple(self.askers), slot=slot, time_ms=time_ms, chunks=chunks
+        taken = SnapshotTaken(
+            receivers=tuple(self.receivers), slot=slot, time_ms=time_ms, chunks=chunks
         )
-        grown = sum(batch.size() for batch in self.since)
+        grown = sum(batch.size for batch in self.since)
         self.replace(slot, chunks)
         self.grown = grown
-        return photographed, records
+        return taken, records
 
     def replace(self, slot: int, chunks: tuple[bytes, ...]) -> None:
         """Make ``chunks``, of ``slot``, the last snapshot; one being made is dropped."""
         self.grown, self.size, self.slot = 0, sum(len(chunk) for chunk in chunks), slot
-        self.chunks, self.since, self.askers, self._parts = [], [], {}, None
+        self.chunks, self.since, self.receivers, self._parts = [], [], {}, None
+        self.under_way, self.due = False, self._threshold()
+
+
+class CatchUp(Role[CatchUpEvent]):
+    """Fetches in small parts, one at a time: the receiver sets the pace.
+
+    Everything fetched is decided, so its source and age do not matter. Fetched slots are written
+    to the journal, since that may hold votes of older ballots for them. These records are
+    removed when the replica's stream covers them (P16).
+
+    Args:
+        node: the id of its node.
+        config: the membership.
+
+    """
+
+    def __init__(self, address: Address, host: Host, *, node: str, config: Config) -> None:
+        super().__init__(address, host)
+        self.node = node
+        self.config = config
+        self.next = 1
+        """The first slot that is still missing."""
+        self.target = 0
+        """Slots before it are wanted; 0 if none are."""
+        self.source = ""
+        """The member that is asked."""
+        self.question: Fetch | None = None
+        self.attempt = 0
+        self.unanswered = 0
+        """Requests that timed out since slots were last missing."""
+        self.begun: SnapshotChunk | None = None
+        """The first part of the snapshot being fetched."""
+        self.parts: list[bytes] = []
+        self.snapshot: SnapshotTaken | None = None
+        """The last snapshot made here; its parts are requested one by one."""
+        self.used = 0
+        """Number of parts of it that were sent."""
+        self.expiring = False
+        """Whether the `ExpireSnapshot` timer runs."""
+        self.written = 0
+        """All slots written since the stream was cut are before this one."""
+
+    def handle(self, sender: Address, event: CatchUpEvent, now: Instant) -> Effects:
+        """Send a fetch, or answer one."""
+        del now
+        match event:
+            case Lacking():
+                return self._on_lacking(event)
+            case Slots():
+                return self._on_slots(sender, event)
+            case SnapshotChunk():
+                return self._on_chunk(sender, event)
+            case FetchRetry():
+                return self._on_retry(event)
+            case Fetch():
+                return self._on_fetch(sender, event)
+            case SnapshotTaken():
+                self.snapshot = event
+                parts = [
+                    part for receiver in event.receivers for part in self._part(receiver, event, 0)
+                ]
+                return [*parts, *self._start_expiry()]
+            case ResendChunk():
+                given = self.snapshot
+                return self._part(event.receiver, given, 0) if given is not None else ()
+            case Trimmed():
+                return self._on_trimmed(event)
+            case ExpireSnapshot():
+                return self._on_expire(event)
+
+    def summary(self) -> Summary:
+        """Return what it fetches, and from which node."""
+        return (
+            ("next", self.next),
+            ("target", self.target),
+            ("source", self.source or "none"),
+        )
+
+    def _on_lacking(self, lacking: Lacking) -> Effects:
+        others = [member for member in self.config.view.members if member != self.node]
+        if not others:
+            return ()
+        busy = self.target > self.next
+        self.target = max(self.target, lacking.target)
+        if busy and lacking.first <= self.next:
+            return ()
+        self.next = max(self.next, lacking.first) if busy else lacking.first
+        self.source = lacking.source if lacking.source in others else others[0]
+        return self._ask_anew()
+
+    def _ask_anew(self) -> list[Effect]:
+        """Request what comes next: slots, if the other member still has them."""
+        self.begun, self.parts = None, []
+        if self.next >= self.target:
+            self.target, self.question, self.unanswered = 0, None, 0
+            return []
+        return self._ask(Fetch(first=self.next, slot=0, chunk=0))
+
+    def _ask(self, fetch: Fetch) -> list[Effect]:
+        self.question = fetch
+        self.attempt += 1
+        retry = FetchRetry(attempt=self.attempt)
+        wait_ms = FETCH_MS << min(self.unanswered, FETCH_DOUBLINGS_MAX)
+        return [Send(catchup_of(self.source), fetch), Wake(wait_ms, retry)]
+
+    def _on_retry(self, retry: FetchRetry) -> Effects:
+        """Ask the next member after the one that does not answer, or does not have it."""
+        if self.question is None or retry.attempt != self.attempt:
+            return ()
+        self.unanswered += 1
+        others = [member for member in self.config.view.members if member != self.node]
+        self.source = others[(others.index(self.source) + 1) % len(others)]
+        return [*self._ask_anew(), Observe("paxos.fetched_elsewhere")]
+
+    def _is_answer(self, sender: Address, first: int, slot: int, chunk: int) -> bool:
+        asked = Fetch(first=first, slot=slot, chunk=chunk)
+        return node_of(sender) == self.source and self.question == asked
+
+    def _on_slots(self, sender: Address, slots: Slots) -> Effects:
+        if not self._is_answer(sender, slots.first, 0, 0) or len(slots.batches) > PAGE:
+            return (Observe("paxos.slots_ignored"),)
+        if not slots.batches:
+            return ()  # The member has none of them; the retry asks another.
+        self.next = self.written = slots.first + len(slots.batches)
+        learned = Learned(slots=tuple(enumerate(slots.batches, start=slots.first)), committed=0)
+        return [
+            Persist(slots),
+            Send(replica_of(self.node), learned),
+            *self._ask_anew(),
+            Observe("paxos.slots_fetched", len(slots.batches)),
+        ]
+
+    def _on_chunk(self, sender: Address, part: SnapshotChunk) -> Effects:
+        """Take the next part. The first one answers a request for slots."""
+        first = self.begun is None
+        expected = 0 if first else part.slot
+        if not self._is_answer(sender, self.next, expected, part.chunk) or not _is_sound(part):
+            return (Observe("paxos.chunk_ignored"),)
+        if part.slot <= self.next:
+            return ()
+        if self.begun is None:
+            self.begun = part
+        elif (part.slot, part.count) != (self.begun.slot, self.begun.count):
+            return (Observe("paxos.chunk_ignored"),)
+        self.parts.append(part.content)
+        if len(self.parts) < part.count:
+            return self._ask(Fetch(first=self.next, slot=part.slot, chunk=len(self.parts)))
+        restore = Restore(slot=part.slot, time_ms=part.time_ms, chunks=tuple(self.parts))
+        self.next = part.slot
+        return [Send(replica_of(self.node), restore), *self._ask_anew()]
+
+    def _on_fetch(self, receiver: Address, fetch: Fetch) -> Effects:
+        if node_of(receiver) not in self.config.view.members:
+            return (Observe("paxos.stranger_fetches"),)
+        if not 1 <= fetch.first < NUMBER_MAX or not 0 <= fetch.chunk < CHUNKS_MAX:
+            return (Observe("paxos.impossible_slot"),)
+        if fetch.slot == 0:
+            slot = 0 if self.snapshot is None else self.snapshot.slot
+            fetch_slots = FetchSlots(receiver=receiver, first=fetch.first, slot=slot)
+            return (Send(replica_of(self.node), fetch_slots),)
+        snapshot = self.snapshot
+        if snapshot is None or snapshot.slot != fetch.slot:
+            return ()  # A newer snapshot has replaced it; the asking member begins again.
+        return self._part(receiver, snapshot, fetch.chunk)
+
+    def _part(self, receiver: Address, snapshot: SnapshotTaken, chunk: int) -> Effects:
+        if chunk >= len(snapshot.chunks):
+            return (Observe("paxos.impossible_slot"),)
+        self.used += 1
+        part = SnapshotChunk(
+            slot=snapshot.slot,
+            time_ms=snapshot.time_ms,
+            chunk=chunk,
+            count=len(snapshot.chunks),
+            content=snapshot.chunks[chunk],
+        )
+        return (Send(receiver, part),)
+
+    def _start_expiry(self) -> list[Effect]:
+        """Drop the snapshot after a while, since it may be large."""
+        if self.expiring:
+            return []
+        self.expiring = True
+        return [Wake(SNAPSHOT_KEPT_MS, ExpireSnapshot(use=self.used))]
+
+    def _on_expire(self, expire: ExpireSnapshot) -> Effects:
+        self.expiring = False
+        if expire.use != self.used:
+            return self._start_expiry()
+        self.snapshot = None
+        return ()
+
+    def _on_trimmed(self, trimmed: Trimmed) -> Effects:
+        """Drop the written slots from the journal, if the replica's snapshot covers all of them."""
+        if not self.written or self.written > trimmed.slot:
+            return ()
+        self.written = 0
+        return (Checkpoint(()),)
 
 
 def records_of(
@@ -125,3 +369,12 @@ def records_of(
         for start in range(0, len(since), PAGE)
     ]
     return (*parts, *pages)
+
+
+def _is_sound(part: SnapshotChunk) -> bool:
+    return (
+        1 <= part.slot < NUMBER_MAX
+        and 0 <= part.time_ms < NUMBER_MAX
+        and 0 <= part.chunk < part.count <= CHUNKS_MAX
+        and len(part.content) <= CHUNK_BYTES_MAX
+    )

@@ -34,8 +34,8 @@ def problem_of(node: str, protocol: str, asker: Address, request: Checked) -> tu
     if client not in (node, request.session) and not later:
         text = f"session {request.session[:80]!r} is not the client {client!r} itself"
         return Reason.INVALID, text
-    if isinstance(request, Open | End | DisownHold) and not request.session:
-        return Reason.INVALID, "session is empty; there is none to open or to end"
+    if not request.session and not isinstance(request, Inspect | ListLocks | Evict):
+        return Reason.INVALID, f"session is empty; the role 'session' of {node} has one"
     try:
         check_owner(request.session)
         if not isinstance(request, Open | End | ListLocks):

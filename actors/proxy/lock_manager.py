@@ -71,17 +71,16 @@ class LockManager:
 
     def acquire(self, asker: Address, acquire: Acquire, now: Instant) -> Effects:
         """Let an owner wait, or repeat an earlier reply."""
-        key = Key(acquire.session or asker, acquire.owner, acquire.lock)
+        key = Key(acquire.session, acquire.owner, acquire.lock)
         effects: list[Effect] = []
         claim = self.claims.by_key.get(key)
         if claim is not None and acquire.request == claim.request:
             return self._again(claim, asker)
-        if acquire.session:
-            request, answer = self.claims.answers.get(key, (0, None))
-            if answer is not None and acquire.request == request:
-                return [Send(asker, answer), Observe("proxy.answered_again")]
-            if acquire.request < max(request, claim.request if claim is not None else 0):
-                return [Observe("proxy.late_request_dropped")]
+        request, answer = self.claims.answers.get(key, (0, None))
+        if answer is not None and acquire.request == request:
+            return [Send(asker, answer), Observe("proxy.answered_again")]
+        if acquire.request < max(request, claim.request if claim is not None else 0):
+            return [Observe("proxy.late_request_dropped")]
         if claim is not None:
             if claim.phase is Phase.HELD:
                 text = f"lock {acquire.lock!r}: this owner holds it, under fence {claim.fence}"
@@ -99,7 +98,6 @@ class LockManager:
             ticket=self.tickets,
             request=acquire.request,
             asker=asker,
-            named=acquire.session,
             since=now,
             wait_ms=acquire.wait_ms,
         )
@@ -149,8 +147,7 @@ class LockManager:
         if claim is None or claim.phase is not Phase.HELD:
             return ()
         self.claims.drop(claim)
-        told = (Send(claim.asker, lost(claim, taken.detail)),) if claim.named else ()
-        return [*told, Observe("proxy.hold_taken")]
+        return [Send(claim.asker, lost(claim, taken.detail)), Observe("proxy.hold_taken")]
 
     def full(self, full: Full) -> Effects:
         """Reply to the client that the backend cannot queue it."""
@@ -163,15 +160,12 @@ class LockManager:
     def release(self, asker: Address, release: Release) -> Effects:
         """Release a held lock, once."""
         claim = self.claims.holder.get(release.lock)
-        if release.session:
-            key = Key(release.session, release.owner, release.lock)
-            request, answer = self.claims.answers.get(key, (0, None))
-            if answer is not None and request == release.request:
-                return [Send(asker, answer), Observe("proxy.answered_again")]
-            if claim is not None and claim.key != key:
-                claim = None
-        if claim is None or claim.fence != release.fence:
-            if self.confirming is not None and release.session:
+        key = Key(release.session, release.owner, release.lock)
+        request, answer = self.claims.answers.get(key, (0, None))
+        if answer is not None and request == release.request:
+            return [Send(asker, answer), Observe("proxy.answered_again")]
+        if claim is None or claim.key != key or claim.fence != release.fence:
+            if self.confirming is not None:
                 hold = HoldKey(release.lock, release.fence, release.session)
                 return self.confirming.surrender(hold, asker, release)
             text = (
@@ -184,8 +178,7 @@ class LockManager:
             self.confirming.release(hold, asker, release)
             return self._give(claim)
         done = released(release)
-        if release.session:
-            self.claims.record(claim.key, release.request, done)
+        self.claims.record(claim.key, release.request, done)
         return [*self._give(claim), Send(asker, done), Observe("proxy.released")]
 
     def given(self, given: Given) -> Effects:
@@ -197,7 +190,7 @@ class LockManager:
         if confirmed is None:
             return ()
         release, done, effects = confirmed
-        if done is not None and release.session:
+        if done is not None:
             key = Key(release.session, release.owner, release.lock)
             self.claims.record(key, release.request, done)
         return effects
@@ -217,17 +210,10 @@ class LockManager:
     def end(self, session: str) -> Effects:
         """End the waits and holds of ``session``, without a reply for each."""
         effects: list[Effect] = []
-        for claim in [c for c in self.claims.by_key.values() if c.named == session]:
+        for claim in [c for c in self.claims.by_key.values() if c.key.session == session]:
             effects += self._give(claim)
             self.claims.record(claim.key, claim.request, cancelled(claim.key, claim.request))
         return effects
-
-    def abandon(self, asker: Address) -> Effects:
-        """End a wait or hold of a caller inside the node that no longer waits for it."""
-        claim = self.claims.by_asker.get(asker)
-        if claim is None:
-            return ()
-        return [*self._give(claim), Observe("proxy.abandoned")]
 
     def wait_over(self, over: WaitOver, now: Instant) -> Effects:
         """End a wait that timed out, once the backend has named the holder."""
@@ -294,6 +280,5 @@ class LockManager:
 
     def _answer_refusal(self, claim: LockRequest, reason: Reason, detail: str) -> Send:
         no = refused(claim, reason, detail)
-        if claim.named:
-            self.claims.record(claim.key, claim.request, no)
+        self.claims.record(claim.key, claim.request, no)
         return Send(claim.asker, no)

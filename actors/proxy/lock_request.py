@@ -36,9 +36,8 @@ class LockRequest:
 
     Attributes:
         ticket: its number at the backend.
-        request: the owner's request number, 0 for a caller inside the node.
+        request: the owner's request number.
         asker: receiver of replies; it changes when the request is sent again.
-        named: the session as the asker sent it, empty for a caller inside the node.
         since: the time at which it began to wait, or was granted.
         wait_ms: its timeout (ms), None for no limit.
         fence: the fence of the hold; 0 while waiting.
@@ -50,7 +49,6 @@ class LockRequest:
     ticket: int
     request: int
     asker: Address
-    named: str
     since: Instant
     wait_ms: int | None
     phase: Phase = Phase.WAITING
@@ -60,14 +58,12 @@ class LockRequest:
 
 @dataclass(slots=True)
 class LockRequests:
-    """All claims of a node, found by owner, by ticket, by lock and by asker."""
+    """All claims of a node, found by owner, by ticket and by lock."""
 
     by_key: dict[Key, LockRequest] = field(default_factory=dict[Key, LockRequest])
     by_ticket: dict[int, LockRequest] = field(default_factory=dict[int, LockRequest])
     holder: dict[str, LockRequest] = field(default_factory=dict[str, LockRequest])
     """The claim that holds a lock through this node, by lock."""
-    by_asker: dict[Address, LockRequest] = field(default_factory=dict[Address, LockRequest])
-    """Claims of callers inside the node, which may give up."""
     answers: dict[Key, tuple[int, Answer]] = field(default_factory=dict[Key, tuple[int, Answer]])
     """The last reply to each owner about each lock, for a request that is sent again."""
 
@@ -76,8 +72,6 @@ class LockRequests:
         assert claim.key not in self.by_key
         self.by_key[claim.key] = claim
         self.by_ticket[claim.ticket] = claim
-        if not claim.named:
-            self.by_asker[claim.asker] = claim
 
     def grant(self, claim: LockRequest, fence: int, now: Instant) -> None:
         """Turn a waiting claim into a hold."""
@@ -94,8 +88,6 @@ class LockRequests:
         del self.by_ticket[claim.ticket]
         if self.holder.get(claim.key.lock) is claim:
             del self.holder[claim.key.lock]
-        if not claim.named:
-            self.by_asker.pop(claim.asker, None)
 
     def record(self, key: Key, request: int, answer: Answer) -> None:
         """Remember the reply to ``request``, so that a repetition gets the same."""

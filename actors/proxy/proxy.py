@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from fencelock.actors.api.message import (
-    Abandon,
     Acquire,
     Alive,
     Cancel,
@@ -64,7 +63,7 @@ AboutLocks = Acquire | Release | Cancel | Inspect | DisownHold
 AboutTable = Open | End | ListLocks | Evict
 FromClient = AboutLocks | AboutTable | Describe | KeepAlive
 FromBackend = Got | Full | Taken | Given | HoldsEnded | Doubt | Seen | Ready
-FromNode = Abandon | FromBackend | Reported | WaitOver | TryLook | Sweep
+FromNode = FromBackend | Reported | WaitOver | TryLook | Sweep
 Heard = FromClient | FromNode
 
 
@@ -117,7 +116,7 @@ class Proxy(Role[Heard]):
         """Serve clients, and process the backend's messages."""
         if isinstance(event, FromClient):
             return self._on_client(sender, event, now)
-        return self._on_node(sender, event, now)
+        return self._on_node(event, now)
 
     def summary(self) -> Summary:
         """Return how many clients it knows, and how many locks are waited for or held."""
@@ -178,10 +177,8 @@ class Proxy(Role[Heard]):
         ended = Ended(session=end.session, detail=text, request=end.request)
         return [*effects, Send(asker, ended)]
 
-    def _on_node(self, sender: Address, event: FromNode, now: Instant) -> Effects:
+    def _on_node(self, event: FromNode, now: Instant) -> Effects:
         match event:
-            case Abandon():
-                return self.lock_manager.abandon(sender)
             case Reported():
                 return self._on_reported(event, now)
             case WaitOver():
@@ -285,8 +282,8 @@ class Proxy(Role[Heard]):
         return [*effects, Wake(SWEEP_MS, Sweep())] if self.sweeping else effects
 
     def _hear(self, asker: Address, session: str, now: Instant) -> Effects:
-        """Note that a client of another process is alive."""
-        if node_of(asker) == self.node or session != node_of(asker):
+        """Note that a client of another process is alive; the callers of this one need no watch."""
+        if session != node_of(asker):
             return ()
         self.heard_at[session] = now
         if self.confirming is not None:

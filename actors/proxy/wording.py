@@ -51,7 +51,7 @@ def granted(claim: LockRequest) -> Granted:
     return Granted(
         lock=claim.key.lock,
         fence=claim.fence,
-        session=claim.named,
+        session=claim.key.session,
         owner=claim.key.owner,
         request=claim.request,
     )
@@ -78,7 +78,7 @@ def refused(claim: LockRequest, reason: Reason, detail: str) -> Refused:
         lock=claim.key.lock,
         reason=reason,
         detail=detail,
-        session=claim.named,
+        session=claim.key.session,
         owner=claim.key.owner,
         request=claim.request,
     )
@@ -89,7 +89,7 @@ def lost(claim: LockRequest, detail: str) -> HoldLost:
     return HoldLost(
         lock=claim.key.lock,
         fence=claim.fence,
-        session=claim.named,
+        session=claim.key.session,
         owner=claim.key.owner,
         detail=detail,
     )

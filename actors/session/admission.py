@@ -7,7 +7,7 @@ from fencelock.actors.api.session_message import Evict, ListLocks, Renew
 from fencelock.actors.message import Instant
 from fencelock.actors.session.holding import HOLDS_MAX
 from fencelock.actors.session.lease import why_not_renew
-from fencelock.actors.session.pending import Claim, Question, claim_named
+from fencelock.actors.session.pending import Claim, Question
 from fencelock.actors.session.rejection import Rejection, lost, problem_of, wrong_cluster
 from fencelock.actors.session.session_state import SessionState
 
@@ -15,8 +15,13 @@ PENDING_MAX = 10_000
 """Maximum unanswered requests and cancels; each is repeated, and an endpoint reads them all."""
 
 
-def why_not(ledger: SessionState, question: Question, now: Instant) -> Rejection | None:
-    """Return why ``question`` is not sent to any endpoint, None if it is."""
+def why_not(
+    ledger: SessionState, question: Question, claim: Claim | None, now: Instant
+) -> Rejection | None:
+    """Return why ``question`` is not sent to any endpoint, None if it is.
+
+    ``claim`` is that of the question, None if it needs no session.
+    """
     problem = problem_of(question)
     if problem is not None:
         return problem
@@ -24,11 +29,14 @@ def why_not(ledger: SessionState, question: Question, now: Instant) -> Rejection
         case Inspect() | Describe() | ListLocks() | Evict():
             no = None
         case Acquire():
-            no = _why_not_acquire(ledger, question)
+            assert claim is not None
+            no = _why_not_acquire(ledger, question, claim)
         case Release():
-            return _why_not_release(ledger, question)
+            assert claim is not None
+            return _why_not_release(ledger, question, claim)
         case Renew():
-            return why_not_renew(ledger, question)
+            assert claim is not None
+            return why_not_renew(ledger, question, claim)
     if no is not None:
         return no
     if ledger.gates.all_refused():
@@ -40,8 +48,7 @@ def why_not(ledger: SessionState, question: Question, now: Instant) -> Rejection
     return None
 
 
-def _why_not_acquire(ledger: SessionState, acquire: Acquire) -> Rejection | None:
-    claim = claim_named(acquire.lock, acquire.owner)
+def _why_not_acquire(ledger: SessionState, acquire: Acquire, claim: Claim) -> Rejection | None:
     if claim in ledger.outstanding.waits:
         text = f"lock {claim.lock!r}: owner {claim.owner!r} waits for it already"
         return Rejection(Reason.ALREADY_HELD, text)
@@ -57,13 +64,14 @@ def _why_not_acquire(ledger: SessionState, acquire: Acquire) -> Rejection | None
     return None
 
 
-def _why_not_release(ledger: SessionState, release: Release) -> Rejection | None:
-    claim = claim_named(release.lock, release.owner)
+def _why_not_release(ledger: SessionState, release: Release, claim: Claim) -> Rejection | None:
     loss = ledger.memory.tell(claim, release.fence) if ledger.memory.losses else None
     if loss is not None:
         return lost(claim, release.fence, loss)
     hold = ledger.holds.get(claim)
-    if hold is None:
+    if hold is None and not claim.owner:
+        text = f"lock {claim.lock!r}: fence {release.fence} was shown, which does not hold it here"
+    elif hold is None:
         text = f"lock {claim.lock!r}: owner {claim.owner!r} does not hold it"
     elif hold.fence != release.fence:
         text = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fencelock.actors.api.message import Cancel, Cancelled, Reason, Release
 from fencelock.actors.effect import Effect, Send
-from fencelock.actors.message import Address, Instant, ms_between
+from fencelock.actors.message import Address, Instant, ms_between, role_of
 from fencelock.actors.session.pending import ANY_GATE, Claim
 from fencelock.actors.session.rejection import Rejection
 from fencelock.actors.session.session_state import SessionState
@@ -35,7 +35,7 @@ def cancel_again(ledger: SessionState, gate: Address, now: Instant) -> list[Effe
 
 def on_cancel(ledger: SessionState, user: Address, cancel: Cancel, now: Instant) -> list[Effect]:
     """Undo an acquire, whether it waits or was granted, and confirm that at once."""
-    claim = Claim(cancel.lock, cancel.owner)
+    claim = Claim(cancel.lock, cancel.owner or role_of(user))
     effects: list[Effect] = []
     number = ledger.outstanding.waits.get(claim)
     waiting = None if number is None else ledger.outstanding.pending[number]

@@ -8,7 +8,6 @@ from fencelock.actors.api.message import Reason, Release, Released
 from fencelock.actors.effect import Effect, Send
 from fencelock.actors.message import Address, Instant
 from fencelock.actors.session.backoff import later
-from fencelock.actors.session.holding import HoldState
 from fencelock.actors.session.keep_alive import end_sessions
 from fencelock.actors.session.message import Closed
 from fencelock.actors.session.rejection import Rejection
@@ -85,11 +84,7 @@ class Closing:
             ledger.outstanding.drop(pending)
             released = Released(lock=claim.lock, session=self.session, owner=claim.owner)
             effects += ledger.reply(pending, released)
-        for hold in ledger.holds.values():
-            if hold.state is not HoldState.RELEASING:
-                hold.move(HoldState.RELEASING)
-            hold.move(HoldState.RELEASED)
-        ledger.holds.clear()
+        ledger.drop_holds()
         ledger.outstanding.withdrawals.clear()
         ledger.session_lease.drop()
         self.session = ""
@@ -111,9 +106,7 @@ class Closing:
         closers, self.closers, self.due_at = self.closers, (), None
         if ledger.session_lease.kept:  # Without keep-alives it ends by its TTL.
             ledger.session_lease.drop()
-            for hold in ledger.holds.values():
-                hold.lose("the client was closed, and no node confirmed that it was released")
-            ledger.holds.clear()
+            ledger.drop_holds()
         return [Send(user, Closed(unanswered=len(left))) for user in closers]
 
     def _end_unkept(self, ledger: SessionState, now: Instant) -> list[Effect]:

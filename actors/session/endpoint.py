@@ -23,6 +23,9 @@ FIRST_SILENCE_MS = 500
 """`SILENCE_MS` for an endpoint that never replied, when another did: nothing waits there yet."""
 
 
+EXCUSE_MS = 1_000
+"""Time for which a proxy's reason for not replying counts (ms): it repeats a reason that lasts."""
+
 NEVER = Instant(0)
 
 SILENCES_PER_TTL = 6
@@ -51,6 +54,9 @@ class Endpoint:
     """The time of its last reply to a probe."""
     left_at: Instant | None = None
     """The time at which it was left for not replying."""
+    excuse: str = ""
+    """The last reason it gave for not replying to requests."""
+    excused_at: Instant = NEVER
 
     @property
     def usable(self) -> bool:
@@ -199,6 +205,11 @@ class Endpoints:
                 fallen.append(address)
         return fallen
 
+    def note_excuse(self, address: Address, excuse: str, now: Instant) -> None:
+        """Note why an endpoint does not reply to requests."""
+        if address in self.table:
+            self.table[address].excuse, self.table[address].excused_at = excuse, now
+
     def describe(self, now: Instant) -> str:
         """Describe the state of every endpoint."""
         return ", ".join(_describe(gate, now) for gate in self.table.values())
@@ -213,6 +224,8 @@ def _describe(gate: Endpoint, now: Instant) -> str:
     if gate.refused:
         # A link's refusal begins with its source, which usually is the endpoint's label.
         return f"{gate.label} ({gate.refused.removeprefix(f'{gate.label}: ')})"
+    if gate.excuse and ms_between(gate.excused_at, now) < EXCUSE_MS:
+        return f"{gate.label} ({gate.excuse})"
     if gate.owing_since is None:
         return f"{gate.label} ({'link broken' if gate.down else 'answers'})"
     silent = f"silent for {ms_between(gate.owing_since, now) / 1000:.1f} s"

@@ -17,7 +17,7 @@ from fencelock.actors.api.message import Acquire, Granted, Release, Released
 from fencelock.actors.api.name import WAIT_MS_MAX
 from fencelock.actors.effect import Effect, Send
 from fencelock.actors.error import InvalidRequestError
-from fencelock.actors.message import Address, Instant
+from fencelock.actors.message import Address, Instant, role_of
 from fencelock.actors.session.admission import PENDING_MAX
 from fencelock.actors.session.backoff import ANSWER_MS, later
 from fencelock.actors.session.endpoint import Endpoint
@@ -39,7 +39,7 @@ def on_acquire(
     """Request a lock that its owner neither holds, nor waits for, nor is releasing."""
     outstanding, session_lease, gates = ledger.outstanding, ledger.session_lease, ledger.gates
     try:
-        claim = claim_checked(acquire.lock, acquire.owner)
+        claim = claim_checked(acquire.lock, acquire.owner or role_of(user))
     except InvalidRequestError:
         return None
     gate = gates.table[gates.current]
@@ -64,7 +64,8 @@ def on_acquire(
     pending.said, pending.said_at = 1, now
     outstanding.pending[number] = pending
     outstanding.waits[claim] = number
-    return [Send(gate.address, acquire_said(acquire, session_lease.assigned, number, wait_ms))]
+    said = acquire_said(acquire, session_lease.assigned, claim.owner, number, wait_ms)
+    return [Send(gate.address, said)]
 
 
 def on_release(
@@ -72,8 +73,9 @@ def on_release(
 ) -> list[Effect] | None:
     """Request a release of a hold that is neither being acquired again nor released already."""
     outstanding, session_lease, gates = ledger.outstanding, ledger.session_lease, ledger.gates
+    owner = release.owner or ledger.anonymous.get((release.lock, release.fence), "")
     try:
-        claim = claim_checked(release.lock, release.owner)
+        claim = claim_checked(release.lock, owner)
     except InvalidRequestError:
         return None
     hold, gate = ledger.holds.get(claim), gates.table[gates.current]
@@ -102,7 +104,7 @@ def on_release(
     hold.move(HoldState.RELEASING)
     if gate.owing_since is None:
         gate.owing_since = now
-    return [Send(gate.address, release_said(release, session_lease.assigned, number))]
+    return [Send(gate.address, release_said(release, session_lease.assigned, claim.owner, number))]
 
 
 def on_granted(
@@ -113,7 +115,7 @@ def on_granted(
     waited = _waited_for(ledger, sender, granted, Acquire)
     if waited is None:
         return None
-    pending, gate, claim, user, said_at = waited
+    pending, gate, claim, user, said_at, asked = waited
     if (
         granted.fence <= 0
         or granted.hold_ms
@@ -125,10 +127,12 @@ def on_granted(
     gate.heard_at, gate.owing_since = now, None
     del outstanding.pending[granted.request], outstanding.waits[claim]
     effects = ledger.tell_watcher(now) if session_lease.confirm(said_at, now) else []
-    token = pending.asked.request
+    owner, token = asked.owner, asked.request
+    if not owner:
+        ledger.anonymous[claim.lock, granted.fence] = claim.owner
     levels = [new_level(Acquisition, (user, token))]
     ledger.holds[claim] = Hold(pending.gate, granted.fence, levels, session_lease.trust)
-    effects.append(Send(user, granted_as_asked(granted, token)))
+    effects.append(Send(user, granted_as_asked(granted, owner, token)))
     return effects
 
 
@@ -140,7 +144,7 @@ def on_released(
     waited = _waited_for(ledger, sender, released, Release)
     if waited is None:
         return None
-    pending, gate, claim, user, said_at = waited
+    _, gate, claim, user, said_at, asked = waited
     if (
         released.count > 0
         or claim not in ledger.holds
@@ -150,16 +154,19 @@ def on_released(
         return None
     gate.heard_at, gate.owing_since = now, None
     del outstanding.pending[released.request], outstanding.releases[claim]
-    ledger.holds.pop(claim).move(HoldState.RELEASED)
+    hold = ledger.holds.pop(claim)
+    hold.move(HoldState.RELEASED)
+    if ledger.anonymous:
+        ledger.anonymous.pop((claim.lock, hold.fence), None)
     effects = ledger.tell_watcher(now) if session_lease.confirm(said_at, now) else []
-    effects.append(Send(user, released_as_asked(released, pending.asked.request)))
+    effects.append(Send(user, released_as_asked(released, asked.owner, asked.request)))
     return effects
 
 
 def _waited_for(
     ledger: SessionState, sender: Address, answer: Granted | Released, asked: type
-) -> tuple[Pending, Endpoint, Claim, Address, Instant] | None:
-    """Return the request that ``answer`` ends, with its endpoint, claim, user and send time."""
+) -> tuple[Pending, Endpoint, Claim, Address, Instant, Any] | None:
+    """Return the request that ``answer`` ends: its endpoint, claim, user, send time, original."""
     session_lease = ledger.session_lease
     pending = ledger.outstanding.pending.get(answer.request)
     gate = ledger.gates.table.get(sender)
@@ -177,7 +184,7 @@ def _waited_for(
         or gate.refused
     ):
         return None
-    return pending, gate, claim, user, said_at
+    return pending, gate, claim, user, said_at, pending.asked
 
 
 Way = Callable[[SessionState, Address, Any, Instant], list[Effect] | None]

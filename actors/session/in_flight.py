@@ -27,7 +27,6 @@ from fencelock.actors.session.pending import (
     Question,
     as_said,
     cancel_of,
-    claim_of,
 )
 from fencelock.actors.session.session_lease import SessionLease
 
@@ -57,6 +56,7 @@ class InFlight:
         self,
         user: Address | None,
         question: Question,
+        claim: Claim | None,
         gate: Address,
         now: Instant,
         *,
@@ -64,9 +64,11 @@ class InFlight:
         survey: int = 0,
         owed: bool = False,
     ) -> list[Effect]:
-        """Send ``question`` to ``gate``, and repeat it until `drop`."""
+        """Send ``question`` to ``gate``, and repeat it until `drop`.
+
+        ``claim`` is None for a request that needs no session.
+        """
         self.number = number = self.number + 1
-        claim = claim_of(question)
         ends_at = None if limit_ms is None else later(now, limit_ms)
         # By position, which costs half of what keywords do.
         pending = Pending(number, user, question, claim, gate, now, ends_at)

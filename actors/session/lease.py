@@ -177,12 +177,13 @@ def _lose(ledger: SessionState, claim: Claim, now: Instant) -> list[Effect]:
         return effects + ledger.outstanding.go_on(claim, now)
     release = Release(lock=claim.lock, fence=fence, owner=claim.owner)
     gate = ledger.gates.choose().address
-    return effects + ledger.outstanding.ask(None, release, gate, now, limit_ms=None, owed=True)
+    return effects + ledger.outstanding.ask(
+        None, release, claim, gate, now, limit_ms=None, owed=True
+    )
 
 
-def why_not_renew(ledger: SessionState, renew: Renew) -> Rejection | None:
-    """Return why a renewal is not sent, None if it is."""
-    claim = Claim(renew.lock, renew.owner)
+def why_not_renew(ledger: SessionState, renew: Renew, claim: Claim) -> Rejection | None:
+    """Return why a renewal of ``claim`` is not sent, None if it is."""
     hold = ledger.holds.get(claim)
     if hold is not None and hold.fence == renew.fence and hold.lease is not None:
         return None
@@ -192,5 +193,5 @@ def why_not_renew(ledger: SessionState, renew: Renew) -> Rejection | None:
     if hold is not None and hold.fence == renew.fence:
         text = f"lock {claim.lock!r}: this hold has no deadline; bakery has such"
         return Rejection(Reason.UNSUPPORTED, text)
-    text = f"lock {claim.lock!r}: owner {claim.owner!r} does not hold it under that fence"
+    text = f"lock {claim.lock!r}: {claim.who} does not hold it under that fence"
     return Rejection(Reason.NOT_HELD, text)

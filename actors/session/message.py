@@ -87,6 +87,13 @@ class HoldsLost(Local):
 
 
 @local
+class Undecided(Local):
+    """From the proxy on the session's own node: the reason why requests get no reply yet."""
+
+    detail: str
+
+
+@local
 class WatchCluster(Local):
     """Notify the watcher of the cluster's state, now and whenever it changes."""
 

@@ -22,6 +22,13 @@ class Claim(NamedTuple):
 
     lock: str
     owner: str
+    """Its name; for an acquire that names none, the role or call that sent it. Empty in a release
+    that names none, unless the fence tells whose hold it is."""
+
+    @property
+    def who(self) -> str:
+        """The owner, for texts."""
+        return f"owner {self.owner!r}" if self.owner else "the caller"
 
 
 class CancelKey(NamedTuple):
@@ -89,34 +96,28 @@ def claim_named(lock: str, owner: str) -> Claim:
     return Claim(lock, owner)
 
 
-def claim_of(question: Question) -> Claim | None:
-    """Return the claim of ``question`` that needs a session, None if it needs none."""
-    match question:
-        case Acquire() | Release() | Renew():
-            return claim_named(question.lock, question.owner)
-        case _:
-            return None
-
-
 def as_said(pending: Pending, session: str, now: Instant) -> Question:
     """Return the request of ``pending`` as it is sent to an endpoint in ``session``."""
     asked = pending.asked
+    owner = pending.claim.owner if pending.claim is not None else ""
     match asked:
         case Inspect():
             return _inspect_said(asked, session, pending.number)
         case Acquire():
             wait_ms = None if pending.ends_at is None else ms_between(now, pending.ends_at)
-            return acquire_said(asked, session, pending.number, wait_ms)
+            return acquire_said(asked, session, owner, pending.number, wait_ms)
         case Release():
-            return release_said(asked, session, pending.number)
+            return release_said(asked, session, owner, pending.number)
+        case Renew():
+            return replace(asked, session=session, owner=owner, request=pending.number)
         case _:
             return replace(asked, session=session, request=pending.number)
 
 
-acquire_said = copier(Acquire, "session", "request", "wait_ms")
-release_said = copier(Release, "session", "request")
+acquire_said = copier(Acquire, "session", "owner", "request", "wait_ms")
+release_said = copier(Release, "session", "owner", "request")
 _inspect_said = copier(Inspect, "session", "request")
-"""Copies of a request with the session and the number for an endpoint."""
+"""Copies of a request with the session, the owner and the number for an endpoint."""
 
 
 def cancel_of(debt: CancelKey, withdrawal: PendingCancel, session: str) -> Cancel:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields
 from functools import lru_cache
 from typing import NamedTuple, get_args
 
@@ -140,27 +141,34 @@ def wrong_cluster(gates: Endpoints, now: Instant) -> Rejection:
 
 def lost(claim: Claim, fence: int, detail: str) -> Rejection:
     """Return the refusal of a release, or another acquire, of a hold that was lost."""
-    text = f"lock {claim.lock!r}: owner {claim.owner!r} held it under fence {fence} and lost it"
+    text = f"lock {claim.lock!r}: {claim.who} held it under fence {fence} and lost it"
     return Rejection(Reason.OWNERSHIP_LOST, f"{text}: {detail}")
 
 
-granted_as_asked = copier(Granted, "request")
-released_as_asked = copier(Released, "request")
+granted_as_asked = copier(Granted, "owner", "request")
+released_as_asked = copier(Released, "owner", "request")
 """`as_asked` for the most frequent replies."""
 
 
-def as_asked(answer: Answer, request: int) -> Answer:
-    """Return ``answer`` under the user's own number."""
-    return _AS_ASKED[type(answer)](answer, request)
+def as_asked(answer: Answer, question: Question) -> Answer:
+    """Return ``answer`` with the owner and the number that the user sent."""
+    match answer:
+        case Granted() | Released() | Renewed() | Refused():
+            owner = getattr(question, "owner", "")
+            return _AS_ASKED[type(answer)](answer, owner, question.request)
+        case _:
+            return _AS_ASKED[type(answer)](answer, question.request)
 
 
-_AS_ASKED: dict[type[Answer], Callable[[Answer, int], Answer]] = {
-    kind: copier(kind, "request") for kind in get_args(Answer)
+_AS_ASKED: dict[type[Answer], Callable[..., Answer]] = {
+    kind: copier(kind, *(f.name for f in fields(kind) if f.name in ("owner", "request")))
+    for kind in get_args(Answer)
 }
 
 
-def answers(question: Question, answer: Answer) -> bool:
-    """Return whether ``answer`` is a possible reply to ``question``."""
+def answers(pending: Pending, answer: Answer) -> bool:
+    """Return whether ``answer`` is a possible reply to the request of ``pending``."""
+    question = pending.asked
     match question:
         case Acquire() | Release() | Renew():
             match answer:
@@ -174,7 +182,7 @@ def answers(question: Question, answer: Answer) -> bool:
                     fits = True
                 case _:
                     return False
-            return fits and answer.lock == question.lock and answer.owner == question.owner
+            return fits and pending.claim == (answer.lock, answer.owner)
         case Inspect():
             return isinstance(answer, LockStatus | Refused) and answer.lock == question.lock
         case Describe():

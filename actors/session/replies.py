@@ -20,7 +20,7 @@ from fencelock.actors.message import Address, Instant
 from fencelock.actors.session import lease
 from fencelock.actors.session.cluster_watch import keep_watching
 from fencelock.actors.session.endpoint_selection import hear, note_node, prefer_master
-from fencelock.actors.session.holding import Acquisition, Hold, HoldState
+from fencelock.actors.session.holding import Acquisition, Hold
 from fencelock.actors.session.pending import ANY_GATE, CancelKey, Claim, Pending, settle
 from fencelock.actors.session.rejection import Answer, Rejection, answers, lost
 from fencelock.actors.session.session_loss import GONE, let_go, lose
@@ -52,7 +52,7 @@ def on_answer(ledger: SessionState, sender: Address, answer: Answer, now: Instan
     if pending is None:
         return _on_late(ledger, sender, answer)
     session = session_lease.name if pending.claim is None else session_lease.assigned
-    fits = answer.session == session and answers(pending.asked, answer)
+    fits = answer.session == session and answers(pending, answer)
     if pending.said_at is None or not fits:
         return [Observe("client.unfit_answer_dropped")]
     effects = hear(ledger, sender, now)
@@ -180,9 +180,10 @@ def _on_granted(
         effects += ledger.lose_hold(claim, f"it was granted anew, under fence {granted.fence}")
         hold = None
     if hold is None:
-        hold = ledger.holds[claim] = Hold(
-            pending.gate, granted.fence, [], ledger.session_lease.trust
-        )
+        trust = ledger.session_lease.trust
+        hold = ledger.holds[claim] = Hold(pending.gate, granted.fence, [], trust)
+        if isinstance(pending.asked, Acquire) and not pending.asked.owner:
+            ledger.anonymous[claim.lock, granted.fence] = claim.owner
     hold.levels.append(Acquisition(pending.user, pending.asked.request))
     if granted.hold_ms:
         effects += lease.begin(ledger, claim, pending, granted, now)
@@ -212,7 +213,7 @@ def _on_released(
     if hold is not None:
         hold.freed(released.count, owed=pending.owed)
         if released.count <= 0:
-            ledger.holds.pop(claim).move(HoldState.RELEASED)
+            ledger.drop_hold(claim)
     effects = [*ledger.confirm(pending.said_at, now), *ledger.reply(pending, released)]
     if hold is not None and released.count > 0:
         ledger.match_state(claim)

@@ -48,8 +48,8 @@ from fencelock.actors.session.endpoint import GATES_MAX, Endpoint, Endpoints
 from fencelock.actors.session.holding import Hold
 from fencelock.actors.session.in_flight import InFlight
 from fencelock.actors.session.keep_alive import greet, open_session
-from fencelock.actors.session.message import Close, Survey, Tick, WatchCluster
-from fencelock.actors.session.pending import Claim, claim_named
+from fencelock.actors.session.message import Close, Survey, Tick, Undecided, WatchCluster
+from fencelock.actors.session.pending import Claim
 from fencelock.actors.session.rejection import Answer, refused
 from fencelock.actors.session.session_lease import SessionLease
 from fencelock.actors.session.session_loss import judge_belief
@@ -81,7 +81,7 @@ FromGate = (
     | News
 )
 FromFace = Abandon | Close | Survey | WatchCluster
-Said = FromUser | FromGate | FromFace | LinkUp | LinkDown | LinkRefused
+Said = FromUser | FromGate | FromFace | Undecided | LinkUp | LinkDown | LinkRefused
 
 
 class ClientSession(Role[Said | Tick]):
@@ -102,7 +102,8 @@ class ClientSession(Role[Said | Tick]):
         C4  Nothing is held after ``session_lease.until``, whatever the cluster sends later.
 
     Args:
-        session: the id of this client, from which its node is named; without ``~`` and ``.``.
+        session: the id of this client, from which its node is named; without ``~`` and ``.``. The
+            session of callers inside a node is named after the node and its life: ``n1/5f3a``.
         gates: the proxies it may use, 1 to `GATES_MAX`, each on a node of its own; the first
             one is chosen at random, the others follow in order.
         random: chooses the first endpoint, and jitter.
@@ -132,7 +133,7 @@ class ClientSession(Role[Said | Tick]):
         labels = labels or tuple(node_of(gate) for gate in gates)
         assert 1 <= len(gates) <= GATES_MAX
         assert len({node_of(gate) for gate in gates}) == len(gates) == len(labels)
-        assert not set("~.") & set(session)
+        assert not set("~.") & set(session.rpartition("/")[2])
         table = {gate: Endpoint(gate, label) for gate, label in zip(gates, labels, strict=True)}
         doors = Endpoints(table, gates[random.randrange(len(gates))])
         session_lease = SessionLease(session, ttl_ms, label)
@@ -147,6 +148,8 @@ class ClientSession(Role[Said | Tick]):
 
     def begin(self, now: Instant) -> Effects:
         """Send every endpoint a keep-alive, so that it is known which ones reply."""
+        if all(gate.startswith(self.ledger.home) for gate in self.ledger.gates.table):
+            return ()  # The proxy of its own node does.
         return [*greet(self.ledger, self.ledger.gates.table, now), *self._rearm(TICK_MS, now)]
 
     def handle(self, sender: Address, event: Said | Tick, now: Instant) -> Effects:
@@ -202,6 +205,9 @@ class ClientSession(Role[Said | Tick]):
                 return [] if self.closing.begun else cluster_watch.watch(self.ledger, now)
             case Close():
                 return self.closing.begin(self.ledger, sender, now)
+            case Undecided():
+                self.ledger.gates.note_excuse(sender, event.detail, now)
+                return []
             case _:
                 return self._on_gate(sender, event, now)
 
@@ -234,7 +240,8 @@ class ClientSession(Role[Said | Tick]):
         if isinstance(event, Cancel):
             return cancellation.on_cancel(self.ledger, user, event, now)
         ledger = self.ledger
-        no = CLOSED if self.closing.begun else why_not(ledger, event, now)
+        claim = ledger.claim_of(user, event)
+        no = CLOSED if self.closing.begun else why_not(ledger, event, claim, now)
         if no is not None:
             return [Send(user, refused(event, self.ledger.session_lease.name, no))]
         match event:
@@ -242,15 +249,17 @@ class ClientSession(Role[Said | Tick]):
                 limit_ms = event.wait_ms
                 ledger.session_lease.need(now)
             case Release():
-                return self._on_release(user, event, now)
+                assert claim is not None
+                return self._on_release(user, event, claim, now)
             case Inspect() | Renew() | Describe() | ListLocks() | Evict():
                 limit_ms = ANSWER_MS
         gate = ledger.gates.choose()
-        effects = ledger.outstanding.ask(user, event, gate.address, now, limit_ms=limit_ms)
+        effects = ledger.outstanding.ask(user, event, claim, gate.address, now, limit_ms=limit_ms)
         return effects or open_session(ledger, now)  # Without a session nothing was sent yet.
 
-    def _on_release(self, user: Address, release: Release, now: Instant) -> list[Effect]:
-        claim = claim_named(release.lock, release.owner)
+    def _on_release(
+        self, user: Address, release: Release, claim: Claim, now: Instant
+    ) -> list[Effect]:
         ledger, outstanding = self.ledger, self.ledger.outstanding
         ledger.session_lease.need(now)
         for number in outstanding.releases.get(claim, ()):
@@ -261,13 +270,13 @@ class ClientSession(Role[Said | Tick]):
                 outstanding.hurry(pending.gate, now)
                 return outstanding.repeat(now)
         gate = ledger.gate_for(ledger.holds[claim])
-        effects = outstanding.ask(user, release, gate, now, limit_ms=ANSWER_MS)
+        effects = outstanding.ask(user, release, claim, gate, now, limit_ms=ANSWER_MS)
         ledger.match_state(claim)
         return effects
 
     def _on_survey(self, user: Address, survey: Survey, now: Instant) -> list[Effect]:
         ledger = self.ledger
-        no = CLOSED if self.closing.begun else why_not(ledger, Describe(), now)
+        no = CLOSED if self.closing.begun else why_not(ledger, Describe(), None, now)
         if no is not None:
             return [Send(user, refused(Describe(), self.ledger.session_lease.name, no))]
         self.surveys_begun += 1
@@ -276,7 +285,13 @@ class ClientSession(Role[Said | Tick]):
         missing: dict[Address, int] = {}
         for gate in ledger.gates.table:
             effects += ledger.outstanding.ask(
-                None, Describe(roles=survey.roles), gate, now, limit_ms=SURVEY_MS, survey=number
+                None,
+                Describe(roles=survey.roles),
+                None,
+                gate,
+                now,
+                limit_ms=SURVEY_MS,
+                survey=number,
             )
             missing[gate] = ledger.outstanding.number
         ledger.surveys[number] = Broadcast(user, missing)

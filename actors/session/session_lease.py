@@ -16,13 +16,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from fencelock.actors.api.session_message import Opened
+from fencelock.actors.lease import relied_until
 from fencelock.actors.message import NS_PER_MS, Instant, ms_between
 from fencelock.actors.session.backoff import RETRY_MS, later
 from fencelock.actors.session.holding import Trust
 from fencelock.actors.session.message import Suspected, Trusted
-
-DRIFT_PPM = 1_000
-"""Largest deviation of a clock's rate (millionths); the same for every node."""
 
 KEEPS_PER_TTL = 5
 """Keep-alives in a TTL: several may be lost before there is reason to worry."""
@@ -41,8 +39,6 @@ PROBE_MS = 1_000
 
 SENT_MAX = 256
 """Maximum keep-alives whose replies are awaited; each confirms the session as of its sending."""
-
-_PPM = 1_000_000
 
 EPOCH = Instant(0)
 """An instant before every clock reading."""
@@ -237,8 +233,7 @@ class SessionLease:
     @staticmethod
     def trusted_until(sent_at: Instant, ttl_ms: int) -> Instant:
         """Return until when a session certainly lives whose message was sent at ``sent_at``."""
-        length = ttl_ms * NS_PER_MS * (_PPM - DRIFT_PPM) // (_PPM + DRIFT_PPM)
-        return Instant(sent_at + length)
+        return relied_until(sent_at, ttl_ms)
 
 
 @dataclass(slots=True)

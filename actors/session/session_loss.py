@@ -20,7 +20,7 @@ from fencelock.actors.effect import Effect, Observe
 from fencelock.actors.message import Instant, ms_between
 from fencelock.actors.session import lease
 from fencelock.actors.session.backoff import later
-from fencelock.actors.session.holding import Hold, HoldState
+from fencelock.actors.session.holding import Hold
 from fencelock.actors.session.keep_alive import end_sessions, open_session
 from fencelock.actors.session.message import Loss
 from fencelock.actors.session.pending import Claim, Pending
@@ -66,7 +66,6 @@ def lose(ledger: SessionState, detail: str, now: Instant, *, ended: bool) -> lis
     session = ledger.session_lease.drop()
     for hold in holds.values():
         hold.lose(detail)
-    ledger.holds.clear()
     ledger.outstanding.withdrawals.clear()
     effects: list[Effect] = [Observe("client.session_lost")]
     if holds:
@@ -77,7 +76,8 @@ def lose(ledger: SessionState, detail: str, now: Instant, *, ended: bool) -> lis
         effects += _end_or_go_on(ledger, pending, holds, told, detail)
     for claim, hold in holds.items():
         times = len(hold.levels) - told.get(claim, 0)
-        ledger.memory.add(claim, hold.fence, times, detail)
+        ledger.note_loss(claim, hold, times, detail)
+    ledger.drop_holds()
     if needed and not ended:
         if len(ledger.endings) >= ENDINGS_MAX:
             del ledger.endings[next(iter(ledger.endings))]
@@ -126,5 +126,5 @@ def let_go(ledger: SessionState, claim: Claim, pending: Pending, answer: Refused
             return []
     if others or answer.reason is Reason.OWNERSHIP_LOST:  # A user believes that it is held.
         return ledger.lose_hold(claim, answer.detail, told=int(told))
-    ledger.holds.pop(claim).move(HoldState.RELEASED)
+    ledger.drop_hold(claim)
     return []

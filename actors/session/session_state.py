@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from fencelock.actors.api.message import Release
+from fencelock.actors.api.message import Acquire, Release
+from fencelock.actors.api.session_message import Renew
 from fencelock.actors.effect import Effect, Observe, Send
-from fencelock.actors.message import Address, Instant
+from fencelock.actors.message import Address, Instant, role_of
 from fencelock.actors.session.backoff import later
 from fencelock.actors.session.broadcast import Broadcast
 from fencelock.actors.session.cluster_poll import ClusterPoll
@@ -14,7 +15,7 @@ from fencelock.actors.session.endpoint import Endpoints, Probing
 from fencelock.actors.session.holding import Acquisition, Hold, HoldState, UnreportedLosses
 from fencelock.actors.session.in_flight import InFlight
 from fencelock.actors.session.message import HoldsLost, Loss
-from fencelock.actors.session.pending import Claim, Pending
+from fencelock.actors.session.pending import Claim, Pending, Question, claim_named
 from fencelock.actors.session.rejection import Answer, Rejection, as_asked, refused
 from fencelock.actors.session.session_lease import LINGER_MS, Ending, SessionLease, Stage
 
@@ -32,6 +33,8 @@ class SessionState:
     """The role that is notified of suspicion and losses."""
     holds: dict[Claim, Hold] = field(default_factory=dict[Claim, Hold])
     """The holds of the users that are not over. The client's threads read them; see `Hold`."""
+    anonymous: dict[tuple[str, int], str] = field(default_factory=dict[tuple[str, int], str])
+    """Owners of the holds whose acquire named none, by lock and fence: the fence is the proof."""
     memory: UnreportedLosses = field(default_factory=UnreportedLosses)
     surveys: dict[int, Broadcast] = field(default_factory=dict[int, Broadcast])
     endings: dict[str, Ending] = field(default_factory=dict[str, Ending])
@@ -43,11 +46,62 @@ class SessionState:
     greetings: int = 0
     greet_at: Instant | None = None
 
+    def claim_of(self, user: Address, question: Question) -> Claim | None:
+        """Return the claim of ``question`` that needs a session, None if it needs none.
+
+        An acquire that names no owner is an owner of its own; its fence is enough to release it.
+        """
+        match question:
+            case Acquire():
+                return claim_named(question.lock, question.owner or role_of(user))
+            case Release() | Renew():
+                owner = question.owner or self._owner_of(question.lock, question.fence)
+                return claim_named(question.lock, owner)
+            case _:
+                return None
+
+    def _owner_of(self, lock: str, fence: int) -> str:
+        """Return the owner of the hold under ``fence``, empty if there is none."""
+        owner = self.anonymous.get((lock, fence))
+        if owner is not None:
+            return owner
+        holds = self.holds.items()
+        named = (claim.owner for claim, h in holds if claim.lock == lock and h.fence == fence)
+        return next(named, "")
+
+    def drop_hold(self, claim: Claim) -> Hold:
+        """Drop a hold that was released or lost, and return it."""
+        hold = self.holds.pop(claim)
+        if hold.state is not HoldState.LOST:
+            hold.move(HoldState.RELEASED)
+        if self.anonymous:
+            self.anonymous.pop((claim.lock, hold.fence), None)
+        return hold
+
+    def drop_holds(self) -> None:
+        """Drop all holds: what was not lost is released."""
+        for hold in self.holds.values():
+            if hold.state in (HoldState.HELD, HoldState.UNLOCKING):
+                hold.move(HoldState.RELEASING)
+            if hold.state is HoldState.RELEASING:
+                hold.move(HoldState.RELEASED)
+        self.holds.clear()
+        self.anonymous.clear()
+
+    def note_loss(self, claim: Claim, hold: Hold, times: int, detail: str) -> None:
+        """Remember the loss of a hold, which ``times`` releases may still report.
+
+        It is remembered before the hold is dropped: who named no owner does not name it then.
+        """
+        if (claim.lock, hold.fence) in self.anonymous:
+            claim = claim_named(claim.lock, "")
+        self.memory.add(claim, hold.fence, times, detail)
+
     def reply(self, pending: Pending, answer: Answer) -> list[Effect]:
         """Reply to the user, under its own number; do nothing if no user waits."""
         if pending.user is None:
             return []
-        return [Send(pending.user, as_asked(answer, pending.asked.request))]
+        return [Send(pending.user, as_asked(answer, pending.asked))]
 
     def reply_no(self, pending: Pending, no: Rejection) -> list[Effect]:
         """Reply to the user with the refusal ``no``."""
@@ -77,7 +131,7 @@ class SessionState:
             return []
         release = Release(lock=claim.lock, fence=hold.fence, owner=claim.owner)
         gate = self.gate_for(hold)
-        effects = self.outstanding.ask(None, release, gate, now, limit_ms=None, owed=True)
+        effects = self.outstanding.ask(None, release, claim, gate, now, limit_ms=None, owed=True)
         self.match_state(claim)
         return effects
 
@@ -107,9 +161,10 @@ class SessionState:
 
     def lose_hold(self, claim: Claim, detail: str, told: int = 0) -> list[Effect]:
         """Drop a hold that was taken away; ``told`` of its users learn of it otherwise."""
-        hold = self.holds.pop(claim)
+        hold = self.holds[claim]
         hold.lose(detail)
-        self.memory.add(claim, hold.fence, len(hold.levels) - told, detail)
+        self.note_loss(claim, hold, len(hold.levels) - told, detail)
+        self.drop_hold(claim)
         return self.report_losses((Loss(claim.lock, claim.owner, hold.fence),), detail)
 
     def report_losses(self, losses: tuple[Loss, ...], detail: str) -> list[Effect]:

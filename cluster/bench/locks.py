@@ -185,7 +185,7 @@ class _Bench:
             counted.times
             for status in self.members.wait_until_ready(self.watcher)
             for counted in status.counters
-            if counted.name == "paxos.reign_begun"
+            if counted.name == "paxos.leadership_begun"
         )
 
     def _run(self, part: Part) -> list[Reading]:

@@ -14,13 +14,7 @@ from rich.text import Text
 
 from fencelock.actors.api.message import Contender, LockStatus
 from fencelock.actors.api.session_message import ListedLock
-from fencelock.cluster.cli.asking import (
-    ClusterOption,
-    ConnectOption,
-    TimeoutOption,
-    asking,
-    target,
-)
+from fencelock.cluster.cli.asking import ClusterOption, ConnectOption, TimeoutOption, asking, target
 from fencelock.cluster.cli.wording import address, as_plain, duration, in_full, person
 
 TWICE = 2

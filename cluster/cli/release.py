@@ -10,13 +10,7 @@ import typer
 
 from fencelock.actors.api.message import LockStatus
 from fencelock.actors.error import ConfigError, NotHeldError
-from fencelock.cluster.cli.asking import (
-    ClusterOption,
-    ConnectOption,
-    TimeoutOption,
-    asking,
-    target,
-)
+from fencelock.cluster.cli.asking import ClusterOption, ConnectOption, TimeoutOption, asking, target
 from fencelock.cluster.cli.locks import holder_lines
 from fencelock.cluster.cli.wording import as_plain, in_full
 

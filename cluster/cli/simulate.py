@@ -129,10 +129,7 @@ def _runs(protocol: str, settings: Settings, workers: int, *, log: bool, judged:
         raise ConfigError(f"--log is for protocol paxos, which has one, not {protocol}")
     if judged and protocol != "bakery":
         raise ConfigError(f"--judged is for protocol bakery, which has such judges, not {protocol}")
-    from fencelock.cluster.simulation.bakery_run import (  # noqa: PLC0415
-        run_bakery_seed,
-        sweep_judged,
-    )
+    from fencelock.cluster.simulation.bakery_run import run_bakery_seed, sweep_judged  # noqa: PLC0415
     from fencelock.cluster.simulation.paxos_run import run_log_seed, sweep_log  # noqa: PLC0415
     from fencelock.cluster.simulation.run import run_seed  # noqa: PLC0415
     from fencelock.cluster.simulation.sweep import sweep  # noqa: PLC0415

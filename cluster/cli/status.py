@@ -14,13 +14,7 @@ from rich.text import Text
 
 from fencelock.actors.api.message import LockStatus, NodeStatus
 from fencelock.actors.api.self_report import Elected
-from fencelock.cluster.cli.asking import (
-    ClusterOption,
-    ConnectOption,
-    TimeoutOption,
-    asking,
-    target,
-)
+from fencelock.cluster.cli.asking import ClusterOption, ConnectOption, TimeoutOption, asking, target
 from fencelock.cluster.cli.wording import as_plain, duration, person
 
 TABLED = frozenset({"bakery", "paxos"})

@@ -25,18 +25,13 @@ from fencelock.actors.message import (
 )
 from fencelock.actors.role import Role
 from fencelock.actors.role_message import DescribeRole
-from fencelock.cluster.host.cross_thread_queue import CrossThreadQueue
-from fencelock.cluster.host.gateway import Gateway
-from fencelock.cluster.host.links import Links
-from fencelock.cluster.host.pace import Pace
+from fencelock.cluster.host.gateway import Gateway, Links, Pace, turn
+from fencelock.cluster.host.pending_asks import CrossThreadQueue
 from fencelock.cluster.host.ref import ActorStop, RoleRef
 from fencelock.cluster.host.reply import Reply
-from fencelock.cluster.host.role_set import Closing, RoleSet
-from fencelock.cluster.host.role_slot import RoleSlot
+from fencelock.cluster.host.role_set import Closing, RoleSet, RoleSlot
 from fencelock.cluster.host.scheduler import INBOX_MAX, RoleFailedError, Scheduler
-from fencelock.cluster.host.turn import turn
-from fencelock.cluster.storage.record import Entry
-from fencelock.transport.wire import encode
+from fencelock.transport.codec import encode
 
 if TYPE_CHECKING:
     from fencelock.cluster.storage.journal import Journal
@@ -82,11 +77,13 @@ class Dispatcher:
         self.stopped = threading.Event()
         self.ended = Reply()
         """Answered once `stopped` is set, for callers that cannot block."""
-        self._stage = Scheduler(node, self._welcome, Counter() if counters is None else counters)
-        self._bridge = hub
-        self._gateway = Gateway(self._stage, hub, members)
+        self._scheduler = Scheduler(
+            node, self._welcome, Counter() if counters is None else counters
+        )
+        self._links = hub
+        self._gateway = Gateway(self._scheduler, hub, members)
         self._journal = journal
-        self._arrivals = CrossThreadQueue(self._stage.asks, hub.ring)
+        self._arrivals = CrossThreadQueue(self._scheduler.asks, hub.ring)
         self._pace = Pace()
         self._closings: tuple[Closing, ...] = ()
         self._stopping = False
@@ -98,7 +95,7 @@ class Dispatcher:
         """Add the roles of ``cast`` to the scheduler and begin to run them."""
         self._closings = cast.closings
         try:
-            self._stage.open(cast)
+            self._scheduler.open(cast)
         except BaseException:
             self._closed = True
             self._retire_all()
@@ -114,7 +111,7 @@ class Dispatcher:
             pykka.ActorDeadError: no such role is running, or the node has already failed.
 
         """
-        role_slot = self._stage.cells.get(address)
+        role_slot = self._scheduler.cells.get(address)
         if role_slot is None:
             raise pykka.ActorDeadError(f"{address} is not on stage") from self.failure
         ref = role_slot.role.actor_ref
@@ -123,7 +120,7 @@ class Dispatcher:
 
     def listen(self, name: str, callback: Callable[[Event], None]) -> Address:
         """Return an address whose messages go to ``callback``, which must return quickly."""
-        self._stage.listeners[address := address_of(self.node, name)] = callback
+        self._scheduler.listeners[address := address_of(self.node, name)] = callback
         return address
 
     def stop(self, timeout: float | None = None, *, at_once: bool = False) -> bool:
@@ -139,7 +136,7 @@ class Dispatcher:
         """
         self._at_once = self._at_once or at_once
         self._stopping = True
-        self._bridge.ring()
+        self._links.ring()
         if self._thread.ident is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout)
         return self.stopped.is_set()
@@ -150,11 +147,11 @@ class Dispatcher:
 
     def now(self) -> Instant:
         """Read the clock (Host)."""
-        return self._stage.now()
+        return self._scheduler.now()
 
     def perform(self, source: Address, effects: Effects) -> None:
         """Carry out ``effects`` of the role at ``source`` (Host); on this thread only."""
-        self._stage.perform(source, effects)
+        self._scheduler.perform(source, effects)
 
     def adopt(self, role: Role[Any]) -> None:
         """Run ``role``, which some thread made with Pykka's ``start`` (Host)."""
@@ -162,7 +159,7 @@ class Dispatcher:
 
         def enter() -> None:
             try:
-                self._stage.adopt(role, guest=True)
+                self._scheduler.adopt(role, guest=True)
             finally:
                 entered.set()
 
@@ -187,7 +184,7 @@ class Dispatcher:
             self._turn_away(reply, pykka.ActorDeadError(f"node {self.node} has stopped"))
             return
         self._stopping = True
-        self._bridge.ring()
+        self._links.ring()
         if reply is not None:
             reply.set_get_hook(self._await_end)
 
@@ -221,7 +218,7 @@ class Dispatcher:
         return not (self._closed and self._arrivals.take_back(arrival))
 
     def _take(self, role_slot: RoleSlot, message: Any, reply: Reply | None) -> None:
-        scheduler = self._stage
+        scheduler = self._scheduler
         if role_slot.dead:
             if reply is not None:
                 reply.fail(pykka.ActorDeadError(f"{role_slot.address} has stopped"))
@@ -243,9 +240,9 @@ class Dispatcher:
         answer = None
         try:
             if type(message) is ActorStop:
-                self._stage.retire(role_slot)
+                self._scheduler.retire(role_slot)
             elif type(message) is DescribeRole:
-                answer = self._stage.describe(role_slot)
+                answer = self._scheduler.describe(role_slot)
             else:
                 answer = role._handle_receive(message)
         except Exception as error:  # noqa: BLE001  # Goes to the caller, as in Pykka.
@@ -258,12 +255,12 @@ class Dispatcher:
     def _abandon(self, reply: Reply) -> None:
         # The answer may just have arrived unread. The role is notified anyway: otherwise a grant
         # that no caller received would be held for ever.
-        self._stage.asks.abandon(reply)
+        self._scheduler.asks.abandon(reply)
         if reply.address is None or reply.role is None:
             return  # The request was refused.
-        role_slot = self._stage.cells.get(reply.role)
+        role_slot = self._scheduler.cells.get(reply.role)
         if role_slot is not None and Abandon in role_slot.accepts:
-            self._stage.post(role_slot, reply.address, Abandon())
+            self._scheduler.post(role_slot, reply.address, Abandon())
 
     def _run(self) -> None:
         """Run turns until `stop` is called, or until a role or the disk fails."""
@@ -271,10 +268,9 @@ class Dispatcher:
         try:
             while not self._stopping:
                 self._turn()
-                self._sleep()
             for closing in self._closings:
                 self._say(closing)
-            self._turn()
+            self._turn(0)
         except BaseException as failure:  # noqa: BLE001  # Top of the thread: log and end.
             self.failure = failure
             logger.bind(node=self.node).opt(exception=failure).critical(
@@ -285,51 +281,56 @@ class Dispatcher:
 
     def _say(self, closing: Closing) -> None:
         """Ask what the cast closes with, and serve on until it is answered or takes too long."""
-        scheduler, reply = self._stage, Reply()
+        scheduler, reply = self._scheduler, Reply()
+        reply.add_done_callback(self._links.ring)
         role_slot = scheduler.cells.get(closing.to)
         if role_slot is None:
             return
         scheduler.post(role_slot, scheduler.asks.open(reply, role_slot.address), closing.message)
         ends = scheduler.now() + closing.within_ms * NS_PER_MS
         while not (reply.done or self._at_once):
-            self._turn()
             left_ms = ms_between(scheduler.now(), Instant(ends))
-            if reply.done or not left_ms:
+            if not left_ms:
                 break
-            self._sleep(left_ms)
+            self._turn(left_ms)
         scheduler.asks.abandon(reply)
 
-    def _turn(self) -> None:
-        self._arrivals.run()
+    def _turn(self, most_ms: int | None = None) -> None:
+        """Do what there is to do, then sleep until there is more.
+
+        While the node closes, ``most_ms`` limits the sleep; else it is None.
+        """
+        arrivals, scheduler = self._arrivals, self._scheduler
+        if arrivals.queue:
+            arrivals.run()
         wrote = False
-        for _ in turn(self._stage, self._gateway, self._bridge, self._pace):
+        for _ in turn(scheduler, self._gateway, self._links, self._pace):
             self._write()
             wrote = True
-        if wrote and self._journal is not None:
+        if wrote and self._journal is not None and self._journal.trim_due:
             self._journal.trim()  # Last, so that nothing waits for it unnecessarily.
+        idle_ms = scheduler.idle_ms()
+        if most_ms is not None:
+            idle_ms = most_ms if idle_ms is None else min(idle_ms, most_ms)
+        arrivals.asleep = idle_ms != 0 and not arrivals.queue
+        if arrivals.queue or (self._stopping and most_ms is None):
+            idle_ms = 0
+        self._links.poll(idle_ms)
+        arrivals.asleep = False
 
     def _write(self) -> None:
         """Make the records of this turn durable: one append, one sync (group commit)."""
-        assert self._journal is not None, "a role persists on a node that keeps no journal"
-        self._journal.append(
-            [
-                Entry(role, None if record is None else encode(record))
-                for role, record in self._stage.records
-            ]
-        )
-        self._journal.sync()
-
-    def _sleep(self, most_ms: int | None = None) -> None:
-        """Sleep until there is something to do; while the node closes, at most ``most_ms``."""
-        idle_ms = self._stage.idle_ms()
-        if most_ms is not None:
-            idle_ms = most_ms if idle_ms is None else min(idle_ms, most_ms)
-        if idle_ms == 0 or self._arrivals.queue or self._stage.records:
-            return
-        self._arrivals.asleep = True
-        if not self._arrivals.queue and (not self._stopping or most_ms is not None):
-            self._bridge.poll(idle_ms)
-        self._arrivals.asleep = False
+        journal = self._journal
+        assert journal is not None, "a role persists on a node that keeps no journal"
+        entries: list[tuple[str, bytes | None]] = []
+        for role, record in self._scheduler.records:
+            # A record that was sent before has its encoding already.
+            data: bytes | None = None
+            if record is not None:
+                data = getattr(record, "encoded", None) or encode(record)
+            entries.append((role, data))
+        journal.append(entries)
+        journal.sync()
 
     def _close(self) -> None:
         """Leave nothing behind: no request, role, socket, file or thread."""
@@ -339,13 +340,13 @@ class Dispatcher:
             last.callback(self.stopped.set)
             if self._journal is not None:
                 last.callback(self._journal.close)
-            last.callback(self._bridge.close)
-            last.callback(self._stage.asks.fail, f"node {self.node} has stopped")
+            last.callback(self._links.close)
+            last.callback(self._scheduler.asks.fail, f"node {self.node} has stopped")
             while self._arrivals.queue:  # Every request gets its address, to be failed below.
                 with contextlib.suppress(RoleFailedError, IndexError):  # Logged; taken back.
                     self._arrivals.run_one()
             self._retire_all()
 
     def _retire_all(self) -> None:
-        for role_slot in list(self._stage.cells.values()):
-            self._stage.retire(role_slot)
+        for role_slot in list(self._scheduler.cells.values()):
+            self._scheduler.retire(role_slot)

@@ -1,19 +1,21 @@
-"""The gateway of a node: frames in and out, each through the node's clock."""
+"""The gateway of a node: frames in and out, each stamped by the node's clock, and its turns."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator
+from time import thread_time_ns
+from typing import Protocol
 
 from loguru import logger
 
-from fencelock.actors.clock import Arrived, Clock, Departing
-from fencelock.actors.link import LinkRefused
+from fencelock.actors.clock import Clock
+from fencelock.actors.link import LinkDown, LinkRefused, LinkUp
 from fencelock.actors.message import address_of
-from fencelock.transport.frame import EnvelopeItems, Frame, FrameTooLargeError
-
-if TYPE_CHECKING:
-    from fencelock.cluster.host.links import Links
-    from fencelock.cluster.host.scheduler import Scheduler
+from fencelock.cluster.host.scheduler import INBOX_MAX, Scheduler
+from fencelock.transport.cbor import FrameTooLargeError
+from fencelock.transport.frame import EnvelopeItems, Frame, new_frame
+from fencelock.transport.listener import Arrival
 
 FRAME_ENVELOPES_MAX = 256
 """Limit of messages in one frame: a receiver handles them at once; far below a frame's bytes."""
@@ -21,7 +23,106 @@ FRAME_ENVELOPES_MAX = 256
 VIEW = 0
 """The number of the membership in force; it never changes yet."""
 
-_DEPARTING = Departing()
+TURN_MAX = 4_096
+"""Role turns before the dispatcher looks at sockets, timers and the disk again."""
+
+FRAMES_MAX = 256
+"""Frames taken from the sockets in one turn."""
+
+TURN_NS = 10_000_000
+"""Processor time that a turn should take (ns, 10 ms): timers and members wait for its end."""
+
+CLIENTS_NS = 2_000_000
+"""Time for decoding frames of clients in one turn (ns, 2 ms)."""
+
+CLIENTS_MAX = 256
+"""The most envelopes of clients in one turn."""
+
+CLIENTS_MIN = 4
+"""The lower bound of that limit: any turn may take so many envelopes of clients."""
+
+
+class Links(Protocol):
+    """A node's connections; `SocketHub` is the real ones."""
+
+    cluster: str
+    waiting: Collection[str]
+    """The clients whose frames wait for `receive_clients`; a live view."""
+
+    @property
+    def has_events(self) -> bool:
+        """Whether `events` has something to return, or other work to do."""
+        ...
+
+    def poll(self, timeout_ms: int | None) -> None:
+        """Look for frames and events; sleep until there may be some, `ring`, or the timeout."""
+        ...
+
+    def ring(self) -> None:
+        """End a `poll`; from any thread."""
+        ...
+
+    def receive_members(self, most: int) -> Iterable[Arrival]:
+        """Read up to ``most`` frames that `poll` found, and return those of members."""
+        ...
+
+    def receive_clients(self, most: int, within_ns: int) -> tuple[Iterable[Arrival], int]:
+        """Return frames of clients with up to ``most`` envelopes, and the number of envelopes.
+
+        Frames that are dropped count as one envelope. Decode no frame after ``within_ns``.
+        """
+        ...
+
+    def events(self) -> list[LinkUp | LinkDown | LinkRefused]:
+        """Return the changes of links since the last call."""
+        ...
+
+    def send(self, link: str, frame: Frame) -> None:
+        """Send ``frame``, or drop it; never block.
+
+        Raises:
+            FrameTooLargeError: encoded, it is above the limit; nothing was sent.
+
+        """
+        ...
+
+    def close(self) -> None:
+        """Release all resources; on the dispatcher's thread."""
+        ...
+
+
+class Pace:
+    """Takes fewer requests in a turn while turns are too long, and more when they are short again.
+
+    It measures the processor time of the calling thread, so neither the disk nor other processes
+    make a turn long.
+
+    Args:
+        clock: reads the thread's processor time (ns).
+
+    Attributes:
+        most: limit of client envelopes in the next turn.
+
+    """
+
+    __slots__ = ("_began_ns", "_clock", "most")
+
+    def __init__(self, clock: Callable[[], int] = thread_time_ns) -> None:
+        self._clock = clock
+        self.most = CLIENTS_MAX
+        self._began_ns = 0
+
+    def begin(self) -> None:
+        """Record the start of a turn's work."""
+        self._began_ns = self._clock()
+
+    def end(self, taken: int) -> None:
+        """Record the end of a turn that took ``taken`` envelopes, and adapt the limit."""
+        took_ns = self._clock() - self._began_ns
+        if took_ns > TURN_NS:
+            self.most = max(CLIENTS_MIN, min(taken, self.most) // 2)
+        elif self.most < CLIENTS_MAX and took_ns < TURN_NS // 2:
+            self.most = min(CLIENTS_MAX, 2 * self.most)
 
 
 class Gateway:
@@ -29,70 +130,122 @@ class Gateway:
 
     Args:
         scheduler: the roles of this node.
-        hub: the sockets.
+        links: the sockets.
         members: the nodes whose stamps move the clock. A client's stamp does not, or any
             stranger could push logical time to its end.
 
     """
 
-    def __init__(self, scheduler: Scheduler, hub: Links, members: frozenset[str]) -> None:
-        self._stage = scheduler
-        self._bridge = hub
+    def __init__(self, scheduler: Scheduler, links: Links, members: frozenset[str]) -> None:
+        self._scheduler = scheduler
+        self._links = links
         self._members = members
-        self._clock = address_of(scheduler.node, "clock")
+        self._clock_at = address_of(scheduler.node, "clock")
+        self._clock: Clock | None = None
 
-    def take(self, most: int) -> None:
-        """Deliver up to ``most`` frames of members, and all events of links."""
-        for event in self._bridge.events():
+    def tell_events(self) -> None:
+        """Notify the roles of all changes of links."""
+        for event in self._links.events():
             if isinstance(event, LinkRefused):
-                logger.error("node {}: link to {}: {}", self._stage.node, event.node, event.detail)
-            self._stage.tell_all(event)
-        arrive = self._stage.arrive
-        for link, frame in self._bridge.receive_members(most):
-            if link in self._members:
-                self._clock_after(Arrived(stamp=frame.stamp))
-            arrive(frame.envelopes)
+                node = self._scheduler.node
+                logger.error("node {}: link to {}: {}", node, event.node, event.detail)
+            self._scheduler.tell_all(event)
 
-    def take_clients(self, most: int, within_ns: int) -> int:
-        """Deliver up to ``most`` envelopes of clients; return how many there were.
-
-        A frame that is dropped counts as an envelope. No frame is decoded after ``within_ns``.
-        """
-        arrivals, taken = self._bridge.receive_clients(most, within_ns)
-        for _, frame in arrivals:
-            self._stage.arrive(frame.envelopes)
-        return taken
+    def arrive(self, arrivals: Iterable[Arrival]) -> None:
+        """Queue the messages of frames; count those without a receiver or without room."""
+        scheduler, members = self._scheduler, self._members
+        slots, ready, counters = scheduler.cells, scheduler.ready, scheduler.counters
+        for link, frame in arrivals:
+            if link in members and (clock := self._clock or self._find_clock()) is not None:
+                effects = clock.arrived(frame.stamp)
+                if effects:
+                    scheduler.perform(self._clock_at, effects)
+            for to, sender, message in frame.envelopes:
+                role_slot = slots.get(to)
+                if role_slot is None:
+                    counters["host.nobody_there"] += 1
+                elif len(ready) >= INBOX_MAX:
+                    counters["host.inbox_full"] += 1
+                else:
+                    ready.append((role_slot, sender, message))
 
     def flush(self) -> None:
-        """Send each peer's messages in one frame, or in several if one would be too large."""
-        for link, envelopes in self._stage.outboxes.take().items():
-            if len(envelopes) <= FRAME_ENVELOPES_MAX:
-                self._send(link, envelopes)
+        """Send each peer's messages in one frame, or in several if one would be too large.
+
+        A frame of a node without a clock has the stamp 0.
+        """
+        outgoing, self._scheduler.outgoing = self._scheduler.outgoing, defaultdict(list)
+        clock = self._clock or self._find_clock()
+        stamp = 0 if clock is None else clock.departing()
+        links = self._links
+        for link, envelopes in outgoing.items():
+            if len(envelopes) > FRAME_ENVELOPES_MAX:
+                self._send_halves(link, stamp, envelopes)
                 continue
-            for start in range(0, len(envelopes), FRAME_ENVELOPES_MAX):
-                self._send(link, envelopes[start : start + FRAME_ENVELOPES_MAX])
+            try:
+                links.send(link, new_frame((links.cluster, VIEW, stamp, envelopes, 0)))
+            except FrameTooLargeError:
+                self._send_halves(link, stamp, envelopes)
 
-    def _send(self, link: str, envelopes: list[EnvelopeItems]) -> None:
-        stamp = self._clock_after(_DEPARTING)
-        try:
-            self._bridge.send(link, Frame(self._bridge.cluster, VIEW, stamp, tuple(envelopes)))
-        except FrameTooLargeError:
-            if len(envelopes) == 1:
-                self._stage.counters["host.message_too_large"] += 1
-                return
-            half = len(envelopes) // 2
-            self._send(link, envelopes[:half])
-            self._send(link, envelopes[half:])
+    def _send_halves(self, link: str, stamp: int, envelopes: list[EnvelopeItems]) -> None:
+        """Send messages that do not fit into one frame."""
+        if len(envelopes) == 1:
+            self._scheduler.counters["host.message_too_large"] += 1
+            return
+        half = min(FRAME_ENVELOPES_MAX, len(envelopes) // 2)
+        for part in (envelopes[:half], envelopes[half:]):
+            try:
+                if len(part) > FRAME_ENVELOPES_MAX:
+                    self._send_halves(link, stamp, part)
+                else:
+                    self._links.send(link, Frame(self._links.cluster, VIEW, stamp, tuple(part)))
+            except FrameTooLargeError:
+                self._send_halves(link, stamp, part)
 
-    def _clock_after(self, event: Departing | Arrived) -> int:
-        """Let the clock handle ``event``, and return its new time; 0 on a node without a clock."""
-        scheduler = self._stage
-        role_slot = scheduler.cells.get(self._clock)
-        if role_slot is None:
-            return 0
-        clock = role_slot.role
-        assert isinstance(clock, Clock)
-        effects = clock.handle(scheduler.here, event, scheduler.now())
-        if effects:
-            scheduler.perform(self._clock, effects)
-        return clock.time
+    def _find_clock(self) -> Clock | None:
+        """Return the clock of this node, None if it has none."""
+        role_slot = self._scheduler.cells.get(self._clock_at)
+        if role_slot is not None:
+            assert isinstance(role_slot.role, Clock)
+            self._clock = role_slot.role
+        return self._clock
+
+
+def turn(scheduler: Scheduler, gateway: Gateway, links: Links, pace: Pace) -> Iterator[None]:
+    """Receive messages, ring due timers, run roles until no event waits, and send their messages.
+
+    Yields whenever ``scheduler.records`` must become durable. When it is resumed they are durable,
+    and the effects that depend on them are performed. Dispatcher and simulator both run this.
+    A step that has nothing to do is left out: on most wake-ups only one or two have.
+    """
+    asks = scheduler.asks
+    if links.has_events:
+        gateway.tell_events()
+    if arrivals := links.receive_members(FRAMES_MAX):
+        gateway.arrive(arrivals)
+    if scheduler.timers and scheduler.timers[0][0] <= scheduler.now():
+        scheduler.ring_alarms()
+    taken = 0
+    if links.waiting:
+        pace.begin()
+        arrivals, taken = links.receive_clients(pace.most, CLIENTS_NS)
+        gateway.arrive(arrivals)
+    scheduler.work(TURN_MAX)
+    wrote = bool(scheduler.records)
+    while scheduler.records:  # A role that is spawned by a held effect may persist, too.
+        if scheduler.outgoing:
+            gateway.flush()  # What needs no record leaves now: peers work meanwhile.
+        if asks.settled or asks.waking:
+            asks.wake()
+        yield
+        scheduler.release_held()
+    if wrote and scheduler.ready:  # Others may wait only for the held effects: send them at once.
+        if scheduler.outgoing:
+            gateway.flush()
+        scheduler.work(TURN_MAX)
+    if scheduler.outgoing:
+        gateway.flush()
+    if asks.settled or asks.waking:
+        asks.wake()  # After the frames: woken threads compete for this processor.
+    if taken:
+        pace.end(taken)

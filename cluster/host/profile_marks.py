@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from fencelock.actors.effect import Effects, Spawn
 from fencelock.actors.message import Address, Event, Instant, role_of
 from fencelock.actors.role import Role
-from fencelock.cluster.host.links import Links
+from fencelock.cluster.host.gateway import Links
 from fencelock.cluster.host.role_set import RoleSet
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from fencelock.actors.message import Message
 from fencelock.actors.role import Role
 from fencelock.actors.role_message import DescribeRole, Query
 from fencelock.cluster.host.reply import Reply
-from fencelock.transport.wire import pack
+from fencelock.transport.codec import pack
 
 A = TypeVar("A")
 

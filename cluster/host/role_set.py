@@ -1,12 +1,25 @@
-"""The roles with which a host begins, and how it ends them."""
+"""The roles that a host runs: the set it begins with, its record of each, and descriptions."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
+from itertools import islice
+from typing import Any, NamedTuple
 
+from fencelock.actors.api.self_report import Counted
 from fencelock.actors.effect import Send, Spawn
-from fencelock.actors.message import Address, Local
+from fencelock.actors.message import Address, Local, role_of
+from fencelock.actors.role import Role
+from fencelock.actors.role_message import (
+    COUNTERS_MAX,
+    ROLES_MAX,
+    SUMMARY_MAX,
+    VALUE_CHARS_MAX,
+    Fact,
+    RoleDescription,
+)
 
 
 class Closing(NamedTuple):
@@ -27,3 +40,64 @@ class RoleSet:
     """Sent by ``node/node`` when every role had its first turn."""
     closings: tuple[Closing, ...] = ()
     """Sent one after the other, each when the one before was answered or took too long."""
+
+
+class RoleSlot:
+    """One running role: its hot attributes looked up once, and whether it may act."""
+
+    __slots__ = (
+        "accepts",
+        "address",
+        "counters",
+        "dead",
+        "guest",
+        "handle",
+        "held",
+        "name",
+        "role",
+    )
+
+    def __init__(self, role: Role[Any], *, guest: bool = False) -> None:
+        self.role = role
+        self.address = role.address
+        self.name = role_of(role.address)
+        self.handle = role.handle
+        self.accepts = role.accepts
+        """The event types that reach `handle`; none once the role is retired."""
+        self.counters: Counter[str] = Counter()
+        """Counts of this role's `Observe` effects, by name."""
+        self.held = False
+        """Whether this role persisted in the current turn: its later effects wait for the disk."""
+        self.dead = False
+        self.guest = guest
+        """Whether a thread started this role on a running node: it may stop without the node."""
+
+
+def describe(role_slot: RoleSlot, waiting: int) -> RoleDescription:
+    """Describe the role of ``cell``, for which ``waiting`` events wait."""
+    return RoleDescription(
+        name=role_of(role_slot.address),
+        kind=type(role_slot.role).__name__,
+        waiting=waiting,
+        summary=tuple(
+            Fact(name[:VALUE_CHARS_MAX], _in_words(value)[:VALUE_CHARS_MAX])
+            for name, value in role_slot.role.summary()[:SUMMARY_MAX]
+        ),
+        counters=counted(role_slot.counters)[:COUNTERS_MAX],
+    )
+
+
+def _in_words(value: str | int) -> str:
+    return ("no", "yes")[value] if isinstance(value, bool) else str(value)
+
+
+def describe_all(
+    cells: Iterable[RoleSlot], waiting: Counter[RoleSlot]
+) -> tuple[RoleDescription, ...]:
+    """Describe the roles of a node, those that started first, at most `ROLES_MAX`."""
+    return tuple(describe(role_slot, waiting[role_slot]) for role_slot in islice(cells, ROLES_MAX))
+
+
+def counted(counters: Counter[str]) -> tuple[Counted, ...]:
+    """Return ``counters`` by name."""
+    return tuple(Counted(name, times) for name, times in sorted(counters.items()))

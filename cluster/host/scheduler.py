@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, cast
@@ -34,19 +34,21 @@ from fencelock.actors.message import (
     address_of,
     ms_between,
     node_of,
-    role_of,
 )
 from fencelock.actors.notice import Notice
 from fencelock.actors.proxy.backend import Report, Reported
 from fencelock.actors.role import Role
 from fencelock.actors.role_message import RoleDescription
-from fencelock.cluster.host.description import counted, describe, describe_all
-from fencelock.cluster.host.outboxes import Outboxes
 from fencelock.cluster.host.pending_asks import WAKING_MS, PendingAsks
-from fencelock.cluster.host.role_set import RoleSet
-from fencelock.cluster.host.role_slot import RoleSlot
+from fencelock.cluster.host.role_set import (
+    RoleSet,
+    RoleSlot,
+    counted,
+    describe,
+    describe_all,
+)
 from fencelock.cluster.log import write
-from fencelock.transport.frame import EnvelopeItems
+from fencelock.transport.frame import NAMES_KEPT, EnvelopeItems
 
 CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 """A clock that goes on while the machine sleeps, so that a lease cannot outlive a suspend."""
@@ -103,12 +105,18 @@ class Scheduler:
         self.ready: deque[tuple[RoleSlot, Address, Event]] = deque()
         self.records: list[tuple[str, Message | None]] = []
         """Records that the roles of this turn persist; None drops the role's earlier ones."""
-        self.outboxes = Outboxes()
+        self.outgoing: defaultdict[str, list[EnvelopeItems]] = defaultdict(list)
+        """Messages for other nodes and clients, by their receiver."""
+        self.timers: list[tuple[int, int, RoleSlot, Timer]] = []
+        """A heap of the set timers, with the times when they are due (ns)."""
         self.here = address_of(node, "node")
         self._began = self.now()
-        self._wakes: list[tuple[int, int, RoleSlot, Timer]] = []
-        self._wake_number = 0
-        self._held: list[tuple[RoleSlot, Effect]] = []
+        self._timer_number = 0
+        self._nodes: dict[Address, str] = {}
+        """The node of each remote address that was recently sent to."""
+        self._performing: deque[tuple[RoleSlot, Effects]] = deque()
+        """Effects to be performed next: of roles that began, or held ones."""
+        self._held: list[tuple[RoleSlot, Effects]] = []
         self._holding: list[RoleSlot] = []
         self._opening = False
 
@@ -120,6 +128,7 @@ class Scheduler:
         self._opening = False
         for role_slot in list(self.cells.values()):
             self._begin(role_slot)
+        self.work(0)
         for send in cast.openings:
             self.post(self.cells[send.to], self.here, send.message)
 
@@ -165,79 +174,76 @@ class Scheduler:
         """Add ``event`` to the queue."""
         self.ready.append((role_slot, sender, event))
 
-    def arrive(self, envelopes: Sequence[EnvelopeItems]) -> None:
-        """Queue messages from the network; count those without a receiver or without room."""
-        cells, ready = self.cells, self.ready
-        for to, sender, message in envelopes:
-            role_slot = cells.get(to)
-            if role_slot is None:
-                self.counters["host.nobody_there"] += 1
-            elif len(ready) >= INBOX_MAX:
-                self.counters["host.inbox_full"] += 1
-            else:
-                ready.append((role_slot, sender, message))
-
     def tell_all(self, event: Local) -> None:
         """Post ``event`` from the host to every role that accepts its type."""
         for role_slot in list(self.cells.values()):
             if type(event) in role_slot.accepts:
                 self.post(role_slot, self.here, event)
 
-    def work(self, most: int) -> None:
-        """Give turns until nothing waits, but at most ``most``.
-
-        The path of a message from role to role, the hottest on a node, is inlined here.
+    def work(self, most: int) -> None:  # noqa: PLR0912  (the path of every message)
+        """Perform effects that wait, and give turns until no event waits, but at most ``most``.
 
         Raises:
             RoleFailedError: a role raised an exception, which only a bug of ours can cause.
 
         """
-        ready, cells, now = self.ready, self.cells, self.now
-        boxes, nodes = self.outboxes.boxes, self.outboxes.nodes
+        ready, performing, slots, now = self.ready, self._performing, self.cells, self.now
+        outgoing, nodes = self.outgoing, self._nodes
         assert len(ready) < BACKLOG_MAX, f"{BACKLOG_MAX} events wait on node {self.node}"
-        for _ in range(most):
-            if not ready:
+        while True:
+            if performing:
+                role_slot, effects = performing.popleft()
+            elif ready and most > 0:
+                most -= 1
+                role_slot, sender, event = ready.popleft()
+                if type(event) not in role_slot.accepts:
+                    role_slot.counters["role.stranger_dropped"] += not role_slot.dead
+                    continue
+                handle = role_slot.handle
+                try:
+                    effects = handle(sender, event, now())
+                except Exception as error:
+                    raise self._failed(role_slot, event, sender, error) from error
+            else:
                 return
-            role_slot, sender, event = ready.popleft()
-            if type(event) not in role_slot.accepts:
-                role_slot.counters["role.stranger_dropped"] += not role_slot.dead
-                continue
-            handle = role_slot.handle
-            try:
-                effects = handle(sender, event, now())
-            except Exception as error:
-                raise self._failed(role_slot, event, sender, error) from error
             for effect in effects:
                 if type(effect) is Send and not role_slot.held:
                     to = effect.to
-                    target = cells.get(to)
+                    target = slots.get(to)
                     if target is not None:
                         ready.append((target, role_slot.address, effect.message))
                     elif (node := nodes.get(to)) is not None:
-                        boxes[node].append((to, role_slot.address, effect.message))
+                        # A `Local`, which has no encoding, is never sent to another node.
+                        message = cast("Message", effect.message)
+                        outgoing[node].append((to, role_slot.address, message))
                     else:
                         self._send_out(role_slot, to, effect.message)
                 elif type(effect) is Observe:
                     role_slot.counters[effect.name] += effect.count
+                elif type(effect) is Persist:
+                    self._write(role_slot, (effect.record,))
+                elif type(effect) is Checkpoint:
+                    self._write(role_slot, (None, *effect.records))
+                elif role_slot.held:
+                    self._held.append((role_slot, (effect,)))
                 else:
-                    self._perform_one(role_slot, effect)
+                    self._perform_here(role_slot, effect)
 
     def ring_alarms(self) -> None:
         """Post every timer that is due."""
-        now = self.now()
-        wakes = self._wakes
-        while wakes and wakes[0][0] <= now:
-            _, _, role_slot, timer = heapq.heappop(wakes)
+        now, timers = self.now(), self.timers
+        while timers and timers[0][0] <= now:
+            _, _, role_slot, timer = heapq.heappop(timers)
             if not role_slot.dead:
                 self.post(role_slot, role_slot.address, timer)
 
     def idle_ms(self) -> int | None:
         """Return the time until the next timer is due (ms, rounded up), None for without limit."""
-        if self.ready:
+        if self.ready or self._performing:
             return 0
-        if not self._wakes:
+        if not self.timers:
             return WAKING_MS if self.asks.waking else None
-        ahead = max(0, -(-(self._wakes[0][0] - self.now()) // NS_PER_MS))
+        ahead = max(0, -(-(self.timers[0][0] - self.now()) // NS_PER_MS))
         return min(ahead, WAKING_MS) if self.asks.waking else ahead
 
     def release_held(self) -> None:
@@ -247,19 +253,19 @@ class Scheduler:
         for role_slot in self._holding:
             role_slot.held = False
         self._holding.clear()
-        for role_slot, effect in held:
-            self._perform_one(role_slot, effect)
+        self._performing.extend(held)
+        self.work(0)
 
     def perform(self, source: Address, effects: Effects) -> None:
-        """Carry out ``effects`` of the role at ``source``, in order (Host)."""
-        self._perform(self.cells[source], effects)
+        """Carry out ``effects`` of the role at ``source`` before the next event (Host)."""
+        self._performing.append((self.cells[source], effects))
 
     def _begin(self, role_slot: RoleSlot) -> None:
         try:
             effects = role_slot.role.begin(self.now())
         except Exception as error:
             raise self._failed(role_slot, None, role_slot.address, error) from error
-        self._perform(role_slot, effects)
+        self._performing.append((role_slot, effects))
 
     def _failed(
         self, role_slot: RoleSlot, event: Event | None, sender: Address, error: Exception
@@ -278,53 +284,39 @@ class Scheduler:
         )
         return RoleFailedError(f"{role_slot.address} failed on {event!r}: {error!r}")
 
-    def _perform(self, role_slot: RoleSlot, effects: Effects) -> None:
-        for effect in effects:
-            self._perform_one(role_slot, effect)
-
-    def _perform_one(self, role_slot: RoleSlot, effect: Effect) -> None:
-        if isinstance(effect, Observe):
-            role_slot.counters[effect.name] += effect.count
-        elif isinstance(effect, Persist):
-            self._write(role_slot, effect.record)
-        elif isinstance(effect, Checkpoint):
-            self._write(role_slot, None, *effect.records)
-        elif role_slot.held:
-            self._held.append((role_slot, effect))
-        else:
-            self._perform_free(role_slot, effect)
-
-    def _perform_free(self, role_slot: RoleSlot, effect: Send | Wake | Spawn | Retire) -> None:
-        """Carry out an effect that need not wait for the disk, or has waited."""
-        if isinstance(effect, Send):
-            target = self.cells.get(effect.to)
-            if target is not None:
-                self.post(target, role_slot.address, effect.message)
-            else:
-                self._send_out(role_slot, effect.to, effect.message)
-        elif isinstance(effect, Wake):
-            self._wake_number += 1
+    def _perform_here(self, role_slot: RoleSlot, effect: Effect) -> None:
+        """Carry out an effect that is rarer than those in `work`."""
+        if isinstance(effect, Wake):
+            self._timer_number += 1
             due = self.now() + effect.after_ms * NS_PER_MS
-            heapq.heappush(self._wakes, (due, self._wake_number, role_slot, effect.timer))
+            heapq.heappush(self.timers, (due, self._timer_number, role_slot, effect.timer))
         elif isinstance(effect, Spawn):
+            later, self._performing = self._performing, deque()
             effect.role.start(effect.address, self, **effect.arguments)
-        elif (retired := self.cells.get(effect.address)) is not None:
+            self.work(0)  # The new role's first effects precede the others of this role.
+            self._performing = later
+        elif isinstance(effect, Retire) and (retired := self.cells.get(effect.address)) is not None:
             self.retire(retired)
 
-    def _write(self, role_slot: RoleSlot, *records: Message | None) -> None:
-        name = role_of(role_slot.address)
-        self.records += [(name, record) for record in records]
+    def _write(self, role_slot: RoleSlot, records: Sequence[Message | None]) -> None:
+        name = role_slot.name
+        for record in records:
+            self.records.append((name, record))
         if not role_slot.held:
             role_slot.held = True
             self._holding.append(role_slot)
 
     def _send_out(self, role_slot: RoleSlot, to: Address, message: Message | Local) -> None:
         """Send to another node, to an open request, or to the host."""
-        if node_of(to) != self.node:
-            assert isinstance(message, Message), f"{message} is local and cannot go to {to}"
-            self.outboxes.put(to, role_slot.address, message)
-        elif self.asks.answer(to, message):
+        if self.asks.answer(to, message):
             return
+        node = node_of(to)
+        if node != self.node:
+            assert isinstance(message, Message), f"{message} is local and cannot go to {to}"
+            if len(self._nodes) >= NAMES_KEPT:
+                self._nodes.clear()
+            self._nodes[to] = node
+            self.outgoing[node].append((to, role_slot.address, message))
         elif (listener := self.listeners.get(to)) is not None:
             listener(message)
         elif to == self.here and type(message) is Report:

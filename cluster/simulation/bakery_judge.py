@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fencelock.actors.bakery.config import door_of, election_of, leader_of
+from fencelock.actors.bakery.config import election_of, leader_of, proxy_of
 from fencelock.actors.effect import Effects
 from fencelock.cluster.simulation.bakery_judge_drops import DropsJudge
 from fencelock.cluster.simulation.bakery_judge_election import ElectionJudge
@@ -62,7 +62,7 @@ class BakeryJudge:
             self.votes.handled(delivered, effects)
             self.leases.at_leader(delivered, effects)
             self.drops.handled(delivered, effects)
-        elif to == door_of(node):
+        elif to == proxy_of(node):
             self.leases.at_door(delivered, effects)
         elif to == election_of(node):
             self.election.handled(delivered, effects)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fencelock.actors.bakery.config import quorum
-from fencelock.actors.bakery.message import Lead, Merged
-from fencelock.actors.bakery.step_message import DropTicket
+from fencelock.actors.bakery.message import DropTicket, Lead, Merged
 from fencelock.actors.bakery.ticket import Who
 from fencelock.actors.effect import Effects, Send
 from fencelock.cluster.simulation.trace import Delivered
@@ -53,7 +52,7 @@ class DropsJudge:
             return
         owner = (word.lock, word.who)
         known = self.dropped.setdefault(owner, {}).setdefault(word.epoch, {})
-        known[node] = role.tickets.past.of(*owner).dropped
+        known[node] = role.tickets.tombstones.of(*owner).dropped
         enough = quorum(len(role.epoch_state.leaders))
         if len(known) >= enough:
             agreed = sorted(known.values(), reverse=True)[enough - 1]

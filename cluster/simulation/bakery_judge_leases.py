@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fencelock.actors.api.message import Granted, Release
-from fencelock.actors.bakery.entry import Key, Phase
-from fencelock.actors.bakery.message import Merged
+from fencelock.actors.bakery.message import DropTicket, Merged
 from fencelock.actors.bakery.proxy_message import (
     HoldRenewed,
     Lock,
@@ -16,7 +15,7 @@ from fencelock.actors.bakery.proxy_message import (
     Unlock,
     UnlockAll,
 )
-from fencelock.actors.bakery.step_message import DropTicket
+from fencelock.actors.bakery.table import RequestKey, TicketPhase
 from fencelock.actors.bakery.ticket import Who
 from fencelock.actors.effect import Effects, Send
 from fencelock.actors.message import NS_PER_MS, Address, Instant, node_of
@@ -42,7 +41,7 @@ class Lease:
 
     """
 
-    key: Key
+    key: RequestKey
     until: int
     epoch: int
     client: str = ""
@@ -66,7 +65,7 @@ class LeasesJudge:
         self.world = world
         self.violation_report = violation_report
         self.clocks_true = clocks_true
-        self.heard: dict[tuple[str, Key], int] = {}
+        self.heard: dict[tuple[str, RequestKey], int] = {}
         """True time at which a leader first received a request (ns)."""
         self.leases: dict[str, dict[int, Lease]] = {}
         """By lock and fence."""
@@ -113,7 +112,7 @@ class LeasesJudge:
         event = delivered.event
         match event:
             case Lock():
-                key = (event.lock, Key(event.who, event.request))
+                key = (event.lock, RequestKey(event.who, event.request))
                 self.heard.setdefault(key, self.world.time)
             case RenewHold():
                 renewal = (delivered.sender, event.number)
@@ -172,7 +171,7 @@ class LeasesJudge:
             if self.clocks_true and other.believed is not None and self._lives(other):
                 told = f"{other.client} believes in fence {fence}"
                 self.violation_report("B9", f"{delivered.node} grants {locked}, and {told}")
-        key = Key(locked.who, locked.request)
+        key = RequestKey(locked.who, locked.request)
         since = self.heard.get((locked.lock, key), self.world.time)
         lease_ns = (locked.hold_ms + locked.grace_ms) * NS_PER_MS
         role: Any = self.world.role_at(delivered.to)
@@ -200,7 +199,7 @@ class LeasesJudge:
                 if lease.epoch >= merged.epoch or not self._lives(lease):
                     continue
                 entry = role.tickets.get(lock, lease.key)
-                if entry is None or entry.phase is not Phase.HOLDING:
+                if entry is None or entry.phase is not TicketPhase.HOLDING:
                     told = f"fence {fence} of {lease.key} at {lock!r}"
                     self.violation_report(
                         "B3", f"{delivered.node} is ready for {merged}, without {told}"

@@ -6,9 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from fencelock.actors.bakery.config import TRUST_MS, later, leader_of, quorum
-from fencelock.actors.bakery.entry import Key, Phase
-from fencelock.actors.bakery.proxy_message import Locked, Unlock, UnlockAll
-from fencelock.actors.bakery.step_message import (
+from fencelock.actors.bakery.message import (
     AddTicket,
     Collected,
     DropTicket,
@@ -18,6 +16,8 @@ from fencelock.actors.bakery.step_message import (
     MaxTicket,
     Yield,
 )
+from fencelock.actors.bakery.proxy_message import Locked, Unlock, UnlockAll
+from fencelock.actors.bakery.table import RequestKey, TicketPhase
 from fencelock.actors.bakery.ticket import Turn, Who
 from fencelock.actors.effect import Effects, Send
 from fencelock.actors.message import Instant, Message, node_of
@@ -44,20 +44,22 @@ class Life:
     """The messages of one leader in one life."""
 
     epoch: int = -1
-    entered: dict[tuple[str, Key], dict[str, None]] = field(
-        default_factory=dict[tuple[str, Key], dict[str, None]]
+    entered: dict[tuple[str, RequestKey], dict[str, None]] = field(
+        default_factory=dict[tuple[str, RequestKey], dict[str, None]]
     )
     """By request of its own: the leaders that confirmed its entering in this epoch."""
-    votes: dict[tuple[str, Key, int], dict[str, None]] = field(
-        default_factory=dict[tuple[str, Key, int], dict[str, None]]
+    votes: dict[tuple[str, RequestKey, int], dict[str, None]] = field(
+        default_factory=dict[tuple[str, RequestKey, int], dict[str, None]]
     )
     """By request of its own and round: the leaders that voted for it in this epoch."""
-    standing: dict[str, dict[Key, Standing]] = field(default_factory=dict[str, dict[Key, Standing]])
+    standing: dict[str, dict[RequestKey, Standing]] = field(
+        default_factory=dict[str, dict[RequestKey, Standing]]
+    )
     """By lock: its own votes."""
     dropped: dict[tuple[str, Who], int] = field(default_factory=dict[tuple[str, Who], int])
     """By owner: the last request that it dropped for a client."""
-    locked: dict[tuple[str, Key, int], None] = field(
-        default_factory=dict[tuple[str, Key, int], None]
+    locked: dict[tuple[str, RequestKey, int], None] = field(
+        default_factory=dict[tuple[str, RequestKey, int], None]
     )
 
 
@@ -87,7 +89,7 @@ class VotesJudge:
         self.lives: dict[tuple[str, int], Life] = {}
         self.turns: set[tuple[str, Turn]] = set()
         """All turns that were drawn."""
-        self.fences: dict[str, dict[int, Key]] = {}
+        self.fences: dict[str, dict[int, RequestKey]] = {}
         """By lock: the request to which each fence was granted."""
         self.highest: dict[str, int] = {}
 
@@ -110,7 +112,7 @@ class VotesJudge:
         life.epoch = role.epoch_state.epoch
         life.entered, life.votes, life.standing = {}, {}, {}
         for entry in role.tickets.entries():
-            if entry.phase is Phase.HOLDING:
+            if entry.phase is TicketPhase.HOLDING:
                 stands = life.standing.setdefault(entry.ticket.lock, {})
                 stands[entry.key] = Standing(entry.owner, entry.fence, entry.until)
 
@@ -120,10 +122,10 @@ class VotesJudge:
             return
         match event:
             case MaxTicket():
-                key = Key(event.who, event.request)
+                key = RequestKey(event.who, event.request)
                 life.entered.setdefault((event.lock, key), {})[sender] = None
             case Collected() if event.voted:
-                key = Key(event.who, event.request)
+                key = RequestKey(event.who, event.request)
                 life.votes.setdefault((event.lock, key, event.round), {})[sender] = None
             case Yield():
                 self._give_back(life, role, event, sender)
@@ -140,7 +142,7 @@ class VotesJudge:
 
     def _give_back(self, life: Life, role: Any, word: Yield | DropTicket, owner: str) -> None:
         """Forget a vote when its owner gives it back, or when a later owner of the request does."""
-        key, stands = Key(word.who, word.request), life.standing.get(word.lock, {})
+        key, stands = RequestKey(word.who, word.request), life.standing.get(word.lock, {})
         others = {leader.node for leader in role.epoch_state.leaders} - {owner}
         if key not in stands or stands[key].owner in others:
             return
@@ -177,10 +179,10 @@ class VotesJudge:
         match said:
             case MaxTicket():
                 self.election.heeds(node, said.epoch, "MaxTicket")
-                self._takes_up(node, life, said.lock, Key(said.who, said.request))
+                self._takes_up(node, life, said.lock, RequestKey(said.who, said.request))
             case Collected():
                 self.election.heeds(node, said.epoch, "Collected")
-                self._takes_up(node, life, said.lock, Key(said.who, said.request))
+                self._takes_up(node, life, said.lock, RequestKey(said.who, said.request))
                 if said.voted and isinstance(event, AddTicket):
                     self._votes(node, life, node_of(delivered.sender), event, now)
             case Extended():
@@ -189,7 +191,7 @@ class VotesJudge:
                     self._extends(life, event, node_of(delivered.sender), now)
             case Entering():
                 ticket = said.ticket
-                self._takes_up(node, life, ticket.lock, Key(ticket.who, ticket.request))
+                self._takes_up(node, life, ticket.lock, RequestKey(ticket.who, ticket.request))
             case AddTicket():
                 self._asks(node, life, role, said, now)
             case Yield():
@@ -203,14 +205,14 @@ class VotesJudge:
             case _:
                 pass
 
-    def _takes_up(self, node: str, life: Life, lock: str, key: Key) -> None:
+    def _takes_up(self, node: str, life: Life, lock: str, key: RequestKey) -> None:
         if life.dropped.get((lock, key.who), 0) >= key.request:
             self.violation_report("B10", f"{node} takes {key} for {lock!r} up, which it dropped")
 
     def _asks(self, node: str, life: Life, role: Any, add: AddTicket, now: Instant) -> None:
         """Judge a ticket's number, and the vote of its owner."""
         ticket = add.ticket
-        key = Key(ticket.who, ticket.request)
+        key = RequestKey(ticket.who, ticket.request)
         self._takes_up(node, life, ticket.lock, key)
         if (ticket.lock, ticket.turn) not in self.turns:
             self.turns.add((ticket.lock, ticket.turn))
@@ -234,7 +236,7 @@ class VotesJudge:
             self._votes(node, life, node, add, now)
 
     def _votes(self, node: str, life: Life, owner: str, add: AddTicket, now: Instant) -> None:
-        lock, key = add.ticket.lock, Key(add.ticket.who, add.ticket.request)
+        lock, key = add.ticket.lock, RequestKey(add.ticket.who, add.ticket.request)
         stands = life.standing.setdefault(lock, {})
         before = stands.get(key)
         for other, vote in stands.items():
@@ -252,21 +254,25 @@ class VotesJudge:
         ticket = word.ticket
         stands = life.standing.setdefault(ticket.lock, {})
         until = later(now, ticket.lease_ms)
-        before = stands.get(Key(ticket.who, ticket.request))
+        before = stands.get(RequestKey(ticket.who, ticket.request))
         if before is not None and before.fence == word.fence:
             until = max(until, before.until)
-        stands[Key(ticket.who, ticket.request)] = Standing(owner, word.fence, until)
+        stands[RequestKey(ticket.who, ticket.request)] = Standing(owner, word.fence, until)
 
     def _grants(self, node: str, life: Life, role: Any, locked: Locked) -> None:
-        lock, key, epoch_state = locked.lock, Key(locked.who, locked.request), role.epoch_state
+        lock, key, epoch_state = (
+            locked.lock,
+            RequestKey(locked.who, locked.request),
+            role.epoch_state,
+        )
         self.election.heeds(node, epoch_state.epoch, "Locked")
         if (lock, key, locked.fence) in life.locked:
             return
         life.locked[lock, key, locked.fence] = None
         self._takes_up(node, life, lock, key)
         entry = role.tickets.get(lock, key)
-        attempt = role.attempts.agenda.find(lock, locked.who, locked.request)
-        if entry is None or entry.phase is not Phase.HOLDING:
+        attempt = role.attempts.timers.find(lock, locked.who, locked.request)
+        if entry is None or entry.phase is not TicketPhase.HOLDING:
             self.violation_report("B7", f"{node} grants {locked}, and votes for it no more itself")
             return
         votes = life.votes.get((lock, key, entry.round), {})
@@ -286,7 +292,7 @@ class VotesJudge:
             )
         self._judge_fence(node, locked, key)
 
-    def _judge_fence(self, node: str, locked: Locked, key: Key) -> None:
+    def _judge_fence(self, node: str, locked: Locked, key: RequestKey) -> None:
         known = self.fences.setdefault(locked.lock, {})
         before = known.setdefault(locked.fence, key)
         if before != key:

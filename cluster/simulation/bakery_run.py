@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Iterable
 from random import Random
 
 from fencelock.actors.effect import Spawn
-from fencelock.actors.session.session_lease import DRIFT_PPM
+from fencelock.actors.lease import DRIFT_PPM
 from fencelock.cluster.simulation.bakery_judge import BakeryJudge
 from fencelock.cluster.simulation.bakery_nemesis import Blow, LeaderNemesis
 from fencelock.cluster.simulation.environment import Judge

@@ -7,7 +7,7 @@ from random import Random
 from typing import NamedTuple
 
 from fencelock.actors.message import Message
-from fencelock.transport.wire import decode, encode
+from fencelock.transport.codec import decode, encode
 
 
 class Written(NamedTuple):

@@ -8,11 +8,10 @@ from fencelock.actors.link import LinkDown, LinkRefused, LinkUp
 from fencelock.cluster.simulation.environment import Machine
 from fencelock.cluster.simulation.scheduler import EventQueue
 from fencelock.cluster.simulation.violation import ViolationError
-from fencelock.transport.bounds import CLIENT_BYTES_MAX
-from fencelock.transport.client_queue import ClientQueue, QueuedFrame
-from fencelock.transport.frame import Frame, FrameTooLargeError, encode_frame
-from fencelock.transport.frame_validator import FrameValidator
-from fencelock.transport.listener import Arrival
+from fencelock.transport.admission import CLIENT_BYTES_MAX, FrameValidator
+from fencelock.transport.cbor import FrameTooLargeError
+from fencelock.transport.frame import Frame, encode_frame
+from fencelock.transport.listener import Arrival, ClientQueue, QueuedFrame
 
 CLUSTER = "simulated"
 """The cluster id in every frame."""
@@ -58,6 +57,11 @@ class VirtualLinks:
     def change(self, news: LinkUp | LinkDown) -> None:
         """Let the news of a link wait."""
         self._news.append(news)
+
+    @property
+    def has_events(self) -> bool:
+        """Whether something changed about links since the last call of `events`."""
+        return bool(self._news)
 
     def events(self) -> list[LinkUp | LinkDown | LinkRefused]:
         """Return what changed about links since the last call."""

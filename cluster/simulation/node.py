@@ -7,9 +7,7 @@ from collections.abc import Callable, Iterator
 
 from fencelock.actors.link import LinkDown, LinkUp
 from fencelock.actors.message import NS_PER_MS, Address, Instant, Local, Message
-from fencelock.cluster.host.gateway import Gateway
-from fencelock.cluster.host.pace import Pace
-from fencelock.cluster.host.turn import turn
+from fencelock.cluster.host.gateway import Gateway, Pace, turn
 from fencelock.cluster.simulation.disk import Disk
 from fencelock.cluster.simulation.drift import DriftingClock
 from fencelock.cluster.simulation.environment import Environment

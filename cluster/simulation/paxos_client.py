@@ -27,13 +27,7 @@ from fencelock.actors.paxos.event import (
 )
 from fencelock.actors.paxos.message import Declined, Propose, Proposed
 from fencelock.actors.role import Host, Role
-from fencelock.cluster.simulation.paxos_machine import (
-    Appended,
-    Expired,
-    Peek,
-    Request,
-    command_of,
-)
+from fencelock.cluster.simulation.paxos_machine import Appended, Expired, Peek, Request, command_of
 
 ANSWER_MS = 200
 """Time that a proposer waits for an answer before it asks another node (ms)."""

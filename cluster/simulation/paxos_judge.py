@@ -7,19 +7,20 @@ from typing import NamedTuple
 
 from fencelock.actors.effect import Effects, Observe, Send
 from fencelock.actors.message import Instant, Message, node_of
-from fencelock.actors.paxos.config import acceptor_of
-from fencelock.actors.paxos.digest_message import Isolate
+from fencelock.actors.paxos.config import acceptor_of, replica_of
 from fencelock.actors.paxos.event import (
     Applied,
     Consult,
     Consulted,
     Decided,
+    Isolate,
     Learned,
     Leased,
     SlotOutcomes,
     SteppedDown,
 )
 from fencelock.actors.paxos.message import Promise, Propose
+from fencelock.actors.paxos.replica import Replica
 from fencelock.cluster.simulation.node import SimulatedNode
 from fencelock.cluster.simulation.paxos_image import Choices
 from fencelock.cluster.simulation.paxos_judge_divergence import DivergenceJudge
@@ -151,15 +152,12 @@ class LogJudge:
         self._judge_effects(delivered, effects)
 
     def _judge_effects(self, delivered: Delivered, effects: Effects) -> None:
-        applied = 0
         for effect in effects:
             if type(effect) is Observe:
                 self.divergence.observes(delivered.node, effect.name)
             if type(effect) is not Send:
                 continue
             match effect.message:
-                case Applied():
-                    applied = effect.message.slot
                 case SlotOutcomes():
                     self.state.tells(delivered.node, effect.message.outcomes, delivered.time)
                 case Appended():
@@ -172,8 +170,17 @@ class LogJudge:
                     self.state.reads_out(effect.to, effect.message, delivered.time)
                 case _:
                     pass
-        if applied:
-            self.state.applies(delivered.node, applied)
+        if delivered.to == replica_of(delivered.node):
+            self._judge_state(delivered.node)
+
+    def _judge_state(self, node: str) -> None:
+        """Judge the state of a replica once it has applied more slots."""
+        role_slot = self.nodes[node].scheduler.cells.get(replica_of(node))
+        if role_slot is None or not isinstance(role_slot.role, Replica):
+            return
+        applied = role_slot.role.decided.next
+        if applied != self.state.applied[node]:
+            self.state.applies(node, applied)
 
     def _judge_lease(self, delivered: Delivered, leased: Leased) -> None:
         """Check that no other node believes in a lease of its own when one begins or is renewed."""

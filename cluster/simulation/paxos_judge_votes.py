@@ -40,6 +40,8 @@ class Reported:
     votes: dict[int, Vote] = field(default_factory=dict[int, Vote])
     floor: int = 0
     """The slots before it are decided, as the acceptor reported."""
+    end: int = 0
+    """It covers the slots before this one; the next page begins there."""
     complete: bool = False
 
 
@@ -143,13 +145,19 @@ class VotesJudge:
             self.violation_report(
                 "P10", f"{len(told)} members promised {accept.ballot}, yet {accept}"
             )
-        self._judge_choice(accept, told)
+        self._judge_choice(accept)
         for batch in self.choices.may_win(accept.slot, accept.ballot, self._promised):
             if batch != accept.batch:
                 self.violation_report("P1", f"{batch} may still be chosen, yet {accept}")
 
-    def _judge_choice(self, accept: Accept, told: list[Reported]) -> None:
-        """Check that a majority's highest vote is the proposal, or that it has none."""
+    def _judge_choice(self, accept: Accept) -> None:
+        """Check that a majority's highest vote is the proposal, or that it has none.
+
+        An acceptor whose later pages are missing has reported this slot, if it is in the earlier
+        ones.
+        """
+        reports = self.reports.get(accept.ballot, {}).values()
+        told = [one for one in reports if one.complete or accept.slot < one.end]
         if any(one.floor > accept.slot for one in told):
             if self.choices.chosen.get(accept.slot) != accept.batch:
                 self.violation_report(
@@ -201,6 +209,7 @@ class VotesJudge:
         told.votes.update((vote.slot, vote) for vote in promise.votes)
         if promise.first > promise.asked:
             told.floor = promise.first
+        told.end = max(told.end, promise.more or 0)
         told.complete = told.complete or promise.more is None
 
     def decided(self, node: str, slots: Iterable[tuple[int, Message]], *, counted: bool) -> None:

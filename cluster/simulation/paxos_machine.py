@@ -8,8 +8,8 @@ from hashlib import sha256
 from typing import NamedTuple
 
 from fencelock.actors.message import Local, Message, local, message
-from fencelock.actors.paxos.digest import Fingerprint, state_of
-from fencelock.actors.paxos.digest_message import Figure
+from fencelock.actors.paxos.machine import Fingerprint, state_of
+from fencelock.actors.paxos.message import Figure
 
 OPENING = b"extend"
 """The first command of a leadership: every session lives for its whole time from now."""
@@ -160,7 +160,7 @@ class Register:
         del question
         return Peeked(position=self.position, chain=self.chain)
 
-    def photograph(self) -> Iterator[bytes | None]:
+    def snapshot(self) -> Iterator[bytes | None]:
         """Freeze the state, and return it in small parts, with work between them."""
         text = self.frozen()
         parts = [text[at : at + CHUNK_BYTES] for at in range(0, len(text), CHUNK_BYTES)]

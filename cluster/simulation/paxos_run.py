@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from fencelock.actors.effect import Spawn
 from fencelock.actors.message import NS_PER_MS, Address, address_of, node_of
-from fencelock.actors.paxos.seating import LogOptions, seat_log
+from fencelock.actors.paxos.member import LogOptions, log_roles
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.simulation.nemesis import Nemesis
 from fencelock.cluster.simulation.paxos_client import Finish, Proposer, Reader, reader_of
@@ -68,7 +68,7 @@ class LogReport:
         return self.answers
 
     def trace(self) -> list[str]:
-        """Return the run, line by line: the same for a seed, always and everywhere."""
+        """Return the run, line by line: the same for a seed, always and min_applied."""
         return self.recorded.lines()
 
 
@@ -136,7 +136,7 @@ class _Run:
             digest_slots=plan.digest_slots,
             greet_ms=GREET_MS,
         )
-        (bootstrap,) = seat_log(
+        (bootstrap,) = log_roles(
             seat.node,
             seat.nodes,
             seat.random,

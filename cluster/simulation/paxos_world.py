@@ -7,8 +7,7 @@ from typing import Protocol
 
 from fencelock.actors.message import NS_PER_MS, Address, Message
 from fencelock.actors.paxos.message import NO_BALLOT, Accept, Ballot, Pledged, SnapshotChunk
-from fencelock.cluster.host.gateway import Gateway
-from fencelock.cluster.host.links import Links
+from fencelock.cluster.host.gateway import Gateway, Links
 from fencelock.cluster.host.scheduler import Scheduler
 from fencelock.cluster.simulation.disk import Copy, Disk
 from fencelock.cluster.simulation.drift import PPM
@@ -199,7 +198,7 @@ class LogWorld(World):
     def _on_departure(self, node: SimulatedNode) -> None:
         letters = [
             (sender, to, message)
-            for envelopes in node.scheduler.outboxes.boxes.values()
+            for envelopes in node.scheduler.outgoing.values()
             for to, sender, message in envelopes
         ]
         self.watcher.leaves(node.name, node.boot, letters)

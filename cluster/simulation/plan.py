@@ -5,12 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from random import Random
 
-from fencelock.cluster.simulation.faults import (
-    CALM,
-    Faults,
-    draw_misfortune,
-    with_disk_faults,
-)
+from fencelock.cluster.simulation.faults import CALM, Faults, draw_misfortune, with_disk_faults
 from fencelock.cluster.simulation.promise import Promise
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fencelock.actors.error import ConfigError
-from fencelock.actors.session.session_lease import DRIFT_PPM
+from fencelock.actors.lease import DRIFT_PPM
 from fencelock.cluster.simulation.drift import PPM
 from fencelock.cluster.simulation.faults import DISKS, Faults, Kind
 from fencelock.cluster.topology import Settings

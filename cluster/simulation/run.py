@@ -16,12 +16,7 @@ from fencelock.cluster.simulation.audit import Auditor
 from fencelock.cluster.simulation.bakery_nemesis import Blow, LeaderNemesis
 from fencelock.cluster.simulation.bakery_terms import with_terms
 from fencelock.cluster.simulation.environment import Judge
-from fencelock.cluster.simulation.judge import (
-    LockJudge,
-    judge_drain,
-    judge_freed,
-    judge_progress,
-)
+from fencelock.cluster.simulation.judge import LockJudge, judge_drain, judge_freed, judge_progress
 from fencelock.cluster.simulation.nemesis import Nemesis
 from fencelock.cluster.simulation.plan import Plan, draw_plan
 from fencelock.cluster.simulation.promise import NO_CRASH, Promise, promise_of

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 import traceback
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fencelock.actors.effect import Effects
-from fencelock.actors.message import Address, Event, Instant, Local, Message, role_of
+from fencelock.actors.message import Address, Event, Instant, Local, Message
 from fencelock.actors.notice import Notice
 from fencelock.actors.role import Role
-from fencelock.cluster.host.role_slot import RoleSlot
+from fencelock.cluster.host.role_set import RoleSlot
 from fencelock.cluster.host.scheduler import Scheduler
 from fencelock.cluster.simulation.environment import Machine
 from fencelock.cluster.simulation.trace import Delivered
@@ -105,7 +105,7 @@ class SimulatedScheduler(Scheduler):
 
     def next_wake(self) -> int | None:
         """Return when the next timer is due, on the node's own clock (ns)."""
-        return self._wakes[0][0] if self._wakes else None
+        return self.timers[0][0] if self.timers else None
 
     def _register(self, role: Role[Any]) -> None:
         """Do nothing: simulated roles are not in Pykka's registry."""
@@ -128,9 +128,9 @@ class SimulatedScheduler(Scheduler):
 
         role_slot.handle = handle
 
-    def _write(self, role_slot: RoleSlot, *records: Message | None) -> None:
-        super()._write(role_slot, *records)
-        name, disk = role_of(role_slot.address), self.machine.disk
+    def _write(self, role_slot: RoleSlot, records: Sequence[Message | None]) -> None:
+        super()._write(role_slot, records)
+        name, disk = role_slot.name, self.machine.disk
         if records[0] is None:
             disk.checkpoint(name, [record for record in records[1:] if record is not None])
         else:

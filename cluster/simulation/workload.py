@@ -9,13 +9,7 @@ from itertools import count
 from random import Random
 from typing import NamedTuple
 
-from fencelock.actors.api.message import (
-    Acquire,
-    Granted,
-    Refused,
-    Release,
-    Released,
-)
+from fencelock.actors.api.message import Acquire, Granted, Refused, Release, Released
 from fencelock.actors.api.session_message import Unlocking
 from fencelock.actors.effect import Effects, Observe, Send, Spawn, Wake
 from fencelock.actors.message import (

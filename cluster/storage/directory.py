@@ -1,4 +1,4 @@
-"""The lock on a node's folder: two processes that write one journal would ruin it."""
+"""A node's folder on disk: its errors, its lock, and its durable entries."""
 
 from __future__ import annotations
 
@@ -8,15 +8,40 @@ import fcntl
 import os
 from pathlib import Path
 
-from fencelock.cluster.storage.error import FolderBusyError
+from fencelock.actors.error import FencelockError
 from fencelock.transport.descriptors import NO_RESERVE, Reserve
 
 LOCK_NAME = "lock"
 PID_BYTES_MAX = 32
 
 
+class StorageError(FencelockError):
+    """Base of the errors about a node's folder on disk. Never raised itself."""
+
+
+class FolderBusyError(StorageError):
+    """Another journal, here or in another process, has the folder open. Nothing was touched."""
+
+
+class JournalDamagedError(StorageError):
+    """The disk's content is not what was written. The node must not use it; nothing was changed."""
+
+
+class JournalForeignError(StorageError):
+    """The folder belongs to another node, cluster or set of members. Nothing was changed."""
+
+
+class JournalFailedError(StorageError):
+    """The disk refused a write. Unsynced records may be lost; the journal is closed for use.
+
+    The node must stop before it sends anything that depends on the lost records; restart it.
+    """
+
+
 class DirectoryLock:
     """Holds ``folder`` for this object alone, until `close` or the end of the process.
+
+    Two processes that write one journal would ruin it.
 
     ``flock`` belongs to the open file, so a second lock in the same process is refused
     too, and a killed process leaves nothing to clean up. The file stays: removing it

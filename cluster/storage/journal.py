@@ -3,26 +3,59 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
-from collections.abc import Sequence
+import secrets
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
 from loguru import logger
 
-from fencelock.cluster.storage.directory import DirectoryLock, make_directory, sync_directory
-from fencelock.cluster.storage.error import JournalDamagedError, JournalFailedError
-from fencelock.cluster.storage.folder import remove, segment_path, write_snapshot
-from fencelock.cluster.storage.index import Index, Place, without_forgotten
-from fencelock.cluster.storage.live import live_entries
-from fencelock.cluster.storage.record import SALT_BYTES, Entry, Header, Kind, encode_group
-from fencelock.cluster.storage.recovery import NO_SALT, Recovered, recover
-from fencelock.cluster.storage.segment import Segment
+from fencelock.cluster.storage.directory import (
+    DirectoryLock,
+    JournalDamagedError,
+    JournalFailedError,
+    JournalForeignError,
+    make_directory,
+    sync_directory,
+)
+from fencelock.cluster.storage.record import (
+    SALT_BYTES,
+    Entry,
+    EntryItems,
+    Header,
+    Kind,
+    encode_group,
+)
+from fencelock.cluster.storage.recovery import (
+    NO_SALT,
+    Index,
+    Place,
+    Recovered,
+    live_entries,
+    recover,
+    without_forgotten,
+)
+from fencelock.cluster.storage.segment import (
+    ROOM_BYTES_MIN,
+    Segment,
+    remove,
+    segment_path,
+    write_at,
+    write_snapshot,
+)
 from fencelock.transport.descriptors import Reserve
 
 SEGMENT_BYTES_MAX = 16 << 20
 """A segment that has grown beyond this gets a successor (bytes, 16 MiB). The disk may hold this
 much of forgotten records in addition to twice the live ones."""
+
+STREAM = "identity"
+"""The stream of the one record; no role has that name."""
+
+JOURNAL = "journal"
+"""The key of the journal's id in that record."""
 
 
 class Journal:
@@ -52,6 +85,8 @@ class Journal:
         """The error that ended the use of the journal, if there was one."""
         self.disk_bytes = 0
         """Bytes written in all files in use, without the room made ahead."""
+        self.trim_due = True
+        """Whether `trim` may have something to do."""
         self._lock = lock
         self._reserve = Reserve()
         self._full: dict[Path, int] = {}
@@ -95,11 +130,12 @@ class Journal:
         records, self._records = self._records, {}
         return records
 
-    def append(self, entries: Sequence[Entry]) -> None:
+    def append(self, entries: Sequence[EntryItems]) -> None:
         """Write ``entries`` after all others. They are durable once `sync` has returned.
 
         Args:
-            entries: payloads of 1 byte to 1 MiB each; None forgets the stream's earlier ones.
+            entries: streams and payloads of 1 byte to 1 MiB each; None forgets the stream's
+                earlier ones.
 
         Raises:
             ValueError: a payload is empty or too long; nothing was written.
@@ -110,15 +146,18 @@ class Journal:
         if segment is None:
             raise self._refusal()
         assert not self._unsynced, "J3: one append, one sync"
-        kept = without_forgotten(entries)
-        if not kept:
+        if not entries:
             return
-        group = self._encoded(segment, kept)
+        for _, payload in entries:
+            if payload is None:
+                entries = without_forgotten(entries)
+                break
+        group = self._encoded(segment, entries)
         try:
             if segment.end > self.segment_bytes_max:
                 segment = self._begin_segment()
-                group = self._encoded(segment, kept)
-            self._write(segment, group, kept)
+                group = self._encoded(segment, entries)
+            self._write(segment, group, entries)
         except OSError as error:
             raise self._failed("written", error) from error
 
@@ -133,7 +172,7 @@ class Journal:
         if segment is None:
             raise self._refusal()
         try:
-            segment.sync()
+            os.fdatasync(segment.descriptor)
         except OSError as error:
             raise self._failed("synced", error) from error
         self._unsynced = False
@@ -162,6 +201,7 @@ class Journal:
                 self._reserve.fill()
         except (OSError, JournalDamagedError) as error:
             raise self._failed("trimmed", error) from error
+        self.trim_due = False
 
     def close(self) -> None:
         """Close the files and free the folder. Unsynced records may be lost. Twice does nothing."""
@@ -189,20 +229,29 @@ class Journal:
         self._segment = segment = Segment.reopen(self.folder, found.last, end, torn=torn)
         if not found.marked:
             self._write(segment, self._encoded(segment, []), [])
-            segment.sync()
+            os.fdatasync(segment.descriptor)
             self._unsynced = False
 
-    def _encoded(self, segment: Segment, entries: Sequence[Entry]) -> bytes:
+    def _encoded(self, segment: Segment, entries: Sequence[EntryItems]) -> bytes:
         salt = segment.header.salt
         return encode_group(entries, salt=salt, offset=segment.end, sequence=self._sequence)
 
-    def _write(self, segment: Segment, group: bytes, entries: Sequence[Entry]) -> None:
+    def _write(self, segment: Segment, group: bytes, entries: Sequence[EntryItems]) -> None:
+        """Write ``group`` at the end of the segment. After an error some of it may be written."""
         self._unsynced = True
-        place = Place(self._sequence, segment.header.number, segment.end)
-        segment.write(group)
-        self._index.note(place, entries)
+        begin, size = segment.end, len(group)
+        written = os.pwrite(segment.descriptor, group, begin)
+        segment.end = begin + size
+        if written < size:
+            write_at(segment.descriptor, group[written:], begin + written)
+        self._index.note(self._sequence, segment.header.number, begin, entries)
         self._sequence += 1
-        self.disk_bytes += len(group)
+        self.disk_bytes += size
+        self.trim_due = (
+            segment.size - segment.end < ROOM_BYTES_MIN
+            or self.disk_bytes > 2 * self._index.live_bytes + self.segment_bytes_max
+            or self._reserve.missing > 0
+        )
 
     def _begin_segment(self) -> Segment:
         """Begin the next segment; everything in the one before is synced."""
@@ -261,3 +310,48 @@ class Journal:
 
 def _told(error: Exception) -> str:
     return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
+
+
+def claim(
+    journal: Journal, found: Mapping[str, Sequence[bytes]], identity: Mapping[str, str]
+) -> int:
+    """Return the id of ``journal`` if ``identity`` owns it; a new journal becomes its own.
+
+    A node that uses another node's journal, or votes among other members than those it made
+    promises to, can break safety unnoticed. One wrong path in a configuration is enough for
+    that, so it is refused.
+
+    The id of a journal is drawn when it is made. A group registers the ids of its members'
+    journals when it is bootstrapped, so that an empty journal is never taken for a lost one
+    (``actors/bootstrap.py``).
+
+    Args:
+        journal: open, with nothing appended yet.
+        found: its records when it was opened, by stream.
+        identity: what must be the same in every life (cluster, node, members), in words.
+
+    Raises:
+        JournalForeignError: it is another's; the text names the owner. Nothing was changed.
+        JournalFailedError: the disk refuses.
+
+    """
+    if not found:
+        journal_id = 1 + secrets.randbits(62)
+        record = {**identity, JOURNAL: f"{journal_id:x}"}
+        journal.append([Entry(STREAM, json.dumps(record, sort_keys=True).encode())])
+        journal.sync()
+        return journal_id
+    records = found.get(STREAM, ())
+    known: dict[str, str] = json.loads(records[0]) if records else {}
+    wrong = [
+        f"{what} {known.get(what, 'unknown')!r} and not {mine!r}"
+        for what, mine in identity.items()
+        if known.get(what) != mine
+    ]
+    if wrong:
+        raise JournalForeignError(
+            f"{journal.folder} is the journal of {', '.join(wrong)}. Give this node the folder "
+            "that is its own. If that folder is lost, an empty one is safe: the node will serve "
+            "and not vote, as long as the cluster knows the journal that was lost"
+        )
+    return int(known[JOURNAL], 16)

@@ -1,4 +1,4 @@
-"""The segment that is being written, with room made before it is needed.
+"""The files of a journal's folder: segments, with room made before it is needed, and snapshots.
 
 To sync a write that makes a file longer, a file system must write its own journal, too. So the
 journal writes and syncs zeros ahead of the groups while nobody waits; a group that replaces
@@ -10,13 +10,27 @@ prepares its log in the same way (``wal_init_zero``).
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Self
 
 from fencelock.cluster.storage.directory import sync_directory
-from fencelock.cluster.storage.folder import segment_path, write_at
-from fencelock.cluster.storage.record import HEADER_BYTES, Header, encode_header
+from fencelock.cluster.storage.record import (
+    ENTRY_BYTES,
+    HEADER_BYTES,
+    Entry,
+    Header,
+    encode_group,
+    encode_header,
+)
 from fencelock.transport.descriptors import NO_RESERVE, Reserve
+
+SEGMENT_SUFFIX = ".journal"
+SNAPSHOT_SUFFIX = ".snapshot"
+PARTIAL_SUFFIX = ".partial"
+
+CHUNK_BYTES = 1 << 18
+"""A snapshot is written and checked in groups of about this size (bytes, 256 KiB)."""
 
 ROOM_BYTES = 1 << 18
 """Size of the room made ahead of the last group (bytes, 256 KiB): some thousand groups."""
@@ -40,14 +54,14 @@ class Segment:
 
     """
 
-    __slots__ = ("_descriptor", "end", "header", "path", "size")
+    __slots__ = ("descriptor", "end", "header", "path", "size")
 
     def __init__(self, path: Path, descriptor: int, header: Header, end: int, size: int) -> None:
         self.path = path
         self.header = header
         self.end = end
         self.size = size
-        self._descriptor = descriptor
+        self.descriptor = descriptor
 
     @classmethod
     def make(cls, folder: Path, header: Header, reserve: Reserve = NO_RESERVE) -> Self:
@@ -101,28 +115,6 @@ class Segment:
             raise
         return segment
 
-    def write(self, group: bytes) -> None:
-        """Write ``group`` at the end, and move the end behind it.
-
-        Raises:
-            OSError: the disk refuses. Some of it may be written.
-
-        """
-        end = self.end
-        written = os.pwrite(self._descriptor, group, end)
-        self.end = end + len(group)
-        if written < len(group):
-            write_at(self._descriptor, group[written:], end + written)
-
-    def sync(self) -> None:
-        """Return once everything written is on the disk.
-
-        Raises:
-            OSError: the disk refuses, or lost something.
-
-        """
-        os.fdatasync(self._descriptor)
-
     def make_room(self, limit: int) -> None:
         """Make room for the next groups if little is left, and sync it.
 
@@ -137,12 +129,91 @@ class Segment:
         if begin - self.end >= ROOM_BYTES_MIN or begin >= limit:
             return
         until = min(self.end + ROOM_BYTES, limit)
-        write_at(self._descriptor, ZEROS[: until - begin], begin)
-        os.fdatasync(self._descriptor)
+        write_at(self.descriptor, ZEROS[: until - begin], begin)
+        os.fdatasync(self.descriptor)
         self.size = until
 
     def close(self) -> None:
         """Close the file. Calling it twice does nothing."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+
+def segment_path(folder: Path, number: int) -> Path:
+    """Return the path of the segment ``number``; names sort in the order of creation."""
+    return folder / f"{number:08d}{SEGMENT_SUFFIX}"
+
+
+def snapshot_path(folder: Path, number: int) -> Path:
+    """Return the path of the snapshot that replaces all segments below ``number``."""
+    return folder / f"{number:08d}{SNAPSHOT_SUFFIX}"
+
+
+def numbered(folder: Path, suffix: str) -> dict[int, Path]:
+    """Return the files of one kind by number, in order; other files are not the journal's."""
+    named = [path for path in folder.iterdir() if path.suffix == suffix]
+    return {int(path.stem): path for path in sorted(named) if path.stem.isdecimal()}
+
+
+def write_at(descriptor: int, content: bytes, offset: int) -> None:
+    """Write ``content`` whole at ``offset`` (bytes from the start of the file).
+
+    One write may be cut short, by a signal or a disk that fills up.
+    """
+    written = os.pwrite(descriptor, content, offset)
+    if written < len(content):
+        rest = memoryview(content)
+        while written < len(content):
+            written += os.pwrite(descriptor, rest[written:], offset + written)
+
+
+def write_snapshot(
+    folder: Path, header: Header, entries: Iterable[Entry], reserve: Reserve = NO_RESERVE
+) -> tuple[Path, int]:
+    """Write a snapshot aside and name it once it is durable; return path and size.
+
+    An empty group ends it, so that a snapshot cut short between groups is noticed.
+
+    Raises:
+        OSError: the disk refuses. The next start removes what was written.
+
+    """
+    path = snapshot_path(folder, header.number)
+    partial = path.with_suffix(PARTIAL_SUFFIX)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+    descriptor = reserve.spend(lambda: os.open(partial, flags, 0o644))
+    try:
+        write_at(descriptor, encode_header(header), 0)
+        size = _write_groups(descriptor, header.salt, entries)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    os.rename(partial, path)
+    sync_directory(folder, reserve)
+    return path, size
+
+
+def remove(paths: Iterable[Path]) -> None:
+    """Remove files that are no longer needed. It does no harm if a crash brings them back."""
+    for path in paths:
+        path.unlink()
+
+
+def _write_groups(descriptor: int, salt: bytes, entries: Iterable[Entry]) -> int:
+    offset, sequence = HEADER_BYTES, 0
+    chunk: list[Entry] = []
+    chunk_bytes = 0
+    for entry in entries:
+        chunk.append(entry)
+        chunk_bytes += ENTRY_BYTES + len(entry.stream) + len(entry.payload or b"")
+        if chunk_bytes >= CHUNK_BYTES:
+            group = encode_group(chunk, salt=salt, offset=offset, sequence=sequence)
+            write_at(descriptor, group, offset)
+            offset, sequence = offset + len(group), sequence + 1
+            chunk, chunk_bytes = [], 0
+    for rest in ([chunk] if chunk else []) + [[]]:
+        group = encode_group(rest, salt=salt, offset=offset, sequence=sequence)
+        write_at(descriptor, group, offset)
+        offset, sequence = offset + len(group), sequence + 1
+    return offset

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.real_nodes import loopback_addresses
 
 import fencelock
 from fencelock.actors.api.name import WAIT_MS_MAX
@@ -17,7 +18,6 @@ from fencelock.cluster.bench.members import stop_all
 from fencelock.cluster.config import parse, starting_config
 from fencelock.cluster.lock_options import wait_ms_of
 from fencelock.cluster.node import Node
-from fencelock.cluster.ports import free_ports
 
 PATIENCE_S = 60
 CLUSTER = "bakery-errors"
@@ -37,7 +37,7 @@ main()
 
 def written(folder: Path, nodes: int) -> dict[str, str]:
     """Write the configuration of a cluster with short times; return the addresses."""
-    at = {f"n{n}": f"tcp://127.0.0.1:{port}" for n, port in enumerate(free_ports(nodes), 1)}
+    at = loopback_addresses(nodes)
     text = starting_config(at, cluster=CLUSTER, protocol="bakery")
     text = text.replace("least = 3.0", "least = 0.3")
     text = text.replace("obtention = 5.0", f"obtention = {OBTENTION_S}")
@@ -149,7 +149,8 @@ def test_failed_is_told_to_who_repeats_what_it_gave_up(tmp_path: Path) -> None:
     mine: dict[str, Any] = {"lock": "x", "session": "n1", "owner": "ann", "request": 7}
     with Node.start(config, "n1") as node:
         asked = fencelock.Acquire(**mine, wait_ms=60_000)
-        assert node.proxy.ask(asked, timeout=PATIENCE_S).fence > 0
-        node.proxy.ask(fencelock.Cancel(**mine), timeout=PATIENCE_S)
+        proxy = node.ref("proxy")
+        assert proxy.ask(asked, timeout=PATIENCE_S).fence > 0
+        proxy.ask(fencelock.Cancel(**mine), timeout=PATIENCE_S)
         with pytest.raises(fencelock.AcquireCancelledError, match="ended before"):
-            node.proxy.ask(asked, timeout=PATIENCE_S)
+            proxy.ask(asked, timeout=PATIENCE_S)

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import pytest
+from support.bakery_cluster_harness import ClusterHarness
+from support.effects import HOST, only_sent, sent
 
 import fencelock
 from fencelock.actors.api.message import Describe, Granted, NodeStatus, Reason, Refused
 from fencelock.actors.api.session_message import Renew, Renewed
-from fencelock.actors.bakery.config import OFF, Voting, election_of, leader_of, status_of
+from fencelock.actors.bakery.config import OFF, election_of, leader_of, status_of
 from fencelock.actors.bakery.election import ElectionCoordinator
-from fencelock.actors.bakery.event import BeatDue, Member, Seen, Serve, Serving, Trust
+from fencelock.actors.bakery.epochs import VoterRegistry
+from fencelock.actors.bakery.event import BeatDue, Connected, Member, Serve, Serving, Trust
 from fencelock.actors.bakery.leader_selection import NO_CHANGE, choose
 from fencelock.actors.bakery.message import (
     NOBODY,
@@ -34,17 +36,14 @@ from fencelock.actors.bakery.proxy import TicketProxy
 from fencelock.actors.bakery.status import ClusterStatus
 from fencelock.actors.bootstrap import Bootstrap, bootstrap_of
 from fencelock.actors.bootstrap_message import GroupConfig, Start, StopVoting
-from fencelock.actors.effect import Effect, Effects, Observe, Send, Spawn
-from fencelock.actors.message import Event, Instant, address_of
+from fencelock.actors.effect import Effect, Effects, Observe, Spawn
+from fencelock.actors.message import Instant, address_of
 from fencelock.cluster.config import parse, starting_config
 from fencelock.cluster.node import Node
-from fencelock.cluster.ports import free_ports
-from fencelock.cluster.simulation.bakery_cluster_harness import ClusterHarness
 from fencelock.cluster.simulation.bakery_judge import BakeryJudge
 from fencelock.cluster.simulation.bakery_nemesis import Blow, LeaderNemesis
 from fencelock.cluster.simulation.bakery_run import draw_bakery_plan
 from fencelock.cluster.simulation.environment import Judge
-from fencelock.cluster.simulation.machine import HOST
 from fencelock.cluster.simulation.planting import Change, planted
 from fencelock.cluster.simulation.promise import promise_of
 from fencelock.cluster.simulation.run import Report, run_seed
@@ -97,21 +96,31 @@ def elect_without_n3(harness: ClusterHarness) -> Granted:
     return harness.lock("n1", hold_ms=LONG_MS)
 
 
+def crash_both(harness: ClusterHarness) -> None:
+    """Crash n1 and n2."""
+    for name in ("n1", "n2"):
+        harness.world.crash(name)
+
+
+def ask_with_n3(harness: ClusterHarness, judge: BakeryJudge, replaced: str, ms: int) -> int:
+    """Start a node whose disk was replaced, and n3; return Ben's request, some time later."""
+    judge.disk_replaced(replaced)
+    for name in (replaced, "n3"):
+        harness.world.power_on(name)
+    second = harness.acquire("n3", owner="ben")
+    harness.run(ms)
+    return second
+
+
 def lost(
     seed: int, change: Change = unchanged, judged: frozenset[str] | None = None
 ) -> tuple[ClusterHarness, Granted, int]:
     """Let n2 lose its disk, and be alone with n3, which never heard of the last epoch."""
     harness, judge = town_of(seed, change, judged)
     first = elect_without_n3(harness)
-    for name in ("n1", "n2"):
-        harness.world.crash(name)
+    crash_both(harness)
     harness.world.nodes["n2"].disk.lose()
-    judge.disk_replaced("n2")
-    for name in ("n2", "n3"):
-        harness.world.power_on(name)
-    second = harness.acquire("n3", owner="ben")
-    harness.run(5_000)
-    return harness, first, second
+    return harness, first, ask_with_n3(harness, judge, "n2", 5_000)
 
 
 def old_copy(
@@ -128,15 +137,9 @@ def old_copy(
     harness.world.power_on("n2")
     harness.until(lambda: harness.epoch() > epoch and len(harness.serving()) == 3)
     first = elect_without_n3(harness)
-    for name in ("n1", "n2"):
-        harness.world.crash(name)
+    crash_both(harness)
     harness.world.nodes["n2"].disk.restore(copy)
-    judge.disk_replaced("n2")
-    for name in ("n2", "n3"):
-        harness.world.power_on(name)
-    second = harness.acquire("n3", owner="ben")
-    harness.run(5_000)
-    return harness, first, second
+    return harness, first, ask_with_n3(harness, judge, "n2", 5_000)
 
 
 def never_all_there(
@@ -147,15 +150,9 @@ def never_all_there(
     harness.start("n1", "n2")
     first = harness.acquire("n1", hold_ms=LONG_MS)
     harness.run(3_000)
-    for name in ("n1", "n2"):
-        harness.world.crash(name)
+    crash_both(harness)
     harness.world.nodes["n1"].disk.lose()
-    judge.disk_replaced("n1")
-    for name in ("n1", "n3"):
-        harness.world.power_on(name)
-    second = harness.acquire("n3", owner="ben")
-    harness.run(3_000)
-    return harness, first, second
+    return harness, first, ask_with_n3(harness, judge, "n1", 3_000)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -306,8 +303,8 @@ def test_members_that_lose_their_disks_harm_nothing() -> None:
 
 
 VOTERS = {election_of(name): journal for name, journal in JOURNALS.items()}
-VOTING = Voting(VOTERS, JOURNALS["n1"], True)
-NOT_VOTING = Voting(VOTERS, 99, False)
+VOTING = VoterRegistry(VOTERS, JOURNALS["n1"], True)
+NOT_VOTING = VoterRegistry(VOTERS, 99, False)
 LEADERS = tuple(Chosen(name, 1) for name in NAMES)
 SEATING = Seating(1, LEADERS, 1_000)
 PROPOSAL = Propose(epoch=2, leaders=LEADERS)
@@ -319,7 +316,7 @@ def member(
     return Member(name, 1, priority, 1, seating.epoch, seating, 0, 0, votes)
 
 
-def election(voting: Voting = VOTING, node: str = "n1") -> ElectionCoordinator:
+def election(voting: VoterRegistry = VOTING, node: str = "n1") -> ElectionCoordinator:
     role = ElectionCoordinator(
         election_of(node),
         HOST,
@@ -334,17 +331,12 @@ def election(voting: Voting = VOTING, node: str = "n1") -> ElectionCoordinator:
     return role
 
 
-def sent(effects: Effects, kind: type[Event]) -> list[Any]:
-    sends = [effect.message for effect in effects if isinstance(effect, Send)]
-    return [message for message in sends if isinstance(message, kind)]
-
-
 def test_a_promise_and_what_is_vouched_for_name_the_journal_that_keeps_them() -> None:
-    promised = sent(election().handle(election_of("n2"), PROPOSAL, T0), Promised)
+    promised = only_sent(election().handle(election_of("n2"), PROPOSAL, T0), Promised)
     vouch = Vouch(epoch=1, bound_ms=5_000)
-    vouched = sent(election().handle(election_of("n2"), vouch, T0), Vouched)
+    vouched = only_sent(election().handle(election_of("n2"), vouch, T0), Vouched)
 
-    assert [one.voter for one in (*promised, *vouched)] == [11, 11]
+    assert (promised.voter, vouched.voter) == (11, 11)
 
 
 def test_a_node_that_does_not_vote_neither_promises_nor_vouches() -> None:
@@ -374,10 +366,10 @@ def test_a_vote_of_a_journal_that_is_not_registered_is_refused_and_counted(
 def test_a_leader_serves_once_a_majority_of_voters_knows_its_seating() -> None:
     role = election()
     few = (member("n1"), member("n2", votes=False), member("n3", seating=NOBODY))
-    assert sent(role.handle(status_of("n1"), Seen(members=few), T0), Serve) == []
+    assert sent(role.handle(status_of("n1"), Connected(members=few), T0), Serve) == []
 
     enough = (member("n1"), member("n2", votes=False), member("n3"))
-    assert len(sent(role.handle(status_of("n1"), Seen(members=enough), T0), Serve)) == 1
+    assert len(sent(role.handle(status_of("n1"), Connected(members=enough), T0), Serve)) == 1
 
 
 def test_the_smallest_voter_coordinates_and_no_smaller_node_that_does_not_vote() -> None:
@@ -387,7 +379,7 @@ def test_the_smallest_voter_coordinates_and_no_smaller_node_that_does_not_vote()
         for node in ("n1", "n2"):
             role = election(NOT_VOTING if node == "n1" and not votes else VOTING, node)
             role.durable_promises.seating = former._replace(leaders=former.leaders[:2])
-            effects = role.handle(status_of(node), Seen(members=seen), T0)
+            effects = role.handle(status_of(node), Connected(members=seen), T0)
             assert bool(sent(effects, Propose)) is (node == ("n1" if votes else "n2"))
 
 
@@ -412,7 +404,7 @@ def test_priority_off_and_no_vote_are_two_things() -> None:
     assert choose(NOBODY, seen, 3).why_not == "too few candidates: 1 connected, 2 are needed"
 
 
-def cluster_status(voting: Voting = VOTING) -> ClusterStatus:
+def cluster_status(voting: VoterRegistry = VOTING) -> ClusterStatus:
     role = ClusterStatus(
         status_of("n1"),
         HOST,
@@ -451,7 +443,7 @@ def test_only_beats_of_a_registered_journal_make_a_leader_trusted(
     role.handle(leader_of("n1"), Serving(epoch=1), T0)
     effects = role.handle(status_of("n2"), beat_to(role, journal), T0)
 
-    assert [one.votes for one in sent(effects, Seen)[0].members] == [True, votes]
+    assert [one.votes for one in sent(effects, Connected)[0].members] == [True, votes]
     assert bool(sent(effects, Trust)) is votes
     assert (Observe("bakery.unregistered_vote") in effects) is (journal == 99)
 
@@ -475,7 +467,7 @@ def votes_anyway(spawn: Spawn) -> Spawn:
     if "voting" not in spawn.arguments or issubclass(spawn.role, Bootstrap):
         return spawn
     voters = spawn.arguments["voting"].voters
-    voting = Voting(voters, voters[election_of(spawn.arguments["node"])], True)
+    voting = VoterRegistry(voters, voters[election_of(spawn.arguments["node"])], True)
     return replace(spawn, arguments={**spawn.arguments, "voting": voting})
 
 
@@ -538,23 +530,6 @@ def test_the_judge_sees_a_promise_under_a_journal_that_is_not_registered(seed: i
 
 
 # Real nodes
-
-
-@pytest.fixture
-def addresses() -> dict[str, str]:
-    return dict(zip(NAMES, loopback_addresses(len(NAMES)), strict=True))
-
-
-@pytest.fixture
-def nodes() -> Iterator[dict[str, Node]]:
-    nodes: dict[str, Node] = {}
-    yield nodes
-    for node in nodes.values():
-        node.stop()
-
-
-def loopback_addresses(count: int) -> list[str]:
-    return [f"tcp://127.0.0.1:{port}" for port in free_ports(count)]
 
 
 def test_a_real_node_without_its_journal_serves_and_does_not_vote(

@@ -5,36 +5,39 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from support.role_harness import RoleHarness
+from support.session_harness import of, one
 
 from fencelock.actors.bakery.config import (
     BEAT_MS,
     COPY_MS,
     OFF,
     Terms,
-    Voting,
-    door_of,
     election_of,
     leader_of,
+    proxy_of,
     status_of,
 )
-from fencelock.actors.bakery.event import Seen, Standing
+from fencelock.actors.bakery.epochs import VoterRegistry
+from fencelock.actors.bakery.event import BeatContents, Connected
 from fencelock.actors.bakery.leader import SWEEP_MS, Leader
-from fencelock.actors.bakery.message import NOBODY, Beat, Chosen, Seating
-from fencelock.actors.bakery.status import ClusterStatus
-from fencelock.actors.bakery.step_message import (
+from fencelock.actors.bakery.message import (
+    NOBODY,
     AddTicket,
+    Beat,
+    Chosen,
     Collected,
     DropTicket,
     Entering,
     Extend,
     MaxTicket,
+    Seating,
     TicketDropped,
 )
+from fencelock.actors.bakery.status import ClusterStatus
 from fencelock.actors.bakery.ticket import COUNTER_MAX, Ticket, Turn, Who, pack_fence
 from fencelock.actors.effect import Send
 from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of
-from fencelock.cluster.simulation.role_harness import RoleHarness
-from fencelock.cluster.simulation.session_harness import of, one
 
 MEMBERS = ("n1", "n2", "n3")
 LIVES = tuple(Chosen(name, 1) for name in MEMBERS)
@@ -52,12 +55,12 @@ def status() -> RoleHarness[ClusterStatus]:
             life=1,
             priority=14,
             pid=5,
-            voting=Voting(
+            voting=VoterRegistry(
                 {election_of("n1"): 11, election_of("n2"): 12, election_of("n3"): 13}, 11, True
             ),
         )
     )
-    play.hear(election_of("n1"), Standing(promised=0, seating=NOBODY, waiting_ms=0))
+    play.hear(election_of("n1"), BeatContents(promised=0, seating=NOBODY, waiting_ms=0))
     return play
 
 
@@ -79,7 +82,7 @@ def beat_of(play: RoleHarness[ClusterStatus]) -> Beat:
 
 
 def seen(said: list[Send]) -> list[str]:
-    words = of(Seen, said, election_of("n1"))
+    words = of(Connected, said, election_of("n1"))
     return [member.node for member in words[-1].members] if words else []
 
 
@@ -159,7 +162,7 @@ class Play(RoleHarness[Leader]):
 
 
 def ticket(number: int = 0) -> Ticket:
-    return Ticket("x", WHO, 1, Turn(number, "n2", 1), door_of("n2"), 500, 500, "")
+    return Ticket("x", WHO, 1, Turn(number, "n2", 1), proxy_of("n2"), 500, 500, "")
 
 
 def entering() -> Entering:
@@ -188,7 +191,7 @@ def test_of_a_lock_that_nobody_had_the_highest_number_is_0(play: Play) -> None:
         Entering(epoch=1, ticket=ticket(number=1)),
         Entering(epoch=1, ticket=ticket()._replace(hold_ms=0)),
         Entering(epoch=1, ticket=ticket()._replace(grace_ms=-1)),
-        Entering(epoch=1, ticket=ticket()._replace(door=Address("x" * 10_000))),
+        Entering(epoch=1, ticket=ticket()._replace(proxy=Address("x" * 10_000))),
         add(number=0),
         add(fence=-1),
         add(fence=pack_fence(2, 1)),
@@ -208,7 +211,7 @@ def test_a_step_that_cannot_be_is_not_taken(
 
 @pytest.mark.parametrize(
     ("sender", "epoch"),
-    [(leader_of("n2"), 2), (leader_of("n2"), 0), (leader_of("n9"), 1), (door_of("n2"), 1)],
+    [(leader_of("n2"), 2), (leader_of("n2"), 0), (leader_of("n9"), 1), (proxy_of("n2"), 1)],
 )
 def test_a_step_of_another_epoch_or_a_stranger_is_not_taken(
     play: Play, sender: Address, epoch: int

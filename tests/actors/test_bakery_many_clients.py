@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from support.bakery_cluster_harness import GRACE_MS, HOLD_MS, ClusterHarness
+
 from fencelock.actors.api.message import Granted, Refused, Release, Released
 from fencelock.actors.api.session_message import HoldLost, Unlocking
 from fencelock.actors.message import address_of
-from fencelock.cluster.simulation.bakery_cluster_harness import GRACE_MS, HOLD_MS, ClusterHarness
 
 LONG_MS = 60_000
 

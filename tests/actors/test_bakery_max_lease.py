@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from support.leader_trio import ANN, FENCE, LIVES, NAMES, LeaderTrio
+
 from fencelock.actors.bakery.config import RESEND_MS
+from fencelock.actors.bakery.election import MaxLease
 from fencelock.actors.bakery.event import Raise
-from fencelock.actors.bakery.max_lease import MaxLease
 from fencelock.actors.bakery.message import Seating, Vouched
 from fencelock.actors.bakery.proxy_message import Lock, Locked, Unlock
 from fencelock.actors.bakery.ticket import Who
-from fencelock.cluster.simulation.leader_trio import ANN, FENCE, LIVES, NAMES, LeaderTrio
 
 BOB = Who("c", "bob")
 LONG_MS = 60_000

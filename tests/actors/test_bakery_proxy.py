@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from random import Random
+from typing import Any
 
 import pytest
+from support.role_harness import RoleHarness
+from support.session_harness import of, one
 
 from fencelock.actors.api.message import (
-    Abandon,
     Acquire,
     Alive,
     Cancel,
@@ -17,7 +19,7 @@ from fencelock.actors.api.message import (
     Release,
 )
 from fencelock.actors.api.session_message import Renew, Renewed
-from fencelock.actors.bakery.config import Terms, door_of, election_of, leader_of
+from fencelock.actors.bakery.config import Terms, election_of, leader_of, proxy_of
 from fencelock.actors.bakery.event import Readiness
 from fencelock.actors.bakery.message import Chosen
 from fencelock.actors.bakery.proxy import TicketProxy
@@ -34,12 +36,10 @@ from fencelock.actors.bakery.proxy_message import (
 from fencelock.actors.bakery.ticket import Who
 from fencelock.actors.effect import Send
 from fencelock.actors.message import Address, address_of, node_of
-from fencelock.cluster.simulation.role_harness import RoleHarness
-from fencelock.cluster.simulation.session_harness import of, one
 
 MEMBERS = ("n1", "n2", "n3", "n4")
 ANN = Address("ann/session")
-ASK = Address("n4/~ask.1")
+LOCAL, ASK = Address("n4/session"), Address("n4/~ask.1")
 WAIT_MS = 2_000
 
 
@@ -49,7 +49,7 @@ class Play(RoleHarness[TicketProxy]):
     def __init__(self, seed: int = 1) -> None:
         super().__init__(
             lambda host: TicketProxy(
-                door_of("n4"),
+                proxy_of("n4"),
                 host,
                 node="n4",
                 members=MEMBERS,
@@ -123,9 +123,10 @@ def test_a_wait_that_is_over_is_undone_at_the_leader_that_has_it(play: Play) -> 
     assert undone[0].message.waiting  # It may be held through another door.
 
 
-def test_an_ask_that_gave_up_is_undone_at_its_leader_whatever_it_has(play: Play) -> None:
-    leader = asked_of(play.hear(ASK, Acquire(lock="x", wait_ms=60_000)), Lock)
-    said = play.hear(ASK, Abandon())
+def test_what_callers_inside_gave_up_is_undone_at_its_leader_whatever_it_has(play: Play) -> None:
+    mine: dict[str, Any] = {"lock": "x", "session": "n4/b00", "owner": "ask-1", "request": 1}
+    leader = asked_of(play.hear(LOCAL, Acquire(**mine, wait_ms=60_000)), Lock)
+    said = play.hear(LOCAL, Cancel(**mine))
     assert asked_of(said, Unlock) == leader
     assert not one(Unlock, said).waiting
 
@@ -139,37 +140,25 @@ def test_a_lost_leader_that_had_a_request_is_not_the_first_to_be_told_that_it_is
     assert asked_of(play.hear(ANN, cancel), Unlock) != leader
 
 
-def test_a_grant_for_an_ask_that_is_over_is_given_back_at_once(play: Play) -> None:
-    """F23."""
-    lock = play.hear(ASK, Acquire(lock="x", wait_ms=500))
-    leader = asked_of(lock, Lock)
-    who = one(Lock, lock).who
-    said = play.run(1_000)
-    assert one(Refused, said, ASK).reason is Reason.TIMED_OUT
-    undo = next(send.message for send in said if isinstance(send.message, Unlock))
-    play.role.in_flight_requests.end(play.role.in_flight_requests.by_number[undo.number])
-    word = one(Unlock, play.hear(leader, locked(who, 1)))
-    assert (word.who, word.request, word.fence, word.waiting) == (who, 1, 0, False)
-    assert of(Unlock, play.hear(leader, locked(who, 1))) == []  # It is on its way.
-
-
-def test_a_grant_that_is_told_twice_to_an_ask_stays(play: Play) -> None:
-    lock = play.hear(ASK, Acquire(lock="x", wait_ms=60_000))
-    leader, who = asked_of(lock, Lock), one(Lock, lock).who
-    assert one(Granted, play.hear(leader, locked(who, 1)), ASK).fence == 9
-    assert play.hear(leader, locked(who, 1)) == []
-
-
+@pytest.mark.parametrize(("client", "session"), [(ANN, "ann"), (LOCAL, "n4/b00")])
 def test_a_grant_for_a_client_that_waits_no_more_is_told_and_the_client_decides(
-    play: Play,
+    play: Play, client: Address, session: str
 ) -> None:
     """F23: the door cannot know whether the client holds the lock through another one."""
-    leader = asked_of(play.acquire(wait_ms=500), Lock)
-    play.run(1_000)
-    said = play.hear(leader, locked(Who("ann", "o"), 1))
-    granted = one(Granted, said, ANN)
-    assert (granted.request, granted.fence, granted.session) == (1, 9, "ann")
+    asked = Acquire(lock="x", session=session, owner="o", request=1, wait_ms=500)
+    leader = asked_of(play.hear(client, asked), Lock)
+    assert one(Refused, play.run(1_000), client).reason is Reason.TIMED_OUT
+    said = play.hear(leader, locked(Who(session, "o"), 1))
+    granted = one(Granted, said, client)
+    assert (granted.request, granted.fence, granted.session) == (1, 9, session)
     assert of(Unlock, said) == []
+
+
+def test_a_grant_that_is_told_twice_is_not_given_back(play: Play) -> None:
+    lock = play.acquire()
+    leader, who = asked_of(lock, Lock), one(Lock, lock).who
+    assert one(Granted, play.hear(leader, locked(who, 1)), ANN).fence == 9
+    assert of(Unlock, play.hear(leader, locked(who, 1))) == []
 
 
 def test_a_grant_for_a_client_that_is_not_known_here_is_left_to_its_lease(play: Play) -> None:
@@ -177,14 +166,14 @@ def test_a_grant_for_a_client_that_is_not_known_here_is_left_to_its_lease(play: 
     assert "bakery.stray_grant" in play.counted
 
 
-def test_a_session_of_this_process_that_holds_is_not_taken_for_an_ask(play: Play) -> None:
-    asked = Acquire(lock="x", session="n4", owner="o", request=1, wait_ms=60_000)
-    lock = play.hear(ASK, asked)
+def test_the_session_of_callers_inside_is_theirs_alone(play: Play) -> None:
+    asked = Acquire(lock="x", session="n4/b00", owner="o", request=1, wait_ms=60_000)
+    assert one(Refused, play.hear(ANN, asked), ANN).reason is Reason.INVALID
+    lock = play.hear(LOCAL, asked)
     leader, who = asked_of(lock, Lock), one(Lock, lock).who
-    assert one(Granted, play.hear(leader, locked(who, 1)), ASK).session == "n4"
-    assert play.hear(leader, locked(who, 1)) == []
-    named = Acquire(lock="x", session="n4/ask-7", owner="o", request=1)
-    assert one(Refused, play.hear(ASK, named), ASK).reason is Reason.INVALID
+    assert one(Granted, play.hear(leader, locked(who, 1)), LOCAL).session == "n4/b00"
+    refused = one(Refused, play.hear(ASK, Acquire(lock="x")), ASK)
+    assert (refused.reason, "session is empty" in refused.detail) == (Reason.INVALID, True)
 
 
 def test_a_late_refusal_is_dropped(play: Play) -> None:

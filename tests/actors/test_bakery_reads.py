@@ -5,23 +5,22 @@ from __future__ import annotations
 from random import Random
 
 import pytest
+from support.bakery_cluster_harness import ClusterHarness
+from support.leader_trio import FENCE, GRACE_MS, HOLD_MS, LeaderTrio
+from support.onlooker import run_read_seed
+from support.role_harness import RoleHarness
+from support.session_harness import of, one
 
 from fencelock.actors.api.message import Contender, Inspect, LockStatus, Reason, Refused
-from fencelock.actors.bakery.config import Terms, door_of, election_of, leader_of
+from fencelock.actors.bakery.config import Terms, election_of, leader_of, proxy_of
 from fencelock.actors.bakery.event import Readiness
-from fencelock.actors.bakery.message import Chosen
+from fencelock.actors.bakery.message import AddTicket, Chosen, Extend
 from fencelock.actors.bakery.poll import Poll
 from fencelock.actors.bakery.proxy import TicketProxy
 from fencelock.actors.bakery.proxy_message import Query, QueryResult
-from fencelock.actors.bakery.step_message import AddTicket, Extend
-from fencelock.actors.bakery.tombstones import REMEMBERED_MAX, Tombstones
+from fencelock.actors.bakery.table import REMEMBERED_MAX, Tombstones
 from fencelock.actors.effect import Send
 from fencelock.actors.message import Address, Instant, node_of
-from fencelock.cluster.simulation.bakery_cluster_harness import ClusterHarness
-from fencelock.cluster.simulation.leader_trio import FENCE, GRACE_MS, HOLD_MS, LeaderTrio
-from fencelock.cluster.simulation.onlooker import run_read_seed
-from fencelock.cluster.simulation.role_harness import RoleHarness
-from fencelock.cluster.simulation.session_harness import of, one
 
 MEMBERS = ("n1", "n2", "n3", "n4")
 ANN = Address("ann/session")
@@ -37,7 +36,7 @@ class Reader(RoleHarness[TicketProxy]):
     def __init__(self) -> None:
         super().__init__(
             lambda host: TicketProxy(
-                door_of("n4"),
+                proxy_of("n4"),
                 host,
                 node="n4",
                 members=MEMBERS,

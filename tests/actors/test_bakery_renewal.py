@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import pytest
+from support.bakery_cluster_harness import GRACE_MS, HOLD_MS, ClusterHarness
+from support.leader_trio import ANN, FENCE, LIVES, LeaderTrio
+from support.session_harness import ANN as USER
+from support.session_harness import WATCHER, A, SessionHarness, of, one
 
 from fencelock.actors.api.message import Acquire, Granted, Reason, Refused
 from fencelock.actors.api.session_message import HoldLost, Renew, Renewed
 from fencelock.actors.bakery.config import later, leader_of
+from fencelock.actors.bakery.message import Extend, Extended
 from fencelock.actors.bakery.proxy_message import HoldRenewed, NotLeading, RenewHold
-from fencelock.actors.bakery.step_message import Extend, Extended
 from fencelock.actors.message import Instant
 from fencelock.actors.session.message import HoldsLost
-from fencelock.cluster.simulation.bakery_cluster_harness import GRACE_MS, HOLD_MS, ClusterHarness
-from fencelock.cluster.simulation.leader_trio import ANN, FENCE, LIVES, LeaderTrio
-from fencelock.cluster.simulation.session_harness import ANN as USER
-from fencelock.cluster.simulation.session_harness import WATCHER, A, SessionHarness, of, one
 
 TTL_MS = 600_000
 LEASE_MS = HOLD_MS + GRACE_MS
@@ -25,7 +25,7 @@ def forget_at(harness: ClusterHarness, name: str, *, lapsed: bool) -> None:
     leader = harness.leader(name)
     now = Instant(harness.world.nodes[name].now())
     for entry in list(leader.tickets.entries()):
-        leader.attempts.agenda.forget(entry)
+        leader.attempts.timers.forget(entry)
         if lapsed:
             assert leader.tickets.forget(entry, later(now, LEASE_MS))
         else:
@@ -84,7 +84,7 @@ def three_connected(*voters: str) -> LeaderTrio:
     trio = LeaderTrio()
     trio.hold(*voters)
     for leader in trio.leaders.values():
-        leader.clerk.connected = {one.node: one.life for one in LIVES}
+        leader.requests.connected = {one.node: one.life for one in LIVES}
     return trio
 
 
@@ -115,7 +115,7 @@ def test_who_holds_alone_says_so_once_both_others_refuse() -> None:
     assert trio.heard(HoldRenewed) == []
     trio.settle()
     assert [word.fence for word in trio.heard(HoldRenewed)] == [0]
-    assert trio.leaders["n1"].endings.by_number == {}
+    assert trio.leaders["n1"].releases.by_number == {}
 
 
 def test_one_refusal_of_two_decides_nothing() -> None:

@@ -5,22 +5,34 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from support.leader_trio import ANN, FENCE, LIVES, NOW, LeaderTrio
+from support.role_harness import RoleHarness
+from support.session_harness import one as only
 
 from fencelock.actors.bakery.config import Terms, election_of, later, leader_of
-from fencelock.actors.bakery.entry import Key, Phase
 from fencelock.actors.bakery.event import Serve
-from fencelock.actors.bakery.expiry import SHELVES_MIN
-from fencelock.actors.bakery.handover import ENDED_MAX, PART, Import, parts_of
 from fencelock.actors.bakery.leader import Leader
-from fencelock.actors.bakery.message import EPOCH_MAX, Chosen, Export, Lead, Merged, Seating
+from fencelock.actors.bakery.message import (
+    EPOCH_MAX,
+    Chosen,
+    DropTicket,
+    Entering,
+    Export,
+    Extend,
+    Extended,
+    Lead,
+    MaxTicket,
+    Merged,
+    Seating,
+)
 from fencelock.actors.bakery.message import Table as Handed
 from fencelock.actors.bakery.proxy_message import Locked, LockFailed, Unlock
-from fencelock.actors.bakery.step_message import DropTicket, Entering, Extend, Extended, MaxTicket
-from fencelock.actors.bakery.table import Table
+from fencelock.actors.bakery.state_transfer import ENDED_MAX, PART, Import, parts_of
+from fencelock.actors.bakery.table import SHELVES_MIN, RequestKey, TicketPhase, TicketTable
 from fencelock.actors.bakery.ticket import (
     COUNTER_MAX,
     LEASE_MS_MAX,
-    End,
+    EndedRequests,
     Record,
     Ticket,
     Turn,
@@ -28,9 +40,6 @@ from fencelock.actors.bakery.ticket import (
     pack_fence,
 )
 from fencelock.actors.message import Address
-from fencelock.cluster.simulation.leader_trio import ANN, FENCE, LIVES, NOW, LeaderTrio
-from fencelock.cluster.simulation.role_harness import RoleHarness
-from fencelock.cluster.simulation.session_harness import one as only
 
 BOB = Who("c", "bob")
 MEMBERS = tuple(one.node for one in LIVES)
@@ -40,25 +49,25 @@ def ticket(who: Who = ANN, number: int = 7, lock: str = "x") -> Ticket:
     return Ticket(lock, who, 1, Turn(number, "n1", number), Address("n1/proxy"), 500, 500, "")
 
 
-def hold(table: Table, held: Ticket, fence: int) -> None:
+def hold(table: TicketTable, held: Ticket, fence: int) -> None:
     entry = table.put(held, "n1", NOW, None)
     assert entry is not None
     table.vote(entry, fence, NOW)
 
 
-def newcomer_after(*tables: Table) -> Table:
+def newcomer_after(*tables: TicketTable) -> TicketTable:
     """Return what a leader knows that led never before, of these tables of n2 and so on."""
     lead = Lead(epoch=2, leaders=LIVES, former=Seating(1, LIVES, 10_000), empty=False)
     arriving = Import(lead, Address("n1/election"), own=False)
     for one, table in zip(LIVES[1:], tables, strict=False):
         for part in parts_of(table, 2, one.life, NOW):
             assert arriving.on_table(one.node, part)
-    newcomer = Table()
+    newcomer = TicketTable()
     arriving.merge(newcomer, NOW)
     return newcomer
 
 
-def drop_many(table: Table, count: int) -> None:
+def drop_many(table: TicketTable, count: int) -> None:
     for number in range(count):
         table.drop(f"y{number}", ANN, 1, 0)
 
@@ -74,20 +83,20 @@ def test_a_fence_that_a_client_made_up_counts_for_nothing_after_a_hand_over() ->
 
 def test_no_fence_is_granted_below_one_of_whose_end_a_full_table_has_no_room_to_tell() -> None:
     """n2 voted for ann alone; bob was granted by n3 and another, released, and much went on."""
-    stale, busy = Table(), Table()
+    stale, busy = TicketTable(), TicketTable()
     hold(stale, ticket(), FENCE)
     hold(busy, ticket(BOB, 8), FENCE + 1)
     busy.drop("x", BOB, 1, FENCE + 1)
     drop_many(busy, ENDED_MAX)
     newcomer = newcomer_after(stale, busy)
     (entry,) = newcomer.entries()
-    assert (entry.phase, entry.fence) == (Phase.HOLDING, FENCE)
+    assert (entry.phase, entry.fence) == (TicketPhase.HOLDING, FENCE)
     assert newcomer.is_outdone("x", FENCE)
 
 
 @pytest.mark.parametrize("both", [True, False])
 def test_a_hold_that_no_full_table_may_have_outdone_is_taken_over(*, both: bool) -> None:
-    stale, busy = Table(), Table()
+    stale, busy = TicketTable(), TicketTable()
     hold(stale, ticket(), FENCE)
     if both:
         hold(busy, ticket(), FENCE)
@@ -96,9 +105,9 @@ def test_a_hold_that_no_full_table_may_have_outdone_is_taken_over(*, both: bool)
 
 
 def test_what_ended_last_is_still_last_after_two_hand_overs() -> None:
-    busy = Table()
+    busy = TicketTable()
     drop_many(busy, 2 * PART)
-    last = newcomer_after(busy, Table()).past.newest(PART)
+    last = newcomer_after(busy, TicketTable()).tombstones.newest(PART)
     assert [end.lock for end in last] == [f"y{n}" for n in range(2 * PART - 1, PART - 1, -1)]
 
 
@@ -112,7 +121,7 @@ def test_a_drop_with_names_beyond_all_limits_is_not_remembered(
     trio = LeaderTrio()
     word = DropTicket(epoch=1, lock=lock, who=who, request=1, fence=fence, number=1, mine=False)
     trio.say(leader_of("n1"), "n2", word)
-    assert trio.leaders["n2"].tickets.past.newest(1) == []
+    assert trio.leaders["n2"].tickets.tombstones.newest(1) == []
 
 
 def test_a_renewal_that_is_refused_leaves_nobody_in_the_way_of_others() -> None:
@@ -131,7 +140,7 @@ def test_whoever_asks_again_for_a_table_is_told_the_same_parts() -> None:
     tickets = trio.leaders["n2"].tickets
     for number in range(2 * PART):
         hold(tickets, ticket(lock=f"x{number:03}"), FENCE)
-    entry = tickets.get("x000", Key(ANN, 1))
+    entry = tickets.get("x000", RequestKey(ANN, 1))
     assert entry is not None
     tickets.set_until(entry, later(NOW, 1))
     trio.say(leader_of("n3"), "n2", Export(epoch=2))
@@ -158,7 +167,7 @@ def test_a_request_that_others_hold_under_a_fence_that_was_dropped_here_is_not_t
 
 
 def test_days_for_which_nothing_is_held_any_more_leave_no_shelves_behind() -> None:
-    table = Table()
+    table = TicketTable()
     for second in range(5 * SHELVES_MIN):
         held = ticket(lock=f"x{second}")
         entry = table.put(held, "n1", NOW, later(NOW, 1_000 * second))
@@ -187,7 +196,9 @@ BEYOND = [pack_fence(2, 1), pack_fence(EPOCH_MAX + 1, 1), 1 << 80]
 """Fences that nobody can have been granted before epoch 2."""
 
 
-def handed_over(record: Record | None = None, end: End | None = None) -> tuple[Table, Import]:
+def handed_over(
+    record: Record | None = None, end: EndedRequests | None = None
+) -> tuple[TicketTable, Import]:
     """Return what a newcomer to epoch 2 takes in of a table that says just this."""
     lead = Lead(epoch=2, leaders=LIVES, former=Seating(1, LIVES, 10_000), empty=False)
     arriving = Import(lead, Address("n1/election"), own=False)
@@ -201,7 +212,7 @@ def handed_over(record: Record | None = None, end: End | None = None) -> tuple[T
             ended=(end,) if end is not None and whole else (),
         )
         assert arriving.on_table(one.node, part)
-    newcomer = Table()
+    newcomer = TicketTable()
     arriving.merge(newcomer, NOW)
     return newcomer, arriving
 
@@ -225,15 +236,15 @@ def test_a_record_with_more_left_than_the_longest_lease_is_dropped_and_counted(
 
 @pytest.mark.parametrize("highest", BEYOND)
 def test_an_end_under_a_fence_that_nobody_can_have_is_dropped_and_counted(highest: int) -> None:
-    newcomer, arriving = handed_over(end=End("x", ANN, 1, 0, highest))
+    newcomer, arriving = handed_over(end=EndedRequests("x", ANN, 1, 0, highest))
     assert (newcomer.counters_of("x").fence, arriving.malformed) == (0, 1)
-    assert newcomer.past.newest(1) == []
+    assert newcomer.tombstones.newest(1) == []
 
 
 def test_an_end_says_any_fence_that_its_client_named() -> None:
-    newcomer, arriving = handed_over(end=End("x", ANN, 1, BEYOND[1], FENCE))
+    newcomer, arriving = handed_over(end=EndedRequests("x", ANN, 1, BEYOND[1], FENCE))
     assert (newcomer.counters_of("x").fence, arriving.malformed) == (FENCE, 0)
-    assert newcomer.past.is_over(ticket())
+    assert newcomer.tombstones.is_over(ticket())
 
 
 def test_who_takes_over_a_table_with_what_cannot_be_says_so_and_leads_with_the_rest() -> None:
@@ -278,12 +289,16 @@ def test_a_hold_that_is_handed_over_to_who_only_knew_that_the_request_enters_has
     record = Record(ticket(), "n2", FENCE, 500)
     part = Handed(epoch=2, life=LIVES[1].life, part=0, parts=1, records=(record,), ended=())
     assert arriving.on_table(LIVES[1].node, part)
-    table = Table()
+    table = TicketTable()
     entering = ticket()._replace(turn=Turn(0, LIVES[2].node, 3))
     assert table.put(entering, LIVES[2].node, NOW, None) is not None
 
     arriving.merge(table, NOW)
 
-    entry = table.get("x", Key(ANN, 1))
+    entry = table.get("x", RequestKey(ANN, 1))
     assert entry is not None
-    assert (entry.phase, entry.fence, entry.ticket.turn) == (Phase.HOLDING, FENCE, ticket().turn)
+    assert (entry.phase, entry.fence, entry.ticket.turn) == (
+        TicketPhase.HOLDING,
+        FENCE,
+        ticket().turn,
+    )

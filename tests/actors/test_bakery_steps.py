@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from support.bakery_cluster_harness import ClusterHarness
 
 from fencelock.actors.api.message import Granted, Reason, Refused
 from fencelock.actors.bakery.config import election_of
@@ -15,7 +16,6 @@ from fencelock.actors.bakery.proxy_requests import LATE_MS
 from fencelock.actors.bakery.ticket import COUNTER_MAX, Ticket, Turn, Who, pack_fence
 from fencelock.actors.message import NS_PER_MS, Address
 from fencelock.cluster.host.role_set import RoleSet
-from fencelock.cluster.simulation.bakery_cluster_harness import ClusterHarness
 from fencelock.cluster.simulation.network import Cut
 from fencelock.cluster.topology import NodeContext, Recipe, bakery
 

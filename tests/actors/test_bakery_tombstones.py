@@ -9,17 +9,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from support.bakery_cluster_harness import ClusterHarness
 
 from fencelock.actors.api.session_message import Renew, Renewed
 from fencelock.actors.bakery.config import later
-from fencelock.actors.bakery.entry import Entry, Phase
-from fencelock.actors.bakery.handover import ENDED_MAX, Import, parts_of
 from fencelock.actors.bakery.message import Chosen, Lead, Seating
-from fencelock.actors.bakery.table import Table
+from fencelock.actors.bakery.state_transfer import ENDED_MAX, Import, parts_of
+from fencelock.actors.bakery.table import Entry, TicketPhase, TicketTable, Tombstones
 from fencelock.actors.bakery.ticket import Ticket, Turn, Who, pack_fence
-from fencelock.actors.bakery.tombstones import Tombstones
 from fencelock.actors.message import NS_PER_MS, Address, Instant
-from fencelock.cluster.simulation.bakery_cluster_harness import ClusterHarness
 from fencelock.cluster.simulation.bakery_judge import BakeryJudge
 from fencelock.cluster.simulation.network import Cut
 from fencelock.cluster.simulation.violation import ViolationError
@@ -38,22 +36,22 @@ def ticket(request: int = 1, owner: str = "ann") -> Ticket:
     return Ticket("x", Who("c", owner), request, Turn(7, "n2", 1), door, 500, 500, "")
 
 
-def table_with_a_hold(now: Instant = NOW, request: int = 1, fence: int = FENCE) -> Table:
-    table = Table()
+def table_with_a_hold(now: Instant = NOW, request: int = 1, fence: int = FENCE) -> TicketTable:
+    table = TicketTable()
     entry = table.put(ticket(request), "n2", now, None)
     assert entry is not None
     table.vote(entry, fence, now)
     return table
 
 
-def lapsed() -> Table:
+def lapsed() -> TicketTable:
     """Return a table in which the time of a hold was over."""
     table = table_with_a_hold()
     assert table.forget_old(later(NOW, LEASE_MS)) == 1
     return table
 
 
-def merged(into: Table, *tables: Table, now: Instant = NOW) -> list[Entry]:
+def merged(into: TicketTable, *tables: TicketTable, now: Instant = NOW) -> list[Entry]:
     """Hand ``tables`` over, of n2 and so on, to n1, which led before and has ``into``."""
     lead = Lead(epoch=2, leaders=LIVES, former=Seating(1, LIVES, 10_000), empty=False)
     arriving = Import(lead, Address("n1/election"), own=True)
@@ -63,7 +61,7 @@ def merged(into: Table, *tables: Table, now: Instant = NOW) -> list[Entry]:
     return arriving.merge(into, now)
 
 
-def phases(table: Table) -> list[Phase]:
+def phases(table: TicketTable) -> list[TicketPhase]:
     return [entry.phase for entry in table.entries()]
 
 
@@ -71,7 +69,7 @@ def test_a_hold_that_was_over_here_is_taken_over_from_who_has_it_renewed() -> No
     table, at = lapsed(), later(NOW, LEASE_MS)
     merged(table, table_with_a_hold(at), now=at)
     (entry,) = table.entries()
-    assert (entry.phase, entry.fence) == (Phase.HOLDING, FENCE)
+    assert (entry.phase, entry.fence) == (TicketPhase.HOLDING, FENCE)
     assert entry.until is not None
     assert entry.until >= later(at, LEASE_MS)
 
@@ -82,7 +80,7 @@ def test_of_a_request_that_was_over_here_only_a_later_rounds_hold_lives(
 ) -> None:
     table = lapsed()
     merged(table, table_with_a_hold(fence=fence))
-    assert phases(table) == ([Phase.HOLDING] if taken_up else [])
+    assert phases(table) == ([TicketPhase.HOLDING] if taken_up else [])
 
 
 def test_a_request_that_was_over_here_does_not_wait_again() -> None:
@@ -100,7 +98,7 @@ def test_a_client_that_drops_what_was_over_here_ends_it_for_good(request_: int, 
 
 
 def test_a_drop_by_a_fence_that_nobody_here_knows_is_remembered() -> None:
-    table = Table()
+    table = TicketTable()
     assert not table.drop("x", ANN, 0, FENCE)
     merged(table, table_with_a_hold())
     assert phases(table) == []
@@ -109,34 +107,34 @@ def test_a_drop_by_a_fence_that_nobody_here_knows_is_remembered() -> None:
 def test_a_fence_names_its_own_request_and_no_earlier_one() -> None:
     table = table_with_a_hold(request=5)
     table.drop("x", ANN, 5, 0)
-    assert table.past.request_of("x", ANN, FENCE) == 5
+    assert table.tombstones.request_of("x", ANN, FENCE) == 5
     table.drop("x", ANN, 0, FENCE + 2)
-    assert table.past.request_of("x", ANN, FENCE + 2) == 0
+    assert table.tombstones.request_of("x", ANN, FENCE + 2) == 0
     table.drop("x", ANN, 7, FENCE + 2)
     table.drop("x", ANN, 0, FENCE + 2)
-    assert table.past.request_of("x", ANN, FENCE + 2) == 7
+    assert table.tombstones.request_of("x", ANN, FENCE + 2) == 7
 
 
 def test_who_missed_a_drop_hears_of_it_with_the_tables_and_brings_it_to_nobody() -> None:
     stale, knows = table_with_a_hold(), table_with_a_hold()
     knows.drop("x", ANN, 1, 0)
-    newcomer = Table()
+    newcomer = TicketTable()
     merged(newcomer, stale, knows)
     assert phases(newcomer) == []
-    assert newcomer.past.is_over(ticket(), FENCE)
+    assert newcomer.tombstones.is_over(ticket(), FENCE)
     (dropped,) = merged(stale, knows)
     assert (dropped.ticket, phases(stale)) == (ticket(), [])
 
 
 def test_a_fence_that_ended_at_one_leader_is_known_to_who_takes_its_table_over() -> None:
-    newcomer = Table()
+    newcomer = TicketTable()
     merged(newcomer, lapsed())
     assert newcomer.counters_of("x").fence == FENCE
     assert newcomer.is_outdone("x", FENCE - 1)
 
 
 def test_a_table_says_what_ended_last_and_not_all_that_ever_did() -> None:
-    table = Table()
+    table = TicketTable()
     for number in range(ENDED_MAX + 50):
         table.drop(f"x{number}", ANN, 1, 0)
     parts = parts_of(table, 2, 1, NOW)
@@ -185,7 +183,7 @@ def five_members(seed: int = 1) -> ClusterHarness:
 def test_a_hold_renewed_without_its_owner_outlives_a_hand_over() -> None:
     harness = five_members()
     owner = over_at_its_owner(harness)
-    assert phases(harness.leader(owner).tickets) == [Phase.HOLDING]
+    assert phases(harness.leader(owner).tickets) == [TicketPhase.HOLDING]
 
 
 def test_what_was_over_by_one_clock_taken_for_dropped_is_seen_by_the_judge(
@@ -202,7 +200,7 @@ def test_what_was_over_by_one_clock_taken_for_dropped_is_seen_by_the_judge(
 
 def visits(monkeypatch: pytest.MonkeyPatch, others: int) -> int:
     """Return at how many entries a leader looks that ends ten, among so many others."""
-    table = Table()
+    table = TicketTable()
     for number in range(others + 10):
         asked = ticket()._replace(lock=f"x{number}", who=Who(f"c{number % (others // 10)}", "ann"))
         entry = table.put(asked, "n2", NOW, None)
@@ -229,7 +227,7 @@ def test_a_sweep_looks_at_what_is_over_and_not_at_all_that_is_held(
 
 
 def test_what_is_released_leaves_nothing_to_be_looked_at_later() -> None:
-    table = Table()
+    table = TicketTable()
     for number in range(1_000):
         entry = table.put(ticket(request=number + 1), "n2", NOW, None)
         assert entry is not None
@@ -240,7 +238,7 @@ def test_what_is_released_leaves_nothing_to_be_looked_at_later() -> None:
 
 
 def test_the_tickets_of_a_session_are_found_by_its_name() -> None:
-    table = Table()
+    table = TicketTable()
     for session in ("a", "b"):
         for number in range(3):
             asked = ticket()._replace(lock=f"{number}", who=Who(session, "ann"))
@@ -255,9 +253,9 @@ def test_the_tickets_of_a_session_are_found_by_its_name() -> None:
 def test_time_that_is_changed_moves_what_is_over_then() -> None:
     table = table_with_a_hold()
     (entry,) = table.entries()
-    table.prolong(entry, later(NOW, 5_000))
+    table.extend_until(entry, later(NOW, 5_000))
     assert table.forget_old(later(NOW, 4_999)) == 0
-    table.prolong(entry, later(NOW, 4_000))
+    table.extend_until(entry, later(NOW, 4_000))
     assert entry.until == later(NOW, 5_000)
     table.unvote(entry, later(NOW, 2_000))
     assert table.forget_old(later(NOW, 2_000)) == 1

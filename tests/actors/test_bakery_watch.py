@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from support.bakery_cluster_harness import ClusterHarness
+from support.effects import at
+from support.session_harness import ME, WATCHER, A, B, SessionHarness, of, one
 
 from fencelock.actors.api.cluster_message import ClusterDown, ClusterUp, Watch
 from fencelock.actors.api.message import KeepAlive
@@ -14,19 +17,13 @@ from fencelock.actors.bakery.event import Readiness
 from fencelock.actors.bakery.message import Chosen
 from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.link import LinkDown, LinkUp
-from fencelock.actors.message import NS_PER_MS, Address, Instant
+from fencelock.actors.message import Address
 from fencelock.actors.session.cluster_poll import WATCH_MS
 from fencelock.actors.session.message import Close, ClusterState, WatchCluster
-from fencelock.cluster.simulation.bakery_cluster_harness import ClusterHarness
-from fencelock.cluster.simulation.session_harness import ME, WATCHER, A, B, SessionHarness, of, one
 
 ANN, OWN = Address("ann/session"), Address("n1/~ask.1")
 MEMBERS = ("n1", "n2", "n3")
 News = ClusterUp | ClusterDown
-
-
-def at(ms: int) -> Instant:
-    return Instant(ms * NS_PER_MS)
 
 
 def ready(reachable: tuple[str, ...] = MEMBERS, detail: str = "ready", epoch: int = 1) -> Readiness:
@@ -125,12 +122,6 @@ def test_a_client_that_is_silent_is_forgotten_and_an_ask_of_this_process_is_not(
     assert watchers.fall_silent(at(SILENCE_MS - 1)) == []
     assert watchers.fall_silent(at(SILENCE_MS)) == [Observe("proxy.watcher_silent", 1)]
     assert [send.to for send in watchers.see(ready()) if isinstance(send, Send)] == [OWN]
-
-
-def test_an_ask_that_gave_up_is_forgotten(watchers: Watchers) -> None:
-    know(watchers, OWN)
-    watchers.leave(OWN)
-    assert watchers.see(ready()) == []
 
 
 def test_watchers_are_bounded_and_who_asked_longest_ago_makes_room(watchers: Watchers) -> None:

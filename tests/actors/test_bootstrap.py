@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
+from support.effects import HOST, T0, sent
 
 from fencelock.actors.bootstrap import (
     FORMER_MAX,
@@ -16,8 +17,8 @@ from fencelock.actors.bootstrap import (
     RENEW_MS,
     Bootstrap,
     JoinRetry,
-    Renew,
-    Standing,
+    JournalStatus,
+    RenewStart,
     bootstrap_of,
     vote_id,
 )
@@ -36,9 +37,7 @@ from fencelock.actors.effect import Checkpoint, Effect, Effects, Observe, Send, 
 from fencelock.actors.message import NS_PER_MS, Address, Instant, Message, address_of
 from fencelock.actors.notice import Level, Notice
 from fencelock.actors.paxos.config import acceptor_of
-from fencelock.cluster.simulation.machine import HOST
 
-T0 = Instant(0)
 DATE_MS = 1_800_000_000_000
 LISTENER = address_of("x", "proxy")
 ACCEPTOR = address_of("x", "acceptor")
@@ -112,11 +111,6 @@ def written(effects: Effects) -> list[Message]:
     return list(checkpoints[-1].records) if checkpoints else []
 
 
-def sent(effects: Effects, kind: type[Message]) -> list[Message]:
-    sends = [effect.message for effect in effects if isinstance(effect, Send)]
-    return [message for message in sends if isinstance(message, kind)]
-
-
 def why(effects: Effects) -> str:
     """What the proxy is told last of why this node does not vote."""
     sends = [effect.message for effect in effects if isinstance(effect, Send)]
@@ -152,7 +146,7 @@ def test_a_new_member_writes_its_start_down_then_announces_it_and_says_who_is_mi
 def test_a_member_alone_is_a_group_at_once() -> None:
     role, begun = bootstrap("a", members="a")
 
-    assert role.standing is Standing.VOTER
+    assert role.standing is JournalStatus.VOTER
     assert seated(begun) == list(seat(group(), True))
 
 
@@ -290,7 +284,7 @@ def test_an_empty_journal_is_told_of_the_group_and_never_votes_in_it() -> None:
     notices = sent_notices(effects)
     assert [notice.level for notice in notices] == [Level.WARNING]
     restarted, begun = bootstrap("b", records=written(effects), start=lost._replace(boot=81))
-    assert restarted.standing is Standing.NON_VOTING
+    assert restarted.standing is JournalStatus.NON_VOTING
     assert seated(begun) == list(seat(group(), False))
 
 
@@ -347,7 +341,7 @@ def test_an_old_copy_stops_voting_and_never_votes_again() -> None:
     assert Send(ACCEPTOR, StopVoting()) in effects
     assert "b was started from an old copy of its journal" in why(effects)
     again, begun = bootstrap("b", records=written(effects), start=start_of("b", boot=21))
-    assert again.standing is Standing.NON_VOTING
+    assert again.standing is JournalStatus.NON_VOTING
     assert seated(begun) == list(seat(group(), False))
 
 
@@ -366,14 +360,14 @@ def test_a_founder_whose_copy_lacks_the_group_does_not_vote() -> None:
 
 def test_a_running_voter_raises_its_incarnation_now_and_then() -> None:
     role, effects = voter("b")
-    assert Wake(RENEW_MS, Renew()) in effects
+    assert Wake(RENEW_MS, RenewStart()) in effects
 
-    renewed = role.handle(role.address, Renew(), T0)
+    renewed = role.handle(role.address, RenewStart(), T0)
 
     raised = start_of("b", incarnation=3)
     assert Started(member="b", start=raised) in written(renewed)
     assert sent(renewed, Join) == [Join(start=raised, founded_ms=DATE_MS)] * 2
-    assert renewed[-1] == Wake(RENEW_MS, Renew())
+    assert renewed[-1] == Wake(RENEW_MS, RenewStart())
 
 
 # What others send

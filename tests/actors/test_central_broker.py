@@ -4,9 +4,11 @@ from dataclasses import replace
 from random import Random
 
 import pytest
+from support.central_scene import BROKER_A, FIRST, PROXY, SERVER, WATCH, want
+from support.effects import HOST, T0, at, not_counted
 
 from fencelock.actors.api.message import Contender
-from fencelock.actors.central.broker import DOUBT_MS, Broker
+from fencelock.actors.central.broker import DOUBT_MS, WAITERS_SHOWN_MAX, Broker
 from fencelock.actors.central.client import LockClient
 from fencelock.actors.central.message import (
     EndSession,
@@ -22,10 +24,9 @@ from fencelock.actors.central.message import (
     Revoked,
     SessionEnded,
 )
-from fencelock.actors.central.ticket import WAITERS_SHOWN_MAX
 from fencelock.actors.central.watch import ServerWatch
-from fencelock.actors.effect import Effect, Effects, Observe, Retire, Send, Spawn
-from fencelock.actors.message import NS_PER_MS, Address, Instant
+from fencelock.actors.effect import Observe, Retire, Send, Spawn
+from fencelock.actors.message import Address
 from fencelock.actors.proxy.backend import (
     Doubt,
     EndHolds,
@@ -37,33 +38,14 @@ from fencelock.actors.proxy.backend import (
     HoldsEnded,
     Look,
     Surrender,
-    Want,
 )
-from fencelock.cluster.simulation.machine import HOST
-
-ME = Address("a/clients")
-PROXY = Address("a/proxy")
-SERVER = Address("s/server")
-WATCH = Address("a/watch")
-FIRST = Address("a/clients-ab-1")
-T0 = Instant(0)
-
-
-def at(ms: int) -> Instant:
-    return Instant(ms * NS_PER_MS)
-
-
-def done(effects: Effects) -> list[Effect]:
-    return [effect for effect in effects if not isinstance(effect, Observe)]
-
-
-def want(ticket: int, lock: str = "l", session: str = "s") -> Want:
-    return Want(lock=lock, ticket=ticket, session=session, owner=f"o{ticket}")
 
 
 @pytest.fixture
 def broker() -> Broker:
-    return Broker(ME, HOST, proxy=PROXY, server=SERVER, boot=0xAB, random=Random(1), tickets_max=4)
+    return Broker(
+        BROKER_A, HOST, proxy=PROXY, server=SERVER, boot=0xAB, random=Random(1), tickets_max=4
+    )
 
 
 def test_it_begins_by_setting_a_watch_on_the_server(broker: Broker) -> None:
@@ -94,7 +76,7 @@ def test_a_want_too_many_is_refused_with_the_limit(broker: Broker) -> None:
     for ticket in range(1, 5):
         broker.handle(PROXY, want(ticket), T0)
 
-    (full,) = done(broker.handle(PROXY, want(5), T0))
+    (full,) = not_counted(broker.handle(PROXY, want(5), T0))
 
     detail = "4 tickets wait or hold through this node, its limit"
     assert full == Send(PROXY, Full(lock="l", ticket=5, detail=detail))
@@ -121,14 +103,14 @@ def test_a_grant_for_a_client_that_is_gone_is_given_back(broker: Broker) -> None
 
     effects = broker.handle(SERVER, Grant(lock="l", client=FIRST, number=7), T0)
 
-    assert done(effects) == [Send(SERVER, Release(lock="l", client=FIRST, sequence=7))]
+    assert not_counted(effects) == [Send(SERVER, Release(lock="l", client=FIRST, sequence=7))]
 
 
 def test_the_session_of_an_earlier_lifes_hold_is_asked_whether_it_holds(broker: Broker) -> None:
     """Who holds through a crashed node may be in its critical section still."""
     grant = Grant(lock="l", client=Address("a/clients-aa-1"), number=7)
-    assert done(broker.handle(SERVER, grant, T0)) == [Send(SERVER, Peek(lock="l", query=0))]
-    assert done(broker.handle(SERVER, grant, at(DOUBT_MS - 1))) == []
+    assert not_counted(broker.handle(SERVER, grant, T0)) == [Send(SERVER, Peek(lock="l", query=0))]
+    assert not_counted(broker.handle(SERVER, grant, at(DOUBT_MS - 1))) == []
     holder = Contender(node="a", session="s", owner="o", fence=7, since_ms=3)
 
     effects = broker.handle(SERVER, Peeked(lock="l", query=0, holder=holder), T0)
@@ -146,7 +128,7 @@ def test_a_surrender_is_sent_to_the_server_and_its_outcome_to_the_proxy(broker: 
 
     given = Given(lock="l", fence=7, session="s", outcome=Freeing.FREED)
     assert broker.handle(SERVER, reply, T0) == (Send(PROXY, given),)
-    assert done(broker.handle(Address("b/x"), reply, T0)) == []
+    assert not_counted(broker.handle(Address("b/x"), reply, T0)) == []
 
 
 def test_a_session_ends_at_the_server_and_its_waits_here(broker: Broker) -> None:
@@ -227,7 +209,7 @@ def test_a_look_is_completed_by_the_watch(broker: Broker) -> None:
 
 
 def test_a_look_shows_a_bounded_number_of_waiters() -> None:
-    broker = Broker(ME, HOST, proxy=PROXY, server=SERVER, boot=1, random=Random(1))
+    broker = Broker(BROKER_A, HOST, proxy=PROXY, server=SERVER, boot=1, random=Random(1))
     for ticket in range(WAITERS_SHOWN_MAX + 10):
         broker.handle(PROXY, want(ticket), T0)
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 from random import Random
 
 import pytest
+from support.effects import HOST, T0
 
 from fencelock.actors.central.client import RETRANSMIT_MS, LockClient
 from fencelock.actors.central.message import (
@@ -18,13 +19,11 @@ from fencelock.actors.central.message import (
     Settled,
 )
 from fencelock.actors.effect import Effect, Observe, Send, Wake
-from fencelock.actors.message import Address, Event, Instant
+from fencelock.actors.message import Address, Event
 from fencelock.actors.proxy.backend import Full, Give, Got, Want
-from fencelock.cluster.simulation.machine import HOST
 
 ME, BROKER = Address("a/clients-1-1"), Address("a/clients")
 SERVER = Address("s/server")
-T0 = Instant(0)
 
 SETTLED = {n: Send(BROKER, Settled(lock="l", number=n, session="s")) for n in (5, 6)}
 REQUEST = Send(SERVER, Request(lock="l", client=ME, session="s", owner="o"))

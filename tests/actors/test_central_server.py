@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import pytest
+from support.central_scene import BROKER_A, SERVER, A, B, granted, release, request
+from support.effects import HOST, T0, counted, not_counted
 
 from fencelock.actors.api.message import Contender
 from fencelock.actors.central.message import (
     NUMBER_MAX,
     Freed,
-    Grant,
     Held,
     Peek,
     Peeked,
@@ -18,41 +19,13 @@ from fencelock.actors.central.message import (
     ServerFull,
 )
 from fencelock.actors.central.server import LockServer
-from fencelock.actors.effect import Effect, Effects, Observe, Persist, Send
+from fencelock.actors.effect import Observe, Persist, Send
 from fencelock.actors.message import NS_PER_MS, Address, Instant
-from fencelock.cluster.simulation.machine import HOST
-
-SERVER = Address("s/server")
-A = Address("a/clients-1-1")
-B = Address("b/clients-1-1")
-BROKER_A = Address("a/clients")
-T0 = Instant(0)
 
 
 @pytest.fixture
 def server() -> LockServer:
     return LockServer(SERVER, HOST)
-
-
-def request(client: Address, lock: str = "l") -> Request:
-    return Request(lock=lock, client=client, session="s", owner="o")
-
-
-def release(client: Address, sequence: int, lock: str = "l") -> Release:
-    return Release(lock=lock, client=client, sequence=sequence)
-
-
-def done(effects: Effects) -> list[Effect]:
-    return [effect for effect in effects if not isinstance(effect, Observe)]
-
-
-def seen(effects: Effects) -> list[str]:
-    return [effect.name for effect in effects if isinstance(effect, Observe)]
-
-
-def granted(client: Address, number: int, lock: str = "l") -> Send:
-    broker = Address(client.partition("/")[0] + "/clients")
-    return Send(broker, Grant(lock=lock, client=client, number=number))
 
 
 def acked(client: Address, sequence: int) -> Send:
@@ -69,7 +42,7 @@ def test_who_asks_while_holding_hears_the_same_number_again(server: LockServer) 
 
     effects = server.handle(A, request(A), T0)
 
-    assert done(effects) == [granted(A, 1)]
+    assert not_counted(effects) == [granted(A, 1)]
     assert server.granted == 1
 
 
@@ -80,8 +53,8 @@ def test_who_asks_for_a_held_lock_gets_no_answer_and_the_holder_is_reminded(
 
     effects = server.handle(B, request(B), T0)
 
-    assert done(effects) == [granted(A, 1)]
-    assert seen(effects) == ["central.holder_reminded"]
+    assert not_counted(effects) == [granted(A, 1)]
+    assert counted(effects) == ["central.holder_reminded"]
     assert server.held["l"].client == A
 
 
@@ -100,14 +73,14 @@ def test_an_old_release_is_only_acknowledged_and_by_its_own_number(server: LockS
 
     effects = server.handle(A, release(A, 1), T0)
 
-    assert done(effects) == [acked(A, 1)]
+    assert not_counted(effects) == [acked(A, 1)]
     assert server.held["l"].number == 2
 
 
 def test_a_release_by_another_client_frees_nothing(server: LockServer) -> None:
     server.handle(A, request(A), T0)
 
-    assert done(server.handle(B, release(B, 1), T0)) == [acked(B, 1)]
+    assert not_counted(server.handle(B, release(B, 1), T0)) == [acked(B, 1)]
     assert server.held["l"].client == A
 
 
@@ -166,9 +139,9 @@ def test_a_full_table_crowds_out_and_reminds_the_holders_in_turn() -> None:
     second = server.handle(B, request(B, "three"), T0)
 
     crowded = Send(B, ServerFull(lock="three", locks_max=2))
-    assert done(first) == [crowded, granted(A, 2, "two")]
-    assert done(second) == [crowded, granted(A, 1, "one")]
-    assert done(server.handle(A, request(A, "one"), T0)) == [granted(A, 1, "one")]
+    assert not_counted(first) == [crowded, granted(A, 2, "two")]
+    assert not_counted(second) == [crowded, granted(A, 1, "one")]
+    assert not_counted(server.handle(A, request(A, "one"), T0)) == [granted(A, 1, "one")]
 
 
 def test_a_peek_names_the_holder_and_for_how_long(server: LockServer) -> None:
@@ -223,8 +196,8 @@ def test_a_restarted_server_goes_on_where_its_journal_ends() -> None:
 
     assert again.begin(T0) == (Observe("central.holdings_replayed", 2),)
     assert (again.granted, again.held) == (first.granted, first.held)
-    assert done(again.handle(A, request(A), T0)) == [granted(A, 1)]
-    assert done(again.handle(A, request(A, "m"), T0))[-1] == granted(A, 4, "m")
+    assert not_counted(again.handle(A, request(A), T0)) == [granted(A, 1)]
+    assert not_counted(again.handle(A, request(A, "m"), T0))[-1] == granted(A, 4, "m")
 
 
 def test_a_new_server_has_nothing_to_say(server: LockServer) -> None:

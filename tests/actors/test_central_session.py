@@ -5,6 +5,8 @@ from __future__ import annotations
 from random import Random
 
 import pytest
+from support.central_scene import BROKER_A, SERVER, A, B, granted, request
+from support.effects import HOST, T0, not_counted
 
 from fencelock.actors.api.message import Contender
 from fencelock.actors.central.client import LockClient
@@ -16,48 +18,23 @@ from fencelock.actors.central.message import (
     Grant,
     Idle,
     Mode,
-    Release,
-    Request,
     Revoke,
     Revoked,
     SessionEnded,
     Settled,
 )
 from fencelock.actors.central.server import LockServer
-from fencelock.actors.effect import Effect, Effects, Observe, Persist, Send, Wake
-from fencelock.actors.message import Address, Instant
+from fencelock.actors.effect import Effect, Observe, Persist, Send, Wake
+from fencelock.actors.message import Address
 from fencelock.actors.proxy.backend import Freeing, Give, Got, Taken, Want
-from fencelock.cluster.simulation.machine import HOST
 
-SERVER = Address("s/server")
-A = Address("a/clients-1-1")
-B = Address("b/clients-1-1")
-BROKER_A = Address("a/clients")
 BROKER_C = Address("c/clients")
-T0 = Instant(0)
 REVOKE = Revoke(lock="l", client=A, number=1)
 
 
 @pytest.fixture
 def server() -> LockServer:
     return LockServer(SERVER, HOST)
-
-
-def request(client: Address, lock: str = "l") -> Request:
-    return Request(lock=lock, client=client, session="s", owner="o")
-
-
-def release(client: Address, sequence: int, lock: str = "l") -> Release:
-    return Release(lock=lock, client=client, sequence=sequence)
-
-
-def done(effects: Effects) -> list[Effect]:
-    return [effect for effect in effects if not isinstance(effect, Observe)]
-
-
-def granted(client: Address, number: int, lock: str = "l") -> Send:
-    broker = Address(client.partition("/")[0] + "/clients")
-    return Send(broker, Grant(lock=lock, client=client, number=number))
 
 
 def free(number: int, session: str = "s") -> Free:
@@ -74,17 +51,17 @@ def test_a_session_frees_its_hold_through_any_node_and_hears_the_same_again(
 ) -> None:
     server.handle(A, request(A), T0)
 
-    effects = done(server.handle(BROKER_C, free(1), T0))
+    effects = not_counted(server.handle(BROKER_C, free(1), T0))
     assert effects == [Send(BROKER_A, REVOKE), replied(Freeing.FREED)]
     assert server.held == {}
-    assert done(server.handle(BROKER_C, free(1), T0)) == [replied(Freeing.FREED)]
+    assert not_counted(server.handle(BROKER_C, free(1), T0)) == [replied(Freeing.FREED)]
 
 
 @pytest.mark.parametrize("asked", [free(1, "t"), free(2)], ids=["session", "number"])
 def test_what_is_not_held_so_is_not_freed(server: LockServer, asked: Free) -> None:
     server.handle(A, request(A), T0)
 
-    (reply,) = done(server.handle(BROKER_C, asked, T0))
+    (reply,) = not_counted(server.handle(BROKER_C, asked, T0))
 
     assert isinstance(reply, Send)
     assert isinstance(reply.message, FreeReply)
@@ -96,11 +73,11 @@ def test_an_operator_frees_whatever_is_held_and_its_session_is_told_so(server: L
     server.handle(A, request(A), T0)
     holder = Contender(node="a", session="s", owner="o", fence=1, since_ms=0)
 
-    revoke, reply = done(server.handle(BROKER_C, free(1, ""), T0))
+    revoke, reply = not_counted(server.handle(BROKER_C, free(1, ""), T0))
     assert revoke == Send(BROKER_A, REVOKE)
     assert reply == replied(Freeing.FREED, "", holder)
-    assert done(server.handle(BROKER_C, free(1, ""), T0)) == [reply]
-    assert done(server.handle(BROKER_C, free(1), T0)) == [replied(Freeing.TAKEN)]
+    assert not_counted(server.handle(BROKER_C, free(1, ""), T0)) == [reply]
+    assert not_counted(server.handle(BROKER_C, free(1), T0)) == [replied(Freeing.TAKEN)]
 
 
 def test_nothing_is_granted_through_a_node_that_does_not_know_of_a_revoke(
@@ -110,11 +87,11 @@ def test_nothing_is_granted_through_a_node_that_does_not_know_of_a_revoke(
     server.handle(BROKER_C, free(1), T0)
     other = Address("a/clients-1-2")
 
-    assert done(server.handle(other, request(other), T0)) == [Send(BROKER_A, REVOKE)]
+    assert not_counted(server.handle(other, request(other), T0)) == [Send(BROKER_A, REVOKE)]
     server.handle(BROKER_C, Revoked(lock="l", client=A, number=1), T0)
-    assert done(server.handle(other, request(other), T0)) == [Send(BROKER_A, REVOKE)]
+    assert not_counted(server.handle(other, request(other), T0)) == [Send(BROKER_A, REVOKE)]
     server.handle(BROKER_A, Revoked(lock="l", client=A, number=1), T0)
-    assert done(server.handle(other, request(other), T0)) == [granted(other, 2)]
+    assert not_counted(server.handle(other, request(other), T0)) == [granted(other, 2)]
 
 
 def test_an_ended_session_holds_nothing_and_is_granted_nothing(server: LockServer) -> None:
@@ -122,12 +99,12 @@ def test_an_ended_session_holds_nothing_and_is_granted_nothing(server: LockServe
     server.handle(B, request(B, "m"), T0)
     ended = Send(BROKER_C, SessionEnded(session="s"))
 
-    effects = done(server.handle(BROKER_C, EndSession(session="s"), T0))
+    effects = not_counted(server.handle(BROKER_C, EndSession(session="s"), T0))
 
     assert effects[-1] == ended
     assert server.held == {}
-    assert done(server.handle(BROKER_C, EndSession(session="s"), T0)) == [ended]
-    late = done(server.handle(A, request(A), T0))
+    assert not_counted(server.handle(BROKER_C, EndSession(session="s"), T0)) == [ended]
+    late = not_counted(server.handle(A, request(A), T0))
     assert late == [Send(BROKER_A, SessionEnded(session="s"))]
 
 

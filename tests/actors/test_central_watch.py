@@ -3,6 +3,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from support.central_scene import BROKER_A, PROXY, SERVER, WATCH
+from support.effects import HOST, T0, at, not_counted
 
 from fencelock.actors.api.message import Absence, Contender
 from fencelock.actors.central.message import (
@@ -15,33 +17,9 @@ from fencelock.actors.central.message import (
     ProbeServer,
 )
 from fencelock.actors.central.watch import LOOKS_MAX, PEEKS_MAX, SILENT_MS, ServerWatch
-from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
-from fencelock.actors.message import NS_PER_MS, Address, Instant
-from fencelock.actors.proxy.backend import (
-    Ready,
-    Seen,
-    Want,
-)
-from fencelock.cluster.simulation.machine import HOST
-
-ME = Address("a/clients")
-PROXY = Address("a/proxy")
-SERVER = Address("s/server")
-WATCH = Address("a/watch")
-FIRST = Address("a/clients-ab-1")
-T0 = Instant(0)
-
-
-def at(ms: int) -> Instant:
-    return Instant(ms * NS_PER_MS)
-
-
-def done(effects: Effects) -> list[Effect]:
-    return [effect for effect in effects if not isinstance(effect, Observe)]
-
-
-def want(ticket: int, lock: str = "l", session: str = "s") -> Want:
-    return Want(lock=lock, ticket=ticket, session=session, owner=f"o{ticket}")
+from fencelock.actors.effect import Observe, Send, Wake
+from fencelock.actors.message import Address
+from fencelock.actors.proxy.backend import Ready, Seen
 
 
 @pytest.fixture
@@ -64,62 +42,62 @@ def answered(holder: Contender | None, silent: tuple[Absence, ...] = (), unknown
 
 
 def test_the_node_is_not_ready_before_the_server_was_heard(watch: ServerWatch) -> None:
-    said = done(ServerWatch(WATCH, HOST, proxy=PROXY, server=SERVER).begin(T0))
+    said = not_counted(ServerWatch(WATCH, HOST, proxy=PROXY, server=SERVER).begin(T0))
     detail = "node s, which runs the lock server, has not answered yet"
     assert said[:2] == [Send(PROXY, Ready(ready=False, detail=detail)), Send(SERVER, Probe())]
     assert isinstance(said[2], Wake)
 
-    assert done(watch.handle(SERVER, Probed(), at(1))) == [
+    assert not_counted(watch.handle(SERVER, Probed(), at(1))) == [
         Send(PROXY, Ready(ready=True, detail="ready"))
     ]
-    assert done(watch.handle(SERVER, Probed(), at(2))) == []
+    assert not_counted(watch.handle(SERVER, Probed(), at(2))) == []
 
 
 def test_a_silent_server_is_looked_for_and_makes_the_node_unready(watch: ServerWatch) -> None:
     watch.handle(SERVER, Probed(), T0)
 
-    probe, again = done(watch.handle(WATCH, ProbeServer(), at(SILENT_MS)))
+    probe, again = not_counted(watch.handle(WATCH, ProbeServer(), at(SILENT_MS)))
     assert (probe, type(again)) == (Send(SERVER, Probe()), Wake)
-    unready, *_ = done(watch.handle(WATCH, ProbeServer(), at(SILENT_MS + 1)))
+    unready, *_ = not_counted(watch.handle(WATCH, ProbeServer(), at(SILENT_MS + 1)))
     detail = "node s, which runs the lock server, is silent for 5001 ms"
     assert unready == Send(PROXY, Ready(ready=False, detail=detail))
-    assert done(watch.handle(SERVER, Probed(), at(SILENT_MS + 2))) == [
+    assert not_counted(watch.handle(SERVER, Probed(), at(SILENT_MS + 2))) == [
         Send(PROXY, Ready(ready=True, detail="ready"))
     ]
 
 
 def test_a_look_is_answered_with_what_the_server_says(watch: ServerWatch) -> None:
     watch.handle(SERVER, Probed(), T0)
-    peek, retry = watch.handle(ME, GLANCE, T0)
+    peek, retry = watch.handle(BROKER_A, GLANCE, T0)
     assert peek == Send(SERVER, Peek(lock="l", query=3))
     assert isinstance(retry, Wake)
 
     peeked = Peeked(lock="l", query=3, holder=HOLDER)
-    assert done(watch.handle(SERVER, peeked, T0)) == [answered(HOLDER)]
-    assert done(watch.handle(SERVER, peeked, T0)) == []
-    assert done(watch.handle(WATCH, PeekRetry(query=3), T0)) == []
+    assert not_counted(watch.handle(SERVER, peeked, T0)) == [answered(HOLDER)]
+    assert not_counted(watch.handle(SERVER, peeked, T0)) == []
+    assert not_counted(watch.handle(WATCH, PeekRetry(query=3), T0)) == []
 
 
 def test_a_look_in_vain_names_the_server_and_how_long_it_is_silent(watch: ServerWatch) -> None:
     watch.handle(SERVER, Probed(), at(100))
-    watch.handle(ME, GLANCE, at(200))
+    watch.handle(BROKER_A, GLANCE, at(200))
     for _ in range(PEEKS_MAX - 1):
-        peek, _ = done(watch.handle(WATCH, PeekRetry(query=3), at(300)))
+        peek, _ = not_counted(watch.handle(WATCH, PeekRetry(query=3), at(300)))
         assert peek == Send(SERVER, Peek(lock="l", query=3))
 
     effects = watch.handle(WATCH, PeekRetry(query=3), at(700))
 
-    assert done(effects) == [answered(None, (Absence("s", 600),), UNANSWERED)]
+    assert not_counted(effects) == [answered(None, (Absence("s", 600),), UNANSWERED)]
     assert watch.looks == {}
 
 
 def test_a_look_in_vain_does_not_accuse_a_server_that_was_heard(watch: ServerWatch) -> None:
-    watch.handle(ME, GLANCE, at(200))
+    watch.handle(BROKER_A, GLANCE, at(200))
     watch.handle(SERVER, Probed(), at(250))
 
     answers = [watch.handle(WATCH, PeekRetry(query=3), at(700)) for _ in range(PEEKS_MAX)]
 
-    assert done(answers[-1]) == [answered(None, unknown=UNANSWERED)]
+    assert not_counted(answers[-1]) == [answered(None, unknown=UNANSWERED)]
 
 
 @pytest.mark.parametrize(
@@ -142,7 +120,7 @@ def test_a_look_in_vain_does_not_accuse_a_server_that_was_heard(watch: ServerWat
 def test_what_no_honest_server_says_is_counted_and_dropped(
     watch: ServerWatch, sender: Address, event: Peeked | Probed, mark: str
 ) -> None:
-    watch.handle(ME, GLANCE, T0)
+    watch.handle(BROKER_A, GLANCE, T0)
     before = dict(watch.state())
 
     assert watch.handle(sender, event, T0) == (Observe(mark),)
@@ -151,20 +129,20 @@ def test_what_no_honest_server_says_is_counted_and_dropped(
 
 def test_too_many_looks_are_answered_without_the_server(watch: ServerWatch) -> None:
     for query in range(10, 10 + LOOKS_MAX):
-        watch.handle(ME, LocalView(lock="l", query=query, holder=None, waiters=()), T0)
+        watch.handle(BROKER_A, LocalView(lock="l", query=query, holder=None, waiters=()), T0)
 
     why = f"{LOOKS_MAX} questions wait for the lock server, the limit"
-    assert done(watch.handle(ME, GLANCE, T0)) == [answered(None, unknown=why)]
+    assert not_counted(watch.handle(BROKER_A, GLANCE, T0)) == [answered(None, unknown=why)]
 
 
 def test_an_answer_to_a_question_of_an_earlier_life_is_no_answer() -> None:
     watch = ServerWatch(WATCH, HOST, proxy=PROXY, server=SERVER, boot=5)
     watch.begin(T0)
-    watch.handle(ME, GLANCE, T0)
+    watch.handle(BROKER_A, GLANCE, T0)
 
     assert PROXY not in [
         effect.to
-        for effect in done(watch.handle(SERVER, Peeked(lock="l", query=3, holder=None), T0))
+        for effect in not_counted(watch.handle(SERVER, Peeked(lock="l", query=3, holder=None), T0))
         if isinstance(effect, Send) and isinstance(effect.message, Seen)
     ]
 
@@ -172,7 +150,7 @@ def test_an_answer_to_a_question_of_an_earlier_life_is_no_answer() -> None:
 def test_the_server_knows_better_who_holds_than_the_node_does(watch: ServerWatch) -> None:
     ours = Contender(node="a", session="s", owner="o", fence=6, since_ms=3)
     watch.handle(SERVER, Probed(), T0)
-    watch.handle(ME, replace(GLANCE, holder=ours), T0)
+    watch.handle(BROKER_A, replace(GLANCE, holder=ours), T0)
 
     answers = watch.handle(SERVER, Peeked(lock="l", query=3, holder=HOLDER), T0)
-    assert done(answers) == [answered(HOLDER)]
+    assert not_counted(answers) == [answered(HOLDER)]

@@ -36,8 +36,7 @@ from fencelock.actors.role_message import (
     queue_of,
 )
 from fencelock.cluster.config import parse
-from fencelock.cluster.host.description import describe, describe_all
-from fencelock.cluster.host.role_slot import RoleSlot
+from fencelock.cluster.host.role_set import RoleSlot, describe, describe_all
 from fencelock.cluster.ports import free_ports
 
 LONG_S = 30.0

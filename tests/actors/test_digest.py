@@ -6,14 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from support.table_model import Model
+from support.table_play import Writer, steps_of
 
-from fencelock.actors.message import Instant, address_of
-from fencelock.actors.paxos.digest import Digests, Fingerprint, Verdict, state_of
-from fencelock.actors.paxos.digest_message import (
-    SCHEME,
-    Figure,
-    TableDigest,
-)
+from fencelock.actors.message import address_of
+from fencelock.actors.paxos.divergence import Digests, Verdict
+from fencelock.actors.paxos.machine import Fingerprint, state_of
+from fencelock.actors.paxos.message import SCHEME, Figure, TableDigest
 from fencelock.actors.table.command import (
     AcquireLock,
     CancelWait,
@@ -23,11 +22,8 @@ from fencelock.actors.table.command import (
 )
 from fencelock.actors.table.table import LockTable
 from fencelock.cluster.lock_machine import LockMachine
-from fencelock.cluster.simulation.table_model import Model
-from fencelock.cluster.simulation.table_play import Writer, steps_of
-from fencelock.transport.wire import encode
+from fencelock.transport.codec import encode
 
-T0 = Instant(0)
 LISTENER = address_of("a", "proxy")
 MEMBERS = ("a", "b", "c")
 
@@ -129,7 +125,7 @@ def test_only_a_majority_is_right(
 ) -> None:
     made = digests_of(1, members)
     for member, (state, decided) in heard.items():
-        assert made.hear(member, digest(10, state, decided), 11)
+        assert made.receive(member, digest(10, state, decided), 11)
     found = made.compare(10)
     assert found is not None
     assert found.verdict is verdict
@@ -162,16 +158,16 @@ def test_what_was_decided_counts_from_one_agreed_slot_to_the_next() -> None:
 def test_a_digest_that_is_of_no_use_is_not_kept(bad: TableDigest) -> None:
     made = Digests("a", MEMBERS, every=10)
     made.begin(fingerprint(0))
-    assert not made.hear("b", bad, 11)
-    assert made.heard == {}
+    assert not made.receive("b", bad, 11)
+    assert made.received == {}
 
 
 def test_what_others_send_fills_no_memory() -> None:
     made = Digests("a", MEMBERS, every=10)
     made.begin(fingerprint(0))
     for slot in range(10, 10_000, 10):
-        made.hear("b", digest(slot, 1), 1)
-    assert len(made.heard) <= 32
+        made.receive("b", digest(slot, 1), 1)
+    assert len(made.received) <= 32
 
 
 def test_the_digest_of_numbers_is_a_standard_one() -> None:

@@ -3,42 +3,28 @@
 from __future__ import annotations
 
 import pytest
+from support.effects import HOST, T0
 
 from fencelock.actors.clock import STAMP_MAX
 from fencelock.actors.effect import Effects, Observe
 from fencelock.actors.lamport.message import (
     Content,
     Delivered,
+    KnownRequest,
     Neighbors,
     PeerJoined,
-    Pending,
     Request,
     Welcome,
 )
 from fencelock.actors.lamport.process import LockProcess
-from fencelock.actors.message import Address, Instant
-
-T0 = Instant(0)
-
-
-class NoHost:
-    """For a role driven by hand: it has nothing to ask of anybody."""
-
-    def now(self) -> Instant:
-        return T0
-
-    def perform(self, source: Address, effects: Effects) -> None:
-        raise AssertionError((source, effects))
-
-    def adopt(self, role: object) -> None:
-        raise AssertionError(role)
+from fencelock.actors.message import Address
 
 
 @pytest.fixture
 def process() -> LockProcess:
     process = LockProcess(
         Address("b/process"),
-        NoHost(),
+        HOST,
         node="b",
         boot=9,
         clock=Address("b/clock"),
@@ -73,7 +59,7 @@ def test_a_stamp_that_does_not_rise_is_dropped(process: LockProcess, stamp: int)
 def test_a_request_in_a_welcome_is_from_before_the_welcome(
     process: LockProcess, stamp: int
 ) -> None:
-    pending = (Pending("x", stamp),)
+    pending = (KnownRequest("x", stamp),)
     welcome = Welcome(boot=9, round=1, requests=pending, complete=True, stamp=9)
     effects = hear(process, "a", welcome)
 

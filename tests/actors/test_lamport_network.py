@@ -6,6 +6,7 @@ import heapq
 from random import Random
 
 import pytest
+from support.effects import HOST, T0
 
 from fencelock.actors.clock import Carry
 from fencelock.actors.effect import Effects, Observe, Send, Wake
@@ -19,27 +20,12 @@ from fencelock.actors.lamport.message import (
     Parcel,
     PeerJoined,
 )
-from fencelock.actors.lamport.peer import Peer
-from fencelock.actors.lamport.reliable_channel import ReliableChannel
-from fencelock.actors.message import Address, Event, Instant, Message, Timer, address_of, node_of
+from fencelock.actors.lamport.reliable_channel import Peer, ReliableChannel
+from fencelock.actors.message import Address, Event, Message, Timer, address_of, node_of
 
 NODES = ("a", "b", "c")
-T0 = Instant(0)
 Life = tuple[str, int]
 """A node and the boot id of one of its lives."""
-
-
-class NoHost:
-    """For a role driven by hand: it has nothing to ask of anybody."""
-
-    def now(self) -> Instant:
-        return T0
-
-    def perform(self, source: Address, effects: Effects) -> None:
-        raise AssertionError((source, effects))
-
-    def adopt(self, role: object) -> None:
-        raise AssertionError(role)
 
 
 class Net:
@@ -68,7 +54,7 @@ class Net:
         boot = self.random.getrandbits(63)
         process = address_of(node, "process")
         address = address_of(node, "courier")
-        self.couriers[node] = self.kind(address, NoHost(), node=node, boot=boot, process=process)
+        self.couriers[node] = self.kind(address, HOST, node=node, boot=boot, process=process)
         self.met[node, boot] = {}
         self.handle(node, Address(f"{node}/node"), Neighbors(nodes=NODES))
 

@@ -19,7 +19,7 @@ from fencelock.actors.lamport.order import (
     pack_fence,
     unpack_fence,
 )
-from fencelock.actors.lamport.rejoin import Rejoin
+from fencelock.actors.lamport.peers import Rejoin
 
 stamps = st.integers(1, STAMP_MAX)
 ranks = st.integers(0, NODES_MAX - 1)
@@ -72,11 +72,11 @@ def test_requests_given_up_behind_a_long_hold_leave_nothing_behind() -> None:
 def test_evidence_is_the_last_stamp_of_each_process_and_no_request_loses_it() -> None:
     """The essay's `remove` drops the senders of acknowledgements; here nothing can."""
     evidence = Evidence(["b", "c"])
-    evidence.hear("b", 8)
+    evidence.note("b", 8)
     assert not evidence.covers(Turn(7, "a"))
     assert evidence.missing(Turn(7, "a")) == ("c",)
 
-    evidence.hear("c", 9)
+    evidence.note("c", 9)
     assert evidence.covers(Turn(7, "a"))
     assert evidence.missing(Turn(7, "a")) == ()
     assert not evidence.covers(Turn(9, "a"))
@@ -84,7 +84,7 @@ def test_evidence_is_the_last_stamp_of_each_process_and_no_request_loses_it() ->
 
 def test_evidence_at_the_same_stamp_counts_if_its_node_comes_later() -> None:
     evidence = Evidence(["b"])
-    evidence.hear("b", 7)
+    evidence.note("b", 7)
 
     assert evidence.covers(Turn(7, "a"))
     assert not evidence.covers(Turn(7, "c"))
@@ -96,12 +96,12 @@ def test_with_nobody_else_everything_is_covered() -> None:
 
 def test_a_new_life_vouches_for_nothing_its_former_life_did() -> None:
     evidence = Evidence(["b", "c"])
-    evidence.hear("b", 9)
-    evidence.hear("c", 9)
+    evidence.note("b", 9)
+    evidence.note("c", 9)
     evidence.forget("b")
     assert not evidence.covers(Turn(1, "a"))
 
-    evidence.hear("b", 3)
+    evidence.note("b", 3)
     assert evidence.covers(Turn(2, "a"))
     assert not evidence.covers(Turn(4, "a"))
 
@@ -112,7 +112,7 @@ def test_evidence_agrees_with_a_search_through_all_processes(steps: list[tuple[s
     for node, rise in steps:
         model[node] = model[node] + rise if rise else 0
         if rise:
-            evidence.hear(node, model[node])
+            evidence.note(node, model[node])
         else:
             evidence.forget(node)
         for stamp in range(max(model.values()) + 2):
@@ -153,7 +153,7 @@ def test_a_request_is_told_once_when_its_evidence_is_complete() -> None:
     evidence, uncovered = Evidence(["b"]), Uncovered()
     for stamp, lock in ((5, "x"), (3, "y"), (9, "z")):
         uncovered.add(lock, Turn(stamp, "a"))
-    evidence.hear("b", 6)
+    evidence.note("b", 6)
 
     assert uncovered.covered(evidence) == ["y", "x"]
     assert uncovered.covered(evidence) == []
@@ -166,20 +166,20 @@ def test_a_request_given_up_is_not_told_and_its_entry_does_not_stay() -> None:
         uncovered.drop("x")
     assert len(uncovered.heap) <= SLACK + 1
 
-    evidence.hear("b", 2_000)
+    evidence.note("b", 2_000)
     assert uncovered.covered(evidence) == []
 
 
 def test_lost_evidence_lets_all_be_told_again() -> None:
     evidence, uncovered = Evidence(["b"]), Uncovered()
     uncovered.add("x", Turn(5, "a"))
-    evidence.hear("b", 6)
+    evidence.note("b", 6)
     assert uncovered.covered(evidence) == ["x"]
 
     evidence.forget("b")
     uncovered.renew()
     assert uncovered.covered(evidence) == []
-    evidence.hear("b", 7)
+    evidence.note("b", 7)
     assert uncovered.covered(evidence) == ["x"]
 
 

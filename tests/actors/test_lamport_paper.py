@@ -6,8 +6,9 @@ from collections import deque
 from typing import Any
 
 import pytest
+from support.effects import T0
 
-from fencelock.actors.clock import Arrived, Carry, Clock, Departing, Post, Stamped
+from fencelock.actors.clock import Carry, Clock, Post, Stamped
 from fencelock.actors.effect import Send
 from fencelock.actors.lamport.message import (
     Acknowledge,
@@ -20,10 +21,9 @@ from fencelock.actors.lamport.message import (
 )
 from fencelock.actors.lamport.order import Turn, unpack_fence
 from fencelock.actors.lamport.process import LockProcess
-from fencelock.actors.message import Address, Event, Instant, address_of
+from fencelock.actors.message import Address, Event, address_of
 from fencelock.actors.proxy.backend import Give, Got, Want
 
-T0 = Instant(0)
 NO_HOST: Any = None
 """For roles driven by hand: they have nothing to ask of anybody."""
 
@@ -78,7 +78,7 @@ class Members:
                     assert isinstance(content, Request)
                     own.append(Delivered(origin=node, message=content))
                 else:
-                    clock.handle(Address(""), Departing(), T0)
+                    clock.departing()
                     self.links[node, to].append((clock.time, content))
                     self.sent.append((node, to, content))
         return own
@@ -86,7 +86,7 @@ class Members:
     def deliver(self, source: str, to: str) -> None:
         stamp, content = self.links[source, to].popleft()
         assert isinstance(content, Content)
-        self.clocks[to].handle(Address(""), Arrived(stamp=stamp), T0)
+        self.clocks[to].arrived(stamp)
         self.tell(to, Delivered(origin=source, message=content))
 
     def deliver_all(self) -> None:
@@ -109,7 +109,7 @@ class Members:
         return [(source, to, type(message)) for source, to, message in self.sent]
 
     def turn(self, node: str) -> Turn:
-        bid = self.processes[node].bids.out["a"]
+        bid = self.processes[node].pending.out["a"]
         assert bid.turn is not None
         return bid.turn
 
@@ -160,7 +160,7 @@ def test_any_later_message_is_as_good_as_an_acknowledgement(trio: Members) -> No
     trio.want("n1")
     trio.deliver("n1", "n3")
     trio.deliver("n3", "n1")
-    trio.clocks["n2"].handle(Address(""), Arrived(stamp=1_000), T0)
+    trio.clocks["n2"].arrived(1_000)
     trio.want("n2")
     trio.deliver("n2", "n1")
 
@@ -170,7 +170,7 @@ def test_any_later_message_is_as_good_as_an_acknowledgement(trio: Members) -> No
 def test_a_message_sent_before_the_request_is_no_evidence(trio: Members) -> None:
     """Rule 4: "sent after your request": n2's request is earlier, and it is ahead."""
     trio.want("n2")
-    trio.clocks["n1"].handle(Address(""), Arrived(stamp=1_000), T0)
+    trio.clocks["n1"].arrived(1_000)
     trio.want("n1")
     trio.deliver("n1", "n3")
     trio.deliver("n3", "n1")

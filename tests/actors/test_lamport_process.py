@@ -4,209 +4,104 @@ from __future__ import annotations
 
 import copy
 
-import pytest
+from support.lamport_scene import BOOT, REQUEST, LoneProcess, got, posts, release, to_proxy, welcome
 
 from fencelock.actors.api.message import Contender
-from fencelock.actors.clock import Post
-from fencelock.actors.effect import Effects, Observe, Send
+from fencelock.actors.effect import Observe
 from fencelock.actors.lamport.message import (
     Acknowledge,
-    Content,
-    Delivered,
     Greet,
-    Neighbors,
+    KnownRequest,
     PeerJoined,
-    Pending,
     Release,
     Request,
     Welcome,
 )
-from fencelock.actors.lamport.order import pack_fence
-from fencelock.actors.lamport.process import Heard, LockProcess
-from fencelock.actors.lamport.requests import WELCOME_MAX
-from fencelock.actors.message import NS_PER_MS, Address, Event, Instant
-from fencelock.actors.proxy.backend import Give, Got, Look, Ready, Seen, Want
-
-T0 = Instant(0)
-CLOCK, PROXY = Address("b/clock"), Address("b/proxy")
-BOOT = 99
-
-
-class NoHost:
-    """For a role driven by hand: it has nothing to ask of anybody."""
-
-    def now(self) -> Instant:
-        return T0
-
-    def perform(self, source: Address, effects: Effects) -> None:
-        raise AssertionError((source, effects))
-
-    def adopt(self, role: object) -> None:
-        raise AssertionError(role)
-
-
-class Bench:
-    """The process of ``b``, between ``a`` and ``c``; the test is its clock and courier."""
-
-    def __init__(self, *nodes: str) -> None:
-        self.process = LockProcess(
-            Address("b/process"), NoHost(), node="b", boot=BOOT, clock=CLOCK, proxy=PROXY
-        )
-        self.now = 0
-        self.say(Neighbors(nodes=nodes or ("a", "b", "c")))
-
-    def say(self, event: Heard) -> Effects:
-        return self.process.handle(Address("b/anyone"), event, Instant(self.now * NS_PER_MS))
-
-    def hear(self, origin: str, message: Content) -> Effects:
-        return self.say(Delivered(origin=origin, message=message))
-
-    def want(self, ticket: int, lock: str = "x") -> Effects:
-        return self.say(Want(lock=lock, ticket=ticket, session=f"s{ticket}", owner="o"))
-
-    def give(self, ticket: int, lock: str = "x") -> Effects:
-        return self.say(Give(lock=lock, ticket=ticket))
-
-    def look(self, lock: str = "x") -> Seen:
-        (effect,) = self.say(Look(lock=lock, query=1))
-        assert isinstance(effect, Send)
-        assert isinstance(effect.message, Seen)
-        return effect.message
-
-    def requested(self, ticket: int, stamp: int, lock: str = "x") -> Effects:
-        """Want, and get the own request back, stamped."""
-        self.want(ticket, lock)
-        return self.hear("b", Request(lock=lock, stamp=stamp))
-
-    def acknowledged(self, stamp: int) -> Effects:
-        return [
-            *self.hear("a", Acknowledge(lock="x", stamp=stamp)),
-            *self.hear("c", Acknowledge(lock="x", stamp=stamp)),
-        ]
-
-
-@pytest.fixture
-def fresh() -> Bench:
-    return Bench()
-
-
-@pytest.fixture
-def bench(fresh: Bench) -> Bench:
-    for node in ("a", "c"):
-        fresh.say(PeerJoined(node=node, boot=1))
-    for node in ("a", "c"):
-        fresh.hear(node, welcome(2, stamp=1))
-    return fresh
-
-
-def welcome(
-    round_: int, *pending: Pending, stamp: int, boot: int = BOOT, complete: bool = True
-) -> Welcome:
-    return Welcome(boot=boot, round=round_, requests=pending, complete=complete, stamp=stamp)
-
-
-def posts(effects: Effects) -> list[tuple[tuple[str, ...], Event]]:
-    found = [e.message for e in effects if isinstance(e, Send) and e.to == CLOCK]
-    return [(post.nodes, post.message) for post in found if isinstance(post, Post)]
-
-
-def told(effects: Effects) -> list[Event]:
-    return [e.message for e in effects if isinstance(e, Send) and e.to == PROXY]
-
-
-def got(ticket: int, stamp: int, lock: str = "x") -> Got:
-    return Got(lock=lock, ticket=ticket, fence=pack_fence(stamp, 1))
-
-
-REQUEST = (("a", "b", "c"), Request(lock="x"))
-
-
-def release(stamp: int) -> tuple[tuple[str, ...], Release]:
-    return ("a", "c"), Release(lock="x", request=stamp)
-
+from fencelock.actors.lamport.order import WELCOME_MAX, pack_fence
+from fencelock.actors.proxy.backend import Got, Ready
 
 # Starting.
 
 
-def test_it_is_not_ready_before_all_others_have_welcomed_it(fresh: Bench) -> None:
+def test_it_is_not_ready_before_all_others_have_welcomed_it(alone: LoneProcess) -> None:
     greet = Greet(boot=BOOT, round=1)
-    assert posts(fresh.say(PeerJoined(node="a", boot=1))) == [(("a",), greet)]
-    assert posts(fresh.want(1)) == []
-    effects = fresh.say(PeerJoined(node="c", boot=1))
+    assert posts(alone.say(PeerJoined(node="a", boot=1))) == [(("a",), greet)]
+    assert posts(alone.want(1)) == []
+    effects = alone.say(PeerJoined(node="c", boot=1))
     assert posts(effects) == [(("a", "c"), Greet(boot=BOOT, round=2))]
-    assert told(effects) == [Ready(ready=False, detail="not heard since start: a, c")]
+    assert to_proxy(effects) == [Ready(ready=False, detail="not heard since start: a, c")]
 
-    assert told(fresh.hear("a", welcome(2, stamp=5))) == [
+    assert to_proxy(alone.hear("a", welcome(2, stamp=5))) == [
         Ready(ready=False, detail="not heard since start: c")
     ]
-    effects = fresh.hear("c", welcome(2, stamp=6))
-    assert told(effects) == [Ready(ready=True, detail="ready")]
+    effects = alone.hear("c", welcome(2, stamp=6))
+    assert to_proxy(effects) == [Ready(ready=True, detail="ready")]
     assert posts(effects) == [REQUEST]
 
 
 def test_a_process_without_others_is_ready_at_once() -> None:
-    bench = Bench("b")
+    lone = LoneProcess("b")
 
-    assert posts(bench.want(1)) == [(("b",), Request(lock="x"))]
-    assert told(bench.hear("b", Request(lock="x", stamp=1))) == [
+    assert posts(lone.want(1)) == [(("b",), Request(lock="x"))]
+    assert to_proxy(lone.hear("b", Request(lock="x", stamp=1))) == [
         Got(lock="x", ticket=1, fence=pack_fence(1, 0))
     ]
 
 
-def test_a_welcome_for_a_former_life_does_not_make_it_ready(fresh: Bench) -> None:
+def test_a_welcome_for_a_former_life_does_not_make_it_ready(alone: LoneProcess) -> None:
     for node in ("a", "c"):
-        fresh.say(PeerJoined(node=node, boot=1))
-    fresh.hear("a", welcome(2, stamp=5))
-    fresh.hear("c", welcome(2, stamp=5, boot=BOOT + 1))
+        alone.say(PeerJoined(node=node, boot=1))
+    alone.hear("a", welcome(2, stamp=5))
+    alone.hear("c", welcome(2, stamp=5, boot=BOOT + 1))
 
-    assert not fresh.process.joining.ready
+    assert not alone.process.rejoin.ready
 
 
 def test_the_requests_of_others_are_told_in_a_welcome_and_acknowledged_once(
-    fresh: Bench,
+    alone: LoneProcess,
 ) -> None:
-    fresh.say(PeerJoined(node="a", boot=1))
-    part = (Pending("x", 3), Pending("y", 4))
-    effects = fresh.hear("a", welcome(1, *part, stamp=9, complete=False))
+    alone.say(PeerJoined(node="a", boot=1))
+    part = (KnownRequest("x", 3), KnownRequest("y", 4))
+    effects = alone.hear("a", welcome(1, *part, stamp=9, complete=False))
 
     assert posts(effects) == [(("a",), Acknowledge(lock="y"))]
-    assert fresh.look().holder == Contender("a", "", "", pack_fence(3, 0), 0)
-    assert fresh.process.evidence.heard["a"] == 0  # More from before stamp 9 is to come.
-    fresh.hear("a", welcome(1, stamp=10))
-    assert fresh.process.evidence.heard["a"] == 10
+    assert alone.look().holder == Contender("a", "", "", pack_fence(3, 0), 0)
+    assert alone.process.evidence.received["a"] == 0  # More from before stamp 9 is to come.
+    alone.hear("a", welcome(1, stamp=10))
+    assert alone.process.evidence.received["a"] == 10
 
 
-def test_a_greeting_is_answered_with_the_own_requests_in_parts(bench: Bench) -> None:
+def test_a_greeting_is_answered_with_the_own_requests_in_parts(joined: LoneProcess) -> None:
     for ticket in range(1, WELCOME_MAX + 2):
-        bench.requested(ticket, 10 + ticket, lock=f"l{ticket}")
-    bench.want(500, "unstamped")
+        joined.requested(ticket, 10 + ticket, lock=f"l{ticket}")
+    joined.want(500, "unstamped")
 
-    answer = posts(bench.hear("a", Greet(boot=7, round=3, stamp=5)))
+    answer = posts(joined.hear("a", Greet(boot=7, round=3, stamp=5)))
     assert [nodes for nodes, _ in answer] == [("a",), ("a",)]
     first, last = (message for _, message in answer)
     assert isinstance(first, Welcome)
     assert isinstance(last, Welcome)
     assert (first.boot, first.round, first.complete, len(first.requests)) == (7, 3, False, 100)
-    assert (last.complete, last.requests) == (True, (Pending("l101", 111),))
+    assert (last.complete, last.requests) == (True, (KnownRequest("l101", 111),))
 
 
-def test_a_former_lifes_requests_and_evidence_go_and_ours_stay(bench: Bench) -> None:
-    bench.hear("a", Request(lock="x", stamp=5))
-    bench.requested(1, 7)
-    assert told(bench.acknowledged(9)) == []
+def test_a_former_lifes_requests_and_evidence_go_and_ours_stay(joined: LoneProcess) -> None:
+    joined.hear("a", Request(lock="x", stamp=5))
+    joined.requested(1, 7)
+    assert to_proxy(joined.acknowledged(9)) == []
 
-    assert told(bench.say(PeerJoined(node="a", boot=2))) == []
-    assert bench.look().waiters[0].node == "b"
-    assert told(bench.hear("a", Acknowledge(lock="x", stamp=3))) == []
-    assert told(bench.hear("a", Acknowledge(lock="x", stamp=8))) == [got(1, 7)]
+    assert to_proxy(joined.say(PeerJoined(node="a", boot=2))) == []
+    assert joined.look().waiters[0].node == "b"
+    assert to_proxy(joined.hear("a", Acknowledge(lock="x", stamp=3))) == []
+    assert to_proxy(joined.hear("a", Acknowledge(lock="x", stamp=8))) == [got(1, 7)]
 
 
-def test_a_grant_outlives_the_restart_of_another(bench: Bench) -> None:
-    bench.requested(1, 7)
-    bench.acknowledged(9)
-    assert posts(bench.say(PeerJoined(node="a", boot=2))) == []
+def test_a_grant_outlives_the_restart_of_another(joined: LoneProcess) -> None:
+    joined.requested(1, 7)
+    joined.acknowledged(9)
+    assert posts(joined.say(PeerJoined(node="a", boot=2))) == []
 
-    holder = bench.look().holder
+    holder = joined.look().holder
     assert holder is not None
     assert holder.node == "b"
 
@@ -214,86 +109,93 @@ def test_a_grant_outlives_the_restart_of_another(bench: Bench) -> None:
 # Requesting, holding, giving back.
 
 
-def test_it_requests_once_and_never_stamps_itself(bench: Bench) -> None:
-    effects = bench.want(1)
+def test_it_requests_once_and_never_stamps_itself(joined: LoneProcess) -> None:
+    effects = joined.want(1)
     assert posts(effects) == [REQUEST]
     assert Observe("lamport.request", 2) in effects
-    assert bench.process.bids.out["x"].turn is None
+    assert joined.process.pending.out["x"].turn is None
 
 
-def test_local_tickets_queue_first_come_first_served_with_one_request_out(bench: Bench) -> None:
-    bench.requested(1, 5)
-    assert posts(bench.want(2)) == []
-    assert posts(bench.want(3)) == []
-    assert told(bench.acknowledged(6)) == [got(1, 5)]
+def test_local_tickets_queue_first_come_first_served_with_one_request_out(
+    joined: LoneProcess,
+) -> None:
+    joined.requested(1, 5)
+    assert posts(joined.want(2)) == []
+    assert posts(joined.want(3)) == []
+    assert to_proxy(joined.acknowledged(6)) == [got(1, 5)]
 
-    assert posts(bench.give(1)) == [release(5), REQUEST]
-    bench.hear("b", Request(lock="x", stamp=10))
-    assert told(bench.acknowledged(11)) == [got(2, 10)]
-
-
-def test_locks_do_not_wait_for_each_other(bench: Bench) -> None:
-    bench.requested(1, 5)
-    bench.requested(2, 6, lock="y")
-
-    assert told(bench.acknowledged(7)) == [got(1, 5), got(2, 6, lock="y")]
+    assert posts(joined.give(1)) == [release(5), REQUEST]
+    joined.hear("b", Request(lock="x", stamp=10))
+    assert to_proxy(joined.acknowledged(11)) == [got(2, 10)]
 
 
-def test_who_leaves_the_line_is_forgotten_without_a_word(bench: Bench) -> None:
-    bench.requested(1, 5)
-    bench.want(2)
+def test_locks_do_not_wait_for_each_other(joined: LoneProcess) -> None:
+    joined.requested(1, 5)
+    joined.requested(2, 6, lock="y")
 
-    assert bench.give(2) == ()
-    assert posts(bench.give(1)) == [release(5)]
-
-
-def test_a_wait_given_up_releases_its_request_though_it_was_not_granted(bench: Bench) -> None:
-    bench.requested(1, 5)
-    bench.want(2)
-
-    assert posts(bench.give(1)) == [release(5), REQUEST]
-    assert told(bench.acknowledged(9)) == []
+    assert to_proxy(joined.acknowledged(7)) == [got(1, 5), got(2, 6, lock="y")]
 
 
-def test_a_wait_given_up_before_it_was_stamped_is_released_when_it_is(bench: Bench) -> None:
-    bench.want(1)
-    bench.want(2)
-    assert bench.give(1) == ()
-    assert [waiter.session for waiter in bench.look().waiters] == ["s2"]
+def test_who_leaves_the_line_is_forgotten_without_a_word(joined: LoneProcess) -> None:
+    joined.requested(1, 5)
+    joined.want(2)
 
-    assert posts(bench.hear("b", Request(lock="x", stamp=5))) == [release(5), REQUEST]
-    bench.hear("b", Request(lock="x", stamp=8))
-    assert told(bench.acknowledged(9)) == [got(2, 8)]
+    assert joined.give(2) == ()
+    assert posts(joined.give(1)) == [release(5)]
 
 
-def test_a_give_that_crosses_with_the_grant_releases(bench: Bench) -> None:
-    bench.requested(1, 5)
-    assert told(bench.acknowledged(6)) == [got(1, 5)]
-    assert posts(bench.give(1)) == [release(5)]
+def test_a_wait_given_up_releases_its_request_though_it_was_not_granted(
+    joined: LoneProcess,
+) -> None:
+    joined.requested(1, 5)
+    joined.want(2)
 
-    assert bench.give(1) == (Observe("lamport.give_unknown"),)
+    assert posts(joined.give(1)) == [release(5), REQUEST]
+    assert to_proxy(joined.acknowledged(9)) == []
 
 
-def test_after_all_is_released_nothing_is_left(bench: Bench) -> None:
-    before = copy.deepcopy(bench.process.requests.queues), copy.deepcopy(bench.process.bids.out)
-    bench.hear("a", Request(lock="x", stamp=3))
-    bench.requested(1, 5)
-    bench.want(2)
-    bench.hear("a", Release(lock="x", request=3, stamp=6))
-    bench.acknowledged(8)
-    bench.give(2)
-    bench.give(1)
+def test_a_wait_given_up_before_it_was_stamped_is_released_when_it_is(joined: LoneProcess) -> None:
+    joined.want(1)
+    joined.want(2)
+    assert joined.give(1) == ()
+    assert [waiter.session for waiter in joined.look().waiters] == ["s2"]
 
-    process = bench.process
-    assert (process.requests.queues, process.bids.out) == before == ({}, {})
-    assert (process.bids.lines, process.bids.tickets) == ({}, 0)
+    assert posts(joined.hear("b", Request(lock="x", stamp=5))) == [release(5), REQUEST]
+    joined.hear("b", Request(lock="x", stamp=8))
+    assert to_proxy(joined.acknowledged(9)) == [got(2, 8)]
+
+
+def test_a_give_that_crosses_with_the_grant_releases(joined: LoneProcess) -> None:
+    joined.requested(1, 5)
+    assert to_proxy(joined.acknowledged(6)) == [got(1, 5)]
+    assert posts(joined.give(1)) == [release(5)]
+
+    assert joined.give(1) == (Observe("lamport.give_unknown"),)
+
+
+def test_after_all_is_released_nothing_is_left(joined: LoneProcess) -> None:
+    before = (
+        copy.deepcopy(joined.process.requests.queues),
+        copy.deepcopy(joined.process.pending.out),
+    )
+    joined.hear("a", Request(lock="x", stamp=3))
+    joined.requested(1, 5)
+    joined.want(2)
+    joined.hear("a", Release(lock="x", request=3, stamp=6))
+    joined.acknowledged(8)
+    joined.give(2)
+    joined.give(1)
+
+    process = joined.process
+    assert (process.requests.queues, process.pending.out) == before == ({}, {})
+    assert (process.pending.lines, process.pending.tickets) == ({}, 0)
     assert process.uncovered.turns == {}
 
 
-def test_its_state_can_be_copied(bench: Bench) -> None:
-    bench.requested(1, 5)
-    bench.want(2)
-    state = copy.deepcopy(dict(bench.process.state()))
-    bench.acknowledged(6)
+def test_its_state_can_be_copied(joined: LoneProcess) -> None:
+    joined.requested(1, 5)
+    joined.want(2)
+    state = copy.deepcopy(dict(joined.process.state()))
+    joined.acknowledged(6)
 
-    assert state["bids"].out["x"].granted_at is None
+    assert state["pending"].out["x"].granted_at is None

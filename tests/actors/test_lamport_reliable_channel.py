@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from support.effects import HOST, T0
 
 from fencelock.actors.clock import Carry
 from fencelock.actors.effect import Effects, Observe, Send, Wake
@@ -21,33 +22,20 @@ from fencelock.actors.lamport.message import (
     Request,
     ResendDue,
 )
-from fencelock.actors.lamport.peer import RESEND_MS, RESEND_MS_MAX
 from fencelock.actors.lamport.reliable_channel import (
     BACKLOG_MAX,
     CONFIRM_AT,
     CONFIRM_MS,
+    RESEND_MS,
+    RESEND_MS_MAX,
+    WINDOW,
     ReliableChannel,
 )
-from fencelock.actors.lamport.stream import WINDOW
-from fencelock.actors.message import Address, Instant, Local, Message
+from fencelock.actors.message import Address, Local, Message
 
-T0 = Instant(0)
 OURS, THEIRS, THEIR_NEXT = 11, 22, 33
 PEER = Address("b/courier")
 PROCESS = Address("a/process")
-
-
-class NoHost:
-    """For a role driven by hand: it has nothing to ask of anybody."""
-
-    def now(self) -> Instant:
-        return T0
-
-    def perform(self, source: Address, effects: Effects) -> None:
-        raise AssertionError((source, effects))
-
-    def adopt(self, role: object) -> None:
-        raise AssertionError(role)
 
 
 def content(number: int) -> Acknowledge:
@@ -86,7 +74,7 @@ class Bench:
 
     def __init__(self) -> None:
         self.channel = ReliableChannel(
-            Address("a/courier"), NoHost(), node="a", boot=OURS, process=PROCESS
+            Address("a/courier"), HOST, node="a", boot=OURS, process=PROCESS
         )
 
     def local(self, event: Neighbors | Carry | ResendDue | ConfirmDue | AskDue) -> Effects:

@@ -2,194 +2,87 @@
 
 from __future__ import annotations
 
-import pytest
+from support.lamport_scene import REQUEST, LoneProcess, got, posts, release, to_proxy, welcome
 
 from fencelock.actors.api.message import Absence, Contender
-from fencelock.actors.clock import Post
-from fencelock.actors.effect import Effects, Observe, Send, Wake
+from fencelock.actors.effect import Effects, Observe, Wake
 from fencelock.actors.lamport.message import (
     Acknowledge,
     Congested,
-    Content,
-    Delivered,
-    Neighbors,
+    KnownRequest,
     PeerJoined,
-    Pending,
     Probe,
     ProbeDue,
     ProofDue,
     Release,
     Request,
-    Welcome,
 )
 from fencelock.actors.lamport.order import pack_fence
-from fencelock.actors.lamport.peer_contact import SILENCE_MS
-from fencelock.actors.lamport.process import PROBE_MS, Heard, LockProcess
-from fencelock.actors.lamport.proof import PROOF_MS
-from fencelock.actors.message import NS_PER_MS, Address, Event, Instant
-from fencelock.actors.proxy.backend import Full, Give, Got, Look, Seen, Want
-
-T0 = Instant(0)
-CLOCK, PROXY = Address("b/clock"), Address("b/proxy")
-BOOT = 99
-
-
-class NoHost:
-    """For a role driven by hand: it has nothing to ask of anybody."""
-
-    def now(self) -> Instant:
-        return T0
-
-    def perform(self, source: Address, effects: Effects) -> None:
-        raise AssertionError((source, effects))
-
-    def adopt(self, role: object) -> None:
-        raise AssertionError(role)
-
-
-class Bench:
-    """The process of ``b``, between ``a`` and ``c``; the test is its clock and courier."""
-
-    def __init__(self) -> None:
-        self.process = LockProcess(
-            Address("b/process"), NoHost(), node="b", boot=BOOT, clock=CLOCK, proxy=PROXY
-        )
-        self.now = 0
-        self.say(Neighbors(nodes=("a", "b", "c")))
-
-    def say(self, event: Heard) -> Effects:
-        return self.process.handle(Address("b/anyone"), event, Instant(self.now * NS_PER_MS))
-
-    def hear(self, origin: str, message: Content) -> Effects:
-        return self.say(Delivered(origin=origin, message=message))
-
-    def want(self, ticket: int) -> Effects:
-        return self.say(Want(lock="x", ticket=ticket, session=f"s{ticket}", owner="o"))
-
-    def give(self, ticket: int) -> Effects:
-        return self.say(Give(lock="x", ticket=ticket))
-
-    def prove(self, query: int = 1) -> Effects:
-        """Look as for a client that asks for the status of a lock."""
-        return self.say(Look(lock="x", query=query, proven=True))
-
-    def look(self, lock: str = "x") -> Seen:
-        (effect,) = self.say(Look(lock=lock, query=1))
-        assert isinstance(effect, Send)
-        assert isinstance(effect.message, Seen)
-        return effect.message
-
-    def requested(self, ticket: int, stamp: int) -> Effects:
-        """Want, and get the own request back, stamped."""
-        self.want(ticket)
-        return self.hear("b", Request(lock="x", stamp=stamp))
-
-    def acknowledged(self, stamp: int) -> Effects:
-        return [
-            *self.hear("a", Acknowledge(lock="x", stamp=stamp)),
-            *self.hear("c", Acknowledge(lock="x", stamp=stamp)),
-        ]
-
-
-@pytest.fixture
-def fresh() -> Bench:
-    return Bench()
-
-
-@pytest.fixture
-def bench(fresh: Bench) -> Bench:
-    for node in ("a", "c"):
-        fresh.say(PeerJoined(node=node, boot=1))
-    for node in ("a", "c"):
-        fresh.hear(node, welcome(2, stamp=1))
-    return fresh
-
-
-def welcome(round_: int, *pending: Pending, stamp: int) -> Welcome:
-    return Welcome(boot=BOOT, round=round_, requests=pending, complete=True, stamp=stamp)
-
-
-def posts(effects: Effects) -> list[tuple[tuple[str, ...], Event]]:
-    found = [e.message for e in effects if isinstance(e, Send) and e.to == CLOCK]
-    return [(post.nodes, post.message) for post in found if isinstance(post, Post)]
-
-
-def told(effects: Effects) -> list[Event]:
-    return [e.message for e in effects if isinstance(e, Send) and e.to == PROXY]
-
-
-def got(ticket: int, stamp: int) -> Got:
-    return Got(lock="x", ticket=ticket, fence=pack_fence(stamp, 1))
-
-
-REQUEST = (("a", "b", "c"), Request(lock="x"))
-
-
-def release(stamp: int) -> tuple[tuple[str, ...], Release]:
-    return ("a", "c"), Release(lock="x", request=stamp)
-
+from fencelock.actors.lamport.peers import SILENCE_MS
+from fencelock.actors.lamport.process import PROBE_MS, PROOF_MS
+from fencelock.actors.proxy.backend import Full, Seen
 
 # Judging others.
 
 
-def test_an_earlier_request_goes_first_and_its_release_lets_us_in(bench: Bench) -> None:
-    bench.hear("c", Request(lock="x", stamp=4))
-    bench.requested(1, 5)
-    assert told(bench.acknowledged(8)) == []
+def test_an_earlier_request_goes_first_and_its_release_lets_us_in(joined: LoneProcess) -> None:
+    joined.hear("c", Request(lock="x", stamp=4))
+    joined.requested(1, 5)
+    assert to_proxy(joined.acknowledged(8)) == []
 
-    assert told(bench.hear("c", Release(lock="x", request=4, stamp=9))) == [got(1, 5)]
-
-
-def test_a_tie_goes_to_the_lesser_node(bench: Bench) -> None:
-    bench.requested(1, 5)
-    bench.hear("a", Request(lock="x", stamp=5))
-    assert told(bench.hear("c", Request(lock="x", stamp=5))) == []
-
-    assert [waiter.node for waiter in bench.look().waiters] == ["b", "c"]
-    let_in = bench.hear("a", Release(lock="x", request=5, stamp=7))
-    assert told(let_in) == [got(1, 5)]  # And (5, "c") was later than (5, "b").
+    assert to_proxy(joined.hear("c", Release(lock="x", request=4, stamp=9))) == [got(1, 5)]
 
 
-def test_a_release_of_another_request_removes_nothing(bench: Bench) -> None:
-    bench.hear("a", Request(lock="x", stamp=4))
+def test_a_tie_goes_to_the_lesser_node(joined: LoneProcess) -> None:
+    joined.requested(1, 5)
+    joined.hear("a", Request(lock="x", stamp=5))
+    assert to_proxy(joined.hear("c", Request(lock="x", stamp=5))) == []
 
-    effects = bench.hear("a", Release(lock="x", request=3, stamp=5))
+    assert [waiter.node for waiter in joined.look().waiters] == ["b", "c"]
+    let_in = joined.hear("a", Release(lock="x", request=5, stamp=7))
+    assert to_proxy(let_in) == [got(1, 5)]  # And (5, "c") was later than (5, "b").
+
+
+def test_a_release_of_another_request_removes_nothing(joined: LoneProcess) -> None:
+    joined.hear("a", Request(lock="x", stamp=4))
+
+    effects = joined.hear("a", Release(lock="x", request=3, stamp=5))
     assert effects == [Observe("lamport.release_unmatched")]
-    bench.hear("c", Release(lock="x", request=4, stamp=5))
-    assert bench.look().holder is not None
+    joined.hear("c", Release(lock="x", request=4, stamp=5))
+    assert joined.look().holder is not None
 
 
-def test_a_second_request_beside_the_first_is_dropped_unacknowledged(bench: Bench) -> None:
-    bench.hear("a", Request(lock="x", stamp=4))
-    effects = bench.hear("a", Request(lock="x", stamp=6))
+def test_a_second_request_beside_the_first_is_dropped_unacknowledged(joined: LoneProcess) -> None:
+    joined.hear("a", Request(lock="x", stamp=4))
+    effects = joined.hear("a", Request(lock="x", stamp=6))
 
     assert effects == [Observe("lamport.second_request_dropped")]
-    holder = bench.look().holder
+    holder = joined.look().holder
     assert holder is not None
     assert holder.fence == pack_fence(4, 0)
 
 
-def test_the_same_request_told_twice_is_one(bench: Bench) -> None:
-    bench.hear("a", Request(lock="x", stamp=4))
-    effects = bench.hear("a", welcome(2, Pending("x", 4), stamp=5))
+def test_the_same_request_told_twice_is_one(joined: LoneProcess) -> None:
+    joined.hear("a", Request(lock="x", stamp=4))
+    effects = joined.hear("a", welcome(2, KnownRequest("x", 4), stamp=5))
 
     assert posts(effects) == [(("a",), Acknowledge(lock="x"))]
-    bench.hear("a", Release(lock="x", request=4, stamp=6))
-    assert bench.look().holder is None
+    joined.hear("a", Release(lock="x", request=4, stamp=6))
+    assert joined.look().holder is None
 
 
 # Telling.
 
 
-def test_it_shows_the_holder_and_the_waiters_of_all_nodes_in_order(bench: Bench) -> None:
-    bench.hear("c", Request(lock="x", stamp=4))
-    bench.now = 10
-    bench.requested(1, 6)
-    bench.hear("a", Request(lock="x", stamp=5))
-    bench.want(2)
-    bench.now = 30
+def test_it_shows_the_holder_and_the_waiters_of_all_nodes_in_order(joined: LoneProcess) -> None:
+    joined.hear("c", Request(lock="x", stamp=4))
+    joined.now = 10
+    joined.requested(1, 6)
+    joined.hear("a", Request(lock="x", stamp=5))
+    joined.want(2)
+    joined.now = 30
 
-    seen = bench.look()
+    seen = joined.look()
     assert seen.holder == Contender("c", "", "", pack_fence(4, 2), 30)
     assert seen.waiters == (
         Contender("a", "", "", None, 20),
@@ -198,98 +91,98 @@ def test_it_shows_the_holder_and_the_waiters_of_all_nodes_in_order(bench: Bench)
     )
 
 
-def test_our_own_first_request_holds_only_once_granted(bench: Bench) -> None:
-    bench.requested(1, 5)
-    assert bench.look().holder is None
-    bench.now = 7
-    bench.acknowledged(6)
-    bench.now = 10
+def test_our_own_first_request_holds_only_once_granted(joined: LoneProcess) -> None:
+    joined.requested(1, 5)
+    assert joined.look().holder is None
+    joined.now = 7
+    joined.acknowledged(6)
+    joined.now = 10
 
-    assert bench.look().holder == Contender("b", "s1", "o", pack_fence(5, 1), 3)
-
-
-def test_a_wait_names_whose_evidence_is_missing_and_for_how_long(bench: Bench) -> None:
-    bench.now = 60_000  # Nobody had anything to say for a minute: that is not silence.
-    bench.requested(1, 5)
-    bench.now += SILENCE_MS - 1
-    assert bench.look().waits_for == ()
-    bench.hear("a", Acknowledge(lock="x", stamp=6))
-    bench.now += 1
-
-    assert bench.look().waits_for == (Absence("c", SILENCE_MS),)
+    assert joined.look().holder == Contender("b", "s1", "o", pack_fence(5, 1), 3)
 
 
-def test_a_silence_lasts_over_waits(bench: Bench) -> None:
-    bench.requested(1, 5)
-    bench.now = 400
-    bench.give(1)
-    bench.requested(2, 9)
-    bench.hear("a", Acknowledge(lock="x", stamp=10))
-    bench.now = 500
+def test_a_wait_names_whose_evidence_is_missing_and_for_how_long(joined: LoneProcess) -> None:
+    joined.now = 60_000  # Nobody had anything to say for a minute: that is not silence.
+    joined.requested(1, 5)
+    joined.now += SILENCE_MS - 1
+    assert joined.look().waits_for == ()
+    joined.hear("a", Acknowledge(lock="x", stamp=6))
+    joined.now += 1
 
-    assert bench.look().waits_for == (Absence("c", 500),)
+    assert joined.look().waits_for == (Absence("c", SILENCE_MS),)
 
 
-def test_before_it_is_ready_a_wait_names_who_has_not_welcomed_it(fresh: Bench) -> None:
-    fresh.say(PeerJoined(node="a", boot=1))
-    fresh.want(1)
-    fresh.now = 700
+def test_a_silence_lasts_over_waits(joined: LoneProcess) -> None:
+    joined.requested(1, 5)
+    joined.now = 400
+    joined.give(1)
+    joined.requested(2, 9)
+    joined.hear("a", Acknowledge(lock="x", stamp=10))
+    joined.now = 500
 
-    assert fresh.look().waits_for == (Absence("c", 700),)
-    assert fresh.look("unwanted").waits_for == ()
+    assert joined.look().waits_for == (Absence("c", 500),)
+
+
+def test_before_it_is_ready_a_wait_names_who_has_not_welcomed_it(alone: LoneProcess) -> None:
+    alone.say(PeerJoined(node="a", boot=1))
+    alone.want(1)
+    alone.now = 700
+
+    assert alone.look().waits_for == (Absence("c", 700),)
+    assert alone.look("unwanted").waits_for == ()
 
 
 def test_a_dead_holder_is_found_out_by_a_probe_and_a_living_one_is_not_named(
-    bench: Bench,
+    joined: LoneProcess,
 ) -> None:
-    bench.hear("c", Request(lock="x", stamp=4))
-    effects = bench.want(1)
+    joined.hear("c", Request(lock="x", stamp=4))
+    effects = joined.want(1)
     assert Wake(PROBE_MS, ProbeDue()) in effects
-    bench.hear("b", Request(lock="x", stamp=5))
-    bench.acknowledged(6)
-    bench.now = PROBE_MS
-    probed = bench.say(ProbeDue())
+    joined.hear("b", Request(lock="x", stamp=5))
+    joined.acknowledged(6)
+    joined.now = PROBE_MS
+    probed = joined.say(ProbeDue())
     assert posts(probed) == [(("c",), Probe())]
     assert Wake(PROBE_MS, ProbeDue()) in probed
 
-    bench.hear("c", Acknowledge(lock="", stamp=8))
-    bench.now = 2 * PROBE_MS
-    assert bench.look().waits_for == ()
-    bench.say(ProbeDue())
-    bench.now += SILENCE_MS
-    assert bench.look().waits_for == (Absence("c", SILENCE_MS),)
-    assert posts(bench.say(ProbeDue())) == []  # It owes an answer already.
+    joined.hear("c", Acknowledge(lock="", stamp=8))
+    joined.now = 2 * PROBE_MS
+    assert joined.look().waits_for == ()
+    joined.say(ProbeDue())
+    joined.now += SILENCE_MS
+    assert joined.look().waits_for == (Absence("c", SILENCE_MS),)
+    assert posts(joined.say(ProbeDue())) == []  # It owes an answer already.
 
 
-def test_a_probe_is_acknowledged(bench: Bench) -> None:
-    assert posts(bench.hear("a", Probe(stamp=5))) == [(("a",), Acknowledge(lock=""))]
+def test_a_probe_is_acknowledged(joined: LoneProcess) -> None:
+    assert posts(joined.hear("a", Probe(stamp=5))) == [(("a",), Acknowledge(lock=""))]
 
 
-def test_nobody_is_probed_when_nothing_is_waited_for(bench: Bench) -> None:
-    bench.requested(1, 5)
-    bench.acknowledged(6)
+def test_nobody_is_probed_when_nothing_is_waited_for(joined: LoneProcess) -> None:
+    joined.requested(1, 5)
+    joined.acknowledged(6)
 
-    assert bench.say(ProbeDue()) == ()
-    assert not bench.process.probing
+    assert joined.say(ProbeDue()) == ()
+    assert not joined.process.probing
 
 
-def test_a_lock_nobody_wants_is_free(bench: Bench) -> None:
-    assert bench.look() == Seen(lock="x", query=1, holder=None, waiters=(), waits_for=())
+def test_a_lock_nobody_wants_is_free(joined: LoneProcess) -> None:
+    assert joined.look() == Seen(lock="x", query=1, holder=None, waiters=(), waits_for=())
 
 
 def test_while_a_backlog_is_too_long_new_wants_are_refused_and_old_ones_go_on(
-    bench: Bench,
+    joined: LoneProcess,
 ) -> None:
-    bench.requested(1, 5)
-    bench.say(Congested(node="c", congested=True))
-    (full,) = told(bench.want(2))
+    joined.requested(1, 5)
+    joined.say(Congested(node="c", congested=True))
+    (full,) = to_proxy(joined.want(2))
     assert isinstance(full, Full)
     assert full.ticket == 2
     assert "c" in full.detail
-    assert posts(bench.give(1)) == [release(5)]
+    assert posts(joined.give(1)) == [release(5)]
 
-    bench.say(Congested(node="c", congested=False))
-    assert posts(bench.want(3)) == [REQUEST]
+    joined.say(Congested(node="c", congested=False))
+    assert posts(joined.want(3)) == [REQUEST]
 
 
 # Proving that nobody holds.
@@ -302,82 +195,84 @@ def free(query: int) -> Seen:
 
 
 def seen_of(effects: Effects) -> Seen:
-    (seen,) = [event for event in told(effects) if isinstance(event, Seen)]
+    (seen,) = [event for event in to_proxy(effects) if isinstance(event, Seen)]
     return seen
 
 
-def test_nobody_is_told_of_a_free_lock_before_every_process_was_heard_later(bench: Bench) -> None:
-    effects = bench.prove()
-    assert told(effects) == []
+def test_nobody_is_told_of_a_free_lock_before_every_process_was_heard_later(
+    joined: LoneProcess,
+) -> None:
+    effects = joined.prove()
+    assert to_proxy(effects) == []
     assert posts(effects) == [PROBE]
     assert Wake(PROOF_MS, ProofDue(query=1)) in effects
-    bench.hear("b", Probe(stamp=5))
-    assert told(bench.hear("a", Acknowledge(lock="", stamp=6))) == []
-    assert told(bench.hear("c", Acknowledge(lock="y", stamp=4))) == []  # Sent before, perhaps.
-    assert told(bench.hear("c", Acknowledge(lock="", stamp=7))) == [free(1)]
-    assert told(bench.say(ProofDue(query=1))) == []
+    joined.hear("b", Probe(stamp=5))
+    assert to_proxy(joined.hear("a", Acknowledge(lock="", stamp=6))) == []
+    assert to_proxy(joined.hear("c", Acknowledge(lock="y", stamp=4))) == []  # Sent before, perhaps.
+    assert to_proxy(joined.hear("c", Acknowledge(lock="", stamp=7))) == [free(1)]
+    assert to_proxy(joined.say(ProofDue(query=1))) == []
 
 
-def test_a_holder_whose_request_was_on_its_way_is_told(bench: Bench) -> None:
+def test_a_holder_whose_request_was_on_its_way_is_told(joined: LoneProcess) -> None:
     """Any later message of ours let c in, before its request came here."""
-    bench.prove()
-    bench.hear("b", Probe(stamp=9))
-    bench.hear("a", Acknowledge(lock="", stamp=10))
-    bench.hear("c", Request(lock="x", stamp=4))
-    holder = seen_of(bench.hear("c", Acknowledge(lock="", stamp=11))).holder
+    joined.prove()
+    joined.hear("b", Probe(stamp=9))
+    joined.hear("a", Acknowledge(lock="", stamp=10))
+    joined.hear("c", Request(lock="x", stamp=4))
+    holder = seen_of(joined.hear("c", Acknowledge(lock="", stamp=11))).holder
     assert holder is not None
     assert holder.fence == pack_fence(4, 2)
 
 
-def test_a_known_holder_is_told_at_once(bench: Bench) -> None:
-    bench.hear("c", Request(lock="x", stamp=4))
-    effects = bench.prove()
+def test_a_known_holder_is_told_at_once(joined: LoneProcess) -> None:
+    joined.hear("c", Request(lock="x", stamp=4))
+    effects = joined.prove()
     assert posts(effects) == []
     assert seen_of(effects).holder is not None
 
 
-def test_each_look_has_a_probe_of_its_own(bench: Bench) -> None:
-    assert [*posts(bench.prove(1)), *posts(bench.prove(2))] == [PROBE, PROBE]
-    bench.hear("b", Probe(stamp=5))
-    bench.hear("a", Acknowledge(lock="", stamp=8))
-    assert told(bench.hear("c", Acknowledge(lock="", stamp=6))) == [free(1)]
-    bench.hear("b", Probe(stamp=7))
-    assert told(bench.hear("c", Acknowledge(lock="", stamp=8))) == [free(2)]
+def test_each_look_has_a_probe_of_its_own(joined: LoneProcess) -> None:
+    assert [*posts(joined.prove(1)), *posts(joined.prove(2))] == [PROBE, PROBE]
+    joined.hear("b", Probe(stamp=5))
+    joined.hear("a", Acknowledge(lock="", stamp=8))
+    assert to_proxy(joined.hear("c", Acknowledge(lock="", stamp=6))) == [free(1)]
+    joined.hear("b", Probe(stamp=7))
+    assert to_proxy(joined.hear("c", Acknowledge(lock="", stamp=8))) == [free(2)]
 
 
-def test_a_process_that_is_joining_does_not_call_a_lock_free(fresh: Bench) -> None:
-    fresh.say(PeerJoined(node="a", boot=1))
-    assert posts(fresh.prove()) == []
-    late = seen_of(fresh.say(ProofDue(query=1)))
+def test_a_process_that_is_joining_does_not_call_a_lock_free(alone: LoneProcess) -> None:
+    alone.say(PeerJoined(node="a", boot=1))
+    assert posts(alone.prove()) == []
+    late = seen_of(alone.say(ProofDue(query=1)))
     assert (late.holder, late.unknown) == (None, "not heard in the last 2000 ms: c")
 
 
-def test_a_look_of_a_process_that_becomes_ready_is_answered(fresh: Bench) -> None:
-    fresh.prove()
+def test_a_look_of_a_process_that_becomes_ready_is_answered(alone: LoneProcess) -> None:
+    alone.prove()
     for node in ("a", "c"):
-        fresh.say(PeerJoined(node=node, boot=1))
-    fresh.hear("a", welcome(2, stamp=1))
-    assert PROBE in posts(fresh.hear("c", welcome(2, Pending("x", 1), stamp=3)))
-    fresh.hear("b", Probe(stamp=5))
-    fresh.hear("a", Acknowledge(lock="", stamp=6))
-    holder = seen_of(fresh.hear("c", Acknowledge(lock="", stamp=7))).holder
+        alone.say(PeerJoined(node=node, boot=1))
+    alone.hear("a", welcome(2, stamp=1))
+    assert PROBE in posts(alone.hear("c", welcome(2, KnownRequest("x", 1), stamp=3)))
+    alone.hear("b", Probe(stamp=5))
+    alone.hear("a", Acknowledge(lock="", stamp=6))
+    holder = seen_of(alone.hear("c", Acknowledge(lock="", stamp=7))).holder
     assert holder is not None
     assert holder.node == "c"
 
 
-def test_without_a_word_of_a_process_it_is_not_known_who_holds(bench: Bench) -> None:
-    bench.prove()
-    assert told(bench.say(ProofDue(query=1))) == []  # The own probe has yet to come back.
-    bench.hear("b", Probe(stamp=5))
-    bench.hear("a", Acknowledge(lock="", stamp=6))
-    assert seen_of(bench.say(ProofDue(query=1))).unknown == "not heard in the last 2000 ms: c"
-    assert told(bench.hear("c", Acknowledge(lock="", stamp=7))) == []
+def test_without_a_word_of_a_process_it_is_not_known_who_holds(joined: LoneProcess) -> None:
+    joined.prove()
+    assert to_proxy(joined.say(ProofDue(query=1))) == []  # The own probe has yet to come back.
+    joined.hear("b", Probe(stamp=5))
+    joined.hear("a", Acknowledge(lock="", stamp=6))
+    assert seen_of(joined.say(ProofDue(query=1))).unknown == "not heard in the last 2000 ms: c"
+    assert to_proxy(joined.hear("c", Acknowledge(lock="", stamp=7))) == []
 
 
-def test_a_process_that_restarts_meanwhile_is_asked_again(bench: Bench) -> None:
-    bench.prove()
-    bench.hear("b", Probe(stamp=5))
-    bench.hear("c", Acknowledge(lock="", stamp=6))
-    assert posts(bench.say(PeerJoined(node="c", boot=2))) == [(("c",), Probe())]
-    assert told(bench.hear("a", Acknowledge(lock="", stamp=6))) == []
-    assert told(bench.hear("c", Acknowledge(lock="", stamp=9))) == [free(1)]
+def test_a_process_that_restarts_meanwhile_is_asked_again(joined: LoneProcess) -> None:
+    joined.prove()
+    joined.hear("b", Probe(stamp=5))
+    joined.hear("c", Acknowledge(lock="", stamp=6))
+    assert posts(joined.say(PeerJoined(node="c", boot=2))) == [(("c",), Probe())]
+    assert to_proxy(joined.hear("a", Acknowledge(lock="", stamp=6))) == []
+    assert to_proxy(joined.hear("c", Acknowledge(lock="", stamp=9))) == [free(1)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fencelock.actors.lamport.stream import WINDOW, Arrival, Incoming, Outgoing
+from fencelock.actors.lamport.reliable_channel import WINDOW, Arrival, Incoming, Outgoing
 
 
 def test_a_stream_sends_no_more_than_its_window_before_it_is_confirmed() -> None:

@@ -23,7 +23,7 @@ from fencelock.actors.paxos.proxy_command import translate
 from fencelock.actors.table.command import AcquireLock, OpenSession, check_command
 from fencelock.actors.table.outcome import Held
 from fencelock.actors.table.table import LockTable
-from fencelock.transport.name import check_node
+from fencelock.transport.frame import check_node
 
 TERMS = Terms()
 FORBIDDEN = (

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from support.effects import HOST, T0
 
 from fencelock.actors.effect import Effect, Effects, Observe, Persist, Send
 from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of
 from fencelock.actors.paxos.acceptor import Acceptor
 from fencelock.actors.paxos.config import LEASE_MS, Config, View, leader_of
-from fencelock.actors.paxos.event import Applied, Heard, Learned
+from fencelock.actors.paxos.event import Applied, BallotSeen, Learned
 from fencelock.actors.paxos.journal import Recovered, recover
 from fencelock.actors.paxos.message import (
     BATCH_COMMANDS_MAX,
@@ -32,14 +33,12 @@ from fencelock.actors.paxos.message import (
     Slots,
     Vote,
 )
-from fencelock.cluster.simulation.machine import HOST
 
 CONFIG = Config(View(0, ("a", "b", "c")))
 ACCEPTOR = address_of("a", "acceptor")
 SCOUT, COMMANDER = address_of("b", "scout-1"), address_of("b", "commander-1")
 OTHER = address_of("c", "scout-2")
 LOW, HIGH = Ballot(1, leader_of("b")), Ballot(2, leader_of("c"))
-T0 = Instant(0)
 AFTER_LEASE = Instant(LEASE_MS * NS_PER_MS)
 BATCH = Batch(time_ms=5, commands=(b"one", b"two"))
 
@@ -60,7 +59,7 @@ def accept(slot: int, batch: Batch = BATCH, ballot: Ballot = LOW, committed: int
 
 
 def beat(number: int = 1, ballot: Ballot = LOW, committed: int = 1) -> Heartbeat:
-    return Heartbeat(ballot=ballot, number=number, committed=committed, everywhere=0)
+    return Heartbeat(ballot=ballot, number=number, committed=committed, min_applied=0)
 
 
 def promise(ballot: Ballot, *votes: Vote, asked: int = 1, first: int = 1) -> Promise:
@@ -72,7 +71,7 @@ def promised(ballot: Ballot) -> Persist:
 
 
 def words(effects: Effects) -> list[Effect]:
-    return [e for e in effects if not isinstance(e, Send) or not isinstance(e.message, Heard)]
+    return [e for e in effects if not isinstance(e, Send) or not isinstance(e.message, BallotSeen)]
 
 
 def test_a_promise_is_written_and_then_said(acceptor: Acceptor) -> None:

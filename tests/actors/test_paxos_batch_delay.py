@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import pytest
+from support.effects import HOST, T0
 
 from fencelock.actors.effect import Effects, Send, Wake
-from fencelock.actors.message import Instant, Local, Message, address_of
+from fencelock.actors.message import Local, Message, address_of
 from fencelock.actors.paxos.config import Config, View, leader_of, replica_of
-from fencelock.actors.paxos.event import Decided, Gather, Leadership, Order
+from fencelock.actors.paxos.event import BatchDelay, Decided, Gather, Leadership, Order
 from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.message import Ballot, Propose
-from fencelock.actors.paxos.ordering import LINGER_MS
+from fencelock.actors.paxos.ordering import BATCH_DELAY_MS
 from fencelock.actors.paxos.replica import Replica
-from fencelock.actors.paxos.timer import BatchDelay
 from fencelock.actors.table.command import AcquireLock, Command, OpenSession, ReleaseLock
 from fencelock.actors.table.outcome import Held
 from fencelock.cluster.lock_machine import LockMachine
-from fencelock.cluster.simulation.machine import HOST
 
-T0 = Instant(0)
 HERE, ELSEWHERE = replica_of("a"), address_of("b", "proxy")
 COMMANDER = address_of("a", "commander-3")
-GATHER, LATER = Send(HERE, Gather()), Wake(LINGER_MS, BatchDelay())
+GATHER, LATER = Send(HERE, Gather()), Wake(BATCH_DELAY_MS, BatchDelay())
 
 
 class Master:

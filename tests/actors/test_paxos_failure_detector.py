@@ -5,10 +5,12 @@ from __future__ import annotations
 from random import Random
 
 import pytest
+from support.effects import HOST, at
 
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.link import LinkDown
 from fencelock.actors.message import NS_PER_MS, Instant, address_of
+from fencelock.actors.paxos.acceptor import LeasePromise
 from fencelock.actors.paxos.config import (
     BEAT_MS,
     ELECTION_MS,
@@ -21,35 +23,38 @@ from fencelock.actors.paxos.config import (
     replica_of,
 )
 from fencelock.actors.paxos.event import (
+    BallotSeen,
+    Beat,
     Candidate,
     Confirm,
-    Heard,
+    Isolated,
     LeaderChanged,
     LeadershipClaimed,
     Leased,
-    Pulse,
+    SendHeartbeat,
     SteppedDown,
     Suspect,
+    Watch,
     Withdraw,
 )
-from fencelock.actors.paxos.failure_detector import ASKED_MAX, STARTUP_MS, FailureDetector
-from fencelock.actors.paxos.lease import LeasePromise, MasterLease
+from fencelock.actors.paxos.failure_detector import (
+    ASKED_MAX,
+    JITTER_MS,
+    SPREAD_MS,
+    STALL_MS,
+    STARTUP_MS,
+    FailureDetector,
+    MasterLease,
+)
 from fencelock.actors.paxos.message import Ballot, HeartbeatAck
-from fencelock.actors.paxos.suspicion import JITTER_MS, SPREAD_MS, STALL_MS, Isolated
-from fencelock.actors.paxos.timer import Beat, Watch
 from fencelock.actors.timing import TIMING
-from fencelock.cluster.simulation.machine import HOST
 
 BALLOT, OTHERS = Ballot(3, leader_of("a")), Ballot(4, leader_of("b"))
 COMMANDER, HERE = address_of("a", "commander-3"), monitor_of("a")
 LEADER, REPLICA = leader_of("a"), replica_of("a")
-REIGNING = LeadershipClaimed(ballot=BALLOT, commander=COMMANDER)
+LEADING = LeadershipClaimed(ballot=BALLOT, commander=COMMANDER)
 PROXY = address_of("a", "proxy")
 PPM = 1_000_000
-
-
-def at(ms: int) -> Instant:
-    return Instant(ms * NS_PER_MS)
 
 
 def monitor_of_a(members: str = "abc", node: str = "a") -> FailureDetector:
@@ -71,16 +76,18 @@ def watch(monitor: FailureDetector, now: Instant) -> Effects:
     return monitor.handle(HERE, Watch(deadline=monitor.suspicion.watching), now)
 
 
-def heard(ballot: Ballot = OTHERS, *, leads: bool = True) -> Heard:
-    return Heard(ballot=ballot, leads=leads)
+def heard(ballot: Ballot = OTHERS, *, leads: bool = True) -> BallotSeen:
+    return BallotSeen(ballot=ballot, leads=leads)
 
 
 def ack(number: int, applied: int = 1) -> HeartbeatAck:
     return HeartbeatAck(ballot=BALLOT, number=number, applied=applied)
 
 
-def pulse(number: int, *heard: int, everywhere: int = 0, confirmed: int = 0) -> Send:
-    word = Pulse(number=number, everywhere=everywhere, heard=heard, confirmed=confirmed)
+def pulse(number: int, *heard: int, min_applied: int = 0, confirmed: int = 0) -> Send:
+    word = SendHeartbeat(
+        number=number, min_applied=min_applied, answered=heard, confirmed=confirmed
+    )
     return Send(COMMANDER, word)
 
 
@@ -163,7 +170,7 @@ def test_a_broken_link_to_the_master_is_suspicious_once_its_lease_is_over_anothe
 
 
 def test_a_reign_begins_with_a_heartbeat_and_goes_on_with_them(monitor: FailureDetector) -> None:
-    begun = monitor.handle(LEADER, REIGNING, at(0))
+    begun = monitor.handle(LEADER, LEADING, at(0))
     next_beat = Wake(BEAT_MS, Beat(ballot=BALLOT))
     assert list(begun) == [*follow("a"), pulse(1, 0, 0, 0), next_beat]
 
@@ -174,7 +181,7 @@ def test_a_reign_begins_with_a_heartbeat_and_goes_on_with_them(monitor: FailureD
 def test_a_heartbeat_tells_whose_answers_were_heard_and_what_a_majority_answered(
     monitor: FailureDetector,
 ) -> None:
-    monitor.handle(LEADER, REIGNING, at(0))
+    monitor.handle(LEADER, LEADING, at(0))
     monitor.handle(acceptor_of("a"), ack(1, applied=9), at(1))
     monitor.handle(acceptor_of("c"), ack(1, applied=7), at(1))
 
@@ -183,18 +190,18 @@ def test_a_heartbeat_tells_whose_answers_were_heard_and_what_a_majority_answered
     third = monitor.handle(HERE, Beat(ballot=BALLOT), at(100))
 
     assert second[0] == pulse(2, 1, 0, 1, confirmed=1)
-    assert third[0] == pulse(3, 1, 2, 1, confirmed=1, everywhere=5)
+    assert third[0] == pulse(3, 1, 2, 1, confirmed=1, min_applied=5)
 
 
 def test_a_round_can_be_had_at_once(monitor: FailureDetector) -> None:
     assert monitor.handle(REPLICA, Confirm(), at(1)) == ()
-    monitor.handle(LEADER, REIGNING, at(2))
+    monitor.handle(LEADER, LEADING, at(2))
 
     assert monitor.handle(REPLICA, Confirm(), at(3)) == [pulse(2, 0, 0, 0)]
 
 
 def test_the_lease_counts_from_when_a_majority_was_asked(monitor: FailureDetector) -> None:
-    monitor.handle(LEADER, REIGNING, at(10))
+    monitor.handle(LEADER, LEADING, at(10))
     assert monitor.handle(acceptor_of("a"), ack(1), at(11)) == ()
 
     effects = monitor.handle(acceptor_of("c"), ack(1), at(30))
@@ -219,7 +226,7 @@ def test_the_masters_lease_ends_before_the_promise_under_any_drift_within_bounds
 
 
 def test_answers_of_strangers_or_to_old_heartbeats_do_not_count(monitor: FailureDetector) -> None:
-    monitor.handle(LEADER, REIGNING, at(0))
+    monitor.handle(LEADER, LEADING, at(0))
     stranger = (Observe("paxos.stranger_follows"),)
     assert monitor.handle(acceptor_of("z"), ack(1), at(1)) == stranger
     impossible = (Observe("paxos.impossible_slot"),)
@@ -234,7 +241,7 @@ def test_answers_of_strangers_or_to_old_heartbeats_do_not_count(monitor: Failure
 
 
 def test_a_master_that_no_majority_answers_gives_up(monitor: FailureDetector) -> None:
-    monitor.handle(LEADER, REIGNING, at(0))
+    monitor.handle(LEADER, LEADING, at(0))
     monitor.handle(acceptor_of("a"), ack(1), at(1))
 
     assert pulse(2, 1, 0, 0) in monitor.handle(HERE, Beat(ballot=BALLOT), at(ELECTION_MS))
@@ -245,7 +252,7 @@ def test_a_master_that_no_majority_answers_gives_up(monitor: FailureDetector) ->
 def test_a_leader_that_no_majority_answers_says_so_long_before_it_gives_up(
     monitor: FailureDetector,
 ) -> None:
-    monitor.handle(LEADER, REIGNING, at(0))
+    monitor.handle(LEADER, LEADING, at(0))
     told: dict[int, Isolated] = {}
     for ms in range(BEAT_MS, ELECTION_MS, BEAT_MS):
         for effect in monitor.handle(HERE, Beat(ballot=BALLOT), at(ms)):
@@ -264,7 +271,7 @@ def test_a_leader_that_no_majority_answers_says_so_long_before_it_gives_up(
 def test_a_leader_that_stood_still_itself_waits_for_answers_before_it_gives_up(
     monitor: FailureDetector,
 ) -> None:
-    monitor.handle(LEADER, REIGNING, at(0))
+    monitor.handle(LEADER, LEADING, at(0))
     for member in "ab":
         monitor.handle(acceptor_of(member), ack(1), at(1))
 
@@ -274,7 +281,7 @@ def test_a_leader_that_stood_still_itself_waits_for_answers_before_it_gives_up(
 
 
 def test_who_was_deposed_pauses_before_it_stands_again(monitor: FailureDetector) -> None:
-    monitor.handle(LEADER, REIGNING, at(0))
+    monitor.handle(LEADER, LEADING, at(0))
 
     deposed = SteppedDown(ballot=BALLOT, by=OTHERS, pause_ms=400)
     assert list(monitor.handle(LEADER, deposed, at(10)))[:2] == follow("")

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import pytest
+from support.effects import HOST, T0
+from support.log_workload import LogCounter
 
 from fencelock.actors.effect import Observe, Send
-from fencelock.actors.message import Address, Instant, address_of
+from fencelock.actors.message import Address, address_of
 from fencelock.actors.paxos.config import Config, View, leader_of, replica_of
 from fencelock.actors.paxos.event import LeaderChanged
 from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.message import COMMAND_BYTES_MAX, Decline, Declined, Propose
 from fencelock.actors.paxos.replica import Replica
-from fencelock.cluster.simulation.log_workload import LogCounter
-from fencelock.cluster.simulation.machine import HOST
 
-T0 = Instant(0)
 LISTENER, OTHER = address_of("a", "proxy"), address_of("b", "proxy")
 
 

@@ -10,17 +10,16 @@ from pathlib import Path
 
 import pykka
 import pytest
+from support.log_workload import LogWriter, logbook
+from support.real_nodes import running_nodes
 
 import fencelock
 from fencelock.actors.message import NS_PER_MS, address_of
 from fencelock.actors.paxos.config import ELECTION_MS, LEASE_MS, leader_of
 from fencelock.actors.paxos.event import Resign
-from fencelock.actors.paxos.handover import HANDOVER_MS, RESIGNED_MS
-from fencelock.cluster.config import parse, starting_config
+from fencelock.actors.paxos.leader import HANDOVER_MS, RESIGNED_MS
 from fencelock.cluster.node import Node
-from fencelock.cluster.ports import free_ports
 from fencelock.cluster.simulation.faults import Faults
-from fencelock.cluster.simulation.log_workload import LogWriter, logbook
 from fencelock.cluster.simulation.world import World
 
 LONG_S = 30.0
@@ -66,15 +65,8 @@ def test_the_log_goes_on_long_before_a_lease_is_over(seed: int) -> None:
 
 @pytest.fixture
 def nodes(tmp_path: Path) -> Iterator[dict[str, Node]]:
-    names = ("n1", "n2", "n3")
-    addresses = {
-        name: f"tcp://127.0.0.1:{port}" for name, port in zip(names, free_ports(3), strict=True)
-    }
-    config = parse(starting_config(addresses, protocol="paxos"), tmp_path)
-    nodes = {name: Node.start(config, name) for name in names}
-    yield nodes
-    for node in nodes.values():
-        node.stop()
+    with running_nodes(tmp_path) as nodes:
+        yield nodes
 
 
 def test_real_nodes_hand_over_in_a_fraction_of_an_election(nodes: dict[str, Node]) -> None:

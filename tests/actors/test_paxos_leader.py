@@ -5,9 +5,10 @@ from __future__ import annotations
 from random import Random
 
 import pytest
+from support.effects import HOST, T0, not_counted
 
-from fencelock.actors.effect import Checkpoint, Effect, Effects, Observe, Retire, Send, Spawn
-from fencelock.actors.message import Address, Instant, address_of
+from fencelock.actors.effect import Checkpoint, Effects, Retire, Send, Spawn
+from fencelock.actors.message import Address, address_of
 from fencelock.actors.paxos.commander import Commander
 from fencelock.actors.paxos.config import Config, View, leader_of
 from fencelock.actors.paxos.event import (
@@ -17,6 +18,7 @@ from fencelock.actors.paxos.event import (
     Lacking,
     Leadership,
     LeadershipClaimed,
+    ReportApplied,
     SteppedDown,
     Suspect,
     Withdraw,
@@ -25,9 +27,7 @@ from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.leader import BACKOFF_MS, DOUBLINGS_MAX, Leader
 from fencelock.actors.paxos.message import NO_OP, Ballot, Batch, Pledge, Pledged, Preempted
 from fencelock.actors.paxos.scout import Scout
-from fencelock.cluster.simulation.machine import HOST
 
-T0 = Instant(0)
 CONFIG = Config(View(0, ("a", "b", "c")))
 LEADER = leader_of("a")
 MONITOR, REPLICA = address_of("a", "monitor"), address_of("a", "replica")
@@ -54,10 +54,6 @@ def adopt(leader: Leader, *batches: Batch, floor: int = 1) -> Effects:
     return leader.handle(LEADER, adopted, T0)
 
 
-def done(effects: Effects) -> list[Effect]:
-    return [effect for effect in effects if not isinstance(effect, Observe)]
-
-
 def spawned(round_: int, first: int = 1) -> Spawn:
     arguments = {"node": "a", "config": CONFIG, "ballot": Ballot(round_, LEADER), "first": first}
     return Spawn(address_of("a", f"scout-{round_}"), Scout, arguments)
@@ -72,25 +68,26 @@ def preempted(round_: int) -> Preempted:
 
 
 def test_a_round_is_written_before_a_scout_uses_it(leader: Leader) -> None:
-    effects = done(suspect(leader))
+    effects = not_counted(suspect(leader))
 
     assert effects == [
         written(1),
         spawned(1),
         Send(MONITOR, Candidate(ballot=Ballot(1, LEADER))),
+        Send(REPLICA, ReportApplied()),
     ]
 
 
 def test_a_new_life_stands_above_every_round_of_earlier_ones_and_every_promise() -> None:
-    assert done(suspect(made(Recovered(led=6))))[0] == written(7)
+    assert not_counted(suspect(made(Recovered(led=6))))[0] == written(7)
     other = Recovered(led=6, promised=Ballot(9, leader_of("b")))
-    assert done(suspect(made(other)))[0] == written(10)
+    assert not_counted(suspect(made(other)))[0] == written(10)
 
 
 def test_it_stands_above_every_ballot_its_monitor_heard_of(leader: Leader) -> None:
     heard = Ballot(5, leader_of("b"))
 
-    assert done(leader.handle(MONITOR, Suspect(above=heard), T0))[0] == written(6)
+    assert not_counted(leader.handle(MONITOR, Suspect(above=heard), T0))[0] == written(6)
 
 
 def test_while_a_scout_asks_another_suspicion_changes_nothing(leader: Leader) -> None:
@@ -102,7 +99,7 @@ def test_while_a_scout_asks_another_suspicion_changes_nothing(leader: Leader) ->
 def test_a_majority_makes_it_reign_and_propose_what_was_reported(leader: Leader) -> None:
     suspect(leader)
 
-    effects = done(adopt(leader, BATCH, NO_OP))
+    effects = not_counted(adopt(leader, BATCH, NO_OP))
 
     ballot, commander = Ballot(1, LEADER), address_of("a", "commander-1")
     arguments = {"node": "a", "config": CONFIG, "ballot": ballot, "first": 1}
@@ -117,10 +114,10 @@ def test_a_majority_makes_it_reign_and_propose_what_was_reported(leader: Leader)
 def test_it_learns_what_others_decided_before_it_reigns(leader: Leader) -> None:
     suspect(leader)
 
-    wait = done(adopt(leader, NO_OP, BATCH, floor=4))
+    wait = not_counted(adopt(leader, NO_OP, BATCH, floor=4))
     assert wait == [Send(address_of("a", "catchup"), Lacking(first=1, target=4, source="b"))]
-    assert done(leader.handle(REPLICA, Applied(slot=3), T0)) == []
-    reign = done(leader.handle(REPLICA, Applied(slot=5), T0))
+    assert not_counted(leader.handle(REPLICA, Applied(slot=3), T0)) == []
+    reign = not_counted(leader.handle(REPLICA, Applied(slot=5), T0))
 
     spawn = reign[1]
     assert isinstance(spawn, Spawn)
@@ -131,11 +128,11 @@ def test_a_higher_ballot_makes_it_give_way_and_pause(leader: Leader) -> None:
     suspect(leader)
     adopt(leader)
 
-    effects = done(leader.handle(address_of("a", "commander-1"), preempted(5), T0))
+    effects = not_counted(leader.handle(address_of("a", "commander-1"), preempted(5), T0))
 
     assert effects[0] == Retire(address_of("a", "commander-1"))
     assert [e.to for e in effects if isinstance(e, Send)] == [REPLICA, MONITOR]
-    assert done(suspect(leader))[0] == written(6)
+    assert not_counted(suspect(leader))[0] == written(6)
 
 
 def test_pauses_grow_while_attempts_fail_and_are_short_again_after_a_reign(
@@ -160,7 +157,7 @@ def pause_of(effects: Effects) -> int:
 def test_it_withdraws_when_the_master_lives_after_all(leader: Leader) -> None:
     suspect(leader)
 
-    effects = done(leader.handle(MONITOR, Withdraw(), T0))
+    effects = not_counted(leader.handle(MONITOR, Withdraw(), T0))
 
     assert effects[0] == Retire(address_of("a", "scout-1"))
     assert leader.handle(MONITOR, Withdraw(), T0) == ()

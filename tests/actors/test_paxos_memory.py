@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from random import Random
 
+from support.effects import HOST, T0
+
 from fencelock.actors.bootstrap_message import StopVoting
 from fencelock.actors.effect import Checkpoint, Observe, Persist, Send
-from fencelock.actors.message import Address, Instant, address_of
+from fencelock.actors.message import Address, address_of
 from fencelock.actors.paxos.acceptor import Acceptor
 from fencelock.actors.paxos.config import Config, View, acceptor_of, leader_of
-from fencelock.actors.paxos.event import Heard, Learned, Suspect
+from fencelock.actors.paxos.event import BallotSeen, Learned, Suspect
 from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.leader import Leader
-from fencelock.actors.paxos.memory import MemoryAcceptor
+from fencelock.actors.paxos.member import MemoryAcceptor
 from fencelock.actors.paxos.message import (
     Accept,
     Accepted,
@@ -23,9 +25,7 @@ from fencelock.actors.paxos.message import (
     Prepare,
     Promise,
 )
-from fencelock.cluster.simulation.machine import HOST
 
-T0 = Instant(0)
 BATCH = Batch(time_ms=1, commands=(b"x",))
 VOTERS = {acceptor_of(name): number for number, name in enumerate("abc", start=1)}
 CONFIG = Config(View(0, ("a", "b", "c"), VOTERS))
@@ -34,7 +34,7 @@ COMMANDER, SCOUT = address_of("b", "commander-5"), address_of("b", "scout-5")
 BOOTSTRAP = address_of("a", "bootstrap")
 PREPARE = Prepare(ballot=BALLOT, first=1)
 ACCEPT = Accept(ballot=BALLOT, slot=1, batch=BATCH, committed=1)
-BEAT = Heartbeat(ballot=BALLOT, number=1, committed=1, everywhere=0)
+BEAT = Heartbeat(ballot=BALLOT, number=1, committed=1, min_applied=0)
 COMMIT = Commit(ballot=BALLOT, committed=2)
 
 
@@ -70,7 +70,7 @@ def test_a_voter_without_a_disk_writes_nothing_and_votes() -> None:
     effects = [*prepared, *accepted]
     assert not any(isinstance(effect, Persist | Checkpoint) for effect in effects)
     sent = [type(effect.message) for effect in effects if isinstance(effect, Send)]
-    assert sent == [Promise, Heard, Accepted]
+    assert sent == [Promise, BallotSeen, Accepted]
 
 
 def test_every_vote_names_its_voter() -> None:
@@ -137,4 +137,4 @@ def test_an_acceptor_that_does_not_vote_learns_from_leaders_below_what_its_journ
 
     effects = role.handle(COMMANDER, BEAT, T0)
 
-    assert Send(address_of("a", "monitor"), Heard(ballot=BALLOT, leads=True)) in effects
+    assert Send(address_of("a", "monitor"), BallotSeen(ballot=BALLOT, leads=True)) in effects

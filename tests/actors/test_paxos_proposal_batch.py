@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import pytest
+from support.effects import HOST, T0
+from support.log_workload import LogCounter
 
 from fencelock.actors.api.message import Acquire, Granted
 from fencelock.actors.effect import Effects, Send, Wake
-from fencelock.actors.message import Instant, address_of
+from fencelock.actors.message import address_of
 from fencelock.actors.paxos.config import WINDOW, Config, View, leader_of, replica_of
 from fencelock.actors.paxos.event import (
+    BatchDelay,
     Decided,
+    Drain,
     Gather,
     LeaderChanged,
     Leadership,
     Order,
+    ProposalBatch,
     SlotOutcomes,
     SteppedDown,
 )
-from fencelock.actors.paxos.handover_event import Drain
 from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.message import (
     BATCH_BYTES_MAX,
@@ -29,18 +33,13 @@ from fencelock.actors.paxos.message import (
     Propose,
     Proposed,
 )
-from fencelock.actors.paxos.proposal_batch import ProposalBatch
-from fencelock.actors.paxos.proposals import QUEUE_MAX
+from fencelock.actors.paxos.ordering import QUEUE_MAX
 from fencelock.actors.paxos.proxy import LogProxy
 from fencelock.actors.paxos.proxy_event import Round
 from fencelock.actors.paxos.replica import Replica
-from fencelock.actors.paxos.timer import BatchDelay
 from fencelock.actors.table.outcome import Held
-from fencelock.cluster.simulation.log_workload import LogCounter
-from fencelock.cluster.simulation.machine import HOST
-from fencelock.transport.wire import encode
+from fencelock.transport.codec import encode
 
-T0 = Instant(0)
 DOOR, OTHER = address_of("a", "proxy"), address_of("b", "proxy")
 HERE, COMMANDER = replica_of("a"), address_of("a", "commander-3")
 BALLOT = Ballot(3, leader_of("a"))
@@ -78,9 +77,7 @@ def master(replica: Replica) -> Replica:
 @pytest.fixture
 def door() -> LogProxy:
     members = ("a", "b", "c")
-    door = LogProxy(
-        DOOR, HOST, node="a", members=members, replica=HERE, name="a/b00", encode=encode
-    )
+    door = LogProxy(DOOR, HOST, node="a", members=members, replica=HERE, encode=encode)
     door.begin(T0)
     return door
 

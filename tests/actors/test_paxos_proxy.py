@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 import pytest
+from support.effects import HOST, T0
+from support.unbatched_proxy import UnbatchedProxy
 
 from fencelock.actors.api.message import (
     Acquire,
@@ -17,20 +19,13 @@ from fencelock.actors.api.message import (
     Release,
     Released,
 )
-from fencelock.actors.api.session_message import (
-    End,
-    Ended,
-    HoldLost,
-    Open,
-    Opened,
-)
+from fencelock.actors.api.session_message import End, Ended, HoldLost, Open, Opened
 from fencelock.actors.effect import Effects, Observe, Send, Wake
-from fencelock.actors.message import Address, Event, Instant, Message
+from fencelock.actors.message import Address, Message
 from fencelock.actors.paxos.event import LeaderChanged, SlotOutcomes
 from fencelock.actors.paxos.message import Propose
 from fencelock.actors.paxos.proxy import ROUND_MS, LogProxy
 from fencelock.actors.paxos.proxy_event import Round
-from fencelock.actors.role import Role
 from fencelock.actors.table.command import (
     AcquireLock,
     CancelWait,
@@ -54,13 +49,11 @@ from fencelock.actors.table.outcome import (
     SessionOpened,
     WaitCancelled,
 )
-from fencelock.cluster.simulation.unbatched_proxy import UnbatchedProxy
-from fencelock.transport.wire import decode, encode
+from fencelock.transport.codec import decode, encode
 
 DOOR, REPLICA, FAR = Address("n1/proxy"), Address("n1/replica"), Address("n2/replica")
 ANN = Address("ann/session")
 ME = "ann.7"
-T0 = Instant(0)
 K = TypeVar("K")
 
 OPEN = Open(session="ann", ttl_ms=9_000, label="host:1", request=1)
@@ -72,26 +65,14 @@ FREED = Freed(session=ME, owner="o", request=3, lock="a", count=0)
 QUEUED = Queued(session=ME, owner="o", request=2, lock="a")
 
 
-class NoHost:
-    def now(self) -> Instant:
-        return T0
-
-    def perform(self, source: Address, effects: Effects) -> None:
-        raise AssertionError((source, effects))
-
-    def adopt(self, role: Role[Event]) -> None:
-        raise AssertionError(role)
-
-
 @pytest.fixture
 def door() -> LogProxy:
     door = UnbatchedProxy(
         DOOR,
-        NoHost(),
+        HOST,
         node="n1",
         members=("n1", "n2", "n3"),
         replica=REPLICA,
-        name="n1/b00",
         encode=encode,
     )
     assert door.begin(T0) == ()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 import pytest
+from support.effects import HOST, T0, at
+from support.unbatched_proxy import UnbatchedProxy
 
 from fencelock.actors.api.message import (
     Acquire,
@@ -18,54 +20,34 @@ from fencelock.actors.api.message import (
 from fencelock.actors.api.name import OWNER_BYTES_MAX
 from fencelock.actors.api.probe_message import Probe, ProbeReply
 from fencelock.actors.effect import Effects, Observe, Send, Wake
-from fencelock.actors.message import NS_PER_MS, Address, Event, Instant
-from fencelock.actors.paxos.event import LeaderChanged, Skipped, SlotOutcomes
+from fencelock.actors.message import Address, Instant
+from fencelock.actors.paxos.event import Isolated, LeaderChanged, Skipped, SlotOutcomes
 from fencelock.actors.paxos.message import Decline, Declined, Propose, Proposed
 from fencelock.actors.paxos.proxy import BURST, ROUND_MS, LogProxy
 from fencelock.actors.paxos.proxy_event import Round
 from fencelock.actors.paxos.proxy_in_flight import ASK_AGAIN_MS, LOOK_AGAIN_MS, LOOKS_MAX
-from fencelock.actors.paxos.suspicion import Isolated
-from fencelock.actors.role import Role
 from fencelock.actors.table.command import AcquireLock, Command
 from fencelock.actors.table.outcome import Held, Outcome, Queued
-from fencelock.cluster.simulation.unbatched_proxy import UnbatchedProxy
-from fencelock.transport.wire import decode, encode
+from fencelock.transport.codec import decode, encode
 
 DOOR, REPLICA, FAR = Address("n1/proxy"), Address("n1/replica"), Address("n2/replica")
 ANN = Address("ann/session")
 ME = "ann.7"
-T0 = Instant(0)
 K = TypeVar("K")
-
-
-class NoHost:
-    def now(self) -> Instant:
-        return T0
-
-    def perform(self, source: Address, effects: Effects) -> None:
-        raise AssertionError((source, effects))
-
-    def adopt(self, role: Role[Event]) -> None:
-        raise AssertionError(role)
 
 
 @pytest.fixture
 def door() -> LogProxy:
     door = UnbatchedProxy(
         DOOR,
-        NoHost(),
+        HOST,
         node="n1",
         members=("n1", "n2", "n3"),
         replica=REPLICA,
-        name="n1/b00",
         encode=encode,
     )
     door.begin(T0)
     return door
-
-
-def at(ms: int) -> Instant:
-    return Instant(ms * NS_PER_MS)
 
 
 def acquire(request: int = 2, lock: str = "a") -> Acquire:

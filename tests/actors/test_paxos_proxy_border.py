@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 import pytest
+from support.effects import HOST, T0, at
+from support.unbatched_proxy import UnbatchedProxy
 
 from fencelock.actors.api.message import (
     Acquire,
@@ -19,54 +21,35 @@ from fencelock.actors.api.message import (
 from fencelock.actors.api.name import WAIT_MS_MAX
 from fencelock.actors.api.session_message import End, Evict, HoldLost, ListLocks, Open
 from fencelock.actors.effect import Effects, Observe, Send
-from fencelock.actors.message import NS_PER_MS, Address, Event, Instant
+from fencelock.actors.message import Address, Instant
 from fencelock.actors.paxos import proxy_clients, proxy_in_flight, proxy_requests
 from fencelock.actors.paxos.event import SlotOutcomes
 from fencelock.actors.paxos.message import Propose
 from fencelock.actors.paxos.proxy import LogProxy
 from fencelock.actors.paxos.proxy_clients import SILENCE_MS
 from fencelock.actors.paxos.proxy_event import Round
-from fencelock.actors.role import Role
 from fencelock.actors.table.command import Command, KeepSession
 from fencelock.actors.table.outcome import Held, Lost, Outcome, SessionKept
-from fencelock.cluster.simulation.unbatched_proxy import UnbatchedProxy
-from fencelock.transport.wire import decode, encode
+from fencelock.transport.codec import decode, encode
 
 DOOR, REPLICA, FAR = Address("n1/proxy"), Address("n1/replica"), Address("n2/replica")
 ANN = Address("ann/session")
 ME = "ann.7"
-T0 = Instant(0)
 K = TypeVar("K")
-
-
-class NoHost:
-    def now(self) -> Instant:
-        return T0
-
-    def perform(self, source: Address, effects: Effects) -> None:
-        raise AssertionError((source, effects))
-
-    def adopt(self, role: Role[Event]) -> None:
-        raise AssertionError(role)
 
 
 @pytest.fixture
 def door() -> LogProxy:
     door = UnbatchedProxy(
         DOOR,
-        NoHost(),
+        HOST,
         node="n1",
         members=("n1", "n2", "n3"),
         replica=REPLICA,
-        name="n1/b00",
         encode=encode,
     )
     door.begin(T0)
     return door
-
-
-def at(ms: int) -> Instant:
-    return Instant(ms * NS_PER_MS)
 
 
 def acquire(request: int = 2, lock: str = "a") -> Acquire:

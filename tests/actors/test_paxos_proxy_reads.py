@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 import pytest
+from support.effects import HOST, T0, at, sent
 
 from fencelock.actors.api.message import (
     Contender,
@@ -16,8 +17,8 @@ from fencelock.actors.api.message import (
     Refused,
 )
 from fencelock.actors.api.session_message import ListedLock, ListLocks, LockList
-from fencelock.actors.effect import Effects, Observe, Send
-from fencelock.actors.message import NS_PER_MS, Address, Event, Instant
+from fencelock.actors.effect import Effects, Observe
+from fencelock.actors.message import Address
 from fencelock.actors.paxos.event import Consult, Consulted, LeaderChanged
 from fencelock.actors.paxos.proxy import LogProxy
 from fencelock.actors.paxos.proxy_event import Round
@@ -29,14 +30,13 @@ from fencelock.actors.paxos.proxy_status import (
     READY_AGE_MS,
 )
 from fencelock.actors.proxy.backend import Report, Reported
-from fencelock.actors.role import Role
 from fencelock.actors.table.queries import Browse, Browsed, Looked, LookUp
 from fencelock.actors.table.report import HolderSeen, LockLine, LockReport, WaiterSeen
-from fencelock.transport.wire import FRAME_BYTES_MAX, encode
+from fencelock.transport.cbor import FRAME_BYTES_MAX
+from fencelock.transport.codec import encode
 
 DOOR, REPLICA, NODE = Address("n1/proxy"), Address("n1/replica"), Address("n1/node")
 ANN, ASK = Address("ann/session"), Address("n1/ask-1")
-T0 = Instant(0)
 K = TypeVar("K")
 
 HOLDER = HolderSeen(
@@ -52,43 +52,19 @@ INSPECT = Inspect(lock="a", session="ann", request=3)
 REPORTED = Reported(uptime_ms=5, counters=())
 
 
-class NoHost:
-    def now(self) -> Instant:
-        return T0
-
-    def perform(self, source: Address, effects: Effects) -> None:
-        raise AssertionError((source, effects))
-
-    def adopt(self, role: Role[Event]) -> None:
-        raise AssertionError(role)
-
-
 @pytest.fixture
 def door() -> LogProxy:
     door = LogProxy(
         DOOR,
-        NoHost(),
+        HOST,
         node="n1",
         members=("n1", "n2", "n3"),
         replica=REPLICA,
-        name="n1/b00",
         encode=encode,
     )
     door.begin(T0)
     door.handle(REPLICA, LeaderChanged(master="n2"), T0)
     return door
-
-
-def at(ms: int) -> Instant:
-    return Instant(ms * NS_PER_MS)
-
-
-def sent(effects: Effects, kind: type[K], to: Address) -> list[K]:
-    return [
-        e.message
-        for e in effects
-        if isinstance(e, Send) and e.to == to and isinstance(e.message, kind)
-    ]
 
 
 def consult(effects: Effects) -> Consult:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TypeVar
 
 import pytest
 import zmq
+from support.real_nodes import NODES, running_nodes
 
 from fencelock.actors.api.message import (
     Acquire,
@@ -34,36 +34,19 @@ from fencelock.actors.api.session_message import (
     Open,
     Opened,
 )
-from fencelock.actors.error import (
-    LockOwnershipLostError,
-)
+from fencelock.actors.error import LockOwnershipLostError
 from fencelock.actors.message import Address, Message
-from fencelock.cluster.config import Config, parse, starting_config
 from fencelock.cluster.node import Node
-from fencelock.cluster.ports import free_ports
 from fencelock.transport.frame import Envelope, Frame, decode_frame, encode_frame
 
 LONG_S = 30.0
-NODES = ("n1", "n2", "n3")
 K = TypeVar("K", bound=Message)
-
-
-def configure(folder: Path) -> Config:
-    addresses = {
-        node: f"tcp://127.0.0.1:{port}"
-        for node, port in zip(NODES, free_ports(len(NODES)), strict=True)
-    }
-    return parse(starting_config(addresses, protocol="paxos"), folder)
 
 
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Node]]:
-    config = configure(tmp_path_factory.mktemp("cluster"))
-    nodes = {node: Node.start(config, node) for node in NODES}
-    yield nodes
-    for node in nodes.values():
-        assert node.failure is None
-        node.stop()
+    with running_nodes(tmp_path_factory.mktemp("cluster")) as nodes:
+        yield nodes
 
 
 class Wire:

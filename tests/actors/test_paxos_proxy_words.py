@@ -5,42 +5,23 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 import pytest
+from support.effects import HOST, T0
+from support.unbatched_proxy import UnbatchedProxy
 
-from fencelock.actors.api.message import (
-    Acquire,
-    Cancel,
-    KeepAlive,
-    Reason,
-    Refused,
-    Release,
-)
-from fencelock.actors.api.session_message import (
-    Evict,
-    Evicted,
-)
+from fencelock.actors.api.message import Acquire, Cancel, KeepAlive, Reason, Refused, Release
+from fencelock.actors.api.session_message import Evict, Evicted
 from fencelock.actors.effect import Effects, Send
-from fencelock.actors.message import Address, Event, Instant
+from fencelock.actors.message import Address
 from fencelock.actors.paxos.event import LeaderChanged, SlotOutcomes
 from fencelock.actors.paxos.message import Propose
 from fencelock.actors.paxos.proxy import LogProxy
-from fencelock.actors.role import Role
-from fencelock.actors.table.command import (
-    Command,
-    ForceRelease,
-)
-from fencelock.actors.table.outcome import (
-    Denial,
-    Denied,
-    Forced,
-    Outcome,
-)
-from fencelock.cluster.simulation.unbatched_proxy import UnbatchedProxy
-from fencelock.transport.wire import decode, encode
+from fencelock.actors.table.command import Command, ForceRelease
+from fencelock.actors.table.outcome import Denial, Denied, Forced, Outcome
+from fencelock.transport.codec import decode, encode
 
 DOOR, REPLICA, FAR = Address("n1/proxy"), Address("n1/replica"), Address("n2/replica")
 ANN = Address("ann/session")
 ME = "ann.7"
-T0 = Instant(0)
 K = TypeVar("K")
 
 ACQUIRE = Acquire(lock="a", session=ME, owner="o", request=2, wait_ms=50, limit=3, label="x")
@@ -48,26 +29,14 @@ RELEASE = Release(lock="a", fence=5, session=ME, owner="o", request=3)
 CANCEL = Cancel(lock="a", session=ME, owner="o", request=2)
 
 
-class NoHost:
-    def now(self) -> Instant:
-        return T0
-
-    def perform(self, source: Address, effects: Effects) -> None:
-        raise AssertionError((source, effects))
-
-    def adopt(self, role: Role[Event]) -> None:
-        raise AssertionError(role)
-
-
 @pytest.fixture
 def door() -> LogProxy:
     door = UnbatchedProxy(
         DOOR,
-        NoHost(),
+        HOST,
         node="n1",
         members=("n1", "n2", "n3"),
         replica=REPLICA,
-        name="n1/b00",
         encode=encode,
     )
     assert door.begin(T0) == ()

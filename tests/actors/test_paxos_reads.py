@@ -5,32 +5,35 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from support.effects import at, sends
+from support.log_workload import HowMany, LogCounter, SoMany
 
-from fencelock.actors.effect import Effects, Observe, Send, Wake
-from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of
+from fencelock.actors.effect import Observe, Send, Wake
+from fencelock.actors.message import Address, address_of
 from fencelock.actors.paxos.config import leader_of, monitor_of, replica_of
-from fencelock.actors.paxos.event import Confirm, Consult, Consulted, Fresh, Leased
-from fencelock.actors.paxos.freshness import StalenessBound
-from fencelock.actors.paxos.message import Ballot, Heartbeat
-from fencelock.actors.paxos.read_message import ReadIndex, ReadIndexReached
-from fencelock.actors.paxos.reading import (
+from fencelock.actors.paxos.event import (
+    AgeCheck,
+    Confirm,
+    Consult,
+    Consulted,
+    Fresh,
+    Leased,
+    ReadAgain,
+)
+from fencelock.actors.paxos.message import Ballot, Heartbeat, ReadIndex, ReadIndexReached
+from fencelock.actors.paxos.reads import (
     AGAIN_MS,
     AGE_WAIT_MS,
     NOTHING_PROVEN,
     READ_MS_MAX,
     READS_MAX,
     Reads,
+    StalenessBound,
 )
-from fencelock.actors.paxos.timer import AgeCheck, ReadAgain
-from fencelock.cluster.simulation.log_workload import HowMany, LogCounter, SoMany
 
 BALLOT = Ballot(3, leader_of("a"))
 REPLICAS = tuple(replica_of(node) for node in "abc")
 ASKER, A, B = address_of("a", "proxy"), REPLICAS[0], REPLICAS[1]
-
-
-def at(ms: int) -> Instant:
-    return Instant(ms * NS_PER_MS)
 
 
 def consult(number: int = 1, age_ms: int | None = None) -> Consult:
@@ -44,10 +47,6 @@ def answer(number: int = 1, slot: int = 5, age_ms: int = 0) -> Send:
 
 def leased(until_ms: int, confirmed_ms: int) -> Leased:
     return Leased(ballot=BALLOT, until=at(until_ms), confirmed=at(confirmed_ms))
-
-
-def sends(effects: Effects) -> list[Send]:
-    return [effect for effect in effects if isinstance(effect, Send)]
 
 
 @pytest.fixture
@@ -155,7 +154,7 @@ def test_reads_beyond_the_limit_are_dropped(reads: Reads) -> None:
 
 def test_a_master_answers_a_barrier_as_it_answers_a_read(reads: Reads) -> None:
     barrier = ReadIndex(number=9)
-    assert reads.handle(B, barrier, at(1)) == (Observe("paxos.barrier_elsewhere"),)
+    assert reads.handle(B, barrier, at(1)) == (Observe("paxos.read_index_elsewhere"),)
     lead(reads)
     assert sends(reads.handle(B, barrier, at(300))) == [Send(monitor_of("a"), Confirm())]
 
@@ -213,8 +212,8 @@ def beat(number: int, heard: int | None, confirmed: int, committed: int = 5) -> 
         ballot=BALLOT,
         number=number,
         committed=committed,
-        everywhere=0,
-        heard=() if heard is None else (9, heard, 9),
+        min_applied=0,
+        answered=() if heard is None else (9, heard, 9),
         confirmed=confirmed,
     )
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from support.effects import HOST, T0, at
+from support.log_workload import HowMany, LogCounter, SoMany
 
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
-from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of
+from fencelock.actors.message import Address, address_of
 from fencelock.actors.paxos.config import (
     WINDOW,
     Config,
@@ -20,6 +22,10 @@ from fencelock.actors.paxos.event import (
     Consult,
     Consulted,
     Decided,
+    Drain,
+    Drained,
+    Fresh,
+    GapCheck,
     Gather,
     Lacking,
     LeaderChanged,
@@ -27,10 +33,11 @@ from fencelock.actors.paxos.event import (
     Learned,
     Leased,
     Order,
+    ReportApplied,
     SlotOutcomes,
     SteppedDown,
+    Tick,
 )
-from fencelock.actors.paxos.handover_event import Drain, Drained
 from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.message import (
     BATCH_COMMANDS_MAX,
@@ -42,12 +49,8 @@ from fencelock.actors.paxos.message import (
     Propose,
     Proposed,
 )
-from fencelock.actors.paxos.replica import GAP_MS, Replica
-from fencelock.actors.paxos.timer import GapCheck, Tick
-from fencelock.cluster.simulation.log_workload import HowMany, LogCounter, SoMany
-from fencelock.cluster.simulation.machine import HOST
+from fencelock.actors.paxos.replica import GAP_MS, REPORT_SLOTS, Replica
 
-T0 = Instant(0)
 CONFIG = Config(View(0, ("a", "b", "c")))
 BALLOT = Ballot(3, leader_of("a"))
 COMMANDER = address_of("a", "commander-3")
@@ -90,10 +93,6 @@ def replica() -> Replica:
     return replica_of_a()
 
 
-def at(ms: int) -> Instant:
-    return Instant(ms * NS_PER_MS)
-
-
 def reign(replica: Replica, first: int = 1, time_ms: int = 0) -> list[Effect]:
     word = Leadership(ballot=BALLOT, commander=COMMANDER, first=first, time_ms=time_ms)
     return list(replica.handle(leader_of("a"), word, T0))
@@ -117,14 +116,13 @@ def decide(replica: Replica, slot: int, *commands: bytes, time_ms: int = 0) -> l
     return list(replica.handle(COMMANDER, decided, T0))
 
 
+def learned(slot: int) -> Learned:
+    return Learned(slots=((slot, Batch(time_ms=slot, commands=(b"x",))),), committed=slot + 1)
+
+
 def happened(slot: int, *counts: int, time_ms: int = 0) -> Send:
     outcomes = tuple(Proposed(number=count, slot=0) for count in counts)
     return Send(LISTENER, SlotOutcomes(slot=slot, time_ms=time_ms, outcomes=outcomes))
-
-
-def applied(slot: int) -> list[Effect]:
-    word = Applied(slot=slot)
-    return [Send(acceptor_of("a"), word), Send(leader_of("a"), word)]
 
 
 def orders(effects: Effects) -> list[Order]:
@@ -171,9 +169,61 @@ def test_the_listener_hears_outcomes_once_and_another_nodes_client_directly(
 
     own, others = decide(replica, 2, b"x"), decide(replica, 3, b"x")
 
-    assert own == [happened(2, 2), *applied(3)]
+    assert own == [happened(2, 2)]
     told = [Send(OTHER, Proposed(number=3, slot=0)), Send(OTHER, Proposed(number=8, slot=3))]
-    assert others == [*told, happened(3, 3), *applied(4)]
+    assert others == [*told, happened(3, 3)]
+
+
+def test_the_acceptor_learns_every_few_slots_what_is_applied(replica: Replica) -> None:
+    reign(replica)
+    effects = [
+        decide(replica, slot, OPENING if slot == 1 else b"x")
+        for slot in range(1, 2 * REPORT_SLOTS + 1)
+    ]
+
+    reports = [
+        effect
+        for after_slot in effects
+        for effect in after_slot
+        if isinstance(effect, Send) and isinstance(effect.message, Applied)
+    ]
+    assert reports == [
+        Send(acceptor_of("a"), Applied(slot=REPORT_SLOTS + 1)),
+        Send(acceptor_of("a"), Applied(slot=2 * REPORT_SLOTS + 1)),
+    ]
+
+
+def test_a_heartbeat_that_proves_something_has_the_acceptor_learn_what_is_applied(
+    replica: Replica,
+) -> None:
+    replica.handle(catchup_of("a"), learned(1), T0)
+    fresh = Fresh(since=T0, slot=2)
+
+    assert list(replica.handle(acceptor_of("a"), fresh, T0)) == [
+        Send(acceptor_of("a"), Applied(slot=2))
+    ]
+    assert list(replica.handle(acceptor_of("a"), fresh, T0)) == []
+
+
+def test_a_leader_that_stands_learns_of_each_applied_slot_until_it_leads(replica: Replica) -> None:
+    asked = replica.handle(leader_of("a"), ReportApplied(), T0)
+    standing = replica.handle(catchup_of("a"), learned(1), T0)
+    reign(replica, first=2)
+    leading = decide(replica, 2, OPENING)
+
+    assert asked == [Send(leader_of("a"), Applied(slot=1))]
+    assert Send(leader_of("a"), Applied(slot=2)) in standing
+    assert not [effect for effect in leading if effect == Send(leader_of("a"), Applied(slot=3))]
+
+
+def test_a_leader_that_steps_down_is_sent_no_more_reports(replica: Replica) -> None:
+    replica.handle(leader_of("a"), ReportApplied(), T0)
+    deposed = SteppedDown(ballot=BALLOT, by=Ballot(4, leader_of("b")), pause_ms=0)
+    replica.handle(leader_of("a"), deposed, T0)
+
+    effects = replica.handle(catchup_of("a"), learned(1), T0)
+
+    assert Send(leader_of("a"), Applied(slot=2)) not in effects
 
 
 def test_without_a_listener_whoever_asked_on_this_node_is_told() -> None:
@@ -227,7 +277,7 @@ def test_slots_are_applied_in_order_and_a_gap_is_asked_for(replica: Replica) -> 
     both = replica.handle(
         catchup_of("a"), Learned(slots=((1, Batch(time_ms=1, commands=(b"1",))),), committed=0), T0
     )
-    assert list(both) == [happened(1, 1, time_ms=1), happened(2, 2, time_ms=2), *applied(3)]
+    assert list(both) == [happened(1, 1, time_ms=1), happened(2, 2, time_ms=2)]
 
 
 def test_who_waits_when_a_reign_ends_is_told_to_propose_again(replica: Replica) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import pytest
+from support.effects import HOST, T0, sends
 
 from fencelock.actors.effect import Effects, Observe, Retire, Send
 from fencelock.actors.link import LinkDown
@@ -21,30 +22,35 @@ from fencelock.actors.paxos.config import (
 )
 from fencelock.actors.paxos.event import (
     Adopted,
-    Heard,
+    BallotSeen,
+    Drain,
+    Drained,
+    HandOverLate,
     LeaderChanged,
     LeadershipClaimed,
+    Nominate,
+    Nominated,
     Resign,
     Resigned,
+    ResignedLate,
+    Succeed,
 )
 from fencelock.actors.paxos.failure_detector import FailureDetector
-from fencelock.actors.paxos.handover_event import Drain, Drained, Nominate, Nominated, Succeed
-from fencelock.actors.paxos.handover_message import Release, TakeOver
 from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.leader import Leader, Phase
-from fencelock.actors.paxos.message import Ballot, Heartbeat, HeartbeatAck, Prepare
-from fencelock.actors.paxos.timer import HandOverLate, ResignedLate
-from fencelock.cluster.simulation.machine import HOST
+from fencelock.actors.paxos.message import (
+    Ballot,
+    Heartbeat,
+    HeartbeatAck,
+    Prepare,
+    Release,
+    TakeOver,
+)
 
-T0 = Instant(0)
 CONFIG = Config(View(0, ("a", "b", "c")))
 LEADER, ASKER = leader_of("a"), address_of("a", "~ask-1")
 BALLOT = Ballot(1, LEADER)
 HIGHER = Ballot(2, leader_of("b"))
-
-
-def sends(effects: Effects) -> list[Send]:
-    return [effect for effect in effects if isinstance(effect, Send)]
 
 
 @pytest.fixture
@@ -54,7 +60,7 @@ def leader() -> Leader:
     role.handle(LEADER, LeaderChanged(master="a"), T0)
     role.handle(monitor_of("a"), Succeed(ballot=Ballot(0, LEADER)), T0)
     role.handle(LEADER, Adopted(ballot=BALLOT, floor=1, source="b", batches=()), T0)
-    assert role.phase is Phase.REIGNING
+    assert role.phase is Phase.LEADING
     return role
 
 
@@ -121,7 +127,7 @@ def test_without_a_successor_it_leads_on_and_says_so_at_once(leader: Leader) -> 
 
     assert effects == [Send(ASKER, Resigned(master=""))]
     assert leader.handle(LEADER, HandOverLate(ballot=BALLOT), T0) == ()
-    assert leader.phase is Phase.REIGNING
+    assert leader.phase is Phase.LEADING
 
 
 def monitor_of_a(members: str = "abc") -> FailureDetector:
@@ -156,7 +162,7 @@ def test_the_successor_answers_and_has_applied_the_most() -> None:
 
 def test_only_the_master_that_is_followed_can_have_a_node_stand() -> None:
     monitor = monitor_of_a()
-    heard = Heard(ballot=HIGHER, leads=True)
+    heard = BallotSeen(ballot=HIGHER, leads=True)
     ignored = (Observe("paxos.take_over_ignored"),)
     word = TakeOver(ballot=HIGHER)
     assert monitor.handle(leader_of("b"), word, T0) == ignored
@@ -173,7 +179,7 @@ def test_only_the_master_that_is_followed_can_have_a_node_stand() -> None:
 def test_an_acceptor_released_from_its_promise_adopts_another_at_once() -> None:
     role = Acceptor(acceptor_of("c"), HOST, node="c", config=CONFIG, recovered=Recovered())
     commander, scout = address_of("a", "commander-1"), address_of("b", "scout-2")
-    beat = Heartbeat(ballot=BALLOT, number=1, committed=1, everywhere=0)
+    beat = Heartbeat(ballot=BALLOT, number=1, committed=1, min_applied=0)
     prepare = Prepare(ballot=HIGHER, first=1)
     role.handle(commander, beat, T0)
     assert role.handle(scout, prepare, T0) == (Observe("paxos.lease_kept"),)

@@ -7,12 +7,22 @@ from random import Random
 from typing import Any
 
 import pytest
+from support.effects import HOST
 
 from fencelock.actors.effect import Checkpoint, Effects, Observe, Retire, Send, Spawn
 from fencelock.actors.message import NS_PER_MS, Address, Instant, Message, address_of, node_of
 from fencelock.actors.paxos.acceptor import Acceptor
-from fencelock.actors.paxos.config import LEASE_MS, Config, View, acceptor_of, leader_of
-from fencelock.actors.paxos.event import Leadership, Suspect, Withdraw
+from fencelock.actors.paxos.config import (
+    LEASE_MS,
+    ROUND_JUMP_MAX,
+    ROUND_MAX,
+    TOO_FAR,
+    Config,
+    View,
+    acceptor_of,
+    leader_of,
+)
+from fencelock.actors.paxos.event import Leadership, ScoutResend, Suspect, Withdraw
 from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.leader import Leader
 from fencelock.actors.paxos.message import (
@@ -27,11 +37,8 @@ from fencelock.actors.paxos.message import (
     Preempted,
     Prepare,
 )
-from fencelock.actors.paxos.rounds import ROUND_JUMP_MAX, ROUND_MAX, TOO_FAR
 from fencelock.actors.paxos.scout import Scout
-from fencelock.actors.paxos.timer import ScoutResend
 from fencelock.actors.role import Role
-from fencelock.cluster.simulation.machine import HOST
 
 MEMBERS = ("a", "b", "c")
 STEPS_MAX = 10_000
@@ -68,7 +75,7 @@ class Group:
         ballot = Ballot(round_, leader_of(as_node))
         scout, commander = address_of(as_node, "scout-x"), address_of(as_node, "commander-x")
         accept = Accept(ballot=ballot, slot=1, batch=NO_OP, committed=1)
-        beat = Heartbeat(ballot=ballot, number=1, committed=1, everywhere=0)
+        beat = Heartbeat(ballot=ballot, number=1, committed=1, min_applied=0)
         self._queue.append((scout, acceptor_of(node), Prepare(ballot=ballot, first=1)))
         for message in (accept, beat, Commit(ballot=ballot, committed=1)):
             self._queue.append((commander, acceptor_of(node), message))

@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from support.effects import HOST, T0
 
 from fencelock.actors.effect import Effects, Observe, Send, Wake
-from fencelock.actors.message import Address, Instant, Message, address_of
+from fencelock.actors.message import Address, Message, address_of
 from fencelock.actors.paxos.config import Config, View, acceptor_of, leader_of
-from fencelock.actors.paxos.event import Adopted
-from fencelock.actors.paxos.message import (
-    NO_OP,
-    Ballot,
-    Batch,
-    Preempted,
-    Prepare,
-    Promise,
-    Vote,
-)
+from fencelock.actors.paxos.event import Adopted, ScoutResend
+from fencelock.actors.paxos.message import NO_OP, Ballot, Batch, Preempted, Prepare, Promise, Vote
 from fencelock.actors.paxos.scout import SCOUT_RESEND_MS, Scout
-from fencelock.actors.paxos.timer import ScoutResend
-from fencelock.cluster.simulation.machine import HOST
 
-T0 = Instant(0)
 BALLOT = Ballot(3, leader_of("a"))
 OLD, OLDER = Ballot(2, leader_of("b")), Ballot(1, leader_of("c"))
 A, B, C = (acceptor_of(node) for node in "abc")

@@ -1,16 +1,20 @@
-"""A journal that stays small: photographs, what they stand for, and crashes around them."""
+"""A journal that stays small: snapshots, what they stand for, and crashes around them."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from growth import grow
+from support.effects import HOST, T0
+from support.log_workload import LogCounter
+
 from fencelock.actors.effect import Checkpoint, Effects, Observe, Persist, Send, Wake
-from fencelock.actors.message import Address, Instant, address_of
+from fencelock.actors.message import Address, address_of
 from fencelock.actors.paxos.acceptor import STREAM_BYTES, Acceptor
-from fencelock.actors.paxos.catchup import FADE_MS, CatchUp
 from fencelock.actors.paxos.config import Config, View, acceptor_of, catchup_of, replica_of
 from fencelock.actors.paxos.event import (
     Applied,
+    ExpireSnapshot,
     FetchSlots,
     Lacking,
     Learned,
@@ -20,6 +24,7 @@ from fencelock.actors.paxos.event import (
     Skipped,
     SnapshotTaken,
     Trimmed,
+    WriteChunk,
 )
 from fencelock.actors.paxos.journal import Base, Recovered, recover
 from fencelock.actors.paxos.message import (
@@ -36,13 +41,8 @@ from fencelock.actors.paxos.message import (
     Vote,
 )
 from fencelock.actors.paxos.replica import Replica
-from fencelock.actors.paxos.snapshots import DEVELOP_MS, Snapshots
-from fencelock.actors.paxos.timer import ExpireSnapshot, WriteChunk
-from fencelock.cluster.bench.growth import grow
-from fencelock.cluster.simulation.log_workload import LogCounter
-from fencelock.cluster.simulation.machine import HOST
+from fencelock.actors.paxos.snapshots import PART_PAUSE_MS, SNAPSHOT_KEPT_MS, CatchUp, Snapshots
 
-T0 = Instant(0)
 CONFIG = Config(View(0, ("a", "b", "c")))
 LOW = Ballot(1, address_of("b", "leader"))
 COMMANDER = address_of("b", "commander-1")
@@ -73,12 +73,12 @@ def learn(replica: Replica, first: int, count: int) -> Effects:
 
 
 def develop(replica: Replica) -> list[object]:
-    """Let the photograph under way be finished; return what is done then."""
+    """Let the snapshot under way be finished; return what is done then."""
     for _ in range(20):
         effects = replica.handle(REPLICA, WriteChunk(), T0)
-        if effects != (Wake(DEVELOP_MS, WriteChunk()),):
+        if effects != (Wake(PART_PAUSE_MS, WriteChunk()),):
             return list(effects)
-    raise AssertionError("the photograph is never finished")
+    raise AssertionError("the snapshot is never finished")
 
 
 def tally_of(count: int) -> LogCounter:
@@ -89,19 +89,21 @@ def tally_of(count: int) -> LogCounter:
 
 
 def chunks_of(tally: LogCounter) -> tuple[bytes, ...]:
-    return tuple(part for part in tally.photograph() if part is not None)
+    return tuple(part for part in tally.snapshot() if part is not None)
 
 
-def test_when_enough_was_applied_the_state_is_photographed_step_by_step() -> None:
-    replica = replica_of_a(journal_bytes=10 * batch(1).size())
-    assert Wake(DEVELOP_MS, WriteChunk()) not in learn(replica, 1, 9)
-    assert Wake(DEVELOP_MS, WriteChunk()) in learn(replica, 10, 1)
-    learn(replica, 11, 2)  # What comes meanwhile is not in the photograph, but behind it.
+def test_when_enough_was_applied_the_state_is_written_as_a_snapshot_step_by_step() -> None:
+    replica = replica_of_a(journal_bytes=10 * batch(1).size)
+    assert Wake(PART_PAUSE_MS, WriteChunk()) not in learn(replica, 1, 9)
+    assert Wake(PART_PAUSE_MS, WriteChunk()) in learn(replica, 10, 1)
+    learn(replica, 11, 2)  # What comes meanwhile is not in the snapshot, but behind it.
 
     effects = develop(replica)
 
     chunks = chunks_of(tally_of(10))
-    assert effects[0] == Send(CATCHUP, SnapshotTaken(askers=(), slot=11, time_ms=10, chunks=chunks))
+    assert effects[0] == Send(
+        CATCHUP, SnapshotTaken(receivers=(), slot=11, time_ms=10, chunks=chunks)
+    )
     written = effects[1]
     assert isinstance(written, Checkpoint)
     assert written.records[-1] == Slots(first=11, batches=(batch(11), batch(12)))
@@ -111,7 +113,7 @@ def test_when_enough_was_applied_the_state_is_photographed_step_by_step() -> Non
     assert recover(written.records) == Recovered(base=base, decided=(batch(11), batch(12)))
 
 
-def test_a_restart_goes_on_from_the_photograph() -> None:
+def test_a_restart_goes_on_from_the_snapshot() -> None:
     recovered = Recovered(
         base=Base(11, 10, chunks_of(tally_of(10))),
         decided=(batch(11),),
@@ -120,10 +122,10 @@ def test_a_restart_goes_on_from_the_photograph() -> None:
     replica = replica_of_a(recovered)
     replica.begin(T0)
 
-    assert replica.past.next == 12
-    assert replica.past.machine.digest() == tally_of(11).digest()
+    assert replica.log.next == 12
+    assert replica.log.machine.digest() == tally_of(11).digest()
     learn(replica, 12, 2)
-    assert replica.past.next == 15
+    assert replica.log.next == 15
 
 
 def test_a_journal_cut_in_one_stream_and_not_yet_in_the_other_is_read_right() -> None:
@@ -165,7 +167,7 @@ def test_an_acceptor_that_writes_much_although_nothing_is_decided_says_so() -> N
     role = acceptor_of_a()
     large = Batch(time_ms=1, commands=(b"x" * (16 << 10),) * 2)
     said: list[object] = []
-    for number in range(1, STREAM_BYTES // large.size() + 2):
+    for number in range(1, STREAM_BYTES // large.size + 2):
         ballot = Ballot(number, LOW.leader)
         word = Accept(ballot=ballot, slot=1, batch=large, committed=1)
         said += [e for e in role.handle(COMMANDER, word, T0) if isinstance(e, Send)]
@@ -173,11 +175,11 @@ def test_an_acceptor_that_writes_much_although_nothing_is_decided_says_so() -> N
     assert said.count(Send(REPLICA, LogFull())) == 1
 
 
-def test_a_photograph_is_made_when_the_acceptor_needs_it() -> None:
+def test_a_snapshot_is_made_when_the_acceptor_needs_it() -> None:
     replica = replica_of_a(journal_bytes=1 << 20)
     learn(replica, 1, 2)
 
-    assert Wake(DEVELOP_MS, WriteChunk()) in replica.handle(ACCEPTOR, LogFull(), T0)
+    assert Wake(PART_PAUSE_MS, WriteChunk()) in replica.handle(ACCEPTOR, LogFull(), T0)
 
 
 def test_a_state_taken_over_is_written_and_its_listener_is_told() -> None:
@@ -186,7 +188,7 @@ def test_a_state_taken_over_is_written_and_its_listener_is_told() -> None:
 
     effects = list(replica.handle(CATCHUP, Restore(slot=11, time_ms=10, chunks=chunks), T0))
 
-    assert replica.past.machine.digest() == tally_of(10).digest()
+    assert replica.log.machine.digest() == tally_of(10).digest()
     assert Send(ACCEPTOR, Applied(slot=11)) in effects
     records = next(e.records for e in effects if isinstance(e, Checkpoint))
     assert recover(records).base == Base(11, 10, chunks)
@@ -198,14 +200,14 @@ def test_what_is_no_state_is_not_taken_over() -> None:
     unusable = (Observe("paxos.snapshot_unusable"),)
 
     assert replica.handle(CATCHUP, Restore(slot=9, time_ms=1, chunks=(b"?",)), T0) == unusable
-    assert replica.past.next == 1
+    assert replica.log.next == 1
 
 
-def test_a_node_without_a_journal_photographs_only_for_others() -> None:
+def test_a_node_without_a_journal_takes_snapshots_only_for_others() -> None:
     replica = replica_of_a(journal_bytes=0)
     learn(replica, 1, 50)
 
-    assert not replica.past.snapshots.is_under_way()
+    assert not replica.log.snapshots.under_way
 
 
 def test_followers_are_staggered_and_a_master_waits_longest() -> None:
@@ -213,17 +215,17 @@ def test_followers_are_staggered_and_a_master_waits_longest() -> None:
     for plan in plans:
         plan.grown = 9_000
 
-    assert [plan.is_due(reigning=False) for plan in plans] == [True, True, False]
-    assert [plan.is_due(reigning=True) for plan in plans] == [False, False, False]
+    assert [plan.is_due(leading=False) for plan in plans] == [True, True, False]
+    assert [plan.is_due(leading=True) for plan in plans] == [False, False, False]
 
 
-def test_a_large_state_is_photographed_less_often() -> None:
+def test_a_large_state_has_snapshots_less_often() -> None:
     plan = Snapshots(1_000, 0, 1)
     plan.replace(9, (b"x" * 5_000,))
     plan.grown = 9_999
-    assert not plan.is_due(reigning=False)
+    assert not plan.is_due(leading=False)
     plan.grown = 10_000
-    assert plan.is_due(reigning=False)
+    assert plan.is_due(leading=False)
 
 
 def catchup_of_a() -> CatchUp:
@@ -241,36 +243,38 @@ def test_fetched_slots_are_forgotten_only_when_all_are_covered() -> None:
     assert role.handle(REPLICA, Trimmed(slot=9), T0) == ()
 
 
-def test_a_photograph_serves_whoever_comes_later_and_fades() -> None:
+def test_a_snapshot_is_sent_to_later_members_and_expires() -> None:
     role, asker = catchup_of_a(), catchup_of("b")
-    shot = SnapshotTaken(askers=(asker,), slot=5, time_ms=4, chunks=(b"1", b"2"))
+    shot = SnapshotTaken(receivers=(asker,), slot=5, time_ms=4, chunks=(b"1", b"2"))
     first = SnapshotChunk(slot=5, time_ms=4, chunk=0, count=2, content=b"1")
     given = role.handle(REPLICA, shot, T0)
-    assert given == [Send(asker, first), Wake(FADE_MS, ExpireSnapshot(use=1))]
+    assert given == [Send(asker, first), Wake(SNAPSHOT_KEPT_MS, ExpireSnapshot(use=1))]
     other = catchup_of("c")
-    assert role.handle(REPLICA, ResendChunk(asker=other), T0) == (Send(other, first),)
+    assert role.handle(REPLICA, ResendChunk(receiver=other), T0) == (Send(other, first),)
 
-    assert role.handle(CATCHUP, ExpireSnapshot(use=1), T0) == [Wake(FADE_MS, ExpireSnapshot(use=2))]
+    assert role.handle(CATCHUP, ExpireSnapshot(use=1), T0) == [
+        Wake(SNAPSHOT_KEPT_MS, ExpireSnapshot(use=2))
+    ]
     assert role.handle(CATCHUP, ExpireSnapshot(use=2), T0) == ()
     assert role.handle(other, Fetch(first=1, slot=5, chunk=1), T0) == ()
 
 
-def test_a_replica_gives_slots_an_old_photograph_or_a_new_one() -> None:
+def test_a_replica_gives_slots_an_old_snapshot_or_a_new_one() -> None:
     asker: Address = catchup_of("b")
     replica = replica_of_a(journal_bytes=1 << 20)
     learn(replica, 1, PAGE + 4)
-    excerpt = FetchSlots(asker=asker, first=1, slot=0)
+    excerpt = FetchSlots(receiver=asker, first=1, slot=0)
     page = replica.handle(CATCHUP, excerpt, T0)
     assert page == (Send(asker, Slots(first=1, batches=tuple(map(batch, range(1, PAGE + 1))))),)
-    replica.past.ledger.trim(10)
+    replica.log.decided.trim(10)
 
-    assert Wake(DEVELOP_MS, WriteChunk()) in replica.handle(CATCHUP, excerpt, T0)
+    assert Wake(PART_PAUSE_MS, WriteChunk()) in replica.handle(CATCHUP, excerpt, T0)
     shot = develop(replica)[0]
     assert isinstance(shot, Send)
     assert isinstance(shot.message, SnapshotTaken)
-    assert shot.message.askers == (asker,)
-    again = FetchSlots(asker=asker, first=1, slot=PAGE + 5)
-    assert replica.handle(CATCHUP, again, T0) == (Send(CATCHUP, ResendChunk(asker=asker)),)
+    assert shot.message.receivers == (asker,)
+    again = FetchSlots(receiver=asker, first=1, slot=PAGE + 5)
+    assert replica.handle(CATCHUP, again, T0) == (Send(CATCHUP, ResendChunk(receiver=asker)),)
 
 
 def test_the_journal_of_real_members_stays_small_and_is_read_fast(tmp_path: Path) -> None:

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any
 
 import pytest
+from support.effects import T0, at, sent
+from support.proxy_scene import ANN, BACKEND, BOB, LOCAL, PROXY, acquire, hold, waits
 
 from fencelock.actors.api.message import (
-    Abandon,
     Absence,
     Acquire,
     Alive,
@@ -20,60 +20,12 @@ from fencelock.actors.api.message import (
     Release,
     Released,
 )
-from fencelock.actors.effect import Effect, Effects, Send, Wake
-from fencelock.actors.message import NS_PER_MS, Address, Event, Instant
+from fencelock.actors.effect import Send, Wake
+from fencelock.actors.message import Address
 from fencelock.actors.proxy.backend import Full, Give, Got, Look, Seen, Want
 from fencelock.actors.proxy.lock_manager import TRY_LOOK_MS, TRY_MS
 from fencelock.actors.proxy.proxy import CLIENT_SILENCE_MS, SWEEP_MS, Proxy
 from fencelock.actors.proxy.timer import Sweep, TryLook, WaitOver
-from fencelock.actors.role import Role
-
-PROXY = Address("n1/proxy")
-BACKEND = Address("n1/process")
-ANN = Address("ann/session")
-BOB = Address("bob/session")
-ASK = Address("n1/ask-1")
-T0 = Instant(0)
-S = TypeVar("S")
-
-
-class NoHost:
-    def now(self) -> Instant:
-        return T0
-
-    def perform(self, source: Address, effects: Effects) -> None:
-        raise AssertionError((source, effects))
-
-    def adopt(self, role: Role[Event]) -> None:
-        raise AssertionError(role)
-
-
-@pytest.fixture
-def proxy() -> Proxy:
-    return Proxy(
-        PROXY, NoHost(), node="n1", nodes=("n1", "n2"), protocol="lamport", backend=BACKEND
-    )
-
-
-def sent(effects: Effects, kind: type[S]) -> list[S]:
-    return [e.message for e in effects if isinstance(e, Send) and isinstance(e.message, kind)]
-
-
-def waits(effects: Sequence[Effect]) -> list[Wake]:
-    return [e for e in effects if isinstance(e, Wake) and not isinstance(e.timer, Sweep)]
-
-
-def at(ms: int) -> Instant:
-    return Instant(ms * NS_PER_MS)
-
-
-def acquire(session: str = "ann", request: int = 1, wait_ms: int | None = None) -> Acquire:
-    return Acquire(lock="a", session=session, owner="o", request=request, wait_ms=wait_ms)
-
-
-def hold(proxy: Proxy, fence: int = 7) -> None:
-    proxy.handle(ANN, acquire(), T0)
-    proxy.handle(BACKEND, Got(lock="a", ticket=1, fence=fence), T0)
 
 
 def test_what_a_client_wants_is_asked_of_the_backend_and_the_grant_comes_back(proxy: Proxy) -> None:
@@ -204,18 +156,32 @@ def test_a_cancelled_acquire_stays_cancelled_while_an_older_one_waits(proxy: Pro
     assert (len(sent(effects, Cancelled)), sent(effects, Want)) == (1, [])
 
 
-def test_a_caller_inside_the_node_holds_by_its_fence(proxy: Proxy) -> None:
-    proxy.handle(ASK, Acquire(lock="a"), T0)
+def test_the_session_of_callers_inside_is_a_client_like_others(proxy: Proxy) -> None:
+    mine: dict[str, Any] = {"lock": "a", "session": "n1/b00", "owner": "ask-1", "request": 1}
+    for caller in (ANN, LOCAL):
+        effects = proxy.handle(caller, Acquire(**mine), T0)
+        assert len(sent(effects, Refused)) == (caller == ANN)
     effects = proxy.handle(BACKEND, Got(lock="a", ticket=1, fence=7), T0)
-    assert Send(ASK, Granted(lock="a", fence=7)) in effects
-    effects = proxy.handle(Address("n1/ask-2"), Release(lock="a", fence=7), T0)
-    assert sent(effects, Give) == [Give(lock="a", ticket=1)]
-
-
-def test_an_ask_that_gave_up_leaves_no_wait_and_no_hold(proxy: Proxy) -> None:
-    proxy.handle(ASK, Acquire(lock="a"), T0)
-    assert sent(proxy.handle(ASK, Abandon(), T0), Give) == [Give(lock="a", ticket=1)]
+    assert Send(LOCAL, Granted(fence=7, **mine)) in effects
+    proxy.handle(LOCAL, Cancel(**mine), T0)
     assert proxy.handle(BACKEND, Got(lock="a", ticket=1, fence=7), T0) == ()
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        Acquire(lock="a", owner="o"),
+        Release(lock="a", fence=7),
+        Cancel(lock="a", session="", owner="o", request=1),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_who_names_no_session_is_sent_to_the_role_that_has_one(
+    proxy: Proxy, request_: Acquire | Release | Cancel
+) -> None:
+    (refused,) = sent(proxy.handle(Address("n1/ask-1"), request_, T0), Refused)
+    assert refused.reason is Reason.INVALID
+    assert "session is empty; the role 'session' of n1 has one" in refused.detail
 
 
 def test_a_full_backend_is_an_overload_for_the_asker(proxy: Proxy) -> None:

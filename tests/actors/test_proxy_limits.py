@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-from typing import TypeVar
-
 import pytest
+from support.effects import T0, sent
+from support.proxy_scene import ANN, BACKEND, PROXY, acquire
 
 from fencelock.actors.api.message import (
     Acquire,
@@ -17,49 +17,15 @@ from fencelock.actors.api.message import (
     Release,
 )
 from fencelock.actors.api.name import LOCK_NAME_BYTES_MAX, WAIT_MS_MAX
-from fencelock.actors.effect import Effects, Observe, Send, Wake
-from fencelock.actors.message import NS_PER_MS, Address, Event, Instant
+from fencelock.actors.effect import Observe, Wake
+from fencelock.actors.message import NS_PER_MS, Address, Instant
 from fencelock.actors.proxy.backend import Give, Look, Reported, Seen
 from fencelock.actors.proxy.lock_manager import CLAIMS_MAX
 from fencelock.actors.proxy.proxy import Proxy
 from fencelock.actors.proxy.timer import NAP_MS_MAX, WaitOver
 from fencelock.actors.proxy.wording import LOCKS_SHOWN_MAX
-from fencelock.actors.role import Role
-from fencelock.transport.wire import FRAME_BYTES_MAX, encode
-
-PROXY = Address("n1/proxy")
-BACKEND = Address("n1/process")
-ANN = Address("ann/session")
-BOB = Address("bob/session")
-ASK = Address("n1/ask-1")
-T0 = Instant(0)
-S = TypeVar("S")
-
-
-class NoHost:
-    def now(self) -> Instant:
-        return T0
-
-    def perform(self, source: Address, effects: Effects) -> None:
-        raise AssertionError((source, effects))
-
-    def adopt(self, role: Role[Event]) -> None:
-        raise AssertionError(role)
-
-
-@pytest.fixture
-def proxy() -> Proxy:
-    return Proxy(
-        PROXY, NoHost(), node="n1", nodes=("n1", "n2"), protocol="lamport", backend=BACKEND
-    )
-
-
-def sent(effects: Effects, kind: type[S]) -> list[S]:
-    return [e.message for e in effects if isinstance(e, Send) and isinstance(e.message, kind)]
-
-
-def acquire(request: int) -> Acquire:
-    return Acquire(lock="a", session="ann", owner="o", request=request)
+from fencelock.transport.cbor import FRAME_BYTES_MAX
+from fencelock.transport.codec import encode
 
 
 def test_claims_have_a_limit(proxy: Proxy) -> None:

@@ -2,52 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
-
 import pytest
+from support import session_harness as client
+from support.effects import T0, sent
+from support.proxy_scene import ANN, BACKEND, BOB, LOCAL, acquire
 
 from fencelock.actors.api.message import Acquire, Granted, Reason, Refused, Release
 from fencelock.actors.api.session_message import End, Ended, Evict, ListLocks, Open, Opened
-from fencelock.actors.effect import Effects, Send
-from fencelock.actors.message import Address, Event, Instant
+from fencelock.actors.effect import Send
 from fencelock.actors.proxy.backend import Give, Got, Want
 from fencelock.actors.proxy.proxy import Proxy
-from fencelock.actors.role import Role
-from fencelock.cluster.simulation import session_harness as client
-
-PROXY = Address("n1/proxy")
-BACKEND = Address("n1/process")
-ANN = Address("ann/session")
-BOB = Address("bob/session")
-ASK = Address("n1/ask-1")
-T0 = Instant(0)
-S = TypeVar("S")
-
-
-class NoHost:
-    def now(self) -> Instant:
-        return T0
-
-    def perform(self, source: Address, effects: Effects) -> None:
-        raise AssertionError((source, effects))
-
-    def adopt(self, role: Role[Event]) -> None:
-        raise AssertionError(role)
-
-
-@pytest.fixture
-def proxy() -> Proxy:
-    return Proxy(
-        PROXY, NoHost(), node="n1", nodes=("n1", "n2"), protocol="lamport", backend=BACKEND
-    )
-
-
-def sent(effects: Effects, kind: type[S]) -> list[S]:
-    return [e.message for e in effects if isinstance(e, Send) and isinstance(e.message, kind)]
-
-
-def acquire(lock: str, session: str = "ann", request: int = 1) -> Acquire:
-    return Acquire(lock=lock, session=session, owner="o", request=request)
 
 
 def test_a_session_is_opened_by_saying_that_none_is_kept(proxy: Proxy) -> None:
@@ -117,8 +81,8 @@ def test_a_session_that_ends_gives_back_what_it_holds_and_leaves_its_queues(prox
 
 
 def test_nobody_ends_the_session_of_another_or_of_callers_inside(proxy: Proxy) -> None:
-    proxy.handle(ASK, Acquire(lock="a"), T0)
-    for asker, session in ((BOB, "ann"), (BOB, ""), (ASK, "")):
+    proxy.handle(LOCAL, acquire("a", session="n1/b00"), T0)
+    for asker, session in ((BOB, "ann"), (BOB, ""), (BOB, "n1/b00"), (LOCAL, "")):
         effects = proxy.handle(asker, End(session=session, request=3), T0)
         assert [refused.reason for refused in sent(effects, Refused)] == [Reason.INVALID]
         assert sent(effects, Give) == []

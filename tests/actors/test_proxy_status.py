@@ -1,72 +1,20 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypeVar
-
-import pytest
+from support.effects import T0, at, sent
+from support.proxy_scene import ANN, BACKEND, BOB, acquire, hold
 
 from fencelock.actors.api.message import (
     Absence,
-    Acquire,
     Contender,
     Describe,
     Inspect,
     LockStatus,
     NodeStatus,
 )
-from fencelock.actors.effect import Effect, Effects, Send, Wake
-from fencelock.actors.message import NS_PER_MS, Address, Event, Instant
-from fencelock.actors.proxy.backend import Got, Look, Ready, Report, Reported, Seen
+from fencelock.actors.effect import Send
+from fencelock.actors.message import Address
+from fencelock.actors.proxy.backend import Look, Ready, Report, Reported, Seen
 from fencelock.actors.proxy.proxy import Proxy
-from fencelock.actors.proxy.timer import Sweep
-from fencelock.actors.role import Role
-
-PROXY = Address("n1/proxy")
-BACKEND = Address("n1/process")
-ANN = Address("ann/session")
-BOB = Address("bob/session")
-ASK = Address("n1/ask-1")
-T0 = Instant(0)
-S = TypeVar("S")
-
-
-class NoHost:
-    def now(self) -> Instant:
-        return T0
-
-    def perform(self, source: Address, effects: Effects) -> None:
-        raise AssertionError((source, effects))
-
-    def adopt(self, role: Role[Event]) -> None:
-        raise AssertionError(role)
-
-
-@pytest.fixture
-def proxy() -> Proxy:
-    return Proxy(
-        PROXY, NoHost(), node="n1", nodes=("n1", "n2"), protocol="lamport", backend=BACKEND
-    )
-
-
-def sent(effects: Effects, kind: type[S]) -> list[S]:
-    return [e.message for e in effects if isinstance(e, Send) and isinstance(e.message, kind)]
-
-
-def waits(effects: Sequence[Effect]) -> list[Wake]:
-    return [e for e in effects if isinstance(e, Wake) and not isinstance(e.timer, Sweep)]
-
-
-def at(ms: int) -> Instant:
-    return Instant(ms * NS_PER_MS)
-
-
-def acquire(session: str = "ann", request: int = 1, wait_ms: int | None = None) -> Acquire:
-    return Acquire(lock="a", session=session, owner="o", request=request, wait_ms=wait_ms)
-
-
-def hold(proxy: Proxy, fence: int = 7) -> None:
-    proxy.handle(ANN, acquire(), T0)
-    proxy.handle(BACKEND, Got(lock="a", ticket=1, fence=fence), T0)
 
 
 def test_a_lock_is_inspected_through_the_backend(proxy: Proxy) -> None:

@@ -9,11 +9,7 @@ from fencelock.actors.api.name import REQUEST_MAX
 from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.message import Address
 from fencelock.actors.paxos.proxy_command import translate
-from fencelock.actors.proxy.description import (
-    DESCRIBES_MAX,
-    DESCRIBES_OF_CLIENT_MAX,
-    has_room,
-)
+from fencelock.actors.proxy.description import DESCRIBES_MAX, DESCRIBES_OF_CLIENT_MAX, has_room
 
 
 def acquire(request: int) -> Acquire:

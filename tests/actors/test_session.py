@@ -6,7 +6,9 @@ from copy import deepcopy
 from random import Random
 
 import pytest
-from support.session_play import ANN, BEN, ME, A, B, Play, of, one, refusal
+from support.role_harness import RoleHarness
+from support.session_harness import ANN, BEN, ME, A, B, of, one
+from support.session_play import UnkeptSession, refusal
 
 from fencelock.actors.api.message import (
     Acquire,
@@ -25,7 +27,6 @@ from fencelock.actors.message import Address
 from fencelock.actors.session import admission
 from fencelock.actors.session.message import Tick
 from fencelock.actors.session.session import TICK_MS, ClientSession
-from fencelock.cluster.simulation.role_harness import RoleHarness
 
 
 def node_status(request: int) -> NodeStatus:
@@ -43,12 +44,9 @@ def node_status(request: int) -> NodeStatus:
     )
 
 
-@pytest.fixture
-def play() -> Play:
-    return Play()
-
-
-def test_a_request_goes_to_the_gate_in_use_under_the_session_and_a_number(play: Play) -> None:
+def test_a_request_goes_to_the_gate_in_use_under_the_session_and_a_number(
+    play: UnkeptSession,
+) -> None:
     asked = play.acquire(wait_ms=500, token=99)
     assert asked == Send(A, Acquire(lock="x", session="c", owner="ann", request=1, wait_ms=500))
     assert play.acquire(BEN).message == Acquire(lock="x", session="c", owner="ben", request=2)
@@ -64,12 +62,12 @@ def test_the_first_gate_is_drawn_by_chance() -> None:
     assert {first(seed) for seed in range(20)} == {A, B}
 
 
-def test_a_session_greets_every_gate_when_it_begins(play: Play) -> None:
+def test_a_session_greets_every_gate_when_it_begins(play: UnkeptSession) -> None:
     assert [send.to for send in play.begun] == [A, B]
     assert all(isinstance(send.message, KeepAlive) for send in play.begun)
 
 
-def test_an_answer_reaches_the_user_once_under_the_users_own_number(play: Play) -> None:
+def test_an_answer_reaches_the_user_once_under_the_users_own_number(play: UnkeptSession) -> None:
     asked = play.acquire(token=99)
     answer = Granted(lock="x", fence=7, session="c", owner="ann", request=99)
     assert play.grant(asked) == [Send(ANN, answer)]
@@ -77,7 +75,7 @@ def test_an_answer_reaches_the_user_once_under_the_users_own_number(play: Play) 
     assert play.counted[-1] == "client.late_answer_dropped"
 
 
-def test_answers_of_strangers_and_answers_that_do_not_fit_are_dropped(play: Play) -> None:
+def test_answers_of_strangers_and_answers_that_do_not_fit_are_dropped(play: UnkeptSession) -> None:
     play.acquire()
     for unfit in (
         Granted(lock="x", fence=7, session="d", owner="ann", request=1),
@@ -95,13 +93,13 @@ def test_answers_of_strangers_and_answers_that_do_not_fit_are_dropped(play: Play
     assert len(play.role.ledger.outstanding.pending) == 1
 
 
-def test_a_user_on_another_node_is_no_user(play: Play) -> None:
+def test_a_user_on_another_node_is_no_user(play: UnkeptSession) -> None:
     assert play.hear(Address("a/ann"), Acquire(lock="x")) == []
     assert play.counted == ["client.stranger_dropped"]
 
 
 def test_a_request_is_repeated_under_its_number_ever_more_slowly_until_answered(
-    play: Play,
+    play: UnkeptSession,
 ) -> None:
     asked = play.acquire()
     repeats = of(Acquire, play.run_answering(60_000, A))
@@ -111,7 +109,7 @@ def test_a_request_is_repeated_under_its_number_ever_more_slowly_until_answered(
     assert of(Acquire, play.run_answering(10_000, A)) == []
 
 
-def test_a_repeated_acquire_says_what_is_left_of_its_wait(play: Play) -> None:
+def test_a_repeated_acquire_says_what_is_left_of_its_wait(play: UnkeptSession) -> None:
     play.acquire(wait_ms=2_000)
     waits = [repeat.wait_ms for repeat in of(Acquire, play.run_answering(1_900, A))]
     assert all(wait is not None and wait < 2_000 for wait in waits)
@@ -120,7 +118,7 @@ def test_a_repeated_acquire_says_what_is_left_of_its_wait(play: Play) -> None:
 
 def test_pauses_vary_with_the_chance_given() -> None:
     def pause(seed: int) -> int | None:
-        play = Play()
+        play = UnkeptSession()
         play.role.ledger.outstanding.random = Random(seed)
         play.acquire()
         play.run(TICK_MS)
@@ -130,7 +128,7 @@ def test_pauses_vary_with_the_chance_given() -> None:
     assert pause(3) == pause(3)
 
 
-def test_an_idle_session_sets_no_timer(play: Play) -> None:
+def test_an_idle_session_sets_no_timer(play: UnkeptSession) -> None:
     play.run(10_000)
     assert play.alarms == []
     asked = play.held()
@@ -140,21 +138,21 @@ def test_an_idle_session_sets_no_timer(play: Play) -> None:
     assert play.alarms == []
 
 
-def test_what_a_session_remembers_can_be_copied(play: Play) -> None:
+def test_what_a_session_remembers_can_be_copied(play: UnkeptSession) -> None:
     play.held()
     play.acquire(BEN)
     copy = deepcopy(play.role.state())
     assert list(copy["ledger"].holds) == list(play.role.ledger.holds)
 
 
-def test_a_stale_tick_does_nothing(play: Play) -> None:
+def test_a_stale_tick_does_nothing(play: UnkeptSession) -> None:
     play.acquire()
     play.now_ms += 60_000
     assert play.hear(ME, Tick(round=play.role.round - 1)) == []
     assert play.hear(ME, Tick(round=play.role.round)) != []
 
 
-def test_inspect_and_describe_are_answered_with_the_gates_words(play: Play) -> None:
+def test_inspect_and_describe_are_answered_with_the_gates_words(play: UnkeptSession) -> None:
     (asked,) = play.hear(ANN, Inspect(lock="x", request=5))
     assert asked == Send(A, Inspect(lock="x", session="c", request=1))
     status = LockStatus(lock="x", holder=None, waiters=(), waits_for=(), session="c", request=1)
@@ -177,21 +175,21 @@ def test_inspect_and_describe_are_answered_with_the_gates_words(play: Play) -> N
     ],
 )
 def test_a_field_out_of_its_limits_is_refused_at_once(
-    play: Play, question: Acquire | Release | Inspect, word: str
+    play: UnkeptSession, question: Acquire | Release | Inspect, word: str
 ) -> None:
     answer = refusal(play.hear(ANN, question))
     assert answer.reason is Reason.INVALID
     assert word in answer.detail
 
 
-def test_an_owner_that_waits_is_refused_a_second_wait(play: Play) -> None:
+def test_an_owner_that_waits_is_refused_a_second_wait(play: UnkeptSession) -> None:
     play.acquire()
     answer = refusal(play.hear(ANN, Acquire(lock="x", owner="ann")))
     assert answer.reason is Reason.ALREADY_HELD
     assert "waits" in answer.detail
 
 
-def test_an_owner_that_holds_is_refused_until_its_release_is_confirmed(play: Play) -> None:
+def test_an_owner_that_holds_is_refused_until_its_release_is_confirmed(play: UnkeptSession) -> None:
     play.held()
     answer = refusal(play.hear(ANN, Acquire(lock="x", owner="ann")))
     assert answer.reason is Reason.ALREADY_HELD
@@ -205,7 +203,7 @@ def test_an_owner_that_holds_is_refused_until_its_release_is_confirmed(play: Pla
 
 
 def test_requests_beyond_the_limit_are_refused_as_overload(
-    play: Play, monkeypatch: pytest.MonkeyPatch
+    play: UnkeptSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(admission, "PENDING_MAX", 2)
     play.acquire(lock="1")

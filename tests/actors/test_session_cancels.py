@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from support.session_harness import ANN, SessionHarness, of, one
 
 from fencelock.actors.api.message import Acquire, Alive, Cancel, Cancelled, KeepAlive, Refused
 from fencelock.actors.effect import Send
 from fencelock.actors.message import node_of
-from fencelock.cluster.simulation.session_harness import ANN, SessionHarness, of, one
 
 TTL_MS = 3_600_000
 """So long that the session does not end meanwhile, which would free everything."""

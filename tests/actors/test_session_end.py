@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from support.session_play import ANN, BEN, ME, A, B, Play, of, one, refusal
+from support.session_harness import ANN, BEN, ME, A, B, of, one
+from support.session_play import UnkeptSession, refusal
 
 from fencelock.actors.api.message import (
     Acquire,
@@ -40,18 +41,15 @@ def node_status(node: str, request: int) -> NodeStatus:
     )
 
 
-@pytest.fixture
-def play() -> Play:
-    return Play()
-
-
-def test_a_wait_with_a_limit_that_no_gate_decides_ends_a_margin_after_it(play: Play) -> None:
+def test_a_wait_with_a_limit_that_no_gate_decides_ends_a_margin_after_it(
+    play: UnkeptSession,
+) -> None:
     play.acquire(wait_ms=2_000)
     assert of(Refused, play.run_answering(6_400, A)) == []
     assert refusal(play.run_answering(300, A)).reason is Reason.UNAVAILABLE
 
 
-def test_a_wait_ends_when_every_gate_is_silent_naming_each(play: Play) -> None:
+def test_a_wait_ends_when_every_gate_is_silent_naming_each(play: UnkeptSession) -> None:
     play.acquire(wait_ms=2_000)
     assert of(Refused, play.run(2_000)) == []
     answer = refusal(play.run(4_600))
@@ -61,7 +59,7 @@ def test_a_wait_ends_when_every_gate_is_silent_naming_each(play: Play) -> None:
     assert of(Cancel, play.run(60_000))  # What it may still be granted is withdrawn.
 
 
-def test_with_every_link_broken_a_wait_ends_when_its_limit_does(play: Play) -> None:
+def test_with_every_link_broken_a_wait_ends_when_its_limit_does(play: UnkeptSession) -> None:
     play.hear(ME, LinkDown(node="a"))
     play.hear(ME, LinkDown(node="b"))
     play.acquire(wait_ms=0)
@@ -71,14 +69,14 @@ def test_with_every_link_broken_a_wait_ends_when_its_limit_does(play: Play) -> N
     assert refusal(play.run(300)).reason is Reason.UNAVAILABLE
 
 
-def test_a_wait_without_limit_goes_on_for_ever(play: Play) -> None:
+def test_a_wait_without_limit_goes_on_for_ever(play: UnkeptSession) -> None:
     play.acquire()
     assert of(Refused, play.run(3_600_000)) == []
 
 
 @pytest.mark.parametrize("question", [Inspect(lock="x"), Describe()])
 def test_a_question_ends_unanswered_after_its_time(
-    play: Play, question: Inspect | Describe
+    play: UnkeptSession, question: Inspect | Describe
 ) -> None:
     play.hear(ANN, question)
     assert of(Refused, play.run(9_900)) == []
@@ -87,7 +85,7 @@ def test_a_question_ends_unanswered_after_its_time(
     assert play.alarms == []
 
 
-def test_when_every_gate_is_of_another_cluster_every_request_ends_so(play: Play) -> None:
+def test_when_every_gate_is_of_another_cluster_every_request_ends_so(play: UnkeptSession) -> None:
     play.acquire()
     assert of(Refused, play.hear(ME, LinkRefused(node="a", detail="cluster 'd'"))) == []
     answer = refusal(play.hear(ME, LinkRefused(node="b", detail="cluster 'e'")))
@@ -99,12 +97,14 @@ def test_when_every_gate_is_of_another_cluster_every_request_ends_so(play: Play)
     assert play.role.ledger.outstanding.withdrawals == {}
 
 
-def test_a_refused_gate_is_not_asked_while_another_is_there(play: Play) -> None:
+def test_a_refused_gate_is_not_asked_while_another_is_there(play: UnkeptSession) -> None:
     play.hear(ME, LinkRefused(node="a", detail="cluster 'd'"))
     assert play.acquire().to == B
 
 
-def test_a_survey_asks_every_gate_and_returns_what_was_said_in_their_order(play: Play) -> None:
+def test_a_survey_asks_every_gate_and_returns_what_was_said_in_their_order(
+    play: UnkeptSession,
+) -> None:
     said = play.hear(ANN, Survey())
     assert [send.to for send in said] == [A, B]
     assert play.hear(B, node_status("b", 2)) == []
@@ -116,7 +116,9 @@ def test_a_survey_asks_every_gate_and_returns_what_was_said_in_their_order(play:
 
 
 @pytest.mark.parametrize("broken", [True, False])
-def test_a_survey_does_not_wait_for_a_gate_that_is_down_or_silent(play: Play, broken: bool) -> None:
+def test_a_survey_does_not_wait_for_a_gate_that_is_down_or_silent(
+    play: UnkeptSession, broken: bool
+) -> None:
     play.hear(ANN, Survey())
     play.hear(A, node_status("a", 1))
     said = play.hear(ME, LinkDown(node="b")) if broken else play.run(2_200)
@@ -126,7 +128,7 @@ def test_a_survey_does_not_wait_for_a_gate_that_is_down_or_silent(play: Play, br
     assert play.role.ledger.outstanding.pending == {}
 
 
-def test_closing_releases_cancels_and_answers_when_all_is_confirmed(play: Play) -> None:
+def test_closing_releases_cancels_and_answers_when_all_is_confirmed(play: UnkeptSession) -> None:
     play.held()
     play.acquire(BEN, lock="y")
     play.hear(ANN, Inspect(lock="z"))
@@ -144,19 +146,19 @@ def test_closing_releases_cancels_and_answers_when_all_is_confirmed(play: Play) 
     assert play.hear(BEN, Close()) == [Send(BEN, Closed(unanswered=0))]
 
 
-def test_closing_does_not_wait_for_ever_nor_for_a_gate_that_is_down(play: Play) -> None:
+def test_closing_does_not_wait_for_ever_nor_for_a_gate_that_is_down(play: UnkeptSession) -> None:
     play.held()
     assert Closed(unanswered=1) not in [send.message for send in play.hear(ANN, Close())]
     said = play.run(2_200)
     assert Send(ANN, Closed(unanswered=1)) in said
-    other = Play()
+    other = UnkeptSession()
     other.held()
     other.hear(ME, LinkDown(node="a"))
     assert Send(ANN, Closed(unanswered=1)) in other.hear(ANN, Close())
 
 
 def test_closing_ends_the_session_at_another_gate_if_the_one_that_granted_is_down(
-    play: Play,
+    play: UnkeptSession,
 ) -> None:
     """Where holds belong to sessions, that frees what cannot be released where it was granted."""
     play.held()
@@ -171,7 +173,7 @@ def test_closing_ends_the_session_at_another_gate_if_the_one_that_granted_is_dow
 
 @pytest.mark.parametrize("event", [Acquire(lock="x"), Inspect(lock="x"), Describe(), Survey()])
 def test_a_closed_session_serves_nobody(
-    play: Play, event: Acquire | Inspect | Describe | Survey
+    play: UnkeptSession, event: Acquire | Inspect | Describe | Survey
 ) -> None:
     play.hear(ANN, Close())
     answer = refusal(play.hear(ANN, event))
@@ -179,7 +181,7 @@ def test_a_closed_session_serves_nobody(
     assert "closed" in answer.detail
 
 
-def test_closing_answers_a_survey_with_what_there_is(play: Play) -> None:
+def test_closing_answers_a_survey_with_what_there_is(play: UnkeptSession) -> None:
     play.hear(BEN, Survey())
     play.hear(A, node_status("a", 1))
     said = play.hear(ANN, Close())

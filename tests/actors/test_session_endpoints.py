@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from support.session_play import ANN, BEN, ME, A, B, Play, of, one, refusal
+from support.session_harness import ANN, BEN, ME, A, B, of, one
+from support.session_play import UnkeptSession, refusal
 
 from fencelock.actors.api.message import (
     Abandon,
@@ -27,13 +28,8 @@ from fencelock.actors.session import admission
 from fencelock.actors.session.pending import Claim
 
 
-@pytest.fixture
-def play() -> Play:
-    return Play()
-
-
 def test_a_broken_link_moves_what_waits_under_a_new_number_and_cancels_the_old(
-    play: Play,
+    play: UnkeptSession,
 ) -> None:
     play.acquire(wait_ms=9_000)
     play.hear(BEN, Inspect(lock="y"))
@@ -46,7 +42,9 @@ def test_a_broken_link_moves_what_waits_under_a_new_number_and_cancels_the_old(
     assert of(Cancel, play.run(5_000), A)
 
 
-def test_an_answer_for_another_gate_by_one_that_comes_back_does_no_harm(play: Play) -> None:
+def test_an_answer_for_another_gate_by_one_that_comes_back_does_no_harm(
+    play: UnkeptSession,
+) -> None:
     """Its sign of life takes the question to it, under a new number; what it said is late."""
     play.hear(BEN, Inspect(lock="y"))
     play.hear(ME, LinkDown(node="b"))
@@ -59,7 +57,7 @@ def test_an_answer_for_another_gate_by_one_that_comes_back_does_no_harm(play: Pl
     assert one(LockStatus, answered, BEN).lock == "y"
 
 
-def test_a_grant_of_the_gate_that_was_left_reaches_nobody(play: Play) -> None:
+def test_a_grant_of_the_gate_that_was_left_reaches_nobody(play: UnkeptSession) -> None:
     asked = play.acquire()
     said = play.hear(ME, LinkDown(node="a"))
     moved = Send(B, one(Acquire, said, B))
@@ -68,7 +66,7 @@ def test_a_grant_of_the_gate_that_was_left_reaches_nobody(play: Play) -> None:
     assert play.role.ledger.holds[Claim("x", "ann")].gate == B
 
 
-def test_a_gate_that_is_silent_while_something_waits_is_left(play: Play) -> None:
+def test_a_gate_that_is_silent_while_something_waits_is_left(play: UnkeptSession) -> None:
     for number, gate in ((2, A), (3, B)):
         play.hear(gate, Alive(session="c", node=node_of(gate), request=number))
     play.acquire()
@@ -79,27 +77,31 @@ def test_a_gate_that_is_silent_while_something_waits_is_left(play: Play) -> None
     assert "client.gate_silent" in play.counted
 
 
-def test_a_gate_that_answers_greetings_is_kept_however_long_the_wait(play: Play) -> None:
+def test_a_gate_that_answers_greetings_is_kept_however_long_the_wait(play: UnkeptSession) -> None:
     play.acquire()
     said = play.run_answering(60_000, A)
     assert of(Acquire, said, B) == []
     assert of(Refused, said) == []
 
 
-def test_a_first_gate_that_was_never_heard_is_left_sooner_if_another_was(play: Play) -> None:
+def test_a_first_gate_that_was_never_heard_is_left_sooner_if_another_was(
+    play: UnkeptSession,
+) -> None:
     play.hear(B, Alive(session="c", node="b", request=3))
     play.acquire()
     assert of(Acquire, play.run_answering(800, B), B)
 
 
-def test_a_session_stays_with_the_new_gate_when_the_old_one_is_back(play: Play) -> None:
+def test_a_session_stays_with_the_new_gate_when_the_old_one_is_back(play: UnkeptSession) -> None:
     play.acquire()
     play.hear(ME, LinkDown(node="a"))
     assert of(Acquire, play.hear(ME, LinkUp(node="a"))) == []
     assert play.acquire(BEN).to == B
 
 
-def test_with_no_gate_left_a_wait_stays_and_goes_to_the_first_that_is_back(play: Play) -> None:
+def test_with_no_gate_left_a_wait_stays_and_goes_to_the_first_that_is_back(
+    play: UnkeptSession,
+) -> None:
     play.acquire()
     play.hear(ME, LinkDown(node="b"))
     assert of(Acquire, play.hear(ME, LinkDown(node="a"))) == []
@@ -109,7 +111,7 @@ def test_with_no_gate_left_a_wait_stays_and_goes_to_the_first_that_is_back(play:
     assert of(Cancel, said, A)
 
 
-def test_a_gate_that_is_heard_again_takes_what_is_stranded(play: Play) -> None:
+def test_a_gate_that_is_heard_again_takes_what_is_stranded(play: UnkeptSession) -> None:
     play.acquire()
     said = play.run(9_000)  # First the one, then the other is silent.
     greeting = [send for send in said if send.to == A and isinstance(send.message, KeepAlive)][-1]
@@ -120,7 +122,9 @@ def test_a_gate_that_is_heard_again_takes_what_is_stranded(play: Play) -> None:
     assert of(Acquire, play.hear(A, done), A)
 
 
-def test_moving_to_and_fro_never_keeps_more_than_one_withdrawal_per_gate(play: Play) -> None:
+def test_moving_to_and_fro_never_keeps_more_than_one_withdrawal_per_gate(
+    play: UnkeptSession,
+) -> None:
     play.acquire()
     for _ in range(20):
         for node in ("a", "b"):
@@ -130,16 +134,16 @@ def test_moving_to_and_fro_never_keeps_more_than_one_withdrawal_per_gate(play: P
     assert len(play.role.ledger.outstanding.pending) == 1
 
 
-def test_a_new_link_repeats_at_once_what_is_unanswered_there(play: Play) -> None:
+def test_a_new_link_repeats_at_once_what_is_unanswered_there(play: UnkeptSession) -> None:
     asked = play.acquire()
     assert of(Acquire, play.hear(ME, LinkUp(node="a")), A) == [asked.message]
 
 
-def test_a_new_link_is_greeted_so_that_it_is_known_who_answers(play: Play) -> None:
+def test_a_new_link_is_greeted_so_that_it_is_known_who_answers(play: UnkeptSession) -> None:
     assert [type(send.message) for send in play.hear(ME, LinkUp(node="b"))] == [KeepAlive]
 
 
-def test_links_that_are_no_gates_are_counted(play: Play) -> None:
+def test_links_that_are_no_gates_are_counted(play: UnkeptSession) -> None:
     for event in (
         LinkUp(node="z"),
         LinkDown(node="z"),
@@ -149,7 +153,9 @@ def test_links_that_are_no_gates_are_counted(play: Play) -> None:
     assert play.counted == ["client.unknown_link"] * 3
 
 
-def test_a_hold_keeps_its_gate_greeted_and_a_silent_gate_does_not_lose_it(play: Play) -> None:
+def test_a_hold_keeps_its_gate_greeted_and_a_silent_gate_does_not_lose_it(
+    play: UnkeptSession,
+) -> None:
     play.held()
     said = play.run(20_000)
     assert 15 <= len(of(KeepAlive, said, A)) <= 25
@@ -159,7 +165,7 @@ def test_a_hold_keeps_its_gate_greeted_and_a_silent_gate_does_not_lose_it(play: 
 
 
 def test_withdrawals_count_against_the_limit_so_that_none_is_ever_forgotten(
-    play: Play, monkeypatch: pytest.MonkeyPatch
+    play: UnkeptSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(admission, "PENDING_MAX", 2)
     for lock in ("1", "2"):

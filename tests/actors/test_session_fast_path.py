@@ -8,6 +8,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from support.effects import HOST
 
 from fencelock.actors.api.message import Release
 from fencelock.actors.effect import Effect, Effects
@@ -17,7 +18,6 @@ from fencelock.actors.session.pending import claim_named
 from fencelock.actors.session.session import ClientSession
 from fencelock.actors.session.session_lease import Stage
 from fencelock.actors.session.session_state import SessionState
-from fencelock.cluster.simulation.machine import HOST
 from fencelock.cluster.simulation.promise import promise_of
 from fencelock.cluster.simulation.run import run_seed
 from fencelock.cluster.topology import Settings

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
+from support.role_harness import RoleHarness
+
 from fencelock.actors.api.message import (
     Acquire,
     Alive,
@@ -23,7 +25,6 @@ from fencelock.actors.link import LinkDown, LinkUp
 from fencelock.actors.message import Address, Message, address_of
 from fencelock.actors.session.pending import Claim
 from fencelock.actors.session.session import ClientSession
-from fencelock.cluster.simulation.role_harness import RoleHarness
 
 A, B = Address("a/proxy"), Address("b/proxy")
 ME = Address("c/session")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from support.session_harness import A, SessionHarness
 
 from fencelock.actors.api.message import Granted, Reason
 from fencelock.actors.api.session_message import HoldLost, Unlocking
@@ -12,7 +13,6 @@ from fencelock.actors.message import NS_PER_MS, Instant
 from fencelock.actors.session.holding import HOLDING, MOVES, Hold, HoldState, Trust
 from fencelock.actors.session.pending import Claim
 from fencelock.actors.session.session import TTL_MS
-from fencelock.cluster.simulation.session_harness import A, SessionHarness
 
 X = Claim("x", "ann")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from support.session_harness import ANN, BEN, ME, A, B, SessionHarness, of, one
 
 from fencelock.actors.api.message import (
     Abandon,
@@ -30,12 +31,6 @@ from fencelock.actors.api.session_message import (
 from fencelock.actors.effect import Send
 from fencelock.actors.link import LinkDown, LinkUp
 from fencelock.actors.session.message import Close, Closed, HoldsLost
-from fencelock.cluster.simulation.session_harness import ANN, BEN, ME, A, B, SessionHarness, of, one
-
-
-@pytest.fixture
-def parley() -> SessionHarness:
-    return SessionHarness()
 
 
 def down(parley: SessionHarness, node: str = "a") -> list[Send]:

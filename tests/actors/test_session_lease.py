@@ -5,29 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from support.session_harness import ANN, BEN, WATCHER, A, B, SessionHarness, of, one
 
-from fencelock.actors.api.message import (
-    Acquire,
-    Cancel,
-    Granted,
-    Reason,
-    Refused,
-    Release,
-)
+from fencelock.actors.api.message import Acquire, Cancel, Granted, Reason, Refused, Release
 from fencelock.actors.api.session_message import Renew, Renewed, Unlocking
 from fencelock.actors.effect import Send
 from fencelock.actors.message import NS_PER_MS, Instant
 from fencelock.actors.session.message import HoldsLost, Leased
-from fencelock.cluster.simulation.session_harness import (
-    ANN,
-    BEN,
-    WATCHER,
-    A,
-    B,
-    SessionHarness,
-    of,
-    one,
-)
 
 TTL_MS = 600_000
 """So long that the session is no matter here."""

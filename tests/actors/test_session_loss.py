@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from support.session_harness import ANN, BEN, WATCHER, A, B, SessionHarness, of, one
 
 from fencelock.actors.api.message import (
     Abandon,
@@ -16,29 +17,15 @@ from fencelock.actors.api.message import (
 )
 from fencelock.actors.api.session_message import End, HoldLost, Open
 from fencelock.actors.effect import Send
+from fencelock.actors.lease import DRIFT_PPM
 from fencelock.actors.link import LinkDown
 from fencelock.actors.message import NS_PER_MS, Instant
 from fencelock.actors.session import holding
 from fencelock.actors.session.message import Close, HoldsLost, Loss, Suspected, Trusted
-from fencelock.actors.session.session_lease import DRIFT_PPM, SessionLease
-from fencelock.cluster.simulation.session_harness import (
-    ANN,
-    BEN,
-    WATCHER,
-    A,
-    B,
-    SessionHarness,
-    of,
-    one,
-)
+from fencelock.actors.session.session_lease import SessionLease
 
 TTL_MS = 15_000
 SURE_MS = TTL_MS * (1_000_000 - DRIFT_PPM) / (1_000_000 + DRIFT_PPM)
-
-
-@pytest.fixture
-def parley() -> SessionHarness:
-    return SessionHarness()
 
 
 def ms(instant: Instant) -> float:

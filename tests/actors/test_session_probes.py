@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
-
 import pytest
+from support.session_harness import A, B, SessionHarness, of
 
 from fencelock.actors.api.message import Acquire
 from fencelock.actors.api.probe_message import Probe, ProbeReply
 from fencelock.actors.effect import Observe, Send
-from fencelock.actors.message import Address, Message, node_of
+from fencelock.actors.message import Address, node_of
 from fencelock.actors.session.backoff import later
 from fencelock.actors.session.endpoint import PROBE_PAUSE_MS_MAX
 from fencelock.actors.session.session_lease import EPOCH
 from fencelock.actors.timing import TIMING
-from fencelock.cluster.simulation.session_harness import A, B, SessionHarness
 
 TICK_MS = 100
 PROBED_MS = TIMING.probe_ms + 2 * TICK_MS
 """By then a request that is unanswered has led to a probe."""
-
-M = TypeVar("M", bound=Message)
-
-
-def of(kind: type[M], sends: list[Send], to: Address | None = None) -> list[M]:
-    return [
-        send.message
-        for send in sends
-        if isinstance(send.message, kind) and (to is None or send.to == to)
-    ]
 
 
 def reply(

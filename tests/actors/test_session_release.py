@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from support.session_play import ANN, BEN, ME, A, B, Play, of, one, refusal
+from support.session_harness import ANN, BEN, ME, A, B, of, one
+from support.session_play import UnkeptSession, refusal
 
 from fencelock.actors.api.message import (
     Abandon,
@@ -22,12 +23,9 @@ from fencelock.actors.error import UnavailableError
 from fencelock.actors.link import LinkDown, LinkUp
 
 
-@pytest.fixture
-def play() -> Play:
-    return Play()
-
-
-def test_a_release_goes_to_the_gate_that_granted_even_when_another_is_in_use(play: Play) -> None:
+def test_a_release_goes_to_the_gate_that_granted_even_when_another_is_in_use(
+    play: UnkeptSession,
+) -> None:
     play.held()
     play.hear(ME, LinkDown(node="a"))
     play.hear(ME, LinkUp(node="a"))
@@ -39,19 +37,23 @@ def test_a_release_goes_to_the_gate_that_granted_even_when_another_is_in_use(pla
 
 
 @pytest.mark.parametrize("fence", [0, 8])
-def test_a_release_under_another_fence_is_refused_without_asking(play: Play, fence: int) -> None:
+def test_a_release_under_another_fence_is_refused_without_asking(
+    play: UnkeptSession, fence: int
+) -> None:
     play.held()
     (sent,) = play.hear(ANN, Release(lock="x", owner="ann", fence=fence))
     assert refusal([sent]).reason is Reason.NOT_HELD
     assert "fence 7" in refusal([sent]).detail
 
 
-def test_a_release_of_what_is_not_held_is_refused_without_asking(play: Play) -> None:
+def test_a_release_of_what_is_not_held_is_refused_without_asking(play: UnkeptSession) -> None:
     answer = refusal(play.hear(ANN, Release(lock="x", owner="ann", fence=7)))
     assert answer.reason is Reason.NOT_HELD
 
 
-def test_an_unconfirmed_release_is_reported_and_goes_on_in_the_background(play: Play) -> None:
+def test_an_unconfirmed_release_is_reported_and_goes_on_in_the_background(
+    play: UnkeptSession,
+) -> None:
     play.held()
     play.hear(ANN, Release(lock="x", owner="ann", fence=7))
     said = play.run(10_500)
@@ -66,7 +68,7 @@ def test_an_unconfirmed_release_is_reported_and_goes_on_in_the_background(play: 
     assert of(Release, play.run(30_000)) == []
 
 
-def test_a_release_can_be_waited_for_again_while_it_goes_on(play: Play) -> None:
+def test_a_release_can_be_waited_for_again_while_it_goes_on(play: UnkeptSession) -> None:
     play.held()
     play.hear(ANN, Release(lock="x", owner="ann", fence=7))
     answer = refusal(play.hear(BEN, Release(lock="x", owner="ann", fence=7)), BEN)
@@ -79,7 +81,7 @@ def test_a_release_can_be_waited_for_again_while_it_goes_on(play: Play) -> None:
     assert one(Released, play.hear(A, done), BEN).request == 3
 
 
-def test_a_hold_that_the_node_knows_nothing_of_is_forgotten(play: Play) -> None:
+def test_a_hold_that_the_node_knows_nothing_of_is_forgotten(play: UnkeptSession) -> None:
     play.held()
     play.hear(ANN, Release(lock="x", owner="ann", fence=7))
     no = Refused(lock="x", reason=Reason.NOT_HELD, detail="no", session="c", owner="ann", request=2)
@@ -87,7 +89,7 @@ def test_a_hold_that_the_node_knows_nothing_of_is_forgotten(play: Play) -> None:
     assert isinstance(play.acquire().message, Acquire)
 
 
-def test_a_release_that_was_refused_otherwise_leaves_the_hold(play: Play) -> None:
+def test_a_release_that_was_refused_otherwise_leaves_the_hold(play: UnkeptSession) -> None:
     play.held()
     play.hear(ANN, Release(lock="x", owner="ann", fence=7))
     no = Refused(
@@ -98,7 +100,7 @@ def test_a_release_that_was_refused_otherwise_leaves_the_hold(play: Play) -> Non
     assert again.to == A
 
 
-def test_an_abandoned_wait_is_cancelled_until_the_gate_confirms(play: Play) -> None:
+def test_an_abandoned_wait_is_cancelled_until_the_gate_confirms(play: UnkeptSession) -> None:
     play.acquire()
     cancel = Cancel(lock="x", session="c", owner="ann", request=1)
     assert play.hear(ANN, Abandon()) == [Send(A, cancel)]
@@ -110,7 +112,7 @@ def test_an_abandoned_wait_is_cancelled_until_the_gate_confirms(play: Play) -> N
     assert play.run(60_000) == []
 
 
-def test_a_grant_that_crosses_with_its_cancel_reaches_nobody(play: Play) -> None:
+def test_a_grant_that_crosses_with_its_cancel_reaches_nobody(play: UnkeptSession) -> None:
     asked = play.acquire()
     play.hear(ANN, Abandon())
     assert play.grant(asked) == []
@@ -118,7 +120,7 @@ def test_a_grant_that_crosses_with_its_cancel_reaches_nobody(play: Play) -> None
     assert of(Cancel, play.run(1_000), A)
 
 
-def test_a_cancelling_user_is_answered_and_so_is_who_waited(play: Play) -> None:
+def test_a_cancelling_user_is_answered_and_so_is_who_waited(play: UnkeptSession) -> None:
     play.acquire(token=5)
     said = play.hear(BEN, Cancel(lock="x", session="", owner="ann", request=5))
     assert refusal(said).reason is Reason.CANCELLED
@@ -127,7 +129,7 @@ def test_a_cancelling_user_is_answered_and_so_is_who_waited(play: Play) -> None:
     assert one(Cancelled, said, BEN).request == 5
 
 
-def test_a_cancel_of_another_acquire_touches_nothing(play: Play) -> None:
+def test_a_cancel_of_another_acquire_touches_nothing(play: UnkeptSession) -> None:
     play.acquire(token=5)
     said = play.hear(ANN, Cancel(lock="x", session="", owner="ann", request=4))
     assert of(Cancelled, said, ANN)
@@ -137,14 +139,14 @@ def test_a_cancel_of_another_acquire_touches_nothing(play: Play) -> None:
     assert len(said) == 1
 
 
-def test_a_cancel_that_comes_after_the_grant_takes_the_lock_back(play: Play) -> None:
+def test_a_cancel_that_comes_after_the_grant_takes_the_lock_back(play: UnkeptSession) -> None:
     play.held(token=5)
     said = play.hear(BEN, Cancel(lock="x", session="", owner="ann", request=5))
     assert one(Release, said, A).fence == 7
     assert of(Cancelled, said, BEN)
 
 
-def test_a_grant_to_an_ask_that_gave_up_meanwhile_is_given_back(play: Play) -> None:
+def test_a_grant_to_an_ask_that_gave_up_meanwhile_is_given_back(play: UnkeptSession) -> None:
     play.held()
     assert one(Release, play.hear(ANN, Abandon()), A).fence == 7
     assert of(Release, play.run(5_000), A)
@@ -152,7 +154,9 @@ def test_a_grant_to_an_ask_that_gave_up_meanwhile_is_given_back(play: Play) -> N
     assert play.role.ledger.holds == {}
 
 
-def test_an_abandoned_release_goes_on_and_an_abandoned_question_does_not(play: Play) -> None:
+def test_an_abandoned_release_goes_on_and_an_abandoned_question_does_not(
+    play: UnkeptSession,
+) -> None:
     play.held()
     play.hear(BEN, Release(lock="x", owner="ann", fence=7))
     play.hear(BEN, Inspect(lock="x"))
@@ -163,7 +167,9 @@ def test_an_abandoned_release_goes_on_and_an_abandoned_question_does_not(play: P
     assert of(Inspect, said) == []
 
 
-def test_a_new_wait_of_the_owner_waits_until_the_old_one_is_cancelled_there(play: Play) -> None:
+def test_a_new_wait_of_the_owner_waits_until_the_old_one_is_cancelled_there(
+    play: UnkeptSession,
+) -> None:
     play.acquire()
     play.hear(ANN, Abandon())
     (sent,) = play.hear(ANN, Acquire(lock="x", owner="ann"))
@@ -173,7 +179,7 @@ def test_a_new_wait_of_the_owner_waits_until_the_old_one_is_cancelled_there(play
     assert one(Acquire, play.hear(A, done), A).request == 2
 
 
-def test_a_stray_grant_of_a_forgetful_gate_is_handed_back(play: Play) -> None:
+def test_a_stray_grant_of_a_forgetful_gate_is_handed_back(play: UnkeptSession) -> None:
     stray = Granted(lock="x", fence=7, session="c", owner="ann", request=0)
     back = Send(A, Cancel(lock="x", session="c", owner="ann", request=0))
     assert play.hear(A, stray) == [back]
@@ -181,7 +187,7 @@ def test_a_stray_grant_of_a_forgetful_gate_is_handed_back(play: Play) -> None:
     assert play.grant(asked) == []
 
 
-def test_a_wait_that_the_gate_gave_up_by_itself_is_asked_for_anew(play: Play) -> None:
+def test_a_wait_that_the_gate_gave_up_by_itself_is_asked_for_anew(play: UnkeptSession) -> None:
     play.acquire()
     no = Refused(
         lock="x", reason=Reason.CANCELLED, detail="gone", session="c", owner="ann", request=1

@@ -5,6 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import pytest
+from support.role_harness import RoleHarness
 
 from fencelock.actors.api.message import Acquire, Cancel, Cancelled, Granted
 from fencelock.actors.api.session_message import ConfirmHold, DisownHold, HoldLost
@@ -12,7 +13,6 @@ from fencelock.actors.effect import Send
 from fencelock.actors.message import Address
 from fencelock.actors.session.session import ClientSession
 from fencelock.actors.session.session_lease import Stage
-from fencelock.cluster.simulation.role_harness import RoleHarness
 
 A, B = Address("a/proxy"), Address("b/proxy")
 ANN, ME = Address("c/ann"), Address("c/session")

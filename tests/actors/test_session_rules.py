@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from support.session_harness import ANN, BEN, WATCHER, A, SessionHarness, of, one
 
 from fencelock.actors.api.message import (
     Abandon,
@@ -17,20 +18,6 @@ from fencelock.actors.api.message import (
 )
 from fencelock.actors.api.session_message import Ended, Open
 from fencelock.actors.session.message import HoldsLost, Loss
-from fencelock.cluster.simulation.session_harness import (
-    ANN,
-    BEN,
-    WATCHER,
-    A,
-    SessionHarness,
-    of,
-    one,
-)
-
-
-@pytest.fixture
-def parley() -> SessionHarness:
-    return SessionHarness()
 
 
 def test_rule_55_a_repetition_keeps_its_number_and_a_new_call_has_a_new_one(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+from support.session_harness import ANN, BEN, WATCHER, A, SessionHarness, of, one
 
 from fencelock.actors.api.message import (
     Acquire,
@@ -17,20 +17,6 @@ from fencelock.actors.api.message import (
 )
 from fencelock.actors.api.session_message import End, Ended, Evict, ListLocks, Open
 from fencelock.actors.session.message import Close, Closed, HoldsLost, Loss
-from fencelock.cluster.simulation.session_harness import (
-    ANN,
-    BEN,
-    WATCHER,
-    A,
-    SessionHarness,
-    of,
-    one,
-)
-
-
-@pytest.fixture
-def parley() -> SessionHarness:
-    return SessionHarness()
 
 
 def test_rule_71_no_session_is_opened_by_questions_that_need_none(parley: SessionHarness) -> None:

@@ -11,6 +11,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from support.session_harness import ME, WATCHER, A, B, SessionHarness
 
 from fencelock.actors.api.message import (
     Abandon,
@@ -53,7 +54,6 @@ from fencelock.actors.table.outcome import (
     WaitCancelled,
 )
 from fencelock.actors.table.table import LockTable
-from fencelock.cluster.simulation.session_harness import ME, WATCHER, A, B, SessionHarness
 
 SEEDS = 60
 REASONS = {

@@ -9,12 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from fencelock.actors.table.command import (
-    AcquireLock,
-    CancelWait,
-    OpenSession,
-    ReleaseLock,
-)
+from fencelock.actors.table.command import AcquireLock, CancelWait, OpenSession, ReleaseLock
 from fencelock.actors.table.outcome import Denied, Freed, Held, Outcome, Queued
 from fencelock.actors.table.report import HolderSeen
 from fencelock.actors.table.table import LockTable

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.table_play import Step, play, steps_of
 
 from fencelock.actors.table import operation, table_snapshot
 from fencelock.actors.table.command import CloseReason, ReleaseLock
 from fencelock.actors.table.outcome import Denial, Outcome
 from fencelock.actors.table.session import Session, Sessions
 from fencelock.actors.table.table_state import TableState
-from fencelock.cluster.simulation.table_play import Step, play, steps_of
 
 
 @given(st.lists(st.tuples(st.integers(0, 19), *[st.integers(0, 63)] * 5), max_size=60))

@@ -25,7 +25,7 @@ from fencelock.actors.table.command import (
 from fencelock.actors.table.outcome import Denial, Denied, Freed, Held
 from fencelock.actors.table.table import LockTable
 from fencelock.actors.table.table_record import ClaimantRecord, TablePart, WaitRecord
-from fencelock.transport.wire import decode, encode
+from fencelock.transport.codec import decode, encode
 
 PART_BYTES_MAX = 256 * 1024
 

@@ -24,13 +24,13 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from fencelock.actors.paxos.digest import AGREED_SLOTS, STEPS, Digests
+from fencelock.actors.paxos.divergence import AGREED_SLOTS, STEPS, Digests
 from fencelock.actors.table import table_state
 from fencelock.actors.table.command import TTL_MS_MAX, AcquireLock, OpenSession, ReleaseLock
 from fencelock.actors.table.table_state import TableState
 from fencelock.cluster import lock_machine
 from fencelock.cluster.lock_machine import LockMachine
-from fencelock.transport.wire import encode
+from fencelock.transport.codec import encode
 
 PAIR_US = 150.0
 """Processor time of a whole pair on one node under load (us); `docs/performance.md`."""

@@ -21,16 +21,16 @@ import json
 import multiprocessing
 import sys
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from dataclasses import asdict
 from itertools import count
 from multiprocessing.connection import Connection
 from random import Random
 from typing import TypeVar
 
 from rich.console import Console
-from rich.table import Table
+from scale_loads import SLOWER_MAX, Loads, SizeCost, costs, show
 
 from fencelock.actors.api.message import Acquire, Granted, Release, Released
 from fencelock.actors.api.session_message import Open, Opened
@@ -38,40 +38,28 @@ from fencelock.actors.message import Address, Message, address_of
 from fencelock.cluster.cli.serve import GC_THRESHOLDS
 from fencelock.cluster.host.scheduler import Scheduler
 from fencelock.cluster.topology import NodeContext, paxos
+from fencelock.transport.codec import encode
 from fencelock.transport.frame import EnvelopeItems
-from fencelock.transport.wire import encode
-
-SLOWER_MAX = 1.5
-"""A full or old node may be so many times slower than a nearly empty, young one."""
 
 COMMANDS = 2_000
 """Requests of a round; as many before the first, unmeasured."""
-
-CLAIMS = 50_000
-"""Locks that one session holds, to fill a table; it may have 100,000."""
 
 TTL_MS = 3_600_000
 LONG_S = 30.0
 """To find that it leads a node needs a second."""
 
-Run = Callable[[], None]
-"""Makes `COMMANDS` requests."""
-
 M = TypeVar("M", bound=Message)
 
 
-class Door:
+class NodeSubject:
     """A node without sockets and disk, and the clients that ask it."""
 
-    def __init__(self) -> None:
+    def __init__(self, sessions: int) -> None:
         self.scheduler = Scheduler("n1", lambda _cell: None, Counter())
         self.proxy = address_of("n1", "proxy")
         self.numbers = count(1)
         self.sessions: list[str] = []
         self.scheduler.open(paxos(NodeContext(node="n1", nodes=("n1",), boot=1, random=Random(1))))
-
-    def open(self, sessions: int) -> None:
-        """Open sessions, each of a client of its own."""
         for number in range(sessions):
             client = f"client-{number}"
             opening = Open(session=client, ttl_ms=TTL_MS, request=next(self.numbers))
@@ -113,7 +101,7 @@ class Door:
     def say(self, client: str, message: Message) -> None:
         """Let a message of a client's come in."""
         sender: Address = address_of(client, "session")
-        self.scheduler.arrive(((self.proxy, sender, message),))
+        self.scheduler.post(self.scheduler.cells[self.proxy], sender, message)
 
     def turn(self) -> Mapping[str, list[EnvelopeItems]]:
         """Do what the dispatcher does in a turn; return what leaves, by client."""
@@ -125,90 +113,20 @@ class Door:
                 if record is not None:
                     encode(record)
             scheduler.release_held()
-        return scheduler.outboxes.take()
+        outgoing, scheduler.outgoing = scheduler.outgoing, defaultdict(list)
+        return outgoing
 
 
-def names(size: int) -> Run:
-    """Hold ``size`` locks; then take and free one lock after another, each under a new name."""
-    door = Door()
-    door.open(size // CLAIMS + 2)
-    for i in range(size):
-        door.acquire(1 + i // CLAIMS, f"held/{i}")
-    fresh = count()
-
-    def run() -> None:
-        for i in (next(fresh) for _ in range(COMMANDS // 2)):
-            door.release(0, f"name/{i}", door.acquire(0, f"name/{i}"))
-
-    return run
+LOADS = Loads(NodeSubject, COMMANDS // 2)
+KINDS = {
+    "names held": LOADS.names,
+    "sessions": LOADS.sessions,
+    "waiters": LOADS.waiters,
+    "commands before": LOADS.age,
+}
 
 
-def sessions(size: int) -> Run:
-    """Let ``size`` sessions take and free a lock of their own, in turns."""
-    door = Door()
-    door.open(size)
-    turns: Iterator[int] = (i % size for i in count())
-
-    def run() -> None:
-        for i in (next(turns) for _ in range(COMMANDS // 2)):
-            door.release(i, f"lock/{i}", door.acquire(i, f"lock/{i}"))
-
-    return run
-
-
-def waiters(size: int) -> Run:
-    """Pass one lock along a queue of ``size``, at the end of which each stands again."""
-    door = Door()
-    door.open(1)
-    fences = count(door.acquire(0, "lock", "thread-0"))
-    for i in range(1, size + 1):
-        door.wait(0, "lock", f"thread-{i}")
-    turns: Iterator[int] = (i % (size + 1) for i in count())
-
-    def run() -> None:
-        for i in (next(turns) for _ in range(COMMANDS // 2)):
-            door.release(0, "lock", next(fences), f"thread-{i}")
-            door.wait(0, "lock", f"thread-{i}")
-
-    return run
-
-
-def age(size: int) -> Run:
-    """Be ``size`` commands old, with a hundred names that come again and again."""
-    door = Door()
-    door.open(1)
-    turns: Iterator[int] = (i % 100 for i in count())
-
-    def pairs(times: int) -> None:
-        for i in (next(turns) for _ in range(times)):
-            door.release(0, f"lock/{i}", door.acquire(0, f"lock/{i}"))
-
-    pairs(size // 2)
-    return lambda: pairs(COMMANDS // 2)
-
-
-KINDS = {"names held": names, "sessions": sessions, "waiters": waiters, "commands before": age}
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One line of the report.
-
-    Attributes:
-        what: what there is so many of.
-        size: how many.
-        us: processor time of a request (us), the best round.
-        slower: how many times more than with the fewest.
-
-    """
-
-    what: str
-    size: int
-    us: float
-    slower: float
-
-
-def measure(what: str, sizes: tuple[int, ...], rounds: int) -> list[Line]:
+def measure(what: str, sizes: tuple[int, ...], rounds: int) -> list[SizeCost]:
     """Return the lines of one kind, the smallest size first."""
     spawning = multiprocessing.get_context("spawn")
     pipes: list[Connection] = []
@@ -225,7 +143,7 @@ def measure(what: str, sizes: tuple[int, ...], rounds: int) -> list[Line]:
             best[i] = min(best[i], pipe.recv())
     for pipe in pipes:
         pipe.send(False)
-    return [Line(what, size, us, us / best[0]) for size, us in zip(sizes, best, strict=True)]
+    return costs(what, sizes, best)
 
 
 def _serve(pipe: Connection, what: str, size: int) -> None:
@@ -240,25 +158,6 @@ def _serve(pipe: Connection, what: str, size: int) -> None:
         began = time.process_time()
         run()
         pipe.send(1e6 * (time.process_time() - began) / COMMANDS)
-
-
-def show(lines: list[Line]) -> Table:
-    """Return the report for people."""
-    table = Table("there are", "so many", title="A whole node, without sockets and disk")
-    for column in ("a request takes", "slower", "at most"):
-        table.add_column(column, justify="right")
-    table.add_column("")
-    for line in lines:
-        met = line.slower <= SLOWER_MAX
-        table.add_row(
-            line.what,
-            f"{line.size:,}",
-            f"{line.us:.0f} us",
-            f"{line.slower:.2f}x",
-            f"{SLOWER_MAX}x",
-            "[green]flat[/]" if met else "[red]NOT FLAT[/]",
-        )
-    return table
 
 
 def main() -> int:
@@ -285,7 +184,7 @@ def main() -> int:
     if given.json:
         print(json.dumps({"ok": ok, "lines": [asdict(line) for line in lines]}))
     else:
-        Console().print(show(lines))
+        Console().print(show("A whole node, without sockets and disk", lines))
     return 0 if ok else 1
 
 

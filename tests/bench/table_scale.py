@@ -14,51 +14,24 @@ import gc
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict
 from itertools import count
 
 from rich.console import Console
-from rich.table import Table
+from scale_loads import SLOWER_MAX, Loads, Run, SizeCost, costs, show
 
 from fencelock.actors.table.command import AcquireLock, OpenSession, ReleaseLock
 from fencelock.actors.table.outcome import Held, Outcome
 from fencelock.actors.table.table import LockTable
 
-SLOWER_MAX = 1.5
-"""A full table may be so many times slower than a nearly empty one: caches are finite."""
-
 COMMANDS = 20_000
 """Commands of a round."""
 
-CLAIMS = 50_000
-"""Locks that one session holds, to fill a table."""
-
 TTL_MS = 24 * 3_600_000
 
-Round = Callable[[], int]
-"""Runs some commands, and returns how many."""
 
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One line of the report.
-
-    Attributes:
-        what: what there is so many of.
-        size: how many.
-        rate: commands a second, the best round.
-        slower: how many times slower than with the fewest.
-
-    """
-
-    what: str
-    size: int
-    rate: float
-    slower: float
-
-
-class Clients:
+class TableSubject:
     """Sessions of one table, which ask with numbers that rise."""
 
     def __init__(self, sessions: int) -> None:
@@ -70,114 +43,52 @@ class Clients:
             opening = OpenSession(session=f"client-{i}", ttl_ms=TTL_MS, label=f"host:{i}")
             self.table.apply(0, opening)
 
-    def acquire(self, who: int, lock: str, owner: str = "thread-1") -> list[Outcome]:
-        """Let session ``who`` ask for ``lock``, a millisecond later."""
+    def acquire(self, who: int, lock: str, owner: str = "thread-1") -> int:
+        """Have session ``who`` take ``lock``, a millisecond later; return the fence."""
+        return next(one.fence for one in self._ask(who, lock, owner) if isinstance(one, Held))
+
+    def wait(self, who: int, lock: str, owner: str) -> None:
+        """Have ``owner`` wait for ``lock``, a millisecond later."""
+        self._ask(who, lock, owner)
+
+    def release(self, who: int, lock: str, fence: int, owner: str = "thread-1") -> None:
+        """Have session ``who`` give ``lock`` back."""
+        command = ReleaseLock(
+            session=self.names[who], owner=owner, request=next(self.numbers), lock=lock, fence=fence
+        )
+        self.table.apply(self.now_ms, command)
+
+    def _ask(self, who: int, lock: str, owner: str) -> list[Outcome]:
         self.now_ms += 1
         command = AcquireLock(
             session=self.names[who], owner=owner, request=next(self.numbers), lock=lock
         )
         return self.table.apply(self.now_ms, command)
 
-    def release(self, who: int, lock: str, fence: int, owner: str = "thread-1") -> list[Outcome]:
-        """Let session ``who`` give ``lock`` back."""
-        command = ReleaseLock(
-            session=self.names[who], owner=owner, request=next(self.numbers), lock=lock, fence=fence
-        )
-        return self.table.apply(self.now_ms, command)
 
-
-def fence_of(outcomes: Sequence[Outcome]) -> int:
-    """Return the fence of the grant among ``outcomes``."""
-    return next(one.fence for one in outcomes if isinstance(one, Held))
-
-
-def names(size: int) -> Round:
-    """Hold ``size`` locks; then take and free one lock after another, each under a new name."""
-    clients = Clients(size // CLAIMS + 2)
-    for i in range(size):
-        clients.acquire(1 + i // CLAIMS, f"held/{i}")
-    fresh = count()
-
-    def run() -> int:
-        for i in (next(fresh) for _ in range(COMMANDS // 2)):
-            clients.release(0, f"name/{i}", fence_of(clients.acquire(0, f"name/{i}")))
-        return COMMANDS
-
-    return run
-
-
-def sessions(size: int) -> Round:
-    """Let ``size`` sessions take and free a lock of their own, in turns."""
-    clients = Clients(size)
-    for i in range(size):
-        clients.release(i, f"lock/{i}", fence_of(clients.acquire(i, f"lock/{i}")))
-    turns: Iterator[int] = (i % size for i in count())
-
-    def run() -> int:
-        for i in (next(turns) for _ in range(COMMANDS // 2)):
-            clients.release(i, f"lock/{i}", fence_of(clients.acquire(i, f"lock/{i}")))
-        return COMMANDS
-
-    return run
-
-
-def waiters(size: int) -> Round:
-    """Pass one lock along a queue of ``size``, at the end of which each stands again."""
-    clients = Clients(1)
-    fences = count(1)
-    clients.acquire(0, "lock", "thread-0")
-    for i in range(1, size + 1):
-        clients.acquire(0, "lock", f"thread-{i}")
-    turns: Iterator[int] = (i % (size + 1) for i in count())
-
-    def run() -> int:
-        for i in (next(turns) for _ in range(COMMANDS // 2)):
-            clients.release(0, "lock", next(fences), f"thread-{i}")
-            clients.acquire(0, "lock", f"thread-{i}")
-        return COMMANDS
-
-    return run
-
-
-KINDS: dict[str, tuple[Callable[[int], Round], tuple[int, ...]]] = {
-    "names held": (names, (1_000, 100_000, 900_000)),
-    "sessions": (sessions, (10, 10_000)),
-    "waiters": (waiters, (10, 10_000)),
+LOADS = Loads(TableSubject, COMMANDS // 2)
+KINDS: dict[str, tuple[Callable[[int], Run], tuple[int, ...]]] = {
+    "names held": (LOADS.names, (1_000, 100_000, 900_000)),
+    "sessions": (LOADS.sessions, (10, 10_000)),
+    "waiters": (LOADS.waiters, (10, 10_000)),
 }
 """What is measured, and at which sizes; a table may have a million claims in all."""
 
 
-def measure(what: str, rounds: int) -> list[Line]:
-    """Return the lines of one kind, the smallest size first."""
+def measure(what: str, rounds: int) -> list[SizeCost]:
+    """Return the costs of one kind, the smallest size first."""
     kind, sizes = KINDS[what]
     runs = [kind(size) for size in sizes]
+    for run in runs:
+        run()
     gc.collect()
-    rates = [0.0 for _ in runs]
+    best = [float("inf")] * len(runs)
     for _ in range(rounds):
         for i, run in enumerate(runs):
             began = time.perf_counter()
-            done = run()
-            rates[i] = max(rates[i], done / (time.perf_counter() - began))
-    return [
-        Line(what, size, rate, rates[0] / rate) for size, rate in zip(sizes, rates, strict=True)
-    ]
-
-
-def show(lines: Sequence[Line]) -> Table:
-    """Return the report for people."""
-    table = Table("there are", "so many", title="The table of locks by itself")
-    for column in ("commands a second", "a pair takes", "slower"):
-        table.add_column(column, justify="right")
-    for line in lines:
-        colour = "red" if line.slower > SLOWER_MAX else "green"
-        table.add_row(
-            line.what,
-            f"{line.size:,}",
-            f"{line.rate:,.0f}",
-            f"{2e6 / line.rate:.1f} us",
-            f"[{colour}]{line.slower:.2f}x[/]",
-        )
-    return table
+            run()
+            best[i] = min(best[i], 1e6 * (time.perf_counter() - began) / COMMANDS)
+    return costs(what, sizes, best)
 
 
 def main() -> int:
@@ -190,7 +101,7 @@ def main() -> int:
     if options.json:
         print(json.dumps({"ok": ok, "lines": [asdict(line) for line in lines]}))
     else:
-        Console().print(show(lines))
+        Console().print(show("The table of locks by itself", lines))
     return 0 if ok else 1
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from support.holds import fence_of
+from support.real_nodes import loopback_addresses
 
 import fencelock
 from fencelock import aio
@@ -24,7 +25,6 @@ from fencelock.actors.session.holding import HoldState
 from fencelock.cluster.callback_executor import Notice
 from fencelock.cluster.config import Config, parse, starting_config
 from fencelock.cluster.node import Node
-from fencelock.cluster.ports import free_ports
 
 PATIENCE_S = 60
 CLUSTER = "bakery-faces"
@@ -33,9 +33,7 @@ SHORT_S = 0.6
 
 
 def config_of(folder: Path, nodes: int) -> Config:
-    addresses = {
-        f"n{number}": f"tcp://127.0.0.1:{port}" for number, port in enumerate(free_ports(nodes), 1)
-    }
+    addresses = loopback_addresses(nodes)
     text = starting_config(addresses, cluster=CLUSTER, protocol="bakery")
     return parse(text.replace("least = 3.0", "least = 0.2"), folder)
 

@@ -6,6 +6,7 @@ from importlib import metadata
 from random import Random
 
 import pytest
+from support.session_harness import ANN, ME, WATCHER, A, B, SessionHarness, of, one
 
 import fencelock
 from fencelock.actors.api.message import (
@@ -28,16 +29,6 @@ from fencelock.actors.link import LinkDown, LinkRefused
 from fencelock.actors.message import NS_PER_MS
 from fencelock.actors.session.message import HoldsLost, Leased
 from fencelock.cluster.lock_options import LockOptions, term_ms_of, wait_ms_of
-from fencelock.cluster.simulation.session_harness import (
-    ANN,
-    ME,
-    WATCHER,
-    A,
-    B,
-    SessionHarness,
-    of,
-    one,
-)
 
 TTL_MS = 600_000
 HOUR_MS = 3_600_000

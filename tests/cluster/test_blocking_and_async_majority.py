@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 from support.holds import fence_of
+from support.real_nodes import loopback_addresses
 
 import fencelock
 from fencelock.actors.error import LockOwnershipLostError, StaleError, UnavailableError
 from fencelock.actors.session.holding import HoldState
 from fencelock.cluster.config import Config, parse, starting_config
 from fencelock.cluster.node import Node
-from fencelock.cluster.ports import free_ports
 
 PATIENCE_S = 60
 CLUSTER = "majority"
@@ -51,7 +51,7 @@ class Cluster:
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    at = {f"n{n}": f"tcp://127.0.0.1:{port}" for n, port in enumerate(free_ports(3), 1)}
+    at = loopback_addresses()
     text = starting_config(at, cluster=CLUSTER, protocol="paxos")
     cluster = Cluster(parse(text, tmp_path))
     cluster.start(*at)

@@ -15,10 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from fencelock.actors.error import (
-    AcquireCancelledError,
-    ClosedError,
-)
+from fencelock.actors.error import AcquireCancelledError, ClosedError
 from fencelock.cluster.client import Client, connect
 from fencelock.cluster.config import Config
 from fencelock.cluster.host.reply import Reply

@@ -8,7 +8,7 @@ import pytest
 
 from fencelock.actors.api.message import Acquire, Granted, Released
 from fencelock.actors.fast_construction import copier
-from fencelock.transport.wire import decode, encode
+from fencelock.transport.codec import decode, encode
 
 ACQUIRE = Acquire(lock="x", session="s", owner="o", request=3, wait_ms=5, limit=2, label="l")
 GRANTED = Granted(lock="x", fence=7, session="s", owner="o", request=3, count=2, hold_ms=9)

@@ -16,10 +16,10 @@ from fencelock.actors.message import Address, Instant, Local, address_of, local
 from fencelock.actors.role import Host, Role
 from fencelock.cluster.host.dispatcher import Dispatcher
 from fencelock.cluster.host.role_set import RoleSet
-from fencelock.cluster.storage.error import JournalFailedError
+from fencelock.cluster.storage.directory import JournalFailedError
 from fencelock.cluster.storage.journal import Journal
+from fencelock.transport.codec import decode
 from fencelock.transport.hub import SocketHub
-from fencelock.transport.wire import decode
 
 LONG_S = 20.0
 ROLE = address_of("n1", "role")

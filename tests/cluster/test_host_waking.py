@@ -16,13 +16,12 @@ from fencelock.actors.effect import Effect, Effects, Send, Spawn
 from fencelock.actors.link import LinkDown, LinkRefused, LinkUp
 from fencelock.actors.message import Address, Instant, address_of
 from fencelock.actors.role import Role
-from fencelock.cluster.host.cross_thread_queue import CrossThreadQueue
 from fencelock.cluster.host.dispatcher import Dispatcher
-from fencelock.cluster.host.pending_asks import PendingAsks
+from fencelock.cluster.host.pending_asks import CrossThreadQueue, PendingAsks
 from fencelock.cluster.host.reply import Reply
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.transport.frame import Frame
-from fencelock.transport.hub import Arrival
+from fencelock.transport.listener import Arrival
 
 LONG_S = 30.0
 ROLE = address_of("n1", "crowd")
@@ -53,6 +52,7 @@ class Wire:
     """Links that remember when something was sent (Links)."""
 
     cluster = "c"
+    has_events = False
 
     def __init__(self, order: list[str]) -> None:
         self.waiting: Collection[str] = ()

@@ -10,11 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from fencelock.cluster.storage.directory import LOCK_NAME
-from fencelock.cluster.storage.error import FolderBusyError, JournalDamagedError, JournalFailedError
-from fencelock.cluster.storage.folder import segment_path
+from fencelock.cluster.storage.directory import (
+    LOCK_NAME,
+    FolderBusyError,
+    JournalDamagedError,
+    JournalFailedError,
+)
 from fencelock.cluster.storage.journal import Journal
 from fencelock.cluster.storage.record import GROUP_BYTES, HEADER_BYTES, Entry
+from fencelock.cluster.storage.segment import segment_path
 
 PATIENCE_S = 60
 

@@ -7,23 +7,23 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
+from support.effects import HOST, T0
+
 from fencelock.actors.central.message import Freed, Held, Numbered, Probe, Release, Request
 from fencelock.actors.central.server import RECORDS_MAX, LockServer
 from fencelock.actors.effect import Checkpoint, Effects, Persist, Spawn
-from fencelock.actors.message import Address, Instant, Message, address_of
+from fencelock.actors.message import Address, Message, address_of
 from fencelock.cluster.config import Config
 from fencelock.cluster.host.dispatcher import Dispatcher
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.node import Node
 from fencelock.cluster.ports import free_ports
-from fencelock.cluster.simulation.machine import HOST
 from fencelock.cluster.storage.journal import Journal
 from fencelock.cluster.topology import Settings
+from fencelock.transport.codec import decode
 from fencelock.transport.hub import SocketHub
-from fencelock.transport.wire import decode
 
 LONG_S = 60.0
-T0 = Instant(0)
 SERVER = address_of("n1", "server")
 CLIENT = Address("n1/clients-1-1")
 GRANTS = 200_000

@@ -12,21 +12,14 @@ import pytest
 
 from fencelock.actors.api.message import Acquire, Granted
 from fencelock.actors.effect import Checkpoint, Effect, Effects, Persist, Send, Spawn
-from fencelock.actors.message import (
-    Address,
-    Instant,
-    Local,
-    Message,
-    address_of,
-    local,
-)
+from fencelock.actors.message import Address, Instant, Local, Message, address_of, local
 from fencelock.actors.role import Host, Role
 from fencelock.cluster.host.dispatcher import Dispatcher
 from fencelock.cluster.host.role_set import RoleSet
-from fencelock.cluster.storage.error import JournalFailedError
+from fencelock.cluster.storage.directory import JournalFailedError
 from fencelock.cluster.storage.journal import Journal
+from fencelock.transport.codec import decode
 from fencelock.transport.hub import SocketHub
-from fencelock.transport.wire import decode
 
 LONG_S = 60.0
 FIRST, SECOND = address_of("n1", "first"), address_of("n1", "second")

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from fencelock.cluster.storage.error import JournalFailedError
+from fencelock.cluster.storage.directory import JournalFailedError
 from fencelock.cluster.storage.journal import Journal
 from fencelock.cluster.storage.record import Entry
 
@@ -216,7 +216,7 @@ def test_what_a_killed_process_had_synced_is_all_there(tmp_path: Path) -> None:
 def test_a_full_disk_ends_the_journal_and_nothing_is_half_read_later(tmp_path: Path) -> None:
     filling = """
         import pathlib, resource, signal, sys
-        from fencelock.cluster.storage.error import JournalFailedError
+        from fencelock.cluster.storage.directory import JournalFailedError
         from fencelock.cluster.storage.journal import Journal
         from fencelock.cluster.storage.record import Entry
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from fencelock.cluster.ports import free_ports
-from fencelock.cluster.storage.error import JournalForeignError
-from fencelock.cluster.storage.identity import STREAM, claim
-from fencelock.cluster.storage.journal import Journal
+from fencelock.cluster.storage.directory import JournalForeignError
+from fencelock.cluster.storage.journal import STREAM, Journal, claim
 from fencelock.cluster.storage.record import Entry
 
 MINE = {"cluster": "shop", "node": "n1", "members": "n1, n2, n3"}

@@ -12,11 +12,10 @@ from random import Random
 
 import pytest
 
-from fencelock.cluster.storage.error import JournalDamagedError, JournalFailedError
-from fencelock.cluster.storage.folder import segment_path
+from fencelock.cluster.storage.directory import JournalDamagedError, JournalFailedError
 from fencelock.cluster.storage.journal import Journal
 from fencelock.cluster.storage.record import Entry
-from fencelock.cluster.storage.segment import ROOM_BYTES, ROOM_BYTES_MIN
+from fencelock.cluster.storage.segment import ROOM_BYTES, ROOM_BYTES_MIN, segment_path
 
 SECTOR = 512
 """What a disk writes whole or not at all (bytes)."""

@@ -6,8 +6,8 @@ from pathlib import Path
 from loguru import logger
 
 from fencelock.cluster import log
-from fencelock.cluster.storage.folder import segment_path
 from fencelock.cluster.storage.journal import Journal
+from fencelock.cluster.storage.segment import segment_path
 
 
 def test_a_log_line_has_the_fields_bound_to_it_and_the_level_is_heeded() -> None:

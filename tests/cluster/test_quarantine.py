@@ -5,33 +5,22 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
+from support.effects import HOST, T0, sent
+
 from fencelock.actors.effect import Effects, Observe, Persist, Retire, Send, Spawn, Wake
-from fencelock.actors.message import Address, Instant, address_of
+from fencelock.actors.message import Address, address_of
 from fencelock.actors.notice import Level, Notice
 from fencelock.actors.paxos.config import Config, View, acceptor_of, leader_of, replica_of
-from fencelock.actors.paxos.digest_message import (
-    SCHEME,
-    Compare,
-    Diverged,
-    Divergence,
-    Figure,
-    Isolate,
-    TableDigest,
-)
 from fencelock.actors.paxos.divergence import ADVICE, Quarantined
-from fencelock.actors.paxos.event import Decided, Learned, Withdraw
+from fencelock.actors.paxos.event import Compare, Decided, Divergence, Isolate, Learned, Withdraw
 from fencelock.actors.paxos.journal import Recovered, recover
-from fencelock.actors.paxos.message import Batch
+from fencelock.actors.paxos.member import LogOptions, log_roles
+from fencelock.actors.paxos.message import SCHEME, Batch, Diverged, Figure, TableDigest
 from fencelock.actors.paxos.replica import Replica
-from fencelock.actors.paxos.seating import LogOptions, seat_log
-from fencelock.actors.table.command import (
-    OpenSession,
-)
+from fencelock.actors.table.command import OpenSession
 from fencelock.cluster.lock_machine import LockMachine
-from fencelock.cluster.simulation.machine import HOST
-from fencelock.transport.wire import encode
+from fencelock.transport.codec import encode
 
-T0 = Instant(0)
 LISTENER = address_of("a", "proxy")
 MEMBERS = ("a", "b", "c")
 
@@ -60,10 +49,6 @@ def decide(role: Replica, slot: int) -> list[Any]:
     opening = encode(OpenSession(session=f"s{slot}", ttl_ms=50_000))
     batch = Batch(time_ms=slot, commands=(opening,))
     return list(role.handle(leader_of("a"), Decided(slot=slot, batch=batch), T0))
-
-
-def sent(effects: Effects, kind: type[Any]) -> list[Any]:
-    return [e.message for e in effects if isinstance(e, Send) and isinstance(e.message, kind)]
 
 
 def test_at_an_agreed_slot_a_replica_tells_all_others() -> None:
@@ -105,7 +90,7 @@ def test_a_replica_that_differs_from_a_majority_leaves_the_group() -> None:
 def test_a_diverged_journal_seats_nothing_but_the_quarantine() -> None:
     record = Diverged(slot=2, why="it differs")
     assert recover([record]).diverged == "it differs"
-    (spawn,) = seat_log(
+    (spawn,) = log_roles(
         "a",
         MEMBERS,
         Random(1),

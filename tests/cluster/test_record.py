@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fencelock.cluster.storage.error import JournalDamagedError
+from fencelock.cluster.storage.directory import JournalDamagedError
 from fencelock.cluster.storage.record import (
     GROUP_BYTES,
     HEADER_BYTES,
@@ -16,10 +16,12 @@ from fencelock.cluster.storage.record import (
     Entry,
     Header,
     Kind,
+    Scan,
     encode_group,
     encode_header,
+    entries_of,
+    scan,
 )
-from fencelock.cluster.storage.scan import Scan, entries_of, scan
 
 SALT = b"saltsalt"
 HEADER = Header(Kind.SEGMENT, 1, 1, SALT, bytes(8))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+from support.session_harness import ANN, ME, WATCHER, B, SessionHarness, of, one
 
 from fencelock.actors.api.message import (
     Acquire,
@@ -16,22 +16,8 @@ from fencelock.actors.api.message import (
 from fencelock.actors.link import LinkDown, LinkRefused
 from fencelock.actors.message import Address
 from fencelock.actors.session.message import HoldsLost
-from fencelock.cluster.simulation.session_harness import (
-    ANN,
-    ME,
-    WATCHER,
-    B,
-    SessionHarness,
-    of,
-    one,
-)
 
 HELPER = Address("c/helper")
-
-
-@pytest.fixture
-def parley() -> SessionHarness:
-    return SessionHarness()
 
 
 def test_a_wait_given_up_at_a_wrong_gate_is_withdrawn_since_an_earlier_gate_heard_of_it(

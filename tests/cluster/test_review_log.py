@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from random import Random
 
+from support.effects import HOST, T0, at
+from support.log_workload import LogCounter
+
+from fencelock.actors.api.session_message import Opened
 from fencelock.actors.effect import Effects, Observe, Send, Wake
+from fencelock.actors.lease import DRIFT_PPM
 from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of
-from fencelock.actors.paxos.catchup import FETCH_DOUBLINGS_MAX, FETCH_MS, CatchUp
 from fencelock.actors.paxos.config import (
-    DRIFT_PPM,
     Config,
     View,
     acceptor_of,
@@ -18,20 +21,23 @@ from fencelock.actors.paxos.config import (
 )
 from fencelock.actors.paxos.event import (
     Adopted,
+    Drain,
+    FetchRetry,
     Gather,
     Lacking,
     Leadership,
     Learned,
+    Nominate,
+    Nominated,
     Order,
     Resign,
     Resigned,
     SteppedDown,
     Suspect,
+    Tick,
 )
-from fencelock.actors.paxos.handover_event import Drain, Nominate, Nominated
 from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.leader import Leader
-from fencelock.actors.paxos.logclock import LogClock
 from fencelock.actors.paxos.message import (
     CHUNK_BYTES_MAX,
     NUMBER_MAX,
@@ -46,25 +52,17 @@ from fencelock.actors.paxos.message import (
     SnapshotChunk,
     Vote,
 )
-from fencelock.actors.paxos.ordering import Ordering
-from fencelock.actors.paxos.proxy_in_flight import InFlightRequests
-from fencelock.actors.paxos.proxy_session_lease import TTL_MS, NodeSessionLease
+from fencelock.actors.paxos.ordering import LogClock, Ordering
 from fencelock.actors.paxos.replica import Replica
 from fencelock.actors.paxos.scout import Scout
-from fencelock.actors.paxos.timer import FetchRetry, Tick
-from fencelock.cluster.simulation.log_workload import LogCounter
-from fencelock.cluster.simulation.machine import HOST
-from fencelock.transport.wire import encode
+from fencelock.actors.paxos.snapshots import FETCH_DOUBLINGS_MAX, FETCH_MS, CatchUp
+from fencelock.actors.session.session import TTL_MS
+from fencelock.actors.session.session_lease import SessionLease
 
-T0 = Instant(0)
 CONFIG = Config(View(0, ("a", "b", "c")))
 BALLOT = Ballot(3, leader_of("a"))
 REIGN = Leadership(ballot=BALLOT, commander=address_of("a", "commander-3"), first=1, time_ms=0)
 ASKER = address_of("b", "proxy")
-
-
-def at(ms: int) -> Instant:
-    return Instant(ms * NS_PER_MS)
 
 
 def replica() -> Replica:
@@ -148,7 +146,7 @@ def test_a_reign_that_another_has_overtaken_does_not_begin() -> None:
     role = replica()
     role.handle(acceptor_of("a"), learned(1, Batch(time_ms=5, commands=(b"theirs",))), T0)
 
-    assert role.handle(leader_of("a"), REIGN, T0) == (Observe("paxos.reign_overtaken"),)
+    assert role.handle(leader_of("a"), REIGN, T0) == (Observe("paxos.leadership_overtaken"),)
 
     propose = Propose(client=ASKER, number=1, command=b"x")
     assert sent(role.handle(ASKER, propose, T0), REIGN.commander) == []
@@ -268,10 +266,13 @@ def test_a_source_that_is_gone_is_not_waited_for_any_longer_each_time() -> None:
 
 def test_a_node_gives_up_its_session_before_a_log_with_a_fast_clock_ends_it() -> None:
     """The log counts a TTL from when it heard; its clock may be fast, and this node's slow."""
-    session_lease = NodeSessionLease("a", "a/1", InFlightRequests(ASKER, replica_of("a"), encode))
-    session_lease.session, session_lease.confirmed_at = "a/1.1", T0
+    session_lease = SessionLease("a/1", TTL_MS, "a")
+    session_lease.need(T0)
+    session_lease.note_sent(1, T0)
+    opened = Opened(session="a/1", assigned="a/1.1", ttl_ms=TTL_MS, node="a", request=1)
+    assert session_lease.opened(opened, T0)
     slow, fast = 1 - DRIFT_PPM / 1e6, 1 + DRIFT_PPM / 1e6
     ended_ms = TTL_MS / fast
 
-    assert session_lease.is_over(Instant(int(ended_ms * slow * NS_PER_MS) + 1))
-    assert not session_lease.is_over(Instant(int((ended_ms * slow - 1) * NS_PER_MS)))
+    assert session_lease.passed(Instant(int(ended_ms * slow * NS_PER_MS) + 1))
+    assert not session_lease.passed(Instant(int((ended_ms * slow - 1) * NS_PER_MS)))

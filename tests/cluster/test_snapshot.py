@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fencelock.cluster.storage.error import JournalDamagedError, JournalFailedError
-from fencelock.cluster.storage.folder import CHUNK_BYTES, segment_path
+from fencelock.cluster.storage.directory import JournalDamagedError, JournalFailedError
 from fencelock.cluster.storage.journal import Journal
 from fencelock.cluster.storage.record import HEADER_BYTES, Entry
+from fencelock.cluster.storage.segment import CHUNK_BYTES, segment_path
 
 SMALL = 2_000
 """Length of a segment here (bytes)."""

@@ -7,19 +7,18 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
+from support.bakery_cluster_harness import ClusterHarness
 
 from fencelock.actors.api.message import Granted
-from fencelock.actors.bakery.config import door_of
-from fencelock.actors.bakery.epoch_state import EpochState
-from fencelock.actors.bakery.message import Chosen
+from fencelock.actors.bakery.config import proxy_of
+from fencelock.actors.bakery.epochs import EpochState
+from fencelock.actors.bakery.message import AddTicket, Chosen, Collected, MaxTicket
 from fencelock.actors.bakery.proxy_message import Lock, Locked, Unlock
-from fencelock.actors.bakery.step_message import AddTicket, Collected, MaxTicket
-from fencelock.actors.bakery.table import Table
+from fencelock.actors.bakery.table import TicketTable
 from fencelock.actors.bakery.ticket import Turn, Who
 from fencelock.actors.bakery.ticket_attempt import TicketAttempts
 from fencelock.actors.effect import Send
 from fencelock.actors.message import NS_PER_MS, Instant
-from fencelock.cluster.simulation.bakery_cluster_harness import ClusterHarness
 from fencelock.cluster.simulation.bakery_judge import BakeryJudge
 from fencelock.cluster.simulation.violation import ViolationError
 
@@ -96,7 +95,7 @@ def bench() -> TicketAttempts:
     epoch_state = EpochState("n1", 1)
     epoch_state.take(1, LIVES)
     epoch_state.serving, epoch_state.bound_ms, epoch_state.trusted_at = True, 10_000, NOW
-    return TicketAttempts(epoch_state, Table())
+    return TicketAttempts(epoch_state, TicketTable())
 
 
 def collected(number: int, *, voted: bool) -> Collected:
@@ -118,7 +117,7 @@ def votes_after_a_lost_round() -> list[Any]:
     """Let a round be lost and given back; then let a vote of it come, late."""
     attempts = bench()
     asked = Lock(lock="x", who=WHO, request=1, wait_ms=None, hold_ms=500, grace_ms=500, label="")
-    attempts.open(door_of("n1"), asked, NOW)
+    attempts.open(proxy_of("n1"), asked, NOW)
     entered = MaxTicket(epoch=1, lock="x", who=WHO, request=1, highest=0, held=0, known=0)
     attempts.on_max("n2", entered, NOW)
     for leader in ("n2", "n3"):
@@ -135,7 +134,7 @@ def test_a_vote_of_a_round_that_was_given_back_is_none(monkeypatch: pytest.Monke
     sound: Callable[..., Any] = TicketAttempts.on_collected
 
     def unattributed(attempts: TicketAttempts, leader: str, said: Collected, now: Instant) -> Any:
-        attempt = attempts.agenda.find(said.lock, said.who, said.request)
+        attempt = attempts.timers.find(said.lock, said.who, said.request)
         assert attempt is not None
         return sound(attempts, leader, replace(said, round=attempt.entry.round), now)
 
@@ -148,7 +147,7 @@ def test_an_answer_counts_once_for_its_sender() -> None:
     attempts = bench()
     attempts.epoch_state.quorum = 3
     asked = Lock(lock="x", who=WHO, request=1, wait_ms=None, hold_ms=500, grace_ms=500, label="")
-    attempts.open(door_of("n1"), asked, NOW)
+    attempts.open(proxy_of("n1"), asked, NOW)
     entered = MaxTicket(epoch=1, lock="x", who=WHO, request=1, highest=0, held=0, known=0)
     assert attempts.on_max("n2", entered, NOW) == []
     assert attempts.on_max("n2", entered, NOW) == []
@@ -165,6 +164,6 @@ def test_a_door_that_gives_up_ends_only_what_waits(*, waiting: bool, kept: bool)
         lock="x", who=Who("u", "ann"), request=granted.request, fence=0, number=99, waiting=waiting
     )
     leader = harness.leader(one)
-    leader.handle(door_of(one), unlock, harness.world.nodes[one].now())
+    leader.handle(proxy_of(one), unlock, harness.world.nodes[one].now())
     held = leader.tickets.of("x", Who("u", "ann"))
     assert bool(held) is kept

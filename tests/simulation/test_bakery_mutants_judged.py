@@ -13,19 +13,15 @@ from typing import Any, NamedTuple
 import pytest
 
 from fencelock.actors.bakery import election, leader_requests, leader_selection
-from fencelock.actors.bakery.campaign import Election
-from fencelock.actors.bakery.durable_promises import DurablePromises
-from fencelock.actors.bakery.entry import Entry
+from fencelock.actors.bakery.election import Election
+from fencelock.actors.bakery.epochs import DurablePromises
 from fencelock.actors.bakery.event import Member
-from fencelock.actors.bakery.handover import Import
 from fencelock.actors.bakery.message import Chosen, Seating
 from fencelock.actors.bakery.proxy_message import Locked
-from fencelock.actors.bakery.state_transfer import StateTransfer
-from fencelock.actors.bakery.table import NOTHING_DRAWN, Table
+from fencelock.actors.bakery.state_transfer import Import, StateTransfer
+from fencelock.actors.bakery.table import NOTHING_DRAWN, Entry, TicketTable, Tombstones
 from fencelock.actors.bakery.ticket import Ticket, Turn, pack_fence
-from fencelock.actors.bakery.ticket_attempt import TicketAttempts
-from fencelock.actors.bakery.timer_queue import Step, TicketAttempt, locked
-from fencelock.actors.bakery.tombstones import Tombstones
+from fencelock.actors.bakery.ticket_attempt import TicketAttempt, TicketAttempts, TicketStep, locked
 from fencelock.actors.effect import Send
 from fencelock.actors.message import Instant
 from fencelock.cluster.simulation.bakery_nemesis import Blow
@@ -62,7 +58,7 @@ def always(value: object) -> Callable[..., Any]:
     return answer
 
 
-def first_in_line(table: Table, entry: Entry, now: Instant) -> Turn | None:
+def first_in_line(table: TicketTable, entry: Entry, now: Instant) -> Turn | None:
     """Ask only who is first by turn, as the source does: whoever holds may be behind."""
     queue = table.queues[entry.ticket.lock]
     turns = [
@@ -74,7 +70,7 @@ def first_in_line(table: Table, entry: Entry, now: Instant) -> Turn | None:
     return first if first < entry.ticket.turn else None
 
 
-def nobody_enters(table: Table, entry: Entry, now: Instant) -> Turn | None:
+def nobody_enters(table: TicketTable, entry: Entry, now: Instant) -> Turn | None:
     """Look at who waits only."""
     queue = table.queues[entry.ticket.lock]
     first = queue.line[0].turn if queue.line else entry.ticket.turn
@@ -98,9 +94,9 @@ def of_any_request() -> Patch:
 
     def count(attempts: TicketAttempts, leader: str, said: Any, now: Instant) -> Any:
         effects = list(sound(attempts, leader, said, now))
-        for other in list(attempts.agenda.by_key.values()):
+        for other in list(attempts.timers.by_key.values()):
             ticket = other.entry.ticket
-            if ticket.lock == said.lock and other.step is Step.ENTERING:
+            if ticket.lock == said.lock and other.step is TicketStep.ENTERING:
                 instead = replace(said, who=ticket.who, request=ticket.request)
                 effects += sound(attempts, leader, instead, now)
         return effects
@@ -120,13 +116,13 @@ def own_fence(attempts: TicketAttempts, entry: Entry) -> int:
 
 
 def no_fence_noted() -> Patch:
-    sound: Callable[..., Any] = Table.note
+    sound: Callable[..., Any] = TicketTable.note
 
-    def note(table: Table, lock: str, highest: int, fence: int = 0) -> None:
+    def note(table: TicketTable, lock: str, highest: int, fence: int = 0) -> None:
         del fence
         sound(table, lock, highest)
 
-    return Patch(Table, "note", note)
+    return Patch(TicketTable, "note", note)
 
 
 def again_with_another_fence(entry: Entry) -> Send:
@@ -153,7 +149,7 @@ def half_of_the_duration(ticket: Ticket) -> int:
 
 
 def wins_alone() -> Patch:
-    sound: Callable[..., Any] = TicketAttempts.win
+    sound: Callable[..., Any] = TicketAttempts.grant
 
     def win(attempts: TicketAttempts, one: TicketAttempt, now: Instant) -> Any:
         quorum, attempts.epoch_state.quorum = attempts.epoch_state.quorum, 1
@@ -161,7 +157,7 @@ def wins_alone() -> Patch:
         attempts.epoch_state.quorum = quorum
         return effects
 
-    return Patch(TicketAttempts, "win", win)
+    return Patch(TicketAttempts, "grant", win)
 
 
 SAME_NODE = (
@@ -185,14 +181,14 @@ MUTANTS = {
     "a table is given away, and goes on": Mutant(
         "B4", (Patch(StateTransfer, "leave", always([])),)
     ),
-    "a vote though somebody holds": Mutant("B5", (Patch(Table, "ahead", nobody_enters),)),
+    "a vote though somebody holds": Mutant("B5", (Patch(TicketTable, "ahead", nobody_enters),)),
     "a vote for who is first, as in the source": Mutant(
-        "B5", (Patch(Table, "ahead", first_in_line),), (Blow.SLOW,)
+        "B5", (Patch(TicketTable, "ahead", first_in_line),), (Blow.SLOW,)
     ),
     "votes count for anybody": Mutant("B6", (from_anybody("on_collected"),)),
     "answers count for any request": Mutant("B6", (of_any_request(),)),
     "a quorum of one": Mutant("B7", (wins_alone(),)),
-    "numbers begin anew": Mutant("B8", (Patch(Table, "counters_of", always(NOTHING_DRAWN)),)),
+    "numbers begin anew": Mutant("B8", (Patch(TicketTable, "counters_of", always(NOTHING_DRAWN)),)),
     "a fence of the leader's own": Mutant(
         "B8", (Patch(TicketAttempts, "_next_fence", own_fence), no_fence_noted())
     ),

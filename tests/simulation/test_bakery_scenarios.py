@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from support.bakery_cluster_harness import GRACE_MS, HOLD_MS, ClusterHarness
 
 from fencelock.actors.api.message import (
     Cancel,
@@ -18,10 +19,7 @@ from fencelock.actors.api.message import (
 )
 from fencelock.actors.api.session_message import HoldLost, Renew, Renewed, Unlocking
 from fencelock.actors.bootstrap import GREET_MS
-from fencelock.actors.message import (
-    address_of,
-)
-from fencelock.cluster.simulation.bakery_cluster_harness import GRACE_MS, HOLD_MS, ClusterHarness
+from fencelock.actors.message import address_of
 
 
 def is_more(harness: ClusterHarness, than: int) -> bool:

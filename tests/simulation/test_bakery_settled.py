@@ -6,9 +6,19 @@ What seeds found, played by hand with three leaders.
 from __future__ import annotations
 
 import pytest
+from support.leader_trio import ANN, FENCE, NAMES, NOW, LeaderTrio
 
-from fencelock.actors.bakery.config import RESEND_MS, door_of, later, leader_of
-from fencelock.actors.bakery.entry import Phase
+from fencelock.actors.bakery.config import RESEND_MS, later, leader_of, proxy_of
+from fencelock.actors.bakery.message import (
+    AddTicket,
+    Collected,
+    DropTicket,
+    Entering,
+    Extend,
+    Extended,
+    TicketDropped,
+    Yield,
+)
 from fencelock.actors.bakery.proxy_message import (
     HoldRenewed,
     Lock,
@@ -19,19 +29,9 @@ from fencelock.actors.bakery.proxy_message import (
     UnlockAll,
     Unlocked,
 )
-from fencelock.actors.bakery.step_message import (
-    AddTicket,
-    Collected,
-    DropTicket,
-    Entering,
-    Extend,
-    Extended,
-    TicketDropped,
-    Yield,
-)
+from fencelock.actors.bakery.table import TicketPhase
 from fencelock.actors.bakery.ticket import Ticket, Turn, Who, pack_fence
-from fencelock.actors.bakery.timer_queue import STALE_MAX, Step
-from fencelock.cluster.simulation.leader_trio import ANN, FENCE, NAMES, NOW, LeaderTrio
+from fencelock.actors.bakery.ticket_attempt import STALE_MAX, TicketStep
 
 LEASE_MS = 1_000
 DAY_MS = 24 * 3_600_000
@@ -51,7 +51,7 @@ def test_of_two_who_ask_for_votes_the_first_in_rank_goes_on_with_the_request(
     for _ in range(3):
         trio.pass_time(RESEND_MS)
     assert len(trio.heard(Locked)) == 1
-    attempt = trio.leaders[min(order)].attempts.agenda.find("x", ANN, 1)
+    attempt = trio.leaders[min(order)].attempts.timers.find("x", ANN, 1)
     assert attempt is not None
     assert attempt.entry.round <= 6
 
@@ -80,7 +80,7 @@ def test_who_takes_a_hold_over_goes_before_who_knows_of_none() -> None:
     trio = LeaderTrio()
     trio.hold("n3")
     trio.lock("n3")
-    attempt = trio.leaders["n3"].attempts.agenda.find("x", ANN, 1)
+    attempt = trio.leaders["n3"].attempts.timers.find("x", ANN, 1)
     assert attempt is not None
     assert attempt.held == FENCE
     trio.under_way.clear()
@@ -101,7 +101,7 @@ def test_a_wait_that_is_over_takes_no_vote_back_that_another_may_have_won_with()
     trio.pass_time(60)
     assert [word.request for word in trio.heard(LockFailed)] == [1]
     for name in ("n2", "n3"):
-        assert trio.entries(name)[0][0] is Phase.HOLDING
+        assert trio.entries(name)[0][0] is TicketPhase.HOLDING
     assert trio.owners() == []
 
 
@@ -115,7 +115,7 @@ def test_a_release_by_fence_ends_the_copy_of_who_knows_the_request_only() -> Non
     trio.settle()
     assert [trio.entries(name) for name in NAMES] == [[], [], []]
     assert trio.heard(Unlocked) == [Unlocked(number=5, found=True)]
-    assert all(trio.leaders[name].tickets.past.of("x", ANN).dropped == 1 for name in NAMES)
+    assert all(trio.leaders[name].tickets.tombstones.of("x", ANN).dropped == 1 for name in NAMES)
 
 
 def test_a_name_that_nobody_asked_for_changes_nothing() -> None:
@@ -123,7 +123,7 @@ def test_a_name_that_nobody_asked_for_changes_nothing() -> None:
     trio.hold("n1", "n2", "n3")
     said = TicketDropped(epoch=1, number=3, found=True, request=1)
     trio.say(leader_of("n2"), "n1", said)
-    assert trio.entries("n1") == [(Phase.HOLDING, "n1")]
+    assert trio.entries("n1") == [(TicketPhase.HOLDING, "n1")]
 
 
 def lapsed_at_n1() -> LeaderTrio:
@@ -146,13 +146,13 @@ def test_a_renewal_takes_up_again_what_was_over_by_one_clock() -> None:
     (_, _, answer) = trio.under_way.pop()
     assert isinstance(answer, Extended)
     assert answer.kept
-    assert trio.entries("n1") == [(Phase.HOLDING, "n2")]
+    assert trio.entries("n1") == [(TicketPhase.HOLDING, "n2")]
 
 
 def test_a_renewal_is_refused_where_the_next_one_got_the_vote() -> None:
     trio = lapsed_at_n1()
     table = trio.leaders["n1"].tickets
-    ben = Ticket("x", Who("c", "ben"), 1, Turn(8, "n1", 2), door_of("n1"), 500, 500, "")
+    ben = Ticket("x", Who("c", "ben"), 1, Turn(8, "n1", 2), proxy_of("n1"), 500, 500, "")
     entry = table.put(ben, "n1", NOW, None)
     assert entry is not None
     table.vote(entry, FENCE + 1, NOW)
@@ -212,7 +212,7 @@ def test_who_renews_for_an_owner_that_cannot_be_reached_has_the_hold_from_then()
     trio.ask("n2", RenewHold(lock="x", who=ANN, fence=FENCE, hold_ms=0, number=9))
     trio.settle()
     assert [word.fence for word in trio.heard(HoldRenewed)] == [FENCE]
-    assert trio.entries("n2") == trio.entries("n3") == [(Phase.HOLDING, "n2")]
+    assert trio.entries("n2") == trio.entries("n3") == [(TicketPhase.HOLDING, "n2")]
 
 
 def test_what_one_session_has_is_dropped_without_a_look_at_the_others() -> None:
@@ -220,7 +220,7 @@ def test_what_one_session_has_is_dropped_without_a_look_at_the_others() -> None:
     table = trio.leaders["n1"].tickets
     for number in range(50):
         other = Ticket(
-            f"y{number}", Who("d", "ann"), 1, Turn(1, "n2", 1), door_of("n2"), 500, 500, ""
+            f"y{number}", Who("d", "ann"), 1, Turn(1, "n2", 1), proxy_of("n2"), 500, 500, ""
         )
         assert table.put(other, "n2", NOW, None) is not None
     trio.hold("n1", "n2")
@@ -238,9 +238,9 @@ def test_a_round_that_is_given_back_leaves_one_owner_only() -> None:
     trio.lock("n1")
     trio.settle()
     assert trio.owners() == ["n1"]
-    attempt = trio.leaders["n1"].attempts.agenda.find("x", ANN, 1)
+    attempt = trio.leaders["n1"].attempts.timers.find("x", ANN, 1)
     assert attempt is not None
-    assert attempt.step in {Step.HELD, Step.WAITING, Step.ASKING}
+    assert attempt.step in {TicketStep.HELD, TicketStep.WAITING, TicketStep.VOTING}
 
 
 def test_what_was_released_long_before_it_was_due_is_not_kept_until_then() -> None:
@@ -263,7 +263,7 @@ def test_what_was_released_long_before_it_was_due_is_not_kept_until_then() -> No
         unlock = Unlock(lock="x", who=ANN, request=request, fence=0, number=request, waiting=False)
         trio.ask("n1", unlock)
         trio.settle()
-        most = max(most, len(leader.attempts.agenda.due))
+        most = max(most, len(leader.attempts.timers.due))
     assert len(trio.heard(Locked)) == len(trio.heard(Unlocked)) == 1_499
     assert most <= STALE_MAX + 3
     assert leader.tickets.size == 0

@@ -11,7 +11,7 @@ from fencelock.cluster.simulation.run import Report, run_seed
 
 SEEDS = 40
 RARE = (
-    "bakery.campaign_given_up",
+    "bakery.election_given_up",
     "bakery.ceded",
     "bakery.lease_over",
     "bakery.round_lost",
@@ -36,7 +36,7 @@ def test_clusters_of_every_size_serve_everybody(nodes: int) -> None:
 
 def test_a_calm_cluster_elects_once() -> None:
     marks = calm(5).marks
-    assert (marks["bakery.campaign"], marks["bakery.installed"]) == (1, 1)
+    assert (marks["bakery.election_begun"], marks["bakery.installed"]) == (1, 1)
 
 
 @pytest.mark.parametrize("part", range(4))

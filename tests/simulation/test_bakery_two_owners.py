@@ -10,30 +10,28 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from fencelock.actors.bakery.config import Terms, door_of, election_of, later
-from fencelock.actors.bakery.entry import Key, Phase
-from fencelock.actors.bakery.epoch_state import EpochState
+from fencelock.actors.bakery.config import Terms, election_of, later, proxy_of
+from fencelock.actors.bakery.epochs import EpochState
 from fencelock.actors.bakery.event import Serve
-from fencelock.actors.bakery.handover import Import
-from fencelock.actors.bakery.leader_requests import LeaderRequests
-from fencelock.actors.bakery.message import Chosen, Lead, Seating
-from fencelock.actors.bakery.message import Table as TablePart
-from fencelock.actors.bakery.pending_release import PendingReleases
-from fencelock.actors.bakery.proxy_message import Lock, Locked, Unlock
-from fencelock.actors.bakery.state_transfer import StateTransfer
-from fencelock.actors.bakery.step_message import (
+from fencelock.actors.bakery.leader_requests import LeaderRequests, PendingReleases
+from fencelock.actors.bakery.message import (
     AddTicket,
+    Chosen,
     Collected,
     DropTicket,
     Entering,
     Extend,
+    Lead,
     MaxTicket,
+    Seating,
     Yield,
 )
-from fencelock.actors.bakery.table import Table
+from fencelock.actors.bakery.message import Table as TablePart
+from fencelock.actors.bakery.proxy_message import Lock, Locked, Unlock
+from fencelock.actors.bakery.state_transfer import Import, StateTransfer
+from fencelock.actors.bakery.table import RequestKey, TicketPhase, TicketTable
 from fencelock.actors.bakery.ticket import Record, Ticket, Turn, Who, pack_fence
-from fencelock.actors.bakery.ticket_attempt import TicketAttempts
-from fencelock.actors.bakery.timer_queue import Step, TicketAttempt
+from fencelock.actors.bakery.ticket_attempt import TicketAttempt, TicketAttempts, TicketStep
 from fencelock.actors.bakery.voting import Voting
 from fencelock.actors.effect import Effect, Send
 from fencelock.actors.message import Instant
@@ -51,22 +49,22 @@ class Bench:
         epoch_state = EpochState(node, int(node[1:]))
         epoch_state.take(1, LIVES)
         epoch_state.serving, epoch_state.bound_ms, epoch_state.trusted_at = True, 10_000, NOW
-        self.table = Table()
+        self.table = TicketTable()
         self.attempts = TicketAttempts(epoch_state, self.table)
         self.voting = Voting(epoch_state, self.table, self.attempts)
         endings = PendingReleases(epoch_state)
-        self.clerk = LeaderRequests(self.attempts, endings, Terms(least_ms=1))
-        self.succession = StateTransfer(self.attempts, endings, frozenset({"n1", "n2", "n3"}))
+        self.requests = LeaderRequests(self.attempts, endings, Terms(least_ms=1))
+        self.transfer = StateTransfer(self.attempts, endings, frozenset({"n1", "n2", "n3"}))
 
     def asks(self, who: Who = ANN, held: int = 0) -> TicketAttempt:
         """Have n1 own request 1 of ``who``, with its number drawn; a fence that another held."""
         asked = Lock(
             lock="x", who=who, request=1, wait_ms=None, hold_ms=500, grace_ms=500, label=""
         )
-        self.attempts.open(door_of("n1"), asked, NOW)
+        self.attempts.open(proxy_of("n1"), asked, NOW)
         entered = MaxTicket(epoch=1, lock="x", who=who, request=1, highest=6, held=held, known=0)
         self.attempts.on_max("n2", entered, NOW)
-        found = self.attempts.agenda.find("x", who, 1)
+        found = self.attempts.timers.find("x", who, 1)
         assert found is not None
         return found
 
@@ -80,7 +78,7 @@ def said(effects: list[Effect]) -> list[Any]:
 
 
 def ticket(who: Who = ANN, number: int = 7) -> Ticket:
-    return Ticket("x", who, 1, Turn(number, "n2", 1), door_of("n2"), 500, 500, "")
+    return Ticket("x", who, 1, Turn(number, "n2", 1), proxy_of("n2"), 500, 500, "")
 
 
 def add(who: Who = ANN, number: int = 7, *, fence: int = FENCE, round_: int = 9) -> AddTicket:
@@ -100,7 +98,7 @@ def waits_behind_ben(bench: Bench) -> TicketAttempt:
     """Have n1 own ann's request while ben's, which is n2's, is ahead of it."""
     bench.hears(add(BEN, 2, fence=pack_fence(1, 2)))
     attempt = bench.asks()
-    assert attempt.step is Step.WAITING
+    assert attempt.step is TicketStep.WAITING
     return attempt
 
 
@@ -110,7 +108,7 @@ def test_a_vote_for_another_owners_round_is_not_taken_back_by_a_round_of_ones_ow
     bench.table.drop("x", BEN, 1, 0)
     voted = bench.hears(add())
     assert [word.voted for word in voted if isinstance(word, Collected)] == [True]
-    assert bench.attempts.agenda.of(attempt.entry) is None
+    assert bench.attempts.timers.of(attempt.entry) is None
     assert bench.table.of("x", ANN)[0].fence == FENCE
 
 
@@ -119,8 +117,8 @@ def test_who_hears_of_a_renewal_leaves_the_request_to_whom_it_is() -> None:
     attempt = waits_behind_ben(bench)
     bench.table.drop("x", BEN, 1, 0)
     bench.hears(Extend(epoch=1, ticket=ticket(), fence=FENCE, number=1))
-    assert bench.attempts.agenda.of(attempt.entry) is None
-    assert bench.table.of("x", ANN)[0].phase is Phase.HOLDING
+    assert bench.attempts.timers.of(attempt.entry) is None
+    assert bench.table.of("x", ANN)[0].phase is TicketPhase.HOLDING
 
 
 def test_what_another_owner_gives_up_stays_with_who_has_it_too() -> None:
@@ -129,14 +127,14 @@ def test_what_another_owner_gives_up_stays_with_who_has_it_too() -> None:
     bench.hears(replace(add(fence=FENCE + 1), taken=True))
     attempt.entry.owner = "n2"
     bench.hears(dropped(mine=True))
-    assert bench.table.get("x", Key(ANN, 1)) is attempt.entry
+    assert bench.table.get("x", RequestKey(ANN, 1)) is attempt.entry
     assert attempt.entry.owner == "n1"
 
 
 def test_a_hold_keeps_its_lease_when_another_owner_of_it_gives_up() -> None:
     bench = Bench()
     attempt = bench.asks(held=FENCE)
-    attempt.step, attempt.entry.owner = Step.HELD, "n2"
+    attempt.step, attempt.entry.owner = TicketStep.HELD, "n2"
     until = attempt.entry.until
     bench.hears(dropped(mine=True))
     assert until is not None
@@ -147,7 +145,7 @@ def test_a_hold_that_is_taken_over_is_asked_for_under_its_fence_whoever_is_ahead
     bench = Bench()
     bench.hears(add(BEN, 2, fence=0))
     attempt = bench.asks(held=FENCE)
-    assert attempt.step is Step.ASKING
+    assert attempt.step is TicketStep.VOTING
     assert attempt.entry.fence == FENCE
 
 
@@ -155,10 +153,10 @@ def test_a_hold_that_comes_with_a_table_is_taken_over_by_who_waits_for_it() -> N
     bench = Bench()
     attempt = waits_behind_ben(bench)
     bench.table.drop("x", BEN, 1, 0)
-    bench.succession.leave(2)
+    bench.transfer.leave(2)
     bench.table.vote(attempt.entry, FENCE, NOW)
     bench.attempts.epoch_state.take(2, LIVES)
-    bench.succession.on_serve(Serve(epoch=2, leaders=LIVES, bound_ms=10_000), NOW)
+    bench.transfer.on_serve(Serve(epoch=2, leaders=LIVES, bound_ms=10_000), NOW)
     assert (attempt.held, attempt.entry.fence) == (FENCE, FENCE)
 
 
@@ -166,8 +164,8 @@ def test_votes_of_an_epoch_that_is_over_do_not_count_for_a_hold_taken_over() -> 
     bench = Bench()
     attempt = bench.asks(held=FENCE)
     assert attempt.votes
-    bench.succession.leave(2)
-    assert (attempt.votes, attempt.step) == ({}, Step.WAITING)
+    bench.transfer.leave(2)
+    assert (attempt.votes, attempt.step) == ({}, TicketStep.WAITING)
     assert attempt.entry.fence == FENCE
 
 
@@ -195,7 +193,7 @@ def test_votes_that_are_over_let_nobody_in() -> None:
     epoch_state.trusted_at = late
     answers = said(bench.attempts.on_collected("n2", vote, late))
     assert not any(isinstance(word, Locked) for word in answers)
-    assert attempt.step is Step.WAITING
+    assert attempt.step is TicketStep.WAITING
 
 
 def test_votes_in_time_let_in() -> None:
@@ -213,7 +211,7 @@ def test_a_release_names_the_request_to_those_who_have_only_a_copy_that_waits() 
     unlock = Unlock(
         lock="x", who=ANN, request=0, fence=attempt.entry.fence, number=5, waiting=False
     )
-    words = said(bench.clerk.serve(door_of("n1"), unlock, NOW))
+    words = said(bench.requests.serve(proxy_of("n1"), unlock, NOW))
     drops = [word for word in words if isinstance(word, DropTicket)]
     assert {(word.request, word.fence) for word in drops} == {(1, attempt.entry.fence)}
 
@@ -223,7 +221,7 @@ def test_a_drop_that_names_the_request_ends_a_copy_that_waits() -> None:
     bench.hears(add(fence=0))
     bench.hears(replace(dropped(FENCE, mine=False), request=1))
     assert bench.table.of("x", ANN) == []
-    assert bench.table.past.is_over(ticket())
+    assert bench.table.tombstones.is_over(ticket())
 
 
 def test_a_later_request_of_its_owner_does_not_make_a_hold_outdated() -> None:
@@ -235,7 +233,7 @@ def test_a_later_request_of_its_owner_does_not_make_a_hold_outdated() -> None:
     assert [word.voted for word in answers if isinstance(word, Collected)] == [True]
     lead = Lead(epoch=2, leaders=LIVES, former=Seating(1, LIVES, 10_000), empty=False)
     arriving = Import(lead, election_of("n1"), own=False)
-    tickets = Table()
+    tickets = TicketTable()
     waits, holds = Record(later_one, "n3", 0, 0), Record(ticket(), "n2", FENCE, 900)
     assert arriving.on_table("n2", table_of(2, waits))
     assert arriving.on_table("n3", table_of(3, holds))
@@ -247,13 +245,13 @@ def test_of_two_that_may_hold_a_lock_a_table_keeps_the_one_with_the_highest_fenc
     """One leader did not hear that ann's votes were given back, before ben was granted the lock."""
     lead = Lead(epoch=2, leaders=LIVES, former=Seating(1, LIVES, 10_000), empty=False)
     arriving = Import(lead, election_of("n1"), own=False)
-    tickets = Table()
+    tickets = TicketTable()
     stale, real = Record(ticket(), "n1", FENCE, 900), Record(ticket(BEN, 8), "n1", FENCE + 1, 900)
     assert arriving.on_table("n3", table_of(3, real))
     assert arriving.on_table("n2", table_of(2, stale))
     arriving.merge(tickets, NOW)
-    assert tickets.of("x", BEN)[0].phase is Phase.HOLDING
-    assert tickets.of("x", ANN)[0].phase is Phase.WAITING
+    assert tickets.of("x", BEN)[0].phase is TicketPhase.HOLDING
+    assert tickets.of("x", ANN)[0].phase is TicketPhase.WAITING
 
 
 def test_a_vote_of_an_earlier_epoch_gives_way_to_nothing_but_its_own_fence() -> None:
@@ -277,9 +275,7 @@ def test_a_ticket_that_is_adopted_enters_again_and_keeps_its_number() -> None:
     bench.hears(add(fence=0))
     bench.attempts.epoch_state.take(2, LIVES[:1] + LIVES[2:])
     words = said(
-        bench.succession.on_serve(
-            Serve(epoch=2, leaders=LIVES[:1] + LIVES[2:], bound_ms=10_000), NOW
-        )
+        bench.transfer.on_serve(Serve(epoch=2, leaders=LIVES[:1] + LIVES[2:], bound_ms=10_000), NOW)
     )
     assert [word.ticket.turn.number for word in words if isinstance(word, Entering)] == [0]
     bench.attempts.epoch_state.trusted_at = NOW

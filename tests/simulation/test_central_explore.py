@@ -7,6 +7,18 @@ from random import Random
 from typing import Any
 
 import pytest
+from support.central_mutants import (
+    GrantsAreNotCompared,
+    GrantsOfTheRetiredAreKept,
+    HeldLocksAreGranted,
+    HoldersAreNotReminded,
+    LocksAreHandedOnLocally,
+    ReleasesAreNotCompared,
+)
+from support.effects import HOST
+from support.explore import Exploration, Explorer, Violation
+from support.scripted_client import ScriptedClient, is_served, may, patient, should
+from support.turn_table import Picture
 
 from fencelock.actors.central.broker import Broker
 from fencelock.actors.central.client import LockClient
@@ -19,23 +31,12 @@ from fencelock.actors.central.message import (
     ProbeServer,
     Release,
     ReleaseAck,
-    Request,
 )
-from fencelock.actors.central.server import LockServer
-from fencelock.actors.central.table import Holding
-from fencelock.actors.effect import Effects, Observe, Send
+from fencelock.actors.central.server import Holding, LockServer
+from fencelock.actors.effect import Effects, Send
 from fencelock.actors.message import Address, Event, Instant
 from fencelock.actors.proxy.backend import Full, Give, Got, Want
 from fencelock.actors.role import Host, Role
-from fencelock.cluster.simulation.explore import Exploration, Explorer, Violation
-from fencelock.cluster.simulation.machine import HOST, Picture
-from fencelock.cluster.simulation.scripted_client import (
-    ScriptedClient,
-    is_served,
-    may,
-    patient,
-    should,
-)
 
 SERVER = Address("s/server")
 PROXIES = (Address("a/proxy"), Address("b/proxy"))
@@ -232,44 +233,9 @@ def test_the_design_page_loses_a_lock_by_an_acknowledgement_of_an_older_release(
     assert "a/clients-1-1: ReleaseAck(lock='l', sequence=2)" in path
 
 
-class GrantsAreNotCompared(LockClient):
-    def _is_newer(self, grant: Grant) -> bool:
-        return self.mode is not Mode.HELD
-
-
-class HeldLocksAreGranted(LockServer):
-    def _on_request(self, sender: Address, request: Request, now: Instant) -> Effects:
-        return self._grant(request, now)
-
-
-class ReleasesAreNotCompared(LockServer):
-    def _matches(self, holding: Holding, release: Release) -> bool:
-        return holding.client == release.client
-
-
 class AcknowledgementsAreNotCompared(LockClient):
     def _is_mine(self, ack: ReleaseAck) -> bool:
         return True
-
-
-class LocksAreHandedOnLocally(LockClient):
-    def _on_give(self, give: Give) -> Effects:
-        if give.ticket != self.holding or len(self.tickets) == 1:
-            return super()._on_give(give)
-        del self.tickets[give.ticket]
-        self.holding = next(iter(self.tickets))
-        return (Send(self.broker, Got(lock="l", ticket=self.holding, fence=self.sequence_num)),)
-
-
-class HoldersAreNotReminded(LockServer):
-    def _on_request(self, sender: Address, request: Request, now: Instant) -> Effects:
-        effects = super()._on_request(sender, request, now)
-        return () if Observe("central.holder_reminded") in effects else effects
-
-
-class GrantsOfTheRetiredAreKept(Broker):
-    def _on_grant(self, grant: Grant, now: Instant) -> Effects:
-        return super()._on_grant(grant, now) if grant.client in self.clients else ()
 
 
 class UnwantedGrantsAreIgnored(LockClient):

@@ -7,6 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from support.central_mutants import (
+    GrantsAreNotCompared,
+    GrantsOfTheRetiredAreKept,
+    HeldLocksAreGranted,
+    HoldersAreNotReminded,
+    LocksAreHandedOnLocally,
+    ReleasesAreNotCompared,
+)
 
 from fencelock.actors.api.session_message import ConfirmHold
 from fencelock.actors.central.broker import Broker
@@ -18,14 +26,12 @@ from fencelock.actors.central.message import (
     Grant,
     Held,
     Mode,
-    Release,
     Request,
 )
 from fencelock.actors.central.server import LockServer
-from fencelock.actors.central.table import Holding
-from fencelock.actors.effect import Effect, Effects, Observe, Send, Spawn
+from fencelock.actors.effect import Effect, Effects, Spawn
 from fencelock.actors.message import Address, Instant, Message
-from fencelock.actors.proxy.backend import Give, Got, Want
+from fencelock.actors.proxy.backend import Want
 from fencelock.actors.proxy.proxy import Proxy
 from fencelock.actors.role import Role
 from fencelock.actors.session.session import ClientSession
@@ -103,32 +109,6 @@ def test_no_seed_breaks_a_promise_and_every_misfortune_was_met(
     assert grants >= 10 * SEEDS
 
 
-class HeldLocksAreGranted(LockServer):
-    def _on_request(self, sender: Address, request: Request, now: Instant) -> Effects:
-        return self._grant(request, now)
-
-
-class ReleasesAreNotCompared(LockServer):
-    def _matches(self, holding: Holding, release: Release) -> bool:
-        return holding.client == release.client
-
-
-class HoldersAreNotReminded(LockServer):
-    def _on_request(self, sender: Address, request: Request, now: Instant) -> Effects:
-        effects = super()._on_request(sender, request, now)
-        return () if Observe("central.holder_reminded") in effects else effects
-
-
-class GrantsOfTheRetiredAreKept(Broker):
-    def _on_grant(self, grant: Grant, now: Instant) -> Effects:
-        return super()._on_grant(grant, now) if grant.client in self.clients else ()
-
-
-class GrantsAreNotCompared(LockClient):
-    def _is_newer(self, grant: Grant) -> bool:
-        return self.mode is not Mode.HELD
-
-
 class ReleasesAreSaidOnce(LockClient):
     def handle(self, sender: Address, event: Any, now: Instant) -> Effects:
         if isinstance(event, ClientRetransmit) and self.mode is Mode.RELEASING:
@@ -136,20 +116,9 @@ class ReleasesAreSaidOnce(LockClient):
         return super().handle(sender, event, now)
 
 
-class LocksAreHandedOnLocally(LockClient):
-    def _on_give(self, give: Give) -> Effects:
-        if give.ticket != self.holding or len(self.tickets) == 1:
-            return super()._on_give(give)
-        del self.tickets[give.ticket]
-        self.holding = next(iter(self.tickets))
-        return (
-            Send(self.broker, Got(lock=self.lock, ticket=self.holding, fence=self.sequence_num)),
-        )
-
-
 class GrantsAreNotWritten(LockServer):
-    def _recorded(self, record: Message) -> Effects:
-        return () if isinstance(record, Held) else super()._recorded(record)
+    def _record(self, record: Message) -> Effects:
+        return () if isinstance(record, Held) else super()._record(record)
 
 
 class GrantsAreWrittenTooLate(LockServer):

@@ -3,12 +3,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from support.effects import HOST
+from support.explore import Explorer
+from support.turn_table import Picture
+
 from fencelock.actors.central.message import Peek, Probe, Probed, ProbeServer
 from fencelock.actors.effect import Effects, Retire, Send, Spawn, Wake
 from fencelock.actors.message import Address, Event, Instant
 from fencelock.actors.role import Host, Role
-from fencelock.cluster.simulation.explore import Explorer
-from fencelock.cluster.simulation.machine import HOST, Picture
 
 ASKER = Address("a/asker")
 COUNTER = Address("b/counter")

@@ -13,7 +13,7 @@ from fencelock.cluster.host.scheduler import Scheduler
 from fencelock.cluster.simulation import node
 from fencelock.cluster.simulation.paxos_run import run_log_seed
 from fencelock.cluster.simulation.run import run_seed
-from fencelock.transport.frame_validator import FrameValidator
+from fencelock.transport.admission import FrameValidator
 
 SEEDS_MOST = 20
 
@@ -55,7 +55,7 @@ MUTANTS = {
         "P9",
     ),
     "other effects after a Persist are not held": Mutant(
-        Scheduler, "_perform_one", "elif role_slot.held:", "elif False:", log, "P9"
+        Scheduler, "work", "elif role_slot.held:", "elif False:", log, "P9"
     ),
     "held effects are performed and sent before the sync": Mutant(
         node,
@@ -67,21 +67,21 @@ MUTANTS = {
         "P9",
     ),
     "a record does not reach the journal": Mutant(
-        Scheduler, "_write", "for record in records]", "for record in records[1:]]", log, "journal"
+        Scheduler, "_write", "for record in records:", "for record in records[1:]:", log, "journal"
     ),
     "frames like earlier ones lose their stamp": Mutant(
         FrameValidator,
-        "_familiar",
-        "Frame(cluster, view, stamp, tuple(envelopes))",
-        "Frame(cluster, view, 0, tuple(envelopes))",
+        "admit",
+        "new_frame((cluster, view, stamp, tuple(envelopes), 0))",
+        "new_frame((cluster, view, 0, tuple(envelopes), 0))",
         stamps,
         "",
     ),
     "what was held is forgotten": Mutant(
         Scheduler,
         "release_held",
-        "for role_slot, effect in held:",
-        "for role_slot, effect in held[1:]:",
+        "self._performing.extend(held)",
+        "self._performing.extend(held[1:])",
         locks,
         "",
     ),

@@ -7,13 +7,13 @@ from dataclasses import replace
 from random import Random
 
 import pytest
+from support.log_workload import LogJudge, logbook
 
 from fencelock.actors.bootstrap import Bootstrap
 from fencelock.actors.bootstrap_message import Join
 from fencelock.actors.effect import Effect, Effects, Spawn
 from fencelock.actors.message import NS_PER_MS, Instant
 from fencelock.cluster.simulation.faults import Faults
-from fencelock.cluster.simulation.log_workload import LogJudge, logbook
 from fencelock.cluster.simulation.network import Cut
 from fencelock.cluster.simulation.paxos_plan import LogPlan, draw_log_plan
 from fencelock.cluster.simulation.paxos_run import Subject, run_log_seed

@@ -167,13 +167,13 @@ def test_a_lock_server_that_begins_its_journal_anew_breaks_no_promise() -> None:
 
 
 class ForgetsItsCount(LockServer):
-    def _recorded(self, record: Message) -> Effects:
-        return tuple(without(Numbered, effect) for effect in super()._recorded(record))
+    def _record(self, record: Message) -> Effects:
+        return tuple(without(Numbered, effect) for effect in super()._record(record))
 
 
 class ForgetsWhoHolds(LockServer):
-    def _recorded(self, record: Message) -> Effects:
-        return tuple(without(Held, effect) for effect in super()._recorded(record))
+    def _record(self, record: Message) -> Effects:
+        return tuple(without(Held, effect) for effect in super()._record(record))
 
 
 def without(left_out: type[Message], effect: Effect) -> Effect:

@@ -6,8 +6,9 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
+from support.onlooker import run_read_seed
 
-from fencelock.actors.clock import Arrived, Clock
+from fencelock.actors.clock import Clock
 from fencelock.actors.effect import Effect, Effects
 from fencelock.actors.lamport.message import Neighbors, PeerJoined
 from fencelock.actors.lamport.order import Turn
@@ -16,7 +17,6 @@ from fencelock.actors.message import Instant
 from fencelock.actors.proxy.backend import Look, Ready
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.simulation.environment import Judge
-from fencelock.cluster.simulation.onlooker import run_read_seed
 from fencelock.cluster.simulation.promise import promise_of
 from fencelock.cluster.simulation.run import Report, run_seed
 from fencelock.cluster.simulation.trace import Delivered
@@ -81,7 +81,7 @@ class CountsEarlierWords(LockProcess):
     """Takes a message for evidence although it is not stamped later than the request."""
 
     def _may_enter(self, lock: str, turn: Turn) -> bool:
-        return self.requests.first(lock) == turn and all(self.evidence.heard.values())
+        return self.requests.first(lock) == turn and all(self.evidence.received.values())
 
 
 class LeavesTies(LockProcess):
@@ -95,11 +95,11 @@ class LeavesTies(LockProcess):
 class ConfusesProcesses(LockProcess):
     """Takes the word of one process for the word of all, as the essay's slip could."""
 
-    def _hear(self, origin: str, stamp: int, now: Instant) -> list[Effect]:
-        effects = super()._hear(origin, stamp, now)
+    def _note(self, origin: str, stamp: int, now: Instant) -> list[Effect]:
+        effects = super()._note(origin, stamp, now)
         for other in self.others:
-            if self.evidence.heard[other] < stamp:
-                effects += super()._hear(other, stamp, now)
+            if self.evidence.received[other] < stamp:
+                effects += super()._note(other, stamp, now)
         return effects
 
 
@@ -108,7 +108,7 @@ class RequestsUnwelcomed(LockProcess):
 
     def _on_neighbors(self, neighbors: Neighbors, now: Instant) -> Effects:
         effects = super()._on_neighbors(neighbors, now)
-        self.joining.ready = True
+        self.rejoin.ready = True
         return effects
 
 
@@ -125,8 +125,8 @@ class KeepsTheDead(LockProcess):
 class HearsNoTime(Clock):
     """Does not go on from later than what it receives: IR2 is missing."""
 
-    def _on_arrived(self, arrived: Arrived) -> Effects:
-        del arrived
+    def arrived(self, stamp: int) -> Effects:
+        del stamp
         return ()
 
 
@@ -173,7 +173,7 @@ class ProvesUnwelcomed(LockProcess):
     """Takes an empty queue for a proof, although it was not told the requests of others."""
 
     def _on_look(self, look: Look, now: Instant) -> Effects:
-        return super()._on_look(replace(look, proven=self.joining.ready), now)
+        return super()._on_look(replace(look, proven=self.rejoin.ready), now)
 
 
 @pytest.mark.parametrize("mutant", [TellsWhatItKnows, ProvesUnwelcomed])

@@ -11,7 +11,7 @@ from fencelock.cluster.simulation.paxos_run import run_log_seed
 
 SEEDS = {Focus.SWARM: 40, Focus.DUELS: 20, Focus.LEASES: 20}
 MARKS = {
-    "paxos.reign_begun": 100,
+    "paxos.leadership_begun": 100,
     "paxos.preempted": 50,
     "paxos.votes_adopted": 500,
     "paxos.holes": 2,

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from random import Random
 
-import pytest
+from support.log_workload import LogJudge, LogWriter, logbook
 
 import fencelock
 from fencelock.actors.api.message import Describe
 from fencelock.actors.effect import Spawn
 from fencelock.actors.message import NS_PER_MS, address_of
-from fencelock.actors.paxos.seating import SLOTS
+from fencelock.actors.paxos.member import SLOTS
 from fencelock.cluster.config import parse, starting_config
 from fencelock.cluster.node import Node
-from fencelock.cluster.ports import free_ports
 from fencelock.cluster.simulation.faults import CALM, Faults, Kind, draw_misfortune
-from fencelock.cluster.simulation.log_workload import LogJudge, LogWriter, logbook
 from fencelock.cluster.simulation.nemesis import Nemesis
 from fencelock.cluster.simulation.network import Cut
 from fencelock.cluster.simulation.planting import Change, planted, votes_as_registered
@@ -132,20 +129,6 @@ def test_a_group_that_was_restarted_as_a_whole_begins_anew_far_above() -> None:
     slots = sorted(judge.slots)
     assert len(slots) > before + 10
     assert slots[before] - slots[before - 1] > SLOTS
-
-
-@pytest.fixture
-def addresses() -> dict[str, str]:
-    ports = zip(NAMES, free_ports(len(NAMES)), strict=True)
-    return {name: f"tcp://127.0.0.1:{port}" for name, port in ports}
-
-
-@pytest.fixture
-def nodes() -> Iterator[dict[str, Node]]:
-    nodes: dict[str, Node] = {}
-    yield nodes
-    for node in nodes.values():
-        node.stop()
 
 
 def test_real_members_without_a_disk(

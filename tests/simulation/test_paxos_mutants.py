@@ -14,7 +14,7 @@ from fencelock.actors.paxos import leader
 from fencelock.actors.paxos.acceptor import Acceptor
 from fencelock.actors.paxos.commander import Commander
 from fencelock.actors.paxos.config import Config, View, replica_of
-from fencelock.actors.paxos.event import Adopted, Applied, Learned
+from fencelock.actors.paxos.event import Adopted, Learned
 from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.leader import Leader
 from fencelock.actors.paxos.message import (
@@ -156,16 +156,8 @@ def closes_gaps(replica: Replica, event: Event) -> Event:
     """Take what is decided behind a gap for what comes next."""
     if not isinstance(event, Learned) or not event.slots:
         return event
-    gap = max(0, event.slots[0][0] - getattr(replica, "_next", 1))
+    gap = max(0, event.slots[0][0] - replica.decided.next)
     return replace(event, slots=tuple((slot - gap, batch) for slot, batch in event.slots))
-
-
-def notes_next(replica: Any, event: Event, effects: Effects) -> Sequence[Effect]:
-    del event
-    for effect in effects:
-        if isinstance(effect, Send) and isinstance(effect.message, Applied):
-            replica._next = effect.message.slot
-    return effects
 
 
 def one_page(acceptor: Acceptor, event: Event, effects: Effects) -> Sequence[Effect]:
@@ -235,10 +227,6 @@ def scout(broken: Broken) -> type[Role[Any]]:
     return with_handle(Scout, broken)
 
 
-def gap(sound: Handle) -> Handle:
-    return says(notes_next)(hears(closes_gaps)(sound))
-
-
 DUELS = Focus.DUELS
 PROMISES_LATE = instead(Acceptor, too_late(Prepare))
 VOTES_LATE = instead(Acceptor, too_late(Accept, Prepare))
@@ -264,7 +252,7 @@ MUTANTS = {
         "P10", 20, spawned=with_handle(Commander, counts_messages(Accepted))
     ),
     "counts promises, not acceptors": Mutant("P10", 30, spawned=scout(counts_messages(Promise))),
-    "applies past a gap": Mutant("P12", 20, instead(Replica, gap)),
+    "applies past a gap": Mutant("P12", 20, instead(Replica, hears(closes_gaps))),
     "a promise of one page": Mutant("P7", 10, instead(Acceptor, says(one_page))),
     "any vote has won": Mutant("P11", 30, instead(Acceptor, says(any_vote_has_won)), focus=DUELS),
     "votes recovered as decisions": Mutant("P12", 20, votes_are_decisions),

@@ -14,13 +14,20 @@ from fencelock.actors.message import NS_PER_MS, Address, Instant, Message
 from fencelock.actors.paxos import leader
 from fencelock.actors.paxos.acceptor import Acceptor
 from fencelock.actors.paxos.commander import Commander
-from fencelock.actors.paxos.event import Consult, Consulted, Decided, Leased, Order, SteppedDown
+from fencelock.actors.paxos.event import (
+    CommanderResend,
+    Consult,
+    Consulted,
+    Decided,
+    GapCheck,
+    Leased,
+    Order,
+    SteppedDown,
+)
 from fencelock.actors.paxos.failure_detector import FailureDetector
-from fencelock.actors.paxos.handover_message import Release
 from fencelock.actors.paxos.leader import Leader
-from fencelock.actors.paxos.message import Accept, HeartbeatAck, Pledged
+from fencelock.actors.paxos.message import Accept, HeartbeatAck, Pledged, Release
 from fencelock.actors.paxos.replica import Replica
-from fencelock.actors.paxos.timer import CommanderResend, GapCheck
 from fencelock.actors.role import Role
 from fencelock.cluster.simulation.paxos_machine import Appended, Register, Request
 from fencelock.cluster.simulation.paxos_plan import Focus, draw_log_plan
@@ -83,9 +90,9 @@ class Forgets(Register):
 class SnapshotForgets(Register):
     """Leaves out of a snapshot what was answered to whom."""
 
-    def photograph(self) -> Iterator[bytes | None]:
+    def snapshot(self) -> Iterator[bytes | None]:
         told, self.told = self.told, {}
-        chunks = super().photograph()
+        chunks = super().snapshot()
         self.told = told
         return chunks
 

@@ -7,15 +7,13 @@ from dataclasses import replace
 from random import Random
 
 import pytest
+from support.log_workload import LogJudge, logbook
 
 from fencelock.actors.message import NS_PER_MS, Instant
 from fencelock.actors.paxos.event import Fresh
-from fencelock.actors.paxos.freshness import Freshness, StalenessBound
 from fencelock.actors.paxos.message import Heartbeat
-from fencelock.actors.paxos.read_index import ReadIndexes
-from fencelock.actors.paxos.reading import Reads
+from fencelock.actors.paxos.reads import Freshness, ReadIndexes, Reads, StalenessBound
 from fencelock.cluster.simulation.faults import Faults, Kind, draw_misfortune
-from fencelock.cluster.simulation.log_workload import LogJudge, logbook
 from fencelock.cluster.simulation.nemesis import Nemesis
 from fencelock.cluster.simulation.violation import ViolationError
 from fencelock.cluster.simulation.world import World
@@ -53,7 +51,7 @@ def test_no_read_is_staler_than_it_says_under_any_misfortune() -> None:
     marks: Counter[str] = Counter()
     for seed in range(SEEDS):
         run(seed, marks)
-    met = ("logbook.read", "logbook.refused", "paxos.barrier_ignored", "paxos.restored")
+    met = ("logbook.read", "logbook.refused", "paxos.read_index_ignored", "paxos.restored")
     assert [name for name in met if not marks[name]] == []
 
 
@@ -82,7 +80,7 @@ def test_a_lease_that_is_believed_too_long_is_caught(monkeypatch: pytest.MonkeyP
 
 def test_a_barrier_that_is_not_waited_for_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     def pop(self: ReadIndexes, applied: int) -> list[object]:
-        ready, self.passed = self.passed, []
+        ready, self.reached = self.reached, []
         return [read for _, read in ready]
 
     monkeypatch.setattr(ReadIndexes, "pop", pop)

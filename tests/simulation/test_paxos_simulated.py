@@ -23,7 +23,7 @@ from fencelock.cluster.topology import Recipe, Settings, paxos
 SEEDS = 40
 SEEDS_FOR_A_MUTANT = 20
 MET = (
-    "paxos.reign_begun",
+    "paxos.leadership_begun",
     "paxos.preempted",
     "paxos.votes_adopted",
     "paxos.lease_kept",

@@ -6,14 +6,14 @@ from collections import Counter
 from random import Random
 
 import pytest
+from support.log_workload import LogJudge, logbook
 
 from fencelock.actors.effect import Effects
 from fencelock.actors.message import NS_PER_MS, Message
 from fencelock.actors.paxos.config import replica_of
+from fencelock.actors.paxos.log import Log
 from fencelock.actors.paxos.message import SnapshotChunk
-from fencelock.actors.paxos.state import State
 from fencelock.cluster.simulation.faults import Faults
-from fencelock.cluster.simulation.log_workload import LogJudge, logbook
 from fencelock.cluster.simulation.nemesis import Nemesis
 from fencelock.cluster.simulation.violation import ViolationError
 from fencelock.cluster.simulation.world import World
@@ -45,8 +45,8 @@ def play(seed: int, marks: Counter[str], every_ms: int = 15) -> None:
     world.run(3_000 * NS_PER_MS)
     nemesis.heal()
     world.run(4_500 * NS_PER_MS)
-    digests = {world.role_at(replica_of(name)).past.machine.digest() for name in names}
-    ends = {world.role_at(replica_of(name)).past.next for name in names}
+    digests = {world.role_at(replica_of(name)).log.machine.digest() for name in names}
+    ends = {world.role_at(replica_of(name)).log.next for name in names}
     if len(ends) == 1 and len(digests) > 1:
         raise ViolationError("P4: replicas that applied as much differ")
     marks.update(world.marks)
@@ -73,24 +73,24 @@ def is_caught() -> bool:
 
 
 def test_a_cut_without_a_durable_state_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    keep = State._keep  # pyright: ignore[reportPrivateUsage]
+    keep = Log._keep  # pyright: ignore[reportPrivateUsage]
 
-    def without_state(self: State, records: tuple[Message, ...]) -> Effects:
+    def without_state(self: Log, records: tuple[Message, ...]) -> Effects:
         return keep(self, records)[1:]
 
-    monkeypatch.setattr(State, "_keep", without_state)
+    monkeypatch.setattr(Log, "_keep", without_state)
 
     assert is_caught()
 
 
-def test_what_came_since_the_photograph_and_is_not_kept_is_caught(
+def test_what_came_since_the_snapshot_and_is_not_kept_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    keep = State._keep  # pyright: ignore[reportPrivateUsage]
+    keep = Log._keep  # pyright: ignore[reportPrivateUsage]
 
-    def without_since(self: State, records: tuple[Message, ...]) -> Effects:
+    def without_since(self: Log, records: tuple[Message, ...]) -> Effects:
         return keep(self, tuple(one for one in records if isinstance(one, SnapshotChunk)))
 
-    monkeypatch.setattr(State, "_keep", without_since)
+    monkeypatch.setattr(Log, "_keep", without_since)
 
     assert is_caught()

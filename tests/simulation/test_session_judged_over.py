@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
+from support.session_harness import ANN, A, B, SessionHarness, of, one
 
 from fencelock.actors.api.message import Acquire, Cancel, Reason, Refused
-from fencelock.cluster.simulation.session_harness import ANN, A, B, SessionHarness, of, one
-
-
-@pytest.fixture
-def parley() -> SessionHarness:
-    return SessionHarness()
 
 
 def test_a_wait_that_was_said_again_and_judged_over_is_withdrawn_before_the_next(

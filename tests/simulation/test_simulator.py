@@ -5,21 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from support.simulator_scene import N1, N2, SECOND, Tock, only, world_of
+
 from fencelock.actors.api.message import Alive, KeepAlive
-from fencelock.actors.clock import Clock
-from fencelock.actors.effect import Effects, Observe, Send, Spawn, Wake
+from fencelock.actors.effect import Effects, Observe, Send, Wake
 from fencelock.actors.link import LinkDown, LinkUp
-from fencelock.actors.message import NS_PER_MS, Address, Instant, Local, Timer, local, timer
+from fencelock.actors.message import NS_PER_MS, Address, Instant, Local, local
 from fencelock.actors.role import Role
-from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.simulation.faults import Faults
 from fencelock.cluster.simulation.nemesis import Nemesis
 from fencelock.cluster.simulation.network import Cut
 from fencelock.cluster.simulation.world import World
-from fencelock.cluster.topology import NodeContext, Recipe
 
-N1, N2 = Address("n1/role"), Address("n2/role")
-SECOND = 1_000 * NS_PER_MS
 STORM = Faults(
     loss_per_mille=100,
     repeat_per_mille=100,
@@ -34,11 +31,6 @@ STORM = Faults(
     drift_every_ms=200,
     jump_every_ms=500,
 )
-
-
-@timer
-class Tock(Timer):
-    number: int = 0
 
 
 @local
@@ -78,22 +70,6 @@ class Ponger(Role[KeepAlive]):
     def handle(self, sender: Address, event: KeepAlive, now: Instant) -> Effects:
         self.heard.append(event.request)
         return [Send(sender, Alive(session="s", node="n2", request=event.request))]
-
-
-def only(role: type[Role[Any]]) -> Recipe:
-    def recipe(seat: NodeContext) -> RoleSet:
-        clock = Spawn(Address(f"{seat.node}/clock"), Clock)
-        return RoleSet((clock, Spawn(Address(f"{seat.node}/role"), role)))
-
-    return recipe
-
-
-def world_of(*recipes: Recipe, seed: int = 1, misfortune: Faults | None = None) -> World:
-    world = World(seed, misfortune or Faults())
-    for number, recipe in enumerate(recipes, start=1):
-        world.add(f"n{number}", recipe, member=True)
-    world.power_on_all()
-    return world
 
 
 def test_on_a_good_network_every_message_arrives_once_and_in_order() -> None:

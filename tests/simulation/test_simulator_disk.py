@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from support.simulator_scene import N2, SECOND, Tock, only, world_of
 
 from fencelock.actors.api.message import Alive, KeepAlive
-from fencelock.actors.clock import Clock
-from fencelock.actors.effect import Effects, Persist, Send, Spawn, Wake
-from fencelock.actors.message import NS_PER_MS, Address, Instant, Timer, timer
+from fencelock.actors.effect import Effects, Persist, Send, Wake
+from fencelock.actors.message import NS_PER_MS, Address, Instant
 from fencelock.actors.role import Role
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.simulation.faults import Faults
@@ -17,32 +17,8 @@ from fencelock.cluster.simulation.nemesis import Nemesis
 from fencelock.cluster.simulation.trace import Delivered
 from fencelock.cluster.simulation.violation import ViolationError
 from fencelock.cluster.simulation.world import World
-from fencelock.cluster.topology import NodeContext, Recipe
-from fencelock.transport.wire import encode
-
-N1, N2 = Address("n1/role"), Address("n2/role")
-SECOND = 1_000 * NS_PER_MS
-
-
-@timer
-class Tock(Timer):
-    number: int = 0
-
-
-def only(role: type[Role[Any]]) -> Recipe:
-    def recipe(seat: NodeContext) -> RoleSet:
-        clock = Spawn(Address(f"{seat.node}/clock"), Clock)
-        return RoleSet((clock, Spawn(Address(f"{seat.node}/role"), role)))
-
-    return recipe
-
-
-def world_of(*recipes: Recipe, seed: int = 1, misfortune: Faults | None = None) -> World:
-    world = World(seed, misfortune or Faults())
-    for number, recipe in enumerate(recipes, start=1):
-        world.add(f"n{number}", recipe, member=True)
-    world.power_on_all()
-    return world
+from fencelock.cluster.topology import NodeContext
+from fencelock.transport.codec import encode
 
 
 def kept(number: int) -> Alive:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fencelock.actors.api.message import (
-    Acquire,
-    Granted,
-)
+from fencelock.actors.api.message import Acquire, Granted
 from fencelock.actors.effect import Send
 from fencelock.actors.message import Address
 from fencelock.cluster.simulation.judge import LockJudge

@@ -5,34 +5,57 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from fencelock.actors.api.message import Alive
 from fencelock.actors.link import LinkDown, LinkRefused, LinkUp
 from fencelock.actors.message import Address, Message
 from fencelock.transport.frame import Envelope, Frame
-from fencelock.transport.hub import Arrival, SocketHub
+from fencelock.transport.hub import SocketHub
+from fencelock.transport.listener import Arrival
 
 PATIENCE_S = 20
 """How long a test waits for an event before it fails; far beyond what any takes."""
 
 
-class Station:
-    """A bridge with everything it brought so far, in a test's own hands."""
+def listening_hub(
+    counters: Counter[str],
+    node: str = "n1",
+    *,
+    boot: int = 1,
+    cluster: str = "test",
+    listen: str | None = "tcp://127.0.0.1:0",
+    peers: dict[str, str] | None = None,
+    **options: Any,
+) -> SocketHub:
+    """Return a hub on loopback, at a port of its choice, that counts in ``counters``."""
+    return SocketHub(
+        node=node,
+        boot=boot,
+        cluster=cluster,
+        listen=listen,
+        peers=peers or {},
+        count=lambda name, times: counters.update({name: times}),
+        **options,
+    )
 
-    def __init__(self, node: str, peers: dict[str, str], cluster: str, gates: bool) -> None:
+
+class Station:
+    """A hub with everything it brought so far.
+
+    Args:
+        node: its name.
+        cluster: its cluster.
+        options: for `listening_hub`.
+
+    """
+
+    def __init__(self, node: str, *, cluster: str = "test", **options: Any) -> None:
         self.counters: Counter[str] = Counter()
         self.arrivals: list[Arrival] = []
         self.news: list[LinkUp | LinkDown | LinkRefused] = []
         self.node, self.cluster = node, cluster
-        self.hub = SocketHub(
-            node=node,
-            boot=1,
-            cluster=cluster,
-            listen="tcp://127.0.0.1:0",
-            peers=peers,
-            gates=gates,
-            count=lambda name, times: self.counters.update({name: times}),
-        )
+        self.hub = listening_hub(self.counters, node, cluster=cluster, **options)
 
     def turn(self, timeout_ms: int = 20) -> None:
         self.hub.poll(timeout_ms)
@@ -42,6 +65,10 @@ class Station:
     def say(self, link: str, message: Message, role: str = "proxy") -> None:
         to, sender = Address(f"{link}/{role}"), Address(f"{self.node}/session")
         self.hub.send(link, Frame(self.cluster, 0, 7, (Envelope(to, sender, message),)))
+
+    def up(self) -> bool:
+        """Whether the last news is that a link came up."""
+        return bool(self.news) and isinstance(self.news[-1], LinkUp)
 
     def heard(self) -> list[Message]:
         return [message for a in self.arrivals for _, _, message in a.frame.envelopes]
@@ -54,10 +81,8 @@ def stations() -> Iterator[Make]:
     """Yield a function that makes stations, and close them all afterwards."""
     made: list[Station] = []
 
-    def make(
-        node: str, peers: dict[str, str] | None = None, cluster: str = "test", gates: bool = False
-    ) -> Station:
-        made.append(Station(node, peers or {}, cluster, gates))
+    def make(node: str, peers: dict[str, str] | None = None, **options: Any) -> Station:
+        made.append(Station(node, peers=peers, **options))
         return made[-1]
 
     yield make
@@ -65,10 +90,15 @@ def stations() -> Iterator[Make]:
         one.hub.close()
 
 
-def until(done: Callable[[], object], *stations: Station) -> None:
+def until(
+    done: Callable[[], object], *stations: Station, again: Callable[[], None] | None = None
+) -> None:
+    """Give every station turns until ``done``, and before each round do ``again``."""
     limit = time.monotonic() + PATIENCE_S
     while not done():
         assert time.monotonic() < limit, [(s.node, s.news, s.counters) for s in stations]
+        if again is not None:
+            again()
         for one in stations:
             one.turn()
 

@@ -1,50 +1,128 @@
-"""A proxy of the log with the table behind it, and callers inside its process."""
+"""Callers inside the process of a node: its session and its proxy, over a table of locks."""
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable
 from typing import Any, TypeVar
 
-from fencelock.actors.api.message import (
-    Acquire,
-    Granted,
-    Reason,
-    Refused,
-)
-from fencelock.actors.effect import Effects, Send
-from fencelock.actors.message import NS_PER_MS, Address, Event, Instant, Message
+from fencelock.actors.api.message import Acquire, Granted, Reason, Refused
+from fencelock.actors.effect import Effect, Effects, Send, Wake
+from fencelock.actors.message import NS_PER_MS, Address, Instant, Message, Timer
 from fencelock.actors.paxos.event import SlotOutcomes
 from fencelock.actors.paxos.message import Propose
 from fencelock.actors.paxos.proxy import ROUND_MS
-from fencelock.actors.paxos.proxy_event import Round
 from fencelock.actors.role import Role
 from fencelock.actors.session.message import Closed
-from fencelock.actors.table.command import (
-    Command,
-)
+from fencelock.actors.session.session import ClientSession
+from fencelock.actors.table.command import Command
 from fencelock.actors.table.outcome import Outcome
 from fencelock.actors.table.table import LockTable
-from fencelock.cluster.simulation.unbatched_proxy import UnbatchedProxy
-from fencelock.transport.wire import decode, encode
+from fencelock.transport.codec import decode, encode
+from support.effects import HOST
+from support.session_harness import First
+from support.unbatched_proxy import UnbatchedProxy
 
-DOOR, REPLICA = Address("n1/proxy"), Address("n1/replica")
+REPLICA = Address("n1/replica")
 ONE, TWO, THREE = (Address(f"n1/ask-{number}") for number in (1, 2, 3))
 A = Acquire(lock="a")
 K = TypeVar("K")
 
 
-class NoHost:
-    def now(self) -> Instant:
-        return Instant(0)
+class LocalNode:
+    """The session and the proxy of a node, whose messages to each other arrive at once.
 
-    def perform(self, source: Address, effects: Effects) -> None:
-        raise AssertionError((source, effects))
+    Args:
+        node: its name.
+        now: reads its clock.
+        propose: takes the commands for the log.
+        reply: takes the replies to callers.
 
-    def adopt(self, role: Role[Event]) -> None:
-        raise AssertionError(role)
+    """
+
+    def __init__(
+        self,
+        node: str,
+        now: Callable[[], Instant],
+        propose: Callable[[Any], None],
+        reply: Callable[[Address, Any], None],
+    ) -> None:
+        self.now, self.propose, self.reply = now, propose, reply
+        self.replica = Address(f"{node}/replica")
+        self.proxy = UnbatchedProxy(
+            Address(f"{node}/proxy"),
+            HOST,
+            node=node,
+            members=("n1", "n2", "n3"),
+            replica=self.replica,
+            encode=encode,
+        )
+        self.session = ClientSession(
+            Address(f"{node}/session"),
+            HOST,
+            session=f"{node}/b00",
+            gates=(self.proxy.address,),
+            random=First(),
+            label=node,
+        )
+        self.roles: dict[Address, Role[Any]] = {
+            self.proxy.address: self.proxy,
+            self.session.address: self.session,
+        }
+        self.due: list[tuple[Instant, Address, Timer]] = []
+        self.posted: deque[tuple[Address, Address, Any]] = deque()
+        for role in self.roles.values():
+            self._perform(role.address, role.begin(now()))
+
+    def ask(self, sender: Address, event: Any) -> None:
+        """Send ``event`` to the session, as a caller inside the process."""
+        self._post(self.session.address, sender, event)
+
+    def learn(self, outcomes: tuple[Outcome, ...]) -> None:
+        """Tell the proxy the outcomes of a slot."""
+        event = SlotOutcomes(slot=1, time_ms=1, outcomes=outcomes)
+        self._post(self.proxy.address, self.replica, event)
+
+    def hear(self, event: Any) -> None:
+        """Let the proxy hear from its replica."""
+        self._post(self.proxy.address, self.replica, event)
+
+    def ring(self) -> None:
+        """Fire the timers that are due."""
+        due = [timer for timer in self.due if timer[0] <= self.now()]
+        self.due = [timer for timer in self.due if timer[0] > self.now()]
+        for _, address, timer in due:
+            self._post(address, address, timer)
+
+    def _post(self, to: Address, sender: Address, event: Any) -> None:
+        self.posted.append((to, sender, event))
+        if len(self.posted) > 1:
+            return  # The call that is under way handles it.
+        while self.posted:
+            to, sender, event = self.posted[0]
+            self._perform(to, self.roles[to].handle(sender, event, self.now()))
+            self.posted.popleft()
+
+    def _perform(self, source: Address, effects: Effects) -> None:
+        for effect in effects:
+            self._perform_one(source, effect)
+
+    def _perform_one(self, source: Address, effect: Effect) -> None:
+        match effect:
+            case Wake(after_ms, timer):
+                self.due.append((Instant(self.now() + after_ms * NS_PER_MS), source, timer))
+            case Send(to, message) if to in self.roles:
+                self._post(to, source, message)
+            case Send(_, Propose() as propose):
+                self.propose(decode(propose.command))
+            case Send(to, message):
+                self.reply(to, message)
+            case _:
+                pass
 
 
 class Inside:
-    """A door, the table, and what callers inside the process were told."""
+    """A node, the table, and the replies to callers inside the process."""
 
     def __init__(self) -> None:
         self.table = LockTable()
@@ -52,54 +130,57 @@ class Inside:
         self.ms = 0
         self.told: list[tuple[Address, Message | Closed]] = []
         self.commands: list[Command] = []
-        self.door = UnbatchedProxy(
-            DOOR,
-            NoHost(),
-            node="n1",
-            members=("n1", "n2", "n3"),
-            replica=REPLICA,
-            name="n1/b00",
-            encode=encode,
-        )
-        self.door.begin(Instant(0))
+        self.node = LocalNode("n1", lambda: self.now, self._propose, self._reply)
 
     @property
     def now(self) -> Instant:
         return Instant(self.ms * NS_PER_MS)
 
     def do(self, sender: Address, event: Any) -> None:
-        """Let the door handle ``event``, and the log do what it proposes."""
-        for effect in self.door.handle(sender, event, self.now):
-            if not isinstance(effect, Send):
-                continue
-            if isinstance(effect.message, Propose):
-                command: Any = decode(effect.message.command)
-                self.commands.append(command)
-                if not self.silent:
-                    self.happens(self.table.apply(self.ms, command))
-            elif isinstance(effect.message, Message | Closed):
-                self.told.append((effect.to, effect.message))
+        """Let a caller send ``event``, and the log do what is proposed."""
+        self.node.ask(sender, event)
+
+    def _propose(self, command: Any) -> None:
+        self.commands.append(command)
+        if not self.silent:
+            self.happens(self.table.apply(self.ms, command))
+
+    def _reply(self, to: Address, message: Any) -> None:
+        if isinstance(message, Message | Closed):
+            self.told.append((to, message))
 
     def happens(self, outcomes: list[Outcome]) -> None:
-        self.do(REPLICA, SlotOutcomes(slot=1, time_ms=self.ms, outcomes=tuple(outcomes)))
+        self.node.learn(tuple(outcomes))
 
-    def pass_time(self, ms: int, step_ms: int = ROUND_MS) -> None:
-        """Let time pass, in the log too unless it is silent, and the door's timer ring."""
+    def pass_time(self, ms: int, step_ms: int = ROUND_MS // 5) -> None:
+        """Let time pass, in the log too unless it is silent, and timers fire."""
         end = self.ms + ms
         while self.ms < end:
             self.ms = min(end, self.ms + step_ms)
             if not self.silent:
                 self.happens(self.table.advance(self.ms))
-            if self.door.ticking:
-                self.do(DOOR, Round())
+            self.node.ring()
 
-    def heard(self, asker: Address, kind: type[K]) -> list[K]:
-        return [message for to, message in self.told if to == asker and isinstance(message, kind)]
+    def heard(self, caller: Address, kind: type[K]) -> list[K]:
+        return [message for to, message in self.told if to == caller and isinstance(message, kind)]
 
-    def fence(self, asker: Address) -> int:
-        (granted,) = self.heard(asker, Granted)
+    def fence(self, caller: Address) -> int:
+        (granted,) = self.heard(caller, Granted)
         return granted.fence
 
-    def reason(self, asker: Address) -> Reason:
-        (refused,) = self.heard(asker, Refused)
+    def reason(self, caller: Address) -> Reason:
+        (refused,) = self.heard(caller, Refused)
         return refused.reason
+
+    def held(self) -> list[tuple[str, int]]:
+        """Return what the session holds, with the fences."""
+        holds = self.node.session.ledger.holds.items()
+        return [(claim.lock, hold.fence) for claim, hold in holds]
+
+    def is_idle(self) -> bool:
+        """Return whether the session holds nothing and waits for nothing."""
+        ledger = self.node.session.ledger
+        outstanding = ledger.outstanding
+        return not (
+            ledger.holds or ledger.anonymous or outstanding.pending or outstanding.withdrawals
+        )

@@ -2,40 +2,16 @@
 
 from __future__ import annotations
 
-from random import Random
-from typing import TypeVar
-
-from fencelock.actors.api.message import (
-    Acquire,
-    Alive,
-    Granted,
-    KeepAlive,
-    Refused,
-)
+from fencelock.actors.api.message import Acquire, Alive, Granted, KeepAlive, Refused
 from fencelock.actors.effect import Send
-from fencelock.actors.message import Address, Message, node_of
+from fencelock.actors.message import Address, node_of
 from fencelock.actors.session.session import ClientSession
 from fencelock.actors.session.session_lease import Stage
-from fencelock.cluster.simulation.role_harness import RoleHarness
-
-A, B = Address("a/proxy"), Address("b/proxy")
-ANN, BEN = Address("c/ann"), Address("c/ben")
-ME = Address("c/session")
-
-M = TypeVar("M", bound=Message)
+from support.role_harness import RoleHarness
+from support.session_harness import ANN, ME, A, B, First, one
 
 
-class First(Random):
-    """Chance that always takes the first gate and never varies a pause."""
-
-    def randrange(self, *args: object, **kwargs: object) -> int:
-        return 0
-
-    def random(self) -> float:
-        return 0.5
-
-
-class Play(RoleHarness[ClientSession]):
+class UnkeptSession(RoleHarness[ClientSession]):
     """A session ``c`` with two gates of a cluster that keeps no sessions, as it has said."""
 
     def __init__(self) -> None:
@@ -83,19 +59,6 @@ class Play(RoleHarness[ClientSession]):
         number = greeting.message.request
         alive = Alive(session="c", node=node_of(greeting.to), request=number)
         return self.hear(greeting.to, alive)
-
-
-def of(kind: type[M], sends: list[Send], to: Address | None = None) -> list[M]:
-    return [
-        send.message
-        for send in sends
-        if isinstance(send.message, kind) and (to is None or send.to == to)
-    ]
-
-
-def one(kind: type[M], sends: list[Send], to: Address | None = None) -> M:
-    (message,) = of(kind, sends, to)
-    return message
 
 
 def refusal(sends: list[Send], to: Address = ANN) -> Refused:

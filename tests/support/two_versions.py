@@ -83,7 +83,8 @@ def growing(message: Callable[[int], Callable[[type], type]]) -> Callable[..., A
 def refuse_longer_messages() -> None:
     """Plant the bug: a reader that knows only one length of each message."""
     from fencelock.transport import frame
-    from fencelock.transport.wire import MalformedFrameError, unpack_fitted
+    from fencelock.transport.cbor import MalformedFrameError
+    from fencelock.transport.codec import unpack_fitted
 
     def unpack_refusing(items: list[Any]) -> tuple[Any, bool]:
         message, has_more = unpack_fitted(items)

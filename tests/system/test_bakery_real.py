@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 from support.holds import fence_of
+from support.real_nodes import loopback_addresses
 
 import fencelock
 from fencelock.actors.error import UnavailableError
 from fencelock.cluster.bench.members import stop_all
 from fencelock.cluster.config import starting_config
-from fencelock.cluster.ports import free_ports
 
 PATIENCE_S = 60
 CLUSTER = "bakery-real"
@@ -32,8 +32,7 @@ class Processes:
 
     def __init__(self, folder: Path, nodes: int) -> None:
         self.folder = folder
-        ports = free_ports(nodes)
-        self.addresses = {f"n{n}": f"tcp://127.0.0.1:{port}" for n, port in enumerate(ports, 1)}
+        self.addresses = loopback_addresses(nodes)
         self.connect = ",".join(self.addresses.values())
         text = starting_config(self.addresses, cluster=CLUSTER, protocol="bakery")
         for key in ("duration = 5.0", "grace = 5.0", "least = 3.0"):

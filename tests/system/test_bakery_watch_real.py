@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from support.real_nodes import loopback_addresses
 
 import fencelock
 from fencelock import aio
@@ -29,7 +30,7 @@ class Processes:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        at = {f"n{n}": f"tcp://127.0.0.1:{port}" for n, port in enumerate(free_ports(3), 1)}
+        at = loopback_addresses()
         self.addresses = at
         text = starting_config(at, cluster=CLUSTER, protocol="bakery")
         for key in ("duration = 5.0", "grace = 5.0", "least = 3.0"):
@@ -168,14 +169,14 @@ def test_a_caller_inside_the_process_asks_until_something_changes(tmp_path: Path
         news: fencelock.ClusterUp | fencelock.ClusterDown
         ends = time.monotonic() + PATIENCE_S
         while True:
-            news = node.proxy.ask(fencelock.Watch(known=number), timeout=PATIENCE_S)
+            news = node.ref("proxy").ask(fencelock.Watch(known=number), timeout=PATIENCE_S)
             assert news.number != number
             number = news.number
             if isinstance(news, fencelock.ClusterUp) and news.ready:
                 break
             assert time.monotonic() < ends
         assert (news.complete, news.leaders) == (True, ("n1",))
-        waits = node.proxy.ask(fencelock.Watch(known=number), block=False)
+        waits = node.ref("proxy").ask(fencelock.Watch(known=number), block=False)
         assert not waits.done
 
 
@@ -191,4 +192,4 @@ def test_paxos_does_not_tell_and_says_who_does(tmp_path: Path) -> None:
             with pytest.raises(fencelock.UnsupportedError, match="bakery has it"):
                 watch()
         with pytest.raises(TypeError, match="does not accept Watch"):
-            node.proxy.ask(fencelock.Watch(), timeout=PATIENCE_S)
+            node.ref("proxy").ask(fencelock.Watch(), timeout=PATIENCE_S)

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 from support.holds import fence_of
+from support.real_nodes import loopback_addresses
 
 import fencelock
 from fencelock.actors.error import UnavailableError
 from fencelock.cluster.config import starting_config
-from fencelock.cluster.ports import free_ports
 
 LONG_S = 60.0
 FREE_S = 20.0
@@ -28,10 +28,7 @@ class Members:
     """Three `fencelock serve` processes of `central`; the first one runs the lock server."""
 
     def __init__(self, folder: Path, *, journal: bool) -> None:
-        self.at = {
-            node: f"tcp://127.0.0.1:{port}"
-            for node, port in zip(NODES, free_ports(len(NODES)), strict=True)
-        }
+        self.at = loopback_addresses()
         text = starting_config(self.at, protocol="central")
         if journal:
             text = text.replace("journal = false", "journal = true")

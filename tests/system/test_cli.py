@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from support.holds import fence_of
+from support.real_nodes import loopback_addresses
 from typer.testing import CliRunner
 
 from fencelock import __version__, connect
@@ -34,7 +35,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def write_config(folder: Path, protocol: str = "lamport") -> dict[str, str]:
-    addresses = {f"n{i}": f"tcp://127.0.0.1:{port}" for i, port in enumerate(free_ports(2), 1)}
+    addresses = loopback_addresses(2)
     (folder / "cluster.toml").write_text(starting_config(addresses, protocol=protocol))
     return addresses
 

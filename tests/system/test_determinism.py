@@ -41,7 +41,7 @@ UNORDERED = {"sorted", "set", "frozenset", "any", "all"}
 
 EXCEPTIONS = {
     ("actors/bakery/voting.py", "lower"): "the name of a counter, from the name of a class",
-    ("actors/bakery/epoch_state.py", "lower"): "the name of a counter, from the name of a class",
+    ("actors/bakery/epochs.py", "lower"): "the name of a counter, from the name of a class",
     (
         "actors/bakery/in_flight.py",
         "lower",

@@ -14,6 +14,7 @@ import pytest
 from loguru import logger
 from rich.console import Console
 from support.holds import fence_of
+from support.real_nodes import loopback_addresses
 
 import fencelock
 from fencelock.actors.api.message import Acquire, NodeStatus
@@ -29,7 +30,6 @@ from fencelock.cluster.cli.status import nodes_table
 from fencelock.cluster.config import Config, parse, starting_config
 from fencelock.cluster.lock_machine import LockMachine
 from fencelock.cluster.node import Node
-from fencelock.cluster.ports import free_ports
 from fencelock.cluster.simulation import planting
 
 LONG_S = 60.0
@@ -85,12 +85,7 @@ def lines() -> Iterator[list[str]]:
 
 @pytest.fixture
 def config(tmp_path: Path) -> Config:
-    nodes = ("n1", "n2", "n3")
-    addresses = {
-        node: f"tcp://127.0.0.1:{port}"
-        for node, port in zip(nodes, free_ports(len(nodes)), strict=True)
-    }
-    text = starting_config(addresses, protocol="paxos")
+    text = starting_config(loopback_addresses(), protocol="paxos")
     return parse(text, tmp_path)
 
 

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from support.real_nodes import loopback_addresses
 
 import fencelock
 from fencelock.actors.api.message import Describe, NodeStatus
 from fencelock.actors.error import UnavailableError
 from fencelock.cluster.config import Config, parse, starting_config
 from fencelock.cluster.node import Node
-from fencelock.cluster.ports import free_ports
 
 NAMES = ("n1", "n2", "n3")
 LONG_S = 30.0
@@ -64,8 +64,7 @@ class Cluster:
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    ports = zip(NAMES, free_ports(len(NAMES)), strict=True)
-    addresses = {name: f"tcp://127.0.0.1:{port}" for name, port in ports}
+    addresses = loopback_addresses()
     cluster = Cluster(parse(starting_config(addresses, protocol="paxos"), tmp_path))
     cluster.clients = []
     yield cluster

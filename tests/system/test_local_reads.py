@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.holds import fence_of
+from support.real_nodes import loopback_addresses
 
 import fencelock
 from fencelock import aio
@@ -15,7 +16,6 @@ from fencelock.actors.api.message import Inspect
 from fencelock.actors.error import UnavailableError, UnsupportedError
 from fencelock.cluster.config import Config
 from fencelock.cluster.node import Node
-from fencelock.cluster.ports import free_ports
 
 PATIENCE_S = 60
 WITHOUT = ["bakery", "central", "lamport"]
@@ -25,7 +25,7 @@ class Pair:
     """Two nodes in this process, of which the first runs the server of `central`."""
 
     def __init__(self, protocol: str, data: Path) -> None:
-        at = {f"n{n}": f"tcp://127.0.0.1:{port}" for n, port in enumerate(free_ports(2), 1)}
+        at = loopback_addresses(2)
         config = Config(cluster="reads", protocol=protocol, nodes=at, data=data)
         self.nodes = [Node.start(config, node) for node in at]
         self.second = at["n2"]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
+from support.real_nodes import NODES, loopback_addresses, running_nodes
 
 from fencelock.actors.api.message import (
     Acquire,
@@ -20,39 +21,20 @@ from fencelock.actors.api.message import (
     NodeStatus,
     Release,
 )
-from fencelock.actors.error import (
-    LockTimeoutError,
-    NotHeldError,
-    StaleError,
-    UnavailableError,
-)
+from fencelock.actors.error import LockTimeoutError, NotHeldError, StaleError, UnavailableError
 from fencelock.actors.message import Message
-from fencelock.actors.paxos.proxy_session_lease import TTL_MS
-from fencelock.cluster.config import Config, parse, starting_config
+from fencelock.actors.session.session import TTL_MS
+from fencelock.cluster.config import parse, starting_config
 from fencelock.cluster.node import Node
-from fencelock.cluster.ports import free_ports
 
 LONG_S = 30.0
-NODES = ("n1", "n2", "n3")
 K = TypeVar("K", bound=Message)
-
-
-def configure(folder: Path) -> Config:
-    addresses = {
-        node: f"tcp://127.0.0.1:{port}"
-        for node, port in zip(NODES, free_ports(len(NODES)), strict=True)
-    }
-    return parse(starting_config(addresses, protocol="paxos"), folder)
 
 
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Node]]:
-    config = configure(tmp_path_factory.mktemp("cluster"))
-    nodes = {node: Node.start(config, node) for node in NODES}
-    yield nodes
-    for node in nodes.values():
-        assert node.failure is None
-        node.stop()
+    with running_nodes(tmp_path_factory.mktemp("cluster")) as nodes:
+        yield nodes
 
 
 def test_a_lock_goes_from_node_to_node_under_rising_fences(nodes: dict[str, Node]) -> None:
@@ -135,7 +117,7 @@ def test_every_node_says_who_leads_and_that_it_is_ready(nodes: dict[str, Node]) 
 def test_the_others_serve_on_when_the_master_goes_and_nobody_without_a_majority(
     tmp_path: Path,
 ) -> None:
-    config = configure(tmp_path)
+    config = parse(starting_config(loopback_addresses(), protocol="paxos"), tmp_path)
     nodes = {node: Node.start(config, node) for node in NODES}
     try:
         nodes["n1"].proxy.ask(Acquire(lock="b"), timeout=LONG_S)

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 from support.holds import fence_of
+from support.real_nodes import loopback_addresses
 
 import fencelock
 from fencelock.cluster.config import starting_config
-from fencelock.cluster.ports import free_ports
 
 LONG_S = 60.0
 NODES = ("n1", "n2", "n3")
@@ -23,10 +23,7 @@ class Members:
     """Three `fencelock serve` processes with journals in a folder."""
 
     def __init__(self, folder: Path) -> None:
-        addresses = {
-            node: f"tcp://127.0.0.1:{port}"
-            for node, port in zip(NODES, free_ports(len(NODES)), strict=True)
-        }
+        addresses = loopback_addresses()
         self.connect = ",".join(addresses.values())
         self.config = folder / "cluster.toml"
         self.config.write_text(starting_config(addresses, protocol="paxos"), encoding="utf-8")

@@ -12,7 +12,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from support.hub_station import listening_hub
 from support.paths import ROOT
+from support.real_nodes import loopback_addresses
 
 from fencelock.actors.api.message import (
     Acquire,
@@ -28,10 +30,7 @@ from fencelock.actors.api.session_message import End, Ended, HoldLost, Open, Ope
 from fencelock.actors.message import Address, Message
 from fencelock.cluster.config import parse, starting_config
 from fencelock.cluster.node import Node as RealNode
-from fencelock.cluster.ports import free_ports
-from fencelock.transport.frame import Envelope, Frame, encode_frame
-from fencelock.transport.hub import SocketHub
-from fencelock.transport.refusal import Mismatch, Rejected
+from fencelock.transport.frame import Envelope, Frame, Mismatch, Rejected, encode_frame
 
 CLIENT = ROOT / "examples" / "raw_zmq_client.py"
 PATIENCE_S = 60
@@ -52,14 +51,7 @@ class Node:
         """What is said unasked to whoever keeps alive."""
         self.heard: list[Message] = []
         self.counters: Counter[str] = Counter()
-        self.hub = SocketHub(
-            node="n1",
-            boot=1,
-            cluster="test",
-            listen="tcp://127.0.0.1:0",
-            peers={},
-            count=lambda name, times: self.counters.update({name: times}),
-        )
+        self.hub = listening_hub(self.counters)
         self._ends = threading.Event()
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
@@ -240,10 +232,7 @@ def test_the_client_needs_nothing_of_fencelock_and_explains_itself() -> None:
 
 @pytest.mark.parametrize(("protocol", "names"), [("paxos", 3), ("central", 1), ("lamport", 2)])
 def test_the_client_works_with_every_protocol(tmp_path: Path, protocol: str, names: int) -> None:
-    addresses = {
-        f"n{number}": f"tcp://127.0.0.1:{port}"
-        for number, port in enumerate(free_ports(names), start=1)
-    }
+    addresses = loopback_addresses(names)
     config = parse(starting_config(addresses, protocol=protocol), tmp_path)
     with ExitStack() as running:
         for node in addresses:

@@ -8,7 +8,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from fencelock.actors.bakery.handover import Import
+from fencelock.actors.bakery.state_transfer import Import
 from fencelock.actors.error import ConfigError
 from fencelock.cluster import topology
 from fencelock.cluster.cli.simulate import seed_range, simulate

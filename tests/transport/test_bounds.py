@@ -9,21 +9,17 @@ import pytest
 
 from fencelock.actors.api.message import Acquire, Describe, Granted
 from fencelock.actors.message import Address
-from fencelock.transport import frame_validator as admission_module
-from fencelock.transport.bounds import (
+from fencelock.transport import admission as admission_module
+from fencelock.transport.admission import (
     CLIENT_BYTES_MAX,
     CLIENT_ENVELOPES_MAX,
     SMALL_BYTES,
+    Dropped,
+    FrameValidator,
     has_few_arrays,
 )
-from fencelock.transport.frame import (
-    ENVELOPES_MAX,
-    FRAME_BYTES_MAX,
-    Envelope,
-    Frame,
-    encode_frame,
-)
-from fencelock.transport.frame_validator import Dropped, FrameValidator
+from fencelock.transport.cbor import FRAME_BYTES_MAX
+from fencelock.transport.frame import ENVELOPES_MAX, Envelope, Frame, encode_frame
 
 NOT_DECODED_S = 0.02
 """Far above the time of a check (0.1 ms), far below that of decoding 1 MiB of arrays (160 ms)."""

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from fencelock.actors.api.message import Describe
 from fencelock.actors.message import Address
-from fencelock.cluster.host.pace import CLIENTS_MAX, CLIENTS_MIN, Pace
-from fencelock.transport.bounds import CLIENT_BYTES_MAX
-from fencelock.transport.client_queue import (
+from fencelock.cluster.host.gateway import CLIENTS_MAX, CLIENTS_MIN, Pace
+from fencelock.transport.admission import CLIENT_BYTES_MAX
+from fencelock.transport.frame import Envelope, Frame
+from fencelock.transport.listener import (
     CLIENT_FRAMES_MAX,
     CLIENT_WAITING_MAX,
     WAITING_MAX,
     ClientQueue,
     QueuedFrame,
 )
-from fencelock.transport.frame import Envelope, Frame
 
 
 def frame(raw: bytes) -> QueuedFrame:

@@ -16,14 +16,16 @@ from pathlib import Path
 import cbor2
 import pytest
 import zmq
+from support.hub_station import listening_hub
 
 from fencelock.actors.api.message import Describe
 from fencelock.actors.message import Address
 from fencelock.transport import connections
-from fencelock.transport.bounds import CLIENT_BYTES_MAX
+from fencelock.transport.admission import CLIENT_BYTES_MAX
 from fencelock.transport.descriptors import Reserve, connections_max
 from fencelock.transport.frame import Envelope, Frame, encode_frame
-from fencelock.transport.hub import Arrival, SocketHub
+from fencelock.transport.hub import SocketHub
+from fencelock.transport.listener import Arrival
 
 PATIENCE_S = 60.0
 
@@ -34,15 +36,7 @@ class Node:
     def __init__(self, most: int = 1000) -> None:
         self.counters: Counter[str] = Counter()
         self.arrivals: list[Arrival] = []
-        self.hub = SocketHub(
-            node="n1",
-            boot=1,
-            cluster="test",
-            listen="tcp://127.0.0.1:0",
-            peers={},
-            connections_max=most,
-            count=lambda name, times: self.counters.update({name: times}),
-        )
+        self.hub = listening_hub(self.counters, connections_max=most)
         host, port = self.hub.endpoint.removeprefix("tcp://").split(":")
         self.where = (host, int(port))
         self.strangers: list[tcp.socket] = []

@@ -10,21 +10,19 @@ from hypothesis import strategies as st
 
 from fencelock.actors.api.message import Acquire, Granted
 from fencelock.actors.message import Address
-from fencelock.transport.clients import Clients
+from fencelock.transport.admission import Dropped, FrameValidator, link_of
+from fencelock.transport.cbor import FRAME_BYTES_MAX, FrameTooLargeError, MalformedFrameError
 from fencelock.transport.frame import (
     ENVELOPES_MAX,
-    FRAME_BYTES_MAX,
     WIRE_VERSION,
     Envelope,
     ForeignClusterError,
     Frame,
-    FrameTooLargeError,
-    MalformedFrameError,
     WrongVersionError,
     decode_frame,
     encode_frame,
 )
-from fencelock.transport.frame_validator import Dropped, FrameValidator, link_of
+from fencelock.transport.listener import Clients
 
 ACQUIRE = Acquire(lock="orders/42", session="s-1", owner="o", request=1, wait_ms=5000)
 ENVELOPE = Envelope(Address("n1/proxy"), Address("s-1/session"), ACQUIRE)

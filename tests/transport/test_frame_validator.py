@@ -10,9 +10,8 @@ import pytest
 
 from fencelock.actors.api.message import Acquire, Inspect, Release
 from fencelock.actors.message import Address, Message
-from fencelock.transport.frame import Envelope, Frame, encode_frame
-from fencelock.transport.frame_validator import Dropped, FrameValidator
-from fencelock.transport.refusal import Mismatch, Rejected
+from fencelock.transport.admission import Dropped, FrameValidator
+from fencelock.transport.frame import Envelope, Frame, Mismatch, Rejected, encode_frame
 
 TO, SENDER = Address("*/proxy"), Address("me/session")
 

@@ -1,104 +1,29 @@
 from __future__ import annotations
 
 import os
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 import zmq
+from support.hub_station import Make, Station, alive, stations, until
 
 from fencelock.actors.api.message import Alive, KeepAlive
-from fencelock.actors.link import LinkDown, LinkRefused, LinkUp
-from fencelock.actors.message import Address, Message
+from fencelock.actors.link import LinkDown, LinkUp
+from fencelock.actors.message import Address
 from fencelock.transport.frame import Envelope, Frame, encode_frame
-from fencelock.transport.hub import Arrival, SocketHub
-
-PATIENCE_S = 20
-"""How long a test waits for an event before it fails; far beyond what any takes."""
-
-
-class Station:
-    """A bridge with everything it brought so far, in a test's own hands."""
-
-    def __init__(
-        self,
-        node: str,
-        *,
-        boot: int = 1,
-        cluster: str = "test",
-        listen: str | None = "tcp://127.0.0.1:0",
-        peers: dict[str, str] | None = None,
-        gates: bool = False,
-    ) -> None:
-        self.counters: Counter[str] = Counter()
-        self.arrivals: list[Arrival] = []
-        self.news: list[LinkUp | LinkDown | LinkRefused] = []
-        self.node, self.cluster = node, cluster
-        self.hub = SocketHub(
-            node=node,
-            boot=boot,
-            cluster=cluster,
-            listen=listen,
-            peers=peers or {},
-            gates=gates,
-            count=lambda name, times: self.counters.update({name: times}),
-        )
-
-    def turn(self, timeout_ms: int = 20) -> None:
-        self.hub.poll(timeout_ms)
-        self.news += self.hub.events()
-        self.arrivals += self.hub.receive(100)
-
-    def say(self, link: str, message: Message, to: str = "") -> None:
-        address = Address(to or f"{link}/proxy")
-        envelope = Envelope(address, Address(f"{self.node}/session"), message)
-        self.hub.send(link, Frame(self.cluster, 0, 7, (envelope,)))
-
-    def up(self) -> bool:
-        return bool(self.news) and isinstance(self.news[-1], LinkUp)
-
-    def heard(self) -> list[Message]:
-        return [message for a in self.arrivals for _, _, message in a.frame.envelopes]
-
-
-Make = Callable[..., Station]
+from fencelock.transport.listener import Arrival
 
 
 @pytest.fixture
 def station() -> Iterator[Make]:
-    made: list[Station] = []
-
-    def make(node: str, **arguments: object) -> Station:
-        made.append(Station(node, **arguments))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.hub.close()
-
-
-def until(
-    done: Callable[[], object], *stations: Station, again: Callable[[], None] | None = None
-) -> None:
-    """Give every station turns until ``done``, and before each round do ``again``."""
-    limit = time.monotonic() + PATIENCE_S
-    while not done():
-        assert time.monotonic() < limit, [(s.node, s.news, s.counters) for s in stations]
-        if again is not None:
-            again()
-        for one in stations:
-            one.turn()
+    yield from stations()
 
 
 def free_endpoint() -> str:
     with zmq.Context() as context, context.socket(zmq.REP) as socket:
         port = socket.bind_to_random_port("tcp://127.0.0.1")
     return f"tcp://127.0.0.1:{port}"
-
-
-def alive(number: int) -> Alive:
-    return Alive(session="s", node="n", request=number)
 
 
 def test_two_nodes_hear_each_other(station: Make) -> None:
@@ -187,7 +112,7 @@ def test_a_client_speaks_to_whichever_node_answers_at_its_gate(station: Make) ->
     assert envelope == Envelope(
         Address("n1/proxy"), Address("s-1/session"), KeepAlive(session="s-1", request=5)
     )
-    node.say("s-1", alive(5), to="s-1/session")
+    node.say("s-1", alive(5), role="session")
     until(lambda: client.arrivals, client)
     assert client.arrivals[0].link == "gate-0"
     (envelope,) = client.arrivals[0].frame.envelopes
@@ -203,7 +128,7 @@ def test_a_client_that_lists_one_node_twice_can_use_both_ways(station: Make) -> 
         client.say(link, KeepAlive(session="s-1"))
         until(lambda: node.arrivals, client, node)
         node.arrivals.clear()
-        node.say("s-1", alive(1), to="s-1/session")
+        node.say("s-1", alive(1), role="session")
         until(lambda: client.arrivals, client, node)
         assert [a.link for a in client.arrivals] == [link]
         client.arrivals.clear()
@@ -217,7 +142,7 @@ def test_an_answer_follows_a_client_to_its_new_connection(station: Make) -> None
         until(lambda c=client: c.news, client)  # type: ignore[misc]
         client.say("gate-0", KeepAlive(session="s-1", request=boot))
         until(lambda b=boot: len(node.arrivals) == b, node)  # type: ignore[misc]
-    node.say("s-1", alive(9), to="s-1/session")
+    node.say("s-1", alive(9), role="session")
     until(lambda: client.arrivals, client, node)
     assert client.heard() == [alive(9)]
 
@@ -234,7 +159,7 @@ def test_an_answer_to_a_client_that_left_is_dropped_and_counted(station: Make) -
     until(
         lambda: node.counters["wire.unroutable"] > 1,
         node,
-        again=lambda: node.say("s-1", alive(1), to="s-1/session"),
+        again=lambda: node.say("s-1", alive(1), role="session"),
     )
 
 

@@ -12,20 +12,20 @@ from typing import TypeAlias
 import psutil
 import pytest
 import zmq
+from support.hub_station import listening_hub
 
 from fencelock.actors.api.message import Acquire, Granted, LockStatus
 from fencelock.actors.message import Address, Message
-from fencelock.transport.cbor import UndecodableError
+from fencelock.transport.admission import Dropped, FrameValidator
+from fencelock.transport.cbor import MalformedFrameError, UndecodableError
 from fencelock.transport.frame import (
     Envelope,
     Frame,
-    MalformedFrameError,
+    Mismatch,
+    Rejected,
     decode_frame,
     encode_frame,
 )
-from fencelock.transport.frame_validator import Dropped, FrameValidator
-from fencelock.transport.hub import SocketHub
-from fencelock.transport.refusal import Mismatch, Rejected
 
 Socket: TypeAlias = "zmq.Socket[bytes]"
 
@@ -122,14 +122,7 @@ class Node:
 
     def __init__(self) -> None:
         self.counters: Counter[str] = Counter()
-        self.hub = SocketHub(
-            node="n1",
-            boot=1,
-            cluster="test",
-            listen="tcp://127.0.0.1:0",
-            peers={},
-            count=lambda name, times: self.counters.update({name: times}),
-        )
+        self.hub = listening_hub(self.counters)
         self.ends = threading.Event()
         self.thread = threading.Thread(target=self._run)
         self.thread.start()

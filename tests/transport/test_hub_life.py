@@ -11,8 +11,8 @@ import pytest
 import zmq
 
 from fencelock.actors.error import ConfigError
-from fencelock.transport.doorbell import Doorbell
 from fencelock.transport.hub import SocketHub
+from fencelock.transport.polling import Doorbell
 
 PATIENCE_S = 20
 """How long a test waits for an event before it fails; far beyond what any takes."""

@@ -10,8 +10,15 @@ from support.hub_station import PATIENCE_S, Make, Station, alive, stations, unti
 from fencelock.actors.api.message import KeepAlive
 from fencelock.actors.link import LinkRefused, LinkUp
 from fencelock.actors.message import Address
-from fencelock.transport.frame import FRAME_BYTES_MAX, Envelope, Frame, decode_frame, encode_frame
-from fencelock.transport.refusal import Mismatch, Rejected
+from fencelock.transport.cbor import FRAME_BYTES_MAX
+from fencelock.transport.frame import (
+    Envelope,
+    Frame,
+    Mismatch,
+    Rejected,
+    decode_frame,
+    encode_frame,
+)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from fencelock.transport.poller import BRIEF_NS, Poller
+from fencelock.transport.polling import BRIEF_NS, Poller
 
 LONG_MS = 60_000
 BEYOND_BRIEF_MS = BRIEF_NS // 1_000_000 + 2

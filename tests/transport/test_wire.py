@@ -23,10 +23,9 @@ from support.paths import PINS
 import fencelock.actors
 from fencelock.actors.api.message import Acquire, Granted, LockStatus, Refused
 from fencelock.actors.message import REGISTRY, Message, message
-from fencelock.transport.frame import MalformedFrameError
-from fencelock.transport.refusal import Rejected
-from fencelock.transport.schema import schema_of
-from fencelock.transport.wire import FRAME_BYTES_MAX, FrameTooLargeError, decode, encode
+from fencelock.transport.cbor import FRAME_BYTES_MAX, FrameTooLargeError, MalformedFrameError
+from fencelock.transport.codec import decode, encode, schema_of
+from fencelock.transport.frame import Rejected
 
 _SAMPLES: dict[type, Any] = {int: 7, str: "word", bytes: b"\x00\xff", bool: True}
 _VALUES: dict[type, st.SearchStrategy[Any]] = {

@@ -23,16 +23,10 @@ from fencelock.cluster.node import Node
 from fencelock.cluster.ports import free_ports
 from fencelock.cluster.storage.journal import Journal
 from fencelock.cluster.storage.record import Entry
-from fencelock.transport.frame import (
-    Envelope,
-    Frame,
-    MalformedFrameError,
-    decode_frame,
-    encode_frame,
-)
-from fencelock.transport.frame_validator import FrameValidator
-from fencelock.transport.schema import EXTRA_FIELDS_MAX, schema_of
-from fencelock.transport.wire import decode, encode
+from fencelock.transport.admission import FrameValidator
+from fencelock.transport.cbor import MalformedFrameError
+from fencelock.transport.codec import EXTRA_FIELDS_MAX, decode, encode, schema_of
+from fencelock.transport.frame import Envelope, Frame, decode_frame, encode_frame
 
 PATIENCE_S = 60
 TO, SENDER = Address("n1/proxy"), Address("me/session")

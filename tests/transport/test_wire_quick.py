@@ -15,7 +15,7 @@ from fencelock.actors.paxos.message import Batch
 from fencelock.actors.table.command import AcquireLock, KeepSession, OpenSession
 from fencelock.cluster.lock_machine import LockMachine
 from fencelock.transport.cbor import DEPTH_MAX, MalformedFrameError, dump, load, load_each
-from fencelock.transport.wire import encode, pack
+from fencelock.transport.codec import encode, pack
 
 BORDERS = sorted(
     sign * ((1 << bits) + by) for bits in (0, 3, 5, 8, 16, 32, 62) for by in (-1, 0, 1)

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from fencelock.cluster.ports import free_ports
-from peers.peer import Door, Handle, Peer, Spec
+from peers.peer import Door, Handle, ReplicatedPeer, Spec
 from peers.protobuf import Fields, decode, encode
-from peers.servers import Servers, said_by
+from peers.servers import said_by
 
 MEMBERS = 3
 LEASE_S = 600
@@ -28,7 +28,7 @@ GRANT, STATUS = "/etcdserverpb.Lease/LeaseGrant", "/etcdserverpb.Maintenance/Sta
 CHANNEL = (("grpc.use_local_subchannel_pool", 1), ("grpc.max_reconnect_backoff_ms", 100))
 
 
-class Etcd(Peer):
+class Etcd(ReplicatedPeer):
     """Three members with the default settings."""
 
     name = "etcd"
@@ -36,7 +36,7 @@ class Etcd(Peer):
     programs = (("etcd", "etcd-server"),)
 
     def __init__(self) -> None:
-        self._servers: Servers | None = None
+        super().__init__()
         self._clients: list[int] = []
         self._peers: list[int] = []
 
@@ -51,22 +51,14 @@ class Etcd(Peer):
 
     def start(self, folder: Path) -> None:
         """Start the members; see `Peer.start`."""
-        self._servers = Servers(folder)
         ports = free_ports(2 * MEMBERS)
         self._clients, self._peers = ports[:MEMBERS], ports[MEMBERS:]
-        for index in range(MEMBERS):
-            self._start(index)
-        self._servers.wait_until(self._serves)
+        self.start_servers(folder, MEMBERS)
 
     def spec(self) -> Spec:
         """Return the ports, the leader's first: what others get they only pass on."""
         leader = self.leader() or 0
         return {"ports": self._clients[leader:] + self._clients[:leader]}
-
-    def stop(self) -> None:
-        """End the members."""
-        if self._servers is not None:
-            self._servers.stop()
 
     def leader(self) -> int | None:
         """Return the index of the member that says it leads."""
@@ -76,30 +68,20 @@ class Etcd(Peer):
                 return index
         return None
 
-    def kill(self, index: int) -> None:
-        """End member ``index`` with SIGKILL."""
-        assert self._servers is not None
-        self._servers.kill(index)
-
-    def restart(self, index: int) -> None:
-        """Start member ``index`` on its old data."""
-        assert self._servers is not None
-        self._start(index)
-        self._servers.wait_until(self._serves)
-
-    def _serves(self) -> bool:
+    def serves(self) -> bool:
+        """Return whether all of them serve."""
         statuses = [_status(port) for port in self._clients]
         leaders = {status[1] if status is not None else 0 for status in statuses}
         return len(leaders) == 1 and 0 not in leaders
 
-    def _start(self, index: int) -> None:
-        assert self._servers is not None
+    def start_server(self, index: int) -> None:
+        """Start one of them; see `ServersPeer.start_server`."""
         names = [f"m{number}=http://127.0.0.1:{port}" for number, port in enumerate(self._peers)]
         client = f"http://127.0.0.1:{self._clients[index]}"
         peer = f"http://127.0.0.1:{self._peers[index]}"
         options = {
             "name": f"m{index}",
-            "data-dir": str(self._servers.folder / f"member-{index}"),
+            "data-dir": str(self.servers.folder / f"member-{index}"),
             "listen-client-urls": client,
             "advertise-client-urls": client,
             "listen-peer-urls": peer,
@@ -109,7 +91,7 @@ class Etcd(Peer):
             "log-level": "error",
         }
         command = [f"--{option}={value}" for option, value in options.items()]
-        self._servers.start(index, ["etcd", *command])
+        self.servers.start(index, ["etcd", *command])
 
 
 def _status(port: int) -> tuple[int, int] | None:

@@ -10,20 +10,19 @@ from pathlib import Path
 import fencelock
 from fencelock.cluster.config import starting_config
 from fencelock.cluster.ports import free_ports
-from peers.peer import Door, Handle, Peer, Spec
-from peers.servers import Servers
+from peers.peer import Door, Handle, ReplicatedPeer, Spec
 
 NODES = 3
 CONNECT_S = 30.0
 
 
-class Fencelock(Peer):
+class Fencelock(ReplicatedPeer):
     """Three ``fencelock serve`` processes with the default settings."""
 
     name = "fencelock"
 
     def __init__(self) -> None:
-        self._servers: Servers | None = None
+        super().__init__()
         self._addresses: dict[str, str] = {}
         self._config = Path()
 
@@ -33,7 +32,6 @@ class Fencelock(Peer):
 
     def start(self, folder: Path) -> None:
         """Start the nodes; see `Peer.start`."""
-        self._servers = Servers(folder)
         self._addresses = {
             f"n{number + 1}": f"tcp://127.0.0.1:{port}"
             for number, port in enumerate(free_ports(NODES))
@@ -41,44 +39,25 @@ class Fencelock(Peer):
         self._config = folder / "cluster.toml"
         text = starting_config(self._addresses, cluster="compare", protocol="paxos")
         self._config.write_text(text, encoding="utf-8")
-        for index in range(NODES):
-            self._start(index)
-        self._servers.wait_until(self._serves)
+        self.start_servers(folder, NODES)
 
     def spec(self) -> Spec:
         """Return the addresses."""
         return {"connect": ",".join(self._addresses.values())}
-
-    def stop(self) -> None:
-        """End the nodes."""
-        if self._servers is not None:
-            self._servers.stop()
 
     def leader(self) -> int | None:
         """Return the index of the master's node."""
         masters = {status.master for status in self._statuses()} - {""}
         return list(self._addresses).index(masters.pop()) if len(masters) == 1 else None
 
-    def kill(self, index: int) -> None:
-        """End node ``index`` with SIGKILL."""
-        assert self._servers is not None
-        self._servers.kill(index)
-
-    def restart(self, index: int) -> None:
-        """Start node ``index`` on its old journal."""
-        assert self._servers is not None
-        self._start(index)
-        self._servers.wait_until(self._serves)
-
-    def _start(self, index: int) -> None:
-        assert self._servers is not None
+    def start_server(self, index: int) -> None:
+        """Start one of them; see `ServersPeer.start_server`."""
         command = [sys.executable, "-m", "fencelock", "serve", "--id", f"n{index + 1}"]
         search = os.pathsep.join(entry for entry in sys.path if entry)
-        self._servers.start(
-            index, [*command, "--config", str(self._config)], {"PYTHONPATH": search}
-        )
+        self.servers.start(index, [*command, "--config", str(self._config)], {"PYTHONPATH": search})
 
-    def _serves(self) -> bool:
+    def serves(self) -> bool:
+        """Return whether all of them serve."""
         return sum(status.ready for status in self._statuses()) == NODES
 
     def _statuses(self) -> tuple[fencelock.NodeStatus, ...]:

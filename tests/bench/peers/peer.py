@@ -8,6 +8,8 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any, Protocol
 
+from peers.servers import Servers
+
 LOCK_S = 30
 """How long a lock lasts whose holder is gone, where a peer asks for that (s): never in a run."""
 
@@ -93,3 +95,49 @@ class Peer(ABC):
     def has_failover(self) -> bool:
         """Whether `leader`, `kill` and `restart` work."""
         return type(self).kill is not Peer.kill
+
+
+class ServersPeer(Peer):
+    """A peer whose servers are processes by index, which start one by one."""
+
+    def __init__(self) -> None:
+        self._servers: Servers | None = None
+
+    @property
+    def servers(self) -> Servers:
+        """The processes; there are some after `start`."""
+        assert self._servers is not None
+        return self._servers
+
+    def stop(self) -> None:
+        """End the servers."""
+        if self._servers is not None:
+            self._servers.stop()
+
+    def start_servers(self, folder: Path, count: int) -> None:
+        """Start ``count`` servers; return once all serve."""
+        self._servers = Servers(folder)
+        for index in range(count):
+            self.start_server(index)
+        self._servers.wait_until(self.serves)
+
+    @abstractmethod
+    def start_server(self, index: int) -> None:
+        """Start server ``index``, on its old data if it has any."""
+
+    @abstractmethod
+    def serves(self) -> bool:
+        """Return whether all servers serve."""
+
+
+class ReplicatedPeer(ServersPeer):
+    """A peer with a leader, whose servers are killed and start again."""
+
+    def kill(self, index: int) -> None:
+        """End server ``index`` with SIGKILL."""
+        self.servers.kill(index)
+
+    def restart(self, index: int) -> None:
+        """Start server ``index`` on its old data; return once all servers serve."""
+        self.start_server(index)
+        self.servers.wait_until(self.serves)

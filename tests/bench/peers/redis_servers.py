@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from fencelock.cluster.ports import free_ports
-from peers.peer import LOCK_S, Door, Handle, Peer, Spec
-from peers.servers import Servers, answers, said_by
+from peers.peer import LOCK_S, Door, Handle, ServersPeer, Spec
+from peers.servers import answers, said_by
 
 POLL_S = 0.0005
 """How long a client sleeps between two tries (s).
@@ -19,7 +19,7 @@ more they come too late, and the last holder has the lock again and again.
 """
 
 
-class RedisServers(Peer):
+class RedisServers(ServersPeer):
     """``count`` independent servers, nothing on disk."""
 
     count = 1
@@ -27,7 +27,7 @@ class RedisServers(Peer):
     programs = (("redis-server", "redis-server"),)
 
     def __init__(self) -> None:
-        self._servers: Servers | None = None
+        super().__init__()
         self._ports: list[int] = []
 
     def version(self) -> str:
@@ -37,24 +37,22 @@ class RedisServers(Peer):
 
     def start(self, folder: Path) -> None:
         """Start the servers; see `Peer.start`."""
-        self._servers = Servers(folder)
         self._ports = free_ports(self.count)
-        for index, port in enumerate(self._ports):
-            command = ["redis-server", "--port", str(port), "--bind", "127.0.0.1"]
-            command += ["--save", "", "--appendonly", "no", "--dir", str(folder)]
-            self._servers.start(index, command)
-        self._servers.wait_until(
-            lambda: all(answers(port, b"PING\r\n") == b"+PONG\r\n" for port in self._ports)
-        )
+        self.start_servers(folder, self.count)
+
+    def start_server(self, index: int) -> None:
+        """Start one of them; see `ServersPeer.start_server`."""
+        command = ["redis-server", "--port", str(self._ports[index]), "--bind", "127.0.0.1"]
+        command += ["--save", "", "--appendonly", "no", "--dir", str(self.servers.folder)]
+        self.servers.start(index, command)
+
+    def serves(self) -> bool:
+        """Return whether all of them serve."""
+        return all(answers(port, b"PING\r\n") == b"+PONG\r\n" for port in self._ports)
 
     def spec(self) -> Spec:
         """Return the ports."""
         return {"ports": self._ports}
-
-    def stop(self) -> None:
-        """End the servers."""
-        if self._servers is not None:
-            self._servers.stop()
 
 
 class OneRedis(RedisServers):

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from fencelock.cluster.ports import free_ports
-from peers.peer import Door, Handle, Peer, Spec
-from peers.servers import Servers, answers
+from peers.peer import Door, Handle, ReplicatedPeer, Spec
+from peers.servers import answers
 
 SERVERS = 3
 JAR = Path("/usr/share/java/zookeeper.jar")
@@ -33,7 +33,7 @@ log4j.appender.CONSOLE.layout.ConversionPattern=%d %p %c - %m%n
 """
 
 
-class ZooKeeper(Peer):
+class ZooKeeper(ReplicatedPeer):
     """Three servers with the settings of the sample configuration."""
 
     name = "zookeeper"
@@ -43,7 +43,7 @@ class ZooKeeper(Peer):
     programs = (("java", "default-jre-headless"),)
 
     def __init__(self) -> None:
-        self._servers: Servers | None = None
+        super().__init__()
         self._ports: list[int] = []
 
     def missing(self) -> str | None:
@@ -57,7 +57,6 @@ class ZooKeeper(Peer):
 
     def start(self, folder: Path) -> None:
         """Start the servers; see `Peer.start`."""
-        self._servers = Servers(folder)
         ports = free_ports(3 * SERVERS)
         self._ports, quorum, election = ports[:SERVERS], ports[SERVERS:-SERVERS], ports[-SERVERS:]
         members = "".join(
@@ -71,45 +70,29 @@ class ZooKeeper(Peer):
             (data / "myid").write_text(f"{index + 1}\n", encoding="ascii")
             own = f"dataDir={data}\nclientPort={port}\nclientPortAddress=127.0.0.1\n"
             (folder / f"zoo-{index}.cfg").write_text(CONFIG + own + members, encoding="ascii")
-            self._start(index)
-        self._servers.wait_until(self._serves)
+        self.start_servers(folder, SERVERS)
 
     def spec(self) -> Spec:
         """Return the ports, the leader's first: what others get they only pass on."""
         leader = self.leader() or 0
         return {"ports": self._ports[leader:] + self._ports[:leader]}
 
-    def stop(self) -> None:
-        """End the servers."""
-        if self._servers is not None:
-            self._servers.stop()
-
     def leader(self) -> int | None:
         """Return the index of the server that says it leads."""
         modes = [_mode(port) for port in self._ports]
         return modes.index("leader") if "leader" in modes else None
 
-    def kill(self, index: int) -> None:
-        """End server ``index`` with SIGKILL."""
-        assert self._servers is not None
-        self._servers.kill(index)
-
-    def restart(self, index: int) -> None:
-        """Start server ``index`` on its old data."""
-        assert self._servers is not None
-        self._start(index)
-        self._servers.wait_until(self._serves)
-
-    def _serves(self) -> bool:
+    def serves(self) -> bool:
+        """Return whether all of them serve."""
         modes = [_mode(port) for port in self._ports]
         return sorted(modes) == ["follower"] * (SERVERS - 1) + ["leader"]
 
-    def _start(self, index: int) -> None:
-        assert self._servers is not None
-        folder = self._servers.folder
+    def start_server(self, index: int) -> None:
+        """Start one of them; see `ServersPeer.start_server`."""
+        folder = self.servers.folder
         command = ["java", "-Xmx512m", f"-Dlog4j.configuration=file:{folder}/log4j.properties"]
         command += ["-cp", str(JAR), MAIN, str(folder / f"zoo-{index}.cfg")]
-        self._servers.start(index, command)
+        self.servers.start(index, command)
 
 
 def _mode(port: int) -> str:

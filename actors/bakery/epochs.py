@@ -1,0 +1,260 @@
+"""The epoch of a member, as its journal keeps it, and that of a leader. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from fencelock.actors.bakery.config import LEADERS_MAX, TRUST_MS, election_of, leader_of, quorum
+from fencelock.actors.bakery.message import (
+    EPOCH_MAX,
+    NOBODY,
+    Chosen,
+    DropTicket,
+    Install,
+    Propose,
+    Seating,
+)
+from fencelock.actors.bakery.ticket import Who
+from fencelock.actors.effect import Observe, Send
+from fencelock.actors.message import Address, Instant, Message, ms_between, node_of
+
+EPOCHS_PER_S = 1
+"""Elections that a cluster may hold in the long run: at this rate epochs last for 34 years."""
+
+EPOCHS_AHEAD_MAX = 1 << 16
+"""Epochs allowed beyond that rate: days of elections at more than one a second."""
+
+
+@dataclass(slots=True)
+class EpochLimit:
+    """The highest epoch that is plausible at present: a message with a higher one is forged.
+
+    Without a limit one message could use up all epochs, and no leaders would ever be chosen
+    again. The limit rises by `EPOCHS_PER_S`. It counts from the founding date of the group, so
+    that a member that was away for long accepts the epochs of the others; or from the epoch in
+    its journal, if the clock of its host is wrong.
+
+    Args:
+        age_s: time from the founding date to the start of this life (s), 0 if it is not known.
+        known: the highest epoch in the journal.
+
+    """
+
+    age_s: int = 0
+    known: int = 0
+    began: Instant | None = None
+    """The time of the first question."""
+
+    def highest(self, now: Instant) -> int:
+        """Return the highest plausible epoch at ``now``."""
+        if self.began is None:
+            self.began = now
+        passed_s = ms_between(self.began, now) // 1_000
+        start = max(self.age_s * EPOCHS_PER_S, self.known)
+        return min(EPOCH_MAX, start + passed_s * EPOCHS_PER_S + EPOCHS_AHEAD_MAX)
+
+    def allows(self, epoch: int, now: Instant) -> bool:
+        """Return whether ``epoch`` is plausible at ``now``."""
+        return 0 <= epoch <= self.highest(now)
+
+
+TOO_FAR = Observe("bakery.epoch_too_far")
+
+
+@dataclass(frozen=True, slots=True)
+class VoterRegistry:
+    """The journals that vote, whether this node's is one of them, and the plausible epochs."""
+
+    voters: Mapping[Address, int]
+    """The id that the votes of each member's coordinator name, at present."""
+    voter: int
+    """The id of this node's journal."""
+    votes: bool
+    """Whether it is the registered one, and not an old copy."""
+    limit: EpochLimit = field(default_factory=EpochLimit)
+
+    def registers(self, member: str, voter: int) -> bool:
+        """Return whether ``member`` votes under the id ``voter``."""
+        return self.voters.get(election_of(member)) == voter
+
+
+@dataclass(slots=True)
+class DurablePromises:
+    """The promises of one member.
+
+    Attributes:
+        promised: no lower epoch is heeded, and in this one no other leaders.
+        leaders: the leaders that it promised, in that epoch.
+        seating: the highest one that is known to be installed.
+        quiet_since: the time since which no leader of ``seating`` is heeded, None if they
+            are; in this life, since an earlier one may have heeded them to its end.
+
+    """
+
+    promised: int = 0
+    leaders: tuple[Chosen, ...] = ()
+    seating: Seating = NOBODY
+    quiet_since: Instant | None = None
+
+    @classmethod
+    def recover(cls, records: Sequence[Message]) -> DurablePromises:
+        """Return the state in ``records``, in any order; records of other kinds are skipped."""
+        durable_promises = cls()
+        for record in records:
+            if isinstance(record, Propose) and record.epoch > durable_promises.promised:
+                durable_promises.promised, durable_promises.leaders = record.epoch, record.leaders
+            elif isinstance(record, Install):
+                durable_promises.learn(record.seating, Instant(0))
+        durable_promises.quiet_since = None
+        return durable_promises
+
+    def records(self) -> tuple[Message, ...]:
+        """Return the records that replace everything ever written."""
+        promise = Propose(epoch=self.promised, leaders=self.leaders)
+        installed = Install(seating=self.seating)
+        return (
+            *((promise,) if self.promised else ()),
+            *((installed,) if self.seating.epoch else ()),
+        )
+
+    def may_promise(self, proposal: Propose) -> bool:
+        """Return whether the proposal may be promised."""
+        return proposal.epoch > self.promised
+
+    def has_promised(self, proposal: Propose) -> bool:
+        """Return whether exactly this was promised, and nothing higher."""
+        return (proposal.epoch, proposal.leaders) == (self.promised, self.leaders)
+
+    def promise(self, proposal: Propose, now: Instant) -> None:
+        """Promise ``proposal``."""
+        assert self.may_promise(proposal)  # B1
+        self.promised, self.leaders = proposal.epoch, proposal.leaders
+        if self.quiet_since is None:
+            self.quiet_since = now
+
+    def learn(self, seating: Seating, now: Instant) -> bool:
+        """Store an installed seating; return whether it is new."""
+        before = self.seating
+        if (seating.epoch, seating.bound_ms) <= (before.epoch, before.bound_ms):
+            return False
+        self.seating = seating
+        if seating.epoch >= self.promised:
+            self.promised, self.leaders = seating.epoch, seating.leaders
+            self.quiet_since = None
+        elif seating.epoch > before.epoch:
+            self.quiet_since = now
+        return True
+
+    def quiet_ms(self, now: Instant) -> int:
+        """Return for how long no leader of ``seating`` has been heeded (ms)."""
+        return 0 if self.quiet_since is None else ms_between(self.quiet_since, now)
+
+
+def sound_leaders(leaders: Sequence[Chosen], members: Sequence[str]) -> bool:
+    """Return whether one to three distinct members lead in a peer's message."""
+    names = {leader.node for leader in leaders}
+    return 1 <= len(leaders) <= LEADERS_MAX and len(names) == len(leaders) and names <= set(members)
+
+
+def sound_seating(seating: Seating, members: Sequence[str]) -> bool:
+    """Return whether a peer's ``seating`` is valid."""
+    if seating.epoch == 0:
+        return seating == NOBODY
+    sound = sound_leaders(seating.leaders, members)
+    return sound and 0 < seating.epoch <= EPOCH_MAX and seating.bound_ms > 0
+
+
+@dataclass(slots=True)
+class EpochState:
+    """One leader's state in an epoch.
+
+    Attributes:
+        epoch: the epoch for which its table is complete, 0 for none; only its steps are heeded.
+        leaders: the leaders of that epoch, this one too, in order of rank.
+        barred: no epoch below it is heeded: the table was handed over to one that is as high.
+        serving: whether clients are served, in ``epoch``.
+        bound_ms: the longest lease (ms).
+        trusted_at: send time of the oldest beat that a majority answered.
+
+    """
+
+    node: str
+    life: int
+    epoch: int = 0
+    leaders: tuple[Chosen, ...] = ()
+    others: tuple[str, ...] = ()
+    quorum: int = 1
+    barred: int = 0
+    serving: bool = False
+    bound_ms: int = 0
+    trusted_at: Instant | None = None
+
+    @property
+    def me(self) -> Chosen:
+        """This leader, in this life."""
+        return Chosen(self.node, self.life)
+
+    def take(self, epoch: int, leaders: tuple[Chosen, ...]) -> None:
+        """Become a leader of ``epoch``, with a complete table, but not serving yet."""
+        assert epoch >= self.barred  # B4
+        assert self.me in leaders
+        self.epoch, self.barred, self.leaders = epoch, epoch, leaders
+        self.others = tuple(one.node for one in leaders if one.node != self.node)
+        self.quorum = quorum(len(leaders))
+        self.serving, self.trusted_at = False, None
+
+    def leave(self, barred: int) -> None:
+        """Heed no epoch below ``barred`` any more; stop serving a lower one."""
+        self.barred = max(self.barred, barred)
+        if self.epoch < self.barred:
+            self.epoch, self.serving, self.trusted_at = 0, False, None
+            self.leaders, self.others = (), ()
+
+    def heeds(self, sender: Address, epoch: int) -> bool:
+        """Return whether a step comes from another leader of the epoch (B4)."""
+        node = node_of(sender)
+        return bool(self.epoch) and epoch == self.epoch and node in self.others
+
+    def ranks_before(self, other: str) -> bool:
+        """Return whether this leader ranks before ``other``, of the same epoch."""
+        names = [leader.node for leader in self.leaders]
+        return names.index(self.node) < names.index(other)
+
+    def trusted(self, now: Instant) -> bool:
+        """Return whether a grant made now ends before any member considers it impossible."""
+        at = self.trusted_at
+        return self.serving and at is not None and ms_between(at, now) < TRUST_MS
+
+    def can_win(self, refused: int) -> bool:
+        """Return whether a quorum is left, when so many have refused."""
+        return 1 + len(self.others) - refused >= self.quorum
+
+    def send(self, message: Message, but: frozenset[str] = frozenset()) -> list[Send | Observe]:
+        """Send ``message`` to the other leaders, except those in ``but``; counted by its name."""
+        sends = [Send(leader_of(name), message) for name in self.others if name not in but]
+        if not sends:
+            return []
+        name = f"bakery.{type(message).__name__}".lower()
+        return [*sends, Observe(name, len(sends))]
+
+    def drop_of(
+        self,
+        lock: str,
+        who: Who,
+        request: int,
+        fence: int = 0,
+        number: int = 0,
+        *,
+        mine: bool = False,
+    ) -> DropTicket:
+        """Return the message by which the other leaders forget a request."""
+        return DropTicket(
+            epoch=self.epoch,
+            lock=lock,
+            who=who,
+            request=request,
+            fence=fence,
+            number=number,
+            mine=mine,
+        )

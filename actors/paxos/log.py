@@ -1,0 +1,285 @@
+"""The log of a replica: decided slots, the machine that applies them, and what is kept of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fencelock.actors.effect import Checkpoint, Effect, Effects, Observe, Send, Wake
+from fencelock.actors.message import Address, Message
+from fencelock.actors.paxos.config import (
+    LOG_BYTES_MAX,
+    VOTES_BYTES_MAX,
+    VOTES_MAX,
+    acceptor_of,
+    catchup_of,
+)
+from fencelock.actors.paxos.divergence import Digests, DivergenceWatch
+from fencelock.actors.paxos.event import (
+    Compare,
+    FetchSlots,
+    Isolate,
+    LogFull,
+    MinApplied,
+    ResendChunk,
+    Restore,
+    Trimmed,
+    WriteChunk,
+)
+from fencelock.actors.paxos.journal import Recovered
+from fencelock.actors.paxos.machine import Machine
+from fencelock.actors.paxos.message import PAGE, Batch, Slots, TableDigest
+from fencelock.actors.paxos.snapshots import PART_PAUSE_MS, Snapshots, records_of
+
+LogEvent = MinApplied | FetchSlots | WriteChunk | LogFull | TableDigest | Compare | Isolate
+"""Events that `Log` handles."""
+
+
+class Log:
+    """Applies slots in order, each once, and drops them when a snapshot covers them.
+
+    Invariants:
+        P16 Nothing that led to a state is dropped before that state is durable: roles
+            that trim learn of it by a `Send` behind the `Checkpoint`.
+
+    Args:
+        node: the id of its node.
+        machine: the state machine that commands are applied to.
+        decided: decided slots.
+        snapshots: decides when to make a snapshot.
+        divergence: compares the state with that of others.
+
+    """
+
+    def __init__(
+        self,
+        node: str,
+        machine: Machine,
+        decided: DecidedSlots,
+        snapshots: Snapshots,
+        divergence: DivergenceWatch,
+    ) -> None:
+        self.node = node
+        self.machine = machine
+        self.decided = decided
+        self.snapshots = snapshots
+        self.divergence = divergence
+        self.digests = divergence.digests
+
+    @classmethod
+    def of(
+        cls,
+        node: str,
+        members: tuple[str, ...],
+        machine: Machine,
+        listener: Address | None,
+        log_max: int,
+        journal_bytes: int,
+        digest_slots: int,
+    ) -> Log:
+        """Return the state of a replica that has applied nothing; see `Replica` for arguments."""
+        snapshots = Snapshots(journal_bytes, members.index(node), len(members))
+        digests = Digests(node, members, digest_slots)
+        divergence = DivergenceWatch(digests, listener, journal=journal_bytes > 0)
+        return cls(node, machine, DecidedSlots(log_max), snapshots, divergence)
+
+    @property
+    def next(self) -> int:
+        """The first slot that is not applied."""
+        return self.decided.next
+
+    def handle(self, sender: Address, event: LogEvent) -> Effects:
+        """Send slots, make snapshots, drop old slots, compare digests."""
+        match event:
+            case MinApplied():
+                self.decided.trim(event.slot)
+                return ()
+            case FetchSlots():
+                return self._on_fetch_slots(event)
+            case WriteChunk():
+                return self._on_write_chunk()
+            case LogFull():
+                return self._begin_snapshot()
+            case TableDigest() | Compare() | Isolate():
+                return self.divergence.handle(sender, event, self.next)
+
+    def recover(self, recovered: Recovered) -> list[Effect]:
+        """Apply the journal to the machine, and compare the result with other members."""
+        base = recovered.base
+        empty = base is None or not base.chunks
+        self.digests.begin(self.machine.fingerprint() if empty else None)
+        if base is not None:
+            if base.chunks:  # Without chunks the machine starts at the slot, empty.
+                self.machine.restore(base.chunks)
+            self.decided.jump(base.slot, base.time_ms)
+            self.snapshots.replace(base.slot, base.chunks)
+        for slot, batch in enumerate(recovered.decided, start=self.next):
+            self.decided.take(slot, batch)
+            self.apply()  # The outcomes were sent in an earlier life.
+        for slot in sorted(recovered.later):
+            self.decided.take(slot, recovered.later[slot])
+        self.digests.recovered()
+        return self.divergence.flush()
+
+    def apply(self) -> tuple[Batch, list[Sequence[Message]]]:
+        """Apply the next slot, which is decided; return its batch and its outcomes.
+
+        Those are the outcomes of each command, the first of which lets time pass itself; for a
+        batch without commands, they are those of the deadlines that its time let expire.
+        """
+        decided, snapshots = self.decided, self.snapshots
+        batch = decided.advance()
+        snapshots.grown += batch.size
+        if snapshots.under_way:
+            snapshots.since.append(batch)
+        if batch.commands:
+            outcomes = self.machine.apply(decided.time_ms, batch.commands)
+        else:
+            outcomes = [self.machine.advance(decided.time_ms)]
+        if decided.next % self.digests.step == 0:
+            self.digests.note(decided.next, self.machine.fingerprint())
+        return batch, outcomes
+
+    def trim(self, *, leading: bool) -> list[Effect]:
+        """Compare the state if that is due, and make a snapshot if the journal should be cut."""
+        compared = self.divergence.flush() if self.digests.due else []
+        if not self.snapshots.is_due(leading=leading):
+            return compared
+        return [*compared, *self._begin_snapshot()]
+
+    def restore(self, restore: Restore) -> list[Effect] | None:
+        """Replace the state with a later one; return None if it is not later, or is invalid.
+
+        When the effects are performed, the caller has sent every role the new slot before.
+        """
+        if restore.slot <= self.next:
+            return None
+        try:
+            self.machine.restore(restore.chunks)
+        except ValueError:
+            return None
+        self.decided.jump(restore.slot, restore.time_ms)
+        self.snapshots.replace(restore.slot, restore.chunks)
+        self.digests.begin(None)
+        return self._keep(records_of(restore.slot, restore.time_ms, restore.chunks))
+
+    def _begin_snapshot(self) -> list[Effect]:
+        """Begin a snapshot, unless one is being made or the state is empty."""
+        if self.snapshots.under_way or self.next == 1:
+            return []
+        self.digests.want()
+        begun = self.snapshots.begin(self.machine, self.next, self.decided.time_ms)
+        return [*begun, Observe("paxos.snapshot_begun")]
+
+    def _on_write_chunk(self) -> Effects:
+        """Continue the snapshot; once it is complete, let it replace what led to it."""
+        if not self.snapshots.under_way:
+            return ()
+        if not self.snapshots.write_part():
+            return (Wake(PART_PAUSE_MS, WriteChunk()),)
+        taken, records = self.snapshots.finish()
+        return [Send(catchup_of(self.node), taken), *self._keep(records)]
+
+    def _keep(self, records: tuple[Message, ...]) -> list[Effect]:
+        """Write down all that was applied, and only then let other roles drop it (P16)."""
+        if not self.snapshots.journal_bytes or self.divergence.why:
+            return []  # The record that this node has diverged must be kept.
+        trimmed = Trimmed(slot=self.next)
+        return [
+            Checkpoint(records),
+            Send(acceptor_of(self.node), trimmed),
+            Send(catchup_of(self.node), trimmed),
+            Observe("paxos.trimmed"),
+        ]
+
+    def _on_fetch_slots(self, fetch: FetchSlots) -> Effects:
+        """Send decided slots, or the last snapshot, or a new one once it is made."""
+        batches = self.decided.page(fetch.first)
+        if batches is not None:
+            return (Send(fetch.receiver, Slots(first=fetch.first, batches=batches)),)
+        if fetch.slot > fetch.first and self.decided.reaches_back_to(fetch.slot):
+            return (Send(catchup_of(self.node), ResendChunk(receiver=fetch.receiver)),)
+        begun = self._begin_snapshot()
+        self.snapshots.receivers[fetch.receiver] = None
+        return begun
+
+
+class DecidedSlots:
+    """Hands out decided slots without a gap.
+
+    Invariants:
+        P11 The batch decided for a slot never changes.
+        P12 Slots are handed out in order, each once.
+
+    Args:
+        log_max: maximum number of handed-out slots that are kept.
+        log_bytes_max: maximum bytes of commands that are kept.
+
+    """
+
+    def __init__(self, log_max: int, log_bytes_max: int = LOG_BYTES_MAX) -> None:
+        self.log_max = log_max
+        self.log_bytes_max = log_bytes_max
+        self.next = 1
+        """The first slot not yet handed out."""
+        self.time_ms = 0
+        """Log time: the highest stamp that was handed out."""
+        self.ready: dict[int, Batch] = {}
+        """Decided slots from ``next`` on."""
+        self.kept: dict[int, Batch] = {}
+        """Slots that were handed out, in order, without a gap."""
+        self.ready_bytes = 0
+        self.kept_bytes = 0
+
+    def take(self, slot: int, batch: Batch) -> bool:
+        """Store a decided slot; return False if there was no room for it."""
+        before = self.kept.get(slot) or self.ready.get(slot)
+        assert before is None or before == batch, f"slot {slot}: {before} and {batch}"  # P11
+        if slot < self.next or before is not None:
+            return True
+        size = batch.size
+        if slot >= self.next + VOTES_MAX or (
+            slot > self.next and self.ready_bytes + size > VOTES_BYTES_MAX
+        ):
+            return False
+        self.ready[slot] = batch
+        self.ready_bytes += size
+        return True
+
+    def advance(self) -> Batch:
+        """Hand out the batch of slot ``next``, which must be in ``ready`` (P12)."""
+        slot, kept = self.next, self.kept
+        batch = self.ready.pop(slot)
+        self.next = slot + 1
+        self.time_ms = max(self.time_ms, batch.time_ms)
+        self.ready_bytes -= batch.size
+        kept[slot] = batch
+        self.kept_bytes += batch.size
+        while len(kept) > self.log_max or self.kept_bytes > self.log_bytes_max:
+            self.kept_bytes -= kept.pop(next(iter(kept))).size
+        return batch
+
+    def jump(self, slot: int, time_ms: int) -> None:
+        """Continue from ``slot``: a snapshot of all slots before it was restored."""
+        assert slot > self.next
+        self.next, self.time_ms = slot, max(self.time_ms, time_ms)
+        self.ready = {at: batch for at, batch in self.ready.items() if at >= slot}
+        self.ready_bytes = sum(batch.size for batch in self.ready.values())
+        self.kept, self.kept_bytes = {}, 0
+
+    def page(self, first: int) -> tuple[Batch, ...] | None:
+        """Return decided batches from slot ``first`` on, up to `PAGE`; None if they are gone."""
+        if first >= self.next:
+            return ()
+        if first not in self.kept:
+            return None
+        return tuple(self.kept[slot] for slot in range(first, min(first + PAGE, self.next)))
+
+    def trim(self, slot: int) -> None:
+        """Drop the slots before ``slot``, which every member has applied."""
+        kept = self.kept
+        while kept and (oldest := next(iter(kept))) < slot:
+            self.kept_bytes -= kept.pop(oldest).size
+
+    def reaches_back_to(self, slot: int) -> bool:
+        """Return whether everything from ``slot`` on is still kept here."""
+        return slot == self.next or slot in self.kept

@@ -1,0 +1,207 @@
+"""Creates a member's roles of the log, once it is known which journals vote.
+
+On a node without a disk the roles that would write records are replaced by `MemoryAcceptor` and
+its like; `Bootstrap` decides which of them vote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from fencelock.actors.bootstrap import GREET_MS, Bootstrap, bootstrap_of, vote_id
+from fencelock.actors.bootstrap_message import GroupConfig
+from fencelock.actors.effect import Checkpoint, Effects, Persist, Spawn
+from fencelock.actors.lease import DRIFT_PPM
+from fencelock.actors.message import Address, Instant, Message
+from fencelock.actors.paxos.acceptor import Acceptor
+from fencelock.actors.paxos.config import (
+    ELECTION_MS,
+    LEASE_MS,
+    LOG_MAX,
+    Config,
+    View,
+    acceptor_of,
+    catchup_of,
+    leader_of,
+    monitor_of,
+    replica_of,
+)
+from fencelock.actors.paxos.divergence import AGREED_SLOTS, Quarantined
+from fencelock.actors.paxos.failure_detector import FailureDetector
+from fencelock.actors.paxos.journal import Base, Recovered, recover
+from fencelock.actors.paxos.leader import Leader
+from fencelock.actors.paxos.machine import Machine
+from fencelock.actors.paxos.replica import Replica
+from fencelock.actors.paxos.snapshots import JOURNAL_BYTES, CatchUp
+
+if TYPE_CHECKING:
+    from random import Random
+
+SLOTS = 1 << 20
+"""Slots and rounds that a group without disks may use for each millisecond since the last one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogOptions:
+    """Options of a member's log."""
+
+    listener: Address | None = None
+    """A role of this node that receives all outcomes and `VotingStatus`, or None."""
+    opening: tuple[bytes, ...] = ()
+    """Commands with which every leadership begins."""
+    lease_ms: int = LEASE_MS
+    """Duration for which an acceptor follows a master after its heartbeat (ms); same everywhere."""
+    election_ms: int = ELECTION_MS
+    """A master that was silent for this long is suspected (ms)."""
+    drift_ppm: int = DRIFT_PPM
+    """Largest deviation of a clock's rate (millionths)."""
+    log_max: int = LOG_MAX
+    """Decided slots that each replica keeps for others, 1 or more."""
+    journal_bytes: int = JOURNAL_BYTES
+    """Bytes of commands after which the journal is cut; 0 for never."""
+    greet_ms: int = GREET_MS
+    """Time for which a restarted member waits for others to confirm its start (ms)."""
+    digest_slots: int = AGREED_SLOTS
+    """Number of slots between comparisons of the members' states; the same everywhere."""
+
+
+def log_roles(
+    node: str,
+    members: tuple[str, ...],
+    random: Random,
+    machine: Machine,
+    *,
+    records: Sequence[Message] | None,
+    journal: int,
+    boot: int,
+    date_ms: int,
+    options: LogOptions,
+) -> tuple[Spawn, ...]:
+    """Return the role that creates the log's other roles on ``node`` once the group is known.
+
+    A member whose table differed from a majority's gets a `Quarantined` instead.
+
+    Args:
+        node: the member, one of ``members``.
+        members: all members, in any order.
+        random: spreads elections; one of this node's own.
+        machine: an empty machine; the journal is applied to it.
+        records: the node's journal, oldest first for each role; None for a node that
+            keeps nothing on disk.
+        journal: the id of that journal; without a disk, ``boot`` is the id.
+        boot: the id of this life of the node.
+        date_ms: the start of this life (ms since 1970).
+        options: see there.
+
+    """
+    recovered = None if records is None else recover(records)
+    if recovered is not None and recovered.diverged:
+        why = {"why": recovered.diverged, "listener": options.listener}
+        return (Spawn(replica_of(node), Quarantined, why),)
+    first_number = random.getrandbits(60)
+
+    def seat(group: GroupConfig, votes: bool, voters: Mapping[Address, int]) -> tuple[Spawn, ...]:
+        config = Config(View(0, tuple(sorted(members)), voters))
+        known = recovered
+        if known is None:  # Far above all slots and rounds of earlier groups.
+            first = 1 + group.founded_ms * SLOTS
+            known = Recovered(led=first, base=Base(first, 0, ()))
+        seats = _MemberRoles(node, config, known, random, machine, options, first_number)
+        voter = vote_id(group, node)
+        return seats.all(durable=records is not None, voter=voter, votes=votes)
+
+    identity = journal if records is not None else boot
+    arguments = {
+        "members": tuple(sorted(members)),
+        "journal": identity,
+        "boot": boot,
+        "date_ms": date_ms,
+        "records": records or (),
+        "durable": records is not None,
+        "seat": seat,
+        "voter": acceptor_of,
+        "voting": (acceptor_of(node), leader_of(node)),
+        "listener": options.listener,
+        "greet_ms": options.greet_ms,
+    }
+    return (Spawn(bootstrap_of(node), Bootstrap, arguments),)
+
+
+@dataclass(frozen=True, slots=True)
+class _MemberRoles:
+    """Arguments for the roles of the log on one node."""
+
+    node: str
+    config: Config
+    recovered: Recovered
+    random: Random
+    machine: Machine
+    options: LogOptions
+    first_number: int
+
+    def all(self, *, durable: bool, voter: int, votes: bool) -> tuple[Spawn, ...]:
+        """Return the roles; with ``votes``, acceptor and leader take part in votes."""
+        kinds = (Acceptor, Leader, CatchUp)
+        if not durable:
+            kinds = (MemoryAcceptor, MemoryLeader, MemoryCatchUp)
+        acceptor, leader, catchup = kinds
+        node, options = self.node, self.options
+        seat = {"node": node, "config": self.config}
+        known = {**seat, "recovered": self.recovered}
+        voting = {**known, "voter": voter, "votes": votes, "lease_ms": options.lease_ms}
+        times = {
+            "lease_ms": options.lease_ms,
+            "election_ms": options.election_ms,
+            "drift_ppm": options.drift_ppm,
+        }
+        replica = {
+            "listener": options.listener,
+            "opening": options.opening,
+            "log_max": options.log_max,
+            "journal_bytes": options.journal_bytes if durable else 0,
+            "first_number": self.first_number,
+            "digest_slots": options.digest_slots,
+            "machine": self.machine,
+        }
+        return (
+            Spawn(acceptor_of(node), acceptor, voting),
+            Spawn(leader_of(node), leader, {**known, "random": self.random, "votes": votes}),
+            Spawn(
+                monitor_of(node),
+                FailureDetector,
+                {**seat, **times, "random": self.random, "listener": options.listener},
+            ),
+            Spawn(catchup_of(node), catchup, seat),
+            Spawn(replica_of(node), Replica, {**known, **replica}),
+        )
+
+
+class MemoryAcceptor(Acceptor):
+    """An acceptor whose promises end with the process, under a journal id of its own."""
+
+    def handle(self, sender: Address, event: Any, now: Instant) -> Effects:
+        """Handle a message of a leader, or news from the replica."""
+        return without_records(super().handle(sender, event, now))
+
+
+class MemoryLeader(Leader):
+    """A leader whose rounds end with the process: each generation of the group has its own."""
+
+    def handle(self, sender: Address, event: Any, now: Instant) -> Effects:
+        """Stand, lead, or give way."""
+        return without_records(super().handle(sender, event, now))
+
+
+class MemoryCatchUp(CatchUp):
+    """A catch-up that fetches everything again after a restart."""
+
+    def handle(self, sender: Address, event: Any, now: Instant) -> Effects:
+        """Send a fetch, or answer one."""
+        return without_records(super().handle(sender, event, now))
+
+
+def without_records(effects: Effects) -> Effects:
+    """Return ``effects`` without those for a journal: nothing outlives the process."""
+    return [effect for effect in effects if not isinstance(effect, Persist | Checkpoint)]

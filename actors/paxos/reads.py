@@ -1,0 +1,490 @@
+"""Reads of a replica, which wait until its state is provably fresh enough.
+
+`ReadIndexes` are what linearizable reads of a follower wait for. `StalenessBound` (in the acceptor)
+and `Freshness` (in the replica) bound the age of a follower's state by heartbeats; nothing is
+estimated.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
+from fencelock.actors.fast_construction import maker
+from fencelock.actors.message import NS_PER_MS, Address, Instant, Local, ms_between
+from fencelock.actors.paxos.config import monitor_of, replica_of
+from fencelock.actors.paxos.event import (
+    AgeCheck,
+    Confirm,
+    Consult,
+    Consulted,
+    Fresh,
+    Leased,
+    ReadAgain,
+)
+from fencelock.actors.paxos.machine import Machine
+from fencelock.actors.paxos.message import (
+    NO_BALLOT,
+    NUMBER_MAX,
+    Ballot,
+    Heartbeat,
+    ReadIndex,
+    ReadIndexReached,
+)
+
+READS_MAX = 10_000
+"""Reads of each kind that may wait on a node; more are dropped."""
+
+
+READ_MS_MAX = 15_000
+"""A linearizable read that was not confirmed for this long is dropped (ms)."""
+
+
+AGAIN_MS = 250
+"""Timeout of a `ReadIndex` before it is sent again (ms)."""
+
+
+AGE_WAIT_MS = 150
+"""Maximum wait of a local read for a newer proof (ms): a heartbeat, its answers, the next."""
+
+
+NOTHING_PROVEN = -1
+"""The `Consulted.age_ms` of a node that cannot bound the age of its state."""
+
+
+BEATS_MAX = 64
+"""Heartbeats whose answers may still prove something; see `failure_detector.ASKED_MAX`."""
+
+
+PENDING_MAX = 64
+"""Proofs that wait for slots to be applied; a replica that lags further uses the older ones."""
+
+
+ReadEvent = Consult | ReadIndex | ReadIndexReached | Fresh | ReadAgain | AgeCheck
+"""Events that `Reads` handles."""
+
+
+_consulted = maker(Consulted)
+
+
+class Reads:
+    """Answers reads at once if it can, otherwise when they are confirmed or have timed out.
+
+    On the master a linearizable read needs two things. All that earlier leaders decided must be
+    applied (the state is *settled*). And no other node can have decided anything by the time of
+    the read: that is so while the lease holds, or once a majority answered a heartbeat that was
+    sent after it. This leader's own decisions are applied here before any client learns of them.
+    On a follower, the master makes sure of the same, then sends the slots that must be applied
+    first. One round, or one `ReadIndex`, serves all reads that wait for it.
+
+    Args:
+        node: where it is.
+        machine: the state machine to read.
+        replicas: the replicas of all members.
+        first_number: a random start, so that no earlier life of this node used a `ReadIndex` near
+        it.
+
+    """
+
+    def __init__(
+        self, node: str, machine: Machine, replicas: tuple[Address, ...], first_number: int
+    ) -> None:
+        self.node = node
+        self.machine = machine
+        self.replicas = replicas
+        self.applied = 1
+        """All slots before it are applied."""
+        self.settled = False
+        """Whether this node leads and has applied all that earlier leaders decided."""
+        self.lease: Leased | None = None
+        self.confirming: Instant | None = None
+        """The time at which a heartbeat was requested that no majority has answered yet."""
+        self.freshness = Freshness()
+        self.indexes = ReadIndexes(node, first_number)
+        self.linear: list[Read] = []
+        """Linearizable reads without a read index, in the order of arrival."""
+        self.local: list[Read] = []
+        """Reads of the local state that need a newer proof."""
+        self.again = False
+        """Whether the `ReadAgain` timer runs."""
+        self.last: tuple[Local, Local] | None = None
+        """The last query and its answer, until more is applied: many queries are about one lock."""
+
+    def handle(self, sender: Address, event: ReadEvent, now: Instant) -> Effects:
+        """Take a read, or an event that may let one be answered."""
+        match event:
+            case Consult():
+                return self._on_consult(sender, event, now)
+            case Fresh():
+                self.freshness.take(event, self.applied)
+                return self._serve(now) if self.local else ()
+            case ReadAgain():
+                return self._on_again(now)
+            case AgeCheck():
+                return self._on_age_check(now)
+            case ReadIndex() | ReadIndexReached():
+                if sender not in self.replicas:
+                    return (Observe("paxos.stranger_reads"),)
+                if isinstance(event, ReadIndex):
+                    return self._on_read_index(sender, event, now)
+                return self._on_read_index_reached(sender, event, now)
+
+    def leased(self, leased: Leased, now: Instant) -> Effects:
+        """Note the lease, and the last round that a majority answered."""
+        self.lease = leased
+        if self.confirming is not None and leased.confirmed >= self.confirming:
+            self.confirming = None
+        return [*self._serve(now), *self._request(now)] if self._is_waited_for() else ()
+
+    def progress(self, applied: int, *, settled: bool, now: Instant) -> list[Effect]:
+        """Note that all slots before ``applied`` are applied."""
+        self.applied, self.settled, self.last = applied, settled, None
+        if self.freshness.pending:
+            self.freshness.progress(applied)
+        indexes = self.indexes
+        if self.linear or self.local or indexes.reached or indexes.waiting or indexes.asked:
+            return [*self._serve(now), *self._request(now)]
+        return []
+
+    def follow(self, master: str, now: Instant) -> list[Effect]:
+        """Note which node leads: another, this one or, if it is empty, none that is known."""
+        if master == self.indexes.master:
+            return []
+        if master != self.node:
+            self.settled, self.lease, self.confirming = False, None, None
+        self.linear = self.indexes.turn_to(master) + self.linear
+        return self._request(now)
+
+    def drop_lease(self) -> None:
+        """Stop relying on the lease, even while this node leads."""
+        self.lease = None
+
+    def _on_consult(self, client: Address, consult: Consult, now: Instant) -> Effects:
+        """Answer a query of a role of this node, or let it wait."""
+        read = Read(client, consult.number, consult.question, now, consult.age_ms)
+        if consult.age_ms is not None:
+            return self._consult_local(read, now)
+        if self._is_sure(now):
+            return [self._answer(read, 0)]
+        if len(self.linear) + len(self.indexes) >= READS_MAX:
+            return (Observe("paxos.reads_full"),)
+        self.linear.append(read)
+        return self._request(now)
+
+    def _on_read_index(self, replica: Address, request: ReadIndex, now: Instant) -> Effects:
+        """Send another member's replica its read index, as soon as that is known."""
+        if not self.settled:
+            return (Observe("paxos.read_index_elsewhere"),)  # It asks again, perhaps another node.
+        if self._is_sure(now):
+            return (Send(replica, ReadIndexReached(number=request.number, slot=self.applied)),)
+        self.indexes.admit(replica, request.number, now)
+        return self._request(now)
+
+    def _on_read_index_reached(
+        self, replica: Address, reached: ReadIndexReached, now: Instant
+    ) -> Effects:
+        """Take the read index that the master sent."""
+        if not self.indexes.take(replica, reached):
+            return (Observe("paxos.read_index_ignored"),)
+        return [*self._serve(now), *self._request(now)]
+
+    def _on_again(self, now: Instant) -> Effects:
+        """Ask again, and drop reads that have waited too long."""
+        self.again = False
+        before = len(self.linear) + len(self.indexes)
+        self.linear = [read for read in self.linear if _is_young(read, now)]
+        self.indexes.drop(lambda read: not _is_young(read, now))
+        self.confirming = None
+        gone = before - len(self.linear) - len(self.indexes)
+        marks = [Observe("paxos.reads_dropped", gone)] if gone else []
+        return [*marks, *self.indexes.repeat(), *self._request(now)]
+
+    def _on_age_check(self, now: Instant) -> Effects:
+        """Answer the local reads that have waited for long enough."""
+        effects: list[Effect] = self._serve(now)
+        late = [read for read in self.local if ms_between(read.at, now) >= AGE_WAIT_MS]
+        self.local = [read for read in self.local if ms_between(read.at, now) < AGE_WAIT_MS]
+        return [*effects, *(self._refuse(read, now) for read in late)]
+
+    def _consult_local(self, read: Read, now: Instant) -> Effects:
+        answer = self._answer_local(read, now)
+        if answer is not None:
+            return [answer]
+        if len(self.local) >= READS_MAX:
+            return [self._refuse(read, now), Observe("paxos.reads_full")]
+        self.local.append(read)
+        return [Wake(AGE_WAIT_MS, AgeCheck())]
+
+    def _answer_local(self, read: Read, now: Instant) -> Send | None:
+        age_ms = self._age_ms(now)
+        if age_ms is None or read.age_ms is None or age_ms > read.age_ms:
+            return None
+        return self._answer(read, age_ms)
+
+    def _age_ms(self, now: Instant) -> int | None:
+        """Return an upper bound on the state's age (ms), None if nothing is proven."""
+        if self._is_sure(now):
+            return 0
+        if self.settled and self.lease is not None:
+            return ms_up(self.lease.confirmed, now)
+        return self.freshness.age_ms(now)
+
+    def _is_sure(self, now: Instant) -> bool:
+        """Return whether everything decided anywhere is applied here."""
+        return self.settled and self.lease is not None and now < self.lease.until
+
+    def _answer(self, read: Read, age_ms: int) -> Send:
+        last = self.last
+        if last is None or last[0] != read.question:
+            self.last = last = read.question, self.machine.read(read.question)
+        consulted = _consulted(number=read.number, answer=last[1], slot=self.applied, age_ms=age_ms)
+        return Send(read.client, consulted)
+
+    def _refuse(self, read: Read, now: Instant) -> Send:
+        age_ms = self._age_ms(now)
+        shown = NOTHING_PROVEN if age_ms is None else age_ms
+        consulted = Consulted(number=read.number, answer=None, slot=self.applied, age_ms=shown)
+        return Send(read.client, consulted)
+
+    def _is_waited_for(self) -> bool:
+        return bool(self.linear or self.local or len(self.indexes))
+
+    def _serve(self, now: Instant) -> list[Effect]:
+        """Answer the reads that can be answered."""
+        effects: list[Effect] = []
+        effects += [self._answer(read, 0) for read in self.indexes.pop(self.applied)]
+        if self.settled and self.lease is not None:
+            # Reads up to then are confirmed; while the lease holds, all of them are.
+            until = now if self._is_sure(now) else self.lease.confirmed
+            effects += [self._answer(read, 0) for read in self.linear if read.at <= until]
+            self.linear = [read for read in self.linear if read.at > until]
+            effects += self.indexes.pass_on(until, self.applied)
+        waiting, self.local = self.local, []
+        for read in waiting:
+            answer = self._answer_local(read, now)
+            if answer is None:
+                self.local.append(read)
+            else:
+                effects.append(answer)
+        return effects
+
+    def _request(self, now: Instant) -> list[Effect]:
+        """Request what linearizable reads wait for, unless that is under way."""
+        effects: list[Effect] = []
+        if self.indexes.master == self.node:
+            if self.settled and self.confirming is None and (self.linear or self.indexes.asked):
+                self.confirming = now
+                effects.append(Send(monitor_of(self.node), Confirm()))
+        elif self.linear and self.indexes.is_free():
+            reads, self.linear = self.linear, []
+            effects.append(self.indexes.ask(reads))
+        if not self.again and (self.linear or len(self.indexes)):
+            self.again = True
+            effects.append(Wake(AGAIN_MS, ReadAgain()))
+        return effects
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """One read."""
+
+    client: Address
+    number: int
+    question: Local
+    at: Instant
+    """The time at which it was requested."""
+    age_ms: int | None
+
+
+class ReadIndexes:
+    """One read index is requested at a time; all reads that came before it wait for it.
+
+    Args:
+        node: where it is.
+        number: the number before that of the first request.
+
+    """
+
+    def __init__(self, node: str, number: int) -> None:
+        self.node = node
+        self.number = number
+        self.master = ""
+        """The node that leads, empty if none is known."""
+        self.waiting: list[Read] = []
+        """Reads whose read index was requested."""
+        self.reached: list[tuple[int, Read]] = []
+        """Reads that wait until all slots before their read index are applied."""
+        self.asked: dict[Address, tuple[int, Instant]] = {}
+        """On the master: the request of each other replica, and its time."""
+
+    def __len__(self) -> int:
+        """Return the number of waiting reads of this node and requests of others."""
+        return len(self.waiting) + len(self.reached) + len(self.asked)
+
+    def is_free(self) -> bool:
+        """Return whether another node leads and no request is in flight."""
+        return bool(self.master) and self.master != self.node and not self.waiting
+
+    def ask(self, reads: list[Read]) -> Send:
+        """Request a read index for ``reads``, when `is_free`."""
+        self.number += 1
+        self.waiting = reads
+        return Send(replica_of(self.master), ReadIndex(number=self.number))
+
+    def repeat(self) -> list[Send]:
+        """Send the request in flight again."""
+        if not self.waiting:
+            return []
+        return [Send(replica_of(self.master), ReadIndex(number=self.number))]
+
+    def take(self, replica: Address, reached: ReadIndexReached) -> bool:
+        """Note the read index of the waiting reads; return whether the message was the answer."""
+        known = replica == replica_of(self.master) and reached.number == self.number
+        if not known or not self.waiting or not 1 <= reached.slot < NUMBER_MAX:
+            return False
+        self.reached += [(reached.slot, read) for read in self.waiting]
+        self.waiting = []
+        return True
+
+    def pop(self, applied: int) -> list[Read]:
+        """Return the reads that can be answered once all slots before ``applied`` are applied."""
+        if not self.reached:
+            return []
+        ready = [read for slot, read in self.reached if slot <= applied]
+        self.reached = [(slot, read) for slot, read in self.reached if slot > applied]
+        return ready
+
+    def turn_to(self, master: str) -> list[Read]:
+        """Follow another master; return the reads that need a new request."""
+        self.master = master
+        self.asked = {}
+        again, self.waiting = self.waiting, []
+        return again
+
+    def drop(self, is_old: Callable[[Read], bool]) -> None:
+        """Drop the reads of this node that ``is_old`` selects."""
+        self.waiting = [read for read in self.waiting if not is_old(read)]
+        self.reached = [(slot, read) for slot, read in self.reached if not is_old(read)]
+
+    def admit(self, replica: Address, number: int, now: Instant) -> None:
+        """On the master: let another replica's request wait, in place of its earlier one."""
+        if self.asked.get(replica, (number - 1, now))[0] != number:
+            self.asked[replica] = (number, now)
+
+    def pass_on(self, until: Instant, applied: int) -> list[Send]:
+        """On the master: answer the requests received up to ``until``."""
+        ready = [replica for replica, (_, at) in self.asked.items() if at <= until]
+        numbers = [(replica, self.asked.pop(replica)[0]) for replica in ready]
+        return [Send(to, ReadIndexReached(number=n, slot=applied)) for to, n in numbers]
+
+
+class StalenessBound:
+    """An acceptor's side: what the heartbeats of one master prove about slots.
+
+    Let this acceptor have answered heartbeat ``i`` of ballot ``b`` at ``a`` (by its own
+    clock, the first time it did). If heartbeat ``j`` reports that answer as received, ``j``
+    was sent after ``a``. If a later one reports that a majority answered ``j`` (or one after
+    ``j``), then each of that majority had promised nothing above ``b`` at some time after
+    ``a``. Promises never go back, so before ``a`` no majority had accepted anything under a
+    ballot above ``b``: everything decided before ``a`` was decided under ``b`` or below.
+
+    - Below ``b``: phase one of ``b`` found it, so it lies before the first slot that
+      ``b`` filled itself. A heartbeat lists received answers only once that slot
+      is decided, so it lies before the ``committed`` of ``j``.
+    - Under ``b``: any node knows of it only through the commander of ``b``, which sent
+      all it knew (without a gap, and nothing is applied beyond one) as ``committed`` of ``j``.
+
+    So everything known anywhere to be decided at ``a`` is before the ``committed`` of ``j``.
+    Only one clock was read, and no clock rate or message delay was estimated.
+
+    Args:
+        place: index of this member.
+        members: number of members.
+
+    """
+
+    def __init__(self, place: int, members: int) -> None:
+        self.place = place
+        self.members = members
+        self.ballot = NO_BALLOT
+        self.answered: dict[int, Instant] = {}
+        """The time at which each heartbeat was first answered, by number, rising."""
+        self.last = 0
+        """The last heartbeat in ``answered``; an older one that arrives again proves nothing."""
+        self.beats: dict[int, Fresh] = {}
+        """The proof that each heartbeat gives once a majority has answered it, by number,
+        rising."""
+
+    def take(self, beat: Heartbeat, now: Instant) -> Fresh | None:
+        """Take a heartbeat that is answered at ``now``; return what it proves, if anything.
+
+        Its ballot is not below the previous one, and its leader was checked.
+        """
+        self._turn_to(beat.ballot)
+        self._note(beat, now)
+        proven: Fresh | None = None
+        for number in list(self.beats):
+            if number > beat.confirmed:
+                break
+            proven = self.beats.pop(number)
+        return proven
+
+    def _turn_to(self, ballot: Ballot) -> None:
+        if ballot == self.ballot:
+            return
+        self.ballot, self.last = ballot, 0
+        self.answered, self.beats = {}, {}
+
+    def _note(self, beat: Heartbeat, now: Instant) -> None:
+        newest = next(reversed(self.beats), 0)
+        if len(beat.answered) == self.members and beat.number > newest:
+            since = self.answered.get(beat.answered[self.place])
+            if since is not None:
+                self.beats[beat.number] = Fresh(since=since, slot=beat.committed)
+                _bound(self.beats)
+        if beat.number > self.last:
+            self.last = beat.number
+            self.answered[beat.number] = now
+            _bound(self.answered)
+
+
+class Freshness:
+    """A replica's side: the instant up to which it has applied everything known anywhere."""
+
+    def __init__(self) -> None:
+        self.since: Instant | None = None
+        """Everything known anywhere to be decided at this instant (own clock) is applied."""
+        self.pending: deque[Fresh] = deque()
+        """Proofs that count as soon as their slots are applied."""
+
+    def take(self, fresh: Fresh, applied: int) -> None:
+        """Take a proof; all slots before ``applied`` are applied."""
+        if len(self.pending) < PENDING_MAX:
+            self.pending.append(fresh)
+        self.progress(applied)
+
+    def progress(self, applied: int) -> None:
+        """Note that all slots before ``applied`` are applied."""
+        while self.pending and self.pending[0].slot <= applied:
+            since = self.pending.popleft().since
+            self.since = since if self.since is None else max(self.since, since)
+
+    def age_ms(self, now: Instant) -> int | None:
+        """Return an upper bound on the state's age (ms, rounded up), None if none is proven."""
+        return None if self.since is None else ms_up(self.since, now)
+
+
+def _is_young(read: Read, now: Instant) -> bool:
+    return now - read.at < READ_MS_MAX * NS_PER_MS
+
+
+def _bound(numbered: dict[int, Instant] | dict[int, Fresh]) -> None:
+    if len(numbered) > BEATS_MAX:
+        del numbered[next(iter(numbered))]
+
+
+def ms_up(earlier: Instant, later: Instant) -> int:
+    """Return the milliseconds from ``earlier`` to ``later``, rounded up, never below 0."""
+    return max(0, -((earlier - later) // NS_PER_MS))

@@ -1,0 +1,195 @@
+"""Forged epochs: the messages of one member cannot use up the epochs of `bakery`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import pytest
+from support.bakery_cluster_harness import ClusterHarness
+from support.effects import HOST
+
+from fencelock.actors.bakery.config import Terms, election_of, leader_of, status_of
+from fencelock.actors.bakery.election import ElectionCoordinator
+from fencelock.actors.bakery.epochs import EPOCHS_AHEAD_MAX, EpochLimit, VoterRegistry
+from fencelock.actors.bakery.event import Connected, ElectionDue, Member
+from fencelock.actors.bakery.leader import Leader
+from fencelock.actors.bakery.message import (
+    EPOCH_MAX,
+    NOBODY,
+    Chosen,
+    Export,
+    Lead,
+    Merged,
+    Outbid,
+    Promised,
+    Propose,
+    Seating,
+    Vouch,
+    Vouched,
+)
+from fencelock.actors.bakery.status import ClusterStatus
+from fencelock.actors.effect import Effect, Effects, Observe, Persist, Send, Spawn
+from fencelock.actors.message import NS_PER_MS, Address, Event, Instant, Message
+from fencelock.actors.role import Role
+from fencelock.cluster.simulation.planting import planted
+from fencelock.cluster.topology import bakery
+
+NAMES = ("n1", "n2", "n3")
+LEADERS = tuple(Chosen(name, 1) for name in NAMES)
+T0 = Instant(10**12)
+FORGED = Seating(EPOCH_MAX, LEADERS, 1_000)
+
+
+def forged(role: str, to: str) -> list[Send]:
+    """Return what a role of n3 sends to ``to`` to raise its epoch as far as possible."""
+    if role == "election":
+        proposal = Propose(epoch=EPOCH_MAX, leaders=LEADERS)
+        promised = Promised(epoch=1, seating=FORGED, quiet_ms=0, voter=1)
+        vouch = Vouch(epoch=EPOCH_MAX, bound_ms=1_000)
+        lead = Lead(epoch=EPOCH_MAX, leaders=LEADERS, former=FORGED, empty=False)
+        elect = [Send(election_of(to), m) for m in (proposal, promised, vouch)]
+        return [*elect, Send(election_of(to), Outbid(epoch=EPOCH_MAX)), Send(leader_of(to), lead)]
+    return [Send(leader_of(to), Export(epoch=EPOCH_MAX))] if role == "leader" else []
+
+
+def forger(spawn: Spawn) -> Spawn:
+    """Have the roles of n3 forge epochs with every timer and local event."""
+    node, _, name = spawn.address.partition("/")
+    if node != "n3" or name not in ("election", "leader", "cluster"):
+        return spawn
+    base: type[Role[Any]] = spawn.role
+
+    class Forger(base):  # type: ignore[valid-type, misc]
+        def handle(self, sender: Any, event: Event, now: Instant) -> Effects:
+            effects: list[Effect] = list(super().handle(sender, event, now))
+            if issubclass(base, ClusterStatus):
+                return [_forged_beat(one) for one in effects]
+            if isinstance(event, Message):
+                return effects
+            return [*effects, *forged(name, "n1"), *forged(name, "n2")]
+
+    return replace(spawn, role=Forger)
+
+
+def _forged_beat(effect: Effect) -> Effect:
+    match effect:
+        case Send(to, message) if to in (status_of("n1"), status_of("n2")):
+            high = {"promised": EPOCH_MAX, "seating": FORGED, "serving": EPOCH_MAX}
+            return Send(to, replace(message, **high))  # type: ignore[type-var]
+        case _:
+            return effect
+
+
+def coordinator(limit: EpochLimit) -> ElectionCoordinator:
+    role = ElectionCoordinator(
+        election_of("n1"),
+        HOST,
+        node="n1",
+        members=NAMES,
+        bound_ms=1_000,
+        random=Random(1),
+        records=(),
+        voting=VoterRegistry({election_of(name): 7 for name in NAMES}, 7, True, limit),
+    )
+    role.begin(T0)
+    return role
+
+
+def promises(limit: EpochLimit, epoch: int, now: Instant = T0) -> bool:
+    """Return whether a coordinator with ``limit`` promises ``epoch``, and counts it if not."""
+    proposal = Propose(epoch=epoch, leaders=LEADERS)
+    effects = coordinator(limit).handle(election_of("n2"), proposal, now)
+    if Persist(proposal) in effects:
+        return True
+    assert effects == (Observe("bakery.epoch_too_far"),)
+    return False
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        Propose(epoch=EPOCH_MAX, leaders=LEADERS),
+        Promised(epoch=EPOCH_MAX, seating=NOBODY, quiet_ms=0, voter=7),
+        Promised(epoch=1, seating=FORGED, quiet_ms=0, voter=7),
+        Outbid(epoch=EPOCH_MAX),
+        Merged(epoch=EPOCH_MAX, left_ms=0),
+        Vouch(epoch=EPOCH_MAX, bound_ms=1_000),
+        Vouched(epoch=EPOCH_MAX, bound_ms=1_000, voter=7),
+    ],
+)
+def test_a_coordinator_refuses_and_counts_an_epoch_too_far_ahead(event: Any) -> None:
+    role = coordinator(EpochLimit())
+    sender = leader_of("n2") if isinstance(event, Merged) else election_of("n2")
+    assert role.handle(sender, event, T0) == (Observe("bakery.epoch_too_far"),)
+    assert (role.highest, role.durable_promises.promised) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("sender", "event"),
+    [
+        (
+            election_of("n2"),
+            Lead(epoch=EPOCH_MAX, leaders=LEADERS, former=NOBODY, empty=True),
+        ),
+        (leader_of("n2"), Export(epoch=EPOCH_MAX)),
+    ],
+)
+def test_a_leader_refuses_and_counts_an_epoch_too_far_ahead(sender: Address, event: Any) -> None:
+    role = Leader(leader_of("n1"), HOST, node="n1", life=1, members=NAMES, terms=Terms())
+    assert role.handle(sender, event, T0) == [Observe("bakery.epoch_too_far")]
+    assert role.epoch_state.barred == 0
+
+
+def test_a_promise_with_a_seating_that_cannot_be_is_not_counted() -> None:
+    role = coordinator(EpochLimit())
+    promised = Promised(epoch=1, seating=Seating(1, (), 1), quiet_ms=0, voter=7)
+    refused = role.handle(election_of("n2"), promised, T0)
+    assert refused == (Observe("bakery.promise_malformed"),)
+
+
+def test_a_member_that_was_away_for_long_accepts_the_epochs_of_the_others() -> None:
+    assert promises(EpochLimit(), EPOCHS_AHEAD_MAX)
+    assert not promises(EpochLimit(), EPOCHS_AHEAD_MAX + 1)
+    year_s = 365 * 24 * 3_600
+    assert promises(EpochLimit(age_s=year_s), year_s + EPOCHS_AHEAD_MAX)
+    assert not promises(EpochLimit(age_s=year_s), year_s + EPOCHS_AHEAD_MAX + 1)
+
+
+def test_the_limit_rises_with_time_also_if_the_clock_of_the_host_is_wrong() -> None:
+    """The clock says that the group was founded just now; the journal knows a higher epoch."""
+    limit, known = EpochLimit(age_s=0, known=5_000_000), 5_000_000
+    assert promises(limit, known + EPOCHS_AHEAD_MAX)
+    assert not promises(limit, known + EPOCHS_AHEAD_MAX + 1)
+    later = Instant(T0 + 60 * 1_000 * NS_PER_MS)
+    assert promises(limit, known + EPOCHS_AHEAD_MAX + 60, later)
+    assert not promises(limit, known + EPOCHS_AHEAD_MAX + 61, later)
+
+
+def test_a_coordinator_at_the_limit_waits_instead_of_proposing_what_others_refuse() -> None:
+    role = coordinator(EpochLimit())
+    role.highest = EPOCHS_AHEAD_MAX
+    members = tuple(Member(name, 1, 14, 1, 0, NOBODY, 0, 0) for name in NAMES)
+    effects = role.handle(status_of("n1"), Connected(members=members), T0)
+    assert proposed(effects) == set()
+    effects = role.handle(role.address, ElectionDue(), Instant(T0 + 1_000 * NS_PER_MS))
+    assert proposed(effects) == {EPOCHS_AHEAD_MAX + 1}
+
+
+def proposed(effects: Effects) -> set[int]:
+    sent = [effect.message for effect in effects if isinstance(effect, Send)]
+    return {message.epoch for message in sent if isinstance(message, Propose)}
+
+
+def test_a_member_that_forges_epochs_does_not_use_them_up() -> None:
+    harness = ClusterHarness(3, recipe=planted(bakery, forger)).start()
+    harness.run(3_000)
+    assert harness.lock("n1").fence
+    harness.world.crash("n3")
+    for name in ("n1", "n2"):
+        harness.world.crash(name)
+        harness.world.power_on(name)
+    harness.run(100)
+    assert harness.lock("n2", "y").fence
+    assert harness.epoch() < 1_000

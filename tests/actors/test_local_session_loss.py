@@ -1,0 +1,218 @@
+"""What callers inside a node lose, and when they are told: a log that is silent, forced ends.
+
+The log here loses nothing and takes no time, unless it is silent.
+"""
+
+from __future__ import annotations
+
+from support.local_callers import ONE, THREE, TWO, A, Inside
+
+from fencelock.actors.api.message import Acquire, Granted, Reason, Refused, Release, Released
+from fencelock.actors.api.session_message import Evict, Evicted
+from fencelock.actors.message import Address
+from fencelock.actors.paxos.event import Divergence, Skipped
+from fencelock.actors.paxos.proxy_in_flight import ASK_AGAIN_MS
+from fencelock.actors.session.backoff import (
+    ANSWER_MS,
+    MARGIN_MS,
+    RETRY_MS_MAX,
+    WITHDRAWAL_MS_MAX,
+)
+from fencelock.actors.session.message import Close, Closed
+from fencelock.actors.session.session import TICK_MS, TTL_MS
+from fencelock.actors.session.session_lease import KEEPS_PER_TTL
+from fencelock.actors.table.command import (
+    AcquireLock,
+    CloseReason,
+    CloseSession,
+    ForceRelease,
+    OpenSession,
+)
+from fencelock.actors.table.outcome import Denial, Held, denied
+
+
+def test_a_wait_that_nothing_was_heard_of_is_unavailable_and_withdrawn(inside: Inside) -> None:
+    inside.do(ONE, A)
+    inside.silent = True
+    inside.do(TWO, Acquire(lock="b", wait_ms=1_000))
+    inside.pass_time(1_000)
+    assert inside.heard(TWO, Refused) == []
+    inside.pass_time(MARGIN_MS + 2 * TICK_MS)
+    (refused,) = inside.heard(TWO, Refused)
+    assert refused.reason is Reason.UNAVAILABLE
+    assert "n1 (a majority of n1, n2, n3 has not answered for" in refused.detail
+    inside.silent = False
+    inside.pass_time(WITHDRAWAL_MS_MAX)
+    assert list(inside.table.locks) == ["a"]
+    assert inside.heard(TWO, Granted) == []
+    assert list(inside.node.proxy.in_flight_requests.by_key) == []
+
+
+def test_a_wait_for_a_session_is_unavailable_too(inside: Inside) -> None:
+    inside.silent = True
+    inside.do(ONE, Acquire(lock="b", wait_ms=0))
+    inside.pass_time(MARGIN_MS + 2 * TICK_MS)
+    assert inside.reason(ONE) is Reason.UNAVAILABLE
+    (refused,) = inside.heard(ONE, Refused)
+    assert "a majority of n1, n2, n3 has not answered for" in refused.detail
+    inside.silent = False
+    inside.pass_time(WITHDRAWAL_MS_MAX)
+    assert inside.table.locks == {}
+
+
+def test_what_cannot_be_confirmed_in_time_is_lost_before_the_log_can_end_it(
+    inside: Inside,
+) -> None:
+    inside.do(ONE, A)
+    inside.silent = True
+    inside.pass_time(TTL_MS - 2 * TTL_MS // 1_000 - 1)
+    assert inside.held() == [("a", inside.fence(ONE))]
+    inside.pass_time(2 * TICK_MS)
+    assert inside.held() == []
+    inside.do(TWO, Release(lock="a", fence=inside.fence(ONE)))
+    (refused,) = inside.heard(TWO, Refused)
+    assert refused.reason is Reason.OWNERSHIP_LOST
+    assert "nothing confirmed the session" in refused.detail
+    assert "a majority of n1, n2, n3 has not answered for" in refused.detail
+    inside.silent = False
+    inside.pass_time(RETRY_MS_MAX + ASK_AGAIN_MS)
+    assert inside.table.locks == {}, "the session that was given up is ended"
+
+
+def test_what_waits_when_the_session_is_lost_goes_on_in_the_next(inside: Inside) -> None:
+    inside.do(ONE, A)
+    inside.do(TWO, A)
+    inside.do(THREE, Acquire(lock="a", wait_ms=1_000))
+    closed = CloseSession(session="n1/b00.1", reason=CloseReason.FORCED)
+    inside.happens(inside.table.apply(inside.ms, closed))
+    assert inside.fence(TWO) > inside.fence(ONE)
+    assert list(inside.table.sessions.by_id) == ["n1/b00~2.2"]
+    inside.pass_time(1_000)
+    assert inside.reason(THREE) is Reason.TIMED_OUT
+    inside.do(Address("n1/ask-4"), Release(lock="a", fence=inside.fence(ONE)))
+    assert inside.reason(Address("n1/ask-4")) is Reason.OWNERSHIP_LOST
+
+
+def test_a_release_under_way_when_the_session_is_lost_says_so(inside: Inside) -> None:
+    inside.do(ONE, A)
+    inside.silent = True
+    inside.pass_time(TTL_MS - ANSWER_MS // 2)
+    inside.do(TWO, Release(lock="a", fence=inside.fence(ONE)))
+    inside.pass_time(ANSWER_MS // 2 + TICK_MS)
+    assert inside.reason(TWO) is Reason.OWNERSHIP_LOST
+    inside.silent = False
+    inside.pass_time(RETRY_MS_MAX + ASK_AGAIN_MS)
+    assert inside.table.locks == {}
+
+
+def test_a_release_that_no_majority_confirms_is_unavailable_and_goes_on(inside: Inside) -> None:
+    inside.do(ONE, A)
+    inside.silent = True
+    inside.do(TWO, Release(lock="a", fence=inside.fence(ONE)))
+    inside.pass_time(ANSWER_MS + 2 * TICK_MS)
+    assert inside.reason(TWO) is Reason.UNAVAILABLE
+    inside.silent = False
+    inside.pass_time(ASK_AGAIN_MS)
+    assert inside.table.locks == {}
+
+
+def test_a_grant_that_is_heard_too_late_is_not_believed(inside: Inside) -> None:
+    inside.do(ONE, Acquire(lock="b"))
+    inside.do(TWO, Release(lock="b", fence=inside.fence(ONE)))
+    inside.silent = True
+    inside.do(THREE, A)
+    acquire = inside.commands[-1]
+    assert isinstance(acquire, AcquireLock)
+    session, owner, request = acquire.session, acquire.owner, acquire.request
+    late = Held(session=session, owner=owner, request=request, lock="a", fence=9, count=1)
+    inside.ms += TTL_MS
+    inside.happens([late])
+    assert inside.heard(THREE, Granted) == []
+    assert inside.held() == []
+    inside.silent = False
+    inside.pass_time(2 * ASK_AGAIN_MS)
+    assert inside.fence(THREE) != 9
+
+
+def test_a_hold_that_an_operator_took_is_lost_alone(inside: Inside) -> None:
+    inside.do(ONE, A)
+    inside.do(TWO, Acquire(lock="b"))
+    force = ForceRelease(operator="eve", request=1, lock="a", fence=inside.fence(ONE))
+    inside.happens(inside.table.apply(inside.ms, force))
+    inside.do(THREE, Release(lock="a", fence=inside.fence(ONE)))
+    (refused,) = inside.heard(THREE, Refused)
+    assert (refused.reason, "eve" in refused.detail) == (Reason.OWNERSHIP_LOST, True)
+    four = Address("n1/ask-4")
+    inside.do(four, Release(lock="b", fence=inside.fence(TWO)))
+    assert len(inside.heard(four, Released)) == 1
+    five = Address("n1/ask-5")
+    inside.do(five, Release(lock="a", fence=inside.fence(ONE)))
+    assert inside.reason(five) is Reason.NOT_HELD, "a loss is reported once"
+
+
+def test_a_caller_inside_evicts_as_an_operator(inside: Inside) -> None:
+    inside.do(ONE, A)
+    fence = inside.fence(ONE)
+    inside.do(TWO, Evict(lock="a", fence=fence, operator="eve"))
+    (evicted,) = inside.heard(TWO, Evicted)
+    assert (evicted.fence, evicted.holder.owner) == (fence, "ask-1")
+    assert inside.table.forced()[0].operator == "eve (n1)"
+    inside.do(THREE, Evict(lock="a", fence=fence, operator="eve"))
+    assert inside.reason(THREE) is Reason.NOT_HELD
+
+
+def test_a_state_that_was_taken_over_is_checked_for_the_session(inside: Inside) -> None:
+    inside.do(ONE, A)
+    closed = CloseSession(session="n1/b00.1", reason=CloseReason.FORCED)
+    inside.table.apply(inside.ms, closed)
+    inside.node.hear(Skipped(slot=9))
+    inside.pass_time(TTL_MS // KEEPS_PER_TTL + TICK_MS)
+    assert inside.held() == []
+
+
+def test_a_table_without_room_for_a_session_is_an_overload(inside: Inside) -> None:
+    inside.silent = True
+    inside.do(ONE, A)
+    (opening,) = inside.commands
+    assert isinstance(opening, OpenSession)
+    inside.happens([denied(opening, Denial.OVERLOADED, "9 sessions are open")])
+    (refused,) = inside.heard(ONE, Refused)
+    assert refused.reason is Reason.OVERLOADED
+    assert refused.detail == "no session: 9 sessions are open"
+    inside.silent = False
+    inside.do(TWO, A)
+    assert inside.fence(TWO) == 1
+
+
+def test_a_node_that_is_stopped_ends_its_session_and_says_when_that_is_so(inside: Inside) -> None:
+    inside.do(ONE, A)
+    inside.do(TWO, A)
+    inside.silent = True
+    inside.do(THREE, Close())
+    assert inside.heard(THREE, Closed) == []
+    inside.silent = False
+    inside.pass_time(ASK_AGAIN_MS)
+    assert inside.told[-1] == (THREE, Closed(unanswered=0))
+    assert (inside.table.locks, inside.table.sessions.by_id) == ({}, {})
+    inside.do(THREE, Close())
+    assert inside.told[-1] == (THREE, Closed(unanswered=0))
+
+
+def test_a_node_that_is_quarantined_takes_the_holds_and_refuses_the_rest(inside: Inside) -> None:
+    inside.do(ONE, A)
+    inside.silent = True
+    inside.do(TWO, A)
+    inside.do(THREE, Acquire(lock="b", wait_ms=0))
+    inside.node.hear(Divergence(why="its state differs", quarantined=True))
+    inside.pass_time(TICK_MS)
+    for caller in (TWO, THREE):
+        (refused,) = inside.heard(caller, Refused)
+        assert refused.reason is Reason.UNAVAILABLE
+        assert "its state differs" in refused.detail
+    four, five = Address("n1/ask-4"), Address("n1/ask-5")
+    inside.do(four, Release(lock="a", fence=inside.fence(ONE)))
+    assert inside.reason(four) is Reason.OWNERSHIP_LOST
+    inside.do(five, A)
+    assert inside.reason(five) is Reason.UNAVAILABLE
+    inside.do(five, Close())
+    assert inside.told[-1] == (five, Closed(unanswered=0))

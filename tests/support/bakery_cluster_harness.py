@@ -1,0 +1,222 @@
+"""A cluster harness for `bakery`: a raw client sends requests, members start and stop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from fencelock.actors.api.cluster_message import ClusterDown, ClusterUp
+from fencelock.actors.api.message import Acquire, Granted, LockStatus, Refused, Release, Released
+from fencelock.actors.api.session_message import HoldLost, Renewed, Unlocking
+from fencelock.actors.bakery.config import leader_of
+from fencelock.actors.bootstrap_message import GroupConfig, Voter
+from fencelock.actors.effect import Effects, Send, Spawn
+from fencelock.actors.message import (
+    NS_PER_MS,
+    Address,
+    Event,
+    Instant,
+    Local,
+    Message,
+    address_of,
+    local,
+)
+from fencelock.actors.role import Host, Role
+from fencelock.cluster.host.role_set import RoleSet
+from fencelock.cluster.simulation.network import Cut
+from fencelock.cluster.simulation.world import World
+from fencelock.cluster.topology import NodeContext, Recipe, Settings, bakery
+
+HOLD_MS, GRACE_MS = 1_000, 500
+TERMS = Settings(
+    bakery_hold_ms=HOLD_MS, bakery_grace_ms=GRACE_MS, bakery_least_ms=100, bakery_wait_ms=None
+)
+
+
+@local
+class Say(Local):
+    """A command to the user: send ``message`` to ``to``."""
+
+    to: Address
+    message: Message
+
+
+News = ClusterUp | ClusterDown
+Said = Say | Granted | Refused | Released | Renewed | Unlocking | HoldLost | LockStatus | News
+
+
+class User(Role[Said]):
+    """A raw client: sends what a test tells it to, and records what it receives."""
+
+    def __init__(self, address: Address, host: Host) -> None:
+        super().__init__(address, host)
+        self.heard: list[Event] = []
+
+    def handle(self, sender: Address, event: Any, now: Instant) -> Effects:
+        """Send, or record."""
+        del sender, now
+        if isinstance(event, Say):
+            return [Send(event.to, event.message)]
+        self.heard.append(event)
+        return []
+
+
+@dataclass
+class ClusterHarness:
+    """A cluster of ``nodes`` members and one user.
+
+    Args:
+        nodes: the number of members.
+        settings: for the recipe.
+        seed: fixes all chance.
+        recipe: sets up the roles of a member.
+
+    """
+
+    nodes: int
+    settings: Settings = TERMS
+    seed: int = 1
+    recipe: Recipe = bakery
+    world: World = field(init=False)
+    number: int = 0
+
+    def __post_init__(self) -> None:
+        self.world = World(self.seed)
+        for name in self.names:
+            self.world.add(name, self.recipe, member=True, settings=self.settings)
+        self.world.add("u", self._user, member=False)
+
+    @staticmethod
+    def _user(seat: NodeContext) -> RoleSet:
+        del seat
+        return RoleSet((Spawn(Address("u/user"), User),))
+
+    @property
+    def names(self) -> list[str]:
+        """The members."""
+        return [f"n{number}" for number in range(1, self.nodes + 1)]
+
+    @property
+    def heard(self) -> list[Event]:
+        """The events that the user received, in order."""
+        user: User = self.world.role_at(Address("u/user"))
+        return user.heard
+
+    def found(self) -> ClusterHarness:
+        """Let all members have met in the past: their disks hold nothing but their group."""
+        disks = {name: self.world.nodes[name].disk for name in self.names}
+        for name, disk in disks.items():
+            disk.open(Random(f"{self.seed}/journal/{name}"))
+        voters = tuple(Voter(name, disk.journal_id) for name, disk in sorted(disks.items()))
+        for disk in disks.values():
+            disk.append("bootstrap", GroupConfig(to=0, founded_ms=1, voters=voters))
+            disk.sync()
+        return self
+
+    def start(self, *names: str) -> ClusterHarness:
+        """Switch on some members, or all, and the user."""
+        for name in names or self.names:
+            self.world.power_on(name)
+        self.world.power_on("u")
+        return self
+
+    def run(self, ms: int) -> None:
+        """Let time pass."""
+        self.world.run(self.world.time + ms * NS_PER_MS)
+
+    def until(self, done: Callable[[], bool], most_ms: int = 20_000) -> int:
+        """Run until ``done``; return how long that took (ms)."""
+        began = self.world.time
+        while not done():
+            assert self.world.time < began + most_ms * NS_PER_MS, self.heard
+            self.run(5)
+        return (self.world.time - began) // NS_PER_MS
+
+    def ready(self) -> ClusterHarness:
+        """Wait until some leader serves."""
+        self.until(lambda: bool(self.serving()))
+        return self
+
+    def leader(self, name: str) -> Any:
+        """Return the leader role on ``name``, for inspection."""
+        return self.world.role_at(leader_of(name))
+
+    def serving(self) -> list[str]:
+        """Return the leaders that serve, of the highest epoch that is served."""
+        up = [name for name in self.names if self.world.nodes[name].up]
+        offices = {name: self.leader(name).epoch_state for name in up}
+        epoch = max((o.epoch for o in offices.values() if o.serving), default=0)
+        return [name for name, o in offices.items() if o.serving and o.epoch == epoch]
+
+    def epoch(self) -> int:
+        """Return the highest epoch that is served, 0 if none is."""
+        return max((int(self.leader(name).epoch_state.epoch) for name in self.serving()), default=0)
+
+    def others(self) -> list[str]:
+        """Return the members that do not serve."""
+        return [name for name in self.names if name not in self.serving()]
+
+    def say(self, gate: str, message: Message) -> None:
+        """Have the user send ``message`` to the proxy of ``gate``."""
+        said = Say(to=address_of(gate, "proxy"), message=message)
+        self.world.nodes["u"].tell(Address("u/user"), said)
+
+    def acquire(
+        self,
+        gate: str,
+        lock: str = "x",
+        owner: str = "ann",
+        wait_ms: int | None = None,
+        hold_ms: int = 0,
+        grace_ms: int = 0,
+    ) -> int:
+        """Ask for a lock; return the number of the request."""
+        self.number += 1
+        asked = Acquire(
+            lock=lock,
+            session="u",
+            owner=owner,
+            request=self.number,
+            wait_ms=wait_ms,
+            hold_ms=hold_ms,
+            grace_ms=grace_ms,
+        )
+        self.say(gate, asked)
+        return self.number
+
+    def release(self, gate: str, granted: Granted) -> None:
+        """Ask for a release."""
+        self.number += 1
+        self.say(
+            gate,
+            Release(
+                lock=granted.lock,
+                fence=granted.fence,
+                session="u",
+                owner=granted.owner,
+                request=self.number,
+            ),
+        )
+
+    def answers(self, kind: type[Any], request: int | None = None) -> list[Any]:
+        """Return the events of that kind, and for that request, that the user received."""
+        found = [event for event in self.heard if isinstance(event, kind)]
+        return [e for e in found if request is None or getattr(e, "request", 0) == request]
+
+    def granted(self, request: int, most_ms: int = 20_000) -> Granted:
+        """Wait for the grant of a request."""
+        self.until(lambda: bool(self.answers(Granted, request)), most_ms)
+        granted: Granted = self.answers(Granted, request)[0]
+        return granted
+
+    def lock(self, gate: str, lock: str = "x", owner: str = "ann", **terms: int) -> Granted:
+        """Ask for a lock and wait for it."""
+        return self.granted(self.acquire(gate, lock, owner, **terms))
+
+    def cut(self, here: list[str], ms: int = 600_000) -> None:
+        """Let nothing pass between ``here`` and all other members."""
+        there = [name for name in self.names if name not in here]
+        links = [(a, b) for a in here for b in there] + [(b, a) for a in here for b in there]
+        self.world.network.cut(links, Cut(self.world.time + ms * NS_PER_MS, holds=False))

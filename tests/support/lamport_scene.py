@@ -1,0 +1,109 @@
+"""The lock process of ``b`` between ``a`` and ``c``: a test plays its clock, proxy and channel."""
+
+from __future__ import annotations
+
+from fencelock.actors.clock import Post
+from fencelock.actors.effect import Effects, Send
+from fencelock.actors.lamport.message import (
+    Acknowledge,
+    Content,
+    Delivered,
+    KnownRequest,
+    Neighbors,
+    PeerJoined,
+    Release,
+    Request,
+    Welcome,
+)
+from fencelock.actors.lamport.order import pack_fence
+from fencelock.actors.lamport.process import LockProcess, Received
+from fencelock.actors.message import Address, Event
+from fencelock.actors.proxy.backend import Give, Got, Look, Seen, Want
+from support.effects import HOST, at, only_sent
+
+CLOCK, PROXY = Address("b/clock"), Address("b/proxy")
+BOOT = 99
+REQUEST = (("a", "b", "c"), Request(lock="x"))
+
+
+class LoneProcess:
+    """The process of ``b`` without a node."""
+
+    def __init__(self, *nodes: str) -> None:
+        self.process = LockProcess(
+            Address("b/process"), HOST, node="b", boot=BOOT, clock=CLOCK, proxy=PROXY
+        )
+        self.now = 0
+        self.say(Neighbors(nodes=nodes or ("a", "b", "c")))
+
+    def say(self, event: Received) -> Effects:
+        """Deliver ``event`` from a role of its node."""
+        return self.process.handle(Address("b/anyone"), event, at(self.now))
+
+    def hear(self, origin: str, message: Content) -> Effects:
+        """Deliver a message of another node."""
+        return self.say(Delivered(origin=origin, message=message))
+
+    def want(self, ticket: int, lock: str = "x") -> Effects:
+        """Have an owner want ``lock``."""
+        return self.say(Want(lock=lock, ticket=ticket, session=f"s{ticket}", owner="o"))
+
+    def give(self, ticket: int, lock: str = "x") -> Effects:
+        """Have an owner give up its hold of ``lock`` or its wait."""
+        return self.say(Give(lock=lock, ticket=ticket))
+
+    def look(self, lock: str = "x") -> Seen:
+        """Return the state of ``lock`` as the process sees it."""
+        return only_sent(self.say(Look(lock=lock, query=1)), Seen)
+
+    def prove(self, query: int = 1) -> Effects:
+        """Look as for a client that asks for the status of a lock."""
+        return self.say(Look(lock="x", query=query, proven=True))
+
+    def requested(self, ticket: int, stamp: int, lock: str = "x") -> Effects:
+        """Have an owner want ``lock``, and deliver the own request, stamped."""
+        self.want(ticket, lock)
+        return self.hear("b", Request(lock=lock, stamp=stamp))
+
+    def acknowledged(self, stamp: int) -> Effects:
+        """Deliver an acknowledgement of each of the others."""
+        return [
+            *self.hear("a", Acknowledge(lock="x", stamp=stamp)),
+            *self.hear("c", Acknowledge(lock="x", stamp=stamp)),
+        ]
+
+    def welcomed(self) -> LoneProcess:
+        """Let the others join and welcome it."""
+        for node in ("a", "c"):
+            self.say(PeerJoined(node=node, boot=1))
+        for node in ("a", "c"):
+            self.hear(node, welcome(2, stamp=1))
+        return self
+
+
+def welcome(
+    round_: int, *pending: KnownRequest, stamp: int, boot: int = BOOT, complete: bool = True
+) -> Welcome:
+    """Return an answer to the greeting of that round."""
+    return Welcome(boot=boot, round=round_, requests=pending, complete=complete, stamp=stamp)
+
+
+def release(stamp: int) -> tuple[tuple[str, ...], Release]:
+    """Return the release of the request with ``stamp``, as `posts` shows it."""
+    return ("a", "c"), Release(lock="x", request=stamp)
+
+
+def posts(effects: Effects) -> list[tuple[tuple[str, ...], Event]]:
+    """Return the messages to other nodes, with their receivers."""
+    found = [e.message for e in effects if isinstance(e, Send) and e.to == CLOCK]
+    return [(post.nodes, post.message) for post in found if isinstance(post, Post)]
+
+
+def to_proxy(effects: Effects) -> list[Event]:
+    """Return the messages to the proxy."""
+    return [e.message for e in effects if isinstance(e, Send) and e.to == PROXY]
+
+
+def got(ticket: int, stamp: int, lock: str = "x") -> Got:
+    """Return the grant of the request with ``stamp``."""
+    return Got(lock=lock, ticket=ticket, fence=pack_fence(stamp, 1))

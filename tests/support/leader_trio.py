@@ -1,0 +1,133 @@
+"""Three leaders of `bakery` without a cluster: a test delivers the messages, and sets the time."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from fencelock.actors.bakery.config import Terms, later, leader_of, proxy_of
+from fencelock.actors.bakery.leader import Leader
+from fencelock.actors.bakery.message import Chosen
+from fencelock.actors.bakery.proxy_message import Lock
+from fencelock.actors.bakery.table import TicketPhase
+from fencelock.actors.bakery.ticket import Ticket, Turn, Who, pack_fence
+from fencelock.actors.effect import Effects, Send
+from fencelock.actors.message import Address, Instant, Message, node_of
+from support.effects import HOST
+
+ANN = Who("c", "ann")
+NOW = Instant(10**12)
+LIVES = (Chosen("n1", 1), Chosen("n2", 2), Chosen("n3", 3))
+NAMES = tuple(one.node for one in LIVES)
+FENCE = pack_fence(1, 7)
+HOLD_MS, GRACE_MS = 500, 500
+
+WORDS_MAX = 1_000
+"""More messages than any test needs: more mean leaders that answer each other for ever."""
+
+
+class LeaderTrio:
+    """Three leaders that serve epoch 1 and are trusted, n1 first in rank.
+
+    They receive each other's messages in order, except for those that a test drops.
+    """
+
+    def __init__(self) -> None:
+        self.now = NOW
+        self.leaders: dict[str, Leader] = {}
+        for one in LIVES:
+            leader = Leader(
+                leader_of(one.node),
+                HOST,
+                node=one.node,
+                life=one.life,
+                members=NAMES,
+                terms=Terms(least_ms=1),
+            )
+            leader.epoch_state.take(1, LIVES)
+            leader.epoch_state.serving, leader.epoch_state.bound_ms = True, 10_000
+            leader.epoch_state.trusted_at = NOW
+            self.leaders[one.node] = leader
+        self.under_way: deque[tuple[str, str, Message]] = deque()
+        self.told: list[Any] = []
+        """The messages to proxies."""
+        self.lost: set[tuple[type[Message], str, str]] = set()
+
+    def say(self, sender: Address, to: str, word: Message) -> None:
+        """Have a leader handle ``word``; queue its messages, or record those to proxies."""
+        leader: Any = self.leaders[to]
+        self.perform(to, leader.handle(sender, word, self.now))
+
+    def perform(self, name: str, effects: Effects) -> None:
+        """Queue or record the messages of ``name``."""
+        for effect in effects:
+            if not isinstance(effect, Send):
+                continue
+            heard = effect.message
+            if effect.to == leader_of(node_of(effect.to)):
+                assert isinstance(heard, Message)
+                self.under_way.append((name, node_of(effect.to), heard))
+            else:
+                self.told.append(heard)
+
+    def ask(self, to: str, word: Message) -> None:
+        """Deliver a message from a leader's own proxy."""
+        self.say(proxy_of(to), to, word)
+
+    def pass_time(self, ms: int) -> None:
+        """Let time pass and the leaders handle what is due; they are trusted meanwhile."""
+        self.now = later(self.now, ms)
+        for name, leader in self.leaders.items():
+            leader.epoch_state.trusted_at = self.now
+            self.perform(name, leader.attempts.tick(self.now))
+        self.settle()
+
+    def settle(self) -> int:
+        """Deliver everything; return the number of messages."""
+        count = 0
+        while self.under_way:
+            sender, to, word = self.under_way.popleft()
+            if (type(word), sender, to) not in self.lost:
+                self.say(leader_of(sender), to, word)
+            count += 1
+            assert count < WORDS_MAX
+        return count
+
+    def lock(self, to: str, *, wait_ms: int | None = None) -> None:
+        """Send a leader ann's request 1."""
+        word = Lock(
+            lock="x",
+            who=ANN,
+            request=1,
+            wait_ms=wait_ms,
+            hold_ms=HOLD_MS,
+            grace_ms=GRACE_MS,
+            label="",
+        )
+        self.ask(to, word)
+
+    def entries(self, name: str) -> list[tuple[TicketPhase, str]]:
+        """Return the entries of a leader's table, and their owners there."""
+        return [(entry.phase, entry.owner) for entry in self.leaders[name].tickets.entries()]
+
+    def owners(self) -> list[str]:
+        """Return the leaders that have attempts."""
+        return [name for name in NAMES if self.leaders[name].attempts.timers.by_key]
+
+    def heard(self, kind: type[Any]) -> list[Any]:
+        """Return the messages of that kind that proxies received."""
+        return [word for word in self.told if isinstance(word, kind)]
+
+    def lose_between(self, one: str, other: str, *kinds: type[Message]) -> None:
+        """Drop messages of these kinds between two leaders, both ways."""
+        self.lost |= {(kind, *way) for kind in kinds for way in ((one, other), (other, one))}
+
+    def hold(self, *voters: str, owner: str = "n1") -> None:
+        """Have ``voters`` hold ann's request 1 under `FENCE`, without any leader's attempt."""
+        turn = Turn(7, owner, 1)
+        ticket = Ticket("x", ANN, 1, turn, proxy_of(owner), HOLD_MS, GRACE_MS, "")
+        for name in voters:
+            table = self.leaders[name].tickets
+            entry = table.put(ticket, owner, self.now, None)
+            assert entry is not None
+            table.vote(entry, FENCE, self.now)

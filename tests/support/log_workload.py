@@ -1,0 +1,274 @@
+"""A workload for a log without locks: writers append to it and read it, and judges check it.
+
+The judges check the log's promises more closely than through locks: all members apply the
+same, a linearizable read sees whatever any node knew before, and a local read is no older
+than it says.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from random import Random
+
+from fencelock.actors.bootstrap_message import VotingStatus
+from fencelock.actors.clock import Clock
+from fencelock.actors.effect import Effect, Effects, Observe, Send, Spawn, Wake
+from fencelock.actors.message import (
+    NS_PER_MS,
+    Address,
+    Instant,
+    Local,
+    Message,
+    Timer,
+    address_of,
+    local,
+    timer,
+)
+from fencelock.actors.paxos.config import replica_of
+from fencelock.actors.paxos.event import Consult, Consulted, LeaderChanged, Skipped, SlotOutcomes
+from fencelock.actors.paxos.machine import Fingerprint, state_of
+from fencelock.actors.paxos.member import LogOptions, log_roles
+from fencelock.actors.paxos.message import Declined, Figure, Propose, Proposed
+from fencelock.actors.paxos.snapshots import JOURNAL_BYTES
+from fencelock.actors.role import Host, Role
+from fencelock.cluster.host.role_set import RoleSet
+from fencelock.cluster.simulation.trace import Delivered
+from fencelock.cluster.simulation.violation import ViolationError
+from fencelock.cluster.topology import NodeContext, Recipe
+
+SCRIBE = "scribe"
+PART_BYTES = 16
+AGE_MS = 400
+"""The greatest age of a local read (ms)."""
+
+
+@local
+class HowMany(Local):
+    """A query for the number of applied commands."""
+
+
+@local
+class SoMany(Local):
+    """The answer to `HowMany`."""
+
+    count: int
+
+
+@timer
+class Dip(Timer):
+    """It is time to write or to read."""
+
+
+class LogCounter:
+    """A `Machine` that counts commands and keeps a hash of them all, in order."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.hash = b""
+
+    def admits(self, command: bytes) -> bool:
+        """Admit everything."""
+        return True
+
+    def is_patient(self, command: bytes) -> bool:
+        """Return False: each is answered at once."""
+        return False
+
+    def advance(self, time_ms: int) -> Sequence[Message]:
+        """Do nothing."""
+        return ()
+
+    def apply(self, time_ms: int, commands: Sequence[bytes]) -> list[Sequence[Message]]:
+        """Count ``commands``; the outcome of each is the count so far."""
+        return [(self.counted(command),) for command in commands]
+
+    def counted(self, command: bytes) -> Proposed:
+        """Count ``command``."""
+        self.count += 1
+        self.hash = hashlib.blake2b(self.hash + command, digest_size=16).digest()
+        return Proposed(number=self.count, slot=0)
+
+    def due_ms(self) -> int | None:
+        """Return None: nothing is ever due."""
+        return None
+
+    def read(self, question: Local) -> Local:
+        """Answer `HowMany`."""
+        assert isinstance(question, HowMany)
+        return SoMany(count=self.count)
+
+    def snapshot(self) -> Iterator[bytes | None]:
+        """Return hash and count in small parts, after some work."""
+        content = self.hash.ljust(16, b"-") + b"%d" % self.count
+        parts = [content[at : at + PART_BYTES] for at in range(0, len(content), PART_BYTES)]
+        return iter((None, *parts))
+
+    def restore(self, chunks: Sequence[bytes]) -> None:
+        """Take over what `snapshot` returned."""
+        content = b"".join(chunks)
+        if not content[16:].isdigit():
+            raise ValueError(f"{content!r} is no tally")
+        self.hash, self.count = content[:16], int(content[16:])
+
+    def digest(self) -> bytes:
+        """Return the hash of all commands."""
+        return self.hash
+
+    def fingerprint(self) -> Fingerprint:
+        """Return the hash of all commands, which is the whole state."""
+        state = state_of((self.count, int.from_bytes(self.hash)))
+        return Fingerprint(state, 0, (Figure("commands", self.count),))
+
+
+Heeded = (
+    SlotOutcomes | LeaderChanged | Skipped | Consulted | Proposed | Declined | VotingStatus | Dip
+)
+
+
+class LogWriter(Role[Heeded]):
+    """The listener of a node's replica: writes, and reads both ways, at random.
+
+    Args:
+        random: decides the next action, and its time.
+        every_ms: the mean time between two actions; 0 for none.
+
+    """
+
+    def __init__(self, address: Address, host: Host, *, random: Random, every_ms: int) -> None:
+        super().__init__(address, host)
+        self._random = random
+        self.every_ms = every_ms
+        self.replica = replica_of(address.partition("/")[0])
+        self.number = 0
+        self.master = ""
+        self.votes: bool | None = None
+        """Whether its node votes, None while that is not known."""
+        self.heard: dict[int, SlotOutcomes] = {}
+        self.answers: list[Consulted] = []
+
+    def begin(self, now: Instant) -> Effects:
+        """Wait for the first time."""
+        return self._pause()
+
+    def handle(self, sender: Address, event: Heeded, now: Instant) -> Effects:
+        """Write or read, or record an event."""
+        match event:
+            case Dip():
+                return [self._dip(), *self._pause()]
+            case LeaderChanged():
+                self.master = event.master
+            case SlotOutcomes():
+                self.heard[event.slot] = event
+            case Consulted():
+                self.answers.append(event)
+                return (Observe(f"logbook.{'refused' if event.answer is None else 'read'}"),)
+            case VotingStatus():
+                self.votes = event.votes
+            case Skipped() | Proposed() | Declined():
+                pass
+        return ()
+
+    def _pause(self) -> list[Effect]:
+        if not self.every_ms:
+            return []
+        return [Wake(1 + int(self._random.expovariate(1 / self.every_ms)), Dip())]
+
+    def _dip(self) -> Send:
+        self.number += 1
+        if self._random.randrange(2):
+            command = f"{self.address} {self.number} {self._random.random()}".encode()
+            propose = Propose(client=self.address, number=self.number, command=command)
+            return Send(self.replica, propose)
+        age_ms = self._random.choice((None, None, 0, 120, AGE_MS))
+        return Send(self.replica, Consult(number=self.number, question=HowMany(), age_ms=age_ms))
+
+
+class LogJudge:
+    """Knows the slots that any node knew to be decided, and since when.
+
+    Args:
+        drift_ppm: the largest error of a clock's rate (millionths).
+
+    """
+
+    def __init__(self, drift_ppm: int = 0) -> None:
+        self.drift_ppm = drift_ppm
+        self.slots: dict[int, SlotOutcomes] = {}
+        self.known: list[tuple[int, int]] = []
+        """True times and the slots known from then on, both rising."""
+        self.asked: dict[tuple[Address, int], tuple[int, bool]] = {}
+        """For each query the highest slot known when it was sent, and whether that counts."""
+
+    def handled(self, delivered: Delivered, effects: Effects) -> None:
+        """Judge one delivery."""
+        match delivered.event:
+            case SlotOutcomes():
+                self._on_happened(delivered.event, delivered.time)
+            case Consult(number=number, age_ms=age_ms):
+                last = self.known[-1][1] if self.known else 0
+                self.asked[delivered.sender, number] = (last, age_ms is None)
+            case _:
+                pass
+        for effect in effects:  # An answer is judged when it is sent: a disk may hold it back.
+            match effect:
+                case Send(to, Consulted() as told) if told.answer is not None:
+                    self._on_consulted(to, told, delivered.time)
+                case _:
+                    pass
+
+    def crashed(self, node: str, boot: int) -> None:
+        """Forget the queries of the writer of ``node``: its next life begins to count anew."""
+        scribe = address_of(node, SCRIBE)
+        self.asked = {key: seen for key, seen in self.asked.items() if key[0] != scribe}
+
+    def _on_happened(self, happened: SlotOutcomes, time: int) -> None:
+        first = self.slots.setdefault(happened.slot, happened)
+        if first != happened:
+            raise ViolationError(f"P4: {first} and {happened}")
+        if not self.known or happened.slot > self.known[-1][1]:
+            self.known.append((time, happened.slot))
+
+    def _on_consulted(self, scribe: Address, told: Consulted, time: int) -> None:
+        known, linear = self.asked.pop((scribe, told.number))
+        if not linear:
+            age = told.age_ms * NS_PER_MS * (1_000_000 + self.drift_ppm) // 1_000_000
+            since = (slot for at, slot in reversed(self.known) if at < time - age)
+            known = next(since, 0)
+        if told.slot <= known:
+            raise ViolationError(
+                f"{scribe} was told what holds before slot {told.slot}, {told.age_ms} ms old at "
+                f"most (linearizable: {linear}), when slot {known} was known"
+            )
+
+
+def logbook(
+    *,
+    every_ms: int = 40,
+    journal_bytes: int = JOURNAL_BYTES,
+    log_max: int = 1_000,
+    memory: bool = False,
+) -> Recipe:
+    """Return a recipe for a member of a log with a writer, with a journal or in ``memory``."""
+
+    def recipe(seat: NodeContext) -> RoleSet:
+        scribe = address_of(seat.node, SCRIBE)
+        opening = (b"reign of " + seat.node.encode(),)
+        log = log_roles(
+            seat.node,
+            seat.nodes,
+            seat.random,
+            LogCounter(),
+            records=None if memory else seat.records,
+            journal=seat.journal_id,
+            boot=seat.boot,
+            date_ms=seat.first_stamp // 1_000,
+            options=LogOptions(
+                listener=scribe, opening=opening, journal_bytes=journal_bytes, log_max=log_max
+            ),
+        )
+        arguments = {"random": seat.random, "every_ms": every_ms}
+        clock = Spawn(address_of(seat.node, "clock"), Clock, {"start": seat.first_stamp})
+        return RoleSet(roles=(clock, *log, Spawn(scribe, LogWriter, arguments)))
+
+    return recipe

@@ -1,0 +1,29 @@
+"""Real nodes in the process of the test, on loopback."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+from fencelock.cluster.config import parse, starting_config
+from fencelock.cluster.node import Node
+from fencelock.cluster.ports import free_ports
+
+NODES = ("n1", "n2", "n3")
+
+
+def loopback_addresses(count: int = 3) -> dict[str, str]:
+    """Return an address with a free port for each of the nodes ``n1`` to ``n<count>``."""
+    return {f"n{n}": f"tcp://127.0.0.1:{port}" for n, port in enumerate(free_ports(count), 1)}
+
+
+@contextmanager
+def running_nodes(folder: Path, protocol: str = "paxos") -> Generator[dict[str, Node], None, None]:
+    """Run `NODES`; stop them afterwards and check that none of them failed."""
+    config = parse(starting_config(loopback_addresses(), protocol=protocol), folder)
+    nodes = {node: Node.start(config, node) for node in NODES}
+    yield nodes
+    for node in nodes.values():
+        assert node.failure is None
+        node.stop()

@@ -1,0 +1,213 @@
+"""A harness for a client's session: two proxies of a cluster with sessions answer as told."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any, TypeVar
+
+from fencelock.actors.api.message import (
+    Acquire,
+    Alive,
+    Cancel,
+    Cancelled,
+    Granted,
+    KeepAlive,
+    Reason,
+    Refused,
+    Release,
+    Released,
+)
+from fencelock.actors.api.session_message import End, Ended, Open, Opened
+from fencelock.actors.effect import Send
+from fencelock.actors.message import Address, Event, node_of, role_of
+from fencelock.actors.session.holding import Hold
+from fencelock.actors.session.pending import Claim
+from fencelock.actors.session.session import TTL_MS, ClientSession
+from support.effects import only_sent, sent
+from support.role_harness import RoleHarness
+
+A, B = Address("a/proxy"), Address("b/proxy")
+ANN, BEN = Address("c/ann"), Address("c/ben")
+ME, WATCHER = Address("c/session"), Address("c/watcher")
+
+E = TypeVar("E", bound=Event)
+
+
+class First(Random):
+    """A source of chance that always takes the first proxy and never varies a pause."""
+
+    def randrange(self, *args: object, **kwargs: object) -> int:
+        """Return 0."""
+        return 0
+
+    def random(self) -> float:
+        """Return the middle."""
+        return 0.5
+
+
+class SessionHarness(RoleHarness[ClientSession]):
+    """A session ``c`` with proxies at ``a`` and ``b``; it begins at the first.
+
+    Args:
+        ttl_ms: of its sessions.
+        holds: the table in which it keeps its holds.
+
+    """
+
+    def __init__(self, ttl_ms: int = TTL_MS, holds: dict[Claim, Hold] | None = None) -> None:
+        super().__init__(
+            lambda host: ClientSession(
+                ME,
+                host,
+                session="c",
+                gates=(A, B),
+                random=First(),
+                watcher=WATCHER,
+                ttl_ms=ttl_ms,
+                label="here:1",
+                holds=holds,
+            )
+        )
+        self.sessions = 0
+
+    @property
+    def assigned(self) -> str:
+        """The session in force."""
+        return self.role.ledger.session_lease.assigned
+
+    def acquire(
+        self,
+        user: Address = ANN,
+        lock: str = "x",
+        wait_ms: int | None = None,
+        token: int = 0,
+        limit: int = 1,
+    ) -> list[Send]:
+        """Ask for ``lock`` as ``user``, which is its own owner."""
+        owner = role_of(user)
+        asked = Acquire(lock=lock, owner=owner, wait_ms=wait_ms, request=token, limit=limit)
+        return self.hear(user, asked)
+
+    def release(
+        self, user: Address = ANN, lock: str = "x", fence: int = 7, token: int = 0
+    ) -> list[Send]:
+        """Ask for a release as ``user``, which is its own owner."""
+        owner = role_of(user)
+        return self.hear(user, Release(lock=lock, fence=fence, owner=owner, request=token))
+
+    def open(self, said: list[Send], master: str = "") -> list[Send]:
+        """Answer the last `Open` in ``said`` with a new session; return the next sends."""
+        asked = [send for send in said if isinstance(send.message, Open)][-1]
+        assert isinstance(asked.message, Open)
+        self.sessions += 1
+        opened = Opened(
+            session=asked.message.session,
+            assigned=f"{asked.message.session}.{self.sessions}",
+            ttl_ms=asked.message.ttl_ms,
+            node=node_of(asked.to),
+            request=asked.message.request,
+            master=master,
+        )
+        return self.hear(asked.to, opened)
+
+    def grant(self, said: list[Send], fence: int = 7, count: int = 1) -> list[Send]:
+        """Grant the last `Acquire` in ``said``; return the next sends."""
+        asked = [send for send in said if isinstance(send.message, Acquire)][-1]
+        assert isinstance(asked.message, Acquire)
+        granted = Granted(
+            lock=asked.message.lock,
+            fence=fence,
+            session=asked.message.session,
+            owner=asked.message.owner,
+            request=asked.message.request,
+            count=count,
+        )
+        return self.hear(asked.to, granted)
+
+    def free(self, said: list[Send], count: int = 0) -> list[Send]:
+        """Confirm the last `Release` in ``said``; return the next sends."""
+        asked = [send for send in said if isinstance(send.message, Release)][-1]
+        assert isinstance(asked.message, Release)
+        released = Released(
+            lock=asked.message.lock,
+            session=asked.message.session,
+            owner=asked.message.owner,
+            request=asked.message.request,
+            count=count,
+        )
+        return self.hear(asked.to, released)
+
+    def undo(self, said: list[Send]) -> list[Send]:
+        """Confirm the last `Cancel` in ``said``; return the next sends."""
+        asked = [send for send in said if isinstance(send.message, Cancel)][-1]
+        cancel = asked.message
+        assert isinstance(cancel, Cancel)
+        cancelled = Cancelled(
+            lock=cancel.lock, session=cancel.session, owner=cancel.owner, request=cancel.request
+        )
+        return self.hear(asked.to, cancelled)
+
+    def refuse(self, said: list[Send], reason: Reason) -> list[Send]:
+        """Refuse the last `Acquire`, `Release`, `Open` or `KeepAlive` in ``said``."""
+        kinds = (Acquire, Release, Open, KeepAlive)
+        asked = [send for send in said if isinstance(send.message, kinds)][-1]
+        question: Any = asked.message
+        refused = Refused(
+            lock=getattr(question, "lock", ""),
+            reason=reason,
+            detail="no",
+            session=question.session,
+            owner=getattr(question, "owner", ""),
+            request=question.request,
+        )
+        return self.hear(asked.to, refused)
+
+    def hold(
+        self,
+        user: Address = ANN,
+        lock: str = "x",
+        fence: int = 7,
+        token: int = 0,
+        limit: int = 1,
+        count: int = 1,
+    ) -> list[Send]:
+        """Have ``user`` hold ``lock``, in a new session if there is none; return all sends."""
+        said = self.acquire(user, lock, token=token, limit=limit)
+        if not self.assigned:
+            said = [*said, *self.open(said)]
+        return [*said, *self.grant(said, fence, count)]
+
+    def alive(self, greeting: Send, master: str = "") -> list[Send]:
+        """Answer one keep-alive."""
+        assert isinstance(greeting.message, KeepAlive)
+        session, number = greeting.message.session, greeting.message.request
+        alive = Alive(session=session, node=node_of(greeting.to), request=number, master=master)
+        return self.hear(greeting.to, alive)
+
+    def end(self, said: list[Send]) -> list[Send]:
+        """Confirm the last `End` in ``said``; return the next sends."""
+        asked = [send for send in said if isinstance(send.message, End)][-1]
+        assert isinstance(asked.message, End)
+        session, number = asked.message.session, asked.message.request
+        return self.hear(asked.to, Ended(session=session, detail="ended", request=number))
+
+    def run_kept(self, ms: int, *gates: Address) -> list[Send]:
+        """Let time pass while ``gates`` confirm the session; return the sends."""
+        said: list[Send] = []
+        for _ in range(0, ms, 100):
+            heard = self.run(100)
+            said += heard
+            for send in heard:
+                if isinstance(send.message, KeepAlive) and send.to in gates:
+                    said += self.alive(send)
+        return said
+
+
+def of(kind: type[E], sends: list[Send], to: Address | None = None) -> list[E]:
+    """Return the messages of ``kind`` among ``sends``, to ``to`` or to any address."""
+    return sent(sends, kind, to)
+
+
+def one(kind: type[E], sends: list[Send], to: Address | None = None) -> E:
+    """Return the only message of ``kind`` among ``sends``, to ``to`` or to any address."""
+    return only_sent(sends, kind, to)

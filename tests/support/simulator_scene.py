@@ -1,0 +1,43 @@
+"""Simulated nodes of one role each, made for tests of the simulator itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fencelock.actors.clock import Clock
+from fencelock.actors.effect import Spawn
+from fencelock.actors.message import NS_PER_MS, Address, Timer, timer
+from fencelock.actors.role import Role
+from fencelock.cluster.host.role_set import RoleSet
+from fencelock.cluster.simulation.faults import Faults
+from fencelock.cluster.simulation.world import World
+from fencelock.cluster.topology import NodeContext, Recipe
+
+N1, N2 = Address("n1/role"), Address("n2/role")
+SECOND = 1_000 * NS_PER_MS
+
+
+@timer
+class Tock(Timer):
+    """A timer of such a role."""
+
+    number: int = 0
+
+
+def only(role: type[Role[Any]]) -> Recipe:
+    """Return the recipe of a node with ``role`` and a clock."""
+
+    def recipe(seat: NodeContext) -> RoleSet:
+        clock = Spawn(Address(f"{seat.node}/clock"), Clock)
+        return RoleSet((clock, Spawn(Address(f"{seat.node}/role"), role)))
+
+    return recipe
+
+
+def world_of(*recipes: Recipe, seed: int = 1, misfortune: Faults | None = None) -> World:
+    """Return a world in which a node for each recipe runs."""
+    world = World(seed, misfortune or Faults())
+    for number, recipe in enumerate(recipes, start=1):
+        world.add(f"n{number}", recipe, member=True)
+    world.power_on_all()
+    return world

@@ -1,0 +1,285 @@
+"""The rules of fenced locks as a dumb model: lists, scans, and a record of all requests.
+
+It shares the rules of the replicated table and none of its structure, and was written apart
+from it. So a test can compare the two: their outcomes of the same log must be identical.
+Everything costs O(n).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fencelock.actors.table.command import (
+    AcquireLock,
+    CancelWait,
+    CloseReason,
+    CloseSession,
+    Command,
+    ExtendSessions,
+    ForceRelease,
+    KeepSession,
+    OpenSession,
+    ReleaseLock,
+)
+from fencelock.actors.table.outcome import Denial
+from support.table_word import Claim, Request, Who, Word
+
+
+class Model:
+    """Sessions, claims, and every request that is not forgotten."""
+
+    def __init__(self) -> None:
+        self.now = self.fences = self.opened = 0
+        self.sessions: list[dict[str, Any]] = []
+        self.claims: list[Claim] = []
+        self.done: dict[Who, list[Request]] = {}
+        self.forced: list[Word] = []
+        self.lost: list[Word] = []
+        self.out: list[Word] = []
+        self.places = self.extended = 0
+
+    def find(self, **wanted: Any) -> list[Claim]:
+        """Return the claims whose fields are as wanted."""
+        return [c for c in self.claims if all(getattr(c, k) == v for k, v in wanted.items())]
+
+    def holder(self, lock: str) -> Claim | None:
+        """Return the claim that holds ``lock``."""
+        return next((c for c in self.claims if c.lock == lock and c.fence), None)
+
+    def note(self, session: str, owner: str, request: int, lock: str, answer: Word) -> None:
+        """Send an answer, and remember it as the outcome of the request."""
+        self.out.append(answer)
+        for asked in self.done.get((session, owner, lock), []):
+            if asked.number == request:
+                asked.answer, asked.at = answer, self.now
+
+    def deny(self, session: str, owner: str, request: int, lock: str, reason: Denial) -> None:
+        """Send a denial."""
+        answer = ("Denied", session, owner, request, lock, reason)
+        self.note(session, owner, request, lock, answer)
+
+    def serve(self) -> None:
+        """Grant every free lock that has waiters, those freed first going first."""
+        for claim in sorted(self.claims, key=lambda c: c.place):
+            if not claim.fence and self.holder(claim.lock) is None:
+                self.grant(claim)
+
+    def grant(self, claim: Claim) -> None:
+        """Turn a wait into a hold."""
+        self.fences += 1
+        claim.fence, claim.levels, claim.due = self.fences, [claim.request], float("inf")
+        self._tell_held(claim, claim.request)
+
+    def _tell_held(self, claim: Claim, request: int) -> None:
+        s, o, lock = claim.session, claim.owner, claim.lock
+        answer = ("Held", s, o, request, lock, claim.fence, len(claim.levels))
+        self.note(s, o, request, lock, answer)
+
+    def advance(self, to: int) -> list[Word]:
+        """Do all that falls due up to log time ``to``."""
+        self.out = []
+        self.now = max(self.now, to)
+        while True:
+            due: list[tuple[float, int, int, str, Claim | None]]
+            due = [(c.due, 0, c.place, c.session, c) for c in self.claims if not c.fence]
+            due += [(s["due"], 1, s["number"], s["id"], None) for s in self.sessions]
+            if not due or (first := min(due, key=lambda d: d[:3]))[0] > to:
+                return self.out
+            if first[4] is None:
+                self.close(first[3], CloseReason.EXPIRED, 0)
+            else:
+                c = first[4]
+                self.claims.remove(c)
+                self.deny(c.session, c.owner, c.request, c.lock, Denial.TIMED_OUT)
+
+    def close(self, name: str, reason: CloseReason, request: int) -> None:
+        """End a session: its waits, itself, its holds, in this order."""
+        for c in [c for c in self.claims if c.session == name and not c.fence]:
+            self.deny(name, c.owner, c.request, c.lock, Denial.SESSION_EXPIRED)
+        self.sessions = [s for s in self.sessions if s["id"] != name]
+        self.out.append(("SessionClosed", name, reason, request))
+        self.claims = [c for c in self.claims if c.session != name or c.fence]
+        held = sorted(self.find(session=name), key=lambda c: c.fence)
+        for c in held:
+            self.claims.remove(c)
+            self.serve()
+
+    def apply(self, at: int, command: Command) -> list[Word]:
+        """Apply one command at log time ``at``."""
+        if isinstance(command, ExtendSessions):
+            self.fences = max(self.fences, command.fence_floor)
+            self.extended = max(self.extended, at, self.now)
+            for s in self.sessions:
+                s["due"] = max(s["due"], max(at, self.now) + s["ttl"])
+        self.advance(at)
+        match command:
+            case OpenSession() | KeepSession() | CloseSession():
+                self._on_session(command)
+            case ForceRelease():
+                self._on_force(command)
+            case AcquireLock() | ReleaseLock() | CancelWait():
+                self._on_lock(command)
+            case ExtendSessions():
+                pass
+        return self.out
+
+    def _on_session(self, c: OpenSession | KeepSession | CloseSession) -> None:
+        opening = isinstance(c, OpenSession)
+        key = "name" if opening else "id"
+        known: dict[str, Any] | None
+        known = next((s for s in self.sessions if s[key] == c.session), None)
+        if isinstance(c, CloseSession):
+            if known is None:
+                self.out.append(("SessionClosed", c.session, c.reason, 0))
+            else:
+                self.close(c.session, c.reason, 0)
+            return
+        if known is None and isinstance(c, OpenSession):
+            self.opened += 1
+            name = f"{c.session}.{self.opened}"
+            known = {
+                "id": name,
+                "name": c.session,
+                "ttl": c.ttl_ms,
+                "number": self.opened,
+                "due": 0,
+                "floor": 0,
+            }
+            self.sessions.append(known)
+        if known is None:
+            self.out.append(("Denied", c.session, "", 0, "", Denial.SESSION_EXPIRED))
+            return
+        self.hear(known)
+        opened = ("SessionOpened", c.session, known["id"], known["ttl"], 0)
+        self.out.append(opened if opening else ("SessionKept", c.session, 0))
+
+    def _on_force(self, c: ForceRelease) -> None:
+        hold = self.holder(c.lock)
+        before = [f for f in self.forced if f[1:5] == (c.operator, c.request, c.lock, c.fence)]
+        if before:
+            self.out.append(before[0])
+        elif hold is None or hold.fence != c.fence:
+            self.out.append(("Denied", "", c.operator, c.request, c.lock, Denial.NOT_HELD))
+        else:
+            who = (hold.session, hold.owner)
+            deed = ("Forced", c.operator, c.request, c.lock, c.fence, *who, self.now)
+            self.forced.append(deed)
+            self.out += [deed, ("Lost", *who, c.lock, c.fence, c.operator)]
+            last = self.done[*who, c.lock][-1]
+            if last.answer is not None and last.answer[0] == "Held":
+                last.answer = ("Denied", *who, last.number, c.lock, Denial.OWNERSHIP_LOST)
+            self.lost.append((*who, c.lock, c.fence))
+            self.drop(hold)
+            self.serve()
+
+    def drop(self, hold: Claim) -> None:
+        """End a hold: from now on its owner is quiet."""
+        self.claims.remove(hold)
+        self.done[hold.session, hold.owner, hold.lock][-1].at = self.now
+
+    def hear(self, session: dict[str, Any]) -> None:
+        """Record a message of a session, and forget owners that were quiet for a TTL."""
+        session["due"] = max(session["due"], self.now + session["ttl"])
+        for who, past in list(self.done.items()):
+            ended = max(past[-1].at, self.extended) + session["ttl"]
+            claims = self.find(session=who[0], owner=who[1], lock=who[2])
+            lost = [x for x in self.lost if x[:3] == who]
+            if who[0] == session["id"] and not claims and not lost and ended <= self.now:
+                session["floor"] = max(session["floor"], past[-1].number)
+                del self.done[who]
+
+    def _on_lock(self, c: AcquireLock | ReleaseLock | CancelWait) -> None:
+        s, o, r, lock = c.session, c.owner, c.request, c.lock
+        known = next((one for one in self.sessions if one["id"] == s), None)
+        if known is None:
+            self.out.append(("Denied", s, o, r, lock, Denial.SESSION_EXPIRED))
+            return
+        self.hear(known)
+        mine = next(iter(self.find(session=s, owner=o, lock=lock)), None)
+        forgotten = r <= known["floor"] and (s, o, lock) not in self.done
+        if isinstance(c, CancelWait):
+            self.out.append(("WaitCancelled", s, o, r, lock))
+        elif forgotten:
+            self.out.append(("Denied", s, o, r, lock, Denial.FORGOTTEN))
+        if forgotten:
+            return
+        past = self.done.setdefault((s, o, lock), [])
+        if isinstance(c, CancelWait):
+            self._on_cancel(c, mine, past)
+        elif past and r <= past[-1].number:
+            self.out.append(self._again(c, mine, past))
+        else:
+            if mine is not None and not mine.fence:
+                self.claims.remove(mine)
+                self.deny(s, o, mine.request, lock, Denial.CANCELLED)
+                mine = None
+            past.append(Request(r, type(c)))
+            self._do(c, mine)
+
+    def _do(self, c: AcquireLock | ReleaseLock, mine: Claim | None) -> None:
+        s, o, r, lock = c.session, c.owner, c.request, c.lock
+        loss = next((x for x in self.lost if x[:3] == (s, o, lock)), None)
+        if isinstance(c, AcquireLock):
+            self.lost = [x for x in self.lost if x is not loss]
+            self._on_acquire(c, mine)
+        elif mine is not None and mine.fence == c.fence:
+            mine.levels.pop()
+            self.note(s, o, r, lock, ("Freed", s, o, r, lock, len(mine.levels)))
+            if not mine.levels:
+                self.drop(mine)
+                self.serve()
+        elif loss is not None and loss[3] == c.fence:
+            self.lost.remove(loss)
+            self.deny(s, o, r, lock, Denial.OWNERSHIP_LOST)
+        else:
+            self.deny(s, o, r, lock, Denial.NOT_HELD)
+
+    def _on_acquire(self, c: AcquireLock, mine: Claim | None) -> None:
+        s, o, r, lock = c.session, c.owner, c.request, c.lock
+        if mine is not None:
+            if c.limit and len(mine.levels) >= c.limit:
+                self.deny(s, o, r, lock, Denial.LIMIT_REACHED)
+                return
+            mine.levels.append(r)
+            mine.request = r
+            self._tell_held(mine, r)
+            return
+        self.places += 1
+        due = float("inf") if c.wait_ms is None else self.now + c.wait_ms
+        claim = Claim(s, o, lock, r, due, place=self.places)
+        if self.holder(lock) is None:
+            self.claims.append(claim)
+            self.serve()
+        elif c.wait_ms == 0:
+            self.deny(s, o, r, lock, Denial.TIMED_OUT)
+        else:
+            self.claims.append(claim)
+            self.out.append(("Queued", s, o, r, lock))
+
+    def _on_cancel(self, c: CancelWait, mine: Claim | None, past: list[Request]) -> None:
+        s, o, r, lock = c.session, c.owner, c.request, c.lock
+        waits = mine is not None and not mine.fence
+        new = not past or r > past[-1].number
+        undone: Word = ("Denied", s, o, r, lock, Denial.CANCELLED)
+        if mine is not None and waits and (new or mine.request == r):
+            self.claims.remove(mine)
+            self.deny(s, o, mine.request, lock, Denial.CANCELLED)
+        elif mine is not None and not new and mine.request == r:
+            for asked in past:
+                if asked.number == r:
+                    asked.answer = undone
+            mine.request = 0
+            mine.levels.pop()
+            if not mine.levels:
+                self.drop(mine)
+                self.serve()
+        if new:
+            past.append(Request(r, AcquireLock, undone, self.now))
+
+    def _again(self, c: AcquireLock | ReleaseLock, mine: Claim | None, past: list[Request]) -> Word:
+        who = (c.session, c.owner, c.request, c.lock)
+        found = [asked for asked in past if (asked.number, asked.kind) == (c.request, type(c))]
+        live = mine is not None and mine.request == c.request and isinstance(c, AcquireLock)
+        if found and (found[0] is past[-1] or live):
+            return found[0].answer or ("Queued", *who)
+        return ("Denied", *who, Denial.SUPERSEDED)

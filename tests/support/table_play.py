@@ -1,0 +1,178 @@
+"""Random logs for the table of locks, applied to it and to the model, and judged on the way."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from fencelock.actors.table.command import (
+    AcquireLock,
+    CancelWait,
+    CloseReason,
+    CloseSession,
+    Command,
+    ExtendSessions,
+    ForceRelease,
+    KeepSession,
+    OpenSession,
+    ReleaseLock,
+)
+from fencelock.actors.table.holding import Hold
+from fencelock.actors.table.outcome import Denial, Denied, Held, Outcome, SessionClosed
+from fencelock.actors.table.table import LockTable
+from support.table_model import Model
+from support.table_word import Word, word_of
+
+Step = tuple[int, int, int, int, int, int]
+"""The kind of command (below 20), the delay, the owner, the subject, and two more dice."""
+
+Queue = dict[tuple[str, str, int], int]
+"""A lock's queue: (session, owner, request) to ticket, in order."""
+
+
+class Writer:
+    """Turns numbers into a log that stays interesting: it repeats, overtakes and gives up."""
+
+    def __init__(self) -> None:
+        self.said: list[Command] = [ExtendSessions(master="m")]
+
+    def command(self, step: Step, model: Model) -> Command:
+        """Return the next command, which mostly concerns something that ``model`` knows."""
+        kind, _, who, which, what, chance = step
+        session = f"{'ab'[who % 2]}.{max(1, model.opened - chance % 4)}"
+        live = [one["id"] for one in model.sessions]
+        session = live[who % len(live)] if live and chance % 8 else session
+        owner, lock, request = "pq"[which % 2], "LMN"[what % 3], len(self.said)
+        hold = model.holder(lock)
+        acquire = AcquireLock(
+            session=session,
+            owner=owner,
+            request=request,
+            lock=lock,
+            wait_ms=(None, 0, 60, 200)[chance % 4],
+            limit=(0, 1, 2)[chance % 3],
+        )
+        match kind:
+            case 0 | 1:
+                ttl = (150, 400, 5_000)[chance % 3]
+                made: Command = OpenSession(session="ab"[who % 2], ttl_ms=ttl)
+            case 2:
+                made = KeepSession(session=session)
+            case 3:
+                close = CloseSession(session=session, reason=CloseReason.FORCED)
+                floor = model.fences + chance % 3
+                made = close if chance % 2 else ExtendSessions(master="m", fence_floor=floor)
+            case 4 if chance % 3:
+                seen = hold.fence if hold else 1
+                made = ForceRelease(operator="root", request=request, lock=lock, fence=seen)
+            case 5 | 6 | 7 | 8:
+                fence = hold.fence if hold and chance % 5 else chance
+                if hold and chance % 7:
+                    session, owner = hold.session, hold.owner
+                made = ReleaseLock(
+                    session=session, owner=owner, request=request, lock=lock, fence=fence
+                )
+            case 9 | 10 | 11:
+                return self.said[-1 - chance % min(len(self.said), 12)]
+            case 12:
+                past = self.said[-1 - chance % min(len(self.said), 12)]
+                old = past if isinstance(past, AcquireLock) else acquire
+                self.said.append(acquire)  # It may come after its own cancel.
+                who_was = {"session": old.session, "owner": old.owner}
+                return CancelWait(**who_was, request=old.request, lock=old.lock)
+            case _:
+                made = acquire
+        self.said.append(made)
+        return made
+
+
+def queue_of(hold: Hold) -> Queue:
+    """Return the waiters for the end of ``hold``."""
+    who = ((wait.owner_state, wait.ticket) for wait in hold.waits)
+    return {(c.session.id, c.owner, c.request): ticket for c, ticket in who}
+
+
+@dataclass
+class Judge:
+    """The invariants, judged by the table's outcomes and state, without the model.
+
+    Attributes:
+        grants: fence to the session, owner and lock of its grant.
+        settled: requests to their final outcomes.
+        closed: sessions that ended.
+
+    """
+
+    grants: dict[int, tuple[str, str, str]] = field(default_factory=dict[int, tuple[str, str, str]])
+    settled: dict[Word, Word] = field(default_factory=dict[Word, Word])
+    closed: list[str] = field(default_factory=list[str])
+
+    def on_held(self, table: LockTable, before: dict[str, Queue], held: Held) -> None:
+        """Judge a grant, or the repetition of one."""
+        who = (held.session, held.owner, held.lock)
+        assert held.fence in self.grants or held.fence > max(self.grants, default=0)  # L2
+        assert self.grants.setdefault(held.fence, who) == who  # L1
+        assert held.session not in self.closed  # L4
+        queue = before.get(held.lock, {})
+        ticket = queue.get((held.session, held.owner, held.request), 0)
+        now = queue_of(table.locks[held.lock]).values() if held.lock in table.locks else ()
+        assert not [t for t in queue.values() if t < ticket and t in now]  # L3
+
+    def judge(self, table: LockTable, before: dict[str, Queue], out: list[Outcome]) -> None:
+        """Judge the outcomes of one command, and ``table`` after it."""
+        lasting = (Denial.TIMED_OUT, Denial.NOT_HELD, Denial.LIMIT_REACHED)
+        for one in out:
+            if isinstance(one, SessionClosed):
+                self.closed.append(one.session)
+            if isinstance(one, Held):
+                self.on_held(table, before, one)
+            if isinstance(one, Held) or (isinstance(one, Denied) and one.reason in lasting):
+                key = (one.session, one.owner, one.request, one.lock)
+                assert self.settled.setdefault(key, word_of(one)) == word_of(one)  # L5
+        assert max(self.grants, default=0) <= table.fence
+        claims = 0
+        for name, hold in table.locks.items():  # L7: whatever is in the table is held.
+            holder = hold.owner_state
+            members = [holder, *(wait.owner_state for wait in hold.waits)]
+            assert all(one.session.id in table.sessions.by_id for one in members)  # L4
+            assert self.grants[hold.fence] == (holder.session.id, holder.owner, name)
+            assert hold.count >= 1
+            claims += len(members)
+        assert claims == table.claims == sum(s.claims for s in table.sessions.by_id.values())
+        assert (table.due_ms() or table.time_ms + 1) > table.time_ms
+
+
+def play(steps: Iterable[Step]) -> None:
+    """Apply ``steps`` to the table and the model, with a restore now and then.
+
+    Raises:
+        AssertionError: their outcomes of a command differ, or the judge objects.
+
+    """
+    table, model, writer, judge = LockTable(), Model(), Writer(), Judge()
+    for opening in (OpenSession(session=name, ttl_ms=5_000) for name in "ab"):
+        assert [word_of(o) for o in table.apply(0, opening)] == model.apply(0, opening)
+    for step in steps:
+        at = table.time_ms + (0, 0, 0, 1, 5, 40, 100, 200)[step[1] % 8]
+        before = {name: queue_of(hold) for name, hold in table.locks.items()}
+        command = writer.command(step, model)
+        out = table.apply(at, command)
+        assert [word_of(one) for one in out] == model.apply(at, command), command
+        judge.judge(table, before, out)
+        if step[5] % 11 == 0:
+            copy = LockTable.restore(table.snapshot())
+            assert copy.digest() == table.digest()
+            table = copy
+    end = table.time_ms + 10_000
+    assert [word_of(one) for one in table.advance(end)] == model.advance(end)
+    assert (table.locks, table.sessions.by_id, table.claims) == ({}, {}, 0)  # L7, L13
+
+
+def steps_of(seed: int) -> list[Step]:
+    """Return 150 random steps, the same for the same seed."""
+    chance = random.Random(seed)
+    return [
+        (chance.randrange(20), *(chance.randrange(64) for _ in range(5)))  # type: ignore[misc]
+        for _ in range(150)
+    ]

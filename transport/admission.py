@@ -1,0 +1,265 @@
+"""Every check on a received frame before it may enter the node, the cheapest first. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from functools import lru_cache
+from typing import NamedTuple
+
+from fencelock.actors.message import Address, address_of, node_of, role_of
+from fencelock.transport.cbor import (
+    FRAME_BYTES_MAX,
+    INT_MAX,
+    MalformedFrameError,
+    UndecodableError,
+    load,
+)
+from fencelock.transport.codec import ENVELOPE_HEAD_ITEMS, schema_of
+from fencelock.transport.compiled import FieldCountError, Unpack
+from fencelock.transport.frame import (
+    ANY_NODE,
+    ENVELOPES_MAX,
+    NAMES_KEPT,
+    USUAL_START,
+    Envelope,
+    EnvelopeItems,
+    ForeignClusterError,
+    Frame,
+    Mismatch,
+    Rejected,
+    WrongVersionError,
+    check_node,
+    decode_frame,
+    frame_of,
+    new_frame,
+    open_frame,
+)
+
+CLIENT_BYTES_MAX = 64 << 10
+"""Limit of a client's frame (64 KiB); a member's may have `FRAME_BYTES_MAX`."""
+
+CLIENT_ENVELOPES_MAX = 256
+"""Limit of envelopes in a client's frame: as many as a gateway puts into one frame."""
+
+SMALL_BYTES = 1024
+"""A frame up to this size is decoded unchecked: that takes a quarter of a millisecond at worst."""
+
+ARRAY_SHARE = 8
+"""A frame has at most one array for so many bytes, and `ARRAYS_FREE` more. An array costs a
+decoder ten times as much as another item. Our own messages stay below: each of their arrays
+holds a name, a command or several numbers."""
+
+ARRAYS_FREE = 64
+
+ITEM_SHARE = 4
+"""A frame whose items are counted has at most one for so many bytes, and `ITEMS_FREE` more."""
+
+ITEMS_FREE = 256
+
+_ARRAY_HEADS = bytes(range(0x80, 0xA0))
+"""All first bytes of an array; in text they are parts of characters beyond ASCII."""
+
+_ARGUMENT_BYTES = {24: 1, 25: 2, 26: 4, 27: 8}
+"""Sizes of the number that follows a head (bytes), by the head's lowest five bits."""
+
+_BYTES, _TEXT, _ARRAY = 2, 3, 4
+"""Major types of CBOR (RFC 8949, section 3.1)."""
+
+_NOBODY: object = object()
+"""A value that equals nothing received."""
+
+
+class Dropped(NamedTuple):
+    """The reason why a frame is dropped."""
+
+    counter: str
+    mismatch: Mismatch | None = None
+    """Set if the sender should be told, or if the frame itself reports a mismatch to us."""
+    detail: str = ""
+    hostile: bool = False
+    """Whether no version of ours sends such frames."""
+
+
+@lru_cache(maxsize=NAMES_KEPT)
+def link_of(identity: bytes) -> str | None:
+    """Return the node or client id in a routing id, ``id#boot``; None if there is none."""
+    name, mark, boot = identity.partition(b"#")
+    try:
+        link = name.decode()
+        check_node(link)
+    except ValueError:
+        return None
+    return link if mark and boot else None
+
+
+class FrameValidator:
+    """The checks of one node: of node ids, of the cluster id, and of aliases.
+
+    Args:
+        node: our own id.
+        cluster: the only cluster whose frames pass.
+        members: the nodes whose frames may be larger than a client's.
+        gates: the names of links are our own aliases of endpoints, whose nodes are not known:
+            the node of every sender is replaced by the alias.
+
+    """
+
+    def __init__(
+        self, node: str, cluster: str, *, gates: bool, members: Collection[str] = ()
+    ) -> None:
+        self.node = node
+        self._members = members
+        self.cluster = cluster
+        self.gates = gates
+        self._ours = f"{node}/"
+        self._passed: dict[tuple[str, str, str], tuple[Address, Address]] = {}
+        """The addresses of envelopes that passed, completed, by link, ``to`` and ``from``."""
+        self._unpackers: dict[int, Unpack] = {}
+        """Unpackers of messages that passed, by tag."""
+
+    def admit(self, link: str, raw: bytes) -> Frame | Dropped:
+        """Return the frame in ``raw``, which came over ``link``, or the reason to drop it.
+
+        A frame that resembles others which passed before is checked here in one pass. Any other
+        is left to `_examine`, which checks it part by part.
+        """
+        known = self.gates or link in self._members
+        size = len(raw)
+        if (
+            link == self.node
+            or size > (FRAME_BYTES_MAX if known else CLIENT_BYTES_MAX)
+            or not raw.startswith(USUAL_START)
+            or (size > SMALL_BYTES and not has_few_arrays(raw))
+        ):
+            return self._examine(link, raw, known=known)
+        unpackers = self._unpackers
+        envelopes: list[EnvelopeItems] = []
+        there = here = Address("")
+        last_to = last_sender = _NOBODY
+        try:
+            _, cluster, view, stamp, packed = load(raw)
+            if not (
+                cluster == self.cluster
+                and type(view) is int
+                and type(stamp) is int
+                and 0 <= view | stamp <= INT_MAX
+                and type(packed) is list
+                and len(packed) <= (ENVELOPES_MAX if known else CLIENT_ENVELOPES_MAX)  # pyright: ignore[reportUnknownArgumentType]
+            ):
+                return self._examine(link, raw, known=known)
+            for one in packed:  # pyright: ignore[reportUnknownVariableType]
+                if type(one) is not list:  # A map has items, too.
+                    return self._examine(link, raw, known=known)
+                to, sender = one[0], one[1]  # pyright: ignore[reportUnknownVariableType]
+                if to != last_to or sender != last_sender:  # Mostly the same as before.
+                    there, here = self._passed[link, to, sender]
+                    last_to, last_sender = to, sender  # pyright: ignore[reportUnknownVariableType]
+                envelopes.append((there, here, unpackers[one[ENVELOPE_HEAD_ITEMS]](one)))
+        except (LookupError, TypeError, FieldCountError):
+            # Too short, a new or malformed address or tag, or perhaps of another version.
+            return self._examine(link, raw, known=known)
+        except UndecodableError as error:
+            return Dropped("wire.malformed", detail=str(error), hostile=True)
+        except MalformedFrameError as error:
+            return Dropped("wire.malformed", detail=str(error))
+        return new_frame((cluster, view, stamp, tuple(envelopes), 0))
+
+    def _examine(self, link: str, raw: bytes, *, known: bool) -> Frame | Dropped:
+        """Check a frame part by part, the cheapest first; return it or the reason to drop it."""
+        if link == self.node:  # Its senders could pose as roles and callers of our own.
+            return Dropped("wire.spoofed_sender")
+        if len(raw) > (FRAME_BYTES_MAX if known else CLIENT_BYTES_MAX):
+            return Dropped("wire.oversized", hostile=True)
+        if len(raw) > SMALL_BYTES and not has_few_arrays(raw):
+            return Dropped("wire.malformed", detail="more arrays than a frame has", hostile=True)
+        try:
+            frame = frame_of(open_frame(raw), self.cluster)
+        except WrongVersionError as error:
+            return Dropped("wire.wrong_version", Mismatch.VERSION, str(error))
+        except ForeignClusterError as error:
+            return _foreign(raw, error)
+        except UndecodableError as error:
+            return Dropped("wire.malformed", detail=str(error), hostile=True)
+        except MalformedFrameError as error:
+            return Dropped("wire.malformed", detail=str(error))
+        if not known and len(frame.envelopes) > CLIENT_ENVELOPES_MAX:
+            return Dropped("wire.oversized")
+        return self._addressed(link, frame)
+
+    def _addressed(self, link: str, frame: Frame) -> Frame | Dropped:
+        """Check the addresses, and complete those without a node."""
+        theirs = f"{link}/"
+        completed: list[Envelope] = []
+        for to, sender, message in frame.envelopes:
+            if type(message) is Rejected:  # So it never gets onto the fast path.
+                return Dropped("wire.rejected", message.code, message.detail)
+            if self.gates:
+                completed_sender = address_of(link, role_of(sender))
+            elif sender.startswith(theirs):
+                completed_sender = sender
+            else:
+                return Dropped("wire.spoofed_sender")
+            if to.startswith(self._ours):
+                completed_to = to
+            elif node_of(to) == ANY_NODE:
+                completed_to = address_of(self.node, role_of(to))
+            else:
+                return Dropped("wire.misdirected")
+            if len(self._passed) >= NAMES_KEPT:
+                self._passed.clear()
+            self._passed[link, to, sender] = completed_to, completed_sender
+            self._unpackers[message.TAG] = schema_of(type(message)).unpack_enveloped
+            completed.append(Envelope(completed_to, completed_sender, message))
+        return frame._replace(envelopes=tuple(completed))
+
+    def refusal(self, link: str, mismatch: Mismatch, detail: str) -> Frame:
+        """Return the frame that tells ``link`` why its frames are dropped."""
+        rejected = Rejected(code=mismatch, detail=detail)
+        here, there = address_of(self.node, "link"), address_of(link, "link")
+        return Frame(self.cluster, 0, 0, (Envelope(there, here, rejected),))
+
+
+def _foreign(raw: bytes, error: ForeignClusterError) -> Dropped:
+    """Return why a frame of another cluster is dropped; its refusals are not answered."""
+    try:
+        envelopes = decode_frame(raw).envelopes
+    except MalformedFrameError:
+        envelopes = ()
+    for _, _, message in envelopes:
+        if type(message) is Rejected:
+            return Dropped("wire.rejected", message.code, message.detail)
+    return Dropped("wire.wrong_cluster", Mismatch.CLUSTER, str(error))
+
+
+def has_few_arrays(data: bytes) -> bool:
+    """Return whether ``data`` has no more arrays than our own frames have.
+
+    First count the bytes that may begin an array, which takes a microsecond for a kilobyte. If
+    there are too many, they may belong to text or byte strings: then walk through the items, up
+    to the first array, or the first item, too many.
+    """
+    size = len(data)
+    most = ARRAYS_FREE + size // ARRAY_SHARE
+    return size - len(data.translate(None, _ARRAY_HEADS)) <= most or _walk(data, most)
+
+
+def _walk(data: bytes, arrays_max: int) -> bool:
+    """Return whether ``data`` has few arrays, and few items of any kind.
+
+    It accepts malformed CBOR, which the decoder refuses where it begins.
+    """
+    size, at, arrays = len(data), 0, 0
+    for _ in range(ITEMS_FREE + size // ITEM_SHARE):
+        if at >= size:
+            return True
+        head = data[at]
+        major, number = head >> 5, head & 31
+        length = _ARGUMENT_BYTES.get(number, 0)
+        at += 1 + length
+        if major == _ARRAY:
+            arrays += 1
+            if arrays > arrays_max:
+                return False
+        elif major in (_BYTES, _TEXT):
+            at += int.from_bytes(data[at - length : at]) if length else number
+    return False

@@ -1,0 +1,143 @@
+"""Sleeping until something happens: a poller of ZeroMQ sockets, and a doorbell for other threads.
+
+``zmq.Poller`` asks each socket for its events before and after it sleeps, and each question is
+two system calls within libzmq: with the six sockets of a node that made eighty of them for one
+request. But a socket's descriptor shows by itself that there may be events, except for those
+that libzmq happened to read while the socket was used. So the poller asks a socket after it
+was used, and otherwise only if its descriptor is readable.
+
+Source: libzmq, zmq_getsockopt(3), ZMQ_FD and ZMQ_EVENTS.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import threading
+from time import perf_counter_ns
+
+from fencelock.transport.sockets import EVENTS, POLLIN, Socket
+
+SPIN_NS = 300_000
+"""Time for which a process with no other work polls before it sleeps (ns). Waking up on a virtual
+machine takes a third of that, and the caches are then cold."""
+
+BRIEF_NS = 2_000_000
+"""Spinning pays only after a wait shorter than this (ns): an idle node sleeps at once."""
+
+CROWDED_NS = 20_000
+"""If yielding the processor takes longer (ns), another process needs it more."""
+
+
+class Poller:
+    """Sleeps until a socket or a descriptor may have something to read.
+
+    A caller that reads from a socket must read until nothing is left, or add it to ``used``: a
+    descriptor shows only what is new.
+
+    Args:
+        spins: whether to poll for `SPIN_NS` before sleeping, while waits are brief and no other
+            process wants the processor. For a process of its own: other threads of the
+            interpreter would suffer.
+
+    Attributes:
+        used: the sockets that were sent through, or not read to the end, since the last `poll`.
+
+    """
+
+    def __init__(self, *, spins: bool = False) -> None:
+        self._spins = spins and len(os.sched_getaffinity(0)) > 1
+        self._brief = False
+        """Whether the last wait was brief."""
+        self._poll = select.poll()
+        self._sources: dict[int, Socket | int] = {}
+        self.used: dict[Socket, None] = {}
+
+    def register(self, source: Socket | int) -> None:
+        """Watch a socket, or a plain descriptor."""
+        if isinstance(source, int):
+            descriptor = source
+        else:
+            descriptor = source.FD
+            self.used[source] = None
+        self._poll.register(descriptor, select.POLLIN)
+        self._sources[descriptor] = source
+
+    def poll(self, timeout_ms: int | None) -> set[Socket | int]:
+        """Return the sources that may be readable, after at most ``timeout_ms``; None for no limit.
+
+        A socket among them may turn out to have nothing after all.
+        """
+        found: set[Socket | int] = set()
+        if self.used:
+            for socket in self.used:
+                if socket.get(EVENTS) & POLLIN:
+                    found.add(socket)
+            self.used.clear()
+        if found:
+            timeout_ms = 0
+        spins = self._spins and timeout_ms != 0
+        for descriptor, _ in self._wait(timeout_ms) if spins else self._poll.poll(timeout_ms):
+            found.add(self._sources[descriptor])
+        return found
+
+    def _wait(self, timeout_ms: int | None) -> list[tuple[int, int]]:
+        """Poll for a while before sleeping, if the last wait was brief."""
+        began = perf_counter_ns()
+        ready = self._spin(began) if self._brief else []
+        if not ready:
+            ready = self._poll.poll(timeout_ms)
+        self._brief = perf_counter_ns() - began < BRIEF_NS
+        return ready
+
+    def _spin(self, began: int) -> list[tuple[int, int]]:
+        """Poll until something is ready, it takes too long, or the processor is wanted."""
+        now, ends = began, began + SPIN_NS
+        while now < ends:
+            ready = self._poll.poll(0)
+            if ready:
+                return ready
+            looked = perf_counter_ns()
+            os.sched_yield()
+            now = perf_counter_ns()
+            if now - looked > CROWDED_NS:
+                break
+        return []
+
+
+class Doorbell:
+    """A file descriptor that is readable from `ring` until `answer`.
+
+    Several rings before the answer are one wake-up and one write. The woken thread must
+    answer first and look for work after, or it loses a ring.
+    """
+
+    def __init__(self) -> None:
+        self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._lock = threading.Lock()
+        self._rung = False
+        self._open = True
+
+    def ring(self) -> None:
+        """Make the descriptor readable; from any thread, also after `close`."""
+        if self._rung:
+            return
+        with self._lock:  # Against `close`: a closed descriptor's number may be another's by now.
+            if self._open and not self._rung:
+                os.eventfd_write(self.fd, 1)  # First: an interrupt must not leave the bell deaf.
+                self._rung = True
+
+    def answer(self) -> None:
+        """Make the descriptor wait for the next `ring`; from the owning thread."""
+        with self._lock:
+            self._rung = False
+            with contextlib.suppress(BlockingIOError):
+                os.eventfd_read(self.fd)
+
+    def close(self) -> None:
+        """Free the descriptor; from the owning thread."""
+        with self._lock:
+            if self._open:
+                self._open = False
+                os.close(self.fd)
