@@ -5,13 +5,27 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from loguru import logger
 
-from fencelock.cluster.local_hold import Notice
+from fencelock.actors.session.holding import HoldState
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """A change of a hold, given to callbacks."""
+
+    lock: str
+    owner: str
+    fence: int
+    state: HoldState
+    """SUSPECT, UNLOCKING or LOST."""
+    detail: str
+    """The reason, in words."""
 
 
 class CallbackExecutor(Protocol):

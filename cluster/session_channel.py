@@ -11,10 +11,23 @@ import pykka
 from fencelock.actors.api.message import Inspect, LockStatus
 from fencelock.actors.error import ClosedError, OverloadedError
 from fencelock.actors.message import Event, Message
-from fencelock.cluster.fork_counter import ForkCounter
 from fencelock.cluster.host.pending_asks import Reply
 from fencelock.cluster.operation import Operation
 from fencelock.transport.codec import pack
+
+
+class ForkCounter:
+    """Counts the forks that led to this process: cheaper than asking the system for its id."""
+
+    forks = 0
+    """An object that was made under another count belongs to a parent."""
+
+
+def _note_fork() -> None:
+    ForkCounter.forks += 1
+
+
+os.register_at_fork(after_in_child=_note_fork)
 
 
 class Role(Protocol):

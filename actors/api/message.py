@@ -29,8 +29,8 @@ from fencelock.actors.api.name import (
 from fencelock.actors.api.request import Command, Key, Outcome, Reply, Request
 from fencelock.actors.api.self_report import Counted, Elected
 from fencelock.actors.error import (
+    AcquireCancelledError,
     AlreadyHeldError,
-    CancelledError,
     InvalidRequestError,
     LimitReachedError,
     LockOwnershipLostError,
@@ -93,7 +93,7 @@ ERRORS: dict[Reason, type[RefusedError] | type[UnavailableError]] = {
     Reason.TIMED_OUT: LockTimeoutError,
     Reason.NOT_HELD: NotHeldError,
     Reason.ALREADY_HELD: AlreadyHeldError,
-    Reason.CANCELLED: CancelledError,
+    Reason.CANCELLED: AcquireCancelledError,
     Reason.INVALID: InvalidRequestError,
     Reason.UNSUPPORTED: UnsupportedError,
     Reason.OVERLOADED: OverloadedError,
@@ -103,8 +103,8 @@ ERRORS: dict[Reason, type[RefusedError] | type[UnavailableError]] = {
     Reason.OWNERSHIP_LOST: LockOwnershipLostError,
     Reason.SESSION_EXPIRED: SessionExpiredError,
     Reason.STALE: StaleError,
-    Reason.SUPERSEDED: CancelledError,
-    Reason.FORGOTTEN: CancelledError,
+    Reason.SUPERSEDED: AcquireCancelledError,
+    Reason.FORGOTTEN: AcquireCancelledError,
 }
 """The error that a user's program gets for each reason."""
 

@@ -21,7 +21,13 @@ from fencelock.actors.message import Address, Instant, role_of
 from fencelock.actors.session.admission import PENDING_MAX
 from fencelock.actors.session.backoff import ANSWER_MS, later
 from fencelock.actors.session.endpoint import Endpoint
-from fencelock.actors.session.holding import HOLDS_MAX, Acquisition, Hold, new_level
+from fencelock.actors.session.holding import (
+    HOLDS_MAX,
+    Acquisition,
+    Hold,
+    HoldState,
+    new_level,
+)
 from fencelock.actors.session.pending import Claim, Pending, acquire_said, release_said
 from fencelock.actors.session.rejection import claim_checked, granted_as_asked, released_as_asked
 from fencelock.actors.session.session_state import SessionState
@@ -76,6 +82,7 @@ def on_release(
     if (
         hold is None
         or hold.fence != release.fence
+        or hold.state is not HoldState.HELD
         or not hold.levels
         or claim in outstanding.waits
         or claim in outstanding.releases
@@ -94,6 +101,7 @@ def on_release(
     pending.said, pending.said_at = 1, now
     outstanding.pending[number] = pending
     outstanding.releases[claim] = [number]
+    hold.move(HoldState.RELEASING)
     if gate.owing_since is None:
         gate.owing_since = now
     return [Send(gate.address, release_said(release, session_lease.assigned, claim.owner, number))]
@@ -122,7 +130,8 @@ def on_granted(
     owner, token = asked.owner, asked.request
     if not owner:
         ledger.anonymous[claim.lock, granted.fence] = claim.owner
-    ledger.holds[claim] = Hold(pending.gate, granted.fence, [new_level(Acquisition, (user, token))])
+    levels = [new_level(Acquisition, (user, token))]
+    ledger.holds[claim] = Hold(pending.gate, granted.fence, levels, session_lease.trust)
     effects.append(Send(user, granted_as_asked(granted, owner, token)))
     return effects
 
@@ -145,9 +154,10 @@ def on_released(
         return None
     gate.heard_at, gate.owing_since = now, None
     del outstanding.pending[released.request], outstanding.releases[claim]
-    fence = ledger.holds.pop(claim).fence
+    hold = ledger.holds.pop(claim)
+    hold.move(HoldState.RELEASED)
     if ledger.anonymous:
-        ledger.anonymous.pop((claim.lock, fence), None)
+        ledger.anonymous.pop((claim.lock, hold.fence), None)
     effects = ledger.tell_watcher(now) if session_lease.confirm(said_at, now) else []
     effects.append(Send(user, released_as_asked(released, asked.owner, asked.request)))
     return effects

@@ -12,14 +12,12 @@ from fencelock.actors.api.session_message import Renew, Renewed, Unlocking
 from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.message import NS_PER_MS, Instant, ms_between
 from fencelock.actors.session.backoff import later
-from fencelock.actors.session.holding import Lease
+from fencelock.actors.session.holding import LAPSED, HoldState, Lease
 from fencelock.actors.session.message import Leased
 from fencelock.actors.session.pending import Claim, Pending
 from fencelock.actors.session.rejection import Rejection, lost
 from fencelock.actors.session.session_lease import SessionLease
 from fencelock.actors.session.session_state import SessionState
-
-OVER = "its duration and its grace are over"
 
 
 def is_late(pending: Pending, granted: Granted, now: Instant) -> bool:
@@ -86,7 +84,7 @@ def renewed(ledger: SessionState, pending: Pending, answer: Renewed, now: Instan
     claim = Claim(answer.lock, answer.owner)
     hold = ledger.holds.get(claim)
     if hold is None or hold.fence != answer.fence or pending.said_at is None:
-        return ledger.reply_no(pending, lost(claim, answer.fence, OVER))
+        return ledger.reply_no(pending, lost(claim, answer.fence, LAPSED))
     counted = _count(ledger, claim, pending.said_at, answer, now)
     return [*counted, *ledger.reply(pending, answer)]
 
@@ -101,6 +99,8 @@ def _count(
         warn_at = min(later(now, hold_ms), later(said_at, hold_ms + grace_ms // 2))
         ends_at = SessionLease.trusted_until(said_at, hold_ms)
         hold.lease = Lease(ends_at, until, grace_ms, warn_at)
+        if hold.state is HoldState.UNLOCKING:
+            hold.move(HoldState.HELD)
     lease = hold.lease
     if ledger.lapses_at is None or lease.next_at < ledger.lapses_at:
         ledger.lapses_at = lease.next_at
@@ -147,6 +147,8 @@ def warn(ledger: SessionState, claim: Claim, now: Instant) -> list[Effect]:
     hold = ledger.holds[claim]
     assert hold.lease is not None
     hold.lease.warn_at = None
+    if hold.state is HoldState.HELD:
+        hold.move(HoldState.UNLOCKING)
     if ledger.watcher is None:
         return []
     word = Unlocking(
@@ -162,11 +164,11 @@ def warn(ledger: SessionState, claim: Claim, now: Instant) -> list[Effect]:
 def _lose(ledger: SessionState, claim: Claim, now: Instant) -> list[Effect]:
     """Lose a hold whose lease may be over, and release it in case it is not."""
     fence = ledger.holds[claim].fence
-    effects = [Observe("client.lease_over"), *ledger.lose_hold(claim, OVER)]
+    effects = [Observe("client.lease_over"), *ledger.lose_hold(claim, LAPSED)]
     for number in list(ledger.outstanding.releases.get(claim, ())):
         pending = ledger.outstanding.pending[number]
         if pending.user is not None:
-            effects += ledger.reply_no(pending, lost(claim, fence, OVER))
+            effects += ledger.reply_no(pending, lost(claim, fence, LAPSED))
         if isinstance(pending.asked, Release):
             pending.user, pending.ends_at = None, None
         else:

@@ -180,7 +180,8 @@ def _on_granted(
         effects += ledger.lose_hold(claim, f"it was granted anew, under fence {granted.fence}")
         hold = None
     if hold is None:
-        hold = ledger.holds[claim] = Hold(pending.gate, granted.fence, [])
+        trust = ledger.session_lease.trust
+        hold = ledger.holds[claim] = Hold(pending.gate, granted.fence, [], trust)
         if isinstance(pending.asked, Acquire) and not pending.asked.owner:
             ledger.anonymous[claim.lock, granted.fence] = claim.owner
     hold.levels.append(Acquisition(pending.user, pending.asked.request))
@@ -215,6 +216,7 @@ def _on_released(
             ledger.drop_hold(claim)
     effects = [*ledger.confirm(pending.said_at, now), *ledger.reply(pending, released)]
     if hold is not None and released.count > 0:
+        ledger.match_state(claim)
         effects += ledger.release_owed(claim, now)
     return effects + ledger.outstanding.go_on(claim, now)
 
@@ -241,7 +243,9 @@ def _on_refused(
     effects = ledger.reply(pending, answer)
     if claim is None:
         return effects
-    return [*let_go(ledger, claim, pending, answer), *effects, *_rest_of(ledger, claim, now)]
+    effects = [*let_go(ledger, claim, pending, answer), *effects, *_rest_of(ledger, claim, now)]
+    ledger.match_state(claim)
+    return effects
 
 
 def _rest_of(ledger: SessionState, claim: Claim, now: Instant) -> list[Effect]:

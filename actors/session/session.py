@@ -45,6 +45,7 @@ from fencelock.actors.session.backoff import ANSWER_MS, RandomSource, later
 from fencelock.actors.session.broadcast import Broadcast
 from fencelock.actors.session.closing import CLOSED, Closing
 from fencelock.actors.session.endpoint import GATES_MAX, Endpoint, Endpoints
+from fencelock.actors.session.holding import Hold
 from fencelock.actors.session.in_flight import InFlight
 from fencelock.actors.session.keep_alive import greet, open_session
 from fencelock.actors.session.message import Close, Survey, Tick, Undecided, WatchCluster
@@ -110,6 +111,7 @@ class ClientSession(Role[Said | Tick]):
         watcher: the role of this node that receives `Trusted`, `Suspected`, `HoldsLost`.
         ttl_ms: time for which the cluster keeps the session without a keep-alive (ms).
         label: description of this client for people, such as host and process.
+        holds: an empty table for the holds, which the client's threads may read; see `Hold`.
 
     """
 
@@ -125,6 +127,7 @@ class ClientSession(Role[Said | Tick]):
         watcher: Address | None = None,
         ttl_ms: int = TTL_MS,
         label: str = "",
+        holds: dict[Claim, Hold] | None = None,
     ) -> None:
         super().__init__(address, host)
         labels = labels or tuple(node_of(gate) for gate in gates)
@@ -136,6 +139,8 @@ class ClientSession(Role[Said | Tick]):
         session_lease = SessionLease(session, ttl_ms, label)
         outstanding, home = InFlight(random, doors, session_lease), f"{node_of(address)}/"
         self.ledger = SessionState(doors, outstanding, session_lease, home, watcher)
+        if holds is not None:
+            self.ledger.holds = holds
         self.surveys_begun = 0
         self.closing = Closing()
         self.round = 0
@@ -265,7 +270,9 @@ class ClientSession(Role[Said | Tick]):
                 outstanding.hurry(pending.gate, now)
                 return outstanding.repeat(now)
         gate = ledger.gate_for(ledger.holds[claim])
-        return outstanding.ask(user, release, claim, gate, now, limit_ms=ANSWER_MS)
+        effects = outstanding.ask(user, release, claim, gate, now, limit_ms=ANSWER_MS)
+        ledger.match_state(claim)
+        return effects
 
     def _on_survey(self, user: Address, survey: Survey, now: Instant) -> list[Effect]:
         ledger = self.ledger

@@ -1,4 +1,16 @@
-"""Consequences of the end of a session, or of the end of trust in it."""
+"""The loss of holds: when a client decides that its locks are lost, and what follows.
+
+The session decides it in four cases, and every one ends in `Hold.lose`:
+
+- its session may have ended, by the client's clock (`judge_belief`), or the cluster ended it
+  (`lose`): all holds are lost;
+- the deadline of a hold is over, by the client's clock (`fencelock.actors.session.lease`);
+- the cluster took one hold away (`fencelock.actors.session.notifications`), or no longer knows
+  it (`let_go`).
+
+A thread of the client may read a hold before the session has handled the time that passed. It then
+decides by the same clock and the same times, in `Hold.state_at`.
+"""
 
 from __future__ import annotations
 
@@ -52,6 +64,8 @@ def lose(ledger: SessionState, detail: str, now: Instant, *, ended: bool) -> lis
     questions, holds = ledger.claims_pending(), dict(ledger.holds)
     needed = bool(questions or holds or ledger.outstanding.withdrawals)
     session = ledger.session_lease.drop()
+    for hold in holds.values():
+        hold.lose(detail)
     ledger.outstanding.withdrawals.clear()
     effects: list[Effect] = [Observe("client.session_lost")]
     if holds:

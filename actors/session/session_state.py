@@ -12,7 +12,7 @@ from fencelock.actors.session.backoff import later
 from fencelock.actors.session.broadcast import Broadcast
 from fencelock.actors.session.cluster_poll import ClusterPoll
 from fencelock.actors.session.endpoint import Endpoints, Probing
-from fencelock.actors.session.holding import Acquisition, Hold, UnreportedLosses
+from fencelock.actors.session.holding import Acquisition, Hold, HoldState, UnreportedLosses
 from fencelock.actors.session.in_flight import InFlight
 from fencelock.actors.session.message import HoldsLost, Loss
 from fencelock.actors.session.pending import Claim, Pending, Question, claim_named
@@ -32,6 +32,7 @@ class SessionState:
     watcher: Address | None = None
     """The role that is notified of suspicion and losses."""
     holds: dict[Claim, Hold] = field(default_factory=dict[Claim, Hold])
+    """The holds of the users that are not over. The client's threads read them; see `Hold`."""
     anonymous: dict[tuple[str, int], str] = field(default_factory=dict[tuple[str, int], str])
     """Owners of the holds whose acquire named none, by lock and fence: the fence is the proof."""
     memory: UnreportedLosses = field(default_factory=UnreportedLosses)
@@ -69,14 +70,21 @@ class SessionState:
         return next(named, "")
 
     def drop_hold(self, claim: Claim) -> Hold:
-        """Drop a hold, and return it."""
+        """Drop a hold that was released or lost, and return it."""
         hold = self.holds.pop(claim)
+        if hold.state is not HoldState.LOST:
+            hold.move(HoldState.RELEASED)
         if self.anonymous:
             self.anonymous.pop((claim.lock, hold.fence), None)
         return hold
 
     def drop_holds(self) -> None:
-        """Drop all holds."""
+        """Drop all holds: what was not lost is released."""
+        for hold in self.holds.values():
+            if hold.state in (HoldState.HELD, HoldState.UNLOCKING):
+                hold.move(HoldState.RELEASING)
+            if hold.state is HoldState.RELEASING:
+                hold.move(HoldState.RELEASED)
         self.holds.clear()
         self.anonymous.clear()
 
@@ -123,7 +131,19 @@ class SessionState:
             return []
         release = Release(lock=claim.lock, fence=hold.fence, owner=claim.owner)
         gate = self.gate_for(hold)
-        return self.outstanding.ask(None, release, claim, gate, now, limit_ms=None, owed=True)
+        effects = self.outstanding.ask(None, release, claim, gate, now, limit_ms=None, owed=True)
+        self.match_state(claim)
+        return effects
+
+    def match_state(self, claim: Claim) -> None:
+        """Have the hold of ``claim`` be RELEASING while a release of it is under way."""
+        hold = self.holds.get(claim)
+        if hold is None:
+            return
+        numbers = self.outstanding.releases.get(claim, ())
+        releasing = any(isinstance(self.outstanding.pending[n].asked, Release) for n in numbers)
+        if releasing != (hold.state is HoldState.RELEASING):
+            hold.move(HoldState.RELEASING if releasing else HoldState.HELD)
 
     def confirm(self, sent_at: Instant | None, now: Instant) -> list[Effect]:
         """Note that the cluster received the message that was sent at ``sent_at``."""
@@ -142,6 +162,7 @@ class SessionState:
     def lose_hold(self, claim: Claim, detail: str, told: int = 0) -> list[Effect]:
         """Drop a hold that was taken away; ``told`` of its users learn of it otherwise."""
         hold = self.holds[claim]
+        hold.lose(detail)
         self.note_loss(claim, hold, len(hold.levels) - told, detail)
         self.drop_hold(claim)
         return self.report_losses((Loss(claim.lock, claim.owner, hold.fence),), detail)

@@ -20,6 +20,8 @@ from fencelock.actors.api.message import (
 from fencelock.actors.api.session_message import End, Ended, Open, Opened
 from fencelock.actors.effect import Send
 from fencelock.actors.message import Address, Event, node_of, role_of
+from fencelock.actors.session.holding import Hold
+from fencelock.actors.session.pending import Claim
 from fencelock.actors.session.session import TTL_MS, ClientSession
 from support.effects import only_sent, sent
 from support.role_harness import RoleHarness
@@ -48,10 +50,11 @@ class SessionHarness(RoleHarness[ClientSession]):
 
     Args:
         ttl_ms: of its sessions.
+        holds: the table in which it keeps its holds.
 
     """
 
-    def __init__(self, ttl_ms: int = TTL_MS) -> None:
+    def __init__(self, ttl_ms: int = TTL_MS, holds: dict[Claim, Hold] | None = None) -> None:
         super().__init__(
             lambda host: ClientSession(
                 ME,
@@ -62,6 +65,7 @@ class SessionHarness(RoleHarness[ClientSession]):
                 watcher=WATCHER,
                 ttl_ms=ttl_ms,
                 label="here:1",
+                holds=holds,
             )
         )
         self.sessions = 0
