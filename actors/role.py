@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar, get_args, ge
 import pykka
 
 from fencelock.actors.effect import Effects, Observe
-from fencelock.actors.message import Address, Event, Instant
+from fencelock.actors.message import REGISTRY, Address, Event, Instant
 
 E = TypeVar("E", bound=Event)
 
@@ -55,6 +55,18 @@ class NoInbox:
         return True
 
 
+class AcceptedEvents:
+    """The attribute `Role.accepts`: the events that a role's class names, and their subclasses.
+
+    Messages are looked up in `REGISTRY`, so one that is declared later is accepted, too.
+    """
+
+    def __get__(self, role: object, cls: type[Role[Any]]) -> frozenset[type[Event]]:
+        """Return the events that ``cls`` accepts."""
+        named = cls._named
+        return frozenset(named).union(one for one in REGISTRY.values() if issubclass(one, named))
+
+
 class Role(pykka.Actor, abc.ABC, Generic[E]):
     """A Pykka actor whose every decision is a pure function of its inputs.
 
@@ -64,19 +76,21 @@ class Role(pykka.Actor, abc.ABC, Generic[E]):
     effects. So one class runs behind sockets and, unstarted, in the simulator.
 
     ``Role[A | B]`` names the events that `handle` accepts; both hosts drop and count all
-    others before they reach the role.
+    others before they reach the role. A base of messages stands for all of them.
     """
 
-    accepts: ClassVar[frozenset[type[Event]]] = frozenset()
+    accepts = AcceptedEvents()
     """The events that `handle` accepts, from ``Role[...]``. Others are dropped."""
+    _named: ClassVar[tuple[type[Event], ...]] = ()
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         bases: tuple[Any, ...] = vars(cls).get("__orig_bases__", ())
         for base in bases:
-            if get_origin(base) is Role:
+            origin = get_origin(base)
+            if isinstance(origin, type) and issubclass(origin, Role):
                 (events,) = get_args(base)
-                cls.accepts = frozenset(get_args(events) or (events,))
+                cls._named = get_args(events) or (events,)
 
     def __init__(self, address: Address, host: Host) -> None:
         super().__init__()

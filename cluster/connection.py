@@ -14,7 +14,7 @@ from random import Random
 import pykka
 
 from fencelock.actors.api.message import Acquire, Contender, Describe, NodeStatus
-from fencelock.actors.api.name import check_new_lock_name, check_owner
+from fencelock.actors.api.name import LABEL_BYTES_MAX, check_new_lock_name, check_owner
 from fencelock.actors.api.session_message import Evict, Evicted, ListedLock, ListLocks, LockList
 from fencelock.actors.clock import Clock
 from fencelock.actors.effect import Spawn
@@ -30,7 +30,6 @@ from fencelock.actors.session.holding import Hold
 from fencelock.actors.session.message import Close, ClusterState, Survey, Surveyed, WatchCluster
 from fencelock.actors.session.pending import Claim
 from fencelock.actors.session.session import ClientSession
-from fencelock.actors.table.command import LABEL_BYTES_MAX
 from fencelock.cluster.callback_executor import CallbackExecutor
 from fencelock.cluster.cluster_watch import ClusterWatch
 from fencelock.cluster.guarantee import Guarantee, demand

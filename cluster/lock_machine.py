@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, get_args
+from collections.abc import Iterator, Sequence
+from typing import Any
 
+from fencelock.actors.api.message import Granted, Refused, Released
 from fencelock.actors.message import Local, Message
 from fencelock.actors.paxos.machine import Fingerprint, state_of
 from fencelock.actors.paxos.message import Figure
-from fencelock.actors.table.command import Command
-from fencelock.actors.table.outcome import Denied, Freed, Held
-from fencelock.actors.table.queries import Browse, Browsed, Looked, LookUp
+from fencelock.actors.table.message import LogCommand, TablePart
+from fencelock.actors.table.operation import COMMANDS
+from fencelock.actors.table.report import Browse, Browsed, Looked, LookUp
 from fencelock.actors.table.table import LockTable
-from fencelock.actors.table.table_record import TablePart
 from fencelock.transport.cbor import MalformedFrameError, load, load_each
-from fencelock.transport.codec import decode, encode, schema_of
+from fencelock.transport.codec import decode, encode, trimmed_codec
 
-_UNPACKERS: Mapping[int, Callable[[list[Any]], Command]] = {
-    command.TAG: schema_of(command).unpack for command in get_args(Command)
-}
+_CODECS = {command: trimmed_codec(command) for command in COMMANDS}
+_READERS = {command.TAG: codec.read for command, codec in _CODECS.items()}
 """Decoders, by the first item of each command."""
 
 KNOWN_MAX = 4096
@@ -33,17 +32,17 @@ class LockMachine:
         self.table = LockTable()
         self.told = 0
         """A checksum of all outcomes of this process, without the grants (`granted` has those)."""
-        self._known: dict[bytes, Command] = {}
+        self._known: dict[bytes, LogCommand] = {}
         """Decoded commands by their bytes, so that those of this node are not decoded again."""
 
-    def write(self, command: Command) -> bytes:
+    def write(self, command: LogCommand) -> bytes:
         """Return ``command`` as the log carries it.
 
         Raises:
             TypeError: a field holds what its declaration does not allow.
 
         """
-        written = encode(command)
+        written = _CODECS[type(command)].write(command)
         self._note(written, command)
         return written
 
@@ -69,11 +68,9 @@ class LockMachine:
 
     def apply(self, time_ms: int, commands: Sequence[bytes]) -> list[Sequence[Message]]:
         """Do ``commands`` at log time ``time_ms``. Unreadable ones do nothing, on every replica."""
-        apply = self.table.apply
-        read = self._take(commands) if self._known else _read_all(commands)
-        outcomes: list[Sequence[Message]] = [
-            () if command is None else apply(time_ms, command) for command in read
-        ]
+        outcomes: list[Sequence[Message]] = []
+        for command in self._take(commands) if self._known else _read_all(commands):
+            outcomes.append(() if command is None else self.table.apply(time_ms, command))
         self.told += _weight(outcomes)
         return outcomes
 
@@ -127,12 +124,12 @@ class LockMachine:
         )
         return Fingerprint(state_of(table.numbers()), self.told + table.granted, counters)
 
-    def _note(self, written: bytes, command: Command) -> None:
+    def _note(self, written: bytes, command: LogCommand) -> None:
         if len(self._known) >= KNOWN_MAX:
             self._known.clear()  # Most were for a master elsewhere, and come back as new bytes.
         self._known[written] = command
 
-    def _take(self, commands: Sequence[bytes]) -> list[Command | None]:
+    def _take(self, commands: Sequence[bytes]) -> list[LogCommand | None]:
         """Return ``commands`` decoded, and forget them."""
         take = self._known.pop
         read = [take(command, None) for command in commands]
@@ -152,16 +149,16 @@ def _weight(outcomes: Sequence[Sequence[Message]]) -> int:
     weight = 0
     for of_command in outcomes:
         for one in of_command:
-            if type(one) is Held or type(one) is Freed:
+            if type(one) is Granted or type(one) is Released:
                 weight += 0x9E3779B1 * one.TAG * one.request + 0x85EBCA77 * one.count
-            elif type(one) is Denied:
+            elif type(one) is Refused:
                 weight += 0xC2B2AE3D * one.request + 0x27D4EB2F * one.reason
             else:
                 weight += one.TAG * 0x165667B1
     return weight
 
 
-def _read_all(commands: Sequence[bytes]) -> list[Command | None]:
+def _read_all(commands: Sequence[bytes]) -> list[LogCommand | None]:
     """Return each of ``commands`` decoded, None for one that cannot be read."""
     values = load_each(commands)
     if values is None:
@@ -169,18 +166,19 @@ def _read_all(commands: Sequence[bytes]) -> list[Command | None]:
     return [_command_in(items) for items in values]
 
 
-def _read(command: bytes) -> Command | None:
+def _read(command: bytes) -> LogCommand | None:
     try:
         return _command_in(load(command))
     except MalformedFrameError:
         return None
 
 
-def _command_in(items: Any) -> Command | None:
+def _command_in(items: Any) -> LogCommand | None:
     """Return the command in ``items``, None if there is none."""
     try:
         if type(items) is list and type(items[0]) is int:  # pyright: ignore[reportUnknownArgumentType]
-            return _UNPACKERS[items[0]](items)  # pyright: ignore[reportUnknownArgumentType]
+            command: LogCommand = _READERS[items[0]](items)  # pyright: ignore[reportUnknownArgumentType]
+            return command
     except (MalformedFrameError, LookupError):
         pass  # Not a command, or one with fields of the wrong number or type.
     return None

@@ -8,10 +8,9 @@ import threading
 from dataclasses import dataclass
 from typing import Literal
 
-from fencelock.actors.api.name import forbidden_in, is_allowed
+from fencelock.actors.api.name import LABEL_BYTES_MAX, forbidden_in, is_allowed
 from fencelock.actors.error import ConfigError, InvalidRequestError
 from fencelock.actors.session.endpoint import GATES_MAX
-from fencelock.actors.table.command import LABEL_BYTES_MAX
 from fencelock.transport.frame import check_cluster
 
 PORT_MAX = 65_535

@@ -32,7 +32,7 @@ from fencelock.actors.paxos.snapshots import JOURNAL_BYTES
 from fencelock.actors.proxy.proxy import Proxy
 from fencelock.actors.session.message import Close
 from fencelock.actors.session.session import ClientSession
-from fencelock.actors.table.command import FENCE_FLOOR_MAX, ExtendSessions
+from fencelock.actors.table.message import FENCE_FLOOR_MAX, ExtendSessions
 from fencelock.cluster.host.role_set import Closing, RoleSet
 from fencelock.cluster.lock_machine import LockMachine
 from fencelock.transport.codec import encode

@@ -16,7 +16,7 @@ not send, and removes those that only a newer peer knows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields
 from enum import IntEnum
 from types import NoneType, UnionType
@@ -80,6 +80,49 @@ class Schema(NamedTuple):
     """The same with a second argument that replaces the array's head and tag: an envelope has
     addresses between the two. A message that takes long to write keeps its encoding: several
     peers and a journal may need it."""
+
+
+class TrimmedCodec(NamedTuple):
+    """The codec of a command in the replicated log: without the last fields at their defaults.
+
+    So a member that knows one optional field more writes the same bytes as the others, until
+    somebody uses that field.
+    """
+
+    write: Callable[[Any], bytes]
+    """From a message to its array as CBOR."""
+    read: Unpack
+    """From an array, whose tag was read, to a message. One with more fields than the class
+    declares is refused: a member that ignored a field would apply another command than others."""
+
+
+def trimmed_codec(cls: type[Message]) -> TrimmedCodec:
+    """Return the codec of the command ``cls`` in the log."""
+    schema, hints, declared = schema_of(cls), get_type_hints(cls), fields(cast("Any", cls))
+    codecs = {field.name: _codec(hints[field.name], (cls,)) for field in declared}
+    optional = [(one.name, one.default) for one in declared if one.default is not MISSING]
+    unpack, length, defaults = schema.unpack, schema.length, schema.defaults
+
+    def writer(kept: int) -> Write:
+        opening = array_head(1 + kept) + dump(cls.TAG)
+        first = {field.name: codecs[field.name] for field in declared[:kept]}
+        return quick_write(first, opening, lambda message: schema.pack(message)[: 1 + kept])
+
+    writers = [writer(length - 1 - trimmed) for trimmed in range(1 + len(optional))]
+
+    def write(message: Any) -> bytes:
+        trimmed = 0
+        for name, default in reversed(optional):
+            if getattr(message, name) != default:
+                break
+            trimmed += 1
+        return writers[trimmed](message)
+
+    def read(items: list[Any]) -> Any:
+        missing = length - len(items)
+        return unpack(items + defaults[-missing:] if 0 < missing <= len(defaults) else items)
+
+    return TrimmedCodec(write, read)
 
 
 _schemas: dict[type[Message], Schema] = {}

@@ -6,11 +6,12 @@ however often the state changed meanwhile, and sends nothing while nothing chang
 
 from __future__ import annotations
 
-from fencelock.actors.message import Message, message
+from fencelock.actors.api.request import Reply, Request
+from fencelock.actors.message import message
 
 
 @message(0x6C)
-class Watch(Message):
+class Watch(Request):
     """Report the cluster's state once it is not the ``known`` one: `ClusterUp`, `ClusterDown`.
 
     ``known`` is the number of the last answer, 0 for none. A client that uses another node's
@@ -23,7 +24,7 @@ class Watch(Message):
 
 
 @message(0x6D)
-class ClusterUp(Message):
+class ClusterUp(Reply):
     """Source: CLUSTER_UP. A majority of the members is connected, as the answering node sees it."""
 
     number: int
@@ -41,7 +42,7 @@ class ClusterUp(Message):
 
 
 @message(0x6E)
-class ClusterDown(Message):
+class ClusterDown(Reply):
     """Source: CLUSTER_DOWN. No majority is connected: no lock can be granted; see `ClusterUp`."""
 
     number: int

@@ -9,8 +9,24 @@ own, and the fence is its proof.
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+from fencelock.actors.api.name import (
+    INT_MAX,
+    LABEL_BYTES_MAX,
+    PLAIN_BYTES_MAX,
+    WAIT_MS_MAX,
+    check_age,
+    check_claim,
+    check_lock_name,
+    check_new_lock_name,
+    check_number,
+    check_owner,
+    check_request,
+    check_text,
+    check_wait,
+)
+from fencelock.actors.api.request import Command, Key, Outcome, Reply, Request
 from fencelock.actors.api.self_report import Counted, Elected
 from fencelock.actors.error import (
     AcquireCancelledError,
@@ -28,7 +44,7 @@ from fencelock.actors.error import (
     UnsupportedError,
     WrongClusterError,
 )
-from fencelock.actors.message import Local, Message, Refusal, local, message
+from fencelock.actors.message import Local, Refusal, local, message
 from fencelock.actors.role_message import RoleDescription
 
 
@@ -61,6 +77,16 @@ class Reason(IntEnum):
     """The session does not exist (any more): open one. Only sessions receive this, not users."""
     STALE = 13
     """The node's state is too old, see `Inspect`."""
+    SUPERSEDED = 14
+    """The owner has sent a later request about the lock; this one has no effect now. Only proxies
+    receive this and the next, not clients."""
+    FORGOTTEN = 15
+    """The owner neither holds the lock nor waits for it, and this request will not change that.
+
+    Its number is not above those of an owner that was forgotten. An acquire, done or not,
+    holds nothing: it may be sent anew, under a new number. A release has nothing left to
+    release; it is only unknown whether this one did that.
+    """
 
 
 ERRORS: dict[Reason, type[RefusedError] | type[UnavailableError]] = {
@@ -77,12 +103,60 @@ ERRORS: dict[Reason, type[RefusedError] | type[UnavailableError]] = {
     Reason.OWNERSHIP_LOST: LockOwnershipLostError,
     Reason.SESSION_EXPIRED: SessionExpiredError,
     Reason.STALE: StaleError,
+    Reason.SUPERSEDED: AcquireCancelledError,
+    Reason.FORGOTTEN: AcquireCancelledError,
 }
 """The error that a user's program gets for each reason."""
 
 
+class LockRequest(Request):
+    """A request of an owner about a lock."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+
+        @property
+        def lock(self) -> str:
+            """The name of the lock."""
+            ...
+
+        @property
+        def owner(self) -> str:
+            """The owner within the session."""
+            ...
+
+    @property
+    def key(self) -> Key:
+        """The request's key."""
+        return self.session, self.owner, self.lock, self.request
+
+
+class LockReply(Reply):
+    """A reply to an owner about a lock."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+
+        @property
+        def lock(self) -> str:
+            """The name of the lock."""
+            ...
+
+        @property
+        def owner(self) -> str:
+            """The owner within the session."""
+            ...
+
+    @property
+    def key(self) -> Key:
+        """The key of the request that it answers."""
+        return self.session, self.owner, self.lock, self.request
+
+
 @message(0x10)
-class Acquire(Message):
+class Acquire(LockRequest, Command):
     """Let me hold ``lock``. Answered by `Granted` or `Refused`, possibly much later.
 
     ``wait_ms`` is the timeout (ms), 0 for no wait, None for no limit. ``limit`` is the number
@@ -101,9 +175,37 @@ class Acquire(Message):
     hold_ms: int = 0
     grace_ms: int = 0
 
+    def check(self) -> None:
+        """Refuse fields that exceed their limits."""
+        wait_ms, limit = self.wait_ms, self.limit
+        texts = self.lock + self.owner + self.label
+        if not (
+            len(texts) <= PLAIN_BYTES_MAX
+            and texts.isascii()
+            and texts.isprintable()
+            and self.lock
+            and 1 <= self.request <= INT_MAX
+            and 0 <= limit <= INT_MAX
+            and (wait_ms is None or 0 <= wait_ms <= WAIT_MS_MAX)
+        ):
+            self._check_each()
+
+    def check_new(self) -> None:
+        """Refuse what `check` does, names without a visible character, and too high a number."""
+        if self.lock[:1] <= " " or not self.lock.isascii():
+            check_new_lock_name(self.lock)
+        check_request(self.request)
+        self.check()
+
+    def _check_each(self) -> None:
+        check_claim(self.lock, self.owner, self.request)
+        check_text("label", self.label, LABEL_BYTES_MAX)
+        check_wait(self.wait_ms)
+        check_number("limit", self.limit, 0, INT_MAX)
+
 
 @message(0x11)
-class Release(Message):
+class Release(LockRequest, Command):
     """Release one hold of ``lock`` under ``fence``. Answered by `Released` or `Refused`."""
 
     lock: str
@@ -112,12 +214,28 @@ class Release(Message):
     owner: str = ""
     request: int = 0
 
+    EASES = True
+
+    def check(self) -> None:
+        """Refuse fields that exceed their limits."""
+        texts = self.lock + self.owner
+        if not (
+            len(texts) <= PLAIN_BYTES_MAX
+            and texts.isascii()
+            and texts.isprintable()
+            and self.lock
+            and 1 <= self.request <= INT_MAX
+        ):
+            check_claim(self.lock, self.owner, self.request)
+
 
 @message(0x12)
-class Cancel(Message):
+class Cancel(LockRequest, Command):
     """Cancel my `Acquire` numbered ``request``; if it was granted, end the hold.
 
-    Always answered by `Cancelled`, so it can be repeated until that arrives.
+    Always answered by `Cancelled`, so it can be repeated until that arrives. If it arrives before
+    its `Acquire`, that is refused. Its key has the number negated, since the `Acquire` has the
+    same.
     """
 
     lock: str
@@ -125,9 +243,25 @@ class Cancel(Message):
     owner: str
     request: int
 
+    EASES = True
+
+    @property
+    def key(self) -> Key:
+        """The request's key."""
+        return self.session, self.owner, self.lock, -self.request
+
+    def check(self) -> None:
+        """Refuse fields that exceed their limits."""
+        check_claim(self.lock, self.owner, self.request)
+
+    def check_new(self) -> None:
+        """Refuse what `check` does, and a number that no `Acquire` has."""
+        check_request(self.request)
+        self.check()
+
 
 @message(0x13)
-class Inspect(Message):
+class Inspect(Request):
     """Report the state of ``lock``. Answered by `LockStatus`.
 
     With ``age_ms`` None it is a linearizable read, if the protocol has them. Otherwise the node
@@ -139,9 +273,20 @@ class Inspect(Message):
     request: int = 0
     age_ms: int | None = None
 
+    @property
+    def key(self) -> Key:
+        """The request's key."""
+        return self.session, "", self.lock, self.request
+
+    def check(self) -> None:
+        """Refuse fields that exceed their limits."""
+        check_age(self.age_ms)
+        check_owner(self.session)
+        check_lock_name(self.lock)
+
 
 @message(0x14)
-class Describe(Message):
+class Describe(Request):
     """Describe the node, and with ``roles`` each of its roles. Answered by `NodeStatus`."""
 
     session: str = ""
@@ -150,19 +295,22 @@ class Describe(Message):
 
 
 @message(0x15)
-class KeepAlive(Message):
+class KeepAlive(Command):
     """The client ``session`` is alive. Answered by `Alive`."""
 
     session: str
     request: int = 0
 
+    EASES = True
+
 
 @message(0x16)
-class Alive(Message):
+class Alive(Outcome):
     """The node is alive and serves ``session``.
 
     Where the cluster keeps sessions, this one lives for its TTL from when it was kept.
-    ``master`` is the node that replies soonest, if known.
+    ``master`` is the node that replies soonest, if known. The table leaves ``node`` and ``master``
+    empty: the proxy fills them in.
     """
 
     session: str
@@ -170,9 +318,11 @@ class Alive(Message):
     request: int = 0
     master: str = ""
 
+    ANSWERS = (KeepAlive,)
+
 
 @message(0x18)
-class Granted(Message):
+class Granted(LockReply, Outcome):
     """``owner`` holds ``lock`` under ``fence``, which is above every earlier one of the lock.
 
     It holds it ``count`` times at once; acquiring again does not change the fence.
@@ -187,9 +337,11 @@ class Granted(Message):
     hold_ms: int = 0  # 0 for no deadline.
     grace_ms: int = 0
 
+    ANSWERS = (Acquire,)
+
 
 @message(0x19)
-class Released(Message):
+class Released(LockReply, Outcome):
     """``owner`` released one hold of ``lock``, and has ``count`` left."""
 
     lock: str
@@ -198,19 +350,28 @@ class Released(Message):
     request: int = 0
     count: int = 0
 
+    ANSWERS = (Release,)
+
 
 @message(0x1A)
-class Cancelled(Message):
-    """The `Acquire` numbered ``request`` neither waits nor holds any more."""
+class Cancelled(LockReply, Outcome):
+    """The `Acquire` numbered ``request`` neither waits nor holds, and never will."""
 
     lock: str
     session: str
     owner: str
     request: int
 
+    ANSWERS = (Cancel,)
+
+    @property
+    def key(self) -> Key:
+        """The key of the `Cancel` that it answers."""
+        return self.session, self.owner, self.lock, -self.request
+
 
 @message(0x1B)
-class Refused(Refusal):
+class Refused(LockReply, Outcome, Refusal):
     """The request is refused for ``reason``; ``detail`` is a text that a user can act on."""
 
     lock: str
@@ -220,9 +381,19 @@ class Refused(Refusal):
     owner: str = ""
     request: int = 0
 
+    ANSWERS = (Command,)
+
     def error(self) -> RefusedError | UnavailableError:
         """Return the typed error for ``reason``, with ``detail`` as its text."""
         return ERRORS[self.reason](self.detail)
+
+
+def refused(request: Request, reason: Reason, detail: str) -> Refused:
+    """Return the refusal of ``request``, which has its key."""
+    session, owner, lock, number = request.key
+    return Refused(
+        lock=lock, reason=reason, detail=detail, session=session, owner=owner, request=number
+    )
 
 
 class Contender(NamedTuple):
@@ -249,7 +420,7 @@ class Absence(NamedTuple):
 
 
 @message(0x1C)
-class LockStatus(Message):
+class LockStatus(Reply):
     """State of ``lock`` as the answering node knew it when it replied; it may be old on arrival."""
 
     lock: str
@@ -266,7 +437,7 @@ class LockStatus(Message):
 
 
 @message(0x1D)
-class NodeStatus(Message):
+class NodeStatus(Reply):
     """Description of a node, and of every lock that is held or awaited through it."""
 
     node: str
@@ -287,13 +458,6 @@ class NodeStatus(Message):
     roles: tuple[RoleDescription, ...] = ()
     """The roles that started first, if they were requested; at most
     `fencelock.actors.role_message.ROLES_MAX`."""
-
-
-Request = Acquire | Release | Cancel | Inspect | Describe | KeepAlive
-"""Requests of clients to a proxy."""
-
-Answer = Granted | Released | Cancelled | Refused | LockStatus | NodeStatus | Alive
-"""Replies of a proxy to a client."""
 
 
 @local

@@ -21,6 +21,29 @@ OWNER_BYTES_MAX = 256
 WAIT_MS_MAX = 7 * 24 * 3_600_000
 """A week (ms). A longer wait should have no limit, which is None."""
 
+SESSION_BYTES_MAX = 256
+"""Room for host, process and boot id, and for the number the table adds."""
+
+LABEL_BYTES_MAX = 256
+"""A text for people who look at a lock or a session; it is stored with either."""
+
+TTL_MS_MIN = 100
+"""Below this (ms) an ordinary pause of an interpreter would end the session."""
+
+TTL_MS_MAX = 24 * 3_600_000
+"""A day (ms): a dead client's locks stay taken for as long."""
+
+PAGE_MAX = 1_000
+"""Maximum lines of one `ListLocks`."""
+
+INT_MAX = (1 << 63) - 1
+"""The largest request, fence or limit; they cross the wire as signed 64 bits."""
+
+PLAIN_BYTES_MAX = min(LOCK_NAME_BYTES_MAX, OWNER_BYTES_MAX, LABEL_BYTES_MAX)
+"""If all texts of a request together are no longer than this, each is within its limit. If they are
+printable ASCII, too, as nearly all are, none has a forbidden character: they need no check one by
+one."""
+
 REQUEST_MAX = (1 << 62) - 1
 """The highest number of an Acquire, and of the Cancel of one. Numbers cross the wire as signed 64
 bits; the rest is for requests that release what was acquired."""
@@ -182,6 +205,17 @@ def check_wait(wait_ms: int | None) -> None:
         raise InvalidRequestError(f"wait_ms is {wait_ms}, 0 to {WAIT_MS_MAX} are allowed")
 
 
+def check_age(age_ms: int | None) -> None:
+    """Refuse the allowed age of a read that is negative or too long; None is no read by age.
+
+    Raises:
+        InvalidRequestError: naming the field, the value and the limit.
+
+    """
+    if age_ms is not None:
+        check_number("age_ms", age_ms, 0, WAIT_MS_MAX)
+
+
 def check_request(request: int) -> None:
     """Refuse the number of an Acquire that leaves no higher one for the Release.
 
@@ -193,6 +227,39 @@ def check_request(request: int) -> None:
     """
     if request > REQUEST_MAX:
         raise InvalidRequestError(f"request is {request}, at most {REQUEST_MAX} is allowed")
+
+
+def check_number(field: str, value: int, least: int, most: int) -> None:
+    """Refuse the ``value`` of ``field`` if it is not ``least`` to ``most``.
+
+    Raises:
+        InvalidRequestError: naming the field, the value and the limit.
+
+    """
+    if not least <= value <= most:
+        raise InvalidRequestError(f"{field} is {value}, {least} to {most} are allowed")
+
+
+def check_claim(lock: str, owner: str, request: int) -> None:
+    """Refuse the lock, the owner or the number of a request about a lock.
+
+    Raises:
+        InvalidRequestError: naming the field, the value and the limit.
+
+    """
+    check_lock_name(lock)
+    check_owner(owner)
+    check_number("request", request, 1, INT_MAX)
+
+
+def client_of(session: str) -> str:
+    """Return the id of the client, or node, that ``session`` belongs to.
+
+    A client is ``me``, its later sessions are ``me~2`` and on, and their assigned ids ``me~2.17``;
+    a node's own sessions are ``n1/1f0e`` and on. Its id may contain any of these signs but ``/``.
+    """
+    node, slash, _ = session.partition("/")
+    return node if slash else session.partition(".")[0].partition("~")[0]
 
 
 def forbidden_in(text: str) -> str:

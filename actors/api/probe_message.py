@@ -6,11 +6,12 @@ so silence means that the node is dead, or cut off.
 
 from __future__ import annotations
 
-from fencelock.actors.message import Message, message
+from fencelock.actors.api.request import Reply, Request
+from fencelock.actors.message import message
 
 
 @message(0x7B)
-class Probe(Message):
+class Probe(Request):
     """Report whether you can serve requests now. Answered by `ProbeReply`, at once."""
 
     session: str
@@ -18,7 +19,7 @@ class Probe(Message):
 
 
 @message(0x7C)
-class ProbeReply(Message):
+class ProbeReply(Reply):
     """Whether a request sent to ``node`` now can reach a leader, as far as is known there.
 
     When that changes, it is also sent under ``request`` 0 to clients that wait for a reply.

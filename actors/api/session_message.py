@@ -9,15 +9,63 @@ which is never given again (``me~2.17``): messages under an ended session have n
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import NamedTuple
 
-from fencelock.actors.api.cluster_message import Watch
-from fencelock.actors.api.message import Contender
-from fencelock.actors.message import Message, message
+from fencelock.actors.api.message import Contender, LockReply, LockRequest
+from fencelock.actors.api.name import (
+    INT_MAX,
+    LABEL_BYTES_MAX,
+    LOCK_NAME_BYTES_MAX,
+    PAGE_MAX,
+    SESSION_BYTES_MAX,
+    TTL_MS_MAX,
+    TTL_MS_MIN,
+    check_age,
+    check_lock_name,
+    check_number,
+    check_owner,
+    check_text,
+    client_of,
+    quoted,
+    utf8_size,
+)
+from fencelock.actors.api.request import (
+    Command,
+    Key,
+    Notification,
+    Outcome,
+    Reply,
+    Request,
+)
+from fencelock.actors.error import InvalidRequestError
+from fencelock.actors.message import message
+
+
+class CloseReason(IntEnum):
+    """Reason why a session is closed. Numbers are on the wire and never reused."""
+
+    GRACEFUL = 1
+    """The client closes it."""
+    EXPIRED = 2
+    """The master received nothing for too long; valid only if the version it saw is still
+    current."""
+    FORCED = 3
+    """An operator ends the client's session."""
+    IDLE = 4
+    """There are no holds or waits; valid only if so, and if the version it saw is still current."""
+
+
+_WHY_CLOSED = {
+    CloseReason.GRACEFUL: "its client ended it",
+    CloseReason.EXPIRED: "nothing was received from its client for its TTL",
+    CloseReason.FORCED: "an operator ended it",
+    CloseReason.IDLE: "nothing was held or waited for in it",
+}
 
 
 @message(0x60)
-class Open(Message):
+class Open(Command):
     """Keep a session for me. Answered by `Opened`; a repetition finds the same session.
 
     ``session`` is the client's name for it, ``ttl_ms`` the time by which the session outlives
@@ -29,13 +77,31 @@ class Open(Message):
     label: str = ""
     request: int = 0
 
+    def check(self) -> None:
+        """Refuse fields that exceed their limits."""
+        check_text("session", self.session, SESSION_BYTES_MAX)
+        check_text("label", self.label, LABEL_BYTES_MAX)
+        check_number("ttl_ms", self.ttl_ms, TTL_MS_MIN, TTL_MS_MAX)
+
+    def check_new(self) -> None:
+        """Refuse what `check` does, and a name that could be mistaken for a session's id.
+
+        A node's own is ``n1/5f3a``; the proxy refuses the like to every client.
+        """
+        session = self.session
+        if "." in session.rpartition("/")[2] or not client_of(session):
+            raise InvalidRequestError(
+                f"session {session[:80]!r}: a name like 'me' or 'me~2' is wanted, without '.'"
+            )
+        self.check()
+
 
 @message(0x61)
-class Opened(Message):
+class Opened(Outcome):
     """Use ``assigned`` as session from now on.
 
     With ``ttl_ms`` 0 the cluster keeps no sessions: ``assigned`` is the client's id, and a
-    hold lives at the node that granted it. ``master`` is as in `Alive`.
+    hold lives at the node that granted it. ``node`` and ``master`` are as in `Alive`.
     """
 
     session: str
@@ -45,26 +111,57 @@ class Opened(Message):
     request: int = 0
     master: str = ""
 
+    ANSWERS = (Open,)
+
 
 @message(0x62)
-class End(Message):
-    """End the session ``session`` with all its holds and waits. Answered by `Ended`."""
+class End(Command):
+    """End the session ``session`` with all its holds and waits. Answered by `Ended`.
+
+    A client gives no other ``reason``. ``version`` is the session's version that the sender has
+    seen; it is checked for EXPIRED and IDLE, which are answered by `Alive` if they come too late.
+    """
 
     session: str
     request: int = 0
+    reason: CloseReason = CloseReason.GRACEFUL
+    version: int = 0
+
+    EASES = True
+
+    def check_new(self) -> None:
+        """Refuse a reason that is not a client's."""
+        if self.reason is not CloseReason.GRACEFUL:
+            raise InvalidRequestError(
+                f"reason is {self.reason.name}, a client may only give GRACEFUL"
+            )
 
 
 @message(0x63)
-class Ended(Message):
+class Ended(Outcome):
     """The session has ended, and holds nothing. Also sent without a request, when it expires."""
 
     session: str
     detail: str
     request: int = 0
+    reason: CloseReason = CloseReason.GRACEFUL
+
+    ANSWERS = (End,)
+
+
+def ended(session: str, reason: CloseReason, request: int = 0) -> Ended:
+    """Return the notice that ``session`` has ended, with ``reason`` in words."""
+    text = f"session {quoted(session)} has ended: {_WHY_CLOSED[reason]}"
+    return Ended(session=session, detail=text, request=request, reason=reason)
+
+
+def why_expired(session: str) -> str:
+    """Return the text of a refusal with `Reason.SESSION_EXPIRED`."""
+    return f"session {quoted(session)} does not exist (any more); open one"
 
 
 @message(0x64)
-class HoldLost(Message):
+class HoldLost(Notification):
     """Notification: the hold of ``owner`` under ``fence`` is lost; ``detail`` says why."""
 
     lock: str
@@ -75,7 +172,7 @@ class HoldLost(Message):
 
 
 @message(0x65)
-class ListLocks(Message):
+class ListLocks(Request):
     """List the held locks by name, one page. Answered by `LockList`.
 
     They begin with ``prefix`` and come after ``after``; at most ``most`` (1 to 1,000).
@@ -89,6 +186,17 @@ class ListLocks(Message):
     age_ms: int | None = None
     """As in `Inspect`."""
 
+    def check(self) -> None:
+        """Refuse fields that exceed their limits."""
+        check_age(self.age_ms)
+        check_owner(self.session)
+        check_number("most", self.most, 1, PAGE_MAX)
+        for field, text in (("prefix", self.prefix), ("after", self.after)):
+            if (size := utf8_size(text)) > LOCK_NAME_BYTES_MAX:
+                raise InvalidRequestError(
+                    f"{field} has {size} bytes, at most {LOCK_NAME_BYTES_MAX} are allowed"
+                )
+
 
 class ListedLock(NamedTuple):
     """A held lock in a list."""
@@ -100,7 +208,7 @@ class ListedLock(NamedTuple):
 
 
 @message(0x66)
-class LockList(Message):
+class LockList(Reply):
     """Held locks, sorted by name; ``more`` follow after the last."""
 
     lines: tuple[ListedLock, ...]
@@ -112,7 +220,7 @@ class LockList(Message):
 
 
 @message(0x67)
-class Evict(Message):
+class Evict(Command):
     """An operator ends the hold of ``lock`` under ``fence``. Answered by `Evicted`.
 
     The fence makes a repetition harmless: it cannot hit the next holder. The eviction is in
@@ -125,20 +233,57 @@ class Evict(Message):
     session: str = ""
     request: int = 0
 
+    @property
+    def key(self) -> Key:
+        """The request's key."""
+        return self.session, "", self.lock, self.request
+
+    @property
+    def by(self) -> str:
+        """The operator as the log keeps it: unique with the request, and readable.
+
+        It has the client's id and not its session: an eviction that is sent again after the
+        session was lost is the same one.
+        """
+        return f"{self.operator} ({client_of(self.session)})"
+
+    def check(self) -> None:
+        """Refuse fields that exceed their limits."""
+        if (size := utf8_size(self.by)) > LABEL_BYTES_MAX:
+            raise InvalidRequestError(
+                f"operator and client together have {size} bytes, at most {LABEL_BYTES_MAX} "
+                "are allowed"
+            )
+        check_lock_name(self.lock)
+        check_text("operator", self.by, LABEL_BYTES_MAX)
+        check_number("request", self.request, 1, INT_MAX)
+
 
 @message(0x68)
-class Evicted(Message):
-    """``holder`` no longer holds ``lock``, and is notified."""
+class Evicted(Outcome):
+    """``holder`` no longer holds ``lock``, and is notified.
+
+    ``operator`` is `Evict.by`, and ``time_ms`` the log time of the eviction, for the audit.
+    """
 
     lock: str
     fence: int
     holder: Contender
     session: str = ""
     request: int = 0
+    operator: str = ""
+    time_ms: int = 0
+
+    ANSWERS = (Evict,)
+
+    @property
+    def key(self) -> Key:
+        """The key of the request that it answers."""
+        return self.session, "", self.lock, self.request
 
 
 @message(0x69)
-class Renew(Message):
+class Renew(LockRequest):
     """Begin the duration of my hold anew, when this is handled. Answered by `Renewed`.
 
     Only where holds have deadlines. ``hold_ms`` is the new duration (ms), 0 for the same as before.
@@ -153,7 +298,7 @@ class Renew(Message):
 
 
 @message(0x6A)
-class Renewed(Message):
+class Renewed(LockReply):
     """The hold lasts ``hold_ms + grace_ms`` from some instant after the `Renew` was sent."""
 
     lock: str
@@ -166,7 +311,7 @@ class Renewed(Message):
 
 
 @message(0x6B)
-class Unlocking(Message):
+class Unlocking(Notification):
     """Notification: the duration of the hold is over; after ``grace_ms`` it is taken away.
 
     The owner must release or renew it.
@@ -180,7 +325,7 @@ class Unlocking(Message):
 
 
 @message(0xD0)
-class ConfirmHold(Message):
+class ConfirmHold(Notification):
     """Notification: reply if ``session`` does not hold ``lock`` under ``fence``.
 
     The node through which it was granted has restarted and does not know. A client that holds it
@@ -193,22 +338,10 @@ class ConfirmHold(Message):
 
 
 @message(0xD1)
-class DisownHold(Message):
+class DisownHold(Request):
     """I do not hold ``lock`` under ``fence``, and accept no grant of it from now on."""
 
     lock: str
     fence: int
     session: str
     request: int = 0
-
-
-SessionRequest = Open | End | Renew | Watch
-"""Requests of a client about its session, its holds and its cluster, besides `KeepAlive`."""
-
-OperatorRequest = ListLocks | Evict
-"""Requests of an operator to the proxy of a protocol that keeps a table of locks."""
-
-SessionAnswer = Opened | Ended | HoldLost
-"""Messages of a proxy about a session, requested or not."""
-
-OperatorAnswer = LockList | Evicted

@@ -8,6 +8,7 @@ side of the master lease, and `refusal` drops messages that their sender may not
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Unpack
 
 from fencelock.actors.bootstrap_message import StopVoting
 from fencelock.actors.effect import Checkpoint, Effect, Effects, Observe, Persist, Send
@@ -20,12 +21,12 @@ from fencelock.actors.paxos.config import (
     TOO_FAR,
     VOTES_BYTES_MAX,
     VOTES_MAX,
-    Config,
+    Member,
+    MemberRole,
     View,
     acceptor_of,
     leader_of,
     monitor_of,
-    replica_of,
 )
 from fencelock.actors.paxos.event import Applied, BallotSeen, Learned, LogFull, MinApplied, Trimmed
 from fencelock.actors.paxos.journal import Recovered
@@ -49,7 +50,7 @@ from fencelock.actors.paxos.message import (
     Vote,
 )
 from fencelock.actors.paxos.reads import StalenessBound
-from fencelock.actors.role import Host, Role, Summary
+from fencelock.actors.role import Host, Summary
 
 LeaderMessage = Prepare | Accept | Commit | Heartbeat | Release
 """Messages that a leader, its scout or its commander sends."""
@@ -63,7 +64,7 @@ STREAM_BYTES = 32 << 20
 slots are decided the replica makes one much sooner; but votes may arrive without decisions."""
 
 
-class Acceptor(Role[LeaderMessage | Applied | Trimmed | StopVoting]):
+class Acceptor(MemberRole[LeaderMessage | Applied | Trimmed | StopVoting]):
     """One acceptor. Source: PMMC, section 2.2.
 
     Promises and votes are persisted before they are sent: an acceptor that answered and then
@@ -85,8 +86,6 @@ class Acceptor(Role[LeaderMessage | Applied | Trimmed | StopVoting]):
     promises nothing: a promise that no leader receives would keep it from learning.
 
     Args:
-        node: the id of its node.
-        config: the membership.
         recovered: the contents of its journal.
         voter: the id that its votes name.
         votes: whether its journal is the registered one, and not an old copy.
@@ -99,21 +98,15 @@ class Acceptor(Role[LeaderMessage | Applied | Trimmed | StopVoting]):
         address: Address,
         host: Host,
         *,
-        node: str,
-        config: Config,
         recovered: Recovered,
         voter: int = 0,
         votes: bool = True,
         lease_ms: int = LEASE_MS,
+        **member: Unpack[Member],
     ) -> None:
-        super().__init__(address, host)
-        self.node = node
+        super().__init__(address, host, **member)
         self.voter = voter
         self.is_voter = votes
-        self.replica = replica_of(node)
-        self.monitor = monitor_of(node)
-        self.leader = leader_of(node)
-        self.config = config
         self.lease_ms = lease_ms
         self.promised = recovered.promised if votes else NO_BALLOT
         self.floor = recovered.led
@@ -134,8 +127,8 @@ class Acceptor(Role[LeaderMessage | Applied | Trimmed | StopVoting]):
         self.min_applied = 0
         self.released = NO_BALLOT
         """The last ballot whose leader gave its lease back."""
-        members = config.view.members
-        self.staleness = StalenessBound(members.index(node), len(members))
+        members = self.config.view.members
+        self.staleness = StalenessBound(members.index(self.node), len(members))
         self.written = 0
         """Bytes written since the stream was last cut, some of them in earlier lives."""
 

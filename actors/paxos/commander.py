@@ -14,11 +14,17 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Unpack
 
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.fast_construction import maker
 from fencelock.actors.message import Address, Instant
-from fencelock.actors.paxos.config import WINDOW, Config, View, acceptor_of, leader_of, replica_of
+from fencelock.actors.paxos.config import (
+    WINDOW,
+    Member,
+    MemberRole,
+    View,
+)
 from fencelock.actors.paxos.event import CommanderResend, Decided, Order, SendHeartbeat, SpreadNews
 from fencelock.actors.paxos.message import (
     Accept,
@@ -29,7 +35,7 @@ from fencelock.actors.paxos.message import (
     Heartbeat,
     Preempted,
 )
-from fencelock.actors.role import Host, Role, Summary
+from fencelock.actors.role import Host, Summary
 
 COMMANDER_RESEND_MS = 100
 """Timeout for votes before they are requested again (ms): a round trip and a slow sync."""
@@ -65,7 +71,7 @@ class Proposal:
     """Whether the last `CommanderResend` found it undecided; the next one resends it."""
 
 
-class Commander(Role[CommanderEvent]):
+class Commander(MemberRole[CommanderEvent]):
     """Spawned by a leader for its leadership, and retired by it. Source: PMMC, section 4.1.
 
     PMMC has one commander for each slot. Here one serves all slots of a leadership, since an
@@ -79,8 +85,6 @@ class Commander(Role[CommanderEvent]):
             At most `WINDOW` slots, from the first undecided on, are proposed.
 
     Args:
-        node: the id of its node.
-        config: the membership.
         ballot: a ballot that a majority promised.
         first: the first slot to propose for.
         batches: the batches that phase one found for ``first`` and the slots after it.
@@ -92,17 +96,13 @@ class Commander(Role[CommanderEvent]):
         address: Address,
         host: Host,
         *,
-        node: str,
-        config: Config,
         ballot: Ballot,
         first: int,
         batches: tuple[Batch, ...],
+        **member: Unpack[Member],
     ) -> None:
-        super().__init__(address, host)
-        self.node = node
-        self.replica = replica_of(node)
-        self.config = config
-        self.majority = config.view.majority
+        super().__init__(address, host, **member)
+        self.majority = self.config.view.majority
         self.ballot = ballot
         self.opening = first + len(batches)
         """The first slot that this leadership fills itself. When it is decided, so are all before
@@ -117,8 +117,7 @@ class Commander(Role[CommanderEvent]):
         """Followers were sent that all slots before this one are decided; the message may be
         lost."""
         self.resending = False
-        self.here = acceptor_of(node)
-        self.quorum_choice = QuorumChoice(self.here, config.view)
+        self.quorum_choice = QuorumChoice(self.acceptor, self.config.view)
         self.waiting = False
         """Whether the `SpreadNews` timer runs."""
 
@@ -212,7 +211,7 @@ class Commander(Role[CommanderEvent]):
             informed = {one for one, accept in news if accept.committed == self.committed}
             commit = Commit(ballot=self.ballot, committed=self.committed)
             for one in self.quorum_choice.everyone:
-                if one != self.here and one not in informed:
+                if one != self.acceptor and one not in informed:
                     effects.append(Send(one, commit))
         return effects
 
@@ -243,7 +242,7 @@ class Commander(Role[CommanderEvent]):
     def _on_preempted(self, acceptor: Address, preempted: Preempted) -> Effects:
         if acceptor not in self.config.view.acceptors or preempted.ballot <= self.ballot:
             return (Observe("paxos.preemption_ignored"),)
-        return (Send(leader_of(self.node), preempted),)
+        return (Send(self.leader, preempted),)
 
     def _on_resend(self) -> Effects:
         """Resend proposals that were undecided at the last timer; younger ones are not late."""

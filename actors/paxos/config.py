@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TypedDict
 
 from fencelock.actors.effect import Observe
 from fencelock.actors.message import Address, address_of
+from fencelock.actors.role import E, Host, Role
 from fencelock.actors.timing import TIMING
 
 WINDOW = 16
@@ -108,6 +110,33 @@ class Config:
         """Return the view whose members decide ``slot`` (1 or more)."""
         assert slot >= 1
         return self.view
+
+
+class Member(TypedDict):
+    """Arguments that every role of the log has: the id of its node, and the membership."""
+
+    node: str
+    config: Config
+
+
+class MemberRole(Role[E]):
+    """A role of the log on one member, with the addresses of the roles beside it.
+
+    Args:
+        node: the id of its node.
+        config: the membership.
+
+    """
+
+    def __init__(self, address: Address, host: Host, *, node: str, config: Config) -> None:
+        super().__init__(address, host)
+        self.node = node
+        self.config = config
+        self.acceptor = acceptor_of(node)
+        self.leader = leader_of(node)
+        self.replica = replica_of(node)
+        self.monitor = monitor_of(node)
+        self.catchup = catchup_of(node)
 
 
 def acceptor_of(node: str) -> Address:

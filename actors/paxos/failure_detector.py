@@ -12,19 +12,18 @@ Redstone, "Paxos Made Live", PODC 2007, section 5.2 (master leases).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
-from fencelock.actors.lease import DRIFT_PPM
+from fencelock.actors.lease import DRIFT_PPM, PPM, relied_ns
 from fencelock.actors.link import LinkDown
 from fencelock.actors.message import NS_PER_MS, Address, Instant, ms_between, node_of
 from fencelock.actors.paxos.config import (
     BEAT_MS,
     ELECTION_MS,
     LEASE_MS,
-    Config,
-    leader_of,
-    replica_of,
+    Member,
+    MemberRole,
 )
 from fencelock.actors.paxos.event import (
     BallotSeen,
@@ -45,7 +44,7 @@ from fencelock.actors.paxos.event import (
     Withdraw,
 )
 from fencelock.actors.paxos.message import NO_BALLOT, NUMBER_MAX, HeartbeatAck, TakeOver
-from fencelock.actors.role import Host, Role, Summary
+from fencelock.actors.role import Host, Summary
 from fencelock.actors.timing import TIMING
 
 if TYPE_CHECKING:
@@ -82,10 +81,7 @@ STALL_MS = 2 * TIMING.beat_ms
 unread, and the leader may have been paused as well, so it gets this much more time."""
 
 
-_PPM = 1_000_000
-
-
-class FailureDetector(Role[DetectorEvent]):
+class FailureDetector(MemberRole[DetectorEvent]):
     """Tells its node's leader when to stand, and keeps the lease while that leads.
 
     A master gives up when no majority answers for ``election_ms``. Otherwise the heartbeats of
@@ -96,8 +92,6 @@ class FailureDetector(Role[DetectorEvent]):
             is further than ``drift_ppm`` from true.
 
     Args:
-        node: the id of its node.
-        config: the membership.
         random: spreads suspicions.
         lease_ms: duration that acceptors promise (ms).
         election_ms: a master silent for this long is suspected (ms).
@@ -111,22 +105,21 @@ class FailureDetector(Role[DetectorEvent]):
         address: Address,
         host: Host,
         *,
-        node: str,
-        config: Config,
         random: Random,
         lease_ms: int = LEASE_MS,
         election_ms: int = ELECTION_MS,
         drift_ppm: int = DRIFT_PPM,
         listener: Address | None = None,
+        **member: Unpack[Member],
     ) -> None:
-        super().__init__(address, host)
-        self.node = node
-        self.config = config
+        super().__init__(address, host, **member)
         self.lease_ms = lease_ms
         self.election_ms = election_ms
         self.drift_ppm = drift_ppm
         self.listener = listener
-        self.suspicion = Suspicion(node, config.view.members, random, lease_ms, election_ms)
+        self.suspicion = Suspicion(
+            self.node, self.config.view.members, random, lease_ms, election_ms
+        )
         self.standing = NO_BALLOT
         """The ballot under which this node is a candidate, if it is."""
         self.leadership: LeadershipClaimed | None = None
@@ -136,9 +129,9 @@ class FailureDetector(Role[DetectorEvent]):
         self.asked: dict[int, Instant] = {}
         """The time at which each heartbeat was sent, by number, oldest first."""
         self.number = 0
-        self.applied: dict[str, int] = dict.fromkeys(config.view.members, 0)
+        self.applied: dict[str, int] = dict.fromkeys(self.config.view.members, 0)
         """The first slot that each member has not applied, as it last reported."""
-        self.answered: dict[str, int] = dict.fromkeys(config.view.members, 0)
+        self.answered: dict[str, int] = dict.fromkeys(self.config.view.members, 0)
         """The last heartbeat of this leadership that each member answered, 0 for none."""
         self.broken: dict[str, Instant] = {}
         """The time at which a link to another member was last lost."""
@@ -196,7 +189,7 @@ class FailureDetector(Role[DetectorEvent]):
             return []
         self.following = node
         follow = LeaderChanged(master=node)
-        return [Send(replica_of(self.node), follow), Send(leader_of(self.node), follow)]
+        return [Send(self.replica, follow), Send(self.leader, follow)]
 
     def _on_ballot_seen(self, seen: BallotSeen, now: Instant) -> Effects:
         node = node_of(seen.ballot.leader)
@@ -210,7 +203,7 @@ class FailureDetector(Role[DetectorEvent]):
         effects += self._follow(node)
         if self.standing > NO_BALLOT:
             self.standing = NO_BALLOT
-            effects.append(Send(leader_of(self.node), Withdraw()))
+            effects.append(Send(self.leader, Withdraw()))
         return effects
 
     def _on_link_down(self, down: LinkDown, now: Instant) -> Effects:
@@ -229,7 +222,7 @@ class FailureDetector(Role[DetectorEvent]):
             return again
         effects = self.suspicion.wait(now, self.election_ms)
         suspect = Suspect(above=self.highest)
-        return [Send(leader_of(self.node), suspect), Observe("paxos.suspected"), *effects]
+        return [Send(self.leader, suspect), Observe("paxos.suspected"), *effects]
 
     def _on_leadership_claimed(self, claimed: LeadershipClaimed, now: Instant) -> Effects:
         self.standing = NO_BALLOT
@@ -251,11 +244,11 @@ class FailureDetector(Role[DetectorEvent]):
     def _on_beat(self, beat: Beat, now: Instant) -> Effects:
         if self.leadership is None or self.lease is None or beat.ballot != self.leadership.ballot:
             return ()
-        answered = max(self.lease.confirmed() or self.since, self.since)
+        answered = max(self.lease.confirmed or self.since, self.since)
         unanswered = min(self.number - self._confirmed(), len(self.asked))
         silent_ms = ms_between(answered, now) if unanswered >= UNANSWERED_MIN else 0
         if silent_ms > self.election_ms:
-            return (Send(leader_of(self.node), Withdraw()), Observe("paxos.majority_silent"))
+            return (Send(self.leader, Withdraw()), Observe("paxos.majority_silent"))
         return [*self._report_isolated(isolated=silent_ms > TIMING.isolated_ms), *self._beat(now)]
 
     def _report_isolated(self, *, isolated: bool) -> list[Effect]:
@@ -306,13 +299,11 @@ class FailureDetector(Role[DetectorEvent]):
             return (Observe("paxos.impossible_slot"),)
         self.applied[member] = ack.applied
         self.answered[member] = max(self.answered[member], ack.number)
-        before = lease.until()
-        lease.acknowledge(member, asked)
-        until, confirmed = lease.until(), lease.confirmed()
-        if until is None or confirmed is None or until == before:
+        until = lease.acknowledge(member, asked)
+        if until is None or lease.confirmed is None:
             return ()
-        leased = Leased(ballot=leadership.ballot, until=until, confirmed=confirmed)
-        return (Send(replica_of(self.node), leased),)
+        leased = Leased(ballot=leadership.ballot, until=until, confirmed=lease.confirmed)
+        return (Send(self.replica, leased),)
 
     def _on_nominate(self, now: Instant) -> Effects:
         """Name the member that answered within a lease and has applied the most.
@@ -330,14 +321,14 @@ class FailureDetector(Role[DetectorEvent]):
         ]
         enough = len(there) + 1 >= self.config.view.majority
         best = max(there, key=lambda member: self.applied[member], default="")
-        return (Send(leader_of(self.node), Nominated(node=best if enough else "")),)
+        return (Send(self.leader, Nominated(node=best if enough else "")),)
 
     def _on_take_over(self, leader: Address, request: TakeOver) -> Effects:
         """Stand at the request of the master that this node follows, and of no other."""
         known = request.ballot == self.followed and self.following == node_of(leader)
         if self.leadership is not None or not known or leader != request.ballot.leader:
             return (Observe("paxos.take_over_ignored"),)
-        return (Send(leader_of(self.node), Succeed(ballot=request.ballot)),)
+        return (Send(self.leader, Succeed(ballot=request.ballot)),)
 
 
 class Suspicion:
@@ -429,31 +420,27 @@ class MasterLease:
     """
 
     def __init__(self, majority: int, lease_ms: int, drift_ppm: int) -> None:
-        assert 0 <= drift_ppm < _PPM
+        assert 0 <= drift_ppm < PPM
         self.majority = majority
-        self.length = lease_ms * NS_PER_MS * (_PPM - drift_ppm) // (_PPM + drift_ppm)
+        self.length = relied_ns(lease_ms, drift_ppm)
         self.asked: dict[str, Instant] = {}
         """Send time of the last heartbeat that each member answered."""
+        self.confirmed: Instant | None = None
+        """The latest instant after which a majority answered; None if none ever did."""
 
-    def acknowledge(self, member: str, asked: Instant) -> None:
-        """Note that ``member`` answered the heartbeat sent at ``asked``."""
+    def acknowledge(self, member: str, asked: Instant) -> Instant | None:
+        """Note that ``member`` answered the heartbeat sent at ``asked``.
+
+        Return the time at which the lease ends now; None if the answer does not extend it.
+        """
         self.asked[member] = max(asked, self.asked.get(member, asked))
-
-    def confirmed(self) -> Instant | None:
-        """Return the latest instant after which a majority answered; None if none ever did."""
         if len(self.asked) < self.majority:
             return None
-        return sorted(self.asked.values(), reverse=True)[self.majority - 1]
-
-    def until(self) -> Instant | None:
-        """Return when the lease ends, None if it never began."""
-        confirmed = self.confirmed()
-        return None if confirmed is None else Instant(confirmed + self.length)
-
-    def holds(self, now: Instant) -> bool:
-        """Return whether no other node can be master at ``now``."""
-        until = self.until()
-        return until is not None and now < until
+        confirmed = sorted(self.asked.values(), reverse=True)[self.majority - 1]
+        if confirmed == self.confirmed:
+            return None
+        self.confirmed = confirmed
+        return Instant(confirmed + self.length)
 
 
 def _later(now: Instant, ms: int) -> Instant:

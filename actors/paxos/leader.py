@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from fencelock.actors.bootstrap_message import StopVoting
 from fencelock.actors.effect import Checkpoint, Effect, Effects, Observe, Retire, Send, Spawn, Wake
@@ -13,10 +13,9 @@ from fencelock.actors.paxos.config import (
     ROUND_JUMP_MAX,
     ROUND_MAX,
     TOO_FAR,
-    Config,
+    Member,
+    MemberRole,
     View,
-    catchup_of,
-    leader_of,
     monitor_of,
     replica_of,
 )
@@ -53,7 +52,7 @@ from fencelock.actors.paxos.message import (
     TakeOver,
 )
 from fencelock.actors.paxos.scout import Scout
-from fencelock.actors.role import Host, Role, Summary
+from fencelock.actors.role import Host, Summary
 from fencelock.actors.role_message import Leaders, ReadLeaders
 
 if TYPE_CHECKING:
@@ -104,7 +103,7 @@ class Phase(Enum):
     LEADING = "reigning"
 
 
-class Leader(Role[LeaderEvent]):
+class Leader(MemberRole[LeaderEvent]):
     """The leader of a node. Source: PMMC, section 2.3 and 4.1; pauses when preempted, section 3.
 
     At a request it hands over to the member that has applied the most, see `HandOver`.
@@ -115,8 +114,6 @@ class Leader(Role[LeaderEvent]):
             the last round is all the leader's stream has to hold.
 
     Args:
-        node: the id of its node.
-        config: the membership.
         random: draws the pause after a preemption.
         recovered: the contents of this node's journal.
         votes: whether it may stand: a non-voting node never leads.
@@ -128,17 +125,13 @@ class Leader(Role[LeaderEvent]):
         address: Address,
         host: Host,
         *,
-        node: str,
-        config: Config,
         random: Random,
         recovered: Recovered,
         votes: bool = True,
+        **member: Unpack[Member],
     ) -> None:
-        super().__init__(address, host)
-        assert address == leader_of(node)
-        self.node = node
-        self.replica = replica_of(node)
-        self.config = config
+        super().__init__(address, host, **member)
+        assert address == self.leader
         self._random = random
         self.is_voter = votes
         self.phase = Phase.FOLLOWING
@@ -155,7 +148,7 @@ class Leader(Role[LeaderEvent]):
         """Number of attempts that failed in a row."""
         self.master = ""
         """The node that leads, empty if none is known."""
-        self.handover = HandOver(node, config.view)
+        self.handover = HandOver(self.node, self.config.view)
 
     def handle(self, sender: Address, event: LeaderEvent, now: Instant) -> Effects:
         """Stand, lead, or give way."""
@@ -227,7 +220,7 @@ class Leader(Role[LeaderEvent]):
             *before,
             Checkpoint((Pledged(pledge=Pledge.LED, ballot=self.ballot),)),
             Spawn(self._scout(), Scout, arguments),
-            Send(monitor_of(self.node), Candidate(ballot=self.ballot)),
+            Send(self.monitor, Candidate(ballot=self.ballot)),
             Send(self.replica, ReportApplied()),
             Observe("paxos.ballot_begun"),
         ]
@@ -267,7 +260,7 @@ class Leader(Role[LeaderEvent]):
         return [
             *before,
             Send(self.replica, stepped_down),
-            Send(monitor_of(self.node), stepped_down),
+            Send(self.monitor, stepped_down),
         ]
 
     def _on_resign(self, client: Address) -> Effects:
@@ -323,7 +316,7 @@ class Leader(Role[LeaderEvent]):
         self.phase = Phase.LEARNING
         self.adopted = adopted
         lacking = Lacking(first=self.applied, target=adopted.floor, source=adopted.source)
-        return (Send(catchup_of(self.node), lacking), Observe("paxos.leader_must_learn"))
+        return (Send(self.catchup, lacking), Observe("paxos.leader_must_learn"))
 
     def _on_applied(self, applied: Applied) -> Effects:
         assert applied.slot >= self.applied
@@ -360,7 +353,7 @@ class Leader(Role[LeaderEvent]):
             *retired,
             Spawn(commander, Commander, arguments),
             Send(self.replica, leadership),
-            Send(monitor_of(self.node), LeadershipClaimed(ballot=self.ballot, commander=commander)),
+            Send(self.monitor, LeadershipClaimed(ballot=self.ballot, commander=commander)),
             Observe("paxos.leadership_begun"),
         ]
 

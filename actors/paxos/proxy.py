@@ -13,6 +13,7 @@ from fencelock.actors.api.message import (
 )
 from fencelock.actors.api.name import OWNER_BYTES_MAX
 from fencelock.actors.api.probe_message import Probe
+from fencelock.actors.api.request import Command
 from fencelock.actors.api.session_message import ListLocks
 from fencelock.actors.bootstrap_message import VotingStatus
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
@@ -30,7 +31,6 @@ from fencelock.actors.paxos.event import (
 from fencelock.actors.paxos.message import Declined, Proposed
 from fencelock.actors.paxos.proxy_clients import RemoteClients
 from fencelock.actors.paxos.proxy_closed import Closed
-from fencelock.actors.paxos.proxy_command import check_question
 from fencelock.actors.paxos.proxy_event import (
     FromClient,
     FromLog,
@@ -50,7 +50,6 @@ from fencelock.actors.paxos.proxy_wording import refuse
 from fencelock.actors.proxy.backend import Reported
 from fencelock.actors.role import Host, Role, Summary
 from fencelock.actors.session.message import Undecided
-from fencelock.actors.table.command import Command
 
 ROUND_MS = 250
 """Interval of the check for requests to repeat, while any is in flight (ms)."""
@@ -172,7 +171,7 @@ class LogProxy(Role[Heard]):
         try:
             if isinstance(event, Inspect | ListLocks):
                 self.asking.admit(asker, event.session, now)
-                check_question(event)
+                event.check()
                 return [*self.readings.ask(asker, event, now), *self._tick()]
         except InvalidRequestError as error:
             return [refuse(asker, event, Reason.INVALID, str(error)), Observe("proxy.refused")]
@@ -206,7 +205,7 @@ class LogProxy(Role[Heard]):
         if not event.quarantined:
             return ()
         self.closed = Closed(self.node, self.description.members, event.why)
-        requests = [(one.asker, one.asked) for one in self.in_flight_requests.by_key.values()]
+        requests = [(one.asker, one.request) for one in self.in_flight_requests.by_key.values()]
         local = self.guests.by_id.get(self.node)
         lost = [] if local is None else [self.closed.end(local.asker, local.session)]
         described = [

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass
 
+from fencelock.actors.api.name import SESSION_BYTES_MAX
 from fencelock.actors.message import Address, Instant, ms_between
-from fencelock.actors.table.command import SESSION_BYTES_MAX
 
 GUESTS_MAX = 100_000
 """Clients that a proxy knows; a new one replaces the one silent for longest."""
@@ -80,16 +80,6 @@ class RemoteClients:
         if not self.by_id:
             self.last = None
         return len(self.by_id) < before
-
-
-def client_of(session: str) -> str:
-    """Return the id of the client, or node, that ``session`` belongs to.
-
-    A client is ``me``, its later sessions are ``me~2`` and on, and their assigned ids ``me~2.17``;
-    a node's own sessions are ``n1/1f0e`` and on. Its id may contain any of these signs but ``/``.
-    """
-    node, slash, _ = session.partition("/")
-    return node if slash else session.partition(".")[0].partition("~")[0]
 
 
 def why_foreign(client: str, session: str) -> str:

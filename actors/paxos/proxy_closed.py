@@ -6,10 +6,11 @@ from collections.abc import Iterable
 
 from fencelock.actors.api.message import Describe, KeepAlive, NodeStatus, Reason
 from fencelock.actors.api.name import OWNER_BYTES_MAX
+from fencelock.actors.api.request import Command
 from fencelock.actors.api.session_message import End, Ended
 from fencelock.actors.effect import Effect, Effects, Observe, Send
 from fencelock.actors.message import Address, Instant, address_of, node_of
-from fencelock.actors.paxos.proxy_event import Asked, Heard, Question
+from fencelock.actors.paxos.proxy_event import Heard, Query
 from fencelock.actors.paxos.proxy_reading import QUESTIONS_MAX
 from fencelock.actors.paxos.proxy_wording import refuse
 from fencelock.actors.proxy.backend import Report, Reported
@@ -48,7 +49,7 @@ class Closed:
                 return (Observe("proxy.closed_ignores"),)
             case _:
                 pass
-        if isinstance(event, Asked | Question):
+        if isinstance(event, Command | Query):
             return self.refuse_all(((sender, event),))
         return (Observe("proxy.closed_ignores"),)
 
@@ -56,7 +57,7 @@ class Closed:
         """Tell the session of callers inside the process that it has ended."""
         return Send(asker, Ended(session=session, detail=self.why))
 
-    def refuse_all(self, asked: Iterable[tuple[Address, Asked | Question]]) -> list[Effect]:
+    def refuse_all(self, asked: Iterable[tuple[Address, Command | Query]]) -> list[Effect]:
         """Refuse the requests of callers inside the process."""
         text = f"node {self.node} does not serve: {self.why}"
         return [

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum
 from itertools import islice, takewhile
 from operator import attrgetter
 
+from fencelock.actors.api.message import Cancel, KeepAlive
+from fencelock.actors.api.request import Command, Key, Outcome
 from fencelock.actors.effect import Effects, Send
 from fencelock.actors.fast_construction import maker
 from fencelock.actors.message import NS_PER_MS, Address, Instant
 from fencelock.actors.paxos.event import Gather, ProposalBatch
 from fencelock.actors.paxos.message import Propose
 from fencelock.actors.paxos.proxy_clients import RemoteClient
-from fencelock.actors.paxos.proxy_event import Asked
-from fencelock.actors.table.command import Command
 
 ERRANDS_MAX = 100_000
 """Maximum commands in flight through one node; further requests are refused, to bound memory."""
@@ -32,46 +31,13 @@ thousands wait they must not be most of it."""
 
 _propose = maker(Propose)
 
-Key = tuple[str, str, str, int]
-"""Key of an outcome: session, owner, lock, request. See the `key_of_` functions."""
 
+def is_full(count: int, limit: int, *, eases: bool) -> bool:
+    """Return whether there is no room for one more command beside ``count``.
 
-class Kind(Enum):
-    """Kind of a command."""
-
-    OPEN = "open"
-    KEEP = "keep"
-    END = "end"
-    ACQUIRE = "acquire"
-    RELEASE = "release"
-    CANCEL = "cancel"
-    EVICT = "evict"
-
-
-ACQUIRE, RELEASE = Kind.ACQUIRE, Kind.RELEASE
-"""The most frequent kinds: looking up an enum's member takes as long as three other names."""
-
-EASING = frozenset({Kind.KEEP, Kind.END, Kind.RELEASE, Kind.CANCEL})
-"""Kinds that free something or keep what is held; their limit is twice as high. Refusing them
-because many requests wait would leave nothing to end the waiting."""
-
-
-def is_full(count: int, kind: Kind, limit: int) -> bool:
-    """Return whether there is no room for one more command of ``kind`` beside ``count``.
-
-    ``limit`` applies to most kinds.
+    The limit of commands that ease the load (`Command.EASES`) is twice as high.
     """
-    return count >= limit and count >= (2 * limit if kind in EASING else limit)
-
-
-def key_of_session(kind: Kind, session: str, request: int) -> Key:
-    """Return the key of a command about a session; it has no lock, so it matches no claim's key."""
-    return (session, kind.value, "", request)
-
-
-def key_of_cancel(session: str, owner: str, lock: str, request: int) -> Key:
-    """Return the key of a cancel: the acquire's own number (1 or more), negated."""
-    return (session, owner, lock, -request)
+    return count >= limit and count >= (2 * limit if eases else limit)
 
 
 @dataclass(slots=True, eq=False)
@@ -80,9 +46,9 @@ class InFlightRequest:
 
     Attributes:
         number: its number at the replicas; the same each time it is proposed.
-        command: the command as encoded for the log.
+        request: the request, which is the command.
+        command: the same as encoded for the log.
         asker: receiver of the reply; it changes when the request is sent again.
-        asked: the request as received.
         asked_at: the time of the request.
         since: the time of the first proposal; its outcome proves the state after that.
         proposed_at: the time of the last proposal, or when it was last known to wait in the log.
@@ -91,11 +57,10 @@ class InFlightRequest:
     """
 
     key: Key
-    kind: Kind
+    request: Command
     number: int
     command: bytes
     asker: Address
-    asked: Asked
     asked_at: Instant
     since: Instant
     proposed_at: Instant
@@ -142,19 +107,17 @@ class InFlightRequests:
     def __len__(self) -> int:
         return len(self.by_key)
 
-    def is_full(self, kind: Kind) -> bool:
-        """Return whether there is no room for another command of ``kind``."""
-        return is_full(len(self.by_key), kind, ERRANDS_MAX)
+    def is_full(self, *, eases: bool) -> bool:
+        """Return whether there is no room for another command."""
+        return is_full(len(self.by_key), ERRANDS_MAX, eases=eases)
 
     def add(
         self,
-        kind: Kind,
+        request: Command,
         key: Key,
-        command: Command,
         now: Instant,
         *,
         asker: Address,
-        asked: Asked,
         guest: RemoteClient | None = None,
     ) -> InFlightRequest:
         """Add a command, whose ``key`` must be free; the caller has it proposed."""
@@ -162,11 +125,10 @@ class InFlightRequests:
         self.number = number = self.number + 1
         in_flight_request = _errand(
             key=key,
-            kind=kind,
+            request=request,
             number=number,
-            command=self._encode(command),
+            command=self._encode(request),
             asker=asker,
-            asked=asked,
             asked_at=now,
             since=now,
             proposed_at=now,
@@ -212,12 +174,19 @@ class InFlightRequests:
         if guest is not None:
             guest.in_flight_requests -= 1
 
-    def make_room(self, kind: Kind, key: Key, guest: RemoteClient | None) -> None:
+    def answered_by(self, reply: Outcome) -> InFlightRequest | None:
+        """Return the request to which ``reply`` is the reply, None if there is none here."""
+        in_flight_request = self.by_key.get(reply.key)
+        if in_flight_request is None or not isinstance(in_flight_request.request, reply.ANSWERS):
+            return None
+        return in_flight_request
+
+    def make_room(self, request: Command, key: Key, guest: RemoteClient | None) -> None:
         """Drop requests in flight that a new command makes needless."""
-        if kind is Kind.CANCEL:
+        if isinstance(request, Cancel):
             session, owner, lock, number = key
             self.drop((session, owner, lock, -number))
-        elif kind is Kind.KEEP and guest is not None:
+        elif isinstance(request, KeepAlive) and guest is not None:
             self.keep_two(guest, key)
 
     def drop(self, key: Key) -> None:

@@ -6,17 +6,24 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from fencelock.actors.api.message import Contender, Inspect, LockStatus, Reason
+from fencelock.actors.api.name import client_of
 from fencelock.actors.api.session_message import ListedLock, LockList
 from fencelock.actors.effect import Effect, Effects, Observe, Send
 from fencelock.actors.fast_construction import maker
 from fencelock.actors.message import Address, Instant, Message, ms_between, node_of
 from fencelock.actors.paxos.event import Consult, Consulted
-from fencelock.actors.paxos.proxy_clients import client_of
-from fencelock.actors.paxos.proxy_event import Question
+from fencelock.actors.paxos.proxy_event import Query
 from fencelock.actors.paxos.proxy_quorum_contact import QuorumContact
 from fencelock.actors.paxos.proxy_wording import refuse
-from fencelock.actors.table.queries import Browse, Browsed, Looked, LookUp
-from fencelock.actors.table.report import HolderSeen, LockReport, WaiterSeen
+from fencelock.actors.table.report import (
+    Browse,
+    Browsed,
+    HolderSeen,
+    LockReport,
+    Looked,
+    LookUp,
+    WaiterSeen,
+)
 
 _look_up, _consult, _lock_status = maker(LookUp), maker(Consult), maker(LockStatus)
 
@@ -36,7 +43,7 @@ class Reading:
     """One query in flight."""
 
     asker: Address
-    question: Question
+    question: Query
     since: Instant
 
 
@@ -57,13 +64,13 @@ class Readings:
         self.number = 0
         self.by_number: OrderedDict[int, Reading] = OrderedDict()
         """Queries in flight, in the order of arrival."""
-        self.asked: set[tuple[Address, Question]] = set()
+        self.asked: set[tuple[Address, Query]] = set()
         self.shown: tuple[LockReport, Contender | None, tuple[Contender, ...]] | None = None
         """The last report with its texts: replicas return the same report to all clients while the
         lock
         does not change."""
 
-    def ask(self, asker: Address, question: Question, now: Instant) -> Effects:
+    def ask(self, asker: Address, question: Query, now: Instant) -> Effects:
         """Query the replica, unless the same query is in flight."""
         asked = asker, question
         if asked in self.asked:
@@ -193,7 +200,7 @@ def _waiter(seen: WaiterSeen) -> Contender:
     )
 
 
-def _list(browsed: Browsed, question: Question, consulted: Consulted) -> Message:
+def _list(browsed: Browsed, question: Query, consulted: Consulted) -> Message:
     lines: list[ListedLock] = []
     left = SHOWN_BYTES_MAX
     for line in browsed.lines:

@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
-from fencelock.actors.api.message import Reason
+from fencelock.actors.api.message import Acquire, Granted, Reason, Refused, Released
+from fencelock.actors.api.name import client_of
+from fencelock.actors.api.request import Outcome
+from fencelock.actors.api.session_message import CloseReason, Ended, Evict, HoldLost, Open
 from fencelock.actors.effect import Effect, Effects, Observe, Send
 from fencelock.actors.message import Instant, Message
 from fencelock.actors.paxos.event import SlotOutcomes
 from fencelock.actors.paxos.message import Decline, Declined
-from fencelock.actors.paxos.proxy_clients import RemoteClients, client_of
-from fencelock.actors.paxos.proxy_command import errand_of
-from fencelock.actors.paxos.proxy_event import Rest, Told
-from fencelock.actors.paxos.proxy_in_flight import (
-    ACQUIRE,
-    RELEASE,
-    InFlightRequest,
-    InFlightRequests,
-    Kind,
-)
-from fencelock.actors.paxos.proxy_wording import (
-    answer,
-    ended,
-    hold_lost,
-    new_granted,
-    new_released,
-    refuse,
-)
-from fencelock.actors.table.command import CloseReason
-from fencelock.actors.table.outcome import Denied, Freed, Held, Lost, Queued, SessionClosed
+from fencelock.actors.paxos.proxy_clients import RemoteClients
+from fencelock.actors.paxos.proxy_event import Told
+from fencelock.actors.paxos.proxy_in_flight import InFlightRequest, InFlightRequests
+from fencelock.actors.paxos.proxy_wording import finished, refuse
+from fencelock.actors.table.message import Queued
 
-_LOSSES: frozenset[type[Message]] = frozenset({Lost, SessionClosed})
+_LOSSES: frozenset[type[Message]] = frozenset({HoldLost, Ended})
 
 
 class ProxyReplies:
@@ -78,7 +66,7 @@ class ProxyReplies:
             self.in_flight_requests.end(in_flight_request)
             text = "the log cannot read this request"
             return [
-                refuse(in_flight_request.asker, in_flight_request.asked, Reason.INVALID, text),
+                refuse(in_flight_request.asker, in_flight_request.request, Reason.INVALID, text),
                 mark,
             ]
         if (
@@ -89,7 +77,7 @@ class ProxyReplies:
             self.in_flight_requests.end(in_flight_request)
             text = f"too much waits for a place in the log at {declined.master}; nothing was done"
             return [
-                refuse(in_flight_request.asker, in_flight_request.asked, Reason.OVERLOADED, text),
+                refuse(in_flight_request.asker, in_flight_request.request, Reason.OVERLOADED, text),
                 mark,
             ]
         return [mark]
@@ -99,80 +87,48 @@ class ProxyReplies:
     ) -> list[Effect]:
         """Answer the requests that wait here; count the answers in sum."""
         effects: list[Effect] = []
-        by_key, end = self.in_flight_requests.by_key, self.in_flight_requests.end
-        granted = released = 0
+        granted = released = refused = 0
         for outcome in outcomes:
-            if isinstance(outcome, Held):
-                kind = ACQUIRE
-            elif isinstance(outcome, Freed):
-                kind = RELEASE
-            else:
-                if isinstance(outcome, Rest):
-                    self._take(outcome, now, effects)
-                    if warning and isinstance(outcome, Lost | SessionClosed):
-                        self._warn(outcome, effects)
+            if warning and isinstance(outcome, HoldLost | Ended):
+                self._warn(outcome, effects)
+            if not isinstance(outcome, Outcome):
                 continue
-            session, owner, lock = outcome.session, outcome.owner, outcome.lock
-            request = outcome.request
-            in_flight_request = by_key.get((session, owner, lock, request))
-            if in_flight_request is None or in_flight_request.kind is not kind:
+            in_flight_request = self.in_flight_requests.answered_by(outcome)
+            if in_flight_request is None:
                 continue  # No local caller waits for this outcome, or it has the wrong type.
-            end(in_flight_request)
-            if isinstance(outcome, Held):
+            if isinstance(outcome, Queued):
+                self.in_flight_requests.known(in_flight_request, now)
+                continue
+            self.in_flight_requests.end(in_flight_request)
+            if isinstance(outcome, Granted):
                 granted += 1
-                message: Message = new_granted(
-                    lock=lock,
-                    fence=outcome.fence,
-                    session=session,
-                    owner=owner,
-                    request=request,
-                    count=outcome.count,
-                )
-            else:
+            elif isinstance(outcome, Released):
                 released += 1
-                message = new_released(
-                    lock=lock, session=session, owner=owner, request=request, count=outcome.count
-                )
-            effects.append(Send(in_flight_request.asker, message))
-        if granted:
-            effects.append(Observe("proxy.granted", granted))
-        if released:
-            effects.append(Observe("proxy.released", released))
+            else:
+                refused += isinstance(outcome, Refused)
+                reply = self._finished(in_flight_request, outcome)
+                effects.append(Send(in_flight_request.asker, reply))
+                continue
+            effects.append(Send(in_flight_request.asker, outcome))
+        for name, count in (("granted", granted), ("released", released), ("refused", refused)):
+            if count:
+                effects.append(Observe(f"proxy.{name}", count))
         return effects
 
-    def _take(self, outcome: Rest, now: Instant, effects: list[Effect]) -> None:
-        """Answer the request that waits for ``outcome`` here, if there is one."""
-        in_flight_request = errand_of(self.in_flight_requests, outcome)
-        if in_flight_request is None or isinstance(outcome, Lost):
-            return
-        if isinstance(outcome, Queued):
-            self.in_flight_requests.known(in_flight_request, now)
-            return
-        self.in_flight_requests.end(in_flight_request)
-        effects.append(
-            Send(
-                in_flight_request.asker,
-                answer(in_flight_request, outcome, now, self.node, self.master),
-            )
-        )
-        if isinstance(outcome, Denied):
-            effects.append(Observe("proxy.refused"))
+    def _finished(self, in_flight_request: InFlightRequest, outcome: Outcome) -> Outcome:
+        return finished(outcome, in_flight_request.request, self.node, self.master)
 
-    def _warn(self, outcome: Lost | SessionClosed, effects: list[Effect]) -> None:
+    def _warn(self, outcome: HoldLost | Ended, effects: list[Effect]) -> None:
         """Notify the affected client of a loss, if it uses this node."""
-        guest = self.guests.by_id.get(client_of(outcome.session))
-        if guest is None:
+        if isinstance(outcome, Ended) and outcome.reason is CloseReason.GRACEFUL:
             return
-        if isinstance(outcome, Lost):
-            effects.append(Send(guest.asker, hold_lost(outcome)))
-        elif outcome.reason is not CloseReason.GRACEFUL:
-            effects.append(Send(guest.asker, ended(outcome)))
+        guest = self.guests.by_id.get(client_of(outcome.session))
+        if guest is not None:
+            effects.append(Send(guest.asker, outcome))
 
 
 def _is_untried(in_flight_request: InFlightRequest) -> bool:
     """Return whether the request is new work that cannot be in the log yet."""
-    return in_flight_request.proposed_at == in_flight_request.since and in_flight_request.kind in (
-        Kind.OPEN,
-        Kind.ACQUIRE,
-        Kind.EVICT,
+    return in_flight_request.proposed_at == in_flight_request.since and isinstance(
+        in_flight_request.request, Open | Acquire | Evict
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from fencelock.actors.api.message import Alive, KeepAlive, Reason
+from fencelock.actors.api.message import Acquire, Alive, KeepAlive, Reason, Release
+from fencelock.actors.api.request import Command
 from fencelock.actors.api.session_message import Evict, Open
 from fencelock.actors.effect import Effects, Observe, Send
 from fencelock.actors.error import InvalidRequestError
@@ -13,12 +14,8 @@ from fencelock.actors.paxos.proxy_clients import (
     RemoteClients,
     why_foreign,
 )
-from fencelock.actors.paxos.proxy_command import translate
-from fencelock.actors.paxos.proxy_event import Asked
 from fencelock.actors.paxos.proxy_in_flight import (
-    ACQUIRE,
     ERRANDS_MAX,
-    RELEASE,
     InFlightRequests,
     is_full,
 )
@@ -73,7 +70,7 @@ class ProxyRequests:
                 raise InvalidRequestError(problem)
         return self.guests.hear(client, asker, session, now)
 
-    def ask(self, asker: Address, asked: Asked, now: Instant) -> Effects:
+    def ask(self, asker: Address, asked: Command, now: Instant) -> Effects:
         """Take a request, or note that it was sent again."""
         session, guest = asked.session, self.guests.last
         try:
@@ -84,32 +81,32 @@ class ProxyRequests:
                 guest.heard_at = now
             if not session or ("." not in session and not isinstance(asked, Open | Evict)):
                 return self.without_session(asker, asked)
-            kind, key, command = translate(asked)
+            asked.check_new()
         except InvalidRequestError as error:
             return [refuse(asker, asked, Reason.INVALID, str(error)), Observe("proxy.refused")]
-        in_flight_requests = self.in_flight_requests
+        in_flight_requests, key = self.in_flight_requests, asked.key
         by_key = in_flight_requests.by_key
         in_flight_request = by_key.get(key)
         if in_flight_request is not None:
-            in_flight_request.asker, in_flight_request.asked = asker, asked
-            return ()
-        if len(by_key) >= ERRANDS_MAX and in_flight_requests.is_full(kind):
+            if type(in_flight_request.request) is type(asked):
+                in_flight_request.asker, in_flight_request.request = asker, asked
+                return ()
+            in_flight_requests.end(in_flight_request)  # The client has used the number again.
+        if len(by_key) >= ERRANDS_MAX and in_flight_requests.is_full(eases=asked.EASES):
             return self.overloaded(asker, asked, f"{ERRANDS_MAX} requests")
         its = 0 if guest is None else guest.in_flight_requests
-        if its >= GUEST_ERRANDS_MAX and is_full(its, kind, GUEST_ERRANDS_MAX):
+        if its >= GUEST_ERRANDS_MAX and is_full(its, GUEST_ERRANDS_MAX, eases=asked.EASES):
             return self.overloaded(asker, asked, f"{GUEST_ERRANDS_MAX} of this client")
-        if kind is not ACQUIRE and kind is not RELEASE:
-            in_flight_requests.make_room(kind, key, guest)
-        in_flight_request = in_flight_requests.add(
-            kind, key, command, now, asker=asker, asked=asked, guest=guest
-        )
+        if not isinstance(asked, Acquire | Release):
+            in_flight_requests.make_room(asked, key, guest)
+        in_flight_request = in_flight_requests.add(asked, key, now, asker=asker, guest=guest)
         gathered = in_flight_requests.gathered
         if not gathered:
             return in_flight_requests.gather(in_flight_request)
         gathered.append(in_flight_request)
         return ()
 
-    def without_session(self, asker: Address, asked: Asked) -> Effects:
+    def without_session(self, asker: Address, asked: Command) -> Effects:
         """Answer a request in a name that is not a session's id, since ids have a number."""
         if isinstance(asked, KeepAlive):
             alive = Alive(
@@ -125,7 +122,7 @@ class ProxyRequests:
         text = f"{asked.session[:80]!r} is no session, but a name: open one under it"
         return [refuse(asker, asked, Reason.SESSION_EXPIRED, text), Observe("proxy.refused")]
 
-    def overloaded(self, asker: Address, asked: Asked, limit: str) -> Effects:
+    def overloaded(self, asker: Address, asked: Command, limit: str) -> Effects:
         """Refuse a request because a limit is reached."""
         text = f"{limit} are under way at node {self.node}, its limit; nothing was done"
         return [refuse(asker, asked, Reason.OVERLOADED, text), Observe("proxy.refused")]

@@ -16,8 +16,7 @@ from fencelock.actors.paxos.proxy_reading import (
 )
 from fencelock.actors.proxy.backend import Report, Reported
 from fencelock.actors.proxy.description import addressed, has_room
-from fencelock.actors.table.queries import Browse, Browsed, Looked, LookUp
-from fencelock.actors.table.report import LockLine, LockReport
+from fencelock.actors.table.report import Browse, Browsed, LockLine, LockReport, Looked, LookUp
 
 LOCKS_SHOWN_MAX = 100
 """Held locks in a description; `ListLocks` has all of them."""

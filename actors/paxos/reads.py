@@ -28,7 +28,6 @@ from fencelock.actors.paxos.machine import Machine
 from fencelock.actors.paxos.message import (
     NO_BALLOT,
     NUMBER_MAX,
-    Ballot,
     Heartbeat,
     ReadIndex,
     ReadIndexReached,
@@ -422,7 +421,9 @@ class StalenessBound:
 
         Its ballot is not below the previous one, and its leader was checked.
         """
-        self._turn_to(beat.ballot)
+        if beat.ballot != self.ballot:
+            self.ballot, self.last = beat.ballot, 0
+            self.answered, self.beats = {}, {}
         self._note(beat, now)
         proven: Fresh | None = None
         for number in list(self.beats):
@@ -431,23 +432,19 @@ class StalenessBound:
             proven = self.beats.pop(number)
         return proven
 
-    def _turn_to(self, ballot: Ballot) -> None:
-        if ballot == self.ballot:
-            return
-        self.ballot, self.last = ballot, 0
-        self.answered, self.beats = {}, {}
-
     def _note(self, beat: Heartbeat, now: Instant) -> None:
         newest = next(reversed(self.beats), 0)
         if len(beat.answered) == self.members and beat.number > newest:
             since = self.answered.get(beat.answered[self.place])
             if since is not None:
                 self.beats[beat.number] = Fresh(since=since, slot=beat.committed)
-                _bound(self.beats)
+                if len(self.beats) > BEATS_MAX:
+                    del self.beats[next(iter(self.beats))]
         if beat.number > self.last:
             self.last = beat.number
             self.answered[beat.number] = now
-            _bound(self.answered)
+            if len(self.answered) > BEATS_MAX:
+                del self.answered[next(iter(self.answered))]
 
 
 class Freshness:
@@ -478,11 +475,6 @@ class Freshness:
 
 def _is_young(read: Read, now: Instant) -> bool:
     return now - read.at < READ_MS_MAX * NS_PER_MS
-
-
-def _bound(numbered: dict[int, Instant] | dict[int, Fresh]) -> None:
-    if len(numbered) > BEATS_MAX:
-        del numbered[next(iter(numbered))]
 
 
 def ms_up(earlier: Instant, later: Instant) -> int:

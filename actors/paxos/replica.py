@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain
+from typing import Unpack
 
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.fast_construction import copier, maker
 from fencelock.actors.message import Address, Instant, Message, node_of
 from fencelock.actors.paxos.config import (
     LOG_MAX,
-    Config,
-    acceptor_of,
-    catchup_of,
-    leader_of,
+    Member,
+    MemberRole,
     replica_of,
 )
 from fencelock.actors.paxos.divergence import AGREED_SLOTS
@@ -50,7 +49,7 @@ from fencelock.actors.paxos.message import COMMAND_BYTES_MAX, Decline, Declined,
 from fencelock.actors.paxos.ordering import Ordering, Run
 from fencelock.actors.paxos.reads import ReadEvent, Reads
 from fencelock.actors.paxos.snapshots import JOURNAL_BYTES
-from fencelock.actors.role import Host, Role, Summary
+from fencelock.actors.role import Host, Summary
 
 GAP_MS = 50
 """Time for which a decided slot may be missing before it is fetched (ms): its message may have
@@ -101,7 +100,7 @@ _proposed = maker(Proposed)
 _with_forwarded = copier(Propose, "forwarded")
 
 
-class Replica(Role[ReplicaEvent]):
+class Replica(MemberRole[ReplicaEvent]):
     """One replica. Source: PMMC, section 2.1.
 
     Differences from PMMC: only the master's replica gives slots (`Ordering`). Outcomes are sent
@@ -109,8 +108,6 @@ class Replica(Role[ReplicaEvent]):
     snapshot is made now and then, so that journals can drop what was applied (`Log`).
 
     Args:
-        node: the id of its node.
-        config: the membership.
         machine: the state machine that commands are applied to.
         recovered: the contents of this node's journal; they are applied again.
         listener: a role of this node that receives all outcomes (`SlotOutcomes`), or None.
@@ -127,8 +124,6 @@ class Replica(Role[ReplicaEvent]):
         address: Address,
         host: Host,
         *,
-        node: str,
-        config: Config,
         machine: Machine,
         recovered: Recovered,
         listener: Address | None = None,
@@ -137,21 +132,24 @@ class Replica(Role[ReplicaEvent]):
         journal_bytes: int = JOURNAL_BYTES,
         first_number: int = 0,
         digest_slots: int = AGREED_SLOTS,
+        **member: Unpack[Member],
     ) -> None:
-        super().__init__(address, host)
-        self.node = node
-        self.config = config
+        super().__init__(address, host, **member)
         self.machine = machine
         self.listener = listener
         self.log = Log.of(
-            node, config.view.members, machine, listener, log_max, journal_bytes, digest_slots
+            self.node,
+            self.config.view.members,
+            machine,
+            listener,
+            log_max,
+            journal_bytes,
+            digest_slots,
         )
         self.decided = self.log.decided
         self.ordering = Ordering(opening)
-        self.forwarding = Forwarding(node, listener)
-        self.reads = Reads(node, machine, config.view.replicas, first_number)
-        self.acceptor = acceptor_of(node)
-        self.leader = leader_of(node)
+        self.forwarding = Forwarding(self.node, listener)
+        self.reads = Reads(self.node, machine, self.config.view.replicas, first_number)
         self.reported = 1
         """All slots before it were reported as applied to the acceptor."""
         self.reporting = False
@@ -397,7 +395,7 @@ class Replica(Role[ReplicaEvent]):
         if check.slot != self.decided.next or not again:
             return again
         lacking = Lacking(first=check.slot, target=self.committed, source=self.forwarding.master)
-        return [Send(catchup_of(self.node), lacking), *again]
+        return [Send(self.catchup, lacking), *again]
 
     def _on_restore(self, restore: Restore, now: Instant) -> Effects:
         """Replace the state with another replica's. The outcomes it covers are never sent."""

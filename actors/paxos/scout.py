@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Unpack
+
 from fencelock.actors.effect import Effects, Observe, Send, Wake
 from fencelock.actors.message import Address, Instant, node_of
 from fencelock.actors.paxos.config import (
     ROUND_JUMP_MAX,
     TOO_FAR,
     WINDOW,
-    Config,
-    acceptor_of,
-    leader_of,
+    Member,
+    MemberRole,
 )
 from fencelock.actors.paxos.event import Adopted, ScoutResend
 from fencelock.actors.paxos.message import (
@@ -22,13 +23,13 @@ from fencelock.actors.paxos.message import (
     Promise,
     Vote,
 )
-from fencelock.actors.role import Host, Role, Summary
+from fencelock.actors.role import Host, Summary
 
 SCOUT_RESEND_MS = 50
 """Timeout of an acceptor's answer before it is asked again (ms): a round trip and a sync."""
 
 
-class Scout(Role[Promise | Preempted | ScoutResend]):
+class Scout(MemberRole[Promise | Preempted | ScoutResend]):
     """Spawned by a leader for one ballot, retired by it. Source: PMMC, section 4.1.
 
     Differences from PMMC: an acceptor answers in pages, and counts once it has sent the last.
@@ -47,8 +48,6 @@ class Scout(Role[Promise | Preempted | ScoutResend]):
         P10 Each acceptor counts once.
 
     Args:
-        node: the id of its node.
-        config: the membership.
         ballot: durably this node's own, and never used before.
         first: the first slot that this node does not know to be decided.
         hurried: whether to report a ballot that is too far at once.
@@ -60,15 +59,12 @@ class Scout(Role[Promise | Preempted | ScoutResend]):
         address: Address,
         host: Host,
         *,
-        node: str,
-        config: Config,
         ballot: Ballot,
         first: int,
         hurried: bool = False,
+        **member: Unpack[Member],
     ) -> None:
-        super().__init__(address, host)
-        self.node = node
-        self.config = config
+        super().__init__(address, host, **member)
         self.ballot = ballot
         self.asking: dict[Address, int] = {}
         """Acceptors that have not answered in full, and the slot from which each was asked."""
@@ -87,7 +83,7 @@ class Scout(Role[Promise | Preempted | ScoutResend]):
     def begin(self, now: Instant) -> Effects:
         """Ask the other acceptors; and the own one, if it completes a majority."""
         del now
-        own = acceptor_of(self.node)
+        own = self.acceptor
         for acceptor in self.config.view.acceptors:
             if acceptor != own:
                 self.asking[acceptor] = self.first
@@ -123,7 +119,7 @@ class Scout(Role[Promise | Preempted | ScoutResend]):
         ]
 
     def _ask_own(self) -> Effects:
-        own = acceptor_of(self.node)
+        own = self.acceptor
         if own in self.asking or own in self.complete:
             return ()
         if len(self.complete) + 1 < self.config.view.majority:
@@ -183,7 +179,7 @@ class Scout(Role[Promise | Preempted | ScoutResend]):
             Observe("paxos.votes_adopted", len(batches) - holes),
             Observe("paxos.holes", holes),
         )
-        return (Send(leader_of(self.node), adopted), *(mark for mark in marks if mark.count))
+        return (Send(self.leader, adopted), *(mark for mark in marks if mark.count))
 
     def _step(self, acceptor: Address, known: int) -> Send:
         """Request a promise as far above round ``known`` as is allowed."""
@@ -200,7 +196,7 @@ class Scout(Role[Promise | Preempted | ScoutResend]):
             return (Observe("paxos.preemption_ignored"),)
         if ahead > ROUND_JUMP_MAX and not self.hurried:
             return (TOO_FAR,)  # The acceptor repeats it when it is asked again.
-        return (Send(leader_of(self.node), preempted),)
+        return (Send(self.leader, preempted),)
 
 
 def _is_sound(promise: Promise) -> bool:

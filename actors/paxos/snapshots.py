@@ -9,10 +9,11 @@ this node lacks, and sends others what they lack.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Unpack
 
 from fencelock.actors.effect import Checkpoint, Effect, Effects, Observe, Persist, Send, Wake
 from fencelock.actors.message import Address, Instant, Message, node_of
-from fencelock.actors.paxos.config import Config, catchup_of, replica_of
+from fencelock.actors.paxos.config import Member, MemberRole, catchup_of
 from fencelock.actors.paxos.event import (
     ExpireSnapshot,
     FetchRetry,
@@ -36,7 +37,7 @@ from fencelock.actors.paxos.message import (
     Slots,
     SnapshotChunk,
 )
-from fencelock.actors.role import Host, Role, Summary
+from fencelock.actors.role import Host, Summary
 
 JOURNAL_BYTES = 8 << 20
 """Bytes applied before the journal is cut (8 MiB). Bounds recovery to a second or two."""
@@ -159,7 +160,7 @@ class Snapshots:
         self.under_way, self.due = False, self._threshold()
 
 
-class CatchUp(Role[CatchUpEvent]):
+class CatchUp(MemberRole[CatchUpEvent]):
     """Fetches in small parts, one at a time: the receiver sets the pace.
 
     Everything fetched is decided, so its source and age do not matter. Fetched slots are written
@@ -172,10 +173,8 @@ class CatchUp(Role[CatchUpEvent]):
 
     """
 
-    def __init__(self, address: Address, host: Host, *, node: str, config: Config) -> None:
-        super().__init__(address, host)
-        self.node = node
-        self.config = config
+    def __init__(self, address: Address, host: Host, **member: Unpack[Member]) -> None:
+        super().__init__(address, host, **member)
         self.next = 1
         """The first slot that is still missing."""
         self.target = 0
@@ -283,7 +282,7 @@ class CatchUp(Role[CatchUpEvent]):
         learned = Learned(slots=tuple(enumerate(slots.batches, start=slots.first)), committed=0)
         return [
             Persist(slots),
-            Send(replica_of(self.node), learned),
+            Send(self.replica, learned),
             *self._ask_anew(),
             Observe("paxos.slots_fetched", len(slots.batches)),
         ]
@@ -305,7 +304,7 @@ class CatchUp(Role[CatchUpEvent]):
             return self._ask(Fetch(first=self.next, slot=part.slot, chunk=len(self.parts)))
         restore = Restore(slot=part.slot, time_ms=part.time_ms, chunks=tuple(self.parts))
         self.next = part.slot
-        return [Send(replica_of(self.node), restore), *self._ask_anew()]
+        return [Send(self.replica, restore), *self._ask_anew()]
 
     def _on_fetch(self, receiver: Address, fetch: Fetch) -> Effects:
         if node_of(receiver) not in self.config.view.members:
@@ -315,7 +314,7 @@ class CatchUp(Role[CatchUpEvent]):
         if fetch.slot == 0:
             slot = 0 if self.snapshot is None else self.snapshot.slot
             fetch_slots = FetchSlots(receiver=receiver, first=fetch.first, slot=slot)
-            return (Send(replica_of(self.node), fetch_slots),)
+            return (Send(self.replica, fetch_slots),)
         snapshot = self.snapshot
         if snapshot is None or snapshot.slot != fetch.slot:
             return ()  # A newer snapshot has replaced it; the asking member begins again.

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-from fencelock.actors.api.message import Answer
+from fencelock.actors.api.request import Reply
 from fencelock.actors.message import Address, Instant
 
 ANSWERS_MAX = 100_000
@@ -64,7 +64,7 @@ class LockRequests:
     by_ticket: dict[int, LockRequest] = field(default_factory=dict[int, LockRequest])
     holder: dict[str, LockRequest] = field(default_factory=dict[str, LockRequest])
     """The claim that holds a lock through this node, by lock."""
-    answers: dict[Key, tuple[int, Answer]] = field(default_factory=dict[Key, tuple[int, Answer]])
+    answers: dict[Key, tuple[int, Reply]] = field(default_factory=dict[Key, tuple[int, Reply]])
     """The last reply to each owner about each lock, for a request that is sent again."""
 
     def add(self, claim: LockRequest) -> None:
@@ -89,7 +89,7 @@ class LockRequests:
         if self.holder.get(claim.key.lock) is claim:
             del self.holder[claim.key.lock]
 
-    def record(self, key: Key, request: int, answer: Answer) -> None:
+    def record(self, key: Key, request: int, answer: Reply) -> None:
         """Remember the reply to ``request``, so that a repetition gets the same."""
         self.answers.pop(key, None)
         self.answers[key] = (request, answer)

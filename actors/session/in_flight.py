@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from fencelock.actors.api.message import Acquire, Release, Request
-from fencelock.actors.api.session_message import OperatorRequest, SessionRequest
+from fencelock.actors.api.message import Acquire, Release
+from fencelock.actors.api.request import Request
 from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.message import Address, Instant
 from fencelock.actors.session.backoff import (
@@ -202,7 +202,7 @@ class InFlight:
     def say(
         self,
         address: Address,
-        message: Request | SessionRequest | OperatorRequest,
+        message: Request,
         now: Instant,
         *,
         owes: bool = True,

@@ -51,13 +51,7 @@ class Rejection(NamedTuple):
 
 def refused(question: Question, session: str, no: Rejection) -> Refused:
     """Return the refusal ``no`` as the reply to ``question``."""
-    match question:
-        case Acquire() | Release() | Renew():
-            lock, owner = question.lock, question.owner
-        case Inspect() | Evict():
-            lock, owner = question.lock, ""
-        case Describe() | ListLocks():
-            lock, owner = "", ""
+    _, owner, lock, _ = question.key
     return Refused(
         lock=lock,
         reason=no.reason,

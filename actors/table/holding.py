@@ -1,22 +1,25 @@
-"""The hold of a lock: its owner, count, fence and queue."""
+"""The hold of a lock: its owner, count, fence, and the queue of those who wait for its end."""
 
 from __future__ import annotations
 
+import heapq
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from fencelock.actors.api.message import Granted
 from fencelock.actors.api.name import quoted
 from fencelock.actors.fast_construction import maker
-from fencelock.actors.table.outcome import Held
 
 if TYPE_CHECKING:
     from fencelock.actors.table.session import OwnerState
-    from fencelock.actors.table.waiting import Wait
 
 
-_held = maker(Held)
+_granted = maker(Granted)
+
+SLACK = 16
+"""Number of dead entries that a heap may always contain."""
 
 
 @dataclass(slots=True, eq=False)
@@ -46,10 +49,10 @@ class Hold:
     level: int = 1
     queue: OrderedDict[int, Wait] | None = None
 
-    def answer(self) -> Held:
+    def answer(self) -> Granted:
         """Return the outcome of the last acquire."""
         owner_state = self.owner_state
-        return _held(
+        return _granted(
             session=owner_state.session.id,
             owner=owner_state.owner,
             request=self.request,
@@ -86,3 +89,57 @@ class Hold:
     def waiting(self) -> int:
         """Number of waits."""
         return len(self.queue) if self.queue else 0
+
+
+@dataclass(slots=True, eq=False)
+class Wait:
+    """An owner's last request, an acquire, in the queue of its lock.
+
+    Attributes:
+        ticket: its place among all waits there ever were; queues have this order.
+        since_ms: log time at which it was queued.
+        due_ms: log time at which it times out, None for never.
+
+    """
+
+    owner_state: OwnerState
+    ticket: int
+    label: str
+    since_ms: int
+    due_ms: int | None
+
+
+class Timeouts:
+    """The waits with a timeout, soonest first; ties by ticket.
+
+    A wait that ended otherwise stays in the heap until it reaches the top or the dead are
+    the majority, so that each change costs O(log n), amortized.
+    """
+
+    def __init__(self) -> None:
+        self.waits: dict[int, Wait] = {}
+        self.heap: list[tuple[int, int]] = []
+
+    def add(self, wait: Wait) -> None:
+        """Watch ``wait``, if it has a timeout."""
+        if wait.due_ms is not None:
+            self.waits[wait.ticket] = wait
+            heapq.heappush(self.heap, (wait.due_ms, wait.ticket))
+
+    def drop(self, wait: Wait) -> None:
+        """Stop watching ``wait``, if it was watched."""
+        if wait.due_ms is None:
+            return
+        del self.waits[wait.ticket]
+        if len(self.heap) > 2 * len(self.waits) + SLACK:  # Amortized over as many drops.
+            self.heap = [(w.due_ms or 0, ticket) for ticket, w in self.waits.items()]
+            heapq.heapify(self.heap)
+
+    def first(self) -> Wait | None:
+        """Return the wait that ends first."""
+        while self.heap:
+            wait = self.waits.get(self.heap[0][1])
+            if wait is not None:
+                return wait
+            heapq.heappop(self.heap)
+        return None

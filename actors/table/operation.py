@@ -1,29 +1,48 @@
-"""The effects of commands about locks on the table."""
+"""The effect of each command on the table of locks."""
 
 from __future__ import annotations
 
-from fencelock.actors.api.name import quoted
-from fencelock.actors.table.command import (
-    AcquireLock,
-    CancelWait,
-    ForceRelease,
-    ReleaseLock,
-    check_again,
-    check_command,
+from collections.abc import Callable
+from typing import Any
+
+from fencelock.actors.api.message import (
+    Acquire,
+    Alive,
+    Cancel,
+    Cancelled,
+    Contender,
+    KeepAlive,
+    Reason,
+    Refused,
+    Release,
+    refused,
 )
-from fencelock.actors.table.holding import Hold
-from fencelock.actors.table.outcome import (
-    Denial,
-    Forced,
-    Lost,
-    Outcome,
-    Queued,
-    WaitCancelled,
-    denied,
+from fencelock.actors.api.name import client_of, quoted
+from fencelock.actors.api.request import Command
+from fencelock.actors.api.session_message import (
+    CloseReason,
+    End,
+    Evict,
+    Evicted,
+    HoldLost,
+    Open,
+    Opened,
+    ended,
+    why_expired,
 )
-from fencelock.actors.table.session import SESSION_CLAIMS_MAX, OwnerState, Session
+from fencelock.actors.fast_construction import copier
+from fencelock.actors.table.holding import Hold, Wait
+from fencelock.actors.table.message import ExtendSessions, LogCommand, Queued, Result
+from fencelock.actors.table.session import SESSION_CLAIMS_MAX, SESSIONS_MAX, OwnerState, Session
 from fencelock.actors.table.table_state import TableState
-from fencelock.actors.table.waiting import Wait
+
+Operation = Callable[[TableState, Any, list[Result]], None]
+"""Applies a command to the table, and appends its outcomes."""
+
+_evicted_for = copier(Evicted, "session")
+"""Returns the outcome of an eviction for a repetition that came from a later session."""
+
+GIVEN_UP = "the wait was given up"
 
 CLAIMS_MAX = 1_000_000
 """Maximum holds and waits of the whole table, which must fit a member's memory several times."""
@@ -32,11 +51,11 @@ AUDIT_MAX = 1_000
 """Maximum number of forced releases kept for inspection, and to answer repetitions."""
 
 
-def acquire(table: TableState, command: AcquireLock, out: list[Outcome]) -> None:
+def acquire(table: TableState, command: Acquire, out: list[Result]) -> None:
     """Grant, acquire again, queue or deny (rules 1-19, 32-37, 44-47).
 
     Raises:
-        InvalidRequestError: see `check_command`; nothing was done.
+        InvalidRequestError: see `Acquire.check`; nothing was done.
 
     """
     owner_state = _begin(table, command, out)
@@ -47,9 +66,9 @@ def acquire(table: TableState, command: AcquireLock, out: list[Outcome]) -> None
     if owner_state.hold is not None:
         _enter_again(owner_state, owner_state.hold, command, out)
     elif holder is not None and command.wait_ms == 0:
-        _deny(table, owner_state, Denial.TIMED_OUT, holder.wording(), out)
+        _deny(table, owner_state, Reason.TIMED_OUT, holder.wording(), out)
     elif session.claims >= SESSION_CLAIMS_MAX or table.claims >= CLAIMS_MAX:
-        _deny(table, owner_state, Denial.OVERLOADED, _which_limit(table, session), out)
+        _deny(table, owner_state, Reason.OVERLOADED, _which_limit(table, session), out)
     else:
         session.claims += 1
         table.claims += 1
@@ -59,11 +78,11 @@ def acquire(table: TableState, command: AcquireLock, out: list[Outcome]) -> None
             _wait(table, owner_state, command, out)
 
 
-def release(table: TableState, command: ReleaseLock, out: list[Outcome]) -> None:
+def release(table: TableState, command: Release, out: list[Result]) -> None:
     """Release one hold (rules 20-25, 48, 50). Owner and fence must both be right.
 
     Raises:
-        InvalidRequestError: see `check_command`; nothing was done.
+        InvalidRequestError: see `Release.check`; nothing was done.
 
     """
     owner_state = _begin(table, command, out)
@@ -75,20 +94,26 @@ def release(table: TableState, command: ReleaseLock, out: list[Outcome]) -> None
         _deny_release(table, owner_state, command, out)
         return
     hold.count -= 1
-    freed = owner_state.outcome = owner_state.freed(hold.count)
-    out.append(freed)
+    released = owner_state.outcome = owner_state.released(hold.count)
+    out.append(released)
     if hold.count == 0:
         table.end_hold(hold, out)
 
 
-def cancel(table: TableState, command: CancelWait, out: list[Outcome]) -> None:
-    """Undo an acquire that waits, was granted, or is still to come."""
+def cancel(table: TableState, command: Cancel, out: list[Result]) -> None:
+    """Undo an acquire that waits, was granted, or is still to come.
+
+    Raises:
+        InvalidRequestError: see `Cancel.check`; nothing was done.
+
+    """
+    command.check()
     session = table.sessions.by_id.get(command.session)
     if session is None:
-        out.append(denied(command, Denial.SESSION_EXPIRED))
+        out.append(session_expired(command))
         return
     table.sessions.keep(session, table.time_ms)  # It counts as a keep-alive (rule 85).
-    answer = WaitCancelled(
+    answer = Cancelled(
         session=command.session,
         owner=command.owner,
         request=command.request,
@@ -105,68 +130,129 @@ def cancel(table: TableState, command: CancelWait, out: list[Outcome]) -> None:
     wait, hold = owner_state.wait, owner_state.hold
     if command.request > owner_state.request:
         if wait is not None:
-            table.end_wait(wait, Denial.CANCELLED, out)
+            table.end_wait(wait, Reason.CANCELLED, out, GIVEN_UP)
         owner_state.request, owner_state.releasing = command.request, False
-        owner_state.outcome = owner_state.denied(Denial.CANCELLED)
+        owner_state.outcome = owner_state.denied(Reason.CANCELLED, GIVEN_UP)
         if hold is None:
             session.rouse(owner_state)  # It is retired again below, as the last.
             session.rest(owner_state, table.time_ms)
     elif wait is not None and owner_state.request == command.request:
-        table.end_wait(wait, Denial.CANCELLED, out)
+        table.end_wait(wait, Reason.CANCELLED, out, GIVEN_UP)
     elif hold is not None and hold.request == command.request:
         if owner_state.request == command.request:
-            owner_state.settle(owner_state.denied(Denial.CANCELLED))
+            owner_state.settle(owner_state.denied(Reason.CANCELLED, GIVEN_UP))
         hold.request = 0
         hold.count -= 1
         if hold.count == 0:
             table.end_hold(hold, out)
 
 
-def force(table: TableState, command: ForceRelease, out: list[Outcome]) -> None:
+def evict(table: TableState, command: Evict, out: list[Result]) -> None:
     """End the hold of a lock under the fence that the operator saw.
 
-    If the acquire of that hold is repeated, the outcome is not `Held` any more. Safety goes
+    If the acquire of that hold is repeated, the outcome is not `Granted` any more. Safety goes
     before the letter of L5: otherwise the owner would believe that it still holds.
+
+    Raises:
+        InvalidRequestError: see `Evict.check`; nothing was done.
+
     """
-    before = table.audit.get((command.operator, command.request))
+    command.check()
+    before = table.audit.get((command.by, command.request))
     hold = table.locks.get(command.lock)
     if before is not None and (before.lock, before.fence) == (command.lock, command.fence):
-        out.append(before)
+        out.append(_evicted_for(before, command.session))
     elif hold is None or hold.fence != command.fence:
-        text = "nobody holds it" if hold is None else hold.wording()
-        out.append(denied(command, Denial.NOT_HELD, text))
+        out.append(refused(command, Reason.NOT_HELD, _not_held(command, hold)))
     else:
         _take(table, hold, command, out)
 
 
-def _begin(
-    table: TableState, command: AcquireLock | ReleaseLock, out: list[Outcome]
-) -> OwnerState | None:
+def open_session(table: TableState, command: Open, out: list[Result]) -> None:
+    """Open a session, or find the one that is open under that name.
+
+    Raises:
+        InvalidRequestError: see `Open.check`; nothing was done.
+
+    """
+    command.check()
+    sessions, now_ms = table.sessions, table.time_ms
+    session = sessions.by_name.get(command.session)
+    if session is not None:
+        sessions.keep(session, now_ms)
+    elif len(sessions.by_id) >= SESSIONS_MAX:
+        text = f"{SESSIONS_MAX} sessions are open, no more are allowed"
+        out.append(refused(command, Reason.OVERLOADED, text))
+        return
+    else:
+        session = sessions.open(command.session, command.label, command.ttl_ms, now_ms)
+    opened = Opened(
+        session=command.session,
+        assigned=session.id,
+        ttl_ms=session.ttl_ms,
+        node="",
+        request=command.request,
+    )
+    out.append(opened)
+
+
+def keep_session(table: TableState, command: KeepAlive, out: list[Result]) -> None:
+    """Keep a session alive (rules 80, 81)."""
+    session = table.sessions.by_id.get(command.session)
+    if session is None:
+        out.append(session_expired(command))
+        return
+    table.sessions.keep(session, table.time_ms)
+    out.append(Alive(session=session.id, node="", request=command.request))
+
+
+def end_session(table: TableState, command: End, out: list[Result]) -> None:
+    """End a session, unless the reason does not hold any more (rules 84, 87, 88)."""
+    session = table.sessions.by_id.get(command.session)
+    reason, request = command.reason, command.request
+    if session is None:  # A repetition, or it has expired: either way it has ended.
+        out.append(ended(command.session, reason, request))
+        return
+    judged = reason in (CloseReason.EXPIRED, CloseReason.IDLE)
+    kept_since = judged and command.version != table.sessions.version(session)  # Rule 84.
+    if kept_since or (reason is CloseReason.IDLE and session.claims):
+        out.append(Alive(session=session.id, node="", request=request))
+    else:
+        table.close(session, reason, request, out)
+
+
+OPERATIONS: dict[type[Command], Operation] = {
+    Acquire: acquire,
+    Release: release,
+    Cancel: cancel,
+    KeepAlive: keep_session,
+    Open: open_session,
+    End: end_session,
+    Evict: evict,
+}
+"""The effect of each request on the table. A new command is added here."""
+
+COMMANDS: tuple[type[LogCommand], ...] = (*OPERATIONS, ExtendSessions)
+"""All commands of the log."""
+
+
+def _begin(table: TableState, command: Acquire | Release, out: list[Result]) -> OwnerState | None:
     """Make a new request the last one of its owner; for a repeated one, send its outcome: None.
 
     Any request but an invalid one counts as a keep-alive (rule 85).
     """
     sessions = table.sessions
     session = sessions.by_id.get(command.session)
+    command.check()
     if session is None:
-        check_command(command)
-        out.append(denied(command, Denial.SESSION_EXPIRED))
+        out.append(session_expired(command))
         return None
-    key, request, owner_states = (
-        (command.owner, command.lock),
-        command.request,
-        session.owner_states,
-    )
-    owner_state = owner_states.get(key)
-    if owner_state is None:
-        check_command(command)
-    else:
-        check_again(command)  # The key was within limits when it was entered.
-    if sessions.keep(session, table.time_ms):
-        owner_state = owner_states.get(key)
+    key, request = (command.owner, command.lock), command.request
+    sessions.keep(session, table.time_ms)
+    owner_state = session.owner_states.get(key)
     if owner_state is None:
         if request <= session.floor:
-            out.append(denied(command, Denial.FORGOTTEN))
+            out.append(refused(command, Reason.FORGOTTEN, _nothing_done(command)))
             return None
         owner_state = session.enter(key)
     elif request <= owner_state.request:
@@ -174,15 +260,15 @@ def _begin(
         return None
     elif owner_state.hold is None:
         if owner_state.wait is not None:  # It is sequential: it gave that wait up (rules 47, 48).
-            table.end_wait(owner_state.wait, Denial.CANCELLED, out)
+            table.end_wait(owner_state.wait, Reason.CANCELLED, out, GIVEN_UP)
         session.rouse(owner_state)
     owner_state.request = request
     return owner_state
 
 
-def _repeat(owner_state: OwnerState, command: AcquireLock | ReleaseLock) -> Outcome:
+def _repeat(owner_state: OwnerState, command: Acquire | Release) -> Result:
     """Return the outcome of a request that is not new (rules 44-46, 49-52)."""
-    releasing, hold = isinstance(command, ReleaseLock), owner_state.hold
+    releasing, hold = isinstance(command, Release), owner_state.hold
     last = command.request == owner_state.request and releasing == owner_state.releasing
     if last and owner_state.outcome is not None:
         return owner_state.outcome
@@ -190,16 +276,15 @@ def _repeat(owner_state: OwnerState, command: AcquireLock | ReleaseLock) -> Outc
         return _queued(owner_state)
     if hold is not None and hold.request == command.request and not releasing:
         return hold.answer()
-    return denied(command, Denial.SUPERSEDED)
+    return refused(command, Reason.SUPERSEDED, _nothing_done(command))
 
 
-def _enter_again(
-    owner_state: OwnerState, hold: Hold, command: AcquireLock, out: list[Outcome]
-) -> None:
+def _enter_again(owner_state: OwnerState, hold: Hold, command: Acquire, out: list[Result]) -> None:
     """Count one more hold, or deny it at once: an owner that waits for itself waits for ever."""
     if command.limit and hold.count >= command.limit:
-        text = f"held {hold.count} times under fence {hold.fence}, {command.limit} are allowed"
-        answer = owner_state.denied(Denial.LIMIT_REACHED, text)
+        held = f"held {hold.count} times under fence {hold.fence}, {command.limit} are allowed"
+        reason = Reason.ALREADY_HELD if command.limit == 1 else Reason.LIMIT_REACHED
+        answer = owner_state.denied(reason, f"this owner is at its limit: {held}")
         owner_state.settle(answer)
         out.append(answer)
         return
@@ -209,9 +294,7 @@ def _enter_again(
     out.append(hold.answer())
 
 
-def _wait(
-    table: TableState, owner_state: OwnerState, command: AcquireLock, out: list[Outcome]
-) -> None:
+def _wait(table: TableState, owner_state: OwnerState, command: Acquire, out: list[Result]) -> None:
     """Append a claim, which is already counted, to its lock's queue."""
     table.tickets += 1
     due_ms = None if command.wait_ms is None else table.time_ms + command.wait_ms
@@ -225,52 +308,75 @@ def _which_limit(table: TableState, session: Session) -> str:
     return f"{table.claims} holds and waits in all, {CLAIMS_MAX} are allowed"
 
 
-def _take(table: TableState, hold: Hold, command: ForceRelease, out: list[Outcome]) -> None:
-    owner_state = hold.owner_state
-    forced = Forced(
-        operator=command.operator,
-        request=command.request,
-        lock=owner_state.lock,
+def _take(table: TableState, hold: Hold, command: Evict, out: list[Result]) -> None:
+    owner_state, by = hold.owner_state, command.by
+    session, owner, lock = owner_state.session.id, owner_state.owner, owner_state.lock
+    evicted = Evicted(
+        lock=lock,
         fence=hold.fence,
-        session=owner_state.session.id,
-        owner=owner_state.owner,
-        label=owner_state.labelled(hold.label),
+        holder=Contender(
+            node=client_of(session),
+            session=session,
+            owner=owner,
+            fence=hold.fence,
+            since_ms=table.time_ms - hold.since_ms,
+            label=owner_state.labelled(hold.label),
+            times=hold.count,
+        ),
+        session=command.session,
+        request=command.request,
+        operator=by,
         time_ms=table.time_ms,
     )
-    key = (command.operator, command.request)
-    table.audit.pop(key, None)
-    table.audit[key] = forced
+    table.audit.pop((by, command.request), None)
+    table.audit[by, command.request] = evicted
     if len(table.audit) > AUDIT_MAX:
         table.audit.popitem(last=False)
-    lost = Lost(
-        session=owner_state.session.id,
-        owner=owner_state.owner,
-        lock=owner_state.lock,
-        fence=hold.fence,
-        operator=command.operator,
-    )
-    out += [forced, lost]
+    taken = f"taken by {quoted(by)}"
+    text = f"lock {quoted(lock)}: the hold under fence {hold.fence} was {taken}"
+    lost = HoldLost(lock=lock, fence=hold.fence, session=session, owner=owner, detail=text)
+    out += [evicted, lost]
     if owner_state.outcome is None:  # Else a repetition would be told that it holds.
-        text = f"taken by {quoted(command.operator)}"
-        owner_state.settle(owner_state.denied(Denial.OWNERSHIP_LOST, text))
+        answer = owner_state.denied(Reason.OWNERSHIP_LOST, f"this owner has lost it; {taken}")
+        owner_state.settle(answer)
     owner_state.lost = hold.fence
     table.end_hold(hold, out)
 
 
 def _deny_release(
-    table: TableState, owner_state: OwnerState, command: ReleaseLock, out: list[Outcome]
+    table: TableState, owner_state: OwnerState, command: Release, out: list[Result]
 ) -> None:
     hold = table.locks.get(command.lock)
-    text = "nobody holds it" if hold is None else hold.wording()
     if owner_state.lost and owner_state.lost == command.fence:
         owner_state.lost = 0
-        _deny(table, owner_state, Denial.OWNERSHIP_LOST, text, out)
+        text = f"this owner has lost it; {_holder(hold)}"
+        _deny(table, owner_state, Reason.OWNERSHIP_LOST, text, out)
     else:
-        _deny(table, owner_state, Denial.NOT_HELD, text, out)
+        text = f"fence {command.fence} was shown, which does not hold it; {_holder(hold)}"
+        _deny(table, owner_state, Reason.NOT_HELD, text, out)
+
+
+def _holder(hold: Hold | None) -> str:
+    return "nobody holds it" if hold is None else hold.wording()
+
+
+def _not_held(command: Evict, hold: Hold | None) -> str:
+    shown = f"fence {command.fence} was shown, which does not hold it"
+    return f"lock {quoted(command.lock)}: {shown}; {_holder(hold)}"
+
+
+def _nothing_done(command: Acquire | Release) -> str:
+    later = "this owner has since asked for something else, so nothing is done now"
+    return f"lock {quoted(command.lock)}: {later}"
+
+
+def session_expired(command: Command) -> Refused:
+    """Return the refusal of a command whose session has ended, or never was."""
+    return refused(command, Reason.SESSION_EXPIRED, why_expired(command.session))
 
 
 def _deny(
-    table: TableState, owner_state: OwnerState, reason: Denial, text: str, out: list[Outcome]
+    table: TableState, owner_state: OwnerState, reason: Reason, text: str, out: list[Result]
 ) -> None:
     """Deny the last request of ``owner_state``, which is retired if it does not hold."""
     answer = owner_state.denied(reason, text)

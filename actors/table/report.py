@@ -1,4 +1,4 @@
-"""The table of locks as people and operators see it."""
+"""The table of locks as people and operators see it: queries that do not change it, and replies."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from heapq import nsmallest
 from itertools import islice
 from typing import NamedTuple
 
+from fencelock.actors.message import Local, local
 from fencelock.actors.table.holding import Hold
 
 WAITERS_SHOWN_MAX = 1_000
@@ -56,6 +57,41 @@ class LockLine(NamedTuple):
     lock: str
     holder: HolderSeen
     waiting: int
+
+
+@local
+class LookUp(Local):
+    """Query for the holder and the waiters of ``lock``. Answered by `Looked`."""
+
+    lock: str
+
+
+@local
+class Looked(Local):
+    """The report of a lock, held or free."""
+
+    report: LockReport
+
+
+@local
+class Browse(Local):
+    """Query for held locks, as `LockTable.listing`. Answered by `Browsed`."""
+
+    prefix: str
+    after: str
+    most: int
+
+
+@local
+class Browsed(Local):
+    """A page of held locks, sorted by name; ``more`` come after it."""
+
+    lines: tuple[LockLine, ...]
+    more: bool
+
+
+Question = LookUp | Browse
+Reading = Looked | Browsed
 
 
 def report_lock(name: str, hold: Hold | None, time_ms: int) -> LockReport:

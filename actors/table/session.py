@@ -7,10 +7,10 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from zlib import crc32
 
+from fencelock.actors.api.message import Reason, Refused, Released
+from fencelock.actors.api.name import quoted
 from fencelock.actors.fast_construction import maker
-from fencelock.actors.table.holding import Hold
-from fencelock.actors.table.outcome import Denial, Denied, Freed
-from fencelock.actors.table.waiting import SLACK, Wait
+from fencelock.actors.table.holding import SLACK, Hold, Wait
 
 SESSIONS_MAX = 100_000
 """Live sessions of a group; the next is refused."""
@@ -27,7 +27,7 @@ More than a client has requests in flight; beyond it the oldest is forgotten.
 LOSSES_MAX = 100
 """Unreported losses of a session's owners; beyond it the oldest is dropped."""
 
-_freed = maker(Freed)
+_released = maker(Released)
 
 Key = tuple[str, str]
 """An owner and a lock."""
@@ -39,7 +39,6 @@ class OwnerState:
 
     The owner's requests about other locks are independent. An owner holds, or waits, or
     neither; never both.
-    waits, or neither; never both.
 
     Attributes:
         key: owner and lock, which are also attributes of their own.
@@ -58,7 +57,7 @@ class OwnerState:
     lock: str
     request: int = 0
     releasing: bool = False
-    outcome: Freed | Denied | None = None
+    outcome: Released | Refused | None = None
     hold: Hold | None = None
     wait: Wait | None = None
     lost: int = 0
@@ -70,14 +69,14 @@ class OwnerState:
         self.mark = 1 + crc32(f"{self.session.id}\n{self.owner}\n{self.lock}".encode())
         return self.mark
 
-    def settle(self, outcome: Freed | Denied) -> None:
+    def settle(self, outcome: Released | Refused) -> None:
         """Store the outcome of a request, if it is still the last."""
         if outcome.request == self.request:
             self.outcome = outcome
 
-    def freed(self, count: int) -> Freed:
+    def released(self, count: int) -> Released:
         """Return the outcome of a last request that released one hold, with ``count`` left."""
-        return _freed(
+        return _released(
             session=self.session.id,
             owner=self.owner,
             request=self.request,
@@ -85,9 +84,13 @@ class OwnerState:
             count=count,
         )
 
-    def denied(self, reason: Denial, detail: str = "") -> Denied:
-        """Return the denial of the last request."""
-        return Denied(
+    def denied(self, reason: Reason, text: str) -> Refused:
+        """Return the refusal of the last request; ``text`` says why."""
+        return self.refused(reason, f"lock {quoted(self.lock)}: {text}")
+
+    def refused(self, reason: Reason, detail: str) -> Refused:
+        """Return the refusal of the last request with the whole text."""
+        return Refused(
             session=self.session.id,
             owner=self.owner,
             request=self.request,
@@ -108,7 +111,7 @@ class Session:
     An owner state without a hold or wait is kept for one TTL: a request whose reply was lost is
     repeated far more often, or the session ends. After that it is unknown which of its requests
     were done. It is certain that it neither holds nor waits. So a request up to ``floor`` of an
-    unknown owner is answered so (`Denial.FORGOTTEN`), although the log may never have seen it.
+    unknown owner is answered so (`Reason.FORGOTTEN`), although the log may never have seen it.
 
     Attributes:
         number: its place among all sessions there ever were (rule 92).
@@ -236,24 +239,19 @@ class Sessions:
         self.marks += session.mark()
         heapq.heappush(self.heap, (session.deadline_ms, session.number, session.id))
 
-    def keep(self, session: Session, now_ms: int) -> bool:
+    def keep(self, session: Session, now_ms: int) -> None:
         """Note a keep-alive, and forget owner states that no request can need any more.
 
         Under a new master nothing is forgotten for a TTL: clients repeat the requests that they
         sent while there was none.
-
-        Returns:
-            Whether owner states may have been forgotten.
-
         """
         self.signs = session.version = self.signs + 1
         if now_ms == session.kept_ms:
-            return False  # What became quiet within this millisecond cannot be forgotten yet.
+            return  # What became quiet within this millisecond cannot be forgotten yet.
         session.kept_ms = now_ms
         session.deadline_ms = max(session.deadline_ms, now_ms + session.ttl_ms)
         if now_ms >= self.extended_ms + session.ttl_ms:
             session.forget(now_ms)
-        return True
 
     def extend(self, now_ms: int) -> None:
         """Let every session live at least one TTL from ``now_ms`` (rule 83)."""

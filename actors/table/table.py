@@ -12,36 +12,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from fencelock.actors.api.message import Acquire, Reason, Refused, refused
+from fencelock.actors.api.session_message import CloseReason, Evicted
 from fencelock.actors.error import InvalidRequestError
-from fencelock.actors.table import operation, table_snapshot
-from fencelock.actors.table.command import (
-    AcquireLock,
-    CancelWait,
-    CloseReason,
-    CloseSession,
-    Command,
+from fencelock.actors.table import table_snapshot
+from fencelock.actors.table.holding import Wait
+from fencelock.actors.table.message import (
     ExtendSessions,
-    ForceRelease,
-    KeepSession,
-    OpenSession,
-    ReleaseLock,
-    SessionCommand,
-    check_command,
+    LogCommand,
+    Result,
+    TablePart,
+    TableSnapshot,
 )
-from fencelock.actors.table.outcome import (
-    Denial,
-    Forced,
-    Outcome,
-    SessionClosed,
-    SessionKept,
-    SessionOpened,
-    denied,
-)
+from fencelock.actors.table.operation import OPERATIONS
 from fencelock.actors.table.report import LockLine, LockReport, list_locks, report_lock
-from fencelock.actors.table.session import SESSIONS_MAX, Session
-from fencelock.actors.table.table_record import TablePart, TableSnapshot
 from fencelock.actors.table.table_state import TableState
-from fencelock.actors.table.waiting import Wait
 
 TIME_MS_MAX = 1 << 53
 """Log time ends here, after 285,000 years: a later deadline must still fit the wire format."""
@@ -53,7 +38,7 @@ PATIENT_MS = 100
 class LockTable(TableState):
     """The table as the log and its readers use it; see `TableState` for its invariants."""
 
-    def apply(self, batch_time_ms: int, command: Command) -> list[Outcome]:
+    def apply(self, batch_time_ms: int, command: LogCommand) -> list[Result]:
         """Apply one command, after everything that falls due by the time of its batch.
 
         It is total: no command, however wrong, raises. One that did would stop every member, and
@@ -67,40 +52,35 @@ class LockTable(TableState):
             The outcomes, in order.
 
         """
-        out: list[Outcome] = []
-        if batch_time_ms > self.time_ms and not isinstance(command, ExtendSessions):
-            out = self.advance(batch_time_ms)
+        if isinstance(command, ExtendSessions):
+            return self._extend(batch_time_ms, command)
+        out = self.advance(batch_time_ms) if batch_time_ms > self.time_ms else []
         try:
-            if isinstance(command, AcquireLock):
-                operation.acquire(self, command, out)
-            elif isinstance(command, ReleaseLock):
-                operation.release(self, command, out)
-            elif isinstance(command, ExtendSessions):
-                self._on_extend(batch_time_ms, command, out)
-            else:
-                check_command(command)
-                self._on_rare(command, out)
+            OPERATIONS[type(command)](self, command, out)
         except InvalidRequestError as error:
-            out.append(denied(command, Denial.INVALID, str(error)))
+            out.append(refused(command, Reason.INVALID, str(error)))
         return out
 
-    def advance(self, time_ms: int) -> list[Outcome]:
+    def advance(self, time_ms: int) -> list[Result]:
         """Perform everything that falls due up to log time ``time_ms``, in that order.
 
         Of what is due at the same time, waits come first, by ticket, then sessions, by number:
         a wait is never granted at the very time at which it ends.
         """
-        out: list[Outcome] = []
+        out: list[Result] = []
         if time_ms <= self.time_ms:
             return out  # All that was due by then is done, and no command adds to it.
-        self.time_ms = self._later(time_ms)
-        if not self.may_be_due():
+        self.time_ms = now = min(time_ms, TIME_MS_MAX)
+        waits, sessions = self.timeouts.heap, self.sessions.heap
+        # An entry of a heap may be earlier than its item's deadline, and never later.
+        if not (waits and waits[0][0] <= now) and not (sessions and sessions[0][0] <= now):
             return out
         while (due := self.first_due()) is not None and due[0] <= self.time_ms:
             ending = due[1]
             if isinstance(ending, Wait):
-                wording = self.locks[ending.owner_state.lock].wording()
-                self.end_wait(ending, Denial.TIMED_OUT, out, wording)
+                holder = self.locks[ending.owner_state.lock].wording()
+                text = f"waited {due[0] - ending.since_ms} ms; {holder}"
+                self.end_wait(ending, Reason.TIMED_OUT, out, text)
             else:
                 self.close(ending, CloseReason.EXPIRED, 0, out)
         return out
@@ -110,9 +90,9 @@ class LockTable(TableState):
         due = self.first_due()
         return None if due is None else due[0]
 
-    def is_patient(self, command: Command | None) -> bool:
+    def is_patient(self, command: LogCommand | None) -> bool:
         """Return whether ``command``, applied now, would go into a queue and stay there a while."""
-        if not isinstance(command, AcquireLock):
+        if not isinstance(command, Acquire):
             return False
         hold = self.locks.get(command.lock)
         if hold is None or (command.wait_ms is not None and command.wait_ms < PATIENT_MS):
@@ -122,7 +102,7 @@ class LockTable(TableState):
 
     def shift(self, time_ms: int) -> None:
         """Let every session live at least one TTL from ``time_ms`` (rule 83)."""
-        self.sessions.extend(self._later(time_ms))
+        self.sessions.extend(max(self.time_ms, min(time_ms, TIME_MS_MAX)))
 
     def status(self, lock: str) -> LockReport:
         """Return the holder of ``lock`` and its waiters, in order, as of `time_ms`."""
@@ -141,7 +121,7 @@ class LockTable(TableState):
         """
         return list_locks(self.locks, prefix, after, most, self.time_ms)
 
-    def forced(self) -> tuple[Forced, ...]:
+    def forced(self) -> tuple[Evicted, ...]:
         """Return the last forced releases, the oldest first."""
         return tuple(self.audit.values())
 
@@ -196,75 +176,14 @@ class LockTable(TableState):
             len(sessions.by_id),
         )
 
-    def _later(self, time_ms: int) -> int:
-        """Return ``time_ms``, or the log time if that is later (it never goes back)."""
-        return max(self.time_ms, min(time_ms, TIME_MS_MAX))
-
-    def _on_rare(
-        self,
-        command: CancelWait | ForceRelease | SessionCommand,
-        out: list[Outcome],
-    ) -> None:
-        """Apply one of the rare commands."""
-        match command:
-            case CancelWait():
-                operation.cancel(self, command, out)
-            case ForceRelease():
-                operation.force(self, command, out)
-            case OpenSession():
-                self._on_open(command, out)
-            case KeepSession():
-                self._on_keep(command, out)
-            case CloseSession():
-                self._on_close(command, out)
-
-    def _on_extend(self, time_ms: int, command: ExtendSessions, out: list[Outcome]) -> None:
-        self.shift(time_ms)  # Before `advance`, which would end the sessions to be extended.
-        out += self.advance(time_ms)
-        check_command(command)
-        self.fence = max(self.fence, command.fence_floor)
-
-    def _on_open(self, command: OpenSession, out: list[Outcome]) -> None:
-        session = self.sessions.by_name.get(command.session)
-        if session is not None:
-            self.sessions.keep(session, self.time_ms)
-        elif len(self.sessions.by_id) >= SESSIONS_MAX:
-            text = f"{SESSIONS_MAX} sessions are open, no more are allowed"
-            out.append(denied(command, Denial.OVERLOADED, text))
-            return
+    def _extend(self, time_ms: int, command: ExtendSessions) -> list[Result]:
+        """Extend the sessions before `advance`, which would end them."""
+        self.shift(time_ms)
+        out = self.advance(time_ms)
+        try:
+            command.check()
+        except InvalidRequestError as error:
+            out.append(Refused(lock="", reason=Reason.INVALID, detail=str(error)))
         else:
-            name, label = command.session, command.label
-            session = self.sessions.open(name, label, command.ttl_ms, self.time_ms)
-        opened = SessionOpened(
-            session=command.session,
-            assigned=session.id,
-            ttl_ms=session.ttl_ms,
-            version=self.sessions.version(session),
-            request=command.request,
-        )
-        out.append(opened)
-
-    def _on_keep(self, command: KeepSession, out: list[Outcome]) -> None:
-        session = self.sessions.by_id.get(command.session)
-        if session is None:
-            out.append(denied(command, Denial.SESSION_EXPIRED))
-            return
-        self.sessions.keep(session, self.time_ms)
-        out.append(self._kept(session, command.request))
-
-    def _on_close(self, command: CloseSession, out: list[Outcome]) -> None:
-        session = self.sessions.by_id.get(command.session)
-        reason, request = command.reason, command.request
-        if session is None:  # A repetition, or it has expired: either way it is closed.
-            out.append(SessionClosed(session=command.session, reason=reason, request=request))
-            return
-        judged = reason in (CloseReason.EXPIRED, CloseReason.IDLE)
-        heard_since = judged and command.version != self.sessions.version(session)  # Rule 84.
-        if heard_since or (reason is CloseReason.IDLE and session.claims):
-            out.append(self._kept(session, request))
-        else:
-            self.close(session, reason, request, out)
-
-    def _kept(self, session: Session, request: int) -> SessionKept:
-        version = self.sessions.version(session)
-        return SessionKept(session=session.id, version=version, request=request)
+            self.fence = max(self.fence, command.fence_floor)
+        return out

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from json import JSONEncoder
+from typing import TYPE_CHECKING, Any
 
+from fencelock.actors.api.message import Refused, Released
 from fencelock.actors.api.name import OWNER_BYTES_MAX, check_lock_size, check_size
-from fencelock.actors.table.canonical import spell
-from fencelock.actors.table.holding import Hold
-from fencelock.actors.table.outcome import Denied, Forced, Freed
-from fencelock.actors.table.session import OwnerState, Session
-from fencelock.actors.table.table_record import (
+from fencelock.actors.api.session_message import Evicted
+from fencelock.actors.message import Message
+from fencelock.actors.table.holding import Hold, Wait
+from fencelock.actors.table.message import (
     ClaimantRecord,
     HoldRecord,
     Record,
@@ -27,7 +28,7 @@ from fencelock.actors.table.table_record import (
     TableSnapshot,
     WaitRecord,
 )
-from fencelock.actors.table.waiting import Wait
+from fencelock.actors.table.session import OwnerState, Session
 
 if TYPE_CHECKING:
     from fencelock.actors.table.table_state import TableState
@@ -41,7 +42,9 @@ STEP_RECORDS = 2_000
 HoldNote = tuple[Hold, int, int, int]
 """A hold and its mutable fields: its last request, its count, its level."""
 
-Note = tuple[OwnerState, int, bool, Freed | Denied | None, int, int, Wait | None, HoldNote | None]
+Note = tuple[
+    OwnerState, int, bool, Released | Refused | None, int, int, Wait | None, HoldNote | None
+]
 """An owner state and its mutable fields: the others in order, the hold last."""
 
 Notes = tuple[SessionRecord, list[Note], list[Note]]
@@ -132,9 +135,9 @@ def _fill_claimant(
     owner_state.request, owner_state.releasing = known.request, known.releasing
     owner_state.lost, owner_state.quiet_ms = known.lost, known.quiet_ms
     if known.freed is not None:
-        owner_state.outcome = owner_state.freed(known.freed)
+        owner_state.outcome = owner_state.released(known.freed)
     elif known.denial is not None:
-        owner_state.outcome = owner_state.denied(known.denial, known.detail)
+        owner_state.outcome = owner_state.refused(known.denial, known.detail)
     held, waiting = known.hold, known.wait
     if held is None and waiting is None:
         session.lay(owner_state)
@@ -209,7 +212,7 @@ def _part(index: int, count: int, head: TableHead, records: Sequence[Record]) ->
         head=head,
         sessions=tuple(r for r in records if isinstance(r, SessionRecord)),
         owner_states=tuple(r for r in records if isinstance(r, ClaimantRecord)),
-        audit=tuple(r for r in records if isinstance(r, Forced)),
+        audit=tuple(r for r in records if isinstance(r, Evicted)),
     )
 
 
@@ -239,7 +242,7 @@ def _noted(owner_state: OwnerState) -> Note:
     )
 
 
-def _records(notes: list[Notes], audit: tuple[Forced, ...]) -> Iterator[Record]:
+def _records(notes: list[Notes], audit: tuple[Evicted, ...]) -> Iterator[Record]:
     """Yield the records of what was noted, in canonical order."""
     for session, busy, quiet in notes:
         yield session
@@ -264,14 +267,14 @@ def _session_record(session: Session) -> SessionRecord:
 
 def _claimant_record(note: Note) -> ClaimantRecord:
     owner_state, request, releasing, outcome, lost, quiet_ms, wait, held = note
-    denial = outcome if isinstance(outcome, Denied) else None
+    denial = outcome if isinstance(outcome, Refused) else None
     return ClaimantRecord(
         session=owner_state.session.number,
         owner=owner_state.owner,
         lock=owner_state.lock,
         request=request,
         releasing=releasing,
-        freed=outcome.count if isinstance(outcome, Freed) else None,
+        freed=outcome.count if isinstance(outcome, Released) else None,
         denial=denial.reason if denial else None,
         detail=denial.detail if denial else "",
         lost=lost,
@@ -296,3 +299,22 @@ def _wait_record(wait: Wait) -> WaitRecord:
     return WaitRecord(
         ticket=wait.ticket, label=wait.label, since_ms=wait.since_ms, due_ms=wait.due_ms
     )
+
+
+def spell(value: Any) -> bytes:
+    """Return the canonical encoding of a message, or of a tuple of simple values or messages.
+
+    It is JSON in ASCII, and never shorter than the CBOR of the same value, so that it
+    bounds that too. ``repr`` would not do: its escapes differ between Python versions.
+    """
+    return _ENCODER.encode(value).encode("ascii")
+
+
+def _plain(value: object) -> list[Any]:
+    """Return a message as its tag and its fields, in declaration order."""
+    assert isinstance(value, Message)
+    names: tuple[str, ...] = type(value).__slots__
+    return [value.TAG, *(getattr(value, name) for name in names)]
+
+
+_ENCODER = JSONEncoder(separators=(",", ":"), check_circular=False, default=_plain)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
+from fencelock.actors.api.message import Reason
+from fencelock.actors.api.session_message import CloseReason, Evicted, ended, why_expired
 from fencelock.actors.fast_construction import maker
-from fencelock.actors.table.command import CloseReason
-from fencelock.actors.table.holding import Hold
-from fencelock.actors.table.outcome import Denial, Forced, Outcome, SessionClosed
+from fencelock.actors.table.holding import Hold, Timeouts, Wait
+from fencelock.actors.table.message import Result
 from fencelock.actors.table.session import OwnerState, Session, Sessions
-from fencelock.actors.table.waiting import Timeouts, Wait
 
 FENCE_MAX = (1 << 63) - 1
 """A fence is a signed 64-bit number everywhere; at a million grants a second: 290,000 years."""
@@ -26,7 +26,7 @@ class TableState:
         L2  Fences strictly increase, over all locks.
         L3  Waits are granted in the order of the log.
         L4  A closed session is granted nothing; closing ends its waits in one step.
-        L5  A request has one outcome, however often it is sent (except `operation.force`).
+        L5  A request has one outcome, however often it is sent (except `operation.evict`).
         L7  A free lock leaves no state: a lock in the table is held.
 
     Attributes:
@@ -51,9 +51,9 @@ class TableState:
         self.sessions = Sessions()
         self.locks: dict[str, Hold] = {}
         self.timeouts = Timeouts()
-        self.audit: OrderedDict[tuple[str, int], Forced] = OrderedDict()
+        self.audit: OrderedDict[tuple[str, int], Evicted] = OrderedDict()
 
-    def grant(self, owner_state: OwnerState, label: str, out: list[Outcome]) -> Hold:
+    def grant(self, owner_state: OwnerState, label: str, out: list[Result]) -> Hold:
         """Grant the lock, which is free, to ``owner_state``, which is in no queue any more."""
         assert owner_state.hold is None  # L1
         assert self.fence < FENCE_MAX
@@ -80,47 +80,37 @@ class TableState:
         self.queued += (owner_state.mark or owner_state.marked()) * wait.ticket
         self.timeouts.add(wait)
 
-    def end_wait(self, wait: Wait, reason: Denial, out: list[Outcome], detail: str = "") -> None:
+    def end_wait(self, wait: Wait, reason: Reason, out: list[Result], text: str) -> None:
         """Remove ``wait`` from its queue, and send its owner the reason."""
         owner_state = wait.owner_state
         self._withdraw(wait)
-        answer = owner_state.denied(reason, detail)
+        answer = owner_state.denied(reason, text)
         owner_state.settle(answer)
         self._uncount(owner_state)
         out.append(answer)
 
-    def end_hold(self, hold: Hold, out: list[Outcome]) -> None:
+    def end_hold(self, hold: Hold, out: list[Result]) -> None:
         """End ``hold`` of an owner whose session goes on, and grant the lock to the next one."""
         owner_state = hold.owner_state
         owner_state.hold = None
         self._uncount(owner_state)
         self._pass_on(hold, out)
 
-    def close(
-        self, session: Session, reason: CloseReason, request: int, out: list[Outcome]
-    ) -> None:
+    def close(self, session: Session, reason: CloseReason, request: int, out: list[Result]) -> None:
         """End a session in one step: its waits, itself, its holds, the next grants (rule 89)."""
         owner_states = session.owner_states.values()
         waits = [one.wait for one in owner_states if one.wait is not None]
         holds = [one.hold for one in owner_states if one.hold is not None]
         for wait in sorted(waits, key=lambda wait: wait.ticket):
             self._withdraw(wait)
-            out.append(wait.owner_state.denied(Denial.SESSION_EXPIRED))
+            text = why_expired(session.id)
+            out.append(wait.owner_state.refused(Reason.SESSION_EXPIRED, text))
         self.sessions.drop(session)
         self.claims -= session.claims
-        out.append(SessionClosed(session=session.id, reason=reason, request=request))
+        out.append(ended(session.id, reason, request))
         for hold in sorted(holds, key=lambda hold: hold.fence):
             hold.owner_state.hold = None
             self._pass_on(hold, out)
-
-    def may_be_due(self) -> bool:
-        """Return whether `first_due` must be called to know that nothing is due yet.
-
-        An entry of a heap may be earlier than its item's deadline, and never later.
-        """
-        waits, sessions = self.timeouts.heap, self.sessions.heap
-        now = self.time_ms
-        return bool((waits and waits[0][0] <= now) or (sessions and sessions[0][0] <= now))
 
     def first_due(self) -> tuple[int, Wait | Session] | None:
         """Return the next item that falls due, and its time; of two at the same time the wait."""
@@ -133,7 +123,7 @@ class TableState:
             return ends_ms, wait
         return expires_ms, session
 
-    def _pass_on(self, hold: Hold, out: list[Outcome]) -> None:
+    def _pass_on(self, hold: Hold, out: list[Result]) -> None:
         """Grant the lock of an ended hold to the head of its queue (L3), or drop it (L7)."""
         name, queue = hold.owner_state.lock, hold.queue
         assert self.locks[name] is hold  # L1

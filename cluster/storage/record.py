@@ -41,8 +41,9 @@ from typing import NamedTuple
 
 from fencelock.cluster.storage.directory import JournalDamagedError
 
-FORMAT_VERSION = 3
-"""Raised with any change of the layout; a file of another version is refused."""
+FORMAT_VERSION = 4
+"""Raised with any change of the layout, or of the messages in the records. A file of another
+version is refused."""
 
 RECORD_BYTES_MAX = 1 << 20
 """Limit of a record (bytes, 1 MiB): it is one message, and none is larger than a frame."""

@@ -7,20 +7,18 @@ from itertools import product
 
 import pytest
 
-from fencelock.actors.api.name import LOCK_NAME_BYTES_MAX, OWNER_BYTES_MAX, WAIT_MS_MAX
-from fencelock.actors.error import InvalidRequestError
-from fencelock.actors.table import command as commands
-from fencelock.actors.table.command import (
+from fencelock.actors.api import message
+from fencelock.actors.api.message import Acquire, Cancel, Reason, Refused, Release
+from fencelock.actors.api.name import (
     INT_MAX,
     LABEL_BYTES_MAX,
-    AcquireLock,
-    CancelWait,
-    Command,
-    OpenSession,
-    ReleaseLock,
-    check_command,
+    LOCK_NAME_BYTES_MAX,
+    OWNER_BYTES_MAX,
+    WAIT_MS_MAX,
 )
-from fencelock.actors.table.outcome import Denial, Denied
+from fencelock.actors.api.session_message import Open
+from fencelock.actors.error import InvalidRequestError
+from fencelock.actors.table.message import LogCommand
 from fencelock.actors.table.table import LockTable
 
 LOCKS = ("", "a", "line\nbreak", "größe", "é" * 128, "é" * 129, "a" * LOCK_NAME_BYTES_MAX)
@@ -30,12 +28,12 @@ NUMBERS = (-1, 0, 1, INT_MAX, INT_MAX + 1)
 WAITS = (None, -1, 0, WAIT_MS_MAX, WAIT_MS_MAX + 1)
 
 
-def acquires() -> list[Command]:
+def acquires() -> list[LogCommand]:
     texts = product(LOCKS, OWNERS, LABELS)
     named = [(lock, owner, label, 1, None, 0) for lock, owner, label in texts]
     numbered = [("a", "me", "x", *numbers) for numbers in product(NUMBERS, WAITS, NUMBERS)]
     return [
-        AcquireLock(
+        Acquire(
             session="s.1",
             lock=lock,
             owner=owner,
@@ -48,17 +46,17 @@ def acquires() -> list[Command]:
     ]
 
 
-def others() -> list[Command]:
-    made: list[Command] = []
+def others() -> list[LogCommand]:
+    made: list[LogCommand] = []
     for lock, owner, request in product(LOCKS, OWNERS, NUMBERS):
-        made.append(CancelWait(session="s.1", lock=lock, owner=owner, request=request))
-        made.append(ReleaseLock(session="s.1", lock=lock, owner=owner, request=request, fence=1))
+        made.append(Cancel(session="s.1", lock=lock, owner=owner, request=request))
+        made.append(Release(session="s.1", lock=lock, owner=owner, request=request, fence=1))
     return made
 
 
-def refusal_of(command: Command) -> str:
+def refusal_of(command: LogCommand) -> str:
     try:
-        check_command(command)
+        command.check()
     except InvalidRequestError as error:
         return str(error)
     return ""
@@ -70,32 +68,26 @@ def test_the_table_judges_whom_it_knows_as_whom_it_does_not(known: bool) -> None
     refused = 0
     for command in (*acquires(), *others()):
         table = LockTable()
-        table.apply(0, OpenSession(session="s", ttl_ms=5_000))
-        assert isinstance(command, AcquireLock | ReleaseLock | CancelWait)
+        table.apply(0, Open(session="s", ttl_ms=5_000))
+        assert isinstance(command, Acquire | Release | Cancel)
         lock, owner = command.lock, command.owner
-        first = AcquireLock(session="s.1", lock=lock, owner=owner, request=1)
+        first = Acquire(session="s.1", lock=lock, owner=owner, request=1, limit=0)
         if known and not refusal_of(first):
             table.apply(0, first)
         version = table.sessions.by_id["s.1"].version
         told = table.apply(0, replace(command, request=command.request + (command.request == 1)))
         refusal = refusal_of(command)
         refused += bool(refusal)
-        invalid = [o.detail for o in told if isinstance(o, Denied) and o.reason is Denial.INVALID]
+        invalid = [o.detail for o in told if isinstance(o, Refused) and o.reason is Reason.INVALID]
         assert invalid == ([refusal] if refusal else [])
         assert (table.sessions.by_id["s.1"].version > version) == (not refusal)
     assert refused > 50
 
 
-def never(command: Command) -> bool:
-    """Call no command plain."""
-    del command
-    return False
-
-
 def test_the_quick_judgement_never_differs(monkeypatch: pytest.MonkeyPatch) -> None:
     made = [*acquires(), *others()]
     quick = [refusal_of(command) for command in made]
-    monkeypatch.setattr(commands, "_is_plain", never)
+    monkeypatch.setattr(message, "PLAIN_BYTES_MAX", -1)  # No texts are plain.
 
     assert quick == [refusal_of(command) for command in made]
     assert 50 < sum(not text for text in quick) < len(quick) - 50

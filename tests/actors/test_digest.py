@@ -7,19 +7,14 @@ from typing import Any
 
 import pytest
 from support.table_model import Model
-from support.table_play import Writer, steps_of
+from support.table_play import LogComposer, steps_of
 
+from fencelock.actors.api.message import Acquire, Cancel, Release
+from fencelock.actors.api.session_message import Evict, Open
 from fencelock.actors.message import address_of
 from fencelock.actors.paxos.divergence import Digests, Verdict
 from fencelock.actors.paxos.machine import Fingerprint, state_of
 from fencelock.actors.paxos.message import SCHEME, Figure, TableDigest
-from fencelock.actors.table.command import (
-    AcquireLock,
-    CancelWait,
-    ForceRelease,
-    OpenSession,
-    ReleaseLock,
-)
 from fencelock.actors.table.table import LockTable
 from fencelock.cluster.lock_machine import LockMachine
 from fencelock.transport.codec import encode
@@ -31,9 +26,9 @@ MEMBERS = ("a", "b", "c")
 @pytest.mark.parametrize("seed", range(15))
 def test_a_restored_table_has_the_digest_of_the_one_that_grew(seed: int) -> None:
     """What is kept up to date with every change is what a snapshot leads to."""
-    table, model, writer = LockTable(), Model(), Writer()
+    table, model, writer = LockTable(), Model(), LogComposer()
     for name in "ab":
-        opening = OpenSession(session=name, ttl_ms=5_000)
+        opening = Open(session=name, ttl_ms=5_000)
         table.apply(0, opening)
         model.apply(0, opening)
     for step in steps_of(seed):
@@ -51,31 +46,31 @@ ABOUT: dict[str, Any] = {"session": "s.1", "owner": "o"}
 
 def machine_after(*commands: Any) -> LockMachine:
     machine = LockMachine()
-    opening = OpenSession(session="s", ttl_ms=50_000)
+    opening = Open(session="s", ttl_ms=50_000)
     machine.apply(1, [encode(one) for one in (opening, *commands)])
     return machine
 
 
 DIFFERENT = {
-    "another lock": AcquireLock(**ABOUT, request=2, lock="M"),
-    "another owner": AcquireLock(session="s.1", owner="p", request=2, lock="M"),
-    "a wait": AcquireLock(session="s.1", owner="p", request=2, lock="L"),
-    "a wait that ends": AcquireLock(session="s.1", owner="p", request=2, lock="L", wait_ms=10),
-    "once more": AcquireLock(**ABOUT, request=2, lock="L"),
-    "a refusal": AcquireLock(session="s.1", owner="p", request=2, lock="L", wait_ms=0),
-    "a release": ReleaseLock(**ABOUT, request=2, lock="L", fence=1),
-    "a release that is denied": ReleaseLock(**ABOUT, request=2, lock="L", fence=9),
-    "a cancel": CancelWait(**ABOUT, request=2, lock="L"),
-    "an eviction": ForceRelease(operator="op", request=1, lock="L", fence=1),
-    "a session": OpenSession(session="t", ttl_ms=50_000),
-    "a session of another length": OpenSession(session="t", ttl_ms=60_000),
-    "an invalid name": AcquireLock(**ABOUT, request=2, lock="\x85"),
+    "another lock": Acquire(**ABOUT, request=2, lock="M"),
+    "another owner": Acquire(session="s.1", owner="p", request=2, lock="M", limit=0),
+    "a wait": Acquire(session="s.1", owner="p", request=2, lock="L", limit=0),
+    "a wait that ends": Acquire(session="s.1", owner="p", request=2, lock="L", wait_ms=10, limit=0),
+    "once more": Acquire(**ABOUT, request=2, lock="L"),
+    "a refusal": Acquire(session="s.1", owner="p", request=2, lock="L", wait_ms=0, limit=0),
+    "a release": Release(**ABOUT, request=2, lock="L", fence=1),
+    "a release that is denied": Release(**ABOUT, request=2, lock="L", fence=9),
+    "a cancel": Cancel(**ABOUT, request=2, lock="L"),
+    "an eviction": Evict(operator="op", request=1, lock="L", fence=1),
+    "a session": Open(session="t", ttl_ms=50_000),
+    "a session of another length": Open(session="t", ttl_ms=60_000),
+    "an invalid name": Acquire(**ABOUT, request=2, lock="\x85"),
     "nothing": None,
 }
 
 
 def test_every_decision_changes_the_digest() -> None:
-    held = AcquireLock(**ABOUT, request=1, lock="L")
+    held = Acquire(**ABOUT, request=1, lock="L")
     seen: dict[tuple[int, int], str] = {}
     for name, command in DIFFERENT.items():
         commands = (held,) if command is None else (held, command)

@@ -5,10 +5,18 @@ The log here loses nothing and takes no time, unless it is silent.
 
 from __future__ import annotations
 
-from support.local_callers import ONE, THREE, TWO, A, Inside
+from support.local_callers import ONE, THREE, TWO, A, LocalCallers
 
-from fencelock.actors.api.message import Acquire, Granted, Reason, Refused, Release, Released
-from fencelock.actors.api.session_message import Evict, Evicted
+from fencelock.actors.api.message import (
+    Acquire,
+    Granted,
+    Reason,
+    Refused,
+    Release,
+    Released,
+    refused,
+)
+from fencelock.actors.api.session_message import CloseReason, End, Evict, Evicted, Open
 from fencelock.actors.message import Address
 from fencelock.actors.paxos.event import Divergence, Skipped
 from fencelock.actors.paxos.proxy_in_flight import ASK_AGAIN_MS
@@ -21,17 +29,11 @@ from fencelock.actors.session.backoff import (
 from fencelock.actors.session.message import Close, Closed
 from fencelock.actors.session.session import TICK_MS, TTL_MS
 from fencelock.actors.session.session_lease import KEEPS_PER_TTL
-from fencelock.actors.table.command import (
-    AcquireLock,
-    CloseReason,
-    CloseSession,
-    ForceRelease,
-    OpenSession,
-)
-from fencelock.actors.table.outcome import Denial, Held, denied
 
 
-def test_a_wait_that_nothing_was_heard_of_is_unavailable_and_withdrawn(inside: Inside) -> None:
+def test_a_wait_that_nothing_was_heard_of_is_unavailable_and_withdrawn(
+    inside: LocalCallers,
+) -> None:
     inside.do(ONE, A)
     inside.silent = True
     inside.do(TWO, Acquire(lock="b", wait_ms=1_000))
@@ -48,7 +50,7 @@ def test_a_wait_that_nothing_was_heard_of_is_unavailable_and_withdrawn(inside: I
     assert list(inside.node.proxy.in_flight_requests.by_key) == []
 
 
-def test_a_wait_for_a_session_is_unavailable_too(inside: Inside) -> None:
+def test_a_wait_for_a_session_is_unavailable_too(inside: LocalCallers) -> None:
     inside.silent = True
     inside.do(ONE, Acquire(lock="b", wait_ms=0))
     inside.pass_time(MARGIN_MS + 2 * TICK_MS)
@@ -61,7 +63,7 @@ def test_a_wait_for_a_session_is_unavailable_too(inside: Inside) -> None:
 
 
 def test_what_cannot_be_confirmed_in_time_is_lost_before_the_log_can_end_it(
-    inside: Inside,
+    inside: LocalCallers,
 ) -> None:
     inside.do(ONE, A)
     inside.silent = True
@@ -79,11 +81,11 @@ def test_what_cannot_be_confirmed_in_time_is_lost_before_the_log_can_end_it(
     assert inside.table.locks == {}, "the session that was given up is ended"
 
 
-def test_what_waits_when_the_session_is_lost_goes_on_in_the_next(inside: Inside) -> None:
+def test_what_waits_when_the_session_is_lost_goes_on_in_the_next(inside: LocalCallers) -> None:
     inside.do(ONE, A)
     inside.do(TWO, A)
     inside.do(THREE, Acquire(lock="a", wait_ms=1_000))
-    closed = CloseSession(session="n1/b00.1", reason=CloseReason.FORCED)
+    closed = End(session="n1/b00.1", reason=CloseReason.FORCED)
     inside.happens(inside.table.apply(inside.ms, closed))
     assert inside.fence(TWO) > inside.fence(ONE)
     assert list(inside.table.sessions.by_id) == ["n1/b00~2.2"]
@@ -93,7 +95,7 @@ def test_what_waits_when_the_session_is_lost_goes_on_in_the_next(inside: Inside)
     assert inside.reason(Address("n1/ask-4")) is Reason.OWNERSHIP_LOST
 
 
-def test_a_release_under_way_when_the_session_is_lost_says_so(inside: Inside) -> None:
+def test_a_release_under_way_when_the_session_is_lost_says_so(inside: LocalCallers) -> None:
     inside.do(ONE, A)
     inside.silent = True
     inside.pass_time(TTL_MS - ANSWER_MS // 2)
@@ -105,7 +107,9 @@ def test_a_release_under_way_when_the_session_is_lost_says_so(inside: Inside) ->
     assert inside.table.locks == {}
 
 
-def test_a_release_that_no_majority_confirms_is_unavailable_and_goes_on(inside: Inside) -> None:
+def test_a_release_that_no_majority_confirms_is_unavailable_and_goes_on(
+    inside: LocalCallers,
+) -> None:
     inside.do(ONE, A)
     inside.silent = True
     inside.do(TWO, Release(lock="a", fence=inside.fence(ONE)))
@@ -116,15 +120,15 @@ def test_a_release_that_no_majority_confirms_is_unavailable_and_goes_on(inside: 
     assert inside.table.locks == {}
 
 
-def test_a_grant_that_is_heard_too_late_is_not_believed(inside: Inside) -> None:
+def test_a_grant_that_is_heard_too_late_is_not_believed(inside: LocalCallers) -> None:
     inside.do(ONE, Acquire(lock="b"))
     inside.do(TWO, Release(lock="b", fence=inside.fence(ONE)))
     inside.silent = True
     inside.do(THREE, A)
     acquire = inside.commands[-1]
-    assert isinstance(acquire, AcquireLock)
+    assert isinstance(acquire, Acquire)
     session, owner, request = acquire.session, acquire.owner, acquire.request
-    late = Held(session=session, owner=owner, request=request, lock="a", fence=9, count=1)
+    late = Granted(session=session, owner=owner, request=request, lock="a", fence=9, count=1)
     inside.ms += TTL_MS
     inside.happens([late])
     assert inside.heard(THREE, Granted) == []
@@ -134,10 +138,10 @@ def test_a_grant_that_is_heard_too_late_is_not_believed(inside: Inside) -> None:
     assert inside.fence(THREE) != 9
 
 
-def test_a_hold_that_an_operator_took_is_lost_alone(inside: Inside) -> None:
+def test_a_hold_that_an_operator_took_is_lost_alone(inside: LocalCallers) -> None:
     inside.do(ONE, A)
     inside.do(TWO, Acquire(lock="b"))
-    force = ForceRelease(operator="eve", request=1, lock="a", fence=inside.fence(ONE))
+    force = Evict(operator="eve", request=1, lock="a", fence=inside.fence(ONE))
     inside.happens(inside.table.apply(inside.ms, force))
     inside.do(THREE, Release(lock="a", fence=inside.fence(ONE)))
     (refused,) = inside.heard(THREE, Refused)
@@ -150,7 +154,7 @@ def test_a_hold_that_an_operator_took_is_lost_alone(inside: Inside) -> None:
     assert inside.reason(five) is Reason.NOT_HELD, "a loss is reported once"
 
 
-def test_a_caller_inside_evicts_as_an_operator(inside: Inside) -> None:
+def test_a_caller_inside_evicts_as_an_operator(inside: LocalCallers) -> None:
     inside.do(ONE, A)
     fence = inside.fence(ONE)
     inside.do(TWO, Evict(lock="a", fence=fence, operator="eve"))
@@ -161,30 +165,32 @@ def test_a_caller_inside_evicts_as_an_operator(inside: Inside) -> None:
     assert inside.reason(THREE) is Reason.NOT_HELD
 
 
-def test_a_state_that_was_taken_over_is_checked_for_the_session(inside: Inside) -> None:
+def test_a_state_that_was_taken_over_is_checked_for_the_session(inside: LocalCallers) -> None:
     inside.do(ONE, A)
-    closed = CloseSession(session="n1/b00.1", reason=CloseReason.FORCED)
+    closed = End(session="n1/b00.1", reason=CloseReason.FORCED)
     inside.table.apply(inside.ms, closed)
     inside.node.hear(Skipped(slot=9))
     inside.pass_time(TTL_MS // KEEPS_PER_TTL + TICK_MS)
     assert inside.held() == []
 
 
-def test_a_table_without_room_for_a_session_is_an_overload(inside: Inside) -> None:
+def test_a_table_without_room_for_a_session_is_an_overload(inside: LocalCallers) -> None:
     inside.silent = True
     inside.do(ONE, A)
     (opening,) = inside.commands
-    assert isinstance(opening, OpenSession)
-    inside.happens([denied(opening, Denial.OVERLOADED, "9 sessions are open")])
-    (refused,) = inside.heard(ONE, Refused)
-    assert refused.reason is Reason.OVERLOADED
-    assert refused.detail == "no session: 9 sessions are open"
+    assert isinstance(opening, Open)
+    inside.happens([refused(opening, Reason.OVERLOADED, "9 sessions are open")])
+    (answer,) = inside.heard(ONE, Refused)
+    assert answer.reason is Reason.OVERLOADED
+    assert answer.detail == "no session: 9 sessions are open"
     inside.silent = False
     inside.do(TWO, A)
     assert inside.fence(TWO) == 1
 
 
-def test_a_node_that_is_stopped_ends_its_session_and_says_when_that_is_so(inside: Inside) -> None:
+def test_a_node_that_is_stopped_ends_its_session_and_says_when_that_is_so(
+    inside: LocalCallers,
+) -> None:
     inside.do(ONE, A)
     inside.do(TWO, A)
     inside.silent = True
@@ -198,7 +204,9 @@ def test_a_node_that_is_stopped_ends_its_session_and_says_when_that_is_so(inside
     assert inside.told[-1] == (THREE, Closed(unanswered=0))
 
 
-def test_a_node_that_is_quarantined_takes_the_holds_and_refuses_the_rest(inside: Inside) -> None:
+def test_a_node_that_is_quarantined_takes_the_holds_and_refuses_the_rest(
+    inside: LocalCallers,
+) -> None:
     inside.do(ONE, A)
     inside.silent = True
     inside.do(TWO, A)

@@ -8,20 +8,18 @@ from typing import Any
 
 import pytest
 
-from fencelock.actors.api.message import Acquire, Reason, Release
+from fencelock.actors.api.message import Acquire, Granted, Reason, Release
 from fencelock.actors.api.name import (
     check_lock_name,
     check_new_lock_name,
     check_owner,
     is_invisible,
 )
+from fencelock.actors.api.session_message import Open
 from fencelock.actors.bakery.config import Terms
 from fencelock.actors.bakery.proxy_wording import problem_of
 from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.message import Address
-from fencelock.actors.paxos.proxy_command import translate
-from fencelock.actors.table.command import AcquireLock, OpenSession, check_command
-from fencelock.actors.table.outcome import Held
 from fencelock.actors.table.table import LockTable
 from fencelock.transport.frame import check_node
 
@@ -57,13 +55,13 @@ def test_a_forbidden_character_is_refused_by_number_everywhere(number: int, besi
         check_node(text)
     about: dict[str, Any] = {"session": "s.1", "owner": "o", "request": 1}
     for command in (
-        AcquireLock(**about, lock=text),
-        AcquireLock(session="s.1", owner=text, request=1, lock="x"),
-        AcquireLock(**about, lock="x", label=text),
-        OpenSession(session=text, ttl_ms=1_000),
+        Acquire(**about, lock=text),
+        Acquire(session="s.1", owner=text, request=1, lock="x", limit=0),
+        Acquire(**about, lock="x", label=text),
+        Open(session=text, ttl_ms=1_000),
     ):
         with pytest.raises(InvalidRequestError):
-            check_command(command)
+            command.check()
 
 
 @pytest.mark.parametrize("number", [*BESIDE, *UNASSIGNED])
@@ -71,7 +69,7 @@ def test_all_other_characters_are_accepted_whether_unicode_has_them_yet_or_not(n
     text = f"a{chr(number)}"
     check_new_lock_name(text)
     check_owner(text)
-    check_command(AcquireLock(session="s.1", owner=text, request=1, lock=text, label=text))
+    Acquire(session="s.1", owner=text, request=1, lock=text, label=text, limit=0).check()
 
 
 def test_what_is_refused_does_not_depend_on_how_a_text_is_stored() -> None:
@@ -91,7 +89,7 @@ def test_what_is_refused_does_not_depend_on_how_a_text_is_stored() -> None:
 
 def at_the_log(lock: str) -> str:
     try:
-        translate(Acquire(lock=lock, session="s.1", owner="o", request=1))
+        Acquire(lock=lock, session="s.1", owner="o", request=1).check_new()
     except InvalidRequestError as refused:
         return str(refused)
     return ""
@@ -118,7 +116,7 @@ def test_a_door_refuses_to_acquire_a_lock_that_nobody_can_see(door: str, lock: s
 def test_the_table_still_decides_about_invisible_names_as_earlier_versions_did() -> None:
     """A member that replays an old log must come to the same table (`check_new_lock_name`)."""
     table = LockTable()
-    table.apply(0, OpenSession(session="s", ttl_ms=1_000))
-    (held,) = table.apply(1, AcquireLock(session="s.1", owner="o", request=1, lock="\u3164"))
-    assert isinstance(held, Held)
-    translate(Release(lock="\u3164", session="s.1", owner="o", request=2, fence=held.fence))
+    table.apply(0, Open(session="s", ttl_ms=1_000))
+    (held,) = table.apply(1, Acquire(session="s.1", owner="o", request=1, lock="\u3164", limit=0))
+    assert isinstance(held, Granted)
+    Release(lock="\u3164", session="s.1", owner="o", request=2, fence=held.fence).check_new()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from support.effects import HOST, T0
 
+from fencelock.actors.api.message import Acquire, Granted, Release
+from fencelock.actors.api.session_message import Open
 from fencelock.actors.effect import Effects, Send, Wake
 from fencelock.actors.message import Local, Message, address_of
 from fencelock.actors.paxos.config import Config, View, leader_of, replica_of
@@ -13,8 +15,7 @@ from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.message import Ballot, Propose
 from fencelock.actors.paxos.ordering import BATCH_DELAY_MS
 from fencelock.actors.paxos.replica import Replica
-from fencelock.actors.table.command import AcquireLock, Command, OpenSession, ReleaseLock
-from fencelock.actors.table.outcome import Held
+from fencelock.actors.table.message import LogCommand
 from fencelock.cluster.lock_machine import LockMachine
 
 HERE, ELSEWHERE = replica_of("a"), address_of("b", "proxy")
@@ -39,10 +40,10 @@ class Master:
         ballot = Ballot(3, leader_of("a"))
         reign = Leadership(ballot=ballot, commander=COMMANDER, first=1, time_ms=0)
         self.decide(self.replica.handle(leader_of("a"), reign, T0))
-        self.put(OpenSession(session="s", request=1, ttl_ms=60_000))
+        self.put(Open(session="s", request=1, ttl_ms=60_000))
         self.session = next(iter(self.machine.table.sessions.by_id))
 
-    def propose(self, command: Command) -> Effects:
+    def propose(self, command: LogCommand) -> Effects:
         self.number += 1
         written = self.machine.write(command)
         word = Propose(client=ELSEWHERE, number=self.number, command=written)
@@ -63,13 +64,18 @@ class Master:
             ]
         return told
 
-    def put(self, command: Command) -> list[Message | Local]:
+    def put(self, command: LogCommand) -> list[Message | Local]:
         assert self.propose(command) == [GATHER]
         return self.decide(self.gather())
 
-    def acquire(self, owner: str, request: int = 1, wait_ms: int | None = None) -> AcquireLock:
-        return AcquireLock(
-            session=self.session, owner=owner, request=request, lock="door", wait_ms=wait_ms
+    def acquire(self, owner: str, request: int = 1, wait_ms: int | None = None) -> Acquire:
+        return Acquire(
+            session=self.session,
+            owner=owner,
+            request=request,
+            lock="door",
+            wait_ms=wait_ms,
+            limit=0,
         )
 
 
@@ -87,7 +93,7 @@ def sizes(effects: Effects) -> list[int]:
 def master() -> Master:
     """Return a master at which owner ``1`` holds the lock."""
     one = Master()
-    assert isinstance(one.put(one.acquire("1"))[0], Held)
+    assert isinstance(one.put(one.acquire("1"))[0], Granted)
     return one
 
 
@@ -96,13 +102,13 @@ def test_who_must_wait_anyway_shares_the_slot_of_the_release_and_is_granted_by_i
 ) -> None:
     assert master.propose(master.acquire("2")) == [LATER]
     assert master.propose(master.acquire("3")) == []  # That timer serves both.
-    release = ReleaseLock(session=master.session, owner="1", request=2, lock="door", fence=1)
+    release = Release(session=master.session, owner="1", request=2, lock="door", fence=1)
 
     assert master.propose(release) == [GATHER]
     ordered = master.gather()
 
     assert sizes(ordered) == [3]
-    granted = [told for told in master.decide(ordered) if isinstance(told, Held)]
+    granted = [told for told in master.decide(ordered) if isinstance(told, Granted)]
     assert [held.owner for held in granted] == ["2"]
 
 
@@ -121,7 +127,7 @@ def test_without_another_command_it_gets_a_slot_after_a_moment_and_the_next_ling
 def test_while_a_slot_is_under_way_nothing_lingers_since_the_lock_may_be_free_after_it(
     master: Master,
 ) -> None:
-    master.propose(ReleaseLock(session=master.session, owner="1", request=2, lock="door", fence=1))
+    master.propose(Release(session=master.session, owner="1", request=2, lock="door", fence=1))
     assert sizes(master.gather()) == [1]
 
     assert master.propose(master.acquire("2")) == [GATHER]

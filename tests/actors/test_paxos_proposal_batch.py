@@ -37,7 +37,6 @@ from fencelock.actors.paxos.ordering import QUEUE_MAX
 from fencelock.actors.paxos.proxy import LogProxy
 from fencelock.actors.paxos.proxy_event import Round
 from fencelock.actors.paxos.replica import Replica
-from fencelock.actors.table.outcome import Held
 from fencelock.transport.codec import encode
 
 DOOR, OTHER = address_of("a", "proxy"), address_of("b", "proxy")
@@ -134,7 +133,8 @@ def test_each_of_a_bundle_is_answered_by_its_own_outcome(door: LogProxy) -> None
         door.handle(ANN, acquire(request), T0)
     door.handle(DOOR, Gather(), T0)
     outcomes = tuple(
-        Held(session="ann.7", owner="o", request=n, lock=f"l{n}", fence=n, count=1) for n in (3, 2)
+        Granted(session="ann.7", owner="o", request=n, lock=f"l{n}", fence=n, count=1)
+        for n in (3, 2)
     )
 
     effects = door.handle(HERE, SlotOutcomes(slot=1, time_ms=1, outcomes=outcomes), T0)

@@ -15,40 +15,27 @@ from fencelock.actors.api.message import (
     Cancelled,
     Granted,
     KeepAlive,
+    Reason,
     Refused,
     Release,
     Released,
 )
-from fencelock.actors.api.session_message import End, Ended, HoldLost, Open, Opened
+from fencelock.actors.api.session_message import (
+    CloseReason,
+    End,
+    Ended,
+    HoldLost,
+    Open,
+    Opened,
+    ended,
+)
 from fencelock.actors.effect import Effects, Observe, Send, Wake
 from fencelock.actors.message import Address, Message
 from fencelock.actors.paxos.event import LeaderChanged, SlotOutcomes
 from fencelock.actors.paxos.message import Propose
 from fencelock.actors.paxos.proxy import ROUND_MS, LogProxy
 from fencelock.actors.paxos.proxy_event import Round
-from fencelock.actors.table.command import (
-    AcquireLock,
-    CancelWait,
-    CloseReason,
-    CloseSession,
-    Command,
-    KeepSession,
-    OpenSession,
-    ReleaseLock,
-)
-from fencelock.actors.table.outcome import (
-    Denial,
-    Denied,
-    Freed,
-    Held,
-    Lost,
-    Outcome,
-    Queued,
-    SessionClosed,
-    SessionKept,
-    SessionOpened,
-    WaitCancelled,
-)
+from fencelock.actors.table.message import LogCommand, Queued, Result
 from fencelock.transport.codec import decode, encode
 
 DOOR, REPLICA, FAR = Address("n1/proxy"), Address("n1/replica"), Address("n2/replica")
@@ -60,8 +47,8 @@ OPEN = Open(session="ann", ttl_ms=9_000, label="host:1", request=1)
 ACQUIRE = Acquire(lock="a", session=ME, owner="o", request=2, wait_ms=50, limit=3, label="x")
 RELEASE = Release(lock="a", fence=5, session=ME, owner="o", request=3)
 CANCEL = Cancel(lock="a", session=ME, owner="o", request=2)
-HELD = Held(session=ME, owner="o", request=2, lock="a", fence=5, count=1)
-FREED = Freed(session=ME, owner="o", request=3, lock="a", count=0)
+HELD = Granted(session=ME, owner="o", request=2, lock="a", fence=5, count=1)
+FREED = Released(session=ME, owner="o", request=3, lock="a", count=0)
 QUEUED = Queued(session=ME, owner="o", request=2, lock="a")
 
 
@@ -80,11 +67,11 @@ def door() -> LogProxy:
     return door
 
 
-def happens(door: LogProxy, *outcomes: Outcome) -> Effects:
+def happens(door: LogProxy, *outcomes: Result) -> Effects:
     return door.handle(REPLICA, SlotOutcomes(slot=1, time_ms=1, outcomes=outcomes), T0)
 
 
-def proposed(effects: Effects) -> list[Command]:
+def proposed(effects: Effects) -> list[LogCommand]:
     sent = [e.message for e in effects if isinstance(e, Send) and e.to == REPLICA]
     commands: list[Any] = [decode(m.command) for m in sent if isinstance(m, Propose)]
     return commands
@@ -95,9 +82,11 @@ def told(effects: Effects, kind: type[K], to: Address = ANN) -> list[K]:
     return [message for message in sent if isinstance(message, kind)]
 
 
-def denied(reason: Denial, detail: str = "", request: int = 2, lock: str = "a") -> Denied:
+def denied(reason: Reason, detail: str = "", request: int = 2, lock: str = "a") -> Refused:
     owner = "o" if lock else ""
-    return Denied(session=ME, owner=owner, request=request, lock=lock, reason=reason, detail=detail)
+    return Refused(
+        session=ME, owner=owner, request=request, lock=lock, reason=reason, detail=detail
+    )
 
 
 @pytest.mark.parametrize(
@@ -105,39 +94,39 @@ def denied(reason: Denial, detail: str = "", request: int = 2, lock: str = "a") 
     [
         (
             OPEN,
-            OpenSession(session="ann", ttl_ms=9_000, label="host:1", request=1),
-            SessionOpened(session="ann", assigned=ME, ttl_ms=9_000, version=1, request=1),
+            Open(session="ann", ttl_ms=9_000, label="host:1", request=1),
+            Opened(session="ann", assigned=ME, ttl_ms=9_000, node="", request=1),
             Opened(session="ann", assigned=ME, ttl_ms=9_000, node="n1", request=1, master="n2"),
         ),
         (
             KeepAlive(session=ME, request=4),
-            KeepSession(session=ME, request=4),
-            SessionKept(session=ME, version=2, request=4),
+            KeepAlive(session=ME, request=4),
+            Alive(session=ME, node="", request=4),
             Alive(session=ME, node="n1", request=4, master="n2"),
         ),
         (
             ACQUIRE,
-            AcquireLock(session=ME, owner="o", request=2, lock="a", wait_ms=50, limit=3, label="x"),
+            Acquire(session=ME, owner="o", request=2, lock="a", wait_ms=50, limit=3, label="x"),
             HELD,
             Granted(lock="a", fence=5, session=ME, owner="o", request=2, count=1),
         ),
         (
             RELEASE,
-            ReleaseLock(session=ME, owner="o", request=3, lock="a", fence=5),
+            Release(session=ME, owner="o", request=3, lock="a", fence=5),
             FREED,
             Released(lock="a", session=ME, owner="o", request=3, count=0),
         ),
         (
             CANCEL,
-            CancelWait(session=ME, owner="o", request=2, lock="a"),
-            WaitCancelled(session=ME, owner="o", request=2, lock="a"),
+            Cancel(session=ME, owner="o", request=2, lock="a"),
+            Cancelled(session=ME, owner="o", request=2, lock="a"),
             Cancelled(lock="a", session=ME, owner="o", request=2),
         ),
     ],
     ids=lambda value: type(value).__name__,
 )
 def test_a_request_is_put_into_the_log_and_its_outcome_is_the_answer(
-    door: LogProxy, request_: Any, command: Command, outcome: Outcome, answer: Message
+    door: LogProxy, request_: Any, command: LogCommand, outcome: Result, answer: Message
 ) -> None:
     effects = door.handle(ANN, request_, T0)
     assert proposed(effects) == [command]
@@ -149,10 +138,10 @@ def test_a_request_is_put_into_the_log_and_its_outcome_is_the_answer(
 
 def test_the_end_of_a_session_is_told_to_who_asked_and_not_again_unasked(door: LogProxy) -> None:
     (command,) = proposed(door.handle(ANN, End(session=ME, request=9), T0))
-    assert command == CloseSession(session=ME, reason=CloseReason.GRACEFUL, request=9)
-    closed = SessionClosed(session=ME, reason=CloseReason.GRACEFUL, request=9)
-    (ended,) = told(happens(door, closed), Ended)
-    assert (ended.session, ended.request) == (ME, 9)
+    assert command == End(session=ME, reason=CloseReason.GRACEFUL, request=9)
+    closed = ended(ME, CloseReason.GRACEFUL, 9)
+    (answer,) = told(happens(door, closed), Ended)
+    assert (answer.session, answer.request) == (ME, 9)
     assert told(happens(door, closed), Ended) == []
 
 
@@ -163,22 +152,22 @@ def test_a_client_hears_unasked_that_its_session_ended(
     door: LogProxy, reason: CloseReason, words: str
 ) -> None:
     door.handle(ANN, KeepAlive(session=ME, request=4), T0)
-    (ended,) = told(happens(door, SessionClosed(session=ME, reason=reason)), Ended)
-    assert (ended.session, ended.request) == (ME, 0)
-    assert words in ended.detail
+    (notice,) = told(happens(door, ended(ME, reason)), Ended)
+    assert (notice.session, notice.request) == (ME, 0)
+    assert words in notice.detail
 
 
 def test_a_client_hears_unasked_that_an_operator_took_its_hold(door: LogProxy) -> None:
     door.handle(ANN, ACQUIRE, T0)
-    lost = Lost(session=ME, owner="o", lock="a", fence=5, operator="eve (n2)")
+    lost = HoldLost(session=ME, owner="o", lock="a", fence=5, detail="eve (n2)")
     (told_,) = told(happens(door, lost), HoldLost)
     assert (told_.lock, told_.fence, told_.session, told_.owner) == ("a", 5, ME, "o")
     assert "eve" in told_.detail
 
 
 def test_losses_of_clients_that_are_elsewhere_are_told_by_nobody_here(door: LogProxy) -> None:
-    lost = Lost(session="bob.3", owner="o", lock="a", fence=5, operator="eve (n2)")
-    closed = SessionClosed(session="bob.3", reason=CloseReason.EXPIRED)
+    lost = HoldLost(session="bob.3", owner="o", lock="a", fence=5, detail="eve (n2)")
+    closed = ended("bob.3", CloseReason.EXPIRED)
     assert happens(door, lost, closed) == []
 
 
@@ -197,7 +186,7 @@ def test_outcomes_count_only_from_members(door: LogProxy) -> None:
 
 def test_an_outcome_of_another_kind_answers_nobody(door: LogProxy) -> None:
     door.handle(ANN, RELEASE, T0)
-    grant = Held(session=ME, owner="o", request=3, lock="a", fence=5, count=1)
+    grant = Granted(session=ME, owner="o", request=3, lock="a", fence=5, count=1)
     assert door.handle(FAR, grant, T0) == []
     assert len(door.in_flight_requests) == 1
 
@@ -211,8 +200,8 @@ def test_a_wait_is_answered_when_it_is_over_and_not_when_it_is_queued(door: LogP
 def test_a_cancel_takes_the_place_of_its_acquire(door: LogProxy) -> None:
     door.handle(ANN, ACQUIRE, T0)
     assert len(proposed(door.handle(ANN, CANCEL, T0))) == 1
-    over = denied(Denial.CANCELLED)
-    effects = happens(door, over, WaitCancelled(session=ME, owner="o", request=2, lock="a"))
+    over = denied(Reason.CANCELLED)
+    effects = happens(door, over, Cancelled(session=ME, owner="o", request=2, lock="a"))
     assert told(effects, Refused) == []
     assert len(told(effects, Cancelled)) == 1
     assert len(door.in_flight_requests) == 0

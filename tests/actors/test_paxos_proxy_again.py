@@ -26,8 +26,7 @@ from fencelock.actors.paxos.message import Decline, Declined, Propose, Proposed
 from fencelock.actors.paxos.proxy import BURST, ROUND_MS, LogProxy
 from fencelock.actors.paxos.proxy_event import Round
 from fencelock.actors.paxos.proxy_in_flight import ASK_AGAIN_MS, LOOK_AGAIN_MS, LOOKS_MAX
-from fencelock.actors.table.command import AcquireLock, Command
-from fencelock.actors.table.outcome import Held, Outcome, Queued
+from fencelock.actors.table.message import LogCommand, Queued, Result
 from fencelock.transport.codec import decode, encode
 
 DOOR, REPLICA, FAR = Address("n1/proxy"), Address("n1/replica"), Address("n2/replica")
@@ -54,7 +53,7 @@ def acquire(request: int = 2, lock: str = "a") -> Acquire:
     return Acquire(lock=lock, session=ME, owner="o", request=request)
 
 
-def happens(door: LogProxy, *outcomes: Outcome, now: Instant = T0) -> Effects:
+def happens(door: LogProxy, *outcomes: Result, now: Instant = T0) -> Effects:
     return door.handle(REPLICA, SlotOutcomes(slot=1, time_ms=1, outcomes=outcomes), now)
 
 
@@ -63,7 +62,7 @@ def proposals(effects: Effects) -> list[Propose]:
     return [message for message in sent if isinstance(message, Propose)]
 
 
-def proposed(effects: Effects) -> list[Command]:
+def proposed(effects: Effects) -> list[LogCommand]:
     commands: list[Any] = [decode(propose.command) for propose in proposals(effects)]
     return commands
 
@@ -73,8 +72,8 @@ def told(effects: Effects, kind: type[K], to: Address = ANN) -> list[K]:
     return [message for message in sent if isinstance(message, kind)]
 
 
-def held(request: int = 2) -> Held:
-    return Held(session=ME, owner="o", request=request, lock="a", fence=5, count=1)
+def held(request: int = 2) -> Granted:
+    return Granted(session=ME, owner="o", request=request, lock="a", fence=5, count=1)
 
 
 def queued(request: int = 2) -> Queued:
@@ -132,7 +131,7 @@ def test_another_master_is_asked_at_once_for_what_the_log_does_not_know(door: Lo
     happens(door, Queued(session=ME, owner="o", request=3, lock="l3"))
     assert door.handle(REPLICA, LeaderChanged(master=""), at(1)) == ()
     commands = proposed(door.handle(REPLICA, LeaderChanged(master="n3"), at(2)))
-    assert [c.lock for c in commands if isinstance(c, AcquireLock)] == ["l2", "l4"]
+    assert [c.lock for c in commands if isinstance(c, Acquire)] == ["l2", "l4"]
     (alive,) = told(door.handle(ANN, KeepAlive(session="ann", request=9), at(3)), Alive)
     assert alive.master == "n3"
 
@@ -142,7 +141,7 @@ def test_a_state_that_was_taken_over_makes_the_door_ask_for_everything(door: Log
     door.handle(ANN, acquire(3, "b"), T0)
     happens(door, queued())
     commands = proposed(door.handle(REPLICA, Skipped(slot=9), at(1)))
-    assert sorted(c.lock for c in commands if isinstance(c, AcquireLock)) == ["a", "b"]
+    assert sorted(c.lock for c in commands if isinstance(c, Acquire)) == ["a", "b"]
 
 
 def test_a_crowd_is_proposed_again_in_bounded_portions(door: LogProxy) -> None:
@@ -258,6 +257,6 @@ def test_who_waits_is_told_at_once_that_the_leader_lost_its_majority(door: LogPr
 def test_who_waits_for_nothing_is_told_nothing(door: LogProxy) -> None:
     door.handle(REPLICA, LeaderChanged(master="n1"), T0)
     door.handle(ANN, acquire(2, "a"), T0)
-    happens(door, Held(session=ME, owner="o", request=2, lock="a", fence=1, count=1))
+    happens(door, Granted(session=ME, owner="o", request=2, lock="a", fence=1, count=1))
 
     assert replies(door.handle(REPLICA, Isolated(isolated=True), T0)) == []

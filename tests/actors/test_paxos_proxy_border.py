@@ -28,8 +28,7 @@ from fencelock.actors.paxos.message import Propose
 from fencelock.actors.paxos.proxy import LogProxy
 from fencelock.actors.paxos.proxy_clients import SILENCE_MS
 from fencelock.actors.paxos.proxy_event import Round
-from fencelock.actors.table.command import Command, KeepSession
-from fencelock.actors.table.outcome import Held, Lost, Outcome, SessionKept
+from fencelock.actors.table.message import LogCommand, Result
 from fencelock.transport.codec import decode, encode
 
 DOOR, REPLICA, FAR = Address("n1/proxy"), Address("n1/replica"), Address("n2/replica")
@@ -56,7 +55,7 @@ def acquire(request: int = 2, lock: str = "a") -> Acquire:
     return Acquire(lock=lock, session=ME, owner="o", request=request)
 
 
-def happens(door: LogProxy, *outcomes: Outcome, now: Instant = T0) -> Effects:
+def happens(door: LogProxy, *outcomes: Result, now: Instant = T0) -> Effects:
     return door.handle(REPLICA, SlotOutcomes(slot=1, time_ms=1, outcomes=outcomes), now)
 
 
@@ -65,7 +64,7 @@ def proposals(effects: Effects) -> list[Propose]:
     return [message for message in sent if isinstance(message, Propose)]
 
 
-def proposed(effects: Effects) -> list[Command]:
+def proposed(effects: Effects) -> list[LogCommand]:
     commands: list[Any] = [decode(propose.command) for propose in proposals(effects)]
     return commands
 
@@ -84,7 +83,7 @@ def test_one_client_cannot_use_up_a_node(door: LogProxy, monkeypatch: pytest.Mon
     bob = Address("bob/session")
     other = Acquire(lock="z", session="bob.8", owner="o", request=1)
     assert len(proposed(door.handle(bob, other, T0))) == 1
-    happens(door, Held(session=ME, owner="o", request=2, lock="l2", fence=5, count=1))
+    happens(door, Granted(session=ME, owner="o", request=2, lock="l2", fence=5, count=1))
     assert len(proposed(door.handle(ANN, acquire(5, "l5"), T0))) == 1
 
 
@@ -123,7 +122,7 @@ def test_a_node_has_a_limit(door: LogProxy, monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_newer_keep_alive_makes_the_older_needless_but_for_the_oldest(door: LogProxy) -> None:
     for request in (3, 4, 5):
         (command,) = proposed(door.handle(ANN, KeepAlive(session=ME, request=request), T0))
-        assert command == KeepSession(session=ME, request=request)
+        assert command == KeepAlive(session=ME, request=request)
     assert [key[3] for key in door.in_flight_requests.by_key] == [3, 5]
 
 
@@ -131,7 +130,7 @@ def test_keep_alives_are_confirmed_by_a_log_that_is_slower_than_they_come(door: 
     heard: list[int] = []
     for request in range(3, 23):
         door.handle(ANN, KeepAlive(session=ME, request=request), at(request * 200))
-        kept = SessionKept(session=ME, version=1, request=request - 2)
+        kept = Alive(session=ME, node="", request=request - 2)
         alive = told(happens(door, kept, now=at(request * 200 + 100)), Alive)
         heard += [word.request for word in alive]
     assert heard == list(range(3, 21, 2))
@@ -143,9 +142,9 @@ def test_an_ask_inside_the_process_is_not_answered_by_the_loss_of_another_lock(
     """It takes whatever is said to it for its answer, so nothing is said to it unasked."""
     ask = Address("n1/ask-9")
     door.handle(ask, acquire(4, "b"), T0)
-    lost = Lost(session=ME, owner="o", lock="a", fence=3, operator="root")
+    lost = HoldLost(session=ME, owner="o", lock="a", fence=3, detail="taken by root")
     assert told(happens(door, lost), HoldLost, ask) == []
-    held = Held(session=ME, owner="o", request=4, lock="b", fence=5, count=1)
+    held = Granted(session=ME, owner="o", request=4, lock="b", fence=5, count=1)
     assert [granted.fence for granted in told(happens(door, held), Granted, ask)] == [5]
 
 

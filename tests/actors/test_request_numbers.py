@@ -8,7 +8,6 @@ from fencelock.actors.api.message import Acquire, Cancel, Release
 from fencelock.actors.api.name import REQUEST_MAX
 from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.message import Address
-from fencelock.actors.paxos.proxy_command import translate
 from fencelock.actors.proxy.description import DESCRIBES_MAX, DESCRIBES_OF_CLIENT_MAX, has_room
 
 
@@ -17,19 +16,20 @@ def acquire(request: int) -> Acquire:
 
 
 def test_an_acquire_is_refused_whose_lock_no_later_request_could_release() -> None:
-    assert translate(acquire(REQUEST_MAX))[1][-1] == REQUEST_MAX
+    acquire(REQUEST_MAX).check_new()
     for asked in (
         acquire(REQUEST_MAX + 1),
         acquire((1 << 63) - 1),
         Cancel(lock="l", session="s", owner="o", request=REQUEST_MAX + 1),
     ):
         with pytest.raises(InvalidRequestError, match=f"request is .*, at most {REQUEST_MAX}"):
-            translate(asked)
+            asked.check_new()
 
 
 def test_a_release_may_have_a_higher_number_than_any_acquire() -> None:
     release = Release(lock="l", fence=1, session="s", owner="o", request=(1 << 63) - 1)
-    assert translate(release)[1][-1] == release.request
+    release.check_new()
+    assert release.key[-1] == release.request
 
 
 def test_a_description_answers_few_requests_of_a_client_and_not_many_in_all() -> None:

@@ -18,7 +18,6 @@ from fencelock.actors.api.message import (
     Acquire,
     Alive,
     Cancel,
-    Cancelled,
     Granted,
     KeepAlive,
     Reason,
@@ -27,96 +26,28 @@ from fencelock.actors.api.message import (
     Released,
 )
 from fencelock.actors.api.probe_message import Probe, ProbeReply
-from fencelock.actors.api.session_message import HoldLost, Open, Opened
+from fencelock.actors.api.request import Command
+from fencelock.actors.api.session_message import Evict, Evicted
 from fencelock.actors.effect import Send
 from fencelock.actors.link import LinkDown, LinkUp
 from fencelock.actors.message import Address, Event, Message, address_of, role_of
 from fencelock.actors.session.in_flight import InFlight
 from fencelock.actors.session.message import HoldsLost
-from fencelock.actors.table.command import (
-    AcquireLock,
-    CancelWait,
-    Command,
-    ForceRelease,
-    KeepSession,
-    OpenSession,
-    ReleaseLock,
-)
-from fencelock.actors.table.outcome import (
-    Denial,
-    Denied,
-    Freed,
-    Held,
-    Lost,
-    Outcome,
-    SessionKept,
-    SessionOpened,
-    WaitCancelled,
-)
+from fencelock.actors.table.message import Queued, Result
 from fencelock.actors.table.table import LockTable
 
 SEEDS = 60
-REASONS = {
-    Denial.TIMED_OUT: Reason.TIMED_OUT,
-    Denial.NOT_HELD: Reason.NOT_HELD,
-    Denial.OWNERSHIP_LOST: Reason.OWNERSHIP_LOST,
-    Denial.LIMIT_REACHED: Reason.LIMIT_REACHED,
-    Denial.CANCELLED: Reason.CANCELLED,
-    Denial.SUPERSEDED: Reason.CANCELLED,
-    Denial.FORGOTTEN: Reason.CANCELLED,
-    Denial.SESSION_EXPIRED: Reason.SESSION_EXPIRED,
-}
 ANCHOR = address_of("c", "anchor")
 """Holds a lock of its own all along, so that the session goes on."""
 
 
-def command_of(asked: Message) -> Command:
-    match asked:
-        case Open():
-            return OpenSession(session=asked.session, ttl_ms=asked.ttl_ms, request=asked.request)
-        case KeepAlive():
-            return KeepSession(session=asked.session, request=asked.request)
-        case Acquire():
-            return AcquireLock(**about(asked), wait_ms=asked.wait_ms, limit=asked.limit)
-        case Release():
-            return ReleaseLock(**about(asked), fence=asked.fence)
-        case Cancel():
-            return CancelWait(**about(asked))
-        case _:
-            raise NotImplementedError(asked)
-
-
-def answer_to(out: Outcome) -> Message | None:
-    match out:
-        case SessionOpened():
-            return Opened(
-                session=out.session,
-                assigned=out.assigned,
-                ttl_ms=out.ttl_ms,
-                node="",
-                request=out.request,
-            )
-        case SessionKept():
-            return Alive(session=out.session, node="", request=out.request)
-        case Held():
-            return Granted(**about(out), fence=out.fence, count=out.count)
-        case Freed():
-            return Released(**about(out), count=out.count)
-        case WaitCancelled():
-            return Cancelled(**about(out))
-        case Denied() if out.session:
-            return Refused(**about(out), reason=REASONS[out.reason], detail="")
-        case Lost():
-            return HoldLost(
-                lock=out.lock, fence=out.fence, session=out.session, owner=out.owner, detail=""
-            )
-        case _:
-            return None
-
-
-def about(word: Any) -> dict[str, Any]:
-    """Return what words of either kind say alike."""
-    return {name: getattr(word, name) for name in ("lock", "session", "owner", "request")}
+def answer_to(out: Result) -> Message | None:
+    """Return an outcome as a proxy sends it, None if it sends none."""
+    if isinstance(out, Queued | Evicted) or (isinstance(out, Refused) and not out.session):
+        return None
+    if isinstance(out, Refused) and out.reason in (Reason.SUPERSEDED, Reason.FORGOTTEN):
+        return replace(out, reason=Reason.CANCELLED)
+    return out
 
 
 class User:
@@ -215,7 +146,7 @@ class Trial:
             self.forced += 1
             lock = self.chance.choice(locks)
             fence = self.table.locks[lock].fence
-            force = ForceRelease(operator="op", request=self.forced, lock=lock, fence=fence)
+            force = Evict(operator="op", request=self.forced, lock=lock, fence=fence)
             self.spread(list(self.outcomes(force)))
 
     def spread(self, sends: list[Send]) -> None:
@@ -249,7 +180,8 @@ class Trial:
             return self.hear(send.to, ProbeReply(session="c", node="", serving=True))
         if isinstance(asked, KeepAlive) and "." not in asked.session:
             return self.hear(send.to, Alive(session="c", node="", request=asked.request))
-        return list(self.outcomes(command_of(asked)))
+        assert isinstance(asked, Command)
+        return list(self.outcomes(asked))
 
     def outcomes(self, command: Command) -> Iterator[Send]:
         for outcome in self.table.apply(self.parley.now_ms, command):

@@ -12,40 +12,41 @@ from typing import Any
 
 import pytest
 
-from fencelock.actors.table.command import (
-    AcquireLock,
-    CancelWait,
-    CloseReason,
-    CloseSession,
-    Command,
-    ForceRelease,
-    KeepSession,
-    OpenSession,
-    ReleaseLock,
+from fencelock.actors.api.message import (
+    Acquire,
+    Cancel,
+    Granted,
+    KeepAlive,
+    Reason,
+    Refused,
+    Release,
 )
+from fencelock.actors.api.session_message import CloseReason, End, Evict, Evicted, Open
+from fencelock.actors.table.holding import SLACK
+from fencelock.actors.table.message import LogCommand
 from fencelock.actors.table.operation import AUDIT_MAX
-from fencelock.actors.table.outcome import Denial, Denied, Held
 from fencelock.actors.table.session import LOSSES_MAX, QUIET_MAX
 from fencelock.actors.table.table import LockTable
-from fencelock.actors.table.waiting import SLACK
 
 TTL_MS = 1_000_000
 
 
 def acquire(
     request: int, lock: str, owner: str = "o", wait_ms: int | None = None, session: str = "s.1"
-) -> AcquireLock:
-    return AcquireLock(session=session, owner=owner, request=request, lock=lock, wait_ms=wait_ms)
+) -> Acquire:
+    return Acquire(
+        session=session, owner=owner, request=request, lock=lock, wait_ms=wait_ms, limit=0
+    )
 
 
-def release(request: int, lock: str, fence: int, owner: str = "o") -> ReleaseLock:
-    return ReleaseLock(session="s.1", owner=owner, request=request, lock=lock, fence=fence)
+def release(request: int, lock: str, fence: int, owner: str = "o") -> Release:
+    return Release(session="s.1", owner=owner, request=request, lock=lock, fence=fence)
 
 
 @pytest.fixture
 def table() -> LockTable:
     fresh = LockTable()
-    fresh.apply(0, OpenSession(session="s", ttl_ms=TTL_MS))
+    fresh.apply(0, Open(session="s", ttl_ms=TTL_MS))
     return fresh
 
 
@@ -58,7 +59,7 @@ def test_two_hundred_thousand_names_leave_nothing_behind(table: LockTable) -> No
         for i in names:
             lock, owner = f"name {i}", f"thread {i % 7}"
             (held,) = table.apply(0, acquire(request + 1, lock, owner))
-            assert isinstance(held, Held)
+            assert isinstance(held, Granted)
             request += 2
             table.apply(0, release(request, lock, held.fence, owner))
 
@@ -78,8 +79,8 @@ def test_two_hundred_thousand_names_leave_nothing_behind(table: LockTable) -> No
     assert (table.locks, table.claims, table.fence) == ({}, 0, 200_000)
     session = table.sessions.by_id["s.1"]
     assert len(session.owner_states) == len(session.quiet) == QUIET_MAX
-    table.apply(TTL_MS - 1, KeepSession(session="s.1"))
-    table.apply(TTL_MS, KeepSession(session="s.1"))
+    table.apply(TTL_MS - 1, KeepAlive(session="s.1"))
+    table.apply(TTL_MS, KeepAlive(session="s.1"))
     assert (session.owner_states, session.quiet) == ({}, {})
 
 
@@ -87,14 +88,14 @@ def test_two_hundred_thousand_names_leave_nothing_behind(table: LockTable) -> No
 def test_a_held_lock_and_a_wait_take_less_than_two_kilobytes_each(*, sessions: bool) -> None:
     """Measured over the whole table, with strings as the wire makes them: each its own."""
     table = LockTable()
-    table.apply(0, OpenSession(session="s", ttl_ms=TTL_MS))
+    table.apply(0, Open(session="s", ttl_ms=TTL_MS))
     gc.collect()
     tracemalloc.start()
     try:
         for i in range(2_000):
             name = f"s.{1}"
             if sessions:
-                table.apply(0, OpenSession(session=f"client-{i}", ttl_ms=TTL_MS, label=f"host:{i}"))
+                table.apply(0, Open(session=f"client-{i}", ttl_ms=TTL_MS, label=f"host:{i}"))
                 name = f"client-{i}.{i + 2}"
             for request, lock in ((1, f"orders/{i}"), (2, f"orders/{i // 2}")):
                 owner = f"thread-{i}-{request}"
@@ -109,17 +110,17 @@ def test_a_held_lock_and_a_wait_take_less_than_two_kilobytes_each(*, sessions: b
 
 def test_an_ended_session_is_freed_without_the_collector() -> None:
     table = LockTable()
-    table.apply(0, OpenSession(session="other", ttl_ms=TTL_MS))
+    table.apply(0, Open(session="other", ttl_ms=TTL_MS))
     table.apply(0, acquire(1, "M", session="other.1"))
 
     def live_and_die(number: int) -> None:
         name = f"c.{number}"
-        table.apply(0, OpenSession(session="c", ttl_ms=TTL_MS))
+        table.apply(0, Open(session="c", ttl_ms=TTL_MS))
         table.apply(0, acquire(1, "L", session=name))
         table.apply(0, acquire(2, "M", session=name))
         table.apply(0, acquire(3, "N", session=name))
         table.apply(0, replace(release(4, "N", table.fence), session=name))
-        table.apply(0, CloseSession(session=name, reason=CloseReason.GRACEFUL))
+        table.apply(0, End(session=name, reason=CloseReason.GRACEFUL))
 
     live_and_die(2)
     gc.collect()
@@ -137,7 +138,7 @@ def test_waits_that_ended_do_not_stay_in_the_heap(table: LockTable) -> None:
     table.apply(0, acquire(1, "L", "holder"))
     for i in range(5_000):
         table.apply(0, acquire(2 * i + 2, "L", "w", 100_000))
-        table.apply(0, CancelWait(session="s.1", owner="w", request=2 * i + 2, lock="L"))
+        table.apply(0, Cancel(session="s.1", owner="w", request=2 * i + 2, lock="L"))
     assert len(table.timeouts.heap) <= SLACK + 1
     assert table.status("L").waiting == 0
 
@@ -146,9 +147,9 @@ def test_sessions_that_ended_leave_nothing_behind(table: LockTable) -> None:
     """Rule 53, L13."""
     for i in range(5_000):
         name = f"c.{i + 2}"
-        table.apply(0, OpenSession(session="c", ttl_ms=TTL_MS))
+        table.apply(0, Open(session="c", ttl_ms=TTL_MS))
         table.apply(0, acquire(1, "L", session=name))
-        table.apply(0, CloseSession(session=name, reason=CloseReason.GRACEFUL))
+        table.apply(0, End(session=name, reason=CloseReason.GRACEFUL))
     assert len(table.sessions.heap) <= SLACK + 3
     assert (list(table.sessions.by_id), list(table.sessions.by_name)) == (["s.1"], ["s"])
     table.advance(TTL_MS)
@@ -158,7 +159,7 @@ def test_sessions_that_ended_leave_nothing_behind(table: LockTable) -> None:
 
 def test_signs_of_life_do_not_grow_the_heap(table: LockTable) -> None:
     for at in range(5_000):
-        table.apply(at, KeepSession(session="s.1"))
+        table.apply(at, KeepAlive(session="s.1"))
     assert len(table.sessions.heap) == 1
     assert table.due_ms() == 4_999 + TTL_MS
 
@@ -166,7 +167,7 @@ def test_signs_of_life_do_not_grow_the_heap(table: LockTable) -> None:
 def test_the_audit_and_what_an_owner_lost_are_bounded(table: LockTable) -> None:
     for i in range(1, AUDIT_MAX + 10):
         table.apply(0, acquire(i, f"L{i}"))
-        table.apply(0, ForceRelease(operator="root", request=i, lock=f"L{i}", fence=i))
+        table.apply(0, Evict(operator="root", request=i, lock=f"L{i}", fence=i))
     assert len(table.forced()) == AUDIT_MAX
     session = table.sessions.by_id["s.1"]
     assert [one.lost for one in session.bereft.values()] == list(range(910, 1_010))
@@ -183,13 +184,13 @@ def test_holds_and_waits_have_a_limit(
     table.apply(0, acquire(2, "L", "b"))
     for lock in ("L", "M"):
         (answer,) = table.apply(0, acquire(3, lock, lock))
-        assert isinstance(answer, Denied)
-        assert answer.reason is Denial.OVERLOADED
+        assert isinstance(answer, Refused)
+        assert answer.reason is Reason.OVERLOADED
     table.apply(0, acquire(4, "L", "a"))
     assert table.claims == 2
 
 
-def lines(table: LockTable, at: int, command: Command) -> int:
+def lines(table: LockTable, at: int, command: LogCommand) -> int:
     """Return how many lines of Python one command runs."""
     count = 0
 
@@ -212,21 +213,21 @@ def costs(size: int) -> list[int]:
     """Return the cost of each kind of command at a table with ``size`` of everything."""
     table = LockTable()
     for i in range(size):
-        table.apply(0, OpenSession(session=f"c{i}", ttl_ms=TTL_MS + i))
+        table.apply(0, Open(session=f"c{i}", ttl_ms=TTL_MS + i))
         table.apply(0, acquire(1, f"name {i}", session=f"c{i}.{i + 1}"))
         table.apply(0, acquire(2, "name 0", "w", TTL_MS // 2 + i, f"c{i}.{i + 1}"))
     mine = f"c0.{1}"
     middle = size // 2
-    script: list[Command] = [
+    script: list[LogCommand] = [
         acquire(10, "fresh", "z", session=mine),
         acquire(11, "name 1", "z", 0, mine),
         acquire(12, "name 0", "z", 77, mine),
-        CancelWait(session=f"c{middle}.{middle + 1}", owner="w", request=2, lock="name 0"),
-        KeepSession(session=mine),
-        OpenSession(session="new", ttl_ms=TTL_MS),
-        ReleaseLock(session=mine, owner="o", request=13, lock="name 0", fence=1),
-        ForceRelease(operator="root", request=1, lock="name 0", fence=size + 2),
-        CloseSession(session=f"new.{size + 1}", reason=CloseReason.GRACEFUL),
+        Cancel(session=f"c{middle}.{middle + 1}", owner="w", request=2, lock="name 0"),
+        KeepAlive(session=mine),
+        Open(session="new", ttl_ms=TTL_MS),
+        Release(session=mine, owner="o", request=13, lock="name 0", fence=1),
+        Evict(operator="root", request=1, lock="name 0", fence=size + 2),
+        End(session=f"new.{size + 1}", reason=CloseReason.GRACEFUL),
     ]
     return [lines(table, 1, command) for command in script]
 
@@ -241,10 +242,10 @@ def test_no_command_costs_more_for_more_names_sessions_and_waiters() -> None:
 def test_an_expiry_costs_what_expires_and_not_what_lives() -> None:
     table = LockTable()
     for i in range(2_000):
-        table.apply(0, OpenSession(session=f"c{i}", ttl_ms=TTL_MS + i))
+        table.apply(0, Open(session=f"c{i}", ttl_ms=TTL_MS + i))
     dying = f"c0.{1}"
     table.apply(0, acquire(1, "L", session=dying))
-    assert lines(table, TTL_MS, KeepSession(session="c9.10")) < 250
+    assert lines(table, TTL_MS, KeepAlive(session="c9.10")) < 250
     assert dying not in table.sessions.by_id
 
 
@@ -260,14 +261,18 @@ def test_an_expiry_costs_what_expires_and_not_what_lives() -> None:
 def test_a_holder_is_labelled_by_its_session_and_by_a_word_of_its_own(
     table: LockTable, of_session: str, of_hold: str, shown: str
 ) -> None:
-    table.apply(0, OpenSession(session="c", ttl_ms=TTL_MS, label=of_session))
+    table.apply(0, Open(session="c", ttl_ms=TTL_MS, label=of_session))
     table.apply(0, replace(acquire(1, "L", session="c.2"), label=of_hold))
     (denied,) = table.apply(0, acquire(1, "L", wait_ms=0))
     (line,) = table.listing()
-    forced = table.apply(0, ForceRelease(operator="root", request=1, lock="L", fence=1))[0]
-    assert (line.holder.label, getattr(forced, "label", None)) == (shown, shown)
-    assert isinstance(denied, Denied)
-    assert denied.detail == f"held by 'o' of 'c.2'{f' ({shown})' if shown else ''} under fence 1"
+    forced = table.apply(0, Evict(operator="root", request=1, lock="L", fence=1))[0]
+    assert isinstance(forced, Evicted)
+    assert (line.holder.label, forced.holder.label) == (shown, shown)
+    assert isinstance(denied, Refused)
+    assert (
+        denied.detail
+        == f"lock 'L': held by 'o' of 'c.2'{f' ({shown})' if shown else ''} under fence 1"
+    )
 
 
 def test_a_listing_is_paged_by_prefix_and_name(table: LockTable) -> None:

@@ -4,47 +4,37 @@ from __future__ import annotations
 
 import pytest
 
+from fencelock.actors.api.message import (
+    Acquire,
+    Alive,
+    Cancel,
+    Granted,
+    KeepAlive,
+    Reason,
+    Refused,
+    Release,
+)
+from fencelock.actors.api.name import TTL_MS_MAX
+from fencelock.actors.api.session_message import CloseReason, End, Ended, Evict, Open, Opened, ended
 from fencelock.actors.table import session as session_module
-from fencelock.actors.table.command import (
-    FENCE_FLOOR_MAX,
-    TTL_MS_MAX,
-    AcquireLock,
-    CancelWait,
-    CloseReason,
-    CloseSession,
-    Command,
-    ExtendSessions,
-    ForceRelease,
-    KeepSession,
-    OpenSession,
-    ReleaseLock,
-)
-from fencelock.actors.table.outcome import (
-    Denial,
-    Denied,
-    Held,
-    Outcome,
-    SessionClosed,
-    SessionKept,
-    SessionOpened,
-)
+from fencelock.actors.table.message import FENCE_FLOOR_MAX, ExtendSessions, LogCommand, Result
 from fencelock.actors.table.table import LockTable
 
 TTL_MS = 1_000
 
 
 def opened(table: LockTable, name: str, at: int = 0, ttl_ms: int = TTL_MS) -> str:
-    (answer,) = table.apply(at, OpenSession(session=name, ttl_ms=ttl_ms))
-    assert isinstance(answer, SessionOpened)
+    (answer,) = table.apply(at, Open(session=name, ttl_ms=ttl_ms))
+    assert isinstance(answer, Opened)
     return answer.assigned
 
 
-def acquire(session: str, request: int, lock: str = "L", *, owner: str = "o") -> AcquireLock:
-    return AcquireLock(session=session, owner=owner, request=request, lock=lock)
+def acquire(session: str, request: int, lock: str = "L", *, owner: str = "o") -> Acquire:
+    return Acquire(session=session, owner=owner, request=request, lock=lock, limit=0)
 
 
-def denials(outcomes: list[Outcome]) -> list[tuple[str, Denial]]:
-    return [(one.session, one.reason) for one in outcomes if isinstance(one, Denied)]
+def denials(outcomes: list[Result]) -> list[tuple[str, Reason]]:
+    return [(one.session, one.reason) for one in outcomes if isinstance(one, Refused)]
 
 
 def version_of(table: LockTable, session: str) -> int:
@@ -60,13 +50,13 @@ def test_the_table_knows_a_session_until_it_is_closed(table: LockTable) -> None:
     """Rule 80."""
     name = opened(table, "client")
     before = version_of(table, name)
-    (kept,) = table.apply(1, KeepSession(session=name, request=4))
-    assert kept == SessionKept(session=name, version=version_of(table, name), request=4)
+    (kept,) = table.apply(1, KeepAlive(session=name, request=4))
+    assert kept == Alive(session=name, node="", request=4)
     assert version_of(table, name) > before
-    close = CloseSession(session=name, reason=CloseReason.GRACEFUL)
-    assert table.apply(2, close) == [SessionClosed(session=name, reason=CloseReason.GRACEFUL)]
+    close = End(session=name, reason=CloseReason.GRACEFUL)
+    assert table.apply(2, close) == [ended(name, CloseReason.GRACEFUL)]
     assert table.sessions.by_id == {}
-    assert table.apply(2, close) == [SessionClosed(session=name, reason=CloseReason.GRACEFUL)]
+    assert table.apply(2, close) == [ended(name, CloseReason.GRACEFUL)]
 
 
 def test_an_open_asked_again_finds_the_session(table: LockTable) -> None:
@@ -78,26 +68,26 @@ def test_an_open_asked_again_finds_the_session(table: LockTable) -> None:
 def test_session_numbers_rise_and_an_ended_id_never_comes_back(table: LockTable) -> None:
     """Rule 92: a late copy of an open makes a session that nothing said before can reach."""
     first = opened(table, "client")
-    table.apply(0, CloseSession(session=first, reason=CloseReason.GRACEFUL))
+    table.apply(0, End(session=first, reason=CloseReason.GRACEFUL))
     second = opened(table, "client")
     assert (first, second, opened(table, "other")) == ("client.1", "client.2", "other.3")
-    assert denials(table.apply(0, acquire(first, 1))) == [(first, Denial.SESSION_EXPIRED)]
-    assert denials(table.apply(0, KeepSession(session=first))) == [(first, Denial.SESSION_EXPIRED)]
+    assert denials(table.apply(0, acquire(first, 1))) == [(first, Reason.SESSION_EXPIRED)]
+    assert denials(table.apply(0, KeepAlive(session=first))) == [(first, Reason.SESSION_EXPIRED)]
 
 
 @pytest.mark.parametrize(
     "command",
     [
-        KeepSession(session="gone.1"),
+        KeepAlive(session="gone.1"),
         acquire("gone.1", 1),
-        ReleaseLock(session="gone.1", owner="o", request=1, lock="L", fence=1),
-        CancelWait(session="gone.1", owner="o", request=1, lock="L"),
+        Release(session="gone.1", owner="o", request=1, lock="L", fence=1),
+        Cancel(session="gone.1", owner="o", request=1, lock="L"),
     ],
     ids=lambda command: type(command).__name__,
 )
-def test_an_unknown_session_is_told_that_it_expired(table: LockTable, command: Command) -> None:
+def test_an_unknown_session_is_told_that_it_expired(table: LockTable, command: LogCommand) -> None:
     """Rules 81, 85."""
-    assert denials(table.apply(0, command)) == [("gone.1", Denial.SESSION_EXPIRED)]
+    assert denials(table.apply(0, command)) == [("gone.1", Reason.SESSION_EXPIRED)]
     assert table.locks == {}
 
 
@@ -108,7 +98,7 @@ def test_without_a_sign_of_life_a_session_ends_after_its_ttl_and_not_before(
     name = opened(table, "client", at=5)
     assert table.due_ms() == 5 + TTL_MS
     assert table.advance(4 + TTL_MS) == []
-    closed = SessionClosed(session=name, reason=CloseReason.EXPIRED)
+    closed = ended(name, CloseReason.EXPIRED)
     assert table.advance(5 + TTL_MS) == [closed]
     assert table.due_ms() is None
 
@@ -116,16 +106,18 @@ def test_without_a_sign_of_life_a_session_ends_after_its_ttl_and_not_before(
 @pytest.mark.parametrize(
     "command",
     [
-        KeepSession(session="client.1"),
-        OpenSession(session="client", ttl_ms=TTL_MS),
+        KeepAlive(session="client.1"),
+        Open(session="client", ttl_ms=TTL_MS),
         acquire("client.1", 2, "M"),
         acquire("client.1", 1, "L"),
-        ReleaseLock(session="client.1", owner="o", request=2, lock="L", fence=9),
-        CancelWait(session="client.1", owner="o", request=2, lock="M"),
+        Release(session="client.1", owner="o", request=2, lock="L", fence=9),
+        Cancel(session="client.1", owner="o", request=2, lock="M"),
     ],
     ids=["keep", "open again", "acquire", "acquire again", "refused release", "cancel"],
 )
-def test_every_command_of_a_session_is_a_sign_of_life(table: LockTable, command: Command) -> None:
+def test_every_command_of_a_session_is_a_sign_of_life(
+    table: LockTable, command: LogCommand
+) -> None:
     """Rule 85."""
     opened(table, "client")
     table.apply(0, acquire("client.1", 1))
@@ -138,7 +130,7 @@ def test_every_command_of_a_session_is_a_sign_of_life(table: LockTable, command:
 def test_an_operators_command_keeps_no_session_alive(table: LockTable) -> None:
     opened(table, "client")
     table.apply(0, acquire("client.1", 1))
-    table.apply(600, ForceRelease(operator="root", request=1, lock="L", fence=1))
+    table.apply(600, Evict(operator="root", request=1, lock="L", fence=1))
     assert table.due_ms() == TTL_MS
 
 
@@ -152,10 +144,10 @@ def test_a_new_master_gives_every_session_another_ttl_and_a_new_version(table: L
     assert version_of(table, short) > before[0]
     assert version_of(table, long) > before[1]
     assert table.sessions.deadline(table.sessions.by_id[long]) == 5_000 + TTL_MS * 50
-    table.apply(5_500, KeepSession(session=short))
+    table.apply(5_500, KeepAlive(session=short))
     assert table.due_ms() == 5_500 + TTL_MS
     (closed,) = table.advance(5_500 + TTL_MS)
-    assert closed == SessionClosed(session=short, reason=CloseReason.EXPIRED)
+    assert closed == ended(short, CloseReason.EXPIRED)
 
 
 def test_a_new_master_may_raise_the_fences_and_never_lowers_them(table: LockTable) -> None:
@@ -163,27 +155,27 @@ def test_a_new_master_may_raise_the_fences_and_never_lowers_them(table: LockTabl
     table.apply(0, ExtendSessions(master="m", fence_floor=1_000))
     table.apply(0, ExtendSessions(master="m", fence_floor=7))
     beyond = ExtendSessions(master="m", fence_floor=FENCE_FLOOR_MAX + 1)
-    assert denials(table.apply(0, beyond)) == [("", Denial.INVALID)]
+    assert denials(table.apply(0, beyond)) == [("", Reason.INVALID)]
     (held,) = table.apply(0, acquire(opened(table, "client"), 1))
-    assert isinstance(held, Held)
+    assert isinstance(held, Granted)
     assert held.fence == 1_001
 
 
 def test_a_sign_of_life_between_the_look_and_the_expiry_wins(table: LockTable) -> None:
     """Rule 84."""
     name = opened(table, "client")
-    expire = CloseSession(session=name, reason=CloseReason.EXPIRED, version=version_of(table, name))
-    table.apply(10, KeepSession(session=name))
-    assert table.apply(20, expire) == [SessionKept(session=name, version=version_of(table, name))]
-    expire = CloseSession(session=name, reason=CloseReason.EXPIRED, version=version_of(table, name))
-    assert table.apply(30, expire) == [SessionClosed(session=name, reason=CloseReason.EXPIRED)]
+    expire = End(session=name, reason=CloseReason.EXPIRED, version=version_of(table, name))
+    table.apply(10, KeepAlive(session=name))
+    assert table.apply(20, expire) == [Alive(session=name, node="")]
+    expire = End(session=name, reason=CloseReason.EXPIRED, version=version_of(table, name))
+    assert table.apply(30, expire) == [ended(name, CloseReason.EXPIRED)]
 
 
 def test_a_session_with_nothing_can_be_closed_as_idle(table: LockTable) -> None:
     """Rule 87."""
     name = opened(table, "client")
-    idle = CloseSession(session=name, reason=CloseReason.IDLE, version=version_of(table, name))
-    assert table.apply(1, idle) == [SessionClosed(session=name, reason=CloseReason.IDLE)]
+    idle = End(session=name, reason=CloseReason.IDLE, version=version_of(table, name))
+    assert table.apply(1, idle) == [ended(name, CloseReason.IDLE)]
 
 
 def test_a_session_that_holds_or_waits_is_not_idle(table: LockTable) -> None:
@@ -193,8 +185,8 @@ def test_a_session_that_holds_or_waits_is_not_idle(table: LockTable) -> None:
     table.apply(0, acquire(waiter, 1))
     for name in (holder, waiter):
         version = version_of(table, name)
-        idle = CloseSession(session=name, reason=CloseReason.IDLE, version=version)
-        assert table.apply(0, idle) == [SessionKept(session=name, version=version)]
+        idle = End(session=name, reason=CloseReason.IDLE, version=version)
+        assert table.apply(0, idle) == [Alive(session=name, node="")]
 
 
 @pytest.mark.parametrize("reason", [CloseReason.GRACEFUL, CloseReason.FORCED, CloseReason.EXPIRED])
@@ -210,11 +202,11 @@ def test_a_close_is_one_step_waits_then_holds_then_grants(
     table.apply(0, acquire(dying, 5, "N", owner="third"))
     table.apply(0, acquire(other, 6, "M"))
     table.apply(0, acquire(other, 7, "L"))
-    close = CloseSession(session=dying, reason=reason, version=version_of(table, dying))
+    close = End(session=dying, reason=reason, version=version_of(table, dying))
     told = table.advance(TTL_MS) if reason is CloseReason.EXPIRED else table.apply(1, close)
-    assert [type(one) for one in told] == [Denied, Denied, SessionClosed, Held, Held]
-    assert denials(told) == [(dying, Denial.SESSION_EXPIRED)] * 2
-    grants = [(one.session, one.lock, one.fence) for one in told if isinstance(one, Held)]
+    assert [type(one) for one in told] == [Refused, Refused, Ended, Granted, Granted]
+    assert denials(told) == [(dying, Reason.SESSION_EXPIRED)] * 2
+    grants = [(one.session, one.lock, one.fence) for one in told if isinstance(one, Granted)]
     assert grants == [(other, "L", 4), (other, "M", 5)]
     assert [line.holder.session for line in table.listing()] == [other] * 3
     assert all(line.waiting == 0 for line in table.listing())
@@ -226,7 +218,7 @@ def test_a_wait_behind_another_ends_with_its_session_at_once(table: LockTable) -
     holder, dying = opened(table, "holder", ttl_ms=TTL_MS * 9), opened(table, "dying")
     table.apply(0, acquire(holder, 1))
     table.apply(0, acquire(dying, 1))
-    assert denials(table.advance(TTL_MS)) == [(dying, Denial.SESSION_EXPIRED)]
+    assert denials(table.advance(TTL_MS)) == [(dying, Reason.SESSION_EXPIRED)]
     assert table.status("L").waiting == 0
 
 
@@ -238,17 +230,22 @@ def test_what_falls_due_goes_in_order_of_time_waits_before_sessions(table: LockT
         other = opened(one, "other", ttl_ms=5_000)
         one.apply(0, acquire(holder, 1))
         for request, wait_ms in ((1, 500), (2, 501), (3, 400)):
-            wait = AcquireLock(
-                session=other, owner=f"o{request}", request=request, lock="L", wait_ms=wait_ms
+            wait = Acquire(
+                session=other,
+                owner=f"o{request}",
+                request=request,
+                lock="L",
+                wait_ms=wait_ms,
+                limit=0,
             )
             one.apply(0, wait)
     told = leaps.advance(1_000)
     words = [(type(one).__name__, getattr(one, "owner", "")) for one in told]
     assert words == [
-        ("Denied", "o3"),
-        ("Denied", "o1"),
-        ("SessionClosed", ""),
-        ("Held", "o2"),
+        ("Refused", "o3"),
+        ("Refused", "o1"),
+        ("Ended", ""),
+        ("Granted", "o2"),
     ]
     assert [one for at in range(1, 1_001) for one in steps.advance(at)] == told
     assert leaps.status("L").holder is not None
@@ -256,41 +253,41 @@ def test_what_falls_due_goes_in_order_of_time_waits_before_sessions(table: LockT
 
 def test_log_time_never_goes_back(table: LockTable) -> None:
     opened(table, "client", at=500)
-    table.apply(100, KeepSession(session="client.1"))
+    table.apply(100, KeepAlive(session="client.1"))
     assert (table.time_ms, table.due_ms()) == (500, 500 + TTL_MS)
 
 
 def test_sessions_have_a_limit(table: LockTable, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fencelock.actors.table.table.SESSIONS_MAX", 2)
+    monkeypatch.setattr("fencelock.actors.table.operation.SESSIONS_MAX", 2)
     opened(table, "a")
     opened(table, "b")
-    over = OpenSession(session="c", ttl_ms=TTL_MS)
-    assert denials(table.apply(0, over)) == [("c", Denial.OVERLOADED)]
+    over = Open(session="c", ttl_ms=TTL_MS)
+    assert denials(table.apply(0, over)) == [("c", Reason.OVERLOADED)]
     assert session_module.SESSIONS_MAX > 2
 
 
 @pytest.mark.parametrize(
     "command",
     [
-        OpenSession(session="c", ttl_ms=0),
-        OpenSession(session="c", ttl_ms=TTL_MS_MAX + 1),
-        OpenSession(session="c" * 257, ttl_ms=TTL_MS),
-        OpenSession(session="c", ttl_ms=TTL_MS, label="\n"),
+        Open(session="c", ttl_ms=0),
+        Open(session="c", ttl_ms=TTL_MS_MAX + 1),
+        Open(session="c" * 257, ttl_ms=TTL_MS),
+        Open(session="c", ttl_ms=TTL_MS, label="\n"),
         acquire("client.1", 0),
         acquire("client.1", 1, ""),
         acquire("client.1", 1, "L" * 257),
         acquire("client.1", 1, owner="\0"),
-        AcquireLock(session="client.1", owner="o", request=1, lock="L", wait_ms=-1),
-        AcquireLock(session="client.1", owner="o", request=1, lock="L", limit=-1),
-        ForceRelease(operator="root", request=0, lock="L", fence=1),
+        Acquire(session="client.1", owner="o", request=1, lock="L", wait_ms=-1, limit=0),
+        Acquire(session="client.1", owner="o", request=1, lock="L", limit=-1),
+        Evict(operator="root", request=0, lock="L", fence=1),
     ],
     ids=str,
 )
 def test_what_is_out_of_limits_is_denied_and_changes_nothing(
-    table: LockTable, command: Command
+    table: LockTable, command: LogCommand
 ) -> None:
     opened(table, "client")
     before = table.digest()
     ((_, reason),) = denials(table.apply(0, command))
-    assert reason is Denial.INVALID
+    assert reason is Reason.INVALID
     assert table.digest() == before

@@ -11,36 +11,46 @@ from dataclasses import replace
 
 import pytest
 
-from fencelock.actors.table.command import (
-    AcquireLock,
-    CloseReason,
-    CloseSession,
-    Command,
-    ExtendSessions,
-    ForceRelease,
-    KeepSession,
-    OpenSession,
-    ReleaseLock,
+from fencelock.actors.api.message import (
+    Acquire,
+    Granted,
+    KeepAlive,
+    Reason,
+    Refused,
+    Release,
+    Released,
 )
-from fencelock.actors.table.outcome import Denial, Denied, Freed, Held
+from fencelock.actors.api.session_message import CloseReason, End, Evict, Open
+from fencelock.actors.table.message import (
+    ClaimantRecord,
+    ExtendSessions,
+    LogCommand,
+    TablePart,
+    WaitRecord,
+)
 from fencelock.actors.table.table import LockTable
-from fencelock.actors.table.table_record import ClaimantRecord, TablePart, WaitRecord
 from fencelock.transport.codec import decode, encode
 
 PART_BYTES_MAX = 256 * 1024
 
 
-def acquire(owner: str, request: int, lock: str = "L", wait_ms: int | None = None) -> AcquireLock:
-    return AcquireLock(
-        session="s.1", owner=owner, request=request, lock=lock, wait_ms=wait_ms, label="who"
+def acquire(owner: str, request: int, lock: str = "L", wait_ms: int | None = None) -> Acquire:
+    return Acquire(
+        session="s.1",
+        owner=owner,
+        request=request,
+        lock=lock,
+        wait_ms=wait_ms,
+        label="who",
+        limit=0,
     )
 
 
-def release(owner: str, request: int, fence: int) -> ReleaseLock:
-    return ReleaseLock(session="s.1", owner=owner, request=request, lock="L", fence=fence)
+def release(owner: str, request: int, fence: int) -> Release:
+    return Release(session="s.1", owner=owner, request=request, lock="L", fence=fence)
 
 
-def told(table: LockTable, *commands: Command) -> None:
+def told(table: LockTable, *commands: LogCommand) -> None:
     for command in commands:
         table.apply(table.time_ms, command)
 
@@ -51,17 +61,17 @@ def busy() -> LockTable:
     table.advance(50)
     told(
         table,
-        OpenSession(session="s", ttl_ms=100_000, label="host"),
-        OpenSession(session="t", ttl_ms=2_000),
+        Open(session="s", ttl_ms=100_000, label="host"),
+        Open(session="t", ttl_ms=2_000),
         acquire("x", 1, "X"),
-        ForceRelease(operator="root", request=1, lock="X", fence=1),
+        Evict(operator="root", request=1, lock="X", fence=1),
         acquire("a", 2),
         acquire("a", 3),
         acquire("b", 4, "L", 700),
         acquire("c", 5),
         acquire("d", 6, "L", 0),
         ExtendSessions(master="m"),
-        KeepSession(session="t.2"),
+        KeepAlive(session="t.2"),
     )
     return table
 
@@ -87,7 +97,7 @@ def test_a_restored_table_goes_on_as_the_table_does() -> None:
     """Rules 41, 49, 50, 52: what was done before the snapshot is not done again after it."""
     table = busy()
     copy = LockTable.restore(table.snapshot())
-    script: list[tuple[int, Command]] = [
+    script: list[tuple[int, LogCommand]] = [
         (60, acquire("a", 3)),
         (60, acquire("b", 4)),
         (60, acquire("d", 6, "L", 0)),
@@ -95,10 +105,10 @@ def test_a_restored_table_goes_on_as_the_table_does() -> None:
         (800, release("a", 8, 2)),
         (800, release("a", 9, 2)),
         (900, release("a", 9, 2)),
-        (900, ForceRelease(operator="root", request=1, lock="X", fence=1)),
+        (900, Evict(operator="root", request=1, lock="X", fence=1)),
         (5_000, acquire("e", 10)),
-        (5_000, CloseSession(session="s.1", reason=CloseReason.GRACEFUL)),
-        (5_000, OpenSession(session="s", ttl_ms=1_000)),
+        (5_000, End(session="s.1", reason=CloseReason.GRACEFUL)),
+        (5_000, Open(session="s", ttl_ms=1_000)),
     ]
     for at, command in script:
         assert table.apply(at, command) == copy.apply(at, command)
@@ -109,20 +119,20 @@ def test_memos_fences_and_numbers_survive() -> None:
     """Rules 40, 44, 52, 92."""
     copy = LockTable.restore(busy().snapshot())
     (again,) = copy.apply(60, acquire("a", 3))
-    assert isinstance(again, Held)
+    assert isinstance(again, Granted)
     assert (again.fence, again.count) == (2, 2)
     (failed,) = copy.apply(60, acquire("d", 6, "L", 0))
-    assert isinstance(failed, Denied)
+    assert isinstance(failed, Refused)
     (freed, *_) = copy.apply(60, release("a", 8, 2))
-    assert freed == Freed(session="s.1", owner="a", request=8, lock="L", count=1)
+    assert freed == Released(session="s.1", owner="a", request=8, lock="L", count=1)
     _, granted = copy.apply(60, release("a", 9, 2))
-    assert isinstance(granted, Held)
+    assert isinstance(granted, Granted)
     assert granted.fence == 3
-    late = ReleaseLock(session="s.1", owner="x", request=10, lock="X", fence=1)
+    late = Release(session="s.1", owner="x", request=10, lock="X", fence=1)
     (lost,) = copy.apply(60, late)
-    assert isinstance(lost, Denied)
-    assert lost.reason is Denial.OWNERSHIP_LOST
-    copy.apply(60, OpenSession(session="u", ttl_ms=1_000))
+    assert isinstance(lost, Refused)
+    assert lost.reason is Reason.OWNERSHIP_LOST
+    copy.apply(60, Open(session="u", ttl_ms=1_000))
     assert "u.3" in copy.sessions.by_id
 
 
@@ -132,14 +142,14 @@ def test_a_snapshot_does_not_change_when_the_table_does() -> None:
     snapshot = table.snapshot()
     before = [encode(part) for part in snapshot]
     table.apply(900, release("a", 8, 2))
-    table.apply(900, CloseSession(session="s.1", reason=CloseReason.FORCED))
+    table.apply(900, End(session="s.1", reason=CloseReason.FORCED))
     assert [encode(part) for part in snapshot] == before
     assert LockTable.restore(snapshot).digest() == busy().digest()
 
 
 def test_a_large_table_is_cut_into_parts_that_fit() -> None:
     table = LockTable()
-    told(table, OpenSession(session="s", ttl_ms=100_000))
+    told(table, Open(session="s", ttl_ms=100_000))
     for i in range(3_000):
         told(table, acquire(f"o{i}", i + 1, f"{'é' * 100}{i % 1_000}"))
     parts = table.snapshot()
@@ -151,11 +161,11 @@ def test_a_large_table_is_cut_into_parts_that_fit() -> None:
 def test_the_largest_records_still_fit() -> None:
     table = LockTable()
     wide = "é" * 128
-    told(table, OpenSession(session=wide, ttl_ms=100_000, label=wide))
+    told(table, Open(session=wide, ttl_ms=100_000, label=wide))
     for i in range(1_500):
         owner = f"{i:04}" + "é" * 126
-        command = AcquireLock(
-            session=f"{wide}.1", owner=owner, request=i + 1, lock=wide, label=wide
+        command = Acquire(
+            session=f"{wide}.1", owner=owner, request=i + 1, lock=wide, label=wide, limit=0
         )
         told(table, command)
     assert table.status(wide).waiting == 1_499
@@ -199,7 +209,7 @@ CHANGES: dict[str, Callable[[TablePart, TablePart], tuple[TablePart, ...]]] = {
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_snapshot_that_is_not_whole_is_refused(change: str) -> None:
     table = busy()
-    for i in range(4_000):
+    for i in range(3_000):
         told(table, acquire(f"quiet {i}", i + 100, wait_ms=0))
     first, second = table.snapshot()
     assert LockTable.restore((first, second)).digest() == table.digest()
@@ -237,20 +247,23 @@ def scenario(seed: int) -> bytes:
     """Return the digest, and hash of all outcomes, of a random run. Called in a child too."""
     chance = random.Random(seed)
     table = LockTable()
-    told(table, *(OpenSession(session=name, ttl_ms=5_000) for name in ("s", "t", "u")))
+    told(table, *(Open(session=name, ttl_ms=5_000) for name in ("s", "t", "u")))
     words: list[str] = []
     for request in range(1, 400):
         session = chance.choice(["s.1", "t.2", "u.3"])
         owner, lock = chance.choice("abcd"), chance.choice("LMN")
         at = table.time_ms + chance.randrange(30)
-        command: Command = AcquireLock(
-            session=session, owner=owner, request=request, lock=lock, wait_ms=chance.choice([0, 50])
+        command: LogCommand = Acquire(
+            session=session,
+            owner=owner,
+            request=request,
+            lock=lock,
+            wait_ms=chance.choice([0, 50]),
+            limit=0,
         )
         if chance.random() < 0.4:
             fence = chance.randrange(1, table.fence + 2)
-            command = ReleaseLock(
-                session=session, owner=owner, request=request, lock=lock, fence=fence
-            )
+            command = Release(session=session, owner=owner, request=request, lock=lock, fence=fence)
         words += [repr(outcome) for outcome in table.apply(at, command)]
     words += [repr(outcome) for outcome in table.advance(100_000)]
     return table.digest() + "".join(words).encode()

@@ -24,9 +24,11 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from fencelock.actors.api.message import Acquire, Release
+from fencelock.actors.api.name import TTL_MS_MAX
+from fencelock.actors.api.session_message import Open
 from fencelock.actors.paxos.divergence import AGREED_SLOTS, STEPS, Digests
 from fencelock.actors.table import table_state
-from fencelock.actors.table.command import TTL_MS_MAX, AcquireLock, OpenSession, ReleaseLock
 from fencelock.actors.table.table_state import TableState
 from fencelock.cluster import lock_machine
 from fencelock.cluster.lock_machine import LockMachine
@@ -82,15 +84,15 @@ def commands(fresh: bool) -> list[bytes]:
     for pair in range(PAIRS):
         about: dict[str, Any] = {"session": "client.1", "owner": "host:123:thread-1"}
         about["lock"] = f"orders/{pair if fresh else 1}"
-        made.append(encode(AcquireLock(**about, request=next(numbers))))
-        made.append(encode(ReleaseLock(**about, request=next(numbers), fence=pair + 1)))
+        made.append(encode(Acquire(**about, request=next(numbers))))
+        made.append(encode(Release(**about, request=next(numbers), fence=pair + 1)))
     return made
 
 
 def pair_us(written: list[bytes]) -> float:
     """Return how long a pair takes (us of processor time)."""
     machine = LockMachine()
-    machine.apply(0, [encode(OpenSession(session="client", ttl_ms=TTL_MS_MAX))])
+    machine.apply(0, [encode(Open(session="client", ttl_ms=TTL_MS_MAX))])
     began = time.thread_time()
     for time_ms, command in enumerate(written, 1):
         machine.apply(time_ms, [command])

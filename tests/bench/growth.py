@@ -16,6 +16,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from fencelock.actors.api.message import Acquire, Cancel, Cancelled, Granted
+from fencelock.actors.api.request import Command
+from fencelock.actors.api.session_message import Open, Opened
 from fencelock.actors.clock import Clock
 from fencelock.actors.effect import Effect, Effects, Send, Spawn, Wake
 from fencelock.actors.message import Address, Instant, Local, Timer, address_of, local, timer
@@ -24,8 +27,6 @@ from fencelock.actors.paxos.event import LeaderChanged, Skipped, SlotOutcomes
 from fencelock.actors.paxos.member import LogOptions, log_roles
 from fencelock.actors.paxos.message import Declined, Propose, Proposed
 from fencelock.actors.role import Host, Role
-from fencelock.actors.table.command import AcquireLock, CancelWait, Command, OpenSession
-from fencelock.actors.table.outcome import Held, SessionOpened, WaitCancelled
 from fencelock.cluster.host.dispatcher import Dispatcher
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.lock_machine import LockMachine
@@ -93,7 +94,7 @@ class Loader(Role[Load | SlotOutcomes | LeaderChanged | Skipped | Proposed | Dec
         match event:
             case Load():
                 self.asker, self.left = sender, event.commands
-                opening = OpenSession(session=f"load-{now}", ttl_ms=TTL_MS)
+                opening = Open(session=f"load-{now}", ttl_ms=TTL_MS)
                 self.waiting[0] = opening
                 return [self._propose(0, opening), Wake(AGAIN_MS, Again())]
             case SlotOutcomes():
@@ -107,13 +108,13 @@ class Loader(Role[Load | SlotOutcomes | LeaderChanged | Skipped | Proposed | Dec
 
     def _on_outcome(self, outcome: Any) -> list[Effect]:
         match outcome:
-            case SessionOpened() if self.waiting.pop(0, None) is not None:
+            case Opened() if self.waiting.pop(0, None) is not None:
                 self.session = outcome.assigned
                 owners = range(OWNERS + self.kept)
                 return [effect for owner in owners for effect in self._acquire(f"o{owner}")]
-            case Held() if outcome.session == self.session and outcome.request in self.waiting:
+            case Granted() if outcome.session == self.session and outcome.request in self.waiting:
                 return self._on_held(outcome)
-            case WaitCancelled() if outcome.session == self.session:
+            case Cancelled() if outcome.session == self.session:
                 if self.waiting.pop(outcome.request, None) is None:
                     return []
                 self.left -= 2
@@ -128,17 +129,17 @@ class Loader(Role[Load | SlotOutcomes | LeaderChanged | Skipped | Proposed | Dec
             asker, self.asker = self.asker, None
             return [Send(asker, Loaded(applied=self.slot))]
         self.requests += 1
-        command = AcquireLock(
+        command = Acquire(
             session=self.session, owner=owner, request=self.requests, lock=f"lock-of-{owner}"
         )
         self.waiting[self.requests] = command
         return [self._propose(self.requests, command)]
 
-    def _on_held(self, held: Held) -> list[Effect]:
+    def _on_held(self, held: Granted) -> list[Effect]:
         if held.request <= self.kept:
             self.waiting.pop(held.request, None)
             return []
-        cancel = CancelWait(
+        cancel = Cancel(
             session=held.session, owner=held.owner, request=held.request, lock=held.lock
         )
         self.waiting[held.request] = cancel
@@ -149,7 +150,7 @@ class Loader(Role[Load | SlotOutcomes | LeaderChanged | Skipped | Proposed | Dec
         return Send(self.replica, propose)
 
 
-class Member:
+class GrowthMember:
     """One member with its journal in ``folder``."""
 
     def __init__(
@@ -216,7 +217,7 @@ def grow(commands: int, journal_bytes: int, folder: Path, *, kept: int = KEPT) -
     """
     ports = zip(MEMBERS, free_ports(len(MEMBERS)), strict=True)
     addresses = {node: f"tcp://127.0.0.1:{port}" for node, port in ports}
-    members = [Member(node, addresses, folder, journal_bytes, kept) for node in MEMBERS]
+    members = [GrowthMember(node, addresses, folder, journal_bytes, kept) for node in MEMBERS]
     over, sizes = threading.Event(), [0]
     watcher = threading.Thread(target=_watch, args=(members, over, sizes))
     watcher.start()
@@ -230,14 +231,14 @@ def grow(commands: int, journal_bytes: int, folder: Path, *, kept: int = KEPT) -
         for member in members:
             member.dispatcher.stop()
     end = max(member.journal.disk_bytes for member in members)
-    again = [Member(node, addresses, folder, journal_bytes, kept) for node in MEMBERS]
+    again = [GrowthMember(node, addresses, folder, journal_bytes, kept) for node in MEMBERS]
     for member in again:
         member.dispatcher.stop()
     restart_s = max(member.start_s for member in again)
     return Growth(commands, seconds, sizes[0], end, restart_s)
 
 
-def _watch(members: list[Member], over: threading.Event, sizes: list[int]) -> None:
+def _watch(members: list[GrowthMember], over: threading.Event, sizes: list[int]) -> None:
     while not over.wait(0.01):
         sizes[0] = max(sizes[0], *(member.journal.disk_bytes for member in members))
 

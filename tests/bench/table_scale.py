@@ -21,8 +21,9 @@ from itertools import count
 from rich.console import Console
 from scale_loads import SLOWER_MAX, Loads, Run, SizeCost, costs, show
 
-from fencelock.actors.table.command import AcquireLock, OpenSession, ReleaseLock
-from fencelock.actors.table.outcome import Held, Outcome
+from fencelock.actors.api.message import Acquire, Granted, Release
+from fencelock.actors.api.session_message import Open
+from fencelock.actors.table.message import Result
 from fencelock.actors.table.table import LockTable
 
 COMMANDS = 20_000
@@ -40,12 +41,12 @@ class TableSubject:
         self.now_ms = 0
         self.names = [f"client-{i}.{i + 1}" for i in range(sessions)]
         for i in range(sessions):
-            opening = OpenSession(session=f"client-{i}", ttl_ms=TTL_MS, label=f"host:{i}")
+            opening = Open(session=f"client-{i}", ttl_ms=TTL_MS, label=f"host:{i}")
             self.table.apply(0, opening)
 
     def acquire(self, who: int, lock: str, owner: str = "thread-1") -> int:
         """Have session ``who`` take ``lock``, a millisecond later; return the fence."""
-        return next(one.fence for one in self._ask(who, lock, owner) if isinstance(one, Held))
+        return next(one.fence for one in self._ask(who, lock, owner) if isinstance(one, Granted))
 
     def wait(self, who: int, lock: str, owner: str) -> None:
         """Have ``owner`` wait for ``lock``, a millisecond later."""
@@ -53,15 +54,15 @@ class TableSubject:
 
     def release(self, who: int, lock: str, fence: int, owner: str = "thread-1") -> None:
         """Have session ``who`` give ``lock`` back."""
-        command = ReleaseLock(
+        command = Release(
             session=self.names[who], owner=owner, request=next(self.numbers), lock=lock, fence=fence
         )
         self.table.apply(self.now_ms, command)
 
-    def _ask(self, who: int, lock: str, owner: str) -> list[Outcome]:
+    def _ask(self, who: int, lock: str, owner: str) -> list[Result]:
         self.now_ms += 1
-        command = AcquireLock(
-            session=self.names[who], owner=owner, request=next(self.numbers), lock=lock
+        command = Acquire(
+            session=self.names[who], owner=owner, request=next(self.numbers), lock=lock, limit=0
         )
         return self.table.apply(self.now_ms, command)
 

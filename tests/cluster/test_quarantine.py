@@ -7,6 +7,7 @@ from typing import Any
 
 from support.effects import HOST, T0, sent
 
+from fencelock.actors.api.session_message import Open
 from fencelock.actors.effect import Effects, Observe, Persist, Retire, Send, Spawn, Wake
 from fencelock.actors.message import Address, address_of
 from fencelock.actors.notice import Level, Notice
@@ -17,7 +18,6 @@ from fencelock.actors.paxos.journal import Recovered, recover
 from fencelock.actors.paxos.member import LogOptions, log_roles
 from fencelock.actors.paxos.message import SCHEME, Batch, Diverged, Figure, TableDigest
 from fencelock.actors.paxos.replica import Replica
-from fencelock.actors.table.command import OpenSession
 from fencelock.cluster.lock_machine import LockMachine
 from fencelock.transport.codec import encode
 
@@ -46,7 +46,7 @@ def replica(machine: LockMachine | None = None, digest_slots: int = 2) -> Replic
 
 
 def decide(role: Replica, slot: int) -> list[Any]:
-    opening = encode(OpenSession(session=f"s{slot}", ttl_ms=50_000))
+    opening = encode(Open(session=f"s{slot}", ttl_ms=50_000))
     batch = Batch(time_ms=slot, commands=(opening,))
     return list(role.handle(leader_of("a"), Decided(slot=slot, batch=batch), T0))
 

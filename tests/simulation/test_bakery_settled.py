@@ -186,7 +186,7 @@ def test_a_step_that_takes_nothing_over_is_told_that_it_is_over() -> None:
     ticket = extend(trio).ticket
     add = AddTicket(epoch=1, ticket=ticket, round=5, fence=FENCE, taken=False)
     trio.say(leader_of("n2"), "n1", add)
-    assert [type(word).__name__ for _, _, word in trio.under_way] == ["Ended"]
+    assert [type(word).__name__ for _, _, word in trio.under_way] == ["TicketEnded"]
 
 
 def test_a_hold_is_not_granted_anew_under_a_fence_below_one_that_was_voted_for() -> None:

@@ -16,7 +16,7 @@ from support.local_callers import LocalNode
 from fencelock.actors.api.message import Abandon, Acquire, Granted, Refused, Release, Released
 from fencelock.actors.message import NS_PER_MS, Address, Instant
 from fencelock.actors.session.session import TTL_MS
-from fencelock.actors.table.outcome import Outcome
+from fencelock.actors.table.message import Result
 from fencelock.actors.table.table import LockTable
 
 SEEDS = range(60)
@@ -28,10 +28,10 @@ SETTLED_MS = 10_000
 DRIFT_PPM = 900
 
 
-class Inside:
+class CallersOfNode:
     """A node: its session and proxy, its clock, its callers, and the outcomes it has not heard."""
 
-    def __init__(self, world: World, node: str, rate: float) -> None:
+    def __init__(self, world: TwoNodes, node: str, rate: float) -> None:
         self.world = world
         self.name = node
         self.rate = rate
@@ -39,7 +39,7 @@ class Inside:
         self.waiting: dict[Address, str] = {}
         self.holds: list[tuple[str, int]] = []
         self.releasing: dict[Address, tuple[str, int]] = {}
-        self.late: deque[tuple[Outcome, ...]] = deque()
+        self.late: deque[tuple[Result, ...]] = deque()
         self.cut_off = False
         self.stubborn = False
         """Whether its callers keep what they hold."""
@@ -102,7 +102,7 @@ class Inside:
         return [hold[0] for hold in self.holds if hold in held]
 
 
-class World:
+class TwoNodes:
     """True time, the table, and two nodes."""
 
     def __init__(self, seed: int) -> None:
@@ -112,13 +112,13 @@ class World:
         self.loss = LOSS
         self.table = LockTable()
         drifts = (1 + self.random.randint(-DRIFT_PPM, DRIFT_PPM) / 1e6 for _ in range(2))
-        self.nodes = [Inside(self, f"n{n}", rate) for n, rate in enumerate(drifts, start=1)]
+        self.nodes = [CallersOfNode(self, f"n{n}", rate) for n, rate in enumerate(drifts, start=1)]
 
     def propose(self, command: Any) -> None:
         if self.random.random() >= self.loss:
             self.happens(self.table.apply(self.ms, command))
 
-    def happens(self, outcomes: list[Outcome]) -> None:
+    def happens(self, outcomes: list[Result]) -> None:
         for node in self.nodes:
             node.late.append(tuple(outcomes))
 
@@ -166,7 +166,7 @@ class World:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_one_node_at_a_time_believes_in_a_hold_and_nothing_is_left(seed: int) -> None:
-    world = World(seed)
+    world = TwoNodes(seed)
     for _ in range(STEPS):
         world.random.choice(world.nodes).act(world.random)
         world.step()

@@ -8,16 +8,17 @@ from dataclasses import replace
 
 import pytest
 
+from fencelock.actors.api.message import Granted
 from fencelock.actors.effect import Spawn
 from fencelock.actors.message import Message
 from fencelock.actors.paxos.replica import Replica
-from fencelock.actors.table.command import Command
-from fencelock.actors.table.outcome import Held, Outcome
+from fencelock.actors.table.message import LogCommand, Result
 from fencelock.actors.table.table import LockTable
 from fencelock.cluster.lock_machine import LockMachine
 from fencelock.cluster.simulation.planting import planted
 from fencelock.cluster.simulation.promise import promise_of
-from fencelock.cluster.simulation.run import Report, run_seed
+from fencelock.cluster.simulation.report import RunReport
+from fencelock.cluster.simulation.run import run_seed
 from fencelock.cluster.topology import Recipe, Settings, paxos
 
 SEEDS = 40
@@ -36,7 +37,7 @@ MET = (
 )
 
 
-def run(seed: int, recipe: Recipe = paxos) -> Report:
+def run(seed: int, recipe: Recipe = paxos) -> RunReport:
     return run_seed(recipe, seed, promise=promise_of("paxos", Settings()))
 
 
@@ -54,7 +55,7 @@ class FencesStartOver(LockMachine):
 
     def apply(self, time_ms: int, commands: Sequence[bytes]) -> list[Sequence[Message]]:
         return [
-            [replace(o, fence=o.fence % 3 + 1) if isinstance(o, Held) else o for o in outcomes]
+            [replace(o, fence=o.fence % 3 + 1) if isinstance(o, Granted) else o for o in outcomes]
             for outcomes in super().apply(time_ms, commands)
         ]
 
@@ -62,7 +63,7 @@ class FencesStartOver(LockMachine):
 class EverybodyHolds(LockTable):
     """Grants what it should queue."""
 
-    def apply(self, batch_time_ms: int, command: Command) -> list[Outcome]:
+    def apply(self, batch_time_ms: int, command: LogCommand) -> list[Result]:
         lock = getattr(command, "lock", "")
         self.locks.pop(lock, None)
         return super().apply(batch_time_ms, command)

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 from fencelock.actors.message import Event
 from fencelock.actors.role import Role
-from support.model_state import Kind, ModelState, Moves, Step, without
-from support.turn_table import BrokenStepError, Choices, Machine, Picture, StepJudge
+from support.model_state import Cause, ModelState, Moves, NextDelivery, without
+from support.turn_table import BrokenStepError, Choices, Picture, StepJudge, TurnTable
 
 Judge = Callable[[Picture], str]
 """Returns the violation in a state, or the empty string."""
@@ -89,14 +89,14 @@ class Explorer:
         lost: Iterable[type[Event]] = (),
         queue_max: int = 0,
     ) -> None:
-        self.machine = Machine(choices, step_judges, frozenset(lost))
+        self.machine = TurnTable(choices, step_judges, frozenset(lost))
         self.moves = Moves(self.machine, queue_max)
         self.found = Exploration()
         self._judges = judges
         self._goals = goals or {}
         self._within = within
         self._goes_on: dict[tuple[int, ...], bool] = {}
-        self._came: list[tuple[int, Kind, int]] = [(-1, Kind.USER, -1)]
+        self._came: list[tuple[int, Cause, int]] = [(-1, Cause.USER, -1)]
         self._begin, _ = self.moves.first(roles)
         self._index = {self._begin: 0}
 
@@ -176,7 +176,7 @@ class Explorer:
         self.found.depth += bool(following)
         return following
 
-    def _taken(self, model_state: ModelState, step: Step) -> ModelState:
+    def _taken(self, model_state: ModelState, step: NextDelivery) -> ModelState:
         try:
             after, _ = self.moves.taken(step)
         except BrokenStepError as error:
@@ -199,7 +199,7 @@ class Explorer:
                 self.found.reached[goal] = len(self.path_to(model_state))
         self._goes_on[model_state.roles] = self._within(picture)
 
-    def _in_words(self, kind: Kind, letter: int) -> str:
+    def _in_words(self, kind: Cause, letter: int) -> str:
         sender, to, event = self.machine.letters[letter]
         return f"{kind.value:8} {sender} -> {to}: {event!r}"
 
@@ -248,7 +248,9 @@ class Continuation:
             if model_state.timers >> letter & 1:  # Else its role was retired meanwhile.
                 rest = without(model_state, letter)
                 at = self.moves.positions(rest)
-                step = Step(Kind.TIMER, letter, at[self.moves.machine.letters[letter].to], rest)
+                step = NextDelivery(
+                    Cause.TIMER, letter, at[self.moves.machine.letters[letter].to], rest
+                )
                 model_state = self._settled(*self.moves.taken(step))
         return model_state
 
@@ -263,10 +265,10 @@ class Continuation:
                 letter = on_their_way.pop(0)
                 at = self.moves.positions(model_state)
                 to = self.moves.machine.letters[letter].to
-                step = Step(Kind.NETWORK, letter, at.get(to, -1), model_state)
+                step = NextDelivery(Cause.NETWORK, letter, at.get(to, -1), model_state)
             model_state, more = self.moves.taken(step)
             on_their_way += more
 
 
-def _user(letter: int, position: int, model_state: ModelState) -> Step:
-    return Step(Kind.USER, letter, position, model_state)
+def _user(letter: int, position: int, model_state: ModelState) -> NextDelivery:
+    return NextDelivery(Cause.USER, letter, position, model_state)

@@ -15,8 +15,7 @@ from fencelock.actors.paxos.proxy import ROUND_MS
 from fencelock.actors.role import Role
 from fencelock.actors.session.message import Closed
 from fencelock.actors.session.session import ClientSession
-from fencelock.actors.table.command import Command
-from fencelock.actors.table.outcome import Outcome
+from fencelock.actors.table.message import LogCommand, Result
 from fencelock.actors.table.table import LockTable
 from fencelock.transport.codec import decode, encode
 from support.effects import HOST
@@ -78,7 +77,7 @@ class LocalNode:
         """Send ``event`` to the session, as a caller inside the process."""
         self._post(self.session.address, sender, event)
 
-    def learn(self, outcomes: tuple[Outcome, ...]) -> None:
+    def learn(self, outcomes: tuple[Result, ...]) -> None:
         """Tell the proxy the outcomes of a slot."""
         event = SlotOutcomes(slot=1, time_ms=1, outcomes=outcomes)
         self._post(self.proxy.address, self.replica, event)
@@ -121,7 +120,7 @@ class LocalNode:
                 pass
 
 
-class Inside:
+class LocalCallers:
     """A node, the table, and the replies to callers inside the process."""
 
     def __init__(self) -> None:
@@ -129,7 +128,7 @@ class Inside:
         self.silent = False
         self.ms = 0
         self.told: list[tuple[Address, Message | Closed]] = []
-        self.commands: list[Command] = []
+        self.commands: list[LogCommand] = []
         self.node = LocalNode("n1", lambda: self.now, self._propose, self._reply)
 
     @property
@@ -149,7 +148,7 @@ class Inside:
         if isinstance(message, Message | Closed):
             self.told.append((to, message))
 
-    def happens(self, outcomes: list[Outcome]) -> None:
+    def happens(self, outcomes: list[Result]) -> None:
         self.node.learn(tuple(outcomes))
 
     def pass_time(self, ms: int, step_ms: int = ROUND_MS // 5) -> None:

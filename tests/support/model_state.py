@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 from fencelock.actors.message import Address, node_of
 from fencelock.actors.role import Role
-from support.turn_table import Machine, Picture, Turn
+from support.turn_table import Picture, Reaction, TurnTable
 
 
-class Kind(Enum):
+class Cause(Enum):
     """The cause of a delivery."""
 
     NETWORK = "network"
@@ -33,10 +33,10 @@ class ModelState(NamedTuple):
     """Messages between roles of one node that were not delivered yet, by node, oldest first."""
 
 
-class Step(NamedTuple):
+class NextDelivery(NamedTuple):
     """A delivery that may happen next."""
 
-    kind: Kind
+    kind: Cause
     letter: int
     position: int
     """The receiving role, as an index of `ModelState.roles`; -1 if there is none."""
@@ -55,7 +55,7 @@ class Moves:
 
     """
 
-    def __init__(self, machine: Machine, queue_max: int) -> None:
+    def __init__(self, machine: TurnTable, queue_max: int) -> None:
         self.machine = machine
         self.queue_max = queue_max
         self._bits: dict[int, tuple[int, ...]] = {}
@@ -77,7 +77,7 @@ class Moves:
         """Return the states behind the numbers."""
         return {self.machine.addresses[state]: self.machine.states[state] for state in roles}
 
-    def steps(self, model_state: ModelState) -> Iterator[Step]:
+    def steps(self, model_state: ModelState) -> Iterator[NextDelivery]:
         """Return all possible next steps."""
         letters = self.machine.letters
         at = self.positions(model_state)
@@ -88,17 +88,17 @@ class Moves:
         for letter in self.bits_of(model_state.network):
             to = letters[letter].to
             if to in at and node_of(to) not in full:
-                yield Step(Kind.NETWORK, letter, at[to], model_state)
+                yield NextDelivery(Cause.NETWORK, letter, at[to], model_state)
         for letter in self.bits_of(model_state.timers):
             to = letters[letter].to
             if node_of(to) not in full:
-                yield Step(Kind.TIMER, letter, at[to], without(model_state, letter))
+                yield NextDelivery(Cause.TIMER, letter, at[to], without(model_state, letter))
         for position, state in enumerate(model_state.roles):
             for letter in self.machine.options[state]:
                 if node_of(letters[letter].to) not in full:
-                    yield Step(Kind.USER, letter, position, model_state)
+                    yield NextDelivery(Cause.USER, letter, position, model_state)
 
-    def within_nodes(self, model_state: ModelState) -> Iterator[Step]:
+    def within_nodes(self, model_state: ModelState) -> Iterator[NextDelivery]:
         """Return, for each node, the step that delivers the oldest message within it."""
         if not model_state.queues:
             return
@@ -111,7 +111,7 @@ class Moves:
             )
             position = at.get(self.machine.letters[letter].to, -1)
             rest = ModelState(model_state.roles, model_state.network, model_state.timers, left)
-            yield Step(Kind.NODE, letter, position, rest)
+            yield NextDelivery(Cause.NODE, letter, position, rest)
 
     def positions(self, model_state: ModelState) -> dict[Address, int]:
         """Return the index of each living role in ``model_state.roles``."""
@@ -121,11 +121,11 @@ class Moves:
             self._known_roles, self._known_positions = model_state.roles, at
         return self._known_positions
 
-    def taken(self, step: Step) -> tuple[ModelState, tuple[int, ...]]:
+    def taken(self, step: NextDelivery) -> tuple[ModelState, tuple[int, ...]]:
         """Return the state after ``step``, and the letters sent in it.
 
         Raises:
-            BrokenStepError: see `Machine.turn`.
+            BrokenStepError: see `TurnTable.turn`.
 
         """
         if step.position < 0:
@@ -133,7 +133,7 @@ class Moves:
         turn = self.machine.turn(step.rest.roles[step.position], step.letter)
         return self.after(step.rest, step.position, turn), turn.sent
 
-    def after(self, model_state: ModelState, position: int, turn: Turn) -> ModelState:
+    def after(self, model_state: ModelState, position: int, turn: Reaction) -> ModelState:
         """Return ``model_state`` after the role at ``position`` took ``turn``."""
         roles, network, timers, queues = model_state
         if turn.state != roles[position]:

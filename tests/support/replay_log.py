@@ -18,10 +18,11 @@ package = types.ModuleType("fencelock")
 package.__path__ = [str(Path(__file__).resolve().parent.parent.parent / "src" / "fencelock")]
 sys.modules["fencelock"] = package
 
+from fencelock.actors.api.message import Granted, Reason  # noqa: E402
+from fencelock.actors.api.session_message import CloseReason, End  # noqa: E402
 from fencelock.actors.message import REGISTRY  # noqa: E402
-from fencelock.actors.table.canonical import spell  # noqa: E402
-from fencelock.actors.table.command import CloseReason, CloseSession  # noqa: E402
 from fencelock.actors.table.table import LockTable  # noqa: E402
+from fencelock.actors.table.table_snapshot import spell  # noqa: E402
 
 
 def main() -> None:
@@ -29,7 +30,7 @@ def main() -> None:
     outcomes: list[str] = []
     digests: list[str] = []
     for number, (time_ms, tag, fields) in enumerate(json.load(sys.stdin)):
-        if tag == CloseSession.TAG:
+        if tag == End.TAG:
             fields["reason"] = CloseReason(fields["reason"])
         command = REGISTRY[tag](**fields)
         outcomes += [spell(one).decode() for one in table.apply(time_ms, command)]  # type: ignore[arg-type]
@@ -39,8 +40,8 @@ def main() -> None:
     digests.append(table.digest().hex())
     result = {
         "unicode": unicodedata.unidata_version,
-        "grants": sum(outcome.startswith("[147,") for outcome in outcomes),
-        "invalid": sum(',10,"' in outcome for outcome in outcomes),
+        "grants": sum(outcome.startswith(f"[{Granted.TAG},") for outcome in outcomes),
+        "invalid": sum(f",{Reason.INVALID:d}," in outcome for outcome in outcomes),
         "outcomes": outcomes,
         "digests": digests,
         "all": hashlib.sha256("\n".join((*outcomes, *digests)).encode()).hexdigest(),

@@ -7,22 +7,57 @@ Everything costs O(n).
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import Any, cast
 
-from fencelock.actors.table.command import (
-    AcquireLock,
-    CancelWait,
-    CloseReason,
-    CloseSession,
-    Command,
-    ExtendSessions,
-    ForceRelease,
-    KeepSession,
-    OpenSession,
-    ReleaseLock,
-)
-from fencelock.actors.table.outcome import Denial
-from support.table_word import Claim, Request, Who, Word
+from fencelock.actors.api.message import Acquire, Cancel, KeepAlive, Reason, Release
+from fencelock.actors.api.session_message import CloseReason, End, Evict, Evicted, Open
+from fencelock.actors.table.message import ExtendSessions, LogCommand, Result
+
+Word = tuple[Any, ...]
+"""An outcome: its name, then its fields."""
+
+
+UNTOLD = ("detail", "label", "node", "master", "hold_ms", "grace_ms")
+"""Fields that the model does not have: texts, and those for proxies and other protocols."""
+
+
+def word_of(outcome: Result) -> Word:
+    """Return an outcome as a tuple, without the fields that the model does not have."""
+    told = [
+        getattr(outcome, one.name) for one in fields(cast("Any", outcome)) if one.name not in UNTOLD
+    ]
+    if isinstance(outcome, Evicted):
+        told[2] = outcome.holder.owner, outcome.holder.times
+    return (type(outcome).__name__, *told)
+
+
+@dataclass(eq=False)
+class Claim:
+    """A hold if it has a fence, else a wait."""
+
+    session: str
+    owner: str
+    lock: str
+    request: int
+    due: float
+    fence: int = 0
+    levels: list[int] = field(default_factory=list[int])
+    place: int = 0
+
+
+@dataclass(eq=False)
+class Request:
+    """One owner's request for one lock, and its outcome, None while it waits."""
+
+    number: int
+    kind: type
+    answer: Word | None = None
+    at: int = 0
+
+
+Who = tuple[str, str, str]
+"""A session, an owner in it, and a lock."""
 
 
 class Model:
@@ -53,9 +88,9 @@ class Model:
             if asked.number == request:
                 asked.answer, asked.at = answer, self.now
 
-    def deny(self, session: str, owner: str, request: int, lock: str, reason: Denial) -> None:
+    def deny(self, session: str, owner: str, request: int, lock: str, reason: Reason) -> None:
         """Send a denial."""
-        answer = ("Denied", session, owner, request, lock, reason)
+        answer = ("Refused", lock, reason, session, owner, request)
         self.note(session, owner, request, lock, answer)
 
     def serve(self) -> None:
@@ -72,7 +107,7 @@ class Model:
 
     def _tell_held(self, claim: Claim, request: int) -> None:
         s, o, lock = claim.session, claim.owner, claim.lock
-        answer = ("Held", s, o, request, lock, claim.fence, len(claim.levels))
+        answer = ("Granted", lock, claim.fence, s, o, request, len(claim.levels))
         self.note(s, o, request, lock, answer)
 
     def advance(self, to: int) -> list[Word]:
@@ -90,21 +125,21 @@ class Model:
             else:
                 c = first[4]
                 self.claims.remove(c)
-                self.deny(c.session, c.owner, c.request, c.lock, Denial.TIMED_OUT)
+                self.deny(c.session, c.owner, c.request, c.lock, Reason.TIMED_OUT)
 
     def close(self, name: str, reason: CloseReason, request: int) -> None:
         """End a session: its waits, itself, its holds, in this order."""
         for c in [c for c in self.claims if c.session == name and not c.fence]:
-            self.deny(name, c.owner, c.request, c.lock, Denial.SESSION_EXPIRED)
+            self.deny(name, c.owner, c.request, c.lock, Reason.SESSION_EXPIRED)
         self.sessions = [s for s in self.sessions if s["id"] != name]
-        self.out.append(("SessionClosed", name, reason, request))
+        self.out.append(("Ended", name, request, reason))
         self.claims = [c for c in self.claims if c.session != name or c.fence]
         held = sorted(self.find(session=name), key=lambda c: c.fence)
         for c in held:
             self.claims.remove(c)
             self.serve()
 
-    def apply(self, at: int, command: Command) -> list[Word]:
+    def apply(self, at: int, command: LogCommand) -> list[Word]:
         """Apply one command at log time ``at``."""
         if isinstance(command, ExtendSessions):
             self.fences = max(self.fences, command.fence_floor)
@@ -113,28 +148,28 @@ class Model:
                 s["due"] = max(s["due"], max(at, self.now) + s["ttl"])
         self.advance(at)
         match command:
-            case OpenSession() | KeepSession() | CloseSession():
+            case Open() | KeepAlive() | End():
                 self._on_session(command)
-            case ForceRelease():
+            case Evict():
                 self._on_force(command)
-            case AcquireLock() | ReleaseLock() | CancelWait():
+            case Acquire() | Release() | Cancel():
                 self._on_lock(command)
             case ExtendSessions():
                 pass
         return self.out
 
-    def _on_session(self, c: OpenSession | KeepSession | CloseSession) -> None:
-        opening = isinstance(c, OpenSession)
+    def _on_session(self, c: Open | KeepAlive | End) -> None:
+        opening = isinstance(c, Open)
         key = "name" if opening else "id"
         known: dict[str, Any] | None
         known = next((s for s in self.sessions if s[key] == c.session), None)
-        if isinstance(c, CloseSession):
+        if isinstance(c, End):
             if known is None:
-                self.out.append(("SessionClosed", c.session, c.reason, 0))
+                self.out.append(("Ended", c.session, 0, c.reason))
             else:
                 self.close(c.session, c.reason, 0)
             return
-        if known is None and isinstance(c, OpenSession):
+        if known is None and isinstance(c, Open):
             self.opened += 1
             name = f"{c.session}.{self.opened}"
             known = {
@@ -147,27 +182,30 @@ class Model:
             }
             self.sessions.append(known)
         if known is None:
-            self.out.append(("Denied", c.session, "", 0, "", Denial.SESSION_EXPIRED))
+            self.out.append(("Refused", "", Reason.SESSION_EXPIRED, c.session, "", 0))
             return
         self.hear(known)
-        opened = ("SessionOpened", c.session, known["id"], known["ttl"], 0)
-        self.out.append(opened if opening else ("SessionKept", c.session, 0))
+        opened = ("Opened", c.session, known["id"], known["ttl"], 0)
+        self.out.append(opened if opening else ("Alive", c.session, 0))
 
-    def _on_force(self, c: ForceRelease) -> None:
+    def _on_force(self, c: Evict) -> None:
         hold = self.holder(c.lock)
-        before = [f for f in self.forced if f[1:5] == (c.operator, c.request, c.lock, c.fence)]
+        deed = (c.lock, c.fence, c.by, c.request)
+        before = [f for f in self.forced if (*f[1:3], f[6], f[5]) == deed]
         if before:
-            self.out.append(before[0])
+            self.out.append((*before[0][:4], c.session, *before[0][5:]))
         elif hold is None or hold.fence != c.fence:
-            self.out.append(("Denied", "", c.operator, c.request, c.lock, Denial.NOT_HELD))
+            no = ("Refused", c.lock, Reason.NOT_HELD, c.session, "", c.request)
+            self.out.append(no)
         else:
             who = (hold.session, hold.owner)
-            deed = ("Forced", c.operator, c.request, c.lock, c.fence, *who, self.now)
-            self.forced.append(deed)
-            self.out += [deed, ("Lost", *who, c.lock, c.fence, c.operator)]
+            holder = (hold.owner, len(hold.levels))
+            evicted: Word = ("Evicted", c.lock, c.fence, holder, c.session, c.request, c.by)
+            self.forced.append((*evicted, self.now))
+            self.out += [self.forced[-1], ("HoldLost", c.lock, c.fence, *who)]
             last = self.done[*who, c.lock][-1]
-            if last.answer is not None and last.answer[0] == "Held":
-                last.answer = ("Denied", *who, last.number, c.lock, Denial.OWNERSHIP_LOST)
+            if last.answer is not None and last.answer[0] == "Granted":
+                last.answer = ("Refused", c.lock, Reason.OWNERSHIP_LOST, *who, last.number)
             self.lost.append((*who, c.lock, c.fence))
             self.drop(hold)
             self.serve()
@@ -188,57 +226,59 @@ class Model:
                 session["floor"] = max(session["floor"], past[-1].number)
                 del self.done[who]
 
-    def _on_lock(self, c: AcquireLock | ReleaseLock | CancelWait) -> None:
+    def _on_lock(self, c: Acquire | Release | Cancel) -> None:
         s, o, r, lock = c.session, c.owner, c.request, c.lock
         known = next((one for one in self.sessions if one["id"] == s), None)
         if known is None:
-            self.out.append(("Denied", s, o, r, lock, Denial.SESSION_EXPIRED))
+            number = -r if isinstance(c, Cancel) else r
+            self.out.append(("Refused", lock, Reason.SESSION_EXPIRED, s, o, number))
             return
         self.hear(known)
         mine = next(iter(self.find(session=s, owner=o, lock=lock)), None)
         forgotten = r <= known["floor"] and (s, o, lock) not in self.done
-        if isinstance(c, CancelWait):
-            self.out.append(("WaitCancelled", s, o, r, lock))
+        if isinstance(c, Cancel):
+            self.out.append(("Cancelled", lock, s, o, r))
         elif forgotten:
-            self.out.append(("Denied", s, o, r, lock, Denial.FORGOTTEN))
+            self.out.append(("Refused", lock, Reason.FORGOTTEN, s, o, r))
         if forgotten:
             return
         past = self.done.setdefault((s, o, lock), [])
-        if isinstance(c, CancelWait):
+        if isinstance(c, Cancel):
             self._on_cancel(c, mine, past)
         elif past and r <= past[-1].number:
             self.out.append(self._again(c, mine, past))
         else:
             if mine is not None and not mine.fence:
                 self.claims.remove(mine)
-                self.deny(s, o, mine.request, lock, Denial.CANCELLED)
+                self.deny(s, o, mine.request, lock, Reason.CANCELLED)
                 mine = None
             past.append(Request(r, type(c)))
             self._do(c, mine)
 
-    def _do(self, c: AcquireLock | ReleaseLock, mine: Claim | None) -> None:
+    def _do(self, c: Acquire | Release, mine: Claim | None) -> None:
         s, o, r, lock = c.session, c.owner, c.request, c.lock
         loss = next((x for x in self.lost if x[:3] == (s, o, lock)), None)
-        if isinstance(c, AcquireLock):
+        if isinstance(c, Acquire):
             self.lost = [x for x in self.lost if x is not loss]
             self._on_acquire(c, mine)
         elif mine is not None and mine.fence == c.fence:
             mine.levels.pop()
-            self.note(s, o, r, lock, ("Freed", s, o, r, lock, len(mine.levels)))
+            self.note(s, o, r, lock, ("Released", lock, s, o, r, len(mine.levels)))
             if not mine.levels:
                 self.drop(mine)
                 self.serve()
         elif loss is not None and loss[3] == c.fence:
             self.lost.remove(loss)
-            self.deny(s, o, r, lock, Denial.OWNERSHIP_LOST)
+            self.deny(s, o, r, lock, Reason.OWNERSHIP_LOST)
         else:
-            self.deny(s, o, r, lock, Denial.NOT_HELD)
+            self.deny(s, o, r, lock, Reason.NOT_HELD)
 
-    def _on_acquire(self, c: AcquireLock, mine: Claim | None) -> None:
+    def _on_acquire(self, c: Acquire, mine: Claim | None) -> None:
         s, o, r, lock = c.session, c.owner, c.request, c.lock
         if mine is not None:
             if c.limit and len(mine.levels) >= c.limit:
-                self.deny(s, o, r, lock, Denial.LIMIT_REACHED)
+                once = Reason.ALREADY_HELD if c.limit == 1 else Reason.LIMIT_REACHED
+                self.deny(s, o, r, lock, once)
                 return
             mine.levels.append(r)
             mine.request = r
@@ -251,19 +291,19 @@ class Model:
             self.claims.append(claim)
             self.serve()
         elif c.wait_ms == 0:
-            self.deny(s, o, r, lock, Denial.TIMED_OUT)
+            self.deny(s, o, r, lock, Reason.TIMED_OUT)
         else:
             self.claims.append(claim)
             self.out.append(("Queued", s, o, r, lock))
 
-    def _on_cancel(self, c: CancelWait, mine: Claim | None, past: list[Request]) -> None:
+    def _on_cancel(self, c: Cancel, mine: Claim | None, past: list[Request]) -> None:
         s, o, r, lock = c.session, c.owner, c.request, c.lock
         waits = mine is not None and not mine.fence
         new = not past or r > past[-1].number
-        undone: Word = ("Denied", s, o, r, lock, Denial.CANCELLED)
+        undone: Word = ("Refused", lock, Reason.CANCELLED, s, o, r)
         if mine is not None and waits and (new or mine.request == r):
             self.claims.remove(mine)
-            self.deny(s, o, mine.request, lock, Denial.CANCELLED)
+            self.deny(s, o, mine.request, lock, Reason.CANCELLED)
         elif mine is not None and not new and mine.request == r:
             for asked in past:
                 if asked.number == r:
@@ -274,12 +314,12 @@ class Model:
                 self.drop(mine)
                 self.serve()
         if new:
-            past.append(Request(r, AcquireLock, undone, self.now))
+            past.append(Request(r, Acquire, undone, self.now))
 
-    def _again(self, c: AcquireLock | ReleaseLock, mine: Claim | None, past: list[Request]) -> Word:
+    def _again(self, c: Acquire | Release, mine: Claim | None, past: list[Request]) -> Word:
         who = (c.session, c.owner, c.request, c.lock)
         found = [asked for asked in past if (asked.number, asked.kind) == (c.request, type(c))]
-        live = mine is not None and mine.request == c.request and isinstance(c, AcquireLock)
+        live = mine is not None and mine.request == c.request and isinstance(c, Acquire)
         if found and (found[0] is past[-1] or live):
             return found[0].answer or ("Queued", *who)
-        return ("Denied", *who, Denial.SUPERSEDED)
+        return ("Refused", c.lock, Reason.SUPERSEDED, c.session, c.owner, c.request)

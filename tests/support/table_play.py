@@ -6,38 +6,35 @@ import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from fencelock.actors.table.command import (
-    AcquireLock,
-    CancelWait,
-    CloseReason,
-    CloseSession,
-    Command,
-    ExtendSessions,
-    ForceRelease,
-    KeepSession,
-    OpenSession,
-    ReleaseLock,
+from fencelock.actors.api.message import (
+    Acquire,
+    Cancel,
+    Granted,
+    KeepAlive,
+    Reason,
+    Refused,
+    Release,
 )
+from fencelock.actors.api.session_message import CloseReason, End, Ended, Evict, Open
 from fencelock.actors.table.holding import Hold
-from fencelock.actors.table.outcome import Denial, Denied, Held, Outcome, SessionClosed
+from fencelock.actors.table.message import ExtendSessions, LogCommand, Result
 from fencelock.actors.table.table import LockTable
-from support.table_model import Model
-from support.table_word import Word, word_of
+from support.table_model import Model, Word, word_of
 
-Step = tuple[int, int, int, int, int, int]
+Dice = tuple[int, int, int, int, int, int]
 """The kind of command (below 20), the delay, the owner, the subject, and two more dice."""
 
 Queue = dict[tuple[str, str, int], int]
 """A lock's queue: (session, owner, request) to ticket, in order."""
 
 
-class Writer:
+class LogComposer:
     """Turns numbers into a log that stays interesting: it repeats, overtakes and gives up."""
 
     def __init__(self) -> None:
-        self.said: list[Command] = [ExtendSessions(master="m")]
+        self.said: list[LogCommand] = [ExtendSessions(master="m")]
 
-    def command(self, step: Step, model: Model) -> Command:
+    def command(self, step: Dice, model: Model) -> LogCommand:
         """Return the next command, which mostly concerns something that ``model`` knows."""
         kind, _, who, which, what, chance = step
         session = f"{'ab'[who % 2]}.{max(1, model.opened - chance % 4)}"
@@ -45,7 +42,7 @@ class Writer:
         session = live[who % len(live)] if live and chance % 8 else session
         owner, lock, request = "pq"[which % 2], "LMN"[what % 3], len(self.said)
         hold = model.holder(lock)
-        acquire = AcquireLock(
+        acquire = Acquire(
             session=session,
             owner=owner,
             request=request,
@@ -56,31 +53,31 @@ class Writer:
         match kind:
             case 0 | 1:
                 ttl = (150, 400, 5_000)[chance % 3]
-                made: Command = OpenSession(session="ab"[who % 2], ttl_ms=ttl)
+                made: LogCommand = Open(session="ab"[who % 2], ttl_ms=ttl)
             case 2:
-                made = KeepSession(session=session)
+                made = KeepAlive(session=session)
             case 3:
-                close = CloseSession(session=session, reason=CloseReason.FORCED)
+                close = End(session=session, reason=CloseReason.FORCED)
                 floor = model.fences + chance % 3
                 made = close if chance % 2 else ExtendSessions(master="m", fence_floor=floor)
             case 4 if chance % 3:
                 seen = hold.fence if hold else 1
-                made = ForceRelease(operator="root", request=request, lock=lock, fence=seen)
+                made = Evict(operator="root", request=request, lock=lock, fence=seen)
             case 5 | 6 | 7 | 8:
                 fence = hold.fence if hold and chance % 5 else chance
                 if hold and chance % 7:
                     session, owner = hold.session, hold.owner
-                made = ReleaseLock(
+                made = Release(
                     session=session, owner=owner, request=request, lock=lock, fence=fence
                 )
             case 9 | 10 | 11:
                 return self.said[-1 - chance % min(len(self.said), 12)]
             case 12:
                 past = self.said[-1 - chance % min(len(self.said), 12)]
-                old = past if isinstance(past, AcquireLock) else acquire
+                old = past if isinstance(past, Acquire) else acquire
                 self.said.append(acquire)  # It may come after its own cancel.
                 who_was = {"session": old.session, "owner": old.owner}
-                return CancelWait(**who_was, request=old.request, lock=old.lock)
+                return Cancel(**who_was, request=old.request, lock=old.lock)
             case _:
                 made = acquire
         self.said.append(made)
@@ -94,7 +91,7 @@ def queue_of(hold: Hold) -> Queue:
 
 
 @dataclass
-class Judge:
+class TableJudge:
     """The invariants, judged by the table's outcomes and state, without the model.
 
     Attributes:
@@ -108,8 +105,8 @@ class Judge:
     settled: dict[Word, Word] = field(default_factory=dict[Word, Word])
     closed: list[str] = field(default_factory=list[str])
 
-    def on_held(self, table: LockTable, before: dict[str, Queue], held: Held) -> None:
-        """Judge a grant, or the repetition of one."""
+    def on_held(self, table: LockTable, before: dict[str, Queue], held: Granted) -> None:
+        """TableJudge a grant, or the repetition of one."""
         who = (held.session, held.owner, held.lock)
         assert held.fence in self.grants or held.fence > max(self.grants, default=0)  # L2
         assert self.grants.setdefault(held.fence, who) == who  # L1
@@ -119,15 +116,15 @@ class Judge:
         now = queue_of(table.locks[held.lock]).values() if held.lock in table.locks else ()
         assert not [t for t in queue.values() if t < ticket and t in now]  # L3
 
-    def judge(self, table: LockTable, before: dict[str, Queue], out: list[Outcome]) -> None:
-        """Judge the outcomes of one command, and ``table`` after it."""
-        lasting = (Denial.TIMED_OUT, Denial.NOT_HELD, Denial.LIMIT_REACHED)
+    def judge(self, table: LockTable, before: dict[str, Queue], out: list[Result]) -> None:
+        """TableJudge the outcomes of one command, and ``table`` after it."""
+        lasting = (Reason.TIMED_OUT, Reason.NOT_HELD, Reason.ALREADY_HELD, Reason.LIMIT_REACHED)
         for one in out:
-            if isinstance(one, SessionClosed):
+            if isinstance(one, Ended):
                 self.closed.append(one.session)
-            if isinstance(one, Held):
+            if isinstance(one, Granted):
                 self.on_held(table, before, one)
-            if isinstance(one, Held) or (isinstance(one, Denied) and one.reason in lasting):
+            if isinstance(one, Granted) or (isinstance(one, Refused) and one.reason in lasting):
                 key = (one.session, one.owner, one.request, one.lock)
                 assert self.settled.setdefault(key, word_of(one)) == word_of(one)  # L5
         assert max(self.grants, default=0) <= table.fence
@@ -143,15 +140,15 @@ class Judge:
         assert (table.due_ms() or table.time_ms + 1) > table.time_ms
 
 
-def play(steps: Iterable[Step]) -> None:
+def play(steps: Iterable[Dice]) -> None:
     """Apply ``steps`` to the table and the model, with a restore now and then.
 
     Raises:
         AssertionError: their outcomes of a command differ, or the judge objects.
 
     """
-    table, model, writer, judge = LockTable(), Model(), Writer(), Judge()
-    for opening in (OpenSession(session=name, ttl_ms=5_000) for name in "ab"):
+    table, model, writer, judge = LockTable(), Model(), LogComposer(), TableJudge()
+    for opening in (Open(session=name, ttl_ms=5_000) for name in "ab"):
         assert [word_of(o) for o in table.apply(0, opening)] == model.apply(0, opening)
     for step in steps:
         at = table.time_ms + (0, 0, 0, 1, 5, 40, 100, 200)[step[1] % 8]
@@ -169,7 +166,7 @@ def play(steps: Iterable[Step]) -> None:
     assert (table.locks, table.sessions.by_id, table.claims) == ({}, {}, 0)  # L7, L13
 
 
-def steps_of(seed: int) -> list[Step]:
+def steps_of(seed: int) -> list[Dice]:
     """Return 150 random steps, the same for the same seed."""
     chance = random.Random(seed)
     return [

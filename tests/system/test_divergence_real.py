@@ -22,8 +22,7 @@ from fencelock.actors.effect import Spawn
 from fencelock.actors.error import UnavailableError
 from fencelock.actors.message import node_of
 from fencelock.actors.paxos.replica import Replica
-from fencelock.actors.table.command import AcquireLock, Command
-from fencelock.actors.table.outcome import Outcome
+from fencelock.actors.table.message import LogCommand, Result
 from fencelock.actors.table.table import LockTable
 from fencelock.cluster import log, topology
 from fencelock.cluster.cli.status import nodes_table
@@ -39,8 +38,8 @@ WRONG = "n2"
 class LosesCount(LockTable):
     """Gives out the fence after the next one, once."""
 
-    def apply(self, batch_time_ms: int, command: Command) -> list[Outcome]:
-        if isinstance(command, AcquireLock) and command.lock == "the fatal one":
+    def apply(self, batch_time_ms: int, command: LogCommand) -> list[Result]:
+        if isinstance(command, Acquire) and command.lock == "the fatal one":
             self.fence += 1
         return super().apply(batch_time_ms, command)
 

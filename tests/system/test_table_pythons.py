@@ -16,19 +16,10 @@ from typing import Any
 import pytest
 from support.paths import SUPPORT
 
-from fencelock.actors.table.command import (
-    TTL_MS_MAX,
-    AcquireLock,
-    CancelWait,
-    CloseReason,
-    CloseSession,
-    Command,
-    ExtendSessions,
-    ForceRelease,
-    KeepSession,
-    OpenSession,
-    ReleaseLock,
-)
+from fencelock.actors.api.message import Acquire, Cancel, KeepAlive, Release
+from fencelock.actors.api.name import TTL_MS_MAX
+from fencelock.actors.api.session_message import CloseReason, End, Evict, Open
+from fencelock.actors.table.message import ExtendSessions, LogCommand
 
 REPLAY = SUPPORT / "replay_log.py"
 
@@ -66,7 +57,7 @@ EDGES = (
 """Characters about which Pythons disagree, or an earlier version of the rules did."""
 
 
-def log_of(seed: int, length: int = 600) -> list[tuple[int, Command]]:
+def log_of(seed: int, length: int = 600) -> list[tuple[int, LogCommand]]:
     """Return a log that is full of unusual names, as owners, sessions, labels and locks."""
     chance = random.Random(seed)
 
@@ -81,7 +72,7 @@ def log_of(seed: int, length: int = 600) -> list[tuple[int, Command]]:
 
     known = [name() for _ in range(40)]
     sessions: list[str] = ["s.1"]
-    log: list[tuple[int, Command]] = [(0, OpenSession(session="s", ttl_ms=TTL_MS_MAX))]
+    log: list[tuple[int, LogCommand]] = [(0, Open(session="s", ttl_ms=TTL_MS_MAX))]
     time_ms = 0
     for request in range(1, length):
         time_ms += chance.choice((0, 0, 1, 40, 400))
@@ -92,35 +83,31 @@ def log_of(seed: int, length: int = 600) -> list[tuple[int, Command]]:
         about: dict[str, Any] = {**who, "request": request, "lock": chance.choice(known)}
         label, fence = chance.choice(known), chance.randrange(1, request + 1)
         kind = chance.randrange(20)
-        command: Command
+        command: LogCommand
         if kind == 0:
             opened = chance.choice(known) or "t"
-            command = OpenSession(session=opened, ttl_ms=chance.choice((300, 9_000)), label=label)
+            command = Open(session=opened, ttl_ms=chance.choice((300, 9_000)), label=label)
             sessions += [f"{opened}.{number}" for number in (2, 3, 4, 5)]
         elif kind == 1:
-            command = KeepSession(session=who["session"])
+            command = KeepAlive(session=who["session"])
         elif kind == 2:
-            command = CloseSession(
-                session=chance.choice(sessions[1:] or ["t.9"]), reason=CloseReason.FORCED
-            )
+            command = End(session=chance.choice(sessions[1:] or ["t.9"]), reason=CloseReason.FORCED)
         elif kind == 3:
             command = ExtendSessions(master=label)
         elif kind == 4:
-            command = ForceRelease(
-                operator=label, request=request, lock=about["lock"], fence=fence // 2
-            )
+            command = Evict(operator=label, request=request, lock=about["lock"], fence=fence // 2)
         elif kind == 5:
-            command = CancelWait(**who, request=max(1, request - 3), lock=about["lock"])
+            command = Cancel(**who, request=max(1, request - 3), lock=about["lock"])
         elif kind < 9:
-            command = ReleaseLock(**about, fence=fence)
+            command = Release(**about, fence=fence)
         else:
             wait_ms = chance.choice((None, 0, 500))
-            command = AcquireLock(**about, wait_ms=wait_ms, label=label)
+            command = Acquire(**about, wait_ms=wait_ms, label=label)
         log.append((time_ms, command))
     return log
 
 
-def replay(python: str, log: list[tuple[int, Command]]) -> dict[str, Any]:
+def replay(python: str, log: list[tuple[int, LogCommand]]) -> dict[str, Any]:
     """Return what the interpreter ``python`` makes of ``log``."""
     rows = [
         [time_ms, command.TAG, {name: getattr(command, name) for name in type(command).__slots__}]
@@ -178,11 +165,11 @@ def pythons() -> dict[str, str]:
 def test_a_name_that_only_newer_pythons_know_is_decided_alike(pythons: dict[str, str]) -> None:
     """Found on real nodes: one granted what two refused, and then gave out fences twice."""
     about: dict[str, Any] = {"session": "s.1", "owner": "o"}
-    log: list[tuple[int, Command]] = [
-        (0, OpenSession(session="s", ttl_ms=60_000)),
-        (1, AcquireLock(**about, request=1, lock="x\U0001fae8")),
-        (2, AcquireLock(**about, request=2, lock="plain1")),
-        (3, ReleaseLock(**about, request=3, lock="plain1", fence=2)),
+    log: list[tuple[int, LogCommand]] = [
+        (0, Open(session="s", ttl_ms=60_000)),
+        (1, Acquire(**about, request=1, lock="x\U0001fae8")),
+        (2, Acquire(**about, request=2, lock="plain1")),
+        (3, Release(**about, request=3, lock="plain1", fence=2)),
     ]
     mine = replay(sys.executable, log)
     for unicode, python in pythons.items():

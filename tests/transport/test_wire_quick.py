@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fencelock.actors.api.message import Granted
+from fencelock.actors.api.message import Acquire, Granted, KeepAlive
+from fencelock.actors.api.session_message import Open
 from fencelock.actors.fast_construction import maker
 from fencelock.actors.message import Message
 from fencelock.actors.paxos.message import Batch
-from fencelock.actors.table.command import AcquireLock, KeepSession, OpenSession
 from fencelock.cluster.lock_machine import LockMachine
 from fencelock.transport.cbor import DEPTH_MAX, MalformedFrameError, dump, load, load_each
 from fencelock.transport.codec import encode, pack
@@ -27,14 +27,14 @@ MARK = b"fencelock-command"
 
 @pytest.mark.parametrize("number", [*BORDERS, 23, 24, (1 << 63) - 1, -(1 << 63)])
 def test_a_number_is_written_as_the_encoder_writes_it(number: int) -> None:
-    kept = KeepSession(session="me.1", request=number)
+    kept = KeepAlive(session="me.1", request=number)
     assert encode(kept) == dump(pack(kept))
 
 
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize("letter", ["a", "é", "\N{LOCK}"])
 def test_a_text_is_written_as_the_encoder_writes_it(length: int, letter: str) -> None:
-    opening = OpenSession(session=letter * length, ttl_ms=1, label="x")
+    opening = Open(session=letter * length, ttl_ms=1, label="x")
     assert encode(opening) == dump(pack(opening))
 
 
@@ -46,13 +46,13 @@ def test_bytes_are_written_as_the_encoder_writes_them(length: int) -> None:
 
 @pytest.mark.parametrize("wait_ms", [None, 0, 70_000])
 def test_what_may_be_missing_is_written_as_the_encoder_writes_it(wait_ms: int | None) -> None:
-    asked = AcquireLock(session="s", owner="", request=1, lock="l", wait_ms=wait_ms)
+    asked = Acquire(session="s", owner="", request=1, lock="l", wait_ms=wait_ms, limit=0)
     assert encode(asked) == dump(pack(asked))
 
 
 def test_a_text_that_is_no_unicode_is_refused_as_the_encoder_refuses_it() -> None:
     with pytest.raises(UnicodeEncodeError):
-        encode(OpenSession(session="\ud800", ttl_ms=1))
+        encode(Open(session="\ud800", ttl_ms=1))
 
 
 def one_by_one(items: Sequence[bytes]) -> list[object] | None:
@@ -108,9 +108,9 @@ def test_bytes_of_a_peer_are_never_read_otherwise_than_one_by_one(items: list[by
 
 
 def test_a_machine_applies_commands_together_as_one_by_one() -> None:
-    opening = encode(OpenSession(session="me", ttl_ms=5_000))
+    opening = encode(Open(session="me", ttl_ms=5_000))
     acquires = [
-        encode(AcquireLock(session="me.1", owner="o", request=n, lock=f"l{n}")) for n in (1, 2)
+        encode(Acquire(session="me.1", owner="o", request=n, lock=f"l{n}", limit=0)) for n in (1, 2)
     ]
     strange = encode(Granted(lock="l1", fence=1))
     for batch in ([opening, *acquires], [opening, b"\x82", acquires[0]], [opening, strange]):
@@ -125,13 +125,13 @@ def test_a_machine_applies_commands_together_as_one_by_one() -> None:
 
 
 def test_what_a_maker_makes_is_what_the_class_makes() -> None:
-    make = maker(AcquireLock)
+    make = maker(Acquire)
     quick = make(session="s", owner="o", request=1, lock="l", limit=2)
-    made = AcquireLock(session="s", owner="o", request=1, lock="l", limit=2)
+    made = Acquire(session="s", owner="o", request=1, lock="l", limit=2)
     assert isinstance(quick, Message)
     assert (quick, encode(quick)) == (made, encode(made))
 
 
 def test_a_maker_wants_what_the_class_wants() -> None:
     with pytest.raises(TypeError, match="lock"):
-        maker(AcquireLock)(session="s", owner="o", request=1)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+        maker(Acquire)(session="s", owner="o", request=1)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]

@@ -1,0 +1,111 @@
+"""Bases of the messages between clients and the proxy of a node.
+
+A request is declared once: its fields, its limits and its key. Whatever serves requests (the
+proxies, the replicated table, the codec) finds them by these bases.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from fencelock.actors.message import Message
+
+Key = tuple[str, str, str, int]
+"""A request's identity, by which it is done at most once: session, owner, name and number.
+
+Its reply has the same key. The name is that of the object that the request is about.
+"""
+
+
+class Request(Message):
+    """A message of a client to a proxy.
+
+    ``session`` names the client, and ``request`` rises with each new request of that session. A
+    request that is sent again keeps its number.
+    """
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+
+        @property
+        def session(self) -> str:
+            """The session of the client."""
+            ...
+
+        @property
+        def request(self) -> int:
+            """The number of the request in that session."""
+            ...
+
+    @property
+    def key(self) -> Key:
+        """The request's key: here that of a request without an owner and an object."""
+        return self.session, "", "", self.request
+
+    def check(self) -> None:
+        """Refuse fields that exceed their limits.
+
+        Raises:
+            InvalidRequestError: naming the field, the value and the limit.
+
+        """
+
+    def check_new(self) -> None:
+        """Refuse what `check` does, and what only a proxy refuses.
+
+        Raises:
+            InvalidRequestError: naming the field, the value and the limit.
+
+        """
+        self.check()
+
+
+class Command(Request):
+    """A request that changes the replicated table: the log applies it as it was sent.
+
+    The table applies `check` again and answers INVALID, so these limits are part of the
+    replicated state machine: members that run together must agree on them.
+    """
+
+    __slots__ = ()
+    EASES: ClassVar[bool] = False
+    """Whether it frees something or keeps what is held. A proxy that is full still takes it:
+    otherwise nothing could end the waiting."""
+
+
+class Reply(Message):
+    """A message of a proxy that answers a request."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+
+        @property
+        def session(self) -> str:
+            """The session of the request."""
+            ...
+
+        @property
+        def request(self) -> int:
+            """The number of the request."""
+            ...
+
+
+class Outcome(Reply):
+    """A reply that the replicated table gives to a `Command`."""
+
+    __slots__ = ()
+    ANSWERS: ClassVar[tuple[type[Command], ...]]
+    """The commands to which this is a reply."""
+
+    @property
+    def key(self) -> Key:
+        """The key of the command that it answers."""
+        return self.session, "", "", self.request
+
+
+class Notification(Message):
+    """A message of a proxy to a client that answers no request."""
+
+    __slots__ = ()

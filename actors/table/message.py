@@ -1,0 +1,152 @@
+"""Messages that only the replicated log has, and the records of a snapshot of its table.
+
+Most commands of the log are the requests of clients (`fencelock.actors.api.request.Command`), and
+most outcomes are the replies to them. A command carries no time: the log stamps its batch. An
+owner does one thing at a time with a lock: it begins the next request about the same lock after
+it has received the reply to the last, or to the `Cancel` of it. Requests about other locks are
+independent. One command may have outcomes for others too: a release has one for the next holder.
+
+Tags 0x83, 0x95 and 0x9a; 0x80 to 0x82, 0x84 to 0x87, 0x90 to 0x94 and 0x96 to 0x99 are retired.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from fencelock.actors.api.message import Acquire, LockReply, Reason
+from fencelock.actors.api.name import check_number
+from fencelock.actors.api.request import Command, Outcome
+from fencelock.actors.api.session_message import Evicted, HoldLost
+from fencelock.actors.message import Message, message
+
+FENCE_FLOOR_MAX = 1 << 62
+"""Half of all fences: even a wrong floor does not use them up."""
+
+
+@message(0x83)
+class ExtendSessions(Message):
+    """A new master: no session ends before one of its TTLs from now on. Not answered.
+
+    The master cannot know which sessions were kept alive lately. It must be the first command of
+    the first batch of a leadership: it takes effect before what falls due by that batch's time.
+
+    Every later fence is above ``fence_floor``, 0 to `FENCE_FLOOR_MAX`. With a date as the
+    floor, a group that keeps nothing on disk, and lost everything, continues above its old fences.
+    """
+
+    master: str
+    fence_floor: int = 0
+
+    def check(self) -> None:
+        """Refuse fields that exceed their limits.
+
+        Raises:
+            InvalidRequestError: naming the field, the value and the limit.
+
+        """
+        check_number("fence_floor", self.fence_floor, 0, FENCE_FLOOR_MAX)
+
+
+@message(0x95)
+class Queued(LockReply, Outcome):
+    """``owner`` waits for ``lock``; the log has the request, so it need not be repeated.
+
+    It is for the proxy: the client gets the reply that follows.
+    """
+
+    session: str
+    owner: str
+    request: int
+    lock: str
+
+    ANSWERS = (Acquire,)
+
+
+LogCommand = Command | ExtendSessions
+"""All commands that the log applies to the table."""
+
+Result = Outcome | HoldLost
+"""All outcomes of commands, or of time; `HoldLost` is for a holder whose lock was taken."""
+
+
+class TableHead(NamedTuple):
+    """The counters of a table, the same in every part of a snapshot."""
+
+    time_ms: int
+    fence: int
+    tickets: int
+    opened: int
+    signs: int
+    extended_ms: int
+    extended_version: int
+
+
+class SessionRecord(NamedTuple):
+    """A `Session`, without its owner states."""
+
+    number: int
+    name: str
+    label: str
+    ttl_ms: int
+    version: int
+    deadline_ms: int
+    floor: int
+
+
+class HoldRecord(NamedTuple):
+    """A `Hold`."""
+
+    fence: int
+    label: str
+    since_ms: int
+    request: int
+    times: int
+    level: int
+
+
+class WaitRecord(NamedTuple):
+    """A `Wait`. Its deadline is log time, so it does not depend on any clock."""
+
+    ticket: int
+    label: str
+    since_ms: int
+    due_ms: int | None
+
+
+class ClaimantRecord(NamedTuple):
+    """An `OwnerState`; ``session`` is the number of its session.
+
+    Its outcome is in ``freed``, the count left, or in ``denial`` and ``detail``.
+    """
+
+    session: int
+    owner: str
+    lock: str
+    request: int
+    releasing: bool
+    freed: int | None
+    denial: Reason | None
+    detail: str
+    lost: int
+    quiet_ms: int
+    hold: HoldRecord | None
+    wait: WaitRecord | None
+
+
+@message(0x9A)
+class TablePart(Message):
+    """Part ``index`` of the ``count`` parts of a snapshot."""
+
+    index: int
+    count: int
+    head: TableHead
+    sessions: tuple[SessionRecord, ...]
+    owner_states: tuple[ClaimantRecord, ...]
+    audit: tuple[Evicted, ...]
+
+
+TableSnapshot = tuple[TablePart, ...]
+"""All parts, in order."""
+
+Record = SessionRecord | ClaimantRecord | Evicted
+"""All records of a part, without the head."""
