@@ -47,7 +47,7 @@ GRACE_S = 30.0
 
 
 @dataclass
-class Verdict:
+class RunVerdict:
     """What came out of a run; ``ok`` only if nothing overlapped, was lost, or starved."""
 
     protocol: str
@@ -161,7 +161,7 @@ def watch(
         console.print(plain_line(described(watcher), contenders), soft_wrap=True)
 
 
-def judge(contenders: Contenders, folder: Path, *, locks: int, took: float) -> Verdict:
+def judge(contenders: Contenders, folder: Path, *, locks: int, took: float) -> RunVerdict:
     """Compare what the clients did with what the shared files say."""
     kept = sum(CheckedFile(folder, f"lock-{n + 1}").read()["updates"] for n in range(locks))
     done = contenders.done
@@ -171,7 +171,7 @@ def judge(contenders: Contenders, folder: Path, *, locks: int, took: float) -> V
     overlaps = sum(line["overlaps"] for line in done.values())
     regressions = sum(line["fence_regressions"] for line in done.values())
     everybody_served = all(contenders.grants[name] > 0 for name in contenders.names)
-    return Verdict(
+    return RunVerdict(
         protocol="",
         nodes=0,
         clients=len(contenders.names),
@@ -196,7 +196,7 @@ def judge(contenders: Contenders, folder: Path, *, locks: int, took: float) -> V
     )
 
 
-def report(console: Console, verdict: Verdict, contenders: Contenders, *, killing: bool) -> None:
+def report(console: Console, verdict: RunVerdict, contenders: Contenders, *, killing: bool) -> None:
     """Say how it went, in words."""
     console.print()
     console.print(f"  grants            {verdict.grants} ({verdict.grants_per_s} a second)")

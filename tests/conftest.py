@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 from support.lamport_scene import LoneProcess
-from support.local_callers import Inside
+from support.local_callers import LocalCallers
 from support.proxy_scene import proxy_of_n1
 from support.real_nodes import loopback_addresses
 from support.session_harness import SessionHarness
@@ -250,9 +250,9 @@ def proxy() -> Proxy:
 
 
 @pytest.fixture
-def inside() -> Inside:
+def inside() -> LocalCallers:
     """Return a proxy of `paxos` with callers in its process."""
-    return Inside()
+    return LocalCallers()
 
 
 @pytest.fixture

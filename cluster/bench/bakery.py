@@ -12,12 +12,12 @@ from typing import Any
 
 from rich.table import Table
 
-from fencelock.cluster.bench.job import Job, Kind
+from fencelock.cluster.bench.job import Job, JobKind
 from fencelock.cluster.bench.load import WARM_PAIRS
 from fencelock.cluster.bench.locks import PROCESSES, RIVALS
-from fencelock.cluster.bench.machine import Machine, this_machine
-from fencelock.cluster.bench.members import BenchFailedError, Members
-from fencelock.cluster.bench.report import Figure, higher_is_better, lower_is_better
+from fencelock.cluster.bench.machine import MachineInfo, this_machine
+from fencelock.cluster.bench.members import BenchFailedError, NodeProcesses
+from fencelock.cluster.bench.report import BarFigure, higher_is_better, lower_is_better
 from fencelock.cluster.bench.workers import started, together
 from fencelock.cluster.client import Client, connect
 
@@ -28,7 +28,7 @@ PAIR_RATIO_MAX = 1.5
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class SourceStep:
     """A step of the source, its cost there, and the messages that do it here.
 
     Attributes:
@@ -44,27 +44,27 @@ class Step:
 
 
 STEPS = (
-    Step("LOCK, forwarded", 1, ("bakery.lock",)),
-    Step("LOCKENTERING, GETMAXTICKET", 8, ("bakery.entering", "bakery.maxticket")),
-    Step(
+    SourceStep("LOCK, forwarded", 1, ("bakery.lock",)),
+    SourceStep("LOCKENTERING, GETMAXTICKET", 8, ("bakery.entering", "bakery.maxticket")),
+    SourceStep(
         "ADDTICKET, LOCKEXITING, TICKETREADY, ACTIVATE",
         12,
         ("bakery.addticket", "bakery.collected", "bakery.yield"),
     ),
-    Step("LOCKED", 1, ("bakery.granted",)),
-    Step("UNLOCK, forwarded", 1, ("bakery.unlock",)),
-    Step("DROPTICKET", 2, ("bakery.dropticket", "bakery.ticketdropped")),
-    Step("UNLOCKED", 1, ("proxy.released",)),
+    SourceStep("LOCKED", 1, ("bakery.granted",)),
+    SourceStep("UNLOCK, forwarded", 1, ("bakery.unlock",)),
+    SourceStep("DROPTICKET", 2, ("bakery.dropticket", "bakery.ticketdropped")),
+    SourceStep("UNLOCKED", 1, ("proxy.released",)),
 )
 """In the source a dropped ticket is not confirmed: its answer may be lost, and the lock stays."""
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class PaxosComparison:
     """All results of a run, and the machine."""
 
-    machine: Machine
-    figures: tuple[Figure, ...]
+    machine: MachineInfo
+    figures: tuple[BarFigure, ...]
     per_lock: tuple[float, ...]
     """By step: messages sent for one lock that nobody else wants."""
 
@@ -86,7 +86,7 @@ class Comparison:
         }
 
 
-def compare(rounds: int, seconds: float, say: Callable[[str], None]) -> Comparison:
+def compare(rounds: int, seconds: float, say: Callable[[str], None]) -> PaxosComparison:
     """Start three nodes of each, let them run in turns, and leave nothing running.
 
     Args:
@@ -121,7 +121,7 @@ def compare(rounds: int, seconds: float, say: Callable[[str], None]) -> Comparis
             lower_is_better("pair, p50", "us", pairs[0], pairs[1], PAIR_RATIO_MAX),
             higher_is_better("hand-over", "grants/s", turns[0], turns[1], None),
         )
-        return Comparison(machine, figures, per_lock)
+        return PaxosComparison(machine, figures, per_lock)
 
 
 def steps_table(per_lock: tuple[float, ...]) -> Table:
@@ -146,11 +146,11 @@ class _Side:
         self.protocol = protocol
         self.folder = folder / protocol
         self.folder.mkdir()
-        members = Members(self.folder, protocol, 3, durable=False)
+        members = NodeProcesses(self.folder, protocol, 3, durable=False)
         self.members = stack.enter_context(members)
         watcher = connect(members.connect, cluster=members.cluster, timeout=CONNECT_S)
         self.watcher: Client = stack.enter_context(watcher)
-        self.job = Job(kind=Kind.PAIR, address=members.connect, cluster=members.cluster)
+        self.job = Job(kind=JobKind.PAIR, address=members.connect, cluster=members.cluster)
 
     def pair(self, seconds: float) -> tuple[float, tuple[float, ...]]:
         """Return the duration of a pair (us), and the messages of a pair by step."""
@@ -165,7 +165,7 @@ class _Side:
         """Return how many times a second one lock passes from one of many clients to the next."""
         job = replace(
             self.job,
-            kind=Kind.RATE,
+            kind=JobKind.RATE,
             seconds=seconds,
             warm_s=seconds / 5,
             at_once=RIVALS,

@@ -10,8 +10,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Self
 
-from fencelock.cluster.bench.members import Members, configuration
-from fencelock.cluster.bench.relays import Link, Relays
+from fencelock.cluster.bench.members import NodeProcesses, configuration
+from fencelock.cluster.bench.relays import RelayedLink, Relays
 
 CLIENTS = "clients"
 """The source of all links that clients use."""
@@ -20,7 +20,7 @@ POWER_S = 0.05
 """Time from cutting the links to killing the process, so that nothing reports its end (s)."""
 
 
-class Death(StrEnum):
+class LeaderDeath(StrEnum):
     """A way in which the leader fails."""
 
     KILL = "kill"
@@ -35,7 +35,7 @@ class Death(StrEnum):
     """Its links to the other nodes are cut silently; clients still reach it."""
 
 
-class RelayedMembers(Members):
+class RelayedMembers(NodeProcesses):
     """Nodes that reach each other, and that clients reach, through relays that can fall silent.
 
     Args:
@@ -49,7 +49,7 @@ class RelayedMembers(Members):
         super().__init__(folder, protocol, nodes, durable=True)
         ports = {node: int(address.rpartition(":")[2]) for node, address in self.addresses.items()}
         self.links = tuple(
-            Link(source, target)
+            RelayedLink(source, target)
             for source in (*self.names, CLIENTS)
             for target in self.names
             if source != target
@@ -83,41 +83,41 @@ class RelayedMembers(Members):
         """Return the file of ``node``, which has the relays as the others' addresses."""
         return self.folder / f"{node}.toml"
 
-    def strike(self, node: str, death: Death) -> tuple[float, Callable[[], None]]:
+    def strike(self, node: str, death: LeaderDeath) -> tuple[float, Callable[[], None]]:
         """Let ``node`` fail; return the monotonic time of it (s), and a function that undoes it."""
         match death:
-            case Death.KILL:
+            case LeaderDeath.KILL:
                 return self.kill(node), lambda: self.start(node)
-            case Death.SIGSTOP:
+            case LeaderDeath.SIGSTOP:
                 process = self.processes[node]
                 at = time.monotonic()
                 os.kill(process.pid, signal.SIGSTOP)
                 return at, lambda: process.send_signal(signal.SIGCONT)
-            case Death.POWER_LOSS:
+            case LeaderDeath.POWER_LOSS:
                 links = self.links_of(node, clients=True)
                 at = self._cut(links)
                 time.sleep(POWER_S)
                 self.kill(node)
                 return at, lambda: self._restart(node, links)
-            case Death.CUT_OFF | Death.CUT_OFF_FROM_FOLLOWERS:
-                links = self.links_of(node, clients=death is Death.CUT_OFF)
+            case LeaderDeath.CUT_OFF | LeaderDeath.CUT_OFF_FROM_FOLLOWERS:
+                links = self.links_of(node, clients=death is LeaderDeath.CUT_OFF)
                 return self._cut(links), lambda: self.relays.heal(links)
 
-    def _cut(self, links: tuple[Link, ...]) -> float:
+    def _cut(self, links: tuple[RelayedLink, ...]) -> float:
         at = time.monotonic()
         self.relays.silence(links)
         return at
 
-    def _restart(self, node: str, links: tuple[Link, ...]) -> None:
+    def _restart(self, node: str, links: tuple[RelayedLink, ...]) -> None:
         self.relays.drop(links)
         self.relays.heal(links)
         self.start(node)
 
-    def links_of(self, node: str, *, clients: bool) -> tuple[Link, ...]:
+    def links_of(self, node: str, *, clients: bool) -> tuple[RelayedLink, ...]:
         """Return the links from and to ``node``, those of clients only if ``clients``."""
         return tuple(
             link for link in self.links if node in link and (clients or link.source != CLIENTS)
         )
 
     def _relayed(self, source: str, target: str) -> str:
-        return f"tcp://127.0.0.1:{self.relays.ports[Link(source, target)]}"
+        return f"tcp://127.0.0.1:{self.relays.ports[RelayedLink(source, target)]}"

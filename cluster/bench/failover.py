@@ -14,10 +14,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from fencelock.cluster.bench.deaths import Death, RelayedMembers
-from fencelock.cluster.bench.job import Job, Kind
-from fencelock.cluster.bench.members import BenchFailedError, Members, described, master_of
-from fencelock.cluster.bench.report import Reading
+from fencelock.cluster.bench.deaths import LeaderDeath, RelayedMembers
+from fencelock.cluster.bench.job import Job, JobKind
+from fencelock.cluster.bench.members import BenchFailedError, NodeProcesses, described, master_of
+from fencelock.cluster.bench.report import NotedFigure
 from fencelock.cluster.bench.workers import started
 from fencelock.cluster.client import Client, connect
 
@@ -62,7 +62,9 @@ class Failover:
         return statistics.median(self.client_gaps_ms)
 
 
-def failover(members: Members, watcher: Client, kills: int, say: Callable[[str], None]) -> Failover:
+def failover(
+    members: NodeProcesses, watcher: Client, kills: int, say: Callable[[str], None]
+) -> Failover:
     """Kill the master ``kills`` times (1 or more) while clients take locks; return the effects.
 
     Raises:
@@ -78,10 +80,10 @@ def failover(members: Members, watcher: Client, kills: int, say: Callable[[str],
 
 
 def _struck(
-    members: Members, watcher: Client, times: int, strike: Callable[[int], int]
+    members: NodeProcesses, watcher: Client, times: int, strike: Callable[[int], int]
 ) -> Failover:
     """Return what clients measured while ``strike`` did its work and returned its times (ms)."""
-    job = Job(kind=Kind.WATCH, address=members.connect, cluster=members.cluster, at_once=THREADS)
+    job = Job(kind=JobKind.WATCH, address=members.connect, cluster=members.cluster, at_once=THREADS)
     with ExitStack() as stack:
         clients = [
             started(stack, replace(job, lock=f"failover-{n}"), members.folder, f"watch-{n}")
@@ -101,15 +103,15 @@ def _struck(
 
 
 def measure_deaths(
-    kinds: Sequence[Death], nodes: int, times: int, say: Callable[[str], None]
-) -> list[Reading]:
+    kinds: Sequence[LeaderDeath], nodes: int, times: int, say: Callable[[str], None]
+) -> list[NotedFigure]:
     """Start ``nodes`` nodes for each of ``kinds``, and let the leader die ``times`` times.
 
     Raises:
         BenchFailedError: a process failed, or nobody leads.
 
     """
-    readings: list[Reading] = []
+    readings: list[NotedFigure] = []
     for kind in kinds:
         with tempfile.TemporaryDirectory(prefix="fencelock-bench-") as name, ExitStack() as stack:
             members = stack.enter_context(RelayedMembers(Path(name), "paxos", nodes))
@@ -120,12 +122,16 @@ def measure_deaths(
         met = ", ".join(f"{count} {error}" for error, count in seen.errors.items()) or "no error"
         key = f"{kind.value.replace('-', '_')}_gap_ms"
         note = f"median of {times}, worst client {seen.client_gap_ms:.0f} ms; {met}"
-        readings.append(Reading(key, kind.value, seen.gap_ms, "ms", note, seen.gaps_ms))
+        readings.append(NotedFigure(key, kind.value, seen.gap_ms, "ms", note, seen.gaps_ms))
     return readings
 
 
 def deaths(
-    members: RelayedMembers, watcher: Client, death: Death, times: int, say: Callable[[str], None]
+    members: RelayedMembers,
+    watcher: Client,
+    death: LeaderDeath,
+    times: int,
+    say: Callable[[str], None],
 ) -> Failover:
     """Let the leader die ``times`` times (1 or more) of ``death``; return the effects.
 
@@ -161,7 +167,7 @@ def longest_gap_ms(grants_ms: Sequence[int], since_ms: int, until_ms: int) -> in
     return max(later - earlier for earlier, later in pairwise(points))
 
 
-def _kill_master(members: Members, watcher: Client) -> int:
+def _kill_master(members: NodeProcesses, watcher: Client) -> int:
     members.wait_until_ready(watcher)
     time.sleep(SETTLE_S)
     master = leader_seen_by(watcher)

@@ -12,10 +12,10 @@ from itertools import count
 from pathlib import Path
 
 from fencelock import aio
-from fencelock.cluster.bench.job import Job, Kind
+from fencelock.cluster.bench.job import Job, JobKind
 from fencelock.cluster.bench.load import CONNECT_S
-from fencelock.cluster.bench.members import BenchFailedError, Members
-from fencelock.cluster.bench.report import Reading
+from fencelock.cluster.bench.members import BenchFailedError, NodeProcesses
+from fencelock.cluster.bench.report import NotedFigure
 from fencelock.cluster.bench.workers import started
 from fencelock.cluster.client import Client, connect
 
@@ -33,7 +33,7 @@ SETTLE_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldMemory:
     """The cost of held locks.
 
     Attributes:
@@ -63,7 +63,7 @@ class Held:
 
 def held_reading(
     folder: Path, locks: int, nodes: int, durable: bool, say: Callable[[str], None]
-) -> Reading:
+) -> NotedFigure:
     """Start nodes in ``folder``, have ``locks`` locks held, and return the bytes of one.
 
     Raises:
@@ -71,14 +71,14 @@ def held_reading(
 
     """
     say(f"starting {nodes} nodes")
-    with Members(folder, "paxos", nodes, durable=durable) as members:
+    with NodeProcesses(folder, "paxos", nodes, durable=durable) as members:
         found = held(members, locks, say)
     each = tuple(round(size, 1) for size in found.bytes_a_lock.values())
     key, what = "held_bytes_per_lock", "memory of a held lock"
-    return Reading(key, what, max(each), "bytes", found.in_words(), each)
+    return NotedFigure(key, what, max(each), "bytes", found.in_words(), each)
 
 
-def held(members: Members, locks: int, say: Callable[[str], None]) -> Held:
+def held(members: NodeProcesses, locks: int, say: Callable[[str], None]) -> HeldMemory:
     """Have clients acquire ``locks`` locks and keep them; return the cost at each node.
 
     Args:
@@ -94,11 +94,13 @@ def held(members: Members, locks: int, say: Callable[[str], None]) -> Held:
         return _held(members, locks, say, watcher)
 
 
-def _held(members: Members, locks: int, say: Callable[[str], None], watcher: Client) -> Held:
+def _held(
+    members: NodeProcesses, locks: int, say: Callable[[str], None], watcher: Client
+) -> HeldMemory:
     members.wait_until_ready(watcher)
     most = -(-locks // (PROCESSES * PARTS))
     job = Job(
-        kind=Kind.HOLD,
+        kind=JobKind.HOLD,
         address=members.connect,
         cluster=members.cluster,
         at_once=TASKS,
@@ -123,7 +125,7 @@ def _held(members: Members, locks: int, say: Callable[[str], None], watcher: Cli
         time.sleep(SETTLE_S)
         members.wait_until_ready(watcher)
         after = {node: resident_bytes(members.processes[node].pid) for node in members.names}
-    return Held(total, seconds, before, after)
+    return HeldMemory(total, seconds, before, after)
 
 
 async def hold(

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 
-class Kind(StrEnum):
+class JobKind(StrEnum):
     """The kinds of measurements."""
 
     PAIR = "pair"
@@ -50,7 +50,7 @@ class Job:
 
     """
 
-    kind: Kind
+    kind: JobKind
     address: str = ""
     cluster: str = ""
     seconds: float = 1.0
@@ -74,5 +74,5 @@ class Job:
 def read_job(line: str) -> Job:
     """Return the job in ``line``, which `Job.line` made."""
     fields: dict[str, Any] = json.loads(line)
-    fields["kind"] = Kind(fields["kind"])
+    fields["kind"] = JobKind(fields["kind"])
     return Job(**fields)

@@ -12,11 +12,11 @@ from typing import Any
 
 from fencelock.cluster.bench.failover import failover
 from fencelock.cluster.bench.held import held_reading
-from fencelock.cluster.bench.job import Job, Kind
-from fencelock.cluster.bench.machine import Machine, this_machine
-from fencelock.cluster.bench.members import Members
+from fencelock.cluster.bench.job import Job, JobKind
+from fencelock.cluster.bench.machine import MachineInfo, this_machine
+from fencelock.cluster.bench.members import NodeProcesses
 from fencelock.cluster.bench.reads import reads
-from fencelock.cluster.bench.report import Reading
+from fencelock.cluster.bench.report import NotedFigure
 from fencelock.cluster.bench.workers import measured, per_s, started
 from fencelock.cluster.client import Client, connect
 
@@ -46,7 +46,7 @@ ONLY_PAXOS = frozenset({Part.FAILOVER, Part.READS, Part.HELD})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class LockBenchPlan:
     """The measurements to make.
 
     Attributes:
@@ -83,12 +83,12 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class LockBenchReport:
     """All results of a run, and the machine."""
 
-    plan: Plan
-    machine: Machine
-    readings: tuple[Reading, ...]
+    plan: LockBenchPlan
+    machine: MachineInfo
+    readings: tuple[NotedFigure, ...]
 
     def as_plain(self) -> dict[str, Any]:
         """Return all of it as JSON values: each figure by its key, and the rounds."""
@@ -100,7 +100,7 @@ class Report:
         }
 
 
-def measure(plan: Plan, say: Callable[[str], None]) -> Report:
+def measure(plan: LockBenchPlan, say: Callable[[str], None]) -> LockBenchReport:
     """Start a cluster, make the measurements of ``plan``, and leave nothing running.
 
     Args:
@@ -113,7 +113,7 @@ def measure(plan: Plan, say: Callable[[str], None]) -> Report:
 
     """
     parts = [part for part in plan.parts if plan.has(part)]
-    readings: list[Reading] = []
+    readings: list[NotedFigure] = []
     with tempfile.TemporaryDirectory(prefix="fencelock-bench-") as name:
         machine = this_machine(Path(name))
         shared = [part for part in parts if part is not Part.HELD]
@@ -123,15 +123,15 @@ def measure(plan: Plan, say: Callable[[str], None]) -> Report:
             folder = Path(name, "held")
             folder.mkdir()
             readings.append(held_reading(folder, plan.held, plan.nodes, plan.durable, say))
-    return Report(plan, machine, tuple(readings))
+    return LockBenchReport(plan, machine, tuple(readings))
 
 
 def _in_one_cluster(
-    plan: Plan, parts: Sequence[Part], folder: Path, say: Callable[[str], None]
-) -> list[Reading]:
+    plan: LockBenchPlan, parts: Sequence[Part], folder: Path, say: Callable[[str], None]
+) -> list[NotedFigure]:
     say(f"starting {plan.nodes} nodes")
     with ExitStack() as stack:
-        members = Members(folder, plan.protocol, plan.nodes, durable=plan.durable)
+        members = NodeProcesses(folder, plan.protocol, plan.nodes, durable=plan.durable)
         stack.enter_context(members)
         watcher = connect(members.connect, cluster=members.cluster, timeout=CONNECT_S)
         stack.enter_context(watcher)
@@ -145,7 +145,11 @@ class _Bench:
     """The measurements over one running cluster."""
 
     def __init__(
-        self, plan: Plan, members: Members, watcher: Client, say: Callable[[str], None]
+        self,
+        plan: LockBenchPlan,
+        members: NodeProcesses,
+        watcher: Client,
+        say: Callable[[str], None],
     ) -> None:
         self.plan = plan
         self.members = members
@@ -156,14 +160,14 @@ class _Bench:
         self.elected = 0
         """Elections while no node was killed."""
         self.job = Job(
-            kind=Kind.RATE,
+            kind=JobKind.RATE,
             address=members.connect,
             cluster=members.cluster,
             seconds=plan.seconds,
             warm_s=plan.seconds / 5,
         )
 
-    def run(self, part: Part) -> list[Reading]:
+    def run(self, part: Part) -> list[NotedFigure]:
         """Measure one part, on a cluster whose nodes are all ready."""
         before = self._elections_so_far()
         self.say(f"measuring {part.value}")
@@ -172,12 +176,12 @@ class _Bench:
             self.elected += self._elections_so_far() - before
         return readings
 
-    def elections(self) -> list[Reading]:
+    def elections(self) -> list[NotedFigure]:
         """Return the number of unnecessary elections, for protocols with a leader."""
         if self.plan.protocol != "paxos":
             return []
         note = "while no node was killed"
-        return [Reading("false_elections", "false elections", self.elected, "", note)]
+        return [NotedFigure("false_elections", "false elections", self.elected, "", note)]
 
     def _elections_so_far(self) -> int:
         """Return the number of elections so far, once all nodes are ready."""
@@ -188,7 +192,7 @@ class _Bench:
             if counted.name == "paxos.leadership_begun"
         )
 
-    def _run(self, part: Part) -> list[Reading]:
+    def _run(self, part: Part) -> list[NotedFigure]:
         match part:
             case Part.PAIR:
                 return self._pair()
@@ -205,50 +209,52 @@ class _Bench:
             case Part.HELD:
                 raise AssertionError("on nodes of its own")
 
-    def _pair(self) -> list[Reading]:
-        (took,) = self._measured(replace(self.job, kind=Kind.PAIR))
+    def _pair(self) -> list[NotedFigure]:
+        (took,) = self._measured(replace(self.job, kind=JobKind.PAIR))
         note = f"1 client, 1 lock, {took['times']:,.0f} pairs"
         return [
-            Reading("pair_p50_us", "pair, p50", took["p50_us"], "us", note),
-            Reading("pair_p99_us", "pair, p99", took["p99_us"], "us"),
+            NotedFigure("pair_p50_us", "pair, p50", took["p50_us"], "us", note),
+            NotedFigure("pair_p99_us", "pair, p99", took["p99_us"], "us"),
         ]
 
-    def _throughput(self) -> list[Reading]:
+    def _throughput(self) -> list[NotedFigure]:
         jobs = [
             replace(self.job, at_once=THREADS, lock=f"own-{number}") for number in range(PROCESSES)
         ]
         note = f"{PROCESSES} processes x {THREADS} threads, a lock each"
         rate = self.pairs_per_s = per_s(self._measured(*jobs))
-        return [Reading("pairs_per_s", "throughput", rate, "pairs/s", note)]
+        return [NotedFigure("pairs_per_s", "throughput", rate, "pairs/s", note)]
 
-    def _handover(self) -> list[Reading]:
+    def _handover(self) -> list[NotedFigure]:
         job = replace(self.job, at_once=RIVALS, lock="one", shared=True)
         note = f"{PROCESSES} processes x {RIVALS} threads, one lock"
         rate = per_s(self._measured(*[job] * PROCESSES))
-        return [Reading("handovers_per_s", "hand-over", rate, "grants/s", note)]
+        return [NotedFigure("handovers_per_s", "hand-over", rate, "grants/s", note)]
 
-    def _tasks(self) -> list[Reading]:
-        job = replace(self.job, kind=Kind.TASKS, at_once=TASKS, lock="task")
+    def _tasks(self) -> list[NotedFigure]:
+        job = replace(self.job, kind=JobKind.TASKS, at_once=TASKS, lock="task")
         rate = per_s(self._measured(job))
         self.say("measuring a bare ROUTER and DEALER")
         with ExitStack() as stack:
-            echo = started(stack, Job(kind=Kind.ECHO), self.members.folder, "echo")
+            echo = started(stack, Job(kind=JobKind.ECHO), self.members.folder, "echo")
             echo.wait_until_ready()
             address: str = echo.ready["address"]
-            ping = Job(kind=Kind.PING, address=address, seconds=self.plan.seconds, at_once=TASKS)
+            ping = Job(kind=JobKind.PING, address=address, seconds=self.plan.seconds, at_once=TASKS)
             (bare,) = self._measured(ping)
         ratio = rate * bare["p50_us"] / 1e6
         return [
-            Reading(
+            NotedFigure(
                 "tasks_pairs_per_s",
                 "asyncio",
                 rate,
                 "pairs/s",
                 f"1 process x {TASKS} tasks, {ratio:.2f}x the bare round trips",
             ),
-            Reading("bare_p50_us", "bare round trip, p50", bare["p50_us"], "us", "ROUTER, DEALER"),
-            Reading("bare_p99_us", "bare round trip, p99", bare["p99_us"], "us"),
-            Reading(
+            NotedFigure(
+                "bare_p50_us", "bare round trip, p50", bare["p50_us"], "us", "ROUTER, DEALER"
+            ),
+            NotedFigure("bare_p99_us", "bare round trip, p99", bare["p99_us"], "us"),
+            NotedFigure(
                 "bare_piped_per_s",
                 "bare round trips",
                 bare["piped_per_s"],
@@ -257,11 +263,11 @@ class _Bench:
             ),
         ]
 
-    def _failover(self) -> list[Reading]:
+    def _failover(self) -> list[NotedFigure]:
         seen = failover(self.members, self.watcher, self.plan.kills, self.say)
         met = ", ".join(f"{times} {name}" for name, times in seen.errors.items()) or "no error"
         return [
-            Reading(
+            NotedFigure(
                 "failover_gap_ms",
                 "failover gap",
                 seen.gap_ms,
@@ -269,7 +275,7 @@ class _Bench:
                 f"{self.plan.kills} times kill -9 of the master, median; {met}",
                 seen.gaps_ms,
             ),
-            Reading(
+            NotedFigure(
                 "failover_client_gap_ms",
                 "failover gap, worst client",
                 seen.client_gap_ms,
@@ -279,7 +285,7 @@ class _Bench:
             ),
         ]
 
-    def _reads(self) -> list[Reading]:
+    def _reads(self) -> list[NotedFigure]:
         return reads(self.members, self.watcher, self.job, self.pairs_per_s, self.say)
 
     def _measured(self, *jobs: Job) -> list[dict[str, float]]:

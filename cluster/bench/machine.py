@@ -15,7 +15,7 @@ APPENDED = bytes(200)
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class MachineInfo:
     """A machine and its state when the measurement began.
 
     Attributes:
@@ -44,9 +44,9 @@ class Machine:
         )
 
 
-def this_machine(folder: Path) -> Machine:
+def this_machine(folder: Path) -> MachineInfo:
     """Return a description of this machine; its disk is measured briefly in ``folder``."""
-    return Machine(
+    return MachineInfo(
         cores=len(os.sched_getaffinity(0)),
         processor=_processor(),
         system=f"{platform.system()} {platform.release()} {platform.machine()}",

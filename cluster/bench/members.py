@@ -34,7 +34,7 @@ class BenchFailedError(FencelockError):
     """A measurement failed; the text names the process that failed, and shows its output."""
 
 
-class Members:
+class NodeProcesses:
     """A cluster of ``fencelock serve`` processes, all of which end with the ``with`` block.
 
     Args:

@@ -14,11 +14,11 @@ from typing import Any
 
 from rich.table import Table
 
-from fencelock.cluster.bench.job import Job, Kind
-from fencelock.cluster.bench.machine import Machine, this_machine
-from fencelock.cluster.bench.members import Members, described, master_of
-from fencelock.cluster.bench.steps import Step, steps_of
-from fencelock.cluster.bench.timeline import CLIENT, Log
+from fencelock.cluster.bench.job import Job, JobKind
+from fencelock.cluster.bench.machine import MachineInfo, this_machine
+from fencelock.cluster.bench.members import NodeProcesses, described, master_of
+from fencelock.cluster.bench.steps import PairStep, steps_of
+from fencelock.cluster.bench.timeline import CLIENT, NodeMarks
 from fencelock.cluster.bench.workers import started, together
 from fencelock.cluster.client import connect
 from fencelock.cluster.host.profile_marks import Mark, read_marks
@@ -43,8 +43,8 @@ class Profile:
     """
 
     title: str
-    machine: Machine
-    steps: tuple[Step, ...]
+    machine: MachineInfo
+    steps: tuple[PairStep, ...]
     pairs: int
     followed: int
     sum_us: float
@@ -105,11 +105,11 @@ def profile(
         for folder in (plain, marked):
             folder.mkdir()
         say("measuring pairs without marks")
-        with Members(plain, protocol, nodes, durable=durable) as members:
-            took, _ = _measured(members, Kind.PAIR, seconds)
+        with NodeProcesses(plain, protocol, nodes, durable=durable) as members:
+            took, _ = _measured(members, JobKind.PAIR, seconds)
         say("measuring pairs with marks")
-        with Members(marked, protocol, nodes, durable=durable, marks=True) as members:
-            _, master = _measured(members, Kind.PROFILE, seconds)
+        with NodeProcesses(marked, protocol, nodes, durable=durable, marks=True) as members:
+            _, master = _measured(members, JobKind.PROFILE, seconds)
         # The nodes write their marks before they end.
         say("putting the marks together")
         seen = json.loads((marked / "client.marks").read_text(encoding="utf-8"))
@@ -161,7 +161,7 @@ def steps_table(found: Profile) -> Table:
     return table
 
 
-def _measured(members: Members, kind: Kind, seconds: float) -> tuple[dict[str, Any], str]:
+def _measured(members: NodeProcesses, kind: JobKind, seconds: float) -> tuple[dict[str, Any], str]:
     """Return the results of a lone client, and the master's id."""
     with connect(members.connect, cluster=members.cluster, timeout=CONNECT_S) as watcher:
         members.wait_until_ready(watcher)
@@ -178,9 +178,9 @@ def _measured(members: Members, kind: Kind, seconds: float) -> tuple[dict[str, A
     return took, master
 
 
-def _logs(members: Members, seen: dict[str, Any]) -> dict[str, Log]:
+def _logs(members: NodeProcesses, seen: dict[str, Any]) -> dict[str, NodeMarks]:
     gates = {f"gate-{number}": node for number, node in enumerate(members.names)}
-    logs = {CLIENT: Log(CLIENT, [Mark(*mark) for mark in seen["marks"]], gates)}
+    logs = {CLIENT: NodeMarks(CLIENT, [Mark(*mark) for mark in seen["marks"]], gates)}
     for node in members.names:
-        logs[node] = Log(node, read_marks(members.marks_of(node)), {seen["session"]: CLIENT})
+        logs[node] = NodeMarks(node, read_marks(members.marks_of(node)), {seen["session"]: CLIENT})
     return logs

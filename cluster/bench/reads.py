@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from fencelock.cluster.bench.job import Job, Kind
-from fencelock.cluster.bench.members import Members, described, master_of
-from fencelock.cluster.bench.report import Reading
+from fencelock.cluster.bench.job import Job, JobKind
+from fencelock.cluster.bench.members import NodeProcesses, described, master_of
+from fencelock.cluster.bench.report import NotedFigure
 from fencelock.cluster.bench.workers import measured, per_s
 from fencelock.cluster.client import Client
 
@@ -21,12 +21,12 @@ LOCAL_AGE_MS = 1_000
 
 
 def reads(
-    members: Members,
+    members: NodeProcesses,
     watcher: Client,
     job: Job,
     pairs_per_s: float | None,
     say: Callable[[str], None],
-) -> list[Reading]:
+) -> list[NotedFigure]:
     """Measure linearizable reads at the master, then local ones there and at a follower.
 
     Args:
@@ -49,13 +49,13 @@ def reads(
     if others:
         kinds.append(("reads_local_per_s", "local reads, follower", others[0], LOCAL_AGE_MS))
     rates: dict[str, float] = {}
-    readings: list[Reading] = []
+    readings: list[NotedFigure] = []
     with watcher.lock("seen"):
         for key, what, node, age_ms in kinds:
             say(f"measuring {what}")
             one = replace(
                 job,
-                kind=Kind.READ,
+                kind=JobKind.READ,
                 address=members.addresses[node],
                 at_once=READERS,
                 lock="seen",
@@ -65,7 +65,7 @@ def reads(
             rates[key] = per_s(measured(members.folder, [one] * PROCESSES))
             note = f"{PROCESSES} processes x {READERS} threads, at {node}"
             note += _beside(key, rates, pairs_per_s)
-            readings.append(Reading(key, what, rates[key], "reads/s", note))
+            readings.append(NotedFigure(key, what, rates[key], "reads/s", note))
     return readings
 
 

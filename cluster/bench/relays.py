@@ -20,7 +20,7 @@ READ_BYTES = 1 << 16
 BACKLOG = 128
 
 
-class Link(NamedTuple):
+class RelayedLink(NamedTuple):
     """A link, by the side that connects and the side that listens."""
 
     source: str
@@ -30,7 +30,7 @@ class Link(NamedTuple):
 class _Half:
     """One of the two sockets of a relayed connection."""
 
-    def __init__(self, link: Link, sock: socket.socket) -> None:
+    def __init__(self, link: RelayedLink, sock: socket.socket) -> None:
         self.link = link
         self.socket = sock
         self.other: _Half | None = None
@@ -38,23 +38,23 @@ class _Half:
 
 
 class Relays:
-    """One relay for each `Link`, all served by one thread, until the ``with`` block ends.
+    """One relay for each `RelayedLink`, all served by one thread, until the ``with`` block ends.
 
     Args:
         targets: for each link the port on 127.0.0.1 that its relay connects to.
 
     """
 
-    def __init__(self, targets: dict[Link, int]) -> None:
+    def __init__(self, targets: dict[RelayedLink, int]) -> None:
         self._targets = targets
         self._selector = selectors.DefaultSelector()
         self._lock = threading.Lock()
         """Guards everything below; the thread holds it except while it waits."""
-        self._silent: set[Link] = set()
+        self._silent: set[RelayedLink] = set()
         self._halves: dict[socket.socket, _Half] = {}
-        self._listeners: dict[socket.socket, Link] = {}
+        self._listeners: dict[socket.socket, RelayedLink] = {}
         self._over = False
-        self.ports: dict[Link, int] = {}
+        self.ports: dict[RelayedLink, int] = {}
         """The port of each link's relay, for its source to connect to."""
         for link in targets:
             listener = socket.create_server(("127.0.0.1", 0), backlog=BACKLOG)
@@ -78,14 +78,14 @@ class Relays:
             each.close()
         self._selector.close()
 
-    def silence(self, links: Collection[Link]) -> None:
+    def silence(self, links: Collection[RelayedLink]) -> None:
         """Forward nothing more over ``links``, in either direction, and close nothing."""
         with self._lock:
             self._silent |= set(links)
             self._watch_all(links)
         self._ring.send(b"x")
 
-    def heal(self, links: Collection[Link]) -> None:
+    def heal(self, links: Collection[RelayedLink]) -> None:
         """Forward again over ``links``; close connections that were made meanwhile."""
         with self._lock:
             self._silent -= set(links)
@@ -95,7 +95,7 @@ class Relays:
             self._watch_all(links)
         self._ring.send(b"x")
 
-    def drop(self, links: Collection[Link]) -> None:
+    def drop(self, links: Collection[RelayedLink]) -> None:
         """Close every connection over ``links``."""
         with self._lock:
             for half in list(self._halves.values()):
@@ -127,7 +127,7 @@ class Relays:
         if mask & selectors.EVENT_READ and half.socket in self._halves:
             self._read(half)
 
-    def _accept(self, listener: socket.socket, link: Link) -> None:
+    def _accept(self, listener: socket.socket, link: RelayedLink) -> None:
         with contextlib.suppress(OSError):
             accepted, _ = listener.accept()
             near = self._add(link, accepted)
@@ -144,7 +144,7 @@ class Relays:
             self._watch(near)
             self._watch(near.other)
 
-    def _add(self, link: Link, sock: socket.socket) -> _Half:
+    def _add(self, link: RelayedLink, sock: socket.socket) -> _Half:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         half = self._halves[sock] = _Half(link, sock)
@@ -183,7 +183,7 @@ class Relays:
             self._close(half)
         return chunk
 
-    def _watch_all(self, links: Collection[Link]) -> None:
+    def _watch_all(self, links: Collection[RelayedLink]) -> None:
         for half in self._halves.values():
             if half.link in links:
                 self._watch(half)

@@ -13,7 +13,7 @@ WHOLE_FROM = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class NotedFigure:
     """One figure without a comparison.
 
     Attributes:
@@ -35,7 +35,7 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class BarFigure:
     """One line of a report: our figure, the other's, their ratio, and the bar it has to meet.
 
     Attributes:
@@ -60,30 +60,37 @@ class Figure:
 
 def higher_is_better(
     name: str, unit: str, ours: Sequence[float], other: Sequence[float], at_least: float | None
-) -> Figure:
+) -> BarFigure:
     """Compare rounds of a rate; the bar is a ratio of at least ``at_least``, None for none."""
-    ratio = statistics.median(a / b for a, b in zip(ours, other, strict=True))
-    mine, theirs = statistics.median(ours), statistics.median(other)
-    bar = "" if at_least is None else f">= {at_least}x"
-    return Figure(name, unit, mine, theirs, ratio, bar, at_least is None or ratio >= at_least)
+    met = at_least is None or _ratio(ours, other) >= at_least
+    return _compared(name, unit, ours, other, "" if at_least is None else f">= {at_least}x", met)
 
 
-def below(name: str, unit: str, ours: float, limit: float) -> Figure:
+def below(name: str, unit: str, ours: float, limit: float) -> BarFigure:
     """Compare one measurement with a limit that it must stay under."""
-    return Figure(name, unit, ours, None, None, f"< {limit}", ours < limit)
+    return BarFigure(name, unit, ours, None, None, f"< {limit}", ours < limit)
 
 
 def lower_is_better(
     name: str, unit: str, ours: Sequence[float], other: Sequence[float], at_most: float | None
-) -> Figure:
+) -> BarFigure:
     """Compare rounds of a duration; the bar is a ratio of at most ``at_most``, None for none."""
-    ratio = statistics.median(a / b for a, b in zip(ours, other, strict=True))
+    met = at_most is None or _ratio(ours, other) <= at_most
+    return _compared(name, unit, ours, other, "" if at_most is None else f"<= {at_most}x", met)
+
+
+def _ratio(ours: Sequence[float], other: Sequence[float]) -> float:
+    return statistics.median(a / b for a, b in zip(ours, other, strict=True))
+
+
+def _compared(
+    name: str, unit: str, ours: Sequence[float], other: Sequence[float], bar: str, met: bool
+) -> BarFigure:
     mine, theirs = statistics.median(ours), statistics.median(other)
-    bar = "" if at_most is None else f"<= {at_most}x"
-    return Figure(name, unit, mine, theirs, ratio, bar, at_most is None or ratio <= at_most)
+    return BarFigure(name, unit, mine, theirs, _ratio(ours, other), bar, met)
 
 
-def table_of(title: str, ours: str, other: str, figures: Sequence[Figure]) -> Table:
+def table_of(title: str, ours: str, other: str, figures: Sequence[BarFigure]) -> Table:
     """Return the figures as a table; ``ours`` and ``other`` head their columns."""
     table = Table(title=title)
     table.add_column("what")
@@ -104,7 +111,7 @@ def table_of(title: str, ours: str, other: str, figures: Sequence[Figure]) -> Ta
     return table
 
 
-def readings_table(title: str, readings: Sequence[Reading]) -> Table:
+def readings_table(title: str, readings: Sequence[NotedFigure]) -> Table:
     """Return a table of figures without a bar, with a note on each."""
     table = Table(title=title)
     table.add_column("what")
@@ -119,7 +126,7 @@ def readings_table(title: str, readings: Sequence[Reading]) -> Table:
     return table
 
 
-def _with_unit(value: float, figure: Figure) -> str:
+def _with_unit(value: float, figure: BarFigure) -> str:
     return f"{_digits(value)} {figure.unit}"
 
 

@@ -16,7 +16,7 @@ import pykka
 from fencelock.actors.effect import Effects, Send, Spawn
 from fencelock.actors.message import Address, Instant, Local, address_of, local
 from fencelock.actors.role import Host, Role
-from fencelock.cluster.bench.report import Figure, below, higher_is_better, lower_is_better
+from fencelock.cluster.bench.report import BarFigure, below, higher_is_better, lower_is_better
 from fencelock.cluster.host.dispatcher import Dispatcher
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.transport.hub import SocketHub
@@ -74,7 +74,7 @@ class Referee(Role[Done]):
         return ()
 
 
-class Echo(Role[Ball]):
+class EchoRole(Role[Ball]):
     """Answers each request with the same message."""
 
     def handle(self, sender: Address, event: Ball, now: Instant) -> Effects:
@@ -107,7 +107,7 @@ class ThreadBouncer(pykka.ThreadingActor):
 
 
 class ThreadEcho(pykka.ThreadingActor):
-    """`Echo` on a thread of Pykka's own."""
+    """`EchoRole` on a thread of Pykka's own."""
 
     use_daemon_thread = True
 
@@ -118,7 +118,7 @@ class ThreadEcho(pykka.ThreadingActor):
 
 def measure(
     *, rounds: int = 5, idle: Callable[[float], float] | None = None, say: Callable[[str], None]
-) -> list[Figure]:
+) -> list[BarFigure]:
     """Run every measurement alternately with Pykka's threads.
 
     Args:
@@ -137,8 +137,8 @@ def measure(
     return figures
 
 
-def _messages(rounds: int, say: Callable[[str], None]) -> list[Figure]:
-    figures: list[Figure] = []
+def _messages(rounds: int, say: Callable[[str], None]) -> list[BarFigure]:
+    figures: list[BarFigure] = []
     for balls, ours_long, theirs_long, bar in (
         (1, 100_000, 10_000, 5.0),
         (CROWD, 2_000, 300, None),
@@ -202,7 +202,7 @@ def _bridge() -> SocketHub:
     )
 
 
-def _asks(rounds: int, say: Callable[[str], None]) -> list[Figure]:
+def _asks(rounds: int, say: Callable[[str], None]) -> list[BarFigure]:
     ours: list[list[float]] = []
     theirs: list[list[float]] = []
     for number in range(rounds):
@@ -221,7 +221,7 @@ def _asks(rounds: int, say: Callable[[str], None]) -> list[Figure]:
     ]
 
 
-def _crowd(rounds: int, say: Callable[[str], None]) -> list[Figure]:
+def _crowd(rounds: int, say: Callable[[str], None]) -> list[BarFigure]:
     ours: list[float] = []
     theirs: list[float] = []
     for number in range(rounds):
@@ -237,7 +237,7 @@ def _crowd(rounds: int, say: Callable[[str], None]) -> list[Figure]:
 def _echo_role() -> Generator[pykka.ActorRef[Any], None, None]:
     dispatcher = Dispatcher(NODE, _bridge())
     echo = address_of(NODE, "echo")
-    dispatcher.start(RoleSet((Spawn(echo, Echo),)))
+    dispatcher.start(RoleSet((Spawn(echo, EchoRole),)))
     yield dispatcher.ref(echo)
     dispatcher.stop()
 
@@ -272,13 +272,13 @@ def _crowd_rate(ref: pykka.ActorRef[Any], asks: int = 1_000, threads: int = 16) 
     return asks * threads / (time.perf_counter() - began)
 
 
-def _many_roles() -> list[Figure]:
+def _many_roles() -> list[BarFigure]:
     gc.collect()
     before = _resident_bytes()
     began = time.perf_counter()
     dispatcher = Dispatcher(NODE, _bridge())
     dispatcher.start(
-        RoleSet(tuple(Spawn(address_of(NODE, f"echo-{n}"), Echo) for n in range(ROLES)))
+        RoleSet(tuple(Spawn(address_of(NODE, f"echo-{n}"), EchoRole) for n in range(ROLES)))
     )
     for n in range(ROLES):
         dispatcher.ref(address_of(NODE, f"echo-{n}")).ask(Ball(left=n))

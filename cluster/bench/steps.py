@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fencelock.cluster.bench.members import BenchFailedError
-from fencelock.cluster.bench.timeline import CLIENT, Log, Span, way_of
+from fencelock.cluster.bench.timeline import CLIENT, NodeMarks, Span, way_of
 
 PAIRS_MIN = 20
 """Fewer pairs that can be followed from end to end prove nothing."""
@@ -38,7 +38,7 @@ Key = tuple[int, str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PairStep:
     """One row: the mean over the pairs whose latency is in the middle half.
 
     Attributes:
@@ -63,8 +63,8 @@ class Step:
 
 
 def steps_of(
-    logs: Mapping[str, Log], pairs: Sequence[Sequence[int]], master: str
-) -> tuple[tuple[Step, ...], int, float]:
+    logs: Mapping[str, NodeMarks], pairs: Sequence[Sequence[int]], master: str
+) -> tuple[tuple[PairStep, ...], int, float]:
     """Return the steps of the middle half, the number of pairs on the usual way, and the sum (us).
 
     Args:
@@ -95,7 +95,7 @@ def steps_of(
     return _means([rows for _, rows in middle], SHARE_MIN * total_us), len(kept), total_us
 
 
-def _means(pairs: Sequence[list[dict[Key, int]]], least_us: float) -> tuple[Step, ...]:
+def _means(pairs: Sequence[list[dict[Key, int]]], least_us: float) -> tuple[PairStep, ...]:
     """Return the mean of each row over ``pairs``; those below ``least_us`` go into dispatch."""
     # Order the rows as in the fullest pairs: a frame that was early on the wire lacks a row.
     fullest = sorted(pairs, key=lambda rows: -sum(len(row) for row in rows))
@@ -111,7 +111,7 @@ def _means(pairs: Sequence[list[dict[Key, int]]], least_us: float) -> tuple[Step
             means[rest] = (means[rest][0] + small[0], means[rest][1] + small[1])
     places = list(dict.fromkeys(place for _, place, _ in keys))
     ordered = sorted(means, key=lambda key: (key[0], places.index(key[1])))
-    return tuple(Step(*key, *means[key]) for key in ordered)
+    return tuple(PairStep(*key, *means[key]) for key in ordered)
 
 
 def _rows(way: Sequence[Span], master: str) -> dict[Key, int]:

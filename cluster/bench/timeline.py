@@ -35,7 +35,7 @@ class Span(NamedTuple):
     """Whether it precedes the receipt of the frame: its node still had other work to do."""
 
 
-class Log:
+class NodeMarks:
     """The marks of one process, to be looked up by time.
 
     Args:
@@ -108,7 +108,7 @@ class Log:
             yield Span(self.name, "dispatch", end_ns - done, early)
 
 
-def way_of(logs: Mapping[str, Log], call_ns: int, back_ns: int) -> list[Span] | None:
+def way_of(logs: Mapping[str, NodeMarks], call_ns: int, back_ns: int) -> list[Span] | None:
     """Return the spans of a request, oldest first; their sum is ``back_ns - call_ns``.
 
     Args:
@@ -153,11 +153,11 @@ def way_of(logs: Mapping[str, Log], call_ns: int, back_ns: int) -> list[Span] | 
 
 
 def _last_sent(
-    logs: Mapping[str, Log], here: str, senders: Sequence[str], by_ns: int
-) -> tuple[Mark | None, Log | None]:
+    logs: Mapping[str, NodeMarks], here: str, senders: Sequence[str], by_ns: int
+) -> tuple[Mark | None, NodeMarks | None]:
     """Return the last of the frames that were received together, and its sender."""
     last: Mark | None = None
-    by: Log | None = None
+    by: NodeMarks | None = None
     for name in senders:
         log = logs.get(name)
         sent = None if log is None else log.sent(here, by_ns)
@@ -166,7 +166,7 @@ def _last_sent(
     return last, by
 
 
-def _asked(client: Log, call_ns: int, sent_ns: int) -> list[Span]:
+def _asked(client: NodeMarks, call_ns: int, sent_ns: int) -> list[Span]:
     """Return the spans from the call to the first frame."""
     woke = max(client.slept(sent_ns).end_ns, call_ns)
     rung = client.rung(call_ns, woke)

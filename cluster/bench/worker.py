@@ -12,31 +12,31 @@ import json
 import sys
 
 from fencelock.cluster.bench import load, wire
-from fencelock.cluster.bench.job import Job, Kind, read_job
+from fencelock.cluster.bench.job import Job, JobKind, read_job
 
 
 def main() -> None:
     """Do the one job. An error ends the process, and its text is on standard error."""
     job = read_job(sys.argv[1])
     match job.kind:
-        case Kind.ECHO:
+        case JobKind.ECHO:
             wire.echo(_say)
-        case Kind.PING:
+        case JobKind.PING:
             _begin()
             _say(wire.ping(job))
-        case Kind.TASKS:
+        case JobKind.TASKS:
             from fencelock.cluster.bench.tasks import tasks  # noqa: PLC0415 (not for the others)
 
             _say(asyncio.run(tasks(job, _begin)))
-        case Kind.HOLD:
+        case JobKind.HOLD:
             from fencelock.cluster.bench.held import hold  # noqa: PLC0415 (as above)
 
             _say(asyncio.run(hold(job, _say, sys.stdin.readline)))
-        case Kind.PROFILE:
+        case JobKind.PROFILE:
             from fencelock.cluster.bench.marked import marked_pairs  # noqa: PLC0415 (as above)
 
             _say(marked_pairs(job, _begin))
-        case Kind.PAIR | Kind.RATE | Kind.READ | Kind.WATCH:
+        case JobKind.PAIR | JobKind.RATE | JobKind.READ | JobKind.WATCH:
             _say(_with_threads(job))
 
 
@@ -44,11 +44,11 @@ def _with_threads(job: Job) -> object:
     with load.connect(job) as client:
         _begin()
         match job.kind:
-            case Kind.PAIR:
+            case JobKind.PAIR:
                 return load.pair(client, job)
-            case Kind.READ:
+            case JobKind.READ:
                 return load.read(client, job)
-            case Kind.WATCH:
+            case JobKind.WATCH:
                 return load.watch(client, job, sys.stdin.readline)
             case _:
                 return load.rate(client, job)

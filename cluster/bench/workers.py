@@ -24,7 +24,7 @@ LATE_S = 60.0
 SAID_CHARACTERS = 2_000
 
 
-class Worker:
+class WorkerProcess:
     """One process with one job, from `started`. Ends with the ``with`` block at the latest.
 
     Args:
@@ -114,13 +114,13 @@ class Worker:
         return f"the client process of job {self.job.kind} {what}\n{said}".rstrip()
 
 
-def started(stack: ExitStack, job: Job, folder: Path, name: str) -> Worker:
+def started(stack: ExitStack, job: Job, folder: Path, name: str) -> WorkerProcess:
     """Return a process with ``job`` that ends with ``stack``, whenever an interrupt comes."""
     with uninterrupted():
-        return stack.enter_context(Worker(job, folder, name))
+        return stack.enter_context(WorkerProcess(job, folder, name))
 
 
-def together(workers: Sequence[Worker]) -> list[dict[str, Any]]:
+def together(workers: Sequence[WorkerProcess]) -> list[dict[str, Any]]:
     """Let all begin at once; return the result of each.
 
     Raises:

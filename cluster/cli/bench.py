@@ -16,15 +16,24 @@ from rich.console import Console
 from fencelock.cluster.bench import locks as lock_bench
 from fencelock.cluster.bench import profile as pair_profile
 from fencelock.cluster.bench.bakery import compare, steps_table
-from fencelock.cluster.bench.deaths import Death
+from fencelock.cluster.bench.deaths import LeaderDeath
 from fencelock.cluster.bench.failover import measure_deaths
 from fencelock.cluster.bench.idle import share_of_a_core
-from fencelock.cluster.bench.locks import Part, Plan
+from fencelock.cluster.bench.locks import LockBenchPlan, Part
 from fencelock.cluster.bench.report import readings_table, table_of
 from fencelock.cluster.bench.runtime import measure
 from fencelock.cluster.guarantee import PROMISES
 
 PROTOCOLS = ", ".join(PROMISES)
+
+
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="End with one JSON object on the last line.")
+]
+SecondsOption = Annotated[
+    float, typer.Option(min=0.2, max=3600, help="How long each measurement takes (s).")
+]
+RoundsOption = Annotated[int, typer.Option(min=1, max=50, help="Rounds of each comparison.")]
 
 
 class Durability(StrEnum):
@@ -47,10 +56,8 @@ def bench() -> None:
 
 @app.command()
 def runtime(
-    rounds: Annotated[int, typer.Option(min=1, max=50, help="Rounds of each comparison.")] = 5,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="End with one JSON object on the last line.")
-    ] = False,
+    rounds: RoundsOption = 5,
+    as_json: JsonOption = False,
 ) -> None:
     """Compare our one-thread runtime with Pykka's own threads; exit 1 if a bar is missed.
 
@@ -78,9 +85,7 @@ def locks(
     durability: Annotated[
         Durability, typer.Option(help="On disk before it is promised, or in memory only.")
     ] = Durability.FSYNC,
-    seconds: Annotated[
-        float, typer.Option(min=0.2, max=3600, help="How long each measurement takes (s).")
-    ] = 5.0,
+    seconds: SecondsOption = 5.0,
     kills: Annotated[int, typer.Option(min=1, max=1000, help="Of the master, for failover.")] = 5,
     held: Annotated[
         int, typer.Option(min=100, max=200_000, help="Locks held when memory is measured.")
@@ -94,9 +99,7 @@ def locks(
             "--profile", help="Measure instead where the time of a lone client's pair goes."
         ),
     ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="End with one JSON object on the last line.")
-    ] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Measure [bold]locks[/bold] over real node and client processes on this machine.
 
@@ -113,7 +116,7 @@ def locks(
       [cyan]fencelock bench locks --profile[/cyan]
 
     """
-    plan = Plan(
+    plan = LockBenchPlan(
         protocol=protocol,
         nodes=nodes,
         durable=durability is Durability.FSYNC,
@@ -137,13 +140,11 @@ def locks(
 @app.command()
 def failover(
     kind: Annotated[
-        list[Death] | None, typer.Option(help="This alone; may be given several times.")
+        list[LeaderDeath] | None, typer.Option(help="This alone; may be given several times.")
     ] = None,
     nodes: Annotated[int, typer.Option(min=3, max=9, help="Node processes.")] = 3,
     times: Annotated[int, typer.Option(min=1, max=1000, help="How often the leader dies.")] = 10,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="End with one JSON object on the last line.")
-    ] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Measure for how long no lock is granted when the leader of paxos dies.
 
@@ -153,7 +154,7 @@ def failover(
     """
     console = Console(stderr=as_json)
     with _ends_on_sigterm(), _progress(console) as say:
-        readings = measure_deaths(tuple(kind or Death), nodes, times, say)
+        readings = measure_deaths(tuple(kind or LeaderDeath), nodes, times, say)
     console.print(readings_table(f"fencelock bench failover, {nodes} nodes", readings))
     if as_json:
         rounds = {reading.key: reading.rounds for reading in readings}
@@ -163,13 +164,9 @@ def failover(
 
 @app.command()
 def bakery(
-    rounds: Annotated[int, typer.Option(min=1, max=50, help="Rounds of each comparison.")] = 3,
-    seconds: Annotated[
-        float, typer.Option(min=0.2, max=3600, help="How long each measurement takes (s).")
-    ] = 3.0,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="End with one JSON object on the last line.")
-    ] = False,
+    rounds: RoundsOption = 3,
+    seconds: SecondsOption = 3.0,
+    as_json: JsonOption = False,
 ) -> None:
     """Compare [bold]bakery[/bold] with paxos in memory; exit 1 if a bar is missed.
 
@@ -188,7 +185,7 @@ def bakery(
         raise typer.Exit(1)
 
 
-def _profile(plan: Plan, console: Console, as_json: bool) -> None:
+def _profile(plan: LockBenchPlan, console: Console, as_json: bool) -> None:
     with _ends_on_sigterm(), _progress(console) as say:
         found = pair_profile.profile(
             plan.protocol,

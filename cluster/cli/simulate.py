@@ -19,9 +19,7 @@ from fencelock.cluster.cli.init import PROTOCOLS
 from fencelock.cluster.topology import Settings
 
 if TYPE_CHECKING:
-    from fencelock.cluster.simulation.paxos_run import LogReport
-    from fencelock.cluster.simulation.run import Report
-    from fencelock.cluster.simulation.sweep import Outcome, Total
+    from fencelock.cluster.simulation.report import RunReport, Total
 
 EXIT_VIOLATION = 1
 SEEDS_MAX = 1_000_000
@@ -111,7 +109,7 @@ def seed_range(text: str) -> tuple[int, int]:
     return first, last
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class _Runs:
     """One kind of simulation: its title, its options and its functions."""
 
@@ -120,8 +118,8 @@ class _Runs:
     """The options of the command that repeats it."""
     answers: str
     """The name of its count of answers."""
-    one: Callable[[int], Report | LogReport]
-    many: Callable[[range], Generator[Outcome, None, None]]
+    one: Callable[[int], RunReport]
+    many: Callable[[range], Generator[RunReport, None, None]]
 
 
 def _runs(protocol: str, settings: Settings, workers: int, *, log: bool, judged: bool) -> _Runs:
@@ -136,21 +134,12 @@ def _runs(protocol: str, settings: Settings, workers: int, *, log: bool, judged:
 
     options = f"--protocol {protocol}"
     if log:
-        return _Runs(
-            title=f"the log of {protocol}",
-            options=f"{options} --log",
-            answers="answers",
-            one=run_log_seed,
-            many=partial(sweep_log, workers=workers),
-        )
+        many = partial(sweep_log, workers=workers)
+        return _Runs(f"the log of {protocol}", f"{options} --log", "answers", run_log_seed, many)
     if judged:
-        return _Runs(
-            title=f"{protocol}, judged",
-            options=f"{options} --judged",
-            answers="grants",
-            one=run_bakery_seed,
-            many=partial(sweep_judged, workers=workers),
-        )
+        judged_sweep = partial(sweep_judged, workers=workers)
+        title = f"{protocol}, judged"
+        return _Runs(title, f"{options} --judged", "grants", run_bakery_seed, judged_sweep)
     return _Runs(
         title=protocol,
         options=f"{options} --central-journal" if settings.central_journal else options,
@@ -176,7 +165,7 @@ def _one(runs: _Runs, seed: int, *, trace: bool) -> None:
 
 
 def _many(console: Console, runs: _Runs, seeds: range) -> None:
-    from fencelock.cluster.simulation.sweep import Total  # noqa: PLC0415
+    from fencelock.cluster.simulation.report import Total  # noqa: PLC0415
 
     total = Total()
     began = time.monotonic()

@@ -7,9 +7,9 @@ from fencelock.actors.effect import Effects
 from fencelock.cluster.simulation.bakery_judge_drops import DropsJudge
 from fencelock.cluster.simulation.bakery_judge_election import ElectionJudge
 from fencelock.cluster.simulation.bakery_judge_leases import LeasesJudge
-from fencelock.cluster.simulation.bakery_judge_votes import VotesJudge
+from fencelock.cluster.simulation.bakery_judge_votes import TicketJudge
 from fencelock.cluster.simulation.promise import promise_of
-from fencelock.cluster.simulation.trace import Delivered
+from fencelock.cluster.simulation.trace import Delivery
 from fencelock.cluster.simulation.violation_report import ViolationReport
 from fencelock.cluster.simulation.world import World
 from fencelock.cluster.topology import Settings
@@ -47,12 +47,12 @@ class BakeryJudge:
         violation_report = ViolationReport(INVARIANTS, judged)
         true = promise_of("bakery", Settings()).clocks_true(world.misfortune)
         self.election = ElectionJudge(world, violation_report)
-        self.votes = VotesJudge(world, violation_report, self.election, clocks_true=true)
+        self.votes = TicketJudge(world, violation_report, self.election, clocks_true=true)
         self.drops = DropsJudge(world, violation_report)
         self.leases = LeasesJudge(world, violation_report, clocks_true=true)
         world.disk_watchers.append(self.disk_replaced)
 
-    def handled(self, delivered: Delivered, effects: Effects) -> None:
+    def handled(self, delivered: Delivery, effects: Effects) -> None:
         """Judge one event, and the effects of the role that handled it."""
         node, to = delivered.node, delivered.to
         if node not in self.world.members:

@@ -8,7 +8,7 @@ from fencelock.actors.bakery.config import quorum
 from fencelock.actors.bakery.message import DropTicket, Lead, Merged
 from fencelock.actors.bakery.ticket import Who
 from fencelock.actors.effect import Effects, Send
-from fencelock.cluster.simulation.trace import Delivered
+from fencelock.cluster.simulation.trace import Delivery
 from fencelock.cluster.simulation.violation_report import ViolationReport
 from fencelock.cluster.simulation.world import World
 
@@ -30,7 +30,7 @@ class DropsJudge:
         self.gone: dict[tuple[str, Who], dict[int, int]] = {}
         """By owner and epoch: the last request that a quorum dropped."""
 
-    def handled(self, delivered: Delivered, effects: Effects) -> None:
+    def handled(self, delivered: Delivery, effects: Effects) -> None:
         """Judge an event of a leader, and its effects."""
         role: Any = self.world.role_at(delivered.to)
         event = delivered.event

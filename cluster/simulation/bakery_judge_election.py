@@ -9,7 +9,7 @@ from fencelock.actors.bakery.event import Serve
 from fencelock.actors.bakery.message import Beat, Chosen, Export, Install, Promised, Seating, Table
 from fencelock.actors.effect import Effects, Send
 from fencelock.actors.message import NS_PER_MS, node_of
-from fencelock.cluster.simulation.trace import Delivered
+from fencelock.cluster.simulation.trace import Delivery
 from fencelock.cluster.simulation.violation_report import ViolationReport
 from fencelock.cluster.simulation.world import World
 
@@ -47,7 +47,7 @@ class ElectionJudge:
         self.replaced_at: dict[str, int] = {}
         """The true time at which the disk of a member was last replaced."""
 
-    def handled(self, delivered: Delivered, effects: Effects) -> None:
+    def handled(self, delivered: Delivery, effects: Effects) -> None:
         """Judge an event of a coordinator or a leader, and its effects."""
         event = delivered.event
         match event:
@@ -93,7 +93,7 @@ class ElectionJudge:
         journal = self.world.nodes[node].disk.journal_id
         return self.voted.get(node, journal) != journal
 
-    def _promises(self, delivered: Delivered, boot: int, promised: Promised) -> None:
+    def _promises(self, delivered: Delivery, boot: int, promised: Promised) -> None:
         node, epoch = delivered.node, promised.epoch
         self.voted.setdefault(node, self.world.nodes[node].disk.journal_id)
         if self._is_another(node):

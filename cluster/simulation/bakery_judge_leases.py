@@ -20,7 +20,7 @@ from fencelock.actors.bakery.ticket import Who
 from fencelock.actors.effect import Effects, Send
 from fencelock.actors.message import NS_PER_MS, Address, Instant, node_of
 from fencelock.actors.session.message import HoldsLost, Leased
-from fencelock.cluster.simulation.trace import Delivered
+from fencelock.cluster.simulation.trace import Delivery
 from fencelock.cluster.simulation.violation_report import ViolationReport
 from fencelock.cluster.simulation.world import World
 
@@ -29,7 +29,7 @@ PER_MILLE = 998
 
 
 @dataclass(slots=True)
-class Lease:
+class LeaseSpan:
     """A lease that a leader granted.
 
     Attributes:
@@ -67,14 +67,14 @@ class LeasesJudge:
         self.clocks_true = clocks_true
         self.heard: dict[tuple[str, RequestKey], int] = {}
         """True time at which a leader first received a request (ns)."""
-        self.leases: dict[str, dict[int, Lease]] = {}
+        self.leases: dict[str, dict[int, LeaseSpan]] = {}
         """By lock and fence."""
         self.renewals: dict[tuple[Address, int], tuple[str, int]] = {}
         """By proxy and its number: the lock, and the time when a leader first received it (ns)."""
         self.answers: dict[tuple[str, int, str, str, str, int], int] = {}
         """By proxy, its life, session, owner, lock and request: the fence of the answer."""
 
-    def at_client(self, delivered: Delivered, effects: Effects) -> None:
+    def at_client(self, delivered: Delivery, effects: Effects) -> None:
         """Record the beliefs of clients, and what they give back."""
         event, client = delivered.event, delivered.node
         if type(event) is Leased:
@@ -88,7 +88,7 @@ class LeasesJudge:
             if type(effect) is Send and type(effect.message) is Release:
                 self._end(effect.message.lock, effect.message.fence)
 
-    def at_door(self, delivered: Delivered, effects: Effects) -> None:
+    def at_door(self, delivered: Delivery, effects: Effects) -> None:
         """Check that a request is not answered with a fence that answered another (B11).
 
         A request may get a higher fence later: its first answer was lost, and its lease over.
@@ -107,7 +107,7 @@ class LeasesJudge:
                 )
             self.answers[key] = said.fence
 
-    def at_leader(self, delivered: Delivered, effects: Effects) -> None:
+    def at_leader(self, delivered: Delivery, effects: Effects) -> None:
         """Judge an event of a leader, and its effects."""
         event = delivered.event
         match event:
@@ -156,14 +156,14 @@ class LeasesJudge:
                 if lease.key.who.session == session:
                     lease.over = True
 
-    def _lives(self, lease: Lease) -> bool:
+    def _lives(self, lease: LeaseSpan) -> bool:
         if lease.over:
             return False
         if lease.believed is None:
             return self.world.time < lease.until
         return self.world.nodes[lease.client].now() < lease.believed
 
-    def _granted(self, delivered: Delivered, locked: Locked) -> None:
+    def _granted(self, delivered: Delivery, locked: Locked) -> None:
         leases = self.leases.setdefault(locked.lock, {})
         if locked.fence in leases:
             return
@@ -176,7 +176,7 @@ class LeasesJudge:
         lease_ns = (locked.hold_ms + locked.grace_ms) * NS_PER_MS
         role: Any = self.world.role_at(delivered.to)
         until = since + lease_ns * PER_MILLE // 1_000
-        leases[locked.fence] = Lease(key, until, role.epoch_state.epoch)
+        leases[locked.fence] = LeaseSpan(key, until, role.epoch_state.epoch)
 
     def _prolonged(self, door: Address, said: HoldRenewed) -> None:
         """Extend a lease; its client, if there is one, reports its belief itself."""
@@ -186,7 +186,7 @@ class LeasesJudge:
             lease_ns = (said.hold_ms + said.grace_ms) * NS_PER_MS
             lease.until = max(lease.until, since + lease_ns * PER_MILLE // 1_000)
 
-    def _merged(self, delivered: Delivered, merged: Merged) -> None:
+    def _merged(self, delivered: Delivery, merged: Merged) -> None:
         """Check that a leader that becomes ready knows every older lease that lives (B3).
 
         It need not know grants that a quorum of the same epoch made meanwhile.
@@ -206,6 +206,6 @@ class LeasesJudge:
                     )
 
 
-def is_door(delivered: Delivered) -> bool:
+def is_door(delivered: Delivery) -> bool:
     """Return whether a proxy handled it."""
     return delivered.to == f"{node_of(delivered.to)}/proxy"

@@ -22,7 +22,7 @@ from fencelock.actors.bakery.ticket import Turn, Who
 from fencelock.actors.effect import Effects, Send
 from fencelock.actors.message import Instant, Message, node_of
 from fencelock.cluster.simulation.bakery_judge_election import ElectionJudge
-from fencelock.cluster.simulation.trace import Delivered
+from fencelock.cluster.simulation.trace import Delivery
 from fencelock.cluster.simulation.violation_report import ViolationReport
 from fencelock.cluster.simulation.world import World
 
@@ -30,7 +30,7 @@ SLACK_MS = 5
 """Upper bound of the difference of two clocks after the time of trust (ms)."""
 
 
-class Standing(NamedTuple):
+class VoteStanding(NamedTuple):
     """A vote that was not given back."""
 
     owner: str
@@ -52,8 +52,8 @@ class Life:
         default_factory=dict[tuple[str, RequestKey, int], dict[str, None]]
     )
     """By request of its own and round: the leaders that voted for it in this epoch."""
-    standing: dict[str, dict[RequestKey, Standing]] = field(
-        default_factory=dict[str, dict[RequestKey, Standing]]
+    standing: dict[str, dict[RequestKey, VoteStanding]] = field(
+        default_factory=dict[str, dict[RequestKey, VoteStanding]]
     )
     """By lock: its own votes."""
     dropped: dict[tuple[str, Who], int] = field(default_factory=dict[tuple[str, Who], int])
@@ -63,7 +63,7 @@ class Life:
     )
 
 
-class VotesJudge:
+class TicketJudge:
     """Judges B5, B6, B7, B8 and B10.
 
     Args:
@@ -93,7 +93,7 @@ class VotesJudge:
         """By lock: the request to which each fence was granted."""
         self.highest: dict[str, int] = {}
 
-    def handled(self, delivered: Delivered, effects: Effects) -> None:
+    def handled(self, delivered: Delivery, effects: Effects) -> None:
         """Judge an event of a leader, and its effects."""
         node = delivered.node
         role: Any = self.world.role_at(delivered.to)
@@ -114,9 +114,9 @@ class VotesJudge:
         for entry in role.tickets.entries():
             if entry.phase is TicketPhase.HOLDING:
                 stands = life.standing.setdefault(entry.ticket.lock, {})
-                stands[entry.key] = Standing(entry.owner, entry.fence, entry.until)
+                stands[entry.key] = VoteStanding(entry.owner, entry.fence, entry.until)
 
-    def _hears(self, life: Life, role: Any, delivered: Delivered) -> None:
+    def _hears(self, life: Life, role: Any, delivered: Delivery) -> None:
         event, sender = delivered.event, node_of(delivered.sender)
         if getattr(event, "epoch", life.epoch) != life.epoch:
             return
@@ -171,7 +171,7 @@ class VotesJudge:
         node: str,
         life: Life,
         role: Any,
-        delivered: Delivered,
+        delivered: Delivery,
         said: Message | Any,
         now: Instant,
     ) -> None:
@@ -247,7 +247,7 @@ class VotesJudge:
         until = later(now, add.ticket.lease_ms)
         if before is not None and before.fence == add.fence:
             until = before.until
-        stands[key] = Standing(owner, add.fence, until)
+        stands[key] = VoteStanding(owner, add.fence, until)
 
     def _extends(self, life: Life, word: Extend, owner: str, now: Instant) -> None:
         """Record a renewal: if it arrives before the request for a vote, it is the vote."""
@@ -257,7 +257,7 @@ class VotesJudge:
         before = stands.get(RequestKey(ticket.who, ticket.request))
         if before is not None and before.fence == word.fence:
             until = max(until, before.until)
-        stands[RequestKey(ticket.who, ticket.request)] = Standing(owner, word.fence, until)
+        stands[RequestKey(ticket.who, ticket.request)] = VoteStanding(owner, word.fence, until)
 
     def _grants(self, node: str, life: Life, role: Any, locked: Locked) -> None:
         lock, key, epoch_state = (
@@ -303,6 +303,6 @@ class VotesJudge:
         self.highest[locked.lock] = max(highest, locked.fence)
 
 
-def is_leader(delivered: Delivered) -> bool:
+def is_leader(delivered: Delivery) -> bool:
     """Return whether a leader handled it."""
     return delivered.to == leader_of(delivered.node)

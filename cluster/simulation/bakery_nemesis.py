@@ -11,7 +11,7 @@ from fencelock.actors.bakery.proxy_message import Locked
 from fencelock.actors.effect import Effects, Send
 from fencelock.actors.message import NS_PER_MS
 from fencelock.cluster.simulation.network import Cut
-from fencelock.cluster.simulation.trace import Delivered
+from fencelock.cluster.simulation.trace import Delivery
 from fencelock.cluster.simulation.world import World
 
 AFTER_GRANT_SHARE = 0.1
@@ -54,7 +54,7 @@ class LeaderNemesis:
         """Start to strike, until the faults end."""
         self.world.after(self._about(self.every_ms), self._now_and_then)
 
-    def handled(self, delivered: Delivered, effects: Effects) -> None:
+    def handled(self, delivered: Delivery, effects: Effects) -> None:
         """Strike after some of the grants."""
         if self._pending or delivered.to != leader_of(delivered.node):
             return

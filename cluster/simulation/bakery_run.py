@@ -11,11 +11,12 @@ from fencelock.cluster.simulation.bakery_judge import BakeryJudge
 from fencelock.cluster.simulation.bakery_nemesis import Blow, LeaderNemesis
 from fencelock.cluster.simulation.environment import Judge
 from fencelock.cluster.simulation.faults import Faults
-from fencelock.cluster.simulation.plan import Plan
+from fencelock.cluster.simulation.plan import RunPlan
 from fencelock.cluster.simulation.planting import planted
 from fencelock.cluster.simulation.promise import promise_of
-from fencelock.cluster.simulation.run import Report, run_seed
-from fencelock.cluster.simulation.sweep import Outcome, outcome_of, outcomes
+from fencelock.cluster.simulation.report import RunReport
+from fencelock.cluster.simulation.run import run_seed
+from fencelock.cluster.simulation.sweep import reports
 from fencelock.cluster.simulation.world import World
 from fencelock.cluster.topology import Settings, bakery
 
@@ -25,13 +26,13 @@ Change = Callable[[Spawn], Spawn]
 EVERY_MS = (150, 400, 1_000)
 
 
-def draw_bakery_plan(seed: int) -> Plan:
+def draw_bakery_plan(seed: int) -> RunPlan:
     """Return the plan of ``seed``: three members or more, few locks, clocks as declared."""
     random = Random(f"{seed}/bakery plan")
     ttl_ms = random.choice((500, 1_000, 3_000))
     chaos_ms = random.choice((2_000, 4_000, 8_000))
     clients = random.randint(2, 4)
-    return Plan(
+    return RunPlan(
         nodes=random.choice((3, 3, 4, 5, 5)),
         clients=clients,
         owners=random.choice((1, 1, 2)),
@@ -63,11 +64,11 @@ def draw_bakery_plan(seed: int) -> Plan:
 def run_bakery_seed(
     seed: int,
     *,
-    plan: Plan | None = None,
+    plan: RunPlan | None = None,
     blows: tuple[Blow, ...] = (),
     change: Change = lambda spawn: spawn,
     judged: frozenset[str] | None = None,
-) -> Report:
+) -> RunReport:
     """Run one seed and judge it.
 
     Args:
@@ -97,17 +98,12 @@ def run_bakery_seed(
     )
 
 
-def run_judged_for_outcome(seed: int) -> Outcome:
-    """Run one seed and drop its trace."""
-    return outcome_of(run_bakery_seed(seed))
-
-
-def sweep_judged(seeds: Iterable[int], *, workers: int = 1) -> Generator[Outcome, None, None]:
-    """Run ``seeds`` before the judge and yield the outcome of each, in their order.
+def sweep_judged(seeds: Iterable[int], *, workers: int = 1) -> Generator[RunReport, None, None]:
+    """Run ``seeds`` before the judge and yield the report of each, in their order.
 
     Args:
         seeds: the seeds.
-        workers: the number of processes, at least 1. It changes no outcome.
+        workers: the number of processes, at least 1. It changes no report.
 
     """
-    return outcomes(run_judged_for_outcome, seeds, workers)
+    return reports(run_bakery_seed, seeds, workers)

@@ -10,13 +10,13 @@ from fencelock.actors.effect import Effects
 from fencelock.actors.message import Instant
 from fencelock.cluster.simulation.disk import Disk
 from fencelock.cluster.simulation.streams import Streams
-from fencelock.cluster.simulation.trace import Delivered
+from fencelock.cluster.simulation.trace import Delivery
 
 
 class Judge(Protocol):
     """An observer from outside, at true time; raises `ViolationError`."""
 
-    def handled(self, delivered: Delivered, effects: Effects) -> None:
+    def handled(self, delivered: Delivery, effects: Effects) -> None:
         """Record that a role handled ``delivered``; ``effects`` are not yet performed."""
         ...
 
@@ -59,7 +59,7 @@ class Environment(Protocol):
         """Return the date (us since 1970)."""
         ...
 
-    def record(self, delivered: Delivered) -> None:
+    def record(self, delivered: Delivery) -> None:
         """Write a delivery into the trace."""
         ...
 
@@ -68,7 +68,7 @@ class Environment(Protocol):
         ...
 
 
-class Machine(Protocol):
+class NodeView(Protocol):
     """The roles' view of their node."""
 
     name: str

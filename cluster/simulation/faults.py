@@ -12,7 +12,7 @@ that loses every tenth message never shows what happens when thousands arrive (s
 Groce et al., ISSTA 2012)."""
 
 
-class Kind(Enum):
+class FaultKind(Enum):
     """A kind of fault that a protocol promises to survive, or does not."""
 
     LOSS = "loss"
@@ -30,7 +30,7 @@ class Kind(Enum):
     OLD_COPY = "an old copy of a disk"
 
 
-DISKS = frozenset({Kind.DISK_LOSS, Kind.OLD_COPY})
+DISKS = frozenset({FaultKind.DISK_LOSS, FaultKind.OLD_COPY})
 """Faults of whole disks: survived where journals are registered and starts are compared."""
 
 
@@ -78,46 +78,46 @@ CALM = Faults()
 """No faults; frames take their time, and keep their order."""
 
 
-def draw_misfortune(random: Random, survived: frozenset[Kind]) -> Faults:
+def draw_misfortune(random: Random, survived: frozenset[FaultKind]) -> Faults:
     """Draw knobs: each kind in ``survived`` is on in about 60 % of the draws."""
 
-    def on(kind: Kind) -> bool:
+    def on(kind: FaultKind) -> bool:
         return (random.random() >= OFF_SHARE) & (kind in survived)
 
-    def drawn(kind: Kind, values: tuple[int, ...]) -> int:
+    def drawn(kind: FaultKind, values: tuple[int, ...]) -> int:
         value = random.choice(values)  # Always drawn: leaving a kind out changes no other.
         return value if on(kind) else 0
 
     return Faults(
-        loss_per_mille=drawn(Kind.LOSS, (10, 50, 100, 300)),
-        repeat_per_mille=drawn(Kind.REPETITION, (10, 100, 300, 500)),
+        loss_per_mille=drawn(FaultKind.LOSS, (10, 50, 100, 300)),
+        repeat_per_mille=drawn(FaultKind.REPETITION, (10, 100, 300, 500)),
         delay_us=random.choice((200, 2_000, 10_000)),
-        reordering=on(Kind.REORDERING),
-        late_per_mille=drawn(Kind.LATENESS, (2, 5, 20)),
+        reordering=on(FaultKind.REORDERING),
+        late_per_mille=drawn(FaultKind.LATENESS, (2, 5, 20)),
         late_ms=random.choice((500, 5_000, 30_000)),
-        cut_every_ms=drawn(Kind.PARTITION, (500, 1_000, 3_000)),
+        cut_every_ms=drawn(FaultKind.PARTITION, (500, 1_000, 3_000)),
         cut_ms=random.choice((50, 300, 1_000)),
-        cut_one_way=on(Kind.ONE_WAY),
-        pause_every_ms=drawn(Kind.PAUSE, (500, 1_000, 3_000)),
+        cut_one_way=on(FaultKind.ONE_WAY),
+        pause_every_ms=drawn(FaultKind.PAUSE, (500, 1_000, 3_000)),
         pause_ms=random.choice((20, 200, 1_500)),
-        crash_every_ms=drawn(Kind.CRASH, (700, 1_500, 4_000)),
+        crash_every_ms=drawn(FaultKind.CRASH, (700, 1_500, 4_000)),
         down_ms=random.choice((5, 100, 600)),
-        crash_in_sync_per_mille=drawn(Kind.CRASH, (2, 10, 30)),
-        tail_lost=on(Kind.TAIL),
+        crash_in_sync_per_mille=drawn(FaultKind.CRASH, (2, 10, 30)),
+        tail_lost=on(FaultKind.TAIL),
         sync_us=random.choice((100, 2_000, 20_000)),
-        drift_every_ms=drawn(Kind.DRIFT, (300, 1_000)),
+        drift_every_ms=drawn(FaultKind.DRIFT, (300, 1_000)),
         drift_ppm=random.choice((1_000, 100_000, 500_000)),
-        jump_every_ms=drawn(Kind.JUMP, (700, 2_000)),
+        jump_every_ms=drawn(FaultKind.JUMP, (700, 2_000)),
         jump_ms=random.choice((100, 2_000, 60_000, 3_600_000)),
     )
 
 
-def with_disk_faults(misfortune: Faults, random: Random, survived: frozenset[Kind]) -> Faults:
+def with_disk_faults(misfortune: Faults, random: Random, survived: frozenset[FaultKind]) -> Faults:
     """Return ``misfortune`` with faults of whole disks, if they are ``survived``."""
     lose, copy = random.choice((700, 2_000)), random.choice((300, 1_000))
     loses, copies = random.random() >= OFF_SHARE, random.random() >= OFF_SHARE
     return replace(
         misfortune,
-        lose_disk_every_ms=lose if loses and Kind.DISK_LOSS in survived else 0,
-        old_copy_every_ms=copy if copies and Kind.OLD_COPY in survived else 0,
+        lose_disk_every_ms=lose if loses and FaultKind.DISK_LOSS in survived else 0,
+        old_copy_every_ms=copy if copies and FaultKind.OLD_COPY in survived else 0,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from fencelock.actors.link import LinkDown, LinkRefused, LinkUp
-from fencelock.cluster.simulation.environment import Machine
+from fencelock.cluster.simulation.environment import NodeView
 from fencelock.cluster.simulation.scheduler import EventQueue
 from fencelock.cluster.simulation.violation import ViolationError
 from fencelock.transport.admission import CLIENT_BYTES_MAX, FrameValidator
@@ -29,7 +29,7 @@ class VirtualLinks:
 
     """
 
-    def __init__(self, machine: Machine, queue: EventQueue) -> None:
+    def __init__(self, machine: NodeView, queue: EventQueue) -> None:
         peers = frozenset(machine.world.members) - {machine.name}
         self.cluster = CLUSTER
         self._machine = machine

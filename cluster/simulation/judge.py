@@ -9,13 +9,13 @@ from fencelock.actors.api.message import Acquire, Granted, Refused, Release
 from fencelock.actors.effect import Effects, Send
 from fencelock.actors.message import NS_PER_MS, Address, Instant, node_of, role_of
 from fencelock.actors.session.message import HoldsLost, Leased, Trusted
-from fencelock.cluster.simulation.trace import Delivered
+from fencelock.cluster.simulation.trace import Delivery
 from fencelock.cluster.simulation.violation import ViolationError
-from fencelock.cluster.simulation.workload import Contender, Mood
+from fencelock.cluster.simulation.workload import LockUser, Mood
 
 
 @dataclass(slots=True)
-class Hold:
+class JudgedHold:
     """A contender in its section: from handling its grant until it sends the release."""
 
     contender: Address
@@ -79,7 +79,7 @@ class LockJudge:
         """By client: the time until which its session is reliable, on its own clock."""
         self.leases: dict[tuple[str, str, str, int], Instant] = {}
         """By client, owner, lock and fence: the deadline of a hold, on the same clock."""
-        self.inside: dict[str, Hold] = {}
+        self.inside: dict[str, JudgedHold] = {}
         self.wants: dict[Address, str] = {}
         """The lock that each waiting contender waits for."""
         self.fences: dict[str, dict[int, Address]] = {}
@@ -88,7 +88,7 @@ class LockJudge:
         self._gates: dict[tuple[str, str, str, int], tuple[str, int]] = {}
         self._dead: set[tuple[str, int]] = set()
 
-    def handled(self, delivered: Delivered, effects: Effects) -> None:
+    def handled(self, delivered: Delivery, effects: Effects) -> None:
         """Watch grants in flight, and contenders that enter, leave and want."""
         event = delivered.event
         if type(event) is Granted and node_of(delivered.sender) in self.members:
@@ -130,14 +130,14 @@ class LockJudge:
         for hold in [hold for hold in self.inside.values() if node_of(hold.contender) == client]:
             del self.inside[hold.lock]
 
-    def _enter(self, delivered: Delivered, granted: Granted) -> None:
+    def _enter(self, delivered: Delivery, granted: Granted) -> None:
         contender = delivered.to
         if self.wants.pop(contender, None) != granted.lock:
             raise ViolationError(f"{contender} was granted {granted!r} and did not wait for it")
         self.grants += 1
         key = (delivered.node, granted.owner, granted.lock, granted.fence)
         gate, boot = self._gates.get(key, ("", 0))
-        hold = Hold(contender, granted.lock, granted.fence, delivered.time, gate, boot)
+        hold = JudgedHold(contender, granted.lock, granted.fence, delivered.time, gate, boot)
         dead_on_arrival = (gate, boot) in self._dead
         before = self.fences.get(hold.lock, {}).get(hold.fence)
         if granted.count <= 1 or before != contender:
@@ -160,7 +160,7 @@ class LockJudge:
         node = node_of(contender)
         return node in self.until and self.sessions(node) < self.until[node]
 
-    def may_be_inside(self, hold: Hold) -> bool:
+    def may_be_inside(self, hold: JudgedHold) -> bool:
         """Return whether the holder may still believe that it holds the lock."""
         node, owner = node_of(hold.contender), role_of(hold.contender)
         until = self.leases.get((node, owner, hold.lock, hold.fence))
@@ -174,7 +174,7 @@ class LockJudge:
             if hold is not None and (node_of(hold.contender), hold.fence) == (client, loss.fence):
                 del self.inside[loss.lock]
 
-    def _judge_fence(self, hold: Hold, *, may_be_late: bool) -> None:
+    def _judge_fence(self, hold: JudgedHold, *, may_be_late: bool) -> None:
         shown = self.fences.setdefault(hold.lock, {})
         if hold.fence in shown:
             raise ViolationError(f"fences: {_told(hold)}, a fence {shown[hold.fence]} had before")
@@ -190,13 +190,13 @@ class LockJudge:
             del self.inside[lock]
 
 
-def _told(hold: Hold) -> str:
+def _told(hold: JudgedHold) -> str:
     since = f"{hold.since / NS_PER_MS:.3f} ms"
     through = f" through {hold.gate}" if hold.gate else ""
     return f"{hold.contender} is in {hold.lock!r} with fence {hold.fence}{through} since {since}"
 
 
-def judge_progress(contenders: Mapping[Address, Contender], bound_ms: int) -> None:
+def judge_progress(contenders: Mapping[Address, LockUser], bound_ms: int) -> None:
     """Check that every contender was served.
 
     Raises:

@@ -16,7 +16,7 @@ HEARD_MS_MAX = 50
 """Longest time until a node learns of a change of a link (ms)."""
 
 
-class Links:
+class SimulatedLinks:
     """Sends roles `LinkUp` and `LinkDown`. Members are linked with members, clients with members.
 
     Args:

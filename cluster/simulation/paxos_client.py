@@ -5,16 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
-from fencelock.actors.message import (
-    Address,
-    Instant,
-    Local,
-    Timer,
-    address_of,
-    local,
-    node_of,
-    timer,
-)
+from fencelock.actors.message import Address, Instant, Timer, address_of, node_of, timer
 from fencelock.actors.paxos.config import leader_of, replica_of
 from fencelock.actors.paxos.event import (
     Consult,
@@ -27,7 +18,14 @@ from fencelock.actors.paxos.event import (
 )
 from fencelock.actors.paxos.message import Declined, Propose, Proposed
 from fencelock.actors.role import Host, Role
-from fencelock.cluster.simulation.paxos_machine import Appended, Expired, Peek, Request, command_of
+from fencelock.cluster.simulation.paxos_machine import (
+    Appended,
+    AppendRequest,
+    ReadOrder,
+    SessionDropped,
+    command_of,
+)
+from fencelock.cluster.simulation.workload import Finish
 
 ANSWER_MS = 200
 """Time that a proposer waits for an answer before it asks another node (ms)."""
@@ -51,13 +49,8 @@ RESIGN_SHARE = 0.02
 """Share of reads after which the node must hand over the lead, as before a stop."""
 
 
-@local
-class Finish(Local):
-    """The faults are over: finish one more request, and be done; depose no leader."""
-
-
 @timer
-class Rested(Timer):
+class ProposeNext(Timer):
     """It is time to propose something."""
 
 
@@ -68,7 +61,9 @@ class Unanswered(Timer):
     attempt: int
 
 
-class Proposer(Role[Finish | Appended | Expired | Proposed | Declined | Rested | Unanswered]):
+class Proposer(
+    Role[Finish | Appended | SessionDropped | Proposed | Declined | ProposeNext | Unanswered]
+):
     """Has one command after the other appended, each under a number of its own.
 
     Args:
@@ -117,7 +112,7 @@ class Proposer(Role[Finish | Appended | Expired | Proposed | Declined | Rested |
     def handle(
         self,
         sender: Address,
-        event: Finish | Appended | Expired | Proposed | Declined | Rested | Unanswered,
+        event: Finish | Appended | SessionDropped | Proposed | Declined | ProposeNext | Unanswered,
         now: Instant,
     ) -> Effects:
         """Propose, and repeat until it is appended."""
@@ -129,21 +124,21 @@ class Proposer(Role[Finish | Appended | Expired | Proposed | Declined | Rested |
                 return self._on_declined(event)
             case Unanswered():
                 return self._on_unanswered(event)
-            case Rested():
+            case ProposeNext():
                 return self._propose()
             case Finish():
                 self.finishing = True
                 return ()
-            case Proposed() | Expired():
+            case Proposed() | SessionDropped():
                 return ()
 
     def _rest(self) -> Wake:
-        return Wake(self._random.randint(0, self.rest_ms), Rested())
+        return Wake(self._random.randint(0, self.rest_ms), ProposeNext())
 
     def _propose(self) -> list[Effect]:
         self.number += 1
         padding = LARGE_BYTES if self._random.random() < LARGE_SHARE else 0
-        request = Request(self.address, self.number, self.ttl_ms)
+        request = AppendRequest(self.address, self.number, self.ttl_ms)
         self.command = command_of(request, padding)
         self.is_last = self.finishing
         return self._ask()
@@ -189,7 +184,7 @@ class Curious(Timer):
 Heeded = Propose | Finish | SlotOutcomes | LeaderChanged | Skipped | Consulted | Resigned | Curious
 
 
-class Reader(Role[Heeded]):
+class LogReader(Role[Heeded]):
     """Receives what its node's replica applies, queries it now and then, and forwards proposals.
 
     Args:
@@ -221,7 +216,7 @@ class Reader(Role[Heeded]):
             case Curious():
                 self.number += 1
                 age_ms = self._random.choice(AGES_MS)
-                consult = Consult(number=self.number, question=Peek(), age_ms=age_ms)
+                consult = Consult(number=self.number, question=ReadOrder(), age_ms=age_ms)
                 return (Send(replica_of(self.node), consult), self._later(), *self._resign())
             case Consulted():
                 what = "refused" if event.answer is None else "answered"

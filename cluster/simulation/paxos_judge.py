@@ -25,11 +25,11 @@ from fencelock.cluster.simulation.node import SimulatedNode
 from fencelock.cluster.simulation.paxos_image import Choices
 from fencelock.cluster.simulation.paxos_judge_divergence import DivergenceJudge
 from fencelock.cluster.simulation.paxos_judge_state import StateJudge
-from fencelock.cluster.simulation.paxos_judge_votes import VotesJudge
-from fencelock.cluster.simulation.paxos_machine import OPENING, Appended, Peeked, Register
+from fencelock.cluster.simulation.paxos_judge_votes import AcceptorJudge
+from fencelock.cluster.simulation.paxos_machine import OPENING, Appended, OrderRead, Register
 from fencelock.cluster.simulation.paxos_plan import LogPlan
 from fencelock.cluster.simulation.paxos_world import Letter
-from fencelock.cluster.simulation.trace import Delivered
+from fencelock.cluster.simulation.trace import Delivery
 from fencelock.cluster.simulation.violation_report import ViolationReport
 
 INVARIANTS = {
@@ -89,7 +89,7 @@ class LogJudge:
         self.violation_report = ViolationReport(INVARIANTS, judged)
         self.choices = Choices(members, self.violation_report)
         self.choices.commands.add(OPENING)
-        self.votes = VotesJudge(self.choices, self.violation_report)
+        self.votes = AcceptorJudge(self.choices, self.violation_report)
         self.state = StateJudge(self.choices, self.violation_report, plan.drift_ppm, plan.ttl_ms)
         self.state.wrong = wrong
         self.divergence = DivergenceJudge(self.state, self.violation_report)
@@ -123,7 +123,7 @@ class LogJudge:
         del boot
         self.beliefs.pop(node, None)
 
-    def handled(self, delivered: Delivered, effects: Effects) -> None:
+    def handled(self, delivered: Delivery, effects: Effects) -> None:
         """Judge one event, and the effects of the role that handled it."""
         event, node = delivered.event, delivered.node
         if isinstance(event, Message) and node_of(delivered.sender) == node:
@@ -143,7 +143,7 @@ class LogJudge:
                 self.divergence.isolates(node)
             case SteppedDown():
                 self.beliefs.pop(node, None)
-            case Consulted(answer=Peeked() as peeked):
+            case Consulted(answer=OrderRead() as peeked):
                 self.state.has_read(peeked, delivered.time)
             case Appended() if event.client == delivered.to:
                 self.state.answered(event, delivered.time)
@@ -151,7 +151,7 @@ class LogJudge:
                 pass
         self._judge_effects(delivered, effects)
 
-    def _judge_effects(self, delivered: Delivered, effects: Effects) -> None:
+    def _judge_effects(self, delivered: Delivery, effects: Effects) -> None:
         for effect in effects:
             if type(effect) is Observe:
                 self.divergence.observes(delivered.node, effect.name)
@@ -182,7 +182,7 @@ class LogJudge:
         if applied != self.state.applied[node]:
             self.state.applies(node, applied)
 
-    def _judge_lease(self, delivered: Delivered, leased: Leased) -> None:
+    def _judge_lease(self, delivered: Delivery, leased: Leased) -> None:
         """Check that no other node believes in a lease of its own when one begins or is renewed."""
         node = self.nodes[delivered.node]
         if node.now() >= leased.until:

@@ -12,9 +12,9 @@ from fencelock.cluster.simulation.drift import PPM
 from fencelock.cluster.simulation.paxos_image import Choices
 from fencelock.cluster.simulation.paxos_machine import (
     Appended,
-    Expired,
-    Peeked,
+    OrderRead,
     Register,
+    SessionDropped,
     request_in,
 )
 from fencelock.cluster.simulation.violation_report import ViolationReport
@@ -127,7 +127,7 @@ class StateJudge:
         for outcome in outcomes:
             if type(outcome) is Appended:
                 self._judge_answer(node, outcome)
-            elif type(outcome) is Expired:
+            elif type(outcome) is SessionDropped:
                 self._judge_end(node, outcome, time)
 
     def _judge_answer(self, node: str, told: Appended) -> None:
@@ -141,7 +141,7 @@ class StateJudge:
         if maker != key:
             self.violation_report("P13", f"{node} says {told}, the entry is of {maker}")
 
-    def _judge_end(self, node: str, expired: Expired, time: int) -> None:
+    def _judge_end(self, node: str, expired: SessionDropped, time: int) -> None:
         beliefs = self.beliefs.get(expired.client, [])
         before = bisect_right(beliefs, (expired.position, MAX_TIME))
         until = beliefs[before - 1][1] if before else 0
@@ -168,7 +168,7 @@ class StateJudge:
         """Judge a replica's answer when it is sent: it may wait for the disk after that."""
         peeked = consulted.answer
         asked = self.reads.pop((reader, consulted.number), None)
-        if asked is None or not isinstance(peeked, Peeked) or node_of(reader) in self.wrong:
+        if asked is None or not isinstance(peeked, OrderRead) or node_of(reader) in self.wrong:
             return  # Refused; or the query was of an earlier life, which nobody remembers.
         least, age_ms = asked
         if age_ms is not None:
@@ -181,7 +181,7 @@ class StateJudge:
         if self.chains[peeked.position : peeked.position + 1] not in ([peeked.chain], []):
             self.violation_report("P12", f"{reader} reads {peeked}, which never was")
 
-    def has_read(self, peeked: Peeked, time: int) -> None:
+    def has_read(self, peeked: OrderRead, time: int) -> None:
         """Record that a reader received an answer: others must see its entries from now on."""
         self._hear(peeked.position, time)
 

@@ -34,7 +34,7 @@ Followed = Promise | Accepted | HeartbeatAck | Preempted
 
 
 @dataclass(slots=True)
-class Reported:
+class VotesReported:
     """The report of one acceptor to the scout of one ballot."""
 
     votes: dict[int, Vote] = field(default_factory=dict[int, Vote])
@@ -45,7 +45,7 @@ class Reported:
     complete: bool = False
 
 
-class VotesJudge:
+class AcceptorJudge:
     """Judges P1 to P10 and P16 by durable records and departing messages.
 
     Args:
@@ -64,7 +64,7 @@ class VotesJudge:
         """The highest ballot that an acceptor named as promised, before this turn."""
         self.fresh = dict.fromkeys(choices.members, NO_BALLOT)
         """The same in this turn, whose order only the disk knows."""
-        self.reports: dict[Ballot, dict[Address, Reported]] = {}
+        self.reports: dict[Ballot, dict[Address, VotesReported]] = {}
         self.proposed: set[tuple[int, Ballot]] = set()
         self.silenced: set[str] = set()
         """The members whose journal was lost or replaced by an old copy."""
@@ -205,7 +205,7 @@ class VotesJudge:
 
     def reported(self, acceptor: Address, promise: Promise) -> None:
         """Record that a promise reached its scout."""
-        told = self.reports.setdefault(promise.ballot, {}).setdefault(acceptor, Reported())
+        told = self.reports.setdefault(promise.ballot, {}).setdefault(acceptor, VotesReported())
         told.votes.update((vote.slot, vote) for vote in promise.votes)
         if promise.first > promise.asked:
             told.floor = promise.first

@@ -32,7 +32,7 @@ class Appended(Message):
 
 
 @message(0xFE02)
-class Expired(Message):
+class SessionDropped(Message):
     """The session of ``client`` ended at that log time: nothing came from it for its TTL.
 
     The list had ``position`` entries then.
@@ -44,19 +44,19 @@ class Expired(Message):
 
 
 @local
-class Peek(Local):
+class ReadOrder(Local):
     """A query for the length of the list."""
 
 
 @local
-class Peeked(Local):
+class OrderRead(Local):
     """The number of entries in the list, and their hash."""
 
     position: int
     chain: bytes
 
 
-class Request(NamedTuple):
+class AppendRequest(NamedTuple):
     """The content of a command."""
 
     client: str
@@ -64,17 +64,21 @@ class Request(NamedTuple):
     ttl_ms: int
 
 
-def command_of(request: Request, padding: int) -> bytes:
+def command_of(request: AppendRequest, padding: int) -> bytes:
     """Return a command, ``padding`` bytes longer than it must be."""
     return b" ".join(str(part).encode() for part in request) + b" " + b"." * padding
 
 
-def request_in(command: bytes) -> Request | None:
+def request_in(command: bytes) -> AppendRequest | None:
     """Return the request in ``command``, None if it is not a client's."""
     parts = command.split(b" ")
-    if len(parts) != len(Request._fields) + 1 or not parts[1].isdigit() or not parts[2].isdigit():
+    if (
+        len(parts) != len(AppendRequest._fields) + 1
+        or not parts[1].isdigit()
+        or not parts[2].isdigit()
+    ):
         return None
-    return Request(parts[0].decode(), int(parts[1]), int(parts[2]))
+    return AppendRequest(parts[0].decode(), int(parts[1]), int(parts[2]))
 
 
 class Register:
@@ -111,7 +115,7 @@ class Register:
         for name in over:
             del self.sessions[name]
         at = {"time_ms": self.time_ms, "position": self.position}
-        return [Expired(client=name, **at) for name in over]
+        return [SessionDropped(client=name, **at) for name in over]
 
     def apply(self, time_ms: int, commands: Sequence[bytes]) -> list[Sequence[Message]]:
         """Do each of ``commands``."""
@@ -137,7 +141,7 @@ class Register:
         """Let every session live for its whole time from ``now``."""
         self.sessions = {name: (now + ttl, ttl) for name, (_, ttl) in self.sessions.items()}
 
-    def append(self, request: Request, command: bytes) -> Appended:
+    def append(self, request: AppendRequest, command: bytes) -> Appended:
         """Append an entry, and remember its outcome."""
         self.position += 1
         self.chain = sha256(self.chain + command).digest()
@@ -156,9 +160,9 @@ class Register:
         return min((due for due, _ in self.sessions.values()), default=None)
 
     def read(self, question: Local) -> Local:
-        """Answer `Peek`, the only query."""
+        """Answer `ReadOrder`, the only query."""
         del question
-        return Peeked(position=self.position, chain=self.chain)
+        return OrderRead(position=self.position, chain=self.chain)
 
     def snapshot(self) -> Iterator[bytes | None]:
         """Freeze the state, and return it in small parts, with work between them."""

@@ -9,13 +9,13 @@ from random import Random
 from fencelock.cluster.simulation.faults import (
     CALM,
     OFF_SHARE,
+    FaultKind,
     Faults,
-    Kind,
     draw_misfortune,
     with_disk_faults,
 )
 
-SURVIVED = frozenset(Kind) - {Kind.JUMP}
+SURVIVED = frozenset(FaultKind) - {FaultKind.JUMP}
 """Clocks drift no further than the log assumes, and do not jump: leases rely on that."""
 
 LEASES_MS = ((60, 150), (60, 300), (250, 1_000), (2_000, 600))

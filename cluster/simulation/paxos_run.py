@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator, Iterable
+from dataclasses import dataclass
 
 from fencelock.actors.effect import Spawn
 from fencelock.actors.message import NS_PER_MS, Address, address_of, node_of
 from fencelock.actors.paxos.member import LogOptions, log_roles
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.simulation.nemesis import Nemesis
-from fencelock.cluster.simulation.paxos_client import Finish, Proposer, Reader, reader_of
+from fencelock.cluster.simulation.paxos_client import LogReader, Proposer, reader_of
 from fencelock.cluster.simulation.paxos_judge import LogJudge
 from fencelock.cluster.simulation.paxos_machine import OPENING, Register
 from fencelock.cluster.simulation.paxos_plan import LogPlan, draw_log_plan
 from fencelock.cluster.simulation.paxos_world import LogWorld, WatchedDisk, Watcher
 from fencelock.cluster.simulation.planting import Change, changed
-from fencelock.cluster.simulation.sweep import Outcome, outcomes
-from fencelock.cluster.simulation.trace import Trace
-from fencelock.cluster.simulation.violation import ViolationError
+from fencelock.cluster.simulation.report import RunReport, report_of
+from fencelock.cluster.simulation.sweep import reports
+from fencelock.cluster.simulation.workload import Finish
 from fencelock.cluster.topology import US_PER_MS, NodeContext, Recipe
 
 GREET_MS = 300
@@ -29,7 +29,7 @@ STEP_MS = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
+class LogSubject:
     """The subject of a run: the product, or the product with a bug in it."""
 
     machine: Callable[[], Register] = Register
@@ -41,44 +41,16 @@ class Subject:
     planted: Callable[[], Register] = Register
 
 
-PRODUCT = Subject()
-
-
-@dataclass(frozen=True, slots=True)
-class LogReport:
-    """The result of a run."""
-
-    seed: int
-    plan: LogPlan
-    violation: str | None
-    """The broken invariant, None if there is none."""
-    deliveries: int
-    answers: int
-    """Number of answered requests."""
-    chosen: int
-    """Number of slots for which a batch was chosen."""
-    virtual_ms: int
-    marks: Mapping[str, int]
-    faults: Mapping[str, int]
-    recorded: Trace = field(repr=False)
-
-    @property
-    def grants(self) -> int:
-        """The number of answers, under the name that a sweep counts."""
-        return self.answers
-
-    def trace(self) -> list[str]:
-        """Return the run, line by line: the same for a seed, always and min_applied."""
-        return self.recorded.lines()
+PRODUCT = LogSubject()
 
 
 def run_log_seed(
     seed: int,
     *,
     plan: LogPlan | None = None,
-    subject: Subject = PRODUCT,
+    subject: LogSubject = PRODUCT,
     judged: frozenset[str] | None = None,
-) -> LogReport:
+) -> RunReport:
     """Run the log of one seed and judge it.
 
     Args:
@@ -88,20 +60,23 @@ def run_log_seed(
         judged: the invariants to judge, by number; None for all.
 
     """
-    run = _Run(seed, plan or draw_log_plan(seed), subject, judged)
-    violation: str | None = None
-    try:
-        run.play()
-    except ViolationError as error:
-        violation = f"{run.world.time / NS_PER_MS:.3f} ms: {error}"
-    return run.report(violation)
+    run = _LogRun(seed, plan or draw_log_plan(seed), subject, judged)
+    judge = run.judge
+    return report_of(
+        run.world,
+        seed,
+        run.plan,
+        run.play,
+        grants=lambda: len(judge.state.answers),
+        chosen=lambda: len(judge.choices.chosen),
+    )
 
 
-class _Run:
+class _LogRun:
     """The phases of one run, and their state."""
 
     def __init__(
-        self, seed: int, plan: LogPlan, subject: Subject, judged: frozenset[str] | None
+        self, seed: int, plan: LogPlan, subject: LogSubject, judged: frozenset[str] | None
     ) -> None:
         self.seed = seed
         self.plan = plan
@@ -148,7 +123,7 @@ class _Run:
             options=options,
         )
         arguments = {"random": self.world.streams.fork(f"reader/{seat.node}/{seat.boot}")}
-        reads = Spawn(reader, Reader, arguments)
+        reads = Spawn(reader, LogReader, arguments)
         return RoleSet((changed(bootstrap, self.subject.change), reads))
 
     def _add_client(self, name: str, nodes: tuple[str, ...]) -> None:
@@ -208,42 +183,13 @@ class _Run:
                 return
             self.world.run(min(end, self.world.time + STEP_MS * NS_PER_MS))
 
-    def report(self, violation: str | None) -> LogReport:
-        """Return the result of the run."""
-        return LogReport(
-            seed=self.seed,
-            plan=self.plan,
-            violation=violation,
-            deliveries=self.world.deliveries,
-            answers=len(self.judge.state.answers),
-            chosen=len(self.judge.choices.chosen),
-            virtual_ms=self.world.time // NS_PER_MS,
-            marks=dict(sorted(self.world.marks.items())),
-            faults=dict(sorted(self.world.faults.items())),
-            recorded=self.world.trace,
-        )
 
-
-def run_log_for_outcome(seed: int) -> Outcome:
-    """Run one seed and drop its trace; answers count as grants."""
-    report = run_log_seed(seed)
-    return Outcome(
-        seed,
-        report.violation,
-        report.deliveries,
-        report.answers,
-        report.virtual_ms,
-        dict(report.marks),
-        dict(report.faults),
-    )
-
-
-def sweep_log(seeds: Iterable[int], *, workers: int = 1) -> Generator[Outcome, None, None]:
-    """Run ``seeds`` and yield the outcome of each, in their order.
+def sweep_log(seeds: Iterable[int], *, workers: int = 1) -> Generator[RunReport, None, None]:
+    """Run ``seeds`` and yield the report of each, in their order.
 
     Args:
         seeds: the seeds.
-        workers: the number of processes, at least 1. It changes no outcome.
+        workers: the number of processes, at least 1. It changes no report.
 
     """
-    return outcomes(run_log_for_outcome, seeds, workers)
+    return reports(run_log_seed, seeds, workers)

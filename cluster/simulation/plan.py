@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from fencelock.cluster.simulation.faults import CALM, Faults, draw_misfortune, with_disk_faults
-from fencelock.cluster.simulation.promise import Promise
+from fencelock.cluster.simulation.promise import Survival
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class RunPlan:
     """One run. The phases are: chaos, healed until everybody is served, drain."""
 
     nodes: int = 3
@@ -49,11 +49,11 @@ class Plan:
     """Whether proxies are asked to describe themselves at the end."""
 
 
-def draw_plan(seed: int, promise: Promise) -> Plan:
+def draw_plan(seed: int, promise: Survival) -> RunPlan:
     """Return the plan of ``seed`` for a protocol that promises ``promise``."""
     random = Random(f"{seed}/plan")
     nodes = random.choice((1, 2, 3, 3, 3, 4, 5))
-    plan = Plan(
+    plan = RunPlan(
         nodes=nodes,
         dated=random.choice((True, False)) or nodes == 1,
         clients=random.randint(1, 4),
@@ -71,7 +71,7 @@ def draw_plan(seed: int, promise: Promise) -> Plan:
     return replace(plan, misfortune=disks)
 
 
-def _closings(plan: Plan, random: Random) -> tuple[int, ...]:
+def _closings(plan: RunPlan, random: Random) -> tuple[int, ...]:
     """Return the times at which clients close; mostly there are none."""
     closings = random.randint(0, plan.clients) if random.random() < DEATH_SHARE else 0
     return tuple(random.randrange(plan.chaos_ms) for _ in range(closings))
@@ -90,7 +90,7 @@ TRUE_CLOCKS_SHARE = 0.7
 """Share of runs whose clocks keep to their declared bounds, so that more than fences is judged."""
 
 
-def _with_sessions(plan: Plan, random: Random, promise: Promise, seed: int) -> Plan:
+def _with_sessions(plan: RunPlan, random: Random, promise: Survival, seed: int) -> RunPlan:
     """Return ``plan`` with deaths of clients, short sessions, and mostly true clocks."""
     misfortune = plan.misfortune
     if random.random() < TRUE_CLOCKS_SHARE:

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from fencelock.actors.error import ConfigError
 from fencelock.actors.lease import DRIFT_PPM
 from fencelock.cluster.simulation.drift import PPM
-from fencelock.cluster.simulation.faults import DISKS, Faults, Kind
+from fencelock.cluster.simulation.faults import DISKS, FaultKind, Faults
 from fencelock.cluster.topology import Settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Promise:
+class Survival:
     """The faults that a protocol survives, and the effect of a crash on holds."""
 
-    survives: frozenset[Kind]
+    survives: frozenset[FaultKind]
     spares_server: bool = False
     """Whether the first node by name, or the configured server, never crashes: it would forget."""
     holds_by_session: bool = False
@@ -46,12 +46,12 @@ class Promise:
         return not self.sessions or not (drifts or misfortune.jump_every_ms > 0)
 
 
-EVERYTHING = frozenset(Kind)
+EVERYTHING = frozenset(FaultKind)
 KEEPS_DISKS = EVERYTHING - DISKS
-NO_CRASH = KEEPS_DISKS - {Kind.CRASH, Kind.TAIL}
+NO_CRASH = KEEPS_DISKS - {FaultKind.CRASH, FaultKind.TAIL}
 
 
-def promise_of(protocol: str, settings: Settings) -> Promise:
+def promise_of(protocol: str, settings: Settings) -> Survival:
     """Return the promise of ``protocol``, under which it is judged.
 
     `bakery` survives everything, two leaders lost at once only after a while. A hold ends with
@@ -68,13 +68,13 @@ def promise_of(protocol: str, settings: Settings) -> Promise:
     """
     match protocol:
         case "bakery":
-            return Promise(survives=EVERYTHING, sessions=True, leases=True, drift_ppm=DRIFT_PPM)
+            return Survival(survives=EVERYTHING, sessions=True, leases=True, drift_ppm=DRIFT_PPM)
         case "lamport":
-            return Promise(survives=KEEPS_DISKS, hold_ends_with_gate=True)
+            return Survival(survives=KEEPS_DISKS, hold_ends_with_gate=True)
         case "paxos":
-            return Promise(survives=EVERYTHING, sessions=True, drift_ppm=DRIFT_PPM)
+            return Survival(survives=EVERYTHING, sessions=True, drift_ppm=DRIFT_PPM)
         case "central":
-            return Promise(
+            return Survival(
                 survives=KEEPS_DISKS,
                 spares_server=not settings.central_journal,
                 holds_by_session=True,
@@ -85,6 +85,6 @@ def promise_of(protocol: str, settings: Settings) -> Promise:
             )
 
 
-def in_words(promise: Promise) -> str:
+def in_words(promise: Survival) -> str:
     """Return the survived faults, in one line."""
-    return ", ".join(kind.value for kind in Kind if kind in promise.survives)
+    return ", ".join(kind.value for kind in FaultKind if kind in promise.survives)

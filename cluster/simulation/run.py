@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -18,16 +17,16 @@ from fencelock.cluster.simulation.bakery_terms import with_terms
 from fencelock.cluster.simulation.environment import Judge
 from fencelock.cluster.simulation.judge import LockJudge, judge_drain, judge_freed, judge_progress
 from fencelock.cluster.simulation.nemesis import Nemesis
-from fencelock.cluster.simulation.plan import Plan, draw_plan
-from fencelock.cluster.simulation.promise import NO_CRASH, Promise, promise_of
-from fencelock.cluster.simulation.trace import Trace
+from fencelock.cluster.simulation.plan import RunPlan, draw_plan
+from fencelock.cluster.simulation.promise import NO_CRASH, Survival, promise_of
+from fencelock.cluster.simulation.report import RunReport, report_of
 from fencelock.cluster.simulation.violation import ViolationError
 from fencelock.cluster.simulation.workload import (
     LEVELS,
-    Client,
-    Contender,
+    ClientPlan,
     Door,
     Finish,
+    LockUser,
     Mood,
     session_door,
 )
@@ -38,38 +37,16 @@ STEP_MS = 50
 """Interval at which a run checks whether it is done."""
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
-    """The result of a run."""
-
-    seed: int
-    plan: Plan
-    violation: str | None
-    """The broken promise, None if there is none."""
-    deliveries: int
-    grants: int
-    virtual_ms: int
-    marks: Mapping[str, int]
-    """Counts of the roles' observations, by name."""
-    faults: Mapping[str, int]
-    """Counts of the faults that happened, by name."""
-    recorded: Trace
-
-    def trace(self) -> list[str]:
-        """Return the run, line by line: the same for a seed, always and everywhere."""
-        return self.recorded.lines()
-
-
 def run_seed(
     protocol: str | Recipe,
     seed: int,
     *,
-    plan: Plan | None = None,
+    plan: RunPlan | None = None,
     settings: Settings | None = None,
-    promise: Promise | None = None,
+    promise: Survival | None = None,
     door: Door = session_door,
     judges: Callable[[World], list[Judge]] | None = None,
-) -> Report:
+) -> RunReport:
     """Run one seed and judge it.
 
     Args:
@@ -85,22 +62,17 @@ def run_seed(
     """
     chosen = settings or Settings()
     if promise is None:
-        promise = Promise(survives=NO_CRASH)
+        promise = Survival(survives=NO_CRASH)
         if isinstance(protocol, str):
             promise = promise_of(protocol, chosen)
     if plan is None:
         plan = draw_plan(seed, promise)
     if promise.leases:
         chosen = with_terms(chosen, seed)
-    run = _Run(_recipe(protocol), seed, plan, chosen, promise, door)
+    run = _LockRun(_recipe(protocol), seed, plan, chosen, promise, door)
     if judges is not None:
         run.world.judges += judges(run.world)
-    violation: str | None = None
-    try:
-        run.play()
-    except ViolationError as error:
-        violation = f"{run.world.time / NS_PER_MS:.3f} ms: {error}"
-    return run.report(violation)
+    return report_of(run.world, seed, run.plan, run.play, grants=lambda: run.judge.grants)
 
 
 def _recipe(protocol: str | Recipe) -> Recipe:
@@ -111,16 +83,16 @@ def _recipe(protocol: str | Recipe) -> Recipe:
     return recipe_of(protocol)
 
 
-class _Run:
+class _LockRun:
     """The phases of one run, and their state."""
 
     def __init__(
         self,
         recipe: Recipe,
         seed: int,
-        plan: Plan,
+        plan: RunPlan,
         settings: Settings,
-        promise: Promise,
+        promise: Survival,
         door: Door,
     ) -> None:
         self.seed = seed
@@ -169,7 +141,7 @@ class _Run:
             gates = self.gates[turned:] + self.gates[:turned]
             ttl_ms = self.plan.ttl_ms if self.promise.sessions else 0
             levels = 1 if self.promise.leases else LEVELS
-            client = Client(gates, owners, locks, door, ttl_ms, levels)
+            client = ClientPlan(gates, owners, locks, door, ttl_ms, levels)
             self.world.add(name, client.recipe(), member=False)
             users += [address_of(name, owner) for owner in owners]
         return tuple(users)
@@ -227,7 +199,7 @@ class _Run:
             self._end_sessions()
         self._demand_grants()
 
-    def contenders(self) -> dict[Address, Contender]:
+    def contenders(self) -> dict[Address, LockUser]:
         """Return the living contenders, in order."""
         living = (user for user in self.users if node_of(user) not in self.dying)
         return {user: self.world.role_at(user) for user in living}
@@ -277,17 +249,3 @@ class _Run:
         enough = len(self.contenders()) + self.plan.grants_min
         if self.judge.grants < enough:
             raise ViolationError(f"void: {self.judge.grants} grants, {enough} are needed")
-
-    def report(self, violation: str | None) -> Report:
-        """Return the result of the run."""
-        return Report(
-            seed=self.seed,
-            plan=self.plan,
-            violation=violation,
-            deliveries=self.world.deliveries,
-            grants=self.judge.grants,
-            virtual_ms=self.world.time // NS_PER_MS,
-            marks=dict(sorted(self.world.marks.items())),
-            faults=dict(sorted(self.world.faults.items())),
-            recorded=self.world.trace,
-        )

@@ -14,8 +14,8 @@ from fencelock.actors.notice import Notice
 from fencelock.actors.role import Role
 from fencelock.cluster.host.role_set import RoleSlot
 from fencelock.cluster.host.scheduler import Scheduler
-from fencelock.cluster.simulation.environment import Machine
-from fencelock.cluster.simulation.trace import Delivered
+from fencelock.cluster.simulation.environment import NodeView
+from fencelock.cluster.simulation.trace import Delivery
 from fencelock.cluster.simulation.violation import ViolationError
 
 Waiting = tuple[RoleSlot, Address, Event]
@@ -36,10 +36,10 @@ class EventQueue(deque[Waiting]):
 
     """
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: NodeView) -> None:
         super().__init__()
         self.boot = machine.boot
-        self.delivered: Delivered | None = None
+        self.delivered: Delivery | None = None
         self._machine = machine
         self._boots: deque[int] = deque()
 
@@ -53,7 +53,7 @@ class EventQueue(deque[Waiting]):
         role_slot, sender, event = waiting = super().popleft()
         world = self._machine.world
         boot = self._boots.popleft()
-        self.delivered = Delivered(
+        self.delivered = Delivery(
             world.time, self._machine.name, sender, role_slot.address, event, boot
         )
         if not role_slot.dead:
@@ -61,7 +61,7 @@ class EventQueue(deque[Waiting]):
         return waiting
 
 
-class Tally(Counter[str]):
+class TurnCount(Counter[str]):
     """The counters of one life of a node; they also count into ``marks``, which are the world's."""
 
     def __init__(self, marks: Counter[str]) -> None:
@@ -88,8 +88,8 @@ class SimulatedScheduler(Scheduler):
 
     """
 
-    def __init__(self, machine: Machine) -> None:
-        self._tally = Tally(machine.world.marks)
+    def __init__(self, machine: NodeView) -> None:
+        self._tally = TurnCount(machine.world.marks)
         super().__init__(machine.name, self._watch, self._tally, machine.now)
         self.machine = machine
         self.queue = EventQueue(machine)
@@ -115,7 +115,7 @@ class SimulatedScheduler(Scheduler):
         self._tally.add(role_slot.counters)
 
     def _watch(self, role_slot: RoleSlot) -> None:
-        role_slot.counters = Tally(self.machine.world.marks)
+        role_slot.counters = TurnCount(self.machine.world.marks)
         role, judges, queue = role_slot.role, self.machine.world.judges, self.queue
 
         def handle(sender: Address, event: Any, now: Instant) -> Effects:

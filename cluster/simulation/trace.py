@@ -7,7 +7,7 @@ from typing import NamedTuple
 from fencelock.actors.message import NS_PER_MS, Address, Event
 
 
-class Delivered(NamedTuple):
+class Delivery(NamedTuple):
     """A delivery: ``event`` reached the role ``to``."""
 
     time: int
@@ -35,17 +35,17 @@ class Trace:
     """
 
     def __init__(self) -> None:
-        self.entries: list[Delivered | Mishap] = []
+        self.entries: list[Delivery | Mishap] = []
 
     def lines(self) -> list[str]:
         """Return ``time node sender->to event`` for each delivery, time in milliseconds."""
         return [_line(entry) for entry in self.entries]
 
 
-def _line(entry: Delivered | Mishap) -> str:
+def _line(entry: Delivery | Mishap) -> str:
     ms, rest = divmod(entry.time, NS_PER_MS)
     match entry:
-        case Delivered():
+        case Delivery():
             told = f"{entry.sender}->{entry.to} {entry.event!r}"
         case Mishap():
             told = f"** {entry.what}"

@@ -49,7 +49,10 @@ class Mood(Enum):
 
 @local
 class Finish(Local):
-    """The faults are over: get a lock once more, without limit, release it, and be done."""
+    """The faults are over: get a lock once more, without limit, release it, and be done.
+
+    A proposer of the log finishes one more request, and deposes no leader any more.
+    """
 
 
 @local
@@ -77,7 +80,7 @@ class Used(Timer):
 Met = Finish | Bereft | Rested | Used | Granted | Refused | Released
 
 
-class Contender(Role[Met]):
+class LockUser(Role[Met]):
     """Wants one lock of a few, holds it for a while, releases it, rests, and again.
 
     Args:
@@ -230,7 +233,7 @@ Door = Callable[[NodeContext, tuple[Address, ...]], Spawn]
 """Makes a client's role ``session``, from its context and the proxies it may use."""
 
 
-class Client(NamedTuple):
+class ClientPlan(NamedTuple):
     """A node of users: their common options, and their names."""
 
     gates: tuple[Address, ...]
@@ -255,7 +258,7 @@ class Client(NamedTuple):
         contenders = tuple(
             Spawn(
                 address_of(seat.node, owner),
-                Contender,
+                LockUser,
                 {
                     "session": session.address,
                     "owner": owner,

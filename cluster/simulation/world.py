@@ -10,11 +10,11 @@ from typing import Any
 from fencelock.actors.message import NS_PER_MS, Address, node_of
 from fencelock.cluster.simulation.environment import Judge
 from fencelock.cluster.simulation.faults import CALM, Faults
-from fencelock.cluster.simulation.links import Links
+from fencelock.cluster.simulation.links import SimulatedLinks
 from fencelock.cluster.simulation.network import NS_PER_US, Network
 from fencelock.cluster.simulation.node import SimulatedNode
 from fencelock.cluster.simulation.streams import Streams
-from fencelock.cluster.simulation.trace import Delivered, Mishap, Trace
+from fencelock.cluster.simulation.trace import Delivery, Mishap, Trace
 from fencelock.cluster.simulation.violation import ViolationError
 from fencelock.cluster.topology import Recipe, Settings
 
@@ -55,7 +55,7 @@ class World:
         """Called with each node whose disk was replaced by another one."""
         self.members: tuple[str, ...] = ()
         self.nodes: dict[str, SimulatedNode] = {}
-        self.links = Links(self.nodes, self.streams.nodes, self.after)
+        self.links = SimulatedLinks(self.nodes, self.streams.nodes, self.after)
         self.calm = False
         """Whether misfortune is over."""
         self.may_die_in_sync: frozenset[str] = frozenset()
@@ -153,7 +153,7 @@ class World:
         """Return by how much the next timer is late (ns)."""
         return int(self.streams.clock.expovariate(1.0) * LATENESS_US * NS_PER_US)
 
-    def record(self, delivered: Delivered) -> None:
+    def record(self, delivered: Delivery) -> None:
         """Write a delivery into the trace."""
         self.deliveries += 1
         self.trace.entries.append(delivered)

@@ -10,25 +10,12 @@ import pytest
 from support.bakery_cluster_harness import ClusterHarness
 from support.effects import HOST
 
+from fencelock.actors.bakery import message as messages
 from fencelock.actors.bakery.config import Terms, election_of, leader_of, status_of
 from fencelock.actors.bakery.election import ElectionCoordinator
 from fencelock.actors.bakery.epochs import EPOCHS_AHEAD_MAX, EpochLimit, VoterRegistry
 from fencelock.actors.bakery.event import Connected, ElectionDue, Member
 from fencelock.actors.bakery.leader import Leader
-from fencelock.actors.bakery.message import (
-    EPOCH_MAX,
-    NOBODY,
-    Chosen,
-    Export,
-    Lead,
-    Merged,
-    Outbid,
-    Promised,
-    Propose,
-    Seating,
-    Vouch,
-    Vouched,
-)
 from fencelock.actors.bakery.status import ClusterStatus
 from fencelock.actors.effect import Effect, Effects, Observe, Persist, Send, Spawn
 from fencelock.actors.message import NS_PER_MS, Address, Event, Instant, Message
@@ -37,21 +24,27 @@ from fencelock.cluster.simulation.planting import planted
 from fencelock.cluster.topology import bakery
 
 NAMES = ("n1", "n2", "n3")
-LEADERS = tuple(Chosen(name, 1) for name in NAMES)
+LEADERS = tuple(messages.Chosen(name, 1) for name in NAMES)
 T0 = Instant(10**12)
-FORGED = Seating(EPOCH_MAX, LEADERS, 1_000)
+FORGED = messages.Seating(messages.EPOCH_MAX, LEADERS, 1_000)
 
 
 def forged(role: str, to: str) -> list[Send]:
     """Return what a role of n3 sends to ``to`` to raise its epoch as far as possible."""
     if role == "election":
-        proposal = Propose(epoch=EPOCH_MAX, leaders=LEADERS)
-        promised = Promised(epoch=1, seating=FORGED, quiet_ms=0, voter=1)
-        vouch = Vouch(epoch=EPOCH_MAX, bound_ms=1_000)
-        lead = Lead(epoch=EPOCH_MAX, leaders=LEADERS, former=FORGED, empty=False)
+        proposal = messages.Propose(epoch=messages.EPOCH_MAX, leaders=LEADERS)
+        promised = messages.Promised(epoch=1, seating=FORGED, quiet_ms=0, voter=1)
+        vouch = messages.Vouch(epoch=messages.EPOCH_MAX, bound_ms=1_000)
+        lead = messages.Lead(epoch=messages.EPOCH_MAX, leaders=LEADERS, former=FORGED, empty=False)
         elect = [Send(election_of(to), m) for m in (proposal, promised, vouch)]
-        return [*elect, Send(election_of(to), Outbid(epoch=EPOCH_MAX)), Send(leader_of(to), lead)]
-    return [Send(leader_of(to), Export(epoch=EPOCH_MAX))] if role == "leader" else []
+        return [
+            *elect,
+            Send(election_of(to), messages.Outbid(epoch=messages.EPOCH_MAX)),
+            Send(leader_of(to), lead),
+        ]
+    return (
+        [Send(leader_of(to), messages.Export(epoch=messages.EPOCH_MAX))] if role == "leader" else []
+    )
 
 
 def forger(spawn: Spawn) -> Spawn:
@@ -76,7 +69,11 @@ def forger(spawn: Spawn) -> Spawn:
 def _forged_beat(effect: Effect) -> Effect:
     match effect:
         case Send(to, message) if to in (status_of("n1"), status_of("n2")):
-            high = {"promised": EPOCH_MAX, "seating": FORGED, "serving": EPOCH_MAX}
+            high = {
+                "promised": messages.EPOCH_MAX,
+                "seating": FORGED,
+                "serving": messages.EPOCH_MAX,
+            }
             return Send(to, replace(message, **high))  # type: ignore[type-var]
         case _:
             return effect
@@ -99,7 +96,7 @@ def coordinator(limit: EpochLimit) -> ElectionCoordinator:
 
 def promises(limit: EpochLimit, epoch: int, now: Instant = T0) -> bool:
     """Return whether a coordinator with ``limit`` promises ``epoch``, and counts it if not."""
-    proposal = Propose(epoch=epoch, leaders=LEADERS)
+    proposal = messages.Propose(epoch=epoch, leaders=LEADERS)
     effects = coordinator(limit).handle(election_of("n2"), proposal, now)
     if Persist(proposal) in effects:
         return True
@@ -110,18 +107,18 @@ def promises(limit: EpochLimit, epoch: int, now: Instant = T0) -> bool:
 @pytest.mark.parametrize(
     "event",
     [
-        Propose(epoch=EPOCH_MAX, leaders=LEADERS),
-        Promised(epoch=EPOCH_MAX, seating=NOBODY, quiet_ms=0, voter=7),
-        Promised(epoch=1, seating=FORGED, quiet_ms=0, voter=7),
-        Outbid(epoch=EPOCH_MAX),
-        Merged(epoch=EPOCH_MAX, left_ms=0),
-        Vouch(epoch=EPOCH_MAX, bound_ms=1_000),
-        Vouched(epoch=EPOCH_MAX, bound_ms=1_000, voter=7),
+        messages.Propose(epoch=messages.EPOCH_MAX, leaders=LEADERS),
+        messages.Promised(epoch=messages.EPOCH_MAX, seating=messages.NOBODY, quiet_ms=0, voter=7),
+        messages.Promised(epoch=1, seating=FORGED, quiet_ms=0, voter=7),
+        messages.Outbid(epoch=messages.EPOCH_MAX),
+        messages.Merged(epoch=messages.EPOCH_MAX, left_ms=0),
+        messages.Vouch(epoch=messages.EPOCH_MAX, bound_ms=1_000),
+        messages.Vouched(epoch=messages.EPOCH_MAX, bound_ms=1_000, voter=7),
     ],
 )
 def test_a_coordinator_refuses_and_counts_an_epoch_too_far_ahead(event: Any) -> None:
     role = coordinator(EpochLimit())
-    sender = leader_of("n2") if isinstance(event, Merged) else election_of("n2")
+    sender = leader_of("n2") if isinstance(event, messages.Merged) else election_of("n2")
     assert role.handle(sender, event, T0) == (Observe("bakery.epoch_too_far"),)
     assert (role.highest, role.durable_promises.promised) == (0, 0)
 
@@ -131,9 +128,11 @@ def test_a_coordinator_refuses_and_counts_an_epoch_too_far_ahead(event: Any) -> 
     [
         (
             election_of("n2"),
-            Lead(epoch=EPOCH_MAX, leaders=LEADERS, former=NOBODY, empty=True),
+            messages.Lead(
+                epoch=messages.EPOCH_MAX, leaders=LEADERS, former=messages.NOBODY, empty=True
+            ),
         ),
-        (leader_of("n2"), Export(epoch=EPOCH_MAX)),
+        (leader_of("n2"), messages.Export(epoch=messages.EPOCH_MAX)),
     ],
 )
 def test_a_leader_refuses_and_counts_an_epoch_too_far_ahead(sender: Address, event: Any) -> None:
@@ -144,7 +143,7 @@ def test_a_leader_refuses_and_counts_an_epoch_too_far_ahead(sender: Address, eve
 
 def test_a_promise_with_a_seating_that_cannot_be_is_not_counted() -> None:
     role = coordinator(EpochLimit())
-    promised = Promised(epoch=1, seating=Seating(1, (), 1), quiet_ms=0, voter=7)
+    promised = messages.Promised(epoch=1, seating=messages.Seating(1, (), 1), quiet_ms=0, voter=7)
     refused = role.handle(election_of("n2"), promised, T0)
     assert refused == (Observe("bakery.promise_malformed"),)
 
@@ -170,7 +169,7 @@ def test_the_limit_rises_with_time_also_if_the_clock_of_the_host_is_wrong() -> N
 def test_a_coordinator_at_the_limit_waits_instead_of_proposing_what_others_refuse() -> None:
     role = coordinator(EpochLimit())
     role.highest = EPOCHS_AHEAD_MAX
-    members = tuple(Member(name, 1, 14, 1, 0, NOBODY, 0, 0) for name in NAMES)
+    members = tuple(Member(name, 1, 14, 1, 0, messages.NOBODY, 0, 0) for name in NAMES)
     effects = role.handle(status_of("n1"), Connected(members=members), T0)
     assert proposed(effects) == set()
     effects = role.handle(role.address, ElectionDue(), Instant(T0 + 1_000 * NS_PER_MS))
@@ -179,7 +178,7 @@ def test_a_coordinator_at_the_limit_waits_instead_of_proposing_what_others_refus
 
 def proposed(effects: Effects) -> set[int]:
     sent = [effect.message for effect in effects if isinstance(effect, Send)]
-    return {message.epoch for message in sent if isinstance(message, Propose)}
+    return {message.epoch for message in sent if isinstance(message, messages.Propose)}
 
 
 def test_a_member_that_forges_epochs_does_not_use_them_up() -> None:

@@ -46,8 +46,9 @@ from fencelock.cluster.simulation.bakery_run import draw_bakery_plan
 from fencelock.cluster.simulation.environment import Judge
 from fencelock.cluster.simulation.planting import Change, planted
 from fencelock.cluster.simulation.promise import promise_of
-from fencelock.cluster.simulation.run import Report, run_seed
-from fencelock.cluster.simulation.trace import Delivered
+from fencelock.cluster.simulation.report import RunReport
+from fencelock.cluster.simulation.run import run_seed
+from fencelock.cluster.simulation.trace import Delivery
 from fencelock.cluster.simulation.violation import ViolationError
 from fencelock.cluster.simulation.world import World
 from fencelock.cluster.topology import Settings, bakery
@@ -255,7 +256,7 @@ class DiskLoss:
         self._random = random
         self.left = random.sample(world.members, (len(world.members) - 1) // 2)
 
-    def handled(self, delivered: Delivered, effects: Effects) -> None:
+    def handled(self, delivered: Delivery, effects: Effects) -> None:
         pass
 
     def crashed(self, node: str, boot: int) -> None:
@@ -270,7 +271,7 @@ class DiskLoss:
             self.world.faults["disk lost"] += 1
 
 
-def run_with_disk_loss(seed: int, change: Change = unchanged) -> Report:
+def run_with_disk_loss(seed: int, change: Change = unchanged) -> RunReport:
     random = Random(f"{seed}/disk loss")
 
     def judges(world: World) -> list[Judge]:

@@ -142,7 +142,7 @@ def test_who_was_only_heard_of_is_not_connected() -> None:
     assert [member.node for member in play.role.seen] == ["n1", "n2"]
 
 
-class Play(RoleHarness[Leader]):
+class InputHarness(RoleHarness[Leader]):
     """The leader of n1, which serves in epoch 1 with n2 and n3."""
 
     def __init__(self) -> None:
@@ -174,11 +174,11 @@ def add(number: int = 1, fence: int = FENCE) -> AddTicket:
 
 
 @pytest.fixture
-def play() -> Play:
-    return Play()
+def play() -> InputHarness:
+    return InputHarness()
 
 
-def test_of_a_lock_that_nobody_had_the_highest_number_is_0(play: Play) -> None:
+def test_of_a_lock_that_nobody_had_the_highest_number_is_0(play: InputHarness) -> None:
     """Scenarios 67 and 68: and who enters twice hears it twice."""
     for _ in range(2):
         told = one(MaxTicket, play.hear(leader_of("n2"), entering()), leader_of("n2"))
@@ -201,7 +201,7 @@ def test_of_a_lock_that_nobody_had_the_highest_number_is_0(play: Play) -> None:
     ],
 )
 def test_a_step_that_cannot_be_is_not_taken(
-    play: Play, step: Entering | AddTicket | Extend
+    play: InputHarness, step: Entering | AddTicket | Extend
 ) -> None:
     """Scenario 69 (!): nothing is answered to who is not of our making; there the lock fails."""
     assert play.hear(leader_of("n2"), step) == []
@@ -214,14 +214,14 @@ def test_a_step_that_cannot_be_is_not_taken(
     [(leader_of("n2"), 2), (leader_of("n2"), 0), (leader_of("n9"), 1), (proxy_of("n2"), 1)],
 )
 def test_a_step_of_another_epoch_or_a_stranger_is_not_taken(
-    play: Play, sender: Address, epoch: int
+    play: InputHarness, sender: Address, epoch: int
 ) -> None:
     """Scenario 48 (!): who leads is known by an epoch that a majority promised."""
     assert play.hear(sender, Entering(epoch=epoch, ticket=ticket())) == []
     assert play.counted == ["bakery.step_of_another_epoch"]
 
 
-def test_a_vote_is_given_once_and_said_again(play: Play) -> None:
+def test_a_vote_is_given_once_and_said_again(play: InputHarness) -> None:
     """Scenarios 59 (!) and 71: a leader votes, and only the owner of a ticket grants."""
     play.hear(leader_of("n2"), entering())
     for _ in range(2):
@@ -234,7 +234,7 @@ def test_a_vote_is_given_once_and_said_again(play: Play) -> None:
     assert play.role.tickets.size == 0
 
 
-def test_an_answer_to_what_this_leader_never_asked_has_no_effect(play: Play) -> None:
+def test_an_answer_to_what_this_leader_never_asked_has_no_effect(play: InputHarness) -> None:
     """Scenarios 70, 73 (!) and 76: there it goes on as if the ticket were its own."""
     play.hear(leader_of("n2"), entering())
     collected = Collected(
@@ -256,7 +256,7 @@ def test_an_answer_to_what_this_leader_never_asked_has_no_effect(play: Play) -> 
     assert (entry.owner, entry.ticket.turn.number, entry.fence) == ("n2", 0, 0)
 
 
-def test_a_copy_that_its_owner_does_not_repeat_is_forgotten(play: Play) -> None:
+def test_a_copy_that_its_owner_does_not_repeat_is_forgotten(play: InputHarness) -> None:
     """Scenarios 65 (!) and 72: a leader keeps no ticket whose owner is silent."""
     play.hear(leader_of("n2"), entering())
     assert play.role.tickets.size == 1

@@ -43,7 +43,7 @@ LOCAL, ASK = Address("n4/session"), Address("n4/~ask.1")
 WAIT_MS = 2_000
 
 
-class Play(RoleHarness[TicketProxy]):
+class ProxyHarness(RoleHarness[TicketProxy]):
     """The door of n4, which does not lead; n1, n2 and n3 do."""
 
     def __init__(self, seed: int = 1) -> None:
@@ -89,12 +89,12 @@ def locked(who: Who, request: int, fence: int = 9) -> Locked:
 
 
 @pytest.fixture(params=range(4))
-def play(request: pytest.FixtureRequest) -> Play:
-    return Play(int(request.param))
+def play(request: pytest.FixtureRequest) -> ProxyHarness:
+    return ProxyHarness(int(request.param))
 
 
 def test_a_request_that_is_said_again_while_it_is_under_way_is_answered_by_a_sign_of_life(
-    play: Play,
+    play: ProxyHarness,
 ) -> None:
     play.acquire()
     again = play.acquire()
@@ -107,13 +107,13 @@ def test_a_request_that_is_said_again_while_it_is_under_way_is_answered_by_a_sig
     assert one(Alive, play.hear(ANN, release), ANN).session == "ann"
 
 
-def test_a_cancel_goes_to_the_leader_that_has_the_request(play: Play) -> None:
+def test_a_cancel_goes_to_the_leader_that_has_the_request(play: ProxyHarness) -> None:
     leader = asked_of(play.acquire(), Lock)
     cancel = Cancel(lock="x", session="ann", owner="o", request=1)
     assert asked_of(play.hear(ANN, cancel), Unlock) == leader
 
 
-def test_a_wait_that_is_over_is_undone_at_the_leader_that_has_it(play: Play) -> None:
+def test_a_wait_that_is_over_is_undone_at_the_leader_that_has_it(play: ProxyHarness) -> None:
     leader = asked_of(play.acquire(wait_ms=500), Lock)
     said = play.run(1_000)
     assert one(Refused, said, ANN).reason is Reason.TIMED_OUT
@@ -123,7 +123,9 @@ def test_a_wait_that_is_over_is_undone_at_the_leader_that_has_it(play: Play) -> 
     assert undone[0].message.waiting  # It may be held through another door.
 
 
-def test_what_callers_inside_gave_up_is_undone_at_its_leader_whatever_it_has(play: Play) -> None:
+def test_what_callers_inside_gave_up_is_undone_at_its_leader_whatever_it_has(
+    play: ProxyHarness,
+) -> None:
     mine: dict[str, Any] = {"lock": "x", "session": "n4/b00", "owner": "ask-1", "request": 1}
     leader = asked_of(play.hear(LOCAL, Acquire(**mine, wait_ms=60_000)), Lock)
     said = play.hear(LOCAL, Cancel(**mine))
@@ -132,7 +134,7 @@ def test_what_callers_inside_gave_up_is_undone_at_its_leader_whatever_it_has(pla
 
 
 def test_a_lost_leader_that_had_a_request_is_not_the_first_to_be_told_that_it_is_over() -> None:
-    play = Play()
+    play = ProxyHarness()
     leader = asked_of(play.acquire(), Lock)
     others = tuple(name for name in MEMBERS if leader_of(name) != leader)
     play.reach(others)
@@ -142,7 +144,7 @@ def test_a_lost_leader_that_had_a_request_is_not_the_first_to_be_told_that_it_is
 
 @pytest.mark.parametrize(("client", "session"), [(ANN, "ann"), (LOCAL, "n4/b00")])
 def test_a_grant_for_a_client_that_waits_no_more_is_told_and_the_client_decides(
-    play: Play, client: Address, session: str
+    play: ProxyHarness, client: Address, session: str
 ) -> None:
     """F23: the door cannot know whether the client holds the lock through another one."""
     asked = Acquire(lock="x", session=session, owner="o", request=1, wait_ms=500)
@@ -154,19 +156,21 @@ def test_a_grant_for_a_client_that_waits_no_more_is_told_and_the_client_decides(
     assert of(Unlock, said) == []
 
 
-def test_a_grant_that_is_told_twice_is_not_given_back(play: Play) -> None:
+def test_a_grant_that_is_told_twice_is_not_given_back(play: ProxyHarness) -> None:
     lock = play.acquire()
     leader, who = asked_of(lock, Lock), one(Lock, lock).who
     assert one(Granted, play.hear(leader, locked(who, 1)), ANN).fence == 9
     assert of(Unlock, play.hear(leader, locked(who, 1))) == []
 
 
-def test_a_grant_for_a_client_that_is_not_known_here_is_left_to_its_lease(play: Play) -> None:
+def test_a_grant_for_a_client_that_is_not_known_here_is_left_to_its_lease(
+    play: ProxyHarness,
+) -> None:
     assert play.hear(leader_of("n1"), locked(Who("ben", "o"), 1)) == []
     assert "bakery.stray_grant" in play.counted
 
 
-def test_the_session_of_callers_inside_is_theirs_alone(play: Play) -> None:
+def test_the_session_of_callers_inside_is_theirs_alone(play: ProxyHarness) -> None:
     asked = Acquire(lock="x", session="n4/b00", owner="o", request=1, wait_ms=60_000)
     assert one(Refused, play.hear(ANN, asked), ANN).reason is Reason.INVALID
     lock = play.hear(LOCAL, asked)
@@ -176,7 +180,7 @@ def test_the_session_of_callers_inside_is_theirs_alone(play: Play) -> None:
     assert (refused.reason, "session is empty" in refused.detail) == (Reason.INVALID, True)
 
 
-def test_a_late_refusal_is_dropped(play: Play) -> None:
+def test_a_late_refusal_is_dropped(play: ProxyHarness) -> None:
     late = LockFailed(lock="x", who=Who("ann", "o"), request=1, error=Error.FAILED, detail="no")
     assert play.hear(leader_of("n1"), late) == []
 
@@ -184,7 +188,7 @@ def test_a_late_refusal_is_dropped(play: Play) -> None:
 def test_who_says_no_timeout_has_the_clusters_and_is_told_so() -> None:
     """The obtention timeout of the source, 5 s by default."""
     assert Terms().wait_ms == 5_000
-    play = Play()
+    play = ProxyHarness()
     assert one(Lock, play.acquire(wait_ms=None)).wait_ms == WAIT_MS
     refused = one(Refused, play.run(3_000), ANN)
     assert refused.reason is Reason.TIMED_OUT
@@ -195,7 +199,7 @@ def test_who_says_no_timeout_has_the_clusters_and_is_told_so() -> None:
 
 
 def test_what_the_leader_says_of_it_has_the_same_words() -> None:
-    play = Play()
+    play = ProxyHarness()
     leader = asked_of(play.acquire(wait_ms=None), Lock)
     said = LockFailed(
         lock="x", who=Who("ann", "o"), request=1, error=Error.TIMED_OUT, detail="held by ben"
@@ -205,13 +209,13 @@ def test_what_the_leader_says_of_it_has_the_same_words() -> None:
 
 
 def test_a_timeout_that_was_said_is_nobody_elses_business() -> None:
-    play = Play()
+    play = ProxyHarness()
     play.acquire(wait_ms=300)
     assert "obtention" not in one(Refused, play.run(1_000), ANN).detail
 
 
 def test_a_stranger_grants_nothing() -> None:
-    play = Play()
+    play = ProxyHarness()
     before = dict(play.role.in_flight_requests.by_number)
     stranger = locked(Who("ann", "o"), 1)
     assert play.hear(address_of("n9", "leader"), stranger) == []
@@ -225,18 +229,20 @@ def renewal_of(said: list[Send]) -> tuple[str, RenewHold]:
     return node_of(to), word
 
 
-def renew(play: Play) -> tuple[str, RenewHold]:
+def renew(play: ProxyHarness) -> tuple[str, RenewHold]:
     asked = Renew(lock="x", fence=9, hold_ms=0, session="ann", owner="o", request=1)
     return renewal_of(play.hear(ANN, asked))
 
 
-def deny(play: Play, leader: str, word: RenewHold) -> list[Send]:
+def deny(play: ProxyHarness, leader: str, word: RenewHold) -> list[Send]:
     """Have a leader say that it does not hold it."""
     gone = HoldRenewed(number=word.number, fence=0, hold_ms=0, grace_ms=0)
     return play.hear(leader_of(leader), gone)
 
 
-def test_a_renewal_that_one_leader_knows_nothing_of_is_asked_of_the_others(play: Play) -> None:
+def test_a_renewal_that_one_leader_knows_nothing_of_is_asked_of_the_others(
+    play: ProxyHarness,
+) -> None:
     first, word = renew(play)
     assert word.missed == ()
     second, word = renewal_of(deny(play, first, word))
@@ -248,7 +254,7 @@ def test_a_renewal_that_one_leader_knows_nothing_of_is_asked_of_the_others(play:
     assert one(Renewed, play.hear(leader_of(third), renewed), ANN).fence == 9
 
 
-def test_a_hold_is_lost_once_every_leader_that_can_be_reached_denies_it(play: Play) -> None:
+def test_a_hold_is_lost_once_every_leader_that_can_be_reached_denies_it(play: ProxyHarness) -> None:
     first, word = renew(play)
     (lost,) = {"n1", "n2", "n3"} - {first, renewal_of(deny(play, first, word))[0]}
     play.reach(tuple(name for name in MEMBERS if name != lost))
@@ -256,7 +262,9 @@ def test_a_hold_is_lost_once_every_leader_that_can_be_reached_denies_it(play: Pl
     assert one(Refused, deny(play, second, word), ANN).reason is Reason.NOT_HELD
 
 
-def test_what_one_of_three_denies_is_not_lost_while_no_other_can_be_reached(play: Play) -> None:
+def test_what_one_of_three_denies_is_not_lost_while_no_other_can_be_reached(
+    play: ProxyHarness,
+) -> None:
     first, word = renew(play)
     play.reach((first, "n4"))
     assert deny(play, first, word) == []
@@ -265,13 +273,13 @@ def test_what_one_of_three_denies_is_not_lost_while_no_other_can_be_reached(play
     assert renewal_of(deny(play, first, word))[0] != first
 
 
-def test_who_denied_a_hold_is_asked_again_in_a_new_epoch(play: Play) -> None:
+def test_who_denied_a_hold_is_asked_again_in_a_new_epoch(play: ProxyHarness) -> None:
     first, word = renew(play)
     deny(play, first, word)
     assert renewal_of(play.reach(MEMBERS, epoch=2))[1].missed == ()
 
 
-def test_a_renewal_goes_to_the_owner_that_a_leader_names(play: Play) -> None:
+def test_a_renewal_goes_to_the_owner_that_a_leader_names(play: ProxyHarness) -> None:
     first, word = renew(play)
     second, word = renewal_of(deny(play, first, word))
     (third,) = set(MEMBERS[:3]) - {first, second}

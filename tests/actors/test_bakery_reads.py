@@ -30,7 +30,7 @@ SEEDS = 8
 SEEDS_FOR_A_MUTANT = 20
 
 
-class Reader(RoleHarness[TicketProxy]):
+class LockReader(RoleHarness[TicketProxy]):
     """The door of n4, where n1, n2 and n3 lead in epoch 1, and its reads of lock x."""
 
     def __init__(self) -> None:
@@ -100,32 +100,32 @@ class Reader(RoleHarness[TicketProxy]):
 
 
 @pytest.fixture
-def reader() -> Reader:
-    reader = Reader()
+def reader() -> LockReader:
+    reader = LockReader()
     assert reader.ask() == ["n1", "n2", "n3"]
     return reader
 
 
-def test_a_lock_is_free_once_a_quorum_of_the_leaders_knows_no_holder(reader: Reader) -> None:
+def test_a_lock_is_free_once_a_quorum_of_the_leaders_knows_no_holder(reader: LockReader) -> None:
     assert reader.told("n2", None) == []
     assert reader.told("n2", None) == []  # The same leader counts once.
     assert one(LockStatus, reader.told("n3", None), ANN).holder is None
 
 
-def test_a_leader_that_did_not_vote_does_not_outweigh_two_that_did(reader: Reader) -> None:
+def test_a_leader_that_did_not_vote_does_not_outweigh_two_that_did(reader: LockReader) -> None:
     assert reader.told("n1", None) == []
     assert reader.told("n2", HOLDER) == []
     assert one(LockStatus, reader.told("n3", HOLDER), ANN).holder == HOLDER
 
 
-def test_both_of_two_leaders_have_to_agree(reader: Reader) -> None:
+def test_both_of_two_leaders_have_to_agree(reader: LockReader) -> None:
     reader.seat(2, "n1", "n2")
     assert reader.told("n1", None, epoch=2) == []
     assert one(LockStatus, reader.told("n2", None, epoch=2), ANN).holder is None
 
 
 def test_votes_for_different_holders_are_no_answer_and_the_leaders_are_asked_again(
-    reader: Reader,
+    reader: LockReader,
 ) -> None:
     for leader, holder in (("n1", HOLDER), ("n2", HOLDER._replace(owner="p")), ("n3", None)):
         assert reader.told(leader, holder) == []
@@ -134,7 +134,7 @@ def test_votes_for_different_holders_are_no_answer_and_the_leaders_are_asked_aga
     assert one(LockStatus, reader.told("n3", HOLDER), ANN).holder == HOLDER
 
 
-def test_answers_of_another_epoch_round_lock_or_node_do_not_count(reader: Reader) -> None:
+def test_answers_of_another_epoch_round_lock_or_node_do_not_count(reader: LockReader) -> None:
     earlier = reader.peek
     reader.again()
     assert reader.peek.nonce != earlier.nonce
@@ -147,14 +147,14 @@ def test_answers_of_another_epoch_round_lock_or_node_do_not_count(reader: Reader
     assert one(LockStatus, reader.told("n2", None), ANN).holder is None
 
 
-def test_a_leader_where_a_lease_ended_during_the_round_does_not_count(reader: Reader) -> None:
+def test_a_leader_where_a_lease_ended_during_the_round_does_not_count(reader: LockReader) -> None:
     assert reader.told("n1", None) == []
     reader.run(100)
     assert reader.told("n2", None, lapsed_ms=100) == []
     assert one(LockStatus, reader.told("n3", None, lapsed_ms=103), ANN).holder is None
 
 
-def test_a_read_without_agreement_is_refused_in_the_end(reader: Reader) -> None:
+def test_a_read_without_agreement_is_refused_in_the_end(reader: LockReader) -> None:
     reader.told("n1", None)
     refused = one(Refused, reader.run(16_000), ANN)
     assert refused.reason is Reason.UNAVAILABLE

@@ -2,34 +2,19 @@
 
 from __future__ import annotations
 
-from random import Random
-
 import pytest
-from support.central_scene import BROKER_A, SERVER, A, B, granted, request
+from support.central_scene import BROKER_A, SERVER, A, B, LoneClient, granted, request
 from support.effects import HOST, T0, not_counted
 
 from fencelock.actors.api.message import Contender
-from fencelock.actors.central.client import LockClient
-from fencelock.actors.central.message import (
-    ClientRetransmit,
-    EndSession,
-    Free,
-    FreeReply,
-    Grant,
-    Idle,
-    Mode,
-    Revoke,
-    Revoked,
-    SessionEnded,
-    Settled,
-)
+from fencelock.actors.central import message as messages
 from fencelock.actors.central.server import LockServer
-from fencelock.actors.effect import Effect, Observe, Persist, Send, Wake
+from fencelock.actors.effect import Persist, Send, Wake
 from fencelock.actors.message import Address
-from fencelock.actors.proxy.backend import Freeing, Give, Got, Taken, Want
+from fencelock.actors.proxy.backend import Freeing, Give, Got, Taken
 
 BROKER_C = Address("c/clients")
-REVOKE = Revoke(lock="l", client=A, number=1)
+REVOKE = messages.Revoke(lock="l", client=A, number=1)
 
 
 @pytest.fixture
@@ -37,12 +22,12 @@ def server() -> LockServer:
     return LockServer(SERVER, HOST)
 
 
-def free(number: int, session: str = "s") -> Free:
-    return Free(lock="l", number=number, session=session)
+def free(number: int, session: str = "s") -> messages.Free:
+    return messages.Free(lock="l", number=number, session=session)
 
 
 def replied(outcome: Freeing, session: str = "s", holder: Contender | None = None) -> Send:
-    reply = FreeReply(lock="l", number=1, session=session, outcome=outcome, holder=holder)
+    reply = messages.FreeReply(lock="l", number=1, session=session, outcome=outcome, holder=holder)
     return Send(BROKER_C, reply)
 
 
@@ -58,13 +43,13 @@ def test_a_session_frees_its_hold_through_any_node_and_hears_the_same_again(
 
 
 @pytest.mark.parametrize("asked", [free(1, "t"), free(2)], ids=["session", "number"])
-def test_what_is_not_held_so_is_not_freed(server: LockServer, asked: Free) -> None:
+def test_what_is_not_held_so_is_not_freed(server: LockServer, asked: messages.Free) -> None:
     server.handle(A, request(A), T0)
 
     (reply,) = not_counted(server.handle(BROKER_C, asked, T0))
 
     assert isinstance(reply, Send)
-    assert isinstance(reply.message, FreeReply)
+    assert isinstance(reply.message, messages.FreeReply)
     assert reply.message.outcome is Freeing.NOT_HELD
     assert "l" in server.held
 
@@ -88,24 +73,24 @@ def test_nothing_is_granted_through_a_node_that_does_not_know_of_a_revoke(
     other = Address("a/clients-1-2")
 
     assert not_counted(server.handle(other, request(other), T0)) == [Send(BROKER_A, REVOKE)]
-    server.handle(BROKER_C, Revoked(lock="l", client=A, number=1), T0)
+    server.handle(BROKER_C, messages.Revoked(lock="l", client=A, number=1), T0)
     assert not_counted(server.handle(other, request(other), T0)) == [Send(BROKER_A, REVOKE)]
-    server.handle(BROKER_A, Revoked(lock="l", client=A, number=1), T0)
+    server.handle(BROKER_A, messages.Revoked(lock="l", client=A, number=1), T0)
     assert not_counted(server.handle(other, request(other), T0)) == [granted(other, 2)]
 
 
 def test_an_ended_session_holds_nothing_and_is_granted_nothing(server: LockServer) -> None:
     server.handle(A, request(A), T0)
     server.handle(B, request(B, "m"), T0)
-    ended = Send(BROKER_C, SessionEnded(session="s"))
+    ended = Send(BROKER_C, messages.SessionEnded(session="s"))
 
-    effects = not_counted(server.handle(BROKER_C, EndSession(session="s"), T0))
+    effects = not_counted(server.handle(BROKER_C, messages.EndSession(session="s"), T0))
 
     assert effects[-1] == ended
     assert server.held == {}
-    assert not_counted(server.handle(BROKER_C, EndSession(session="s"), T0)) == [ended]
+    assert not_counted(server.handle(BROKER_C, messages.EndSession(session="s"), T0)) == [ended]
     late = not_counted(server.handle(A, request(A), T0))
-    assert late == [Send(BROKER_A, SessionEnded(session="s"))]
+    assert late == [Send(BROKER_A, messages.SessionEnded(session="s"))]
 
 
 def test_a_journal_brings_back_what_has_ended(server: LockServer) -> None:
@@ -113,7 +98,7 @@ def test_a_journal_brings_back_what_has_ended(server: LockServer) -> None:
     effects = [
         *server.handle(A, request(A), T0),
         *server.handle(BROKER_C, free(1), T0),
-        *server.handle(BROKER_C, EndSession(session="s"), T0),
+        *server.handle(BROKER_C, messages.EndSession(session="s"), T0),
     ]
     records = tuple(effect.record for effect in effects if isinstance(effect, Persist))
 
@@ -123,46 +108,16 @@ def test_a_journal_brings_back_what_has_ended(server: LockServer) -> None:
     assert (again.revoked, again.ended) == (server.revoked, server.ended)
 
 
-class Bench:
-    """Drives one lock client, which holds under 5; effects less counters and lengths of waits."""
-
-    def __init__(self) -> None:
-        self.client = LockClient(
-            A, HOST, lock="l", session="s", broker=BROKER_A, server=SERVER, random=Random(1)
-        )
-
-    def hears(
-        self, sender: Address, event: Want | Give | Grant | Revoke | ClientRetransmit
-    ) -> list[Effect | type[Wake]]:
-        return [
-            Wake if isinstance(effect, Wake) else effect
-            for effect in self.client.handle(sender, event, T0)
-            if not isinstance(effect, Observe)
-        ]
-
-    def wants(self, ticket: int) -> None:
-        self.hears(BROKER_A, Want(lock="l", ticket=ticket, session="s", owner="o"))
-
-    def granted(self, number: int) -> list[Effect | type[Wake]]:
-        return self.hears(BROKER_A, Grant(lock="l", client=A, number=number))
-
-    def revoked(self, number: int) -> list[Effect | type[Wake]]:
-        return self.hears(BROKER_A, Revoke(lock="l", client=A, number=number))
-
-    def is_in(self, mode: Mode, sequence: int) -> None:
-        assert (self.client.mode, self.client.sequence_num) == (mode, sequence)
+@pytest.fixture
+def bench() -> LoneClient:
+    return LoneClient()
 
 
 @pytest.fixture
-def bench() -> Bench:
-    return Bench()
-
-
-@pytest.fixture
-def held(bench: Bench) -> Bench:
+def held(bench: LoneClient) -> LoneClient:
     bench.wants(1)
     bench.granted(5)
-    bench.hears(A, ClientRetransmit())
+    bench.hears(A, messages.ClientRetransmit())
     return bench
 
 
@@ -171,14 +126,14 @@ def got(ticket: int, fence: int) -> Send:
 
 
 def settled(number: int) -> Send:
-    return Send(BROKER_A, Settled(lock="l", number=number, session="s"))
+    return Send(BROKER_A, messages.Settled(lock="l", number=number, session="s"))
 
 
 def confirmed(number: int) -> Send:
-    return Send(BROKER_A, Revoked(lock="l", client=A, number=number))
+    return Send(BROKER_A, messages.Revoked(lock="l", client=A, number=number))
 
 
-def test_held_ends_by_a_revoke_and_the_next_owner_asks(held: Bench) -> None:
+def test_held_ends_by_a_revoke_and_the_next_owner_asks(held: LoneClient) -> None:
     held.wants(2)
 
     taken, *rest = held.revoked(5)
@@ -187,22 +142,22 @@ def test_held_ends_by_a_revoke_and_the_next_owner_asks(held: Bench) -> None:
     assert isinstance(taken.message, Taken)
     assert taken.message.ticket == 1
     assert rest == [settled(5), Send(SERVER, request(A)), Wake, confirmed(5)]
-    held.is_in(Mode.RELEASED, 5)
+    held.is_in(messages.Mode.RELEASED, 5)
 
 
-def test_releasing_is_released_by_a_revoke(held: Bench) -> None:
+def test_releasing_is_released_by_a_revoke(held: LoneClient) -> None:
     held.hears(BROKER_A, Give(lock="l", ticket=1))
 
-    assert held.revoked(5) == [settled(5), Send(BROKER_A, Idle(wants=1)), confirmed(5)]
-    held.is_in(Mode.RELEASED, 5)
+    assert held.revoked(5) == [settled(5), Send(BROKER_A, messages.Idle(wants=1)), confirmed(5)]
+    held.is_in(messages.Mode.RELEASED, 5)
 
 
-def test_a_late_revoke_changes_nothing(held: Bench) -> None:
+def test_a_late_revoke_changes_nothing(held: LoneClient) -> None:
     assert held.revoked(4) == [confirmed(4)]
-    held.is_in(Mode.HELD, 5)
+    held.is_in(messages.Mode.HELD, 5)
 
 
-def test_a_grant_that_comes_after_its_revoke_is_ignored(bench: Bench) -> None:
+def test_a_grant_that_comes_after_its_revoke_is_ignored(bench: LoneClient) -> None:
     bench.wants(1)
     assert bench.revoked(5) == [confirmed(5)]
 

@@ -11,7 +11,7 @@ from fencelock.actors.api.session_message import Evict
 from fencelock.actors.message import NS_PER_MS, Address, address_of
 from fencelock.cluster.simulation.judge import LockJudge, judge_progress
 from fencelock.cluster.simulation.violation import ViolationError
-from fencelock.cluster.simulation.workload import Client, Contender, Finish, Mood, session_door
+from fencelock.cluster.simulation.workload import ClientPlan, Finish, LockUser, Mood, session_door
 from fencelock.cluster.simulation.world import World
 from fencelock.cluster.topology import Settings, central
 
@@ -30,7 +30,7 @@ def world_in_which_c2_holds(*, journal: bool) -> World:
     for user in (HOLDER, WAITER):
         name = user.partition("/")[0]
         gate = address_of(name.replace("c", "n"), "proxy")
-        client = Client((gate,), ("owner",), ("l",), session_door)
+        client = ClientPlan((gate,), ("owner",), ("l",), session_door)
         world.add(name, client.recipe(), member=False)
     world.judges.append(LockJudge(MEMBERS, (HOLDER, WAITER)))
     world.power_on_all()
@@ -44,9 +44,9 @@ def run_until(world: World, so: Callable[[], bool]) -> None:
         world.run(world.time + NS_PER_MS)
 
 
-def contender(world: World, user: Address) -> Contender:
+def contender(world: World, user: Address) -> LockUser:
     role = world.role_at(user)
-    assert isinstance(role, Contender)
+    assert isinstance(role, LockUser)
     return role
 
 

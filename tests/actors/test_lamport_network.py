@@ -10,16 +10,7 @@ from support.effects import HOST, T0
 
 from fencelock.actors.clock import Carry
 from fencelock.actors.effect import Effects, Observe, Send, Wake
-from fencelock.actors.lamport.message import (
-    Acknowledge,
-    Confirm,
-    Delivered,
-    Hello,
-    Introduce,
-    Neighbors,
-    Parcel,
-    PeerJoined,
-)
+from fencelock.actors.lamport import message as messages
 from fencelock.actors.lamport.reliable_channel import Peer, ReliableChannel
 from fencelock.actors.message import Address, Event, Message, Timer, address_of, node_of
 
@@ -56,7 +47,7 @@ class Net:
         address = address_of(node, "courier")
         self.couriers[node] = self.kind(address, HOST, node=node, boot=boot, process=process)
         self.met[node, boot] = {}
-        self.handle(node, Address(f"{node}/node"), Neighbors(nodes=NODES))
+        self.handle(node, Address(f"{node}/node"), messages.Neighbors(nodes=NODES))
 
     def handle(self, node: str, sender: Address, event: Event) -> None:
         effects = self.couriers[node].handle(sender, event, T0)  # type: ignore[arg-type]
@@ -64,10 +55,10 @@ class Net:
             match effect:
                 case Wake(after_ms, timer):
                     self.later(after_ms, self.life(node), sender, timer)
-                case Send(_, Delivered(origin=origin, message=message)):
+                case Send(_, messages.Delivered(origin=origin, message=message)):
                     pair = (origin, self.met[self.life(node)][origin]), self.life(node)
                     self.delivered.setdefault(pair, []).append(message.stamp)
-                case Send(_, PeerJoined(node=peer, boot=boot)):
+                case Send(_, messages.PeerJoined(node=peer, boot=boot)):
                     self.met[self.life(node)][peer] = boot
                 case Send(to, Message() as message):
                     self.throw(node, to, message)
@@ -96,7 +87,7 @@ class Net:
             if boot is not None:
                 pair = self.life(node), (other, boot)
                 self.carried.setdefault(pair, []).append(self.words)
-        word = Acknowledge(lock="x", stamp=self.words)
+        word = messages.Acknowledge(lock="x", stamp=self.words)
         self.handle(node, Address(f"{node}/clock"), Carry(nodes=others, message=word))
 
     def step(self) -> None:
@@ -157,7 +148,7 @@ def test_the_harness_meets_restarts_and_unfinished_streams() -> None:
 
 
 def test_a_frame_of_a_courier_is_one_of_four() -> None:
-    kinds = {Parcel, Confirm, Hello, Introduce}
+    kinds = {messages.Parcel, messages.Confirm, messages.Hello, messages.Introduce}
 
     assert {kind for kind in ReliableChannel.accepts if issubclass(kind, Message)} == kinds
 
@@ -165,7 +156,7 @@ def test_a_frame_of_a_courier_is_one_of_four() -> None:
 class BelievesAnyIntroduction(ReliableChannel):
     """Forgets that an introduction may be late and from a former life."""
 
-    def _on_introduce(self, peer: Peer, introduce: Introduce) -> Effects:
+    def _on_introduce(self, peer: Peer, introduce: messages.Introduce) -> Effects:
         peer.nonce = introduce.nonce
         return super()._on_introduce(peer, introduce)
 
@@ -173,14 +164,14 @@ class BelievesAnyIntroduction(ReliableChannel):
 class ForgetsLives(ReliableChannel):
     """Takes every parcel as one of the life it knows, for the life it is."""
 
-    def _meets(self, peer: Peer, event: Parcel | Confirm) -> bool:
+    def _meets(self, peer: Peer, event: messages.Parcel | messages.Confirm) -> bool:
         return peer.boot is not None
 
 
 class KeepsStreams(ReliableChannel):
     """Goes on counting where the former life of a peer left off."""
 
-    def _on_introduce(self, peer: Peer, introduce: Introduce) -> Effects:
+    def _on_introduce(self, peer: Peer, introduce: messages.Introduce) -> Effects:
         outgoing, incoming = peer.outgoing, peer.incoming
         effects = super()._on_introduce(peer, introduce)
         peer.outgoing, peer.incoming = outgoing, incoming

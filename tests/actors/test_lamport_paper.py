@@ -28,7 +28,7 @@ NO_HOST: Any = None
 """For roles driven by hand: they have nothing to ask of anybody."""
 
 
-class Members:
+class PaperMembers:
     """Clocks and lock processes, and between them links as the essay assumes them: "1)
     messages are always received, and 2) [...] received in the order they are sent."
     """
@@ -115,11 +115,11 @@ class Members:
 
 
 @pytest.fixture
-def trio() -> Members:
-    return Members("n1", "n2", "n3")
+def trio() -> PaperMembers:
+    return PaperMembers("n1", "n2", "n3")
 
 
-def test_a_request_goes_to_every_process(trio: Members) -> None:
+def test_a_request_goes_to_every_process(trio: PaperMembers) -> None:
     """Rule 1: "To request the lock, send a lock request message to each processor."."""
     trio.want("n1")
 
@@ -128,7 +128,7 @@ def test_a_request_goes_to_every_process(trio: Members) -> None:
     assert trio.queue("n1") == ["n1"]
 
 
-def test_a_request_is_queued_and_acknowledged(trio: Members) -> None:
+def test_a_request_is_queued_and_acknowledged(trio: PaperMembers) -> None:
     """Rule 2: "Upon receiving a lock request, add it to your queue, and send an acknowledgment"."""
     trio.want("n1")
     trio.deliver("n1", "n2")
@@ -140,7 +140,7 @@ def test_a_request_is_queued_and_acknowledged(trio: Members) -> None:
     assert Turn(message.stamp, "n2") > trio.turn("n1")
 
 
-def test_one_acknowledgement_is_not_enough(trio: Members) -> None:
+def test_one_acknowledgement_is_not_enough(trio: PaperMembers) -> None:
     """Rule 4: "You are granted the lock if your lock request precedes any others in your
     queue [...] and if you've received a message from each other process sent after your
     request."
@@ -155,7 +155,7 @@ def test_one_acknowledgement_is_not_enough(trio: Members) -> None:
     assert trio.order() == ["n1"]
 
 
-def test_any_later_message_is_as_good_as_an_acknowledgement(trio: Members) -> None:
+def test_any_later_message_is_as_good_as_an_acknowledgement(trio: PaperMembers) -> None:
     """Rule 4 says "a message", so the later request of another is evidence too."""
     trio.want("n1")
     trio.deliver("n1", "n3")
@@ -167,7 +167,7 @@ def test_any_later_message_is_as_good_as_an_acknowledgement(trio: Members) -> No
     assert trio.order() == ["n1"]
 
 
-def test_a_message_sent_before_the_request_is_no_evidence(trio: Members) -> None:
+def test_a_message_sent_before_the_request_is_no_evidence(trio: PaperMembers) -> None:
     """Rule 4: "sent after your request": n2's request is earlier, and it is ahead."""
     trio.want("n2")
     trio.clocks["n1"].arrived(1_000)
@@ -180,7 +180,7 @@ def test_a_message_sent_before_the_request_is_no_evidence(trio: Members) -> None
     assert trio.queue("n1") == ["n2", "n1"]
 
 
-def test_a_release_goes_to_every_other_process_and_removes_the_request(trio: Members) -> None:
+def test_a_release_goes_to_every_other_process_and_removes_the_request(trio: PaperMembers) -> None:
     """Rule 5: "To release the lock, send a release notification to every other process."
     Rule 6: "Upon receiving a release notification from another process, remove all that
     process's lock requests from the queue."
@@ -196,7 +196,7 @@ def test_a_release_goes_to_every_other_process_and_removes_the_request(trio: Mem
     assert trio.queue("n2") == trio.queue("n3") == []
 
 
-def test_who_is_next_enters_when_the_release_arrives(trio: Members) -> None:
+def test_who_is_next_enters_when_the_release_arrives(trio: PaperMembers) -> None:
     """ "You only acquire a lock when the final acknowledgment for your lock request is
     received, or when a lock is released by someone else and you are next in line."
     """
@@ -212,7 +212,7 @@ def test_who_is_next_enters_when_the_release_arrives(trio: Members) -> None:
     assert trio.order() == ["n1", "n3"]
 
 
-def test_who_asked_first_enters_first_though_its_request_arrives_last(trio: Members) -> None:
+def test_who_asked_first_enters_first_though_its_request_arrives_last(trio: PaperMembers) -> None:
     """ "I might send a lock request before you, but if your request reaches the central
     server first, you'd be incorrectly granted the lock."
     """
@@ -230,7 +230,7 @@ def test_who_asked_first_enters_first_though_its_request_arrives_last(trio: Memb
 
 def test_ties_go_by_node() -> None:
     """Lamport: "To break ties, we use any arbitrary total ordering of the processes." """
-    two = Members("n1", "n2")
+    two = PaperMembers("n1", "n2")
     for node in two.nodes:
         two.clocks[node].time = 100
     two.want("n2")
@@ -245,7 +245,7 @@ def test_ties_go_by_node() -> None:
     assert two.entered[0][1] < two.entered[1][1]
 
 
-def test_a_request_made_after_hearing_of_another_comes_after_it(trio: Members) -> None:
+def test_a_request_made_after_hearing_of_another_comes_after_it(trio: PaperMembers) -> None:
     """M3, the Clock Condition: if one request happened before the other, it goes first."""
     trio.want("n3")
     trio.deliver("n3", "n1")
@@ -254,7 +254,7 @@ def test_a_request_made_after_hearing_of_another_comes_after_it(trio: Members) -
     assert trio.turn("n3") < trio.turn("n1")
 
 
-def test_an_entry_costs_three_messages_to_each_other_process(trio: Members) -> None:
+def test_an_entry_costs_three_messages_to_each_other_process(trio: PaperMembers) -> None:
     """M7: 3(n-1) messages: requests, acknowledgements, releases."""
     entries = 5
     for ticket in range(1, entries + 1):
@@ -267,7 +267,7 @@ def test_an_entry_costs_three_messages_to_each_other_process(trio: Members) -> N
     assert len(trio.sent) == entries * 3 * (len(trio.nodes) - 1)
 
 
-def test_each_other_process_overtakes_at_most_once(trio: Members) -> None:
+def test_each_other_process_overtakes_at_most_once(trio: PaperMembers) -> None:
     """M9: all want it again at once, and yet nobody is served twice before another once."""
     for node in trio.nodes:
         trio.want(node)
@@ -285,7 +285,7 @@ def test_each_other_process_overtakes_at_most_once(trio: Members) -> None:
     assert all(len(set(served[i : i + 3])) == 3 for i in range(len(served) - 2))
 
 
-def test_fences_rise_in_the_order_of_entries_and_tell_the_node(trio: Members) -> None:
+def test_fences_rise_in_the_order_of_entries_and_tell_the_node(trio: PaperMembers) -> None:
     """The fence is the request's ``(stamp, node)``."""
     for node in ("n3", "n1", "n2"):
         trio.want(node)

@@ -69,7 +69,7 @@ def delivered(effects: Effects) -> list[int]:
     return [message.stamp - 1 for message in messages]
 
 
-class Bench:
+class ChannelOfA:
     """The courier of ``a``, beside ``b``."""
 
     def __init__(self) -> None:
@@ -93,20 +93,20 @@ class Bench:
 
 
 @pytest.fixture
-def fresh() -> Bench:
-    bench = Bench()
+def fresh() -> ChannelOfA:
+    bench = ChannelOfA()
     bench.local(Neighbors(nodes=("a", "b")))
     return bench
 
 
 @pytest.fixture
-def bench(fresh: Bench) -> Bench:
+def bench(fresh: ChannelOfA) -> ChannelOfA:
     fresh.meet()
     return fresh
 
 
 def test_a_courier_first_asks_every_other_who_it_is() -> None:
-    bench = Bench()
+    bench = ChannelOfA()
     effects = bench.local(Neighbors(nodes=("a", "b", "c")))
 
     assert [e.to for e in effects if isinstance(e, Send)] == ["b/courier", "c/courier"]
@@ -114,7 +114,7 @@ def test_a_courier_first_asks_every_other_who_it_is() -> None:
 
 
 def test_it_asks_the_same_question_again_ever_more_slowly_until_it_is_answered(
-    fresh: Bench,
+    fresh: ChannelOfA,
 ) -> None:
     waits = list[int]()
     for _ in range(6):
@@ -128,13 +128,15 @@ def test_it_asks_the_same_question_again_ever_more_slowly_until_it_is_answered(
     assert fresh.local(AskDue(node="b")) == ()
 
 
-def test_a_life_that_answers_the_question_is_met_and_the_process_told(fresh: Bench) -> None:
+def test_a_life_that_answers_the_question_is_met_and_the_process_told(fresh: ChannelOfA) -> None:
     joined = PeerJoined(node="b", boot=THEIRS)
 
     assert fresh.meet() == [Send(PROCESS, joined), Observe("lamport.peer_joined")]
 
 
-def test_a_parcel_of_a_life_not_met_is_dropped_and_answered_by_a_question(bench: Bench) -> None:
+def test_a_parcel_of_a_life_not_met_is_dropped_and_answered_by_a_question(
+    bench: ChannelOfA,
+) -> None:
     bench.local(AskDue(node="b"))
     effects = bench.hear(parcel(0, boot=THEIR_NEXT))
 
@@ -144,12 +146,12 @@ def test_a_parcel_of_a_life_not_met_is_dropped_and_answered_by_a_question(bench:
     assert sent(bench.hear(parcel(0, boot=THEIR_NEXT)), Hello) == []  # Not one each.
 
 
-def test_a_parcel_for_a_former_life_of_ours_is_dropped(bench: Bench) -> None:
+def test_a_parcel_for_a_former_life_of_ours_is_dropped(bench: ChannelOfA) -> None:
     assert delivered(bench.hear(parcel(0, your_boot=OURS + 1))) == []
     assert delivered(bench.hear(parcel(0))) == [0]
 
 
-def test_a_late_introduction_of_a_former_life_is_not_believed(bench: Bench) -> None:
+def test_a_late_introduction_of_a_former_life_is_not_believed(bench: ChannelOfA) -> None:
     """It answers a question that was answered already, so it may be older than what is known."""
     bench.hear(Hello(boot=THEIR_NEXT, nonce=1))
     asked = bench.nonce()
@@ -160,13 +162,13 @@ def test_a_late_introduction_of_a_former_life_is_not_believed(bench: Bench) -> N
     assert bench.channel.peers["b"].boot == THEIR_NEXT
 
 
-def test_an_introduction_to_a_former_life_of_ours_is_not_believed(fresh: Bench) -> None:
+def test_an_introduction_to_a_former_life_of_ours_is_not_believed(fresh: ChannelOfA) -> None:
     fresh.hear(Introduce(boot=THEIRS, your_boot=OURS + 1, nonce=fresh.nonce()))
 
     assert fresh.channel.peers["b"].boot is None
 
 
-def test_a_late_hello_of_a_former_life_is_answered_and_not_believed(bench: Bench) -> None:
+def test_a_late_hello_of_a_former_life_is_answered_and_not_believed(bench: ChannelOfA) -> None:
     bench.local(Neighbors(nodes=("a", "b")))
     bench.meet(THEIR_NEXT)
     effects = bench.hear(Hello(boot=THEIRS, nonce=7))
@@ -176,7 +178,7 @@ def test_a_late_hello_of_a_former_life_is_answered_and_not_believed(bench: Bench
     assert sent(bench.meet(THEIR_NEXT), PeerJoined) == []
 
 
-def test_a_new_life_gets_nothing_that_was_meant_for_its_former(bench: Bench) -> None:
+def test_a_new_life_gets_nothing_that_was_meant_for_its_former(bench: ChannelOfA) -> None:
     for number in range(3):
         bench.local(carry(number))
     bench.hear(Hello(boot=THEIR_NEXT, nonce=1))
@@ -189,11 +191,11 @@ def test_a_new_life_gets_nothing_that_was_meant_for_its_former(bench: Bench) -> 
     )
 
 
-def test_nothing_is_kept_for_a_node_that_was_never_met(fresh: Bench) -> None:
+def test_nothing_is_kept_for_a_node_that_was_never_met(fresh: ChannelOfA) -> None:
     assert fresh.local(carry(0)) == [Observe("lamport.unaddressed_dropped")]
 
 
-def test_a_nodes_own_copy_comes_straight_back(bench: Bench) -> None:
+def test_a_nodes_own_copy_comes_straight_back(bench: ChannelOfA) -> None:
     request = Request(lock="x", stamp=5)
     effects = bench.local(Carry(nodes=("a", "b"), message=request))
 
@@ -201,7 +203,7 @@ def test_a_nodes_own_copy_comes_straight_back(bench: Bench) -> None:
     assert numbers(effects) == [0]
 
 
-def test_early_ones_are_held_back_and_repeats_dropped(bench: Bench) -> None:
+def test_early_ones_are_held_back_and_repeats_dropped(bench: ChannelOfA) -> None:
     early = bench.hear(parcel(1))
     assert delivered(early) == []
     assert Observe("lamport.early_held") in early
@@ -211,7 +213,7 @@ def test_early_ones_are_held_back_and_repeats_dropped(bench: Bench) -> None:
     assert Observe("lamport.repeat_dropped") in again
 
 
-def test_a_confirmation_rides_on_a_parcel_or_goes_bare_a_little_later(bench: Bench) -> None:
+def test_a_confirmation_rides_on_a_parcel_or_goes_bare_a_little_later(bench: ChannelOfA) -> None:
     effects = bench.hear(parcel(0))
     assert effects[-1] == Wake(CONFIRM_MS, ConfirmDue(node="b"))
     assert bench.local(ConfirmDue(node="b")) == [
@@ -225,7 +227,7 @@ def test_a_confirmation_rides_on_a_parcel_or_goes_bare_a_little_later(bench: Ben
     assert bench.local(ConfirmDue(node="b")) == []
 
 
-def test_many_parcels_are_confirmed_without_delay(bench: Bench) -> None:
+def test_many_parcels_are_confirmed_without_delay(bench: ChannelOfA) -> None:
     confirms = [
         confirm for n in range(CONFIRM_AT) for confirm in sent(bench.hear(parcel(n)), Confirm)
     ]
@@ -233,7 +235,7 @@ def test_many_parcels_are_confirmed_without_delay(bench: Bench) -> None:
     assert confirms == [Confirm(boot=OURS, your_boot=THEIRS, confirmed=CONFIRM_AT)]
 
 
-def test_what_is_not_confirmed_is_sent_again_ever_more_slowly(bench: Bench) -> None:
+def test_what_is_not_confirmed_is_sent_again_ever_more_slowly(bench: ChannelOfA) -> None:
     bench.local(carry(0))
     bench.local(carry(1))
     waits = list[int]()
@@ -251,7 +253,7 @@ def test_what_is_not_confirmed_is_sent_again_ever_more_slowly(bench: Bench) -> N
     assert bench.local(ResendDue(node="b")) == ()
 
 
-def test_an_impossible_confirmation_is_counted_and_changes_nothing(bench: Bench) -> None:
+def test_an_impossible_confirmation_is_counted_and_changes_nothing(bench: ChannelOfA) -> None:
     bench.local(carry(0))
 
     assert bench.hear(Confirm(boot=THEIRS, your_boot=OURS, confirmed=2)) == [
@@ -261,13 +263,13 @@ def test_an_impossible_confirmation_is_counted_and_changes_nothing(bench: Bench)
 
 
 @pytest.mark.parametrize("sender", ["z/courier", "b/process", "a/courier"])
-def test_whoever_is_no_neighbors_courier_is_not_heard(bench: Bench, sender: str) -> None:
+def test_whoever_is_no_neighbors_courier_is_not_heard(bench: ChannelOfA, sender: str) -> None:
     effects = bench.hear(parcel(0), Address(sender))
 
     assert effects == (Observe("lamport.stranger_dropped"),)
 
 
-def test_a_long_backlog_is_told_and_so_is_its_end(bench: Bench) -> None:
+def test_a_long_backlog_is_told_and_so_is_its_end(bench: ChannelOfA) -> None:
     told: list[Message | Local] = []
     for number in range(BACKLOG_MAX + 2):
         told += sent(bench.local(carry(number)), Congested)
@@ -280,7 +282,7 @@ def test_a_long_backlog_is_told_and_so_is_its_end(bench: Bench) -> None:
     assert relief == [Congested(node="b", congested=False)]
 
 
-def test_a_backlog_ends_with_the_life_it_was_for(bench: Bench) -> None:
+def test_a_backlog_ends_with_the_life_it_was_for(bench: ChannelOfA) -> None:
     for number in range(BACKLOG_MAX + 1):
         bench.local(carry(number))
     bench.hear(Hello(boot=THEIR_NEXT, nonce=1))

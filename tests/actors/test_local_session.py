@@ -6,7 +6,7 @@ The log here loses nothing and takes no time, unless it is silent.
 from __future__ import annotations
 
 import pytest
-from support.local_callers import ONE, THREE, TWO, A, Inside
+from support.local_callers import ONE, THREE, TWO, A, LocalCallers
 
 from fencelock.actors.api.message import (
     Abandon,
@@ -23,7 +23,7 @@ from fencelock.actors.session.session import TTL_MS
 from fencelock.actors.session.session_lease import LINGER_MS
 
 
-def test_the_first_ask_opens_the_nodes_session_and_all_share_it(inside: Inside) -> None:
+def test_the_first_ask_opens_the_nodes_session_and_all_share_it(inside: LocalCallers) -> None:
     inside.silent = True
     inside.do(ONE, A)
     inside.do(TWO, Acquire(lock="b"))
@@ -34,7 +34,7 @@ def test_the_first_ask_opens_the_nodes_session_and_all_share_it(inside: Inside) 
     assert list(inside.table.sessions.by_id) == ["n1/b00.1"]
 
 
-def test_an_ask_is_an_owner_of_its_own_and_the_fence_its_proof(inside: Inside) -> None:
+def test_an_ask_is_an_owner_of_its_own_and_the_fence_its_proof(inside: LocalCallers) -> None:
     inside.do(ONE, A)
     inside.do(TWO, A)
     fence = inside.fence(ONE)
@@ -46,7 +46,7 @@ def test_an_ask_is_an_owner_of_its_own_and_the_fence_its_proof(inside: Inside) -
     assert inside.fence(TWO) > fence
 
 
-def test_an_owner_that_is_named_may_hold_more_than_once(inside: Inside) -> None:
+def test_an_owner_that_is_named_may_hold_more_than_once(inside: LocalCallers) -> None:
     again = Acquire(lock="a", owner="w", limit=2)
     for ask in (ONE, TWO, THREE):
         inside.do(ask, again)
@@ -60,7 +60,7 @@ def test_an_owner_that_is_named_may_hold_more_than_once(inside: Inside) -> None:
     assert inside.is_idle()
 
 
-def test_a_release_of_what_is_not_held_is_refused_without_the_log(inside: Inside) -> None:
+def test_a_release_of_what_is_not_held_is_refused_without_the_log(inside: LocalCallers) -> None:
     inside.do(ONE, A)
     before = len(inside.commands)
     inside.do(TWO, Release(lock="a", fence=inside.fence(ONE) + 1))
@@ -68,14 +68,14 @@ def test_a_release_of_what_is_not_held_is_refused_without_the_log(inside: Inside
     assert len(inside.commands) == before
 
 
-def test_a_second_release_is_refused(inside: Inside) -> None:
+def test_a_second_release_is_refused(inside: LocalCallers) -> None:
     inside.do(ONE, A)
     inside.do(TWO, Release(lock="a", fence=inside.fence(ONE)))
     inside.do(THREE, Release(lock="a", fence=inside.fence(ONE)))
     assert inside.reason(THREE) is Reason.NOT_HELD
 
 
-def test_a_try_and_a_wait_with_a_limit_are_decided_by_the_log(inside: Inside) -> None:
+def test_a_try_and_a_wait_with_a_limit_are_decided_by_the_log(inside: LocalCallers) -> None:
     inside.do(ONE, A)
     inside.do(TWO, Acquire(lock="a", wait_ms=0))
     assert inside.reason(TWO) is Reason.TIMED_OUT
@@ -88,7 +88,7 @@ def test_a_try_and_a_wait_with_a_limit_are_decided_by_the_log(inside: Inside) ->
     assert "waited 400 ms; held by 'ask-1'" in refused.detail
 
 
-def test_an_ask_that_gave_up_leaves_no_wait_and_no_hold(inside: Inside) -> None:
+def test_an_ask_that_gave_up_leaves_no_wait_and_no_hold(inside: LocalCallers) -> None:
     inside.do(ONE, A)
     inside.do(TWO, A)
     inside.do(TWO, Abandon())
@@ -99,7 +99,7 @@ def test_an_ask_that_gave_up_leaves_no_wait_and_no_hold(inside: Inside) -> None:
     assert inside.heard(TWO, Message) == []
 
 
-def test_an_ask_that_gave_up_one_of_two_holds_leaves_the_other(inside: Inside) -> None:
+def test_an_ask_that_gave_up_one_of_two_holds_leaves_the_other(inside: LocalCallers) -> None:
     again = Acquire(lock="a", owner="w", limit=0)
     inside.do(ONE, again)
     inside.do(TWO, again)
@@ -111,7 +111,7 @@ def test_an_ask_that_gave_up_one_of_two_holds_leaves_the_other(inside: Inside) -
     assert inside.table.locks == {}
 
 
-def test_an_ask_that_gave_up_before_there_was_a_session_is_forgotten(inside: Inside) -> None:
+def test_an_ask_that_gave_up_before_there_was_a_session_is_forgotten(inside: LocalCallers) -> None:
     inside.silent = True
     inside.do(ONE, A)
     inside.do(ONE, Abandon())
@@ -120,7 +120,9 @@ def test_an_ask_that_gave_up_before_there_was_a_session_is_forgotten(inside: Ins
     assert inside.table.locks == {}
 
 
-def test_the_session_lives_while_anything_is_held_and_then_ends_by_itself(inside: Inside) -> None:
+def test_the_session_lives_while_anything_is_held_and_then_ends_by_itself(
+    inside: LocalCallers,
+) -> None:
     inside.do(ONE, A)
     inside.pass_time(3 * TTL_MS)
     assert "a" in inside.table.locks
@@ -144,7 +146,7 @@ def test_the_session_lives_while_anything_is_held_and_then_ends_by_itself(inside
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_bad_ask_is_told_its_field_value_and_limit(
-    inside: Inside, request_: Acquire, words: str
+    inside: LocalCallers, request_: Acquire, words: str
 ) -> None:
     inside.do(ONE, request_)
     (refused,) = inside.heard(ONE, Refused)

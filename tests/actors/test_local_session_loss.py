@@ -5,7 +5,7 @@ The log here loses nothing and takes no time, unless it is silent.
 
 from __future__ import annotations
 
-from support.local_callers import ONE, THREE, TWO, A, Inside
+from support.local_callers import ONE, THREE, TWO, A, LocalCallers
 
 from fencelock.actors.api.message import (
     Acquire,
@@ -31,7 +31,9 @@ from fencelock.actors.session.session import TICK_MS, TTL_MS
 from fencelock.actors.session.session_lease import KEEPS_PER_TTL
 
 
-def test_a_wait_that_nothing_was_heard_of_is_unavailable_and_withdrawn(inside: Inside) -> None:
+def test_a_wait_that_nothing_was_heard_of_is_unavailable_and_withdrawn(
+    inside: LocalCallers,
+) -> None:
     inside.do(ONE, A)
     inside.silent = True
     inside.do(TWO, Acquire(lock="b", wait_ms=1_000))
@@ -48,7 +50,7 @@ def test_a_wait_that_nothing_was_heard_of_is_unavailable_and_withdrawn(inside: I
     assert list(inside.node.proxy.in_flight_requests.by_key) == []
 
 
-def test_a_wait_for_a_session_is_unavailable_too(inside: Inside) -> None:
+def test_a_wait_for_a_session_is_unavailable_too(inside: LocalCallers) -> None:
     inside.silent = True
     inside.do(ONE, Acquire(lock="b", wait_ms=0))
     inside.pass_time(MARGIN_MS + 2 * TICK_MS)
@@ -61,7 +63,7 @@ def test_a_wait_for_a_session_is_unavailable_too(inside: Inside) -> None:
 
 
 def test_what_cannot_be_confirmed_in_time_is_lost_before_the_log_can_end_it(
-    inside: Inside,
+    inside: LocalCallers,
 ) -> None:
     inside.do(ONE, A)
     inside.silent = True
@@ -79,7 +81,7 @@ def test_what_cannot_be_confirmed_in_time_is_lost_before_the_log_can_end_it(
     assert inside.table.locks == {}, "the session that was given up is ended"
 
 
-def test_what_waits_when_the_session_is_lost_goes_on_in_the_next(inside: Inside) -> None:
+def test_what_waits_when_the_session_is_lost_goes_on_in_the_next(inside: LocalCallers) -> None:
     inside.do(ONE, A)
     inside.do(TWO, A)
     inside.do(THREE, Acquire(lock="a", wait_ms=1_000))
@@ -93,7 +95,7 @@ def test_what_waits_when_the_session_is_lost_goes_on_in_the_next(inside: Inside)
     assert inside.reason(Address("n1/ask-4")) is Reason.OWNERSHIP_LOST
 
 
-def test_a_release_under_way_when_the_session_is_lost_says_so(inside: Inside) -> None:
+def test_a_release_under_way_when_the_session_is_lost_says_so(inside: LocalCallers) -> None:
     inside.do(ONE, A)
     inside.silent = True
     inside.pass_time(TTL_MS - ANSWER_MS // 2)
@@ -105,7 +107,9 @@ def test_a_release_under_way_when_the_session_is_lost_says_so(inside: Inside) ->
     assert inside.table.locks == {}
 
 
-def test_a_release_that_no_majority_confirms_is_unavailable_and_goes_on(inside: Inside) -> None:
+def test_a_release_that_no_majority_confirms_is_unavailable_and_goes_on(
+    inside: LocalCallers,
+) -> None:
     inside.do(ONE, A)
     inside.silent = True
     inside.do(TWO, Release(lock="a", fence=inside.fence(ONE)))
@@ -116,7 +120,7 @@ def test_a_release_that_no_majority_confirms_is_unavailable_and_goes_on(inside: 
     assert inside.table.locks == {}
 
 
-def test_a_grant_that_is_heard_too_late_is_not_believed(inside: Inside) -> None:
+def test_a_grant_that_is_heard_too_late_is_not_believed(inside: LocalCallers) -> None:
     inside.do(ONE, Acquire(lock="b"))
     inside.do(TWO, Release(lock="b", fence=inside.fence(ONE)))
     inside.silent = True
@@ -134,7 +138,7 @@ def test_a_grant_that_is_heard_too_late_is_not_believed(inside: Inside) -> None:
     assert inside.fence(THREE) != 9
 
 
-def test_a_hold_that_an_operator_took_is_lost_alone(inside: Inside) -> None:
+def test_a_hold_that_an_operator_took_is_lost_alone(inside: LocalCallers) -> None:
     inside.do(ONE, A)
     inside.do(TWO, Acquire(lock="b"))
     force = Evict(operator="eve", request=1, lock="a", fence=inside.fence(ONE))
@@ -150,7 +154,7 @@ def test_a_hold_that_an_operator_took_is_lost_alone(inside: Inside) -> None:
     assert inside.reason(five) is Reason.NOT_HELD, "a loss is reported once"
 
 
-def test_a_caller_inside_evicts_as_an_operator(inside: Inside) -> None:
+def test_a_caller_inside_evicts_as_an_operator(inside: LocalCallers) -> None:
     inside.do(ONE, A)
     fence = inside.fence(ONE)
     inside.do(TWO, Evict(lock="a", fence=fence, operator="eve"))
@@ -161,7 +165,7 @@ def test_a_caller_inside_evicts_as_an_operator(inside: Inside) -> None:
     assert inside.reason(THREE) is Reason.NOT_HELD
 
 
-def test_a_state_that_was_taken_over_is_checked_for_the_session(inside: Inside) -> None:
+def test_a_state_that_was_taken_over_is_checked_for_the_session(inside: LocalCallers) -> None:
     inside.do(ONE, A)
     closed = End(session="n1/b00.1", reason=CloseReason.FORCED)
     inside.table.apply(inside.ms, closed)
@@ -170,7 +174,7 @@ def test_a_state_that_was_taken_over_is_checked_for_the_session(inside: Inside) 
     assert inside.held() == []
 
 
-def test_a_table_without_room_for_a_session_is_an_overload(inside: Inside) -> None:
+def test_a_table_without_room_for_a_session_is_an_overload(inside: LocalCallers) -> None:
     inside.silent = True
     inside.do(ONE, A)
     (opening,) = inside.commands
@@ -184,7 +188,9 @@ def test_a_table_without_room_for_a_session_is_an_overload(inside: Inside) -> No
     assert inside.fence(TWO) == 1
 
 
-def test_a_node_that_is_stopped_ends_its_session_and_says_when_that_is_so(inside: Inside) -> None:
+def test_a_node_that_is_stopped_ends_its_session_and_says_when_that_is_so(
+    inside: LocalCallers,
+) -> None:
     inside.do(ONE, A)
     inside.do(TWO, A)
     inside.silent = True
@@ -198,7 +204,9 @@ def test_a_node_that_is_stopped_ends_its_session_and_says_when_that_is_so(inside
     assert inside.told[-1] == (THREE, Closed(unanswered=0))
 
 
-def test_a_node_that_is_quarantined_takes_the_holds_and_refuses_the_rest(inside: Inside) -> None:
+def test_a_node_that_is_quarantined_takes_the_holds_and_refuses_the_rest(
+    inside: LocalCallers,
+) -> None:
     inside.do(ONE, A)
     inside.silent = True
     inside.do(TWO, A)

@@ -9,38 +9,19 @@ from support.effects import HOST, T0
 
 from fencelock.actors.effect import Effect, Effects, Observe, Persist, Send
 from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of
+from fencelock.actors.paxos import message as messages
 from fencelock.actors.paxos.acceptor import Acceptor
 from fencelock.actors.paxos.config import LEASE_MS, Config, View, leader_of
 from fencelock.actors.paxos.event import Applied, BallotSeen, Learned
 from fencelock.actors.paxos.journal import Recovered, recover
-from fencelock.actors.paxos.message import (
-    BATCH_COMMANDS_MAX,
-    NO_BALLOT,
-    NO_OP,
-    PAGE,
-    Accept,
-    Accepted,
-    Ballot,
-    Batch,
-    Commit,
-    Heartbeat,
-    HeartbeatAck,
-    Pledge,
-    Pledged,
-    Preempted,
-    Prepare,
-    Promise,
-    Slots,
-    Vote,
-)
 
 CONFIG = Config(View(0, ("a", "b", "c")))
 ACCEPTOR = address_of("a", "acceptor")
 SCOUT, COMMANDER = address_of("b", "scout-1"), address_of("b", "commander-1")
 OTHER = address_of("c", "scout-2")
-LOW, HIGH = Ballot(1, leader_of("b")), Ballot(2, leader_of("c"))
+LOW, HIGH = messages.Ballot(1, leader_of("b")), messages.Ballot(2, leader_of("c"))
 AFTER_LEASE = Instant(LEASE_MS * NS_PER_MS)
-BATCH = Batch(time_ms=5, commands=(b"one", b"two"))
+BATCH = messages.Batch(time_ms=5, commands=(b"one", b"two"))
 
 
 @pytest.fixture
@@ -54,20 +35,24 @@ def made(recovered: Recovered) -> Acceptor:
     return role
 
 
-def accept(slot: int, batch: Batch = BATCH, ballot: Ballot = LOW, committed: int = 1) -> Accept:
-    return Accept(ballot=ballot, slot=slot, batch=batch, committed=committed)
+def accept(
+    slot: int, batch: messages.Batch = BATCH, ballot: messages.Ballot = LOW, committed: int = 1
+) -> messages.Accept:
+    return messages.Accept(ballot=ballot, slot=slot, batch=batch, committed=committed)
 
 
-def beat(number: int = 1, ballot: Ballot = LOW, committed: int = 1) -> Heartbeat:
-    return Heartbeat(ballot=ballot, number=number, committed=committed, min_applied=0)
+def beat(number: int = 1, ballot: messages.Ballot = LOW, committed: int = 1) -> messages.Heartbeat:
+    return messages.Heartbeat(ballot=ballot, number=number, committed=committed, min_applied=0)
 
 
-def promise(ballot: Ballot, *votes: Vote, asked: int = 1, first: int = 1) -> Promise:
-    return Promise(ballot=ballot, asked=asked, first=first, votes=votes, more=None)
+def promise(
+    ballot: messages.Ballot, *votes: messages.Vote, asked: int = 1, first: int = 1
+) -> messages.Promise:
+    return messages.Promise(ballot=ballot, asked=asked, first=first, votes=votes, more=None)
 
 
-def promised(ballot: Ballot) -> Persist:
-    return Persist(Pledged(pledge=Pledge.PROMISED, ballot=ballot))
+def promised(ballot: messages.Ballot) -> Persist:
+    return Persist(messages.Pledged(pledge=messages.Pledge.PROMISED, ballot=ballot))
 
 
 def words(effects: Effects) -> list[Effect]:
@@ -75,24 +60,24 @@ def words(effects: Effects) -> list[Effect]:
 
 
 def test_a_promise_is_written_and_then_said(acceptor: Acceptor) -> None:
-    effects = acceptor.handle(SCOUT, Prepare(ballot=LOW, first=1), T0)
+    effects = acceptor.handle(SCOUT, messages.Prepare(ballot=LOW, first=1), T0)
 
     assert words(effects) == [promised(LOW), Send(SCOUT, promise(LOW))]
 
 
 def test_a_repeated_question_is_answered_without_writing_again(acceptor: Acceptor) -> None:
-    acceptor.handle(SCOUT, Prepare(ballot=LOW, first=1), T0)
+    acceptor.handle(SCOUT, messages.Prepare(ballot=LOW, first=1), T0)
 
-    again = acceptor.handle(SCOUT, Prepare(ballot=LOW, first=1), T0)
+    again = acceptor.handle(SCOUT, messages.Prepare(ballot=LOW, first=1), T0)
 
     assert again == (Send(SCOUT, promise(LOW)),)
 
 
 def test_a_lower_ballot_is_told_of_the_higher_one(acceptor: Acceptor) -> None:
-    acceptor.handle(OTHER, Prepare(ballot=HIGH, first=1), T0)
-    no = (Send(SCOUT, Preempted(ballot=HIGH)),)
+    acceptor.handle(OTHER, messages.Prepare(ballot=HIGH, first=1), T0)
+    no = (Send(SCOUT, messages.Preempted(ballot=HIGH)),)
 
-    assert acceptor.handle(SCOUT, Prepare(ballot=LOW, first=1), T0) == no
+    assert acceptor.handle(SCOUT, messages.Prepare(ballot=LOW, first=1), T0) == no
     assert acceptor.handle(SCOUT, accept(1), T0) == no
     assert acceptor.handle(SCOUT, beat(), T0) == no
     assert acceptor.votes.by_slot == {}
@@ -101,22 +86,25 @@ def test_a_lower_ballot_is_told_of_the_higher_one(acceptor: Acceptor) -> None:
 def test_a_vote_is_written_and_then_said_and_reported_to_the_next_leader(
     acceptor: Acceptor,
 ) -> None:
-    acceptor.handle(SCOUT, Prepare(ballot=LOW, first=1), T0)
+    acceptor.handle(SCOUT, messages.Prepare(ballot=LOW, first=1), T0)
 
     effects = acceptor.handle(COMMANDER, accept(3), T0)
 
-    assert effects == [Persist(accept(3)), Send(COMMANDER, Accepted(ballot=LOW, slot=3))]
-    later = acceptor.handle(OTHER, Prepare(ballot=HIGH, first=1), T0)
-    assert words(later) == [promised(HIGH), Send(OTHER, promise(HIGH, Vote(3, LOW, BATCH)))]
+    assert effects == [Persist(accept(3)), Send(COMMANDER, messages.Accepted(ballot=LOW, slot=3))]
+    later = acceptor.handle(OTHER, messages.Prepare(ballot=HIGH, first=1), T0)
+    assert words(later) == [
+        promised(HIGH),
+        Send(OTHER, promise(HIGH, messages.Vote(3, LOW, BATCH))),
+    ]
 
 
 def test_a_repeated_vote_is_not_written_again_and_never_changed(acceptor: Acceptor) -> None:
     acceptor.handle(COMMANDER, accept(1), T0)
 
     again = acceptor.handle(COMMANDER, accept(1), T0)
-    changed = acceptor.handle(COMMANDER, accept(1, NO_OP), T0)
+    changed = acceptor.handle(COMMANDER, accept(1, messages.NO_OP), T0)
 
-    assert again == (Send(COMMANDER, Accepted(ballot=LOW, slot=1)),)
+    assert again == (Send(COMMANDER, messages.Accepted(ballot=LOW, slot=1)),)
     assert changed == (Observe("paxos.two_batches_of_one_ballot"),)
     assert acceptor.votes.by_slot[1].batch == BATCH
 
@@ -133,12 +121,12 @@ def test_what_was_applied_is_left_out_of_a_promise_and_said_to_be(acceptor: Acce
         acceptor.handle(COMMANDER, accept(slot, committed=slot), T0)
     acceptor.handle(address_of("a", "replica"), Applied(slot=3), T0)
 
-    effects = acceptor.handle(OTHER, Prepare(ballot=HIGH, first=2), T0)
+    effects = acceptor.handle(OTHER, messages.Prepare(ballot=HIGH, first=2), T0)
 
     assert words(effects) == [
-        Persist(Commit(ballot=LOW, committed=3)),
+        Persist(messages.Commit(ballot=LOW, committed=3)),
         promised(HIGH),
-        Send(OTHER, promise(HIGH, Vote(3, LOW, BATCH), asked=2, first=3)),
+        Send(OTHER, promise(HIGH, messages.Vote(3, LOW, BATCH), asked=2, first=3)),
     ]
 
 
@@ -148,7 +136,7 @@ def test_what_others_decided_is_not_taken_for_a_win_of_the_ballot_before(
     acceptor.handle(COMMANDER, accept(1), T0)  # Lost: another batch was decided, elsewhere.
     acceptor.handle(address_of("a", "replica"), Applied(slot=2), T0)
 
-    effects = acceptor.handle(OTHER, Prepare(ballot=HIGH, first=1), AFTER_LEASE)
+    effects = acceptor.handle(OTHER, messages.Prepare(ballot=HIGH, first=1), AFTER_LEASE)
 
     assert words(effects)[0] == promised(HIGH)
     journal = [accept(1), *(e.record for e in effects if isinstance(e, Persist))]
@@ -156,20 +144,20 @@ def test_what_others_decided_is_not_taken_for_a_win_of_the_ballot_before(
 
 
 def test_a_long_report_comes_in_pages(acceptor: Acceptor) -> None:
-    for slot in range(1, PAGE + 3):
-        acceptor.handle(COMMANDER, accept(slot, NO_OP), T0)
+    for slot in range(1, messages.PAGE + 3):
+        acceptor.handle(COMMANDER, accept(slot, messages.NO_OP), T0)
 
-    acceptor.handle(OTHER, Prepare(ballot=HIGH, first=1), T0)
-    first = acceptor.handle(OTHER, Prepare(ballot=HIGH, first=1), T0)[0]
-    second = acceptor.handle(OTHER, Prepare(ballot=HIGH, first=PAGE + 1), T0)[0]
+    acceptor.handle(OTHER, messages.Prepare(ballot=HIGH, first=1), T0)
+    first = acceptor.handle(OTHER, messages.Prepare(ballot=HIGH, first=1), T0)[0]
+    second = acceptor.handle(OTHER, messages.Prepare(ballot=HIGH, first=messages.PAGE + 1), T0)[0]
 
     assert isinstance(first, Send)
-    assert isinstance(first.message, Promise)
-    assert [vote.slot for vote in first.message.votes] == list(range(1, PAGE + 1))
-    assert first.message.more == PAGE + 1
+    assert isinstance(first.message, messages.Promise)
+    assert [vote.slot for vote in first.message.votes] == list(range(1, messages.PAGE + 1))
+    assert first.message.more == messages.PAGE + 1
     assert isinstance(second, Send)
-    assert isinstance(second.message, Promise)
-    assert [vote.slot for vote in second.message.votes] == [PAGE + 1, PAGE + 2]
+    assert isinstance(second.message, messages.Promise)
+    assert [vote.slot for vote in second.message.votes] == [messages.PAGE + 1, messages.PAGE + 2]
     assert second.message.more is None
 
 
@@ -177,12 +165,14 @@ def test_while_the_lease_lasts_no_other_leader_is_promised(acceptor: Acceptor) -
     acceptor.handle(COMMANDER, beat(), T0)
 
     just_before = Instant(AFTER_LEASE - 1)
-    kept = acceptor.handle(OTHER, Prepare(ballot=HIGH, first=1), just_before)
-    own = acceptor.handle(SCOUT, Prepare(ballot=Ballot(2, LOW.leader), first=1), just_before)
-    over = acceptor.handle(OTHER, Prepare(ballot=HIGH, first=1), AFTER_LEASE)
+    kept = acceptor.handle(OTHER, messages.Prepare(ballot=HIGH, first=1), just_before)
+    own = acceptor.handle(
+        SCOUT, messages.Prepare(ballot=messages.Ballot(2, LOW.leader), first=1), just_before
+    )
+    over = acceptor.handle(OTHER, messages.Prepare(ballot=HIGH, first=1), AFTER_LEASE)
 
     assert kept == (Observe("paxos.lease_kept"),)
-    assert own[0] == promised(Ballot(2, LOW.leader))
+    assert own[0] == promised(messages.Ballot(2, LOW.leader))
     assert over[0] == promised(HIGH)
 
 
@@ -191,31 +181,41 @@ def test_a_heartbeat_is_answered_to_the_monitor_after_its_ballot_is_durable(
 ) -> None:
     effects = acceptor.handle(COMMANDER, beat(7), T0)
 
-    ack = HeartbeatAck(ballot=LOW, number=7, applied=1)
+    ack = messages.HeartbeatAck(ballot=LOW, number=7, applied=1)
     assert words(effects) == [promised(LOW), Send(address_of("b", "monitor"), ack)]
 
 
 def test_a_restarted_acceptor_keeps_the_lease_it_may_have_given() -> None:
     role = made(Recovered(promised=LOW))
 
-    assert role.handle(OTHER, Prepare(ballot=HIGH, first=1), T0) == (Observe("paxos.lease_kept"),)
-    assert role.handle(OTHER, Prepare(ballot=HIGH, first=1), AFTER_LEASE)[0] == promised(HIGH)
+    assert role.handle(OTHER, messages.Prepare(ballot=HIGH, first=1), T0) == (
+        Observe("paxos.lease_kept"),
+    )
+    assert role.handle(OTHER, messages.Prepare(ballot=HIGH, first=1), AFTER_LEASE)[0] == promised(
+        HIGH
+    )
 
 
 def test_only_its_own_leader_on_a_member_speaks_for_a_ballot(acceptor: Acceptor) -> None:
     stranger = (Observe("paxos.stranger_leads"),)
-    forged = Prepare(ballot=HIGH, first=1)
-    outside = Ballot(1, leader_of("z"))
+    forged = messages.Prepare(ballot=HIGH, first=1)
+    outside = messages.Ballot(1, leader_of("z"))
 
     assert acceptor.handle(SCOUT, forged, T0) == stranger
-    assert acceptor.handle(address_of("z", "x"), Prepare(ballot=outside, first=1), T0) == stranger
-    assert acceptor.handle(SCOUT, Prepare(ballot=Ballot(0, LOW.leader), first=1), T0) == stranger
-    assert acceptor.promised == NO_BALLOT
+    assert (
+        acceptor.handle(address_of("z", "x"), messages.Prepare(ballot=outside, first=1), T0)
+        == stranger
+    )
+    assert (
+        acceptor.handle(SCOUT, messages.Prepare(ballot=messages.Ballot(0, LOW.leader), first=1), T0)
+        == stranger
+    )
+    assert acceptor.promised == messages.NO_BALLOT
 
 
 def test_what_no_leader_of_ours_says_is_dropped(acceptor: Acceptor) -> None:
-    many = Batch(time_ms=1, commands=(b"",) * (BATCH_COMMANDS_MAX + 1))
-    large = Batch(time_ms=1, commands=(b"x" * (16 << 10), b"x" * (16 << 10), b"x"))
+    many = messages.Batch(time_ms=1, commands=(b"",) * (messages.BATCH_COMMANDS_MAX + 1))
+    large = messages.Batch(time_ms=1, commands=(b"x" * (16 << 10), b"x" * (16 << 10), b"x"))
     dropped = (Observe("paxos.impossible_batch"),)
 
     for wrong in (
@@ -225,7 +225,7 @@ def test_what_no_leader_of_ours_says_is_dropped(acceptor: Acceptor) -> None:
         accept(1, replace(BATCH, time_ms=-1)),
     ):
         assert acceptor.handle(COMMANDER, wrong, T0) == dropped
-    assert acceptor.handle(SCOUT, Prepare(ballot=LOW, first=0), T0) == (
+    assert acceptor.handle(SCOUT, messages.Prepare(ballot=LOW, first=0), T0) == (
         Observe("paxos.impossible_slot"),
     )
 
@@ -234,40 +234,40 @@ def test_the_replica_hears_which_votes_have_won(acceptor: Acceptor) -> None:
     acceptor.handle(COMMANDER, accept(1), T0)
     acceptor.handle(COMMANDER, accept(3), T0)
 
-    commit = acceptor.handle(COMMANDER, Commit(ballot=LOW, committed=3), T0)
-    late = acceptor.handle(COMMANDER, accept(2, NO_OP), T0)
+    commit = acceptor.handle(COMMANDER, messages.Commit(ballot=LOW, committed=3), T0)
+    late = acceptor.handle(COMMANDER, accept(2, messages.NO_OP), T0)
 
     replica = address_of("a", "replica")
     assert commit == (Send(replica, Learned(slots=((1, BATCH),), committed=3)),)
-    assert late[-1] == Send(replica, Learned(slots=((2, NO_OP),), committed=3))
+    assert late[-1] == Send(replica, Learned(slots=((2, messages.NO_OP),), committed=3))
 
 
 def test_a_vote_of_another_ballot_is_not_taken_for_the_winner(acceptor: Acceptor) -> None:
     acceptor.handle(COMMANDER, accept(1), T0)
     commander = Address("c/commander-2")
 
-    effects = acceptor.handle(commander, Commit(ballot=HIGH, committed=2), T0)
+    effects = acceptor.handle(commander, messages.Commit(ballot=HIGH, committed=2), T0)
 
     assert effects == (Send(address_of("a", "replica"), Learned(slots=(), committed=2)),)
 
 
 def test_the_journal_gives_back_promise_votes_round_and_what_had_won() -> None:
     records = (
-        Pledged(pledge=Pledge.LED, ballot=Ballot(4, leader_of("a"))),
-        Pledged(pledge=Pledge.PROMISED, ballot=LOW),
+        messages.Pledged(pledge=messages.Pledge.LED, ballot=messages.Ballot(4, leader_of("a"))),
+        messages.Pledged(pledge=messages.Pledge.PROMISED, ballot=LOW),
         accept(1),
-        accept(2, NO_OP),
+        accept(2, messages.NO_OP),
         accept(4, committed=3),
-        Pledged(pledge=Pledge.PROMISED, ballot=HIGH),
-        Slots(first=6, batches=(NO_OP,)),
+        messages.Pledged(pledge=messages.Pledge.PROMISED, ballot=HIGH),
+        messages.Slots(first=6, batches=(messages.NO_OP,)),
     )
 
     assert recover(records) == Recovered(
         promised=HIGH,
         led=4,
-        votes={4: Vote(4, LOW, BATCH)},
-        decided=(BATCH, NO_OP),
-        later={6: NO_OP},
+        votes={4: messages.Vote(4, LOW, BATCH)},
+        decided=(BATCH, messages.NO_OP),
+        later={6: messages.NO_OP},
     )
 
 

@@ -7,29 +7,20 @@ from support.effects import HOST, T0
 
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.message import Address, address_of
+from fencelock.actors.paxos import message as messages
 from fencelock.actors.paxos.commander import COMMANDER_RESEND_MS, EXPLORE, NEWS_MS, Commander
 from fencelock.actors.paxos.config import WINDOW, Config, View, acceptor_of, leader_of, replica_of
 from fencelock.actors.paxos.event import CommanderResend, Decided, Order, SendHeartbeat, SpreadNews
-from fencelock.actors.paxos.message import (
-    NO_OP,
-    Accept,
-    Accepted,
-    Ballot,
-    Batch,
-    Commit,
-    Heartbeat,
-    Preempted,
-)
 
-BALLOT = Ballot(3, leader_of("a"))
+BALLOT = messages.Ballot(3, leader_of("a"))
 A, B, C = (acceptor_of(node) for node in "abc")
 HERE, REPLICA = address_of("a", "commander-3"), replica_of("a")
-ONE = Batch(time_ms=1, commands=(b"1",))
+ONE = messages.Batch(time_ms=1, commands=(b"1",))
 NEWS = Wake(NEWS_MS, SpreadNews())
 
 
 def commander_of(
-    members: str = "abc", first: int = 1, batches: tuple[Batch, ...] = ()
+    members: str = "abc", first: int = 1, batches: tuple[messages.Batch, ...] = ()
 ) -> tuple[Commander, Effects]:
     config = Config(View(0, tuple(members)))
     role = Commander(
@@ -43,16 +34,20 @@ def commander() -> Commander:
     return commander_of()[0]
 
 
-def order(role: Commander, slot: int, batch: Batch = ONE) -> Effects:
+def order(role: Commander, slot: int, batch: messages.Batch = ONE) -> Effects:
     return role.handle(REPLICA, Order(slot=slot, batch=batch), T0)
 
 
-def vote(role: Commander, acceptor: Address, slot: int, ballot: Ballot = BALLOT) -> Effects:
-    return role.handle(acceptor, Accepted(ballot=ballot, slot=slot), T0)
+def vote(
+    role: Commander, acceptor: Address, slot: int, ballot: messages.Ballot = BALLOT
+) -> Effects:
+    return role.handle(acceptor, messages.Accepted(ballot=ballot, slot=slot), T0)
 
 
-def asked(slot: int, batch: Batch = ONE, committed: int = 1, to: str = "abc") -> list[Effect]:
-    accept = Accept(ballot=BALLOT, slot=slot, batch=batch, committed=committed)
+def asked(
+    slot: int, batch: messages.Batch = ONE, committed: int = 1, to: str = "abc"
+) -> list[Effect]:
+    accept = messages.Accept(ballot=BALLOT, slot=slot, batch=batch, committed=committed)
     return [Send(acceptor_of(node), accept) for node in to]
 
 
@@ -62,9 +57,9 @@ def test_an_order_goes_to_every_acceptor_at_once(commander: Commander) -> None:
 
 
 def test_what_phase_one_found_is_proposed_first() -> None:
-    commander, first = commander_of(first=5, batches=(ONE, NO_OP))
+    commander, first = commander_of(first=5, batches=(ONE, messages.NO_OP))
 
-    assert first[:6] == [*asked(5, committed=5), *asked(6, NO_OP, committed=5)]
+    assert first[:6] == [*asked(5, committed=5), *asked(6, messages.NO_OP, committed=5)]
     assert order(commander, 7) == asked(7, committed=5)
 
 
@@ -88,7 +83,7 @@ def test_each_acceptor_counts_once_and_strangers_and_other_ballots_never(
     vote(commander, B, 1)
 
     assert vote(commander, B, 1) == ()
-    assert vote(commander, C, 1, Ballot(2, leader_of("a"))) == ()
+    assert vote(commander, C, 1, messages.Ballot(2, leader_of("a"))) == ()
     stranger = address_of("z", "acceptor")
     assert vote(commander, stranger, 1) == (Observe("paxos.stranger_votes"),)
     assert vote(commander, A, 2) == ()
@@ -114,7 +109,12 @@ def test_slots_may_be_decided_out_of_order_and_count_as_committed_without_a_gap(
 def test_at_most_a_window_is_undecided_and_the_rest_follows() -> None:
     commander, first = commander_of(batches=(ONE,) * (WINDOW + 1))
 
-    slots = {e.message.slot for e in first if isinstance(e, Send) if isinstance(e.message, Accept)}
+    slots = {
+        e.message.slot
+        for e in first
+        if isinstance(e, Send)
+        if isinstance(e.message, messages.Accept)
+    }
     assert slots == set(range(1, WINDOW + 1))
     vote(commander, A, 1)
     assert vote(commander, B, 1)[1:3] == asked(WINDOW + 1, committed=2, to="ab")
@@ -129,7 +129,7 @@ def test_followers_hear_of_the_last_decision_when_nothing_follows(commander: Com
     assert decide(commander, 1)[-1] == NEWS
     effects = commander.handle(HERE, SpreadNews(), T0)
 
-    commit = Commit(ballot=BALLOT, committed=2)
+    commit = messages.Commit(ballot=BALLOT, committed=2)
     assert effects == [Send(B, commit), Send(C, commit)]
     assert commander.handle(HERE, SpreadNews(), T0) == []
 
@@ -153,7 +153,7 @@ def test_those_who_decided_are_asked_at_once_and_the_others_told_together(
     effects = commander.handle(HERE, SpreadNews(), T0)
 
     late = [*asked(2, committed=3, to="b"), *asked(3, committed=4, to="b")]
-    commit = Commit(ballot=BALLOT, committed=4)
+    commit = messages.Commit(ballot=BALLOT, committed=4)
     assert effects == [*late, Send(C, commit)]  # The last proposal has told B the same.
 
 
@@ -217,11 +217,11 @@ def pulse(number: int) -> SendHeartbeat:
 def test_a_heartbeat_tells_everybody_what_is_decided(commander: Commander) -> None:
     effects = commander.handle(address_of("a", "monitor"), pulse(4), T0)
 
-    beat = Heartbeat(ballot=BALLOT, number=4, committed=1, min_applied=1, confirmed=2)
+    beat = messages.Heartbeat(ballot=BALLOT, number=4, committed=1, min_applied=1, confirmed=2)
     assert effects == [Send(A, beat), Send(B, beat), Send(C, beat)]
 
 
-def test_a_heartbeat_proves_nothing_until_the_first_slot_of_the_reign_is_decided() -> None:
+def test_a_heartbeat_proves_nothing_until_the_first_slot_of_the_leadership_is_decided() -> None:
     role, _ = commander_of(batches=(ONE,))
     monitor = address_of("a", "monitor")
     order(role, 2)
@@ -233,12 +233,12 @@ def test_a_heartbeat_proves_nothing_until_the_first_slot_of_the_reign_is_decided
     late = role.handle(monitor, pulse(5), T0)
 
     said = [e.message for e in (early[0], late[0]) if isinstance(e, Send)]
-    assert [m.answered for m in said if isinstance(m, Heartbeat)] == [(), (3, 2, 0)]
+    assert [m.answered for m in said if isinstance(m, messages.Heartbeat)] == [(), (3, 2, 0)]
 
 
 def test_a_higher_ballot_is_told_to_the_leader(commander: Commander) -> None:
-    higher = Preempted(ballot=Ballot(4, leader_of("b")))
+    higher = messages.Preempted(ballot=messages.Ballot(4, leader_of("b")))
 
     assert commander.handle(B, higher, T0) == (Send(leader_of("a"), higher),)
-    lower = Preempted(ballot=Ballot(1, leader_of("b")))
+    lower = messages.Preempted(ballot=messages.Ballot(1, leader_of("b")))
     assert commander.handle(B, lower, T0) == (Observe("paxos.preemption_ignored"),)

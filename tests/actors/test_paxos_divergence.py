@@ -15,11 +15,12 @@ from fencelock.actors.table.message import LogCommand, Result
 from fencelock.actors.table.table import LockTable
 from fencelock.cluster.lock_machine import LockMachine
 from fencelock.cluster.simulation.paxos_judge import INVARIANTS
-from fencelock.cluster.simulation.paxos_machine import Appended, Register, Request
+from fencelock.cluster.simulation.paxos_machine import Appended, AppendRequest, Register
 from fencelock.cluster.simulation.paxos_plan import LogPlan, draw_log_plan
-from fencelock.cluster.simulation.paxos_run import LogReport, Subject, run_log_seed
+from fencelock.cluster.simulation.paxos_run import LogSubject, run_log_seed
 from fencelock.cluster.simulation.planting import planted
 from fencelock.cluster.simulation.promise import KEEPS_DISKS, promise_of
+from fencelock.cluster.simulation.report import RunReport
 from fencelock.cluster.simulation.run import run_seed
 from fencelock.cluster.topology import Recipe, Settings, paxos
 
@@ -32,7 +33,7 @@ JUDGED = frozenset(INVARIANTS) - {"P13", "P14", "S1"}
 class Repeats(Register):
     """Appends an entry twice, now and then."""
 
-    def append(self, request: Request, command: bytes) -> Appended:
+    def append(self, request: AppendRequest, command: bytes) -> Appended:
         if self.position % 9 == 8:
             super().append(request, command)
         return super().append(request, command)
@@ -41,21 +42,21 @@ class Repeats(Register):
 class AnotherDecision(Register):
     """Comes to other entries than the others for a while, and to their state again."""
 
-    def append(self, request: Request, command: bytes) -> Appended:
+    def append(self, request: AppendRequest, command: bytes) -> Appended:
         told = super().append(request, command)
         if self.position % 8 == 5:
             self.made += 1
         return told
 
 
-class ExtendsNothing(Register):
-    """Ends all sessions when a reign begins."""
+class NeverExtends(Register):
+    """Ends all sessions when a leadership begins."""
 
     def extend(self, now: int) -> None:
         self.sessions = {name: (now, ttl) for name, (_, ttl) in self.sessions.items()}
 
 
-BUGS = {kind.__name__: kind for kind in (Repeats, AnotherDecision, ExtendsNothing)}
+BUGS = {kind.__name__: kind for kind in (Repeats, AnotherDecision, NeverExtends)}
 
 
 def plan_of(seed: int, nodes: int = 3) -> LogPlan:
@@ -73,9 +74,9 @@ def plan_of(seed: int, nodes: int = 3) -> LogPlan:
     )
 
 
-def run(seed: int, bug: type[Register], nodes: int = 3, digest_slots: int = 5) -> LogReport:
+def run(seed: int, bug: type[Register], nodes: int = 3, digest_slots: int = 5) -> RunReport:
     plan = replace(plan_of(seed, nodes), digest_slots=digest_slots)
-    subject = Subject(wrong=frozenset({"n2"}), planted=bug)
+    subject = LogSubject(wrong=frozenset({"n2"}), planted=bug)
     return run_log_seed(seed, plan=plan, subject=subject, judged=JUDGED)
 
 
@@ -87,7 +88,7 @@ def test_a_member_with_a_bug_is_quarantined_and_the_others_go_on(bug: str, nodes
     for seed in SEEDS:
         report = run(seed, BUGS[bug], nodes)
         assert report.violation is None, (seed, report.violation)
-        assert report.answers > 0
+        assert report.grants > 0
         marks.update(name for name, count in report.marks.items() if count)
     assert marks["paxos.diverged"] >= len(SEEDS) // 2, marks
     assert marks["notice.critical"] == marks["paxos.diverged"]

@@ -10,6 +10,7 @@ from support.effects import HOST, at
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.link import LinkDown
 from fencelock.actors.message import NS_PER_MS, Instant, address_of
+from fencelock.actors.paxos import event as events
 from fencelock.actors.paxos.acceptor import LeasePromise
 from fencelock.actors.paxos.config import (
     BEAT_MS,
@@ -21,21 +22,6 @@ from fencelock.actors.paxos.config import (
     leader_of,
     monitor_of,
     replica_of,
-)
-from fencelock.actors.paxos.event import (
-    BallotSeen,
-    Beat,
-    Candidate,
-    Confirm,
-    Isolated,
-    LeaderChanged,
-    LeadershipClaimed,
-    Leased,
-    SendHeartbeat,
-    SteppedDown,
-    Suspect,
-    Watch,
-    Withdraw,
 )
 from fencelock.actors.paxos.failure_detector import (
     ASKED_MAX,
@@ -52,7 +38,7 @@ from fencelock.actors.timing import TIMING
 BALLOT, OTHERS = Ballot(3, leader_of("a")), Ballot(4, leader_of("b"))
 COMMANDER, HERE = address_of("a", "commander-3"), monitor_of("a")
 LEADER, REPLICA = leader_of("a"), replica_of("a")
-LEADING = LeadershipClaimed(ballot=BALLOT, commander=COMMANDER)
+LEADING = events.LeadershipClaimed(ballot=BALLOT, commander=COMMANDER)
 PROXY = address_of("a", "proxy")
 PPM = 1_000_000
 
@@ -73,11 +59,11 @@ def monitor() -> FailureDetector:
 
 def watch(monitor: FailureDetector, now: Instant) -> Effects:
     """Let the timer that runs ring."""
-    return monitor.handle(HERE, Watch(deadline=monitor.suspicion.watching), now)
+    return monitor.handle(HERE, events.Watch(deadline=monitor.suspicion.watching), now)
 
 
-def heard(ballot: Ballot = OTHERS, *, leads: bool = True) -> BallotSeen:
-    return BallotSeen(ballot=ballot, leads=leads)
+def heard(ballot: Ballot = OTHERS, *, leads: bool = True) -> events.BallotSeen:
+    return events.BallotSeen(ballot=ballot, leads=leads)
 
 
 def ack(number: int, applied: int = 1) -> HeartbeatAck:
@@ -85,18 +71,21 @@ def ack(number: int, applied: int = 1) -> HeartbeatAck:
 
 
 def pulse(number: int, *heard: int, min_applied: int = 0, confirmed: int = 0) -> Send:
-    word = SendHeartbeat(
+    word = events.SendHeartbeat(
         number=number, min_applied=min_applied, answered=heard, confirmed=confirmed
     )
     return Send(COMMANDER, word)
 
 
 def follow(master: str) -> list[Effect]:
-    return [Send(REPLICA, LeaderChanged(master=master)), Send(LEADER, LeaderChanged(master=master))]
+    return [
+        Send(REPLICA, events.LeaderChanged(master=master)),
+        Send(LEADER, events.LeaderChanged(master=master)),
+    ]
 
 
 def test_a_node_alone_stands_at_once_and_others_listen_for_a_moment() -> None:
-    assert monitor_of_a("a").begin(at(0)) == [Wake(0, Watch(deadline=at(0)))]
+    assert monitor_of_a("a").begin(at(0)) == [Wake(0, events.Watch(deadline=at(0)))]
     (wake,) = monitor_of_a().begin(at(0))
     assert isinstance(wake, Wake)
     assert STARTUP_MS <= wake.after_ms < STARTUP_MS + SPREAD_MS
@@ -109,7 +98,7 @@ def test_silence_is_suspicious_and_a_heartbeat_puts_it_off(monitor: FailureDetec
 
     late = watch(monitor, at(90 + ELECTION_MS + TIMING.rank_ms + JITTER_MS))
 
-    assert late[0] == Send(LEADER, Suspect(above=OTHERS))
+    assert late[0] == Send(LEADER, events.Suspect(above=OTHERS))
 
 
 def test_followers_stand_one_after_the_other_from_the_leader_on() -> None:
@@ -134,7 +123,9 @@ def test_a_timer_that_rings_late_shows_that_this_node_stood_still(monitor: Failu
 
     assert [effect for effect in late if isinstance(effect, Send)] == []
     assert monitor.suspicion.deadline == at(90 + 2 * ELECTION_MS + STALL_MS)
-    assert watch(monitor, monitor.suspicion.deadline)[0] == Send(LEADER, Suspect(above=OTHERS))
+    assert watch(monitor, monitor.suspicion.deadline)[0] == Send(
+        LEADER, events.Suspect(above=OTHERS)
+    )
 
 
 def test_replica_and_leader_hear_who_leads_when_it_is_news(monitor: FailureDetector) -> None:
@@ -151,9 +142,9 @@ def test_who_only_stands_is_waited_for_and_not_followed(monitor: FailureDetector
 
 
 def test_it_withdraws_from_standing_when_somebody_leads(monitor: FailureDetector) -> None:
-    monitor.handle(LEADER, Candidate(ballot=BALLOT), at(1))
+    monitor.handle(LEADER, events.Candidate(ballot=BALLOT), at(1))
 
-    assert monitor.handle(acceptor_of("a"), heard(), at(2))[-1] == Send(LEADER, Withdraw())
+    assert monitor.handle(acceptor_of("a"), heard(), at(2))[-1] == Send(LEADER, events.Withdraw())
 
 
 def test_a_broken_link_to_the_master_is_suspicious_once_its_lease_is_over_another_is_not(
@@ -169,13 +160,18 @@ def test_a_broken_link_to_the_master_is_suspicious_once_its_lease_is_over_anothe
     assert at(first) <= monitor.suspicion.deadline < at(first + JITTER_MS)
 
 
-def test_a_reign_begins_with_a_heartbeat_and_goes_on_with_them(monitor: FailureDetector) -> None:
+def test_a_leadership_begins_with_a_heartbeat_and_goes_on_with_them(
+    monitor: FailureDetector,
+) -> None:
     begun = monitor.handle(LEADER, LEADING, at(0))
-    next_beat = Wake(BEAT_MS, Beat(ballot=BALLOT))
+    next_beat = Wake(BEAT_MS, events.Beat(ballot=BALLOT))
     assert list(begun) == [*follow("a"), pulse(1, 0, 0, 0), next_beat]
 
-    assert list(monitor.handle(HERE, Beat(ballot=BALLOT), at(50))) == [pulse(2, 0, 0, 0), next_beat]
-    assert monitor.handle(HERE, Beat(ballot=OTHERS), at(100)) == ()
+    assert list(monitor.handle(HERE, events.Beat(ballot=BALLOT), at(50))) == [
+        pulse(2, 0, 0, 0),
+        next_beat,
+    ]
+    assert monitor.handle(HERE, events.Beat(ballot=OTHERS), at(100)) == ()
 
 
 def test_a_heartbeat_tells_whose_answers_were_heard_and_what_a_majority_answered(
@@ -185,19 +181,19 @@ def test_a_heartbeat_tells_whose_answers_were_heard_and_what_a_majority_answered
     monitor.handle(acceptor_of("a"), ack(1, applied=9), at(1))
     monitor.handle(acceptor_of("c"), ack(1, applied=7), at(1))
 
-    second = monitor.handle(HERE, Beat(ballot=BALLOT), at(50))
+    second = monitor.handle(HERE, events.Beat(ballot=BALLOT), at(50))
     monitor.handle(acceptor_of("b"), ack(2, applied=5), at(51))
-    third = monitor.handle(HERE, Beat(ballot=BALLOT), at(100))
+    third = monitor.handle(HERE, events.Beat(ballot=BALLOT), at(100))
 
     assert second[0] == pulse(2, 1, 0, 1, confirmed=1)
     assert third[0] == pulse(3, 1, 2, 1, confirmed=1, min_applied=5)
 
 
 def test_a_round_can_be_had_at_once(monitor: FailureDetector) -> None:
-    assert monitor.handle(REPLICA, Confirm(), at(1)) == ()
+    assert monitor.handle(REPLICA, events.Confirm(), at(1)) == ()
     monitor.handle(LEADER, LEADING, at(2))
 
-    assert monitor.handle(REPLICA, Confirm(), at(3)) == [pulse(2, 0, 0, 0)]
+    assert monitor.handle(REPLICA, events.Confirm(), at(3)) == [pulse(2, 0, 0, 0)]
 
 
 def test_the_lease_counts_from_when_a_majority_was_asked(monitor: FailureDetector) -> None:
@@ -208,7 +204,7 @@ def test_the_lease_counts_from_when_a_majority_was_asked(monitor: FailureDetecto
 
     length = LEASE_MS * NS_PER_MS * (PPM - 1_000) // (PPM + 1_000)
     until = Instant(at(10) + length)
-    assert effects == (Send(REPLICA, Leased(ballot=BALLOT, until=until, confirmed=at(10))),)
+    assert effects == (Send(REPLICA, events.Leased(ballot=BALLOT, until=until, confirmed=at(10))),)
     assert monitor.handle(acceptor_of("c"), ack(1), at(31)) == ()
 
 
@@ -233,7 +229,7 @@ def test_answers_of_strangers_or_to_old_heartbeats_do_not_count(monitor: Failure
     for round_ in range(ASKED_MAX):
         monitor.handle(acceptor_of("a"), ack(round_ + 1), at(50 * round_))
         monitor.handle(acceptor_of("b"), ack(round_ + 1), at(50 * round_))
-        monitor.handle(HERE, Beat(ballot=BALLOT), at(50 * round_))
+        monitor.handle(HERE, events.Beat(ballot=BALLOT), at(50 * round_))
 
     assert monitor.handle(acceptor_of("c"), ack(1), at(60 * ASKED_MAX)) == ()
     assert monitor.answered["c"] == 0
@@ -243,28 +239,28 @@ def test_a_master_that_no_majority_answers_gives_up(monitor: FailureDetector) ->
     monitor.handle(LEADER, LEADING, at(0))
     monitor.handle(acceptor_of("a"), ack(1), at(1))
 
-    assert pulse(2, 1, 0, 0) in monitor.handle(HERE, Beat(ballot=BALLOT), at(ELECTION_MS))
-    late = monitor.handle(HERE, Beat(ballot=BALLOT), at(ELECTION_MS + 1))
-    assert late[0] == Send(LEADER, Withdraw())
+    assert pulse(2, 1, 0, 0) in monitor.handle(HERE, events.Beat(ballot=BALLOT), at(ELECTION_MS))
+    late = monitor.handle(HERE, events.Beat(ballot=BALLOT), at(ELECTION_MS + 1))
+    assert late[0] == Send(LEADER, events.Withdraw())
 
 
 def test_a_leader_that_no_majority_answers_says_so_long_before_it_gives_up(
     monitor: FailureDetector,
 ) -> None:
     monitor.handle(LEADER, LEADING, at(0))
-    told: dict[int, Isolated] = {}
+    told: dict[int, events.Isolated] = {}
     for ms in range(BEAT_MS, ELECTION_MS, BEAT_MS):
-        for effect in monitor.handle(HERE, Beat(ballot=BALLOT), at(ms)):
-            if isinstance(effect, Send) and isinstance(effect.message, Isolated):
+        for effect in monitor.handle(HERE, events.Beat(ballot=BALLOT), at(ms)):
+            if isinstance(effect, Send) and isinstance(effect.message, events.Isolated):
                 assert effect.to == PROXY
                 told[ms] = effect.message
-    assert told == {TIMING.isolated_ms + BEAT_MS: Isolated(isolated=True)}
+    assert told == {TIMING.isolated_ms + BEAT_MS: events.Isolated(isolated=True)}
 
     for member in "ab":
         monitor.handle(acceptor_of(member), ack(monitor.number), at(ELECTION_MS))
-    answered = monitor.handle(HERE, Beat(ballot=BALLOT), at(ELECTION_MS + BEAT_MS))
+    answered = monitor.handle(HERE, events.Beat(ballot=BALLOT), at(ELECTION_MS + BEAT_MS))
 
-    assert Send(PROXY, Isolated(isolated=False)) in answered
+    assert Send(PROXY, events.Isolated(isolated=False)) in answered
 
 
 def test_a_leader_that_stood_still_itself_waits_for_answers_before_it_gives_up(
@@ -274,7 +270,7 @@ def test_a_leader_that_stood_still_itself_waits_for_answers_before_it_gives_up(
     for member in "ab":
         monitor.handle(acceptor_of(member), ack(1), at(1))
 
-    woken = monitor.handle(HERE, Beat(ballot=BALLOT), at(3 * ELECTION_MS))
+    woken = monitor.handle(HERE, events.Beat(ballot=BALLOT), at(3 * ELECTION_MS))
 
     assert woken[0] == pulse(2, 1, 1, 0, confirmed=1)
 
@@ -282,8 +278,8 @@ def test_a_leader_that_stood_still_itself_waits_for_answers_before_it_gives_up(
 def test_who_was_deposed_pauses_before_it_stands_again(monitor: FailureDetector) -> None:
     monitor.handle(LEADER, LEADING, at(0))
 
-    deposed = SteppedDown(ballot=BALLOT, by=OTHERS, pause_ms=400)
+    deposed = events.SteppedDown(ballot=BALLOT, by=OTHERS, pause_ms=400)
     assert list(monitor.handle(LEADER, deposed, at(10)))[:2] == follow("")
 
     assert monitor.suspicion.deadline >= at(10 + ELECTION_MS + 400)
-    assert monitor.handle(HERE, Beat(ballot=BALLOT), at(60)) == ()
+    assert monitor.handle(HERE, events.Beat(ballot=BALLOT), at(60)) == ()

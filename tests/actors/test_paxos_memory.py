@@ -9,33 +9,24 @@ from support.effects import HOST, T0
 from fencelock.actors.bootstrap_message import StopVoting
 from fencelock.actors.effect import Checkpoint, Observe, Persist, Send
 from fencelock.actors.message import Address, address_of
+from fencelock.actors.paxos import message as messages
 from fencelock.actors.paxos.acceptor import Acceptor
 from fencelock.actors.paxos.config import Config, View, acceptor_of, leader_of
 from fencelock.actors.paxos.event import BallotSeen, Learned, Suspect
 from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.leader import Leader
 from fencelock.actors.paxos.member import MemoryAcceptor
-from fencelock.actors.paxos.message import (
-    Accept,
-    Accepted,
-    Ballot,
-    Batch,
-    Commit,
-    Heartbeat,
-    Prepare,
-    Promise,
-)
 
-BATCH = Batch(time_ms=1, commands=(b"x",))
+BATCH = messages.Batch(time_ms=1, commands=(b"x",))
 VOTERS = {acceptor_of(name): number for number, name in enumerate("abc", start=1)}
 CONFIG = Config(View(0, ("a", "b", "c"), VOTERS))
-BALLOT = Ballot(5, leader_of("b"))
+BALLOT = messages.Ballot(5, leader_of("b"))
 COMMANDER, SCOUT = address_of("b", "commander-5"), address_of("b", "scout-5")
 BOOTSTRAP = address_of("a", "bootstrap")
-PREPARE = Prepare(ballot=BALLOT, first=1)
-ACCEPT = Accept(ballot=BALLOT, slot=1, batch=BATCH, committed=1)
-BEAT = Heartbeat(ballot=BALLOT, number=1, committed=1, min_applied=0)
-COMMIT = Commit(ballot=BALLOT, committed=2)
+PREPARE = messages.Prepare(ballot=BALLOT, first=1)
+ACCEPT = messages.Accept(ballot=BALLOT, slot=1, batch=BATCH, committed=1)
+BEAT = messages.Heartbeat(ballot=BALLOT, number=1, committed=1, min_applied=0)
+COMMIT = messages.Commit(ballot=BALLOT, committed=2)
 
 
 def acceptor(kind: type[Acceptor] = Acceptor, *, votes: bool = True) -> Acceptor:
@@ -70,7 +61,7 @@ def test_a_voter_without_a_disk_writes_nothing_and_votes() -> None:
     effects = [*prepared, *accepted]
     assert not any(isinstance(effect, Persist | Checkpoint) for effect in effects)
     sent = [type(effect.message) for effect in effects if isinstance(effect, Send)]
-    assert sent == [Promise, BallotSeen, Accepted]
+    assert sent == [messages.Promise, BallotSeen, messages.Accepted]
 
 
 def test_every_vote_names_its_voter() -> None:
@@ -127,12 +118,14 @@ def test_a_leader_that_must_stop_voting_gives_way_and_stands_no_more() -> None:
 def test_an_acceptor_that_does_not_vote_learns_from_leaders_below_what_its_journal_promised() -> (
     None
 ):
-    promised = Recovered(promised=Ballot(9, leader_of("c")))
+    promised = Recovered(promised=messages.Ballot(9, leader_of("c")))
     role = Acceptor(
         acceptor_of("a"), HOST, node="a", config=CONFIG, recovered=promised, voter=1, votes=False
     )
     role.handle(
-        address_of("c", "scout-12"), Prepare(ballot=Ballot(12, leader_of("c")), first=1), T0
+        address_of("c", "scout-12"),
+        messages.Prepare(ballot=messages.Ballot(12, leader_of("c")), first=1),
+        T0,
     )
 
     effects = role.handle(COMMANDER, BEAT, T0)

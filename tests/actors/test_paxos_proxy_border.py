@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
-from support.effects import HOST, T0, at
-from support.unbatched_proxy import UnbatchedProxy
+from support.effects import T0, at
+from support.log_proxy_scene import (
+    ANN,
+    DOOR,
+    ME,
+    acquire,
+    happens,
+    lone_door,
+    proposed,
+    told,
+)
 
 from fencelock.actors.api.message import (
     Acquire,
@@ -20,58 +29,17 @@ from fencelock.actors.api.message import (
 )
 from fencelock.actors.api.name import WAIT_MS_MAX
 from fencelock.actors.api.session_message import End, Evict, HoldLost, ListLocks, Open
-from fencelock.actors.effect import Effects, Observe, Send
-from fencelock.actors.message import Address, Instant
+from fencelock.actors.effect import Observe
+from fencelock.actors.message import Address
 from fencelock.actors.paxos import proxy_clients, proxy_in_flight, proxy_requests
-from fencelock.actors.paxos.event import SlotOutcomes
-from fencelock.actors.paxos.message import Propose
 from fencelock.actors.paxos.proxy import LogProxy
 from fencelock.actors.paxos.proxy_clients import SILENCE_MS
 from fencelock.actors.paxos.proxy_event import Round
-from fencelock.actors.table.message import LogCommand, Result
-from fencelock.transport.codec import decode, encode
-
-DOOR, REPLICA, FAR = Address("n1/proxy"), Address("n1/replica"), Address("n2/replica")
-ANN = Address("ann/session")
-ME = "ann.7"
-K = TypeVar("K")
 
 
 @pytest.fixture
 def door() -> LogProxy:
-    door = UnbatchedProxy(
-        DOOR,
-        HOST,
-        node="n1",
-        members=("n1", "n2", "n3"),
-        replica=REPLICA,
-        encode=encode,
-    )
-    door.begin(T0)
-    return door
-
-
-def acquire(request: int = 2, lock: str = "a") -> Acquire:
-    return Acquire(lock=lock, session=ME, owner="o", request=request)
-
-
-def happens(door: LogProxy, *outcomes: Result, now: Instant = T0) -> Effects:
-    return door.handle(REPLICA, SlotOutcomes(slot=1, time_ms=1, outcomes=outcomes), now)
-
-
-def proposals(effects: Effects) -> list[Propose]:
-    sent = [e.message for e in effects if isinstance(e, Send) and e.to == REPLICA]
-    return [message for message in sent if isinstance(message, Propose)]
-
-
-def proposed(effects: Effects) -> list[LogCommand]:
-    commands: list[Any] = [decode(propose.command) for propose in proposals(effects)]
-    return commands
-
-
-def told(effects: Effects, kind: type[K], to: Address = ANN) -> list[K]:
-    sent = [e.message for e in effects if isinstance(e, Send) and e.to == to]
-    return [message for message in sent if isinstance(message, kind)]
+    return lone_door()
 
 
 def test_one_client_cannot_use_up_a_node(door: LogProxy, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
-from support.effects import HOST, T0, at, sent
+from support.effects import T0, at, sent
+from support.log_proxy_scene import ANN, DOOR, REPLICA, led_by_n2, log_proxy
 
 from fencelock.actors.api.message import (
     Contender,
@@ -43,9 +44,7 @@ from fencelock.actors.table.report import (
 from fencelock.transport.cbor import FRAME_BYTES_MAX
 from fencelock.transport.codec import encode
 
-DOOR, REPLICA, NODE = Address("n1/proxy"), Address("n1/replica"), Address("n1/node")
-ANN, ASK = Address("ann/session"), Address("n1/ask-1")
-K = TypeVar("K")
+NODE, ASK = Address("n1/node"), Address("n1/ask-1")
 
 HOLDER = HolderSeen(
     session="bob~2.9", owner="p", label="host:2", fence=7, times=2, since_ms=100, held_ms=40
@@ -62,17 +61,7 @@ REPORTED = Reported(uptime_ms=5, counters=())
 
 @pytest.fixture
 def door() -> LogProxy:
-    door = LogProxy(
-        DOOR,
-        HOST,
-        node="n1",
-        members=("n1", "n2", "n3"),
-        replica=REPLICA,
-        encode=encode,
-    )
-    door.begin(T0)
-    door.handle(REPLICA, LeaderChanged(master="n2"), T0)
-    return door
+    return led_by_n2(log_proxy(LogProxy))
 
 
 def consult(effects: Effects) -> Consult:

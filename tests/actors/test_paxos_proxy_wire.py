@@ -11,18 +11,7 @@ import pytest
 import zmq
 from support.real_nodes import NODES, running_nodes
 
-from fencelock.actors.api.message import (
-    Acquire,
-    Alive,
-    Cancel,
-    Cancelled,
-    Granted,
-    KeepAlive,
-    Reason,
-    Refused,
-    Release,
-    Released,
-)
+from fencelock.actors.api import message as api
 from fencelock.actors.api.session_message import (
     End,
     Ended,
@@ -95,8 +84,8 @@ class Wire:
         self.session = self.ask(node, opening, Opened).assigned
         return self.session
 
-    def acquire(self, lock: str, wait_ms: int | None = None, limit: int = 1) -> Acquire:
-        return Acquire(
+    def acquire(self, lock: str, wait_ms: int | None = None, limit: int = 1) -> api.Acquire:
+        return api.Acquire(
             lock=lock,
             session=self.session,
             owner="o",
@@ -119,10 +108,10 @@ def wire(nodes: dict[str, Node]) -> Iterator[Wire]:
 def test_a_session_is_one_at_every_node(wire: Wire) -> None:
     session = wire.open("n1")
     acquire = wire.acquire("shared", limit=2)
-    granted = wire.ask("n1", acquire, Granted)
-    assert wire.ask("n2", acquire, Granted) == granted, "the same request is done once"
+    granted = wire.ask("n1", acquire, api.Granted)
+    assert wire.ask("n2", acquire, api.Granted) == granted, "the same request is done once"
     again = wire.acquire("shared", limit=2)
-    assert wire.ask("n3", again, Granted) == Granted(
+    assert wire.ask("n3", again, api.Granted) == api.Granted(
         lock="shared",
         fence=granted.fence,
         session=session,
@@ -130,16 +119,16 @@ def test_a_session_is_one_at_every_node(wire: Wire) -> None:
         request=again.request,
         count=2,
     )
-    refused = wire.ask("n2", wire.acquire("shared", limit=2), Refused)
-    assert refused.reason is Reason.LIMIT_REACHED
-    cancel = Cancel(lock="shared", session=session, owner="o", request=again.request)
-    wire.ask("n2", cancel, Cancelled)
-    release = Release(
+    refused = wire.ask("n2", wire.acquire("shared", limit=2), api.Refused)
+    assert refused.reason is api.Reason.LIMIT_REACHED
+    cancel = api.Cancel(lock="shared", session=session, owner="o", request=again.request)
+    wire.ask("n2", cancel, api.Cancelled)
+    release = api.Release(
         lock="shared", fence=granted.fence, session=session, owner="o", request=wire.next()
     )
-    assert wire.ask("n3", release, Released).count == 0
-    assert wire.ask("n1", release, Released).count == 0
-    alive = wire.ask("n2", KeepAlive(session=session, request=wire.next()), Alive)
+    assert wire.ask("n3", release, api.Released).count == 0
+    assert wire.ask("n1", release, api.Released).count == 0
+    alive = wire.ask("n2", api.KeepAlive(session=session, request=wire.next()), api.Alive)
     assert (alive.node, alive.master in NODES) == ("n2", True)
 
 
@@ -147,14 +136,14 @@ def test_a_session_that_ends_frees_its_locks_and_is_no_more(
     nodes: dict[str, Node], wire: Wire
 ) -> None:
     session = wire.open("n1")
-    fence = wire.ask("n2", wire.acquire("ended"), Granted).fence
+    fence = wire.ask("n2", wire.acquire("ended"), api.Granted).fence
     end = End(session=session, request=wire.next())
     assert wire.ask("n3", end, Ended).session == session
-    granted: Granted = nodes["n1"].proxy.ask(Acquire(lock="ended"), timeout=LONG_S)
+    granted: api.Granted = nodes["n1"].proxy.ask(api.Acquire(lock="ended"), timeout=LONG_S)
     assert granted.fence > fence
-    refused = wire.ask("n1", wire.acquire("ended"), Refused)
-    assert refused.reason is Reason.SESSION_EXPIRED
-    nodes["n1"].proxy.ask(Release(lock="ended", fence=granted.fence), timeout=LONG_S)
+    refused = wire.ask("n1", wire.acquire("ended"), api.Refused)
+    assert refused.reason is api.Reason.SESSION_EXPIRED
+    nodes["n1"].proxy.ask(api.Release(lock="ended", fence=granted.fence), timeout=LONG_S)
 
 
 def test_the_locks_of_a_client_that_fell_silent_are_free_after_its_ttl(
@@ -162,19 +151,19 @@ def test_the_locks_of_a_client_that_fell_silent_are_free_after_its_ttl(
 ) -> None:
     wire.open("n1", ttl_ms=300)
     began = time.monotonic()
-    fence = wire.ask("n1", wire.acquire("silent"), Granted).fence
-    granted: Granted = nodes["n2"].proxy.ask(Acquire(lock="silent"), timeout=LONG_S)
+    fence = wire.ask("n1", wire.acquire("silent"), api.Granted).fence
+    granted: api.Granted = nodes["n2"].proxy.ask(api.Acquire(lock="silent"), timeout=LONG_S)
     assert granted.fence > fence
     assert time.monotonic() - began >= 0.25
     assert "TTL" in wire.hear("n1", Ended).detail
-    nodes["n2"].proxy.ask(Release(lock="silent", fence=granted.fence), timeout=LONG_S)
+    nodes["n2"].proxy.ask(api.Release(lock="silent", fence=granted.fence), timeout=LONG_S)
 
 
 def test_an_operator_sees_and_takes_a_lock_and_its_holder_is_told(
     nodes: dict[str, Node], wire: Wire
 ) -> None:
     session = wire.open("n1")
-    fence = wire.ask("n1", wire.acquire("taken/1"), Granted).fence
+    fence = wire.ask("n1", wire.acquire("taken/1"), api.Granted).fence
     listed: LockList = nodes["n3"].proxy.ask(ListLocks(prefix="taken/"), timeout=LONG_S)
     assert [(line.lock, line.holder.session) for line in listed.lines] == [("taken/1", session)]
     evicted: Evicted = nodes["n2"].proxy.ask(
@@ -183,9 +172,11 @@ def test_an_operator_sees_and_takes_a_lock_and_its_holder_is_told(
     assert evicted.holder.node == wire.me
     lost = wire.hear("n1", HoldLost)
     assert (lost.lock, lost.fence, "eve" in lost.detail) == ("taken/1", fence, True)
-    release = Release(lock="taken/1", fence=fence, session=session, owner="o", request=wire.next())
-    assert wire.ask("n1", release, Refused).reason is Reason.OWNERSHIP_LOST
-    mine: Granted = nodes["n1"].proxy.ask(Acquire(lock="taken/2"), timeout=LONG_S)
+    release = api.Release(
+        lock="taken/1", fence=fence, session=session, owner="o", request=wire.next()
+    )
+    assert wire.ask("n1", release, api.Refused).reason is api.Reason.OWNERSHIP_LOST
+    mine: api.Granted = nodes["n1"].proxy.ask(api.Acquire(lock="taken/2"), timeout=LONG_S)
     nodes["n2"].proxy.ask(Evict(lock="taken/2", fence=mine.fence, operator="eve"), timeout=LONG_S)
     with pytest.raises(LockOwnershipLostError, match="taken/2"):
-        nodes["n1"].proxy.ask(Release(lock="taken/2", fence=mine.fence), timeout=LONG_S)
+        nodes["n1"].proxy.ask(api.Release(lock="taken/2", fence=mine.fence), timeout=LONG_S)

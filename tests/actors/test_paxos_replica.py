@@ -8,6 +8,8 @@ from support.log_workload import HowMany, LogCounter, SoMany
 
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.message import Address, address_of
+from fencelock.actors.paxos import event as events
+from fencelock.actors.paxos import message as messages
 from fencelock.actors.paxos.config import (
     WINDOW,
     Config,
@@ -17,42 +19,11 @@ from fencelock.actors.paxos.config import (
     leader_of,
     replica_of,
 )
-from fencelock.actors.paxos.event import (
-    Applied,
-    Consult,
-    Consulted,
-    Decided,
-    Drain,
-    Drained,
-    Fresh,
-    GapCheck,
-    Gather,
-    Lacking,
-    LeaderChanged,
-    Leadership,
-    Learned,
-    Leased,
-    Order,
-    ReportApplied,
-    SlotOutcomes,
-    SteppedDown,
-    Tick,
-)
 from fencelock.actors.paxos.journal import Recovered
-from fencelock.actors.paxos.message import (
-    BATCH_COMMANDS_MAX,
-    NO_BALLOT,
-    Ballot,
-    Batch,
-    Decline,
-    Declined,
-    Propose,
-    Proposed,
-)
 from fencelock.actors.paxos.replica import GAP_MS, REPORT_SLOTS, Replica
 
 CONFIG = Config(View(0, ("a", "b", "c")))
-BALLOT = Ballot(3, leader_of("a"))
+BALLOT = messages.Ballot(3, leader_of("a"))
 COMMANDER = address_of("a", "commander-3")
 HERE, LISTENER, OTHER = replica_of("a"), address_of("a", "proxy"), address_of("b", "proxy")
 OPENING = b"opening"
@@ -68,11 +39,11 @@ class Alarm(LogCounter):
         super().__init__()
         self.rung = False
 
-    def advance(self, time_ms: int) -> tuple[Proposed, ...]:
+    def advance(self, time_ms: int) -> tuple[messages.Proposed, ...]:
         if self.rung or time_ms < 50:
             return ()
         self.rung = True
-        return (Proposed(number=50, slot=50),)
+        return (messages.Proposed(number=50, slot=50),)
 
 
 def replica_of_a(listener: Address | None = LISTENER, machine: LogCounter | None = None) -> Replica:
@@ -93,74 +64,80 @@ def replica() -> Replica:
     return replica_of_a()
 
 
-def reign(replica: Replica, first: int = 1, time_ms: int = 0) -> list[Effect]:
-    word = Leadership(ballot=BALLOT, commander=COMMANDER, first=first, time_ms=time_ms)
+def lead(replica: Replica, first: int = 1, time_ms: int = 0) -> list[Effect]:
+    word = events.Leadership(ballot=BALLOT, commander=COMMANDER, first=first, time_ms=time_ms)
     return list(replica.handle(leader_of("a"), word, T0))
 
 
-def propose(number: int = 1, client: Address = LISTENER, command: bytes = b"x") -> Propose:
-    return Propose(client=client, number=number, command=command)
+def propose(number: int = 1, client: Address = LISTENER, command: bytes = b"x") -> messages.Propose:
+    return messages.Propose(client=client, number=number, command=command)
 
 
 def gather(replica: Replica) -> Effects:
     """Let the replica hear that all of a turn has come."""
-    return replica.handle(replica.address, Gather(), T0)
+    return replica.handle(replica.address, events.Gather(), T0)
 
 
 def order(slot: int, *commands: bytes, time_ms: int = 0) -> Send:
-    return Send(COMMANDER, Order(slot=slot, batch=Batch(time_ms=time_ms, commands=commands)))
+    return Send(
+        COMMANDER, events.Order(slot=slot, batch=messages.Batch(time_ms=time_ms, commands=commands))
+    )
 
 
 def decide(replica: Replica, slot: int, *commands: bytes, time_ms: int = 0) -> list[Effect]:
-    decided = Decided(slot=slot, batch=Batch(time_ms=time_ms, commands=commands))
+    decided = events.Decided(slot=slot, batch=messages.Batch(time_ms=time_ms, commands=commands))
     return list(replica.handle(COMMANDER, decided, T0))
 
 
-def learned(slot: int) -> Learned:
-    return Learned(slots=((slot, Batch(time_ms=slot, commands=(b"x",))),), committed=slot + 1)
+def learned(slot: int) -> events.Learned:
+    return events.Learned(
+        slots=((slot, messages.Batch(time_ms=slot, commands=(b"x",))),), committed=slot + 1
+    )
 
 
 def happened(slot: int, *counts: int, time_ms: int = 0) -> Send:
-    outcomes = tuple(Proposed(number=count, slot=0) for count in counts)
-    return Send(LISTENER, SlotOutcomes(slot=slot, time_ms=time_ms, outcomes=outcomes))
+    outcomes = tuple(messages.Proposed(number=count, slot=0) for count in counts)
+    return Send(LISTENER, events.SlotOutcomes(slot=slot, time_ms=time_ms, outcomes=outcomes))
 
 
-def orders(effects: Effects) -> list[Order]:
+def orders(effects: Effects) -> list[events.Order]:
     sent = (effect.message for effect in effects if isinstance(effect, Send))
-    return [message for message in sent if isinstance(message, Order)]
+    return [message for message in sent if isinstance(message, events.Order)]
 
 
 def test_a_listener_hears_first_that_no_master_is_known(replica: Replica) -> None:
-    assert replica.begin(T0) == [Send(LISTENER, LeaderChanged(master=""))]
+    assert replica.begin(T0) == [Send(LISTENER, events.LeaderChanged(master=""))]
 
 
-def test_a_reign_begins_with_a_batch_of_its_own_and_is_told(replica: Replica) -> None:
-    assert reign(replica) == [order(1, OPENING), Send(LISTENER, LeaderChanged(master="a"))]
+def test_a_leadership_begins_with_a_batch_of_its_own(replica: Replica) -> None:
+    assert lead(replica) == [order(1, OPENING), Send(LISTENER, events.LeaderChanged(master="a"))]
 
 
 def test_a_command_gets_a_slot_at_once_and_later_ones_share_what_comes_free(
     replica: Replica,
 ) -> None:
-    reign(replica)
+    lead(replica)
     for number in range(1, WINDOW):
-        assert replica.handle(LISTENER, propose(number), T0) == [Send(replica.address, Gather())]
+        assert replica.handle(LISTENER, propose(number), T0) == [
+            Send(replica.address, events.Gather())
+        ]
         (only,) = orders(gather(replica))
         assert only.slot == number + 1
-    for number in range(WINDOW, WINDOW + BATCH_COMMANDS_MAX + 1):
+    for number in range(WINDOW, WINDOW + messages.BATCH_COMMANDS_MAX + 1):
         replica.handle(LISTENER, propose(number), T0)
     assert gather(replica) == []
 
     (full,) = orders(decide(replica, 1, OPENING))
     (rest,) = orders(decide(replica, 2, b"x"))
 
-    assert len(full.batch.commands) == BATCH_COMMANDS_MAX
+    assert len(full.batch.commands) == messages.BATCH_COMMANDS_MAX
     assert len(rest.batch.commands) == 1
 
 
 def test_the_listener_hears_outcomes_once_and_another_nodes_client_directly(
     replica: Replica,
 ) -> None:
-    reign(replica)
+    lead(replica)
     decide(replica, 1, OPENING)
     replica.handle(LISTENER, propose(7), T0)
     gather(replica)
@@ -170,12 +147,15 @@ def test_the_listener_hears_outcomes_once_and_another_nodes_client_directly(
     own, others = decide(replica, 2, b"x"), decide(replica, 3, b"x")
 
     assert own == [happened(2, 2)]
-    told = [Send(OTHER, Proposed(number=3, slot=0)), Send(OTHER, Proposed(number=8, slot=3))]
+    told = [
+        Send(OTHER, messages.Proposed(number=3, slot=0)),
+        Send(OTHER, messages.Proposed(number=8, slot=3)),
+    ]
     assert others == [*told, happened(3, 3)]
 
 
 def test_the_acceptor_learns_every_few_slots_what_is_applied(replica: Replica) -> None:
-    reign(replica)
+    lead(replica)
     effects = [
         decide(replica, slot, OPENING if slot == 1 else b"x")
         for slot in range(1, 2 * REPORT_SLOTS + 1)
@@ -185,11 +165,11 @@ def test_the_acceptor_learns_every_few_slots_what_is_applied(replica: Replica) -
         effect
         for after_slot in effects
         for effect in after_slot
-        if isinstance(effect, Send) and isinstance(effect.message, Applied)
+        if isinstance(effect, Send) and isinstance(effect.message, events.Applied)
     ]
     assert reports == [
-        Send(acceptor_of("a"), Applied(slot=REPORT_SLOTS + 1)),
-        Send(acceptor_of("a"), Applied(slot=2 * REPORT_SLOTS + 1)),
+        Send(acceptor_of("a"), events.Applied(slot=REPORT_SLOTS + 1)),
+        Send(acceptor_of("a"), events.Applied(slot=2 * REPORT_SLOTS + 1)),
     ]
 
 
@@ -197,131 +177,140 @@ def test_a_heartbeat_that_proves_something_has_the_acceptor_learn_what_is_applie
     replica: Replica,
 ) -> None:
     replica.handle(catchup_of("a"), learned(1), T0)
-    fresh = Fresh(since=T0, slot=2)
+    fresh = events.Fresh(since=T0, slot=2)
 
     assert list(replica.handle(acceptor_of("a"), fresh, T0)) == [
-        Send(acceptor_of("a"), Applied(slot=2))
+        Send(acceptor_of("a"), events.Applied(slot=2))
     ]
     assert list(replica.handle(acceptor_of("a"), fresh, T0)) == []
 
 
 def test_a_leader_that_stands_learns_of_each_applied_slot_until_it_leads(replica: Replica) -> None:
-    asked = replica.handle(leader_of("a"), ReportApplied(), T0)
+    asked = replica.handle(leader_of("a"), events.ReportApplied(), T0)
     standing = replica.handle(catchup_of("a"), learned(1), T0)
-    reign(replica, first=2)
+    lead(replica, first=2)
     leading = decide(replica, 2, OPENING)
 
-    assert asked == [Send(leader_of("a"), Applied(slot=1))]
-    assert Send(leader_of("a"), Applied(slot=2)) in standing
-    assert not [effect for effect in leading if effect == Send(leader_of("a"), Applied(slot=3))]
+    assert asked == [Send(leader_of("a"), events.Applied(slot=1))]
+    assert Send(leader_of("a"), events.Applied(slot=2)) in standing
+    assert not [
+        effect for effect in leading if effect == Send(leader_of("a"), events.Applied(slot=3))
+    ]
 
 
 def test_a_leader_that_steps_down_is_sent_no_more_reports(replica: Replica) -> None:
-    replica.handle(leader_of("a"), ReportApplied(), T0)
-    deposed = SteppedDown(ballot=BALLOT, by=Ballot(4, leader_of("b")), pause_ms=0)
+    replica.handle(leader_of("a"), events.ReportApplied(), T0)
+    deposed = events.SteppedDown(ballot=BALLOT, by=messages.Ballot(4, leader_of("b")), pause_ms=0)
     replica.handle(leader_of("a"), deposed, T0)
 
     effects = replica.handle(catchup_of("a"), learned(1), T0)
 
-    assert Send(leader_of("a"), Applied(slot=2)) not in effects
+    assert Send(leader_of("a"), events.Applied(slot=2)) not in effects
 
 
 def test_without_a_listener_whoever_asked_on_this_node_is_told() -> None:
     replica = replica_of_a(listener=None)
-    reign(replica)
+    lead(replica)
     decide(replica, 1, OPENING)
     replica.handle(LISTENER, propose(7), T0)
     gather(replica)
 
     assert decide(replica, 2, b"x")[:2] == [
-        Send(LISTENER, Proposed(number=2, slot=0)),
-        Send(LISTENER, Proposed(number=7, slot=2)),
+        Send(LISTENER, messages.Proposed(number=2, slot=0)),
+        Send(LISTENER, messages.Proposed(number=7, slot=2)),
     ]
 
 
 def test_what_falls_due_by_a_tick_is_told_too() -> None:
     replica = replica_of_a(machine=Alarm())
-    reign(replica)
+    lead(replica)
     armed = decide(replica, 1, OPENING)
-    assert armed[-1] == Wake(50, Tick(ballot=BALLOT, due_ms=50))
+    assert armed[-1] == Wake(50, events.Tick(ballot=BALLOT, due_ms=50))
 
-    ticked = replica.handle(HERE, Tick(ballot=BALLOT, due_ms=50), at(50))
+    ticked = replica.handle(HERE, events.Tick(ballot=BALLOT, due_ms=50), at(50))
     assert (
-        replica.handle(HERE, Tick(ballot=BALLOT, due_ms=50), at(50)) == []
+        replica.handle(HERE, events.Tick(ballot=BALLOT, due_ms=50), at(50)) == []
     )  # That one is under way.
     due = decide(replica, 2, time_ms=50)
 
     assert list(ticked) == [order(2, time_ms=50), Observe("paxos.ticked")]
-    outcome = Proposed(number=50, slot=50)
-    assert due[0] == Send(LISTENER, SlotOutcomes(slot=2, time_ms=50, outcomes=(outcome,)))
+    outcome = messages.Proposed(number=50, slot=50)
+    assert due[0] == Send(LISTENER, events.SlotOutcomes(slot=2, time_ms=50, outcomes=(outcome,)))
 
 
-def test_log_time_does_not_go_back_from_one_reign_to_the_next(replica: Replica) -> None:
+def test_log_time_does_not_go_back_from_one_leadership_to_the_next(replica: Replica) -> None:
     replica.handle(
         acceptor_of("a"),
-        Learned(slots=((1, Batch(time_ms=70, commands=())),), committed=2),
+        events.Learned(slots=((1, messages.Batch(time_ms=70, commands=())),), committed=2),
         at(1_000),
     )
-    (first,) = orders(reign(replica, first=2, time_ms=90))
+    (first,) = orders(lead(replica, first=2, time_ms=90))
 
     assert first.batch.time_ms == 90
 
 
 def test_slots_are_applied_in_order_and_a_gap_is_asked_for(replica: Replica) -> None:
-    replica.handle(leader_of("a"), LeaderChanged(master="c"), T0)
-    later = Learned(slots=((2, Batch(time_ms=2, commands=(b"2",))),), committed=3)
+    replica.handle(leader_of("a"), events.LeaderChanged(master="c"), T0)
+    later = events.Learned(slots=((2, messages.Batch(time_ms=2, commands=(b"2",))),), committed=3)
 
-    assert replica.handle(acceptor_of("a"), later, T0) == [Wake(GAP_MS, GapCheck(slot=1))]
-    asked = replica.handle(HERE, GapCheck(slot=1), T0)
-    assert asked[0] == Send(catchup_of("a"), Lacking(first=1, target=3, source="c"))
+    assert replica.handle(acceptor_of("a"), later, T0) == [Wake(GAP_MS, events.GapCheck(slot=1))]
+    asked = replica.handle(HERE, events.GapCheck(slot=1), T0)
+    assert asked[0] == Send(catchup_of("a"), events.Lacking(first=1, target=3, source="c"))
     both = replica.handle(
-        catchup_of("a"), Learned(slots=((1, Batch(time_ms=1, commands=(b"1",))),), committed=0), T0
+        catchup_of("a"),
+        events.Learned(slots=((1, messages.Batch(time_ms=1, commands=(b"1",))),), committed=0),
+        T0,
     )
     assert list(both) == [happened(1, 1, time_ms=1), happened(2, 2, time_ms=2)]
 
 
-def test_who_waits_when_a_reign_ends_is_told_to_propose_again(replica: Replica) -> None:
-    reign(replica)
+def test_commands_that_wait_when_a_leadership_ends_are_declined(replica: Replica) -> None:
+    lead(replica)
     replica.handle(LISTENER, propose(7), T0)
 
-    deposed = SteppedDown(ballot=BALLOT, by=Ballot(4, leader_of("b")), pause_ms=0)
+    deposed = events.SteppedDown(ballot=BALLOT, by=messages.Ballot(4, leader_of("b")), pause_ms=0)
     effects = replica.handle(leader_of("a"), deposed, T0)
 
-    declined = Declined(number=7, why=Decline.NOT_MASTER, master="")
-    assert list(effects) == [Send(LISTENER, LeaderChanged(master="")), Send(LISTENER, declined)]
+    declined = messages.Declined(number=7, why=messages.Decline.NOT_MASTER, master="")
+    assert list(effects) == [
+        Send(LISTENER, events.LeaderChanged(master="")),
+        Send(LISTENER, declined),
+    ]
 
 
 def test_a_master_that_yields_finishes_what_has_a_slot_and_keeps_the_rest_for_the_next(
     replica: Replica,
 ) -> None:
-    reign(replica)
+    lead(replica)
     decide(replica, 1, OPENING)
     replica.handle(LISTENER, propose(7), T0)
-    assert replica.handle(leader_of("a"), Drain(ballot=BALLOT), T0) == []
+    assert replica.handle(leader_of("a"), events.Drain(ballot=BALLOT), T0) == []
     assert replica.handle(LISTENER, propose(8), T0) == ()
 
     done = decide(replica, 2, b"x")
 
-    assert done[-1] == Send(leader_of("a"), Drained(ballot=BALLOT))
-    replica.handle(leader_of("a"), SteppedDown(ballot=BALLOT, by=BALLOT, pause_ms=0), T0)
-    followed = replica.handle(leader_of("a"), LeaderChanged(master="c"), T0)
-    passed = Propose(client=LISTENER, number=8, command=b"x", forwarded=True)
+    assert done[-1] == Send(leader_of("a"), events.Drained(ballot=BALLOT))
+    replica.handle(leader_of("a"), events.SteppedDown(ballot=BALLOT, by=BALLOT, pause_ms=0), T0)
+    followed = replica.handle(leader_of("a"), events.LeaderChanged(master="c"), T0)
+    passed = messages.Propose(client=LISTENER, number=8, command=b"x", forwarded=True)
     assert Send(replica_of("c"), passed) in followed
 
 
-def test_a_master_that_yields_or_a_lease_of_another_reign_answers_no_read(
+def test_a_master_that_drains_or_a_lease_of_another_leadership_answers_no_read(
     replica: Replica,
 ) -> None:
-    reign(replica)
+    lead(replica)
     decide(replica, 1, OPENING)
-    lease = Leased(ballot=BALLOT, until=at(250), confirmed=at(0))
-    question = Consult(number=1, question=HowMany(), age_ms=None)
-    answer = Send(LISTENER, Consulted(number=1, answer=SoMany(count=1), slot=2, age_ms=0))
-    replica.handle(leader_of("a"), Leased(ballot=NO_BALLOT, until=at(250), confirmed=at(0)), T0)
+    lease = events.Leased(ballot=BALLOT, until=at(250), confirmed=at(0))
+    question = events.Consult(number=1, question=HowMany(), age_ms=None)
+    answer = Send(LISTENER, events.Consulted(number=1, answer=SoMany(count=1), slot=2, age_ms=0))
+    replica.handle(
+        leader_of("a"), events.Leased(ballot=messages.NO_BALLOT, until=at(250), confirmed=at(0)), T0
+    )
     assert answer not in replica.handle(LISTENER, question, at(10))
     assert answer in replica.handle(leader_of("a"), lease, at(10))
 
-    replica.handle(leader_of("a"), Drain(ballot=BALLOT), at(11))
+    replica.handle(leader_of("a"), events.Drain(ballot=BALLOT), at(11))
 
     assert answer not in replica.handle(leader_of("a"), lease, at(12))
     assert answer not in replica.handle(LISTENER, question, at(12))

@@ -11,6 +11,7 @@ from support.effects import HOST
 
 from fencelock.actors.effect import Checkpoint, Effects, Observe, Retire, Send, Spawn
 from fencelock.actors.message import NS_PER_MS, Address, Instant, Message, address_of, node_of
+from fencelock.actors.paxos import message as messages
 from fencelock.actors.paxos.acceptor import Acceptor
 from fencelock.actors.paxos.config import (
     LEASE_MS,
@@ -25,18 +26,6 @@ from fencelock.actors.paxos.config import (
 from fencelock.actors.paxos.event import Leadership, ScoutResend, Suspect, Withdraw
 from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.leader import Leader
-from fencelock.actors.paxos.message import (
-    NO_OP,
-    NUMBER_MAX,
-    Accept,
-    Ballot,
-    Commit,
-    Heartbeat,
-    Pledge,
-    Pledged,
-    Preempted,
-    Prepare,
-)
 from fencelock.actors.paxos.scout import Scout
 from fencelock.actors.role import Role
 
@@ -44,18 +33,18 @@ MEMBERS = ("a", "b", "c")
 STEPS_MAX = 10_000
 
 
-class Group:
+class RoundGroup:
     """Acceptors and leaders of a group with a network that loses nothing, and a forger."""
 
     def __init__(self, members: tuple[str, ...] = MEMBERS, **recovered: Recovered) -> None:
         self.config = Config(View(0, members))
         self.roles: dict[Address, Role[Any]] = {}
         self.down: set[str] = set()
-        self.reigns: list[Ballot] = []
+        self.leaderships: list[messages.Ballot] = []
         self.marks: list[str] = []
         self.now = Instant(0)
         self._queue: deque[tuple[Address, Address, Message]] = deque()
-        self._led: set[Ballot] = set()
+        self._led: set[messages.Ballot] = set()
         for node in members:
             known = recovered.get(node, Recovered())
             acceptor, leader = acceptor_of(node), leader_of(node)
@@ -72,25 +61,25 @@ class Group:
 
     def forge(self, node: str, as_node: str, round_: int) -> None:
         """Send the acceptor of ``node`` what ``as_node`` would send as leader of ``round_``."""
-        ballot = Ballot(round_, leader_of(as_node))
+        ballot = messages.Ballot(round_, leader_of(as_node))
         scout, commander = address_of(as_node, "scout-x"), address_of(as_node, "commander-x")
-        accept = Accept(ballot=ballot, slot=1, batch=NO_OP, committed=1)
-        beat = Heartbeat(ballot=ballot, number=1, committed=1, min_applied=0)
-        self._queue.append((scout, acceptor_of(node), Prepare(ballot=ballot, first=1)))
-        for message in (accept, beat, Commit(ballot=ballot, committed=1)):
+        accept = messages.Accept(ballot=ballot, slot=1, batch=messages.NO_OP, committed=1)
+        beat = messages.Heartbeat(ballot=ballot, number=1, committed=1, min_applied=0)
+        self._queue.append((scout, acceptor_of(node), messages.Prepare(ballot=ballot, first=1)))
+        for message in (accept, beat, messages.Commit(ballot=ballot, committed=1)):
             self._queue.append((commander, acceptor_of(node), message))
         self.run()
         self.now = Instant(self.now + 2 * LEASE_MS * NS_PER_MS)
 
-    def elect(self, node: str) -> Ballot:
+    def elect(self, node: str) -> messages.Ballot:
         """Have ``node`` stand until it leads; return its ballot."""
-        before, leader = len(self.reigns), leader_of(node)
+        before, leader = len(self.leaderships), leader_of(node)
         for _ in range(20):
             self.take(leader, self.roles[leader].handle(leader, Suspect(), self.now))
             self.run()
             for _ in range(STEPS_MAX):
-                if len(self.reigns) > before:
-                    return self.reigns[-1]
+                if len(self.leaderships) > before:
+                    return self.leaderships[-1]
                 scouts = [one for one in self.roles if "scout" in one and node_of(one) == node]
                 if not scouts:
                     break  # It gave way, and stands again after a pause.
@@ -119,13 +108,16 @@ class Group:
     def take(self, source: Address, effects: Effects) -> None:
         for effect in effects:
             if isinstance(effect, Send) and isinstance(effect.message, Leadership):
-                self.reigns.append(effect.message.ballot)
+                self.leaderships.append(effect.message.ballot)
             elif isinstance(effect, Send):
                 message: Any = effect.message
                 self._queue.append((source, effect.to, message))
             elif isinstance(effect, Checkpoint):
                 for record in effect.records:
-                    if isinstance(record, Pledged) and record.pledge is Pledge.LED:
+                    if (
+                        isinstance(record, messages.Pledged)
+                        and record.pledge is messages.Pledge.LED
+                    ):
                         assert record.ballot not in self._led  # P4
                         self._led.add(record.ballot)
             elif isinstance(effect, Spawn) and effect.role is Scout:
@@ -138,9 +130,9 @@ class Group:
                 self.marks.append(effect.name)
 
 
-@pytest.mark.parametrize("round_", [NUMBER_MAX - 1, ROUND_MAX, ROUND_JUMP_MAX + 3])
+@pytest.mark.parametrize("round_", [messages.NUMBER_MAX - 1, ROUND_MAX, ROUND_JUMP_MAX + 3])
 def test_a_forged_message_of_a_far_round_changes_nothing(round_: int) -> None:
-    group = Group()
+    group = RoundGroup()
     group.elect("a")
     before = {node: group.acceptor(node).promised for node in MEMBERS}
     for node in MEMBERS:
@@ -156,7 +148,7 @@ def test_a_forged_message_of_a_far_round_changes_nothing(round_: int) -> None:
 def test_a_member_that_forged_messages_pushed_far_ahead_does_not_stop_the_group(
     down: str, times: int
 ) -> None:
-    group = Group()
+    group = RoundGroup()
     group.elect("a")
     group.depose("a")
     for number in range(1, times + 1):
@@ -171,7 +163,7 @@ def test_a_member_that_forged_messages_pushed_far_ahead_does_not_stop_the_group(
 
 def test_five_members_of_which_two_are_down_and_one_was_pushed_ahead_go_on() -> None:
     members = ("a", "b", "c", "d", "e")
-    group = Group(members)
+    group = RoundGroup(members)
     group.elect("a")
     group.depose("a")
     for _ in range(20):
@@ -185,14 +177,14 @@ def test_five_members_of_which_two_are_down_and_one_was_pushed_ahead_go_on() -> 
 
 def test_a_group_whose_rounds_a_former_version_used_up_goes_on() -> None:
     """Under the old bound two forged messages left every journal with this round."""
-    bricked = Recovered(promised=Ballot(NUMBER_MAX - 1, leader_of("c")))
-    group = Group(a=bricked, b=bricked, c=bricked)
-    assert group.elect("a").round == NUMBER_MAX
+    bricked = Recovered(promised=messages.Ballot(messages.NUMBER_MAX - 1, leader_of("c")))
+    group = RoundGroup(a=bricked, b=bricked, c=bricked)
+    assert group.elect("a").round == messages.NUMBER_MAX
 
 
 def test_a_group_of_which_one_journal_has_a_forged_round_goes_on() -> None:
-    bricked = Recovered(promised=Ballot(ROUND_JUMP_MAX * 1000, leader_of("c")))
-    group = Group(b=bricked)
+    bricked = Recovered(promised=messages.Ballot(ROUND_JUMP_MAX * 1000, leader_of("c")))
+    group = RoundGroup(b=bricked)
     group.down = {"c"}
     group.elect("a")
     group.depose("a")
@@ -200,10 +192,10 @@ def test_a_group_of_which_one_journal_has_a_forged_round_goes_on() -> None:
 
 
 def test_a_forged_preemption_raises_the_rounds_of_a_leader_by_a_step_at_most() -> None:
-    group = Group()
+    group = RoundGroup()
     leader = group.roles[leader_of("a")]
     assert isinstance(leader, Leader)
-    forged = Preempted(ballot=Ballot(ROUND_MAX, leader_of("b")))
+    forged = messages.Preempted(ballot=messages.Ballot(ROUND_MAX, leader_of("b")))
     leader.handle(leader_of("a"), Suspect(), group.now)
     for _ in range(3):
         leader.handle(address_of("a", "scout-1"), forged, group.now)
@@ -219,11 +211,11 @@ def test_a_scout_that_is_not_hurried_reports_a_far_ballot_only_when_it_asks_agai
         HOST,
         node="a",
         config=config,
-        ballot=Ballot(1, leader_of("a")),
+        ballot=messages.Ballot(1, leader_of("a")),
         first=1,
     )
     scout.begin(Instant(0))
-    far = Preempted(ballot=Ballot(ROUND_MAX, leader_of("c")))
+    far = messages.Preempted(ballot=messages.Ballot(ROUND_MAX, leader_of("c")))
     assert scout.handle(acceptor_of("b"), far, Instant(0)) == (TOO_FAR,)
     scout.handle(scout.address, ScoutResend(), Instant(0))
     assert scout.handle(acceptor_of("b"), far, Instant(0)) == (Send(leader_of("a"), far),)
@@ -232,7 +224,7 @@ def test_a_scout_that_is_not_hurried_reports_a_far_ballot_only_when_it_asks_agai
 def test_a_generation_without_a_disk_begins_at_its_own_rounds_and_is_bounded_from_there() -> None:
     first = 1 + (1 << 60)
     begun = Recovered(led=first)
-    group = Group(a=begun, b=begun, c=begun)
+    group = RoundGroup(a=begun, b=begun, c=begun)
     assert group.elect("a").round == first + 1
     group.forge("b", "c", ROUND_MAX)
     assert group.acceptor("b").promised.round == first + 1

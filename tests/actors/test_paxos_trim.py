@@ -10,48 +10,23 @@ from support.log_workload import LogCounter
 
 from fencelock.actors.effect import Checkpoint, Effects, Observe, Persist, Send, Wake
 from fencelock.actors.message import Address, address_of
+from fencelock.actors.paxos import event as events
+from fencelock.actors.paxos import message as messages
 from fencelock.actors.paxos.acceptor import STREAM_BYTES, Acceptor
 from fencelock.actors.paxos.config import Config, View, acceptor_of, catchup_of, replica_of
-from fencelock.actors.paxos.event import (
-    Applied,
-    ExpireSnapshot,
-    FetchSlots,
-    Lacking,
-    Learned,
-    LogFull,
-    ResendChunk,
-    Restore,
-    Skipped,
-    SnapshotTaken,
-    Trimmed,
-    WriteChunk,
-)
 from fencelock.actors.paxos.journal import Base, Recovered, recover
-from fencelock.actors.paxos.message import (
-    NO_OP,
-    PAGE,
-    Accept,
-    Ballot,
-    Batch,
-    Fetch,
-    Pledge,
-    Pledged,
-    Slots,
-    SnapshotChunk,
-    Vote,
-)
 from fencelock.actors.paxos.replica import Replica
 from fencelock.actors.paxos.snapshots import PART_PAUSE_MS, SNAPSHOT_KEPT_MS, CatchUp, Snapshots
 
 CONFIG = Config(View(0, ("a", "b", "c")))
-LOW = Ballot(1, address_of("b", "leader"))
+LOW = messages.Ballot(1, address_of("b", "leader"))
 COMMANDER = address_of("b", "commander-1")
 ACCEPTOR, CATCHUP, REPLICA = acceptor_of("a"), catchup_of("a"), replica_of("a")
 LISTENER = address_of("a", "proxy")
 
 
-def batch(number: int) -> Batch:
-    return Batch(time_ms=number, commands=(b"%d" % number,))
+def batch(number: int) -> messages.Batch:
+    return messages.Batch(time_ms=number, commands=(b"%d" % number,))
 
 
 def replica_of_a(recovered: Recovered | None = None, journal_bytes: int = 1_000) -> Replica:
@@ -69,14 +44,14 @@ def replica_of_a(recovered: Recovered | None = None, journal_bytes: int = 1_000)
 
 def learn(replica: Replica, first: int, count: int) -> Effects:
     slots = tuple((slot, batch(slot)) for slot in range(first, first + count))
-    return replica.handle(ACCEPTOR, Learned(slots=slots, committed=first + count), T0)
+    return replica.handle(ACCEPTOR, events.Learned(slots=slots, committed=first + count), T0)
 
 
 def develop(replica: Replica) -> list[object]:
     """Let the snapshot under way be finished; return what is done then."""
     for _ in range(20):
-        effects = replica.handle(REPLICA, WriteChunk(), T0)
-        if effects != (Wake(PART_PAUSE_MS, WriteChunk()),):
+        effects = replica.handle(REPLICA, events.WriteChunk(), T0)
+        if effects != (Wake(PART_PAUSE_MS, events.WriteChunk()),):
             return list(effects)
     raise AssertionError("the snapshot is never finished")
 
@@ -94,20 +69,20 @@ def chunks_of(tally: LogCounter) -> tuple[bytes, ...]:
 
 def test_when_enough_was_applied_the_state_is_written_as_a_snapshot_step_by_step() -> None:
     replica = replica_of_a(journal_bytes=10 * batch(1).size)
-    assert Wake(PART_PAUSE_MS, WriteChunk()) not in learn(replica, 1, 9)
-    assert Wake(PART_PAUSE_MS, WriteChunk()) in learn(replica, 10, 1)
+    assert Wake(PART_PAUSE_MS, events.WriteChunk()) not in learn(replica, 1, 9)
+    assert Wake(PART_PAUSE_MS, events.WriteChunk()) in learn(replica, 10, 1)
     learn(replica, 11, 2)  # What comes meanwhile is not in the snapshot, but behind it.
 
     effects = develop(replica)
 
     chunks = chunks_of(tally_of(10))
     assert effects[0] == Send(
-        CATCHUP, SnapshotTaken(receivers=(), slot=11, time_ms=10, chunks=chunks)
+        CATCHUP, events.SnapshotTaken(receivers=(), slot=11, time_ms=10, chunks=chunks)
     )
     written = effects[1]
     assert isinstance(written, Checkpoint)
-    assert written.records[-1] == Slots(first=11, batches=(batch(11), batch(12)))
-    trimmed = Trimmed(slot=13)
+    assert written.records[-1] == messages.Slots(first=11, batches=(batch(11), batch(12)))
+    trimmed = events.Trimmed(slot=13)
     assert effects[2:4] == [Send(ACCEPTOR, trimmed), Send(CATCHUP, trimmed)]
     base = Base(11, 10, chunks)
     assert recover(written.records) == Recovered(base=base, decided=(batch(11), batch(12)))
@@ -131,18 +106,19 @@ def test_a_restart_goes_on_from_the_snapshot() -> None:
 def test_a_journal_cut_in_one_stream_and_not_yet_in_the_other_is_read_right() -> None:
     chunks = chunks_of(tally_of(3))
     cut = [
-        SnapshotChunk(slot=4, time_ms=3, chunk=index, count=len(chunks), content=chunk)
+        messages.SnapshotChunk(slot=4, time_ms=3, chunk=index, count=len(chunks), content=chunk)
         for index, chunk in enumerate(chunks)
     ]
     votes = [
-        Accept(ballot=LOW, slot=slot, batch=batch(slot), committed=slot) for slot in range(1, 7)
+        messages.Accept(ballot=LOW, slot=slot, batch=batch(slot), committed=slot)
+        for slot in range(1, 7)
     ]
 
     recovered = recover([*votes, *cut])
 
     assert recovered.base == Base(4, 3, chunks)
     assert recovered.decided == (batch(4), batch(5))
-    assert recovered.votes == {6: Vote(6, LOW, batch(6))}
+    assert recovered.votes == {6: messages.Vote(6, LOW, batch(6))}
 
 
 def acceptor_of_a() -> Acceptor:
@@ -152,54 +128,62 @@ def acceptor_of_a() -> Acceptor:
 def test_the_acceptor_writes_anew_its_promise_and_the_votes_that_still_count() -> None:
     role = acceptor_of_a()
     for slot in range(1, 5):
-        role.handle(COMMANDER, Accept(ballot=LOW, slot=slot, batch=NO_OP, committed=1), T0)
-    role.handle(REPLICA, Applied(slot=4), T0)
+        role.handle(
+            COMMANDER, messages.Accept(ballot=LOW, slot=slot, batch=messages.NO_OP, committed=1), T0
+        )
+    role.handle(REPLICA, events.Applied(slot=4), T0)
 
-    effects = role.handle(REPLICA, Trimmed(slot=4), T0)
+    effects = role.handle(REPLICA, events.Trimmed(slot=4), T0)
 
-    vote = Accept(ballot=LOW, slot=4, batch=NO_OP, committed=4)
-    assert effects == (Checkpoint((vote, Pledged(pledge=Pledge.PROMISED, ballot=LOW))),)
-    again = recover([vote, Pledged(pledge=Pledge.PROMISED, ballot=LOW)])
+    vote = messages.Accept(ballot=LOW, slot=4, batch=messages.NO_OP, committed=4)
+    assert effects == (
+        Checkpoint((vote, messages.Pledged(pledge=messages.Pledge.PROMISED, ballot=LOW))),
+    )
+    again = recover([vote, messages.Pledged(pledge=messages.Pledge.PROMISED, ballot=LOW)])
     assert (again.promised, list(again.votes)) == (LOW, [4])
 
 
 def test_an_acceptor_that_writes_much_although_nothing_is_decided_says_so() -> None:
     role = acceptor_of_a()
-    large = Batch(time_ms=1, commands=(b"x" * (16 << 10),) * 2)
+    large = messages.Batch(time_ms=1, commands=(b"x" * (16 << 10),) * 2)
     said: list[object] = []
     for number in range(1, STREAM_BYTES // large.size + 2):
-        ballot = Ballot(number, LOW.leader)
-        word = Accept(ballot=ballot, slot=1, batch=large, committed=1)
+        ballot = messages.Ballot(number, LOW.leader)
+        word = messages.Accept(ballot=ballot, slot=1, batch=large, committed=1)
         said += [e for e in role.handle(COMMANDER, word, T0) if isinstance(e, Send)]
 
-    assert said.count(Send(REPLICA, LogFull())) == 1
+    assert said.count(Send(REPLICA, events.LogFull())) == 1
 
 
 def test_a_snapshot_is_made_when_the_acceptor_needs_it() -> None:
     replica = replica_of_a(journal_bytes=1 << 20)
     learn(replica, 1, 2)
 
-    assert Wake(PART_PAUSE_MS, WriteChunk()) in replica.handle(ACCEPTOR, LogFull(), T0)
+    assert Wake(PART_PAUSE_MS, events.WriteChunk()) in replica.handle(
+        ACCEPTOR, events.LogFull(), T0
+    )
 
 
 def test_a_state_taken_over_is_written_and_its_listener_is_told() -> None:
     replica = replica_of_a()
     chunks = chunks_of(tally_of(10))
 
-    effects = list(replica.handle(CATCHUP, Restore(slot=11, time_ms=10, chunks=chunks), T0))
+    effects = list(replica.handle(CATCHUP, events.Restore(slot=11, time_ms=10, chunks=chunks), T0))
 
     assert replica.log.machine.digest() == tally_of(10).digest()
-    assert Send(ACCEPTOR, Applied(slot=11)) in effects
+    assert Send(ACCEPTOR, events.Applied(slot=11)) in effects
     records = next(e.records for e in effects if isinstance(e, Checkpoint))
     assert recover(records).base == Base(11, 10, chunks)
-    assert Send(LISTENER, Skipped(slot=11)) in effects
+    assert Send(LISTENER, events.Skipped(slot=11)) in effects
 
 
 def test_what_is_no_state_is_not_taken_over() -> None:
     replica = replica_of_a()
     unusable = (Observe("paxos.snapshot_unusable"),)
 
-    assert replica.handle(CATCHUP, Restore(slot=9, time_ms=1, chunks=(b"?",)), T0) == unusable
+    assert (
+        replica.handle(CATCHUP, events.Restore(slot=9, time_ms=1, chunks=(b"?",)), T0) == unusable
+    )
     assert replica.log.next == 1
 
 
@@ -234,47 +218,53 @@ def catchup_of_a() -> CatchUp:
 
 def test_fetched_slots_are_forgotten_only_when_all_are_covered() -> None:
     role = catchup_of_a()
-    role.handle(REPLICA, Lacking(first=1, target=9, source="b"), T0)
-    slots = Slots(first=1, batches=(NO_OP,) * 8)
+    role.handle(REPLICA, events.Lacking(first=1, target=9, source="b"), T0)
+    slots = messages.Slots(first=1, batches=(messages.NO_OP,) * 8)
     assert Persist(slots) in role.handle(catchup_of("b"), slots, T0)
 
-    assert role.handle(REPLICA, Trimmed(slot=8), T0) == ()
-    assert role.handle(REPLICA, Trimmed(slot=9), T0) == (Checkpoint(()),)
-    assert role.handle(REPLICA, Trimmed(slot=9), T0) == ()
+    assert role.handle(REPLICA, events.Trimmed(slot=8), T0) == ()
+    assert role.handle(REPLICA, events.Trimmed(slot=9), T0) == (Checkpoint(()),)
+    assert role.handle(REPLICA, events.Trimmed(slot=9), T0) == ()
 
 
 def test_a_snapshot_is_sent_to_later_members_and_expires() -> None:
     role, asker = catchup_of_a(), catchup_of("b")
-    shot = SnapshotTaken(receivers=(asker,), slot=5, time_ms=4, chunks=(b"1", b"2"))
-    first = SnapshotChunk(slot=5, time_ms=4, chunk=0, count=2, content=b"1")
+    shot = events.SnapshotTaken(receivers=(asker,), slot=5, time_ms=4, chunks=(b"1", b"2"))
+    first = messages.SnapshotChunk(slot=5, time_ms=4, chunk=0, count=2, content=b"1")
     given = role.handle(REPLICA, shot, T0)
-    assert given == [Send(asker, first), Wake(SNAPSHOT_KEPT_MS, ExpireSnapshot(use=1))]
+    assert given == [Send(asker, first), Wake(SNAPSHOT_KEPT_MS, events.ExpireSnapshot(use=1))]
     other = catchup_of("c")
-    assert role.handle(REPLICA, ResendChunk(receiver=other), T0) == (Send(other, first),)
+    assert role.handle(REPLICA, events.ResendChunk(receiver=other), T0) == (Send(other, first),)
 
-    assert role.handle(CATCHUP, ExpireSnapshot(use=1), T0) == [
-        Wake(SNAPSHOT_KEPT_MS, ExpireSnapshot(use=2))
+    assert role.handle(CATCHUP, events.ExpireSnapshot(use=1), T0) == [
+        Wake(SNAPSHOT_KEPT_MS, events.ExpireSnapshot(use=2))
     ]
-    assert role.handle(CATCHUP, ExpireSnapshot(use=2), T0) == ()
-    assert role.handle(other, Fetch(first=1, slot=5, chunk=1), T0) == ()
+    assert role.handle(CATCHUP, events.ExpireSnapshot(use=2), T0) == ()
+    assert role.handle(other, messages.Fetch(first=1, slot=5, chunk=1), T0) == ()
 
 
 def test_a_replica_gives_slots_an_old_snapshot_or_a_new_one() -> None:
     asker: Address = catchup_of("b")
     replica = replica_of_a(journal_bytes=1 << 20)
-    learn(replica, 1, PAGE + 4)
-    excerpt = FetchSlots(receiver=asker, first=1, slot=0)
+    learn(replica, 1, messages.PAGE + 4)
+    excerpt = events.FetchSlots(receiver=asker, first=1, slot=0)
     page = replica.handle(CATCHUP, excerpt, T0)
-    assert page == (Send(asker, Slots(first=1, batches=tuple(map(batch, range(1, PAGE + 1))))),)
+    assert page == (
+        Send(
+            asker, messages.Slots(first=1, batches=tuple(map(batch, range(1, messages.PAGE + 1))))
+        ),
+    )
     replica.log.decided.trim(10)
 
-    assert Wake(PART_PAUSE_MS, WriteChunk()) in replica.handle(CATCHUP, excerpt, T0)
+    assert Wake(PART_PAUSE_MS, events.WriteChunk()) in replica.handle(CATCHUP, excerpt, T0)
     shot = develop(replica)[0]
     assert isinstance(shot, Send)
-    assert isinstance(shot.message, SnapshotTaken)
+    assert isinstance(shot.message, events.SnapshotTaken)
     assert shot.message.receivers == (asker,)
-    again = FetchSlots(receiver=asker, first=1, slot=PAGE + 5)
-    assert replica.handle(CATCHUP, again, T0) == (Send(CATCHUP, ResendChunk(receiver=asker)),)
+    again = events.FetchSlots(receiver=asker, first=1, slot=messages.PAGE + 5)
+    assert replica.handle(CATCHUP, again, T0) == (
+        Send(CATCHUP, events.ResendChunk(receiver=asker)),
+    )
 
 
 def test_the_journal_of_real_members_stays_small_and_is_read_fast(tmp_path: Path) -> None:

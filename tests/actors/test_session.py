@@ -8,7 +8,7 @@ from random import Random
 import pytest
 from support.role_harness import RoleHarness
 from support.session_harness import ANN, BEN, ME, A, B, of, one
-from support.session_play import UnkeptSession, refusal
+from support.session_play import UnkeptSession, node_status, refusal
 
 from fencelock.actors.api.message import (
     Acquire,
@@ -27,21 +27,6 @@ from fencelock.actors.message import Address
 from fencelock.actors.session import admission
 from fencelock.actors.session.message import Tick
 from fencelock.actors.session.session import TICK_MS, ClientSession
-
-
-def node_status(request: int) -> NodeStatus:
-    return NodeStatus(
-        node="a",
-        protocol="lamport",
-        nodes=("a", "b"),
-        ready=True,
-        detail="ready",
-        uptime_ms=1,
-        counters=(),
-        locks=(),
-        session="c",
-        request=request,
-    )
 
 
 def test_a_request_goes_to_the_gate_in_use_under_the_session_and_a_number(
@@ -159,7 +144,7 @@ def test_inspect_and_describe_are_answered_with_the_gates_words(play: UnkeptSess
     assert one(LockStatus, play.hear(A, status), ANN).request == 5
     (asked,) = play.hear(ANN, Describe())
     assert asked == Send(A, Describe(session="c", request=2))
-    assert of(NodeStatus, play.hear(A, node_status(2)), ANN)
+    assert of(NodeStatus, play.hear(A, node_status("a", 2)), ANN)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from support.session_harness import ANN, BEN, ME, A, B, of, one
-from support.session_play import UnkeptSession, refusal
+from support.session_play import UnkeptSession, node_status, refusal
 
 from fencelock.actors.api.message import (
     Acquire,
@@ -13,7 +13,6 @@ from fencelock.actors.api.message import (
     Cancelled,
     Describe,
     Inspect,
-    NodeStatus,
     Reason,
     Refused,
     Release,
@@ -24,21 +23,6 @@ from fencelock.actors.effect import Send
 from fencelock.actors.error import WrongClusterError
 from fencelock.actors.link import LinkDown, LinkRefused
 from fencelock.actors.session.message import Close, Closed, Survey, Surveyed
-
-
-def node_status(node: str, request: int) -> NodeStatus:
-    return NodeStatus(
-        node=node,
-        protocol="lamport",
-        nodes=("a", "b"),
-        ready=True,
-        detail="ready",
-        uptime_ms=1,
-        counters=(),
-        locks=(),
-        session="c",
-        request=request,
-    )
 
 
 def test_a_wait_with_a_limit_that_no_gate_decides_ends_a_margin_after_it(

@@ -7,18 +7,7 @@ from random import Random
 
 from support.role_harness import RoleHarness
 
-from fencelock.actors.api.message import (
-    Acquire,
-    Alive,
-    Cancel,
-    Cancelled,
-    Granted,
-    KeepAlive,
-    Reason,
-    Refused,
-    Release,
-    Released,
-)
+from fencelock.actors.api import message as api
 from fencelock.actors.api.session_message import Open, Opened
 from fencelock.actors.effect import Send
 from fencelock.actors.link import LinkDown, LinkUp
@@ -66,7 +55,7 @@ class Misfortune:
 
     def _want(self, user: Address) -> None:
         name = user.partition("/")[2]
-        self._spread(self.play.hear(user, Acquire(lock=name, owner=name)))
+        self._spread(self.play.hear(user, api.Acquire(lock=name, owner=name)))
 
     def _spread(self, sends: list[Send]) -> None:
         queue = list(sends)
@@ -83,41 +72,41 @@ class Misfortune:
             self._spread(self.play.hear(ME, event(node=node)))
 
     def _user(self, send: Send) -> list[Send]:
-        if isinstance(send.message, Granted):
+        if isinstance(send.message, api.Granted):
             owner, fence = send.message.owner, send.message.fence
-            return self.play.hear(send.to, Release(lock=owner, owner=owner, fence=fence))
-        if isinstance(send.message, Refused):  # The release is late: wait for it once more.
-            assert send.message.reason is Reason.UNAVAILABLE
+            return self.play.hear(send.to, api.Release(lock=owner, owner=owner, fence=fence))
+        if isinstance(send.message, api.Refused):  # The release is late: wait for it once more.
+            assert send.message.reason is api.Reason.UNAVAILABLE
             self.late += 1
             owner = send.message.owner
             fence = self.play.role.ledger.holds[Claim(owner, owner)].fence
-            return self.play.hear(send.to, Release(lock=owner, owner=owner, fence=fence))
-        assert isinstance(send.message, Released)
+            return self.play.hear(send.to, api.Release(lock=owner, owner=owner, fence=fence))
+        assert isinstance(send.message, api.Released)
         self.finished += 1
         return []
 
     def _gate(self, send: Send) -> list[Send]:
         """Answer as a proxy does: the same answer to the same number, and perhaps lose it."""
         asked = send.message
-        if isinstance(asked, KeepAlive):
-            return self._perhaps(send.to, Alive(session="c", node="", request=asked.request))
+        if isinstance(asked, api.KeepAlive):
+            return self._perhaps(send.to, api.Alive(session="c", node="", request=asked.request))
         if isinstance(asked, Open):
             opened = Opened(session="c", assigned="c", ttl_ms=0, node="", request=asked.request)
             return self._perhaps(send.to, opened)
-        assert isinstance(asked, Acquire | Release | Cancel)
+        assert isinstance(asked, api.Acquire | api.Release | api.Cancel)
         key = (send.to, asked.lock, asked.request)
-        if isinstance(asked, Cancel):
-            if isinstance(self.done.get(key), Granted):
+        if isinstance(asked, api.Cancel):
+            if isinstance(self.done.get(key), api.Granted):
                 self.holding[send.to].remove(asked.lock)
-            self.done[key] = Cancelled(
+            self.done[key] = api.Cancelled(
                 lock=asked.lock, session="c", owner=asked.owner, request=asked.request
             )
         elif key not in self.done:
-            if isinstance(asked, Acquire):
+            if isinstance(asked, api.Acquire):
                 assert asked.lock not in self.holding[send.to]
                 self.holding[send.to].add(asked.lock)
                 self.fence += 1
-                self.done[key] = Granted(
+                self.done[key] = api.Granted(
                     lock=asked.lock,
                     fence=self.fence,
                     session="c",
@@ -126,7 +115,7 @@ class Misfortune:
                 )
             else:
                 self.holding[send.to].remove(asked.lock)
-                self.done[key] = Released(
+                self.done[key] = api.Released(
                     lock=asked.lock, session="c", owner=asked.owner, request=asked.request
                 )
         return self._perhaps(send.to, self.done[key])
@@ -134,5 +123,5 @@ class Misfortune:
     def _perhaps(self, gate: Address, answer: Message) -> list[Send]:
         if self.chance.random() < 0.4:
             return []
-        assert isinstance(answer, Alive | Opened | Granted | Released | Cancelled)
+        assert isinstance(answer, api.Alive | Opened | api.Granted | api.Released | api.Cancelled)
         return self.play.hear(gate, answer)

@@ -18,7 +18,7 @@ A, B = Address("a/proxy"), Address("b/proxy")
 ANN, ME = Address("c/ann"), Address("c/session")
 
 
-class Play(RoleHarness[ClientSession]):
+class RequestHarness(RoleHarness[ClientSession]):
     """A session ``c`` with two gates of a cluster that keeps no sessions, as it has said."""
 
     def __init__(self) -> None:
@@ -40,21 +40,25 @@ class Play(RoleHarness[ClientSession]):
 
 
 @pytest.fixture
-def play() -> Play:
-    return Play()
+def play() -> RequestHarness:
+    return RequestHarness()
 
 
 CONFIRM = ConfirmHold(lock="x", fence=7, session="c")
 
 
-def test_a_session_that_is_asked_about_a_hold_of_its_own_does_not_answer(play: Play) -> None:
+def test_a_session_that_is_asked_about_a_hold_of_its_own_does_not_answer(
+    play: RequestHarness,
+) -> None:
     play.grant(play.acquire())
 
     assert play.hear(A, CONFIRM) == []
     assert play.hear(B, CONFIRM) == []
 
 
-def test_a_session_disowns_what_it_does_not_hold_and_takes_no_late_grant_of_it(play: Play) -> None:
+def test_a_session_disowns_what_it_does_not_hold_and_takes_no_late_grant_of_it(
+    play: RequestHarness,
+) -> None:
     request = play.acquire()
 
     said = play.hear(A, CONFIRM)
@@ -69,13 +73,13 @@ def test_a_session_disowns_what_it_does_not_hold_and_takes_no_late_grant_of_it(p
     assert anew.message.request > request
 
 
-def test_a_stranger_and_another_session_are_not_answered(play: Play) -> None:
+def test_a_stranger_and_another_session_are_not_answered(play: RequestHarness) -> None:
     assert play.hear(Address("z/proxy"), CONFIRM) == []
     assert play.hear(A, ConfirmHold(lock="x", fence=7, session="d")) == []
 
 
 def test_a_late_grant_of_an_earlier_life_of_the_gate_does_not_cancel_what_is_held(
-    play: Play,
+    play: RequestHarness,
 ) -> None:
     """A gate that restarts may grant the same request anew; what it said before comes later."""
     request = play.acquire()
@@ -90,7 +94,7 @@ def test_a_late_grant_of_an_earlier_life_of_the_gate_does_not_cancel_what_is_hel
 
 
 def test_a_session_that_is_told_that_an_operator_took_its_lock_holds_it_no_more(
-    play: Play,
+    play: RequestHarness,
 ) -> None:
     play.grant(play.acquire())
 

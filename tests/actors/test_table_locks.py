@@ -31,7 +31,7 @@ def word(outcome: Result) -> str:
     return f"{outcome.owner}#{outcome.request} {text}"
 
 
-class Log:
+class TableLog:
     """A table with one session and what its owners say, each with the next request number."""
 
     def __init__(self) -> None:
@@ -91,13 +91,13 @@ class Log:
 
 
 @pytest.fixture
-def log() -> Log:
-    return Log()
+def log() -> TableLog:
+    return TableLog()
 
 
 @pytest.mark.parametrize("wait_ms", [None, 0, 1_000])
 def test_a_free_lock_is_granted_at_once_however_one_would_have_waited(
-    log: Log, wait_ms: int | None
+    log: TableLog, wait_ms: int | None
 ) -> None:
     """Rules 1, 2, 10, 14."""
     assert log.acquire("a", wait_ms) == ["a#1 held 1 x1"]
@@ -105,20 +105,20 @@ def test_a_free_lock_is_granted_at_once_however_one_would_have_waited(
 
 
 @pytest.mark.parametrize("wait_ms", [None, 0, 1_000])
-def test_who_holds_it_enters_again_under_the_same_fence(log: Log, wait_ms: int | None) -> None:
+def test_who_holds_it_enters_again_under_the_same_fence(log: TableLog, wait_ms: int | None) -> None:
     """Rules 3, 11, 15, 38."""
     log.acquire("a")
     assert log.acquire("a", wait_ms) == ["a#2 held 1 x2"]
 
 
-def test_another_owner_of_the_same_session_does_not_get_it(log: Log) -> None:
+def test_another_owner_of_the_same_session_does_not_get_it(log: TableLog) -> None:
     """Rules 4, 68: ownership is by (session, owner), not by session."""
     log.acquire("a")
     assert log.acquire("b") == ["b#2 queued"]
     assert log.holder == ("a", 1, 1)
 
 
-def test_the_next_ownership_has_a_greater_fence(log: Log) -> None:
+def test_the_next_ownership_has_a_greater_fence(log: TableLog) -> None:
     """Rules 5, 38."""
     log.acquire("a")
     log.release("a", 1)
@@ -126,7 +126,7 @@ def test_the_next_ownership_has_a_greater_fence(log: Log) -> None:
 
 
 @pytest.mark.parametrize("wait_ms", [None, 60_000])
-def test_a_release_grants_the_waiter_in_the_same_step(log: Log, wait_ms: int | None) -> None:
+def test_a_release_grants_the_waiter_in_the_same_step(log: TableLog, wait_ms: int | None) -> None:
     """Rules 6, 24."""
     log.acquire("a")
     log.acquire("b", wait_ms)
@@ -134,7 +134,7 @@ def test_a_release_grants_the_waiter_in_the_same_step(log: Log, wait_ms: int | N
     assert log.holder == ("b", 1, 2)
 
 
-def test_waiters_are_served_in_the_order_of_the_log(log: Log) -> None:
+def test_waiters_are_served_in_the_order_of_the_log(log: TableLog) -> None:
     """Rule 8."""
     log.acquire("a")
     for owner in "bcd":
@@ -143,7 +143,7 @@ def test_waiters_are_served_in_the_order_of_the_log(log: Log) -> None:
     assert order == ["b#2 held 2 x1", "c#3 held 3 x1", "d#4 held 4 x1"]
 
 
-def test_a_wait_without_limit_never_ends_by_time(log: Log) -> None:
+def test_a_wait_without_limit_never_ends_by_time(log: TableLog) -> None:
     """Rule 9."""
     log.acquire("a")
     log.acquire("b", None)
@@ -152,7 +152,7 @@ def test_a_wait_without_limit_never_ends_by_time(log: Log) -> None:
     assert log.queue == ["b#2"]
 
 
-def test_a_try_at_a_held_lock_fails_at_once_and_changes_nothing(log: Log) -> None:
+def test_a_try_at_a_held_lock_fails_at_once_and_changes_nothing(log: TableLog) -> None:
     """Rules 12, 13: nor does it count as a claim of its session."""
     log.acquire("a")
     assert log.acquire("b", 0) == ["b#2 TIMED_OUT"]
@@ -161,7 +161,7 @@ def test_a_try_at_a_held_lock_fails_at_once_and_changes_nothing(log: Log) -> Non
 
 
 @pytest.mark.parametrize("wait_ms", [1, 100, 1_501, 60_000])
-def test_a_wait_ends_at_its_time_and_not_before(log: Log, wait_ms: int) -> None:
+def test_a_wait_ends_at_its_time_and_not_before(log: TableLog, wait_ms: int) -> None:
     """Rules 16, 17: short and long waits alike, by log time alone."""
     log.acquire("a")
     log.acquire("b", wait_ms)
@@ -171,7 +171,7 @@ def test_a_wait_ends_at_its_time_and_not_before(log: Log, wait_ms: int) -> None:
     assert (log.holder, log.queue) == (("a", 1, 1), [])
 
 
-def test_a_wait_that_ended_is_not_granted_any_more(log: Log) -> None:
+def test_a_wait_that_ended_is_not_granted_any_more(log: TableLog) -> None:
     """Rule 16, L8: not even by a release at the very time of its end."""
     log.acquire("a")
     log.acquire("b", 100)
@@ -180,7 +180,7 @@ def test_a_wait_that_ended_is_not_granted_any_more(log: Log) -> None:
     assert log.holder is None
 
 
-ENDS: dict[str, Callable[[Log], list[str]]] = {
+ENDS: dict[str, Callable[[TableLog], list[str]]] = {
     "granted": lambda log: log.release("a", 1),
     "timed out": lambda log: log.sleep(100),
     "cancelled": lambda log: log.cancel("b", 2),
@@ -188,7 +188,7 @@ ENDS: dict[str, Callable[[Log], list[str]]] = {
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_a_wait_that_is_over_leaves_no_deadline(log: Log, end: str) -> None:
+def test_a_wait_that_is_over_leaves_no_deadline(log: TableLog, end: str) -> None:
     """Rules 9, 18."""
     log.acquire("a")
     log.acquire("b", 100)
@@ -197,9 +197,9 @@ def test_a_wait_that_is_over_leaves_no_deadline(log: Log, end: str) -> None:
     assert (log.table.timeouts.waits, log.queue) == ({}, [])
 
 
-def test_nothing_ends_but_by_log_time(log: Log) -> None:
+def test_nothing_ends_but_by_log_time(log: TableLog) -> None:
     """Rules 19, 107: who applies late ends the same waits at the same place of the log."""
-    late = Log()
+    late = TableLog()
     for one in (log, late):
         one.acquire("a")
         one.acquire("b", 100)
@@ -211,20 +211,20 @@ def test_nothing_ends_but_by_log_time(log: Log) -> None:
     assert log.table.digest() == late.table.digest()
 
 
-def test_a_free_lock_cannot_be_released(log: Log) -> None:
+def test_a_free_lock_cannot_be_released(log: TableLog) -> None:
     """Rule 20."""
     assert log.release("a", 0) == ["a#1 NOT_HELD"]
     assert log.release("a", 7) == ["a#2 NOT_HELD"]
 
 
-def test_the_last_release_frees(log: Log) -> None:
+def test_the_last_release_frees(log: TableLog) -> None:
     """Rules 21, 25, 26."""
     log.acquire("a")
     assert log.release("a", 1) == ["a#2 freed x0"]
     assert log.table.status("L") == ("L", None, 0, ())
 
 
-def test_a_release_of_one_of_two_holds_keeps_the_lock(log: Log) -> None:
+def test_a_release_of_one_of_two_holds_keeps_the_lock(log: TableLog) -> None:
     """Rules 22, 25."""
     log.acquire("a")
     log.acquire("a")
@@ -233,7 +233,7 @@ def test_a_release_of_one_of_two_holds_keeps_the_lock(log: Log) -> None:
     assert log.holder == ("a", 1, 1)
 
 
-def test_who_does_not_hold_cannot_release_even_with_the_right_fence(log: Log) -> None:
+def test_who_does_not_hold_cannot_release_even_with_the_right_fence(log: TableLog) -> None:
     """Rule 23, and the owner needs the fence too."""
     log.acquire("a")
     assert log.release("b", 1) == ["b#2 NOT_HELD"]
@@ -241,7 +241,7 @@ def test_who_does_not_hold_cannot_release_even_with_the_right_fence(log: Log) ->
     assert log.holder == ("a", 1, 1)
 
 
-def test_status_tells_of_holder_and_contenders_in_order(log: Log) -> None:
+def test_status_tells_of_holder_and_contenders_in_order(log: TableLog) -> None:
     """Rules 27, 28."""
     log.acquire("a")
     log.acquire("a")
@@ -257,7 +257,7 @@ def test_status_tells_of_holder_and_contenders_in_order(log: Log) -> None:
     ]
 
 
-def test_a_lock_may_be_held_any_number_of_times_without_a_limit(log: Log) -> None:
+def test_a_lock_may_be_held_any_number_of_times_without_a_limit(log: TableLog) -> None:
     """Rule 32."""
     for _ in range(1_000):
         log.acquire("a", limit=0)
@@ -267,7 +267,7 @@ def test_a_lock_may_be_held_any_number_of_times_without_a_limit(log: Log) -> Non
 @pytest.mark.parametrize("limit", [1, 2])
 @pytest.mark.parametrize("wait_ms", [None, 0, 60_000])
 def test_beyond_the_limit_an_acquire_fails_at_once(
-    log: Log, limit: int, wait_ms: int | None
+    log: TableLog, limit: int, wait_ms: int | None
 ) -> None:
     """Rules 33, 34, 35, 37: it does not wait, for it would wait for itself."""
     for _ in range(limit):
@@ -278,7 +278,7 @@ def test_beyond_the_limit_an_acquire_fails_at_once(
     assert (log.holder, log.queue) == (("a", limit, 1), [])
 
 
-def test_after_another_owner_the_limit_counts_from_nothing(log: Log) -> None:
+def test_after_another_owner_the_limit_counts_from_nothing(log: TableLog) -> None:
     """Rule 36."""
     for _ in range(2):
         log.acquire("b", limit=2)
@@ -288,7 +288,7 @@ def test_after_another_owner_the_limit_counts_from_nothing(log: Log) -> None:
     assert log.acquire("a", limit=2) == ["a#6 held 2 x2"]
 
 
-def test_fences_rise_over_all_names_and_begin_at_one(log: Log) -> None:
+def test_fences_rise_over_all_names_and_begin_at_one(log: TableLog) -> None:
     """Rules 38, 39, 42, 43, 104: one counter for the table, drawn at the grant."""
     said = [log.acquire("a", lock=f"L{i % 3}") for i in range(3)]
     for i in range(3):

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.table_play import Step, play, steps_of
+from support.table_play import Dice, play, steps_of
 
 from fencelock.actors.api.message import Reason, Release
 from fencelock.actors.api.session_message import CloseReason
@@ -26,7 +26,7 @@ from fencelock.actors.table.table_state import TableState
 
 @given(st.lists(st.tuples(st.integers(0, 19), *[st.integers(0, 63)] * 5), max_size=60))
 @settings(max_examples=250, deadline=None)
-def test_the_table_does_what_the_model_does(steps: list[Step]) -> None:
+def test_the_table_does_what_the_model_does(steps: list[Dice]) -> None:
     """Rule 98: reentrant, not reentrant and limited; and L1 to L5 and L7 on the way."""
     play(steps)
 

@@ -28,7 +28,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import fencelock
-from fencelock.cluster.bench.members import READY_S, Members
+from fencelock.cluster.bench.members import READY_S, NodeProcesses
 
 RATIO_MAX = 3.0
 """How much longer the p99 of a pair may be under attack."""
@@ -45,11 +45,11 @@ PAIR_S = 30.0
 ATTACKERS = Path(__file__).with_name("attackers.py")
 ATTACKS = "nested", "nested-small", "describe-4096", "describe-256", "garbage", "idle"
 
-CLUSTER = Members.cluster
+CLUSTER = NodeProcesses.cluster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class AttackOutcome:
     """What one attack did to the client and to the nodes."""
 
     attack: str
@@ -102,7 +102,7 @@ def resident_mib(process: int) -> float:
 
 
 @contextlib.contextmanager
-def memory_of(members: Members) -> Generator[list[float]]:
+def memory_of(members: NodeProcesses) -> Generator[list[float]]:
     """Collect the largest resident memory of any node into the list, at its first item."""
     most, over = [0.0], threading.Event()
 
@@ -119,7 +119,7 @@ def memory_of(members: Members) -> Generator[list[float]]:
         watcher.join()
 
 
-def connected(members: Members) -> fencelock.Client:
+def connected(members: NodeProcesses) -> fencelock.Client:
     """Return a client of ``members``, which may need a while to start on a loaded machine."""
     ends = time.monotonic() + READY_S
     while True:
@@ -130,10 +130,10 @@ def connected(members: Members) -> fencelock.Client:
                 raise
 
 
-def measure(attack: str, seconds: float) -> Outcome:
+def measure(attack: str, seconds: float) -> AttackOutcome:
     """Start a cluster, measure a client undisturbed and then under ``attack``."""
     with tempfile.TemporaryDirectory(prefix="attack-") as folder, contextlib.ExitStack() as stack:
-        members = stack.enter_context(Members(Path(folder), "paxos", 3, durable=True))
+        members = stack.enter_context(NodeProcesses(Path(folder), "paxos", 3, durable=True))
         for process in members.processes.values():
             resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
         client = stack.enter_context(connected(members))
@@ -151,7 +151,7 @@ def measure(attack: str, seconds: float) -> Outcome:
             attacking.wait()
         exits = sum(one.poll() is not None for one in members.processes.values())
         quiet_p99, p99 = quiet[len(quiet) * 99 // 100], sorted(loud)[len(loud) * 99 // 100]
-        return Outcome(
+        return AttackOutcome(
             attack=attack,
             quiet_p50_ms=quiet[len(quiet) // 2],
             quiet_p99_ms=quiet_p99,
@@ -173,7 +173,7 @@ def main() -> int:
     parser.add_argument("--only", action="append", choices=ATTACKS)
     parser.add_argument("--json", action="store_true", help="end with one JSON array")
     given = parser.parse_args()
-    outcomes: list[Outcome] = []
+    outcomes: list[AttackOutcome] = []
     heads = "attack", "p50", "p99", "p50 att.", "p99 att.", "ratio", "longest", "exits", "MiB"
     print("".join(f"{head:>14}" for head in heads), "(ms)")
     for attack in given.only or ATTACKS:

@@ -33,11 +33,11 @@ from compare_runs import (
     PAIR,
     PATIENCE_S,
     ClientFailedError,
-    Clients,
+    ClientProcesses,
     measure,
     measure_failover,
 )
-from peers.peer import Peer
+from peers.peer import ComparedPeer
 from peers.registry import PEERS
 from peers.servers import ServersFailedError, said_by
 
@@ -71,7 +71,7 @@ class Interrupts:
         raise KeyboardInterrupt
 
 
-class Comparison:
+class PeerComparison:
     """One run: its figures grow with every workload, and are kept whatever happens later."""
 
     def __init__(
@@ -139,14 +139,14 @@ class Comparison:
             finally:
                 peer.stop()
 
-    def _asyncio(self, peer: Peer, folder: Path) -> None:
+    def _asyncio(self, peer: ComparedPeer, folder: Path) -> None:
         if importlib.util.find_spec("fencelock.aio") is None:
             self.results["skipped"]["asyncio"] = "this fencelock has no asyncio client"
             return
         task = {"connect": peer.spec()["connect"], "tasks": TASKS}
         task |= {"warm_s": peer.warm_s, "seconds": self._seconds}
         patience_s = peer.warm_s + self._seconds + PATIENCE_S
-        with Clients("compare_tasks.py", [task], folder, patience_s) as clients:
+        with ClientProcesses("compare_tasks.py", [task], folder, patience_s) as clients:
             clients.tell()
             (result,) = clients.results()
         pairs_per_s = result["pairs"] / self._seconds
@@ -268,7 +268,7 @@ def main() -> int:
         return WRONG_USE
     words = {name: PEERS[name][0]().missing() for name in wanted}
     there = [name for name in wanted if words[name] is None]
-    comparison = Comparison(there, given.seconds, given.folder, Interrupts())
+    comparison = PeerComparison(there, given.seconds, given.folder, Interrupts())
     comparison.results["profiles"] = profiles
     comparison.results["skipped"] = {name: word for name, word in words.items() if word}
     interrupted = False

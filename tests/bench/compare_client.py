@@ -25,7 +25,7 @@ MARK_BYTES = 4
 
 
 @dataclass(kw_only=True)
-class Task:
+class ClientTask:
     """What a client process is to do."""
 
     peer: str
@@ -44,7 +44,7 @@ class Task:
 
 
 @dataclass
-class Tally:
+class ClientTally:
     """What one thread, or all of them, did."""
 
     pairs: int = 0
@@ -59,7 +59,7 @@ class Tally:
     """Milliseconds of the monotonic clock, which all processes share, with a grant."""
     last_error: str = ""
 
-    def add(self, other: Tally) -> None:
+    def add(self, other: ClientTally) -> None:
         """Count in what ``other`` did."""
         self.pairs += other.pairs
         self.errors += other.errors
@@ -70,12 +70,12 @@ class Tally:
         self.last_error = other.last_error or self.last_error
 
 
-class Worker(threading.Thread):
+class ClientWorker(threading.Thread):
     """One thread in a loop of acquire and release."""
 
-    def __init__(self, task: Task, number: int, door: Door, begin: threading.Event) -> None:
+    def __init__(self, task: ClientTask, number: int, door: Door, begin: threading.Event) -> None:
         super().__init__(daemon=True)
-        self.tally = Tally()
+        self.tally = ClientTally()
         self.ready = threading.Event()
         self.until_ns = 0
         self.counted_from_ns = 0
@@ -148,12 +148,12 @@ def end_process(failure: threading.ExceptHookArgs) -> None:
     os._exit(1)
 
 
-def run(task: Task) -> Tally:
+def run(task: ClientTask) -> ClientTally:
     """Do what ``task`` says."""
     threading.excepthook = end_process
     door = PEERS[task.peer][1](task.spec)
     begin = threading.Event()
-    workers = [Worker(task, number, door, begin) for number in range(task.threads)]
+    workers = [ClientWorker(task, number, door, begin) for number in range(task.threads)]
     for worker in workers:
         worker.start()
     for worker in workers:
@@ -171,7 +171,7 @@ def run(task: Task) -> Tally:
         sys.stdin.readline()
         for worker in workers:
             worker.until_ns = 1
-    total = Tally()
+    total = ClientTally()
     for worker in workers:
         worker.join()
         total.add(worker.tally)
@@ -181,7 +181,7 @@ def run(task: Task) -> Tally:
 
 def main() -> None:
     """Run the task of the command line."""
-    task = Task(**json.loads(sys.argv[1]))
+    task = ClientTask(**json.loads(sys.argv[1]))
     tally = asdict(run(task))
     tally["granted_ms"] = sorted(tally["granted_ms"])
     print(json.dumps({"event": "done", **tally}), flush=True)

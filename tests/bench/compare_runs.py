@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from compare_client import MARK_BYTES, Task
-from peers.peer import Peer
+from compare_client import MARK_BYTES, ClientTask
+from peers.peer import ComparedPeer
 from peers.servers import bound_to_us
 
 HERE = Path(__file__).resolve().parent
@@ -54,7 +54,7 @@ HANDOVER = Workload("handover", 2, 4, one_lock=True)
 FAILOVER = Workload("failover", 2, 8, one_lock=False)
 
 
-class Clients:
+class ClientProcesses:
     """Client processes of one workload; a context, so that none outlives it.
 
     Each step of theirs, to be ready and to come to an end, may take ``patience_s``.
@@ -69,7 +69,7 @@ class Clients:
         self._tasks = tasks
         self._processes: list[subprocess.Popen[str]] = []
 
-    def __enter__(self) -> Clients:
+    def __enter__(self) -> ClientProcesses:
         try:
             for task, log in zip(self._tasks, self._logs, strict=True):
                 with log.open("wb") as stderr:
@@ -139,7 +139,7 @@ class Clients:
         raise ClientFailedError(f"client {index} ended with {code}:\n{text[-SAID_MAX:]}")
 
 
-def measure(peer: Peer, workload: Workload, folder: Path, seconds: float) -> Figures:
+def measure(peer: ComparedPeer, workload: Workload, folder: Path, seconds: float) -> Figures:
     """Run ``workload`` for ``seconds`` after a warm-up.
 
     Returns:
@@ -153,7 +153,7 @@ def measure(peer: Peer, workload: Workload, folder: Path, seconds: float) -> Fig
     """
     tasks = _tasks(peer, workload, folder, seconds)
     patience_s = peer.warm_s + seconds + PATIENCE_S
-    with Clients("compare_client.py", tasks, folder, patience_s) as clients:
+    with ClientProcesses("compare_client.py", tasks, folder, patience_s) as clients:
         clients.tell()
         results = clients.results()
     durations = sorted(ns for result in results for ns in result["durations"])
@@ -171,7 +171,7 @@ def measure(peer: Peer, workload: Workload, folder: Path, seconds: float) -> Fig
     return figures
 
 
-def measure_failover(peer: Peer, folder: Path, kills: int) -> Iterator[Figures]:
+def measure_failover(peer: ComparedPeer, folder: Path, kills: int) -> Iterator[Figures]:
     """Kill the leader under load, ``kills`` times, and yield what that meant once all are done.
 
     Yields:
@@ -184,7 +184,7 @@ def measure_failover(peer: Peer, folder: Path, kills: int) -> Iterator[Figures]:
     """
     windows: list[tuple[int, int]] = []
     tasks = _tasks(peer, FAILOVER, folder, 0)
-    with Clients("compare_client.py", tasks, folder, PATIENCE_S) as clients:
+    with ClientProcesses("compare_client.py", tasks, folder, PATIENCE_S) as clients:
         clients.tell()
         for _ in range(kills):
             time.sleep(SETTLE_S)
@@ -207,7 +207,9 @@ def measure_failover(peer: Peer, folder: Path, kills: int) -> Iterator[Figures]:
         yield {"gap_s": gap / 1000, "errors": errors if number == kills else 0}
 
 
-def _tasks(peer: Peer, workload: Workload, folder: Path, seconds: float) -> list[dict[str, Any]]:
+def _tasks(
+    peer: ComparedPeer, workload: Workload, folder: Path, seconds: float
+) -> list[dict[str, Any]]:
     spec = {**peer.spec(), "failover": seconds == 0}
     mark: Path | None = None
     if workload.one_lock:
@@ -215,7 +217,7 @@ def _tasks(peer: Peer, workload: Workload, folder: Path, seconds: float) -> list
         mark.write_bytes(bytes(MARK_BYTES))
     return [
         asdict(
-            Task(
+            ClientTask(
                 peer=peer.name,
                 spec=spec,
                 client=client,

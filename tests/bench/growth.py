@@ -150,7 +150,7 @@ class Loader(Role[Load | SlotOutcomes | LeaderChanged | Skipped | Proposed | Dec
         return Send(self.replica, propose)
 
 
-class Member:
+class GrowthMember:
     """One member with its journal in ``folder``."""
 
     def __init__(
@@ -217,7 +217,7 @@ def grow(commands: int, journal_bytes: int, folder: Path, *, kept: int = KEPT) -
     """
     ports = zip(MEMBERS, free_ports(len(MEMBERS)), strict=True)
     addresses = {node: f"tcp://127.0.0.1:{port}" for node, port in ports}
-    members = [Member(node, addresses, folder, journal_bytes, kept) for node in MEMBERS]
+    members = [GrowthMember(node, addresses, folder, journal_bytes, kept) for node in MEMBERS]
     over, sizes = threading.Event(), [0]
     watcher = threading.Thread(target=_watch, args=(members, over, sizes))
     watcher.start()
@@ -231,14 +231,14 @@ def grow(commands: int, journal_bytes: int, folder: Path, *, kept: int = KEPT) -
         for member in members:
             member.dispatcher.stop()
     end = max(member.journal.disk_bytes for member in members)
-    again = [Member(node, addresses, folder, journal_bytes, kept) for node in MEMBERS]
+    again = [GrowthMember(node, addresses, folder, journal_bytes, kept) for node in MEMBERS]
     for member in again:
         member.dispatcher.stop()
     restart_s = max(member.start_s for member in again)
     return Growth(commands, seconds, sizes[0], end, restart_s)
 
 
-def _watch(members: list[Member], over: threading.Event, sizes: list[int]) -> None:
+def _watch(members: list[GrowthMember], over: threading.Event, sizes: list[int]) -> None:
     while not over.wait(0.01):
         sizes[0] = max(sizes[0], *(member.journal.disk_bytes for member in members))
 

@@ -19,7 +19,7 @@ Run = Callable[[], None]
 """Makes the requests of a round."""
 
 
-class Subject(Protocol):
+class LoadSubject(Protocol):
     """Something with sessions, which acquire and release locks."""
 
     def acquire(self, who: int, lock: str, owner: str = "") -> int:
@@ -45,7 +45,7 @@ class Loads:
 
     """
 
-    subject: Callable[[int], Subject]
+    subject: Callable[[int], LoadSubject]
     pairs: int
 
     def names(self, size: int) -> Run:

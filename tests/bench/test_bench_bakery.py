@@ -13,16 +13,16 @@ from rich.console import Console
 
 from fencelock.cluster.bench import bakery
 from fencelock.cluster.bench.bakery import PAIR_RATIO_MAX, STEPS, compare, steps_table
-from fencelock.cluster.bench.job import Job, Kind
+from fencelock.cluster.bench.job import Job, JobKind
 from fencelock.cluster.bench.load import WARM_PAIRS
 from fencelock.cluster.bench.locks import PROCESSES, RIVALS
-from fencelock.cluster.bench.machine import Machine
+from fencelock.cluster.bench.machine import MachineInfo
 from fencelock.cluster.bench.members import BenchFailedError
 
 PAIRS = 100
 
 
-class Cluster:
+class CountedCluster:
     """Nodes that count what they are told that clients did; none of them runs."""
 
     cluster = "bench"
@@ -34,7 +34,7 @@ class Cluster:
         self.protocol = protocol
         self.counted: Counter[str] = Counter()
 
-    def __enter__(self) -> Cluster:
+    def __enter__(self) -> CountedCluster:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -44,21 +44,21 @@ class Cluster:
         """Return one description of a node with all counters."""
         del watcher
 
-        class Counted:
+        class CountedMessages:
             def __init__(self, name: str, times: int) -> None:
                 self.name, self.times = name, times
 
         class Status:
-            counters = tuple(Counted(name, times) for name, times in self.counted.items())
+            counters = tuple(CountedMessages(name, times) for name, times in self.counted.items())
 
         return [Status()]
 
 
-class Stage:
+class ClusterStage:
     """What `compare` starts, instead of processes."""
 
     def __init__(self) -> None:
-        self.sides: dict[str, Cluster] = {}
+        self.sides: dict[str, CountedCluster] = {}
         self.jobs: list[tuple[str, Job]] = []
         self.p50_us = {"bakery": iter((300.0, 100.0, 200.0)), "paxos": iter((200.0, 100.0, 100.0))}
         self.rates = {"bakery": 40.0, "paxos": 50.0}
@@ -66,18 +66,18 @@ class Stage:
 
     def connect(self, addresses: str, *, cluster: str, timeout: float) -> ExitStack:
         """Stand in for a client that looks on."""
-        assert (addresses, cluster) == (Cluster.connect, Cluster.cluster)
+        assert (addresses, cluster) == (CountedCluster.connect, CountedCluster.cluster)
         assert timeout > 0
         return ExitStack()
 
-    def machine(self, folder: Path) -> Machine:
+    def machine(self, folder: Path) -> MachineInfo:
         """Say what it all ran on."""
         assert folder.is_dir()
-        return Machine(2, "a processor", "a system", "a Python", 0.0, 1.0)
+        return MachineInfo(2, "a processor", "a system", "a Python", 0.0, 1.0)
 
-    def members(self, folder: Path, protocol: str, nodes: int, *, durable: bool) -> Cluster:
+    def members(self, folder: Path, protocol: str, nodes: int, *, durable: bool) -> CountedCluster:
         """Stand in for `Members`."""
-        self.sides[protocol] = Cluster(folder, protocol, nodes, durable=durable)
+        self.sides[protocol] = CountedCluster(folder, protocol, nodes, durable=durable)
         return self.sides[protocol]
 
     def started(self, stack: ExitStack, job: Job, folder: Path, name: str) -> tuple[str, Job]:
@@ -89,7 +89,7 @@ class Stage:
     def together(self, workers: list[tuple[str, Job]]) -> list[dict[str, float]]:
         """Do the jobs: `bakery` says its messages, each of a step so often in a pair."""
         protocol, job = workers[0]
-        if job.kind is Kind.PAIR:
+        if job.kind is JobKind.PAIR:
             for number, step in enumerate(STEPS, 1):
                 for name in step.ours:
                     self.sides[protocol].counted[name] += number * (PAIRS + WARM_PAIRS)
@@ -100,8 +100,8 @@ class Stage:
 
 
 @pytest.fixture
-def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
-    stage = Stage()
+def stage(monkeypatch: pytest.MonkeyPatch) -> ClusterStage:
+    stage = ClusterStage()
     monkeypatch.setattr(bakery, "Members", stage.members)
     monkeypatch.setattr(bakery, "started", stage.started)
     monkeypatch.setattr(bakery, "together", stage.together)
@@ -110,7 +110,7 @@ def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
     return stage
 
 
-def test_the_medians_of_all_rounds_count_and_the_ratio_of_each_round(stage: Stage) -> None:
+def test_the_medians_of_all_rounds_count_and_the_ratio_of_each_round(stage: ClusterStage) -> None:
     comparison = compare(3, 1.0, lambda _: None)
     pair, turns = comparison.figures
     assert (pair.ours, pair.other) == (200.0, 100.0)
@@ -123,24 +123,26 @@ def test_the_medians_of_all_rounds_count_and_the_ratio_of_each_round(stage: Stag
     assert set(stage.sides) == {"bakery", "paxos"}
 
 
-def test_one_slow_round_does_not_miss_the_bar_and_two_do(stage: Stage) -> None:
+def test_one_slow_round_does_not_miss_the_bar_and_two_do(stage: ClusterStage) -> None:
     stage.p50_us["bakery"] = iter((151.0, 151.0, 100.0))
     stage.p50_us["paxos"] = iter((100.0, 100.0, 100.0))
     assert not compare(3, 1.0, lambda _: None).met
 
 
-def test_messages_of_a_pair_are_counted_by_step_and_warm_pairs_are_pairs(stage: Stage) -> None:
+def test_messages_of_a_pair_are_counted_by_step_and_warm_pairs_are_pairs(
+    stage: ClusterStage,
+) -> None:
     per_lock = compare(1, 1.0, lambda _: None).per_lock
     assert per_lock == tuple(float(number * len(step.ours)) for number, step in enumerate(STEPS, 1))
-    assert next(job.kind for side, job in stage.jobs if side == "bakery") is Kind.PAIR
+    assert next(job.kind for side, job in stage.jobs if side == "bakery") is JobKind.PAIR
 
 
 def test_what_was_said_before_a_measurement_is_not_counted(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+    stage: ClusterStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     members = stage.members
 
-    def busy(folder: Path, protocol: str, nodes: int, *, durable: bool) -> Cluster:
+    def busy(folder: Path, protocol: str, nodes: int, *, durable: bool) -> CountedCluster:
         cluster = members(folder, protocol, nodes, durable=durable)
         cluster.counted["bakery.lock"] = 1_000_000
         return cluster
@@ -149,16 +151,16 @@ def test_what_was_said_before_a_measurement_is_not_counted(
     assert compare(1, 1.0, lambda _: None).per_lock[0] == 1.0
 
 
-def test_rivals_of_several_processes_share_one_lock(stage: Stage) -> None:
+def test_rivals_of_several_processes_share_one_lock(stage: ClusterStage) -> None:
     compare(1, 5.0, lambda _: None)
-    jobs = [job for _, job in stage.jobs if job.kind is Kind.RATE]
+    jobs = [job for _, job in stage.jobs if job.kind is JobKind.RATE]
     assert len(jobs) == 2 * PROCESSES
     assert {(job.lock, job.shared, job.at_once, job.warm_s) for job in jobs} == {
         ("one", True, RIVALS, 1.0)
     }
 
 
-def test_a_client_that_was_never_served_fails_the_measurement(stage: Stage) -> None:
+def test_a_client_that_was_never_served_fails_the_measurement(stage: ClusterStage) -> None:
     stage.served = 0
     stage.rates = {"bakery": 1.0, "paxos": 1.0}
     with pytest.raises(BenchFailedError, match="not served even once"):
@@ -170,7 +172,7 @@ def test_each_counter_belongs_to_one_step() -> None:
     assert len(names) == len(set(names))
 
 
-def test_the_table_and_the_document_have_the_sources_steps_beside_ours(stage: Stage) -> None:
+def test_the_table_and_the_document_have_the_sources_steps_beside_ours(stage: ClusterStage) -> None:
     comparison = compare(1, 1.0, lambda _: None)
     plain = comparison.as_plain()
     assert plain["messages"][0] == {"step": "LOCK, forwarded", "source": 1, "ours": 1.0}

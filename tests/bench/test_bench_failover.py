@@ -12,19 +12,19 @@ from pathlib import Path
 
 import pytest
 
-from fencelock.cluster.bench.deaths import CLIENTS, Death, RelayedMembers
+from fencelock.cluster.bench.deaths import CLIENTS, LeaderDeath, RelayedMembers
 from fencelock.cluster.bench.failover import leader_seen_by
-from fencelock.cluster.bench.relays import Link, Relays
+from fencelock.cluster.bench.relays import RelayedLink, Relays
 from fencelock.cluster.client import connect
 
 LONG_S = 60.0
 SILENT_S = 0.2
 """Nothing may come for so long. A relay that forwards after all would mostly be found."""
 
-LINK = Link("a", "b")
+LINK = RelayedLink("a", "b")
 
 
-class Echo:
+class EchoThread:
     """A server that sends back what comes, one connection after the other."""
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class Echo:
 
 @pytest.fixture
 def relays() -> Iterator[Relays]:
-    echo = Echo()
+    echo = EchoThread()
     with Relays({LINK: echo.port}) as relays:
         yield relays
     echo.listener.close()
@@ -112,8 +112,10 @@ def test_a_dropped_link_is_closed(relays: Relays) -> None:
         assert client.recv(1) == b""
 
 
-@pytest.mark.parametrize("death", Death)
-def test_a_lock_is_granted_after_a_leader_of_real_nodes_died(death: Death, tmp_path: Path) -> None:
+@pytest.mark.parametrize("death", LeaderDeath)
+def test_a_lock_is_granted_after_a_leader_of_real_nodes_died(
+    death: LeaderDeath, tmp_path: Path
+) -> None:
     with (
         RelayedMembers(tmp_path, "paxos", 3) as members,
         connect(members.connect, cluster=members.cluster, timeout=LONG_S) as client,
@@ -139,9 +141,9 @@ def test_the_links_of_a_node_are_cut_with_or_without_those_of_clients(tmp_path: 
         every = set(members.links_of("n2", clients=True))
         peers = set(members.links_of("n2", clients=False))
 
-    assert every - peers == {Link(CLIENTS, "n2")}
+    assert every - peers == {RelayedLink(CLIENTS, "n2")}
     pairs = [("n2", "n1"), ("n1", "n2"), ("n2", "n3"), ("n3", "n2")]
-    assert peers == {Link(*pair) for pair in pairs}
+    assert peers == {RelayedLink(*pair) for pair in pairs}
 
 
 def test_the_command_measures_each_kind_of_death() -> None:

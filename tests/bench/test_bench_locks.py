@@ -14,13 +14,13 @@ import pytest
 
 from fencelock.actors.api.message import NodeStatus
 from fencelock.cluster.bench.failover import longest_gap_ms
-from fencelock.cluster.bench.held import Held, resident_bytes
-from fencelock.cluster.bench.job import Job, Kind, read_job
+from fencelock.cluster.bench.held import HeldMemory, resident_bytes
+from fencelock.cluster.bench.job import Job, JobKind, read_job
 from fencelock.cluster.bench.load import quantiles_us
-from fencelock.cluster.bench.locks import Part, Plan
+from fencelock.cluster.bench.locks import LockBenchPlan, Part
 from fencelock.cluster.bench.machine import this_machine
 from fencelock.cluster.bench.members import BenchFailedError, configuration, master_of
-from fencelock.cluster.bench.report import Reading, readings_table
+from fencelock.cluster.bench.report import NotedFigure, readings_table
 from fencelock.cluster.config import parse
 
 LONG_S = 180.0
@@ -61,13 +61,15 @@ def test_a_gap_is_the_longest_time_without_a_grant(grants: list[int], gap: int) 
 
 
 def test_a_job_survives_its_line() -> None:
-    job = Job(kind=Kind.READ, address="tcp://a:1", seconds=2.5, at_once=3, age_ms=100, shared=True)
+    job = Job(
+        kind=JobKind.READ, address="tcp://a:1", seconds=2.5, at_once=3, age_ms=100, shared=True
+    )
     assert read_job(job.line()) == job
 
 
 def test_threads_are_after_locks_of_their_own_or_all_after_one() -> None:
-    own = Job(kind=Kind.RATE, lock="x")
-    one = Job(kind=Kind.RATE, lock="x", shared=True)
+    own = Job(kind=JobKind.RATE, lock="x")
+    one = Job(kind=JobKind.RATE, lock="x", shared=True)
     assert [own.lock_of(0), own.lock_of(1)] == ["x-0", "x-1"]
     assert [one.lock_of(0), one.lock_of(1)] == ["x", "x"]
 
@@ -116,20 +118,20 @@ def test_the_machine_is_described(tmp_path: Path) -> None:
 
 
 def test_a_title_says_what_is_kept_on_disk() -> None:
-    assert Plan().in_words() == "paxos, 3 nodes, fsync"
-    assert Plan(durable=False, nodes=5).in_words() == "paxos, 5 nodes, memory"
-    assert Plan(protocol="central").in_words() == "central, 3 nodes, journal"
-    assert Plan(protocol="lamport").in_words() == "lamport, 3 nodes"
+    assert LockBenchPlan().in_words() == "paxos, 3 nodes, fsync"
+    assert LockBenchPlan(durable=False, nodes=5).in_words() == "paxos, 5 nodes, memory"
+    assert LockBenchPlan(protocol="central").in_words() == "central, 3 nodes, journal"
+    assert LockBenchPlan(protocol="lamport").in_words() == "lamport, 3 nodes"
 
 
 def test_failover_is_measured_where_a_member_may_come_back() -> None:
-    assert Plan().has(Part.FAILOVER)
-    assert not Plan(durable=False).has(Part.FAILOVER)
-    assert not Plan(protocol="central").has(Part.FAILOVER)
-    assert Plan(durable=False).has(Part.READS)
-    assert Plan(durable=False).has(Part.HELD)
-    assert not Plan(protocol="lamport").has(Part.HELD)
-    assert all(Plan(protocol="lamport").has(part) for part in (Part.PAIR, Part.TASKS))
+    assert LockBenchPlan().has(Part.FAILOVER)
+    assert not LockBenchPlan(durable=False).has(Part.FAILOVER)
+    assert not LockBenchPlan(protocol="central").has(Part.FAILOVER)
+    assert LockBenchPlan(durable=False).has(Part.READS)
+    assert LockBenchPlan(durable=False).has(Part.HELD)
+    assert not LockBenchPlan(protocol="lamport").has(Part.HELD)
+    assert all(LockBenchPlan(protocol="lamport").has(part) for part in (Part.PAIR, Part.TASKS))
 
 
 def test_memory_is_what_the_system_says_is_resident() -> None:
@@ -140,13 +142,15 @@ def test_memory_is_what_the_system_says_is_resident() -> None:
 
 
 def test_all_that_a_node_grew_by_counts_for_its_locks() -> None:
-    found = Held(10, 1.0, {"n1": 1_000_000, "n2": 1_000_000}, {"n1": 3_000_000, "n2": 1_000_500})
+    found = HeldMemory(
+        10, 1.0, {"n1": 1_000_000, "n2": 1_000_000}, {"n1": 3_000_000, "n2": 1_000_500}
+    )
     assert found.bytes_a_lock == {"n1": 200_000, "n2": 50}
     assert found.in_words() == "10 held; the largest, n1, from 1 to 3 MB resident"
 
 
 def test_a_table_shows_the_spread_of_rounds() -> None:
-    reading = Reading("gap_ms", "gap", 700, "ms", "3 kills", (500, 700, 1_900))
+    reading = NotedFigure("gap_ms", "gap", 700, "ms", "3 kills", (500, 700, 1_900))
     table = readings_table("title", [reading])
     assert [next(iter(column.cells)) for column in table.columns] == [
         "gap",

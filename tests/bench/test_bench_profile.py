@@ -12,8 +12,8 @@ import pytest
 from fencelock.cluster.bench.machine import this_machine
 from fencelock.cluster.bench.members import BenchFailedError
 from fencelock.cluster.bench.profile import Profile, profile_table, steps_table
-from fencelock.cluster.bench.steps import Step, steps_of
-from fencelock.cluster.bench.timeline import CLIENT, Log, Span, way_of
+from fencelock.cluster.bench.steps import PairStep, steps_of
+from fencelock.cluster.bench.timeline import CLIENT, NodeMarks, Span, way_of
 from fencelock.cluster.host.profile_marks import Mark, ProfileMarks, read_marks
 
 LONG_S = 180.0
@@ -64,11 +64,11 @@ def shifted(marks: list[Mark], times: int) -> list[Mark]:
     ]
 
 
-def logs(times: int = 1) -> dict[str, Log]:
+def logs(times: int = 1) -> dict[str, NodeMarks]:
     return {
-        CLIENT: Log(CLIENT, shifted(CLIENT_MARKS, times), {"gate-0": "n1"}),
-        "n1": Log("n1", shifted(MASTER_MARKS, times), {"client-1": CLIENT}),
-        "n2": Log("n2", shifted(ACCEPTOR_MARKS, times), {"client-1": CLIENT}),
+        CLIENT: NodeMarks(CLIENT, shifted(CLIENT_MARKS, times), {"gate-0": "n1"}),
+        "n1": NodeMarks("n1", shifted(MASTER_MARKS, times), {"client-1": CLIENT}),
+        "n2": NodeMarks("n2", shifted(ACCEPTOR_MARKS, times), {"client-1": CLIENT}),
     }
 
 
@@ -103,13 +103,13 @@ def test_an_answer_that_nobody_sent_has_no_way() -> None:
     known = logs()
     assert way_of(known, BACK, BACK + 10) is None
     assert way_of({CLIENT: known[CLIENT]}, CALL, BACK) is None
-    assert way_of({**known, "n1": Log("n1", [], {})}, CALL, BACK) is None
-    assert way_of({**known, "n2": Log("n2", [], {})}, CALL, BACK) is None
+    assert way_of({**known, "n1": NodeMarks("n1", [], {})}, CALL, BACK) is None
+    assert way_of({**known, "n2": NodeMarks("n2", [], {})}, CALL, BACK) is None
 
 
 def test_a_frame_that_comes_while_its_node_works_was_not_on_the_wire_for_long() -> None:
     marks = [Mark("poll", 0, 1_040), *MASTER_MARKS[1:]]
-    known = {**logs(), "n1": Log("n1", marks, {"client-1": CLIENT})}
+    known = {**logs(), "n1": NodeMarks("n1", marks, {"client-1": CLIENT})}
     way = way_of(known, CALL, BACK)
     assert way is not None
     assert sum(span.ns for span in way) == BACK - CALL
@@ -148,7 +148,7 @@ def test_a_few_pairs_say_nothing() -> None:
 
 
 def test_the_table_shows_every_step_and_the_sum(tmp_path: Path) -> None:
-    steps = (Step(1, CLIENT, "send", 10, 20), Step(2, "master", "wire", 30, 40))
+    steps = (PairStep(1, CLIENT, "send", 10, 20), PairStep(2, "master", "wire", 30, 40))
     found = Profile("title", this_machine(tmp_path), steps, 9, 8, 100, 80, 70)
     columns = [list(column.cells) for column in profile_table(found).columns]
     assert columns[0] == [CLIENT, "master", "all"]

@@ -103,7 +103,7 @@ def state(lock: Any) -> HoldState:
     return found
 
 
-class Log:
+class LossLog:
     """What callbacks were told, and when."""
 
     def __init__(self) -> None:
@@ -125,8 +125,8 @@ class Log:
         return line
 
 
-def logged(user: Do) -> Log:
-    log = Log()
+def logged(user: Do) -> LossLog:
+    log = LossLog()
     user(lambda lock: lock.on_suspect(log.note))
     user(lambda lock: lock.on_lost(log.note))
     return log

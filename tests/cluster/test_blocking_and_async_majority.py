@@ -22,7 +22,7 @@ PATIENCE_S = 60
 CLUSTER = "majority"
 
 
-class Cluster:
+class MajorityCluster:
     """Three nodes in this process that can be stopped and started again."""
 
     def __init__(self, config: Config) -> None:
@@ -49,10 +49,10 @@ class Cluster:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
+def cluster(tmp_path: Path) -> Iterator[MajorityCluster]:
     at = loopback_addresses()
     text = starting_config(at, cluster=CLUSTER, protocol="paxos")
-    cluster = Cluster(parse(text, tmp_path))
+    cluster = MajorityCluster(parse(text, tmp_path))
     cluster.start(*at)
     yield cluster
     cluster.close()
@@ -79,7 +79,7 @@ def master(client: fencelock.Client) -> str:
 
 
 def test_rules_41_44_46_a_request_that_goes_on_at_another_node_is_the_same_request(
-    cluster: Cluster,
+    cluster: MajorityCluster,
 ) -> None:
     holder, other, witness = (cluster.connect() for _ in range(3))
     held, waited = holder.lock("x"), other.lock("x")
@@ -106,7 +106,7 @@ def test_rules_41_44_46_a_request_that_goes_on_at_another_node_is_the_same_reque
 
 
 def test_without_a_majority_holds_turn_suspect_and_lost_and_nobody_is_granted_anything(
-    cluster: Cluster,
+    cluster: MajorityCluster,
 ) -> None:
     client, other = cluster.connect(ttl=1.0), cluster.connect()
     states: list[HoldState] = []
@@ -133,7 +133,7 @@ def test_without_a_majority_holds_turn_suspect_and_lost_and_nobody_is_granted_an
     assert got > fence
 
 
-def test_a_rolling_restart_of_all_nodes_costs_no_hold(cluster: Cluster) -> None:
+def test_a_rolling_restart_of_all_nodes_costs_no_hold(cluster: MajorityCluster) -> None:
     """P22, P60."""
     client = cluster.connect()
     lost: list[fencelock.Notice] = []

@@ -52,12 +52,12 @@ class Break(Local):
 
 
 @local
-class Block(Local):
+class BlockThread(Local):
     entered: threading.Event
     leave: threading.Event
 
 
-class Clerk(Role[Acquire | Release | Later | Grow | Break | Block | Abandon | Reported]):
+class EchoClerk(Role[Acquire | Release | Later | Grow | Break | BlockThread | Abandon | Reported]):
     """Does what a test needs, each on its own request."""
 
     def __init__(self, address: Address, host: Host, *, remark: str = "") -> None:
@@ -69,7 +69,7 @@ class Clerk(Role[Acquire | Release | Later | Grow | Break | Block | Abandon | Re
     def handle(
         self,
         sender: Address,
-        event: Acquire | Release | Later | Grow | Break | Block | Abandon | Reported,
+        event: Acquire | Release | Later | Grow | Break | BlockThread | Abandon | Reported,
         now: Instant,
     ) -> Effects:
         match event:
@@ -81,10 +81,10 @@ class Clerk(Role[Acquire | Release | Later | Grow | Break | Block | Abandon | Re
             case Later():
                 return [Send(event.asker, Granted(lock="later", fence=1))]
             case Grow():
-                return [Spawn(event.child, Clerk, {"remark": "child"})]
+                return [Spawn(event.child, EchoClerk, {"remark": "child"})]
             case Break():
                 raise AssertionError("broken on purpose")
-            case Block():
+            case BlockThread():
                 event.entered.set()
                 event.leave.wait(LONG_S)
                 return ()
@@ -125,7 +125,7 @@ def start() -> Iterator[Start]:
     def begin() -> Dispatcher:
         dispatcher = Dispatcher("n1", alone())
         running.append(dispatcher)
-        dispatcher.start(RoleSet((Spawn(ROLE, Clerk),)))
+        dispatcher.start(RoleSet((Spawn(ROLE, EchoClerk),)))
         return dispatcher
 
     yield begin
@@ -187,7 +187,7 @@ def test_roles_can_ask_the_host_what_was_counted(start: Start) -> None:
 
 def test_a_role_can_be_started_and_stopped_as_pykka_users_do(start: Start) -> None:
     dispatcher = start()
-    ref: pykka.ActorRef[Any] = Clerk.start(address_of("n1", "guest"), dispatcher)
+    ref: pykka.ActorRef[Any] = EchoClerk.start(address_of("n1", "guest"), dispatcher)
     answer: Any = ref.ask(Acquire(lock="a"), timeout=LONG_S)
     assert answer == Granted(lock="a", fence=1)
     assert ref.stop(timeout=LONG_S)
@@ -197,7 +197,7 @@ def test_a_role_can_be_started_and_stopped_as_pykka_users_do(start: Start) -> No
 
 
 def test_a_role_that_was_never_started_refuses() -> None:
-    role = Clerk(ROLE, Dispatcher("n1", hub := alone()))
+    role = EchoClerk(ROLE, Dispatcher("n1", hub := alone()))
     with pytest.raises(pykka.ActorDeadError):
         role.actor_ref.tell(Acquire(lock="a"))
     hub.close()
@@ -227,7 +227,7 @@ def test_a_bug_in_a_role_stops_the_node_and_is_logged_with_event_and_state(start
 def test_too_much_from_outside_is_refused_and_the_role_serves_on(start: Start) -> None:
     ref = start().ref(ROLE)
     entered, leave = threading.Event(), threading.Event()
-    ref.tell(Block(entered=entered, leave=leave))
+    ref.tell(BlockThread(entered=entered, leave=leave))
     assert entered.wait(LONG_S)
     futures = [ref.ask(Acquire(lock="a"), block=False) for _ in range(INBOX_MAX + 10)]
     leave.set()
@@ -240,7 +240,7 @@ def test_too_much_from_outside_is_refused_and_the_role_serves_on(start: Start) -
 def test_a_release_is_let_in_however_much_waits(start: Start) -> None:
     ref = start().ref(ROLE)
     entered, leave = threading.Event(), threading.Event()
-    ref.tell(Block(entered=entered, leave=leave))
+    ref.tell(BlockThread(entered=entered, leave=leave))
     assert entered.wait(LONG_S)
     futures = [ref.ask(Acquire(lock="a"), block=False) for _ in range(INBOX_MAX + 10)]
     release = ref.ask(Release(lock="a", fence=5), block=False)
@@ -255,7 +255,7 @@ def test_stopping_leaves_no_thread_no_file_and_no_hanging_future() -> None:
     process = psutil.Process()
     files, threads = process.num_fds(), threading.active_count()
     dispatcher = Dispatcher("n1", alone())
-    dispatcher.start(RoleSet((Spawn(ROLE, Clerk),)))
+    dispatcher.start(RoleSet((Spawn(ROLE, EchoClerk),)))
     ref = dispatcher.ref(ROLE)
     waiting = ref.ask(Acquire(lock="never"), block=False)
     assert dispatcher.stop(LONG_S)

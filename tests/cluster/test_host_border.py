@@ -34,7 +34,7 @@ class Granter(Role[Acquire | Abandon]):
         return [Send(sender, Granted(lock=event.lock[:1], fence=1))]
 
 
-class Broken(Granter):
+class RaisesOnEvent(Granter):
     """Cannot even begin."""
 
     def begin(self, now: Instant) -> Effects:
@@ -78,7 +78,7 @@ def test_whoever_starts_a_role_that_cannot_begin_is_not_left_hanging(
     dispatcher: Dispatcher,
 ) -> None:
     starter = threading.Thread(
-        target=Broken.start, args=(address_of("n1", "broken"), dispatcher), daemon=True
+        target=RaisesOnEvent.start, args=(address_of("n1", "broken"), dispatcher), daemon=True
     )
     starter.start()
     starter.join(LONG_S)

@@ -27,19 +27,19 @@ Start = Callable[..., Dispatcher]
 
 
 @local
-class Block(Local):
+class BlockDisk(Local):
     entered: threading.Event
     leave: threading.Event
 
 
-class Clerk(Role[Acquire | Block]):
+class PersistingClerk(Role[Acquire | BlockDisk]):
     """Persists a number for each "persist", and tells the last one for anything else."""
 
     def __init__(self, address: Address, host: Host) -> None:
         super().__init__(address, host)
         self.persisted = 0
 
-    def handle(self, sender: Address, event: Acquire | Block, now: Instant) -> Effects:
+    def handle(self, sender: Address, event: Acquire | BlockDisk, now: Instant) -> Effects:
         match event:
             case Acquire(lock="persist"):
                 self.persisted += 1
@@ -47,7 +47,7 @@ class Clerk(Role[Acquire | Block]):
                 return [Persist(record), Send(sender, record)]
             case Acquire():
                 return [Send(sender, Granted(lock=event.lock, fence=self.persisted))]
-            case Block():
+            case BlockDisk():
                 event.entered.set()
                 event.leave.wait(LONG_S)
                 return ()
@@ -63,7 +63,7 @@ def start() -> Iterator[Start]:
         )
         dispatcher = Dispatcher("n1", hub, journal=journal)
         running.append(dispatcher)
-        dispatcher.start(RoleSet((Spawn(ROLE, Clerk),)))
+        dispatcher.start(RoleSet((Spawn(ROLE, PersistingClerk),)))
         return dispatcher
 
     yield begin
@@ -98,7 +98,7 @@ def test_records_of_one_turn_share_one_sync(start: Start, tmp_path: Path) -> Non
     journal = CountingJournal.open(tmp_path)
     ref = start(journal).ref(ROLE)
     entered, leave = threading.Event(), threading.Event()
-    ref.tell(Block(entered=entered, leave=leave))
+    ref.tell(BlockDisk(entered=entered, leave=leave))
     assert entered.wait(LONG_S)
     futures = [ref.ask(Acquire(lock="persist"), block=False) for _ in range(50)]
     leave.set()
@@ -119,7 +119,7 @@ def test_nothing_leaves_a_role_between_its_persist_and_the_sync(
 
     ref = start(Watched.open(tmp_path)).ref(ROLE)
     entered, leave = threading.Event(), threading.Event()
-    ref.tell(Block(entered=entered, leave=leave))
+    ref.tell(BlockDisk(entered=entered, leave=leave))
     assert entered.wait(LONG_S)
     first = ref.ask(Acquire(lock="persist"), block=False)
     second = ref.ask(Acquire(lock="after"), block=False)
@@ -140,15 +140,15 @@ def _is_set(future: pykka.Future[Any]) -> bool:
 def test_a_disk_that_fails_stops_the_node_before_it_speaks_of_what_it_could_not_write(
     tmp_path: Path,
 ) -> None:
-    class Broken(Journal):
+    class RaisesAfterPersist(Journal):
         def sync(self) -> None:
             raise JournalFailedError("no space left on device")
 
     hub = SocketHub(
         node="n1", boot=1, cluster="c", listen=None, peers={}, count=lambda name, times: None
     )
-    dispatcher = Dispatcher("n1", hub, journal=Broken.open(tmp_path))
-    dispatcher.start(RoleSet((Spawn(ROLE, Clerk),)))
+    dispatcher = Dispatcher("n1", hub, journal=RaisesAfterPersist.open(tmp_path))
+    dispatcher.start(RoleSet((Spawn(ROLE, PersistingClerk),)))
     asked = dispatcher.ref(ROLE).ask(Acquire(lock="persist"), block=False)
     assert dispatcher.stopped.wait(LONG_S)
     assert isinstance(dispatcher.failure, JournalFailedError)

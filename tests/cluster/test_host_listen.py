@@ -23,7 +23,7 @@ ROLE = address_of("n1", "clerk")
 WATCHER = address_of("n1", "watcher")
 
 
-class Clerk(Role[Acquire]):
+class ListeningClerk(Role[Acquire]):
     """Grants what is asked for, and tells the watcher first."""
 
     def handle(self, sender: Address, event: Acquire, now: Instant) -> Effects:
@@ -48,7 +48,7 @@ def test_a_listener_hears_what_roles_send_it_before_what_they_send_after() -> No
     address = host.listen(
         "watcher", lambda event: heard.append((event, threading.current_thread().name))
     )
-    host.start(RoleSet((Spawn(ROLE, Clerk),)))
+    host.start(RoleSet((Spawn(ROLE, ListeningClerk),)))
     assert address == WATCHER
     host.ref(ROLE).submit(Acquire(lock="a"), Reply(lambda _, __, ___: told.put(len(heard))))
     assert told.get(timeout=LONG_S) == 1
@@ -62,7 +62,7 @@ def test_a_listener_that_raises_stops_the_node_as_a_role_does() -> None:
 
     host = dispatcher()
     host.listen("watcher", stumble)
-    host.start(RoleSet((Spawn(ROLE, Clerk),)))
+    host.start(RoleSet((Spawn(ROLE, ListeningClerk),)))
     host.ref(ROLE).tell(Acquire(lock="a"))
     assert host.stopped.wait(LONG_S)
     assert isinstance(host.failure, IndexError)
@@ -81,7 +81,7 @@ def test_an_answer_is_told_first_to_its_maker_then_to_who_called_back_then_to_wh
 
 def test_an_error_is_told_likewise() -> None:
     host = dispatcher()
-    host.start(RoleSet((Spawn(ROLE, Clerk),)))
+    host.start(RoleSet((Spawn(ROLE, ListeningClerk),)))
     told: queue.SimpleQueue[tuple[object, BaseException | None]] = queue.SimpleQueue()
     host.ref(ROLE).submit(
         Acquire(lock="no"), Reply(lambda _, value, error: told.put((value, error)))
@@ -117,7 +117,7 @@ def test_a_host_that_stopped_says_so_to_who_cannot_block() -> None:
     host = dispatcher()
     ended: queue.SimpleQueue[bool] = queue.SimpleQueue()
     host.ended.add_done_callback(lambda: ended.put(host.stopped.is_set()))
-    host.start(RoleSet((Spawn(ROLE, Clerk),)))
+    host.start(RoleSet((Spawn(ROLE, ListeningClerk),)))
     host.stop(0)
     assert ended.get(timeout=LONG_S)
     with pytest.raises(pykka.ActorDeadError):

@@ -47,7 +47,7 @@ class Crowd(Role[Acquire | Release]):
         return [*answers, Send(AWAY, granted)]
 
 
-class Wire:
+class WakingWire:
     """Links that remember when something was sent (Links)."""
 
     cluster = "c"
@@ -106,7 +106,7 @@ class Interrupted(Reply):
 
 
 def crowd(order: list[str]) -> Dispatcher:
-    host = Dispatcher("n1", Wire(order))
+    host = Dispatcher("n1", WakingWire(order))
     host.start(RoleSet((Spawn(ROLE, Crowd),)))
     return host
 

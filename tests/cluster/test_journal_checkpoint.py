@@ -27,7 +27,7 @@ Start = Callable[[Journal, RoleSet], Dispatcher]
 
 
 @local
-class Block(Local):
+class BlockCheckpoint(Local):
     entered: threading.Event
     leave: threading.Event
 
@@ -36,16 +36,16 @@ def record(number: int) -> Granted:
     return Granted(lock="record", fence=number)
 
 
-class Clerk(Role[Acquire | Block]):
+class CheckpointClerk(Role[Acquire | BlockCheckpoint]):
     """Persists the number of each "persist"; at a "checkpoint" lets one stand for all before."""
 
     def __init__(self, address: Address, host: Host) -> None:
         super().__init__(address, host)
         self.number = 0
 
-    def handle(self, sender: Address, event: Acquire | Block, now: Instant) -> Effects:
+    def handle(self, sender: Address, event: Acquire | BlockCheckpoint, now: Instant) -> Effects:
         match event:
-            case Block():
+            case BlockCheckpoint():
                 event.entered.set()
                 event.leave.wait(LONG_S)
                 return ()
@@ -77,7 +77,7 @@ def start() -> Iterator[Start]:
         assert dispatcher.stop(LONG_S)
 
 
-CLERKS = RoleSet((Spawn(FIRST, Clerk), Spawn(SECOND, Clerk)))
+CLERKS = RoleSet((Spawn(FIRST, CheckpointClerk), Spawn(SECOND, CheckpointClerk)))
 
 
 def kept(folder: Path) -> dict[str, tuple[Message, ...]]:
@@ -125,7 +125,7 @@ def test_a_checkpoint_covers_what_was_persisted_earlier_in_its_turn_and_nothing_
 
     dispatcher = start(Counting.open(tmp_path), CLERKS)
     entered, leave = threading.Event(), threading.Event()
-    dispatcher.ref(FIRST).tell(Block(entered=entered, leave=leave))
+    dispatcher.ref(FIRST).tell(BlockCheckpoint(entered=entered, leave=leave))
     assert entered.wait(LONG_S)
     words = ("persist", "checkpoint", "persist")
     asked = [dispatcher.ref(FIRST).ask(Acquire(lock=word), block=False) for word in words]
@@ -142,11 +142,11 @@ def test_a_checkpoint_covers_what_was_persisted_earlier_in_its_turn_and_nothing_
 def test_nothing_leaves_a_role_between_its_checkpoint_and_the_sync(
     start: Start, tmp_path: Path
 ) -> None:
-    class Broken(Journal):
+    class RaisesAfterCheckpoint(Journal):
         def sync(self) -> None:
             raise JournalFailedError("no space left on device")
 
-    dispatcher = start(Broken.open(tmp_path), CLERKS)
+    dispatcher = start(RaisesAfterCheckpoint.open(tmp_path), CLERKS)
     asked = dispatcher.ref(FIRST).ask(Acquire(lock="checkpoint"), block=False)
     assert dispatcher.stopped.wait(LONG_S)
     with pytest.raises(Exception, match="has stopped"):
@@ -155,11 +155,11 @@ def test_nothing_leaves_a_role_between_its_checkpoint_and_the_sync(
 
 
 def test_a_node_whose_disk_has_no_room_for_a_snapshot_stops(start: Start, tmp_path: Path) -> None:
-    class Full(Journal):
+    class FullDisk(Journal):
         def trim(self) -> None:
             raise JournalFailedError("no space left on device")
 
-    dispatcher = start(Full.open(tmp_path), CLERKS)
+    dispatcher = start(FullDisk.open(tmp_path), CLERKS)
     say(dispatcher, FIRST, "persist")  # It is durable, so it is answered.
     assert dispatcher.stopped.wait(LONG_S)
     assert isinstance(dispatcher.failure, JournalFailedError)
@@ -175,8 +175,8 @@ class SlowChild(Role[Acquire]):
         return ()
 
 
-class Parent(Clerk):
-    def handle(self, sender: Address, event: Acquire | Block, now: Instant) -> Effects:
+class CheckpointParent(CheckpointClerk):
+    def handle(self, sender: Address, event: Acquire | BlockCheckpoint, now: Instant) -> Effects:
         effects = super().handle(sender, event, now)
         return [effects[0], Spawn(SECOND, SlowChild), *effects[1:]] if self.number == 1 else effects
 
@@ -184,7 +184,7 @@ class Parent(Clerk):
 def test_what_a_role_persists_that_was_spawned_by_what_was_held_is_written_at_once(
     start: Start, tmp_path: Path
 ) -> None:
-    dispatcher = start(Journal.open(tmp_path), RoleSet((Spawn(FIRST, Parent),)))
+    dispatcher = start(Journal.open(tmp_path), RoleSet((Spawn(FIRST, CheckpointParent),)))
     say(dispatcher, FIRST, "persist")
     assert dispatcher.stop(LONG_S)
     assert kept(tmp_path) == {"first": (record(1), record(2)), "second": (record(9),)}

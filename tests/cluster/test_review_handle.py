@@ -24,7 +24,7 @@ from fencelock.cluster.session_channel import SessionChannel
 PATIENCE_S = 30
 
 
-class ScriptedSession:
+class SlowSession:
     """A session that grants all, and answers releases as it is told."""
 
     def __init__(self) -> None:
@@ -59,12 +59,12 @@ class ScriptedSession:
 
 
 @pytest.fixture
-def session() -> ScriptedSession:
-    return ScriptedSession()
+def session() -> SlowSession:
+    return SlowSession()
 
 
 @pytest.fixture
-def lock(session: ScriptedSession) -> Iterator[Lock]:
+def lock(session: SlowSession) -> Iterator[Lock]:
     executor = ThreadExecutor()
     hold_registry = HoldRegistry(lambda: Instant(0), executor)
     yield Lock(SessionChannel(session), hold_registry, LockOptions("x", owner="ann", limit=0))
@@ -72,7 +72,7 @@ def lock(session: ScriptedSession) -> Iterator[Lock]:
 
 
 def test_each_level_is_released_though_no_release_is_confirmed(
-    lock: Lock, session: ScriptedSession
+    lock: Lock, session: SlowSession
 ) -> None:
     """The session repeats the inner release; of the outer one it has to be told."""
 
@@ -106,7 +106,7 @@ def test_a_forked_process_holds_nothing(lock: Lock, monkeypatch: pytest.MonkeyPa
     assert (lock.held, lock.fence) == (True, 1)
 
 
-def test_what_is_granted_to_a_task_of_a_closed_loop_is_given_back(session: ScriptedSession) -> None:
+def test_what_is_granted_to_a_task_of_a_closed_loop_is_given_back(session: SlowSession) -> None:
     executor = ThreadExecutor()
     hold_registry = HoldRegistry(lambda: Instant(0), executor)
     session.mute = True
@@ -133,7 +133,7 @@ def test_what_is_granted_to_a_task_of_a_closed_loop_is_given_back(session: Scrip
 
 @pytest.mark.parametrize("later", [True, False])
 def test_so_is_what_was_granted_just_before_the_loop_was_closed(
-    session: ScriptedSession, later: bool
+    session: SlowSession, later: bool
 ) -> None:
     hold_registry = HoldRegistry(lambda: Instant(0), ThreadExecutor())
     session.mute = True
@@ -166,7 +166,7 @@ def test_so_is_what_was_granted_just_before_the_loop_was_closed(
 
 
 def test_a_loop_whose_thread_was_interrupted_is_told_of_the_next_answer(
-    session: ScriptedSession, monkeypatch: pytest.MonkeyPatch
+    session: SlowSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     executor = ThreadExecutor()
     hold_registry = HoldRegistry(lambda: Instant(0), executor)

@@ -11,6 +11,8 @@ from fencelock.actors.api.session_message import Opened
 from fencelock.actors.effect import Effects, Observe, Send, Wake
 from fencelock.actors.lease import DRIFT_PPM
 from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of
+from fencelock.actors.paxos import event as events
+from fencelock.actors.paxos import message as messages
 from fencelock.actors.paxos.config import (
     Config,
     View,
@@ -19,39 +21,8 @@ from fencelock.actors.paxos.config import (
     leader_of,
     replica_of,
 )
-from fencelock.actors.paxos.event import (
-    Adopted,
-    Drain,
-    FetchRetry,
-    Gather,
-    Lacking,
-    Leadership,
-    Learned,
-    Nominate,
-    Nominated,
-    Order,
-    Resign,
-    Resigned,
-    SteppedDown,
-    Suspect,
-    Tick,
-)
 from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.leader import Leader
-from fencelock.actors.paxos.message import (
-    CHUNK_BYTES_MAX,
-    NUMBER_MAX,
-    Ballot,
-    Batch,
-    Decline,
-    Declined,
-    Preempted,
-    Promise,
-    Propose,
-    Proposed,
-    SnapshotChunk,
-    Vote,
-)
 from fencelock.actors.paxos.ordering import LogClock, Ordering
 from fencelock.actors.paxos.replica import Replica
 from fencelock.actors.paxos.scout import Scout
@@ -60,8 +31,10 @@ from fencelock.actors.session.session import TTL_MS
 from fencelock.actors.session.session_lease import SessionLease
 
 CONFIG = Config(View(0, ("a", "b", "c")))
-BALLOT = Ballot(3, leader_of("a"))
-REIGN = Leadership(ballot=BALLOT, commander=address_of("a", "commander-3"), first=1, time_ms=0)
+BALLOT = messages.Ballot(3, leader_of("a"))
+REIGN = events.Leadership(
+    ballot=BALLOT, commander=address_of("a", "commander-3"), first=1, time_ms=0
+)
 ASKER = address_of("b", "proxy")
 
 
@@ -77,10 +50,10 @@ def replica() -> Replica:
     )
 
 
-def learned(first: int, *batches: Batch) -> Learned:
+def learned(first: int, *batches: messages.Batch) -> events.Learned:
     """Return what the acceptor tells of another leader's slots."""
     slots = tuple(enumerate(batches, start=first))
-    return Learned(slots=slots, committed=first + len(batches))
+    return events.Learned(slots=slots, committed=first + len(batches))
 
 
 def sent(effects: Effects, to: Address) -> list[object]:
@@ -91,64 +64,64 @@ def test_a_stranger_cannot_depose_a_leader_nor_use_up_its_rounds() -> None:
     leader = Leader(
         leader_of("a"), HOST, node="a", config=CONFIG, random=Random(1), recovered=Recovered()
     )
-    leader.handle(address_of("a", "monitor"), Suspect(), T0)
+    leader.handle(address_of("a", "monitor"), events.Suspect(), T0)
     leader.handle(
         address_of("a", "scout-1"),
-        Adopted(ballot=leader.ballot, floor=1, source="b", batches=()),
+        events.Adopted(ballot=leader.ballot, floor=1, source="b", batches=()),
         T0,
     )
-    word = Preempted(ballot=Ballot(NUMBER_MAX - 1, leader_of("b")))
+    word = messages.Preempted(ballot=messages.Ballot(messages.NUMBER_MAX - 1, leader_of("b")))
 
     for stranger in (address_of("client", "me"), acceptor_of("b")):
         assert leader.handle(stranger, word, T0) == (Observe("paxos.stranger_preempts"),)
 
-    by = Preempted(ballot=Ballot(2, leader_of("b")))
+    by = messages.Preempted(ballot=messages.Ballot(2, leader_of("b")))
     deposed = leader.handle(address_of("a", "commander-1"), by, T0)
-    assert [type(word) for word in sent(deposed, replica_of("a"))] == [SteppedDown]
-    leader.handle(address_of("a", "monitor"), Suspect(), T0)
+    assert [type(word) for word in sent(deposed, replica_of("a"))] == [events.SteppedDown]
+    leader.handle(address_of("a", "monitor"), events.Suspect(), T0)
     assert leader.ballot.round == 3
 
 
-def test_a_hand_over_that_found_nobody_can_be_asked_for_again_in_the_same_reign() -> None:
+def test_a_hand_over_that_found_no_successor_can_be_requested_again() -> None:
     leader = Leader(
         leader_of("a"), HOST, node="a", config=CONFIG, random=Random(1), recovered=Recovered()
     )
     monitor, asker = address_of("a", "monitor"), address_of("a", "~1")
-    leader.handle(monitor, Suspect(), T0)
-    adopted = Adopted(ballot=leader.ballot, floor=1, source="b", batches=())
+    leader.handle(monitor, events.Suspect(), T0)
+    adopted = events.Adopted(ballot=leader.ballot, floor=1, source="b", batches=())
     leader.handle(address_of("a", "scout-1"), adopted, T0)
 
     for _ in range(2):
-        assert sent(leader.handle(asker, Resign(), T0), monitor) == [Nominate()]
-        told = leader.handle(monitor, Nominated(node=""), T0)
-        assert sent(told, asker) == [Resigned(master="")]
+        assert sent(leader.handle(asker, events.Resign(), T0), monitor) == [events.Nominate()]
+        told = leader.handle(monitor, events.Nominated(node=""), T0)
+        assert sent(told, asker) == [events.Resigned(master="")]
 
-    leader.handle(asker, Resign(), T0)
-    named = leader.handle(monitor, Nominated(node="b"), T0)
-    assert sent(named, replica_of("a")) == [Drain(ballot=leader.ballot)]
+    leader.handle(asker, events.Resign(), T0)
+    named = leader.handle(monitor, events.Nominated(node="b"), T0)
+    assert sent(named, replica_of("a")) == [events.Drain(ballot=leader.ballot)]
 
 
 def test_a_stranger_cannot_put_commands_into_the_log_past_the_door() -> None:
     """At the door a client speaks for its own session only; a replica cannot tell."""
     role, client = replica(), address_of("client", "me")
     role.handle(leader_of("a"), REIGN, T0)
-    propose = Propose(client=client, number=1, command=b"x")
+    propose = messages.Propose(client=client, number=1, command=b"x")
 
     assert role.handle(client, propose, T0) == (Observe("paxos.stranger_proposes"),)
 
     role.handle(replica_of("b"), propose, T0)
-    ordered = role.handle(role.address, Gather(), T0)
+    ordered = role.handle(role.address, events.Gather(), T0)
     assert len(sent(ordered, REIGN.commander)) == 1
 
 
-def test_a_reign_that_another_has_overtaken_does_not_begin() -> None:
+def test_a_leadership_that_another_has_overtaken_does_not_begin() -> None:
     """What a higher ballot decided is applied between the leader's look and its word."""
     role = replica()
-    role.handle(acceptor_of("a"), learned(1, Batch(time_ms=5, commands=(b"theirs",))), T0)
+    role.handle(acceptor_of("a"), learned(1, messages.Batch(time_ms=5, commands=(b"theirs",))), T0)
 
     assert role.handle(leader_of("a"), REIGN, T0) == (Observe("paxos.leadership_overtaken"),)
 
-    propose = Propose(client=ASKER, number=1, command=b"x")
+    propose = messages.Propose(client=ASKER, number=1, command=b"x")
     assert sent(role.handle(ASKER, propose, T0), REIGN.commander) == []
 
 
@@ -156,31 +129,41 @@ def test_nobody_hears_of_a_slot_in_which_another_leader_decided_something_else()
     """A master that is deposed and does not know yet applies what its successor decided."""
     role = replica()
     opening = role.handle(leader_of("a"), REIGN, T0)
-    role.handle(ASKER, Propose(client=ASKER, number=7, command=b"mine"), T0)
-    ordered = role.handle(role.address, Gather(), T0)
+    role.handle(ASKER, messages.Propose(client=ASKER, number=7, command=b"mine"), T0)
+    ordered = role.handle(role.address, events.Gather(), T0)
     slots = [
-        word.slot for word in sent([*opening, *ordered], REIGN.commander) if isinstance(word, Order)
+        word.slot
+        for word in sent([*opening, *ordered], REIGN.commander)
+        if isinstance(word, events.Order)
     ]
     assert slots == [1, 2]
 
-    theirs = (Batch(time_ms=0, commands=(b"opening",)), Batch(time_ms=0, commands=(b"theirs",)))
+    theirs = (
+        messages.Batch(time_ms=0, commands=(b"opening",)),
+        messages.Batch(time_ms=0, commands=(b"theirs",)),
+    )
     told = role.handle(acceptor_of("a"), learned(1, *theirs), T0)
     assert sent(told, ASKER) == []
 
-    deposed = SteppedDown(ballot=BALLOT, by=Ballot(4, leader_of("b")), pause_ms=0)
+    deposed = events.SteppedDown(ballot=BALLOT, by=messages.Ballot(4, leader_of("b")), pause_ms=0)
     told = role.handle(leader_of("a"), deposed, T0)
-    assert sent(told, ASKER) == [Declined(number=7, why=Decline.NOT_MASTER, master="")]
+    assert sent(told, ASKER) == [
+        messages.Declined(number=7, why=messages.Decline.NOT_MASTER, master="")
+    ]
 
 
 def test_whoever_asked_hears_of_its_command_also_if_a_successor_decided_it() -> None:
     role = replica()
     role.handle(leader_of("a"), REIGN, T0)
-    role.handle(ASKER, Propose(client=ASKER, number=7, command=b"mine"), T0)
-    role.handle(role.address, Gather(), T0)
+    role.handle(ASKER, messages.Propose(client=ASKER, number=7, command=b"mine"), T0)
+    role.handle(role.address, events.Gather(), T0)
 
-    same = (Batch(time_ms=0, commands=(b"opening",)), Batch(time_ms=0, commands=(b"mine",)))
+    same = (
+        messages.Batch(time_ms=0, commands=(b"opening",)),
+        messages.Batch(time_ms=0, commands=(b"mine",)),
+    )
     told = role.handle(acceptor_of("a"), learned(1, *same), T0)
-    assert sent(told, ASKER)[-1] == Proposed(number=7, slot=2)
+    assert sent(told, ASKER)[-1] == messages.Proposed(number=7, slot=2)
 
 
 def test_one_timer_runs_for_what_is_due_however_often_an_earlier_one_was_needed() -> None:
@@ -188,12 +171,12 @@ def test_one_timer_runs_for_what_is_due_however_often_an_earlier_one_was_needed(
     ordering = Ordering(opening=())
     ordering.clock = LogClock()
     ordering.begin(REIGN, 0, T0)
-    timers: list[tuple[int, Tick]] = []
+    timers: list[tuple[int, events.Tick]] = []
 
     def take(effects: Effects, ms: int) -> None:
         for wake in effects:
             assert isinstance(wake, Wake)
-            assert isinstance(wake.timer, Tick)
+            assert isinstance(wake.timer, events.Tick)
             timers.append((ms + wake.after_ms, wake.timer))
 
     take(ordering.arm(20_000, T0), 0)
@@ -215,10 +198,12 @@ def test_one_timer_runs_for_what_is_due_however_often_an_earlier_one_was_needed(
 def test_a_vote_for_an_absurd_slot_does_not_fill_the_log_with_no_ops() -> None:
     scout = Scout(address_of("a", "scout-3"), HOST, node="a", config=CONFIG, ballot=BALLOT, first=1)
     scout.begin(T0)
-    absurd = Vote(1 << 40, Ballot(2, leader_of("c")), Batch(time_ms=1, commands=()))
+    absurd = messages.Vote(
+        1 << 40, messages.Ballot(2, leader_of("c")), messages.Batch(time_ms=1, commands=())
+    )
 
     for node, votes in (("b", (absurd,)), ("a", ())):
-        promise = Promise(ballot=BALLOT, asked=1, first=1, votes=votes, more=None)
+        promise = messages.Promise(ballot=BALLOT, asked=1, first=1, votes=votes, more=None)
         effects = scout.handle(acceptor_of(node), promise, T0)
 
     assert effects == (Observe("paxos.impossible_promise"),)
@@ -228,20 +213,20 @@ def test_a_snapshot_arrives_also_over_a_link_on_which_a_part_takes_longer_than_t
     None
 ):
     role = CatchUp(catchup_of("a"), HOST, node="a", config=CONFIG)
-    takes_ms, part = 500, bytes(CHUNK_BYTES_MAX)
-    effects = role.handle(role.address, Lacking(first=1, target=9, source="b"), T0)
+    takes_ms, part = 500, bytes(messages.CHUNK_BYTES_MAX)
+    effects = role.handle(role.address, events.Lacking(first=1, target=9, source="b"), T0)
     restored: list[object] = []
 
     for _ in range(20):
         (wake,) = [effect for effect in effects if isinstance(effect, Wake)]
-        assert isinstance(wake.timer, FetchRetry)
+        assert isinstance(wake.timer, events.FetchRetry)
         asked = role.question
         if asked is None:
             break
         if wake.after_ms < takes_ms:  # The answer is under way, and comes too late.
             effects = role.handle(role.address, wake.timer, T0)
             continue
-        word = SnapshotChunk(slot=9, time_ms=0, chunk=asked.chunk, count=4, content=part)
+        word = messages.SnapshotChunk(slot=9, time_ms=0, chunk=asked.chunk, count=4, content=part)
         effects = role.handle(catchup_of(role.source), word, T0)
         restored += sent(effects, replica_of("a"))
         if restored:
@@ -253,11 +238,11 @@ def test_a_snapshot_arrives_also_over_a_link_on_which_a_part_takes_longer_than_t
 
 def test_a_source_that_is_gone_is_not_waited_for_any_longer_each_time() -> None:
     role = CatchUp(catchup_of("a"), HOST, node="a", config=CONFIG)
-    effects = role.handle(role.address, Lacking(first=1, target=9, source="b"), T0)
+    effects = role.handle(role.address, events.Lacking(first=1, target=9, source="b"), T0)
     waits: list[int] = []
     for _ in range(6):
         (wake,) = [effect for effect in effects if isinstance(effect, Wake)]
-        assert isinstance(wake.timer, FetchRetry)
+        assert isinstance(wake.timer, events.FetchRetry)
         waits.append(wake.after_ms)
         effects = role.handle(role.address, wake.timer, T0)
     longest = FETCH_MS << FETCH_DOUBLINGS_MAX

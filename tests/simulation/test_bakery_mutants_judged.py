@@ -33,7 +33,7 @@ SEEDS_MOST = 100
 """In so many runs a bug is seen at least once; in most it takes fewer than ten."""
 
 
-class Patch(NamedTuple):
+class JudgedPatch(NamedTuple):
     """What is planted where."""
 
     owner: Any
@@ -41,11 +41,11 @@ class Patch(NamedTuple):
     value: Any
 
 
-class Mutant(NamedTuple):
+class JudgedMutant(NamedTuple):
     """A bug, which judge is to see it, and under which blows."""
 
     judge: str
-    patches: tuple[Patch, ...]
+    patches: tuple[JudgedPatch, ...]
     blows: tuple[Blow, ...] = ()
 
 
@@ -77,7 +77,7 @@ def nobody_enters(table: TicketTable, entry: Entry, now: Instant) -> Turn | None
     return first if first < entry.ticket.turn else None
 
 
-def from_anybody(name: str) -> Patch:
+def from_anybody(name: str) -> JudgedPatch:
     """Take each answer for one of somebody else's."""
     sound: Callable[..., Any] = getattr(TicketAttempts, name)
 
@@ -85,10 +85,10 @@ def from_anybody(name: str) -> Patch:
         others = attempts.epoch_state.others
         return sound(attempts, others[said.epoch % len(others)], said, now)
 
-    return Patch(TicketAttempts, name, count)
+    return JudgedPatch(TicketAttempts, name, count)
 
 
-def of_any_request() -> Patch:
+def of_any_request() -> JudgedPatch:
     """Take an answer to one request for an answer to any other of the lock."""
     sound: Callable[..., Any] = TicketAttempts.on_max
 
@@ -101,7 +101,7 @@ def of_any_request() -> Patch:
                 effects += sound(attempts, leader, instead, now)
         return effects
 
-    return Patch(TicketAttempts, "on_max", count)
+    return JudgedPatch(TicketAttempts, "on_max", count)
 
 
 def by_name(seating: Seating, members: Sequence[Member]) -> list[Chosen]:
@@ -115,14 +115,14 @@ def own_fence(attempts: TicketAttempts, entry: Entry) -> int:
     return pack_fence(attempts.epoch_state.epoch, attempts.serial)
 
 
-def no_fence_noted() -> Patch:
+def no_fence_noted() -> JudgedPatch:
     sound: Callable[..., Any] = TicketTable.note
 
     def note(table: TicketTable, lock: str, highest: int, fence: int = 0) -> None:
         del fence
         sound(table, lock, highest)
 
-    return Patch(TicketTable, "note", note)
+    return JudgedPatch(TicketTable, "note", note)
 
 
 def again_with_another_fence(entry: Entry) -> Send:
@@ -148,7 +148,7 @@ def half_of_the_duration(ticket: Ticket) -> int:
     return ticket.hold_ms // 2
 
 
-def wins_alone() -> Patch:
+def wins_alone() -> JudgedPatch:
     sound: Callable[..., Any] = TicketAttempts.grant
 
     def win(attempts: TicketAttempts, one: TicketAttempt, now: Instant) -> Any:
@@ -157,52 +157,60 @@ def wins_alone() -> Patch:
         attempts.epoch_state.quorum = quorum
         return effects
 
-    return Patch(TicketAttempts, "grant", win)
+    return JudgedPatch(TicketAttempts, "grant", win)
 
 
 SAME_NODE = (
-    Patch(leader_selection, "living", by_name),
-    Patch(Chosen, "__eq__", same_node),
-    Patch(Chosen, "__hash__", hash_of_node),
+    JudgedPatch(leader_selection, "living", by_name),
+    JudgedPatch(Chosen, "__eq__", same_node),
+    JudgedPatch(Chosen, "__hash__", hash_of_node),
 )
 MUTANTS = {
-    "epochs are not kept": Mutant(
-        "B1", (Patch(DurablePromises, "recover", classmethod(recovers_nothing)),)
+    "epochs are not kept": JudgedMutant(
+        "B1", (JudgedPatch(DurablePromises, "recover", classmethod(recovers_nothing)),)
     ),
-    "whatever is proposed is promised": Mutant(
-        "B1", (Patch(DurablePromises, "may_promise", always(True)),)
+    "whatever is proposed is promised": JudgedMutant(
+        "B1", (JudgedPatch(DurablePromises, "may_promise", always(True)),)
     ),
-    "one member knows the seating": Mutant("B2", (Patch(election, "majority", always(1)),)),
-    "no hand-over barrier": Mutant("B3", (Patch(Import, "complete", True),), (Blow.BOUNCE,)),
-    "two leaders lost are not waited out": Mutant(
-        "B3", (Patch(Election, "left_ms", always(0)),), (Blow.TWO_LOST,)
+    "one member knows the seating": JudgedMutant(
+        "B2", (JudgedPatch(election, "majority", always(1)),)
     ),
-    "a leader returns with an empty table": Mutant("B3", SAME_NODE, (Blow.BOUNCE,)),
-    "a table is given away, and goes on": Mutant(
-        "B4", (Patch(StateTransfer, "leave", always([])),)
+    "no hand-over barrier": JudgedMutant(
+        "B3", (JudgedPatch(Import, "complete", True),), (Blow.BOUNCE,)
     ),
-    "a vote though somebody holds": Mutant("B5", (Patch(TicketTable, "ahead", nobody_enters),)),
-    "a vote for who is first, as in the source": Mutant(
-        "B5", (Patch(TicketTable, "ahead", first_in_line),), (Blow.SLOW,)
+    "two leaders lost are not waited out": JudgedMutant(
+        "B3", (JudgedPatch(Election, "left_ms", always(0)),), (Blow.TWO_LOST,)
     ),
-    "votes count for anybody": Mutant("B6", (from_anybody("on_collected"),)),
-    "answers count for any request": Mutant("B6", (of_any_request(),)),
-    "a quorum of one": Mutant("B7", (wins_alone(),)),
-    "numbers begin anew": Mutant("B8", (Patch(TicketTable, "counters_of", always(NOTHING_DRAWN)),)),
-    "a fence of the leader's own": Mutant(
-        "B8", (Patch(TicketAttempts, "_next_fence", own_fence), no_fence_noted())
+    "a leader returns with an empty table": JudgedMutant("B3", SAME_NODE, (Blow.BOUNCE,)),
+    "a table is given away, and goes on": JudgedMutant(
+        "B4", (JudgedPatch(StateTransfer, "leave", always([])),)
     ),
-    "leases are shorter at leaders": Mutant(
-        "B9", (Patch(Ticket, "lease_ms", property(half_of_the_duration)),)
+    "a vote though somebody holds": JudgedMutant(
+        "B5", (JudgedPatch(TicketTable, "ahead", nobody_enters),)
     ),
-    "what was dropped is taken up again": Mutant(
-        "B10", (Patch(Tombstones, "is_over", always(False)),)
+    "a vote for who is first, as in the source": JudgedMutant(
+        "B5", (JudgedPatch(TicketTable, "ahead", first_in_line),), (Blow.SLOW,)
     ),
-    "a table says nothing of what was dropped": Mutant(
-        "B10", (Patch(Tombstones, "newest", always([])),), (Blow.APART, Blow.ONE_LOST)
+    "votes count for anybody": JudgedMutant("B6", (from_anybody("on_collected"),)),
+    "answers count for any request": JudgedMutant("B6", (of_any_request(),)),
+    "a quorum of one": JudgedMutant("B7", (wins_alone(),)),
+    "numbers begin anew": JudgedMutant(
+        "B8", (JudgedPatch(TicketTable, "counters_of", always(NOTHING_DRAWN)),)
     ),
-    "an answer said again is another": Mutant(
-        "B11", (Patch(leader_requests, "locked", again_with_another_fence),)
+    "a fence of the leader's own": JudgedMutant(
+        "B8", (JudgedPatch(TicketAttempts, "_next_fence", own_fence), no_fence_noted())
+    ),
+    "leases are shorter at leaders": JudgedMutant(
+        "B9", (JudgedPatch(Ticket, "lease_ms", property(half_of_the_duration)),)
+    ),
+    "what was dropped is taken up again": JudgedMutant(
+        "B10", (JudgedPatch(Tombstones, "is_over", always(False)),)
+    ),
+    "a table says nothing of what was dropped": JudgedMutant(
+        "B10", (JudgedPatch(Tombstones, "newest", always([])),), (Blow.APART, Blow.ONE_LOST)
+    ),
+    "an answer said again is another": JudgedMutant(
+        "B11", (JudgedPatch(leader_requests, "locked", again_with_another_fence),)
     ),
 }
 

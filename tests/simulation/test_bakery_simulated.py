@@ -6,8 +6,9 @@ from collections import Counter
 
 import pytest
 
-from fencelock.cluster.simulation.plan import Plan
-from fencelock.cluster.simulation.run import Report, run_seed
+from fencelock.cluster.simulation.plan import RunPlan
+from fencelock.cluster.simulation.report import RunReport
+from fencelock.cluster.simulation.run import run_seed
 
 SEEDS = 40
 RARE = (
@@ -22,8 +23,8 @@ RARE = (
 """What a sweep must have seen, or it was too kind."""
 
 
-def calm(nodes: int, seed: int = 1) -> Report:
-    plan = Plan(nodes=nodes, clients=3, owners=2, locks=2, chaos_ms=2_000)
+def calm(nodes: int, seed: int = 1) -> RunReport:
+    plan = RunPlan(nodes=nodes, clients=3, owners=2, locks=2, chaos_ms=2_000)
     return run_seed("bakery", seed, plan=plan)
 
 

@@ -42,7 +42,7 @@ FENCE = pack_fence(1, 7)
 LIVES = (Chosen("n1", 1), Chosen("n2", 2), Chosen("n3", 3))
 
 
-class Bench:
+class TwoOwners:
     """The parts of a leader, mostly n1, the first of three; it serves and is trusted."""
 
     def __init__(self, node: str = "n1") -> None:
@@ -94,7 +94,7 @@ def table_of(life: int, record: Record) -> TablePart:
     return TablePart(epoch=2, life=life, part=0, parts=1, records=(record,), ended=())
 
 
-def waits_behind_ben(bench: Bench) -> TicketAttempt:
+def waits_behind_ben(bench: TwoOwners) -> TicketAttempt:
     """Have n1 own ann's request while ben's, which is n2's, is ahead of it."""
     bench.hears(add(BEN, 2, fence=pack_fence(1, 2)))
     attempt = bench.asks()
@@ -103,7 +103,7 @@ def waits_behind_ben(bench: Bench) -> TicketAttempt:
 
 
 def test_a_vote_for_another_owners_round_is_not_taken_back_by_a_round_of_ones_own() -> None:
-    bench = Bench("n3")
+    bench = TwoOwners("n3")
     attempt = waits_behind_ben(bench)
     bench.table.drop("x", BEN, 1, 0)
     voted = bench.hears(add())
@@ -113,7 +113,7 @@ def test_a_vote_for_another_owners_round_is_not_taken_back_by_a_round_of_ones_ow
 
 
 def test_who_hears_of_a_renewal_leaves_the_request_to_whom_it_is() -> None:
-    bench = Bench()
+    bench = TwoOwners()
     attempt = waits_behind_ben(bench)
     bench.table.drop("x", BEN, 1, 0)
     bench.hears(Extend(epoch=1, ticket=ticket(), fence=FENCE, number=1))
@@ -122,7 +122,7 @@ def test_who_hears_of_a_renewal_leaves_the_request_to_whom_it_is() -> None:
 
 
 def test_what_another_owner_gives_up_stays_with_who_has_it_too() -> None:
-    bench = Bench()
+    bench = TwoOwners()
     attempt = bench.asks(held=FENCE)
     bench.hears(replace(add(fence=FENCE + 1), taken=True))
     attempt.entry.owner = "n2"
@@ -132,7 +132,7 @@ def test_what_another_owner_gives_up_stays_with_who_has_it_too() -> None:
 
 
 def test_a_hold_keeps_its_lease_when_another_owner_of_it_gives_up() -> None:
-    bench = Bench()
+    bench = TwoOwners()
     attempt = bench.asks(held=FENCE)
     attempt.step, attempt.entry.owner = TicketStep.HELD, "n2"
     until = attempt.entry.until
@@ -142,7 +142,7 @@ def test_a_hold_keeps_its_lease_when_another_owner_of_it_gives_up() -> None:
 
 
 def test_a_hold_that_is_taken_over_is_asked_for_under_its_fence_whoever_is_ahead() -> None:
-    bench = Bench()
+    bench = TwoOwners()
     bench.hears(add(BEN, 2, fence=0))
     attempt = bench.asks(held=FENCE)
     assert attempt.step is TicketStep.VOTING
@@ -150,7 +150,7 @@ def test_a_hold_that_is_taken_over_is_asked_for_under_its_fence_whoever_is_ahead
 
 
 def test_a_hold_that_comes_with_a_table_is_taken_over_by_who_waits_for_it() -> None:
-    bench = Bench()
+    bench = TwoOwners()
     attempt = waits_behind_ben(bench)
     bench.table.drop("x", BEN, 1, 0)
     bench.transfer.leave(2)
@@ -161,7 +161,7 @@ def test_a_hold_that_comes_with_a_table_is_taken_over_by_who_waits_for_it() -> N
 
 
 def test_votes_of_an_epoch_that_is_over_do_not_count_for_a_hold_taken_over() -> None:
-    bench = Bench()
+    bench = TwoOwners()
     attempt = bench.asks(held=FENCE)
     assert attempt.votes
     bench.transfer.leave(2)
@@ -185,7 +185,7 @@ def vote_for(attempt: TicketAttempt) -> Collected:
 
 
 def test_votes_that_are_over_let_nobody_in() -> None:
-    bench = Bench()
+    bench = TwoOwners()
     attempt = bench.asks()
     vote = vote_for(attempt)
     epoch_state = bench.attempts.epoch_state
@@ -197,7 +197,7 @@ def test_votes_that_are_over_let_nobody_in() -> None:
 
 
 def test_votes_in_time_let_in() -> None:
-    bench = Bench()
+    bench = TwoOwners()
     attempt = bench.asks()
     vote = vote_for(attempt)
     answers = said(bench.attempts.on_collected("n2", vote, NOW))
@@ -206,7 +206,7 @@ def test_votes_in_time_let_in() -> None:
 
 
 def test_a_release_names_the_request_to_those_who_have_only_a_copy_that_waits() -> None:
-    bench = Bench()
+    bench = TwoOwners()
     attempt = bench.asks()
     unlock = Unlock(
         lock="x", who=ANN, request=0, fence=attempt.entry.fence, number=5, waiting=False
@@ -217,7 +217,7 @@ def test_a_release_names_the_request_to_those_who_have_only_a_copy_that_waits() 
 
 
 def test_a_drop_that_names_the_request_ends_a_copy_that_waits() -> None:
-    bench = Bench()
+    bench = TwoOwners()
     bench.hears(add(fence=0))
     bench.hears(replace(dropped(FENCE, mine=False), request=1))
     assert bench.table.of("x", ANN) == []
@@ -226,7 +226,7 @@ def test_a_drop_that_names_the_request_ends_a_copy_that_waits() -> None:
 
 def test_a_later_request_of_its_owner_does_not_make_a_hold_outdated() -> None:
     """In a hand-over the later one may come first; and where it waits the hold is voted for."""
-    bench = Bench()
+    bench = TwoOwners()
     later_one = ticket(number=8)._replace(request=2)
     bench.hears(replace(add(fence=0), ticket=later_one))
     answers = bench.hears(replace(add(), taken=True))
@@ -256,7 +256,7 @@ def test_of_two_that_may_hold_a_lock_a_table_keeps_the_one_with_the_highest_fenc
 
 def test_a_vote_of_an_earlier_epoch_gives_way_to_nothing_but_its_own_fence() -> None:
     """A leader that came without a table asks anew for what it does not know to be held."""
-    bench = Bench()
+    bench = TwoOwners()
     bench.hears(add())
     bench.attempts.epoch_state.take(2, LIVES)
     other = replace(add(round_=10), epoch=2, fence=pack_fence(2, 7))
@@ -271,7 +271,7 @@ def test_a_vote_of_an_earlier_epoch_gives_way_to_nothing_but_its_own_fence() -> 
 
 
 def test_a_ticket_that_is_adopted_enters_again_and_keeps_its_number() -> None:
-    bench = Bench()
+    bench = TwoOwners()
     bench.hears(add(fence=0))
     bench.attempts.epoch_state.take(2, LIVES[:1] + LIVES[2:])
     words = said(

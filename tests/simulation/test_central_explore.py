@@ -43,7 +43,7 @@ PROXIES = (Address("a/proxy"), Address("b/proxy"))
 WANTS = 2
 
 
-class Doorway(Role[Want | Give | Got | Full | Idle | Grant]):
+class ExploredDoorway(Role[Want | Give | Got | Full | Idle | Grant]):
     """Stands where the broker would, in front of one lock client that is never retired."""
 
     def __init__(self, address: Address, host: Host, *, client: Address, proxy: Address) -> None:
@@ -78,7 +78,7 @@ def bare(
         me = Address(f"{door}-1-1")
         roles += [
             patron(proxy, at_once),
-            Doorway(door, HOST, client=me, proxy=proxy),
+            ExploredDoorway(door, HOST, client=me, proxy=proxy),
             client(me, HOST, lock="l", session="s", broker=door, server=SERVER, random=Random(1)),
         ]
     return roles

@@ -37,9 +37,10 @@ from fencelock.actors.role import Role
 from fencelock.actors.session.session import ClientSession
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.simulation.faults import Faults
-from fencelock.cluster.simulation.plan import Plan
+from fencelock.cluster.simulation.plan import RunPlan
 from fencelock.cluster.simulation.promise import promise_of
-from fencelock.cluster.simulation.run import Report, run_seed
+from fencelock.cluster.simulation.report import RunReport
+from fencelock.cluster.simulation.run import run_seed
 from fencelock.cluster.simulation.workload import Door, session_door
 from fencelock.cluster.topology import NodeContext, Recipe, Settings, central
 
@@ -54,7 +55,7 @@ def run(
     recipe: Recipe = central,
     settings: Settings = FORGETFUL,
     door: Door = session_door,
-) -> Report:
+) -> RunReport:
     promise = promise_of("central", settings)
     return run_seed(recipe, seed, settings=settings, promise=promise, door=door)
 
@@ -199,7 +200,7 @@ def test_a_planted_bug_is_caught(mutant: str) -> None:
     assert next(caught, None) is not None
 
 
-LATE = Plan(
+LATE = RunPlan(
     clients=4,
     owners=2,
     locks=1,
@@ -219,7 +220,7 @@ def test_a_server_that_forgets_ended_sessions_is_caught() -> None:
     """It grants late requests to clients that are gone, for ever; a sound server does not."""
     promise = promise_of("central", JOURNAL)
 
-    def closing(seed: int, recipe: Recipe) -> Report:
+    def closing(seed: int, recipe: Recipe) -> RunReport:
         return run_seed(recipe, seed, plan=CLOSINGS, settings=JOURNAL, promise=promise)
 
     forgetful = with_role(EndedSessionsAreForgotten)
@@ -231,7 +232,7 @@ def test_a_server_that_forgets_ended_sessions_is_caught() -> None:
     assert sum(report.marks["central.request_of_ended_session"] for report in sound) >= 20
 
 
-def disowning(seed: int, door: Door) -> Report:
+def disowning(seed: int, door: Door) -> RunReport:
     promise = promise_of("central", FORGETFUL)
     return run_seed(central, seed, plan=LATE, settings=FORGETFUL, promise=promise, door=door)
 

@@ -154,7 +154,7 @@ def test_lost_kinds_never_arrive() -> None:
     )
 
 
-class Parent(Role[Probe | Peek]):
+class ExploredParent(Role[Probe | Peek]):
     """Spawns a child, talks to it in order, and retires it when told to."""
 
     child = Address("a/child")
@@ -189,7 +189,7 @@ class Child(Role[Peek | ProbeServer]):
 
 def test_within_a_node_words_arrive_once_and_in_order_and_the_retired_hear_nothing() -> None:
     def in_order(picture: Picture) -> str:
-        heard = picture.get(Parent.child, {"heard": []})["heard"]
+        heard = picture.get(ExploredParent.child, {"heard": []})["heard"]
         return "" if heard == ["first", "second"][: len(heard)] else f"heard {heard}"
 
     def retire(state: Mapping[str, Any]) -> Sequence[Event]:
@@ -197,12 +197,12 @@ def test_within_a_node_words_arrive_once_and_in_order_and_the_retired_hear_nothi
 
     parent = Address("a/parent")
     found = Explorer(
-        [Parent(parent, HOST)],
+        [ExploredParent(parent, HOST)],
         choices={parent: retire},
         judges=(in_order,),
         goals={
-            "heard both": lambda p: len(p.get(Parent.child, {"heard": ()})["heard"]) == 2,
-            "gone": lambda p: Parent.child not in p,
+            "heard both": lambda p: len(p.get(ExploredParent.child, {"heard": ()})["heard"]) == 2,
+            "gone": lambda p: ExploredParent.child not in p,
         },
         queue_max=2,
     ).explore(states_max=100)

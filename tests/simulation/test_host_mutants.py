@@ -33,7 +33,7 @@ def stamps(seed: int) -> str | None:
     return run_seed("lamport", seed).violation
 
 
-class Mutant(NamedTuple):
+class HostMutant(NamedTuple):
     """A line of production that is replaced by another one."""
 
     owner: Any
@@ -46,7 +46,7 @@ class Mutant(NamedTuple):
 
 
 MUTANTS = {
-    "sends after a Persist leave before the sync": Mutant(
+    "sends after a Persist leave before the sync": HostMutant(
         Scheduler,
         "work",
         "type(effect) is Send and not role_slot.held",
@@ -54,10 +54,10 @@ MUTANTS = {
         log,
         "P9",
     ),
-    "other effects after a Persist are not held": Mutant(
+    "other effects after a Persist are not held": HostMutant(
         Scheduler, "work", "elif role_slot.held:", "elif False:", log, "P9"
     ),
-    "held effects are performed and sent before the sync": Mutant(
+    "held effects are performed and sent before the sync": HostMutant(
         node,
         "turn",
         "gateway.flush()  # What needs no record leaves now: peers work meanwhile.",
@@ -66,10 +66,10 @@ MUTANTS = {
         log,
         "P9",
     ),
-    "a record does not reach the journal": Mutant(
+    "a record does not reach the journal": HostMutant(
         Scheduler, "_write", "for record in records:", "for record in records[1:]:", log, "journal"
     ),
-    "frames like earlier ones lose their stamp": Mutant(
+    "frames like earlier ones lose their stamp": HostMutant(
         FrameValidator,
         "admit",
         "new_frame((cluster, view, stamp, tuple(envelopes), 0))",
@@ -77,7 +77,7 @@ MUTANTS = {
         stamps,
         "",
     ),
-    "what was held is forgotten": Mutant(
+    "what was held is forgotten": HostMutant(
         Scheduler,
         "release_held",
         "self._performing.extend(held)",
@@ -88,7 +88,7 @@ MUTANTS = {
 }
 
 
-def changed(mutant: Mutant) -> Any:
+def changed(mutant: HostMutant) -> Any:
     """Return the function with the line replaced."""
     function = getattr(mutant.owner, mutant.name)
     source = textwrap.dedent(inspect.getsource(function))

@@ -22,7 +22,8 @@ from fencelock.cluster.simulation.disk import Disk
 from fencelock.cluster.simulation.faults import Faults
 from fencelock.cluster.simulation.nemesis import Nemesis
 from fencelock.cluster.simulation.promise import promise_of
-from fencelock.cluster.simulation.run import Report, run_seed
+from fencelock.cluster.simulation.report import RunReport
+from fencelock.cluster.simulation.run import run_seed
 from fencelock.cluster.simulation.world import World
 from fencelock.cluster.topology import NodeContext, Settings, central
 
@@ -30,7 +31,7 @@ READER = Address("n2/reader")
 
 
 @timer
-class Tick(Timer):
+class LedgerTick(Timer):
     pass
 
 
@@ -38,7 +39,7 @@ def kept(number: int) -> Alive:
     return Alive(session="kept", node="n1", request=number)
 
 
-class Ledger(Role[Tick]):
+class JournaledLedger(Role[LedgerTick]):
     """Counts on over crashes; each fourth number and the one after it begin its journal anew.
 
     What it says is never ahead of its disk: after a crash it goes on at least there.
@@ -55,9 +56,9 @@ class Ledger(Role[Tick]):
         assert len(numbers) < 20  # Each fourth step forgets, unless a crash forgets the step.
 
     def begin(self, now: Instant) -> Effects:
-        return [Wake(2, Tick())]
+        return [Wake(2, LedgerTick())]
 
-    def handle(self, sender: Address, event: Tick, now: Instant) -> Effects:
+    def handle(self, sender: Address, event: LedgerTick, now: Instant) -> Effects:
         self.number += 1
         keep: Effect = Persist(kept(self.number))
         effects = [keep]
@@ -65,10 +66,10 @@ class Ledger(Role[Tick]):
             # What is persisted first in the turn is covered, what comes after is not.
             effects = [keep, Checkpoint((kept(self.number - 1), kept(self.number)))]
         say = Send(READER, KeepAlive(session=self.address, request=self.number))
-        return [*effects, say, Wake(2, Tick())]
+        return [*effects, say, Wake(2, LedgerTick())]
 
 
-class Reader(Role[KeepAlive]):
+class JournalReader(Role[KeepAlive]):
     """Demands that no ledger ever says a number twice: it would have forgotten one it said."""
 
     def __init__(self, address: Address, host: Host) -> None:
@@ -84,14 +85,14 @@ class Reader(Role[KeepAlive]):
 def ledgers(seat: NodeContext) -> RoleSet:
     clock = Spawn(address_of(seat.node, "clock"), Clock)
     roles = [
-        Spawn(address_of(seat.node, name), Ledger, {"records": seat.records_of(name)})
+        Spawn(address_of(seat.node, name), JournaledLedger, {"records": seat.records_of(name)})
         for name in ("first", "second")
     ]
     return RoleSet((clock, *roles))
 
 
 def readers(seat: NodeContext) -> RoleSet:
-    return RoleSet((Spawn(address_of(seat.node, "clock"), Clock), Spawn(READER, Reader)))
+    return RoleSet((Spawn(address_of(seat.node, "clock"), Clock), Spawn(READER, JournalReader)))
 
 
 def test_a_crash_leaves_what_a_checkpoint_replaces_or_the_checkpoint() -> None:
@@ -140,7 +141,7 @@ def test_a_checkpoint_is_on_the_disk_whole_or_not_at_all() -> None:
 JOURNAL = Settings(central_journal=True)
 
 
-def run(seed: int, server: type[LockServer] = LockServer) -> Report:
+def run(seed: int, server: type[LockServer] = LockServer) -> RunReport:
     def recipe(seat: NodeContext) -> RoleSet:
         cast = central(seat)
         roles = (replace(s, role=server) if s.role is LockServer else s for s in cast.roles)

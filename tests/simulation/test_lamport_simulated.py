@@ -18,8 +18,9 @@ from fencelock.actors.proxy.backend import Look, Ready
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.simulation.environment import Judge
 from fencelock.cluster.simulation.promise import promise_of
-from fencelock.cluster.simulation.run import Report, run_seed
-from fencelock.cluster.simulation.trace import Delivered
+from fencelock.cluster.simulation.report import RunReport
+from fencelock.cluster.simulation.run import run_seed
+from fencelock.cluster.simulation.trace import Delivery
 from fencelock.cluster.simulation.world import World
 from fencelock.cluster.topology import NodeContext, Settings, lamport
 
@@ -47,7 +48,7 @@ class Memory:
         self.worlds.append(world)
         return [self]
 
-    def handled(self, delivered: Delivered, effects: Effects) -> None:
+    def handled(self, delivered: Delivery, effects: Effects) -> None:
         del effects
         if isinstance(delivered.event, Ready) and delivered.event.ready:
             self.ready.add((delivered.node, delivered.boot))
@@ -71,7 +72,7 @@ class Memory:
         return replace(cast, roles=tuple(roles))
 
 
-def run(seed: int, mutant: type[LockProcess] | type[Clock] | None = None) -> Report:
+def run(seed: int, mutant: type[LockProcess] | type[Clock] | None = None) -> RunReport:
     memory = Memory(mutant)
     promise = promise_of("lamport", Settings())
     return run_seed(memory.recipe, seed, promise=promise, judges=memory.judges)

@@ -28,10 +28,10 @@ SETTLED_MS = 10_000
 DRIFT_PPM = 900
 
 
-class Inside:
+class CallersOfNode:
     """A node: its session and proxy, its clock, its callers, and the outcomes it has not heard."""
 
-    def __init__(self, world: World, node: str, rate: float) -> None:
+    def __init__(self, world: TwoNodes, node: str, rate: float) -> None:
         self.world = world
         self.name = node
         self.rate = rate
@@ -102,7 +102,7 @@ class Inside:
         return [hold[0] for hold in self.holds if hold in held]
 
 
-class World:
+class TwoNodes:
     """True time, the table, and two nodes."""
 
     def __init__(self, seed: int) -> None:
@@ -112,7 +112,7 @@ class World:
         self.loss = LOSS
         self.table = LockTable()
         drifts = (1 + self.random.randint(-DRIFT_PPM, DRIFT_PPM) / 1e6 for _ in range(2))
-        self.nodes = [Inside(self, f"n{n}", rate) for n, rate in enumerate(drifts, start=1)]
+        self.nodes = [CallersOfNode(self, f"n{n}", rate) for n, rate in enumerate(drifts, start=1)]
 
     def propose(self, command: Any) -> None:
         if self.random.random() >= self.loss:
@@ -166,7 +166,7 @@ class World:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_one_node_at_a_time_believes_in_a_hold_and_nothing_is_left(seed: int) -> None:
-    world = World(seed)
+    world = TwoNodes(seed)
     for _ in range(STEPS):
         world.random.choice(world.nodes).act(world.random)
         world.step()

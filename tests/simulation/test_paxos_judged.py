@@ -37,7 +37,7 @@ def test_no_seed_breaks_an_invariant_and_what_is_rare_was_met() -> None:
         for seed in range(seeds):
             report = run_log_seed(seed, plan=draw_log_plan(seed, focus))
             assert report.violation is None, (focus, seed, report.violation)
-            assert report.answers > 0
+            assert report.grants > 0
             marks.update(report.marks)
             faults.update(report.faults)
     assert {name: marks[name] for name in MARKS if marks[name] < MARKS[name]} == {}
@@ -54,5 +54,5 @@ def test_a_seed_has_one_trace() -> None:
 def test_every_size_serves_in_calm(nodes: int) -> None:
     report = run_log_seed(1, plan=LogPlan(nodes=nodes))
     assert report.violation is None
-    assert report.answers > 100
+    assert report.grants > 100
     assert not report.faults

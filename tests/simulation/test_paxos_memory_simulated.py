@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from random import Random
 
-from support.log_workload import LogJudge, LogWriter, logbook
+from support.judged import is_violated
+from support.log_workload import CounterJudge, LogWriter, logbook
+from support.planted_votes import votes_as_registered
 
 import fencelock
 from fencelock.actors.api.message import Describe
@@ -16,11 +19,10 @@ from fencelock.actors.message import NS_PER_MS, address_of
 from fencelock.actors.paxos.member import SLOTS
 from fencelock.cluster.config import parse, starting_config
 from fencelock.cluster.node import Node
-from fencelock.cluster.simulation.faults import CALM, Faults, Kind, draw_misfortune
+from fencelock.cluster.simulation.faults import CALM, FaultKind, Faults, draw_misfortune
 from fencelock.cluster.simulation.nemesis import Nemesis
 from fencelock.cluster.simulation.network import Cut
-from fencelock.cluster.simulation.planting import Change, planted, votes_as_registered
-from fencelock.cluster.simulation.violation import ViolationError
+from fencelock.cluster.simulation.planting import Change, planted
 from fencelock.cluster.simulation.world import World
 
 LONG_S = 30.0
@@ -39,7 +41,7 @@ def world_of(
     for name in NAMES:
         recipe = planted(logbook(every_ms=every_ms, log_max=50, memory=True), change)
         world.add(name, recipe, member=True)
-    world.judges.append(LogJudge(drift_ppm=1_000))
+    world.judges.append(CounterJudge(drift_ppm=1_000))
     world.power_on_all()
     return world
 
@@ -55,14 +57,14 @@ def votes(world: World) -> list[bool | None]:
 
 def decided(world: World) -> int:
     (judge,) = world.judges
-    assert isinstance(judge, LogJudge)
+    assert isinstance(judge, CounterJudge)
     return len(judge.slots)
 
 
 def test_members_that_crash_and_come_back_never_vote_and_nothing_is_lost() -> None:
     marks: Counter[str] = Counter()
     for seed in range(SEEDS):
-        fate = draw_misfortune(Random(f"{seed}/memory"), frozenset(Kind) - {Kind.JUMP})
+        fate = draw_misfortune(Random(f"{seed}/memory"), frozenset(FaultKind) - {FaultKind.JUMP})
         world = world_of(seed, replace(fate, drift_ppm=1_000, crash_every_ms=700))
         run_on(world, 400 * (seed % 3))  # From some on the first crash may come too early.
         nemesis = Nemesis(world, (NAMES[seed % 3],))
@@ -101,16 +103,8 @@ def test_who_forgot_does_not_help_to_decide_again() -> None:
         assert votes(split(seed)) == [True, False, True]
 
 
-def is_broken(seed: int, change: Change) -> bool:
-    try:
-        split(seed, change)
-    except ViolationError:
-        return True
-    return False
-
-
 def test_one_that_came_back_and_votes_is_caught() -> None:
-    assert any(is_broken(seed, votes_as_registered) for seed in range(10))
+    assert any(is_violated(partial(split, seed, votes_as_registered)) for seed in range(10))
 
 
 def test_a_group_that_was_restarted_as_a_whole_begins_anew_far_above() -> None:
@@ -125,7 +119,7 @@ def test_a_group_that_was_restarted_as_a_whole_begins_anew_far_above() -> None:
 
     assert votes(world) == [True, True, True]
     (judge,) = world.judges
-    assert isinstance(judge, LogJudge)
+    assert isinstance(judge, CounterJudge)
     slots = sorted(judge.slots)
     assert len(slots) > before + 10
     assert slots[before] - slots[before - 1] > SLOTS

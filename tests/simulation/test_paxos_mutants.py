@@ -32,7 +32,7 @@ from fencelock.actors.paxos.replica import Replica
 from fencelock.actors.paxos.scout import Scout
 from fencelock.actors.role import Role
 from fencelock.cluster.simulation.paxos_plan import Focus, draw_log_plan
-from fencelock.cluster.simulation.paxos_run import Subject, run_log_seed
+from fencelock.cluster.simulation.paxos_run import LogSubject, run_log_seed
 
 Change = Callable[[Spawn], Spawn]
 Handle = Callable[[Any, Address, Any, Instant], Effects]
@@ -274,7 +274,7 @@ def test_every_planted_bug_is_seen_by_the_judge_named_for_it(
         report = run_log_seed(
             seed,
             plan=draw_log_plan(seed, focus),
-            subject=Subject(change=change),
+            subject=LogSubject(change=change),
             judged=frozenset({judge}),
         )
         if f": {judge}, " in (report.violation or ""):

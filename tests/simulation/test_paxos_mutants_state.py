@@ -29,9 +29,9 @@ from fencelock.actors.paxos.leader import Leader
 from fencelock.actors.paxos.message import Accept, HeartbeatAck, Pledged, Release
 from fencelock.actors.paxos.replica import Replica
 from fencelock.actors.role import Role
-from fencelock.cluster.simulation.paxos_machine import Appended, Register, Request
+from fencelock.cluster.simulation.paxos_machine import Appended, AppendRequest, Register
 from fencelock.cluster.simulation.paxos_plan import Focus, draw_log_plan
-from fencelock.cluster.simulation.paxos_run import Subject, run_log_seed
+from fencelock.cluster.simulation.paxos_run import LogSubject, run_log_seed
 from fencelock.cluster.simulation.paxos_world import WatchedDisk
 
 
@@ -62,7 +62,7 @@ class OwnCount(Register):
         super().__init__()
         self.appended = 0
 
-    def append(self, request: Request, command: bytes) -> Appended:
+    def append(self, request: AppendRequest, command: bytes) -> Appended:
         self.position = self.appended
         self.appended += 1
         return super().append(request, command)
@@ -81,7 +81,7 @@ class StartsOver(Register):
 class Forgets(Register):
     """Appends again what was appended already."""
 
-    def append(self, request: Request, command: bytes) -> Appended:
+    def append(self, request: AppendRequest, command: bytes) -> Appended:
         told = super().append(request, command)
         del self.told[request.client]
         return told
@@ -98,7 +98,7 @@ class SnapshotForgets(Register):
 
 
 class ExtendsNothing(Register):
-    """Ends all sessions when a reign begins."""
+    """Ends all sessions when a leadership begins."""
 
     def extend(self, now: int) -> None:
         self.sessions = {name: (now, ttl) for name, (_, ttl) in self.sessions.items()}
@@ -222,56 +222,62 @@ def leaves_out(kind: type[Message]) -> type[Role[Any]]:
     return LeavesOut
 
 
-def instead(role: type[Role[Any]], planted: type[Role[Any]]) -> Subject:
-    return Subject(change=lambda s: replace(s, role=planted) if s.role is role else s)
+def instead(role: type[Role[Any]], planted: type[Role[Any]]) -> LogSubject:
+    return LogSubject(change=lambda s: replace(s, role=planted) if s.role is role else s)
 
 
-def with_drift(drift_ppm: int) -> Subject:
+def with_drift(drift_ppm: int) -> LogSubject:
     def change(spawn: Spawn) -> Spawn:
         if spawn.role is not FailureDetector:
             return spawn
         return replace(spawn, arguments={**spawn.arguments, "drift_ppm": drift_ppm})
 
-    return Subject(change=change)
+    return LogSubject(change=change)
 
 
-class Mutant(NamedTuple):
+class StateMutant(NamedTuple):
     """A bug, which judge is to see it, in which runs, and in how many of them at most."""
 
     judge: str
     seeds: int
-    subject: Subject
+    subject: LogSubject
     focus: Focus | None = None
     spawned: type[Commander] = Commander
 
 
 LEASES = Focus.LEASES
 MUTANTS = {
-    "nothing is synced": Mutant("P9", 3, Subject(disk=NeverSyncs)),
-    "a torn tail is a record": Mutant("P3", 30, Subject(disk=TornTail)),
-    "a torn tail is a record, two chosen": Mutant("P1", 40, Subject(disk=TornTail), Focus.DUELS),
-    "state outside the log": Mutant("P12", 10, Subject(machine=OwnCount)),
-    "numbers start over": Mutant("P13", 20, Subject(machine=StartsOver)),
-    "repetitions are applied": Mutant("P13", 10, Subject(machine=Forgets)),
-    "a snapshot without answers": Mutant("P12", 20, Subject(machine=SnapshotForgets)),
-    "a snapshot without answers, twice": Mutant("P13", 30, Subject(machine=SnapshotForgets)),
-    "a new master ends sessions": Mutant("S1", 20, Subject(machine=ExtendsNothing)),
-    "time is the node's own": Mutant("P12", 10, instead(Replica, OwnTime)),
-    "a restart forgets the lease": Mutant("P15", 30, instead(Acceptor, ForgetsItsLease), LEASES),
-    "a lease from the answer on": Mutant(
+    "nothing is synced": StateMutant("P9", 3, LogSubject(disk=NeverSyncs)),
+    "a torn tail is a record": StateMutant("P3", 30, LogSubject(disk=TornTail)),
+    "a torn tail is a record, two chosen": StateMutant(
+        "P1", 40, LogSubject(disk=TornTail), Focus.DUELS
+    ),
+    "state outside the log": StateMutant("P12", 10, LogSubject(machine=OwnCount)),
+    "numbers start over": StateMutant("P13", 20, LogSubject(machine=StartsOver)),
+    "repetitions are applied": StateMutant("P13", 10, LogSubject(machine=Forgets)),
+    "a snapshot without answers": StateMutant("P12", 20, LogSubject(machine=SnapshotForgets)),
+    "a snapshot without answers, twice": StateMutant(
+        "P13", 30, LogSubject(machine=SnapshotForgets)
+    ),
+    "a new master ends sessions": StateMutant("S1", 20, LogSubject(machine=ExtendsNothing)),
+    "time is the node's own": StateMutant("P12", 10, instead(Replica, OwnTime)),
+    "a restart forgets the lease": StateMutant(
+        "P15", 30, instead(Acceptor, ForgetsItsLease), LEASES
+    ),
+    "a lease from the answer on": StateMutant(
         "P15", 40, instead(FailureDetector, CountsFromTheAnswer), LEASES
     ),
-    "a lease without drift": Mutant("P15", 30, with_drift(0), LEASES),
-    "a lease given back and kept": Mutant("P15", 20, instead(Leader, KeepsTheLease), LEASES),
-    "reads after the lease": Mutant("P14", 40, instead(Replica, ReadsOnAndOn), LEASES),
-    "reads what is there": Mutant("P14", 10, instead(Replica, ReadsWhatItHas)),
-    "an age that is too low": Mutant("P14", 10, instead(Replica, CallsItNew)),
-    "trims before it is durable": Mutant("P16", 20, instead(Replica, TrimsTooEarly)),
-    "trims votes": Mutant("P16", 20, instead(Acceptor, leaves_out(Accept))),
-    "trims the promise": Mutant("P5", 20, instead(Acceptor, leaves_out(Pledged))),
-    "a command nobody proposed": Mutant("P2", 10, Subject(), spawned=Embellishes),
-    "proposals are made once": Mutant("P19", 20, Subject(), spawned=NeverAsksAgain),
-    "gaps stay": Mutant("P19", 20, instead(Replica, NeverMissesAnything)),
+    "a lease without drift": StateMutant("P15", 30, with_drift(0), LEASES),
+    "a lease given back and kept": StateMutant("P15", 20, instead(Leader, KeepsTheLease), LEASES),
+    "reads after the lease": StateMutant("P14", 40, instead(Replica, ReadsOnAndOn), LEASES),
+    "reads what is there": StateMutant("P14", 10, instead(Replica, ReadsWhatItHas)),
+    "an age that is too low": StateMutant("P14", 10, instead(Replica, CallsItNew)),
+    "trims before it is durable": StateMutant("P16", 20, instead(Replica, TrimsTooEarly)),
+    "trims votes": StateMutant("P16", 20, instead(Acceptor, leaves_out(Accept))),
+    "trims the promise": StateMutant("P5", 20, instead(Acceptor, leaves_out(Pledged))),
+    "a command nobody proposed": StateMutant("P2", 10, LogSubject(), spawned=Embellishes),
+    "proposals are made once": StateMutant("P19", 20, LogSubject(), spawned=NeverAsksAgain),
+    "gaps stay": StateMutant("P19", 20, instead(Replica, NeverMissesAnything)),
 }
 
 

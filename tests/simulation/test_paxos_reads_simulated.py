@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from random import Random
 
 import pytest
-from support.log_workload import LogJudge, logbook
+from support.judged import is_violated
+from support.log_workload import CounterJudge, run_under_faults
 
 from fencelock.actors.message import NS_PER_MS, Instant
 from fencelock.actors.paxos.event import Fresh
 from fencelock.actors.paxos.message import Heartbeat
 from fencelock.actors.paxos.reads import Freshness, ReadIndexes, Reads, StalenessBound
-from fencelock.cluster.simulation.faults import Faults, Kind, draw_misfortune
-from fencelock.cluster.simulation.nemesis import Nemesis
-from fencelock.cluster.simulation.violation import ViolationError
+from fencelock.cluster.simulation.faults import FaultKind, Faults, draw_misfortune
 from fencelock.cluster.simulation.world import World
 
 SEEDS = 8
@@ -25,7 +25,9 @@ SEEDS_FOR_A_MUTANT = 25
 def run(seed: int, marks: Counter[str]) -> None:
     """Let scribes write and read under misfortune; judges know what anybody knew."""
     random = Random(f"{seed}/reads")
-    fate = draw_misfortune(random, frozenset(Kind) - {Kind.JUMP})  # A lease is over by a jump.
+    fate = draw_misfortune(
+        random, frozenset(FaultKind) - {FaultKind.JUMP}
+    )  # A lease is over by a jump.
     world = World(seed, replace(fate, drift_ppm=1_000))
     play(world, random.choice((1, 3, 3, 5)), random.choice((5, 20, 60)))
     marks.update(world.marks)
@@ -33,15 +35,8 @@ def run(seed: int, marks: Counter[str]) -> None:
 
 def play(world: World, members: int, every_ms: int) -> None:
     names = tuple(f"n{number}" for number in range(1, members + 1))
-    for name in names:
-        world.add(name, logbook(every_ms=every_ms, journal_bytes=2_000, log_max=50), member=True)
-    world.judges.append(LogJudge(drift_ppm=1_000))
-    nemesis = Nemesis(world, names)
-    world.may_die_in_sync = frozenset(names)
-    world.power_on_all()
-    nemesis.begin()
-    world.run(3_000 * NS_PER_MS)
-    nemesis.heal()
+    judge = CounterJudge(drift_ppm=1_000)
+    run_under_faults(world, names, judge, every_ms=every_ms, journal_bytes=2_000, log_max=50)
     before = world.marks["logbook.read"]
     world.run(5_000 * NS_PER_MS)
     assert world.marks["logbook.read"] > before + 5 * members, "reads come again after the end"
@@ -59,13 +54,8 @@ LAX = Faults(cut_every_ms=700, cut_ms=900, pause_every_ms=900, pause_ms=700, cut
 
 
 def is_caught() -> bool:
-    for seed in range(SEEDS_FOR_A_MUTANT):
-        world = World(seed, LAX)
-        try:
-            play(world, 3, 5)
-        except ViolationError:
-            return True
-    return False
+    runs = (partial(play, World(seed, LAX), 3, 5) for seed in range(SEEDS_FOR_A_MUTANT))
+    return any(is_violated(run) for run in runs)
 
 
 def test_a_lease_that_is_believed_too_long_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,8 @@ from fencelock.actors.table.table import LockTable
 from fencelock.cluster.lock_machine import LockMachine
 from fencelock.cluster.simulation.planting import planted
 from fencelock.cluster.simulation.promise import promise_of
-from fencelock.cluster.simulation.run import Report, run_seed
+from fencelock.cluster.simulation.report import RunReport
+from fencelock.cluster.simulation.run import run_seed
 from fencelock.cluster.topology import Recipe, Settings, paxos
 
 SEEDS = 40
@@ -36,7 +37,7 @@ MET = (
 )
 
 
-def run(seed: int, recipe: Recipe = paxos) -> Report:
+def run(seed: int, recipe: Recipe = paxos) -> RunReport:
     return run_seed(recipe, seed, promise=promise_of("paxos", Settings()))
 
 

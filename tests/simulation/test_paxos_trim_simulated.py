@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from random import Random
 
 import pytest
-from support.log_workload import LogJudge, logbook
+from support.judged import is_violated
+from support.log_workload import CounterJudge, run_under_faults
 
 from fencelock.actors.effect import Effects
 from fencelock.actors.message import NS_PER_MS, Message
@@ -14,7 +16,6 @@ from fencelock.actors.paxos.config import replica_of
 from fencelock.actors.paxos.log import Log
 from fencelock.actors.paxos.message import SnapshotChunk
 from fencelock.cluster.simulation.faults import Faults
-from fencelock.cluster.simulation.nemesis import Nemesis
 from fencelock.cluster.simulation.violation import ViolationError
 from fencelock.cluster.simulation.world import World
 
@@ -35,15 +36,8 @@ def play(seed: int, marks: Counter[str], every_ms: int = 15) -> None:
     )
     world = World(seed, fate)
     names = ("n1", "n2", "n3")
-    for name in names:
-        world.add(name, logbook(every_ms=every_ms, journal_bytes=1_500, log_max=30), member=True)
-    world.judges.append(LogJudge())
-    nemesis = Nemesis(world, names)
-    world.may_die_in_sync = frozenset(names)
-    world.power_on_all()
-    nemesis.begin()
-    world.run(3_000 * NS_PER_MS)
-    nemesis.heal()
+    judge = CounterJudge()
+    run_under_faults(world, names, judge, every_ms=every_ms, journal_bytes=1_500, log_max=30)
     world.run(4_500 * NS_PER_MS)
     digests = {world.role_at(replica_of(name)).log.machine.digest() for name in names}
     ends = {world.role_at(replica_of(name)).log.next for name in names}
@@ -64,12 +58,8 @@ def test_crashes_around_the_cut_lose_nothing_and_the_journal_stays_small() -> No
 
 
 def is_caught() -> bool:
-    for seed in range(SEEDS_FOR_A_MUTANT):
-        try:
-            play(seed, Counter(), every_ms=5)
-        except ViolationError:
-            return True
-    return False
+    runs = (partial(play, seed, Counter(), every_ms=5) for seed in range(SEEDS_FOR_A_MUTANT))
+    return any(is_violated(run) for run in runs)
 
 
 def test_a_cut_without_a_durable_state_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -156,7 +156,7 @@ def test_a_paused_node_handles_nothing_and_then_everything_at_once() -> None:
     assert len(world.role_at(N2).heard) > 80
 
 
-class Listener(Role[LinkUp | LinkDown]):
+class LinkListener(Role[LinkUp | LinkDown]):
     def __init__(self, address: Address, host: Any) -> None:
         super().__init__(address, host)
         self.heard: list[str] = []
@@ -169,7 +169,7 @@ class Listener(Role[LinkUp | LinkDown]):
 def test_nodes_hear_of_links_that_come_and_go() -> None:
     told: list[list[str]] = []
     for seed in range(8):
-        world = world_of(only(Listener), only(Listener), seed=seed)
+        world = world_of(only(LinkListener), only(LinkListener), seed=seed)
         world.run(SECOND)
         world.crash("n2")
         world.run(2 * SECOND)

@@ -14,7 +14,7 @@ from fencelock.actors.role import Role
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.simulation.faults import Faults
 from fencelock.cluster.simulation.nemesis import Nemesis
-from fencelock.cluster.simulation.trace import Delivered
+from fencelock.cluster.simulation.trace import Delivery
 from fencelock.cluster.simulation.violation import ViolationError
 from fencelock.cluster.simulation.world import World
 from fencelock.cluster.topology import NodeContext
@@ -25,7 +25,7 @@ def kept(number: int) -> Alive:
     return Alive(session="kept", node="n1", request=number)
 
 
-class Writer(Role[Tock]):
+class NumberWriter(Role[Tock]):
     """Persists a number, then says it."""
 
     peer = N2
@@ -45,12 +45,12 @@ class Writer(Role[Tock]):
         return [say, keep, Wake(3, Tock())] if self.says_first else [keep, say, Wake(3, Tock())]
 
 
-class Reader(Role[KeepAlive]):
+class SilentReader(Role[KeepAlive]):
     def handle(self, sender: Address, event: KeepAlive, now: Instant) -> Effects:
         return ()
 
 
-class HastyWriter(Writer):
+class HastyWriter(NumberWriter):
     says_first = True
 
 
@@ -61,7 +61,7 @@ class DurabilityJudge:
         self.world = world
         self.heard = 0
 
-    def handled(self, delivered: Delivered, effects: Effects) -> None:
+    def handled(self, delivered: Delivery, effects: Effects) -> None:
         event, writer = delivered.event, self.world.nodes["n1"]
         if type(event) is KeepAlive and delivered.boot == writer.boot:
             self.heard += 1
@@ -78,7 +78,7 @@ def write_under_crashes(writer: type[Role[Any]], seed: int) -> World:
     )
     world = World(seed, slow_disk)
     world.add("n1", only(writer), member=True)
-    world.add("n2", only(Reader), member=True)
+    world.add("n2", only(SilentReader), member=True)
     world.may_die_in_sync = frozenset({"n1"})
     judge = DurabilityJudge(world)
     world.judges.append(judge)
@@ -90,7 +90,7 @@ def write_under_crashes(writer: type[Role[Any]], seed: int) -> World:
 
 
 def test_what_follows_a_persist_leaves_only_when_the_record_is_durable() -> None:
-    worlds = [write_under_crashes(Writer, seed) for seed in range(10)]
+    worlds = [write_under_crashes(NumberWriter, seed) for seed in range(10)]
 
     assert sum(world.faults["crash in sync"] for world in worlds) > 20
     assert sum(world.faults["records lost"] for world in worlds) > 5
@@ -106,9 +106,9 @@ def test_a_node_begins_its_next_life_with_what_its_disk_kept_and_a_new_boot() ->
 
     def recipe(seat: NodeContext) -> RoleSet:
         seats.append(seat)
-        return only(Writer)(seat)
+        return only(NumberWriter)(seat)
 
-    world = world_of(recipe, only(Reader))
+    world = world_of(recipe, only(SilentReader))
     world.run(SECOND)
     world.crash("n1")
     world.power_on("n1")
@@ -125,7 +125,9 @@ def test_a_crash_loses_a_random_part_of_the_unsynced_records_or_none() -> None:
         found: set[int] = set()
         for seed in range(30):
             misfortune = Faults(sync_us=100_000, tail_lost=tail_lost)
-            world = world_of(only(Writer), only(Reader), seed=seed, misfortune=misfortune)
+            world = world_of(
+                only(NumberWriter), only(SilentReader), seed=seed, misfortune=misfortune
+            )
             world.run(4 * NS_PER_MS)
             world.crash("n1")
             found.add(world.faults["records lost"])

@@ -8,28 +8,28 @@ from fencelock.actors.api.message import Acquire, Granted
 from fencelock.actors.effect import Send
 from fencelock.actors.message import Address
 from fencelock.cluster.simulation.judge import LockJudge
-from fencelock.cluster.simulation.trace import Delivered
+from fencelock.cluster.simulation.trace import Delivery
 from fencelock.cluster.simulation.violation import ViolationError
 from fencelock.cluster.simulation.workload import Rested
 
 
-def grant_to(user: str, gate: str, fence: int, boot: int = 5, at: int = 0) -> list[Delivered]:
+def grant_to(user: str, gate: str, fence: int, boot: int = 5, at: int = 0) -> list[Delivery]:
     """A grant that comes from a gate to the session of ``user``, and from there to it."""
     node, owner = user.split("/")
     granted = Granted(lock="x", fence=fence, owner=owner)
     session = Address(f"{node}/session")
     return [
-        Delivered(at, node, Address(f"{gate}/proxy"), session, granted, boot),
-        Delivered(at, node, session, Address(user), granted, 1),
+        Delivery(at, node, Address(f"{gate}/proxy"), session, granted, boot),
+        Delivery(at, node, session, Address(user), granted, 1),
     ]
 
 
 def want(judge: LockJudge, user: str) -> None:
     asked = Send(Address("c1/session"), Acquire(lock="x"))
-    judge.handled(Delivered(0, "c1", Address(user), Address(user), Rested(turn=1), 1), [asked])
+    judge.handled(Delivery(0, "c1", Address(user), Address(user), Rested(turn=1), 1), [asked])
 
 
-def watch(judge: LockJudge, deliveries: list[Delivered]) -> None:
+def watch(judge: LockJudge, deliveries: list[Delivery]) -> None:
     for delivered in deliveries:
         judge.handled(delivered, ())
 

@@ -20,13 +20,14 @@ from fencelock.actors.effect import Effects, Send, Spawn
 from fencelock.actors.message import Address, Instant
 from fencelock.actors.role import Role
 from fencelock.cluster.host.role_set import RoleSet
-from fencelock.cluster.simulation.faults import CALM, Kind
-from fencelock.cluster.simulation.plan import Plan, draw_plan
-from fencelock.cluster.simulation.promise import Promise
-from fencelock.cluster.simulation.run import Report, run_seed
+from fencelock.cluster.simulation.faults import CALM, FaultKind
+from fencelock.cluster.simulation.plan import RunPlan, draw_plan
+from fencelock.cluster.simulation.promise import Survival
+from fencelock.cluster.simulation.report import RunReport
+from fencelock.cluster.simulation.run import run_seed
 from fencelock.cluster.topology import NodeContext, Recipe
 
-PLAN = Plan(
+PLAN = RunPlan(
     nodes=1, clients=3, owners=2, locks=2, chaos_ms=3_000, served_ms=20_000, drained_ms=2_000
 )
 
@@ -108,7 +109,7 @@ def serving(server: type[Server]) -> Recipe:
     return recipe
 
 
-def run(server: type[Server], plan: Plan = PLAN, seed: int = 3) -> Report:
+def run(server: type[Server], plan: RunPlan = PLAN, seed: int = 3) -> RunReport:
     return run_seed(serving(server), seed, plan=plan, door=doorway)
 
 
@@ -226,7 +227,7 @@ def test_a_violation_is_the_same_each_time_and_comes_with_its_trace() -> None:
 
 
 def test_each_misfortune_is_off_in_about_two_runs_of_five_and_never_on_unpromised() -> None:
-    promise = Promise(survives=frozenset({Kind.LOSS, Kind.PAUSE}))
+    promise = Survival(survives=frozenset({FaultKind.LOSS, FaultKind.PAUSE}))
     plans = [draw_plan(seed, promise) for seed in range(400)]
 
     for knob in ("loss_per_mille", "pause_every_ms"):

@@ -19,11 +19,11 @@ STORM = Faults(drift_every_ms=100, drift_ppm=500_000, jump_every_ms=500)
 
 
 @local
-class Note(Local):
+class NumberNote(Local):
     number: int
 
 
-class Numberer(Role[Note]):
+class Numberer(Role[NumberNote]):
     """Sends itself two notes for each, to a depth, and remembers the order."""
 
     def __init__(self, address: Address, host: Any) -> None:
@@ -31,13 +31,13 @@ class Numberer(Role[Note]):
         self.order: list[int] = []
 
     def begin(self, now: Instant) -> Effects:
-        return [Send(self.address, Note(number=1))]
+        return [Send(self.address, NumberNote(number=1))]
 
-    def handle(self, sender: Address, event: Note, now: Instant) -> Effects:
+    def handle(self, sender: Address, event: NumberNote, now: Instant) -> Effects:
         self.order.append(event.number)
         if event.number >= 8:
             return ()
-        return [Send(self.address, Note(number=2 * event.number + one)) for one in (0, 1)]
+        return [Send(self.address, NumberNote(number=2 * event.number + one)) for one in (0, 1)]
 
 
 def test_inside_a_node_events_come_in_the_order_of_sending_and_at_once() -> None:
@@ -47,13 +47,13 @@ def test_inside_a_node_events_come_in_the_order_of_sending_and_at_once() -> None
     assert world.time == 0
 
 
-class Babbler(Role[Note]):
+class Babbler(Role[NumberNote]):
     """Sends what may not leave the node to another node."""
 
     def begin(self, now: Instant) -> Effects:
-        return [Send(N2, Note(number=1))]
+        return [Send(N2, NumberNote(number=1))]
 
-    def handle(self, sender: Address, event: Note, now: Instant) -> Effects:
+    def handle(self, sender: Address, event: NumberNote, now: Instant) -> Effects:
         return ()
 
 
@@ -62,7 +62,7 @@ def test_a_local_event_that_would_leave_its_node_is_a_violation() -> None:
         world_of(only(Babbler), only(Numberer))
 
 
-class Broken(Role[Tock]):
+class RaisesOnTimer(Role[Tock]):
     def begin(self, now: Instant) -> Effects:
         return [Wake(5, Tock(number=7))]
 
@@ -71,7 +71,7 @@ class Broken(Role[Tock]):
 
 
 def test_a_role_that_raises_is_a_violation_with_event_trace_and_state() -> None:
-    world = world_of(only(Broken))
+    world = world_of(only(RaisesOnTimer))
 
     with pytest.raises(ViolationError) as caught:
         world.run(SECOND)
@@ -81,11 +81,11 @@ def test_a_role_that_raises_is_a_violation_with_event_trace_and_state() -> None:
     assert "what was not there" in told
 
 
-class Endless(Role[Note]):
+class Endless(Role[NumberNote]):
     def begin(self, now: Instant) -> Effects:
-        return [Send(self.address, Note(number=1))]
+        return [Send(self.address, NumberNote(number=1))]
 
-    def handle(self, sender: Address, event: Note, now: Instant) -> Effects:
+    def handle(self, sender: Address, event: NumberNote, now: Instant) -> Effects:
         return [Send(self.address, event)]
 
 
@@ -94,24 +94,24 @@ def test_roles_that_keep_each_other_busy_for_ever_are_a_violation() -> None:
         world_of(only(Endless))
 
 
-class Parent(Role[Note]):
+class SimulatedParent(Role[NumberNote]):
     child = Address("n1/child")
 
     def begin(self, now: Instant) -> Effects:
-        return [Spawn(self.child, Numberer), Send(self.child, Note(number=50))]
+        return [Spawn(self.child, Numberer), Send(self.child, NumberNote(number=50))]
 
-    def handle(self, sender: Address, event: Note, now: Instant) -> Effects:
+    def handle(self, sender: Address, event: NumberNote, now: Instant) -> Effects:
         return [Retire(self.child), Send(self.child, event)]
 
 
 def test_a_role_can_spawn_another_and_retire_it() -> None:
-    world = world_of(only(Parent))
-    child = world.role_at(Parent.child)
+    world = world_of(only(SimulatedParent))
+    child = world.role_at(SimulatedParent.child)
     assert child.order[:2] == [1, 50]
 
-    world.nodes["n1"].tell(N1, Note(number=60))
+    world.nodes["n1"].tell(N1, NumberNote(number=60))
 
-    assert Parent.child not in world.nodes["n1"].scheduler.roles
+    assert SimulatedParent.child not in world.nodes["n1"].scheduler.roles
     assert 60 not in child.order
     assert world.marks["host.nobody_there"] == 1
 

@@ -13,19 +13,20 @@ from fencelock.actors.message import Address, Event, Instant, node_of
 from fencelock.actors.session.holding import Hold
 from fencelock.actors.session.message import HoldsLost, Loss, Trusted
 from fencelock.actors.session.session_lease import SessionLease
-from fencelock.cluster.simulation.faults import Faults, Kind
+from fencelock.cluster.simulation.faults import FaultKind, Faults
 from fencelock.cluster.simulation.judge import LockJudge
-from fencelock.cluster.simulation.plan import Plan, draw_plan
+from fencelock.cluster.simulation.plan import RunPlan, draw_plan
 from fencelock.cluster.simulation.promise import promise_of
-from fencelock.cluster.simulation.run import Report, run_seed
-from fencelock.cluster.simulation.trace import Delivered
+from fencelock.cluster.simulation.report import RunReport
+from fencelock.cluster.simulation.run import run_seed
+from fencelock.cluster.simulation.trace import Delivery
 from fencelock.cluster.simulation.violation import ViolationError
 from fencelock.cluster.simulation.workload import Rested
 from fencelock.cluster.topology import Settings
 
 SEEDS = 10
 SEEDS_FOR_A_MUTANT = 20
-PLAN = Plan(
+PLAN = RunPlan(
     clients=3,
     owners=2,
     locks=1,
@@ -39,7 +40,7 @@ PLAN = Plan(
 ANN, BEN = Address("c1/ann"), Address("c2/ben")
 
 
-def run(seed: int) -> Report:
+def run(seed: int) -> RunReport:
     return run_seed("paxos", seed, plan=PLAN)
 
 
@@ -99,7 +100,7 @@ def test_a_planted_bug_is_caught(
     assert any(judge in (run(seed).violation or "") for seed in range(SEEDS_FOR_A_MUTANT))
 
 
-class Bench:
+class SessionWorld:
     """A judge of two contenders, whose clients' clocks show what they are set to."""
 
     def __init__(self, *, clocks_true: bool = True) -> None:
@@ -115,7 +116,7 @@ class Bench:
 
     def tell(self, to: Address, event: Event, *effects: Effect) -> None:
         sender = Address(f"{node_of(to)}/session")
-        self.judge.handled(Delivered(0, node_of(to), sender, to, event, 1), effects)
+        self.judge.handled(Delivery(0, node_of(to), sender, to, event, 1), effects)
 
     def enter(self, user: Address, fence: int, count: int = 1) -> None:
         self.tell(user, Rested(turn=1), Send(Address("s/s"), Acquire(lock="x")))
@@ -126,12 +127,12 @@ UNTIL = Instant(100)
 
 
 def test_a_holder_counts_as_inside_until_its_own_clock_has_passed_what_it_may_rely_on() -> None:
-    bench = Bench()
+    bench = SessionWorld()
     bench.enter(ANN, 1)
     bench.clocks["c1"] = 99
     with pytest.raises(ViolationError, match="mutual exclusion"):
         bench.enter(BEN, 2)
-    bench = Bench()
+    bench = SessionWorld()
     bench.enter(ANN, 1)
     bench.clocks["c1"] = 100
     bench.enter(BEN, 2)
@@ -139,7 +140,7 @@ def test_a_holder_counts_as_inside_until_its_own_clock_has_passed_what_it_may_re
 
 
 def test_a_holder_is_outside_once_its_session_said_so_or_its_client_died() -> None:
-    bench = Bench()
+    bench = SessionWorld()
     bench.enter(ANN, 1)
     lost = HoldsLost(losses=(Loss("x", "ann", 1),), detail="")
     bench.tell(Address("c1/watcher"), lost)
@@ -150,14 +151,14 @@ def test_a_holder_is_outside_once_its_session_said_so_or_its_client_died() -> No
 
 
 def test_nobody_may_enter_what_it_cannot_rely_on() -> None:
-    bench = Bench()
+    bench = SessionWorld()
     bench.clocks["c1"] = 100
     with pytest.raises(ViolationError, match="belief"):
         bench.enter(ANN, 1)
 
 
 def test_to_enter_again_is_no_new_hold_and_shows_the_same_fence() -> None:
-    bench = Bench()
+    bench = SessionWorld()
     bench.enter(ANN, 1)
     bench.enter(ANN, 1, count=2)
     bench.tell(ANN, Rested(turn=2), Send(Address("s/s"), Release(lock="x", fence=1)))
@@ -167,7 +168,7 @@ def test_to_enter_again_is_no_new_hold_and_shows_the_same_fence() -> None:
 
 
 def test_when_clocks_are_further_off_than_declared_fences_are_judged_alone() -> None:
-    bench = Bench(clocks_true=False)
+    bench = SessionWorld(clocks_true=False)
     bench.enter(ANN, 3)
     bench.enter(BEN, 4)
     bench.enter(ANN, 2)
@@ -182,4 +183,4 @@ def test_most_plans_have_clocks_that_keep_to_what_is_declared() -> None:
     assert 120 <= true < 200
     assert any(plan.deaths_ms for plan in plans)
     assert any(plan.strikes_every_ms for plan in plans)
-    assert Kind.DRIFT in promise.survives
+    assert FaultKind.DRIFT in promise.survives

@@ -47,7 +47,7 @@ News = ClusterUp | ClusterDown
 Said = Say | Granted | Refused | Released | Renewed | Unlocking | HoldLost | LockStatus | News
 
 
-class User(Role[Said]):
+class ScriptedUser(Role[Said]):
     """A raw client: sends what a test tells it to, and records what it receives."""
 
     def __init__(self, address: Address, host: Host) -> None:
@@ -91,7 +91,7 @@ class ClusterHarness:
     @staticmethod
     def _user(seat: NodeContext) -> RoleSet:
         del seat
-        return RoleSet((Spawn(Address("u/user"), User),))
+        return RoleSet((Spawn(Address("u/user"), ScriptedUser),))
 
     @property
     def names(self) -> list[str]:
@@ -101,7 +101,7 @@ class ClusterHarness:
     @property
     def heard(self) -> list[Event]:
         """The events that the user received, in order."""
-        user: User = self.world.role_at(Address("u/user"))
+        user: ScriptedUser = self.world.role_at(Address("u/user"))
         return user.heard
 
     def found(self) -> ClusterHarness:

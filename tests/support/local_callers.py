@@ -120,7 +120,7 @@ class LocalNode:
                 pass
 
 
-class Inside:
+class LocalCallers:
     """A node, the table, and the replies to callers inside the process."""
 
     def __init__(self) -> None:

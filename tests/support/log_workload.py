@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from random import Random
+from typing import Any
 
 from fencelock.actors.bootstrap_message import VotingStatus
 from fencelock.actors.clock import Clock
@@ -33,8 +34,10 @@ from fencelock.actors.paxos.message import Declined, Figure, Propose, Proposed
 from fencelock.actors.paxos.snapshots import JOURNAL_BYTES
 from fencelock.actors.role import Host, Role
 from fencelock.cluster.host.role_set import RoleSet
-from fencelock.cluster.simulation.trace import Delivered
+from fencelock.cluster.simulation.nemesis import Nemesis
+from fencelock.cluster.simulation.trace import Delivery
 from fencelock.cluster.simulation.violation import ViolationError
+from fencelock.cluster.simulation.world import World
 from fencelock.cluster.topology import NodeContext, Recipe
 
 SCRIBE = "scribe"
@@ -184,7 +187,7 @@ class LogWriter(Role[Heeded]):
         return Send(self.replica, Consult(number=self.number, question=HowMany(), age_ms=age_ms))
 
 
-class LogJudge:
+class CounterJudge:
     """Knows the slots that any node knew to be decided, and since when.
 
     Args:
@@ -200,7 +203,7 @@ class LogJudge:
         self.asked: dict[tuple[Address, int], tuple[int, bool]] = {}
         """For each query the highest slot known when it was sent, and whether that counts."""
 
-    def handled(self, delivered: Delivered, effects: Effects) -> None:
+    def handled(self, delivered: Delivery, effects: Effects) -> None:
         """Judge one delivery."""
         match delivered.event:
             case SlotOutcomes():
@@ -272,3 +275,26 @@ def logbook(
         return RoleSet(roles=(clock, *log, Spawn(scribe, LogWriter, arguments)))
 
     return recipe
+
+
+def run_under_faults(
+    world: World, names: tuple[str, ...], judge: CounterJudge, **options: Any
+) -> None:
+    """Run ``world`` for 3 s under its faults, with a log on each of ``names``; then heal it.
+
+    Args:
+        world: without nodes.
+        names: its members.
+        judge: judges all of them.
+        options: for `logbook`.
+
+    """
+    for name in names:
+        world.add(name, logbook(**options), member=True)
+    world.judges.append(judge)
+    nemesis = Nemesis(world, names)
+    world.may_die_in_sync = frozenset(names)
+    world.power_on_all()
+    nemesis.begin()
+    world.run(3_000 * NS_PER_MS)
+    nemesis.heal()

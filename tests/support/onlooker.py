@@ -15,11 +15,12 @@ from fencelock.actors.role import Host, Role
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.simulation.bakery_run import draw_bakery_plan
 from fencelock.cluster.simulation.environment import Judge
-from fencelock.cluster.simulation.judge import Hold, LockJudge
-from fencelock.cluster.simulation.plan import Plan
+from fencelock.cluster.simulation.judge import JudgedHold, LockJudge
+from fencelock.cluster.simulation.plan import RunPlan
 from fencelock.cluster.simulation.promise import promise_of
-from fencelock.cluster.simulation.run import Report, run_seed
-from fencelock.cluster.simulation.trace import Delivered
+from fencelock.cluster.simulation.report import RunReport
+from fencelock.cluster.simulation.run import run_seed
+from fencelock.cluster.simulation.trace import Delivery
 from fencelock.cluster.simulation.violation import ViolationError
 from fencelock.cluster.simulation.world import World
 from fencelock.cluster.topology import NodeContext, Recipe, Settings, recipe_of
@@ -31,11 +32,11 @@ READER = "r"
 
 
 @timer
-class Read(Timer):
+class ReadNext(Timer):
     """Ask the next gate about a lock."""
 
 
-class Onlooker(Role[Read | LockStatus | Refused]):
+class Onlooker(Role[ReadNext | LockStatus | Refused]):
     """Asks all gates in turn who holds the locks, and does not wait for the answers.
 
     Args:
@@ -65,11 +66,13 @@ class Onlooker(Role[Read | LockStatus | Refused]):
         del now
         return [self._again()]
 
-    def handle(self, sender: Address, event: Read | LockStatus | Refused, now: Instant) -> Effects:
+    def handle(
+        self, sender: Address, event: ReadNext | LockStatus | Refused, now: Instant
+    ) -> Effects:
         """Read, or count an answer."""
         del sender, now
         match event:
-            case Read():
+            case ReadNext():
                 self.request += 1
                 lock = self.random.choice(self.locks)
                 asked = Inspect(lock=lock, session=READER, request=self.request)
@@ -81,7 +84,7 @@ class Onlooker(Role[Read | LockStatus | Refused]):
                 return [Observe("onlooker.refused")]
 
     def _again(self) -> Wake:
-        return Wake(self.random.randint(1, READ_EVERY_MS), Read())
+        return Wake(self.random.randint(1, READ_EVERY_MS), ReadNext())
 
 
 class ReadsJudge:
@@ -99,10 +102,10 @@ class ReadsJudge:
     def __init__(self, locks: LockJudge, reader: Address) -> None:
         self.locks = locks
         self.reader = reader
-        self.held: dict[int, Hold] = {}
+        self.held: dict[int, JudgedHold] = {}
         """By request: who held the lock when it was asked about."""
 
-    def handled(self, delivered: Delivered, effects: Effects) -> None:
+    def handled(self, delivered: Delivery, effects: Effects) -> None:
         """Note who holds a lock when a read of it begins; judge the answer."""
         if delivered.to != self.reader:
             return
@@ -128,7 +131,7 @@ class ReadsJudge:
         """Nothing: `LockJudge` ends the holds of whoever died."""
 
 
-def run_read_seed(protocol: str, seed: int, *, recipe: Recipe | None = None) -> Report:
+def run_read_seed(protocol: str, seed: int, *, recipe: Recipe | None = None) -> RunReport:
     """Run one seed with a reader in it, and judge the reads, too.
 
     Args:
@@ -138,7 +141,7 @@ def run_read_seed(protocol: str, seed: int, *, recipe: Recipe | None = None) -> 
 
     """
     promise = promise_of(protocol, Settings())
-    plan: Plan | None = draw_bakery_plan(seed) if protocol == "bakery" else None
+    plan: RunPlan | None = draw_bakery_plan(seed) if protocol == "bakery" else None
 
     def judges(world: World) -> list[Judge]:
         (locks,) = [judge for judge in world.judges if isinstance(judge, LockJudge)]

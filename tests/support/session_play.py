@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fencelock.actors.api.message import Acquire, Alive, Granted, KeepAlive, Refused
+from fencelock.actors.api.message import Acquire, Alive, Granted, KeepAlive, NodeStatus, Refused
 from fencelock.actors.effect import Send
 from fencelock.actors.message import Address, node_of
 from fencelock.actors.session.session import ClientSession
@@ -63,3 +63,19 @@ class UnkeptSession(RoleHarness[ClientSession]):
 
 def refusal(sends: list[Send], to: Address = ANN) -> Refused:
     return one(Refused, sends, to)
+
+
+def node_status(node: str, request: int) -> NodeStatus:
+    """Return the description that ``node`` gives of itself."""
+    return NodeStatus(
+        node=node,
+        protocol="lamport",
+        nodes=("a", "b"),
+        ready=True,
+        detail="ready",
+        uptime_ms=1,
+        counters=(),
+        locks=(),
+        session="c",
+        request=request,
+    )

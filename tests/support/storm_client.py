@@ -34,7 +34,7 @@ CONNECT_S = 60.0
 DETAILS_MAX = 5
 
 
-class Ledger:
+class StormLedger:
     """What one lock protects: a file that refuses a fence which is not above all before it.
 
     The change is a read, a pause and a write: of two writers at once one loses its update.
@@ -72,7 +72,7 @@ class Ledger:
         self._inside.unlink(missing_ok=True)
 
 
-class Client:
+class StormClient:
     """The work of one process, from threads or from tasks."""
 
     def __init__(self, folder: Path, locks: list[str], chance: Random) -> None:
@@ -82,7 +82,7 @@ class Client:
         self.wrong: Counter[str] = Counter()
         self.details: list[str] = []
         self.over = threading.Event()
-        self._ledgers = {lock: Ledger(folder, lock) for lock in locks}
+        self._ledgers = {lock: StormLedger(folder, lock) for lock in locks}
         self._counting = threading.Lock()
 
     def choose(self) -> tuple[str, float]:
@@ -114,7 +114,7 @@ class Client:
         return json.dumps(said)
 
 
-def with_threads(client: Client, connect: Callable[[], fencelock.Client]) -> None:
+def with_threads(client: StormClient, connect: Callable[[], fencelock.Client]) -> None:
     with connect() as connection:
         crowd = [
             threading.Thread(target=one_thread, args=(client, connection)) for _ in range(OWNERS)
@@ -127,7 +127,7 @@ def with_threads(client: Client, connect: Callable[[], fencelock.Client]) -> Non
             thread.join()
 
 
-def one_thread(client: Client, connection: fencelock.Client) -> None:
+def one_thread(client: StormClient, connection: fencelock.Client) -> None:
     while not client.over.is_set():
         name, work_s = client.choose()
         lock = connection.lock(name)
@@ -144,7 +144,7 @@ def one_thread(client: Client, connection: fencelock.Client) -> None:
             client.complain(type(error).__name__, traceback.format_exc())
 
 
-async def with_tasks(client: Client, address: str, cluster: str) -> None:
+async def with_tasks(client: StormClient, address: str, cluster: str) -> None:
     async with (
         aio.connect(address, cluster=cluster, timeout=CONNECT_S) as connection,
         asyncio.TaskGroup() as group,
@@ -155,7 +155,7 @@ async def with_tasks(client: Client, address: str, cluster: str) -> None:
         client.over.set()
 
 
-async def one_task(client: Client, connection: aio.Client) -> None:
+async def one_task(client: StormClient, connection: aio.Client) -> None:
     while not client.over.is_set():
         name, work_s = client.choose()
         lock = connection.lock(name)
@@ -173,7 +173,7 @@ async def one_task(client: Client, connection: aio.Client) -> None:
 
 
 def main(kind: str, address: str, cluster: str, folder: str, locks: str, seed: str) -> None:
-    client = Client(Path(folder), locks.split(","), Random(seed))
+    client = StormClient(Path(folder), locks.split(","), Random(seed))
 
     def connect() -> fencelock.Client:
         return fencelock.connect(address, cluster=cluster, timeout=CONNECT_S)

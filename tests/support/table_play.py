@@ -21,20 +21,20 @@ from fencelock.actors.table.message import ExtendSessions, LogCommand, Result
 from fencelock.actors.table.table import LockTable
 from support.table_model import Model, Word, word_of
 
-Step = tuple[int, int, int, int, int, int]
+Dice = tuple[int, int, int, int, int, int]
 """The kind of command (below 20), the delay, the owner, the subject, and two more dice."""
 
 Queue = dict[tuple[str, str, int], int]
 """A lock's queue: (session, owner, request) to ticket, in order."""
 
 
-class Writer:
+class LogComposer:
     """Turns numbers into a log that stays interesting: it repeats, overtakes and gives up."""
 
     def __init__(self) -> None:
         self.said: list[LogCommand] = [ExtendSessions(master="m")]
 
-    def command(self, step: Step, model: Model) -> LogCommand:
+    def command(self, step: Dice, model: Model) -> LogCommand:
         """Return the next command, which mostly concerns something that ``model`` knows."""
         kind, _, who, which, what, chance = step
         session = f"{'ab'[who % 2]}.{max(1, model.opened - chance % 4)}"
@@ -91,7 +91,7 @@ def queue_of(hold: Hold) -> Queue:
 
 
 @dataclass
-class Judge:
+class TableJudge:
     """The invariants, judged by the table's outcomes and state, without the model.
 
     Attributes:
@@ -106,7 +106,7 @@ class Judge:
     closed: list[str] = field(default_factory=list[str])
 
     def on_held(self, table: LockTable, before: dict[str, Queue], held: Granted) -> None:
-        """Judge a grant, or the repetition of one."""
+        """TableJudge a grant, or the repetition of one."""
         who = (held.session, held.owner, held.lock)
         assert held.fence in self.grants or held.fence > max(self.grants, default=0)  # L2
         assert self.grants.setdefault(held.fence, who) == who  # L1
@@ -117,7 +117,7 @@ class Judge:
         assert not [t for t in queue.values() if t < ticket and t in now]  # L3
 
     def judge(self, table: LockTable, before: dict[str, Queue], out: list[Result]) -> None:
-        """Judge the outcomes of one command, and ``table`` after it."""
+        """TableJudge the outcomes of one command, and ``table`` after it."""
         lasting = (Reason.TIMED_OUT, Reason.NOT_HELD, Reason.ALREADY_HELD, Reason.LIMIT_REACHED)
         for one in out:
             if isinstance(one, Ended):
@@ -140,14 +140,14 @@ class Judge:
         assert (table.due_ms() or table.time_ms + 1) > table.time_ms
 
 
-def play(steps: Iterable[Step]) -> None:
+def play(steps: Iterable[Dice]) -> None:
     """Apply ``steps`` to the table and the model, with a restore now and then.
 
     Raises:
         AssertionError: their outcomes of a command differ, or the judge objects.
 
     """
-    table, model, writer, judge = LockTable(), Model(), Writer(), Judge()
+    table, model, writer, judge = LockTable(), Model(), LogComposer(), TableJudge()
     for opening in (Open(session=name, ttl_ms=5_000) for name in "ab"):
         assert [word_of(o) for o in table.apply(0, opening)] == model.apply(0, opening)
     for step in steps:
@@ -166,7 +166,7 @@ def play(steps: Iterable[Step]) -> None:
     assert (table.locks, table.sessions.by_id, table.claims) == ({}, {}, 0)  # L7, L13
 
 
-def steps_of(seed: int) -> list[Step]:
+def steps_of(seed: int) -> list[Dice]:
     """Return 150 random steps, the same for the same seed."""
     chance = random.Random(seed)
     return [

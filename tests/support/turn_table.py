@@ -36,7 +36,7 @@ class Letter(NamedTuple):
     event: Event
 
 
-class Turn(NamedTuple):
+class Reaction(NamedTuple):
     """A role's reaction to one delivery, in numbers."""
 
     state: int
@@ -56,7 +56,7 @@ class BrokenStepError(Exception):
     """A role failed an assertion of its own, or a judge of steps; the text has the details."""
 
 
-class Machine:
+class TurnTable:
     """The table of the roles' turns, filled on demand.
 
     Args:
@@ -81,9 +81,9 @@ class Machine:
         self._lost = lost
         self._state_numbers: dict[tuple[Address, Any], int] = {}
         self._letter_numbers: dict[Letter, int] = {}
-        self._turns: dict[tuple[int, int], Turn] = {}
+        self._turns: dict[tuple[int, int], Reaction] = {}
 
-    def turn(self, state: int, letter: int) -> Turn:
+    def turn(self, state: int, letter: int) -> Reaction:
         """Return the reaction of the role in ``state`` to ``letter``.
 
         Raises:
@@ -95,7 +95,7 @@ class Machine:
             known = self._turns[state, letter] = self._handle(state, self.letters[letter])
         return known
 
-    def begun(self, role: Role[Any]) -> Turn:
+    def begun(self, role: Role[Any]) -> Reaction:
         """Return the first turn of ``role``."""
         try:
             effects = role.begin(T0)
@@ -112,10 +112,10 @@ class Machine:
             self.letters.append(letter)
         return number
 
-    def _handle(self, state: int, letter: Letter) -> Turn:
+    def _handle(self, state: int, letter: Letter) -> Reaction:
         role = self._roles[state]
         if type(letter.event) not in role.accepts:
-            return Turn(state, (), 0, 0, (), (), ())  # A host drops it, too.
+            return Reaction(state, (), 0, 0, (), (), ())  # A host drops it, too.
         for name, value in deepcopy(dict(self.states[state])).items():
             setattr(role, name, value)
         try:
@@ -129,7 +129,7 @@ class Machine:
                 raise BrokenStepError(f"{role.address}: {wrong}")
         return turn
 
-    def _entered(self, role: Role[Any], effects: Effects) -> Turn:
+    def _entered(self, role: Role[Any], effects: Effects) -> Reaction:
         state = self._state(role)
         sent: list[int] = []
         said: list[tuple[str, int]] = []
@@ -154,7 +154,9 @@ class Machine:
                 case Persist() | Checkpoint() | Observe():
                     pass  # Nothing crashes here.
         mask = sum(1 << letter for letter in sorted(set(sent)))
-        return Turn(state, tuple(sent), mask, woken, tuple(said), tuple(spawned), tuple(retired))
+        return Reaction(
+            state, tuple(sent), mask, woken, tuple(said), tuple(spawned), tuple(retired)
+        )
 
     def _send(
         self, source: Address, to: Address, event: Event, sent: list[int], said: list[Any]

@@ -13,7 +13,7 @@ import pytest
 from support.paths import BENCH
 
 import fencelock
-from fencelock.cluster.bench.members import READY_S, Members
+from fencelock.cluster.bench.members import READY_S, NodeProcesses
 
 ATTACKERS = BENCH / "attackers.py"
 DESCRIPTORS = 256
@@ -24,9 +24,9 @@ PAIRS = 20
 
 
 @pytest.fixture(scope="module")
-def members(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Members]:
+def members(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcesses]:
     folder = tmp_path_factory.mktemp("attacked")
-    with Members(folder, "paxos", 3, durable=True) as members:
+    with NodeProcesses(folder, "paxos", 3, durable=True) as members:
         for process in members.processes.values():
             resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
         yield members
@@ -42,7 +42,7 @@ def peak_kib(process: int) -> int:
     "attack", ["nested", "nested-small", "describe-4096", "describe-256", "garbage", "idle"]
 )
 def test_nodes_under_attack_go_on_and_a_client_keeps_its_hold(
-    members: Members, attack: str
+    members: NodeProcesses, attack: str
 ) -> None:
     with fencelock.connect(members.connect, cluster=members.cluster, timeout=READY_S) as client:
         held, lock = client.lock(f"held-{attack}"), client.lock(f"pairs-{attack}")

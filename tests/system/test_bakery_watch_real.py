@@ -25,7 +25,7 @@ PATIENCE_S = 60
 CLUSTER = "bakery-watch"
 
 
-class Processes:
+class WatchedProcesses:
     """Three ``fencelock serve`` processes."""
 
     def __init__(self, folder: Path) -> None:
@@ -56,8 +56,8 @@ class Processes:
 
 
 @pytest.fixture
-def trio(tmp_path: Path) -> Iterator[Processes]:
-    processes = Processes(tmp_path)
+def trio(tmp_path: Path) -> Iterator[WatchedProcesses]:
+    processes = WatchedProcesses(tmp_path)
     try:
         processes.start(*processes.addresses)
         yield processes
@@ -65,7 +65,7 @@ def trio(tmp_path: Path) -> Iterator[Processes]:
         stop_all(list(processes.running.values()))
 
 
-class Seen:
+class SeenNews:
     """What a callback was told, and a way to wait for something in particular."""
 
     def __init__(self) -> None:
@@ -92,11 +92,11 @@ def is_ready(state: fencelock.ClusterState) -> bool:
 
 
 def test_a_client_is_told_when_its_cluster_goes_down_and_when_it_is_up_again(
-    trio: Processes,
+    trio: WatchedProcesses,
 ) -> None:
     addresses = ",".join(trio.addresses.values())
     with fencelock.connect(addresses, cluster=CLUSTER, timeout=PATIENCE_S) as client:
-        seen = Seen()
+        seen = SeenNews()
         client.on_cluster(seen)
         first = seen.until(is_ready)
         assert (first.reason, len(first.leaders)) == ("ready", 3)
@@ -118,10 +118,10 @@ def test_a_client_is_told_when_its_cluster_goes_down_and_when_it_is_up_again(
         assert all(earlier != later for earlier, later in pairs)
 
 
-def test_a_node_that_is_silent_says_nothing_of_the_cluster_any_more(trio: Processes) -> None:
+def test_a_node_that_is_silent_says_nothing_of_the_cluster_any_more(trio: WatchedProcesses) -> None:
     address = trio.addresses["n1"]
     with fencelock.connect(address, cluster=CLUSTER, timeout=PATIENCE_S, ttl=3) as client:
-        seen = Seen()
+        seen = SeenNews()
         client.on_cluster(seen)
         seen.until(is_ready)
         trio.running["n1"].send_signal(signal.SIGSTOP)
@@ -135,7 +135,7 @@ def test_a_node_that_is_silent_says_nothing_of_the_cluster_any_more(trio: Proces
 
 
 def test_a_task_is_told_on_its_loop_and_an_error_in_a_callback_is_counted(
-    trio: Processes,
+    trio: WatchedProcesses,
 ) -> None:
     async def live() -> tuple[bool, int]:
         loop = asyncio.get_running_loop()

@@ -23,7 +23,7 @@ NODES = ("n1", "n2", "n3")
 SERVER, GATE = "n1", "n2"
 
 
-class Members:
+class CentralProcesses:
     """Three `fencelock serve` processes of `central`; the first one runs the lock server."""
 
     def __init__(self, folder: Path, *, journal: bool) -> None:
@@ -57,8 +57,8 @@ class Members:
 
 
 @pytest.fixture
-def members(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Members]:
-    members = Members(tmp_path, journal=request.param)
+def members(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[CentralProcesses]:
+    members = CentralProcesses(tmp_path, journal=request.param)
     members.start(*NODES)
     yield members
     for node, process in members.processes.items():
@@ -112,7 +112,7 @@ def is_granted_at_once(client: fencelock.Client) -> bool:
 
 @pytest.mark.parametrize(("members", "restarted"), RESTARTS, indirect=["members"])
 def test_a_living_clients_lock_outlives_restarts_and_can_be_released(
-    members: Members, restarted: tuple[str, ...]
+    members: CentralProcesses, restarted: tuple[str, ...]
 ) -> None:
     with members.connect(GATE) as holder, members.connect("n3") as other:
         lock = holder.lock("a")
@@ -132,7 +132,7 @@ def test_a_living_clients_lock_outlives_restarts_and_can_be_released(
 
 @pytest.mark.parametrize(("members", "restarted"), RESTARTS, indirect=["members"])
 def test_a_lock_is_free_once_its_client_is_closed_after_restarts(
-    members: Members, restarted: tuple[str, ...]
+    members: CentralProcesses, restarted: tuple[str, ...]
 ) -> None:
     with members.connect("n3") as other:
         with members.connect(GATE) as holder:
@@ -145,7 +145,9 @@ def test_a_lock_is_free_once_its_client_is_closed_after_restarts(
 
 
 @pytest.mark.parametrize("members", [False], indirect=True)
-def test_a_client_that_closes_while_its_node_is_down_leaves_nothing_held(members: Members) -> None:
+def test_a_client_that_closes_while_its_node_is_down_leaves_nothing_held(
+    members: CentralProcesses,
+) -> None:
     with members.connect("n3") as other:
         while True:  # A client begins at any of its nodes.
             holder = members.connect(GATE, "n3")
@@ -165,7 +167,7 @@ def test_a_client_that_closes_while_its_node_is_down_leaves_nothing_held(members
 
 @pytest.mark.parametrize("members", [False], indirect=True)
 def test_an_operator_releases_a_lock_of_a_dead_client_through_a_restarted_node(
-    members: Members,
+    members: CentralProcesses,
 ) -> None:
     code = (
         "import os, sys, fencelock\n"

@@ -40,8 +40,12 @@ def write_config(folder: Path, protocol: str = "lamport") -> dict[str, str]:
 
 
 def fencelock(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return python(folder, *COMMAND[1:], *arguments)
+
+
+def python(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*COMMAND, *arguments],
+        [sys.executable, *arguments],
         cwd=folder,
         capture_output=True,
         text=True,
@@ -137,14 +141,7 @@ def test_an_unknown_node_is_refused_with_the_nodes_there_are(tmp_path: Path) -> 
 
 def test_a_node_does_not_serve_without_assertions(tmp_path: Path) -> None:
     write_config(tmp_path)
-    done = subprocess.run(
-        [sys.executable, "-O", *COMMAND[1:], "serve", "--id", "n1"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
+    done = python(tmp_path, "-O", *COMMAND[1:], "serve", "--id", "n1")
     assert done.returncode == 2
     assert "python -O turns off the checks" in done.stderr
 
@@ -228,14 +225,7 @@ def test_a_bug_in_a_role_stops_the_node_with_status_70(tmp_path: Path) -> None:
         "import fencelock.actors.clock as clock; clock.Clock.handle = lambda *_: 1 // 0; "
         "from fencelock.cluster.cli.main import main; main()"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", broken, "serve", "--id", "n1"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
+    done = python(tmp_path, "-c", broken, "serve", "--id", "n1")
     assert done.returncode == 70
     assert "n1 stopped after a fatal error: " in done.stderr
     assert "ZeroDivisionError" in done.stderr

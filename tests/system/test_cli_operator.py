@@ -34,7 +34,7 @@ FREE = LockStatus(lock="orders/42", holder=None, waiters=(), waits_for=(Absence(
 
 
 @dataclass
-class Made:
+class MadeHold:
     """A client that answers as it is told, and remembers what it was asked."""
 
     state: LockStatus = HELD
@@ -74,8 +74,8 @@ class Made:
 
 
 @pytest.fixture
-def client(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Made:
-    made = Made()
+def client(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> MadeHold:
+    made = MadeHold()
     monkeypatch.setattr("fencelock.cluster.client.connect", made.connect)
     monkeypatch.setenv("FENCELOCK_CONNECT", "tcp://127.0.0.1:4041")
     monkeypatch.setenv("COLUMNS", "80")
@@ -97,7 +97,7 @@ def plain(result: Result) -> Any:
     return json.loads(result.stdout)
 
 
-def test_locks_are_listed_by_name_within_eighty_columns(client: Made) -> None:
+def test_locks_are_listed_by_name_within_eighty_columns(client: MadeHold) -> None:
     client.listed = tuple(ListedLock(f"orders/[{i}]", HOLDER, i) for i in range(3))
     done = run("locks", "--prefix", "orders/")
     assert ("locks", "orders/") in client.asked
@@ -108,7 +108,7 @@ def test_locks_are_listed_by_name_within_eighty_columns(client: Made) -> None:
     assert rows[2][1:] == ["web-3:4711,", "nightly", str(FENCE), "2m", "5s", "2"]
 
 
-def test_locks_as_json_are_all_in_one_array(client: Made) -> None:
+def test_locks_as_json_are_all_in_one_array(client: MadeHold) -> None:
     client.listed = (ListedLock("a", HOLDER, 0), ListedLock("b", HOLDER, 4))
     listed = plain(run("locks", "--json"))
     assert [(lock["lock"], lock["waiting"]) for lock in listed] == [("a", 0), ("b", 4)]
@@ -122,13 +122,13 @@ def test_locks_as_json_are_all_in_one_array(client: Made) -> None:
     [((), "No lock is held."), (("--prefix", "x"), "No lock under 'x' is held.")],
 )
 def test_an_empty_list_is_said_in_words(
-    client: Made, arguments: tuple[str, ...], text: str
+    client: MadeHold, arguments: tuple[str, ...], text: str
 ) -> None:
     assert client.listed == ()
     assert run("locks", *arguments).output == f"{text}\n"
 
 
-def test_who_shows_the_holder_and_the_queue_in_order(client: Made) -> None:
+def test_who_shows_the_holder_and_the_queue_in_order(client: MadeHold) -> None:
     assert client.state is HELD
     lines = run("who", "orders/42").output.splitlines()
     assert lines[0] == "orders/42 is held by web-3:4711, nightly (client-1f.17/thread-7)"
@@ -141,7 +141,7 @@ def test_who_shows_the_holder_and_the_queue_in_order(client: Made) -> None:
     assert plain(run("who", "orders/42", "--json"))["waiters"][0]["since_ms"] == 40_000
 
 
-def test_who_of_a_free_lock_names_whom_the_next_grant_needs(client: Made) -> None:
+def test_who_of_a_free_lock_names_whom_the_next_grant_needs(client: MadeHold) -> None:
     client.state = FREE
     said = run("who", "orders/42").output
     assert "orders/42 is free" in said
@@ -149,7 +149,7 @@ def test_who_of_a_free_lock_names_whom_the_next_grant_needs(client: Made) -> Non
     assert "needs n2, which has been silent for 7s" in said
 
 
-def test_a_release_needs_the_fence(client: Made) -> None:
+def test_a_release_needs_the_fence(client: MadeHold) -> None:
     done = run("release", "orders/42", "--yes")
     assert done.exit_code == 2
     assert "--fence" in done.output
@@ -157,7 +157,7 @@ def test_a_release_needs_the_fence(client: Made) -> None:
 
 
 def test_a_release_is_confirmed_after_its_consequences_were_told(
-    client: Made, terminal: None
+    client: MadeHold, terminal: None
 ) -> None:
     del terminal
     done = run("release", "orders/42", "--fence", str(FENCE), says="y\n")
@@ -172,13 +172,13 @@ def test_a_release_is_confirmed_after_its_consequences_were_told(
 
 
 @pytest.mark.parametrize("says", ["n\n", "\n", ""])
-def test_without_a_yes_nothing_is_released(client: Made, terminal: None, says: str) -> None:
+def test_without_a_yes_nothing_is_released(client: MadeHold, terminal: None, says: str) -> None:
     del terminal
     assert run("release", "orders/42", "--fence", str(FENCE), says=says).exit_code == 1
     assert [asked for asked in client.asked if asked[0] == "evict"] == []
 
 
-def test_yes_asks_nobody_and_says_who_did_it(client: Made) -> None:
+def test_yes_asks_nobody_and_says_who_did_it(client: MadeHold) -> None:
     arguments = ("release", "orders/42", "--fence", str(FENCE), "--operator", "alice", "-y")
     done = plain(run(*arguments, "--json"))
     assert client.asked[1:] == [("evict", "orders/42", FENCE, "alice"), ("close",)]
@@ -187,7 +187,7 @@ def test_yes_asks_nobody_and_says_who_did_it(client: Made) -> None:
     )  # fmt: skip
 
 
-def test_where_nobody_can_be_asked_yes_must_be_said_before(client: Made) -> None:
+def test_where_nobody_can_be_asked_yes_must_be_said_before(client: MadeHold) -> None:
     error = run("release", "orders/42", "--fence", "7").exception
     assert isinstance(error, ConfigError)
     assert "--yes" in str(error)
@@ -198,7 +198,7 @@ def test_where_nobody_can_be_asked_yes_must_be_said_before(client: Made) -> None
     ("state", "advice"), [(HELD, f"say --fence {FENCE}"), (FREE, "nothing to release")]
 )
 def test_a_hold_that_is_not_there_is_told_with_what_is(
-    client: Made, terminal: None, state: LockStatus, advice: str
+    client: MadeHold, terminal: None, state: LockStatus, advice: str
 ) -> None:
     del terminal
     client.state = state
@@ -212,7 +212,7 @@ def test_a_hold_that_is_not_there_is_told_with_what_is(
     "command", [("locks",), ("who", "a"), ("release", "a", "--fence", "1", "-y")]
 )
 def test_an_unreachable_cluster_is_a_line_and_status_1(
-    client: Made, command: tuple[str, ...]
+    client: MadeHold, command: tuple[str, ...]
 ) -> None:
     client.error = UnavailableError("no majority for 12 s")
     done = run(*command)
@@ -221,13 +221,13 @@ def test_an_unreachable_cluster_is_a_line_and_status_1(
 
 
 @pytest.mark.parametrize("error", [WrongClusterError("another"), UnsupportedError("paxos has it")])
-def test_what_the_question_can_mend_is_an_error(client: Made, error: Exception) -> None:
+def test_what_the_question_can_mend_is_an_error(client: MadeHold, error: Exception) -> None:
     client.error = error
     assert run("locks").exception is error
 
 
 def test_addresses_come_from_the_command_or_the_environment_or_the_file_here(
-    client: Made, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    client: MadeHold, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     text = starting_config(loopback(2), cluster="shop", protocol="paxos")
     (tmp_path / "cluster.toml").write_text(text)
@@ -246,7 +246,7 @@ def test_addresses_come_from_the_command_or_the_environment_or_the_file_here(
 
 
 def test_without_an_address_it_is_told_how_to_say_one(
-    client: Made, monkeypatch: pytest.MonkeyPatch
+    client: MadeHold, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("FENCELOCK_CONNECT")
     error = run("status").exception

@@ -13,7 +13,7 @@ from typing import Any
 from support.paths import EXAMPLES, SUPPORT
 
 import fencelock
-from fencelock.cluster.bench.members import Members
+from fencelock.cluster.bench.members import NodeProcesses
 
 LAUNCHER = str(SUPPORT / "two_versions.py")
 RAW_CLIENT = EXAMPLES / "raw_zmq_client.py"
@@ -23,7 +23,7 @@ PATIENCE_S = 60.0
 Finished = subprocess.CompletedProcess[str]
 
 
-class Mixed(Members):
+class Mixed(NodeProcesses):
     """A cluster of `paxos` whose nodes have the ``versions``, in the order n1, n2, n3."""
 
     def __init__(self, folder: Path, *versions: str) -> None:

@@ -19,7 +19,7 @@ NAMES = ("n1", "n2", "n3")
 LONG_S = 30.0
 
 
-class Cluster:
+class IdentityCluster:
     """Three members of `paxos`, each with a folder of its own."""
 
     def __init__(self, config: Config) -> None:
@@ -62,9 +62,9 @@ class Cluster:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
+def cluster(tmp_path: Path) -> Iterator[IdentityCluster]:
     addresses = loopback_addresses()
-    cluster = Cluster(parse(starting_config(addresses, protocol="paxos"), tmp_path))
+    cluster = IdentityCluster(parse(starting_config(addresses, protocol="paxos"), tmp_path))
     cluster.clients = []
     yield cluster
     for client in cluster.clients:
@@ -72,7 +72,9 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     cluster.stop(*tuple(cluster.nodes))
 
 
-def test_a_new_cluster_waits_for_all_its_members_and_says_for_whom(cluster: Cluster) -> None:
+def test_a_new_cluster_waits_for_all_its_members_and_says_for_whom(
+    cluster: IdentityCluster,
+) -> None:
     cluster.start("n1", "n2")
     cluster.wait_until("n1", lambda status: "waiting for n3: a new cluster" in status.detail)
     assert cluster.lock("a", "n1", timeout=0.2) is None
@@ -82,7 +84,9 @@ def test_a_new_cluster_waits_for_all_its_members_and_says_for_whom(cluster: Clus
     assert cluster.lock("a", "n2") is not None
 
 
-def test_a_lock_is_not_granted_twice_when_a_member_lost_its_journal(cluster: Cluster) -> None:
+def test_a_lock_is_not_granted_twice_when_a_member_lost_its_journal(
+    cluster: IdentityCluster,
+) -> None:
     cluster.start(*NAMES)
     cluster.lock("warm", "n3")
     cluster.stop("n3")
@@ -99,7 +103,7 @@ def test_a_lock_is_not_granted_twice_when_a_member_lost_its_journal(cluster: Clu
     assert "does not vote" in cluster.status("n2").detail
 
 
-def test_an_old_copy_of_a_journal_does_not_vote(cluster: Cluster, tmp_path: Path) -> None:
+def test_an_old_copy_of_a_journal_does_not_vote(cluster: IdentityCluster, tmp_path: Path) -> None:
     cluster.start(*NAMES)
     cluster.lock("warm", "n1")
     cluster.stop("n2")

@@ -18,7 +18,7 @@ LONG_S = 60.0
 NODES = ("n1", "n2", "n3")
 
 
-class Members:
+class PaxosProcesses:
     """Three `fencelock serve` processes with journals in a folder."""
 
     def __init__(self, folder: Path) -> None:
@@ -49,8 +49,8 @@ def wait_until_ready(client: fencelock.Client, node: str) -> None:
 
 
 @pytest.fixture
-def members(tmp_path: Path) -> Iterator[Members]:
-    members = Members(tmp_path)
+def members(tmp_path: Path) -> Iterator[PaxosProcesses]:
+    members = PaxosProcesses(tmp_path)
     for node in NODES:
         members.start(node)
     yield members
@@ -60,7 +60,9 @@ def members(tmp_path: Path) -> Iterator[Members]:
         process.wait(LONG_S)
 
 
-def test_whichever_member_is_killed_the_others_grant_and_fences_rise(members: Members) -> None:
+def test_whichever_member_is_killed_the_others_grant_and_fences_rise(
+    members: PaxosProcesses,
+) -> None:
     fences: list[int] = []
     with fencelock.connect(members.connect, timeout=LONG_S) as client:
         for round_number in range(2):
@@ -76,7 +78,7 @@ def test_whichever_member_is_killed_the_others_grant_and_fences_rise(members: Me
     assert fences == sorted(set(fences))
 
 
-def test_a_hold_outlives_every_member_it_was_granted_by(members: Members) -> None:
+def test_a_hold_outlives_every_member_it_was_granted_by(members: PaxosProcesses) -> None:
     with (
         fencelock.connect(members.connect, timeout=LONG_S) as client,
         fencelock.connect(members.connect, timeout=LONG_S) as other,
@@ -96,7 +98,7 @@ def test_a_hold_outlives_every_member_it_was_granted_by(members: Members) -> Non
         assert after > fence
 
 
-def test_no_fence_comes_again_when_every_member_was_killed(members: Members) -> None:
+def test_no_fence_comes_again_when_every_member_was_killed(members: PaxosProcesses) -> None:
     with fencelock.connect(members.connect, timeout=LONG_S) as client:
         before = client.lock("a").acquire(timeout=LONG_S)
         assert before is not None

@@ -26,7 +26,7 @@ import pytest
 from support.paths import SUPPORT
 
 import fencelock
-from fencelock.cluster.bench.members import Members, master_of, stop_all
+from fencelock.cluster.bench.members import NodeProcesses, master_of, stop_all
 
 LONG_S = 90.0
 KINDS = ("threads", "threads", "tasks")
@@ -44,7 +44,7 @@ class Storm:
     def __init__(self, folder: Path, seed: int) -> None:
         self.folder = folder
         self.chance = Random(seed)
-        self.members = Members(folder, "paxos", 3, durable=True)
+        self.members = NodeProcesses(folder, "paxos", 3, durable=True)
         self.granted: Counter[int] = Counter()
         self.said: dict[int, dict[str, Any]] = {}
         self.clients: list[subprocess.Popen[str]] = []

@@ -16,16 +16,7 @@ from support.hub_station import listening_hub
 from support.paths import ROOT
 from support.real_nodes import loopback_addresses
 
-from fencelock.actors.api.message import (
-    Acquire,
-    Alive,
-    Granted,
-    KeepAlive,
-    Reason,
-    Refused,
-    Release,
-    Released,
-)
+from fencelock.actors.api import message as api
 from fencelock.actors.api.session_message import End, Ended, HoldLost, Open, Opened
 from fencelock.actors.message import Address, Message
 from fencelock.cluster.config import parse, starting_config
@@ -37,7 +28,7 @@ PATIENCE_S = 60
 """How long a test waits for the program; far beyond what it takes."""
 
 
-class Node:
+class AnsweringNode:
     """A bridge on a thread that answers as a proxy would.
 
     But for the first ``deaf`` requests, and those after ``deaf_after``.
@@ -65,7 +56,7 @@ class Node:
                     self.heard.append(message)
                     if self.deaf < len(self.heard) <= self.deaf_after:
                         answers = [self._answer(message)]
-                        if self.lost is not None and isinstance(message, KeepAlive):
+                        if self.lost is not None and isinstance(message, api.KeepAlive):
                             answers.append(self.lost)
                         envelopes = tuple(Envelope(sender, to, answer) for answer in answers)
                         self.hub.send(arrival.link, Frame("test", 0, 1, envelopes))
@@ -82,27 +73,27 @@ class Node:
                     node="n1",
                     request=message.request,
                 )
-            case KeepAlive():
-                return Alive(session=message.session, node="n1", request=message.request)
+            case api.KeepAlive():
+                return api.Alive(session=message.session, node="n1", request=message.request)
             case End():
                 return Ended(session=message.session, detail="", request=message.request)
             case _:
                 return self._about_a_lock(message)
 
     def _about_a_lock(self, message: Message) -> Message:
-        assert isinstance(message, Acquire | Release)
+        assert isinstance(message, api.Acquire | api.Release)
         assert message.session.endswith(".7")
         if message.lock == "busy":
-            return Refused(
+            return api.Refused(
                 lock="busy",
-                reason=Reason.TIMED_OUT,
+                reason=api.Reason.TIMED_OUT,
                 detail="n2 holds it",
                 session=message.session,
                 owner=message.owner,
                 request=message.request,
             )
-        if isinstance(message, Acquire):
-            return Granted(
+        if isinstance(message, api.Acquire):
+            return api.Granted(
                 lock=message.lock,
                 fence=77,
                 session=message.session,
@@ -110,7 +101,7 @@ class Node:
                 request=message.request,
             )
         assert message.fence == 77
-        return Released(
+        return api.Released(
             lock=message.lock,
             session=message.session,
             owner=message.owner,
@@ -124,7 +115,7 @@ class Node:
         assert not self._thread.is_alive()
 
 
-def run(node: Node, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run(node: AnsweringNode, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(CLIENT), "--node", node.hub.endpoint, *arguments]
     return subprocess.run(
         command, capture_output=True, text=True, timeout=PATIENCE_S, check=False, cwd="/"
@@ -132,24 +123,29 @@ def run(node: Node, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture
-def node() -> Iterator[Node]:
-    one = Node()
+def node() -> Iterator[AnsweringNode]:
+    one = AnsweringNode()
     yield one
     one.close()
 
 
-def test_the_client_locks_and_unlocks(node: Node) -> None:
+def test_the_client_locks_and_unlocks(node: AnsweringNode) -> None:
     done = run(node, "--cluster", "test", "--lock", "orders/7")
     assert (done.stdout, done.stderr) == (
         "granted orders/7 under fence 77\nreleased orders/7\n",
         "",
     )
     assert done.returncode == 0
-    assert [type(message) for message in dict.fromkeys(node.heard)] == [Open, Acquire, Release, End]
+    assert [type(message) for message in dict.fromkeys(node.heard)] == [
+        Open,
+        api.Acquire,
+        api.Release,
+        End,
+    ]
 
 
 def test_a_request_that_is_not_answered_is_sent_again_under_its_number() -> None:
-    node = Node(deaf=2)
+    node = AnsweringNode(deaf=2)
     try:
         done = run(node, "--cluster", "test")
     finally:
@@ -161,13 +157,13 @@ def test_a_request_that_is_not_answered_is_sent_again_under_its_number() -> None
 
 
 def test_the_session_is_kept_while_the_lock_is_held() -> None:
-    node = Node(ttl_ms=1_000)
+    node = AnsweringNode(ttl_ms=1_000)
     try:
         done = run(node, "--cluster", "test", "--hold-s", "1.5")
     finally:
         node.close()
     assert done.returncode == 0, done.stderr
-    keeps = [message.request for message in node.heard if isinstance(message, KeepAlive)]
+    keeps = [message.request for message in node.heard if isinstance(message, api.KeepAlive)]
     assert len(keeps) > 2
     assert keeps == sorted(set(keeps))
 
@@ -177,12 +173,12 @@ def test_the_session_is_kept_while_the_lock_is_held() -> None:
     [
         HoldLost(lock="a", fence=77, session="s", owner="main", detail="eve took it"),
         Ended(session="s", detail="eve took it"),
-        Refused(lock="", reason=Reason.SESSION_EXPIRED, detail="eve took it"),
+        api.Refused(lock="", reason=api.Reason.SESSION_EXPIRED, detail="eve took it"),
     ],
     ids=lambda lost: type(lost).__name__,
 )
 def test_a_loss_is_noticed_while_the_lock_is_held(lost: Message) -> None:
-    node = Node(ttl_ms=1_000)
+    node = AnsweringNode(ttl_ms=1_000)
     node.lost = lost
     try:
         done = run(node, "--cluster", "test", "--hold-s", "30")
@@ -192,7 +188,7 @@ def test_a_loss_is_noticed_while_the_lock_is_held(lost: Message) -> None:
 
 
 def test_a_session_that_nobody_confirms_is_given_up_in_time() -> None:
-    silent = Node(ttl_ms=700, deaf_after=3)
+    silent = AnsweringNode(ttl_ms=700, deaf_after=3)
     try:
         done = run(silent, "--cluster", "test", "--hold-s", "30")
     finally:
@@ -201,13 +197,13 @@ def test_a_session_that_nobody_confirms_is_given_up_in_time() -> None:
     assert "not confirmed in time" in done.stderr
 
 
-def test_a_refusal_is_told_in_the_nodes_words(node: Node) -> None:
+def test_a_refusal_is_told_in_the_nodes_words(node: AnsweringNode) -> None:
     done = run(node, "--cluster", "test", "--lock", "busy")
     assert done.returncode == 1
     assert done.stderr == "refused for reason 1: n2 holds it\n"
 
 
-def test_a_client_of_another_cluster_is_told_so(node: Node) -> None:
+def test_a_client_of_another_cluster_is_told_so(node: AnsweringNode) -> None:
     done = run(node, "--cluster", "prod")
     assert done.returncode == 1
     assert done.stderr == (
@@ -252,13 +248,13 @@ def test_the_client_works_with_every_protocol(tmp_path: Path, protocol: str, nam
             "*/proxy",
             "s-1/session",
             0,
-            Acquire(lock="orders/42", session="s-1.17", owner="main", request=2, wait_ms=5000),
+            api.Acquire(lock="orders/42", session="s-1.17", owner="main", request=2, wait_ms=5000),
         ),
         (
             "s-1/session",
             "n1/proxy",
             9,
-            Granted(lock="orders/42", fence=77, session="s-1.17", owner="main", request=2),
+            api.Granted(lock="orders/42", fence=77, session="s-1.17", owner="main", request=2),
         ),
         (
             "s-1/link",

@@ -29,7 +29,7 @@ CHILD = address_of("n1", "child")
 
 
 @local
-class Grow(Local):
+class GrowRole(Local):
     pass
 
 
@@ -38,14 +38,14 @@ class Call(Local):
     what: Callable[[], object]
 
 
-class Parent(Role[Acquire | Grow | Release | Call]):
+class Parent(Role[Acquire | GrowRole | Release | Call]):
     def handle(
-        self, sender: Address, event: Acquire | Grow | Release | Call, now: Instant
+        self, sender: Address, event: Acquire | GrowRole | Release | Call, now: Instant
     ) -> Effects:
         match event:
             case Acquire():
                 return [Send(sender, Granted(lock=event.lock, fence=1))]
-            case Grow():
+            case GrowRole():
                 return [Spawn(CHILD, Parent)]
             case Release():
                 return [Retire(CHILD)]
@@ -112,7 +112,7 @@ def test_a_registered_reference_can_be_asked(dispatcher: Dispatcher) -> None:
 
 def test_a_spawned_role_is_registered_until_it_retires(dispatcher: Dispatcher) -> None:
     parent = dispatcher.ref(PARENT)
-    parent.tell(Grow())
+    parent.tell(GrowRole())
     assert parent.ask(Acquire(lock="a"), timeout=LONG_S).fence == 1
     assert registered() == [PARENT, CHILD]
     parent.tell(Release(lock="a", fence=1))

@@ -31,7 +31,7 @@ WITHIN_MS = TIMING.election_ms + TIMING.rank_ms + ELECTION_AND_SYNCS_MS
 """The second follower has stood by then, should the first have died as well."""
 
 
-class Death(Enum):
+class SilentDeath(Enum):
     """What happens to the leader."""
 
     STOPPED = "stopped"
@@ -95,12 +95,12 @@ def leader_of(world: World) -> str:
     return str(leader)
 
 
-def strike(world: World, leader: str, death: Death) -> None:
+def strike(world: World, leader: str, death: SilentDeath) -> None:
     others = [name for name in world.members if name != leader]
-    if death is Death.STOPPED:
+    if death is SilentDeath.STOPPED:
         world.nodes[leader].pause()
         return
-    if death is Death.CUT_OFF:
+    if death is SilentDeath.CUT_OFF:
         others += CLIENTS
     links = [link for other in others for link in ((leader, other), (other, leader))]
     world.network.cut(links, Cut(FOREVER, holds=True))
@@ -120,10 +120,10 @@ def longest_gap_ms(world: World, ms: int) -> int:
     return max(later - earlier for earlier, later in itertools.pairwise(times)) // NS_PER_MS
 
 
-@pytest.mark.parametrize("death", Death)
+@pytest.mark.parametrize("death", SilentDeath)
 @pytest.mark.parametrize("seed", range(3))
 def test_locks_are_granted_again_within_an_election_of_a_silent_death(
-    seed: int, death: Death
+    seed: int, death: SilentDeath
 ) -> None:
     world = world_of_three(seed)
     leader, begun = leader_of(world), world.marks["paxos.ballot_begun"]
@@ -135,7 +135,7 @@ def test_locks_are_granted_again_within_an_election_of_a_silent_death(
     heirs = {world.role_at(address_of(name, "proxy")).answering.master for name in others}
     assert len(heirs) == 1
     assert leader not in heirs
-    if death is Death.STOPPED:  # Else the old leader stands in vain.
+    if death is SilentDeath.STOPPED:  # Else the old leader stands in vain.
         assert world.marks["paxos.ballot_begun"] == begun + 1
 
 

@@ -30,7 +30,7 @@ from fencelock.transport.listener import Arrival
 PATIENCE_S = 60.0
 
 
-class Node:
+class ListeningNode:
     """A bridge that listens, turned by hand."""
 
     def __init__(self, most: int = 1000) -> None:
@@ -58,11 +58,11 @@ class Node:
 
 
 @pytest.fixture
-def make() -> Iterator[Callable[..., Node]]:
-    nodes: list[Node] = []
+def make() -> Iterator[Callable[..., ListeningNode]]:
+    nodes: list[ListeningNode] = []
 
-    def made(most: int = 1000) -> Node:
-        nodes.append(Node(most))
+    def made(most: int = 1000) -> ListeningNode:
+        nodes.append(ListeningNode(most))
         return nodes[-1]
 
     yield made
@@ -82,7 +82,7 @@ def context() -> Iterator[zmq.Context[zmq.Socket[bytes]]]:
 
 
 def dealer(
-    context: zmq.Context[zmq.Socket[bytes]], node: Node, name: str, heartbeats: int = 200
+    context: zmq.Context[zmq.Socket[bytes]], node: ListeningNode, name: str, heartbeats: int = 200
 ) -> zmq.Socket[bytes]:
     socket = context.socket(zmq.DEALER)
     socket.setsockopt(zmq.ROUTING_ID, f"{name}#1".encode())
@@ -99,7 +99,7 @@ def describe(name: str, count: int = 1) -> bytes:
     return encode_frame(Frame("test", 0, 0, (envelope,) * count))
 
 
-def greeted(node: Node) -> tcp.socket:
+def greeted(node: ListeningNode) -> tcp.socket:
     """Return a connection that completed ZMTP's handshake and says nothing more."""
     one = tcp.create_connection(node.where)
     start = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
@@ -122,7 +122,7 @@ def is_closed(one: tcp.socket) -> bool:
 
 
 def test_a_connection_that_greets_and_then_is_silent_is_closed_and_others_are_not(
-    make: Callable[..., Node],
+    make: Callable[..., ListeningNode],
     context: zmq.Context[zmq.Socket[bytes]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -142,7 +142,7 @@ def test_a_connection_that_greets_and_then_is_silent_is_closed_and_others_are_no
 
 
 def test_too_many_connections_end_the_silent_ones_and_not_those_that_are_used(
-    make: Callable[..., Node], context: zmq.Context[zmq.Socket[bytes]]
+    make: Callable[..., ListeningNode], context: zmq.Context[zmq.Socket[bytes]]
 ) -> None:
     node = make(most=10)
     good = [dealer(context, node, f"good{number}") for number in range(8)]
@@ -162,7 +162,7 @@ def test_too_many_connections_end_the_silent_ones_and_not_those_that_are_used(
 
 
 def test_whoever_sends_what_no_version_of_ours_does_is_not_listened_to_for_a_while(
-    make: Callable[..., Node], context: zmq.Context[zmq.Socket[bytes]]
+    make: Callable[..., ListeningNode], context: zmq.Context[zmq.Socket[bytes]]
 ) -> None:
     node = make()
     bad, large, good = (dealer(context, node, name) for name in ("bad", "large", "good"))
@@ -178,7 +178,7 @@ def test_whoever_sends_what_no_version_of_ours_does_is_not_listened_to_for_a_whi
 
 
 def test_a_message_of_very_many_parts_is_discarded_within_bounds(
-    make: Callable[..., Node], context: zmq.Context[zmq.Socket[bytes]]
+    make: Callable[..., ListeningNode], context: zmq.Context[zmq.Socket[bytes]]
 ) -> None:
     node = make()
     bad, good = dealer(context, node, "bad"), dealer(context, node, "good")
@@ -190,7 +190,7 @@ def test_a_message_of_very_many_parts_is_discarded_within_bounds(
 
 
 def test_a_request_of_one_client_is_taken_before_the_second_frame_of_another(
-    make: Callable[..., Node], context: zmq.Context[zmq.Socket[bytes]]
+    make: Callable[..., ListeningNode], context: zmq.Context[zmq.Socket[bytes]]
 ) -> None:
     node = make()
     greedy, modest = dealer(context, node, "greedy"), dealer(context, node, "modest")

@@ -117,7 +117,7 @@ def test_what_passed_on_one_link_is_spoofed_on_another() -> None:
         assert admission.admit("you", raw) == Dropped("wire.spoofed_sender")
 
 
-class Node:
+class GrantingNode:
     """A bridge on a thread that answers every Acquire with a Granted."""
 
     def __init__(self) -> None:
@@ -146,14 +146,14 @@ class Node:
 
 
 @pytest.fixture
-def node() -> Iterator[Node]:
-    one = Node()
+def node() -> Iterator[GrantingNode]:
+    one = GrantingNode()
     yield one
     one.close()
     assert not one.thread.is_alive()
 
 
-def dealer(context: zmq.Context[Socket], node: Node, identity: bytes) -> Socket:
+def dealer(context: zmq.Context[Socket], node: GrantingNode, identity: bytes) -> Socket:
     socket = context.socket(zmq.DEALER)
     socket.setsockopt(zmq.LINGER, 0)
     socket.setsockopt(zmq.ROUTING_ID, identity)
@@ -195,7 +195,7 @@ def flood(socket: Socket, random: Random, count: int, *, decodable: bool) -> Non
     socket.send(b"")
 
 
-def test_a_node_under_a_hundred_thousand_frames_of_garbage_serves_on(node: Node) -> None:
+def test_a_node_under_a_hundred_thousand_frames_of_garbage_serves_on(node: GrantingNode) -> None:
     process = psutil.Process()
     with zmq.Context() as context, dealer(context, node, b"me#1") as friend:
         assert served(friend, 1)

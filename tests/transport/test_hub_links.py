@@ -18,7 +18,7 @@ from fencelock.actors.message import Address
 from fencelock.transport.frame import Envelope, Frame, decode_frame, encode_frame
 
 
-class Proxy:
+class LineProxy:
     """A TCP proxy on a thread that can stop to forward without closing anything."""
 
     def __init__(self, target: str) -> None:
@@ -78,11 +78,11 @@ def station() -> Iterator[Make]:
 
 
 @pytest.fixture
-def proxy() -> Iterator[Callable[[str], Proxy]]:
-    made: list[Proxy] = []
+def proxy() -> Iterator[Callable[[str], LineProxy]]:
+    made: list[LineProxy] = []
 
-    def make(target: str) -> Proxy:
-        made.append(Proxy(target))
+    def make(target: str) -> LineProxy:
+        made.append(LineProxy(target))
         return made[-1]
 
     yield make
@@ -91,7 +91,7 @@ def proxy() -> Iterator[Callable[[str], Proxy]]:
 
 
 def test_a_link_that_falls_silent_is_down_within_seconds_and_comes_back(
-    station: Make, proxy: Callable[[str], Proxy]
+    station: Make, proxy: Callable[[str], LineProxy]
 ) -> None:
     node = station("n1")
     line = proxy(node.hub.endpoint)
@@ -117,7 +117,7 @@ def test_a_link_that_falls_silent_is_down_within_seconds_and_comes_back(
 
 
 def test_a_connection_takes_over_the_identity_of_one_that_broke_unseen(
-    station: Make, proxy: Callable[[str], Proxy]
+    station: Make, proxy: Callable[[str], LineProxy]
 ) -> None:
     """The same boot id comes again while the node still believes in the old connection."""
     node = station("n1")

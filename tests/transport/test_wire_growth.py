@@ -39,7 +39,7 @@ class Point(NamedTuple):
 
 
 @message(0xFF20)
-class Order(Message):
+class GrownOrder(Message):
     lock: str
     many: int
     label: str = ""
@@ -48,7 +48,7 @@ class Order(Message):
 
 
 FULL: list[Any] = [0xFF20, "a", 3, "l", None, [[7, 8]]]
-WHOLE = Order(lock="a", many=3, label="l", limit=None, places=(Point(7, 8),))
+WHOLE = GrownOrder(lock="a", many=3, label="l", limit=None, places=(Point(7, 8),))
 
 
 def framed(*messages: list[Any]) -> bytes:
@@ -69,9 +69,9 @@ def received(*messages: list[Any]) -> tuple[list[Message], int]:
 @pytest.mark.parametrize(
     ("length", "message"),
     [
-        (3, Order(lock="a", many=3)),
-        (4, Order(lock="a", many=3, label="l")),
-        (5, Order(lock="a", many=3, label="l", limit=None)),
+        (3, GrownOrder(lock="a", many=3)),
+        (4, GrownOrder(lock="a", many=3, label="l")),
+        (5, GrownOrder(lock="a", many=3, label="l", limit=None)),
         (6, WHOLE),
     ],
 )
@@ -129,7 +129,7 @@ def test_a_message_in_a_message_does_not_grow() -> None:
 
 
 def test_all_fields_are_written_also_those_with_their_defaults() -> None:
-    assert cbor2.loads(encode(Order(lock="a", many=3))) == [0xFF20, "a", 3, "", 5, [[1, 2]]]
+    assert cbor2.loads(encode(GrownOrder(lock="a", many=3))) == [0xFF20, "a", 3, "", 5, [[1, 2]]]
 
 
 POINTS = st.lists(st.builds(Point, st.integers(0, 9), st.integers(-9, 9)))
@@ -138,7 +138,7 @@ OPTIONAL: list[tuple[Any, Any, st.SearchStrategy[Any]]] = [
     (str, "none", st.text(max_size=300)),
     (int | None, None, st.none() | st.integers(-9, 9)),
     (tuple[Point, ...], (Point(1, 2),), POINTS.map(tuple)),
-    (Order | None, None, st.none() | st.just(WHOLE)),
+    (GrownOrder | None, None, st.none() | st.just(WHOLE)),
     (bytes, b"", st.binary(max_size=300)),
 ]
 """Type, default and values of each field that was added to a message, in the order of adding."""
@@ -284,7 +284,7 @@ def test_the_default_of_a_field_is_a_value() -> None:
     with pytest.raises(TypeError, match=r"Made\.label: .* not a factory"):
 
         @message(0xFF22)
-        class Made(Message):
+        class GrownMade(Message):
             label: str = field(default_factory=str)
 
     assert 0xFF22 not in REGISTRY

@@ -13,7 +13,7 @@ import cbor2
 import zmq
 
 from fencelock.cluster.ports import free_ports
-from peers.peer import Door, Handle, Peer, Spec
+from peers.peer import ComparedPeer, Door, Handle, Spec
 from peers.servers import Servers
 
 MEMBER = Path(__file__).with_name("bare_member.py")
@@ -21,7 +21,7 @@ PROBE_MS = 200
 """How long a probe waits for its answer (ms)."""
 
 
-class Bare(Peer):
+class Bare(ComparedPeer):
     """A master and two followers; see ``bare_member.py``."""
 
     name = "bare"
@@ -35,7 +35,7 @@ class Bare(Peer):
         return f"three bare processes, libzmq {zmq.zmq_version()}, no protocol around the path"
 
     def start(self, folder: Path) -> None:
-        """Start the three; see `Peer.start`."""
+        """Start the three; see `ComparedPeer.start`."""
         self._servers = Servers(folder)
         self._port, *others = free_ports(3)
         followers = [str(port) for port in others]

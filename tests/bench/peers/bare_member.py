@@ -51,7 +51,7 @@ def follow(port: str, path: str) -> None:
             router.send_multipart([master, cbor2.dumps(cbor2.loads(raw)[0])])
 
 
-class Master:
+class BareMaster:
     """Decides, and grants each lock to one at a time, first come first served."""
 
     def __init__(self, port: str, path: str, followers: list[str]) -> None:
@@ -110,4 +110,4 @@ if __name__ == "__main__":
     if role == "follower":
         follow(at, file)
     else:
-        Master(at, file, others).run()
+        BareMaster(at, file, others).run()

@@ -38,7 +38,7 @@ class Door(Protocol):
         """Leave nothing running in this process."""
 
 
-class Peer(ABC):
+class ComparedPeer(ABC):
     """The servers of one peer on this machine; `start` before all else, `stop` in any case."""
 
     name: str
@@ -94,10 +94,10 @@ class Peer(ABC):
     @property
     def has_failover(self) -> bool:
         """Whether `leader`, `kill` and `restart` work."""
-        return type(self).kill is not Peer.kill
+        return type(self).kill is not ComparedPeer.kill
 
 
-class ServersPeer(Peer):
+class ServersPeer(ComparedPeer):
     """A peer whose servers are processes by index, which start one by one."""
 
     def __init__(self) -> None:

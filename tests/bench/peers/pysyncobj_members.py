@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fencelock.cluster.ports import free_ports
-from peers.peer import LOCK_S, Door, Handle, Peer, Spec
+from peers.peer import LOCK_S, ComparedPeer, Door, Handle, Spec
 from peers.servers import Servers, answers
 
 MEMBERS = 3
@@ -27,7 +27,7 @@ SETTINGS = {"appendEntriesUseBatch": False, "autoTickPeriod": 0.01, "appendEntri
 """Commands leave at once instead of every 100 ms: of what was tried the fastest."""
 
 
-class PySyncObj(Peer):
+class PySyncObj(ComparedPeer):
     """Three members that keep the log in memory: its journal is a mapped file, never synced."""
 
     name = "pysyncobj"
@@ -42,7 +42,7 @@ class PySyncObj(Peer):
         return f"PySyncObj {metadata.version('pysyncobj')} ReplLockManager, log in memory"
 
     def start(self, folder: Path) -> None:
-        """Start the members; see `Peer.start`."""
+        """Start the members; see `ComparedPeer.start`."""
         self._servers = Servers(folder)
         self._ports = free_ports(MEMBERS)
         for index, port in enumerate(self._ports):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from peers import bare, etcd, fencelock_nodes, pysyncobj_members, redis_servers, redlock, zookeeper
-from peers.peer import Door, Peer, Spec
+from peers.peer import ComparedPeer, Door, Spec
 
-PEERS: dict[str, tuple[Callable[[], Peer], Callable[[Spec], Door]]] = {
+PEERS: dict[str, tuple[Callable[[], ComparedPeer], Callable[[Spec], Door]]] = {
     "fencelock": (fencelock_nodes.Fencelock, fencelock_nodes.open_door),
     "bare": (bare.Bare, bare.open_door),
     "redlock": (redlock.Redlock, redlock.open_door),

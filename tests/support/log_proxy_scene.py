@@ -1,0 +1,85 @@
+"""The proxy of the log on ``n1``, and its client Ann: a test plays the replica."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from fencelock.actors.api.message import Acquire, Cancel, Reason, Refused, Release
+from fencelock.actors.effect import Effects
+from fencelock.actors.message import Address, Instant
+from fencelock.actors.paxos.event import LeaderChanged, SlotOutcomes
+from fencelock.actors.paxos.message import Propose
+from fencelock.actors.paxos.proxy import LogProxy
+from fencelock.actors.table.message import LogCommand, Result
+from fencelock.transport.codec import decode, encode
+from support.effects import HOST, T0, sent
+from support.unbatched_proxy import UnbatchedProxy
+
+DOOR, REPLICA, FAR = Address("n1/proxy"), Address("n1/replica"), Address("n2/replica")
+ANN = Address("ann/session")
+ME = "ann.7"
+ACQUIRE = Acquire(lock="a", session=ME, owner="o", request=2, wait_ms=50, limit=3, label="x")
+RELEASE = Release(lock="a", fence=5, session=ME, owner="o", request=3)
+CANCEL = Cancel(lock="a", session=ME, owner="o", request=2)
+
+P = TypeVar("P", bound=LogProxy)
+K = TypeVar("K")
+
+
+def log_proxy(kind: type[P], node: str = "n1") -> P:
+    """Return a proxy on ``node`` that has begun."""
+    proxy = kind(
+        Address(f"{node}/proxy"),
+        HOST,
+        node=node,
+        members=("n1", "n2", "n3"),
+        replica=Address(f"{node}/replica"),
+        encode=encode,
+    )
+    assert proxy.begin(T0) == ()
+    return proxy
+
+
+def led_by_n2(proxy: P) -> P:
+    """Return ``proxy`` once it knows that n2 is the master."""
+    proxy.handle(REPLICA, LeaderChanged(master="n2"), T0)
+    return proxy
+
+
+def lone_door() -> UnbatchedProxy:
+    """Return a proxy that knows of no master, and proposes each command at once."""
+    return log_proxy(UnbatchedProxy)
+
+
+def acquire(request: int = 2, lock: str = "a") -> Acquire:
+    """Return a request of Ann's owner ``o``."""
+    return Acquire(lock=lock, session=ME, owner="o", request=request)
+
+
+def happens(door: LogProxy, *outcomes: Result, now: Instant = T0) -> Effects:
+    """Let the log apply commands with these outcomes."""
+    return door.handle(REPLICA, SlotOutcomes(slot=1, time_ms=1, outcomes=outcomes), now)
+
+
+def proposals(effects: Effects) -> list[Propose]:
+    """Return what is proposed."""
+    return sent(effects, Propose, REPLICA)
+
+
+def proposed(effects: Effects) -> list[LogCommand]:
+    """Return the proposed commands."""
+    commands: list[Any] = [decode(propose.command) for propose in proposals(effects)]
+    return commands
+
+
+def told(effects: Effects, kind: type[K], to: Address = ANN) -> list[K]:
+    """Return the messages of ``kind`` to a client."""
+    return sent(effects, kind, to)
+
+
+def denied(reason: Reason, detail: str = "", request: int = 2, lock: str = "a") -> Refused:
+    """Return the refusal of a request of Ann's."""
+    owner = "o" if lock else ""
+    return Refused(
+        session=ME, owner=owner, request=request, lock=lock, reason=reason, detail=detail
+    )
