@@ -12,7 +12,7 @@ import itertools
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from fencelock.actors.message import Message
 from fencelock.transport.cbor import (
@@ -352,7 +352,7 @@ _SCOPE: Mapping[str, Any] = {
     "four": struct.Struct(">BI").pack,
     "join": b"".join,
     "new": object.__new__,
-    "new_tuple": tuple.__new__,
+    "new_tuple": cast("Any", tuple).__new__,
     "small": [dump(number) for number in range(256)],
     "text_heads": [dump("x" * size)[:-size] if size else dump("") for size in range(256)],
     "two": struct.Struct(">BH").pack,

@@ -6,7 +6,7 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import zmq
 
@@ -68,7 +68,7 @@ class Arrival(NamedTuple):
     frame: Frame
 
 
-new_arrival: Callable[[tuple[str, Frame]], Arrival] = partial(tuple.__new__, Arrival)
+new_arrival: Callable[[tuple[str, Frame]], Arrival] = partial(cast("Any", tuple).__new__, Arrival)
 """Makes an arrival; its own constructor is Python code."""
 
 
