@@ -33,8 +33,8 @@ from fencelock.cluster.cluster_watch import ClusterWatch
 from fencelock.cluster.guarantee import Guarantee, demand
 from fencelock.cluster.hold_registry import HoldRegistry
 from fencelock.cluster.host.dispatcher import Dispatcher
+from fencelock.cluster.host.pending_asks import Reply
 from fencelock.cluster.host.profile_marks import ProfileMarks
-from fencelock.cluster.host.reply import Reply
 from fencelock.cluster.host.role_set import Closing, RoleSet
 from fencelock.cluster.host.scheduler import READ_CLOCK
 from fencelock.cluster.lock_options import LockOptions, term_ms_of, wait_ms_of
@@ -93,7 +93,7 @@ class Connection:
             self._dispatcher = Dispatcher(self.session, hub, counters=counters)
             self.hold_registry = HoldRegistry(READ_CLOCK, executor)
             cast = self._cast(settings, tuple(links))
-            self._dispatcher.start(cast if marks is None else marks.cast(cast))
+            self._dispatcher.start(cast if marks is None else marks.role_set(cast))
         except BaseException:
             hub.close()
             raise

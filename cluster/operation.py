@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import pykka
 
-from fencelock.cluster.host.reply import Reply
+from fencelock.cluster.host.pending_asks import Reply
 
 T = TypeVar("T")
 

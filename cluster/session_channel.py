@@ -12,7 +12,7 @@ from fencelock.actors.api.message import Inspect, LockStatus
 from fencelock.actors.error import ClosedError, OverloadedError
 from fencelock.actors.message import Event, Message
 from fencelock.cluster.fork_counter import ForkCounter
-from fencelock.cluster.host.reply import Reply
+from fencelock.cluster.host.pending_asks import Reply
 from fencelock.cluster.operation import Operation
 from fencelock.transport.codec import pack
 

@@ -142,17 +142,18 @@ def quick_write(codecs: Mapping[str, Codec], opening: bytes, pack: Pack) -> Writ
     return write
 
 
-def keeping(write: Write, opening_bytes: int) -> Write:
+def keeping(write: Write, opening: bytes) -> Write:
     """Return a writer of envelopes that keeps encodings of messages, if they are not too large."""
-
-    def write_kept(message: Message, opening: bytes) -> bytes:
-        data: bytes | None = getattr(message, "encoded", None)
-        if data is None:
-            data = write(message)
-            if len(data) <= KEPT_BYTES_MAX:
-                message.encoded = data
-        return opening + data[opening_bytes:]
-
+    lines = [
+        "def write_kept(message, opening):",
+        "    data = getattr(message, 'encoded', None)",
+        "    if data is None:",
+        "        data = write(message)",
+        f"        if len(data) <= {KEPT_BYTES_MAX}:",
+        "            message.encoded = data",
+        f"    return opening + data[{len(opening)}:]",
+    ]
+    write_kept: Write = _define("write_kept", lines, {"write": write})
     return write_kept
 
 

@@ -208,10 +208,13 @@ class Commander(MemberRole[CommanderEvent]):
         effects: list[Effect] = [Send(one, accept) for one, accept in news]
         if self.informed < self.committed and not self.proposals:
             self.informed = self.committed
-            informed = {one for one, accept in news if accept.committed == self.committed}
             commit = Commit(ballot=self.ballot, committed=self.committed)
+            informed = [self.acceptor]
+            for one, accept in news:
+                if accept.committed == self.committed:
+                    informed.append(one)
             for one in self.quorum_choice.everyone:
-                if one != self.acceptor and one not in informed:
+                if one not in informed:
                     effects.append(Send(one, commit))
         return effects
 
@@ -223,7 +226,8 @@ class Commander(MemberRole[CommanderEvent]):
             news = _accept(
                 ballot=self.ballot, slot=accept.slot, batch=accept.batch, committed=committed
             )
-            asked += [(one, news) for one in others]
+            for one in others:
+                asked.append((one, news))
         return asked
 
     def _on_send_heartbeat(self, request: SendHeartbeat) -> Effects:

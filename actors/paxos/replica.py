@@ -343,7 +343,8 @@ class Replica(MemberRole[ReplicaEvent]):
             batch, outcomes = log.apply()
             if ordering.proposals.in_flight:
                 asked = ordering.proposals.settle(slot, batch.commands)
-                effects += self.forwarding.answers(slot, asked, outcomes)
+                if len(asked) != 1 or asked[0].client != self.listener:
+                    effects += self.forwarding.answers(slot, asked, outcomes)
             happened = tuple(chain.from_iterable(outcomes))
             if self.listener is not None and happened:
                 message = _slot_outcomes(slot=slot, time_ms=decided.time_ms, outcomes=happened)
@@ -363,7 +364,9 @@ class Replica(MemberRole[ReplicaEvent]):
             return effects
         if ordering.proposals.queue:
             effects += ordering.order(decided.next, now)
-        effects += ordering.arm(self.machine.due_ms(), now)
+        due = self.machine.due_ms()
+        if due is not None and (ordering.tick_ms is None or due < ordering.tick_ms):
+            effects += ordering.arm(due, now)
         return [*effects, *self._report_drained()] if ordering.draining else effects
 
     def _report(self) -> list[Effect]:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, TypeVar
 from weakref import WeakKeyDictionary, ref
 
 from fencelock.cluster.callback_executor import call_guarded
-from fencelock.cluster.host.reply import Reply
+from fencelock.cluster.host.pending_asks import Reply
 from fencelock.cluster.operation import Operation, Wait
 
 T = TypeVar("T")

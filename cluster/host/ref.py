@@ -11,7 +11,7 @@ from pykka import messages
 from fencelock.actors.message import Message
 from fencelock.actors.role import Role
 from fencelock.actors.role_message import DescribeRole, Query
-from fencelock.cluster.host.reply import Reply
+from fencelock.cluster.host.pending_asks import Reply
 from fencelock.transport.codec import pack
 
 A = TypeVar("A")

@@ -175,7 +175,7 @@ class LogJudge:
 
     def _judge_state(self, node: str) -> None:
         """Judge the state of a replica once it has applied more slots."""
-        role_slot = self.nodes[node].scheduler.cells.get(replica_of(node))
+        role_slot = self.nodes[node].scheduler.roles.get(replica_of(node))
         if role_slot is None or not isinstance(role_slot.role, Replica):
             return
         applied = role_slot.role.decided.next

@@ -97,7 +97,7 @@ class SimulatedScheduler(Scheduler):
 
     def tell(self, to: Address, event: Message | Local) -> None:
         """Post ``event`` from the host to the role at ``to``."""
-        role_slot = self.cells.get(to)
+        role_slot = self.roles.get(to)
         if role_slot is None:
             self.counters["host.nobody_there"] += 1
         else:

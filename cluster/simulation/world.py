@@ -87,7 +87,7 @@ class World:
 
     def role_at(self, address: Address) -> Any:
         """Return the living role at ``address``, to be looked at."""
-        return self.nodes[node_of(address)].scheduler.cells[address].role
+        return self.nodes[node_of(address)].scheduler.roles[address].role
 
     def crash(self, name: str) -> None:
         """Let a node die, unless it is dead."""

@@ -25,18 +25,13 @@ from fencelock.cluster.storage.record import (
     Entry,
     EntryItems,
     Header,
-    Kind,
-    encode_group,
-)
-from fencelock.cluster.storage.recovery import (
-    NO_SALT,
     Index,
+    Kind,
     Place,
-    Recovered,
-    live_entries,
-    recover,
+    encode_group,
     without_forgotten,
 )
+from fencelock.cluster.storage.recovery import NO_SALT, Recovered, live_entries, recover
 from fencelock.cluster.storage.segment import (
     ROOM_BYTES_MIN,
     Segment,
@@ -148,18 +143,36 @@ class Journal:
         assert not self._unsynced, "J3: one append, one sync"
         if not entries:
             return
+        try:
+            if segment.end > self.segment_bytes_max:
+                encode_group(entries, salt=b"", offset=0, sequence=0)  # Refuses what cannot be.
+                segment = self._begin_segment()
+            self._append(segment, entries)
+        except OSError as error:
+            raise self._failed("written", error) from error
+
+    def _append(self, segment: Segment, entries: Sequence[EntryItems]) -> None:
+        """Write a group. After an error of the disk some of it may be written."""
         for _, payload in entries:
             if payload is None:
                 entries = without_forgotten(entries)
                 break
-        group = self._encoded(segment, entries)
-        try:
-            if segment.end > self.segment_bytes_max:
-                segment = self._begin_segment()
-                group = self._encoded(segment, entries)
-            self._write(segment, group, entries)
-        except OSError as error:
-            raise self._failed("written", error) from error
+        header, begin = segment.header, segment.end
+        group = encode_group(entries, salt=header.salt, offset=begin, sequence=self._sequence)
+        size = len(group)
+        self._unsynced = True
+        written = os.pwrite(segment.descriptor, group, begin)
+        segment.end = begin + size
+        if written < size:
+            write_at(segment.descriptor, group[written:], begin + written)
+        self._index.note(self._sequence, header.number, begin, entries)
+        self._sequence += 1
+        self.disk_bytes += size
+        self.trim_due = (
+            segment.size - segment.end < ROOM_BYTES_MIN
+            or self.disk_bytes > 2 * self._index.live_bytes + self.segment_bytes_max
+            or self._reserve.missing > 0
+        )
 
     def sync(self) -> None:
         """Return once everything appended is on disk.
@@ -228,30 +241,9 @@ class Journal:
         # will act on it now, so it is made durable, and then an empty group marks it as durable.
         self._segment = segment = Segment.reopen(self.folder, found.last, end, torn=torn)
         if not found.marked:
-            self._write(segment, self._encoded(segment, []), [])
+            self._append(segment, [])
             os.fdatasync(segment.descriptor)
             self._unsynced = False
-
-    def _encoded(self, segment: Segment, entries: Sequence[EntryItems]) -> bytes:
-        salt = segment.header.salt
-        return encode_group(entries, salt=salt, offset=segment.end, sequence=self._sequence)
-
-    def _write(self, segment: Segment, group: bytes, entries: Sequence[EntryItems]) -> None:
-        """Write ``group`` at the end of the segment. After an error some of it may be written."""
-        self._unsynced = True
-        begin, size = segment.end, len(group)
-        written = os.pwrite(segment.descriptor, group, begin)
-        segment.end = begin + size
-        if written < size:
-            write_at(segment.descriptor, group[written:], begin + written)
-        self._index.note(self._sequence, segment.header.number, begin, entries)
-        self._sequence += 1
-        self.disk_bytes += size
-        self.trim_due = (
-            segment.size - segment.end < ROOM_BYTES_MIN
-            or self.disk_bytes > 2 * self._index.live_bytes + self.segment_bytes_max
-            or self._reserve.missing > 0
-        )
 
     def _begin_segment(self) -> Segment:
         """Begin the next segment; everything in the one before is synced."""

@@ -1,23 +1,22 @@
-"""Recovery: reading a journal's folder without changing it, and the index of its live records."""
+"""Recovery: reading and checking a journal's folder, without changing it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 from fencelock.cluster.storage.directory import JournalDamagedError
 from fencelock.cluster.storage.record import (
-    ENTRY_BYTES,
     HEADER_BYTES,
     REJOIN,
     SALT_BYTES,
     Entry,
-    EntryItems,
     Group,
     Header,
+    Index,
     Kind,
+    Place,
     Scan,
     entries_of,
     header_of,
@@ -35,63 +34,6 @@ from fencelock.transport.descriptors import NO_RESERVE, Reserve
 
 NO_SALT = bytes(SALT_BYTES)
 """The previous salt in the header of the first segment."""
-
-
-class Place(NamedTuple):
-    """The place of a group; places sort in the order of writing."""
-
-    sequence: int
-    number: int
-    """The segment, 0 for the snapshot: its records are older than any segment's."""
-    offset: int
-
-
-@dataclass(slots=True)
-class Extent:
-    """The live records of one stream."""
-
-    begins: Place
-    """The first live group; records of the stream before it are forgotten."""
-    live_bytes: int = 0
-
-
-class Index:
-    """The live records of every stream of a journal, updated group by group."""
-
-    def __init__(self) -> None:
-        self.extents: dict[str, Extent] = {}
-        self.live_bytes = 0
-        """Approximate size of a snapshot of all live records (bytes)."""
-
-    def note(self, sequence: int, number: int, offset: int, entries: Iterable[EntryItems]) -> None:
-        """Add a group by its place (`Place`), which comes after all others."""
-        extents, grown = self.extents, 0
-        for stream, payload in entries:
-            extent = extents.get(stream)
-            if payload is None:
-                if extent is not None:
-                    grown -= extents.pop(stream).live_bytes
-                continue
-            if extent is None:
-                extent = extents[stream] = Extent(Place(sequence, number, offset))
-            size = ENTRY_BYTES + len(stream) + len(payload)
-            extent.live_bytes += size
-            grown += size
-        self.live_bytes += grown
-
-    def counts(self, stream: str, sequence: int) -> bool:
-        """Return whether the records of ``stream`` in the group ``sequence`` are live."""
-        extent = self.extents.get(stream)
-        return extent is not None and extent.begins.sequence <= sequence
-
-    def begins(self) -> Place | None:
-        """Return the first group with live records, None if there is none."""
-        return min((extent.begins for extent in self.extents.values()), default=None)
-
-    def move(self, place: Place) -> None:
-        """Record that all live records now lie in the snapshot at ``place``."""
-        for extent in self.extents.values():
-            extent.begins = place
 
 
 @dataclass
@@ -254,16 +196,6 @@ def _take(found: Recovered, place: Place, content: bytes, group: Group) -> None:
 def _missing(folder: Path, number: int) -> JournalDamagedError:
     path = segment_path(folder, number)
     return JournalDamagedError(f"{path} is missing, and was there. {REJOIN}")
-
-
-def without_forgotten(entries: Sequence[EntryItems]) -> Sequence[EntryItems]:
-    """Return ``entries`` without those that a later one forgets.
-
-    So within a group nothing precedes the entry that forgets it, and a group is live or
-    forgotten as a whole for each stream.
-    """
-    begun = {stream: number for number, (stream, payload) in enumerate(entries) if payload is None}
-    return [entry for number, entry in enumerate(entries) if number >= begun.get(entry[0], 0)]
 
 
 def live_entries(

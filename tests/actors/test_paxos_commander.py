@@ -221,7 +221,7 @@ def test_a_heartbeat_tells_everybody_what_is_decided(commander: Commander) -> No
     assert effects == [Send(A, beat), Send(B, beat), Send(C, beat)]
 
 
-def test_a_heartbeat_proves_nothing_until_the_first_slot_of_the_reign_is_decided() -> None:
+def test_a_heartbeat_proves_nothing_until_the_first_slot_of_the_leadership_is_decided() -> None:
     role, _ = commander_of(batches=(ONE,))
     monitor = address_of("a", "monitor")
     order(role, 2)

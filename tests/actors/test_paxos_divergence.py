@@ -50,7 +50,7 @@ class AnotherDecision(Register):
 
 
 class NeverExtends(Register):
-    """Ends all sessions when a reign begins."""
+    """Ends all sessions when a leadership begins."""
 
     def extend(self, now: int) -> None:
         self.sessions = {name: (now, ttl) for name, (_, ttl) in self.sessions.items()}

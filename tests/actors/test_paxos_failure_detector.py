@@ -160,7 +160,9 @@ def test_a_broken_link_to_the_master_is_suspicious_once_its_lease_is_over_anothe
     assert at(first) <= monitor.suspicion.deadline < at(first + JITTER_MS)
 
 
-def test_a_reign_begins_with_a_heartbeat_and_goes_on_with_them(monitor: FailureDetector) -> None:
+def test_a_leadership_begins_with_a_heartbeat_and_goes_on_with_them(
+    monitor: FailureDetector,
+) -> None:
     begun = monitor.handle(LEADER, LEADING, at(0))
     next_beat = Wake(BEAT_MS, events.Beat(ballot=BALLOT))
     assert list(begun) == [*follow("a"), pulse(1, 0, 0, 0), next_beat]

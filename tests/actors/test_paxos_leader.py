@@ -1,4 +1,4 @@
-"""The leader: rounds that are durable before they are used, reigns, and giving way."""
+"""The leader: rounds that are durable before they are used, leads, and giving way."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_while_a_scout_asks_another_suspicion_changes_nothing(leader: Leader) ->
     assert suspect(leader) == ()
 
 
-def test_a_majority_makes_it_reign_and_propose_what_was_reported(leader: Leader) -> None:
+def test_a_majority_makes_it_lead_and_propose_what_was_reported(leader: Leader) -> None:
     suspect(leader)
 
     effects = not_counted(adopt(leader, BATCH, NO_OP))
@@ -111,15 +111,15 @@ def test_a_majority_makes_it_reign_and_propose_what_was_reported(leader: Leader)
     ]
 
 
-def test_it_learns_what_others_decided_before_it_reigns(leader: Leader) -> None:
+def test_it_learns_what_others_decided_before_it_leads(leader: Leader) -> None:
     suspect(leader)
 
     wait = not_counted(adopt(leader, NO_OP, BATCH, floor=4))
     assert wait == [Send(address_of("a", "catchup"), Lacking(first=1, target=4, source="b"))]
     assert not_counted(leader.handle(REPLICA, Applied(slot=3), T0)) == []
-    reign = not_counted(leader.handle(REPLICA, Applied(slot=5), T0))
+    leadership = not_counted(leader.handle(REPLICA, Applied(slot=5), T0))
 
-    spawn = reign[1]
+    spawn = leadership[1]
     assert isinstance(spawn, Spawn)
     assert (spawn.arguments["first"], spawn.arguments["batches"]) == (5, (BATCH,))
 
@@ -135,7 +135,7 @@ def test_a_higher_ballot_makes_it_give_way_and_pause(leader: Leader) -> None:
     assert not_counted(suspect(leader))[0] == written(6)
 
 
-def test_pauses_grow_while_attempts_fail_and_are_short_again_after_a_reign(
+def test_pauses_grow_while_attempts_fail_and_are_short_again_after_a_leadership(
     leader: Leader,
 ) -> None:
     longest = 0

@@ -70,7 +70,7 @@ def test_while_the_lease_holds_a_settled_master_answers_at_once(reads: Reads) ->
     assert sends(reads.handle(ASKER, consult(2), at(250))) == [Send(monitor_of("a"), Confirm())]
 
 
-def test_a_master_that_has_not_applied_the_first_slot_of_its_reign_waits(reads: Reads) -> None:
+def test_a_master_that_has_not_applied_the_first_slot_of_its_leadership_waits(reads: Reads) -> None:
     reads.follow("a", at(0))
     reads.leased(leased(until_ms=250, confirmed_ms=0), at(5))
 
@@ -244,7 +244,7 @@ def test_an_answer_counts_from_when_it_was_first_given() -> None:
     assert proofs.take(beat(3, heard=1, confirmed=2), at(200)) == Fresh(since=at(100), slot=5)
 
 
-def test_answers_to_another_ballot_or_an_unsettled_reign_prove_nothing() -> None:
+def test_answers_to_another_ballot_or_an_unsettled_leadership_prove_nothing() -> None:
     proofs = StalenessBound(place=1, members=3)
     proofs.take(beat(1, heard=0, confirmed=0), at(100))
     other = replace(beat(2, heard=1, confirmed=0), ballot=Ballot(4, leader_of("c")))

@@ -55,7 +55,7 @@ HIGHER = Ballot(2, leader_of("b"))
 
 @pytest.fixture
 def leader() -> Leader:
-    """Return one that reigns under `BALLOT`."""
+    """Return one that leads under `BALLOT`."""
     role = Leader(LEADER, HOST, node="a", config=CONFIG, random=Random(1), recovered=Recovered())
     role.handle(LEADER, LeaderChanged(master="a"), T0)
     role.handle(monitor_of("a"), Succeed(ballot=Ballot(0, LEADER)), T0)

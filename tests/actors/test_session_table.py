@@ -50,7 +50,7 @@ def answer_to(out: Result) -> Message | None:
     return out
 
 
-class TableUser:
+class User:
     """One owner: wants a lock, perhaps twice, leaves it, or gives up, all by chance."""
 
     def __init__(self, name: str, lock: str) -> None:
@@ -106,7 +106,7 @@ class Trial:
         self.parley = SessionHarness()
         self.table = LockTable()
         self.users = {
-            user.address: user for user in (TableUser(f"u{n}", f"lock-{n % 2}") for n in range(5))
+            user.address: user for user in (User(f"u{n}", f"lock-{n % 2}") for n in range(5))
         }
         self.late: list[tuple[int, Send]] = []
         self.forced = 0

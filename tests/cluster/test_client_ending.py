@@ -18,7 +18,7 @@ import pytest
 from fencelock.actors.error import CancelledError, ClosedError
 from fencelock.cluster.client import Client, connect
 from fencelock.cluster.config import Config
-from fencelock.cluster.host.reply import Reply
+from fencelock.cluster.host.pending_asks import Reply
 from fencelock.cluster.node import Node
 from fencelock.cluster.ports import free_ports
 

@@ -14,7 +14,7 @@ from fencelock.actors.effect import Effects, Send, Spawn
 from fencelock.actors.message import Address, Event, Instant, address_of
 from fencelock.actors.role import Role
 from fencelock.cluster.host.dispatcher import Dispatcher
-from fencelock.cluster.host.reply import Reply
+from fencelock.cluster.host.pending_asks import Reply
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.transport.hub import SocketHub
 

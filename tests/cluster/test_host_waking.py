@@ -17,8 +17,7 @@ from fencelock.actors.link import LinkDown, LinkRefused, LinkUp
 from fencelock.actors.message import Address, Instant, address_of
 from fencelock.actors.role import Role
 from fencelock.cluster.host.dispatcher import Dispatcher
-from fencelock.cluster.host.pending_asks import CrossThreadQueue, PendingAsks
-from fencelock.cluster.host.reply import Reply
+from fencelock.cluster.host.pending_asks import CrossThreadQueue, PendingAsks, Reply
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.transport.frame import Frame
 from fencelock.transport.listener import Arrival

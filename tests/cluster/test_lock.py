@@ -21,7 +21,7 @@ from fencelock.actors.error import (
 )
 from fencelock.actors.message import Event, Instant
 from fencelock.cluster.hold_registry import HoldRegistry
-from fencelock.cluster.host.reply import Reply
+from fencelock.cluster.host.pending_asks import Reply
 from fencelock.cluster.lock import Lock
 from fencelock.cluster.lock_options import LockOptions
 from fencelock.cluster.owner import owner_of_thread

@@ -12,7 +12,7 @@ from support.lock_scene import PATIENCE_S, Scene, ScriptedSession
 from fencelock.actors.api.message import Acquire, Release
 from fencelock.actors.error import LockOwnershipLostError, UnavailableError
 from fencelock.cluster.callback_executor import ThreadExecutor
-from fencelock.cluster.host.reply import Reply
+from fencelock.cluster.host.pending_asks import Reply
 from fencelock.cluster.local_hold import HoldState
 
 

@@ -15,7 +15,7 @@ from fencelock.actors.message import Event, Instant
 from fencelock.cluster.callback_executor import ThreadExecutor
 from fencelock.cluster.fork_counter import ForkCounter
 from fencelock.cluster.hold_registry import HoldRegistry
-from fencelock.cluster.host.reply import Reply
+from fencelock.cluster.host.pending_asks import Reply
 from fencelock.cluster.local_hold import HoldState
 from fencelock.cluster.lock import Lock
 from fencelock.cluster.lock_options import LockOptions

@@ -82,7 +82,7 @@ def test_a_stranger_cannot_depose_a_leader_nor_use_up_its_rounds() -> None:
     assert leader.ballot.round == 3
 
 
-def test_a_hand_over_that_found_nobody_can_be_asked_for_again_in_the_same_reign() -> None:
+def test_a_hand_over_that_found_no_successor_can_be_requested_again() -> None:
     leader = Leader(
         leader_of("a"), HOST, node="a", config=CONFIG, random=Random(1), recovered=Recovered()
     )
@@ -114,7 +114,7 @@ def test_a_stranger_cannot_put_commands_into_the_log_past_the_door() -> None:
     assert len(sent(ordered, REIGN.commander)) == 1
 
 
-def test_a_reign_that_another_has_overtaken_does_not_begin() -> None:
+def test_a_leadership_that_another_has_overtaken_does_not_begin() -> None:
     """What a higher ballot decided is applied between the leader's look and its word."""
     role = replica()
     role.handle(acceptor_of("a"), learned(1, messages.Batch(time_ms=5, commands=(b"theirs",))), T0)

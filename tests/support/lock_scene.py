@@ -10,7 +10,7 @@ from fencelock.actors.message import Event, Instant
 from fencelock.actors.session.message import HoldsLost, Loss, Trusted
 from fencelock.cluster.callback_executor import ThreadExecutor
 from fencelock.cluster.hold_registry import HoldRegistry
-from fencelock.cluster.host.reply import Reply
+from fencelock.cluster.host.pending_asks import Reply
 from fencelock.cluster.lock import Lock
 from fencelock.cluster.lock_options import LockOptions
 from fencelock.cluster.session_channel import SessionChannel

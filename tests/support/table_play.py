@@ -106,7 +106,7 @@ class TableJudge:
     closed: list[str] = field(default_factory=list[str])
 
     def on_held(self, table: LockTable, before: dict[str, Queue], held: Granted) -> None:
-        """Judge a grant, or the repetition of one."""
+        """TableJudge a grant, or the repetition of one."""
         who = (held.session, held.owner, held.lock)
         assert held.fence in self.grants or held.fence > max(self.grants, default=0)  # L2
         assert self.grants.setdefault(held.fence, who) == who  # L1
@@ -117,7 +117,7 @@ class TableJudge:
         assert not [t for t in queue.values() if t < ticket and t in now]  # L3
 
     def judge(self, table: LockTable, before: dict[str, Queue], out: list[Result]) -> None:
-        """Judge the outcomes of one command, and ``table`` after it."""
+        """TableJudge the outcomes of one command, and ``table`` after it."""
         lasting = (Reason.TIMED_OUT, Reason.NOT_HELD, Reason.ALREADY_HELD, Reason.LIMIT_REACHED)
         for one in out:
             if isinstance(one, Ended):
