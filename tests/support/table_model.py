@@ -152,6 +152,8 @@ class Model:
                 self._on_session(command)
             case Evict():
                 self._on_force(command)
+            case ExtendSessions():
+                pass  # Done above, before time passes.
             case Acquire() | Release() | Cancel():
                 self._on_lock(command)
             case ExtendSessions():
