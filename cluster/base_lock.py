@@ -12,6 +12,7 @@ from typing import Generic, TypeVar
 import pykka
 
 from fencelock.actors.api.message import Cancel, LockStatus
+from fencelock.actors.api.name import titled
 from fencelock.actors.error import (
     AlreadyHeldError,
     FencelockError,
@@ -246,11 +247,11 @@ class BaseLock(Generic[H]):
                 return call.own, left_ms
             if options.reentrant and once and own is not None and own.levels:
                 raise LimitReachedError(
-                    f"lock {self.name!r}: {name_of(owner)} holds it already, and its limit is 1"
+                    f"{titled(self.name)}: {name_of(owner)} holds it already, and its limit is 1"
                 )
             if left_ms == 0:
                 raise LockTimeoutError(
-                    f"lock {self.name!r}: held by {name_of(owner)} of this client, "
+                    f"{titled(self.name)}: held by {name_of(owner)} of this client, "
                     f"still after {passed_ms / 1000:g} s"
                 )
             yield from self._waiting_for(blocker, left_ms)
@@ -332,7 +333,7 @@ class BaseLock(Generic[H]):
     def _not_held(self) -> NotHeldError:
         owner = self._options.owner
         who = "this object" if owner is None else f"owner {owner!r}"
-        return NotHeldError(f"lock {self.name!r}: {who} does not hold it{self._held_by()}")
+        return NotHeldError(f"{titled(self.name)}: {who} does not hold it{self._held_by()}")
 
     def _held_by(self) -> str:
         names = [name_of(owner) for owner in self._registry.holders(self.name)[:3]]
@@ -374,7 +375,7 @@ class BaseRLock(BaseLock[H]):
 
     def _not_held(self) -> NotHeldError:
         who = name_of(self.owner)
-        return NotHeldError(f"lock {self.name!r}: {who} does not hold it{self._held_by()}")
+        return NotHeldError(f"{titled(self.name)}: {who} does not hold it{self._held_by()}")
 
 
 def _is_not_now(error: FencelockError, blocking: bool) -> bool:

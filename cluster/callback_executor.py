@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 from loguru import logger
 
+from fencelock.actors.api.name import titled
 from fencelock.actors.session.holding import HoldState
 
 T = TypeVar("T")
@@ -93,7 +94,7 @@ def call_guarded(callback: Callable[[T], object], news: T) -> bool:
     except Exception as error:  # noqa: BLE001  # The user's code; see above.
         about = "the cluster"
         if isinstance(news, Notice):
-            about = f"lock {news.lock} ({news.state.value})"
+            about = f"{titled(news.lock)} ({news.state.value})"
         logger.opt(exception=error).error("a callback for {} failed: {!r}", about, error)
         return False
     return True

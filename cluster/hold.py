@@ -11,6 +11,7 @@ from collections.abc import Callable
 import pykka
 
 from fencelock.actors.api.message import Cancel
+from fencelock.actors.api.name import titled
 from fencelock.actors.api.session_message import Renew
 from fencelock.actors.error import (
     FencelockError,
@@ -124,7 +125,7 @@ class BaseHold:
 
         """
         if self._own.hold is not self._hold or self._channel.forked:
-            raise NotHeldError(f"lock {self.name!r}: this hold is over")
+            raise NotHeldError(f"{titled(self.name)}: this hold is over")
         check_held(self._registry, self._own, self._token)
 
     def on_lost(self, callback: Callback) -> None:
@@ -220,7 +221,7 @@ def check_held(registry: HoldRegistry, own: Ownership, token: int) -> None:
     if registry.state_of(own) is HoldState.LOST:
         raise registry.loss_of(own)
     if not own.is_unreleased(token):
-        raise NotHeldError(f"lock {own.lock!r}: this hold was released already")
+        raise NotHeldError(f"{titled(own.lock)}: this hold was released already")
 
 
 def confirming(
@@ -269,4 +270,4 @@ def exiting(
             error.add_note(f"and the lock was lost before: {failure}")
         else:
             kind = type(failure).__name__
-            error.add_note(f"lock {name!r} could not be released either: {kind}: {failure}")
+            error.add_note(f"{titled(name)} could not be released either: {kind}: {failure}")

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fencelock.actors.api.message import Granted, Release, Released
+from fencelock.actors.api.name import titled
 from fencelock.actors.api.session_message import Unlocking
 from fencelock.actors.error import LockOwnershipLostError, NotHeldError
 from fencelock.actors.message import Event, Instant
@@ -271,7 +272,7 @@ class HoldRegistry:
             if own.leaving is not None:
                 return own.leaving
             if token not in own.levels:
-                raise NotHeldError(f"lock {own.lock!r}: this hold was released already")
+                raise NotHeldError(f"{titled(own.lock)}: this hold was released already")
             own.levels.remove(token)
             own.leaving = leaving = ReleaseCall(self.released)
             leaving.own, leaving.token = own, token
@@ -338,7 +339,7 @@ class HoldRegistry:
     def loss_of(self, own: Ownership) -> LockOwnershipLostError:
         """Return the error that reports the loss of ``own``, and remember that it was reported."""
         own.reported = True
-        hold, lock = own.hold, f"lock {own.lock!r}: "
+        hold, lock = own.hold, f"{titled(own.lock)}: "
         assert hold is not None
         reason = hold.why(self.now()).removeprefix(lock)
         return LockOwnershipLostError(

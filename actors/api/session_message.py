@@ -22,8 +22,8 @@ from fencelock.actors.api.name import (
     TTL_MS_MAX,
     TTL_MS_MIN,
     check_age,
-    check_lock_name,
     check_number,
+    check_object_name,
     check_owner,
     check_text,
     client_of,
@@ -254,7 +254,7 @@ class Evict(Command):
                 f"operator and client together have {size} bytes, at most {LABEL_BYTES_MAX} "
                 "are allowed"
             )
-        check_lock_name(self.lock)
+        check_object_name(self.lock)
         check_text("operator", self.by, LABEL_BYTES_MAX)
         check_number("request", self.request, 1, INT_MAX)
 

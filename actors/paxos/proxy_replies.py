@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fencelock.actors.api.message import Acquire, Granted, Reason, Refused, Released
+from fencelock.actors.api.message import AcquireRequest, Granted, Reason, Refused, Released
 from fencelock.actors.api.name import client_of
 from fencelock.actors.api.request import Outcome
 from fencelock.actors.api.session_message import CloseReason, Ended, Evict, HoldLost, Open
@@ -130,5 +130,5 @@ class ProxyReplies:
 def _is_untried(in_flight_request: InFlightRequest) -> bool:
     """Return whether the request is new work that cannot be in the log yet."""
     return in_flight_request.proposed_at == in_flight_request.since and isinstance(
-        in_flight_request.request, Open | Acquire | Evict
+        in_flight_request.request, Open | AcquireRequest | Evict
     )

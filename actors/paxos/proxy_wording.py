@@ -12,7 +12,7 @@ from fencelock.actors.api.message import (
     LockRequest,
     Reason,
     Refused,
-    Release,
+    ReleaseRequest,
     refused,
 )
 from fencelock.actors.api.request import Command, Outcome, Request
@@ -34,7 +34,7 @@ def finished(reply: Outcome, request: Command, node: str, master: str) -> Outcom
     that is forgotten; to a client nothing was done, either way.
     """
     if isinstance(reply, Refused) and reply.reason in (Reason.SUPERSEDED, Reason.FORGOTTEN):
-        nothing = Reason.NOT_HELD if isinstance(request, Release) else Reason.CANCELLED
+        nothing = Reason.NOT_HELD if isinstance(request, ReleaseRequest) else Reason.CANCELLED
         return replace(reply, reason=nothing)
     seated = _SEATED.get(type(reply))
     return reply if seated is None else seated(reply, node, master)

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-from fencelock.actors.api.message import Acquire, Describe, Inspect, Reason, Release
+from fencelock.actors.api.message import (
+    AcquireRequest,
+    Describe,
+    Inspect,
+    Reason,
+    ReleaseRequest,
+)
+from fencelock.actors.api.name import titled
 from fencelock.actors.api.session_message import Evict, ListLocks, Renew
 from fencelock.actors.message import Instant
 from fencelock.actors.session.holding import HOLDS_MAX
 from fencelock.actors.session.lease import why_not_renew
 from fencelock.actors.session.pending import Claim, Question
-from fencelock.actors.session.rejection import Rejection, lost, problem_of, wrong_cluster
+from fencelock.actors.session.rejection import (
+    Rejection,
+    lost,
+    problem_of,
+    unsupported,
+    wrong_cluster,
+)
 from fencelock.actors.session.session_state import SessionState
 
 PENDING_MAX = 10_000
@@ -28,10 +41,10 @@ def why_not(
     match question:
         case Inspect() | Describe() | ListLocks() | Evict():
             no = None
-        case Acquire():
+        case AcquireRequest():
             assert claim is not None
             no = _why_not_acquire(ledger, question, claim)
-        case Release():
+        case ReleaseRequest():
             assert claim is not None
             return _why_not_release(ledger, question, claim)
         case Renew():
@@ -48,13 +61,18 @@ def why_not(
     return None
 
 
-def _why_not_acquire(ledger: SessionState, acquire: Acquire, claim: Claim) -> Rejection | None:
+def _why_not_acquire(
+    ledger: SessionState, acquire: AcquireRequest, claim: Claim
+) -> Rejection | None:
+    no = unsupported(ledger.session_lease, acquire)
+    if no is not None:
+        return no
     if claim in ledger.outstanding.waits:
-        text = f"lock {claim.lock!r}: owner {claim.owner!r} waits for it already"
+        text = f"{titled(claim.lock)}: owner {claim.owner!r} waits for it already"
         return Rejection(Reason.ALREADY_HELD, text)
     hold = ledger.holds.get(claim)
     if hold is not None and (acquire.limit == 1 or not ledger.session_lease.kept):
-        text = f"lock {claim.lock!r}: owner {claim.owner!r} holds it, under fence {hold.fence}"
+        text = f"{titled(claim.lock)}: owner {claim.owner!r} holds it, under fence {hold.fence}"
         if claim in ledger.outstanding.releases:
             by = ledger.gates.table[ledger.gate_for(hold)].label
             text += f"; its release is not confirmed by {by} yet"
@@ -64,22 +82,24 @@ def _why_not_acquire(ledger: SessionState, acquire: Acquire, claim: Claim) -> Re
     return None
 
 
-def _why_not_release(ledger: SessionState, release: Release, claim: Claim) -> Rejection | None:
+def _why_not_release(
+    ledger: SessionState, release: ReleaseRequest, claim: Claim
+) -> Rejection | None:
     loss = ledger.memory.tell(claim, release.fence) if ledger.memory.losses else None
     if loss is not None:
         return lost(claim, release.fence, loss)
     hold = ledger.holds.get(claim)
     if hold is None and not claim.owner:
-        text = f"lock {claim.lock!r}: fence {release.fence} was shown, which does not hold it here"
+        text = f"{titled(claim.lock)}: fence {release.fence} was shown, which does not hold it here"
     elif hold is None:
-        text = f"lock {claim.lock!r}: owner {claim.owner!r} does not hold it"
+        text = f"{titled(claim.lock)}: owner {claim.owner!r} does not hold it"
     elif hold.fence != release.fence:
         text = (
-            f"lock {claim.lock!r}: owner {claim.owner!r} holds it under fence "
+            f"{titled(claim.lock)}: owner {claim.owner!r} holds it under fence "
             f"{hold.fence}, fence {release.fence} was shown"
         )
     elif _being_released(ledger, claim) >= len(hold.levels):
-        text = f"lock {claim.lock!r}: owner {claim.owner!r} is releasing it already"
+        text = f"{titled(claim.lock)}: owner {claim.owner!r} is releasing it already"
     else:
         return None
     return Rejection(Reason.NOT_HELD, text)
@@ -92,4 +112,7 @@ def _being_released(ledger: SessionState, claim: Claim) -> int:
     if numbers is None:
         return 0
     pending = [outstanding.pending[number] for number in numbers]
-    return sum(one.user is not None and isinstance(one.asked, Release) for one in pending)
+    return sum(
+        one.user is not None and isinstance(one.asked, ReleaseRequest) and not one.asked.PARTIAL
+        for one in pending
+    )

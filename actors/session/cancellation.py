@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from fencelock.actors.api.message import Cancel, Cancelled, Reason, Release
+from fencelock.actors.api.message import Cancel, Cancelled, Reason, ReleaseRequest
+from fencelock.actors.api.name import titled
 from fencelock.actors.effect import Effect, Send
 from fencelock.actors.message import Address, Instant, ms_between, role_of
 from fencelock.actors.session.pending import ANY_GATE, Claim
@@ -40,7 +41,7 @@ def on_cancel(ledger: SessionState, user: Address, cancel: Cancel, now: Instant)
     number = ledger.outstanding.waits.get(claim)
     waiting = None if number is None else ledger.outstanding.pending[number]
     if waiting is not None and waiting.asked.request == cancel.request:
-        text = f"lock {claim.lock!r}: the wait was cancelled"
+        text = f"{titled(claim.lock)}: the wait was cancelled"
         effects += ledger.refuse(waiting, Rejection(Reason.CANCELLED, text), now)
     elif (hold := ledger.holds.get(claim)) is not None:
         for level in [level for level in hold.levels if level.token == cancel.request][:1]:
@@ -60,7 +61,7 @@ def on_abandon(ledger: SessionState, user: Address, now: Instant) -> list[Effect
     for pending in list(ledger.outstanding.pending.values()):
         if pending.user != user:
             continue
-        if isinstance(pending.asked, Release):
+        if isinstance(pending.asked, ReleaseRequest):
             pending.user, pending.ends_at = None, None
         else:
             effects += ledger.outstanding.withdraw(pending, now)

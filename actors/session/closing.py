@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fencelock.actors.api.message import Reason, Release, Released
+from fencelock.actors.api.message import Reason, Released, ReleaseRequest
 from fencelock.actors.effect import Effect, Send
 from fencelock.actors.message import Address, Instant
 from fencelock.actors.session.backoff import later
@@ -54,10 +54,10 @@ class Closing:
         for pending in list(ledger.outstanding.pending.values()):
             if pending.survey:
                 ledger.outstanding.drop(pending)
-            elif not isinstance(pending.asked, Release) and kept:
+            elif not isinstance(pending.asked, ReleaseRequest) and kept:
                 effects += ledger.reply_no(pending, no)
                 ledger.outstanding.drop(pending)
-            elif not isinstance(pending.asked, Release):
+            elif not isinstance(pending.asked, ReleaseRequest):
                 effects += ledger.refuse(pending, no, now)
         if kept:
             self.session = ledger.session_lease.assigned

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from fencelock.actors.api.message import Acquire, Release
+from fencelock.actors.api.message import AcquireRequest, ReleaseRequest
 from fencelock.actors.api.request import Request
 from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.message import Address, Instant
@@ -83,7 +83,7 @@ class InFlight:
         claim = pending.claim
         if claim is None:
             return
-        if isinstance(pending.asked, Acquire):
+        if isinstance(pending.asked, AcquireRequest):
             del self.waits[claim]
             return
         numbers = self.releases[claim]
@@ -97,7 +97,7 @@ class InFlight:
         claim = pending.claim
         if claim is None:
             return []
-        if not isinstance(pending.asked, Acquire) or pending.said_at is None:
+        if not isinstance(pending.asked, AcquireRequest) or pending.said_at is None:
             return self.go_on(claim, now)
         gate = self.gates.table[pending.gate]
         if gate.refused and gate.heard_at is None and not self.session_lease.kept:
@@ -146,7 +146,7 @@ class InFlight:
                 pending.gate = other
                 pending.resend_at, pending.step_ms = paused(self.random, RETRY_MS, now), RETRY_MS
                 effects += self._say(pending, now)
-            elif not isinstance(pending.asked, Release):
+            elif not isinstance(pending.asked, ReleaseRequest):
                 effects += self.again(pending, other, now)
             else:
                 continue
@@ -239,7 +239,7 @@ class InFlight:
         return pending.resend_at
 
     def _end(self, pending: Pending) -> Instant | None:
-        if pending.ends_at is None or not isinstance(pending.asked, Acquire):
+        if pending.ends_at is None or not isinstance(pending.asked, AcquireRequest):
             return pending.ends_at
         # With every link broken no node can judge the wait, or grant it.
         return later(pending.ends_at, MARGIN_MS if self.gates.any_usable() else 0)
@@ -263,7 +263,7 @@ class InFlight:
         self.pending[number] = pending
         if claim is None:
             return
-        if isinstance(pending.asked, Acquire):
+        if isinstance(pending.asked, AcquireRequest):
             self.waits[claim] = number
         else:
             self.releases.setdefault(claim, []).append(number)
@@ -282,7 +282,7 @@ class InFlight:
             pending.said_at = now
         said = as_said(pending, session, now)
         # A grant may take long; where the session is kept, keep-alives show that a node lives.
-        if type(said) is Acquire and session_lease.kept:
+        if isinstance(said, AcquireRequest) and session_lease.kept:
             return [Send(pending.gate, said)]
         return [self.say(pending.gate, said, now)]
 

@@ -7,7 +7,8 @@ the cluster grants the lock to another owner later than that. A renewal never sh
 
 from __future__ import annotations
 
-from fencelock.actors.api.message import Granted, Reason, Refused, Release
+from fencelock.actors.api.message import Granted, Reason, Refused, Release, ReleaseRequest
+from fencelock.actors.api.name import titled
 from fencelock.actors.api.session_message import Renew, Renewed, Unlocking
 from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.message import NS_PER_MS, Instant, ms_between
@@ -169,7 +170,7 @@ def _lose(ledger: SessionState, claim: Claim, now: Instant) -> list[Effect]:
         pending = ledger.outstanding.pending[number]
         if pending.user is not None:
             effects += ledger.reply_no(pending, lost(claim, fence, LAPSED))
-        if isinstance(pending.asked, Release):
+        if isinstance(pending.asked, ReleaseRequest):
             pending.user, pending.ends_at = None, None
         else:
             ledger.outstanding.drop(pending)
@@ -191,7 +192,7 @@ def why_not_renew(ledger: SessionState, renew: Renew, claim: Claim) -> Rejection
     if loss is not None:
         return lost(claim, renew.fence, loss)
     if hold is not None and hold.fence == renew.fence:
-        text = f"lock {claim.lock!r}: this hold has no deadline; bakery has such"
+        text = f"{titled(claim.lock)}: this hold has no deadline; bakery has such"
         return Rejection(Reason.UNSUPPORTED, text)
-    text = f"lock {claim.lock!r}: {claim.who} does not hold it under that fence"
+    text = f"{titled(claim.lock)}: {claim.who} does not hold it under that fence"
     return Rejection(Reason.NOT_HELD, text)

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
-from fencelock.actors.api.message import Acquire, Cancel, Cancelled, Describe, Inspect, Release
+from fencelock.actors.api.message import (
+    Acquire,
+    AcquireRequest,
+    Cancel,
+    Cancelled,
+    Describe,
+    Inspect,
+    Release,
+    ReleaseRequest,
+)
 from fencelock.actors.api.session_message import Evict, ListLocks, Renew
 from fencelock.actors.fast_construction import copier
 from fencelock.actors.message import Address, Instant, ms_between
@@ -41,7 +50,7 @@ class CancelKey(NamedTuple):
 CLAIMS_MAX = 4_096
 """Claims that are cached: most locks are requested again and again."""
 
-Question = Acquire | Release | Renew | Inspect | Describe | ListLocks | Evict
+Question = AcquireRequest | ReleaseRequest | Renew | Inspect | Describe | ListLocks | Evict
 
 
 @dataclass
@@ -103,11 +112,16 @@ def as_said(pending: Pending, session: str, now: Instant) -> Question:
     match asked:
         case Inspect():
             return _inspect_said(asked, session, pending.number)
-        case Acquire():
+        case AcquireRequest():
             wait_ms = None if pending.ends_at is None else ms_between(now, pending.ends_at)
-            return acquire_said(asked, session, owner, pending.number, wait_ms)
+            if isinstance(asked, Acquire):
+                return acquire_said(asked, session, owner, pending.number, wait_ms)
+            waits = {"owner": owner, "request": pending.number, "wait_ms": wait_ms}
+            return _replaced(asked, session=session, **waits)
         case Release():
             return release_said(asked, session, owner, pending.number)
+        case ReleaseRequest():
+            return _replaced(asked, session=session, owner=owner, request=pending.number)
         case Renew():
             return replace(asked, session=session, owner=owner, request=pending.number)
         case _:
@@ -117,6 +131,7 @@ def as_said(pending: Pending, session: str, now: Instant) -> Question:
 acquire_said = copier(Acquire, "session", "owner", "request", "wait_ms")
 release_said = copier(Release, "session", "owner", "request")
 _inspect_said = copier(Inspect, "session", "request")
+_replaced: Callable[..., Question] = cast("Any", replace)
 """Copies of a request with the session, the owner and the number for an endpoint."""
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fencelock.actors.api.message import (
-    Acquire,
+    AcquireRequest,
     Alive,
     Cancel,
     Cancelled,
@@ -11,9 +11,10 @@ from fencelock.actors.api.message import (
     NodeStatus,
     Reason,
     Refused,
-    Release,
     Released,
+    ReleaseRequest,
 )
+from fencelock.actors.api.name import titled
 from fencelock.actors.api.session_message import Opened, Renewed
 from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.message import Address, Instant
@@ -21,8 +22,8 @@ from fencelock.actors.session import lease
 from fencelock.actors.session.cluster_watch import keep_watching
 from fencelock.actors.session.endpoint_selection import hear, note_node, prefer_master
 from fencelock.actors.session.holding import Acquisition, Hold
-from fencelock.actors.session.pending import ANY_GATE, CancelKey, Claim, Pending, settle
-from fencelock.actors.session.rejection import Answer, Rejection, answers, lost
+from fencelock.actors.session.pending import ANY_GATE, CancelKey, Claim, Pending, Question, settle
+from fencelock.actors.session.rejection import Answer, Rejection, answers, lost, unsupported
 from fencelock.actors.session.session_loss import GONE, let_go, lose
 from fencelock.actors.session.session_state import SessionState
 
@@ -77,7 +78,7 @@ def _on_rarer(
 ) -> list[Effect]:
     effects: list[Effect] = []
     match answer:
-        case Renewed() if isinstance(pending.asked, Acquire):
+        case Renewed() if isinstance(pending.asked, AcquireRequest):
             granted = lease.granted_by(pending, answer)
             if granted is None:
                 return [Observe("client.unfit_answer_dropped")]
@@ -135,6 +136,10 @@ def on_opened(ledger: SessionState, sender: Address, opened: Opened, now: Instan
         ledger.gates.live_by(ledger.session_lease.lived_ms)
         ledger.greet_at = None
         effects.append(Observe("client.session_opened"))
+    for pending in ledger.claims_pending():
+        if isinstance(pending.asked, AcquireRequest):
+            no = unsupported(ledger.session_lease, pending.asked)
+            effects += [] if no is None else ledger.refuse(pending, no, now)
     effects += ledger.tell_watcher(now)
     effects += note_node(ledger, sender, opened.node, opened.master, now)
     effects += prefer_master(ledger, now)  # It may have been known before the session.
@@ -182,7 +187,7 @@ def _on_granted(
     if hold is None:
         trust = ledger.session_lease.trust
         hold = ledger.holds[claim] = Hold(pending.gate, granted.fence, [], trust)
-        if isinstance(pending.asked, Acquire) and not pending.asked.owner:
+        if isinstance(pending.asked, AcquireRequest) and not pending.asked.owner:
             ledger.anonymous[claim.lock, granted.fence] = claim.owner
     hold.levels.append(Acquisition(pending.user, pending.asked.request))
     if granted.hold_ms:
@@ -211,7 +216,8 @@ def _on_released(
     ledger.outstanding.drop(pending)
     hold = ledger.holds.get(claim)  # None if what was left was taken away meanwhile.
     if hold is not None:
-        hold.freed(released.count, owed=pending.owed)
+        if released.count <= 0 or not _is_partial(pending.asked):
+            hold.freed(released.count, owed=pending.owed)
         if released.count <= 0:
             ledger.drop_hold(claim)
     effects = [*ledger.confirm(pending.said_at, now), *ledger.reply(pending, released)]
@@ -226,15 +232,17 @@ def _on_refused(
 ) -> list[Effect]:
     claim = pending.claim
     match pending.asked:
-        case Acquire() if answer.reason is Reason.CANCELLED or lease.lapsed(pending, answer):
+        case AcquireRequest() if answer.reason is Reason.CANCELLED or lease.lapsed(pending, answer):
             # The node took us for gone. Our user still waits.
             ledger.outstanding.renew(pending, now)
             return [Observe("client.wait_renewed")]
-        case Acquire() if (
+        case AcquireRequest() if (
             answer.reason in UNDECIDED and ledger.session_lease.kept and pending.said > 1
         ):
             return [*ledger.reply(pending, answer), *ledger.outstanding.withdraw(pending, now)]
-        case Release() if answer.reason not in GONE:
+        case ReleaseRequest() if answer.reason not in GONE and not (
+            pending.asked.PARTIAL and answer.reason is Reason.INVALID  # It is too much of the hold.
+        ):
             if pending.user is None or ledger.session_lease.kept:
                 return []  # The hold is still there, or an earlier copy may be done: go on.
         case _:
@@ -248,6 +256,10 @@ def _on_refused(
     return effects
 
 
+def _is_partial(question: Question) -> bool:
+    return isinstance(question, ReleaseRequest) and question.PARTIAL
+
+
 def _rest_of(ledger: SessionState, claim: Claim, now: Instant) -> list[Effect]:
     """Go on with ``claim``: its releases are over if there is nothing left to release."""
     effects: list[Effect] = []
@@ -255,7 +267,7 @@ def _rest_of(ledger: SessionState, claim: Claim, now: Instant) -> list[Effect]:
         for number in list(ledger.outstanding.releases.get(claim, ())):
             pending = ledger.outstanding.pending[number]
             ledger.outstanding.drop(pending)
-            text = f"lock {claim.lock!r}: owner {claim.owner!r} does not hold it any more"
+            text = f"{titled(claim.lock)}: owner {claim.owner!r} does not hold it any more"
             effects += ledger.reply_no(pending, Rejection(Reason.NOT_HELD, text))
     return [*effects, *ledger.outstanding.go_on(claim, now)]
 

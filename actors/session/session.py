@@ -5,7 +5,7 @@ from __future__ import annotations
 from fencelock.actors.api.cluster_message import ClusterDown, ClusterUp
 from fencelock.actors.api.message import (
     Abandon,
-    Acquire,
+    AcquireRequest,
     Alive,
     Cancel,
     Cancelled,
@@ -13,8 +13,8 @@ from fencelock.actors.api.message import (
     Granted,
     Inspect,
     LockStatus,
-    Release,
     Released,
+    ReleaseRequest,
 )
 from fencelock.actors.api.probe_message import ProbeReply
 from fencelock.actors.api.session_message import (
@@ -66,7 +66,7 @@ TICK_MS = 100
 
 _TICK_NS = TICK_MS * NS_PER_MS
 
-FromUser = Acquire | Release | Renew | Cancel | Inspect | Describe | ListLocks | Evict
+FromUser = AcquireRequest | ReleaseRequest | Renew | Cancel | Inspect | Describe | ListLocks | Evict
 News = ClusterUp | ClusterDown
 FromGate = (
     Answer
@@ -180,8 +180,8 @@ class ClientSession(Role[Said | Tick]):
                 return replies.on_answer(self.ledger, sender, event, now)
             case (
                 Inspect()
-                | Acquire()
-                | Release()
+                | AcquireRequest()
+                | ReleaseRequest()
                 | Renew()
                 | Cancel()
                 | Describe()
@@ -245,10 +245,10 @@ class ClientSession(Role[Said | Tick]):
         if no is not None:
             return [Send(user, refused(event, self.ledger.session_lease.name, no))]
         match event:
-            case Acquire():
+            case AcquireRequest():
                 limit_ms = event.wait_ms
                 ledger.session_lease.need(now)
-            case Release():
+            case ReleaseRequest():
                 assert claim is not None
                 return self._on_release(user, event, claim, now)
             case Inspect() | Renew() | Describe() | ListLocks() | Evict():
@@ -258,13 +258,14 @@ class ClientSession(Role[Said | Tick]):
         return effects or open_session(ledger, now)  # Without a session nothing was sent yet.
 
     def _on_release(
-        self, user: Address, release: Release, claim: Claim, now: Instant
+        self, user: Address, release: ReleaseRequest, claim: Claim, now: Instant
     ) -> list[Effect]:
         ledger, outstanding = self.ledger, self.ledger.outstanding
         ledger.session_lease.need(now)
         for number in outstanding.releases.get(claim, ()):
             pending = outstanding.pending[number]
-            if pending.user is None:  # It is in flight already: wait for its reply.
+            same = type(pending.asked) is type(release) and not release.PARTIAL
+            if pending.user is None and same:  # It is in flight already: wait for its reply.
                 pending.user, pending.asked, pending.asked_at = user, release, now
                 pending.ends_at, pending.owed = later(now, ANSWER_MS), False
                 outstanding.hurry(pending.gate, now)

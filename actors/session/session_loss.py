@@ -14,7 +14,12 @@ decides by the same clock and the same times, in `Hold.state_at`.
 
 from __future__ import annotations
 
-from fencelock.actors.api.message import Acquire, Reason, Refused, Release
+from fencelock.actors.api.message import (
+    AcquireRequest,
+    Reason,
+    Refused,
+    ReleaseRequest,
+)
 from fencelock.actors.api.session_message import Renew
 from fencelock.actors.effect import Effect, Observe
 from fencelock.actors.message import Instant, ms_between
@@ -105,7 +110,8 @@ def _end_or_go_on(
         pending.said, pending.said_at, pending.renewed_at = 0, None, None
         return []
     ledger.outstanding.drop(pending)
-    if isinstance(pending.asked, Release) and pending.user is not None:
+    asked = pending.asked
+    if isinstance(asked, ReleaseRequest) and pending.user is not None and not asked.PARTIAL:
         told[claim] = told.get(claim, 0) + 1
     return ledger.reply_no(pending, lost(claim, hold.fence, detail))
 
@@ -116,11 +122,13 @@ def let_go(ledger: SessionState, claim: Claim, pending: Pending, answer: Refused
     if hold is None or answer.reason not in GONE:
         return []
     match pending.asked:
-        case Release(fence=fence) if fence == hold.fence:
+        case ReleaseRequest(fence=fence) if fence == hold.fence:
             told, others = pending.user is not None, len(hold.levels) > (not pending.owed)
+            if pending.asked.PARTIAL:
+                told, others = False, True
         case Renew(fence=fence) if fence == hold.fence:
             told, others = False, True
-        case Acquire():
+        case AcquireRequest():
             told, others = False, True
         case _:
             return []

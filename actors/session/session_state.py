@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from fencelock.actors.api.message import Acquire, Release
+from fencelock.actors.api.message import AcquireRequest, Release, ReleaseRequest
 from fencelock.actors.api.session_message import Renew
 from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.message import Address, Instant, role_of
@@ -52,9 +52,9 @@ class SessionState:
         An acquire that names no owner is an owner of its own; its fence is enough to release it.
         """
         match question:
-            case Acquire():
+            case AcquireRequest():
                 return claim_named(question.lock, question.owner or role_of(user))
-            case Release() | Renew():
+            case ReleaseRequest() | Renew():
                 owner = question.owner or self._owner_of(question.lock, question.fence)
                 return claim_named(question.lock, owner)
             case _:
@@ -110,7 +110,7 @@ class SessionState:
     def refuse(self, pending: Pending, no: Rejection, now: Instant) -> list[Effect]:
         """End ``pending`` with ``no``; a wait is cancelled, a release goes on unattended."""
         effects = self.reply_no(pending, no)
-        if isinstance(pending.asked, Release):
+        if isinstance(pending.asked, ReleaseRequest):
             pending.user, pending.ends_at = None, None
             return effects
         return [*effects, *self.outstanding.withdraw(pending, now)]
@@ -141,7 +141,9 @@ class SessionState:
         if hold is None:
             return
         numbers = self.outstanding.releases.get(claim, ())
-        releasing = any(isinstance(self.outstanding.pending[n].asked, Release) for n in numbers)
+        releasing = any(
+            isinstance(self.outstanding.pending[n].asked, ReleaseRequest) for n in numbers
+        )
         if releasing != (hold.state is HoldState.RELEASING):
             hold.move(HoldState.RELEASING if releasing else HoldState.HELD)
 

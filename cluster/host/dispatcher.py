@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pykka
 from loguru import logger
 
-from fencelock.actors.api.message import Abandon, Cancel, Release
+from fencelock.actors.api.message import Abandon, Cancel, ReleaseRequest
 from fencelock.actors.effect import Effects
 from fencelock.actors.error import OverloadedError
 from fencelock.actors.message import (
@@ -223,7 +223,7 @@ class Dispatcher:
                 reply.fail(pykka.ActorDeadError(f"{role_slot.address} has stopped"))
         elif type(message) not in role_slot.accepts:
             self._take_unaccepted(role_slot, message, reply)
-        elif len(scheduler.ready) >= INBOX_MAX and not isinstance(message, Release | Cancel):
+        elif len(scheduler.ready) >= INBOX_MAX and not isinstance(message, ReleaseRequest | Cancel):
             scheduler.counters["host.inbox_full"] += 1
             if reply is not None:
                 reply.fail(OverloadedError(f"{INBOX_MAX} events wait on node {self.node}"))
