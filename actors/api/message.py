@@ -119,17 +119,11 @@ class LockRequest(Request):
 
     __slots__ = ()
 
-    if TYPE_CHECKING:
-
-        @property
-        def lock(self) -> str:
-            """The name of the lock."""
-            ...
-
-        @property
-        def owner(self) -> str:
-            """The owner within the session."""
-            ...
+    if TYPE_CHECKING:  # Every subclass declares them as fields.
+        lock: str
+        """The name of the lock."""
+        owner: str
+        """The owner within the session."""
 
     @property
     def key(self) -> Key:
@@ -147,17 +141,11 @@ class AcquireRequest(LockRequest, Command):
     NEEDS: ClassVar[str] = ""
     """What only a cluster that keeps sessions has, and such a request needs; empty for locks."""
 
-    if TYPE_CHECKING:
-
-        @property
-        def wait_ms(self) -> int | None:
-            """The timeout (ms), 0 for no wait, None for no limit."""
-            ...
-
-        @property
-        def limit(self) -> int:
-            """The number of times that the owner may hold it at once, 0 for no limit."""
-            ...
+    if TYPE_CHECKING:  # Every subclass declares them as fields.
+        wait_ms: int | None
+        """The timeout (ms), 0 for no wait, None for no limit."""
+        limit: int
+        """The number of times that the owner may hold it at once, 0 for no limit."""
 
 
 class ReleaseRequest(LockRequest, Command):
@@ -169,12 +157,9 @@ class ReleaseRequest(LockRequest, Command):
     """Whether it may leave a part of what one acquire was granted. `Released` counts what is left
     of that then."""
 
-    if TYPE_CHECKING:
-
-        @property
-        def fence(self) -> int:
-            """The fence of the hold."""
-            ...
+    if TYPE_CHECKING:  # Every subclass declares them as fields.
+        fence: int
+        """The fence of the hold."""
 
 
 class LockReply(Reply):
@@ -182,17 +167,11 @@ class LockReply(Reply):
 
     __slots__ = ()
 
-    if TYPE_CHECKING:
-
-        @property
-        def lock(self) -> str:
-            """The name of the lock."""
-            ...
-
-        @property
-        def owner(self) -> str:
-            """The owner within the session."""
-            ...
+    if TYPE_CHECKING:  # Every subclass declares them as fields.
+        lock: str
+        """The name of the lock."""
+        owner: str
+        """The owner within the session."""
 
     @property
     def key(self) -> Key:

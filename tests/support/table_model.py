@@ -152,12 +152,10 @@ class Model:
                 self._on_session(command)
             case Evict():
                 self._on_force(command)
-            case ExtendSessions():
-                pass  # Done above, before time passes.
             case Acquire() | Release() | Cancel():
                 self._on_lock(command)
-            case ExtendSessions():
-                pass
+            case _:
+                assert isinstance(command, ExtendSessions)
         return self.out
 
     def _on_session(self, c: Open | KeepAlive | End) -> None:
