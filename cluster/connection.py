@@ -25,7 +25,7 @@ from fencelock.actors.error import (
     WrongClusterError,
 )
 from fencelock.actors.message import Event, address_of
-from fencelock.actors.session.closing import CLOSE_MS
+from fencelock.actors.session.cancellation import CLOSE_MS
 from fencelock.actors.session.holding import Hold
 from fencelock.actors.session.message import Close, ClusterState, Survey, Surveyed, WatchCluster
 from fencelock.actors.session.pending import Claim

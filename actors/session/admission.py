@@ -13,7 +13,6 @@ from fencelock.actors.api.name import titled
 from fencelock.actors.api.session_message import Evict, ListLocks, Renew
 from fencelock.actors.message import Instant
 from fencelock.actors.session.holding import HOLDS_MAX
-from fencelock.actors.session.lease import why_not_renew
 from fencelock.actors.session.pending import Claim, Question
 from fencelock.actors.session.rejection import (
     Rejection,
@@ -22,6 +21,7 @@ from fencelock.actors.session.rejection import (
     unsupported,
     wrong_cluster,
 )
+from fencelock.actors.session.session_loss import why_not_renew
 from fencelock.actors.session.session_state import SessionState
 
 PENDING_MAX = 10_000

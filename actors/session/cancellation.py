@@ -1,13 +1,18 @@
-"""Cancels requests whose user gave up, or does not exist any more."""
+"""Cancels requests that nobody waits for any more, and closes a session with all its holds."""
 
 from __future__ import annotations
 
-from fencelock.actors.api.message import Cancel, Cancelled, Reason, ReleaseRequest
+from dataclasses import dataclass
+
+from fencelock.actors.api.message import Cancel, Cancelled, Reason, Released, ReleaseRequest
 from fencelock.actors.api.name import titled
 from fencelock.actors.effect import Effect, Send
 from fencelock.actors.message import Address, Instant, ms_between, role_of
-from fencelock.actors.session.pending import ANY_GATE, Claim
+from fencelock.actors.session.keep_alive import end_sessions
+from fencelock.actors.session.message import Closed
+from fencelock.actors.session.pending import ANY_GATE, Claim, later
 from fencelock.actors.session.rejection import Rejection
+from fencelock.actors.session.session_lease import Ending, Stage
 from fencelock.actors.session.session_state import SessionState
 
 LOST_MS = 500
@@ -67,5 +72,119 @@ def on_abandon(ledger: SessionState, user: Address, now: Instant) -> list[Effect
             effects += ledger.outstanding.withdraw(pending, now)
     for claim, hold in list(ledger.holds.items()):
         for level in [level for level in hold.levels if level.user == user]:
+            effects += ledger.give_back(claim, level, now)
+    return effects
+
+
+CLOSE_MS = 2_000
+"""Timeout for confirmations of releases and cancels, or of the session's end (ms)."""
+
+CLOSED = Rejection(Reason.CANCELLED, "the client is closed")
+
+
+@dataclass(slots=True)
+class Closing:
+    """The end of a client, once it begins.
+
+    A session that the cluster keeps is ended as a whole, in one step (rule 89): its waits
+    and holds need no message of their own. Otherwise every hold is released at the endpoint that
+    granted it. Then the session is ended too, for a cluster that keeps holds by session: that
+    also frees what was granted through an endpoint that is down, or that forgot it.
+    """
+
+    begun: bool = False
+    closers: tuple[Address, ...] = ()
+    due_at: Instant | None = None
+    """Latest time of the reply to the closing call; None when none waits."""
+    session: str = ""
+    """The session being ended, empty if there is none."""
+    said: bool = False
+    """Whether the end of a session that the cluster does not keep was requested."""
+
+    def begin(self, ledger: SessionState, user: Address, now: Instant) -> list[Effect]:
+        """End all waits, and release all holds; ``user`` receives `Closed` in the end."""
+        self.closers = (*self.closers, user)
+        if self.begun:
+            self.due_at = self.due_at or now
+            return []
+        self.begun = True
+        ledger.cluster_poll.wanted = False
+        self.due_at = later(now, CLOSE_MS)
+        kept = ledger.session_lease.kept
+        effects: list[Effect] = []
+        no = Rejection(Reason.CANCELLED, "the client was closed")
+        for pending in list(ledger.outstanding.pending.values()):
+            if pending.survey:
+                ledger.outstanding.drop(pending)
+            elif not isinstance(pending.asked, ReleaseRequest) and kept:
+                effects += ledger.reply_no(pending, no)
+                ledger.outstanding.drop(pending)
+            elif not isinstance(pending.asked, ReleaseRequest):
+                effects += ledger.refuse(pending, no, now)
+        if kept:
+            self.session = ledger.session_lease.assigned
+            ledger.endings[self.session] = Ending(self.due_at, now)
+            effects += end_sessions(ledger, now)
+        else:
+            effects += _release_all(ledger, now)
+        return [*effects, *ledger.finish_surveys()]
+
+    def ends(self, session: str) -> bool:
+        """Return whether ``session`` is the one being ended."""
+        return self.begun and session == self.session != ""
+
+    def ended(self, ledger: SessionState) -> list[Effect]:
+        """Note that the session has ended: all is released."""
+        effects: list[Effect] = []
+        ledger.endings.pop(self.session, None)
+        if not ledger.session_lease.kept:
+            self.session = ""
+            return effects
+        for pending in ledger.claims_pending():
+            claim = pending.claim
+            assert claim is not None
+            ledger.outstanding.drop(pending)
+            released = Released(lock=claim.lock, session=self.session, owner=claim.owner)
+            effects += ledger.reply(pending, released)
+        ledger.drop_holds()
+        ledger.outstanding.withdrawals.clear()
+        ledger.session_lease.drop()
+        self.session = ""
+        return effects
+
+    def finish(self, ledger: SessionState, now: Instant) -> list[Effect]:
+        """Answer the closing calls once nothing more can be confirmed, or time is up."""
+        if self.due_at is None:
+            return []
+        left = ledger.unconfirmed()
+        if now < self.due_at and any(ledger.gates.table[gate].usable for gate in left):
+            return []
+        if now < self.due_at and ledger.session_lease.ready and not ledger.session_lease.kept:
+            gate = ledger.gates.choose()
+            if not self.said and gate.heard_at is not None:
+                return self._end_unkept(ledger, now)
+            if self.session and gate.usable:
+                return []
+        closers, self.closers, self.due_at = self.closers, (), None
+        if ledger.session_lease.kept:  # Without keep-alives it ends by its TTL.
+            ledger.session_lease.drop()
+            ledger.drop_holds()
+        return [Send(user, Closed(unanswered=len(left))) for user in closers]
+
+    def _end_unkept(self, ledger: SessionState, now: Instant) -> list[Effect]:
+        """End the session at the endpoint in use, since no other reply can come."""
+        assert self.due_at is not None
+        self.said = True
+        self.session = ledger.session_lease.assigned
+        ledger.endings[self.session] = Ending(self.due_at, now)
+        return end_sessions(ledger, now)
+
+
+def _release_all(ledger: SessionState, now: Instant) -> list[Effect]:
+    if ledger.session_lease.stage is Stage.OPENING:
+        ledger.session_lease.drop()
+    effects: list[Effect] = []
+    for claim, hold in ledger.holds.items():
+        for level in list(hold.levels) if claim not in ledger.outstanding.releases else ():
             effects += ledger.give_back(claim, level, now)
     return effects

@@ -19,7 +19,6 @@ from fencelock.actors.effect import Effect, Send
 from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.message import Address, Instant, role_of
 from fencelock.actors.session.admission import PENDING_MAX
-from fencelock.actors.session.backoff import ANSWER_MS, later
 from fencelock.actors.session.endpoint import Endpoint
 from fencelock.actors.session.holding import (
     HOLDS_MAX,
@@ -28,7 +27,14 @@ from fencelock.actors.session.holding import (
     HoldState,
     new_level,
 )
-from fencelock.actors.session.pending import Claim, Pending, acquire_said, release_said
+from fencelock.actors.session.pending import (
+    ANSWER_MS,
+    Claim,
+    Pending,
+    acquire_said,
+    later,
+    release_said,
+)
 from fencelock.actors.session.rejection import claim_checked, granted_as_asked, released_as_asked
 from fencelock.actors.session.session_state import SessionState
 

@@ -8,25 +8,23 @@ from fencelock.actors.api.message import AcquireRequest, ReleaseRequest
 from fencelock.actors.api.request import Request
 from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.message import Address, Instant
-from fencelock.actors.session.backoff import (
+from fencelock.actors.session.endpoint import Endpoints
+from fencelock.actors.session.pending import (
+    ANY_GATE,
     MARGIN_MS,
     RETRY_MS,
     RETRY_MS_MAX,
     WITHDRAWAL_MS_MAX,
-    RandomSource,
-    later,
-    paused,
-)
-from fencelock.actors.session.endpoint import Endpoints
-from fencelock.actors.session.pending import (
-    ANY_GATE,
     CancelKey,
     Claim,
     Pending,
     PendingCancel,
     Question,
+    RandomSource,
     as_said,
     cancel_of,
+    later,
+    paused,
 )
 from fencelock.actors.session.session_lease import SessionLease
 

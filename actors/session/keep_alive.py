@@ -8,7 +8,7 @@ from fencelock.actors.api.message import KeepAlive
 from fencelock.actors.api.session_message import End, Open
 from fencelock.actors.effect import Effect, Observe
 from fencelock.actors.message import Address, Instant
-from fencelock.actors.session.backoff import RETRY_MS, RETRY_MS_MAX, later, paused
+from fencelock.actors.session.pending import RETRY_MS, RETRY_MS_MAX, later, paused
 from fencelock.actors.session.session_lease import OPEN_MS_MAX, PROBE_MS, Stage
 from fencelock.actors.session.session_state import SessionState
 

@@ -18,10 +18,10 @@ from fencelock.actors.api.name import titled
 from fencelock.actors.api.session_message import Opened, Renewed
 from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.message import Address, Instant
-from fencelock.actors.session import lease
-from fencelock.actors.session.cluster_watch import keep_watching
+from fencelock.actors.session import session_loss
 from fencelock.actors.session.endpoint_selection import hear, note_node, prefer_master
 from fencelock.actors.session.holding import Acquisition, Hold
+from fencelock.actors.session.maintenance import keep_watching
 from fencelock.actors.session.pending import ANY_GATE, CancelKey, Claim, Pending, Question, settle
 from fencelock.actors.session.rejection import Answer, Rejection, answers, lost, unsupported
 from fencelock.actors.session.session_loss import GONE, let_go, lose
@@ -60,9 +60,9 @@ def on_answer(ledger: SessionState, sender: Address, answer: Answer, now: Instan
     if answer.request not in ledger.outstanding.pending:  # `hear` has just moved it.
         return [*effects, Observe("client.late_answer_dropped")]
     match answer:
-        case Granted() if answer.hold_ms and lease.is_late(pending, answer, now):
+        case Granted() if answer.hold_ms and session_loss.is_late(pending, answer, now):
             effects += ledger.confirm(pending.said_at, now)
-            return [*effects, lease.renew_first(ledger, pending, answer, now)]
+            return [*effects, session_loss.renew_first(ledger, pending, answer, now)]
         case Granted():
             return effects + _on_granted(ledger, pending, answer, now)
         case Released():
@@ -79,10 +79,12 @@ def _on_rarer(
     effects: list[Effect] = []
     match answer:
         case Renewed() if isinstance(pending.asked, AcquireRequest):
-            granted = lease.granted_by(pending, answer)
+            granted = session_loss.granted_by(pending, answer)
             if granted is None:
                 return [Observe("client.unfit_answer_dropped")]
-            if lease.is_over(pending, answer, now):  # It came so late that it has ended meanwhile.
+            if session_loss.is_renewed_too_late(
+                pending, answer, now
+            ):  # It came so late that it has ended meanwhile.
                 ledger.outstanding.renew(pending, now)
                 return [Observe("client.wait_renewed")]
             return _on_granted(ledger, pending, granted, now)
@@ -191,7 +193,7 @@ def _on_granted(
             ledger.anonymous[claim.lock, granted.fence] = claim.owner
     hold.levels.append(Acquisition(pending.user, pending.asked.request))
     if granted.hold_ms:
-        effects += lease.begin(ledger, claim, pending, granted, now)
+        effects += session_loss.begin_lease(ledger, claim, pending, granted, now)
     effects += ledger.reply(pending, granted)
     return effects + ledger.outstanding.go_on(claim, now)
 
@@ -202,7 +204,10 @@ def _on_renewed(
     claim = pending.claim
     assert claim is not None
     ledger.outstanding.drop(pending)
-    effects = [*ledger.confirm(pending.said_at, now), *lease.renewed(ledger, pending, renewed, now)]
+    effects = [
+        *ledger.confirm(pending.said_at, now),
+        *session_loss.take_renewal(ledger, pending, renewed, now),
+    ]
     if claim in ledger.holds:
         effects += ledger.release_owed(claim, now)
     return effects + ledger.outstanding.go_on(claim, now)
@@ -232,7 +237,9 @@ def _on_refused(
 ) -> list[Effect]:
     claim = pending.claim
     match pending.asked:
-        case AcquireRequest() if answer.reason is Reason.CANCELLED or lease.lapsed(pending, answer):
+        case AcquireRequest() if answer.reason is Reason.CANCELLED or session_loss.lapsed(
+            pending, answer
+        ):
             # The node took us for gone. Our user still waits.
             ledger.outstanding.renew(pending, now)
             return [Observe("client.wait_renewed")]

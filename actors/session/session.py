@@ -33,27 +33,24 @@ from fencelock.actors.message import NS_PER_MS, Address, Instant, node_of
 from fencelock.actors.role import Host, Role
 from fencelock.actors.session import (
     cancellation,
-    cluster_watch,
+    endpoint_selection,
     fast_path,
     maintenance,
-    notifications,
-    probing,
     replies,
+    session_loss,
 )
 from fencelock.actors.session.admission import why_not
-from fencelock.actors.session.backoff import ANSWER_MS, RandomSource, later
-from fencelock.actors.session.broadcast import Broadcast
-from fencelock.actors.session.closing import CLOSED, Closing
+from fencelock.actors.session.cancellation import CLOSED, Closing
 from fencelock.actors.session.endpoint import GATES_MAX, Endpoint, Endpoints
 from fencelock.actors.session.holding import Hold
 from fencelock.actors.session.in_flight import InFlight
 from fencelock.actors.session.keep_alive import greet, open_session
 from fencelock.actors.session.message import Close, Survey, Tick, Undecided, WatchCluster
-from fencelock.actors.session.pending import Claim
+from fencelock.actors.session.pending import ANSWER_MS, Claim, RandomSource, later
 from fencelock.actors.session.rejection import Answer, refused
 from fencelock.actors.session.session_lease import SessionLease
 from fencelock.actors.session.session_loss import judge_belief
-from fencelock.actors.session.session_state import SessionState
+from fencelock.actors.session.session_state import Broadcast, SessionState
 
 SURVEY_MS = 2_000
 """Timeout of a survey for the last endpoint (ms)."""
@@ -202,7 +199,7 @@ class ClientSession(Role[Said | Tick]):
             case Survey():
                 return self._on_survey(sender, event, now)
             case WatchCluster():
-                return [] if self.closing.begun else cluster_watch.watch(self.ledger, now)
+                return [] if self.closing.begun else maintenance.watch(self.ledger, now)
             case Close():
                 return self.closing.begin(self.ledger, sender, now)
             case Undecided():
@@ -222,17 +219,17 @@ class ClientSession(Role[Said | Tick]):
             case Ended() if self.closing.ends(event.session):
                 return self.closing.ended(self.ledger)
             case Ended():
-                return notifications.on_ended(self.ledger, sender, event, now)
+                return session_loss.on_ended(self.ledger, sender, event, now)
             case HoldLost():
-                return notifications.on_hold_lost(self.ledger, sender, event, now)
+                return session_loss.on_hold_lost(self.ledger, sender, event, now)
             case ConfirmHold():
-                return notifications.on_confirm_hold(self.ledger, sender, event, now)
+                return session_loss.on_confirm_hold(self.ledger, sender, event, now)
             case ProbeReply():
-                return probing.on_reply(self.ledger, sender, event, now)
+                return endpoint_selection.on_reply(self.ledger, sender, event, now)
             case Unlocking():
-                return notifications.on_unlocking(self.ledger, sender, event, now)
+                return session_loss.on_unlocking(self.ledger, sender, event, now)
             case ClusterUp() | ClusterDown():
-                return cluster_watch.on_news(self.ledger, sender, event, now)
+                return maintenance.on_news(self.ledger, sender, event, now)
             case _:
                 return replies.on_answer(self.ledger, sender, event, now)
 

@@ -18,9 +18,9 @@ from enum import Enum
 from fencelock.actors.api.session_message import Opened
 from fencelock.actors.lease import relied_until
 from fencelock.actors.message import NS_PER_MS, Instant, ms_between
-from fencelock.actors.session.backoff import RETRY_MS, later
 from fencelock.actors.session.holding import Trust
 from fencelock.actors.session.message import Suspected, Trusted
+from fencelock.actors.session.pending import RETRY_MS, later
 
 KEEPS_PER_TTL = 5
 """Keep-alives in a TTL: several may be lost before there is reason to worry."""
