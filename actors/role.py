@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Mapping
-from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar, get_args, get_origin
+from typing import Any, Generic, Protocol, Self, TypeVar, get_args, get_origin
 
 import pykka
 
@@ -61,9 +61,9 @@ class AcceptedEvents:
     Messages are looked up in `REGISTRY`, so one that is declared later is accepted, too.
     """
 
-    def __get__(self, role: object, cls: type[Role[Any]]) -> frozenset[type[Event]]:
-        """Return the events that ``cls`` accepts."""
-        named = cls._named
+    def __get__(self, role: Role[Any] | None, cls: type[Role[Any]]) -> frozenset[type[Event]]:
+        """Return the events that ``cls`` accepts, or those that ``role`` names itself."""
+        named = cls._named if role is None else role._named
         return frozenset(named).union(one for one in REGISTRY.values() if issubclass(one, named))
 
 
@@ -76,12 +76,13 @@ class Role(pykka.Actor, abc.ABC, Generic[E]):
     effects. So one class runs behind sockets and, unstarted, in the simulator.
 
     ``Role[A | B]`` names the events that `handle` accepts; both hosts drop and count all
-    others before they reach the role. A base of messages stands for all of them.
+    others before they reach the role. A base of messages stands for all of them. A role that
+    accepts more, depending on how it was made, sets ``_named`` in its constructor.
     """
 
     accepts = AcceptedEvents()
     """The events that `handle` accepts, from ``Role[...]``. Others are dropped."""
-    _named: ClassVar[tuple[type[Event], ...]] = ()
+    _named: tuple[type[Event], ...] = ()
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()

@@ -24,11 +24,12 @@ from fencelock.actors.lamport.message import Neighbors
 from fencelock.actors.lamport.process import LockProcess
 from fencelock.actors.lamport.reliable_channel import ReliableChannel
 from fencelock.actors.message import Address, Message, address_of
-from fencelock.actors.paxos.config import leader_of, replica_of
+from fencelock.actors.paxos.backend import PaxosBackend
+from fencelock.actors.paxos.config import leader_of
 from fencelock.actors.paxos.event import Resign
 from fencelock.actors.paxos.member import LogOptions, log_roles
-from fencelock.actors.paxos.proxy import LogProxy
 from fencelock.actors.paxos.snapshots import JOURNAL_BYTES
+from fencelock.actors.proxy.lock_proxy import Proxy as LockProxy
 from fencelock.actors.proxy.proxy import Proxy
 from fencelock.actors.session.message import Close
 from fencelock.actors.session.session import ClientSession
@@ -251,17 +252,12 @@ def paxos(seat: NodeContext) -> RoleSet:
     closings = [_closing(seat)]
     if len(seat.nodes) > 1:
         closings.append(Closing(leader_of(seat.node), Resign(), RESIGN_MS))
-    arguments = {
-        "node": seat.node,
-        "members": seat.nodes,
-        "replica": replica_of(seat.node),
-        "encode": machine.write,
-    }
+    backend = PaxosBackend(seat.node, seat.nodes, machine.write)
     return RoleSet(
         roles=(
             Spawn(address_of(seat.node, "clock"), Clock, {"start": seat.first_stamp}),
             *log,
-            Spawn(proxy, LogProxy, arguments),
+            Spawn(proxy, Proxy, {"backend": backend}),
             _session(seat),
         ),
         closings=tuple(closings),
@@ -276,7 +272,7 @@ def _proxy(seat: NodeContext, protocol: str, backend: Address) -> Spawn:
         "backend": backend,
         "holds_by_session": protocol == "central",
     }
-    return Spawn(address_of(seat.node, "proxy"), Proxy, arguments)
+    return Spawn(address_of(seat.node, "proxy"), LockProxy, arguments)
 
 
 def _session(seat: NodeContext) -> Spawn:

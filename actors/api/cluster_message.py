@@ -6,12 +6,12 @@ however often the state changed meanwhile, and sends nothing while nothing chang
 
 from __future__ import annotations
 
-from fencelock.actors.api.request import Reply, Request
+from fencelock.actors.api.request import Query, Reply
 from fencelock.actors.message import message
 
 
 @message(0x6C)
-class Watch(Request):
+class Watch(Query):
     """Report the cluster's state once it is not the ``known`` one: `ClusterUp`, `ClusterDown`.
 
     ``known`` is the number of the last answer, 0 for none. A client that uses another node's

@@ -27,7 +27,7 @@ from fencelock.actors.api.name import (
     check_text,
     check_wait,
 )
-from fencelock.actors.api.request import Command, Key, Outcome, Reply, Request
+from fencelock.actors.api.request import Command, Key, Outcome, Query, Reply, Request
 from fencelock.actors.api.self_report import Counted, Elected
 from fencelock.actors.error import (
     AcquireCancelledError,
@@ -284,7 +284,7 @@ class Cancel(LockRequest, Command):
 
 
 @message(0x13)
-class Inspect(Request):
+class Inspect(Query):
     """Report the state of ``lock``. Answered by `LockStatus`.
 
     With ``age_ms`` None it is a linearizable read, if the protocol has them. Otherwise the node
@@ -309,7 +309,7 @@ class Inspect(Request):
 
 
 @message(0x14)
-class Describe(Request):
+class Describe(Query):
     """Describe the node, and with ``roles`` each of its roles. Answered by `NodeStatus`."""
 
     session: str = ""

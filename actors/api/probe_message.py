@@ -6,12 +6,12 @@ so silence means that the node is dead, or cut off.
 
 from __future__ import annotations
 
-from fencelock.actors.api.request import Reply, Request
+from fencelock.actors.api.request import Query, Reply
 from fencelock.actors.message import message
 
 
 @message(0x7B)
-class Probe(Request):
+class Probe(Query):
     """Report whether you can serve requests now. Answered by `ProbeReply`, at once."""
 
     session: str

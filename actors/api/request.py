@@ -55,6 +55,12 @@ class Request(Message):
         self.check()
 
 
+class Query(Request):
+    """A request that changes nothing. Callers inside the node's process need no session for it."""
+
+    __slots__ = ()
+
+
 class Command(Request):
     """A request that changes the replicated table: the log applies it as it was sent.
 

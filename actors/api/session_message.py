@@ -22,6 +22,8 @@ from fencelock.actors.api.name import (
     TTL_MS_MAX,
     TTL_MS_MIN,
     check_age,
+    check_claim,
+    check_lock_name,
     check_number,
     check_object_name,
     check_owner,
@@ -35,6 +37,7 @@ from fencelock.actors.api.request import (
     Key,
     Notification,
     Outcome,
+    Query,
     Reply,
     Request,
 )
@@ -172,7 +175,7 @@ class HoldLost(Notification):
 
 
 @message(0x65)
-class ListLocks(Request):
+class ListLocks(Query):
     """List the held locks by name, one page. Answered by `LockList`.
 
     They begin with ``prefix`` and come after ``after``; at most ``most`` (1 to 1,000).
@@ -296,6 +299,10 @@ class Renew(LockRequest):
     owner: str = ""
     request: int = 0
 
+    def check(self) -> None:
+        """Refuse fields that exceed their limits."""
+        check_claim(self.lock, self.owner, self.request)
+
 
 @message(0x6A)
 class Renewed(LockReply):
@@ -345,3 +352,8 @@ class DisownHold(Request):
     fence: int
     session: str
     request: int = 0
+
+    def check(self) -> None:
+        """Refuse fields that exceed their limits."""
+        check_owner(self.session)
+        check_lock_name(self.lock)

@@ -10,7 +10,7 @@ from fencelock.actors.bakery.event import Readiness, Tally
 from fencelock.actors.bakery.in_flight import InFlightRequests, Kind
 from fencelock.actors.effect import Effect, Send
 from fencelock.actors.message import Address, Instant, ms_between
-from fencelock.actors.proxy.backend import Reported
+from fencelock.actors.proxy.message import Reported
 
 LOCKS_SHOWN_MAX = 200
 """Maximum locks in one `NodeStatus`: 200 KiB with the longest names."""

@@ -40,8 +40,8 @@ from fencelock.actors.bakery.proxy_requests import ANSWER_MS, ProxyRequests
 from fencelock.actors.bootstrap_message import VotingStatus
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.message import Address, Instant, address_of, ms_between
-from fencelock.actors.proxy.backend import Report, Reported
 from fencelock.actors.proxy.description import has_room
+from fencelock.actors.proxy.message import Report, Reported
 from fencelock.actors.role import Host, Role, Summary
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from fencelock.actors.central.message import (
 from fencelock.actors.central.watch import ServerWatch
 from fencelock.actors.effect import Effect, Effects, Observe, Retire, Send, Spawn
 from fencelock.actors.message import Address, Instant, address_of, ms_between, node_of
-from fencelock.actors.proxy.backend import (
+from fencelock.actors.proxy.message import (
     Doubt,
     EndHolds,
     Freeing,

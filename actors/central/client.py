@@ -20,7 +20,7 @@ from fencelock.actors.central.message import (
 )
 from fencelock.actors.effect import Effects, Observe, Send, Wake
 from fencelock.actors.message import Address, Instant
-from fencelock.actors.proxy.backend import Full, Give, Got, Taken, Want
+from fencelock.actors.proxy.message import Full, Give, Got, Taken, Want
 from fencelock.actors.role import Host, Role, Summary
 from fencelock.actors.role_message import Queues, ReadQueues, queue_of
 

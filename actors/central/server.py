@@ -32,7 +32,7 @@ from fencelock.actors.central.message import (
 )
 from fencelock.actors.effect import Checkpoint, Effect, Effects, Observe, Persist, Send
 from fencelock.actors.message import Address, Instant, Message, address_of, ms_between, node_of
-from fencelock.actors.proxy.backend import Freeing
+from fencelock.actors.proxy.message import Freeing
 from fencelock.actors.role import Host, Role, Summary
 from fencelock.actors.role_message import QUEUES_MAX, Queues, ReadQueues, queue_of
 

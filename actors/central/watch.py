@@ -17,7 +17,7 @@ from fencelock.actors.central.message import (
 )
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.message import Address, Instant, ms_between, node_of
-from fencelock.actors.proxy.backend import Ready, Seen
+from fencelock.actors.proxy.message import Ready, Seen
 from fencelock.actors.role import Host, Role, Summary
 
 PROBE_FIRST_MS = 100

@@ -35,7 +35,7 @@ from fencelock.actors.lamport.order import (
 )
 from fencelock.actors.lamport.peers import PeerContact, Rejoin
 from fencelock.actors.message import Address, Instant, ms_between
-from fencelock.actors.proxy.backend import Full, Give, Got, Look, Ready, Seen, Want
+from fencelock.actors.proxy.message import Full, Give, Got, Look, Ready, Seen, Want
 from fencelock.actors.role import Host, Role, Summary
 from fencelock.actors.role_message import QUEUES_MAX, Queues, ReadQueues, queue_of
 

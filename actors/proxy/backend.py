@@ -1,177 +1,127 @@
-"""Messages between a node's proxy and the protocol behind it. They never leave the node.
-
-A *ticket* numbers one acquisition through this node, from the proxy's counter.
-A protocol that handles these messages is a backend of `fencelock.actors.proxy.proxy.Proxy`.
-
-A backend that keeps holds by session, so that they outlive the node they were made through, also
-receives `Surrender` and `EndHolds` and confirms every release with `Given`.
-"""
+"""The interface of the protocols behind a node's proxy."""
 
 from __future__ import annotations
 
-from enum import IntEnum
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar, NamedTuple
 
-from fencelock.actors.api.message import Absence, Contender
-from fencelock.actors.api.self_report import Counted
-from fencelock.actors.message import Local, local
-from fencelock.actors.role_message import RoleDescription
+from fencelock.actors.api.cluster_message import Watch
+from fencelock.actors.api.message import Alive, KeepAlive, LockStatus
+from fencelock.actors.api.probe_message import ProbeReply
+from fencelock.actors.api.request import Request
+from fencelock.actors.api.self_report import Elected
+from fencelock.actors.api.session_message import Renew
+from fencelock.actors.effect import Effects
+from fencelock.actors.message import Address, Event, Instant, address_of
+from fencelock.actors.proxy.clients import RemoteClient, RemoteClients
 
+RequestHandler = Callable[[Address, Any, RemoteClient | None, Instant], Effects]
+"""Takes a valid request of a sender, and the client that is charged for it."""
 
-@local
-class Want(Local):
-    """Get ``lock`` for ``ticket``, which belongs to the client ``session``."""
-
-    lock: str
-    ticket: int
-    session: str
-    owner: str
-
-
-@local
-class Give(Local):
-    """``ticket`` no longer wants ``lock``: cancel its wait, or release its hold."""
-
-    lock: str
-    ticket: int
+EventHandler = Callable[[Address, Any, Instant], Effects]
 
 
-@local
-class Got(Local):
-    """``ticket`` holds ``lock`` under ``fence``. Sent once for a ticket."""
-
-    lock: str
-    ticket: int
-    fence: int
-
-
-@local
-class Full(Local):
-    """``ticket`` cannot be queued for ``lock``; ``detail`` names the limit that is reached."""
-
-    lock: str
-    ticket: int
-    detail: str
-
-
-@local
-class Taken(Local):
-    """``ticket`` no longer holds ``lock``: the protocol took it away. No `Give` is expected."""
-
-    lock: str
-    ticket: int
-    detail: str = "the protocol took it away"
-
-
-class Freeing(IntEnum):
-    """The outcome of a release. Numbers are on the wire and never reused."""
-
-    FREED = 1
-    """The hold has ended at its session's request, now or before."""
-    NOT_HELD = 2
-    """There is no such hold."""
-    TAKEN = 3
-    """An operator ended the hold, now or before."""
-
-
-@local
-class Surrender(Local):
-    """End the hold of ``lock`` under ``fence``, which belongs to no ticket of this node.
-
-    Args:
-        session: the session that releases it; empty for an operator, who may end any.
-
-    """
-
-    lock: str
-    fence: int
-    session: str
-
-
-@local
-class Given(Local):
-    """A `Give` of a hold of ``session``, or a `Surrender`, is confirmed.
-
-    An operator took the lock from ``holder``.
-    """
-
-    lock: str
-    fence: int
-    session: str
-    outcome: Freeing
-    holder: Contender | None = None
-
-
-@local
-class EndHolds(Local):
-    """End all holds of ``session``, through any node. Answered by `HoldsEnded`."""
-
-    session: str
-
-
-@local
-class HoldsEnded(Local):
-    """``session`` holds nothing any more."""
-
-    session: str
-
-
-@local
-class Doubt(Local):
-    """Ask the client ``session`` whether it holds ``lock`` under ``fence``."""
-
-    lock: str
-    fence: int
-    session: str
-
-
-@local
-class Look(Local):
-    """Report what is known of ``lock`` beyond this node. Answered by `Seen`."""
-
-    lock: str
-    query: int
-    proven: bool = False
-    """Whether "no holder" may be answered only if nobody held the lock at some instant since."""
-
-
-@local
-class Seen(Local):
-    """The answer to the `Look` numbered ``query``: holder and waiters on all nodes, in order.
-
-    A contender of this node carries its ticket's session and owner, as given in `Want`.
-    """
-
-    lock: str
-    query: int
-    holder: Contender | None
-    waiters: tuple[Contender, ...]
-    waits_for: tuple[Absence, ...]
-    unknown: str = ""
-    """Reason why the holder is not known; empty if it is known."""
-
-
-@local
-class Ready(Local):
-    """Whether the backend can serve now, and a text that says what is missing if not."""
+class Status(NamedTuple):
+    """The protocol's part of a node's description; see `NodeStatus` for the fields."""
 
     ready: bool
     detail: str
+    locks: tuple[LockStatus, ...] = ()
+    master: str = ""
+    elected: Elected | None = None
 
 
-Backend = Want | Give | Look
-"""Messages that every backend receives from its proxy."""
+class Backend(ABC):
+    """The protocol's part of a proxy: it has requests decided, and replies to them.
 
+    The proxy admits and checks a request before a handler gets it. A handler that raises a
+    `RefusedError` or an `UnavailableError` refuses the request with that error's text.
 
-@local
-class Report(Local):
-    """To the host, at ``node/node``: report the uptime, the counters and the roles."""
+    Attributes:
+        requests: the handlers by request type; one of a base serves its subclasses. The proxy
+            refuses the types that are missing as unsupported.
+        events: the handlers of all other events that the proxy accepts, by type.
+        clients: the clients of the proxy.
+        closed: reason why this node must not serve any more; empty while it may.
 
+    """
 
-@local
-class Reported(Local):
-    """From the host: the answer to `Report`."""
+    NAME: ClassVar[str]
+    """The name of the protocol."""
+    TICK_MS: ClassVar[int]
+    """Interval of `tick` (ms), while the backend is busy."""
+    SILENCE_MS: ClassVar[int] = 15_000
+    """A client silent for this long (ms) is gone or uses another node: its waits here end."""
 
-    uptime_ms: int
-    counters: tuple[Counted, ...]
-    roles: tuple[RoleDescription, ...] = ()
-    """At most `fencelock.actors.role_message.ROLES_MAX`."""
+    requests: Mapping[type[Request], RequestHandler]
+    events: Mapping[type[Event], EventHandler]
+
+    def __init__(self, node: str, members: tuple[str, ...]) -> None:
+        self.node = node
+        self.members = members
+        self.proxy = address_of(node, "proxy")
+        self.clients = RemoteClients(node, self.SILENCE_MS)
+        self.closed = ""
+
+    def begin(self, now: Instant) -> None:
+        """Note the start of the proxy."""
+        del now
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Return the number of requests in flight."""
+
+    @abstractmethod
+    def is_busy(self) -> bool:
+        """Return whether `tick` is wanted."""
+
+    @abstractmethod
+    def tick(self, now: Instant) -> Effects:
+        """Repeat what is due, and end what has lasted too long."""
+
+    @abstractmethod
+    def forget(self, clients: list[str], now: Instant) -> Effects:
+        """Drop the waits of ``clients`` (ids), which have fallen silent."""
+
+    @abstractmethod
+    def gather_status(self, now: Instant) -> Effects:
+        """Begin to gather what `status` shows."""
+
+    @abstractmethod
+    def status(self, now: Instant) -> Status | None:
+        """Return the protocol's part of a description; None while it is being gathered."""
+
+    def serving(self) -> tuple[bool, str]:
+        """Return whether requests can reach a leader, and the node that leads if there is one."""
+        return True, ""
+
+    def master_for(self, session: str) -> str:
+        """Return the node that replies soonest to ``session``, empty if none is known."""
+        del session
+        return self.serving()[1]
+
+    def alive(self, request: KeepAlive) -> Alive:
+        """Return the reply to a keep-alive in a name that is not a session of the cluster."""
+        return Alive(
+            session=request.session,
+            node=self.node,
+            request=request.request,
+            master=self.master_for(request.session),
+        )
+
+    def probe_reply(self, session: str, request: int) -> ProbeReply:
+        """Return whether the node can serve ``session`` now."""
+        serving, leader = self.serving()
+        return ProbeReply(
+            session=session, node=self.node, serving=serving, leader=leader, request=request
+        )
+
+    def pending(self) -> Iterable[tuple[Address, Request]]:
+        """Return the requests in flight with their senders, to refuse them when service ends."""
+        return ()
+
+    def unsupported(self, request: Request) -> str:
+        """Return why the protocol does not have ``request``, naming one that has it."""
+        protocol = "bakery" if isinstance(request, Renew | Watch) else "paxos"
+        return f"{self.NAME} has no {type(request).__name__}; {protocol} has it"

@@ -8,7 +8,7 @@ from fencelock.actors.api.message import Reason, Release, Released
 from fencelock.actors.api.session_message import End, Ended, Evict, Evicted
 from fencelock.actors.effect import Effects, Observe, Send
 from fencelock.actors.message import Address
-from fencelock.actors.proxy.backend import EndHolds, Freeing, Given, HoldsEnded, Surrender
+from fencelock.actors.proxy.message import EndHolds, Freeing, Given, HoldsEnded, Surrender
 from fencelock.actors.proxy.wording import refuse, released
 
 PENDING_MAX = 100_000

@@ -1,17 +1,14 @@
-"""A node's description of itself, gathered from its host, its lock manager and the backend."""
+"""The description of a node that clients wait for. Requests that come meanwhile share it. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from fencelock.actors.api.message import Describe, NodeStatus
 from fencelock.actors.effect import Effects, Send
-from fencelock.actors.message import Address, address_of, node_of
-from fencelock.actors.proxy.backend import Look, Report, Reported, Seen
-from fencelock.actors.proxy.lock_manager import LockManager
-from fencelock.actors.proxy.lock_request import LockRequests, Phase
-from fencelock.actors.role_message import RoleDescription
+from fencelock.actors.message import Address, node_of
+from fencelock.actors.proxy.backend import Status
+from fencelock.actors.proxy.message import Reported
 
 DESCRIBES_MAX = 16
 """Clients' requests that one description answers: it takes two milliseconds to send each."""
@@ -22,58 +19,64 @@ DESCRIBES_OF_CLIENT_MAX = 2
 DESCRIBES_WITHIN_MAX = 10_000
 """Requests from anywhere, including callers inside the process."""
 
-LOOKS_MAX = 100
-"""Maximum number of awaited locks whose holder elsewhere is requested from the backend."""
-
 
 class Description:
-    """The description being gathered, and its receivers; requests that come meanwhile share it."""
+    """The requests for a description, and the host's part of it.
 
-    def __init__(self) -> None:
-        self.asked: list[tuple[Address, Describe]] = []
-        self.looking: dict[int, str] = {}
-        """Locks of the `Look` requests in flight, by number."""
-        self.seen: dict[str, Seen] = {}
+    Args:
+        node: this node.
+        protocol: the name of the protocol.
+        members: all members, sorted.
+
+    """
+
+    def __init__(self, node: str, protocol: str, members: tuple[str, ...]) -> None:
+        self.node = node
+        self.protocol = protocol
+        self.members = members
+        self.requests: list[tuple[Address, Describe]] = []
         self.reported: Reported | None = None
 
-    def begin(self, lock_manager: LockManager) -> Effects:
-        """Ask the host, and ask the backend about locks that are awaited through this node."""
-        self.seen, self.reported = {}, None
-        looks: list[Look] = []
-        for lock in waited_for(lock_manager.claims)[:LOOKS_MAX]:
-            lock_manager.looks += 1
-            self.looking[lock_manager.looks] = lock
-            looks.append(Look(lock=lock, query=lock_manager.looks))
-        report = Send(address_of(lock_manager.node, "node"), Report())
-        return [report, *(Send(lock_manager.backend, look) for look in looks)]
-
-    def see(self, seen: Seen) -> bool:
-        """Take a reply of the backend; return False if it answers another request."""
-        if self.looking.pop(seen.query, None) is None:
+    def add(self, sender: Address, describe: Describe) -> bool:
+        """Add a request; return whether there was room."""
+        if not has_room(self.node, self.requests, sender):
             return False
-        self.seen[seen.lock] = seen
+        self.requests.append((sender, describe))
         return True
 
+    def replies(self, status: Status) -> Effects:
+        """Answer all requests, once the host has reported."""
+        reported, requests = self.reported, self.requests
+        assert reported is not None
+        self.reported, self.requests = None, []
+        return [
+            Send(
+                sender,
+                NodeStatus(
+                    node=self.node,
+                    protocol=self.protocol,
+                    nodes=self.members,
+                    ready=status.ready,
+                    detail=status.detail,
+                    uptime_ms=reported.uptime_ms,
+                    counters=reported.counters,
+                    locks=status.locks,
+                    session=describe.session,
+                    request=describe.request,
+                    master=status.master,
+                    elected=status.elected,
+                    roles=reported.roles if describe.roles else (),
+                ),
+            )
+            for sender, describe in requests
+        ]
 
-def has_room(node: str, asked: Sequence[tuple[Address, object]], asker: Address) -> bool:
-    """Return whether ``asker`` may join those in ``asked``, who wait for ``node``'s description."""
-    client = node_of(asker)
+
+def has_room(node: str, requests: Sequence[tuple[Address, object]], sender: Address) -> bool:
+    """Return whether ``sender`` may join ``requests``, which wait for ``node``'s description."""
+    client = node_of(sender)
     if client == node:
-        return len(asked) < DESCRIBES_WITHIN_MAX
-    if len(asked) >= DESCRIBES_MAX:
+        return len(requests) < DESCRIBES_WITHIN_MAX
+    if len(requests) >= DESCRIBES_MAX:
         return False
-    return sum(node_of(other) == client for other, _ in asked) < DESCRIBES_OF_CLIENT_MAX
-
-
-def addressed(
-    status: NodeStatus, describe: Describe, roles: tuple[RoleDescription, ...]
-) -> NodeStatus:
-    """Return ``status`` as the answer to ``describe``, with ``roles`` only if it asks for them."""
-    shown = roles if describe.roles else ()
-    return replace(status, session=describe.session, request=describe.request, roles=shown)
-
-
-def waited_for(claims: LockRequests) -> list[str]:
-    """Return the locks that are awaited through this node, the longest wait first."""
-    waiting = (c.key.lock for c in claims.by_key.values() if c.phase is Phase.WAITING)
-    return list(dict.fromkeys(waiting))
+    return sum(node_of(other) == client for other, _ in requests) < DESCRIBES_OF_CLIENT_MAX

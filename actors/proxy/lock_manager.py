@@ -10,9 +10,9 @@ from fencelock.actors.api.message import (
 )
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.message import Address, Instant, ms_between
-from fencelock.actors.proxy.backend import Full, Give, Given, Got, Look, Seen, Taken, Want
 from fencelock.actors.proxy.confirming import Confirming, HoldKey
 from fencelock.actors.proxy.lock_request import Key, LockRequest, LockRequests, Phase
+from fencelock.actors.proxy.message import Full, Give, Given, Got, Look, Seen, Taken, Want
 from fencelock.actors.proxy.timer import TryLook, WaitOver, nap
 from fencelock.actors.proxy.wording import (
     cancelled,

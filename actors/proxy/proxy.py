@@ -1,297 +1,237 @@
-"""The proxy of a node: clients request locks here, from any protocol behind it."""
+"""The proxy of a node: clients send requests here, and the protocol behind it decides."""
 
 from __future__ import annotations
 
-from fencelock.actors.api.message import (
-    Acquire,
-    Alive,
-    Cancel,
-    Describe,
-    Inspect,
-    KeepAlive,
-    NodeStatus,
-    Reason,
-    Release,
-)
+from collections.abc import Mapping
+from typing import TypeVar
+
+from fencelock.actors.api.message import ERRORS, Describe, KeepAlive, Reason, refused
 from fencelock.actors.api.name import OWNER_BYTES_MAX
-from fencelock.actors.api.session_message import (
-    ConfirmHold,
-    DisownHold,
-    End,
-    Ended,
-    Evict,
-    ListLocks,
-    Open,
-)
+from fencelock.actors.api.probe_message import Probe
+from fencelock.actors.api.request import Request
+from fencelock.actors.api.session_message import End, Ended, Open, Opened
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
-from fencelock.actors.message import Address, Instant, address_of, ms_between, node_of
-from fencelock.actors.proxy.backend import (
-    Doubt,
-    Full,
-    Given,
-    Got,
-    HoldsEnded,
-    Look,
-    Ready,
-    Reported,
-    Seen,
-    Surrender,
-    Taken,
+from fencelock.actors.error import RefusedError, UnavailableError, UnsupportedError
+from fencelock.actors.message import (
+    REGISTRY,
+    Address,
+    Event,
+    Instant,
+    Timer,
+    address_of,
+    node_of,
+    timer,
 )
-from fencelock.actors.proxy.checking import problem_of
-from fencelock.actors.proxy.confirming import Confirming
-from fencelock.actors.proxy.description import Description, addressed, has_room
-from fencelock.actors.proxy.lock_manager import LockManager
-from fencelock.actors.proxy.lock_request import Phase
-from fencelock.actors.proxy.timer import Sweep, TryLook, WaitOver
-from fencelock.actors.proxy.wording import locks_of, opened, refuse, status_of
+from fencelock.actors.proxy.backend import Backend, EventHandler, RequestHandler, Status
+from fencelock.actors.proxy.clients import RemoteClient
+from fencelock.actors.proxy.description import Description
+from fencelock.actors.proxy.message import Report, Reported
 from fencelock.actors.role import Host, Role, Summary
 
-QUESTIONS_MAX = 10_000
-"""Unanswered `Inspect` requests of one node."""
+REASONS = {error: reason for reason, error in reversed(ERRORS.items())}
+"""The reason of a refusal, by the error that a handler raised."""
 
-CLIENT_SILENCE_MS = 15_000
-"""A waiting client that was silent for this long is gone (ms): its waits end, its holds stay."""
-
-SWEEP_MS = 1_000
-"""Interval of checks for silent clients (ms), while any client is known."""
-
-ASKERS_MAX = 10_000
-"""Clients whose addresses are kept, to ask them about a hold; the oldest is dropped first."""
-
-AboutLocks = Acquire | Release | Cancel | Inspect | DisownHold
-AboutTable = Open | End | ListLocks | Evict
-FromClient = AboutLocks | AboutTable | Describe | KeepAlive
-FromBackend = Got | Full | Taken | Given | HoldsEnded | Doubt | Seen | Ready
-FromNode = FromBackend | Reported | WaitOver | TryLook | Sweep
-Heard = FromClient | FromNode
+K = TypeVar("K", bound=Event)
+H = TypeVar("H")
 
 
-class Proxy(Role[Heard]):
-    """Serves clients: checks requests and passes them to the lock manager, which remembers them.
+@timer
+class Tick(Timer):
+    """Repeat what is due, and end what has lasted too long."""
 
-    It keeps no sessions in the cluster: a hold lasts however silent its client may be. Either it
-    lives here, where it was granted, and an operator cannot evict it. Or the backend keeps it by
-    the client's session (``holds_by_session``): then it outlives this node.
+
+class Proxy(Role[Request]):
+    """Serves the clients of a node, whatever protocol decides.
+
+    The proxy admits a request (its sender may use that session), checks it, and hands it to
+    the backend, which replies once the protocol has decided. Both are one role: a backend has
+    no address of its own. The proxy refuses the requests that the protocol does not have, and
+    answers itself what concerns the node alone: probes and descriptions, and where no
+    sessions are kept, their opening and keep-alives.
 
     Args:
-        node: this node.
-        nodes: all members, for status.
-        protocol: the name of the protocol behind, for texts.
-        backend: the role that grants locks, see `fencelock.actors.proxy.backend`.
-        holds_by_session: whether the backend keeps holds by session.
+        backend: the protocol's part.
 
     """
 
-    def __init__(
-        self,
-        address: Address,
-        host: Host,
-        *,
-        node: str,
-        nodes: tuple[str, ...],
-        protocol: str,
-        backend: Address,
-        holds_by_session: bool = False,
-    ) -> None:
+    def __init__(self, address: Address, host: Host, *, backend: Backend) -> None:
         super().__init__(address, host)
-        self.node = node
-        self.nodes = nodes
-        self.protocol = protocol
+        self.node = backend.node
         self.backend = backend
-        self.confirming = Confirming(backend) if holds_by_session else None
-        self.lock_manager = LockManager(
-            node=node, protocol=protocol, backend=backend, confirming=self.confirming
-        )
-        self.inspections: dict[int, tuple[Address, Inspect]] = {}
-        self.description = Description()
-        self.heard_at: dict[str, Instant] = {}
-        self.askers: dict[str, Address] = {}
-        """Address of each session's client, for a backend that may doubt a hold."""
-        self.sweeping = False
-        self.ready = False
-        self.detail = "starting"
+        self.clients = backend.clients
+        self.description = Description(self.node, backend.NAME, backend.members)
+        self.ticking = False
+        self.closed = False
+        """Whether the node must not serve any more; the backend knows why."""
+        requests: dict[type[Request], RequestHandler] = {
+            KeepAlive: self._on_keep_alive,
+            Open: self._on_open,
+        }
+        events: dict[type[Event], EventHandler] = {
+            Describe: self._on_describe,
+            Probe: self._on_probe,
+            Reported: self._on_reported,
+            Tick: self._on_tick,
+        }
+        self._requests = requests | _by_type(backend.requests)
+        self._handlers = events | _by_type(backend.events)
+        self._named = (Request, *self._handlers)
 
-    def handle(self, sender: Address, event: Heard, now: Instant) -> Effects:
-        """Serve clients, and process the backend's messages."""
-        if isinstance(event, FromClient):
-            return self._on_client(sender, event, now)
-        return self._on_node(event, now)
+    def begin(self, now: Instant) -> Effects:
+        """Begin to measure silence."""
+        self.backend.begin(now)
+        return ()
+
+    def handle(self, sender: Address, event: Event, now: Instant) -> Effects:
+        """Serve clients, and process the protocol's events."""
+        if self.closed:
+            return self._after_service(sender, event, now)
+        handler = self._handlers.get(type(event))
+        if handler is not None:
+            effects = handler(sender, event, now)
+        else:
+            assert isinstance(event, Request)
+            effects = self._on_request(sender, event, now)
+        if self.description.requests:
+            effects = [*effects, *self._describe(now)]
+        if self.backend.closed:
+            return [*effects, *self._close(now)]
+        if self.ticking or not (self.description.requests or self.backend.is_busy()):
+            return effects
+        self.ticking = True
+        return [*effects, Wake(self.backend.TICK_MS, Tick())]
 
     def summary(self) -> Summary:
-        """Return how many clients it knows, and how many locks are waited for or held."""
-        return (
-            ("clients", len(self.heard_at)),
-            ("claims", len(self.lock_manager.claims.by_key)),
-            ("serves", self.ready),
-        )
+        """Return how many clients it knows, and how many requests are in flight."""
+        known = len(self.clients.by_id) + (self.clients.local is not None)
+        ready = self.backend.serving()[0] and not self.closed
+        return ("clients", known), ("in flight", len(self.backend)), ("serves", ready)
 
-    def _on_client(self, asker: Address, event: FromClient, now: Instant) -> Effects:
-        if not isinstance(event, Describe | KeepAlive):
-            reason, problem = problem_of(self.node, self.protocol, asker, event)
-            if problem:
-                return [refuse(asker, event, reason, problem)]
-        elif len(event.session) > OWNER_BYTES_MAX:  # It would be kept until the answer.
+    def _on_request(self, sender: Address, request: Request, now: Instant) -> Effects:
+        client = self.clients.latest
+        try:
+            if client is None or client.session != request.session or client.address != sender:
+                client = self.clients.admit(sender, request, now)
+            else:
+                client.received_at = now
+            take = self._requests.get(type(request))
+            if take is None:
+                raise UnsupportedError(self.backend.unsupported(request))
+            request.check_new()
+            return take(sender, request, client, now)
+        except (RefusedError, UnavailableError) as error:
+            no = refused(request, REASONS[type(error)], str(error))
+            return [Send(sender, no), Observe("proxy.refused")]
+
+    def _on_keep_alive(
+        self, sender: Address, request: KeepAlive, client: RemoteClient | None, now: Instant
+    ) -> Effects:
+        del client, now
+        return [Send(sender, self.backend.alive(request))]
+
+    def _on_open(
+        self, sender: Address, request: Open, client: RemoteClient | None, now: Instant
+    ) -> Effects:
+        """Reply without keeping a session.
+
+        The session of a client of another process is its own id, whatever later name it
+        requested: it counts the sessions that it began, including those that were never opened.
+        """
+        del client, now
+        local = node_of(sender) == self.node
+        opened = Opened(
+            session=request.session,
+            assigned=request.session if local else node_of(sender),
+            ttl_ms=0,
+            node=self.node,
+            request=request.request,
+        )
+        return [Send(sender, opened)]
+
+    def _on_probe(self, sender: Address, probe: Probe, now: Instant) -> Effects:
+        del now
+        if len(probe.session) > OWNER_BYTES_MAX:
             return [Observe("proxy.session_malformed")]
-        return [*self._hear(asker, event.session, now), *self._serve(asker, event, now)]
+        reply = self.backend.probe_reply(probe.session, probe.request)
+        return [Send(sender, reply), Observe("proxy.probed")]
 
-    def _serve(self, asker: Address, event: FromClient, now: Instant) -> Effects:
-        match event:
-            case Acquire():
-                return self.lock_manager.acquire(asker, event, now)
-            case Release():
-                return self.lock_manager.release(asker, event)
-            case Cancel():
-                return self.lock_manager.cancel(asker, event)
-            case Inspect():
-                return self._on_inspect(asker, event)
-            case Describe():
-                return self._on_describe(asker, event)
-            case KeepAlive():
-                alive = Alive(session=event.session, node=self.node, request=event.request)
-                return [Send(asker, alive)]
-            case Open():
-                return [Send(asker, opened(self.node, asker, event))]
-            case DisownHold():
-                return self._on_disown(event)
-            case End():
-                return self._on_end(asker, event)
-            case Evict() if self.confirming is not None:
-                return self.confirming.evict(asker, event)
-            case ListLocks() | Evict():
-                text = f"{self.protocol} keeps no table of locks to list, or to take one from"
-                return [refuse(asker, event, Reason.UNSUPPORTED, f"{text}; paxos does")]
-
-    def _on_disown(self, disown: DisownHold) -> Effects:
-        """Tell the backend that a session does not hold what it was thought to hold."""
-        if self.confirming is None:
-            return [Observe("proxy.disowned_unasked")]
-        given = Surrender(lock=disown.lock, fence=disown.fence, session=disown.session)
-        return [Send(self.backend, given), Observe("proxy.hold_disowned")]
-
-    def _on_end(self, asker: Address, end: End) -> Effects:
-        effects = self.lock_manager.end(end.session)
-        if self.confirming is not None:
-            return [*effects, *self.confirming.end(asker, end)]
-        text = "what it held here was given back"
-        ended = Ended(session=end.session, detail=text, request=end.request)
-        return [*effects, Send(asker, ended)]
-
-    def _on_node(self, event: FromNode, now: Instant) -> Effects:
-        match event:
-            case Reported():
-                return self._on_reported(event, now)
-            case WaitOver():
-                return self.lock_manager.wait_over(event, now)
-            case TryLook():
-                return self.lock_manager.try_look(event)
-            case Sweep():
-                return self._on_sweep(now)
-            case _:
-                return self._on_backend(event, now)
-
-    def _on_backend(self, event: FromBackend, now: Instant) -> Effects:
-        match event:
-            case Got():
-                return self.lock_manager.got(event, now)
-            case Full():
-                return self.lock_manager.full(event)
-            case Taken():
-                return self.lock_manager.taken(event)
-            case Given():
-                return self.lock_manager.given(event)
-            case HoldsEnded():
-                return self.confirming.ended(event) if self.confirming is not None else ()
-            case Doubt():
-                asker = self.askers.get(event.session, address_of(event.session, "session"))
-                confirm = ConfirmHold(lock=event.lock, fence=event.fence, session=event.session)
-                return [Send(asker, confirm)]
-            case Seen():
-                return self._on_seen(event, now)
-            case Ready():
-                self.ready, self.detail = event.ready, event.detail
-                return ()
-
-    def _on_inspect(self, asker: Address, inspect: Inspect) -> Effects:
-        if len(self.inspections) >= QUESTIONS_MAX:
-            text = f"node {self.node} has {QUESTIONS_MAX} unanswered questions, its limit"
-            return [refuse(asker, inspect, Reason.OVERLOADED, text)]
-        self.lock_manager.looks += 1
-        self.inspections[self.lock_manager.looks] = (asker, inspect)
-        look = Look(lock=inspect.lock, query=self.lock_manager.looks, proven=True)
-        return [Send(self.backend, look)]
-
-    def _on_seen(self, seen: Seen, now: Instant) -> Effects:
-        ended = self.lock_manager.seen(seen, now)
-        if ended is not None:
-            return ended
-        if self.description.see(seen):
-            return self._describe(now)
-        asked = self.inspections.pop(seen.query, None)
-        return (
-            [status_of(*asked, seen, linearizable=self.confirming is not None)]
-            if asked is not None
-            else ()
-        )
-
-    def _on_describe(self, asker: Address, describe: Describe) -> Effects:
-        asked = self.description.asked
-        if not has_room(self.node, asked, asker):
+    def _on_describe(self, sender: Address, describe: Describe, now: Instant) -> Effects:
+        if len(describe.session) > OWNER_BYTES_MAX:  # It would be kept until the answer.
+            return [Observe("proxy.session_malformed")]
+        if not self.description.add(sender, describe):
             return [Observe("proxy.describe_dropped")]
-        asked.append((asker, describe))
-        return self.description.begin(self.lock_manager) if len(asked) == 1 else ()
+        if len(self.description.requests) > 1:
+            return ()
+        report = Send(address_of(self.node, "node"), Report())
+        return [report] if self.closed else [report, *self.backend.gather_status(now)]
 
-    def _on_reported(self, report: Reported, now: Instant) -> Effects:
-        self.description.reported = report
-        return self._describe(now)
+    def _on_reported(self, sender: Address, reported: Reported, now: Instant) -> Effects:
+        del sender, now
+        self.description.reported = reported
+        return ()
 
     def _describe(self, now: Instant) -> Effects:
         """Answer all requests for a description, once nothing is missing."""
-        gathered = self.description
-        if gathered.reported is None or gathered.looking:
+        if self.description.reported is None or not self.description.requests:
             return ()
-        status = NodeStatus(
-            node=self.node,
-            protocol=self.protocol,
-            nodes=self.nodes,
-            ready=self.ready,
-            detail=self.detail,
-            uptime_ms=gathered.reported.uptime_ms,
-            counters=gathered.reported.counters,
-            locks=locks_of(self.node, self.lock_manager.claims, gathered.seen, now),
-        )
-        asked, gathered.asked = gathered.asked, []
-        return [
-            Send(asker, addressed(status, describe, gathered.reported.roles))
-            for asker, describe in asked
-        ]
+        status = Status(False, self.backend.closed) if self.closed else self.backend.status(now)
+        return () if status is None else self.description.replies(status)
 
-    def _on_sweep(self, now: Instant) -> Effects:
-        silent = {
-            session
-            for session, heard in self.heard_at.items()
-            if ms_between(heard, now) >= CLIENT_SILENCE_MS
-        }
+    def _on_tick(self, sender: Address, tick: Tick, now: Instant) -> Effects:
+        del sender, tick
+        self.ticking = False
+        silent = self.clients.forget_silent(now)
+        forgotten = self.backend.forget(silent, now) if silent else ()
+        return [*forgotten, *self.backend.tick(now)]
+
+    def _close(self, now: Instant) -> list[Effect]:
+        """End the service: refuse the requests of callers inside the process, and tell them."""
+        self.closed = True
         effects: list[Effect] = []
-        for claim in list(self.lock_manager.claims.by_key.values()):
-            if claim.key.session in silent and claim.phase is Phase.WAITING:
-                effects += self.lock_manager.withdraw(claim)
-                effects.append(Observe("proxy.wait_of_silent_client_ended"))
-        self.heard_at = {s: at for s, at in self.heard_at.items() if s not in silent}
-        self.sweeping = bool(self.heard_at)
-        return [*effects, Wake(SWEEP_MS, Sweep())] if self.sweeping else effects
+        for sender, request in self.backend.pending():
+            effects += self._refuse_local(sender, request)
+        local = self.clients.local
+        if local is not None:
+            effects.append(self._ended(local.address, local.session))
+        if self.description.requests:
+            effects += [Send(address_of(self.node, "node"), Report()), *self._describe(now)]
+        return [*effects, Observe("proxy.closed")]
 
-    def _hear(self, asker: Address, session: str, now: Instant) -> Effects:
-        """Note that a client of another process is alive; the callers of this one need no watch."""
-        if session != node_of(asker):
-            return ()
-        self.heard_at[session] = now
-        if self.confirming is not None:
-            self.askers.pop(session, None)
-            self.askers[session] = asker
-            if len(self.askers) > ASKERS_MAX:
-                del self.askers[next(iter(self.askers))]
-        if self.sweeping:
-            return ()
-        self.sweeping = True
-        return (Wake(SWEEP_MS, Sweep()),)
+    def _after_service(self, sender: Address, event: Event, now: Instant) -> Effects:
+        """Describe this node, or refuse.
+
+        A client elsewhere gets no reply, as if the node had crashed: it moves to another node, and
+        keeps its session, holds and waits.
+        """
+        local = node_of(sender) == self.node
+        match event:
+            case Describe():
+                return self._on_describe(sender, event, now)
+            case Reported():
+                self.description.reported = event
+                return self._describe(now)
+            case End() if local:
+                return [self._ended(sender, event.session)]
+            case Request() if local and not isinstance(event, KeepAlive | Probe):
+                return self._refuse_local(sender, event)
+            case _:
+                return [Observe("proxy.closed_ignores")]
+
+    def _ended(self, local: Address, session: str) -> Send:
+        return Send(local, Ended(session=session, detail=self.backend.closed))
+
+    def _refuse_local(self, sender: Address, request: Request) -> list[Effect]:
+        if node_of(sender) != self.node:
+            return []
+        text = f"node {self.node} does not serve: {self.backend.closed}"
+        return [Send(sender, refused(request, Reason.UNAVAILABLE, text))]
+
+
+def _by_type(handlers: Mapping[type[K], H]) -> dict[type[K], H]:
+    """Return ``handlers`` with an entry for each message type that derives from one of them."""
+    return {
+        kind: handler
+        for base, handler in handlers.items()
+        for kind in (base, *REGISTRY.values())
+        if issubclass(kind, base)
+    }

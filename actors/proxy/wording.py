@@ -28,8 +28,8 @@ from fencelock.actors.api.session_message import (
 )
 from fencelock.actors.effect import Send
 from fencelock.actors.message import Address, Instant, ms_between, node_of
-from fencelock.actors.proxy.backend import Seen
 from fencelock.actors.proxy.lock_request import Key, LockRequest, LockRequests, Phase
+from fencelock.actors.proxy.message import Seen
 
 LOCKS_SHOWN_MAX = 1_000
 """Maximum locks in one `NodeStatus`."""

@@ -36,7 +36,7 @@ from fencelock.actors.message import (
     node_of,
 )
 from fencelock.actors.notice import Notice
-from fencelock.actors.proxy.backend import Report, Reported
+from fencelock.actors.proxy.message import Report, Reported
 from fencelock.actors.role import Role
 from fencelock.actors.role_message import RoleDescription
 from fencelock.cluster.host.pending_asks import WAKING_MS, PendingAsks

@@ -14,7 +14,7 @@ from fencelock.actors.central.client import LockClient
 from fencelock.actors.central.watch import ServerWatch
 from fencelock.actors.effect import Observe, Retire, Send, Spawn
 from fencelock.actors.message import Address
-from fencelock.actors.proxy import backend
+from fencelock.actors.proxy import message as backend
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from fencelock.actors.central.message import (
 )
 from fencelock.actors.effect import Observe, Send, Wake
 from fencelock.actors.message import Address
-from fencelock.actors.proxy.backend import Full, Got
+from fencelock.actors.proxy.message import Full, Got
 
 SETTLED = {n: Send(BROKER_A, Settled(lock="l", number=n, session="s")) for n in (5, 6)}
 REQUEST = Send(SERVER, Request(lock="l", client=A, session="s", owner="o"))

@@ -11,7 +11,7 @@ from fencelock.actors.central import message as messages
 from fencelock.actors.central.server import LockServer
 from fencelock.actors.effect import Persist, Send, Wake
 from fencelock.actors.message import Address
-from fencelock.actors.proxy.backend import Freeing, Give, Got, Taken
+from fencelock.actors.proxy.message import Freeing, Give, Got, Taken
 
 BROKER_C = Address("c/clients")
 REVOKE = messages.Revoke(lock="l", client=A, number=1)

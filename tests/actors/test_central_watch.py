@@ -19,7 +19,7 @@ from fencelock.actors.central.message import (
 from fencelock.actors.central.watch import LOOKS_MAX, PEEKS_MAX, SILENT_MS, ServerWatch
 from fencelock.actors.effect import Observe, Send, Wake
 from fencelock.actors.message import Address
-from fencelock.actors.proxy.backend import Ready, Seen
+from fencelock.actors.proxy.message import Ready, Seen
 
 
 @pytest.fixture

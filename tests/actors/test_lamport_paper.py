@@ -22,7 +22,7 @@ from fencelock.actors.lamport.message import (
 from fencelock.actors.lamport.order import Turn, unpack_fence
 from fencelock.actors.lamport.process import LockProcess
 from fencelock.actors.message import Address, Event, address_of
-from fencelock.actors.proxy.backend import Give, Got, Want
+from fencelock.actors.proxy.message import Give, Got, Want
 
 NO_HOST: Any = None
 """For roles driven by hand: they have nothing to ask of anybody."""

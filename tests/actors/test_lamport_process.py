@@ -18,7 +18,7 @@ from fencelock.actors.lamport.message import (
     Welcome,
 )
 from fencelock.actors.lamport.order import WELCOME_MAX, pack_fence
-from fencelock.actors.proxy.backend import Got, Ready
+from fencelock.actors.proxy.message import Got, Ready
 
 # Starting.
 

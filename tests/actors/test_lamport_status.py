@@ -20,7 +20,7 @@ from fencelock.actors.lamport.message import (
 from fencelock.actors.lamport.order import pack_fence
 from fencelock.actors.lamport.peers import SILENCE_MS
 from fencelock.actors.lamport.process import PROBE_MS, PROOF_MS
-from fencelock.actors.proxy.backend import Full, Seen
+from fencelock.actors.proxy.message import Full, Seen
 
 # Judging others.
 

@@ -19,7 +19,7 @@ from fencelock.actors.api.message import (
 from fencelock.actors.api.session_message import CloseReason, End, Evict, Evicted, Open
 from fencelock.actors.message import Address
 from fencelock.actors.paxos.event import Divergence, Skipped
-from fencelock.actors.paxos.proxy_in_flight import ASK_AGAIN_MS
+from fencelock.actors.paxos.in_flight import REPEAT_MS
 from fencelock.actors.session.message import Close, Closed
 from fencelock.actors.session.pending import ANSWER_MS, MARGIN_MS, RETRY_MS_MAX, WITHDRAWAL_MS_MAX
 from fencelock.actors.session.session import TICK_MS, TTL_MS
@@ -42,7 +42,7 @@ def test_a_wait_that_nothing_was_heard_of_is_unavailable_and_withdrawn(
     inside.pass_time(WITHDRAWAL_MS_MAX)
     assert list(inside.table.locks) == ["a"]
     assert inside.heard(TWO, Granted) == []
-    assert list(inside.node.proxy.in_flight_requests.by_key) == []
+    assert len(inside.node.proxy.backend) == 0
 
 
 def test_a_wait_for_a_session_is_unavailable_too(inside: LocalCallers) -> None:
@@ -72,7 +72,7 @@ def test_what_cannot_be_confirmed_in_time_is_lost_before_the_log_can_end_it(
     assert "nothing confirmed the session" in refused.detail
     assert "a majority of n1, n2, n3 has not answered for" in refused.detail
     inside.silent = False
-    inside.pass_time(RETRY_MS_MAX + ASK_AGAIN_MS)
+    inside.pass_time(RETRY_MS_MAX + REPEAT_MS)
     assert inside.table.locks == {}, "the session that was given up is ended"
 
 
@@ -98,7 +98,7 @@ def test_a_release_under_way_when_the_session_is_lost_says_so(inside: LocalCalle
     inside.pass_time(ANSWER_MS // 2 + TICK_MS)
     assert inside.reason(TWO) is Reason.OWNERSHIP_LOST
     inside.silent = False
-    inside.pass_time(RETRY_MS_MAX + ASK_AGAIN_MS)
+    inside.pass_time(RETRY_MS_MAX + REPEAT_MS)
     assert inside.table.locks == {}
 
 
@@ -111,7 +111,7 @@ def test_a_release_that_no_majority_confirms_is_unavailable_and_goes_on(
     inside.pass_time(ANSWER_MS + 2 * TICK_MS)
     assert inside.reason(TWO) is Reason.UNAVAILABLE
     inside.silent = False
-    inside.pass_time(ASK_AGAIN_MS)
+    inside.pass_time(REPEAT_MS)
     assert inside.table.locks == {}
 
 
@@ -129,7 +129,7 @@ def test_a_grant_that_is_heard_too_late_is_not_believed(inside: LocalCallers) ->
     assert inside.heard(THREE, Granted) == []
     assert inside.held() == []
     inside.silent = False
-    inside.pass_time(2 * ASK_AGAIN_MS)
+    inside.pass_time(2 * REPEAT_MS)
     assert inside.fence(THREE) != 9
 
 
@@ -192,7 +192,7 @@ def test_a_node_that_is_stopped_ends_its_session_and_says_when_that_is_so(
     inside.do(THREE, Close())
     assert inside.heard(THREE, Closed) == []
     inside.silent = False
-    inside.pass_time(ASK_AGAIN_MS)
+    inside.pass_time(REPEAT_MS)
     assert inside.told[-1] == (THREE, Closed(unanswered=0))
     assert (inside.table.locks, inside.table.sessions.by_id) == ({}, {})
     inside.do(THREE, Close())

@@ -9,6 +9,7 @@ from support.log_workload import LogCounter
 from fencelock.actors.api.message import Acquire, Granted
 from fencelock.actors.effect import Effects, Send, Wake
 from fencelock.actors.message import address_of
+from fencelock.actors.paxos.backend import PaxosBackend
 from fencelock.actors.paxos.config import WINDOW, Config, View, leader_of, replica_of
 from fencelock.actors.paxos.event import (
     BatchDelay,
@@ -34,9 +35,8 @@ from fencelock.actors.paxos.message import (
     Proposed,
 )
 from fencelock.actors.paxos.ordering import QUEUE_MAX
-from fencelock.actors.paxos.proxy import LogProxy
-from fencelock.actors.paxos.proxy_event import Round
 from fencelock.actors.paxos.replica import Replica
+from fencelock.actors.proxy.proxy import Proxy, Tick
 from fencelock.transport.codec import encode
 
 DOOR, OTHER = address_of("a", "proxy"), address_of("b", "proxy")
@@ -74,9 +74,9 @@ def master(replica: Replica) -> Replica:
 
 
 @pytest.fixture
-def door() -> LogProxy:
+def door() -> Proxy:
     members = ("a", "b", "c")
-    door = LogProxy(DOOR, HOST, node="a", members=members, replica=HERE, encode=encode)
+    door = Proxy(DOOR, HOST, backend=PaxosBackend("a", members, encode))
     door.begin(T0)
     return door
 
@@ -109,26 +109,27 @@ def acquire(request: int) -> Acquire:
     return Acquire(lock=f"l{request}", session="ann.7", owner="o", request=request)
 
 
-def test_a_door_brings_all_of_a_turn_at_its_end(door: LogProxy) -> None:
-    assert door.handle(ANN, acquire(2), T0) == (Send(DOOR, Gather()),)
+def test_a_door_brings_all_of_a_turn_at_its_end(door: Proxy) -> None:
+    gather, tick = door.handle(ANN, acquire(2), T0)
+    assert gather == Send(DOOR, Gather())
     assert door.handle(ANN, acquire(3), T0) == ()
 
-    brought, tick = door.handle(DOOR, Gather(), T0)
+    (brought,) = door.handle(DOOR, Gather(), T0)
 
     assert isinstance(brought, Send)
     assert isinstance(brought.message, ProposalBatch)
     assert (brought.to, len(brought.message.commands)) == (HERE, 2)
     assert brought.message.numbers == (1, 2)
-    assert tick == Wake(250, Round())
+    assert tick == Wake(250, Tick())
     assert door.handle(ANN, acquire(4), T0) == (Send(DOOR, Gather()),)
 
 
-def test_a_door_that_gathered_nothing_brings_nothing(door: LogProxy) -> None:
+def test_a_door_that_gathered_nothing_brings_nothing(door: Proxy) -> None:
     effects = door.handle(DOOR, Gather(), T0)
     assert not [effect for effect in effects if isinstance(effect, Send)]
 
 
-def test_each_of_a_bundle_is_answered_by_its_own_outcome(door: LogProxy) -> None:
+def test_each_of_a_bundle_is_answered_by_its_own_outcome(door: Proxy) -> None:
     for request in (2, 3):
         door.handle(ANN, acquire(request), T0)
     door.handle(DOOR, Gather(), T0)

@@ -2,24 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from support.effects import T0
-from support.log_proxy_scene import (
-    ACQUIRE,
-    ANN,
-    CANCEL,
-    FAR,
-    ME,
-    RELEASE,
-    denied,
-    happens,
-    led_by_n2,
-    lone_door,
-    proposed,
-    told,
-)
+from support.log_proxy_scene import in_flight_at, log_proxy
+from support.unbatched_proxy import UnbatchedProxy
 
 from fencelock.actors.api.message import (
     Acquire,
@@ -42,21 +30,56 @@ from fencelock.actors.api.session_message import (
     Opened,
     ended,
 )
-from fencelock.actors.effect import Observe, Wake
+from fencelock.actors.effect import Effects, Observe, Send, Wake
 from fencelock.actors.message import Address, Message
-from fencelock.actors.paxos.proxy import ROUND_MS, LogProxy
-from fencelock.actors.paxos.proxy_event import Round
+from fencelock.actors.paxos.backend import PaxosBackend
+from fencelock.actors.paxos.event import LeaderChanged, SlotOutcomes
+from fencelock.actors.paxos.message import Propose
+from fencelock.actors.proxy.proxy import Proxy, Tick
 from fencelock.actors.table.message import LogCommand, Queued, Result
+from fencelock.transport.codec import decode
+
+DOOR, REPLICA, FAR = Address("n1/proxy"), Address("n1/replica"), Address("n2/replica")
+ANN = Address("ann/session")
+ME = "ann.7"
+K = TypeVar("K")
 
 OPEN = Open(session="ann", ttl_ms=9_000, label="host:1", request=1)
+ACQUIRE = Acquire(lock="a", session=ME, owner="o", request=2, wait_ms=50, limit=3, label="x")
+RELEASE = Release(lock="a", fence=5, session=ME, owner="o", request=3)
+CANCEL = Cancel(lock="a", session=ME, owner="o", request=2)
 HELD = Granted(session=ME, owner="o", request=2, lock="a", fence=5, count=1)
 FREED = Released(session=ME, owner="o", request=3, lock="a", count=0)
 QUEUED = Queued(session=ME, owner="o", request=2, lock="a")
 
 
 @pytest.fixture
-def door() -> LogProxy:
-    return led_by_n2(lone_door())
+def door() -> Proxy:
+    door = log_proxy(UnbatchedProxy)
+    door.handle(REPLICA, LeaderChanged(master="n2"), T0)
+    return door
+
+
+def happens(door: Proxy, *outcomes: Result) -> Effects:
+    return door.handle(REPLICA, SlotOutcomes(slot=1, time_ms=1, outcomes=outcomes), T0)
+
+
+def proposed(effects: Effects) -> list[LogCommand]:
+    sent = [e.message for e in effects if isinstance(e, Send) and e.to == REPLICA]
+    commands: list[Any] = [decode(m.command) for m in sent if isinstance(m, Propose)]
+    return commands
+
+
+def told(effects: Effects, kind: type[K], to: Address = ANN) -> list[K]:
+    sent = [e.message for e in effects if isinstance(e, Send) and e.to == to]
+    return [message for message in sent if isinstance(message, kind)]
+
+
+def denied(reason: Reason, detail: str = "", request: int = 2, lock: str = "a") -> Refused:
+    owner = "o" if lock else ""
+    return Refused(
+        session=ME, owner=owner, request=request, lock=lock, reason=reason, detail=detail
+    )
 
 
 @pytest.mark.parametrize(
@@ -96,17 +119,17 @@ def door() -> LogProxy:
     ids=lambda value: type(value).__name__,
 )
 def test_a_request_is_put_into_the_log_and_its_outcome_is_the_answer(
-    door: LogProxy, request_: Any, command: LogCommand, outcome: Result, answer: Message
+    door: Proxy, request_: Any, command: LogCommand, outcome: Result, answer: Message
 ) -> None:
     effects = door.handle(ANN, request_, T0)
     assert proposed(effects) == [command]
-    assert Wake(ROUND_MS, Round()) in effects
+    assert Wake(PaxosBackend.TICK_MS, Tick()) in effects
     assert told(happens(door, outcome), Message) == [answer]
-    assert len(door.in_flight_requests) == 0
+    assert len(in_flight_at(door)) == 0
     assert told(happens(door, outcome), Message) == []
 
 
-def test_the_end_of_a_session_is_told_to_who_asked_and_not_again_unasked(door: LogProxy) -> None:
+def test_the_end_of_a_session_is_told_to_who_asked_and_not_again_unasked(door: Proxy) -> None:
     (command,) = proposed(door.handle(ANN, End(session=ME, request=9), T0))
     assert command == End(session=ME, reason=CloseReason.GRACEFUL, request=9)
     closed = ended(ME, CloseReason.GRACEFUL, 9)
@@ -119,7 +142,7 @@ def test_the_end_of_a_session_is_told_to_who_asked_and_not_again_unasked(door: L
     ("reason", "words"), [(CloseReason.EXPIRED, "TTL"), (CloseReason.FORCED, "operator")]
 )
 def test_a_client_hears_unasked_that_its_session_ended(
-    door: LogProxy, reason: CloseReason, words: str
+    door: Proxy, reason: CloseReason, words: str
 ) -> None:
     door.handle(ANN, KeepAlive(session=ME, request=4), T0)
     (notice,) = told(happens(door, ended(ME, reason)), Ended)
@@ -127,7 +150,7 @@ def test_a_client_hears_unasked_that_its_session_ended(
     assert words in notice.detail
 
 
-def test_a_client_hears_unasked_that_an_operator_took_its_hold(door: LogProxy) -> None:
+def test_a_client_hears_unasked_that_an_operator_took_its_hold(door: Proxy) -> None:
     door.handle(ANN, ACQUIRE, T0)
     lost = HoldLost(session=ME, owner="o", lock="a", fence=5, detail="eve (n2)")
     (told_,) = told(happens(door, lost), HoldLost)
@@ -135,43 +158,43 @@ def test_a_client_hears_unasked_that_an_operator_took_its_hold(door: LogProxy) -
     assert "eve" in told_.detail
 
 
-def test_losses_of_clients_that_are_elsewhere_are_told_by_nobody_here(door: LogProxy) -> None:
+def test_losses_of_clients_that_are_elsewhere_are_told_by_nobody_here(door: Proxy) -> None:
     lost = HoldLost(session="bob.3", owner="o", lock="a", fence=5, detail="eve (n2)")
     closed = ended("bob.3", CloseReason.EXPIRED)
     assert happens(door, lost, closed) == []
 
 
-def test_the_masters_own_word_answers_ahead_of_the_log(door: LogProxy) -> None:
+def test_the_masters_own_word_answers_ahead_of_the_log(door: Proxy) -> None:
     door.handle(ANN, ACQUIRE, T0)
     assert len(told(door.handle(FAR, HELD, T0), Granted)) == 1
     assert told(happens(door, HELD), Granted) == []
 
 
-def test_outcomes_count_only_from_members(door: LogProxy) -> None:
+def test_outcomes_count_only_from_members(door: Proxy) -> None:
     door.handle(ANN, ACQUIRE, T0)
     effects = door.handle(Address("mallory/replica"), HELD, T0)
     assert effects == [Observe("paxos.stranger_ignored")]
-    assert len(door.in_flight_requests) == 1
+    assert len(in_flight_at(door)) == 1
 
 
-def test_an_outcome_of_another_kind_answers_nobody(door: LogProxy) -> None:
+def test_an_outcome_of_another_kind_answers_nobody(door: Proxy) -> None:
     door.handle(ANN, RELEASE, T0)
     grant = Granted(session=ME, owner="o", request=3, lock="a", fence=5, count=1)
     assert door.handle(FAR, grant, T0) == []
-    assert len(door.in_flight_requests) == 1
+    assert len(in_flight_at(door)) == 1
 
 
-def test_a_wait_is_answered_when_it_is_over_and_not_when_it_is_queued(door: LogProxy) -> None:
+def test_a_wait_is_answered_when_it_is_over_and_not_when_it_is_queued(door: Proxy) -> None:
     door.handle(ANN, ACQUIRE, T0)
     assert happens(door, QUEUED) == []
     assert len(told(happens(door, HELD), Granted)) == 1
 
 
-def test_a_cancel_takes_the_place_of_its_acquire(door: LogProxy) -> None:
+def test_a_cancel_takes_the_place_of_its_acquire(door: Proxy) -> None:
     door.handle(ANN, ACQUIRE, T0)
     assert len(proposed(door.handle(ANN, CANCEL, T0))) == 1
     over = denied(Reason.CANCELLED)
     effects = happens(door, over, Cancelled(session=ME, owner="o", request=2, lock="a"))
     assert told(effects, Refused) == []
     assert len(told(effects, Cancelled)) == 1
-    assert len(door.in_flight_requests) == 0
+    assert len(in_flight_at(door)) == 0

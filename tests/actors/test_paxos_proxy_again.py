@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any, TypeVar
+
 import pytest
 from support.effects import T0, at
-from support.log_proxy_scene import (
-    ANN,
-    DOOR,
-    FAR,
-    ME,
-    REPLICA,
-    acquire,
-    happens,
-    lone_door,
-    proposals,
-    proposed,
-    told,
-)
+from support.log_proxy_scene import in_flight_at, log_proxy
+from support.unbatched_proxy import UnbatchedProxy
 
 from fencelock.actors.api.message import (
     Acquire,
@@ -30,18 +21,47 @@ from fencelock.actors.api.message import (
 from fencelock.actors.api.name import OWNER_BYTES_MAX
 from fencelock.actors.api.probe_message import Probe, ProbeReply
 from fencelock.actors.effect import Effects, Observe, Send, Wake
-from fencelock.actors.message import Address
-from fencelock.actors.paxos.event import Isolated, LeaderChanged, Skipped
-from fencelock.actors.paxos.message import Decline, Declined, Proposed
-from fencelock.actors.paxos.proxy import BURST, ROUND_MS, LogProxy
-from fencelock.actors.paxos.proxy_event import Round
-from fencelock.actors.paxos.proxy_in_flight import ASK_AGAIN_MS, LOOK_AGAIN_MS, LOOKS_MAX
-from fencelock.actors.table.message import Queued
+from fencelock.actors.message import Address, Instant
+from fencelock.actors.paxos.backend import REPEAT_MAX, PaxosBackend
+from fencelock.actors.paxos.event import Isolated, LeaderChanged, Skipped, SlotOutcomes
+from fencelock.actors.paxos.in_flight import CHECK_WAIT_MS, REPEAT_MS, WAIT_CHECKS_MAX
+from fencelock.actors.paxos.message import Decline, Declined, Propose, Proposed
+from fencelock.actors.proxy.proxy import Proxy, Tick
+from fencelock.actors.table.message import LogCommand, Queued, Result
+from fencelock.transport.codec import decode
+
+DOOR, REPLICA, FAR = Address("n1/proxy"), Address("n1/replica"), Address("n2/replica")
+ANN = Address("ann/session")
+ME = "ann.7"
+K = TypeVar("K")
 
 
 @pytest.fixture
-def door() -> LogProxy:
-    return lone_door()
+def door() -> Proxy:
+    return log_proxy(UnbatchedProxy)
+
+
+def acquire(request: int = 2, lock: str = "a") -> Acquire:
+    return Acquire(lock=lock, session=ME, owner="o", request=request)
+
+
+def happens(door: Proxy, *outcomes: Result, now: Instant = T0) -> Effects:
+    return door.handle(REPLICA, SlotOutcomes(slot=1, time_ms=1, outcomes=outcomes), now)
+
+
+def proposals(effects: Effects) -> list[Propose]:
+    sent = [e.message for e in effects if isinstance(e, Send) and e.to == REPLICA]
+    return [message for message in sent if isinstance(message, Propose)]
+
+
+def proposed(effects: Effects) -> list[LogCommand]:
+    commands: list[Any] = [decode(propose.command) for propose in proposals(effects)]
+    return commands
+
+
+def told(effects: Effects, kind: type[K], to: Address = ANN) -> list[K]:
+    sent = [e.message for e in effects if isinstance(e, Send) and e.to == to]
+    return [message for message in sent if isinstance(message, kind)]
 
 
 def held(request: int = 2) -> Granted:
@@ -52,35 +72,37 @@ def queued(request: int = 2) -> Queued:
     return Queued(session=ME, owner="o", request=request, lock="a")
 
 
-def test_what_has_no_outcome_is_proposed_again_as_it_was(door: LogProxy) -> None:
+def test_what_has_no_outcome_is_proposed_again_as_it_was(door: Proxy) -> None:
     first = proposals(door.handle(ANN, acquire(), T0))
-    assert proposals(door.handle(DOOR, Round(), at(ASK_AGAIN_MS - 1))) == []
-    effects = door.handle(DOOR, Round(), at(ASK_AGAIN_MS))
+    assert proposals(door.handle(DOOR, Tick(), at(REPEAT_MS - 1))) == []
+    effects = door.handle(DOOR, Tick(), at(REPEAT_MS))
     assert proposals(effects) == first
-    assert effects[-1] == Wake(ROUND_MS, Round())
+    assert effects[-1] == Wake(PaxosBackend.TICK_MS, Tick())
 
 
-def test_a_wait_that_the_log_knows_is_looked_after_seldom(door: LogProxy) -> None:
+def test_a_wait_that_the_log_knows_is_looked_after_seldom(door: Proxy) -> None:
     door.handle(ANN, acquire(), T0)
     happens(door, queued())
-    assert proposals(door.handle(DOOR, Round(), at(LOOK_AGAIN_MS - 1))) == []
-    assert len(proposals(door.handle(DOOR, Round(), at(LOOK_AGAIN_MS)))) == 1
-    soon = at(LOOK_AGAIN_MS + ASK_AGAIN_MS)
-    assert len(proposals(door.handle(DOOR, Round(), soon))) == 1
+    assert proposals(door.handle(DOOR, Tick(), at(CHECK_WAIT_MS - 1))) == []
+    assert len(proposals(door.handle(DOOR, Tick(), at(CHECK_WAIT_MS)))) == 1
+    soon = at(CHECK_WAIT_MS + REPEAT_MS)
+    assert len(proposals(door.handle(DOOR, Tick(), soon))) == 1
     happens(door, queued(), now=soon)
-    later = at(LOOK_AGAIN_MS + 3 * ASK_AGAIN_MS)
-    assert proposals(door.handle(DOOR, Round(), later)) == []
+    later = at(CHECK_WAIT_MS + 3 * REPEAT_MS)
+    assert proposals(door.handle(DOOR, Tick(), later)) == []
 
 
-def test_an_idle_door_sets_no_timer(door: LogProxy) -> None:
+def test_an_idle_door_sets_no_timer(door: Proxy) -> None:
     door.handle(ANN, acquire(), T0)
     happens(door, held())
-    assert door.handle(DOOR, Round(), at(ROUND_MS)) == []
-    assert Wake(ROUND_MS, Round()) in door.handle(ANN, acquire(3, "b"), at(ROUND_MS))
+    assert door.handle(DOOR, Tick(), at(PaxosBackend.TICK_MS)) == []
+    assert Wake(PaxosBackend.TICK_MS, Tick()) in door.handle(
+        ANN, acquire(3, "b"), at(PaxosBackend.TICK_MS)
+    )
 
 
 def test_a_request_that_is_under_way_is_not_proposed_twice_and_answered_where_it_came_from_last(
-    door: LogProxy,
+    door: Proxy,
 ) -> None:
     door.handle(ANN, acquire(), T0)
     moved = Address("ann/other")
@@ -90,25 +112,25 @@ def test_a_request_that_is_under_way_is_not_proposed_twice_and_answered_where_it
 
 
 def test_a_request_that_comes_again_after_its_answer_is_for_the_table_to_answer(
-    door: LogProxy,
+    door: Proxy,
 ) -> None:
     first = proposed(door.handle(ANN, acquire(), T0))
     happens(door, held())
     assert proposed(door.handle(ANN, acquire(), T0)) == first
 
 
-def test_another_master_is_asked_at_once_for_what_the_log_does_not_know(door: LogProxy) -> None:
+def test_another_master_is_asked_at_once_for_what_the_log_does_not_know(door: Proxy) -> None:
     for request in (2, 3, 4):
         door.handle(ANN, acquire(request, f"l{request}"), T0)
     happens(door, Queued(session=ME, owner="o", request=3, lock="l3"))
-    assert door.handle(REPLICA, LeaderChanged(master=""), at(1)) == ()
+    assert door.handle(REPLICA, LeaderChanged(master=""), at(1)) == []
     commands = proposed(door.handle(REPLICA, LeaderChanged(master="n3"), at(2)))
     assert [c.lock for c in commands if isinstance(c, Acquire)] == ["l2", "l4"]
     (alive,) = told(door.handle(ANN, KeepAlive(session="ann", request=9), at(3)), Alive)
     assert alive.master == "n3"
 
 
-def test_a_state_that_was_taken_over_makes_the_door_ask_for_everything(door: LogProxy) -> None:
+def test_a_state_that_was_taken_over_makes_the_door_ask_for_everything(door: Proxy) -> None:
     door.handle(ANN, acquire(2, "a"), T0)
     door.handle(ANN, acquire(3, "b"), T0)
     happens(door, queued())
@@ -116,21 +138,21 @@ def test_a_state_that_was_taken_over_makes_the_door_ask_for_everything(door: Log
     assert sorted(c.lock for c in commands if isinstance(c, Acquire)) == ["a", "b"]
 
 
-def test_a_crowd_is_proposed_again_in_bounded_portions(door: LogProxy) -> None:
-    for request in range(2, BURST + 12):
+def test_a_crowd_is_proposed_again_in_bounded_portions(door: Proxy) -> None:
+    for request in range(2, REPEAT_MAX + 12):
         door.handle(ANN, acquire(request, f"l{request}"), T0)
-    first = proposed(door.handle(DOOR, Round(), at(ASK_AGAIN_MS)))
-    second = proposed(door.handle(DOOR, Round(), at(ASK_AGAIN_MS + 1)))
-    assert (len(first), len(second)) == (BURST, 10)
+    first = proposed(door.handle(DOOR, Tick(), at(REPEAT_MS)))
+    second = proposed(door.handle(DOOR, Tick(), at(REPEAT_MS + 1)))
+    assert (len(first), len(second)) == (REPEAT_MAX, 10)
 
 
-def test_a_crowd_that_waits_in_the_log_is_looked_after_little_by_little(door: LogProxy) -> None:
-    for request in range(2, LOOKS_MAX + 12):
+def test_a_crowd_that_waits_in_the_log_is_looked_after_little_by_little(door: Proxy) -> None:
+    for request in range(2, WAIT_CHECKS_MAX + 12):
         door.handle(ANN, acquire(request, f"l{request}"), T0)
         happens(door, Queued(session=ME, owner="o", request=request, lock=f"l{request}"))
-    first = proposed(door.handle(DOOR, Round(), at(LOOK_AGAIN_MS)))
-    second = proposed(door.handle(DOOR, Round(), at(LOOK_AGAIN_MS + 1)))
-    assert (len(first), len(second)) == (LOOKS_MAX, 10)
+    first = proposed(door.handle(DOOR, Tick(), at(CHECK_WAIT_MS)))
+    second = proposed(door.handle(DOOR, Tick(), at(CHECK_WAIT_MS + 1)))
+    assert (len(first), len(second)) == (WAIT_CHECKS_MAX, 10)
 
 
 def number_of(effects: Effects) -> int:
@@ -138,7 +160,7 @@ def number_of(effects: Effects) -> int:
     return propose.number
 
 
-def test_what_no_master_took_waits_for_the_next(door: LogProxy) -> None:
+def test_what_no_master_took_waits_for_the_next(door: Proxy) -> None:
     number = number_of(door.handle(ANN, acquire(), T0))
     declined = Declined(number=number, why=Decline.NOT_MASTER, master="")
     effects = door.handle(FAR, declined, T0)
@@ -146,41 +168,41 @@ def test_what_no_master_took_waits_for_the_next(door: LogProxy) -> None:
     assert len(proposals(door.handle(REPLICA, LeaderChanged(master="n3"), at(1)))) == 1
 
 
-def test_new_work_is_refused_by_a_master_with_too_much_to_do(door: LogProxy) -> None:
+def test_new_work_is_refused_by_a_master_with_too_much_to_do(door: Proxy) -> None:
     number = number_of(door.handle(ANN, acquire(), T0))
     declined = Declined(number=number, why=Decline.OVERLOADED, master="n2")
     (refused,) = told(door.handle(FAR, declined, T0), Refused)
     assert refused.reason is Reason.OVERLOADED
     assert "nothing was done" in refused.detail
-    assert len(door.in_flight_requests) == 0
+    assert len(in_flight_at(door)) == 0
 
 
-def test_what_may_be_in_the_log_is_never_said_to_be_undone(door: LogProxy) -> None:
+def test_what_may_be_in_the_log_is_never_said_to_be_undone(door: Proxy) -> None:
     number = number_of(door.handle(ANN, acquire(), T0))
-    door.handle(DOOR, Round(), at(ASK_AGAIN_MS))
+    door.handle(DOOR, Tick(), at(REPEAT_MS))
     release = Release(lock="b", fence=3, session=ME, owner="o", request=3)
-    other = number_of(door.handle(ANN, release, at(ASK_AGAIN_MS)))
+    other = number_of(door.handle(ANN, release, at(REPEAT_MS)))
     for overloaded in (number, other):
         declined = Declined(number=overloaded, why=Decline.OVERLOADED, master="n2")
-        assert told(door.handle(FAR, declined, at(ASK_AGAIN_MS)), Refused) == []
-    assert len(door.in_flight_requests) == 2
+        assert told(door.handle(FAR, declined, at(REPEAT_MS)), Refused) == []
+    assert len(in_flight_at(door)) == 2
 
 
-def test_without_a_master_requests_wait_and_are_not_refused(door: LogProxy) -> None:
+def test_without_a_master_requests_wait_and_are_not_refused(door: Proxy) -> None:
     number = number_of(door.handle(ANN, acquire(), T0))
     declined = Declined(number=number, why=Decline.OVERLOADED, master="")
     assert told(door.handle(REPLICA, declined, T0), Refused) == []
-    assert len(door.in_flight_requests) == 1
+    assert len(in_flight_at(door)) == 1
 
 
-def test_what_the_log_cannot_read_is_refused(door: LogProxy) -> None:
+def test_what_the_log_cannot_read_is_refused(door: Proxy) -> None:
     number = number_of(door.handle(ANN, acquire(), T0))
     declined = Declined(number=number, why=Decline.INVALID, master="n2")
     (refused,) = told(door.handle(FAR, declined, T0), Refused)
     assert refused.reason is Reason.INVALID
 
 
-def test_strangers_decline_nothing_and_old_numbers_are_nobodys(door: LogProxy) -> None:
+def test_strangers_decline_nothing_and_old_numbers_are_nobodys(door: Proxy) -> None:
     number = number_of(door.handle(ANN, acquire(), T0))
     declined = Declined(number=number, why=Decline.INVALID, master="n2")
     stranger = Address("mallory/replica")
@@ -188,7 +210,7 @@ def test_strangers_decline_nothing_and_old_numbers_are_nobodys(door: LogProxy) -
     unknown = Declined(number=number + 1, why=Decline.INVALID, master="n2")
     assert told(door.handle(FAR, unknown, T0), Refused) == []
     assert door.handle(FAR, Proposed(number=number, slot=4), T0) == ()
-    assert len(door.in_flight_requests) == 1
+    assert len(in_flight_at(door)) == 1
 
 
 def replies(effects: Effects) -> list[tuple[bool, str, int]]:
@@ -197,11 +219,11 @@ def replies(effects: Effects) -> list[tuple[bool, str, int]]:
     return [(t.serving, t.leader, t.request) for t in told if isinstance(t, ProbeReply)]
 
 
-def probe(door: LogProxy, session: str = "ann") -> Effects:
+def probe(door: Proxy, session: str = "ann") -> Effects:
     return door.handle(ANN, Probe(session=session, request=4), T0)
 
 
-def test_a_probe_is_answered_at_once_by_what_the_node_knows(door: LogProxy) -> None:
+def test_a_probe_is_answered_at_once_by_what_the_node_knows(door: Proxy) -> None:
     assert replies(probe(door)) == [(False, "", 4)]
 
     door.handle(REPLICA, LeaderChanged(master="n2"), T0)
@@ -210,11 +232,11 @@ def test_a_probe_is_answered_at_once_by_what_the_node_knows(door: LogProxy) -> N
     assert list(probe(door)) == [Send(ANN, reply), Observe("proxy.probed")]
 
 
-def test_a_probe_that_names_too_long_a_session_is_dropped(door: LogProxy) -> None:
+def test_a_probe_that_names_too_long_a_session_is_dropped(door: Proxy) -> None:
     assert list(probe(door, "a" * (OWNER_BYTES_MAX + 1))) == [Observe("proxy.session_malformed")]
 
 
-def test_who_waits_is_told_at_once_that_the_leader_lost_its_majority(door: LogProxy) -> None:
+def test_who_waits_is_told_at_once_that_the_leader_lost_its_majority(door: Proxy) -> None:
     door.handle(REPLICA, LeaderChanged(master="n1"), T0)
     door.handle(ANN, acquire(2, "a"), T0)
     door.handle(ANN, acquire(3, "b"), T0)
@@ -226,7 +248,7 @@ def test_who_waits_is_told_at_once_that_the_leader_lost_its_majority(door: LogPr
     assert replies(door.handle(REPLICA, LeaderChanged(master="n2"), T0)) == [(True, "n2", 0)]
 
 
-def test_who_waits_for_nothing_is_told_nothing(door: LogProxy) -> None:
+def test_who_waits_for_nothing_is_told_nothing(door: Proxy) -> None:
     door.handle(REPLICA, LeaderChanged(master="n1"), T0)
     door.handle(ANN, acquire(2, "a"), T0)
     happens(door, Granted(session=ME, owner="o", request=2, lock="a", fence=1, count=1))

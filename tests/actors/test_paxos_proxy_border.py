@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from support.effects import T0, at
-from support.log_proxy_scene import (
-    ANN,
-    DOOR,
-    ME,
-    acquire,
-    happens,
-    lone_door,
-    proposed,
-    told,
-)
+from support.log_proxy_scene import in_flight_at, log_proxy
+from support.unbatched_proxy import UnbatchedProxy
 
 from fencelock.actors.api.message import (
     Acquire,
@@ -29,21 +21,53 @@ from fencelock.actors.api.message import (
 )
 from fencelock.actors.api.name import WAIT_MS_MAX
 from fencelock.actors.api.session_message import End, Evict, HoldLost, ListLocks, Open
-from fencelock.actors.effect import Observe
-from fencelock.actors.message import Address
-from fencelock.actors.paxos import proxy_clients, proxy_in_flight, proxy_requests
-from fencelock.actors.paxos.proxy import LogProxy
-from fencelock.actors.paxos.proxy_clients import SILENCE_MS
-from fencelock.actors.paxos.proxy_event import Round
+from fencelock.actors.effect import Effects, Observe, Send
+from fencelock.actors.message import Address, Instant
+from fencelock.actors.paxos import backend
+from fencelock.actors.paxos.backend import PaxosBackend
+from fencelock.actors.paxos.event import SlotOutcomes
+from fencelock.actors.paxos.message import Propose
+from fencelock.actors.proxy import clients
+from fencelock.actors.proxy.proxy import Proxy, Tick
+from fencelock.actors.table.message import LogCommand, Result
+from fencelock.transport.codec import decode
+
+DOOR, REPLICA, FAR = Address("n1/proxy"), Address("n1/replica"), Address("n2/replica")
+ANN = Address("ann/session")
+ME = "ann.7"
+K = TypeVar("K")
 
 
 @pytest.fixture
-def door() -> LogProxy:
-    return lone_door()
+def door() -> Proxy:
+    return log_proxy(UnbatchedProxy)
 
 
-def test_one_client_cannot_use_up_a_node(door: LogProxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fencelock.actors.paxos.proxy_requests.GUEST_ERRANDS_MAX", 3)
+def acquire(request: int = 2, lock: str = "a") -> Acquire:
+    return Acquire(lock=lock, session=ME, owner="o", request=request)
+
+
+def happens(door: Proxy, *outcomes: Result, now: Instant = T0) -> Effects:
+    return door.handle(REPLICA, SlotOutcomes(slot=1, time_ms=1, outcomes=outcomes), now)
+
+
+def proposals(effects: Effects) -> list[Propose]:
+    sent = [e.message for e in effects if isinstance(e, Send) and e.to == REPLICA]
+    return [message for message in sent if isinstance(message, Propose)]
+
+
+def proposed(effects: Effects) -> list[LogCommand]:
+    commands: list[Any] = [decode(propose.command) for propose in proposals(effects)]
+    return commands
+
+
+def told(effects: Effects, kind: type[K], to: Address = ANN) -> list[K]:
+    sent = [e.message for e in effects if isinstance(e, Send) and e.to == to]
+    return [message for message in sent if isinstance(message, kind)]
+
+
+def test_one_client_cannot_use_up_a_node(door: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fencelock.actors.paxos.backend.CLIENT_REQUESTS_MAX", 3)
     for request in (2, 3, 4):
         door.handle(ANN, acquire(request, f"l{request}"), T0)
     (refused,) = told(door.handle(ANN, acquire(5, "l5"), T0), Refused)
@@ -56,10 +80,10 @@ def test_one_client_cannot_use_up_a_node(door: LogProxy, monkeypatch: pytest.Mon
 
 
 def test_however_much_waits_there_is_room_to_release_to_cancel_and_to_keep_the_session(
-    door: LogProxy, monkeypatch: pytest.MonkeyPatch
+    door: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fencelock.actors.paxos.proxy_requests.GUEST_ERRANDS_MAX", 4)
-    monkeypatch.setattr(proxy_in_flight, "ERRANDS_MAX", 4)
+    monkeypatch.setattr("fencelock.actors.paxos.backend.CLIENT_REQUESTS_MAX", 4)
+    monkeypatch.setattr(backend, "REQUESTS_MAX", 4)
     for request in (2, 3, 4, 5):
         door.handle(ANN, acquire(request, f"l{request}"), T0)
     assert told(door.handle(ANN, acquire(6, "l6"), T0), Refused)
@@ -76,9 +100,8 @@ def test_however_much_waits_there_is_room_to_release_to_cancel_and_to_keep_the_s
     assert told(door.handle(ANN, more, T0), Refused), "it has a limit, too"
 
 
-def test_a_node_has_a_limit(door: LogProxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (proxy_in_flight, proxy_requests):
-        monkeypatch.setattr(module, "ERRANDS_MAX", 2)
+def test_a_node_has_a_limit(door: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backend, "REQUESTS_MAX", 2)
     for request in (2, 3):
         door.handle(ANN, acquire(request, f"l{request}"), T0)
     (refused,) = told(door.handle(ANN, acquire(4, "l4"), T0), Refused)
@@ -87,14 +110,14 @@ def test_a_node_has_a_limit(door: LogProxy, monkeypatch: pytest.MonkeyPatch) -> 
     assert len(told(door.handle(ask, Acquire(lock="z"), T0), Refused, ask)) == 1
 
 
-def test_a_newer_keep_alive_makes_the_older_needless_but_for_the_oldest(door: LogProxy) -> None:
+def test_a_newer_keep_alive_makes_the_older_needless_but_for_the_oldest(door: Proxy) -> None:
     for request in (3, 4, 5):
         (command,) = proposed(door.handle(ANN, KeepAlive(session=ME, request=request), T0))
         assert command == KeepAlive(session=ME, request=request)
-    assert [key[3] for key in door.in_flight_requests.by_key] == [3, 5]
+    assert [key[3] for key in in_flight_at(door).by_key] == [3, 5]
 
 
-def test_keep_alives_are_confirmed_by_a_log_that_is_slower_than_they_come(door: LogProxy) -> None:
+def test_keep_alives_are_confirmed_by_a_log_that_is_slower_than_they_come(door: Proxy) -> None:
     heard: list[int] = []
     for request in range(3, 23):
         door.handle(ANN, KeepAlive(session=ME, request=request), at(request * 200))
@@ -105,7 +128,7 @@ def test_keep_alives_are_confirmed_by_a_log_that_is_slower_than_they_come(door: 
 
 
 def test_an_ask_inside_the_process_is_not_answered_by_the_loss_of_another_lock(
-    door: LogProxy,
+    door: Proxy,
 ) -> None:
     """It takes whatever is said to it for its answer, so nothing is said to it unasked."""
     ask = Address("n1/ask-9")
@@ -116,26 +139,26 @@ def test_an_ask_inside_the_process_is_not_answered_by_the_loss_of_another_lock(
     assert [granted.fence for granted in told(happens(door, held), Granted, ask)] == [5]
 
 
-def test_what_a_silent_client_asked_for_is_forgotten(door: LogProxy) -> None:
+def test_what_a_silent_client_asked_for_is_forgotten(door: Proxy) -> None:
     bob = Address("bob/session")
     door.handle(ANN, acquire(), T0)
     door.handle(bob, Acquire(lock="b", session="bob.8", owner="o", request=1), T0)
-    door.handle(bob, KeepAlive(session="bob", request=2), at(SILENCE_MS - 1))
-    effects = door.handle(DOOR, Round(), at(SILENCE_MS))
+    door.handle(bob, KeepAlive(session="bob", request=2), at(PaxosBackend.SILENCE_MS - 1))
+    effects = door.handle(DOOR, Tick(), at(PaxosBackend.SILENCE_MS))
     assert Observe("proxy.request_of_silent_client_forgotten", 1) in effects
     assert [
-        in_flight_request.key[0] for in_flight_request in door.in_flight_requests.by_key.values()
+        in_flight_request.key[0] for in_flight_request in in_flight_at(door).by_key.values()
     ] == ["bob.8"]
 
 
 def test_clients_that_come_and_go_do_not_fill_the_memory(
-    door: LogProxy, monkeypatch: pytest.MonkeyPatch
+    door: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(proxy_clients, "GUESTS_MAX", 10)
+    monkeypatch.setattr(clients, "CLIENTS_MAX", 10)
     for number in range(30):
         client = Address(f"c{number}/session")
         door.handle(client, KeepAlive(session=f"c{number}", request=1), T0)
-    assert list(door.guests.by_id) == [f"c{number}" for number in range(20, 30)]
+    assert list(door.clients.by_id) == [f"c{number}" for number in range(20, 30)]
 
 
 @pytest.mark.parametrize(
@@ -152,22 +175,22 @@ def test_clients_that_come_and_go_do_not_fill_the_memory(
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_nobody_speaks_in_the_session_of_another(door: LogProxy, request_: Any) -> None:
+def test_nobody_speaks_in_the_session_of_another(door: Proxy, request_: Any) -> None:
     for client in ("bob", "an", "ann~2", "ann.7", "n"):
         asker = Address(f"{client}/session")
         effects = door.handle(asker, request_, T0)
         assert [r.reason for r in told(effects, Refused, asker)] == [Reason.INVALID]
         assert proposed(effects) == []
-    assert len(door.guests.by_id) == 0
+    assert len(door.clients.by_id) == 0
 
 
 @pytest.mark.parametrize("session", ["n1/b00.3", "ann/x", "ann./b", "", "ann." + "9" * 300])
-def test_a_session_that_is_none_of_a_client_is_refused(door: LogProxy, session: str) -> None:
+def test_a_session_that_is_none_of_a_client_is_refused(door: Proxy, session: str) -> None:
     effects = door.handle(ANN, Acquire(lock="a", session=session, owner="o", request=1), T0)
     assert [r.reason for r in told(effects, Refused)] == [Reason.INVALID]
 
 
-def test_a_name_is_no_session_until_it_was_opened(door: LogProxy) -> None:
+def test_a_name_is_no_session_until_it_was_opened(door: Proxy) -> None:
     for name in ("ann", "ann~2"):
         request = Acquire(lock="a", session=name, owner="o", request=1)
         (refused,) = told(door.handle(ANN, request, T0), Refused)
@@ -175,7 +198,7 @@ def test_a_name_is_no_session_until_it_was_opened(door: LogProxy) -> None:
         assert "open" in refused.detail
     (alive,) = told(door.handle(ANN, KeepAlive(session="ann", request=1), T0), Alive)
     assert (alive.session, alive.node) == ("ann", "n1")
-    assert len(door.in_flight_requests) == 0
+    assert len(in_flight_at(door)) == 0
 
 
 @pytest.mark.parametrize(
@@ -203,7 +226,7 @@ def test_a_name_is_no_session_until_it_was_opened(door: LogProxy) -> None:
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
 def test_a_bad_request_is_told_its_field_value_and_limit(
-    door: LogProxy, request_: Any, words: str
+    door: Proxy, request_: Any, words: str
 ) -> None:
     effects = door.handle(ANN, request_, T0)
     (refused,) = told(effects, Refused)

@@ -21,16 +21,15 @@ from fencelock.actors.api.session_message import ListedLock, ListLocks, LockList
 from fencelock.actors.effect import Effects, Observe
 from fencelock.actors.message import Address
 from fencelock.actors.paxos.event import Consult, Consulted, LeaderChanged
-from fencelock.actors.paxos.proxy import LogProxy
-from fencelock.actors.paxos.proxy_event import Round
-from fencelock.actors.paxos.proxy_reading import READ_MS
-from fencelock.actors.paxos.proxy_status import (
+from fencelock.actors.paxos.queries import (
     DESCRIBE_MS,
     LOCKS_SHOWN_MAX,
     LOOK_AGE_MS,
     READY_AGE_MS,
 )
-from fencelock.actors.proxy.backend import Report, Reported
+from fencelock.actors.proxy.message import Report, Reported
+from fencelock.actors.proxy.proxy import Proxy, Tick
+from fencelock.actors.proxy.queries import READ_MS
 from fencelock.actors.table.report import (
     Browse,
     Browsed,
@@ -60,8 +59,8 @@ REPORTED = Reported(uptime_ms=5, counters=())
 
 
 @pytest.fixture
-def door() -> LogProxy:
-    return led_by_n2(log_proxy(LogProxy))
+def door() -> Proxy:
+    return led_by_n2(log_proxy(Proxy))
 
 
 def consult(effects: Effects) -> Consult:
@@ -69,13 +68,13 @@ def consult(effects: Effects) -> Consult:
     return asked
 
 
-def consulted(door: LogProxy, number: int, answer: Any, age_ms: int = 0, ms: int = 0) -> Effects:
+def consulted(door: Proxy, number: int, answer: Any, age_ms: int = 0, ms: int = 0) -> Effects:
     event = Consulted(number=number, answer=answer, slot=12, age_ms=age_ms)
     return door.handle(REPLICA, event, at(ms))
 
 
 def test_a_lock_is_looked_up_in_the_replica_and_shown_in_the_order_of_service(
-    door: LogProxy,
+    door: Proxy,
 ) -> None:
     asked = consult(door.handle(ANN, INSPECT, T0))
     assert asked == Consult(number=1, question=LookUp(lock="a"), age_ms=None)
@@ -94,23 +93,23 @@ def test_a_lock_is_looked_up_in_the_replica_and_shown_in_the_order_of_service(
     assert consulted(door, 1, Looked(report=REPORT)) == ()
 
 
-def test_a_free_lock_has_no_holder(door: LogProxy) -> None:
+def test_a_free_lock_has_no_holder(door: Proxy) -> None:
     door.handle(ANN, INSPECT, T0)
     free = LockReport(lock="a", holder=None, waiting=0, waiters=())
     (status,) = sent(consulted(door, 1, Looked(report=free)), LockStatus, ANN)
     assert (status.holder, status.waiters) == (None, ())
 
 
-def test_a_question_that_is_sent_again_is_asked_once(door: LogProxy) -> None:
+def test_a_question_that_is_sent_again_is_asked_once(door: Proxy) -> None:
     door.handle(ANN, INSPECT, T0)
-    assert door.handle(ANN, INSPECT, at(5)) == []
+    assert list(door.handle(ANN, INSPECT, at(5))) == []
     assert len(sent(consulted(door, 1, Looked(report=REPORT)), LockStatus, ANN)) == 1
     assert consult(door.handle(ANN, INSPECT, at(6))).number == 2
 
 
 @pytest.mark.parametrize(("age_ms", "words"), [(900, "900 ms old"), (-1, "not known")])
 def test_a_local_read_that_would_be_too_old_is_refused(
-    door: LogProxy, age_ms: int, words: str
+    door: Proxy, age_ms: int, words: str
 ) -> None:
     local = Inspect(lock="a", session="ann", request=3, age_ms=500)
     assert consult(door.handle(ANN, local, T0)).age_ms == 500
@@ -120,29 +119,29 @@ def test_a_local_read_that_would_be_too_old_is_refused(
     assert "500 ms were allowed" in refused.detail
 
 
-def test_a_local_read_tells_its_age(door: LogProxy) -> None:
+def test_a_local_read_tells_its_age(door: Proxy) -> None:
     door.handle(ANN, Inspect(lock="a", session="ann", age_ms=500), T0)
     (status,) = sent(consulted(door, 1, Looked(report=REPORT), 120), LockStatus, ANN)
     assert status.age_ms == 120
 
 
 def test_without_a_majority_a_caller_inside_is_told_and_a_client_gives_up_by_itself(
-    door: LogProxy,
+    door: Proxy,
 ) -> None:
     door.handle(ANN, INSPECT, T0)
     door.handle(ASK, Inspect(lock="a"), T0)
-    assert sent(door.handle(DOOR, Round(), at(READ_MS - 1)), Refused, ASK) == []
-    effects = door.handle(DOOR, Round(), at(READ_MS))
+    assert sent(door.handle(DOOR, Tick(), at(READ_MS - 1)), Refused, ASK) == []
+    effects = door.handle(DOOR, Tick(), at(READ_MS))
     (refused,) = sent(effects, Refused, ASK)
     assert refused.reason is Reason.UNAVAILABLE
     assert f"a majority of n1, n2, n3 has not answered for {READ_MS} ms" in refused.detail
     assert sent(effects, Refused, ANN) == []
-    assert len(door.readings.by_number) == len(door.readings.asked) == 0
+    assert not door.backend.is_busy()
     assert consult(door.handle(ANN, INSPECT, at(READ_MS))).question == LookUp(lock="a")
 
 
-def test_questions_have_a_limit(door: LogProxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fencelock.actors.paxos.proxy_reading.QUESTIONS_MAX", 2)
+def test_questions_have_a_limit(door: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fencelock.actors.proxy.queries.QUERIES_MAX", 2)
     for request in (1, 2):
         door.handle(ANN, Inspect(lock="a", session="ann", request=request), T0)
     effects = door.handle(ANN, Inspect(lock="a", session="ann", request=3), T0)
@@ -150,7 +149,7 @@ def test_questions_have_a_limit(door: LogProxy, monkeypatch: pytest.MonkeyPatch)
     assert (refused.reason, refused.request) == (Reason.OVERLOADED, 3)
 
 
-def test_locks_are_listed_page_by_page(door: LogProxy) -> None:
+def test_locks_are_listed_page_by_page(door: Proxy) -> None:
     question = ListLocks(prefix="a", after="a1", most=2, session="ann", request=4, age_ms=9)
     asked = consult(door.handle(ANN, question, T0))
     assert asked == Consult(number=1, question=Browse(prefix="a", after="a1", most=2), age_ms=9)
@@ -166,7 +165,7 @@ def test_locks_are_listed_page_by_page(door: LogProxy) -> None:
     )
 
 
-def test_answers_fit_a_frame_however_long_the_names(door: LogProxy) -> None:
+def test_answers_fit_a_frame_however_long_the_names(door: Proxy) -> None:
     long = "\U0001f512" * 64
     holder = HOLDER._replace(session=long, owner=long, label=long)
     waiters = tuple(WAITER._replace(session=long, owner=long, label=long) for _ in range(1_000))
@@ -183,12 +182,12 @@ def test_answers_fit_a_frame_however_long_the_names(door: LogProxy) -> None:
     assert len(encode(listed)) < FRAME_BYTES_MAX
 
 
-def test_a_node_describes_itself_and_the_locks_with_their_waiters(door: LogProxy) -> None:
+def test_a_node_describes_itself_and_the_locks_with_their_waiters(door: Proxy) -> None:
     effects = door.handle(ANN, Describe(session="ann", request=4), T0)
     assert sent(effects, Report, NODE) == [Report()]
     browse = Browse(prefix="", after="", most=LOCKS_SHOWN_MAX)
     assert consult(effects) == Consult(number=1, question=browse, age_ms=LOOK_AGE_MS)
-    assert door.handle(NODE, REPORTED, T0) == ()
+    assert list(door.handle(NODE, REPORTED, T0)) == []
     lines = (LockLine("a", HOLDER, 1), LockLine("b", HOLDER, 0))
     look = consult(consulted(door, 1, Browsed(lines=lines, more=False), 30))
     assert look.question == LookUp(lock="a")
@@ -203,7 +202,7 @@ def test_a_node_describes_itself_and_the_locks_with_their_waiters(door: LogProxy
     ]
 
 
-def test_descriptions_asked_for_at_once_share_one_look(door: LogProxy) -> None:
+def test_descriptions_asked_for_at_once_share_one_look(door: Proxy) -> None:
     door.handle(ANN, Describe(session="ann", request=4), T0)
     assert sent(door.handle(ASK, Describe(), T0), Consult, REPLICA) == []
     door.handle(NODE, REPORTED, T0)
@@ -223,7 +222,7 @@ def test_descriptions_asked_for_at_once_share_one_look(door: LogProxy) -> None:
     ids=["nothing known", "too old to show", "old", "no master"],
 )
 def test_a_node_that_cannot_serve_says_what_is_missing(
-    door: LogProxy, answer: Any, age_ms: int, master: str, words: str
+    door: Proxy, answer: Any, age_ms: int, master: str, words: str
 ) -> None:
     door.handle(REPLICA, LeaderChanged(master=master), T0)
     door.handle(ANN, Describe(session="ann", request=4), T0)
@@ -234,16 +233,16 @@ def test_a_node_that_cannot_serve_says_what_is_missing(
     assert status.locks == ()
 
 
-def test_a_description_does_not_wait_for_a_replica_for_long(door: LogProxy) -> None:
+def test_a_description_does_not_wait_for_a_replica_for_long(door: Proxy) -> None:
     door.handle(ANN, Describe(session="ann", request=4), T0)
     door.handle(NODE, REPORTED, T0)
-    assert sent(door.handle(DOOR, Round(), at(DESCRIBE_MS - 1)), NodeStatus, ANN) == []
-    (status,) = sent(door.handle(DOOR, Round(), at(DESCRIBE_MS)), NodeStatus, ANN)
+    assert sent(door.handle(DOOR, Tick(), at(DESCRIBE_MS - 1)), NodeStatus, ANN) == []
+    (status,) = sent(door.handle(DOOR, Tick(), at(DESCRIBE_MS)), NodeStatus, ANN)
     assert not status.ready
     assert "a majority of n1, n2, n3" in status.detail
     assert consulted(door, 1, Browsed(lines=(), more=False)) == ()
 
 
-def test_a_session_without_end_describes_nothing(door: LogProxy) -> None:
+def test_a_session_without_end_describes_nothing(door: Proxy) -> None:
     effects = door.handle(ANN, Describe(session="x" * 999), T0)
     assert effects == [Observe("proxy.session_malformed")]

@@ -3,42 +3,73 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any, TypeVar
 
 import pytest
 from support.effects import T0
-from support.log_proxy_scene import (
-    ACQUIRE,
-    ANN,
-    CANCEL,
-    ME,
-    RELEASE,
-    denied,
-    happens,
-    led_by_n2,
-    lone_door,
-    proposed,
-    told,
-)
+from support.log_proxy_scene import log_proxy
+from support.unbatched_proxy import UnbatchedProxy
 
 from fencelock.actors.api.message import (
     Acquire,
+    Cancel,
     Granted,
     KeepAlive,
     Reason,
     Refused,
+    Release,
 )
 from fencelock.actors.api.session_message import Evict, Evicted, Open
-from fencelock.actors.paxos.proxy import LogProxy
+from fencelock.actors.effect import Effects, Send
+from fencelock.actors.message import Address
+from fencelock.actors.paxos.event import LeaderChanged, SlotOutcomes
+from fencelock.actors.paxos.message import Propose
+from fencelock.actors.proxy.proxy import Proxy
+from fencelock.actors.table.message import LogCommand, Result
 from fencelock.actors.table.table import LockTable
+from fencelock.transport.codec import decode
+
+DOOR, REPLICA, FAR = Address("n1/proxy"), Address("n1/replica"), Address("n2/replica")
+ANN = Address("ann/session")
+ME = "ann.7"
+K = TypeVar("K")
+
+ACQUIRE = Acquire(lock="a", session=ME, owner="o", request=2, wait_ms=50, limit=3, label="x")
+RELEASE = Release(lock="a", fence=5, session=ME, owner="o", request=3)
+CANCEL = Cancel(lock="a", session=ME, owner="o", request=2)
 
 
 @pytest.fixture
-def door() -> LogProxy:
-    return led_by_n2(lone_door())
+def door() -> Proxy:
+    door = log_proxy(UnbatchedProxy)
+    door.handle(REPLICA, LeaderChanged(master="n2"), T0)
+    return door
+
+
+def happens(door: Proxy, *outcomes: Result) -> Effects:
+    return door.handle(REPLICA, SlotOutcomes(slot=1, time_ms=1, outcomes=outcomes), T0)
+
+
+def proposed(effects: Effects) -> list[LogCommand]:
+    sent = [e.message for e in effects if isinstance(e, Send) and e.to == REPLICA]
+    commands: list[Any] = [decode(m.command) for m in sent if isinstance(m, Propose)]
+    return commands
+
+
+def told(effects: Effects, kind: type[K], to: Address = ANN) -> list[K]:
+    sent = [e.message for e in effects if isinstance(e, Send) and e.to == to]
+    return [message for message in sent if isinstance(message, kind)]
+
+
+def denied(reason: Reason, detail: str = "", request: int = 2, lock: str = "a") -> Refused:
+    owner = "o" if lock else ""
+    return Refused(
+        session=ME, owner=owner, request=request, lock=lock, reason=reason, detail=detail
+    )
 
 
 @pytest.mark.parametrize("reason", [*Reason])
-def test_a_refusal_of_the_table_reaches_the_client_as_it_is(door: LogProxy, reason: Reason) -> None:
+def test_a_refusal_of_the_table_reaches_the_client_as_it_is(door: Proxy, reason: Reason) -> None:
     door.handle(ANN, ACQUIRE, T0)
     why = denied(reason, "lock 'a': why")
     (answer,) = told(happens(door, why), Refused)
@@ -57,26 +88,26 @@ def test_a_refusal_of_the_table_reaches_the_client_as_it_is(door: LogProxy, reas
     ],
     ids=lambda value: value.name if isinstance(value, Reason) else "",
 )
-def test_a_denied_release_is_refused(door: LogProxy, why: Refused, reason: Reason) -> None:
+def test_a_denied_release_is_refused(door: Proxy, why: Refused, reason: Reason) -> None:
     door.handle(ANN, RELEASE, T0)
     (answer,) = told(happens(door, why), Refused)
     assert answer == replace(why, reason=reason)
 
 
-def test_a_cancel_in_a_session_that_is_gone_hears_so(door: LogProxy) -> None:
+def test_a_cancel_in_a_session_that_is_gone_hears_so(door: Proxy) -> None:
     door.handle(ANN, CANCEL, T0)
     (answer,) = told(happens(door, denied(Reason.SESSION_EXPIRED, request=-2)), Refused)
     assert answer.reason is Reason.SESSION_EXPIRED
 
 
-def test_a_keep_alive_of_a_session_that_is_gone_hears_so(door: LogProxy) -> None:
+def test_a_keep_alive_of_a_session_that_is_gone_hears_so(door: Proxy) -> None:
     door.handle(ANN, KeepAlive(session=ME, request=4), T0)
     gone = denied(Reason.SESSION_EXPIRED, request=4, lock="")
     (answer,) = told(happens(door, gone), Refused)
     assert (answer.reason, answer.request) == (Reason.SESSION_EXPIRED, 4)
 
 
-def test_an_eviction_names_the_operator_and_the_client_for_the_log(door: LogProxy) -> None:
+def test_an_eviction_names_the_operator_and_the_client_for_the_log(door: Proxy) -> None:
     evict = Evict(lock="a", fence=5, operator="eve", session=ME, request=8)
     (command,) = proposed(door.handle(ANN, evict, T0))
     assert command == evict
@@ -92,7 +123,7 @@ def test_an_eviction_names_the_operator_and_the_client_for_the_log(door: LogProx
     assert told(happens(door, evicted), Evicted) == [evicted]
 
 
-def test_an_eviction_of_somebody_who_does_not_hold_is_refused(door: LogProxy) -> None:
+def test_an_eviction_of_somebody_who_does_not_hold_is_refused(door: Proxy) -> None:
     evict = Evict(lock="a", fence=5, operator="eve", session="ann", request=8)
     door.handle(ANN, evict, T0)
     (why,) = LockTable().apply(0, evict)

@@ -9,9 +9,9 @@ from support.proxy_scene import ANN, BACKEND, BOB, LOCAL, PROXY, acquire, hold, 
 from fencelock.actors.api import message as api
 from fencelock.actors.effect import Send, Wake
 from fencelock.actors.message import Address
-from fencelock.actors.proxy.backend import Full, Give, Got, Look, Seen, Want
 from fencelock.actors.proxy.lock_manager import TRY_LOOK_MS, TRY_MS
-from fencelock.actors.proxy.proxy import CLIENT_SILENCE_MS, SWEEP_MS, Proxy
+from fencelock.actors.proxy.lock_proxy import CLIENT_SILENCE_MS, SWEEP_MS, Proxy
+from fencelock.actors.proxy.message import Full, Give, Got, Look, Seen, Want
 from fencelock.actors.proxy.timer import Sweep, TryLook, WaitOver
 
 

@@ -19,9 +19,9 @@ from fencelock.actors.api.message import (
 from fencelock.actors.api.name import LOCK_NAME_BYTES_MAX, WAIT_MS_MAX
 from fencelock.actors.effect import Observe, Wake
 from fencelock.actors.message import NS_PER_MS, Address, Instant
-from fencelock.actors.proxy.backend import Give, Look, Reported, Seen
 from fencelock.actors.proxy.lock_manager import CLAIMS_MAX
-from fencelock.actors.proxy.proxy import Proxy
+from fencelock.actors.proxy.lock_proxy import Proxy
+from fencelock.actors.proxy.message import Give, Look, Reported, Seen
 from fencelock.actors.proxy.timer import NAP_MS_MAX, WaitOver
 from fencelock.actors.proxy.wording import LOCKS_SHOWN_MAX
 from fencelock.transport.cbor import FRAME_BYTES_MAX

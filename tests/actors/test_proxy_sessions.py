@@ -10,8 +10,8 @@ from support.proxy_scene import ANN, BACKEND, BOB, LOCAL, acquire
 from fencelock.actors.api.message import Acquire, Granted, Reason, Refused, Release
 from fencelock.actors.api.session_message import End, Ended, Evict, ListLocks, Open, Opened
 from fencelock.actors.effect import Send
-from fencelock.actors.proxy.backend import Give, Got, Want
-from fencelock.actors.proxy.proxy import Proxy
+from fencelock.actors.proxy.lock_proxy import Proxy
+from fencelock.actors.proxy.message import Give, Got, Want
 
 
 def test_a_session_is_opened_by_saying_that_none_is_kept(proxy: Proxy) -> None:

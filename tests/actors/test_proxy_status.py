@@ -13,8 +13,8 @@ from fencelock.actors.api.message import (
 )
 from fencelock.actors.effect import Send
 from fencelock.actors.message import Address
-from fencelock.actors.proxy.backend import Look, Ready, Report, Reported, Seen
-from fencelock.actors.proxy.proxy import Proxy
+from fencelock.actors.proxy.lock_proxy import Proxy
+from fencelock.actors.proxy.message import Look, Ready, Report, Reported, Seen
 
 
 def test_a_lock_is_inspected_through_the_backend(proxy: Proxy) -> None:

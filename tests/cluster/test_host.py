@@ -24,7 +24,7 @@ from fencelock.actors.message import (
     node_of,
     timer,
 )
-from fencelock.actors.proxy.backend import Report, Reported
+from fencelock.actors.proxy.message import Report, Reported
 from fencelock.actors.role import Host, Role
 from fencelock.cluster.host.dispatcher import Dispatcher
 from fencelock.cluster.host.role_set import RoleSet

@@ -35,7 +35,7 @@ from fencelock.actors.central.message import (
 from fencelock.actors.central.server import Holding, LockServer
 from fencelock.actors.effect import Effects, Send
 from fencelock.actors.message import Address, Event, Instant
-from fencelock.actors.proxy.backend import Full, Give, Got, Want
+from fencelock.actors.proxy.message import Full, Give, Got, Want
 from fencelock.actors.role import Host, Role
 
 SERVER = Address("s/server")

@@ -31,8 +31,8 @@ from fencelock.actors.central.message import (
 from fencelock.actors.central.server import LockServer
 from fencelock.actors.effect import Effect, Effects, Spawn
 from fencelock.actors.message import Address, Instant, Message
-from fencelock.actors.proxy.backend import Want
-from fencelock.actors.proxy.proxy import Proxy
+from fencelock.actors.proxy.lock_proxy import Proxy
+from fencelock.actors.proxy.message import Want
 from fencelock.actors.role import Role
 from fencelock.actors.session.session import ClientSession
 from fencelock.cluster.host.role_set import RoleSet

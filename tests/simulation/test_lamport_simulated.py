@@ -14,7 +14,7 @@ from fencelock.actors.lamport.message import Neighbors, PeerJoined
 from fencelock.actors.lamport.order import Turn
 from fencelock.actors.lamport.process import LockProcess
 from fencelock.actors.message import Instant
-from fencelock.actors.proxy.backend import Look, Ready
+from fencelock.actors.proxy.message import Look, Ready
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.simulation.environment import Judge
 from fencelock.cluster.simulation.promise import promise_of

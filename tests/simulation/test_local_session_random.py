@@ -176,6 +176,6 @@ def test_one_node_at_a_time_believes_in_a_hold_and_nothing_is_left(seed: int) ->
     for node in world.nodes:
         ledger = node.node.session.ledger
         outstanding = ledger.outstanding
-        assert (node.releasing, len(node.node.proxy.in_flight_requests)) == ({}, 0)
+        assert (node.releasing, len(node.node.proxy.backend)) == ({}, 0)
         assert (ledger.holds, ledger.anonymous) == ({}, {})
         assert (outstanding.pending, outstanding.withdrawals) == ({}, {})

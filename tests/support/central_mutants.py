@@ -8,7 +8,7 @@ from fencelock.actors.central.message import Grant, Mode, Release, Request
 from fencelock.actors.central.server import Holding, LockServer
 from fencelock.actors.effect import Effects, Observe, Send
 from fencelock.actors.message import Address, Instant
-from fencelock.actors.proxy.backend import Give, Got
+from fencelock.actors.proxy.message import Give, Got
 
 
 class GrantsAreNotCompared(LockClient):

@@ -17,7 +17,7 @@ from fencelock.actors.central.message import (
 )
 from fencelock.actors.effect import Effect, Observe, Send, Wake
 from fencelock.actors.message import Address, Event
-from fencelock.actors.proxy.backend import Give, Want
+from fencelock.actors.proxy.message import Give, Want
 from support.effects import HOST, T0
 
 SERVER = Address("s/server")

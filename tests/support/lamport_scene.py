@@ -18,7 +18,7 @@ from fencelock.actors.lamport.message import (
 from fencelock.actors.lamport.order import pack_fence
 from fencelock.actors.lamport.process import LockProcess, Received
 from fencelock.actors.message import Address, Event
-from fencelock.actors.proxy.backend import Give, Got, Look, Seen, Want
+from fencelock.actors.proxy.message import Give, Got, Look, Seen, Want
 from support.effects import HOST, at, only_sent
 
 CLOCK, PROXY = Address("b/clock"), Address("b/proxy")

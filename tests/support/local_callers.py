@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 from fencelock.actors.api.message import Acquire, Granted, Reason, Refused
 from fencelock.actors.effect import Effect, Effects, Send, Wake
 from fencelock.actors.message import NS_PER_MS, Address, Instant, Message, Timer
+from fencelock.actors.paxos.backend import PaxosBackend
 from fencelock.actors.paxos.event import SlotOutcomes
 from fencelock.actors.paxos.message import Propose
-from fencelock.actors.paxos.proxy import ROUND_MS
 from fencelock.actors.role import Role
 from fencelock.actors.session.message import Closed
 from fencelock.actors.session.session import ClientSession
@@ -48,14 +48,8 @@ class LocalNode:
     ) -> None:
         self.now, self.propose, self.reply = now, propose, reply
         self.replica = Address(f"{node}/replica")
-        self.proxy = UnbatchedProxy(
-            Address(f"{node}/proxy"),
-            HOST,
-            node=node,
-            members=("n1", "n2", "n3"),
-            replica=self.replica,
-            encode=encode,
-        )
+        backend = PaxosBackend(node, ("n1", "n2", "n3"), encode)
+        self.proxy = UnbatchedProxy(Address(f"{node}/proxy"), HOST, backend=backend)
         self.session = ClientSession(
             Address(f"{node}/session"),
             HOST,
@@ -151,7 +145,7 @@ class LocalCallers:
     def happens(self, outcomes: list[Result]) -> None:
         self.node.learn(tuple(outcomes))
 
-    def pass_time(self, ms: int, step_ms: int = ROUND_MS // 5) -> None:
+    def pass_time(self, ms: int, step_ms: int = PaxosBackend.TICK_MS // 5) -> None:
         """Let time pass, in the log too unless it is silent, and timers fire."""
         end = self.ms + ms
         while self.ms < end:

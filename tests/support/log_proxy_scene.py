@@ -7,9 +7,11 @@ from typing import Any, TypeVar
 from fencelock.actors.api.message import Acquire, Cancel, Reason, Refused, Release
 from fencelock.actors.effect import Effects
 from fencelock.actors.message import Address, Instant
+from fencelock.actors.paxos.backend import PaxosBackend
 from fencelock.actors.paxos.event import LeaderChanged, SlotOutcomes
+from fencelock.actors.paxos.in_flight import InFlightRequests
 from fencelock.actors.paxos.message import Propose
-from fencelock.actors.paxos.proxy import LogProxy
+from fencelock.actors.proxy.proxy import Proxy
 from fencelock.actors.table.message import LogCommand, Result
 from fencelock.transport.codec import decode, encode
 from support.effects import HOST, T0, sent
@@ -22,22 +24,24 @@ ACQUIRE = Acquire(lock="a", session=ME, owner="o", request=2, wait_ms=50, limit=
 RELEASE = Release(lock="a", fence=5, session=ME, owner="o", request=3)
 CANCEL = Cancel(lock="a", session=ME, owner="o", request=2)
 
-P = TypeVar("P", bound=LogProxy)
+P = TypeVar("P", bound=Proxy)
 K = TypeVar("K")
 
 
 def log_proxy(kind: type[P], node: str = "n1") -> P:
     """Return a proxy on ``node`` that has begun."""
     proxy = kind(
-        Address(f"{node}/proxy"),
-        HOST,
-        node=node,
-        members=("n1", "n2", "n3"),
-        replica=Address(f"{node}/replica"),
-        encode=encode,
+        Address(f"{node}/proxy"), HOST, backend=PaxosBackend(node, ("n1", "n2", "n3"), encode)
     )
     assert proxy.begin(T0) == ()
     return proxy
+
+
+def in_flight_at(proxy: Proxy) -> InFlightRequests:
+    """Return the requests in flight of ``proxy``."""
+    backend = proxy.backend
+    assert isinstance(backend, PaxosBackend)
+    return backend.in_flight
 
 
 def led_by_n2(proxy: P) -> P:
@@ -56,7 +60,7 @@ def acquire(request: int = 2, lock: str = "a") -> Acquire:
     return Acquire(lock=lock, session=ME, owner="o", request=request)
 
 
-def happens(door: LogProxy, *outcomes: Result, now: Instant = T0) -> Effects:
+def happens(door: Proxy, *outcomes: Result, now: Instant = T0) -> Effects:
     """Let the log apply commands with these outcomes."""
     return door.handle(REPLICA, SlotOutcomes(slot=1, time_ms=1, outcomes=outcomes), now)
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from fencelock.actors.api.message import Acquire
 from fencelock.actors.effect import Effect, Wake
 from fencelock.actors.message import Address
-from fencelock.actors.proxy.backend import Got
-from fencelock.actors.proxy.proxy import Proxy
+from fencelock.actors.proxy.lock_proxy import Proxy
+from fencelock.actors.proxy.message import Got
 from fencelock.actors.proxy.timer import Sweep
 from support.effects import HOST, T0
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from fencelock.actors.effect import Effects, Send
 from fencelock.actors.message import Address, Event, Instant, Timer, timer
-from fencelock.actors.proxy.backend import Full, Give, Got, Ready, Seen, Want
+from fencelock.actors.proxy.message import Full, Give, Got, Ready, Seen, Want
 from fencelock.actors.role import Host, Role
 
 

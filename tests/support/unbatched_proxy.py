@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from fencelock.actors.effect import Effect, Effects, Send
-from fencelock.actors.message import Address, Instant
+from fencelock.actors.message import Address, Event, Instant
 from fencelock.actors.paxos.event import Gather, ProposalBatch
-from fencelock.actors.paxos.proxy import LogProxy
-from fencelock.actors.paxos.proxy_event import Heard
+from fencelock.actors.proxy.proxy import Proxy
 
 
-class UnbatchedProxy(LogProxy):
-    """A `LogProxy` that makes each event a turn by itself, and takes batches apart."""
+class UnbatchedProxy(Proxy):
+    """A proxy of the log that makes each event a turn by itself, and takes batches apart."""
 
-    def handle(self, sender: Address, event: Heard, now: Instant) -> Effects:
+    def handle(self, sender: Address, event: Event, now: Instant) -> Effects:
         """Handle ``event``, then the end of its turn."""
         effects = super().handle(sender, event, now)
         if Send(self.address, Gather()) not in effects:

@@ -1,0 +1,407 @@
+"""The replicated log behind a node's proxy: it proposes requests and returns their outcomes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+from fencelock.actors.api.message import (
+    AcquireRequest,
+    Alive,
+    Granted,
+    Inspect,
+    KeepAlive,
+    Reason,
+    Refused,
+    Released,
+    ReleaseRequest,
+    refused,
+)
+from fencelock.actors.api.request import Command, Outcome, Request
+from fencelock.actors.api.session_message import (
+    CloseReason,
+    Ended,
+    Evict,
+    HoldLost,
+    ListLocks,
+    Open,
+    Opened,
+)
+from fencelock.actors.bootstrap_message import VotingStatus
+from fencelock.actors.effect import Effect, Effects, Observe, Send
+from fencelock.actors.error import OverloadedError, SessionExpiredError
+from fencelock.actors.fast_construction import copier
+from fencelock.actors.message import Address, Instant, Message, node_of
+from fencelock.actors.paxos.config import replica_of
+from fencelock.actors.paxos.event import (
+    Consulted,
+    Divergence,
+    Gather,
+    Isolated,
+    LeaderChanged,
+    Skipped,
+    SlotOutcomes,
+)
+from fencelock.actors.paxos.in_flight import (
+    REPEAT_MS,
+    InFlightRequest,
+    InFlightRequests,
+    QuorumContact,
+    is_full,
+)
+from fencelock.actors.paxos.message import Decline, Declined, Proposed
+from fencelock.actors.paxos.queries import Queries, TableStatus
+from fencelock.actors.proxy.backend import Backend, Status
+from fencelock.actors.proxy.clients import CLIENT_REQUESTS_MAX, REQUESTS_MAX, RemoteClient
+from fencelock.actors.session.message import Undecided
+from fencelock.actors.table.message import Queued
+
+REPEAT_MAX = 500
+"""Maximum commands proposed again per tick: repetitions under load must not double the load."""
+
+NEW_MASTER_REPEAT_MAX = 5_000
+"""Maximum commands proposed again when the master changes: half of its queue."""
+
+_LOSSES: frozenset[type[Message]] = frozenset({HoldLost, Ended})
+
+_NAMES_NODES: dict[type[Outcome], Callable[..., Any]] = {
+    kind: copier(kind, "node", "master") for kind in (Alive, Opened)
+}
+"""Makers of the replies that name the answering node and the leading one."""
+
+
+class PaxosBackend(Backend):
+    """Puts requests into the log and sends their outcomes to clients.
+
+    The log remembers; the proxy does not. A request is translated, proposed, and kept only until
+    its outcome arrives from this node's own replica or, sooner, from the master's. Requests of
+    one turn are proposed together (`ProposalBatch`). Until the outcome arrives a request is
+    proposed again unchanged: the log performs it once, however often it comes and through
+    whichever proxy. A request that is sent again after its reply is also proposed again, and
+    gets the outcome of the first time.
+
+    While no majority answers, requests wait, since their outcome is not known. A client has its own
+    timeout and cancels; the session of callers inside the process is told what is missing.
+    Clients keep their own sessions alive, through any proxy.
+
+    Args:
+        node: this node.
+        members: the nodes that vote, sorted: only outcomes from their replicas count.
+        encode: encodes a command for the log.
+
+    """
+
+    NAME = "paxos"
+    TICK_MS = 250
+    SILENCE_MS = 60_000
+    """A client's session is independent of this; it ends in the log, by its TTL."""
+
+    def __init__(
+        self, node: str, members: tuple[str, ...], encode: Callable[[Command], bytes]
+    ) -> None:
+        super().__init__(node, members)
+        replica = replica_of(node)
+        self.contact = QuorumContact(members)
+        self.in_flight = InFlightRequests(self.proxy, replica, encode)
+        self.queries = Queries(node, replica, self.contact)
+        self.table_status = TableStatus(self.queries)
+        self.master = ""
+        """The node that leads, if any is known."""
+        self.isolated = False
+        """Whether this node leads without a majority."""
+        self.why_diverged = ""
+        """Description of the members' differences; empty if none is known."""
+        self.why_no_vote = ""
+        """Reason why this member does not vote; empty if it does."""
+        self.requests = {
+            Command: self._take,
+            Inspect: self._on_query,
+            ListLocks: self._on_query,
+        }
+        self.events = {
+            SlotOutcomes: self._on_slot_outcomes,
+            Gather: self._on_gather,
+            Proposed: self._on_proposed,
+            Outcome: self._on_direct,
+            HoldLost: self._on_direct,
+            Declined: self._on_declined,
+            Consulted: self._on_consulted,
+            LeaderChanged: self._on_leader_changed,
+            Isolated: self._on_isolated,
+            Skipped: self._on_skipped,
+            VotingStatus: self._on_voting_status,
+            Divergence: self._on_divergence,
+        }
+
+    def begin(self, now: Instant) -> None:
+        """Begin to measure silence."""
+        self.contact.received_at = now
+
+    def __len__(self) -> int:
+        return len(self.in_flight.by_key)
+
+    def is_busy(self) -> bool:
+        """Return whether anything is in flight."""
+        return bool(self.in_flight.by_key or self.queries.pending.by_number)
+
+    def _take(
+        self, sender: Address, request: Command, client: RemoteClient | None, now: Instant
+    ) -> Effects:
+        """Take a request, or note that it was sent again."""
+        if "." not in request.session and not isinstance(request, Open | Evict):
+            return self._without_session(sender, request)
+        in_flight, key = self.in_flight, request.key
+        by_key = in_flight.by_key
+        known = by_key.get(key)
+        if known is not None:
+            if type(known.request) is type(request):
+                known.sender, known.request = sender, request
+                return ()
+            in_flight.end(known)  # The client has used the number again.
+        count = len(by_key)
+        if count >= REQUESTS_MAX and is_full(count, REQUESTS_MAX, eases=request.EASES):
+            raise self._overloaded(f"{REQUESTS_MAX} requests")
+        if not count and not self.queries.pending.by_number:
+            self.contact.expected_at = now
+        count = 0 if client is None else client.in_flight
+        if count >= CLIENT_REQUESTS_MAX and is_full(
+            count, CLIENT_REQUESTS_MAX, eases=request.EASES
+        ):
+            raise self._overloaded(f"{CLIENT_REQUESTS_MAX} of this client")
+        if not isinstance(request, AcquireRequest | ReleaseRequest):
+            in_flight.make_room(request, key, client)
+        gathered = in_flight.gathered
+        gathered.append(in_flight.add(request, key, now, sender=sender, client=client))
+        return (Send(self.proxy, Gather()),) if len(gathered) == 1 else ()
+
+    def _without_session(self, sender: Address, request: Command) -> Effects:
+        """Answer a request in a name that is not a session's id, since ids have a number."""
+        if isinstance(request, KeepAlive):
+            return [Send(sender, self.alive(request))]
+        raise SessionExpiredError(
+            f"{request.session[:80]!r} is no session, but a name: open one under it"
+        )
+
+    def _overloaded(self, limit: str) -> OverloadedError:
+        text = f"{limit} are under way at node {self.node}, its limit; nothing was done"
+        return OverloadedError(text)
+
+    def _expect_reply(self, now: Instant) -> None:
+        if not self.is_busy():
+            self.contact.expected_at = now
+
+    def _on_gather(self, sender: Address, event: Gather, now: Instant) -> Effects:
+        del sender, event, now
+        return self.in_flight.batch()
+
+    def _on_proposed(self, sender: Address, event: Proposed, now: Instant) -> Effects:
+        """Do nothing: the outcomes arrive separately."""
+        del sender, event, now
+        return ()
+
+    def _on_slot_outcomes(self, sender: Address, slot: SlotOutcomes, now: Instant) -> Effects:
+        """Process the outcomes of one slot; this node's replica sends those of every slot."""
+        del sender
+        self.contact.received_at = now
+        outcomes = slot.outcomes
+        if not self.in_flight.by_key and _LOSSES.isdisjoint(map(type, outcomes)):
+            return []  # Usual with few clients: only losses would matter here.
+        return self._take_each(outcomes, now, warning=True)
+
+    def _on_direct(self, sender: Address, outcome: Outcome | HoldLost, now: Instant) -> Effects:
+        """Process an outcome that the master's replica sent, ahead of this node's own replica."""
+        if node_of(sender) not in self.members:
+            return [Observe("paxos.stranger_ignored")]
+        self.contact.received_at = now
+        return self._take_each((outcome,), now, warning=False)
+
+    def _take_each(
+        self, outcomes: tuple[Message, ...], now: Instant, *, warning: bool
+    ) -> list[Effect]:
+        """Answer the requests that wait here; count the answers in sum."""
+        effects: list[Effect] = []
+        in_flight = self.in_flight
+        granted = released = denied = 0
+        for outcome in outcomes:
+            if warning and isinstance(outcome, HoldLost | Ended):
+                self._warn(outcome, effects)
+            if not isinstance(outcome, Outcome):
+                continue
+            known = in_flight.by_key.get(outcome.key)
+            if known is None or not isinstance(known.request, outcome.ANSWERS):
+                continue  # No local caller waits for this outcome, or it has the wrong type.
+            if isinstance(outcome, Queued):
+                in_flight.known(known, now)
+                continue
+            in_flight.end(known)
+            if isinstance(outcome, Granted):
+                granted += 1
+            elif isinstance(outcome, Released):
+                released += 1
+            else:
+                denied += isinstance(outcome, Refused)
+                reply = _finished(outcome, known.request, self.node, self.master)
+                effects.append(Send(known.sender, reply))
+                continue
+            effects.append(Send(known.sender, outcome))
+        for name, count in (("granted", granted), ("released", released), ("refused", denied)):
+            if count:
+                effects.append(Observe(f"proxy.{name}", count))
+        return effects
+
+    def _warn(self, outcome: HoldLost | Ended, effects: list[Effect]) -> None:
+        """Notify the affected client of a loss, if it uses this node."""
+        if isinstance(outcome, Ended) and outcome.reason is CloseReason.GRACEFUL:
+            return
+        client = self.clients.of(outcome.session)
+        if client is not None:
+            effects.append(Send(client.address, outcome))
+
+    def _on_declined(self, sender: Address, declined: Declined, now: Instant) -> Effects:
+        """Process the rejection of a proposal.
+
+        Most are proposed again, later or to another master. A new request that an overloaded master
+        rejected is refused here: nothing was done.
+        """
+        del now
+        if node_of(sender) not in self.members:
+            return [Observe("paxos.stranger_ignored")]
+        mark = Observe(f"paxos.proposal_declined_{declined.why.name.lower()}")
+        known = self.in_flight.numbered(declined.number)
+        if known is None:
+            return [mark]
+        if declined.why is Decline.INVALID:
+            no = refused(known.request, Reason.INVALID, "the log cannot read this request")
+        elif declined.why is Decline.OVERLOADED and declined.master and _is_untried(known):
+            text = f"too much waits for a place in the log at {declined.master}; nothing was done"
+            no = refused(known.request, Reason.OVERLOADED, text)
+        else:
+            return [mark]
+        self.in_flight.end(known)
+        return [Send(known.sender, no), mark]
+
+    def _on_leader_changed(self, sender: Address, event: LeaderChanged, now: Instant) -> Effects:
+        del sender
+        served = self.serving()[0]
+        self.master = event.master
+        notices = self._notify_if_changed(served)
+        if not event.master:
+            return notices
+        self.in_flight.doubt(now)
+        return [*notices, *self._repeat(now, NEW_MASTER_REPEAT_MAX)]
+
+    def _on_isolated(self, sender: Address, event: Isolated, now: Instant) -> Effects:
+        del sender, now
+        served = self.serving()[0]
+        self.isolated = event.isolated
+        return self._notify_if_changed(served)
+
+    def _on_skipped(self, sender: Address, event: Skipped, now: Instant) -> Effects:
+        """Propose again what may have been in the slots that this node did not apply."""
+        del sender, event
+        self.in_flight.doubt(now, queued=True)
+        return self._repeat(now, NEW_MASTER_REPEAT_MAX)
+
+    def _on_voting_status(self, sender: Address, event: VotingStatus, now: Instant) -> Effects:
+        del sender, now
+        self.why_no_vote = event.why
+        return ()
+
+    def _on_divergence(self, sender: Address, event: Divergence, now: Instant) -> Effects:
+        """Show the difference; stop serving if this node is the one that diverged."""
+        del sender, now
+        self.why_diverged = event.why
+        if event.quarantined:
+            self.closed = event.why
+        return ()
+
+    def serving(self) -> tuple[bool, str]:
+        """Return whether requests can reach a leader, and the node that leads, empty if unknown."""
+        return bool(self.master) and not self.isolated, self.master
+
+    def master_for(self, session: str) -> str:
+        """Return the node that leads, empty if none is known."""
+        del session
+        return self.master
+
+    def _notify_if_changed(self, served: bool) -> list[Effect]:
+        """Tell the clients that wait for a reply whether this node serves, if that is new."""
+        if served == self.serving()[0]:
+            return []
+        waiting: dict[RemoteClient, None] = {
+            known.client: None
+            for known in self.in_flight.by_key.values()
+            if known.client is not None
+        }
+        return [Send(one.address, self.probe_reply(one.session, 0)) for one in waiting]
+
+    def _on_query(
+        self, sender: Address, query: Any, client: RemoteClient | None, now: Instant
+    ) -> Effects:
+        self._expect_reply(now)
+        return self.queries.take(sender, query, client, now)
+
+    def _on_consulted(self, sender: Address, consulted: Consulted, now: Instant) -> Effects:
+        del sender
+        effects = self.table_status.on_consulted(consulted)
+        return self.queries.on_consulted(consulted, now) if effects is None else effects
+
+    def gather_status(self, now: Instant) -> Effects:
+        """Query the replica for the locks."""
+        self._expect_reply(now)
+        return self.table_status.gather(now)
+
+    def status(self, now: Instant) -> Status | None:
+        """Return readiness and locks, with what is wrong with this member or another."""
+        status = self.table_status.finish(self.master, now)
+        if status is None:
+            return None
+        problems = filter(None, (self.why_diverged, self.why_no_vote))
+        return status._replace(detail="; ".join((*problems, status.detail)))
+
+    def tick(self, now: Instant) -> Effects:
+        """Propose again what is due, and end what has lasted too long."""
+        explained = self._explain(now)
+        return [*explained, *self.queries.end_old(now), *self._repeat(now, REPEAT_MAX)]
+
+    def _explain(self, now: Instant) -> list[Effect]:
+        """Tell the session of callers inside the process why its requests are not decided."""
+        local = self.clients.local
+        if local is None or not local.in_flight or self.contact.silent_ms(now) < REPEAT_MS:
+            return []
+        return [Send(local.address, Undecided(detail=self.contact.in_words(now)))]
+
+    def _repeat(self, now: Instant, most: int) -> list[Effect]:
+        """Propose again what is due."""
+        return [self.in_flight.propose(known) for known in self.in_flight.due(now, most)]
+
+    def forget(self, clients: list[str], now: Instant) -> Effects:
+        """Drop the requests of clients that have fallen silent."""
+        del clients
+        gone = self.in_flight.forget_silent(self.clients, now)
+        return [Observe("proxy.request_of_silent_client_forgotten", gone)]
+
+    def pending(self) -> Iterable[tuple[Address, Request]]:
+        """Return the commands in flight with their senders."""
+        return [(known.sender, known.request) for known in self.in_flight.by_key.values()]
+
+
+def _finished(reply: Outcome, request: Command, node: str, master: str) -> Outcome:
+    """Return the table's ``reply`` to ``request`` as the client gets it.
+
+    The table does not know which node answers. And it tells a request that came too late from one
+    that is forgotten; to a client nothing was done, either way.
+    """
+    if isinstance(reply, Refused) and reply.reason in (Reason.SUPERSEDED, Reason.FORGOTTEN):
+        nothing = Reason.NOT_HELD if isinstance(request, ReleaseRequest) else Reason.CANCELLED
+        return replace(reply, reason=nothing)
+    copy = _NAMES_NODES.get(type(reply))
+    return reply if copy is None else copy(reply, node, master)
+
+
+def _is_untried(known: InFlightRequest) -> bool:
+    """Return whether the request is new work that cannot be in the log yet."""
+    return known.proposed_at == known.since and isinstance(
+        known.request, Open | AcquireRequest | Evict
+    )

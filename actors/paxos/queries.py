@@ -1,0 +1,303 @@
+"""Reads of the replicated table for a node's proxy, from the replica of the same node."""
+
+from __future__ import annotations
+
+from fencelock.actors.api.message import Contender, Inspect, LockStatus, Reason, refused
+from fencelock.actors.api.name import client_of
+from fencelock.actors.api.session_message import ListedLock, LockList
+from fencelock.actors.effect import Effect, Effects, Observe, Send
+from fencelock.actors.fast_construction import maker
+from fencelock.actors.message import Address, Instant, Message, ms_between, node_of
+from fencelock.actors.paxos.event import Consult, Consulted
+from fencelock.actors.paxos.in_flight import QuorumContact
+from fencelock.actors.proxy.backend import Status
+from fencelock.actors.proxy.clients import RemoteClient
+from fencelock.actors.proxy.queries import LockQuery, PendingQueries, PendingQuery
+from fencelock.actors.table.report import (
+    Browse,
+    Browsed,
+    HolderSeen,
+    LockLine,
+    LockReport,
+    Looked,
+    LookUp,
+    WaiterSeen,
+)
+
+_look_up, _consult, _lock_status = maker(LookUp), maker(Consult), maker(LockStatus)
+
+SHOWN_BYTES_MAX = 1 << 19
+"""Maximum text of one answer (bytes), half of a frame."""
+
+LOCKS_SHOWN_MAX = 100
+"""Held locks in a description; `ListLocks` has all of them."""
+
+LOOKS_MAX = 20
+"""Maximum number of locks whose waiters are shown."""
+
+READY_AGE_MS = 2_500
+"""A node whose state is at most this old (ms) can serve; else a majority may be lost."""
+
+LOOK_AGE_MS = 60_000
+"""Maximum age of the state that is shown (ms)."""
+
+DESCRIBE_MS = 500
+"""Timeout of a description's queries to the replica (ms); then it does without."""
+
+
+class Queries:
+    """The queries of clients. One that is sent again is forwarded once.
+
+    Args:
+        node: this node.
+        replica: the replica of the same node.
+        contact: measures how long the log has been silent.
+
+    """
+
+    def __init__(self, node: str, replica: Address, contact: QuorumContact) -> None:
+        self.node = node
+        self.replica = replica
+        self.contact = contact
+        self.pending = PendingQueries(node)
+        self.shown: tuple[LockReport, Contender | None, tuple[Contender, ...]] | None = None
+        """The last report with its texts: replicas return the same report to all clients while the
+        lock does not change."""
+
+    def take(
+        self, sender: Address, request: LockQuery, client: RemoteClient | None, now: Instant
+    ) -> Effects:
+        """Query the replica, unless the same query is in flight."""
+        del client
+        number = self.pending.add(sender, request, now)
+        if not number:
+            return ()
+        match request:
+            case Inspect():
+                question: LookUp | Browse = _look_up(lock=request.lock)
+            case _:
+                question = Browse(prefix=request.prefix, after=request.after, most=request.most)
+        consult = _consult(number=number, question=question, age_ms=request.age_ms)
+        return [Send(self.replica, consult)]
+
+    def on_consulted(self, consulted: Consulted, now: Instant) -> Effects:
+        """Answer a query, or refuse it with a reason."""
+        query = self.pending.end(consulted.number)
+        if query is None:
+            return ()
+        sender, request = query.sender, query.request
+        match consulted.answer, request:
+            case (Looked(report=report), Inspect()):
+                return [Send(sender, self._status(report, request, consulted))]
+            case (Browsed(), _) if not isinstance(request, Inspect):
+                return [Send(sender, _list(consulted.answer, request, consulted))]
+            case _ if request.age_ms is not None:
+                known = in_words(consulted.age_ms)
+                text = f"node {self.node}: {known}, at most {request.age_ms} ms were allowed"
+                no = refused(request, Reason.STALE, text)
+                return [Send(sender, no), Observe("proxy.stale_read")]
+            case _:
+                return self._give_up(query, now)
+
+    def end_old(self, now: Instant) -> list[Effect]:
+        """End queries that have timed out."""
+        return [
+            effect for query in self.pending.end_old(now) for effect in self._give_up(query, now)
+        ]
+
+    def _status(self, report: LockReport, inspect: Inspect, consulted: Consulted) -> Message:
+        if self.shown is None or self.shown[0] is not report:
+            holder = None if report.holder is None else holder_of(report.holder)
+            self.shown = report, holder, waiters_of(report, SHOWN_BYTES_MAX)
+        _, holder, waiters = self.shown
+        return _lock_status(
+            lock=inspect.lock,
+            holder=holder,
+            waiters=waiters,
+            waits_for=(),
+            session=inspect.session,
+            request=inspect.request,
+            slot=consulted.slot,
+            age_ms=consulted.age_ms,
+        )
+
+    def _give_up(self, query: PendingQuery, now: Instant) -> list[Effect]:
+        if node_of(query.sender) != self.node:
+            return [Observe("proxy.read_unanswered")]
+        text = f"nothing read for {ms_between(query.since, now)} ms"
+        text = f"{text}: {self.contact.in_words(now)}"
+        return [Send(query.sender, refused(query.request, Reason.UNAVAILABLE, text))]
+
+
+class TableStatus:
+    """The table's part of a node's description: the locks, and the age of what is shown.
+
+    Args:
+        queries: gives the queries to the replica their numbers.
+
+    """
+
+    def __init__(self, queries: Queries) -> None:
+        self.queries = queries
+        self.since = Instant(0)
+        self.browsing = 0
+        """The number of the query that lists the locks, 0 once it is answered."""
+        self.browsed: Consulted | None = None
+        self.lines: tuple[LockLine, ...] = ()
+        self.looking: set[int] = set()
+        self.reports: dict[str, LockReport] = {}
+
+    def gather(self, now: Instant) -> Effects:
+        """Query the replica for the locks."""
+        self.since = now
+        self.browsed = None
+        self.lines, self.reports = (), {}
+        self.looking.clear()
+        self.browsing = self.queries.pending.next_number()
+        browse = Browse(prefix="", after="", most=LOCKS_SHOWN_MAX)
+        consult = Consult(number=self.browsing, question=browse, age_ms=LOOK_AGE_MS)
+        return [Send(self.queries.replica, consult)]
+
+    def on_consulted(self, consulted: Consulted) -> Effects | None:
+        """Process an answer of the replica; return None if it belongs elsewhere."""
+        if consulted.number == self.browsing:
+            return self._on_browsed(consulted)
+        if consulted.number not in self.looking:
+            return None
+        self.looking.remove(consulted.number)
+        if isinstance(consulted.answer, Looked):
+            self.reports[consulted.answer.report.lock] = consulted.answer.report
+        return ()
+
+    def _on_browsed(self, consulted: Consulted) -> Effects:
+        self.browsing = 0
+        self.browsed = consulted
+        if not isinstance(consulted.answer, Browsed):
+            return ()
+        self.lines = consulted.answer.lines
+        effects: list[Effect] = []
+        for line in [line for line in self.lines if line.waiting][:LOOKS_MAX]:
+            number = self.queries.pending.next_number()
+            self.looking.add(number)
+            question = LookUp(lock=line.lock)
+            consult = Consult(number=number, question=question, age_ms=LOOK_AGE_MS)
+            effects.append(Send(self.queries.replica, consult))
+        return effects
+
+    def finish(self, master: str, now: Instant) -> Status | None:
+        """Return the status once nothing is missing, or time is up."""
+        waits = self.browsing or self.looking
+        if waits and ms_between(self.since, now) < DESCRIBE_MS:
+            return None
+        self.browsing = 0
+        self.looking.clear()
+        ready, detail = self._readiness(master, now)
+        return Status(ready, detail, self._locks(), master)
+
+    def _readiness(self, master: str, now: Instant) -> tuple[bool, str]:
+        """Return whether a request made now can be granted, and the reason in words."""
+        seen, silence = self.browsed, self.queries.contact.in_words(now)
+        if seen is None:
+            return False, f"{silence}; locks are not shown"
+        age = in_words(seen.age_ms)
+        if seen.answer is None:
+            return False, f"{silence}; {age}, locks are not shown"
+        if seen.age_ms > READY_AGE_MS:
+            return False, f"{silence}; {age}"
+        if not master:
+            return False, f"no master is known; {age}"
+        leads = master == self.queries.node
+        return True, "ready, leads" if leads else f"ready, follows {master}"
+
+    def _locks(self) -> tuple[LockStatus, ...]:
+        """Return the locks with their waiters, as many as fit a frame."""
+        statuses: list[LockStatus] = []
+        left = SHOWN_BYTES_MAX
+        slot = self.browsed.slot if self.browsed is not None else 0
+        age_ms = self.browsed.age_ms if self.browsed is not None else None
+        for line in self.lines:
+            holder = holder_of(line.holder)
+            left -= size_of(holder) + len(line.lock.encode()) + 32
+            if left < 0:
+                break
+            report = self.reports.get(line.lock)
+            waiters = waiters_of(report, left) if report is not None else ()
+            left -= sum(map(size_of, waiters))
+            status = LockStatus(
+                lock=line.lock,
+                holder=holder,
+                waiters=waiters,
+                waits_for=(),
+                slot=slot,
+                age_ms=age_ms,
+            )
+            statuses.append(status)
+        return tuple(statuses)
+
+
+def in_words(age_ms: int) -> str:
+    """Describe the possible age of this node's state, as `Consulted` gives it."""
+    if age_ms < 0:
+        return "it is not known how old its state is"
+    return f"its state may be {age_ms} ms old"
+
+
+def holder_of(seen: HolderSeen) -> Contender:
+    """Return a holder as clients see it."""
+    return Contender(
+        node=client_of(seen.session),
+        session=seen.session,
+        owner=seen.owner,
+        fence=seen.fence,
+        since_ms=seen.held_ms,
+        label=seen.label,
+        times=seen.times,
+    )
+
+
+def waiters_of(report: LockReport, bytes_max: int) -> tuple[Contender, ...]:
+    """Return the waiters of a lock as clients see them, in order, as many as fit."""
+    shown: list[Contender] = []
+    for seen in report.waiters:
+        waiter = _waiter(seen)
+        bytes_max -= size_of(waiter)
+        if bytes_max < 0:
+            break
+        shown.append(waiter)
+    return tuple(shown)
+
+
+def size_of(contender: Contender) -> int:
+    """Return a lower bound on the size of ``contender`` in a frame (bytes)."""
+    texts = (contender.node, contender.session, contender.owner, contender.label)
+    return sum(len(text.encode()) + 3 for text in texts) + 32
+
+
+def _waiter(seen: WaiterSeen) -> Contender:
+    return Contender(
+        node=client_of(seen.session),
+        session=seen.session,
+        owner=seen.owner,
+        fence=None,
+        since_ms=seen.waited_ms,
+        label=seen.label,
+    )
+
+
+def _list(browsed: Browsed, request: LockQuery, consulted: Consulted) -> Message:
+    lines: list[ListedLock] = []
+    left = SHOWN_BYTES_MAX
+    for line in browsed.lines:
+        listed = ListedLock(line.lock, holder_of(line.holder), line.waiting)
+        left -= size_of(listed.holder) + len(line.lock.encode()) + 16
+        if left < 0:
+            break
+        lines.append(listed)
+    return LockList(
+        lines=tuple(lines),
+        more=browsed.more or len(lines) < len(browsed.lines),
+        session=request.session,
+        request=request.request,
+        slot=consulted.slot,
+        age_ms=consulted.age_ms,
+    )

@@ -1,0 +1,133 @@
+"""Clients that use a node's proxy; the callers inside its process are one of them. Pure."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from fencelock.actors.api.name import SESSION_BYTES_MAX, client_of
+from fencelock.actors.api.request import Key, Query, Request
+from fencelock.actors.error import InvalidRequestError
+from fencelock.actors.message import Address, Instant, ms_between, node_of
+
+CLIENTS_MAX = 100_000
+"""Clients that a proxy knows; a new one replaces the one silent for longest."""
+
+REQUESTS_MAX = 100_000
+"""Maximum requests in flight through one node; further ones are refused, to bound memory."""
+
+CLIENT_REQUESTS_MAX = 10_000
+"""Commands in flight for one client, so that one cannot use up a node."""
+
+
+@dataclass(slots=True, eq=False)
+class RemoteClient:
+    """One client.
+
+    Attributes:
+        address: the address it last sent from.
+        session: the session of its last message, which it may use.
+        received_at: the time of that message.
+        in_flight: number of its commands in flight.
+        keeps: keys of its keep-alives in flight, the oldest and the newest.
+
+    """
+
+    address: Address
+    session: str
+    received_at: Instant
+    in_flight: int = 0
+    keeps: tuple[Key, ...] = ()
+
+
+class RemoteClients:
+    """All clients by id, the one silent for longest first.
+
+    Args:
+        node: this node: its own callers are one client, which is never silent.
+        silence_ms: a client silent for this long (ms) is gone or uses another node.
+
+    """
+
+    def __init__(self, node: str, silence_ms: int) -> None:
+        self.node = node
+        self.silence_ms = silence_ms
+        self.by_id: OrderedDict[str, RemoteClient] = OrderedDict()
+        self.local: RemoteClient | None = None
+        """The callers inside this process, in the session of the node."""
+        self.latest: RemoteClient | None = None
+        """The client that sent the latest message."""
+
+    def admit(self, sender: Address, request: Request, now: Instant) -> RemoteClient | None:
+        """Return the client that is charged for ``request``.
+
+        None for a role of this node that uses another session than the node's.
+
+        Raises:
+            InvalidRequestError: the sender may not use that session; the text says why.
+
+        """
+        client, session = node_of(sender), request.session
+        if client == self.node:
+            if not session and not isinstance(request, Query):
+                text = f"session is empty; the role 'session' of {client} has one for its callers"
+                raise InvalidRequestError(text)
+            if not session.startswith(f"{client}/"):
+                return None
+            known = self.local = self.local or RemoteClient(sender, session, now)
+        else:
+            found = self.by_id.get(client)
+            if found is None or found.session != session:
+                problem = why_foreign(client, session)
+                if problem:
+                    raise InvalidRequestError(problem)
+            known = found or self._add(client, RemoteClient(sender, session, now))
+            self.by_id.move_to_end(client)
+        known.address, known.session, known.received_at = sender, session, now
+        self.latest = known
+        return known
+
+    def of(self, session: str) -> RemoteClient | None:
+        """Return the client that uses ``session``, None if it has sent nothing here lately."""
+        client = client_of(session)
+        return self.local if client == self.node else self.by_id.get(client)
+
+    def is_silent(self, client: RemoteClient, now: Instant) -> bool:
+        """Return whether ``client`` has been silent for too long."""
+        silent = ms_between(client.received_at, now) >= self.silence_ms
+        return silent and client is not self.local
+
+    def forget_silent(self, now: Instant) -> list[str]:
+        """Drop clients that have been silent for too long; return their ids."""
+        silent: list[str] = []
+        for name, client in self.by_id.items():
+            if not self.is_silent(client, now):
+                break
+            silent.append(name)
+        for name in silent:
+            if self.by_id.pop(name) is self.latest:
+                self.latest = None
+        return silent
+
+    def _add(self, name: str, client: RemoteClient) -> RemoteClient:
+        self.by_id[name] = client
+        if len(self.by_id) > CLIENTS_MAX:
+            self.by_id.popitem(last=False)
+        return client
+
+
+def why_foreign(client: str, session: str) -> str:
+    """Return why the remote ``client`` may not use ``session``; empty if it may.
+
+    Client ids have none of the signs that separate the parts of a session's name, and only nodes'
+    sessions have a ``/``. So none can be mistaken for another.
+    """
+    if "~" in client or "." in client:
+        return f"client id {client!r} has a '~' or a '.', which only its sessions may have"
+    if session != client and not session.startswith((f"{client}~", f"{client}.")):
+        return f"session {session[:80]!r} is not of the client {client!r} itself"
+    if len(session.encode(errors="replace")) > SESSION_BYTES_MAX:  # It is kept.
+        return f"session {session[:80]!r} is longer than {SESSION_BYTES_MAX} bytes"
+    if "/" in session:
+        return f"session {session[:80]!r} has a '/', which only nodes have in theirs"
+    return ""

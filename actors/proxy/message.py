@@ -1,0 +1,177 @@
+"""Messages between a node's proxy and the protocol behind it. They never leave the node.
+
+A *ticket* numbers one acquisition through this node, from the proxy's counter.
+A protocol that handles these messages is a backend of `fencelock.actors.proxy.proxy.Proxy`.
+
+A backend that keeps holds by session, so that they outlive the node they were made through, also
+receives `Surrender` and `EndHolds` and confirms every release with `Given`.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from fencelock.actors.api.message import Absence, Contender
+from fencelock.actors.api.self_report import Counted
+from fencelock.actors.message import Local, local
+from fencelock.actors.role_message import RoleDescription
+
+
+@local
+class Want(Local):
+    """Get ``lock`` for ``ticket``, which belongs to the client ``session``."""
+
+    lock: str
+    ticket: int
+    session: str
+    owner: str
+
+
+@local
+class Give(Local):
+    """``ticket`` no longer wants ``lock``: cancel its wait, or release its hold."""
+
+    lock: str
+    ticket: int
+
+
+@local
+class Got(Local):
+    """``ticket`` holds ``lock`` under ``fence``. Sent once for a ticket."""
+
+    lock: str
+    ticket: int
+    fence: int
+
+
+@local
+class Full(Local):
+    """``ticket`` cannot be queued for ``lock``; ``detail`` names the limit that is reached."""
+
+    lock: str
+    ticket: int
+    detail: str
+
+
+@local
+class Taken(Local):
+    """``ticket`` no longer holds ``lock``: the protocol took it away. No `Give` is expected."""
+
+    lock: str
+    ticket: int
+    detail: str = "the protocol took it away"
+
+
+class Freeing(IntEnum):
+    """The outcome of a release. Numbers are on the wire and never reused."""
+
+    FREED = 1
+    """The hold has ended at its session's request, now or before."""
+    NOT_HELD = 2
+    """There is no such hold."""
+    TAKEN = 3
+    """An operator ended the hold, now or before."""
+
+
+@local
+class Surrender(Local):
+    """End the hold of ``lock`` under ``fence``, which belongs to no ticket of this node.
+
+    Args:
+        session: the session that releases it; empty for an operator, who may end any.
+
+    """
+
+    lock: str
+    fence: int
+    session: str
+
+
+@local
+class Given(Local):
+    """A `Give` of a hold of ``session``, or a `Surrender`, is confirmed.
+
+    An operator took the lock from ``holder``.
+    """
+
+    lock: str
+    fence: int
+    session: str
+    outcome: Freeing
+    holder: Contender | None = None
+
+
+@local
+class EndHolds(Local):
+    """End all holds of ``session``, through any node. Answered by `HoldsEnded`."""
+
+    session: str
+
+
+@local
+class HoldsEnded(Local):
+    """``session`` holds nothing any more."""
+
+    session: str
+
+
+@local
+class Doubt(Local):
+    """Ask the client ``session`` whether it holds ``lock`` under ``fence``."""
+
+    lock: str
+    fence: int
+    session: str
+
+
+@local
+class Look(Local):
+    """Report what is known of ``lock`` beyond this node. Answered by `Seen`."""
+
+    lock: str
+    query: int
+    proven: bool = False
+    """Whether "no holder" may be answered only if nobody held the lock at some instant since."""
+
+
+@local
+class Seen(Local):
+    """The answer to the `Look` numbered ``query``: holder and waiters on all nodes, in order.
+
+    A contender of this node carries its ticket's session and owner, as given in `Want`.
+    """
+
+    lock: str
+    query: int
+    holder: Contender | None
+    waiters: tuple[Contender, ...]
+    waits_for: tuple[Absence, ...]
+    unknown: str = ""
+    """Reason why the holder is not known; empty if it is known."""
+
+
+@local
+class Ready(Local):
+    """Whether the backend can serve now, and a text that says what is missing if not."""
+
+    ready: bool
+    detail: str
+
+
+Backend = Want | Give | Look
+"""Messages that every backend receives from its proxy."""
+
+
+@local
+class Report(Local):
+    """To the host, at ``node/node``: report the uptime, the counters and the roles."""
+
+
+@local
+class Reported(Local):
+    """From the host: the answer to `Report`."""
+
+    uptime_ms: int
+    counters: tuple[Counted, ...]
+    roles: tuple[RoleDescription, ...] = ()
+    """At most `fencelock.actors.role_message.ROLES_MAX`."""

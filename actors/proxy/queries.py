@@ -1,0 +1,85 @@
+"""Queries that wait for an answer of the protocol. Pure."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from fencelock.actors.api.message import Inspect
+from fencelock.actors.api.session_message import ListLocks
+from fencelock.actors.error import OverloadedError
+from fencelock.actors.message import Address, Instant, ms_between
+
+QUERIES_MAX = 10_000
+"""Maximum unanswered queries of one node."""
+
+READ_MS = 10_000
+"""Timeout of a query (ms). A caller inside the node is then refused; a client in another process
+has sent it again meanwhile, or has given up by its own timeout."""
+
+LockQuery = Inspect | ListLocks
+
+
+@dataclass(slots=True, eq=False)
+class PendingQuery:
+    """One query in flight."""
+
+    number: int
+    sender: Address
+    request: LockQuery
+    since: Instant
+
+
+class PendingQueries:
+    """All queries in flight by number, in the order of arrival.
+
+    Args:
+        node: this node.
+
+    """
+
+    def __init__(self, node: str) -> None:
+        self.node = node
+        self.number = 0
+        self.by_number: OrderedDict[int, PendingQuery] = OrderedDict()
+        self._known: set[tuple[Address, LockQuery]] = set()
+
+    def next_number(self) -> int:
+        """Return a number that no query had."""
+        self.number += 1
+        return self.number
+
+    def add(self, sender: Address, request: LockQuery, now: Instant) -> int:
+        """Add a query and return its number; return 0 if the same query is in flight.
+
+        Raises:
+            OverloadedError: there are too many.
+
+        """
+        if (sender, request) in self._known:
+            return 0
+        if len(self.by_number) >= QUERIES_MAX:
+            text = f"node {self.node} has {QUERIES_MAX} unanswered questions, its limit"
+            raise OverloadedError(text)
+        number = self.next_number()
+        self.by_number[number] = PendingQuery(number, sender, request, now)
+        self._known.add((sender, request))
+        return number
+
+    def end(self, number: int) -> PendingQuery | None:
+        """Remove and return a query, None if it is over."""
+        query = self.by_number.pop(number, None)
+        if query is not None:
+            self._known.discard((query.sender, query.request))
+        return query
+
+    def end_old(self, now: Instant) -> list[PendingQuery]:
+        """Remove and return the queries that have timed out."""
+        ended: list[PendingQuery] = []
+        for query in self.by_number.values():
+            if ms_between(query.since, now) < READ_MS:
+                break
+            ended.append(query)
+        for query in ended:
+            self.end(query.number)
+        return ended
