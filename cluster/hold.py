@@ -13,11 +13,7 @@ import pykka
 from fencelock.actors.api.message import Cancel
 from fencelock.actors.api.name import titled
 from fencelock.actors.api.session_message import Renew
-from fencelock.actors.error import (
-    FencelockError,
-    LockOwnershipLostError,
-    NotHeldError,
-)
+from fencelock.actors.error import FencelockError, LockOwnershipLostError, NotHeldError
 from fencelock.actors.message import NS_PER_MS
 from fencelock.actors.session.holding import HOLDING, HoldState
 from fencelock.cluster.hold_registry import (

@@ -19,20 +19,11 @@ from fencelock.actors.api.name import (
     check_request,
     check_wait,
 )
-from fencelock.actors.api.session_message import (
-    End,
-    Evict,
-    ListLocks,
-    Open,
-    Renew,
-)
+from fencelock.actors.api.session_message import End, Evict, ListLocks, Open, Renew
 from fencelock.actors.bakery.config import Terms
 from fencelock.actors.bakery.event import Readiness
 from fencelock.actors.bakery.in_flight import InFlightRequest, Kind
-from fencelock.actors.bakery.proxy_message import (
-    Error,
-    LockFailed,
-)
+from fencelock.actors.bakery.proxy_message import Error, LockFailed
 from fencelock.actors.bakery.ticket import TERM_MS_MAX
 from fencelock.actors.effect import Effect, Send
 from fencelock.actors.error import InvalidRequestError

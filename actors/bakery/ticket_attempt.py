@@ -9,13 +9,7 @@ from enum import Enum
 from fencelock.actors.bakery.config import COPY_MS, REFRESH_MS, RESEND_MS, election_of, later
 from fencelock.actors.bakery.epochs import EpochState
 from fencelock.actors.bakery.event import Raise
-from fencelock.actors.bakery.message import (
-    AddTicket,
-    Collected,
-    Entering,
-    MaxTicket,
-    Yield,
-)
+from fencelock.actors.bakery.message import AddTicket, Collected, Entering, MaxTicket, Yield
 from fencelock.actors.bakery.proxy_message import (
     Error,
     Expired,

@@ -18,13 +18,7 @@ from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.lease import DRIFT_PPM, PPM, relied_ns
 from fencelock.actors.link import LinkDown
 from fencelock.actors.message import NS_PER_MS, Address, Instant, ms_between, node_of
-from fencelock.actors.paxos.config import (
-    BEAT_MS,
-    ELECTION_MS,
-    LEASE_MS,
-    Member,
-    MemberRole,
-)
+from fencelock.actors.paxos.config import BEAT_MS, ELECTION_MS, LEASE_MS, Member, MemberRole
 from fencelock.actors.paxos.event import (
     BallotSeen,
     Beat,

@@ -6,13 +6,7 @@ from typing import Unpack
 
 from fencelock.actors.effect import Effects, Observe, Send, Wake
 from fencelock.actors.message import Address, Instant, node_of
-from fencelock.actors.paxos.config import (
-    ROUND_JUMP_MAX,
-    TOO_FAR,
-    WINDOW,
-    Member,
-    MemberRole,
-)
+from fencelock.actors.paxos.config import ROUND_JUMP_MAX, TOO_FAR, WINDOW, Member, MemberRole
 from fencelock.actors.paxos.event import Adopted, ScoutResend
 from fencelock.actors.paxos.message import (
     NO_OP,

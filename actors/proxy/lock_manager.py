@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from fencelock.actors.api.message import (
-    Acquire,
-    Cancel,
-    Reason,
-    Release,
-)
+from fencelock.actors.api.message import Acquire, Cancel, Reason, Release
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.message import Address, Instant, ms_between
 from fencelock.actors.proxy.confirming import Confirming, HoldKey

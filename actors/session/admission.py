@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from fencelock.actors.api.message import (
-    AcquireRequest,
-    Describe,
-    Inspect,
-    Reason,
-    ReleaseRequest,
-)
+from fencelock.actors.api.message import AcquireRequest, Describe, Inspect, Reason, ReleaseRequest
 from fencelock.actors.api.name import titled
 from fencelock.actors.api.session_message import Evict, ListLocks, Renew
 from fencelock.actors.message import Instant

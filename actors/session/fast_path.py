@@ -20,13 +20,7 @@ from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.message import Address, Instant, role_of
 from fencelock.actors.session.admission import PENDING_MAX
 from fencelock.actors.session.endpoint import Endpoint
-from fencelock.actors.session.holding import (
-    HOLDS_MAX,
-    Acquisition,
-    Hold,
-    HoldState,
-    new_level,
-)
+from fencelock.actors.session.holding import HOLDS_MAX, Acquisition, Hold, HoldState, new_level
 from fencelock.actors.session.pending import (
     ANSWER_MS,
     Claim,

@@ -20,14 +20,7 @@ from fencelock.actors.api.message import (
     ReleaseRequest,
 )
 from fencelock.actors.api.name import check_lock_name, check_owner, check_wait, titled
-from fencelock.actors.api.session_message import (
-    Evict,
-    Evicted,
-    ListLocks,
-    LockList,
-    Renew,
-    Renewed,
-)
+from fencelock.actors.api.session_message import Evict, Evicted, ListLocks, LockList, Renew, Renewed
 from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.fast_construction import copier
 from fencelock.actors.message import Instant, ms_between

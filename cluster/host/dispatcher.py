@@ -15,14 +15,7 @@ from loguru import logger
 from fencelock.actors.api.message import Abandon, Cancel, ReleaseRequest
 from fencelock.actors.effect import Effects
 from fencelock.actors.error import OverloadedError
-from fencelock.actors.message import (
-    NS_PER_MS,
-    Address,
-    Event,
-    Instant,
-    address_of,
-    ms_between,
-)
+from fencelock.actors.message import NS_PER_MS, Address, Event, Instant, address_of, ms_between
 from fencelock.actors.role import Role
 from fencelock.actors.role_message import DescribeRole
 from fencelock.cluster.host.gateway import Gateway, Links, Pace, turn

@@ -40,13 +40,7 @@ from fencelock.actors.proxy.message import Report, Reported
 from fencelock.actors.role import Role
 from fencelock.actors.role_message import RoleDescription
 from fencelock.cluster.host.pending_asks import WAKING_MS, PendingAsks
-from fencelock.cluster.host.role_set import (
-    RoleSet,
-    RoleSlot,
-    counted,
-    describe,
-    describe_all,
-)
+from fencelock.cluster.host.role_set import RoleSet, RoleSlot, counted, describe, describe_all
 from fencelock.cluster.log import write
 from fencelock.transport.frame import NAMES_KEPT, EnvelopeItems
 

@@ -21,12 +21,7 @@ from fencelock.actors.api.session_message import ListedLock, ListLocks, LockList
 from fencelock.actors.effect import Effects, Observe
 from fencelock.actors.message import Address
 from fencelock.actors.paxos.event import Consult, Consulted, LeaderChanged
-from fencelock.actors.paxos.queries import (
-    DESCRIBE_MS,
-    LOCKS_SHOWN_MAX,
-    LOOK_AGE_MS,
-    READY_AGE_MS,
-)
+from fencelock.actors.paxos.queries import DESCRIBE_MS, LOCKS_SHOWN_MAX, LOOK_AGE_MS, READY_AGE_MS
 from fencelock.actors.proxy.message import Report, Reported
 from fencelock.actors.proxy.proxy import Proxy, Tick
 from fencelock.actors.proxy.queries import READ_MS
