@@ -17,17 +17,9 @@ from support.central_mutants import (
 )
 
 from fencelock.actors.api.session_message import ConfirmHold
+from fencelock.actors.central import message as messages
 from fencelock.actors.central.broker import Broker
 from fencelock.actors.central.client import LockClient
-from fencelock.actors.central.message import (
-    ClientRetransmit,
-    EndSession,
-    Free,
-    Grant,
-    Held,
-    Mode,
-    Request,
-)
 from fencelock.actors.central.server import LockServer
 from fencelock.actors.effect import Effect, Effects, Spawn
 from fencelock.actors.message import Address, Instant, Message
@@ -112,35 +104,35 @@ def test_no_seed_breaks_a_promise_and_every_misfortune_was_met(
 
 class ReleasesAreSaidOnce(LockClient):
     def handle(self, sender: Address, event: Any, now: Instant) -> Effects:
-        if isinstance(event, ClientRetransmit) and self.mode is Mode.RELEASING:
+        if isinstance(event, messages.ClientRetransmit) and self.mode is messages.Mode.RELEASING:
             return ()
         return super().handle(sender, event, now)
 
 
 class GrantsAreNotWritten(LockServer):
     def _record(self, record: Message) -> Effects:
-        return () if isinstance(record, Held) else super()._record(record)
+        return () if isinstance(record, messages.Held) else super()._record(record)
 
 
 class GrantsAreWrittenTooLate(LockServer):
-    def _grant(self, request: Request, now: Instant) -> Effects:
+    def _grant(self, request: messages.Request, now: Instant) -> Effects:
         return tuple(reversed(super()._grant(request, now)))
 
 
 class NobodyIsAskedWhetherItHolds(Broker):
-    def _doubt(self, grant: Grant, now: Instant) -> Effects:
+    def _doubt(self, grant: messages.Grant, now: Instant) -> Effects:
         return ()
 
 
 class EndedSessionsAreForgotten(LockServer):
-    def _on_end_session(self, sender: Address, end: EndSession, now: Instant) -> Effects:
+    def _on_end_session(self, sender: Address, end: messages.EndSession, now: Instant) -> Effects:
         effects = super()._on_end_session(sender, end, now)
         self.ended.clear()
         return effects
 
 
 class FreedByAnySession(LockServer):
-    def _on_free(self, sender: Address, free: Free, now: Instant) -> Effects:
+    def _on_free(self, sender: Address, free: messages.Free, now: Instant) -> Effects:
         holding = self.held.get(free.lock)
         number = free.number if holding is None else holding.number
         return super()._on_free(sender, replace(free, number=number), now)
