@@ -282,7 +282,7 @@ def _session(seat: NodeContext) -> Spawn:
     """
     arguments = {
         "session": f"{seat.node}/{seat.boot:x}",
-        "gates": (address_of(seat.node, "proxy"),),
+        "endpoints": (address_of(seat.node, "proxy"),),
         "random": Random(seat.boot),
         "label": seat.node,
     }

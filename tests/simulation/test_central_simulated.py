@@ -152,12 +152,12 @@ def holds_end_with_the_life_of_a_node(seat: NodeContext) -> RoleSet:
 class DisownsAndGoesOnWaiting(ClientSession):
     """Says that it does not hold the lock, and takes a late grant of it all the same."""
 
-    def _on_gate(self, sender: Address, event: Any, now: Instant) -> list[Effect]:
+    def _on_endpoint(self, sender: Address, event: Any, now: Instant) -> list[Effect]:
         if not isinstance(event, ConfirmHold):
-            return super()._on_gate(sender, event, now)
-        waits, self.ledger.outstanding.waits = self.ledger.outstanding.waits, {}
-        effects = super()._on_gate(sender, event, now)
-        self.ledger.outstanding.waits = waits
+            return super()._on_endpoint(sender, event, now)
+        waits, self.session_state.in_flight.waits = self.session_state.in_flight.waits, {}
+        effects = super()._on_endpoint(sender, event, now)
+        self.session_state.in_flight.waits = waits
         return effects
 
 
