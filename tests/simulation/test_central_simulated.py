@@ -22,9 +22,10 @@ from fencelock.actors.central.broker import Broker
 from fencelock.actors.central.client import LockClient
 from fencelock.actors.central.server import LockServer
 from fencelock.actors.effect import Effect, Effects, Spawn
-from fencelock.actors.message import Address, Instant, Message
-from fencelock.actors.proxy.lock_proxy import Proxy
+from fencelock.actors.message import Address, Instant, Message, address_of
+from fencelock.actors.proxy.lock_manager import LockManager
 from fencelock.actors.proxy.message import Want
+from fencelock.actors.proxy.proxy import Proxy
 from fencelock.actors.role import Role
 from fencelock.actors.session.session import ClientSession
 from fencelock.cluster.host.role_set import RoleSet
@@ -141,11 +142,9 @@ class FreedByAnySession(LockServer):
 def holds_end_with_the_life_of_a_node(seat: NodeContext) -> RoleSet:
     """Seat a proxy that knows of no holds but those of its own life."""
     cast = central(seat)
-    forgetful = {"holds_by_session": False}
-    roles = (
-        replace(s, arguments={**s.arguments, **forgetful}) if s.role is Proxy else s
-        for s in cast.roles
-    )
+    clients = address_of(seat.node, "clients")
+    forgetful = {"backend": LockManager(seat.node, seat.nodes, "central", clients)}
+    roles = (replace(s, arguments=forgetful) if s.role is Proxy else s for s in cast.roles)
     return replace(cast, roles=tuple(roles))
 
 
