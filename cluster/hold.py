@@ -24,7 +24,7 @@ from fencelock.cluster.hold_registry import (
     ReleaseCall,
 )
 from fencelock.cluster.lock_options import release_of, term_ms_of
-from fencelock.cluster.operation import Operation, Wait
+from fencelock.cluster.operation import AwaitReply, Operation
 from fencelock.cluster.session_channel import SessionChannel, closed_meanwhile
 
 
@@ -244,7 +244,7 @@ def confirming(
             channel.submit(release_of(own.lock, own.hold.fence, own.owner), leaving)
             leaving.sent = True
     try:
-        yield leaving if limit_s is None else Wait(leaving, limit_s)
+        yield leaving if limit_s is None else AwaitReply(leaving, limit_s)
     except pykka.ActorDeadError:
         raise closed_meanwhile() from None
     except NotHeldError:

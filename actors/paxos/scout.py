@@ -6,7 +6,13 @@ from typing import Unpack
 
 from fencelock.actors.effect import Effects, Observe, Send, Wake
 from fencelock.actors.message import Address, Instant, node_of
-from fencelock.actors.paxos.config import ROUND_JUMP_MAX, TOO_FAR, WINDOW, Member, MemberRole
+from fencelock.actors.paxos.config import (
+    ROUND_JUMP_MAX,
+    TOO_FAR,
+    WINDOW,
+    MemberArguments,
+    MemberRole,
+)
 from fencelock.actors.paxos.event import Adopted, ScoutResend
 from fencelock.actors.paxos.message import (
     NO_OP,
@@ -56,7 +62,7 @@ class Scout(MemberRole[Promise | Preempted | ScoutResend]):
         ballot: Ballot,
         first: int,
         hurried: bool = False,
-        **member: Unpack[Member],
+        **member: Unpack[MemberArguments],
     ) -> None:
         super().__init__(address, host, **member)
         self.ballot = ballot

@@ -83,7 +83,7 @@ CLOSED = Rejection(Reason.CANCELLED, "the client is closed")
 
 
 @dataclass(slots=True)
-class Closing:
+class ClientClosing:
     """The end of a client, once it begins.
 
     A session that the cluster keeps is ended as a whole, in one step (rule 89): its waits

@@ -40,12 +40,12 @@ from fencelock.actors.session import (
     session_loss,
 )
 from fencelock.actors.session.admission import why_not
-from fencelock.actors.session.cancellation import CLOSED, Closing
+from fencelock.actors.session.cancellation import CLOSED, ClientClosing
 from fencelock.actors.session.endpoint import ENDPOINTS_MAX, Endpoint, Endpoints
 from fencelock.actors.session.holding import Hold
 from fencelock.actors.session.in_flight import InFlight
 from fencelock.actors.session.keep_alive import greet, open_session
-from fencelock.actors.session.message import Close, Survey, Tick, Undecided, WatchCluster
+from fencelock.actors.session.message import Close, SessionTick, Survey, Undecided, WatchCluster
 from fencelock.actors.session.pending import ANSWER_MS, Claim, RandomSource, later
 from fencelock.actors.session.rejection import Answer, refused
 from fencelock.actors.session.session_lease import SessionLease
@@ -81,7 +81,7 @@ FromFace = Abandon | Close | Survey | WatchCluster
 Said = FromUser | FromEndpoint | FromFace | Undecided | LinkUp | LinkDown | LinkRefused
 
 
-class ClientSession(Role[Said | Tick]):
+class ClientSession(Role[Said | SessionTick]):
     """Serves the threads of one client process, or roles of its own node.
 
     A user's ``session`` is ignored and its ``request`` is its own token, which the reply
@@ -142,7 +142,7 @@ class ClientSession(Role[Said | Tick]):
         if holds is not None:
             self.session_state.holds = holds
         self.surveys_begun = 0
-        self.closing = Closing()
+        self.closing = ClientClosing()
         self.round = 0
         self.wake_at: Instant | None = None
 
@@ -158,7 +158,7 @@ class ClientSession(Role[Said | Tick]):
             *self._rearm(TICK_MS, now),
         ]
 
-    def handle(self, sender: Address, event: Said | Tick, now: Instant) -> Effects:
+    def handle(self, sender: Address, event: Said | SessionTick, now: Instant) -> Effects:
         """Process a request or a message, and make sure that the next tick comes in time."""
         state = self.session_state
         lost: list[Effect] = []
@@ -169,7 +169,7 @@ class ClientSession(Role[Said | Tick]):
         if way is not None and not self.closing.begun:
             effects = way(state, sender, event, now)
         if effects is None:
-            if isinstance(event, Tick):
+            if isinstance(event, SessionTick):
                 return [*lost, *self._on_tick(event, now)]
             effects = self._decide(sender, event, now)
             if self.closing.due_at is not None:
@@ -306,7 +306,7 @@ class ClientSession(Role[Said | Tick]):
         state.surveys[number] = Broadcast(user, missing)
         return [*effects, *state.finish_surveys()]
 
-    def _on_tick(self, tick: Tick, now: Instant) -> Effects:
+    def _on_tick(self, tick: SessionTick, now: Instant) -> Effects:
         if tick.round != self.round:
             return ()
         self.wake_at = None
@@ -328,4 +328,4 @@ class ClientSession(Role[Said | Tick]):
             return []
         self.round += 1
         self.wake_at = at
-        return [Wake(after_ms, Tick(round=self.round))]
+        return [Wake(after_ms, SessionTick(round=self.round))]

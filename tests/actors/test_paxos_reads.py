@@ -37,8 +37,8 @@ def answer(number: int = 1, slot: int = 5, age_ms: int = 0) -> Send:
     return Send(ASKER, told)
 
 
-def leased(until_ms: int, confirmed_ms: int) -> events.Leased:
-    return events.Leased(ballot=BALLOT, until=at(until_ms), confirmed=at(confirmed_ms))
+def leased(until_ms: int, confirmed_ms: int) -> events.LeaseHeld:
+    return events.LeaseHeld(ballot=BALLOT, until=at(until_ms), confirmed=at(confirmed_ms))
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def test_while_the_lease_holds_a_settled_master_answers_at_once(reads: Reads) ->
 
     assert reads.handle(ASKER, consult(), at(249)) == [answer()]
     assert sends(reads.handle(ASKER, consult(2), at(250))) == [
-        Send(monitor_of("a"), events.Confirm())
+        Send(monitor_of("a"), events.ConfirmLease())
     ]
 
 
@@ -75,14 +75,14 @@ def test_a_master_that_has_not_applied_the_first_slot_of_its_leadership_waits(re
 def test_without_a_lease_one_round_serves_all_who_asked_before_it_began(reads: Reads) -> None:
     lead(reads)
     assert sends(reads.handle(ASKER, consult(1), at(300))) == [
-        Send(monitor_of("a"), events.Confirm())
+        Send(monitor_of("a"), events.ConfirmLease())
     ]
     assert reads.handle(ASKER, consult(2), at(300)) == []
     assert reads.handle(ASKER, consult(3), at(301)) == []
 
     effects = reads.leased(leased(until_ms=0, confirmed_ms=300), at(302))
 
-    assert sends(effects) == [answer(1), answer(2), Send(monitor_of("a"), events.Confirm())]
+    assert sends(effects) == [answer(1), answer(2), Send(monitor_of("a"), events.ConfirmLease())]
     assert sends(reads.leased(leased(until_ms=0, confirmed_ms=302), at(303))) == [answer(3)]
 
 
@@ -154,7 +154,9 @@ def test_a_master_answers_a_barrier_as_it_answers_a_read(reads: Reads) -> None:
     barrier = ReadIndex(number=9)
     assert reads.handle(B, barrier, at(1)) == (Observe("paxos.read_index_elsewhere"),)
     lead(reads)
-    assert sends(reads.handle(B, barrier, at(300))) == [Send(monitor_of("a"), events.Confirm())]
+    assert sends(reads.handle(B, barrier, at(300))) == [
+        Send(monitor_of("a"), events.ConfirmLease())
+    ]
 
     passed = Send(B, ReadIndexReached(number=9, slot=5))
     assert sends(reads.leased(leased(until_ms=500, confirmed_ms=300), at(301))) == [passed]

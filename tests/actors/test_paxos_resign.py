@@ -15,7 +15,7 @@ from fencelock.actors.paxos import message as messages
 from fencelock.actors.paxos.acceptor import Acceptor
 from fencelock.actors.paxos.config import (
     LEASE_MS,
-    Config,
+    LogConfig,
     View,
     acceptor_of,
     leader_of,
@@ -24,9 +24,9 @@ from fencelock.actors.paxos.config import (
 )
 from fencelock.actors.paxos.failure_detector import FailureDetector
 from fencelock.actors.paxos.journal import Recovered
-from fencelock.actors.paxos.leader import Leader, Phase
+from fencelock.actors.paxos.leader import Leader, LeaderPhase
 
-CONFIG = Config(View(0, ("a", "b", "c")))
+CONFIG = LogConfig(View(0, ("a", "b", "c")))
 LEADER, ASKER = leader_of("a"), address_of("a", "~ask-1")
 BALLOT = messages.Ballot(1, LEADER)
 HIGHER = messages.Ballot(2, leader_of("b"))
@@ -39,7 +39,7 @@ def leader() -> Leader:
     role.handle(LEADER, events.LeaderChanged(master="a"), T0)
     role.handle(monitor_of("a"), events.Succeed(ballot=messages.Ballot(0, LEADER)), T0)
     role.handle(LEADER, events.Adopted(ballot=BALLOT, floor=1, source="b", batches=()), T0)
-    assert role.phase is Phase.LEADING
+    assert role.phase is LeaderPhase.LEADING
     return role
 
 
@@ -73,7 +73,7 @@ def test_it_gives_its_lease_back_when_its_replica_trusts_it_no_more(leader: Lead
         *((acceptor_of(node), messages.Release(ballot=BALLOT)) for node in "abc"),
         (monitor_of("c"), messages.TakeOver(ballot=BALLOT)),
     ]
-    assert leader.phase is Phase.FOLLOWING
+    assert leader.phase is LeaderPhase.FOLLOWING
 
 
 def test_it_keeps_its_lease_and_goes_when_slots_take_too_long(leader: Leader) -> None:
@@ -106,11 +106,11 @@ def test_without_a_successor_it_leads_on_and_says_so_at_once(leader: Leader) -> 
 
     assert effects == [Send(ASKER, events.Resigned(master=""))]
     assert leader.handle(LEADER, events.HandOverLate(ballot=BALLOT), T0) == ()
-    assert leader.phase is Phase.LEADING
+    assert leader.phase is LeaderPhase.LEADING
 
 
 def monitor_of_a(members: str = "abc") -> FailureDetector:
-    config = Config(View(0, tuple(members)))
+    config = LogConfig(View(0, tuple(members)))
     return FailureDetector(monitor_of("a"), HOST, node="a", config=config, random=Random(1))
 
 

@@ -25,7 +25,7 @@ from fencelock.actors.api.message import (
 from fencelock.actors.effect import Send
 from fencelock.actors.message import Address
 from fencelock.actors.session import admission
-from fencelock.actors.session.message import Tick
+from fencelock.actors.session.message import SessionTick
 from fencelock.actors.session.session import TICK_MS, ClientSession
 
 
@@ -133,8 +133,8 @@ def test_what_a_session_remembers_can_be_copied(play: UnkeptSession) -> None:
 def test_a_stale_tick_does_nothing(play: UnkeptSession) -> None:
     play.acquire()
     play.now_ms += 60_000
-    assert play.hear(ME, Tick(round=play.role.round - 1)) == []
-    assert play.hear(ME, Tick(round=play.role.round)) != []
+    assert play.hear(ME, SessionTick(round=play.role.round - 1)) == []
+    assert play.hear(ME, SessionTick(round=play.role.round)) != []
 
 
 def test_inspect_and_describe_are_answered_with_the_gates_words(play: UnkeptSession) -> None:

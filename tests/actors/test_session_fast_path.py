@@ -20,7 +20,7 @@ from fencelock.actors.session.session_lease import Stage
 from fencelock.actors.session.session_state import SessionState
 from fencelock.cluster.simulation.promise import promise_of
 from fencelock.cluster.simulation.run import run_seed
-from fencelock.cluster.topology import Settings
+from fencelock.cluster.topology import ProtocolSettings
 
 SEEDS = 12
 HANDLE: Any = vars(ClientSession)["handle"]
@@ -75,7 +75,7 @@ def test_both_ways_take_the_same_steps(
 
     monkeypatch.setattr(ClientSession, "handle", handle)
     for seed in range(SEEDS):
-        report = run_seed(protocol, seed, promise=promise_of(protocol, Settings()))
+        report = run_seed(protocol, seed, promise=promise_of(protocol, ProtocolSettings()))
         assert report.violation is None
     kinds = {kind.__name__ for kind in both.ways}
     assert set(both.left) == kinds

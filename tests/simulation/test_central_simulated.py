@@ -35,18 +35,18 @@ from fencelock.cluster.simulation.promise import promise_of
 from fencelock.cluster.simulation.report import RunReport
 from fencelock.cluster.simulation.run import run_seed
 from fencelock.cluster.simulation.workload import Door, session_door
-from fencelock.cluster.topology import NodeContext, Recipe, Settings, central
+from fencelock.cluster.topology import NodeContext, ProtocolSettings, Recipe, central
 
 SEEDS = 150
 SEEDS_FOR_A_MUTANT = 600
-JOURNAL = Settings(central_journal=True)
-FORGETFUL = Settings()
+JOURNAL = ProtocolSettings(central_journal=True)
+FORGETFUL = ProtocolSettings()
 
 
 def run(
     seed: int,
     recipe: Recipe = central,
-    settings: Settings = FORGETFUL,
+    settings: ProtocolSettings = FORGETFUL,
     door: Door = session_door,
 ) -> RunReport:
     promise = promise_of("central", settings)
@@ -83,7 +83,7 @@ def with_client(mutant: type[LockClient]) -> Recipe:
     ids=["without a journal", "with a journal and crashes of the server"],
 )
 def test_no_seed_breaks_a_promise_and_every_misfortune_was_met(
-    settings: Settings, met: tuple[str, ...]
+    settings: ProtocolSettings, met: tuple[str, ...]
 ) -> None:
     """Nodes restart while their clients live, and clients close in the middle of it."""
     marks: Counter[str] = Counter()
@@ -164,7 +164,7 @@ def careless_door(seat: NodeContext, gates: tuple[Address, ...]) -> Spawn:
     return replace(session_door(seat, gates), role=DisownsAndGoesOnWaiting)
 
 
-MUTANTS: dict[str, tuple[Recipe, Settings, str]] = {
+MUTANTS: dict[str, tuple[Recipe, ProtocolSettings, str]] = {
     "held locks are granted": (with_role(HeldLocksAreGranted), FORGETFUL, "mutual exclusion"),
     "releases are not compared": (with_role(ReleasesAreNotCompared), FORGETFUL, "mutual exclusion"),
     "grants are not compared": (with_client(GrantsAreNotCompared), FORGETFUL, "fences"),
