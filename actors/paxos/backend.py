@@ -48,12 +48,16 @@ from fencelock.actors.paxos.in_flight import (
     InFlightRequest,
     InFlightRequests,
     QuorumContact,
-    is_full,
 )
 from fencelock.actors.paxos.message import Decline, Declined, Proposed
 from fencelock.actors.paxos.queries import Queries, TableStatus
 from fencelock.actors.proxy.backend import Backend, Status
-from fencelock.actors.proxy.clients import CLIENT_REQUESTS_MAX, REQUESTS_MAX, RemoteClient
+from fencelock.actors.proxy.clients import (
+    CLIENT_REQUESTS_MAX,
+    REQUESTS_MAX,
+    RemoteClient,
+    is_full,
+)
 from fencelock.actors.session.message import Undecided
 from fencelock.actors.table.message import Queued
 

@@ -116,6 +116,14 @@ class RemoteClients:
         return client
 
 
+def is_full(count: int, limit: int, *, eases: bool) -> bool:
+    """Return whether there is no room for one more command beside ``count``.
+
+    The limit of commands that ease the load (`Command.EASES`) is twice as high.
+    """
+    return count >= limit and count >= (2 * limit if eases else limit)
+
+
 def why_foreign(client: str, session: str) -> str:
     """Return why the remote ``client`` may not use ``session``; empty if it may.
 

@@ -18,7 +18,6 @@ from fencelock.actors.api.message import (
     refused,
 )
 from fencelock.actors.api.name import client_of
-from fencelock.actors.api.request import Request
 from fencelock.actors.api.session_message import (
     ConfirmHold,
     DisownHold,
@@ -27,7 +26,6 @@ from fencelock.actors.api.session_message import (
     Evict,
     Evicted,
     HoldLost,
-    ListLocks,
 )
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.error import (
@@ -198,13 +196,6 @@ class LockManager(Backend):
         """Do nothing: waits have timers of their own."""
         del now
         return ()
-
-    def unsupported(self, request: Request) -> str:
-        """Return why the protocol does not have ``request``, naming one that has it."""
-        if isinstance(request, ListLocks | Evict):
-            text = f"{self.name} keeps no table of locks to list, or to take one from"
-            return f"{text}; paxos does"
-        return super().unsupported(request)
 
     def _on_acquire(
         self, sender: Address, acquire: Acquire, client: RemoteClient | None, now: Instant
