@@ -31,11 +31,11 @@ class LockOwnershipLostError(RefusedError):
     """
 
 
-class LockTimeoutError(RefusedError):
+class LockTimeoutError(RefusedError, TimeoutError):
     """The wait timed out before the lock was free. Another owner holds it; nothing is broken."""
 
 
-class CancelledError(RefusedError):
+class AcquireCancelledError(RefusedError):
     """The wait was cancelled before the lock was granted."""
 
 

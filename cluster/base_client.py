@@ -2,17 +2,108 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
+from string import Formatter
+from typing import Any, Generic, TypeVar
+
 from fencelock.actors.session.message import ClusterState
+from fencelock.cluster.base_lock import BaseLock
 from fencelock.cluster.cluster_watch import ClusterCallback
 from fencelock.cluster.connection import Connection
-from fencelock.cluster.local_hold import Callback
+from fencelock.cluster.hold_registry import Callback
+
+L = TypeVar("L", bound=BaseLock[Any])
+R = TypeVar("R", bound=BaseLock[Any])
 
 
-class BaseClient:
+class BaseClient(Generic[L, R]):
     """The operations of a client that return at once."""
+
+    _lock_type: type[L]
+    _rlock_type: type[R]
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+
+    def lock(
+        self,
+        name: str,
+        *,
+        timeout: float | None = None,
+        owner: str | None = None,
+        label: str = "",
+        duration: float | None = None,
+        grace: float | None = None,
+    ) -> L:
+        """Return the lock called ``name``; sends nothing yet.
+
+        Each successful acquire is an owner of its own: whoever has the object may release it,
+        from any thread or task, and acquiring it again waits, as with ``threading.Lock``.
+
+        Args:
+            name: 1 to 256 bytes of text with a visible character and no control characters.
+            timeout: how long ``with``, and `Lock.acquire` without its own, wait (s): 0 to a
+                week, or -1 for without limit. None for the cluster's own limit: none,
+                but on `bakery` 5 s, or what its config says.
+            owner: a name for who holds the lock, up to 256 bytes without control characters. All
+                locks of that name and owner in this client are one: it is for owners that outlive
+                objects.
+            label: a word for people who look at the lock, up to 256 bytes.
+            duration: where holds have deadlines (`bakery`), how long this one is held (s), up
+                to a week; then `Lock.on_unlocking` is called. None for the cluster's own, 5 s.
+            grace: how much later it is taken away unless it was renewed (s), likewise.
+
+        Raises:
+            InvalidRequestError: ``name``, ``owner``, ``label``, ``duration`` or ``grace`` is out
+                of its limits.
+            UnsupportedError: the cluster's protocol has no deadlines; the text says which one
+                does.
+            ClosedError: the client is closed, or this process was forked from its own.
+            TypeError: ``name`` is not text, or another argument is of a wrong type.
+            ValueError: ``timeout`` is out of its range.
+
+        """
+        connection = self._connection
+        options = connection.options(name, timeout, owner, label, duration, grace)
+        return self._lock_type(connection.line, connection.hold_registry, options)
+
+    def rlock(
+        self,
+        name: str,
+        limit: int | None = None,
+        *,
+        timeout: float | None = None,
+        owner: str | None = None,
+        label: str = "",
+        duration: float | None = None,
+        grace: float | None = None,
+    ) -> R:
+        """Return the lock called ``name``, for an owner that may enter it again.
+
+        The owner is the thread or the task, or ``owner``. It releases as often as it acquired, as
+        with ``threading.RLock``. Arguments and errors are those of `lock`.
+
+        Args:
+            name: see `lock`.
+            limit: how often an owner may hold it at once, at least 1; None for without limit.
+            timeout: see `lock`.
+            owner: see `lock`.
+            label: see `lock`.
+            duration: see `lock`.
+            grace: see `lock`.
+
+        Raises:
+            InvalidRequestError: ``limit``, or what `lock` names, is out of its limits.
+            UnsupportedError: the cluster's protocol has no reentrant locks; the text says which
+                one does.
+
+        """
+        connection = self._connection
+        options = connection.options(
+            name, timeout, owner, label, duration, grace, reentrant=True, limit=limit
+        )
+        return self._rlock_type(connection.line, connection.hold_registry, options)
 
     @property
     def session(self) -> str:
@@ -76,3 +167,33 @@ class BaseClient:
     def callbacks_failed(self) -> int:
         """The number of callbacks that raised an exception; each was logged."""
         return self._connection.executor.failed
+
+
+def namer(template: str, function: Callable[..., Any]) -> Callable[..., str]:
+    """Return a function that formats ``template`` with the arguments of a call of ``function``.
+
+    Args:
+        template: the name of a lock, with parameters of ``function`` in braces.
+        function: the function that is decorated.
+
+    Raises:
+        TypeError: ``template`` names no parameter of ``function``, or the calls of ``function``
+            return before its work is done, as those of generators do.
+
+    """
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise TypeError(f"{function.__qualname__} is a generator: take the lock inside it")
+    signature = inspect.signature(function)
+    for _, field, _, _ in Formatter().parse(template):
+        if field is None:
+            continue
+        parameter = field.partition(".")[0].partition("[")[0]
+        if parameter not in signature.parameters:
+            raise TypeError(f"{template!r}: {function.__qualname__} has no parameter {parameter!r}")
+
+    def name(*args: Any, **kwargs: Any) -> str:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return template.format(**bound.arguments)
+
+    return name

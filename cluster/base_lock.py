@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
+from typing import Generic, TypeVar
 
 import pykka
 
-from fencelock.actors.api.message import Cancel, Release
-from fencelock.actors.api.session_message import Renew
+from fencelock.actors.api.message import Cancel, LockStatus
+from fencelock.actors.api.name import titled
 from fencelock.actors.error import (
     AlreadyHeldError,
     FencelockError,
@@ -18,98 +20,108 @@ from fencelock.actors.error import (
     LockOwnershipLostError,
     LockTimeoutError,
     NotHeldError,
+    UnavailableError,
 )
-from fencelock.cluster.calls import AcquireCall, ReleaseCall
-from fencelock.cluster.hold_registry import HoldRegistry
-from fencelock.cluster.local_hold import (
-    HOLDING,
+from fencelock.actors.session.holding import HOLDING, HoldState
+from fencelock.cluster.hold import BaseHold, confirming, exiting, releasing, renewing
+from fencelock.cluster.hold_registry import (
+    AcquireCall,
     Callback,
-    HoldState,
+    HoldRegistry,
     Listeners,
-    LocalHold,
-    not_held,
-    note_of,
+    Ownership,
+    ReleaseCall,
+    tokens,
 )
-from fencelock.cluster.lock_options import (
-    LockOptions,
-    acquire_by,
-    release_by,
-    term_ms_of,
-    wait_ms_of,
-)
-from fencelock.cluster.operation import Operation
+from fencelock.cluster.host.pending_asks import AskReply
+from fencelock.cluster.lock_options import LockOptions, acquire_by, refuse_positional, wait_ms_of
+from fencelock.cluster.operation import AwaitReply, Operation
+from fencelock.cluster.owner import name_of
 from fencelock.cluster.session_channel import SessionChannel, closed_meanwhile
 
+H = TypeVar("H", bound=BaseHold)
 
-class BaseLock:
-    """One named lock of the cluster. Objects of one name and owner in a client are one lock.
+RETRY_S = 1.0
+"""The shortest time between two repetitions of a release (s) for which an acquire waits."""
 
-    Every property is computed from the clock when it is read, so none goes stale.
+UNREPORTED_MAX = 64
+"""Limit of lost holds that one lock object remembers until an error reports them."""
+
+
+class BaseLock(Generic[H]):
+    """One named lock of the cluster, for owners that are one acquire each, or one name.
+
+    Whoever has the object may release it. `BaseRLock` has owners that are threads or tasks.
     """
 
+    _hold_type: type[H]
     _runner: Callable[[], str]
-    """Returns the owner of the running thread or task, for locks without an explicit owner."""
+    """Returns the owner that is the running thread or task."""
+    _here: Callable[[], object] = staticmethod(threading.get_ident)
+    """Returns what tells the running thread or task from the others."""
 
     def __init__(
-        self, line: SessionChannel, hold_registry: HoldRegistry, terms: LockOptions
+        self, channel: SessionChannel, registry: HoldRegistry, options: LockOptions
     ) -> None:
-        self._line = line
-        self._grips = hold_registry
-        self._terms = terms
-        self._owner = self._runner if terms.owner is None else partial(str, terms.owner)
-        self._wait_ms = wait_ms_of(terms.timeout)
-        self._acquire, self._release = terms.acquire(), Release(lock=terms.name, fence=0)
+        self._channel = channel
+        self._registry = registry
+        self._options = options
+        self._wait_ms = wait_ms_of(options.timeout)
+        self._acquire = options.acquire()
         self._listeners = Listeners()
+        self._acquired: list[tuple[object, Ownership, int]] = []
+        """What was acquired through this object: the thread or task, the owner and the token."""
 
     @property
     def name(self) -> str:
         """The name under which all clients know the lock."""
-        return self._terms.name
+        return self._options.name
 
     @property
-    def owner(self) -> str:
-        """The owner that the caller is to the cluster, as `status` shows it."""
-        return self._owner()
+    def owner(self) -> str | None:
+        """The owner, as `status` shows it; None while each acquire would be one of its own."""
+        own = self._current()
+        return self._options.owner if own is None else own.owner
 
     @property
     def fence(self) -> int | None:
-        """The fence of the caller's hold, None without one.
+        """The fence of its current hold, None without one; see `BaseHold.fence`.
 
-        After a loss this is the fence of the lost hold, until the loss was reported. Resources
-        that check fences refuse requests under it, which is the purpose of fences.
+        After a loss this is the fence of the lost hold, until the loss was reported.
         """
-        grip = self._grip()
-        return None if grip is None else grip.fence
+        own = None if self._channel.forked else self._current()
+        return None if own is None or own.hold is None else own.hold.fence
 
     @property
     def state(self) -> HoldState:
-        """The state of the lock for the caller's owner; see `HoldState`."""
-        return HoldState.FREE if self._line.forked else self._grips.state(self.name, self.owner)
+        """The state of its current hold; FREE without one. See `HoldState`."""
+        own = None if self._channel.forked else self._current()
+        return HoldState.FREE if own is None else self._registry.state_of(own)
 
     @property
     def held(self) -> bool:
-        """Whether the caller's owner holds the lock for certain now.
-
-        It stays true until a release is confirmed. It turns false at the latest when the
-        cluster may end the session, or may take the lock because its deadline has passed.
-        """
+        """Whether its current hold is certain now; see `BaseHold.held`."""
         return self.state in HOLDING
 
     @property
     def lost(self) -> bool:
-        """Whether the caller's owner lost the lock and no error has reported it yet."""
+        """Whether its current hold was lost, and no error has reported that yet."""
         return self.state is HoldState.LOST
 
     def raise_if_lost(self) -> None:
-        """Return only while the caller's owner holds the lock.
+        """Return only while the lock is held through this object.
 
         Raises:
-            LockOwnershipLostError: it was lost. Raised each time, until `release`, the end of
-                ``with`` or `acquire` reports the loss.
-            NotHeldError: this owner does not hold it.
+            LockOwnershipLostError: it was lost. Raised each time, until `release` or the end of
+                ``with`` reports the loss.
+            NotHeldError: it is not held.
 
         """
-        self._sure_grip()
+        own = None if self._channel.forked else self._current()
+        if own is None:
+            raise self._not_held()
+        if self._registry.state_of(own) is HoldState.LOST:
+            raise self._registry.loss_of(own)
 
     def on_lost(self, callback: Callback) -> None:
         """Have ``callback`` called with a `Notice` when what this object acquired is lost."""
@@ -128,180 +140,250 @@ class BaseLock:
         self._listeners.unlocking.append(callback)
 
     def __repr__(self) -> str:
-        try:
-            owner = self.owner
-        except RuntimeError:
-            return f"<Lock {self.name!r}>"
         state, fence = self.state, self.fence
         text = "not held here" if fence is None else f"{state.value} under fence {fence}"
-        return f"<Lock {self.name!r} of {owner!r}, {text}>"
+        return f"<{type(self).__name__} {self.name!r}, {text}>"
 
-    def _grip(self) -> LocalHold | None:
-        return None if self._line.forked else self._grips.find(self.name, self.owner)
+    def _current(self) -> Ownership | None:
+        """Return the ownership to look at: this thread's or task's latest, else the latest."""
+        found = self._find(latest=True)
+        return self._known() if found is None else found[0]
 
-    def _sure_grip(self) -> LocalHold:
-        """Return the caller's hold, or raise as `raise_if_lost` does."""
-        grip = self._grip()
-        if grip is None:
-            raise NotHeldError(not_held(self.name, self.owner))
-        if (loss := self._grips.loss_of(grip)) is not None:
-            raise loss
-        return grip
+    def _find(self, *, latest: bool) -> tuple[Ownership, int] | None:
+        """Return what this thread or task acquired last, else the latest or oldest of all."""
+        there = [one for one in tuple(self._acquired) if one[1].is_unreleased(one[2])]
+        if len(there) > 1:
+            here = self._here()
+            for runner, own, token in reversed(there):
+                if runner == here:
+                    return own, token
+        return there[-1 if latest else 0][1:] if there else None
 
-    def _acquiring(self, blocking: bool, timeout: float | None) -> Operation[int | None]:
-        """Acquire as a lock's `acquire` does: end with the fence, or None for "not now"."""
+    def _known(self) -> Ownership | None:
+        """Return what the named owner acquired through another object."""
+        owner = self._options.owner
+        own = None if owner is None else self._registry.find(self.name, owner)
+        return None if own is None or own.hold is None else own
+
+    def _acquiring(
+        self, wrong: tuple[object, ...], blocking: bool, timeout: float | None
+    ) -> Operation[H | None]:
+        """Acquire as a lock's `acquire` does: end with the hold, or None for "not now"."""
+        if wrong:
+            refuse_positional(wrong)
         if not blocking and timeout is not None:
             raise ValueError("can't specify a timeout for a non-blocking call")
-        wait_ms = self._wait_ms if timeout is None else wait_ms_of(timeout)
-        return self._entering(wait_ms if blocking else 0, trying=True)
+        wait_ms = 0 if not blocking else self._wait_ms if timeout is None else wait_ms_of(timeout)
+        return self._entering(wait_ms, trying=True, blocking=blocking)
 
-    def _entering(self, wait_ms: int | None, *, trying: bool = False) -> Operation[int | None]:
-        """Acquire, and end with the fence or an error: ``with`` never enters unheld.
+    def _entering(
+        self, wait_ms: int | None, *, trying: bool = False, blocking: bool = True
+    ) -> Operation[H | None]:
+        """Acquire, and end with the hold or an error: ``with`` never enters unheld.
 
         With ``trying``, end with None for "not now".
         """
-        lock, owner = self._terms.name, self._owner()
-        self._line.check()
-        grip = self._grips.find(lock, owner)
-        if grip is not None:
-            began = time.monotonic()
-            yield from self._before_acquire(grip)
-            self._line.check()
-            if wait_ms is not None:
-                wait_ms = max(0, wait_ms - int((time.monotonic() - began) * 1000))
-        attempt = AcquireCall(self._grips.granted, lock, owner, self._listeners)
+        self._channel.check()
+        registry, options = self._registry, self._options
+        call = AcquireCall(registry.granted)
+        call.token = token = next(tokens)
         try:
-            self._line.submit(acquire_by(self._acquire, owner, attempt.token, wait_ms), attempt)
-            yield attempt
-            return self._entered(attempt)
+            if options.owner is None and not options.reentrant:
+                own = registry.enter_as_new(options.name, call, self._listeners)
+            else:
+                own, wait_ms = yield from self._waiting(call, wait_ms)
+            self._channel.submit(acquire_by(self._acquire, own.owner, token, wait_ms), call)
+            yield call
         except FencelockError as error:
-            if trying and _is_not_now(error, wait_ms):
+            if trying and _is_not_now(error, blocking):
                 return None
             raise
         except pykka.ActorDeadError:
             raise closed_meanwhile() from None
         except BaseException:
-            # Interrupted, perhaps after the grant: the session gives back what it has.
-            self._cancel(attempt.lock, attempt.owner, self._grips.give_up(attempt))
-            self._line.abandon(attempt)
+            if call.own is not None:
+                # Interrupted, perhaps after the grant: the session gives back what it has.
+                self._cancel(call.own, registry.give_up(call))
+                self._channel.abandon(call)
             raise
+        if call.lost_before is not None:
+            self._cancel(own, token)
+            registry.forget(own)
+            raise registry.report_loss(own, None)
+        assert own.hold is not None
+        if own.hold.state_at(registry.now()) is HoldState.LOST:
+            # It was granted so late that somebody else may hold it by now.
+            registry.state_of(own)
+            raise registry.report_loss(own, token)
+        if not options.reentrant:
+            if self._acquired:
+                self._prune()
+            self._acquired.append((self._here(), own, token))
+        return self._hold_type(self._channel, registry, own, token)
 
-    def _entered(self, attempt: AcquireCall) -> int:
-        """Return the fence of what was granted, if it can still be held."""
-        if attempt.lost_before is not None:
-            self._cancel(attempt.lock, attempt.owner, attempt.token)
-            raise self._told(attempt.lost_before)
-        grip = attempt.grip
-        assert grip is not None
-        if self._grips.find(attempt.lock, attempt.owner) is grip and grip.lost is not None:
-            raise self._told(grip)  # Granted so late that somebody else may hold it by now.
-        return grip.fence
+    def _held_now(self) -> Operation[H]:
+        """Acquire as ``with`` does: end with the hold, or raise."""
+        hold = yield from self._entering(self._wait_ms)
+        assert hold is not None
+        return hold
 
-    def _before_acquire(self, grip: LocalHold) -> Operation[None]:
-        """End an earlier hold: report its loss, or wait until its release is confirmed."""
-        if grip.lost is not None:
-            told = grip.told
-            error = self._told(grip)
-            if not told:
-                raise error
-        elif (reply := grip.leaving) is not None and reply.sent and not reply.done:
-            # Whatever the outcome, the session then knows whether the owner may acquire.
-            with suppress(FencelockError):
-                yield from self._line.answer(reply)
+    def _waiting(
+        self, call: AcquireCall, wait_ms: int | None
+    ) -> Operation[tuple[Ownership, int | None]]:
+        """Wait until the named owner may acquire; end with that and what is left of ``wait_ms``."""
+        registry, options = self._registry, self._options
+        owner = options.owner or self._runner()
+        once = options.limit == 1
+        began = time.monotonic()
+        while True:
+            own = registry.find(options.name, owner)
+            if own is not None and registry.state_of(own) is HoldState.LOST:
+                self._after_loss(own)
+            blocker = registry.enter(options.name, owner, call, self._listeners, once=once)
+            passed_ms = int((time.monotonic() - began) * 1000)
+            left_ms = None if wait_ms is None else max(0, wait_ms - passed_ms)
+            if blocker is None:
+                assert call.own is not None
+                return call.own, left_ms
+            if options.reentrant and once and own is not None and own.levels:
+                raise LimitReachedError(
+                    f"{titled(self.name)}: {name_of(owner)} holds it already, and its limit is 1"
+                )
+            if left_ms == 0:
+                raise LockTimeoutError(
+                    f"{titled(self.name)}: held by {name_of(owner)} of this client, "
+                    f"still after {passed_ms / 1000:g} s"
+                )
+            yield from self._waiting_for(blocker, left_ms)
+            self._channel.check()
+
+    def _waiting_for(self, blocker: AskReply, left_ms: int | None) -> Operation[None]:
+        """Wait until ``blocker`` is answered, or ``left_ms`` are over."""
+        began, left_s = time.monotonic(), None if left_ms is None else left_ms / 1000
+        try:
+            if isinstance(blocker, ReleaseCall):
+                yield from confirming(self._channel, self._registry, blocker, left_s)
+            else:
+                yield blocker if left_s is None else AwaitReply(blocker, left_s)
+        except LockOwnershipLostError:
+            pass  # It is reported to whoever releases the lock.
+        except UnavailableError:
+            passed_s = time.monotonic() - began
+            pause_s = min(RETRY_S, math.inf if left_s is None else left_s) - passed_s
+            if pause_s > 0:
+                with suppress(TimeoutError):
+                    yield AwaitReply(AskReply(), pause_s)
+        except TimeoutError:
+            pass  # The caller looks at the clock.
+
+    def _after_loss(self, own: Ownership) -> None:
+        """Let the owner of a lost hold acquire again; the hold's own release reports the loss."""
+        self._registry.forget(own)
 
     def _releasing(self) -> Operation[None]:
         """Release one hold, as a lock's `release` does."""
-        name, owner = self._terms.name, self._owner()
-        self._line.check()
-        grip = self._grips.find(name, owner)
-        if grip is None:
-            raise NotHeldError(not_held(name, owner))
-        while True:
-            if grip.lost is not None:
-                self._hand_back(grip)
-            reply = self._grips.leave(grip)
-            if reply is not None:
-                self._send_release(grip, reply)
-                try:
-                    yield reply
-                except pykka.ActorDeadError:
-                    raise closed_meanwhile() from None
-                return
-            last = grip.count == 0
-            try:
-                yield from self._confirming(grip)
-            except BaseException:
-                if not last:  # This release still happens, once the one before it is done.
-                    self._give_back(grip)
-                raise
-            if last or grip.count == 0:
-                return
-            self._line.check()
+        acquired = self._acquired
+        if len(acquired) == 1:
+            _, own, token = acquired[0]
+            if token in own.levels:
+                return releasing(self._channel, self._registry, own, token)
+        self._channel.check()
+        own, token = self._to_release()
+        return releasing(self._channel, self._registry, own, token)
+
+    def _to_release(self) -> tuple[Ownership, int]:
+        """Return the acquire to release: this thread's or task's latest, else the oldest.
+
+        The oldest may have been lost while a later one holds, never the other way around.
+        """
+        found = self._find(latest=False)
+        return self._latest_of(self._known()) if found is None else found
+
+    def _latest_of(self, own: Ownership | None) -> tuple[Ownership, int]:
+        """Return the latest acquire of ``own``, or the one whose release is not confirmed."""
+        if own is not None and own.levels:
+            return own, own.levels[-1]
+        if own is not None and own.leaving is not None:
+            return own, own.leaving.token
+        raise self._not_held()
 
     def _renewing(self, duration: float | None) -> Operation[None]:
-        """Start the duration of the hold anew, as a lock's `renew` does."""
-        hold_ms = term_ms_of("duration", duration)
-        self._line.check()
-        grip = self._sure_grip()
-        renew = Renew(lock=grip.lock, fence=grip.fence, hold_ms=hold_ms, owner=grip.owner)
-        try:
-            yield from self._line.ask(renew)
-        except NotHeldError:
-            self._sure_grip()
-            raise
-
-    def _give_back(self, grip: LocalHold) -> None:
-        token = self._grips.give_back(grip)
-        if token is not None:
-            self._cancel(grip.lock, grip.owner, token)
-
-    def _confirming(self, grip: LocalHold) -> Operation[None]:
-        """Wait until a release that began before is confirmed; send it again if necessary."""
-        reply = self._grips.ask_again(grip)
-        if reply is not None:
-            self._send_release(grip, reply)
-        else:
-            reply = grip.leaving
-        if reply is None:
-            return
-        try:
-            yield from self._line.answer(reply)
-        except NotHeldError:
-            return  # Released in the background meanwhile.
-
-    def _send_release(self, grip: LocalHold, leaving: ReleaseCall) -> None:
-        self._line.submit(release_by(self._release, grip.fence, grip.owner), leaving)
-        leaving.sent = True
+        """Start the duration of the current hold anew, as a lock's `renew` does."""
+        own, token = self._to_release()
+        yield from renewing(self._channel, self._registry, own, token, duration)
 
     def _exiting(self, error: BaseException | None) -> Operation[None]:
-        """Release at the end of ``with``. A failure is added to the body's ``error`` as a note."""
-        try:
-            yield from self._releasing()
-        except FencelockError as failure:
-            if error is None:
-                raise
-            if not isinstance(error, LockOwnershipLostError):
-                error.add_note(note_of(self.name, failure))
+        return exiting(self._releasing, self.name, error)
 
-    def _cancel(self, lock: str, owner: str, token: int) -> None:
+    def _inspecting(self, age_ms: int | None) -> Operation[LockStatus]:
+        return self._channel.inspecting(self.name, age_ms)
+
+    def _is_locked(self) -> Operation[bool]:
+        status = yield from self._channel.inspecting(self.name, None)
+        return status.holder is not None
+
+    def _prune(self) -> None:
+        """Forget what was released."""
+        acquired = self._acquired
+        for one in tuple(acquired):
+            if not one[1].is_unreleased(one[2]) or len(acquired) >= UNREPORTED_MAX:
+                with suppress(ValueError):  # Another thread removed it.
+                    acquired.remove(one)
+
+    def _not_held(self) -> NotHeldError:
+        owner = self._options.owner
+        who = "this object" if owner is None else f"owner {owner!r}"
+        return NotHeldError(f"{titled(self.name)}: {who} does not hold it{self._held_by()}")
+
+    def _held_by(self) -> str:
+        names = [name_of(owner) for owner in self._registry.holders(self.name)[:3]]
+        return f"; held by {' and '.join(names)} of this client" if names else ""
+
+    def _cancel(self, own: Ownership, token: int) -> None:
         """Have the session undo an acquire, whether it waits or is held."""
-        self._line.tell(Cancel(lock=lock, session="", owner=owner, request=token))
-
-    def _told(self, grip: LocalHold) -> LockOwnershipLostError:
-        self._hand_back(grip)
-        return self._grips.tell_loss(grip)
-
-    def _hand_back(self, grip: LocalHold) -> None:
-        """Release what the deadline took, in case the session believes that it is still held."""
-        if grip.known:
-            return
-        grip.known = True
-        for _ in range(grip.count):
-            self._line.tell(Release(lock=grip.lock, fence=grip.fence, owner=grip.owner))
+        self._channel.tell(Cancel(lock=own.lock, session="", owner=own.owner, request=token))
 
 
-def _is_not_now(error: FencelockError, wait_ms: int | None) -> bool:
-    """Return whether an acquire with ``wait_ms`` reports ``error`` as a mere "not now"."""
+class BaseRLock(BaseLock[H]):
+    """One named lock of the cluster whose owners are threads or tasks, and may enter it again.
+
+    Objects of one name and owner in a client are one lock.
+    """
+
+    @property
+    def owner(self) -> str:
+        """The owner that the caller is to the cluster, as `status` shows it."""
+        return self._options.owner or self._runner()
+
+    def _current(self) -> Ownership | None:
+        try:
+            own = self._registry.find(self.name, self.owner)
+        except RuntimeError:  # No task runs here.
+            return None
+        return None if own is None or own.hold is None else own
+
+    def _after_loss(self, own: Ownership) -> None:
+        """Report the loss of an earlier hold once, to the owner that acquires again (rule 59)."""
+        reported = own.reported
+        self._registry.forget(own)
+        loss = self._registry.report_loss(own, None)
+        if not reported:
+            raise loss
+
+    def _to_release(self) -> tuple[Ownership, int]:
+        return self._latest_of(self._current())
+
+    def _not_held(self) -> NotHeldError:
+        who = name_of(self.owner)
+        return NotHeldError(f"{titled(self.name)}: {who} does not hold it{self._held_by()}")
+
+
+def _is_not_now(error: FencelockError, blocking: bool) -> bool:
+    """Return whether an acquire reports ``error`` as a mere "not now".
+
+    A blocking acquire at its owner's limit raises at once: it would wait for itself, and a caller
+    that loops until it holds the lock would never stop.
+    """
     if isinstance(error, AlreadyHeldError | LimitReachedError):
-        return wait_ms is not None  # At once: it would wait for itself.
+        return not blocking
     return isinstance(error, LockTimeoutError)

@@ -5,13 +5,28 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from loguru import logger
 
-from fencelock.cluster.local_hold import Notice
+from fencelock.actors.api.name import titled
+from fencelock.actors.session.holding import HoldState
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """A change of a hold, given to callbacks."""
+
+    lock: str
+    owner: str
+    fence: int
+    state: HoldState
+    """SUSPECT, UNLOCKING or LOST."""
+    detail: str
+    """The reason, in words."""
 
 
 class CallbackExecutor(Protocol):
@@ -79,7 +94,7 @@ def call_guarded(callback: Callable[[T], object], news: T) -> bool:
     except Exception as error:  # noqa: BLE001  # The user's code; see above.
         about = "the cluster"
         if isinstance(news, Notice):
-            about = f"lock {news.lock} ({news.state.value})"
+            about = f"{titled(news.lock)} ({news.state.value})"
         logger.opt(exception=error).error("a callback for {} failed: {!r}", about, error)
         return False
     return True

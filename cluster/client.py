@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import atexit
+import functools
+import inspect
+from collections.abc import Callable
 from types import TracebackType
-from typing import Self
+from typing import Any, ParamSpec, Self, TypeVar
 
 from fencelock.actors.api.message import Contender, LockStatus, NodeStatus
 from fencelock.actors.api.session_message import ListedLock
-from fencelock.cluster.base_client import BaseClient
+from fencelock.cluster.base_client import BaseClient, namer
 from fencelock.cluster.callback_executor import ThreadExecutor
 from fencelock.cluster.connection import Connection
-from fencelock.cluster.lock import Lock
+from fencelock.cluster.lock import Lock, RLock
 from fencelock.cluster.operation import drive
 from fencelock.cluster.settings import Read, Settings
 
+P = ParamSpec("P")
+T = TypeVar("T")
 
-class Client(BaseClient):
+
+class Client(BaseClient[Lock, RLock]):
     """A connection to a cluster, for all threads of one process. From `connect`.
 
     It leaves nothing running after `close`, which ``with`` and the end of the process
@@ -27,49 +33,42 @@ class Client(BaseClient):
         super().__init__(connection)
         atexit.register(self.close)
 
-    def lock(
-        self,
-        name: str,
-        *,
-        timeout: float | None = None,
-        reentrant: bool = False,
-        limit: int | None = None,
-        owner: str | None = None,
-        label: str = "",
-        duration: float | None = None,
-        grace: float | None = None,
-    ) -> Lock:
-        """Return the lock called ``name``; sends nothing yet.
+    _lock_type = Lock
+    _rlock_type = RLock
+
+    def locked(
+        self, template: str, *, timeout: float | None = None, **options: Any
+    ) -> Callable[[Callable[P, T]], Callable[P, T]]:
+        """Return a decorator that holds a lock while a function runs.
 
         Args:
-            name: 1 to 256 bytes of text with a visible character and no control characters.
-            timeout: how long ``with``, and `Lock.acquire` without its own, wait (s): 0 to a
-                week, or ``math.inf`` for the longest. None for the cluster's own limit: none,
-                but on `bakery` 5 s, or what its config says.
-            reentrant: whether an owner may acquire what it holds once more; it releases
-                as often.
-            limit: how often an owner may hold it at once, at least 1; None for without limit if
-                ``reentrant``, else once.
-            owner: who holds the lock, up to 256 bytes without control characters, for every thread
-                that uses the returned object; None for each thread by itself.
-            label: a word for people who look at the lock, up to 256 bytes.
-            duration: where holds have deadlines (`bakery`), how long this one is held (s), up
-                to a week; then `Lock.on_unlocking` is called. None for the cluster's own, 5 s.
-            grace: how much later it is taken away unless it was renewed (s), likewise.
+            template: the name of the lock. Parameters of the function in braces are replaced by
+                the arguments of each call: ``"report/{day}"``.
+            timeout: how long a call waits for the lock (s), before it raises `LockTimeoutError`.
+            options: further arguments of `lock`.
 
         Raises:
-            InvalidRequestError: ``name``, ``owner``, ``limit``, ``label``, ``duration`` or
-                ``grace`` is out of its limits.
-            UnsupportedError: the cluster's protocol has no reentrant locks, or no deadlines;
-                the text says which one does.
-            ClosedError: the client is closed, or this process was forked from its own.
-            ValueError: ``timeout`` is out of its range.
+            TypeError: the function has no such parameter, or is a coroutine function, which needs
+                the client of `fencelock.aio`, or a generator.
 
         """
-        terms = self._connection.terms(
-            name, timeout, reentrant, limit, owner, label, duration, grace
-        )
-        return Lock(self._connection.line, self._connection.hold_registry, terms)
+
+        def decorate(function: Callable[P, T]) -> Callable[P, T]:
+            if inspect.iscoroutinefunction(function):
+                raise TypeError(
+                    f"{function.__qualname__} is a coroutine function: use a client of "
+                    "fencelock.aio, which waits without blocking the loop"
+                )
+            name_of = namer(template, function)
+
+            @functools.wraps(function)
+            def locked(*args: P.args, **kwargs: P.kwargs) -> T:
+                with self.lock(name_of(*args, **kwargs), timeout=timeout, **options):
+                    return function(*args, **kwargs)
+
+            return locked
+
+        return decorate
 
     def status(self, name: str, read: Read = "linearizable", max_age: float = 1.0) -> LockStatus:
         """Return who holds ``name`` and who waits, in order; stale on arrival.
@@ -145,7 +144,7 @@ class Client(BaseClient):
         """Release what is held, cancel what waits, and leave nothing running.
 
         Waits up to 2 s until reachable nodes confirm. Threads that wait for a lock get
-        `CancelledError`. Closing again, or in a forked process, does nothing.
+        `AcquireCancelledError`. Closing again, or in a forked process, does nothing.
         """
         drive(self._connection.closing(lambda: atexit.unregister(self.close)))
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from fencelock.actors.session.cluster_poll import unknown
 from fencelock.actors.session.message import ClusterState
+from fencelock.actors.session.session_state import unknown
 from fencelock.cluster.callback_executor import CallbackExecutor
 
 ClusterCallback = Callable[[ClusterState], object]

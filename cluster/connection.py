@@ -25,20 +25,22 @@ from fencelock.actors.error import (
     WrongClusterError,
 )
 from fencelock.actors.message import Event, address_of
-from fencelock.actors.session.closing import CLOSE_MS
+from fencelock.actors.session.cancellation import CLOSE_MS
+from fencelock.actors.session.holding import Hold
 from fencelock.actors.session.message import Close, ClusterState, Survey, Surveyed, WatchCluster
+from fencelock.actors.session.pending import Claim
 from fencelock.actors.session.session import ClientSession
 from fencelock.cluster.callback_executor import CallbackExecutor
 from fencelock.cluster.cluster_watch import ClusterWatch
 from fencelock.cluster.guarantee import Guarantee, demand
 from fencelock.cluster.hold_registry import HoldRegistry
 from fencelock.cluster.host.dispatcher import Dispatcher
+from fencelock.cluster.host.pending_asks import AskReply
 from fencelock.cluster.host.profile_marks import ProfileMarks
-from fencelock.cluster.host.reply import Reply
 from fencelock.cluster.host.role_set import Closing, RoleSet
 from fencelock.cluster.host.scheduler import READ_CLOCK
-from fencelock.cluster.lock_options import LockOptions, term_ms_of, wait_ms_of
-from fencelock.cluster.operation import Operation, Wait
+from fencelock.cluster.lock_options import LockOptions, check_name_type, term_ms_of, wait_ms_of
+from fencelock.cluster.operation import AwaitReply, Operation
 from fencelock.cluster.owner import process_label, process_user
 from fencelock.cluster.session_channel import SessionChannel
 from fencelock.cluster.settings import Read, Settings, age_ms_of, check_text, parse_addresses
@@ -91,9 +93,10 @@ class Connection:
             hub = marks.links(hub)
         try:
             self._dispatcher = Dispatcher(self.session, hub, counters=counters)
-            self.hold_registry = HoldRegistry(READ_CLOCK, executor)
-            cast = self._cast(settings, tuple(links))
-            self._dispatcher.start(cast if marks is None else marks.cast(cast))
+            holds: dict[Claim, Hold] = {}
+            self.hold_registry = HoldRegistry(READ_CLOCK, holds, executor, self._tell)
+            cast = self._cast(settings, tuple(links), holds)
+            self._dispatcher.start(cast if marks is None else marks.role_set(cast))
         except BaseException:
             hub.close()
             raise
@@ -103,16 +106,19 @@ class Connection:
             self._dispatcher.stop(STOP_S, at_once=True)
             raise
 
-    def _cast(self, settings: Settings, links: tuple[str, ...]) -> RoleSet:
+    def _cast(
+        self, settings: Settings, links: tuple[str, ...], holds: dict[Claim, Hold]
+    ) -> RoleSet:
         label = process_label(LABEL_BYTES_MAX) if settings.label is None else settings.label
         arguments = {
             "session": self.session,
-            "gates": tuple(address_of(link, "proxy") for link in links),
+            "endpoints": tuple(address_of(link, "proxy") for link in links),
             "random": Random(secrets.randbits(64)),
             "labels": self.endpoints,
             "watcher": self._dispatcher.listen("watcher", self._hear),
             "ttl_ms": math.ceil(settings.ttl * 1000),
             "label": label,
+            "holds": holds,
         }
         session = Spawn(address_of(self.session, "session"), ClientSession, arguments)
         clock = Spawn(address_of(self.session, "clock"), Clock)
@@ -120,6 +126,9 @@ class Connection:
         return RoleSet(
             (session, clock), closings=(Closing(session.address, Close(), 2 * CLOSE_MS),)
         )
+
+    def _tell(self, message: Event) -> None:
+        self.line.tell(message)  # It is made after the registry.
 
     def _hear(self, event: Event) -> None:
         if isinstance(event, ClusterState):
@@ -146,10 +155,10 @@ class Connection:
         why = f"nothing was heard of {', '.join(self.endpoints)}"
         while (left := end - time.monotonic()) > 0:
             self.line.check()
-            reply = Reply()
+            reply = AskReply()
             self.line.submit(Describe(), reply)
             try:
-                status = yield Wait(reply, left)
+                status = yield AwaitReply(reply, left)
             except WrongClusterError:
                 raise
             except UnavailableError as error:
@@ -165,29 +174,31 @@ class Connection:
             "their hosts and ports, and does no firewall stand between?"
         )
 
-    def terms(
+    def options(
         self,
         name: str,
         timeout: float | None,
-        reentrant: bool,
-        limit: int | None,
         owner: str | None,
         label: str,
         duration: float | None,
         grace: float | None,
+        *,
+        reentrant: bool = False,
+        limit: int | None = None,
     ) -> LockOptions:
-        """Check the arguments of `lock`; see `Client.lock`."""
+        """Check the arguments of `lock` and `rlock`; see `BaseClient`."""
         self.line.check()
+        check_name_type(name)
         check_new_lock_name(name)
         wait_ms_of(timeout)
         if owner is not None:
             if not owner:
-                raise InvalidRequestError("owner is empty; leave it out for one per runner")
+                raise InvalidRequestError("owner is empty; leave it out for one of its own")
             check_owner(owner)
         check_text("label", label, InvalidRequestError)
         if limit is not None and not 1 <= limit < NUMBER_END:
             raise InvalidRequestError(
-                f"limit is {limit}, and must be at least 1; reentrant=True is without limit"
+                f"limit is {limit}, and must be at least 1, or None for no limit"
             )
         most = limit if limit is not None else (0 if reentrant else 1)
         if most != 1:
@@ -197,7 +208,7 @@ class Connection:
             demand(self.protocol, Guarantee.DEADLINES)
         # Check the types once for all later acquires: roles trust those of local messages.
         pack(Acquire(lock=name, owner=owner or "", limit=most, label=label))
-        return LockOptions(name, timeout, owner, most, label, hold_ms, grace_ms)
+        return LockOptions(name, timeout, owner, reentrant, most, label, hold_ms, grace_ms)
 
     def surveying(self, *, roles: bool = False) -> Operation[tuple[NodeStatus, ...]]:
         """End with the status of each node, with its roles if ``roles`` is set."""
@@ -255,16 +266,16 @@ class Connection:
             first, self.line.closed = not self.line.closed, True
         if not first:
             with suppress(TimeoutError):
-                yield Wait(self._dispatcher.ended, STOP_S)
+                yield AwaitReply(self._dispatcher.ended, STOP_S)
             return
         try:
-            reply = Reply()
+            reply = AskReply()
             self.line.submit(Close(), reply)
             with suppress(pykka.ActorDeadError, TimeoutError, FencelockError):
-                yield Wait(reply, 2 * CLOSE_MS / 1000)
+                yield AwaitReply(reply, 2 * CLOSE_MS / 1000)
             self._dispatcher.stop(0, at_once=True)
             with suppress(TimeoutError):
-                yield Wait(self._dispatcher.ended, STOP_S)
+                yield AwaitReply(self._dispatcher.ended, STOP_S)
         finally:  # Also when a second Ctrl-C ends the wait: no later call would close it.
             self.stop()
             then()

@@ -1,39 +1,124 @@
-"""The locks that the owners of one client hold, as far as the session has reported."""
+"""The owners of one client's locks: who acquires, holds or releases what, and whom to notify."""
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
-from fencelock.actors.api.message import Granted, Released
+from fencelock.actors.api.message import Granted, Release, Released
+from fencelock.actors.api.name import titled
 from fencelock.actors.api.session_message import Unlocking
 from fencelock.actors.error import LockOwnershipLostError, NotHeldError
 from fencelock.actors.message import Event, Instant
+from fencelock.actors.session.holding import Hold, HoldState
 from fencelock.actors.session.message import HoldsLost, Leased, Suspected, Trusted
-from fencelock.cluster.callback_executor import CallbackExecutor
-from fencelock.cluster.calls import AcquireCall, ReleaseCall
-from fencelock.cluster.leases import Leases
-from fencelock.cluster.local_hold import (
-    LAPSED,
-    UNCONFIRMED,
-    Callback,
-    HoldState,
-    Listeners,
-    LocalHold,
-    Notice,
-    loss_error,
-    not_held,
-)
+from fencelock.actors.session.pending import Claim, claim_named
+from fencelock.cluster.callback_executor import CallbackExecutor, Notice
+from fencelock.cluster.host.pending_asks import AskReply
+from fencelock.cluster.owner import owner_of_acquire
 
 LOST_MAX = 10_000
 """Limit of remembered losses that no error reported yet. Release of an older one raises "not
 held"."""
 
+Callback = Callable[[Notice], object]
+
+tokens = itertools.count(1)
+"""Numbers each acquire of this process for the session, so that exactly that one is cancelled."""
+
+
+@dataclass(slots=True, eq=False)
+class Listeners:
+    """The callbacks of one hold, of one lock object, or of a client for all its locks."""
+
+    lost: list[Callback] = field(default_factory=list[Callback])
+    unlocking: list[Callback] = field(default_factory=list[Callback])
+    suspect: list[Callback] = field(default_factory=list[Callback])
+
+    def of(self, state: HoldState) -> list[Callback]:
+        """Return the callbacks for LOST, UNLOCKING or SUSPECT."""
+        if state is HoldState.LOST:
+            return self.lost
+        return self.unlocking if state is HoldState.UNLOCKING else self.suspect
+
+
+@dataclass(eq=False)
+class Ownership:
+    """One owner's time with one lock, from its first acquire to its last release.
+
+    Whether the lock is held is not recorded here: the session decides that, in `hold`.
+    """
+
+    # One is made for each acquire. Rarely set fields default on the class, which is cheaper.
+    lock: str
+    owner: str
+    number: int
+    """The number of a further owner that is one acquire; 0 for the first, or one with a name."""
+    listeners: list[Listeners]
+    """The listeners of the lock objects and holds through which it was acquired."""
+    levels: list[int] = field(init=False)
+    """The tokens of its acquires whose release has not begun, oldest first."""
+    hold: Hold | None = field(init=False, default=None)
+    """The session's hold, once the lock was granted."""
+    acquiring: int = field(init=False, default=0)
+    """The token of the acquire that has begun and has no answer, one at a time; 0 for none. Not
+    the call: it would keep the task that waits alive when its loop is closed and gone."""
+    leaving: ReleaseCall | None = field(init=False, default=None)
+    """The release that has begun and is not confirmed; one at a time."""
+    changed: AskReply | None = field(init=False, default=None)
+    """Answered when the owner may acquire again, if anybody waits for that."""
+    noticed: bool = field(init=False, default=False)
+    """Whether the callbacks were notified of its loss."""
+    reported: bool = field(init=False, default=False)
+    """Whether an error has reported its loss."""
+
+    def is_unreleased(self, token: int) -> bool:
+        """Return whether the acquire ``token`` was not released, or that is not confirmed."""
+        leaving = self.leaving
+        return token in self.levels or (leaving is not None and leaving.token == token)
+
+
+class AcquireCall(AskReply):
+    """One acquire in progress.
+
+    Its reply is joined with the session's hold on the thread that moves holds, so no loss can slip
+    in between.
+    """
+
+    token: int
+    given_up = False
+    own: Ownership | None = None
+    """The owner that acquires, once it need not wait in this client."""
+    lost_before: Ownership | None = None
+    """An earlier hold of the same owner whose loss was not reported when the grant arrived."""
+
+
+class ReleaseCall(AskReply):
+    """One release in progress. Its reply ends the hold."""
+
+    own: Ownership
+    token: int
+    sent = False
+    """Whether its request surely reached the session."""
+
+
+@dataclass(slots=True, eq=False)
+class Numbers:
+    """The numbers of further owners of one lock, which are one acquire each.
+
+    They are used again, because the cluster remembers the last request of each owner.
+    """
+
+    highest: int = 1
+    free: list[int] = field(default_factory=list[int])
+
 
 class HoldRegistry:
-    """All holds of a client, by lock and owner. For any thread.
+    """All owners of a client that acquire, hold or release a lock. For any thread.
 
     Invariants:
         G1  A hold that was lost is never held again: a later grant makes another.
@@ -41,256 +126,340 @@ class HoldRegistry:
 
     Args:
         now: reads the clock that the session uses.
+        holds: the session's holds, which this class only reads.
         executor: calls callbacks.
+        tell: sends the session a message that needs no answer.
 
     """
 
-    def __init__(self, now: Callable[[], Instant], executor: CallbackExecutor) -> None:
+    def __init__(
+        self,
+        now: Callable[[], Instant],
+        holds: dict[Claim, Hold],
+        executor: CallbackExecutor,
+        tell: Callable[[Event], None],
+    ) -> None:
         self.listeners = Listeners()
         """The callbacks for all locks of the client."""
-        self._now = now
-        self._herald = executor
+        self.now = now
+        self._holds = holds
+        self._executor = executor
+        self._tell = tell
         self._guard = threading.Lock()
-        self._grips: dict[tuple[str, str], LocalHold] = {}
-        self._lost: deque[tuple[tuple[str, str], LocalHold]] = deque()
-        self._leases = Leases()
-        self._suspect_at: Instant | None = None
-        self._until: Instant | None = None
-        """Time until which holds are certain; None where the cluster keeps no sessions."""
+        self._owners: dict[tuple[str, str], Ownership] = {}
+        self._first = owner_of_acquire(1)
+        self._numbers: dict[str, Numbers] = {}
+        self._lost: deque[Ownership] = deque()
+        self._closed = False
 
-    def find(self, lock: str, owner: str) -> LocalHold | None:
-        """Return the hold of ``owner`` on ``lock``, judged by the clock; None without one."""
-        grip = self._grips.get((lock, owner))
-        if grip is None or grip.lost is not None:
-            return grip
-        now, until, own = self._now(), self._until, grip.until
-        if (until is not None and until <= now) or (own is not None and own <= now):
-            with self._guard:
-                self._expire((grip,))
-        return grip
+    def find(self, lock: str, owner: str) -> Ownership | None:
+        """Return the present ownership of ``lock`` by ``owner``, None without one."""
+        return self._owners.get((lock, owner))
 
-    def state(self, lock: str, owner: str) -> HoldState:
-        """Return the state of ``lock`` for ``owner``, computed from the deadline."""
-        grip = self.find(lock, owner)
-        if grip is None:
+    def holders(self, lock: str) -> list[str]:
+        """Return the owners of this client that hold ``lock``."""
+        with self._guard:
+            owners = [own for (name, _), own in self._owners.items() if name == lock]
+        return [own.owner for own in owners if own.hold is not None]
+
+    def state_of(self, own: Ownership) -> HoldState:
+        """Return the state of the lock for that owner now, by the clock."""
+        hold = own.hold
+        if hold is None or self._closed:
             return HoldState.FREE
-        if grip.lost is not None:
-            return HoldState.LOST
-        suspect_at = self._suspect_at
-        if suspect_at is not None and suspect_at <= self._now():
-            return HoldState.SUSPECT
-        return HoldState.UNLOCKING if grip.unlocking else HoldState.HELD
+        now = self.now()
+        state = hold.state_at(now)
+        if state is HoldState.LOST and not own.noticed:
+            self._find_lost(own, hold, now)
+        return state
 
-    def hear(self, event: Event) -> None:
-        """Handle a notification from the session; on the dispatcher's thread."""
+    def enter_as_new(self, lock: str, call: AcquireCall, listeners: Listeners) -> Ownership:
+        """Begin an acquire of ``lock`` by a new owner, whom nothing keeps waiting here."""
         with self._guard:
-            match event:
-                case Trusted(suspect_at=suspect_at, until=until):
-                    if self._is_over():  # News that arrives late cannot save an expired hold.
-                        self._expire(list(self._grips.values()))
-                    self._suspect_at, self._until = suspect_at, until
-                case Suspected():
-                    self._suspect(event)
-                case Leased():
-                    self._leases.note(event, self._grips.get((event.lock, event.owner)))
-                case Unlocking():
-                    self._unlocking(event)
-                case HoldsLost(losses=losses, detail=detail):
-                    for lock, owner, fence in losses:
-                        grip = self._grips.get((lock, owner))
-                        if grip is not None and grip.fence == fence:
-                            grip.known = True
-                            self._lose(grip, detail)
-                case _:
-                    raise AssertionError(f"no watcher is told {event}")
+            owner, number = self._first, 0
+            if (lock, owner) in self._owners:
+                owner, number = self._another(lock)
+            call.own = own = Ownership(lock, owner, number, [listeners])
+            own.levels, own.acquiring = [], call.token
+            self._owners[lock, owner] = own
+        return own
 
-    def granted(self, attempt: AcquireCall, answer: Any, error: BaseException | None) -> None:
-        """Create or deepen the hold that ``attempt`` was granted; on the dispatcher's thread."""
-        if error is not None:
-            return
-        assert isinstance(answer, Granted)
-        key = attempt.lock, attempt.owner
+    def enter(
+        self, lock: str, owner: str, call: AcquireCall, listeners: Listeners, *, once: bool
+    ) -> AskReply | None:
+        """Begin an acquire of ``lock`` by ``owner``; return what it must wait for before that.
+
+        With ``once`` the owner may hold the lock only once. It may have lost it: see `forget`.
+        """
         with self._guard:
-            if attempt.given_up:
-                return
-            grip = self._grips.get(key)
-            if grip is not None and grip.lost is not None and not grip.told:
-                attempt.lost_before = grip
-                return
-            if grip is None or grip.lost is not None or grip.fence != answer.fence:
-                tokens, listeners = [attempt.token], [attempt.listeners]
-                grip = LocalHold(attempt.lock, attempt.owner, answer.fence, tokens, listeners)
-                self._grips[key] = grip
-                if answer.hold_ms:
-                    self._leases.give(grip)
-            else:
-                grip.count += 1
-                grip.tokens.append(attempt.token)
-                if attempt.listeners not in grip.listeners:
-                    grip.listeners.append(attempt.listeners)
-            attempt.grip = grip
+            own = self._owners.get((lock, owner))
+            if own is None:
+                self._owners[lock, owner] = own = Ownership(lock, owner, 0, [listeners])
+                own.levels = []
+            elif own.leaving is not None:
+                return own.leaving
+            elif own.acquiring or (once and own.levels):
+                if own.changed is None:
+                    own.changed = AskReply()
+                return own.changed
+            elif listeners not in own.listeners:
+                own.listeners.append(listeners)
+            own.acquiring, call.own = call.token, own
+        return None
 
-    def give_up(self, attempt: AcquireCall) -> int:
-        """Drop the present or future grant of ``attempt``, which was interrupted.
+    def forget(self, own: Ownership) -> None:
+        """Let the owner of a lost hold begin anew; who has that hold is still told of the loss."""
+        with self._guard:
+            self._remove(own)
+
+    def granted(self, call: AcquireCall, answer: Any, error: BaseException | None) -> None:
+        """Join the hold that ``call`` was granted with its owner; on the dispatcher's thread."""
+        own = call.own
+        assert own is not None
+        with self._guard:
+            if own.acquiring == call.token:
+                own.acquiring = 0
+            if call.given_up or error is not None:
+                self._drop_if_done(own)
+                return
+            assert isinstance(answer, Granted)
+            hold, earlier = self._holds[claim_named(own.lock, own.owner)], own.hold
+            if earlier is not None and earlier is not hold:
+                if not own.reported:
+                    call.lost_before = own
+                    self._drop_if_done(own)
+                    return
+                own.levels.clear()
+                own.noticed = own.reported = False
+            own.hold = hold
+            own.levels.append(call.token)
+            if own.changed is not None:
+                self._wake(own)
+
+    def give_up(self, call: AcquireCall) -> int:
+        """Drop the present or future grant of ``call``, which was interrupted.
 
         Return the token of the acquire to undo. It is another acquire's if a concurrent release
         by the same owner has already released the hold of this one.
         """
         with self._guard:
-            attempt.given_up = True
-            grip, token = attempt.grip, attempt.token
-            if grip is not None and grip.count > 0:
-                grip.count -= 1
-                token = token if token in grip.tokens else grip.tokens[-1]
-                grip.tokens.remove(token)
-                self._drop_if_done(grip)
+            call.given_up = True
+            own, token = call.own, call.token
+            assert own is not None
+            if own.acquiring == call.token:
+                own.acquiring = 0
+            elif own.levels:
+                token = token if token in own.levels else own.levels[-1]
+                own.levels.remove(token)
+            self._drop_if_done(own)
             return token
 
-    def leave(self, grip: LocalHold) -> ReleaseCall | None:
-        """Begin the release of one hold of ``grip``; return the call that receives its answer.
+    def leave(self, own: Ownership, token: int) -> ReleaseCall:
+        """Begin the release of the acquire ``token``; return the call that receives its answer.
 
-        Return None and begin nothing while another release of it is not confirmed.
+        If an earlier release is not confirmed, return its call and begin nothing.
 
         Raises:
-            NotHeldError: nothing of it is left.
-            LockOwnershipLostError: it was lost; this error reports the loss of one hold.
+            NotHeldError: that acquire was released, or its loss was reported.
+            LockOwnershipLostError: the hold was lost; this error reports it for that acquire.
 
         """
+        assert own.hold is not None
+        if own.hold.state_at(self.now()) is HoldState.LOST and token in own.levels:
+            self.state_of(own)
+            raise self.report_loss(own, token)
         with self._guard:
-            if grip.lost is not None:
-                raise self._tell_loss(grip)
-            if grip.leaving is not None:
-                return None
-            if grip.count == 0:
-                raise NotHeldError(not_held(grip.lock, grip.owner))
-            grip.count -= 1
-            grip.tokens.pop()
-            grip.leaving = leaving = ReleaseCall(self.released, grip)
+            if own.leaving is not None:
+                return own.leaving
+            if token not in own.levels:
+                raise NotHeldError(f"{titled(own.lock)}: this hold was released already")
+            own.levels.remove(token)
+            own.leaving = leaving = ReleaseCall(self.released)
+            leaving.own, leaving.token = own, token
             return leaving
 
-    def give_back(self, grip: LocalHold) -> int | None:
-        """Leave the release of one hold to the session: return the token of its acquire.
-
-        Return None if nothing of it is left.
-        """
+    def repeat(self, leaving: ReleaseCall) -> ReleaseCall | None:
+        """Return a call for a repetition of a release that failed; None if it was confirmed."""
+        own = leaving.own
         with self._guard:
-            if grip.lost is not None or grip.count == 0:
+            if own.leaving is not leaving:
+                return own.leaving
+            assert own.hold is not None
+            if own.hold.state is not HoldState.RELEASING and leaving.sent:
+                own.leaving = None  # Confirmed in the background.
+                self._drop_if_done(own)
                 return None
-            grip.count -= 1
-            return grip.tokens.pop()
+            own.leaving = again = ReleaseCall(self.released)
+            again.own, again.token = own, leaving.token
+            return again
 
-    def ask_again(self, grip: LocalHold) -> ReleaseCall | None:
-        """Return the call that receives the answer of a repeated release of ``grip``.
-
-        Return None if the first may still be answered, or was confirmed meanwhile.
-        """
+    def give_back(self, own: Ownership, token: int) -> bool:
+        """Leave the release of the acquire ``token`` to the session; return whether it is due."""
         with self._guard:
-            if grip.leaving is None or (grip.leaving.sent and not grip.leaving.done):
-                return None
-            grip.leaving = leaving = ReleaseCall(self.released, grip)
-            return leaving
+            if token not in own.levels:
+                return False
+            own.levels.remove(token)
+            return True
 
     def released(self, leaving: ReleaseCall, answer: Any, error: BaseException | None) -> None:
         """Handle the outcome of a release; on the dispatcher's thread."""
-        grip = leaving.grip
+        own = leaving.own
         with self._guard:
             match error:
                 case None:
                     assert isinstance(answer, Released)
                     # A repetition may have released the next hold: the cluster's count is right.
-                    if answer.count < grip.count:
-                        grip.count = answer.count
-                        del grip.tokens[grip.count :]
+                    del own.levels[answer.count :]
                 case NotHeldError():
-                    grip.count = 0
+                    own.levels.clear()
                 case LockOwnershipLostError():
-                    grip.known = True
-                    self._lose(grip, str(error))
+                    own.reported = True
                 case _:
-                    return  # Not confirmed: the session goes on repeating it in the background.
-            grip.leaving = None
-            self._drop_if_done(grip)
+                    assert own.hold is not None
+                    if own.hold.state is HoldState.RELEASING:
+                        return  # The session goes on repeating it in the background.
+                    own.levels.append(leaving.token)  # It was never sent, or it was refused.
+            if own.leaving is leaving:
+                own.leaving = None
+            if own.levels or own.number or own.changed is not None or own.acquiring:
+                self._drop_if_done(own)
+            elif self._owners.get(key := (own.lock, own.owner)) is own:
+                del self._owners[key]  # As nearly always.
 
-    def tell_loss(self, grip: LocalHold) -> LockOwnershipLostError:
-        """Return the error that reports the loss of all holds of ``grip``: its owner may go on."""
+    def report_loss(self, own: Ownership, token: int | None) -> LockOwnershipLostError:
+        """Return the error that reports the loss of the acquire ``token``; None for that of all."""
         with self._guard:
-            grip.count = 0
-            return self._tell_loss(grip)
+            if token is None:
+                own.levels.clear()
+            elif token in own.levels:
+                own.levels.remove(token)
+            self._drop_if_done(own)
+        return self.loss_of(own)
 
-    def loss_of(self, grip: LocalHold) -> LockOwnershipLostError | None:
-        """Return the error that reports the loss of ``grip``, None if it is not lost."""
+    def loss_of(self, own: Ownership) -> LockOwnershipLostError:
+        """Return the error that reports the loss of ``own``, and remember that it was reported."""
+        own.reported = True
+        hold, lock = own.hold, f"{titled(own.lock)}: "
+        assert hold is not None
+        reason = hold.why(self.now()).removeprefix(lock)
+        return LockOwnershipLostError(
+            f"{lock}owner {own.owner!r} lost its hold under fence {hold.fence}: {reason}"
+        )
+
+    def hear(self, event: Event) -> None:
+        """Notify callbacks of what the session reports; on the dispatcher's thread."""
         with self._guard:
-            if grip.lost is None:
-                return None
-            grip.told = True
-            return loss_error(grip)
+            match event:
+                case Trusted() | Leased():
+                    pass  # Read from the holds themselves, when somebody looks.
+                case Suspected(silent_ms=silent_ms, left_ms=left_ms):
+                    reason = (
+                        f"the cluster has not confirmed the session for {silent_ms} ms; "
+                        f"what it holds counts as lost in {left_ms} ms"
+                    )
+                    for own in self._owners.values():
+                        if own.hold is not None and not own.noticed:
+                            self._notify(own, HoldState.SUSPECT, reason)
+                case Unlocking(lock=lock, owner=owner, fence=fence, grace_ms=grace_ms):
+                    reason = (
+                        f"its duration is over: release or renew it, or it is lost in {grace_ms} ms"
+                    )
+                    if (unlocking := self._holder(lock, owner, fence)) is not None:
+                        self._notify(unlocking, HoldState.UNLOCKING, reason)
+                case HoldsLost(losses=losses, detail=detail):
+                    for lock, owner, fence in losses:
+                        if (lost := self._holder(lock, owner, fence)) is not None:
+                            self._notice_loss(lost, detail)
+                case _:
+                    raise AssertionError(f"no watcher is told {event}")
+
+    def listen(self, own: Ownership, mine: Listeners) -> None:
+        """Have the callbacks of ``mine`` called for that ownership, too; at once if it is lost."""
+        self.state_of(own)
+        with self._guard:
+            own.listeners.append(mine)
+            hold = own.hold
+            if own.noticed and mine.lost and hold is not None:
+                reason = hold.why(self.now())
+                notice = Notice(own.lock, own.owner, hold.fence, HoldState.LOST, reason)
+                for callback in mine.lost:
+                    self._executor.call(callback, notice)
 
     def clear(self) -> None:
         """Forget everything: the client is closed."""
         with self._guard:
-            self._grips.clear()
-            self._leases.clear()
+            self._closed = True
+            owners = list(self._owners.values())
+            self._owners.clear()
+            self._numbers.clear()
             self._lost.clear()
+            for own in owners:
+                self._wake(own)
 
-    def _is_over(self) -> bool:
-        until = self._until
-        return until is not None and until <= self._now()
+    def _holder(self, lock: str, owner: str, fence: int) -> Ownership | None:
+        """Return who holds ``lock`` under ``fence``; None if its loss was noticed already."""
+        own = self._owners.get((lock, owner))
+        if own is None or own.noticed or own.hold is None or own.hold.fence != fence:
+            return None
+        return own
 
-    def _expire(self, hold_registry: Iterable[LocalHold]) -> None:
-        now = self._now()
-        for grip in hold_registry:
-            lapsed = grip.until is not None and grip.until <= now
-            self._lose(grip, LAPSED if lapsed else UNCONFIRMED)
+    def _find_lost(self, own: Ownership, hold: Hold, now: Instant) -> None:
+        """Note that a thread found ``hold`` lost, probably before the session did."""
+        with self._guard:
+            if own.noticed:
+                return  # G2
+            if hold.state is not HoldState.LOST:
+                hold.disowned = True  # G1
+                for _ in own.levels:  # The session may yet believe that it is held.
+                    self._tell(Release(lock=own.lock, fence=hold.fence, owner=own.owner))
+            self._notice_loss(own, hold.why(now))
 
-    def _unlocking(self, word: Unlocking) -> None:
-        grip = self._grips.get((word.lock, word.owner))
-        if grip is None or grip.fence != word.fence or grip.lost is not None:
-            return
-        grip.unlocking = True
-        detail = f"its duration is over: release or renew it, or it is lost in {word.grace_ms} ms"
-        self._call(grip, HoldState.UNLOCKING, detail, lambda listeners: listeners.unlocking)
-
-    def _lose(self, grip: LocalHold, why: str) -> None:
-        if grip.lost is not None:
+    def _notice_loss(self, own: Ownership, reason: str) -> None:
+        if own.noticed:
             return  # G2
-        grip.lost = why
-        self._lost.append(((grip.lock, grip.owner), grip))
+        own.noticed = True
+        self._wake(own)
+        self._lost.append(own)
         if len(self._lost) > LOST_MAX:
-            key, oldest = self._lost.popleft()
-            if self._grips.get(key) is oldest:
-                del self._grips[key]
-        self._call(grip, HoldState.LOST, why, lambda listeners: listeners.lost)
+            self._remove(self._lost.popleft())
+        self._notify(own, HoldState.LOST, reason)
 
-    def _suspect(self, suspected: Suspected) -> None:
-        detail = (
-            f"the cluster has not confirmed the session for {suspected.silent_ms} ms; "
-            f"what it holds counts as lost in {suspected.left_ms} ms"
-        )
-        for grip in self._grips.values():
-            if grip.lost is None:
-                self._call(grip, HoldState.SUSPECT, detail, lambda listeners: listeners.suspect)
+    def _notify(self, own: Ownership, state: HoldState, reason: str) -> None:
+        """Call all callbacks registered for that kind of notice of ``own``."""
+        assert own.hold is not None
+        notice = Notice(own.lock, own.owner, own.hold.fence, state, reason)
+        for listeners in (*own.listeners, self.listeners):
+            for callback in listeners.of(state):
+                self._executor.call(callback, notice)
 
-    def _call(
-        self,
-        grip: LocalHold,
-        state: HoldState,
-        why: str,
-        kind: Callable[[Listeners], list[Callback]],
-    ) -> None:
-        """Call all callbacks registered for that kind of notice of ``grip``."""
-        notice = Notice(grip.lock, grip.owner, grip.fence, state, why)
-        for listeners in (*grip.listeners, self.listeners):
-            for callback in kind(listeners):
-                self._herald.call(callback, notice)
+    def _drop_if_done(self, own: Ownership) -> None:
+        if own.changed is not None:
+            self._wake(own)
+        if not own.levels and own.leaving is None and not own.acquiring:
+            self._remove(own)
 
-    def _tell_loss(self, grip: LocalHold) -> LockOwnershipLostError:
-        """Count one hold of a lost lock as reported."""
-        grip.told = True
-        grip.count = max(0, grip.count - 1)
-        self._drop_if_done(grip)
-        return loss_error(grip)
+    def _remove(self, own: Ownership) -> None:
+        key = own.lock, own.owner
+        if self._owners.get(key) is not own:
+            return
+        del self._owners[key]
+        if own.number:
+            numbers = self._numbers[own.lock]
+            numbers.free.append(own.number)
+            if len(numbers.free) == numbers.highest - 1:
+                del self._numbers[own.lock]
 
-    def _drop_if_done(self, grip: LocalHold) -> None:
-        key = grip.lock, grip.owner
-        if grip.count == 0 and grip.leaving is None and self._grips.get(key) is grip:
-            del self._grips[key]
+    def _another(self, lock: str) -> tuple[str, int]:
+        """Return an owner of ``lock`` besides the first, and its number."""
+        numbers = self._numbers.setdefault(lock, Numbers())
+        if numbers.free:
+            number = numbers.free.pop()
+        else:
+            numbers.highest = number = numbers.highest + 1
+        return owner_of_acquire(number), number
+
+    def _wake(self, own: Ownership) -> None:
+        """Have those who wait for ``own`` look again."""
+        changed, own.changed = own.changed, None
+        if changed is not None:
+            changed.set(None)

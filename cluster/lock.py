@@ -3,70 +3,107 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Self
+from typing import Never
 
 from fencelock.actors.api.message import LockStatus
-from fencelock.cluster.base_lock import BaseLock
+from fencelock.cluster.base_lock import BaseLock, BaseRLock
+from fencelock.cluster.hold import BaseHold
 from fencelock.cluster.operation import drive
 from fencelock.cluster.owner import owner_of_thread
 from fencelock.cluster.settings import Read, age_ms_of
 
 
-class Lock(BaseLock):
+class Hold(BaseHold):
+    """One successful acquire, from `Lock.acquire` or ``with``. Always true. For any thread."""
+
+    def release(self) -> None:
+        """Give up this hold; see `Lock.release`. Takes effect once, however often it is repeated.
+
+        Raises:
+            NotHeldError: it was released already.
+            LockOwnershipLostError: it was lost before, and no release had reported that.
+            UnavailableError: no node confirmed it within 10 s. The release goes on being
+                repeated in the background; calling `release` again waits for it once more.
+            ClosedError: the client is closed.
+
+        """
+        drive(self._releasing())
+
+    def renew(self, duration: float | None = None) -> None:
+        """Start the duration of this hold anew; see `Lock.renew`."""
+        drive(self._renewing(duration))
+
+    def __enter__(self) -> Hold:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Release; see `Lock.__exit__`."""
+        del kind, trace
+        drive(self._exiting(error))
+
+
+class Lock(BaseLock[Hold]):
     """One named lock of the cluster, from `Client.lock`. Any thread may use it.
 
-    Each thread is an owner of its own, unless `Client.lock` was given an ``owner``: one thread
-    cannot release what another holds. A lock stays held when its thread ends, until the client is
-    closed. Objects of the same name and owner in one client are the same lock.
+    As with ``threading.Lock``, whoever has the object may release it, from any thread, and
+    acquiring it again waits until it was released. It stays held when the thread that acquired it
+    ends, until the client is closed.
 
     With ``with``, the body runs only while the lock is held, as far as this client knows; a
     resource that checks the `fence` refuses a late holder. Callbacks run one after the other on
     a thread of their own, so they may block or use the client.
     """
 
+    _hold_type = Hold
     _runner = staticmethod(owner_of_thread)
 
-    def acquire(self, blocking: bool = True, timeout: float | None = None) -> int | None:
+    def acquire(
+        self, *wrong: Never, blocking: bool = True, timeout: float | None = None
+    ) -> Hold | None:
         """Wait for the lock and hold it.
 
         An interrupt (``KeyboardInterrupt``) ends the wait and leaves nothing held.
 
         Args:
+            wrong: nothing; an argument without a keyword is refused.
             blocking: whether to wait while somebody else holds it.
-            timeout: how long to wait (s), 0 to a week; None for the ``timeout`` given to
-                `Client.lock`. If that is None, too, the cluster's own limit applies: none, but
-                on `bakery` 5 s, or what its config says.
+            timeout: how long to wait (s), 0 to a week, or -1 for without limit; None for the
+                ``timeout`` given to `Client.lock`. If that is None, too, the cluster's own limit
+                applies: none, but on `bakery` 5 s, or what its config says.
 
         Returns:
-            The fence, which is positive and hence true; None if the time ran out, or if without
-            ``blocking`` somebody else holds the lock. With a timeout also None, at once, if this
-            owner holds it as often as it may: it would wait for itself.
+            The hold, which is true; None if the time ran out, or if without ``blocking`` somebody
+            holds the lock, this object included.
 
         Raises:
-            AlreadyHeldError: without a timeout: this owner holds the lock, or waits for it,
-                already.
-            LimitReachedError: likewise, as often as a reentrant lock may be held.
-            LockOwnershipLostError: this owner held it and lost it, and no error had reported
-                that. It is free to acquire again.
+            LimitReachedError: this owner holds an `RLock` as often as it may, and ``blocking``.
+            LockOwnershipLostError: the owner of an `RLock` held it and lost it, and no error had
+                reported that, or it was lost just when it was granted. It may acquire it again.
             UnavailableError: no node, or not every node that is needed, could be reached.
-                This owner does not hold the lock. If a request was sent, its outcome may be
+                The lock is not held. If a request was sent, its outcome may be
                 unknown, as the text says: the client cancels it as soon as it is connected
                 again. Until then the cluster may grant the lock to this client, and nobody
                 else gets it. Comes up to 4.5 s after ``timeout`` was over.
-            CancelledError: the client was closed meanwhile.
+            AcquireCancelledError: the client was closed meanwhile.
             OverloadedError: a queue on the way is at its limit.
             ClosedError: the client is closed.
+            TypeError: an argument has no keyword.
             ValueError: ``timeout`` is out of its range, or given without ``blocking``.
 
         """
-        return drive(self._acquiring(blocking, timeout))
+        return drive(self._acquiring(wrong, blocking, timeout))
 
     def release(self) -> None:
-        """Give up the lock, or one of several holds of a reentrant one.
+        """Give up the lock: the hold of this thread if it has one, else the oldest.
 
         Raises:
-            NotHeldError: this owner does not hold it, or lost it when its node restarted.
-            LockOwnershipLostError: it was lost before. This owner may acquire it again.
+            NotHeldError: it is not held through this object, or its node restarted and forgot it.
+            LockOwnershipLostError: it was lost before. It may be acquired again.
             UnavailableError: no node confirmed it within 10 s. The release goes on being
                 repeated in the background, and `held` stays true meanwhile. Calling `release`
                 again when nothing else is held waits for it once more.
@@ -75,15 +112,19 @@ class Lock(BaseLock):
         """
         drive(self._releasing())
 
+    def locked(self) -> bool:
+        """Return whether anybody holds the lock; asks the cluster. See `Client.status`."""
+        return drive(self._is_locked())
+
     def renew(self, duration: float | None = None) -> None:
-        """Start the duration of the hold anew; only where holds have deadlines.
+        """Start the duration of the current hold anew; only where holds have deadlines.
 
         Args:
             duration: how long it lasts from now on (s); None for as before. The deadline never
                 becomes earlier.
 
         Raises:
-            NotHeldError: this owner does not hold it.
+            NotHeldError: it is not held through this object.
             LockOwnershipLostError: it was lost before; raised until `release` or so.
             InvalidRequestError: ``duration`` is out of the cluster's limits.
             UnsupportedError: this hold has no deadline; the text says which protocol has such.
@@ -96,20 +137,17 @@ class Lock(BaseLock):
 
     def status(self, read: Read = "linearizable", max_age: float = 1.0) -> LockStatus:
         """Return who holds the lock and who waits; see `Client.status`."""
-        return drive(self._line.inspecting(self.name, age_ms_of(read, max_age)))
+        return drive(self._inspecting(age_ms_of(read, max_age)))
 
-    def __enter__(self) -> Self:
-        """Hold the lock, or raise; see `acquire`.
+    def __enter__(self) -> Hold:
+        """Hold the lock and return the hold, or raise; see `acquire`.
 
         Raises:
             LockTimeoutError: the ``timeout`` given to `Client.lock` ran out; the text names the
                 holder, where it is known.
-            AlreadyHeldError: this owner holds it, or waits for it, already.
-            LimitReachedError: this owner holds it as often as it may.
 
         """
-        drive(self._entering(self._wait_ms))
-        return self
+        return drive(self._held_now())
 
     def __exit__(
         self,
@@ -126,3 +164,12 @@ class Lock(BaseLock):
         """
         del kind, trace
         drive(self._exiting(error))
+
+
+class RLock(BaseRLock[Hold], Lock):
+    """One named lock of the cluster that its owner may enter again, from `Client.rlock`.
+
+    Each thread is an owner, unless `Client.rlock` was given an ``owner``: as with
+    ``threading.RLock``, one thread cannot release what another holds, and an owner releases as
+    often as it acquired. Objects of one name and owner in a client are one lock.
+    """

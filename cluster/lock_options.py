@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from fencelock.actors.api.message import Acquire, Release
 from fencelock.actors.api.name import WAIT_MS_MAX
@@ -13,13 +15,14 @@ from fencelock.actors.fast_construction import copier
 
 @dataclass(frozen=True, slots=True)
 class LockOptions:
-    """The options given to a client's `lock`."""
+    """The options given to a client's `lock` or `rlock`."""
 
     name: str
     timeout: float | None = None
     """Timeout of an acquire without its own (s); None for the cluster's limit."""
     owner: str | None = None
-    """The owner; None for the running thread or task."""
+    """The owner; None for each acquire, or for the running thread or task if ``reentrant``."""
+    reentrant: bool = False
     limit: int = 1
     """Limit of holds that an owner may have at once; 0 for no limit."""
     label: str = ""
@@ -42,8 +45,35 @@ class LockOptions:
 acquire_by = copier(Acquire, "owner", "request", "wait_ms")
 """Returns a copy of an acquire with an owner, a request number and a wait (ms)."""
 
-release_by = copier(Release, "fence", "owner")
-"""Returns a copy of a release with a fence and an owner."""
+release_of = partial(copier(Release, "lock", "fence", "owner"), Release(lock="", fence=0))
+"""Returns a release of a lock under a fence by an owner."""
+
+
+def check_name_type(name: Any) -> None:
+    """Return if ``name`` is text.
+
+    Raises:
+        TypeError: it is bytes, or of another type.
+
+    """
+    if isinstance(name, bytes | bytearray):
+        raise TypeError(f"the name of a lock is {name!r}, and must be str, not bytes: decode it")
+    if not isinstance(name, str):
+        raise TypeError(f"the name of a lock is {name!r}, and must be str")
+
+
+def refuse_positional(wrong: tuple[object, ...]) -> None:
+    """Return if ``wrong``, the positional arguments of an ``acquire``, is empty.
+
+    Raises:
+        TypeError: it is not; the text says which keyword was probably meant.
+
+    """
+    if not wrong:
+        return
+    first = wrong[0]
+    keyword = "blocking" if isinstance(first, bool) else "timeout"
+    raise TypeError(f"acquire() takes keywords only: say acquire({keyword}={first!r})")
 
 
 def term_ms_of(name: str, term: float | None) -> int:
@@ -67,19 +97,19 @@ def term_ms_of(name: str, term: float | None) -> int:
 def wait_ms_of(timeout: float | None) -> int | None:
     """Return ``timeout`` (s) as a wait in milliseconds, rounded up; None stays None.
 
-    ``math.inf`` is the longest wait, a week.
+    ``-1`` and ``math.inf`` are without limit, which is a week: the longest wait on the wire.
 
     Raises:
-        ValueError: it is negative, not a number, or above a week and not infinite.
+        ValueError: it is negative but not -1, not a number, or above a week and not infinite.
 
     """
     if timeout is None:
         return None
-    if timeout == math.inf:
+    if timeout in (-1, math.inf):
         return WAIT_MS_MAX
     if not 0 <= timeout <= WAIT_MS_MAX / 1000:
         raise ValueError(
             f"timeout is {timeout}, and must be from 0 to {WAIT_MS_MAX // 1000} s, "
-            "math.inf for the longest, or None for what the cluster lets anybody wait"
+            "-1 for no limit, or None for what the cluster lets anybody wait"
         )
     return math.ceil(float(timeout) * 1000)

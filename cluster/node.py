@@ -122,7 +122,7 @@ class Node:
             count=lambda name, times: counters.update({name: times}),
         )
         if marks is not None:
-            hub, journal, cast = marks.links(hub), marks.journal(journal), marks.cast(cast)
+            hub, journal, cast = marks.links(hub), marks.journal(journal), marks.role_set(cast)
         try:
             dispatcher = Dispatcher(
                 node_id,

@@ -1,4 +1,4 @@
-"""Default owners of locks, one for each thread, and names of the process for people."""
+"""Owners of locks: one for each acquire, thread or task; and names of the process for people."""
 
 from __future__ import annotations
 
@@ -14,7 +14,16 @@ _numbers = itertools.count(1)
 """Tells threads and tasks apart for the life of a process; the system reuses its numbers."""
 
 _threads = threading.local()
-os.register_at_fork(after_in_child=lambda: vars(_threads).clear())  # Of the thread that forked.
+_acquires: list[str] = []
+"""The owners that are one acquire each, by number; made when they are first needed."""
+
+
+def _name_anew() -> None:
+    vars(_threads).clear()  # Of the thread that forked.
+    _acquires.clear()
+
+
+os.register_at_fork(after_in_child=_name_anew)
 
 
 def owner_of_thread() -> str:
@@ -26,9 +35,24 @@ def owner_of_thread() -> str:
     return owner
 
 
+def owner_of_acquire(number: int) -> str:
+    """Return owner ``number``, 1 or above, for acquires of one lock: host, process and number."""
+    while len(_acquires) < number:
+        _acquires.append(f"{_process()}#{len(_acquires) + 1}")
+    return _acquires[number - 1]
+
+
+def name_of(owner: str) -> str:
+    """Return ``owner`` for a person who uses this process: the name of its thread or task."""
+    start = f"{_process()}:"
+    if not owner.startswith(start):
+        return "another acquire" if owner.startswith(f"{_process()}#") else f"owner {owner!r}"
+    return owner.removeprefix(start).rpartition("#")[0]
+
+
 def process_label(bytes_max: int) -> str:
     """Return host and process, for people, in at most ``bytes_max`` bytes."""
-    return _allowed(f"{socket.gethostname()}:{os.getpid()}", bytes_max)
+    return _allowed(_process(), bytes_max)
 
 
 def process_user(bytes_max: int) -> str:
@@ -43,8 +67,12 @@ def process_user(bytes_max: int) -> str:
 def new_owner(name: str) -> str:
     """Return an owner called ``name`` that no other thread or task of this process ever gets."""
     end = f"#{next(_numbers)}"
-    start = f"{socket.gethostname()}:{os.getpid()}:{name}"
+    start = f"{_process()}:{name}"
     return _allowed(start, OWNER_BYTES_MAX - len(end)) + end
+
+
+def _process() -> str:
+    return f"{socket.gethostname()}:{os.getpid()}"
 
 
 def _allowed(text: str, bytes_max: int) -> str:

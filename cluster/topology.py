@@ -48,7 +48,7 @@ RESIGN_MS = 2_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class ProtocolSettings:
     """The options of the protocols; see ``cluster/config.py`` for the file."""
 
     bakery_hold_ms: int = HOLD_MS
@@ -86,7 +86,7 @@ class NodeContext:
     random: Random
     first_stamp: int = 0
     """The first stamp of the logical clock."""
-    settings: Settings = Settings()
+    settings: ProtocolSettings = ProtocolSettings()
     journal: Mapping[str, tuple[Message, ...]] = field(
         default_factory=dict[str, tuple[Message, ...]]
     )
@@ -121,7 +121,9 @@ def recipe_of(protocol: str) -> Recipe:
     return RECIPES[protocol]
 
 
-def keeps_journal(protocol: str, settings: Settings, node: str, nodes: tuple[str, ...]) -> bool:
+def keeps_journal(
+    protocol: str, settings: ProtocolSettings, node: str, nodes: tuple[str, ...]
+) -> bool:
     """Return whether ``node`` writes anything that must survive its restart."""
     return (
         protocol == "bakery"
@@ -134,7 +136,7 @@ def keeps_journal(protocol: str, settings: Settings, node: str, nodes: tuple[str
     )
 
 
-def server_of(settings: Settings, nodes: tuple[str, ...]) -> str:
+def server_of(settings: ProtocolSettings, nodes: tuple[str, ...]) -> str:
     """Return the node that runs the lock server: the chosen one, or the first by name."""
     return settings.central_server or nodes[0]
 
@@ -278,7 +280,7 @@ def _session(seat: NodeContext) -> Spawn:
     """
     arguments = {
         "session": f"{seat.node}/{seat.boot:x}",
-        "gates": (address_of(seat.node, "proxy"),),
+        "endpoints": (address_of(seat.node, "proxy"),),
         "random": Random(seat.boot),
         "label": seat.node,
     }

@@ -12,12 +12,12 @@ WORKERS = 5
 
 async def work(client: aio.Client, number: int, ledger: list[int]) -> None:
     """Change what all workers share, one at a time."""
-    async with client.lock("ledger", timeout=30, label=f"worker {number}") as lock:
+    async with client.lock("ledger", timeout=30, label=f"worker {number}") as hold:
         before = len(ledger)
         await asyncio.sleep(0)  # Another task would come in between here.
-        lock.raise_if_lost()  # Cheap: it looks at a clock, not at the network.
+        hold.raise_if_lost()  # Cheap: it looks at a clock, not at the network.
         assert len(ledger) == before
-        ledger.append(lock.fence or 0)
+        ledger.append(hold.fence)
 
 
 def warn(notice: Notice) -> None:

@@ -54,18 +54,18 @@ def contend(
         while time.monotonic() < ends:
             lock = client.lock(chance.choice(names), owner=name)
             began = time.monotonic()
-            fence = lock.acquire(timeout=PATIENCE_S)
-            if fence is None:
+            hold = lock.acquire(timeout=PATIENCE_S)
+            if hold is None:
                 continue
             at = time.monotonic()
-            files[lock.name].append(name, fence, chance.uniform(*HOLD_S))
+            files[lock.name].append(name, hold.fence, chance.uniform(*HOLD_S))
             grants += 1
-            lock.release()
+            hold.release()
             say(
                 "granted",
                 client=name,
                 lock=lock.name,
-                fence=fence,
+                fence=hold.fence,
                 at_ms=int(1000 * at),
                 waited_ms=1000 * (at - began),
             )

@@ -10,9 +10,9 @@ import fencelock
 def main(addresses: str, cluster: str) -> None:
     with (
         fencelock.connect(addresses, cluster=cluster) as client,
-        client.lock("orders/42", timeout=30) as lock,
+        client.lock("orders/42", timeout=30) as hold,
     ):
-        print(f"I hold {lock.name} under fence {lock.fence}")
+        print(f"I hold {hold.name} under fence {hold.fence}")
     print("and now somebody else may")
 
 

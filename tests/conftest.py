@@ -30,6 +30,7 @@ from fencelock.actors.api.message import Acquire, Inspect, LockStatus, Release
 from fencelock.actors.error import LockTimeoutError
 from fencelock.actors.proxy.proxy import Proxy
 from fencelock.cluster.config import parse, starting_config
+from fencelock.cluster.hold import BaseHold
 from fencelock.cluster.node import Node
 
 PATIENCE_S = 60
@@ -73,6 +74,11 @@ class Asks:
         return status
 
 
+def plain(result: Any) -> Any:
+    """Return the fence for a hold, as ``ask`` does, and anything else as it is."""
+    return result.fence if isinstance(result, BaseHold) else result
+
+
 class Thread:
     """A user whose every deed is one thread's."""
 
@@ -81,7 +87,7 @@ class Thread:
         self._pool = ThreadPoolExecutor(1)
 
     def begin(self, deed: Callable[[Any], Any]) -> Future[Any]:
-        return self._pool.submit(deed, self._lock)
+        return self._pool.submit(lambda: plain(deed(self._lock)))
 
     def leave(self) -> None:
         self._pool.shutdown(wait=False)
@@ -110,7 +116,7 @@ class Task:
             deed, done = order
             try:
                 result = deed(self._lock)
-                done.set_result(await result if inspect.isawaitable(result) else result)
+                done.set_result(plain(await result if inspect.isawaitable(result) else result))
             except Exception as error:  # noqa: BLE001  # It is what the test looks at.
                 done.set_exception(error)
 
@@ -145,12 +151,14 @@ class Face:
         return lambda deed: begin(deed).result(PATIENCE_S)
 
     def slow_user(self, name: str, **terms: Any) -> Callable[[Callable[[Any], Any]], Future[Any]]:
+        """Return how a new user begins something; with ``rlock`` its lock is the client's rlock."""
+        kind = "rlock" if terms.pop("rlock", False) else "lock"
         if self.kind == "asks":
             user: Thread | Task = Thread(Asks(self.node, name))
         elif self.kind == "threads":
-            user = Thread(self.client.lock(name, **terms))
+            user = Thread(getattr(self.client, kind)(name, **terms))
         else:
-            user = Task(self.client.lock(name, **terms), self.loop)
+            user = Task(getattr(self.client, kind)(name, **terms), self.loop)
         self._users.append(user)
         return user.begin
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fencelock.actors.message import Address, address_of, node_of, role_of
 from fencelock.transport.cbor import (
@@ -132,6 +132,7 @@ class FrameValidator:
             or (size > SMALL_BYTES and not has_few_arrays(raw))
         ):
             return self._examine(link, raw, known=known)
+        most = ENVELOPES_MAX if known else CLIENT_ENVELOPES_MAX
         unpackers = self._unpackers
         envelopes: list[EnvelopeItems] = []
         there = here = Address("")
@@ -144,16 +145,17 @@ class FrameValidator:
                 and type(stamp) is int
                 and 0 <= view | stamp <= INT_MAX
                 and type(packed) is list
-                and len(packed) <= (ENVELOPES_MAX if known else CLIENT_ENVELOPES_MAX)  # pyright: ignore[reportUnknownArgumentType]
+                and len(packed) <= most  # pyright: ignore[reportUnknownArgumentType]
             ):
                 return self._examine(link, raw, known=known)
-            for one in packed:  # pyright: ignore[reportUnknownVariableType]
+            items: list[list[Any]] = packed  # pyright: ignore[reportUnknownVariableType]
+            for one in items:
                 if type(one) is not list:  # A map has items, too.
                     return self._examine(link, raw, known=known)
-                to, sender = one[0], one[1]  # pyright: ignore[reportUnknownVariableType]
+                to, sender = one[0], one[1]
                 if to != last_to or sender != last_sender:  # Mostly the same as before.
                     there, here = self._passed[link, to, sender]
-                    last_to, last_sender = to, sender  # pyright: ignore[reportUnknownVariableType]
+                    last_to, last_sender = to, sender
                 envelopes.append((there, here, unpackers[one[ENVELOPE_HEAD_ITEMS]](one)))
         except (LookupError, TypeError, FieldCountError):
             # Too short, a new or malformed address or tag, or perhaps of another version.

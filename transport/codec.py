@@ -288,7 +288,7 @@ def _schema(cls: type[Message], within: tuple[type, ...]) -> Schema:
         unpack=quick_unpack(cls, codecs, unpack),
         unpack_enveloped=quick_unpack(cls, codecs, unpack, ENVELOPE_HEAD_ITEMS),
         write=write,
-        write_enveloped=write if quick else keeping(write, len(opening)),
+        write_enveloped=write if quick else keeping(write, opening),
     )
     return _schemas[cls]
 

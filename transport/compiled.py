@@ -12,17 +12,10 @@ import itertools
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from fencelock.actors.message import Message
-from fencelock.transport.cbor import (
-    INT_MAX,
-    INT_MIN,
-    MalformedFrameError,
-    array_head,
-    dump,
-    shown,
-)
+from fencelock.transport.cbor import INT_MAX, INT_MIN, MalformedFrameError, array_head, dump, shown
 
 Step = Callable[[Any], Any]
 """Converts a value to its other form, or raises `MalformedFrameError`."""
@@ -142,17 +135,18 @@ def quick_write(codecs: Mapping[str, Codec], opening: bytes, pack: Pack) -> Writ
     return write
 
 
-def keeping(write: Write, opening_bytes: int) -> Write:
+def keeping(write: Write, opening: bytes) -> Write:
     """Return a writer of envelopes that keeps encodings of messages, if they are not too large."""
-
-    def write_kept(message: Message, opening: bytes) -> bytes:
-        data: bytes | None = getattr(message, "encoded", None)
-        if data is None:
-            data = write(message)
-            if len(data) <= KEPT_BYTES_MAX:
-                message.encoded = data
-        return opening + data[opening_bytes:]
-
+    lines = [
+        "def write_kept(message, opening):",
+        "    data = getattr(message, 'encoded', None)",
+        "    if data is None:",
+        "        data = write(message)",
+        f"        if len(data) <= {KEPT_BYTES_MAX}:",
+        "            message.encoded = data",
+        f"    return opening + data[{len(opening)}:]",
+    ]
+    write_kept: Write = _define("write_kept", lines, {"write": write})
     return write_kept
 
 
@@ -351,7 +345,7 @@ _SCOPE: Mapping[str, Any] = {
     "four": struct.Struct(">BI").pack,
     "join": b"".join,
     "new": object.__new__,
-    "new_tuple": tuple.__new__,
+    "new_tuple": cast("Any", tuple).__new__,
     "small": [dump(number) for number in range(256)],
     "text_heads": [dump("x" * size)[:-size] if size else dump("") for size in range(256)],
     "two": struct.Struct(">BH").pack,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from enum import IntEnum
 from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from fencelock.actors.api.name import forbidden_in, is_allowed
 from fencelock.actors.message import Address, Message, address_of, message
@@ -120,7 +120,7 @@ class Frame(NamedTuple):
     """Messages in a frame that arrived which had more fields than this version declares."""
 
 
-new_frame: Callable[[tuple[Any, ...]], Frame] = partial(tuple.__new__, Frame)
+new_frame: Callable[[tuple[Any, ...]], Frame] = partial(cast("Any", tuple).__new__, Frame)
 """Makes a frame of all its fields; its own constructor is Python code."""
 
 

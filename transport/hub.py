@@ -33,6 +33,10 @@ READ_NS = 10_000_000
 
 LinkEvent = LinkUp | LinkDown | LinkRefused
 
+LOOKS = 16
+"""Among members a link brings nothing but refusals, since each sends over links of its own. So it
+is asked for events only after so many frames, and after each of its first ones."""
+
 DETAIL_CHARS_MAX = 300
 """Limit of a stranger's explanation that is passed on."""
 
@@ -48,6 +52,8 @@ class Link:
         self.dealer = connected_dealer(context, endpoint, identity)
         self.monitor: Socket = self.dealer.get_monitor_socket(LINK_EVENTS)
         self.up: bool | None = None
+        self.sent = 0
+        """Frames sent."""
         self._refusal = ""
         self._news: list[LinkEvent] = []
 
@@ -142,6 +148,8 @@ class SocketHub:
         self.waiting: Collection[str] = ()
         self._sources: deque[Link] = deque()
         self._doorbell = Doorbell()
+        self.ring: Callable[[], None] = self._doorbell.ring
+        """Wakes `poll`; from any thread, also after `close`."""
         self._context: zmq.Context[Socket] = zmq.Context()
         self._poller = Poller(spins=spins)
         self._readable: set[Socket | int] = set()
@@ -203,10 +211,6 @@ class SocketHub:
             self._doorbell.answer()
         news = self._news_waits or not self._monitors.isdisjoint(readable)
         self.has_events = news or tend_ms is not None
-
-    def ring(self) -> None:
-        """Wake `poll`; from any thread, also after `close`."""
-        self._doorbell.ring()
 
     def receive(self, most: int) -> list[Arrival]:
         """Return received frames: members', then clients'; read at most ``most`` of each."""
@@ -302,7 +306,9 @@ class SocketHub:
             else:
                 self._listener.send(link, raw)
             return
-        self._poller.used[peer.dealer] = None
+        peer.sent += 1
+        if gates or peer.sent <= LOOKS or peer.sent % LOOKS == 0:
+            self._poller.used[peer.dealer] = None
         try:
             send_part(peer.dealer, raw, NOBLOCK)
         except zmq.Again:

@@ -6,7 +6,7 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import zmq
 
@@ -68,7 +68,7 @@ class Arrival(NamedTuple):
     frame: Frame
 
 
-new_arrival: Callable[[tuple[str, Frame]], Arrival] = partial(tuple.__new__, Arrival)
+new_arrival: Callable[[tuple[str, Frame]], Arrival] = partial(cast("Any", tuple).__new__, Arrival)
 """Makes an arrival; its own constructor is Python code."""
 
 
@@ -203,8 +203,8 @@ class Listener:
         self._poller = poller
         self._count = count
         self._clients = Clients()
-        self._guests = ClientQueue()
-        self.waiting: Collection[str] = self._guests.frames
+        self._queue = ClientQueue()
+        self.waiting: Collection[str] = self._queue.frames
         self._amid_message = False
         """Whether parts of a message that has too many are still to be discarded."""
         self._muted: dict[bytes, float] = {}
@@ -272,7 +272,7 @@ class Listener:
         if connections.fresh or connections.beating or connections.is_behind:
             source = int(part.get(_SRCFD))
         if not member:
-            if not self._guests.put(name, QueuedFrame(identity, source, part.bytes)):
+            if not self._queue.put(name, QueuedFrame(identity, source, part.bytes)):
                 self._count("wire.client_flooded", 1)
             return size
         frame = self._admission.admit(name, part.bytes)
@@ -316,11 +316,11 @@ class Listener:
             The frames that passed, and how much of ``most`` was used.
 
         """
-        guests, arrivals, left = self._guests, list[Arrival](), most
-        others = guests.frames
+        queue, arrivals, left = self._queue, list[Arrival](), most
+        others = queue.frames
         ends = 0
         while left > 0 and others:
-            name, waiting = guests.take()
+            name, waiting = queue.take()
             frame = waiting.rest or self._opened(name, waiting)
             if frame is None:
                 left -= 1
@@ -329,7 +329,7 @@ class Listener:
                 envelopes = frame.envelopes
                 if len(envelopes) > room:
                     rest = frame._replace(envelopes=envelopes[room:])
-                    guests.put_back(name, waiting._replace(raw=b"", rest=rest))
+                    queue.put_back(name, waiting._replace(raw=b"", rest=rest))
                     frame = frame._replace(envelopes=envelopes[:room])
                 left -= len(frame.envelopes) or 1
                 arrivals.append(new_arrival((name, frame)))

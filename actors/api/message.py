@@ -9,7 +9,7 @@ own, and the fence is its proof.
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from fencelock.actors.api.name import (
     INT_MAX,
@@ -21,6 +21,7 @@ from fencelock.actors.api.name import (
     check_lock_name,
     check_new_lock_name,
     check_number,
+    check_object_name,
     check_owner,
     check_request,
     check_text,
@@ -29,8 +30,8 @@ from fencelock.actors.api.name import (
 from fencelock.actors.api.request import Command, Key, Outcome, Query, Reply, Request
 from fencelock.actors.api.self_report import Counted, Elected
 from fencelock.actors.error import (
+    AcquireCancelledError,
     AlreadyHeldError,
-    CancelledError,
     InvalidRequestError,
     LimitReachedError,
     LockOwnershipLostError,
@@ -93,7 +94,7 @@ ERRORS: dict[Reason, type[RefusedError] | type[UnavailableError]] = {
     Reason.TIMED_OUT: LockTimeoutError,
     Reason.NOT_HELD: NotHeldError,
     Reason.ALREADY_HELD: AlreadyHeldError,
-    Reason.CANCELLED: CancelledError,
+    Reason.CANCELLED: AcquireCancelledError,
     Reason.INVALID: InvalidRequestError,
     Reason.UNSUPPORTED: UnsupportedError,
     Reason.OVERLOADED: OverloadedError,
@@ -103,28 +104,26 @@ ERRORS: dict[Reason, type[RefusedError] | type[UnavailableError]] = {
     Reason.OWNERSHIP_LOST: LockOwnershipLostError,
     Reason.SESSION_EXPIRED: SessionExpiredError,
     Reason.STALE: StaleError,
-    Reason.SUPERSEDED: CancelledError,
-    Reason.FORGOTTEN: CancelledError,
+    Reason.SUPERSEDED: AcquireCancelledError,
+    Reason.FORGOTTEN: AcquireCancelledError,
 }
 """The error that a user's program gets for each reason."""
 
 
 class LockRequest(Request):
-    """A request of an owner about a lock."""
+    """A request of an owner about a lock, or about another object of the table.
+
+    ``lock`` is the name of the lock, or the `fencelock.actors.api.name.object_name` of the other
+    object; replies carry it, too. A `Release` ends a hold of any object.
+    """
 
     __slots__ = ()
 
-    if TYPE_CHECKING:
-
-        @property
-        def lock(self) -> str:
-            """The name of the lock."""
-            ...
-
-        @property
-        def owner(self) -> str:
-            """The owner within the session."""
-            ...
+    if TYPE_CHECKING:  # Every subclass declares them as fields.
+        lock: str
+        """The name of the lock."""
+        owner: str
+        """The owner within the session."""
 
     @property
     def key(self) -> Key:
@@ -132,22 +131,47 @@ class LockRequest(Request):
         return self.session, self.owner, self.lock, self.request
 
 
+class AcquireRequest(LockRequest, Command):
+    """A request that is answered by `Granted`, perhaps after a wait, or by `Refused`.
+
+    A `Cancel` with its number undoes it.
+    """
+
+    __slots__ = ()
+    NEEDS: ClassVar[str] = ""
+    """What only a cluster that keeps sessions has, and such a request needs; empty for locks."""
+
+    if TYPE_CHECKING:  # Every subclass declares them as fields.
+        wait_ms: int | None
+        """The timeout (ms), 0 for no wait, None for no limit."""
+        limit: int
+        """The number of times that the owner may hold it at once, 0 for no limit."""
+
+
+class ReleaseRequest(LockRequest, Command):
+    """A request that gives back a hold, or part of it. Answered by `Released` or `Refused`."""
+
+    __slots__ = ()
+    EASES = True
+    PARTIAL: ClassVar[bool] = False
+    """Whether it may leave a part of what one acquire was granted. `Released` counts what is left
+    of that then."""
+
+    if TYPE_CHECKING:  # Every subclass declares them as fields.
+        fence: int
+        """The fence of the hold."""
+
+
 class LockReply(Reply):
     """A reply to an owner about a lock."""
 
     __slots__ = ()
 
-    if TYPE_CHECKING:
-
-        @property
-        def lock(self) -> str:
-            """The name of the lock."""
-            ...
-
-        @property
-        def owner(self) -> str:
-            """The owner within the session."""
-            ...
+    if TYPE_CHECKING:  # Every subclass declares them as fields.
+        lock: str
+        """The name of the lock."""
+        owner: str
+        """The owner within the session."""
 
     @property
     def key(self) -> Key:
@@ -156,7 +180,7 @@ class LockReply(Reply):
 
 
 @message(0x10)
-class Acquire(LockRequest, Command):
+class Acquire(AcquireRequest):
     """Let me hold ``lock``. Answered by `Granted` or `Refused`, possibly much later.
 
     ``wait_ms`` is the timeout (ms), 0 for no wait, None for no limit. ``limit`` is the number
@@ -198,6 +222,7 @@ class Acquire(LockRequest, Command):
         self.check()
 
     def _check_each(self) -> None:
+        check_lock_name(self.lock)
         check_claim(self.lock, self.owner, self.request)
         check_text("label", self.label, LABEL_BYTES_MAX)
         check_wait(self.wait_ms)
@@ -205,7 +230,7 @@ class Acquire(LockRequest, Command):
 
 
 @message(0x11)
-class Release(LockRequest, Command):
+class Release(ReleaseRequest):
     """Release one hold of ``lock`` under ``fence``. Answered by `Released` or `Refused`."""
 
     lock: str
@@ -213,8 +238,6 @@ class Release(LockRequest, Command):
     session: str = ""
     owner: str = ""
     request: int = 0
-
-    EASES = True
 
     def check(self) -> None:
         """Refuse fields that exceed their limits."""
@@ -282,7 +305,7 @@ class Inspect(Query):
         """Refuse fields that exceed their limits."""
         check_age(self.age_ms)
         check_owner(self.session)
-        check_lock_name(self.lock)
+        check_object_name(self.lock)
 
 
 @message(0x14)
@@ -337,7 +360,7 @@ class Granted(LockReply, Outcome):
     hold_ms: int = 0  # 0 for no deadline.
     grace_ms: int = 0
 
-    ANSWERS = (Acquire,)
+    ANSWERS = (AcquireRequest,)
 
 
 @message(0x19)
@@ -350,7 +373,7 @@ class Released(LockReply, Outcome):
     request: int = 0
     count: int = 0
 
-    ANSWERS = (Release,)
+    ANSWERS = (ReleaseRequest,)
 
 
 @message(0x1A)

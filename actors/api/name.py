@@ -12,6 +12,12 @@ from itertools import chain
 
 from fencelock.actors.error import InvalidRequestError
 
+KIND_END = "\x1f"
+"""Ends the kind in the name of an object that is no lock. No name that a user gives contains it."""
+
+KIND_CHARS_MAX = 16
+"""Maximum length of a kind: a word."""
+
 LOCK_NAME_BYTES_MAX = 256
 """Maximum length (bytes), as for a file name: a lock's name identifies a thing."""
 
@@ -128,6 +134,38 @@ def check_lock_name(lock: str) -> None:
     _check_allowed("lock name", lock)
 
 
+def object_name(kind: str, name: str) -> str:
+    """Return the name of an object that is no lock, as requests and replies carry it in ``lock``.
+
+    A lock is known by its own name. So names of different kinds do not clash.
+    """
+    return f"{kind}{KIND_END}{name}"
+
+
+def titled(lock: str) -> str:
+    """Return the kind and the name of an object for texts: ``lock 'a'``."""
+    kind, _, name = lock.rpartition(KIND_END)
+    return f"{kind or 'lock'} {quoted(name)}"
+
+
+def check_object_name(lock: str) -> None:
+    """Refuse what is neither the name of a lock nor an `object_name`.
+
+    Raises:
+        InvalidRequestError: naming the field, the value and the limit.
+
+    """
+    kind, end, name = lock.rpartition(KIND_END)
+    if end and not (kind.isascii() and kind.islower() and kind.isalpha()):
+        check_lock_name(lock)
+    if len(kind) > KIND_CHARS_MAX:
+        raise InvalidRequestError(
+            f"kind {kind[:_SHOWN_CHARS]!a} of {len(kind)} characters, "
+            f"at most {KIND_CHARS_MAX} are allowed"
+        )
+    check_lock_name(name)
+
+
 def check_new_lock_name(lock: str) -> None:
     """Refuse a name as `check_lock_name` does, and one of invisible characters only.
 
@@ -241,13 +279,13 @@ def check_number(field: str, value: int, least: int, most: int) -> None:
 
 
 def check_claim(lock: str, owner: str, request: int) -> None:
-    """Refuse the lock, the owner or the number of a request about a lock.
+    """Refuse the object, the owner or the number of a request about a lock or another object.
 
     Raises:
         InvalidRequestError: naming the field, the value and the limit.
 
     """
-    check_lock_name(lock)
+    check_object_name(lock)
     check_owner(owner)
     check_number("request", request, 1, INT_MAX)
 

@@ -26,17 +26,11 @@ class Request(Message):
 
     __slots__ = ()
 
-    if TYPE_CHECKING:
-
-        @property
-        def session(self) -> str:
-            """The session of the client."""
-            ...
-
-        @property
-        def request(self) -> int:
-            """The number of the request in that session."""
-            ...
+    if TYPE_CHECKING:  # Every subclass declares them as fields.
+        session: str
+        """The session of the client."""
+        request: int
+        """The number of the request in that session."""
 
     @property
     def key(self) -> Key:
@@ -85,17 +79,11 @@ class Reply(Message):
 
     __slots__ = ()
 
-    if TYPE_CHECKING:
-
-        @property
-        def session(self) -> str:
-            """The session of the request."""
-            ...
-
-        @property
-        def request(self) -> int:
-            """The number of the request."""
-            ...
+    if TYPE_CHECKING:  # Every subclass declares them as fields.
+        session: str
+        """The session of the request."""
+        request: int
+        """The number of the request."""
 
 
 class Outcome(Reply):

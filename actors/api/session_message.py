@@ -25,21 +25,14 @@ from fencelock.actors.api.name import (
     check_claim,
     check_lock_name,
     check_number,
+    check_object_name,
     check_owner,
     check_text,
     client_of,
     quoted,
     utf8_size,
 )
-from fencelock.actors.api.request import (
-    Command,
-    Key,
-    Notification,
-    Outcome,
-    Query,
-    Reply,
-    Request,
-)
+from fencelock.actors.api.request import Command, Key, Notification, Outcome, Query, Reply, Request
 from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.message import message
 
@@ -256,7 +249,7 @@ class Evict(Command):
                 f"operator and client together have {size} bytes, at most {LABEL_BYTES_MAX} "
                 "are allowed"
             )
-        check_lock_name(self.lock)
+        check_object_name(self.lock)
         check_text("operator", self.by, LABEL_BYTES_MAX)
         check_number("request", self.request, 1, INT_MAX)
 

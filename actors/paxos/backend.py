@@ -7,15 +7,15 @@ from dataclasses import replace
 from typing import Any
 
 from fencelock.actors.api.message import (
-    Acquire,
+    AcquireRequest,
     Alive,
     Granted,
     Inspect,
     KeepAlive,
     Reason,
     Refused,
-    Release,
     Released,
+    ReleaseRequest,
     refused,
 )
 from fencelock.actors.api.request import Command, Outcome, Request
@@ -52,12 +52,7 @@ from fencelock.actors.paxos.in_flight import (
 from fencelock.actors.paxos.message import Decline, Declined, Proposed
 from fencelock.actors.paxos.queries import Queries, TableStatus
 from fencelock.actors.proxy.backend import Backend, Status
-from fencelock.actors.proxy.clients import (
-    CLIENT_REQUESTS_MAX,
-    REQUESTS_MAX,
-    RemoteClient,
-    is_full,
-)
+from fencelock.actors.proxy.clients import CLIENT_REQUESTS_MAX, REQUESTS_MAX, RemoteClient, is_full
 from fencelock.actors.session.message import Undecided
 from fencelock.actors.table.message import Queued
 
@@ -173,7 +168,7 @@ class PaxosBackend(Backend):
             count, CLIENT_REQUESTS_MAX, eases=request.EASES
         ):
             raise self._overloaded(f"{CLIENT_REQUESTS_MAX} of this client")
-        if not isinstance(request, Acquire | Release):
+        if not isinstance(request, AcquireRequest | ReleaseRequest):
             in_flight.make_room(request, key, client)
         gathered = in_flight.gathered
         gathered.append(in_flight.add(request, key, now, sender=sender, client=client))
@@ -398,7 +393,7 @@ def _finished(reply: Outcome, request: Command, node: str, master: str) -> Outco
     that is forgotten; to a client nothing was done, either way.
     """
     if isinstance(reply, Refused) and reply.reason in (Reason.SUPERSEDED, Reason.FORGOTTEN):
-        nothing = Reason.NOT_HELD if isinstance(request, Release) else Reason.CANCELLED
+        nothing = Reason.NOT_HELD if isinstance(request, ReleaseRequest) else Reason.CANCELLED
         return replace(reply, reason=nothing)
     copy = _NAMES_NODES.get(type(reply))
     return reply if copy is None else copy(reply, node, master)
@@ -406,4 +401,6 @@ def _finished(reply: Outcome, request: Command, node: str, master: str) -> Outco
 
 def _is_untried(known: InFlightRequest) -> bool:
     """Return whether the request is new work that cannot be in the log yet."""
-    return known.proposed_at == known.since and isinstance(known.request, Open | Acquire | Evict)
+    return known.proposed_at == known.since and isinstance(
+        known.request, Open | AcquireRequest | Evict
+    )

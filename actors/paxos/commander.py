@@ -19,12 +19,7 @@ from typing import Unpack
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.fast_construction import maker
 from fencelock.actors.message import Address, Instant
-from fencelock.actors.paxos.config import (
-    WINDOW,
-    Member,
-    MemberRole,
-    View,
-)
+from fencelock.actors.paxos.config import WINDOW, MemberArguments, MemberRole, View
 from fencelock.actors.paxos.event import CommanderResend, Decided, Order, SendHeartbeat, SpreadNews
 from fencelock.actors.paxos.message import (
     Accept,
@@ -99,7 +94,7 @@ class Commander(MemberRole[CommanderEvent]):
         ballot: Ballot,
         first: int,
         batches: tuple[Batch, ...],
-        **member: Unpack[Member],
+        **member: Unpack[MemberArguments],
     ) -> None:
         super().__init__(address, host, **member)
         self.majority = self.config.view.majority
@@ -208,10 +203,13 @@ class Commander(MemberRole[CommanderEvent]):
         effects: list[Effect] = [Send(one, accept) for one, accept in news]
         if self.informed < self.committed and not self.proposals:
             self.informed = self.committed
-            informed = {one for one, accept in news if accept.committed == self.committed}
             commit = Commit(ballot=self.ballot, committed=self.committed)
+            informed = [self.acceptor]
+            for one, accept in news:
+                if accept.committed == self.committed:
+                    informed.append(one)
             for one in self.quorum_choice.everyone:
-                if one != self.acceptor and one not in informed:
+                if one not in informed:
                     effects.append(Send(one, commit))
         return effects
 
@@ -223,7 +221,8 @@ class Commander(MemberRole[CommanderEvent]):
             news = _accept(
                 ballot=self.ballot, slot=accept.slot, batch=accept.batch, committed=committed
             )
-            asked += [(one, news) for one in others]
+            for one in others:
+                asked.append((one, news))
         return asked
 
     def _on_send_heartbeat(self, request: SendHeartbeat) -> Effects:

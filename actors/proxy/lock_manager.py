@@ -28,11 +28,7 @@ from fencelock.actors.api.session_message import (
     HoldLost,
 )
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
-from fencelock.actors.error import (
-    AlreadyHeldError,
-    NotHeldError,
-    OverloadedError,
-)
+from fencelock.actors.error import AlreadyHeldError, NotHeldError, OverloadedError
 from fencelock.actors.message import Address, Instant, Timer, address_of, ms_between, timer
 from fencelock.actors.proxy.backend import Backend, Status
 from fencelock.actors.proxy.clients import REQUESTS_MAX, RemoteClient

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from fencelock.actors.api.message import Acquire, Describe, Inspect, Reason, Release
+from fencelock.actors.api.message import AcquireRequest, Describe, Inspect, Reason, ReleaseRequest
+from fencelock.actors.api.name import titled
 from fencelock.actors.api.session_message import Evict, ListLocks, Renew
 from fencelock.actors.message import Instant
 from fencelock.actors.session.holding import HOLDS_MAX
-from fencelock.actors.session.lease import why_not_renew
 from fencelock.actors.session.pending import Claim, Question
-from fencelock.actors.session.rejection import Rejection, lost, problem_of, wrong_cluster
+from fencelock.actors.session.rejection import (
+    Rejection,
+    lost,
+    problem_of,
+    unsupported,
+    wrong_cluster,
+)
+from fencelock.actors.session.session_loss import why_not_renew
 from fencelock.actors.session.session_state import SessionState
 
 PENDING_MAX = 10_000
@@ -16,7 +23,7 @@ PENDING_MAX = 10_000
 
 
 def why_not(
-    ledger: SessionState, question: Question, claim: Claim | None, now: Instant
+    state: SessionState, question: Question, claim: Claim | None, now: Instant
 ) -> Rejection | None:
     """Return why ``question`` is not sent to any endpoint, None if it is.
 
@@ -28,68 +35,78 @@ def why_not(
     match question:
         case Inspect() | Describe() | ListLocks() | Evict():
             no = None
-        case Acquire():
+        case AcquireRequest():
             assert claim is not None
-            no = _why_not_acquire(ledger, question, claim)
-        case Release():
+            no = _why_not_acquire(state, question, claim)
+        case ReleaseRequest():
             assert claim is not None
-            return _why_not_release(ledger, question, claim)
+            return _why_not_release(state, question, claim)
         case Renew():
             assert claim is not None
-            return why_not_renew(ledger, question, claim)
+            return why_not_renew(state, question, claim)
     if no is not None:
         return no
-    if ledger.gates.all_refused():
-        return wrong_cluster(ledger.gates, now)
-    unanswered = len(ledger.outstanding.pending) + len(ledger.outstanding.withdrawals)
+    if state.endpoints.all_refused():
+        return wrong_cluster(state.endpoints, now)
+    unanswered = len(state.in_flight.pending) + len(state.in_flight.withdrawals)
     if unanswered >= PENDING_MAX:
         text = f"{PENDING_MAX} requests of this client are unanswered, the limit"
         return Rejection(Reason.OVERLOADED, text)
     return None
 
 
-def _why_not_acquire(ledger: SessionState, acquire: Acquire, claim: Claim) -> Rejection | None:
-    if claim in ledger.outstanding.waits:
-        text = f"lock {claim.lock!r}: owner {claim.owner!r} waits for it already"
+def _why_not_acquire(
+    state: SessionState, acquire: AcquireRequest, claim: Claim
+) -> Rejection | None:
+    no = unsupported(state.session_lease, acquire)
+    if no is not None:
+        return no
+    if claim in state.in_flight.waits:
+        text = f"{titled(claim.lock)}: owner {claim.owner!r} waits for it already"
         return Rejection(Reason.ALREADY_HELD, text)
-    hold = ledger.holds.get(claim)
-    if hold is not None and (acquire.limit == 1 or not ledger.session_lease.kept):
-        text = f"lock {claim.lock!r}: owner {claim.owner!r} holds it, under fence {hold.fence}"
-        if claim in ledger.outstanding.releases:
-            by = ledger.gates.table[ledger.gate_for(hold)].label
+    hold = state.holds.get(claim)
+    if hold is not None and (acquire.limit == 1 or not state.session_lease.kept):
+        text = f"{titled(claim.lock)}: owner {claim.owner!r} holds it, under fence {hold.fence}"
+        if claim in state.in_flight.releases:
+            by = state.endpoints.table[state.endpoint_for(hold)].label
             text += f"; its release is not confirmed by {by} yet"
         return Rejection(Reason.ALREADY_HELD, text)
-    if hold is None and len(ledger.holds) >= HOLDS_MAX:
+    if hold is None and len(state.holds) >= HOLDS_MAX:
         return Rejection(Reason.OVERLOADED, f"this client holds {HOLDS_MAX} locks, the limit")
     return None
 
 
-def _why_not_release(ledger: SessionState, release: Release, claim: Claim) -> Rejection | None:
-    loss = ledger.memory.tell(claim, release.fence) if ledger.memory.losses else None
+def _why_not_release(
+    state: SessionState, release: ReleaseRequest, claim: Claim
+) -> Rejection | None:
+    loss = state.unreported.tell(claim, release.fence) if state.unreported.losses else None
     if loss is not None:
         return lost(claim, release.fence, loss)
-    hold = ledger.holds.get(claim)
+    hold = state.holds.get(claim)
     if hold is None and not claim.owner:
-        text = f"lock {claim.lock!r}: fence {release.fence} was shown, which does not hold it here"
+        text = f"{titled(claim.lock)}: fence {release.fence} was shown, which does not hold it here"
     elif hold is None:
-        text = f"lock {claim.lock!r}: owner {claim.owner!r} does not hold it"
+        text = f"{titled(claim.lock)}: owner {claim.owner!r} does not hold it"
     elif hold.fence != release.fence:
         text = (
-            f"lock {claim.lock!r}: owner {claim.owner!r} holds it under fence "
+            f"{titled(claim.lock)}: owner {claim.owner!r} holds it under fence "
             f"{hold.fence}, fence {release.fence} was shown"
         )
-    elif _being_released(ledger, claim) >= len(hold.levels):
-        text = f"lock {claim.lock!r}: owner {claim.owner!r} is releasing it already"
+    elif _being_released(state, claim) >= len(hold.levels):
+        text = f"{titled(claim.lock)}: owner {claim.owner!r} is releasing it already"
     else:
         return None
     return Rejection(Reason.NOT_HELD, text)
 
 
-def _being_released(ledger: SessionState, claim: Claim) -> int:
+def _being_released(state: SessionState, claim: Claim) -> int:
     """Return the number of releases of ``claim`` that users wait for."""
-    outstanding = ledger.outstanding
-    numbers = outstanding.releases.get(claim)
+    in_flight = state.in_flight
+    numbers = in_flight.releases.get(claim)
     if numbers is None:
         return 0
-    pending = [outstanding.pending[number] for number in numbers]
-    return sum(one.user is not None and isinstance(one.asked, Release) for one in pending)
+    pending = [in_flight.pending[number] for number in numbers]
+    return sum(
+        one.user is not None and isinstance(one.asked, ReleaseRequest) and not one.asked.PARTIAL
+        for one in pending
+    )

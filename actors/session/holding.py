@@ -1,17 +1,82 @@
-"""The holds of a client's users, their counts, and losses that are not yet reported."""
+"""The holds of a client: their states, their acquires, and losses that are not yet reported.
+
+The session role is the only writer of `Hold.state`, and moves it only along `MOVES`. The threads
+of the client read holds without asking the role; see `Hold`.
+"""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any, NamedTuple, cast
 
 from fencelock.actors.message import Address, Instant
 from fencelock.actors.session.pending import Claim
 
+LAPSED = "its duration and its grace are over"
+UNCONFIRMED = "the cluster did not confirm the session within its TTL"
+"""Reasons for a loss that the clock alone decides."""
+
 HOLDS_MAX = 100_000
 """Maximum locks one client may hold at a time; a session in the cluster has the same limit."""
+
+
+class HoldState(Enum):
+    """The state of a lock for one owner. Chubby calls SUSPECT jeopardy."""
+
+    followers: tuple[HoldState, ...]
+    """The states to which the session may move a hold next."""
+
+    FREE = "free"
+    """This owner neither holds nor lost the lock."""
+    HELD = "held"
+    """Nobody else can hold it now."""
+    SUSPECT = "suspect"
+    """Like HELD, but the cluster has not confirmed the session for half its TTL. It follows from
+    the clock: no hold is moved to it."""
+    UNLOCKING = "unlocking"
+    """Like HELD, but its duration has ended: release or renew it before its grace ends, too."""
+    RELEASING = "releasing"
+    """Like HELD, but a release was requested. It is repeated until the cluster confirms it."""
+    RELEASED = "released"
+    """Its last release was confirmed. Final."""
+    LOST = "lost"
+    """Somebody else may hold it: its time is over, or the cluster took it away. Final."""
+
+
+MOVES: dict[HoldState, tuple[HoldState, ...]] = {
+    HoldState.FREE: (),
+    HoldState.HELD: (
+        HoldState.UNLOCKING,
+        HoldState.RELEASING,
+        HoldState.LOST,
+    ),
+    HoldState.SUSPECT: (),
+    HoldState.UNLOCKING: (HoldState.HELD, HoldState.RELEASING, HoldState.LOST),
+    HoldState.RELEASING: (HoldState.HELD, HoldState.RELEASED, HoldState.LOST),
+    HoldState.RELEASED: (),
+    HoldState.LOST: (),
+}
+"""The moves of a hold. HELD follows UNLOCKING when the hold was renewed, and RELEASING when only
+one of several acquires was released, or when no release of it is under way any more."""
+
+for _state, _followers in MOVES.items():
+    _state.followers = _followers  # A member is found faster than its entry in a table.
+
+HOLDING = (HoldState.HELD, HoldState.SUSPECT, HoldState.UNLOCKING, HoldState.RELEASING)
+"""The states in which nobody else can hold the lock."""
+
+
+@dataclass(slots=True)
+class SessionTrust:
+    """How long a client trusts one session: one object a session, whose times only grow."""
+
+    suspect_at: Instant
+    """From this on there is reason to worry: the cluster should have confirmed the session."""
+    until: Instant
+    """From this on the cluster may have ended the session."""
 
 
 class Acquisition(NamedTuple):
@@ -46,19 +111,83 @@ class Lease:
         return self.until if self.warn_at is None else min(self.warn_at, self.until)
 
 
-@dataclass(slots=True)
+@dataclass
 class Hold:
-    """A lock granted to an owner of this client, once or more often."""
+    """A lock granted to an owner of this client, once or more often.
 
-    gate: Address
+    Any thread of the client may read it at any time. That is safe because the session role alone
+    writes it, each field with one assignment, and because of two invariants:
+
+        H1  LOST and RELEASED are final, and `state` moves to them only once.
+        H2  `trust.until` and `lease.until` only grow. `trust` never changes: a later session has
+            a trust of its own. So a reader that finds a time passed may be too careful, never
+            too confident.
+
+    A reader that finds the hold lost by the clock calls `disown`: from then on all readers find
+    it lost, although the session may hear of its confirmation just then, and hold on to it.
+    """
+
+    # One is made for each grant. Rarely set fields default on the class, which is cheaper.
+    endpoint: Address
     """The endpoint that granted it; where the cluster keeps no sessions the hold lives there."""
     fence: int
-    levels: list[Acquisition] = field(default_factory=list[Acquisition])
-    """Its acquires without a release, oldest first."""
-    owed: int = 0
+    levels: list[Acquisition]
+    """Its acquires without a confirmed release, oldest first."""
+    trust: SessionTrust | None
+    """The trust in its session; None where the cluster keeps no sessions."""
+    state: HoldState = field(init=False, default=HoldState.HELD)
+    """HELD, UNLOCKING, RELEASING, RELEASED or LOST. Read `state_at` for all."""
+    reason: str = field(init=False, default="")
+    """The reason for its loss."""
+    owed: int = field(init=False, default=0)
     """Number of further holds at the cluster that no user owns; they are to be released."""
-    lease: Lease | None = None
+    lease: Lease | None = field(init=False, default=None)
     """Its deadlines, where holds have them."""
+    disowned: bool = field(init=False, default=False)
+    """Whether a thread of the client found it lost by the clock. The session never reads it."""
+
+    def move(self, to: HoldState) -> None:
+        """Enter another state.
+
+        Raises:
+            AssertionError: `MOVES` does not allow it.
+
+        """
+        if to not in self.state.followers:
+            raise AssertionError(f"a hold in state {self.state.value} cannot be {to.value}")
+        self.state = to
+
+    def lose(self, reason: str) -> None:
+        """Enter LOST; a thread that sees the state also sees the ``reason``."""
+        self.reason = reason
+        self.move(HoldState.LOST)
+
+    def state_at(self, now: Instant) -> HoldState:
+        """Return the state at ``now``; for any thread. A hold is lost once its time is over."""
+        state, trust = self.state, self.trust
+        if state is HoldState.LOST or state is HoldState.RELEASED:
+            return state
+        if self.disowned or now >= (trust.until if trust is not None else now + 1):
+            return HoldState.LOST
+        if (lease := self.lease) is not None and now >= lease.until:
+            return HoldState.LOST
+        if trust is not None and now >= trust.suspect_at and state is not HoldState.RELEASING:
+            return HoldState.SUSPECT
+        return state
+
+    def until(self) -> Instant | None:
+        """Return until when it is certain, None for without limit; for any thread."""
+        trust, lease = self.trust, self.lease
+        if trust is None:
+            return None if lease is None else lease.until
+        return trust.until if lease is None else min(trust.until, lease.until)
+
+    def why(self, now: Instant) -> str:
+        """Return the reason for its loss, which `state_at` found at ``now``."""
+        if self.state is HoldState.LOST:
+            return self.reason
+        lease = self.lease
+        return LAPSED if lease is not None and now >= lease.until else UNCONFIRMED
 
     def take(self, found: Acquisition) -> None:
         """Remove that acquire; its hold is now to be released."""

@@ -1,19 +1,77 @@
-"""An unanswered request of a client's user, and a wait that must be cancelled."""
+"""Requests of a session that have no reply yet, and the times of their repetition. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol, cast
 
-from fencelock.actors.api.message import Acquire, Cancel, Cancelled, Describe, Inspect, Release
+from fencelock.actors.api.message import (
+    Acquire,
+    AcquireRequest,
+    Cancel,
+    Cancelled,
+    Describe,
+    Inspect,
+    Release,
+    ReleaseRequest,
+)
 from fencelock.actors.api.session_message import Evict, ListLocks, Renew
 from fencelock.actors.fast_construction import copier
-from fencelock.actors.message import Address, Instant, ms_between
-from fencelock.actors.session.backoff import RETRY_MS
+from fencelock.actors.message import NS_PER_MS, Address, Instant, ms_between
+from fencelock.actors.timing import TIMING
 
-ANY_GATE = Address("")
+RETRY_MS = TIMING.probe_ms
+"""First pause before a request is repeated (ms); it doubles from there."""
+
+RETRY_MS_MAX = 4_000
+"""Longest such pause (ms): a restarted endpoint learns of a wait this late at most."""
+
+WITHDRAWAL_MS_MAX = 15_000
+"""Longest pause between two cancels of one wait (ms): no user waits for it any more."""
+
+MARGIN_MS = 4_500
+"""Delay after which the session ends a wait itself, if the proxy did not at its timeout (ms).
+
+It is long enough to leave a silent endpoint (`SILENCE_MS`) and to get a reply from the next.
+"""
+
+ANSWER_MS = 10_000
+"""Timeout of a release or a query, after which the user is refused (ms)."""
+
+JITTER = 0.5
+"""Range of a pause as a fraction of it, so that clients do not repeat in step."""
+
+
+_LEAST = 1 - JITTER / 2
+"""The shortest pause, as a fraction of the usual one."""
+
+
+class RandomSource(Protocol):
+    """The part of ``random.Random`` that a session draws from."""
+
+    def random(self) -> float:
+        """Return a number from 0 to less than 1."""
+        ...
+
+    def randrange(self, stop: int, /) -> int:
+        """Return a number from 0 to less than ``stop``."""
+        ...
+
+
+def later(now: Instant, after_ms: int) -> Instant:
+    """Return the instant ``after_ms`` milliseconds after ``now``."""
+    return Instant(now + after_ms * NS_PER_MS)
+
+
+def paused(random: RandomSource, step_ms: int, now: Instant) -> Instant:
+    """Return an instant about ``step_ms`` from ``now``, randomly sooner or later."""
+    vary = _LEAST + JITTER * random.random()
+    return Instant(now + int(step_ms * vary) * NS_PER_MS)
+
+
+ANY_ENDPOINT = Address("")
 """In a `CancelKey`: any endpoint in use may settle it."""
 
 
@@ -34,14 +92,14 @@ class Claim(NamedTuple):
 class CancelKey(NamedTuple):
     """A claim, and the endpoint that owes a `Cancelled` for it."""
 
-    gate: Address
+    endpoint: Address
     claim: Claim
 
 
 CLAIMS_MAX = 4_096
 """Claims that are cached: most locks are requested again and again."""
 
-Question = Acquire | Release | Renew | Inspect | Describe | ListLocks | Evict
+Question = AcquireRequest | ReleaseRequest | Renew | Inspect | Describe | ListLocks | Evict
 
 
 @dataclass
@@ -59,8 +117,8 @@ class Pending:
     """The request as the user sent it."""
     claim: Claim | None
     """The claim that needs a session, None if it needs none."""
-    gate: Address
-    asked_at: Instant
+    endpoint: Address
+    requested_at: Instant
     ends_at: Instant | None
     """End of the wait of an `Acquire`; otherwise, timeout after which the user is refused."""
     resend_at: Instant | None = field(init=False, default=None)
@@ -68,7 +126,7 @@ class Pending:
     step_ms: int = field(init=False, default=RETRY_MS)
     said: int = field(init=False, default=0)
     """Number of times it was sent, under this number and in this session."""
-    said_at: Instant | None = field(init=False, default=None)
+    sent_at: Instant | None = field(init=False, default=None)
     """Time at which it was first sent so."""
     survey: int = field(init=False, default=0)
     """The survey it belongs to; such a request stays at its endpoint."""
@@ -83,10 +141,10 @@ class PendingCancel:
     """A wait that was sent to an endpoint under ``number`` and must not be granted any more."""
 
     number: int
-    said_at: Instant
+    sent_at: Instant
     resend_at: Instant
     step_ms: int = RETRY_MS
-    last_said_at: Instant | None = None
+    last_sent_at: Instant | None = None
     """Time of the last repetition; None before the first."""
 
 
@@ -96,18 +154,23 @@ def claim_named(lock: str, owner: str) -> Claim:
     return Claim(lock, owner)
 
 
-def as_said(pending: Pending, session: str, now: Instant) -> Question:
+def as_sent(pending: Pending, session: str, now: Instant) -> Question:
     """Return the request of ``pending`` as it is sent to an endpoint in ``session``."""
     asked = pending.asked
     owner = pending.claim.owner if pending.claim is not None else ""
     match asked:
         case Inspect():
             return _inspect_said(asked, session, pending.number)
-        case Acquire():
+        case AcquireRequest():
             wait_ms = None if pending.ends_at is None else ms_between(now, pending.ends_at)
-            return acquire_said(asked, session, owner, pending.number, wait_ms)
+            if isinstance(asked, Acquire):
+                return acquire_said(asked, session, owner, pending.number, wait_ms)
+            waits = {"owner": owner, "request": pending.number, "wait_ms": wait_ms}
+            return _replaced(asked, session=session, **waits)
         case Release():
             return release_said(asked, session, owner, pending.number)
+        case ReleaseRequest():
+            return _replaced(asked, session=session, owner=owner, request=pending.number)
         case Renew():
             return replace(asked, session=session, owner=owner, request=pending.number)
         case _:
@@ -117,6 +180,7 @@ def as_said(pending: Pending, session: str, now: Instant) -> Question:
 acquire_said = copier(Acquire, "session", "owner", "request", "wait_ms")
 release_said = copier(Release, "session", "owner", "request")
 _inspect_said = copier(Inspect, "session", "request")
+_replaced: Callable[..., Question] = cast("Any", replace)
 """Copies of a request with the session, the owner and the number for an endpoint."""
 
 
@@ -127,12 +191,12 @@ def cancel_of(debt: CancelKey, withdrawal: PendingCancel, session: str) -> Cance
 
 
 def settle(
-    withdrawals: dict[CancelKey, PendingCancel], gates: Iterable[Address], cancelled: Cancelled
+    withdrawals: dict[CancelKey, PendingCancel], endpoints: Iterable[Address], cancelled: Cancelled
 ) -> tuple[CancelKey, PendingCancel] | None:
     """Note that a wait was cancelled; return the cancel, None if none was pending."""
     claim = Claim(cancelled.lock, cancelled.owner)
-    for gate in (ANY_GATE, *gates):
-        debt = CancelKey(gate, claim)
+    for endpoint in (ANY_ENDPOINT, *endpoints):
+        debt = CancelKey(endpoint, claim)
         withdrawal = withdrawals.get(debt)
         if withdrawal is not None and withdrawal.number == cancelled.request:
             del withdrawals[debt]

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import NamedTuple, get_args
 
 from fencelock.actors.api.message import (
-    Acquire,
+    AcquireRequest,
     Describe,
     Granted,
     Inspect,
@@ -16,23 +16,17 @@ from fencelock.actors.api.message import (
     NodeStatus,
     Reason,
     Refused,
-    Release,
     Released,
+    ReleaseRequest,
 )
-from fencelock.actors.api.name import check_lock_name, check_owner, check_wait
-from fencelock.actors.api.session_message import (
-    Evict,
-    Evicted,
-    ListLocks,
-    LockList,
-    Renew,
-    Renewed,
-)
+from fencelock.actors.api.name import check_lock_name, check_owner, check_wait, titled
+from fencelock.actors.api.session_message import Evict, Evicted, ListLocks, LockList, Renew, Renewed
 from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.fast_construction import copier
 from fencelock.actors.message import Instant, ms_between
 from fencelock.actors.session.endpoint import Endpoints
 from fencelock.actors.session.pending import Claim, Pending, Question, claim_named
+from fencelock.actors.session.session_lease import SessionLease
 
 Answer = Granted | Released | Renewed | Refused | LockStatus | NodeStatus | LockList | Evicted
 """Replies that end a request."""
@@ -68,11 +62,11 @@ def problem_of(question: Question) -> Rejection | None:
         match question:
             case Inspect() | Evict():
                 claim_checked(question.lock, "")  # So the name is checked once.
-            case Acquire():
+            case AcquireRequest():
                 claim_checked(question.lock, question.owner)
                 if question.wait_ms is not None:
                     check_wait(question.wait_ms)
-            case Release() | Renew():
+            case ReleaseRequest() | Renew():
                 claim_checked(question.lock, question.owner)
             case Describe() | ListLocks():
                 pass
@@ -94,48 +88,58 @@ def claim_checked(lock: str, owner: str) -> Claim:
     return claim_named(lock, owner)
 
 
-def silence(pending: Pending, gates: Endpoints, now: Instant) -> Rejection:
+def silence(pending: Pending, endpoints: Endpoints, now: Instant) -> Rejection:
     """Return why ``pending`` ends unanswered, with the state of every endpoint."""
-    asked = f"{ms_between(pending.asked_at, now) / 1000:.1f} s"
+    asked = f"{ms_between(pending.requested_at, now) / 1000:.1f} s"
     match pending.asked:
-        case Acquire(lock=lock) if pending.said_at is None:
-            text = f"lock {lock!r}: no node could be asked for it within {asked}"
-        case Acquire(lock=lock):
+        case AcquireRequest(lock=lock) if pending.sent_at is None:
+            text = f"{titled(lock)}: no node could be asked for it within {asked}"
+        case AcquireRequest(lock=lock):
             text = (
-                f"lock {lock!r}: no node decided within {asked}, and the outcome is unknown; the "
+                f"{titled(lock)}: no node decided within {asked}, and the outcome is unknown; the "
                 "client cancels the request as soon as it is connected again, and releases "
                 "the lock if it was granted meanwhile"
             )
-        case Release(lock=lock):
+        case ReleaseRequest(lock=lock):
             text = (
-                f"lock {lock!r}: its release was not confirmed by "
-                f"{gates.table[pending.gate].label} within {asked}; it goes on being "
+                f"{titled(lock)}: its release was not confirmed by "
+                f"{endpoints.table[pending.endpoint].label} within {asked}; it goes on being "
                 "repeated in the background until it is"
             )
         case Renew(lock=lock):
-            text = f"lock {lock!r}: no node renewed its lease within {asked}"
+            text = f"{titled(lock)}: no node renewed its lease within {asked}"
         case Inspect(lock=lock):
-            text = f"lock {lock!r}: no node told its status within {asked}"
+            text = f"{titled(lock)}: no node told its status within {asked}"
         case Describe():
             text = f"no node described itself within {asked}"
         case ListLocks():
             text = f"no node told which locks are held within {asked}"
         case Evict(lock=lock, fence=fence):
             text = (
-                f"lock {lock!r}: no node confirmed within {asked} that it was taken from whoever "
+                f"{titled(lock)}: no node confirmed within {asked} that it was taken from whoever "
                 f"holds it under fence {fence}; to ask again does no harm"
             )
-    return Rejection(Reason.UNAVAILABLE, f"{text}; nodes: {gates.describe(now)}")
+    return Rejection(Reason.UNAVAILABLE, f"{text}; nodes: {endpoints.describe(now)}")
 
 
-def wrong_cluster(gates: Endpoints, now: Instant) -> Rejection:
+def unsupported(lease: SessionLease, acquire: AcquireRequest) -> Rejection | None:
+    """Return why the cluster cannot grant ``acquire``; None if it can, or if that is not known."""
+    if not acquire.NEEDS or lease.kept or not lease.ready:
+        return None
+    text = f"{titled(acquire.lock)}: the protocol of this cluster has no {acquire.NEEDS}"
+    return Rejection(Reason.UNSUPPORTED, f"{text}; paxos has them")
+
+
+def wrong_cluster(endpoints: Endpoints, now: Instant) -> Rejection:
     """Return why nothing can be requested when every endpoint is the wrong one."""
-    return Rejection(Reason.WRONG_CLUSTER, f"no address is the right one: {gates.describe(now)}")
+    return Rejection(
+        Reason.WRONG_CLUSTER, f"no address is the right one: {endpoints.describe(now)}"
+    )
 
 
 def lost(claim: Claim, fence: int, detail: str) -> Rejection:
     """Return the refusal of a release, or another acquire, of a hold that was lost."""
-    text = f"lock {claim.lock!r}: {claim.who} held it under fence {fence} and lost it"
+    text = f"{titled(claim.lock)}: {claim.who} held it under fence {fence} and lost it"
     return Rejection(Reason.OWNERSHIP_LOST, f"{text}: {detail}")
 
 
@@ -164,14 +168,14 @@ def answers(pending: Pending, answer: Answer) -> bool:
     """Return whether ``answer`` is a possible reply to the request of ``pending``."""
     question = pending.asked
     match question:
-        case Acquire() | Release() | Renew():
+        case AcquireRequest() | ReleaseRequest() | Renew():
             match answer:
                 case Granted():
-                    fits = isinstance(question, Acquire) and answer.fence > 0
+                    fits = isinstance(question, AcquireRequest) and answer.fence > 0
                 case Released():
-                    fits = isinstance(question, Release)
+                    fits = isinstance(question, ReleaseRequest)
                 case Renewed():
-                    fits = isinstance(question, Acquire | Renew) and answer.fence > 0
+                    fits = isinstance(question, AcquireRequest | Renew) and answer.fence > 0
                 case Refused():
                     fits = True
                 case _:

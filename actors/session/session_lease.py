@@ -18,8 +18,9 @@ from enum import Enum
 from fencelock.actors.api.session_message import Opened
 from fencelock.actors.lease import relied_until
 from fencelock.actors.message import NS_PER_MS, Instant, ms_between
-from fencelock.actors.session.backoff import RETRY_MS, later
+from fencelock.actors.session.holding import SessionTrust
 from fencelock.actors.session.message import Suspected, Trusted
+from fencelock.actors.session.pending import RETRY_MS, later
 
 KEEPS_PER_TTL = 5
 """Keep-alives in a TTL: several may be lost before there is reason to worry."""
@@ -85,6 +86,9 @@ class SessionLease:
     """Send times of unanswered openings or keep-alives, by number."""
     last_sent_at: Instant = EPOCH
     told_until: Instant = EPOCH
+    trust: SessionTrust | None = None
+    """How long the holds of the session in force are certain, as the watcher was last told; None
+    where the cluster keeps no sessions. The client's threads read it; see `Hold`."""
     trusted_ns: int = 0
     """Time for which the session certainly lives after a confirmed message was sent (ns)."""
     suspect_ns: int = 0
@@ -150,6 +154,7 @@ class SessionLease:
         self.assigned, self.lived_ms = opened.assigned, opened.ttl_ms
         self.suspected = False
         self.confirmed_at, self.until = sent_at, self.trusted_until(sent_at, opened.ttl_ms)
+        self.trust = SessionTrust(self.suspect_at, self.until)
         self.trusted_ns = self.until - sent_at
         self.suspect_ns = self.lived_ms // SUSPECT_PART * NS_PER_MS
         self._told(EPOCH)
@@ -184,6 +189,7 @@ class SessionLease:
         self.enter(Stage.NONE)
         self.assigned = ""
         self.suspected = False
+        self.trust = None
         self.sent.clear()
         return assigned
 
@@ -198,6 +204,8 @@ class SessionLease:
         if gained > 0 and (self.suspected or not small):
             self.suspected = False
             self._told(self.until)
+            if self.trust is not None:
+                self.trust.suspect_at, self.trust.until = self.suspect_at, self.until
             news.append(Trusted(suspect_at=self.suspect_at, until=self.until))
         if now >= self.suspect_at and holding and not self.suspected:
             self.suspected = True

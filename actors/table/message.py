@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from fencelock.actors.api.message import Acquire, LockReply, Reason
+from fencelock.actors.api.message import AcquireRequest, LockReply, Reason
 from fencelock.actors.api.name import check_number
 from fencelock.actors.api.request import Command, Outcome
 from fencelock.actors.api.session_message import Evicted, HoldLost
@@ -59,7 +59,7 @@ class Queued(LockReply, Outcome):
     request: int
     lock: str
 
-    ANSWERS = (Acquire,)
+    ANSWERS = (AcquireRequest,)
 
 
 LogCommand = Command | ExtendSessions

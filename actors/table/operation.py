@@ -7,6 +7,7 @@ from typing import Any
 
 from fencelock.actors.api.message import (
     Acquire,
+    AcquireRequest,
     Alive,
     Cancel,
     Cancelled,
@@ -15,9 +16,10 @@ from fencelock.actors.api.message import (
     Reason,
     Refused,
     Release,
+    ReleaseRequest,
     refused,
 )
-from fencelock.actors.api.name import client_of, quoted
+from fencelock.actors.api.name import client_of, quoted, titled
 from fencelock.actors.api.request import Command
 from fencelock.actors.api.session_message import (
     CloseReason,
@@ -236,7 +238,9 @@ COMMANDS: tuple[type[LogCommand], ...] = (*OPERATIONS, ExtendSessions)
 """All commands of the log."""
 
 
-def _begin(table: TableState, command: Acquire | Release, out: list[Result]) -> OwnerState | None:
+def _begin(
+    table: TableState, command: AcquireRequest | ReleaseRequest, out: list[Result]
+) -> OwnerState | None:
     """Make a new request the last one of its owner; for a repeated one, send its outcome: None.
 
     Any request but an invalid one counts as a keep-alive (rule 85).
@@ -266,9 +270,9 @@ def _begin(table: TableState, command: Acquire | Release, out: list[Result]) -> 
     return owner_state
 
 
-def _repeat(owner_state: OwnerState, command: Acquire | Release) -> Result:
+def _repeat(owner_state: OwnerState, command: AcquireRequest | ReleaseRequest) -> Result:
     """Return the outcome of a request that is not new (rules 44-46, 49-52)."""
-    releasing, hold = isinstance(command, Release), owner_state.hold
+    releasing, hold = isinstance(command, ReleaseRequest), owner_state.hold
     last = command.request == owner_state.request and releasing == owner_state.releasing
     if last and owner_state.outcome is not None:
         return owner_state.outcome
@@ -279,7 +283,9 @@ def _repeat(owner_state: OwnerState, command: Acquire | Release) -> Result:
     return refused(command, Reason.SUPERSEDED, _nothing_done(command))
 
 
-def _enter_again(owner_state: OwnerState, hold: Hold, command: Acquire, out: list[Result]) -> None:
+def _enter_again(
+    owner_state: OwnerState, hold: Hold, command: AcquireRequest, out: list[Result]
+) -> None:
     """Count one more hold, or deny it at once: an owner that waits for itself waits for ever."""
     if command.limit and hold.count >= command.limit:
         held = f"held {hold.count} times under fence {hold.fence}, {command.limit} are allowed"
@@ -333,7 +339,7 @@ def _take(table: TableState, hold: Hold, command: Evict, out: list[Result]) -> N
     if len(table.audit) > AUDIT_MAX:
         table.audit.popitem(last=False)
     taken = f"taken by {quoted(by)}"
-    text = f"lock {quoted(lock)}: the hold under fence {hold.fence} was {taken}"
+    text = f"{titled(lock)}: the hold under fence {hold.fence} was {taken}"
     lost = HoldLost(lock=lock, fence=hold.fence, session=session, owner=owner, detail=text)
     out += [evicted, lost]
     if owner_state.outcome is None:  # Else a repetition would be told that it holds.
@@ -344,7 +350,7 @@ def _take(table: TableState, hold: Hold, command: Evict, out: list[Result]) -> N
 
 
 def _deny_release(
-    table: TableState, owner_state: OwnerState, command: Release, out: list[Result]
+    table: TableState, owner_state: OwnerState, command: ReleaseRequest, out: list[Result]
 ) -> None:
     hold = table.locks.get(command.lock)
     if owner_state.lost and owner_state.lost == command.fence:
@@ -362,12 +368,12 @@ def _holder(hold: Hold | None) -> str:
 
 def _not_held(command: Evict, hold: Hold | None) -> str:
     shown = f"fence {command.fence} was shown, which does not hold it"
-    return f"lock {quoted(command.lock)}: {shown}; {_holder(hold)}"
+    return f"{titled(command.lock)}: {shown}; {_holder(hold)}"
 
 
-def _nothing_done(command: Acquire | Release) -> str:
+def _nothing_done(command: AcquireRequest | ReleaseRequest) -> str:
     later = "this owner has since asked for something else, so nothing is done now"
-    return f"lock {quoted(command.lock)}: {later}"
+    return f"{titled(command.lock)}: {later}"
 
 
 def session_expired(command: Command) -> Refused:

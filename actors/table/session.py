@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from zlib import crc32
 
 from fencelock.actors.api.message import Reason, Refused, Released
-from fencelock.actors.api.name import quoted
+from fencelock.actors.api.name import titled
 from fencelock.actors.fast_construction import maker
 from fencelock.actors.table.holding import SLACK, Hold, Wait
 
@@ -86,7 +86,7 @@ class OwnerState:
 
     def denied(self, reason: Reason, text: str) -> Refused:
         """Return the refusal of the last request; ``text`` says why."""
-        return self.refused(reason, f"lock {quoted(self.lock)}: {text}")
+        return self.refused(reason, f"{titled(self.lock)}: {text}")
 
     def refused(self, reason: Reason, detail: str) -> Refused:
         """Return the refusal of the last request with the whole text."""

@@ -14,7 +14,7 @@ from json import JSONEncoder
 from typing import TYPE_CHECKING, Any
 
 from fencelock.actors.api.message import Refused, Released
-from fencelock.actors.api.name import OWNER_BYTES_MAX, check_lock_size, check_size
+from fencelock.actors.api.name import KIND_END, OWNER_BYTES_MAX, check_lock_size, check_size, titled
 from fencelock.actors.api.session_message import Evicted
 from fencelock.actors.message import Message
 from fencelock.actors.table.holding import Hold, Wait
@@ -130,7 +130,7 @@ def _fill_claimant(
     # The table checks an owner's names when it enters. Names that an earlier version accepted stay,
     # or a member could not start any more, but never beyond the limits of size.
     check_size("owner", known.owner, OWNER_BYTES_MAX)
-    check_lock_size(known.lock)
+    check_lock_size(known.lock.rpartition(KIND_END)[2])
     owner_state = session.enter(key)
     owner_state.request, owner_state.releasing = known.request, known.releasing
     owner_state.lost, owner_state.quiet_ms = known.lost, known.quiet_ms
@@ -143,7 +143,7 @@ def _fill_claimant(
         session.lay(owner_state)
         return
     if known.lock in table.locks and held is not None:
-        raise ValueError(f"the snapshot has two holders of lock {known.lock!a}")
+        raise ValueError(f"the snapshot has two holders of {titled(known.lock)}")
     session.claims += 1
     table.claims += 1
     if held is not None:

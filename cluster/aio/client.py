@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import atexit
-from collections.abc import Generator
+import functools
+import inspect
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, ParamSpec, Self, TypeVar
 
 from fencelock.actors.api.message import Contender, LockStatus, NodeStatus
 from fencelock.actors.api.session_message import ListedLock
 from fencelock.cluster import operation
-from fencelock.cluster.aio.lock import Lock
+from fencelock.cluster.aio.lock import Lock, RLock
 from fencelock.cluster.aio.loop import LoopExecutor, drive
-from fencelock.cluster.base_client import BaseClient
+from fencelock.cluster.base_client import BaseClient, namer
 from fencelock.cluster.connection import Connection
 from fencelock.cluster.settings import Read, Settings
 
+P = ParamSpec("P")
+T = TypeVar("T")
 
-class Client(BaseClient):
+
+class Client(BaseClient[Lock, RLock]):
     """A connection to a cluster, for all tasks of one loop. From `fencelock.aio.connect`.
 
     A thread of its own keeps the session alive, however busy the loop is. It leaves nothing
@@ -29,23 +34,34 @@ class Client(BaseClient):
         super().__init__(connection)
         atexit.register(self._close_at_exit)
 
-    def lock(
-        self,
-        name: str,
-        *,
-        timeout: float | None = None,
-        reentrant: bool = False,
-        limit: int | None = None,
-        owner: str | None = None,
-        label: str = "",
-        duration: float | None = None,
-        grace: float | None = None,
-    ) -> Lock:
-        """Return the lock called ``name``; sends nothing yet. See `fencelock.Client.lock`."""
-        terms = self._connection.terms(
-            name, timeout, reentrant, limit, owner, label, duration, grace
-        )
-        return Lock(self._connection.line, self._connection.hold_registry, terms)
+    _lock_type = Lock
+    _rlock_type = RLock
+
+    def locked(
+        self, template: str, *, timeout: float | None = None, **options: Any
+    ) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Coroutine[Any, Any, T]]]:
+        """Return a decorator that holds a lock while a coroutine function runs.
+
+        Arguments and errors are those of `fencelock.Client.locked`.
+
+        Raises:
+            TypeError: the function is not a coroutine function, or has no such parameter.
+
+        """
+
+        def decorate(function: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+            if not inspect.iscoroutinefunction(function):
+                raise TypeError(f"{function} is not a coroutine function: use fencelock.connect")
+            name_of = namer(template, function)
+
+            @functools.wraps(function)
+            async def locked(*args: P.args, **kwargs: P.kwargs) -> T:
+                async with self.lock(name_of(*args, **kwargs), timeout=timeout, **options):
+                    return await function(*args, **kwargs)
+
+            return locked
+
+        return decorate
 
     async def status(
         self, name: str, read: Read = "linearizable", max_age: float = 1.0
@@ -73,7 +89,7 @@ class Client(BaseClient):
         """Release what is held, cancel what waits, and leave nothing running.
 
         Waits up to 2 s until reachable nodes confirm, or until it is cancelled. Tasks that wait
-        for a lock get `fencelock.CancelledError`.
+        for a lock get `fencelock.AcquireCancelledError`.
         """
         await drive(self._connection.closing(self._closed))
 

@@ -12,23 +12,15 @@ from typing import TYPE_CHECKING, Any
 import pykka
 from loguru import logger
 
-from fencelock.actors.api.message import Abandon, Cancel, Release
+from fencelock.actors.api.message import Abandon, Cancel, ReleaseRequest
 from fencelock.actors.effect import Effects
 from fencelock.actors.error import OverloadedError
-from fencelock.actors.message import (
-    NS_PER_MS,
-    Address,
-    Event,
-    Instant,
-    address_of,
-    ms_between,
-)
+from fencelock.actors.message import NS_PER_MS, Address, Event, Instant, address_of, ms_between
 from fencelock.actors.role import Role
 from fencelock.actors.role_message import DescribeRole
 from fencelock.cluster.host.gateway import Gateway, Links, Pace, turn
-from fencelock.cluster.host.pending_asks import CrossThreadQueue
+from fencelock.cluster.host.pending_asks import AskReply, CrossThreadQueue
 from fencelock.cluster.host.ref import ActorStop, RoleRef
-from fencelock.cluster.host.reply import Reply
 from fencelock.cluster.host.role_set import Closing, RoleSet, RoleSlot
 from fencelock.cluster.host.scheduler import INBOX_MAX, RoleFailedError, Scheduler
 from fencelock.transport.codec import encode
@@ -75,7 +67,7 @@ class Dispatcher:
         self.node = node
         self.failure: BaseException | None = None
         self.stopped = threading.Event()
-        self.ended = Reply()
+        self.ended = AskReply()
         """Answered once `stopped` is set, for callers that cannot block."""
         self._scheduler = Scheduler(
             node, self._welcome, Counter() if counters is None else counters
@@ -91,11 +83,11 @@ class Dispatcher:
         self._closed = False
         self._thread = threading.Thread(target=self._run, name=f"fencelock-{node}", daemon=True)
 
-    def start(self, cast: RoleSet) -> None:
-        """Add the roles of ``cast`` to the scheduler and begin to run them."""
-        self._closings = cast.closings
+    def start(self, role_set: RoleSet) -> None:
+        """Add the roles of ``role_set`` to the scheduler and begin to run them."""
+        self._closings = role_set.closings
         try:
-            self._scheduler.open(cast)
+            self._scheduler.open(role_set)
         except BaseException:
             self._closed = True
             self._retire_all()
@@ -111,9 +103,9 @@ class Dispatcher:
             pykka.ActorDeadError: no such role is running, or the node has already failed.
 
         """
-        role_slot = self._scheduler.cells.get(address)
+        role_slot = self._scheduler.roles.get(address)
         if role_slot is None:
-            raise pykka.ActorDeadError(f"{address} is not on stage") from self.failure
+            raise pykka.ActorDeadError(f"{address} is not running") from self.failure
         ref = role_slot.role.actor_ref
         assert isinstance(ref, RoleRef)
         return ref
@@ -141,7 +133,7 @@ class Dispatcher:
             self._thread.join(timeout)
         return self.stopped.is_set()
 
-    def abandon(self, reply: Reply) -> None:
+    def abandon(self, reply: AskReply) -> None:
         """Withdraw a request whose caller stopped waiting. From any thread."""
         self._enter(partial(self._abandon, reply))
 
@@ -159,7 +151,7 @@ class Dispatcher:
 
         def enter() -> None:
             try:
-                self._scheduler.adopt(role, guest=True)
+                self._scheduler.adopt(role, stops_alone=True)
             finally:
                 entered.set()
 
@@ -170,11 +162,11 @@ class Dispatcher:
 
     def _welcome(self, role_slot: RoleSlot) -> None:
         role: Any = role_slot.role
-        stop_node = None if role_slot.guest else self._stop_node
+        stop_node = None if role_slot.stops_alone else self._stop_node
         submit = partial(self._submit, role_slot)
         role._actor_ref = RoleRef(role, submit, self.abandon, stop_node)  # Pykka's own.
 
-    def _stop_node(self, reply: Reply | None) -> None:
+    def _stop_node(self, reply: AskReply | None) -> None:
         """Stop the node for Pykka, which stops one of its roles; ``reply`` waits for the end.
 
         A node loses its roles only all together. From any thread.
@@ -195,7 +187,7 @@ class Dispatcher:
         if not self.stop(timeout):
             raise pykka.Timeout(f"node {self.node} has not stopped within {timeout} s")
 
-    def _submit(self, role_slot: RoleSlot, message: Any, reply: Reply | None) -> None:
+    def _submit(self, role_slot: RoleSlot, message: Any, reply: AskReply | None) -> None:
         """Accept a message to a role from any thread."""
         arrivals, arrival = self._arrivals, partial(self._take, role_slot, message, reply)
         if len(arrivals.queue) >= ARRIVALS_MAX:
@@ -205,7 +197,7 @@ class Dispatcher:
         if self._closed and arrivals.take_back(arrival):  # See `_enter`.
             self._turn_away(reply, pykka.ActorDeadError(f"{role_slot.address} has stopped"))
 
-    def _turn_away(self, reply: Reply | None, error: Exception) -> None:
+    def _turn_away(self, reply: AskReply | None, error: Exception) -> None:
         if reply is None:
             raise error
         reply.fail(error)
@@ -217,24 +209,24 @@ class Dispatcher:
         # before is run; one that was added after is taken back here, unless it was run, too.
         return not (self._closed and self._arrivals.take_back(arrival))
 
-    def _take(self, role_slot: RoleSlot, message: Any, reply: Reply | None) -> None:
+    def _take(self, role_slot: RoleSlot, message: Any, reply: AskReply | None) -> None:
         scheduler = self._scheduler
         if role_slot.dead:
             if reply is not None:
                 reply.fail(pykka.ActorDeadError(f"{role_slot.address} has stopped"))
         elif type(message) not in role_slot.accepts:
             self._take_unaccepted(role_slot, message, reply)
-        elif len(scheduler.ready) >= INBOX_MAX and not isinstance(message, Release | Cancel):
+        elif len(scheduler.ready) >= INBOX_MAX and not isinstance(message, ReleaseRequest | Cancel):
             scheduler.counters["host.inbox_full"] += 1
             if reply is not None:
                 reply.fail(OverloadedError(f"{INBOX_MAX} events wait on node {self.node}"))
         else:
-            asker = (
+            sender = (
                 scheduler.here if reply is None else scheduler.asks.open(reply, role_slot.address)
             )
-            scheduler.ready.append((role_slot, asker, message))
+            scheduler.ready.append((role_slot, sender, message))
 
-    def _take_unaccepted(self, role_slot: RoleSlot, message: Any, reply: Reply | None) -> None:
+    def _take_unaccepted(self, role_slot: RoleSlot, message: Any, reply: AskReply | None) -> None:
         """Handle `DescribeRole`, which the host answers, and Pykka's own messages."""
         role: Any = role_slot.role
         answer = None
@@ -252,13 +244,13 @@ class Dispatcher:
             if reply is not None:
                 reply.set(answer)
 
-    def _abandon(self, reply: Reply) -> None:
+    def _abandon(self, reply: AskReply) -> None:
         # The answer may just have arrived unread. The role is notified anyway: otherwise a grant
         # that no caller received would be held for ever.
         self._scheduler.asks.abandon(reply)
         if reply.address is None or reply.role is None:
             return  # The request was refused.
-        role_slot = self._scheduler.cells.get(reply.role)
+        role_slot = self._scheduler.roles.get(reply.role)
         if role_slot is not None and Abandon in role_slot.accepts:
             self._scheduler.post(role_slot, reply.address, Abandon())
 
@@ -269,7 +261,7 @@ class Dispatcher:
             while not self._stopping:
                 self._turn()
             for closing in self._closings:
-                self._say(closing)
+                self._close_role(closing)
             self._turn(0)
         except BaseException as failure:  # noqa: BLE001  # Top of the thread: log and end.
             self.failure = failure
@@ -279,11 +271,11 @@ class Dispatcher:
         finally:
             self._close()
 
-    def _say(self, closing: Closing) -> None:
-        """Ask what the cast closes with, and serve on until it is answered or takes too long."""
-        scheduler, reply = self._scheduler, Reply()
+    def _close_role(self, closing: Closing) -> None:
+        """Send a closing, and serve on until it is answered or takes too long."""
+        scheduler, reply = self._scheduler, AskReply()
         reply.add_done_callback(self._links.ring)
-        role_slot = scheduler.cells.get(closing.to)
+        role_slot = scheduler.roles.get(closing.to)
         if role_slot is None:
             return
         scheduler.post(role_slot, scheduler.asks.open(reply, role_slot.address), closing.message)
@@ -301,8 +293,8 @@ class Dispatcher:
         While the node closes, ``most_ms`` limits the sleep; else it is None.
         """
         arrivals, scheduler = self._arrivals, self._scheduler
-        if arrivals.queue:
-            arrivals.run()
+        for _ in range(len(arrivals.queue)):  # Those that have arrived so far.
+            arrivals.queue.popleft()()
         wrote = False
         for _ in turn(scheduler, self._gateway, self._links, self._pace):
             self._write()
@@ -344,9 +336,9 @@ class Dispatcher:
             last.callback(self._scheduler.asks.fail, f"node {self.node} has stopped")
             while self._arrivals.queue:  # Every request gets its address, to be failed below.
                 with contextlib.suppress(RoleFailedError, IndexError):  # Logged; taken back.
-                    self._arrivals.run_one()
+                    self._arrivals.queue.popleft()()
             self._retire_all()
 
     def _retire_all(self) -> None:
-        for role_slot in list(self._scheduler.cells.values()):
+        for role_slot in list(self._scheduler.roles.values()):
             self._scheduler.retire(role_slot)

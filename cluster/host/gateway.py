@@ -154,7 +154,7 @@ class Gateway:
     def arrive(self, arrivals: Iterable[Arrival]) -> None:
         """Queue the messages of frames; count those without a receiver or without room."""
         scheduler, members = self._scheduler, self._members
-        slots, ready, counters = scheduler.cells, scheduler.ready, scheduler.counters
+        slots, ready, counters = scheduler.roles, scheduler.ready, scheduler.counters
         for link, frame in arrivals:
             if link in members and (clock := self._clock or self._find_clock()) is not None:
                 effects = clock.arrived(frame.stamp)
@@ -204,7 +204,7 @@ class Gateway:
 
     def _find_clock(self) -> Clock | None:
         """Return the clock of this node, None if it has none."""
-        role_slot = self._scheduler.cells.get(self._clock_at)
+        role_slot = self._scheduler.roles.get(self._clock_at)
         if role_slot is not None:
             assert isinstance(role_slot.role, Clock)
             self._clock = role_slot.role

@@ -69,9 +69,9 @@ class ProfileMarks:
             self._watch(journal, "sync")
         return journal
 
-    def cast(self, cast: RoleSet) -> RoleSet:
-        """Return ``cast`` with the turns of its roles marked, and of all that they spawn."""
-        return replace(cast, roles=tuple(self._watched(spawn) for spawn in cast.roles))
+    def role_set(self, role_set: RoleSet) -> RoleSet:
+        """Return ``role_set`` with the turns of its roles marked, and of all that they spawn."""
+        return replace(role_set, roles=tuple(self._watched(spawn) for spawn in role_set.roles))
 
     def write(self, path: Path) -> None:
         """Write all marks into ``path``, for `read_marks`."""

@@ -50,14 +50,14 @@ class RoleSlot:
         "address",
         "counters",
         "dead",
-        "guest",
         "handle",
         "held",
         "name",
         "role",
+        "stops_alone",
     )
 
-    def __init__(self, role: Role[Any], *, guest: bool = False) -> None:
+    def __init__(self, role: Role[Any], *, stops_alone: bool = False) -> None:
         self.role = role
         self.address = role.address
         self.name = role_of(role.address)
@@ -69,12 +69,12 @@ class RoleSlot:
         self.held = False
         """Whether this role persisted in the current turn: its later effects wait for the disk."""
         self.dead = False
-        self.guest = guest
+        self.stops_alone = stops_alone
         """Whether a thread started this role on a running node: it may stop without the node."""
 
 
 def describe(role_slot: RoleSlot, waiting: int) -> RoleDescription:
-    """Describe the role of ``cell``, for which ``waiting`` events wait."""
+    """Describe the role of ``role_slot``, for which ``waiting`` events wait."""
     return RoleDescription(
         name=role_of(role_slot.address),
         kind=type(role_slot.role).__name__,
@@ -92,10 +92,12 @@ def _in_words(value: str | int) -> str:
 
 
 def describe_all(
-    cells: Iterable[RoleSlot], waiting: Counter[RoleSlot]
+    role_slots: Iterable[RoleSlot], waiting: Counter[RoleSlot]
 ) -> tuple[RoleDescription, ...]:
     """Describe the roles of a node, those that started first, at most `ROLES_MAX`."""
-    return tuple(describe(role_slot, waiting[role_slot]) for role_slot in islice(cells, ROLES_MAX))
+    return tuple(
+        describe(role_slot, waiting[role_slot]) for role_slot in islice(role_slots, ROLES_MAX)
+    )
 
 
 def counted(counters: Counter[str]) -> tuple[Counted, ...]:

@@ -35,18 +35,12 @@ from fencelock.actors.message import (
     ms_between,
     node_of,
 )
-from fencelock.actors.notice import Notice
+from fencelock.actors.notice import RoleNotice
 from fencelock.actors.proxy.message import Report, Reported
 from fencelock.actors.role import Role
 from fencelock.actors.role_message import RoleDescription
 from fencelock.cluster.host.pending_asks import WAKING_MS, PendingAsks
-from fencelock.cluster.host.role_set import (
-    RoleSet,
-    RoleSlot,
-    counted,
-    describe,
-    describe_all,
-)
+from fencelock.cluster.host.role_set import RoleSet, RoleSlot, counted, describe, describe_all
 from fencelock.cluster.log import write
 from fencelock.transport.frame import NAMES_KEPT, EnvelopeItems
 
@@ -98,7 +92,7 @@ class Scheduler:
         self.now = clock
         self.counters = counters
         self._welcome = welcome
-        self.cells: dict[Address, RoleSlot] = {}
+        self.roles: dict[Address, RoleSlot] = {}
         self.asks = PendingAsks(node)
         self.listeners: dict[Address, Callable[[Event], None]] = {}
         """Callbacks for messages to addresses without a role, called on the roles' thread."""
@@ -120,29 +114,29 @@ class Scheduler:
         self._holding: list[RoleSlot] = []
         self._opening = False
 
-    def open(self, cast: RoleSet) -> None:
-        """Start all roles of ``cast``, then give each its first turn, then post the openings."""
+    def open(self, role_set: RoleSet) -> None:
+        """Start all roles of ``role_set``, then give each its first turn and post the openings."""
         self._opening = True
-        for spawn in cast.roles:
+        for spawn in role_set.roles:
             spawn.role.start(spawn.address, self, **spawn.arguments)
         self._opening = False
-        for role_slot in list(self.cells.values()):
+        for role_slot in list(self.roles.values()):
             self._begin(role_slot)
         self.work(0)
-        for send in cast.openings:
-            self.post(self.cells[send.to], self.here, send.message)
+        for send in role_set.openings:
+            self.post(self.roles[send.to], self.here, send.message)
 
-    def adopt(self, role: Role[Any], *, guest: bool = False) -> None:
+    def adopt(self, role: Role[Any], *, stops_alone: bool = False) -> None:
         """Register ``role``, add it, and give it its first turn (Host).
 
-        The roles of a cast have theirs when all of them are on stage.
+        The roles of a `RoleSet` have theirs when all of them were added.
         """
         assert node_of(role.address) == self.node
-        assert role.address not in self.cells, f"{role.address} is on stage already"
-        role_slot = RoleSlot(role, guest=guest)
+        assert role.address not in self.roles, f"{role.address} is running already"
+        role_slot = RoleSlot(role, stops_alone=stops_alone)
         self._welcome(role_slot)
         self._register(role)
-        self.cells[role.address] = role_slot
+        self.roles[role.address] = role_slot
         if not self._opening:
             self._begin(role_slot)
 
@@ -152,7 +146,7 @@ class Scheduler:
             return
         role_slot.dead = True
         role_slot.accepts = frozenset()
-        del self.cells[role_slot.address]
+        del self.roles[role_slot.address]
         self._keep_counters(role_slot)
         self.asks.fail(f"{role_slot.address} has stopped", role=role_slot.address)
         role: Any = role_slot.role
@@ -167,7 +161,7 @@ class Scheduler:
         self.counters.update(role_slot.counters)
 
     def describe(self, role_slot: RoleSlot) -> RoleDescription:
-        """Describe the role of ``cell`` as it is now, before the events that wait for it."""
+        """Describe the role of ``role_slot`` as it is now, before the events that wait for it."""
         return describe(role_slot, sum(waits is role_slot for waits, _, _ in self.ready))
 
     def post(self, role_slot: RoleSlot, sender: Address, event: Event) -> None:
@@ -176,7 +170,7 @@ class Scheduler:
 
     def tell_all(self, event: Local) -> None:
         """Post ``event`` from the host to every role that accepts its type."""
-        for role_slot in list(self.cells.values()):
+        for role_slot in list(self.roles.values()):
             if type(event) in role_slot.accepts:
                 self.post(role_slot, self.here, event)
 
@@ -187,7 +181,7 @@ class Scheduler:
             RoleFailedError: a role raised an exception, which only a bug of ours can cause.
 
         """
-        ready, performing, slots, now = self.ready, self._performing, self.cells, self.now
+        ready, performing, slots, now = self.ready, self._performing, self.roles, self.now
         outgoing, nodes = self.outgoing, self._nodes
         assert len(ready) < BACKLOG_MAX, f"{BACKLOG_MAX} events wait on node {self.node}"
         while True:
@@ -235,7 +229,7 @@ class Scheduler:
         while timers and timers[0][0] <= now:
             _, _, role_slot, timer = heapq.heappop(timers)
             if not role_slot.dead:
-                self.post(role_slot, role_slot.address, timer)
+                self.ready.append((role_slot, role_slot.address, timer))
 
     def idle_ms(self) -> int | None:
         """Return the time until the next timer is due (ms, rounded up), None for without limit."""
@@ -258,7 +252,7 @@ class Scheduler:
 
     def perform(self, source: Address, effects: Effects) -> None:
         """Carry out ``effects`` of the role at ``source`` before the next event (Host)."""
-        self._performing.append((self.cells[source], effects))
+        self._performing.append((self.roles[source], effects))
 
     def _begin(self, role_slot: RoleSlot) -> None:
         try:
@@ -295,7 +289,7 @@ class Scheduler:
             effect.role.start(effect.address, self, **effect.arguments)
             self.work(0)  # The new role's first effects precede the others of this role.
             self._performing = later
-        elif isinstance(effect, Retire) and (retired := self.cells.get(effect.address)) is not None:
+        elif isinstance(effect, Retire) and (retired := self.roles.get(effect.address)) is not None:
             self.retire(retired)
 
     def _write(self, role_slot: RoleSlot, records: Sequence[Message | None]) -> None:
@@ -321,23 +315,23 @@ class Scheduler:
             listener(message)
         elif to == self.here and type(message) is Report:
             self.post(role_slot, self.here, self._report())
-        elif type(message) is Notice:
+        elif type(message) is RoleNotice:
             self._write_notice(message)
         else:
             self.counters["host.nobody_there"] += 1
 
-    def _write_notice(self, notice: Notice) -> None:
+    def _write_notice(self, notice: RoleNotice) -> None:
         """Write a line into the log of the node."""
         write(self.node, notice)
 
     def _report(self) -> Reported:
         total = Counter(self.counters)
-        for role_slot in self.cells.values():
+        for role_slot in self.roles.values():
             if role_slot.counters:
                 total.update(role_slot.counters)
         waiting = Counter(role_slot for role_slot, _, _ in self.ready)
         return Reported(
             uptime_ms=ms_between(self._began, self.now()),
             counters=counted(total),
-            roles=describe_all(self.cells.values(), waiting),
+            roles=describe_all(self.roles.values(), waiting),
         )

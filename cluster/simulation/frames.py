@@ -37,8 +37,8 @@ class VirtualLinks:
         self._peers = peers
         self._client = not machine.member
         self._admission = FrameValidator(machine.name, CLUSTER, gates=self._client, members=peers)
-        self._guests = ClientQueue()
-        self.waiting: Collection[str] = self._guests.frames
+        self._clients = ClientQueue()
+        self.waiting: Collection[str] = self._clients.frames
         self._frames: list[tuple[str, int, bytes]] = []
         self._news: list[LinkUp | LinkDown | LinkRefused] = []
 
@@ -51,7 +51,7 @@ class VirtualLinks:
         """Let a frame wait that the node ``link`` sent in its life ``boot``."""
         if link in self._peers:
             self._frames.append((link, boot, raw))
-        elif not self._guests.put(link, QueuedFrame(b"%s#%x" % (link.encode(), boot), -1, raw)):
+        elif not self._clients.put(link, QueuedFrame(b"%s#%x" % (link.encode(), boot), -1, raw)):
             self._machine.world.faults["client flooded"] += 1
 
     def change(self, news: LinkUp | LinkDown) -> None:
@@ -79,7 +79,7 @@ class VirtualLinks:
         taken: list[tuple[int, Arrival]] = []
         left = most
         while left > 0 and self.waiting:
-            link, waiting = self._guests.take()
+            link, waiting = self._clients.take()
             arrival = self._admit(link, waiting.raw)
             left -= len(arrival.frame.envelopes) or 1
             taken.append((int(waiting.identity.rpartition(b"#")[2], 16), arrival))

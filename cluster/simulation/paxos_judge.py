@@ -15,7 +15,7 @@ from fencelock.actors.paxos.event import (
     Decided,
     Isolate,
     Learned,
-    Leased,
+    LeaseHeld,
     SlotOutcomes,
     SteppedDown,
 )
@@ -137,7 +137,7 @@ class LogJudge:
                 self.votes.decided(node, event.slots, counted=False)
             case Applied() if delivered.to == acceptor_of(node):
                 self.state.recovers(node, event.slot)
-            case Leased():
+            case LeaseHeld():
                 self._judge_lease(delivered, event)
             case Isolate():
                 self.divergence.isolates(node)
@@ -175,14 +175,14 @@ class LogJudge:
 
     def _judge_state(self, node: str) -> None:
         """Judge the state of a replica once it has applied more slots."""
-        role_slot = self.nodes[node].scheduler.cells.get(replica_of(node))
+        role_slot = self.nodes[node].scheduler.roles.get(replica_of(node))
         if role_slot is None or not isinstance(role_slot.role, Replica):
             return
         applied = role_slot.role.decided.next
         if applied != self.state.applied[node]:
             self.state.applies(node, applied)
 
-    def _judge_lease(self, delivered: Delivery, leased: Leased) -> None:
+    def _judge_lease(self, delivered: Delivery, leased: LeaseHeld) -> None:
         """Check that no other node believes in a lease of its own when one begins or is renewed."""
         node = self.nodes[delivered.node]
         if node.now() >= leased.until:

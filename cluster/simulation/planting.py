@@ -9,8 +9,6 @@ from fencelock.actors.bootstrap import Bootstrap
 from fencelock.actors.bootstrap_message import GroupConfig
 from fencelock.actors.effect import Spawn
 from fencelock.actors.message import Address
-from fencelock.actors.paxos.acceptor import Acceptor
-from fencelock.actors.paxos.leader import Leader
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.topology import NodeContext, Recipe
 
@@ -41,13 +39,3 @@ def planted(recipe: Recipe, change: Change) -> Recipe:
         return replace(cast, roles=tuple(changed(spawn, change) for spawn in cast.roles))
 
     return broken
-
-
-def votes_as_registered(spawn: Spawn) -> Spawn:
-    """Let every node vote under the registered id of its member, whichever journal it has."""
-    if issubclass(spawn.role, Leader):
-        return replace(spawn, arguments={**spawn.arguments, "votes": True})
-    if not issubclass(spawn.role, Acceptor):
-        return spawn
-    voter = spawn.arguments["config"].view.registered[spawn.address]
-    return replace(spawn, arguments={**spawn.arguments, "votes": True, "voter": voter})

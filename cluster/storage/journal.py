@@ -24,19 +24,14 @@ from fencelock.cluster.storage.record import (
     SALT_BYTES,
     Entry,
     EntryItems,
+    FileKind,
     Header,
-    Kind,
-    encode_group,
-)
-from fencelock.cluster.storage.recovery import (
-    NO_SALT,
     Index,
     Place,
-    Recovered,
-    live_entries,
-    recover,
+    encode_group,
     without_forgotten,
 )
+from fencelock.cluster.storage.recovery import NO_SALT, RecoveredFiles, live_entries, recover
 from fencelock.cluster.storage.segment import (
     ROOM_BYTES_MIN,
     Segment,
@@ -148,18 +143,36 @@ class Journal:
         assert not self._unsynced, "J3: one append, one sync"
         if not entries:
             return
+        try:
+            if segment.end > self.segment_bytes_max:
+                encode_group(entries, salt=b"", offset=0, sequence=0)  # Refuses what cannot be.
+                segment = self._begin_segment()
+            self._append(segment, entries)
+        except OSError as error:
+            raise self._failed("written", error) from error
+
+    def _append(self, segment: Segment, entries: Sequence[EntryItems]) -> None:
+        """Write a group. After an error of the disk some of it may be written."""
         for _, payload in entries:
             if payload is None:
                 entries = without_forgotten(entries)
                 break
-        group = self._encoded(segment, entries)
-        try:
-            if segment.end > self.segment_bytes_max:
-                segment = self._begin_segment()
-                group = self._encoded(segment, entries)
-            self._write(segment, group, entries)
-        except OSError as error:
-            raise self._failed("written", error) from error
+        header, begin = segment.header, segment.end
+        group = encode_group(entries, salt=header.salt, offset=begin, sequence=self._sequence)
+        size = len(group)
+        self._unsynced = True
+        written = os.pwrite(segment.descriptor, group, begin)
+        segment.end = begin + size
+        if written < size:
+            write_at(segment.descriptor, group[written:], begin + written)
+        self._index.note(self._sequence, header.number, begin, entries)
+        self._sequence += 1
+        self.disk_bytes += size
+        self.trim_due = (
+            segment.size - segment.end < ROOM_BYTES_MIN
+            or self.disk_bytes > 2 * self._index.live_bytes + self.segment_bytes_max
+            or self._reserve.missing > 0
+        )
 
     def sync(self) -> None:
         """Return once everything appended is on disk.
@@ -209,7 +222,7 @@ class Journal:
         self._lock.close()
         self._reserve.close()
 
-    def _go_on(self, found: Recovered) -> None:
+    def _go_on(self, found: RecoveredFiles) -> None:
         self._records, self._index = found.records, found.index
         self._full, self._sequence = found.files, found.sequence
         self.disk_bytes = sum(found.files.values())
@@ -228,36 +241,15 @@ class Journal:
         # will act on it now, so it is made durable, and then an empty group marks it as durable.
         self._segment = segment = Segment.reopen(self.folder, found.last, end, torn=torn)
         if not found.marked:
-            self._write(segment, self._encoded(segment, []), [])
+            self._append(segment, [])
             os.fdatasync(segment.descriptor)
             self._unsynced = False
-
-    def _encoded(self, segment: Segment, entries: Sequence[EntryItems]) -> bytes:
-        salt = segment.header.salt
-        return encode_group(entries, salt=salt, offset=segment.end, sequence=self._sequence)
-
-    def _write(self, segment: Segment, group: bytes, entries: Sequence[EntryItems]) -> None:
-        """Write ``group`` at the end of the segment. After an error some of it may be written."""
-        self._unsynced = True
-        begin, size = segment.end, len(group)
-        written = os.pwrite(segment.descriptor, group, begin)
-        segment.end = begin + size
-        if written < size:
-            write_at(segment.descriptor, group[written:], begin + written)
-        self._index.note(self._sequence, segment.header.number, begin, entries)
-        self._sequence += 1
-        self.disk_bytes += size
-        self.trim_due = (
-            segment.size - segment.end < ROOM_BYTES_MIN
-            or self.disk_bytes > 2 * self._index.live_bytes + self.segment_bytes_max
-            or self._reserve.missing > 0
-        )
 
     def _begin_segment(self) -> Segment:
         """Begin the next segment; everything in the one before is synced."""
         before = self._segment
         header = Header(
-            kind=Kind.SEGMENT,
+            kind=FileKind.SEGMENT,
             number=1 if before is None else before.header.number + 1,
             first=self._sequence,
             salt=os.urandom(SALT_BYTES),
@@ -273,7 +265,7 @@ class Journal:
 
     def _replace_by_snapshot(self) -> Segment:
         segment = self._begin_segment()
-        header = segment.header._replace(kind=Kind.SNAPSHOT, salt=os.urandom(SALT_BYTES))
+        header = segment.header._replace(kind=FileKind.SNAPSHOT, salt=os.urandom(SALT_BYTES))
         entries = live_entries(self._full, self._index, self._reserve)
         path, size = write_snapshot(self.folder, header, entries, self._reserve)
         self._index.move(Place(header.first - 1, 0, 0))

@@ -1,4 +1,4 @@
-"""The file format of records, and which part of a file can be trusted after a crash. Pure.
+"""The file format of records, the index of live ones, and what can be trusted after a crash. Pure.
 
 A file is a header and then groups, one after the other, all integers little-endian::
 
@@ -34,7 +34,8 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
 from typing import NamedTuple
@@ -77,7 +78,7 @@ REJOIN = (
 """Advice to the operator of a damaged journal."""
 
 
-class Kind(IntEnum):
+class FileKind(IntEnum):
     """The kinds of files."""
 
     SEGMENT = 1
@@ -87,7 +88,7 @@ class Kind(IntEnum):
 class Header(NamedTuple):
     """The header of a file."""
 
-    kind: Kind
+    kind: FileKind
     number: int
     """A segment's own number; for a snapshot, that of the segment after it."""
     first: int
@@ -107,6 +108,63 @@ class Entry(NamedTuple):
 
 EntryItems = tuple[str, bytes | None]
 """An `Entry` as a plain tuple: the path of every record makes none of the class."""
+
+
+class Place(NamedTuple):
+    """The place of a group; places sort in the order of writing."""
+
+    sequence: int
+    number: int
+    """The segment, 0 for the snapshot: its records are older than any segment's."""
+    offset: int
+
+
+@dataclass(slots=True)
+class Extent:
+    """The live records of one stream."""
+
+    begins: Place
+    """The first live group; records of the stream before it are forgotten."""
+    live_bytes: int = 0
+
+
+class Index:
+    """The live records of every stream of a journal, updated group by group."""
+
+    def __init__(self) -> None:
+        self.extents: dict[str, Extent] = {}
+        self.live_bytes = 0
+        """Approximate size of a snapshot of all live records (bytes)."""
+
+    def note(self, sequence: int, number: int, offset: int, entries: Iterable[EntryItems]) -> None:
+        """Add a group by its place (`Place`), which comes after all others."""
+        extents, grown = self.extents, 0
+        for stream, payload in entries:
+            extent = extents.get(stream)
+            if payload is None:
+                if extent is not None:
+                    grown -= extents.pop(stream).live_bytes
+                continue
+            if extent is None:
+                extent = extents[stream] = Extent(Place(sequence, number, offset))
+            size = ENTRY_BYTES + len(stream) + len(payload)
+            extent.live_bytes += size
+            grown += size
+        self.live_bytes += grown
+
+    def counts(self, stream: str, sequence: int) -> bool:
+        """Return whether the records of ``stream`` in the group ``sequence`` are live."""
+        extent = self.extents.get(stream)
+        return extent is not None and extent.begins.sequence <= sequence
+
+    def begins(self) -> Place | None:
+        """Return the first group with live records, None if there is none."""
+        return min((extent.begins for extent in self.extents.values()), default=None)
+
+    def move(self, place: Place) -> None:
+        """Record that all live records now lie in the snapshot at ``place``."""
+        for extent in self.extents.values():
+            extent.begins = place
 
 
 class Group(NamedTuple):
@@ -183,7 +241,7 @@ def _name_of(stream: str) -> bytes:
     return name
 
 
-def header_of(content: bytes, name: str, kind: Kind) -> Header | None:
+def header_of(content: bytes, name: str, kind: FileKind) -> Header | None:
     """Read the header of a file, None where it was never completely created.
 
     Raises:
@@ -215,7 +273,7 @@ def entries_of(content: bytes, group: Group) -> Iterator[Entry]:
     assert at == group.end, "the checksum was right, so the body is what was written"
 
 
-def scan(content: bytes, name: str, kind: Kind) -> Scan:
+def scan(content: bytes, name: str, kind: FileKind) -> Scan:
     """Read a file, and find the end of the part that can be trusted.
 
     Args:
@@ -231,10 +289,10 @@ def scan(content: bytes, name: str, kind: Kind) -> Scan:
     header = header_of(content, name, kind)
     if header is None:
         return Scan(None, [], 0, len(content))
-    first = header.first if kind is Kind.SEGMENT else 0
+    first = header.first if kind is FileKind.SEGMENT else 0
     groups = scan_groups(content, name, salt=header.salt, offset=HEADER_BYTES, sequence=first)
     end = groups[-1].end if groups else HEADER_BYTES
-    rest = content[end:] if kind is Kind.SNAPSHOT else content[end:].rstrip(b"\0")
+    rest = content[end:] if kind is FileKind.SNAPSHOT else content[end:].rstrip(b"\0")
     return Scan(header, groups, end, len(rest))
 
 
@@ -315,3 +373,13 @@ def _next_group(content: bytes, salt: bytes, offset: int) -> int | None:
 
 def _damaged(name: str, offset: int, why: str) -> JournalDamagedError:
     return JournalDamagedError(f"{name} is damaged at byte {offset}: {why}. {REJOIN}")
+
+
+def without_forgotten(entries: Sequence[EntryItems]) -> Sequence[EntryItems]:
+    """Return ``entries`` without those that a later one forgets.
+
+    So within a group nothing precedes the entry that forgets it, and a group is live or
+    forgotten as a whole for each stream.
+    """
+    begun = {stream: number for number, (stream, payload) in enumerate(entries) if payload is None}
+    return [entry for number, entry in enumerate(entries) if number >= begun.get(entry[0], 0)]

@@ -1,23 +1,22 @@
-"""Recovery: reading a journal's folder without changing it, and the index of its live records."""
+"""Recovery: reading and checking a journal's folder, without changing it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 from fencelock.cluster.storage.directory import JournalDamagedError
 from fencelock.cluster.storage.record import (
-    ENTRY_BYTES,
     HEADER_BYTES,
     REJOIN,
     SALT_BYTES,
     Entry,
-    EntryItems,
+    FileKind,
     Group,
     Header,
-    Kind,
+    Index,
+    Place,
     Scan,
     entries_of,
     header_of,
@@ -37,65 +36,8 @@ NO_SALT = bytes(SALT_BYTES)
 """The previous salt in the header of the first segment."""
 
 
-class Place(NamedTuple):
-    """The place of a group; places sort in the order of writing."""
-
-    sequence: int
-    number: int
-    """The segment, 0 for the snapshot: its records are older than any segment's."""
-    offset: int
-
-
-@dataclass(slots=True)
-class Extent:
-    """The live records of one stream."""
-
-    begins: Place
-    """The first live group; records of the stream before it are forgotten."""
-    live_bytes: int = 0
-
-
-class Index:
-    """The live records of every stream of a journal, updated group by group."""
-
-    def __init__(self) -> None:
-        self.extents: dict[str, Extent] = {}
-        self.live_bytes = 0
-        """Approximate size of a snapshot of all live records (bytes)."""
-
-    def note(self, sequence: int, number: int, offset: int, entries: Iterable[EntryItems]) -> None:
-        """Add a group by its place (`Place`), which comes after all others."""
-        extents, grown = self.extents, 0
-        for stream, payload in entries:
-            extent = extents.get(stream)
-            if payload is None:
-                if extent is not None:
-                    grown -= extents.pop(stream).live_bytes
-                continue
-            if extent is None:
-                extent = extents[stream] = Extent(Place(sequence, number, offset))
-            size = ENTRY_BYTES + len(stream) + len(payload)
-            extent.live_bytes += size
-            grown += size
-        self.live_bytes += grown
-
-    def counts(self, stream: str, sequence: int) -> bool:
-        """Return whether the records of ``stream`` in the group ``sequence`` are live."""
-        extent = self.extents.get(stream)
-        return extent is not None and extent.begins.sequence <= sequence
-
-    def begins(self) -> Place | None:
-        """Return the first group with live records, None if there is none."""
-        return min((extent.begins for extent in self.extents.values()), default=None)
-
-    def move(self, place: Place) -> None:
-        """Record that all live records now lie in the snapshot at ``place``."""
-        for extent in self.extents.values():
-            extent.begins = place
-
-
 @dataclass
-class Recovered:
+class RecoveredFiles:
     """The result of a recovery."""
 
     records: dict[str, list[bytes]] = field(default_factory=dict[str, list[bytes]])
@@ -117,7 +59,7 @@ class Recovered:
     """Files that an interrupted step left behind, to be removed."""
 
 
-def recover(folder: Path) -> Recovered:
+def recover(folder: Path) -> RecoveredFiles:
     """Read the journal in ``folder``.
 
     The newest snapshot and the segments after it are used. If that snapshot is damaged but
@@ -150,7 +92,7 @@ def recover(folder: Path) -> Recovered:
 
 def _read_older(
     folder: Path, numbers: list[int], segments: dict[int, Path], snapshots: dict[int, Path]
-) -> Recovered | None:
+) -> RecoveredFiles | None:
     """Read from the newest of ``numbers`` whose files are all present and sound."""
     for number in reversed(numbers):
         try:
@@ -163,9 +105,9 @@ def _read_older(
 
 def _read_from(
     folder: Path, number: int, segments: dict[int, Path], snapshots: dict[int, Path]
-) -> Recovered:
+) -> RecoveredFiles:
     """Read the snapshot ``number``, if there is one, and every segment from ``number`` on."""
-    found = Recovered()
+    found = RecoveredFiles()
     before: Header | None = None
     if number in snapshots:
         before = _read_snapshot(found, snapshots[number])
@@ -179,9 +121,9 @@ def _read_from(
     return found
 
 
-def _read_snapshot(found: Recovered, path: Path) -> Header:
+def _read_snapshot(found: RecoveredFiles, path: Path) -> Header:
     content = path.read_bytes()
-    read = scan(content, str(path), Kind.SNAPSHOT)
+    read = scan(content, str(path), FileKind.SNAPSHOT)
     ended = read.groups and read.groups[-1].begin == read.groups[-1].end
     if read.header is None or read.torn or not ended:
         raise JournalDamagedError(
@@ -196,10 +138,10 @@ def _read_snapshot(found: Recovered, path: Path) -> Header:
 
 
 def _read_segment(
-    found: Recovered, path: Path, number: int, snapshot: Header | None, *, last: bool
+    found: RecoveredFiles, path: Path, number: int, snapshot: Header | None, *, last: bool
 ) -> None:
     content = path.read_bytes()
-    read = scan(content, str(path), Kind.SEGMENT)
+    read = scan(content, str(path), FileKind.SEGMENT)
     if read.header is None and last and snapshot is None:
         found.torn, found.torn_path = len(content), path  # Not in use: to be removed.
         return
@@ -226,7 +168,7 @@ def _check_whole(read: Scan, path: Path, *, last: bool) -> None:
 
 
 def _check_chain(
-    found: Recovered, header: Header, path: Path, number: int, snapshot: Header | None
+    found: RecoveredFiles, header: Header, path: Path, number: int, snapshot: Header | None
 ) -> None:
     """Check that the segment continues where the file before it ends."""
     if snapshot is not None:
@@ -241,7 +183,7 @@ def _check_chain(
         )
 
 
-def _take(found: Recovered, place: Place, content: bytes, group: Group) -> None:
+def _take(found: RecoveredFiles, place: Place, content: bytes, group: Group) -> None:
     entries = list(entries_of(content, group))
     found.index.note(*place, entries)
     for stream, payload in entries:
@@ -254,16 +196,6 @@ def _take(found: Recovered, place: Place, content: bytes, group: Group) -> None:
 def _missing(folder: Path, number: int) -> JournalDamagedError:
     path = segment_path(folder, number)
     return JournalDamagedError(f"{path} is missing, and was there. {REJOIN}")
-
-
-def without_forgotten(entries: Sequence[EntryItems]) -> Sequence[EntryItems]:
-    """Return ``entries`` without those that a later one forgets.
-
-    So within a group nothing precedes the entry that forgets it, and a group is live or
-    forgotten as a whole for each stream.
-    """
-    begun = {stream: number for number, (stream, payload) in enumerate(entries) if payload is None}
-    return [entry for number, entry in enumerate(entries) if number >= begun.get(entry[0], 0)]
 
 
 def live_entries(
@@ -288,7 +220,7 @@ def live_entries(
         if number < begins.number:
             continue
         content = reserve.spend(path.read_bytes)
-        header = header_of(content, str(path), Kind.SNAPSHOT if snapshot else Kind.SEGMENT)
+        header = header_of(content, str(path), FileKind.SNAPSHOT if snapshot else FileKind.SEGMENT)
         if header is None:
             raise JournalDamagedError(f"{path} is damaged: its header is gone. {REJOIN}")
         offset, sequence = HEADER_BYTES, 0 if snapshot else header.first

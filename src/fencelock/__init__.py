@@ -3,8 +3,8 @@
 For example::
 
     with fencelock.connect("tcp://10.0.0.1:4040,tcp://10.0.0.2:4040") as client:
-        with client.lock("orders/42") as lock:
-            storage.write(order, fence=lock.fence)
+        with client.lock("orders/42") as hold:
+            storage.write(order, fence=hold.fence)
 """
 
 from importlib import import_module
@@ -30,8 +30,8 @@ from fencelock.actors.api.message import (
 from fencelock.actors.api.self_report import Counted, Elected, MemberSeen
 from fencelock.actors.api.session_message import ListedLock
 from fencelock.actors.error import (
+    AcquireCancelledError,
     AlreadyHeldError,
-    CancelledError,
     ClosedError,
     ConfigError,
     FencelockError,
@@ -61,10 +61,11 @@ from fencelock.actors.role_message import (
     ReadQueues,
     RoleDescription,
 )
+from fencelock.actors.session.holding import HoldState
 from fencelock.actors.session.message import ClusterState
+from fencelock.cluster.callback_executor import Notice
 from fencelock.cluster.client import Client, connect
-from fencelock.cluster.local_hold import HoldState, Notice
-from fencelock.cluster.lock import Lock
+from fencelock.cluster.lock import Hold, Lock, RLock
 from fencelock.cluster.log import silence
 
 if TYPE_CHECKING:
@@ -77,10 +78,10 @@ __version__ = "0.1.0"
 __all__ = [
     "Absence",
     "Acquire",
+    "AcquireCancelledError",
     "AlreadyHeldError",
     "Cancel",
     "Cancelled",
-    "CancelledError",
     "Client",
     "ClockTime",
     "ClosedError",
@@ -97,6 +98,7 @@ __all__ = [
     "Fact",
     "FencelockError",
     "Granted",
+    "Hold",
     "HoldState",
     "Inspect",
     "InvalidRequestError",
@@ -115,6 +117,7 @@ __all__ = [
     "Notice",
     "OverloadedError",
     "Queues",
+    "RLock",
     "ReadClock",
     "ReadLeaders",
     "ReadQueues",

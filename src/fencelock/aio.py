@@ -3,11 +3,11 @@
 For example::
 
     async with fencelock.aio.connect("tcp://10.0.0.1:4040,tcp://10.0.0.2:4040") as client:
-        async with client.lock("orders/42") as lock:
-            await storage.write(order, fence=lock.fence)
+        async with client.lock("orders/42") as hold:
+            await storage.write(order, fence=hold.fence)
 """
 
 from fencelock.cluster.aio.client import Client, Connecting, connect
-from fencelock.cluster.aio.lock import Lock
+from fencelock.cluster.aio.lock import Hold, Lock, RLock
 
-__all__ = ["Client", "Connecting", "Lock", "connect"]
+__all__ = ["Client", "Connecting", "Hold", "Lock", "RLock", "connect"]

@@ -79,7 +79,7 @@ def test_two_coordinators_never_have_two_seatings_of_one_epoch(seed: int) -> Non
     for _ in range(400):
         harness.run(10)
         for name in harness.names:
-            role_slot = harness.world.nodes[name].scheduler.cells.get(election_of(name))
+            role_slot = harness.world.nodes[name].scheduler.roles.get(election_of(name))
             if role_slot is None:
                 continue  # Its node has not heard yet that its journal is no old copy.
             coordinator: Any = role_slot.role

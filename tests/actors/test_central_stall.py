@@ -13,7 +13,7 @@ from fencelock.cluster.simulation.judge import LockJudge, judge_progress
 from fencelock.cluster.simulation.violation import ViolationError
 from fencelock.cluster.simulation.workload import ClientPlan, Finish, LockUser, Mood, session_door
 from fencelock.cluster.simulation.world import World
-from fencelock.cluster.topology import Settings, central
+from fencelock.cluster.topology import ProtocolSettings, central
 
 SERVER_NODE = "n1"
 MEMBERS = ("n1", "n2", "n3")
@@ -24,7 +24,7 @@ BOUND_MS = 60_000
 def world_in_which_c2_holds(*, journal: bool) -> World:
     """Return a calm world at a moment when ``c2`` holds the lock, through ``n2``."""
     world = World(1)
-    settings = Settings(central_journal=journal)
+    settings = ProtocolSettings(central_journal=journal)
     for name in MEMBERS:
         world.add(name, central, member=True, settings=settings)
     for user in (HOLDER, WAITER):

@@ -20,13 +20,8 @@ from fencelock.actors.api.session_message import CloseReason, End, Evict, Evicte
 from fencelock.actors.message import Address
 from fencelock.actors.paxos.event import Divergence, Skipped
 from fencelock.actors.paxos.in_flight import REPEAT_MS
-from fencelock.actors.session.backoff import (
-    ANSWER_MS,
-    MARGIN_MS,
-    RETRY_MS_MAX,
-    WITHDRAWAL_MS_MAX,
-)
 from fencelock.actors.session.message import Close, Closed
+from fencelock.actors.session.pending import ANSWER_MS, MARGIN_MS, RETRY_MS_MAX, WITHDRAWAL_MS_MAX
 from fencelock.actors.session.session import TICK_MS, TTL_MS
 from fencelock.actors.session.session_lease import KEEPS_PER_TTL
 

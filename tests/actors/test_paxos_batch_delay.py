@@ -9,7 +9,7 @@ from fencelock.actors.api.message import Acquire, Granted, Release
 from fencelock.actors.api.session_message import Open
 from fencelock.actors.effect import Effects, Send, Wake
 from fencelock.actors.message import Local, Message, address_of
-from fencelock.actors.paxos.config import Config, View, leader_of, replica_of
+from fencelock.actors.paxos.config import LogConfig, View, leader_of, replica_of
 from fencelock.actors.paxos.event import BatchDelay, Decided, Gather, Leadership, Order
 from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.message import Ballot, Propose
@@ -23,7 +23,7 @@ COMMANDER = address_of("a", "commander-3")
 GATHER, LATER = Send(HERE, Gather()), Wake(BATCH_DELAY_MS, BatchDelay())
 
 
-class Master:
+class DelayingMaster:
     """A replica that leads, over a real table; whatever gets a slot is decided when told."""
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class Master:
             HERE,
             HOST,
             node="a",
-            config=Config(View(0, ("a", "b", "c"))),
+            config=LogConfig(View(0, ("a", "b", "c"))),
             machine=self.machine,
             recovered=Recovered(),
         )
@@ -90,15 +90,15 @@ def sizes(effects: Effects) -> list[int]:
 
 
 @pytest.fixture
-def master() -> Master:
+def master() -> DelayingMaster:
     """Return a master at which owner ``1`` holds the lock."""
-    one = Master()
+    one = DelayingMaster()
     assert isinstance(one.put(one.acquire("1"))[0], Granted)
     return one
 
 
 def test_who_must_wait_anyway_shares_the_slot_of_the_release_and_is_granted_by_it(
-    master: Master,
+    master: DelayingMaster,
 ) -> None:
     assert master.propose(master.acquire("2")) == [LATER]
     assert master.propose(master.acquire("3")) == []  # That timer serves both.
@@ -113,7 +113,7 @@ def test_who_must_wait_anyway_shares_the_slot_of_the_release_and_is_granted_by_i
 
 
 def test_without_another_command_it_gets_a_slot_after_a_moment_and_the_next_lingers_again(
-    master: Master,
+    master: DelayingMaster,
 ) -> None:
     master.propose(master.acquire("2"))
 
@@ -125,7 +125,7 @@ def test_without_another_command_it_gets_a_slot_after_a_moment_and_the_next_ling
 
 
 def test_while_a_slot_is_under_way_nothing_lingers_since_the_lock_may_be_free_after_it(
-    master: Master,
+    master: DelayingMaster,
 ) -> None:
     master.propose(Release(session=master.session, owner="1", request=2, lock="door", fence=1))
     assert sizes(master.gather()) == [1]
@@ -134,16 +134,18 @@ def test_while_a_slot_is_under_way_nothing_lingers_since_the_lock_may_be_free_af
 
 
 @pytest.mark.parametrize("wait_ms", [0, 99])
-def test_who_waits_for_a_moment_only_is_queued_at_once(master: Master, wait_ms: int) -> None:
+def test_who_waits_for_a_moment_only_is_queued_at_once(
+    master: DelayingMaster, wait_ms: int
+) -> None:
     assert master.propose(master.acquire("2", wait_ms=wait_ms)) == [GATHER]
 
 
-def test_who_holds_the_lock_already_is_answered_at_once(master: Master) -> None:
+def test_who_holds_the_lock_already_is_answered_at_once(master: DelayingMaster) -> None:
     assert master.propose(master.acquire("1", request=2)) == [GATHER]
 
 
 def test_when_a_reign_ends_who_lingers_is_told_so_and_the_timer_does_nothing(
-    master: Master,
+    master: DelayingMaster,
 ) -> None:
     master.propose(master.acquire("2"))
     replica = master.replica

@@ -1,4 +1,4 @@
-"""The leader: rounds that are durable before they are used, reigns, and giving way."""
+"""The leader: rounds that are durable before they are used, leads, and giving way."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from support.effects import HOST, T0, not_counted
 from fencelock.actors.effect import Checkpoint, Effects, Retire, Send, Spawn
 from fencelock.actors.message import Address, address_of
 from fencelock.actors.paxos.commander import Commander
-from fencelock.actors.paxos.config import Config, View, leader_of
+from fencelock.actors.paxos.config import LogConfig, View, leader_of
 from fencelock.actors.paxos.event import (
     Adopted,
     Applied,
@@ -28,7 +28,7 @@ from fencelock.actors.paxos.leader import BACKOFF_MS, DOUBLINGS_MAX, Leader
 from fencelock.actors.paxos.message import NO_OP, Ballot, Batch, Pledge, Pledged, Preempted
 from fencelock.actors.paxos.scout import Scout
 
-CONFIG = Config(View(0, ("a", "b", "c")))
+CONFIG = LogConfig(View(0, ("a", "b", "c")))
 LEADER = leader_of("a")
 MONITOR, REPLICA = address_of("a", "monitor"), address_of("a", "replica")
 BATCH = Batch(time_ms=9, commands=(b"x",))
@@ -96,7 +96,7 @@ def test_while_a_scout_asks_another_suspicion_changes_nothing(leader: Leader) ->
     assert suspect(leader) == ()
 
 
-def test_a_majority_makes_it_reign_and_propose_what_was_reported(leader: Leader) -> None:
+def test_a_majority_makes_it_lead_and_propose_what_was_reported(leader: Leader) -> None:
     suspect(leader)
 
     effects = not_counted(adopt(leader, BATCH, NO_OP))
@@ -111,15 +111,15 @@ def test_a_majority_makes_it_reign_and_propose_what_was_reported(leader: Leader)
     ]
 
 
-def test_it_learns_what_others_decided_before_it_reigns(leader: Leader) -> None:
+def test_it_learns_what_others_decided_before_it_leads(leader: Leader) -> None:
     suspect(leader)
 
     wait = not_counted(adopt(leader, NO_OP, BATCH, floor=4))
     assert wait == [Send(address_of("a", "catchup"), Lacking(first=1, target=4, source="b"))]
     assert not_counted(leader.handle(REPLICA, Applied(slot=3), T0)) == []
-    reign = not_counted(leader.handle(REPLICA, Applied(slot=5), T0))
+    leadership = not_counted(leader.handle(REPLICA, Applied(slot=5), T0))
 
-    spawn = reign[1]
+    spawn = leadership[1]
     assert isinstance(spawn, Spawn)
     assert (spawn.arguments["first"], spawn.arguments["batches"]) == (5, (BATCH,))
 
@@ -135,7 +135,7 @@ def test_a_higher_ballot_makes_it_give_way_and_pause(leader: Leader) -> None:
     assert not_counted(suspect(leader))[0] == written(6)
 
 
-def test_pauses_grow_while_attempts_fail_and_are_short_again_after_a_reign(
+def test_pauses_grow_while_attempts_fail_and_are_short_again_after_a_leadership(
     leader: Leader,
 ) -> None:
     longest = 0

@@ -14,12 +14,12 @@ T0 = Instant(10**12)
 
 
 def ordering(first: int = 1, time_ms: int = 0, applied_ms: int = 0) -> Ordering:
-    """Return one whose reign begins at ``T0``; phase one found stamps up to ``time_ms``."""
+    """Return one whose leadership begins at ``T0``; phase one found stamps up to ``time_ms``."""
     one = Ordering((b"open",))
     one.clock.set(applied_ms, T0)
     ballot = Ballot(3, address_of("a", "leader"))
-    reign = Leadership(ballot=ballot, commander=COMMANDER, first=first, time_ms=time_ms)
-    one.begin(reign, applied_ms, T0)
+    leadership = Leadership(ballot=ballot, commander=COMMANDER, first=first, time_ms=time_ms)
+    one.begin(leadership, applied_ms, T0)
     return one
 
 

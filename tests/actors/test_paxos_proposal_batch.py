@@ -10,7 +10,7 @@ from fencelock.actors.api.message import Acquire, Granted
 from fencelock.actors.effect import Effects, Send, Wake
 from fencelock.actors.message import address_of
 from fencelock.actors.paxos.backend import PaxosBackend
-from fencelock.actors.paxos.config import WINDOW, Config, View, leader_of, replica_of
+from fencelock.actors.paxos.config import WINDOW, LogConfig, View, leader_of, replica_of
 from fencelock.actors.paxos.event import (
     BatchDelay,
     Decided,
@@ -58,7 +58,7 @@ def replica() -> Replica:
         HERE,
         HOST,
         node="a",
-        config=Config(View(0, ("a", "b", "c"))),
+        config=LogConfig(View(0, ("a", "b", "c"))),
         machine=Patient(),
         recovered=Recovered(),
         listener=DOOR,
@@ -67,9 +67,9 @@ def replica() -> Replica:
 
 @pytest.fixture
 def master(replica: Replica) -> Replica:
-    """Return a replica that reigns, with nothing under way."""
-    reign = Leadership(ballot=BALLOT, commander=COMMANDER, first=1, time_ms=0)
-    decide(replica, replica.handle(leader_of("a"), reign, T0))
+    """Return a replica that leads, with nothing under way."""
+    leadership = Leadership(ballot=BALLOT, commander=COMMANDER, first=1, time_ms=0)
+    decide(replica, replica.handle(leader_of("a"), leadership, T0))
     return replica
 
 
@@ -197,7 +197,7 @@ def test_while_another_leads_each_of_a_bundle_goes_there(replica: Replica) -> No
     ]
 
 
-def test_a_bundle_waits_while_nobody_leads_or_this_reign_ends(master: Replica) -> None:
+def test_a_batch_waits_while_no_node_leads_or_this_leadership_ends(master: Replica) -> None:
     master.handle(leader_of("a"), Drain(ballot=BALLOT), T0)
     assert list(master.handle(DOOR, proposal_batch(b"x", b"y"), T0)) == []
 
@@ -221,7 +221,7 @@ def test_when_too_much_waits_each_of_a_bundle_is_declined(master: Replica) -> No
     assert list(effects) == [declined(number, Decline.OVERLOADED, "a") for number in (1, 2)]
 
 
-def test_when_a_reign_ends_each_of_a_bundle_is_told(master: Replica) -> None:
+def test_each_command_of_a_batch_is_declined_when_a_leadership_ends(master: Replica) -> None:
     master.handle(DOOR, proposal_batch(b"x", b"y"), T0)
     deposed = SteppedDown(ballot=BALLOT, by=Ballot(4, leader_of("c")), pause_ms=0)
     effects = master.handle(leader_of("a"), deposed, T0)

@@ -12,7 +12,7 @@ from fencelock.actors.paxos import event as events
 from fencelock.actors.paxos import message as messages
 from fencelock.actors.paxos.config import (
     WINDOW,
-    Config,
+    LogConfig,
     View,
     acceptor_of,
     catchup_of,
@@ -22,7 +22,7 @@ from fencelock.actors.paxos.config import (
 from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.replica import GAP_MS, REPORT_SLOTS, Replica
 
-CONFIG = Config(View(0, ("a", "b", "c")))
+CONFIG = LogConfig(View(0, ("a", "b", "c")))
 BALLOT = messages.Ballot(3, leader_of("a"))
 COMMANDER = address_of("a", "commander-3")
 HERE, LISTENER, OTHER = replica_of("a"), address_of("a", "proxy"), address_of("b", "proxy")
@@ -64,7 +64,7 @@ def replica() -> Replica:
     return replica_of_a()
 
 
-def reign(replica: Replica, first: int = 1, time_ms: int = 0) -> list[Effect]:
+def lead(replica: Replica, first: int = 1, time_ms: int = 0) -> list[Effect]:
     word = events.Leadership(ballot=BALLOT, commander=COMMANDER, first=first, time_ms=time_ms)
     return list(replica.handle(leader_of("a"), word, T0))
 
@@ -109,14 +109,14 @@ def test_a_listener_hears_first_that_no_master_is_known(replica: Replica) -> Non
     assert replica.begin(T0) == [Send(LISTENER, events.LeaderChanged(master=""))]
 
 
-def test_a_reign_begins_with_a_batch_of_its_own_and_is_told(replica: Replica) -> None:
-    assert reign(replica) == [order(1, OPENING), Send(LISTENER, events.LeaderChanged(master="a"))]
+def test_a_leadership_begins_with_a_batch_of_its_own(replica: Replica) -> None:
+    assert lead(replica) == [order(1, OPENING), Send(LISTENER, events.LeaderChanged(master="a"))]
 
 
 def test_a_command_gets_a_slot_at_once_and_later_ones_share_what_comes_free(
     replica: Replica,
 ) -> None:
-    reign(replica)
+    lead(replica)
     for number in range(1, WINDOW):
         assert replica.handle(LISTENER, propose(number), T0) == [
             Send(replica.address, events.Gather())
@@ -137,7 +137,7 @@ def test_a_command_gets_a_slot_at_once_and_later_ones_share_what_comes_free(
 def test_the_listener_hears_outcomes_once_and_another_nodes_client_directly(
     replica: Replica,
 ) -> None:
-    reign(replica)
+    lead(replica)
     decide(replica, 1, OPENING)
     replica.handle(LISTENER, propose(7), T0)
     gather(replica)
@@ -155,7 +155,7 @@ def test_the_listener_hears_outcomes_once_and_another_nodes_client_directly(
 
 
 def test_the_acceptor_learns_every_few_slots_what_is_applied(replica: Replica) -> None:
-    reign(replica)
+    lead(replica)
     effects = [
         decide(replica, slot, OPENING if slot == 1 else b"x")
         for slot in range(1, 2 * REPORT_SLOTS + 1)
@@ -188,7 +188,7 @@ def test_a_heartbeat_that_proves_something_has_the_acceptor_learn_what_is_applie
 def test_a_leader_that_stands_learns_of_each_applied_slot_until_it_leads(replica: Replica) -> None:
     asked = replica.handle(leader_of("a"), events.ReportApplied(), T0)
     standing = replica.handle(catchup_of("a"), learned(1), T0)
-    reign(replica, first=2)
+    lead(replica, first=2)
     leading = decide(replica, 2, OPENING)
 
     assert asked == [Send(leader_of("a"), events.Applied(slot=1))]
@@ -210,7 +210,7 @@ def test_a_leader_that_steps_down_is_sent_no_more_reports(replica: Replica) -> N
 
 def test_without_a_listener_whoever_asked_on_this_node_is_told() -> None:
     replica = replica_of_a(listener=None)
-    reign(replica)
+    lead(replica)
     decide(replica, 1, OPENING)
     replica.handle(LISTENER, propose(7), T0)
     gather(replica)
@@ -223,13 +223,13 @@ def test_without_a_listener_whoever_asked_on_this_node_is_told() -> None:
 
 def test_what_falls_due_by_a_tick_is_told_too() -> None:
     replica = replica_of_a(machine=Alarm())
-    reign(replica)
+    lead(replica)
     armed = decide(replica, 1, OPENING)
-    assert armed[-1] == Wake(50, events.Tick(ballot=BALLOT, due_ms=50))
+    assert armed[-1] == Wake(50, events.LogTimeDue(ballot=BALLOT, due_ms=50))
 
-    ticked = replica.handle(HERE, events.Tick(ballot=BALLOT, due_ms=50), at(50))
+    ticked = replica.handle(HERE, events.LogTimeDue(ballot=BALLOT, due_ms=50), at(50))
     assert (
-        replica.handle(HERE, events.Tick(ballot=BALLOT, due_ms=50), at(50)) == []
+        replica.handle(HERE, events.LogTimeDue(ballot=BALLOT, due_ms=50), at(50)) == []
     )  # That one is under way.
     due = decide(replica, 2, time_ms=50)
 
@@ -238,13 +238,13 @@ def test_what_falls_due_by_a_tick_is_told_too() -> None:
     assert due[0] == Send(LISTENER, events.SlotOutcomes(slot=2, time_ms=50, outcomes=(outcome,)))
 
 
-def test_log_time_does_not_go_back_from_one_reign_to_the_next(replica: Replica) -> None:
+def test_log_time_does_not_go_back_from_one_leadership_to_the_next(replica: Replica) -> None:
     replica.handle(
         acceptor_of("a"),
         events.Learned(slots=((1, messages.Batch(time_ms=70, commands=())),), committed=2),
         at(1_000),
     )
-    (first,) = orders(reign(replica, first=2, time_ms=90))
+    (first,) = orders(lead(replica, first=2, time_ms=90))
 
     assert first.batch.time_ms == 90
 
@@ -264,8 +264,8 @@ def test_slots_are_applied_in_order_and_a_gap_is_asked_for(replica: Replica) -> 
     assert list(both) == [happened(1, 1, time_ms=1), happened(2, 2, time_ms=2)]
 
 
-def test_who_waits_when_a_reign_ends_is_told_to_propose_again(replica: Replica) -> None:
-    reign(replica)
+def test_commands_that_wait_when_a_leadership_ends_are_declined(replica: Replica) -> None:
+    lead(replica)
     replica.handle(LISTENER, propose(7), T0)
 
     deposed = events.SteppedDown(ballot=BALLOT, by=messages.Ballot(4, leader_of("b")), pause_ms=0)
@@ -281,7 +281,7 @@ def test_who_waits_when_a_reign_ends_is_told_to_propose_again(replica: Replica) 
 def test_a_master_that_yields_finishes_what_has_a_slot_and_keeps_the_rest_for_the_next(
     replica: Replica,
 ) -> None:
-    reign(replica)
+    lead(replica)
     decide(replica, 1, OPENING)
     replica.handle(LISTENER, propose(7), T0)
     assert replica.handle(leader_of("a"), events.Drain(ballot=BALLOT), T0) == []
@@ -296,16 +296,18 @@ def test_a_master_that_yields_finishes_what_has_a_slot_and_keeps_the_rest_for_th
     assert Send(replica_of("c"), passed) in followed
 
 
-def test_a_master_that_yields_or_a_lease_of_another_reign_answers_no_read(
+def test_a_master_that_drains_or_a_lease_of_another_leadership_answers_no_read(
     replica: Replica,
 ) -> None:
-    reign(replica)
+    lead(replica)
     decide(replica, 1, OPENING)
-    lease = events.Leased(ballot=BALLOT, until=at(250), confirmed=at(0))
+    lease = events.LeaseHeld(ballot=BALLOT, until=at(250), confirmed=at(0))
     question = events.Consult(number=1, question=HowMany(), age_ms=None)
     answer = Send(LISTENER, events.Consulted(number=1, answer=SoMany(count=1), slot=2, age_ms=0))
     replica.handle(
-        leader_of("a"), events.Leased(ballot=messages.NO_BALLOT, until=at(250), confirmed=at(0)), T0
+        leader_of("a"),
+        events.LeaseHeld(ballot=messages.NO_BALLOT, until=at(250), confirmed=at(0)),
+        T0,
     )
     assert answer not in replica.handle(LISTENER, question, at(10))
     assert answer in replica.handle(leader_of("a"), lease, at(10))

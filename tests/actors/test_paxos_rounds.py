@@ -18,7 +18,7 @@ from fencelock.actors.paxos.config import (
     ROUND_JUMP_MAX,
     ROUND_MAX,
     TOO_FAR,
-    Config,
+    LogConfig,
     View,
     acceptor_of,
     leader_of,
@@ -37,10 +37,10 @@ class RoundGroup:
     """Acceptors and leaders of a group with a network that loses nothing, and a forger."""
 
     def __init__(self, members: tuple[str, ...] = MEMBERS, **recovered: Recovered) -> None:
-        self.config = Config(View(0, members))
+        self.config = LogConfig(View(0, members))
         self.roles: dict[Address, Role[Any]] = {}
         self.down: set[str] = set()
-        self.reigns: list[messages.Ballot] = []
+        self.leaderships: list[messages.Ballot] = []
         self.marks: list[str] = []
         self.now = Instant(0)
         self._queue: deque[tuple[Address, Address, Message]] = deque()
@@ -73,13 +73,13 @@ class RoundGroup:
 
     def elect(self, node: str) -> messages.Ballot:
         """Have ``node`` stand until it leads; return its ballot."""
-        before, leader = len(self.reigns), leader_of(node)
+        before, leader = len(self.leaderships), leader_of(node)
         for _ in range(20):
             self.take(leader, self.roles[leader].handle(leader, Suspect(), self.now))
             self.run()
             for _ in range(STEPS_MAX):
-                if len(self.reigns) > before:
-                    return self.reigns[-1]
+                if len(self.leaderships) > before:
+                    return self.leaderships[-1]
                 scouts = [one for one in self.roles if "scout" in one and node_of(one) == node]
                 if not scouts:
                     break  # It gave way, and stands again after a pause.
@@ -108,7 +108,7 @@ class RoundGroup:
     def take(self, source: Address, effects: Effects) -> None:
         for effect in effects:
             if isinstance(effect, Send) and isinstance(effect.message, Leadership):
-                self.reigns.append(effect.message.ballot)
+                self.leaderships.append(effect.message.ballot)
             elif isinstance(effect, Send):
                 message: Any = effect.message
                 self._queue.append((source, effect.to, message))
@@ -205,7 +205,7 @@ def test_a_forged_preemption_raises_the_rounds_of_a_leader_by_a_step_at_most() -
 
 
 def test_a_scout_that_is_not_hurried_reports_a_far_ballot_only_when_it_asks_again() -> None:
-    config = Config(View(0, MEMBERS))
+    config = LogConfig(View(0, MEMBERS))
     scout = Scout(
         address_of("a", "scout-1"),
         HOST,

@@ -55,7 +55,7 @@ class NodeSubject:
     """A node without sockets and disk, and the clients that ask it."""
 
     def __init__(self, sessions: int) -> None:
-        self.scheduler = Scheduler("n1", lambda _cell: None, Counter())
+        self.scheduler = Scheduler("n1", lambda _slot: None, Counter())
         self.proxy = address_of("n1", "proxy")
         self.numbers = count(1)
         self.sessions: list[str] = []
@@ -101,7 +101,7 @@ class NodeSubject:
     def say(self, client: str, message: Message) -> None:
         """Let a message of a client's come in."""
         sender: Address = address_of(client, "session")
-        self.scheduler.post(self.scheduler.cells[self.proxy], sender, message)
+        self.scheduler.post(self.scheduler.roles[self.proxy], sender, message)
 
     def turn(self) -> Mapping[str, list[EnvelopeItems]]:
         """Do what the dispatcher does in a turn; return what leaves, by client."""

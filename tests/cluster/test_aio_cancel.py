@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Protocol
 
 import pytest
+from support.holds import fence_of
 
 from fencelock import aio
 from fencelock.cluster.node import Node
@@ -79,7 +80,7 @@ async def inside_with(client: aio.Client, name: str) -> None:
 
 
 async def nested(client: aio.Client, name: str) -> None:
-    lock = client.lock(name, reentrant=True)
+    lock = client.rlock(name)
     async with lock:
         async with lock:
             await asyncio.sleep(0)
@@ -119,7 +120,7 @@ def test_a_cancellation_that_races_with_the_grant_leaves_nothing_held(
                 task = asyncio.ensure_future(work(client, name))
                 while not (await held.status()).waiters:
                     pass
-                letting_go = asyncio.ensure_future(other_releases(other, name, held.owner))
+                letting_go = asyncio.ensure_future(other_releases(held))
                 for _ in range(steps):
                     await asyncio.sleep(0)
                 task.cancel()
@@ -134,8 +135,8 @@ def test_a_cancellation_that_races_with_the_grant_leaves_nothing_held(
     assert asyncio.run(run()) > 10
 
 
-async def other_releases(client: aio.Client, name: str, owner: str) -> None:
-    await client.lock(name, owner=owner).release()
+async def other_releases(lock: aio.Lock) -> None:
+    await lock.release()
 
 
 class Cable(Protocol):
@@ -175,10 +176,10 @@ def test_a_cancelled_release_happens_all_the_same_and_the_owner_may_acquire_agai
         async with two_clients(addresses) as (client, other):
             for steps in range(1, 12):  # Without a single pass the release has not begun.
                 lock = client.lock(f"release-{steps}", owner="job")
-                fence = await lock.acquire()
+                fence = fence_of(await lock.acquire())
                 assert fence is not None
                 assert await cancelled_after(steps, lock.release()) or not lock.held
-                again = await lock.acquire()
+                again = fence_of(await lock.acquire())
                 assert again is not None
                 assert again > fence
                 await lock.release()

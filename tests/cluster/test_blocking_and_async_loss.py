@@ -13,10 +13,12 @@ from concurrent.futures import Future
 from typing import Any, Protocol
 
 import pytest
+from support.holds import fence_of
 
 import fencelock
 from fencelock.actors.error import InvalidRequestError, LockOwnershipLostError, NotHeldError
-from fencelock.cluster.local_hold import HoldState, Notice
+from fencelock.actors.session.holding import HoldState
+from fencelock.cluster.callback_executor import Notice
 from fencelock.cluster.node import Node
 
 PATIENCE_S = 60
@@ -135,14 +137,15 @@ def logged(user: Do) -> LossLog:
 def test_rules_59_65_who_is_cut_off_knows_of_the_loss_before_the_next_holds(
     far: Face, near: fencelock.Client, cables: list[Cable], name: str
 ) -> None:
-    user = far.user(name, reentrant=True)
+    user = far.user(name, rlock=True)
     log = logged(user)
     fence = user(acquire)
     cut(cables)
     began = time.monotonic()
-    got = near.lock(name).acquire(timeout=PATIENCE_S)
+    next_hold = near.lock(name).acquire(timeout=PATIENCE_S)
+    assert next_hold is not None
+    got = next_hold.fence
     assert not user(lambda lock: lock.held)  # By its own clock, whatever it was told (P6, P10).
-    assert got is not None
     assert got > fence
     suspected_at, suspicion = log.wait_for(HoldState.SUSPECT)
     lost_at, loss = log.wait_for(HoldState.LOST)
@@ -156,7 +159,7 @@ def test_rules_59_65_who_is_cut_off_knows_of_the_loss_before_the_next_holds(
     assert user(state) is HoldState.FREE
     with pytest.raises(NotHeldError):
         user(release)
-    near.lock(name).release()
+    next_hold.release()
     mend(cables)
     again = user(acquire)  # P8: the same object.
     assert again > got
@@ -167,7 +170,7 @@ def test_rules_59_65_who_is_cut_off_knows_of_the_loss_before_the_next_holds(
 def test_rule_59_who_enters_again_after_the_loss_is_told(
     far: Face, cables: list[Cable], name: str
 ) -> None:
-    user = far.user(name, reentrant=True)
+    user = far.user(name, rlock=True)
     log = logged(user)
     user(acquire)
     cut(cables)
@@ -216,7 +219,7 @@ def test_rules_58_60_who_only_waited_goes_on_waiting_in_the_next_session(
     far: Face, near: fencelock.Client, cables: list[Cable], name: str
 ) -> None:
     held = near.lock(name)
-    fence = held.acquire()
+    fence = fence_of(held.acquire())
     holding = far.user(f"{name}-held")
     log = logged(holding)
     holding(acquire)
@@ -248,13 +251,14 @@ def test_an_eviction_is_told_at_once_and_the_reason_names_the_operator(
     for wrong in (0, -1, 1 << 63):
         with pytest.raises(InvalidRequestError, match="fence"):
             near.evict(name, wrong)
-    got = near.lock(name).acquire()
-    assert got is not None
+    next_hold = near.lock(name).acquire()
+    assert next_hold is not None
+    got = next_hold.fence
     assert got > fence
     with pytest.raises(LockOwnershipLostError, match="root@ops"):
         user(release)
     assert near.status(name).holder is not None
-    near.lock(name).release()
+    next_hold.release()
 
 
 def test_a_stopped_process_that_wakes_up_knows_that_it_lost_the_lock(
@@ -265,7 +269,7 @@ def test_a_stopped_process_that_wakes_up_knows_that_it_lost_the_lock(
         "import sys, fencelock\n"
         f"client = fencelock.connect(sys.argv[1], cluster={CLUSTER!r}, ttl=1.0)\n"
         "lock = client.lock(sys.argv[2])\n"
-        "print(lock.acquire(), flush=True)\n"
+        "print(lock.acquire().fence, flush=True)\n"
         "sys.stdin.readline()\n"
         "print(lock.held, lock.state.name, flush=True)\n"
         "try:\n"
@@ -283,12 +287,13 @@ def test_a_stopped_process_that_wakes_up_knows_that_it_lost_the_lock(
         assert child.stdout is not None
         fence = int(child.stdout.readline())
         child.send_signal(signal.SIGSTOP)
-        got = near.lock(name).acquire(timeout=PATIENCE_S)
+        next_hold = near.lock(name).acquire(timeout=PATIENCE_S)
+        assert next_hold is not None
+        got = next_hold.fence
         child.stdin.write("\n")
         child.stdin.flush()
         child.send_signal(signal.SIGCONT)
         said = child.communicate(timeout=PATIENCE_S)[0].splitlines()
-    assert got is not None
     assert got > fence
     assert said == ["False LOST", "LockOwnershipLostError"]
-    near.lock(name).release()
+    next_hold.release()

@@ -10,12 +10,13 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from support.holds import fence_of
 from support.real_nodes import loopback_addresses
 
 import fencelock
 from fencelock.actors.error import LockOwnershipLostError, StaleError, UnavailableError
+from fencelock.actors.session.holding import HoldState
 from fencelock.cluster.config import Config, parse, starting_config
-from fencelock.cluster.local_hold import HoldState
 from fencelock.cluster.node import Node
 
 PATIENCE_S = 60
@@ -83,10 +84,10 @@ def test_rules_41_44_46_a_request_that_goes_on_at_another_node_is_the_same_reque
 ) -> None:
     holder, other, witness = (cluster.connect() for _ in range(3))
     held, waited = holder.lock("x"), other.lock("x")
-    fence = held.acquire()
+    fence = fence_of(held.acquire())
     assert fence is not None
     with ThreadPoolExecutor(1) as pool:
-        waiting: Future[int | None] = pool.submit(waited.acquire)
+        waiting: Future[fencelock.Hold | None] = pool.submit(waited.acquire)
         wait_for(lambda: len(witness.status("x").waiters) == 1)
         for _ in range(2):
             gone = master(witness)
@@ -97,7 +98,7 @@ def test_rules_41_44_46_a_request_that_goes_on_at_another_node_is_the_same_reque
             cluster.start(gone)
         assert held.held
         held.release()
-        got = waiting.result(PATIENCE_S)
+        got = fence_of(waiting.result(PATIENCE_S))
     assert got is not None
     assert got > fence
     now = witness.status("x")
@@ -115,7 +116,7 @@ def test_without_a_majority_holds_turn_suspect_and_lost_and_nobody_is_granted_an
     lock.on_suspect(lambda notice: states.append(notice.state))
     lock.on_lost(lambda notice: states.append(notice.state))
     client.on_lost(lambda _: lost.set())
-    fence = lock.acquire()
+    fence = fence_of(lock.acquire())
     assert fence is not None
     gone = list(cluster.running)[:2]
     cluster.stop(*gone)
@@ -128,7 +129,7 @@ def test_without_a_majority_holds_turn_suspect_and_lost_and_nobody_is_granted_an
     with pytest.raises(StaleError):
         other.status("x", read="local", max_age=0.05)
     cluster.start(*gone)
-    got = other.lock("x").acquire(timeout=PATIENCE_S)
+    got = fence_of(other.lock("x").acquire(timeout=PATIENCE_S))
     assert got is not None
     assert got > fence
 
@@ -139,7 +140,7 @@ def test_a_rolling_restart_of_all_nodes_costs_no_hold(cluster: MajorityCluster) 
     lost: list[fencelock.Notice] = []
     client.on_lost(lost.append)
     lock = client.lock("x")
-    fence = lock.acquire()
+    fence = fence_of(lock.acquire())
     for node in list(cluster.running):
         cluster.stop(node)
         with client.lock("y", timeout=PATIENCE_S):

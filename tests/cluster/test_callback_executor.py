@@ -7,8 +7,8 @@ from functools import partial
 
 from loguru import logger
 
-from fencelock.cluster.callback_executor import ThreadExecutor
-from fencelock.cluster.local_hold import HoldState, Notice
+from fencelock.actors.session.holding import HoldState
+from fencelock.cluster.callback_executor import Notice, ThreadExecutor
 
 PATIENCE_S = 30
 NOTICE = Notice("x", "ann", 1, HoldState.LOST, "why")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -13,9 +14,9 @@ from typing import Any, cast
 import pytest
 
 from fencelock.actors.error import (
-    AlreadyHeldError,
     ConfigError,
     InvalidRequestError,
+    LimitReachedError,
     LockTimeoutError,
     NotHeldError,
     UnavailableError,
@@ -95,11 +96,10 @@ def test_threads_and_clients_that_fight_hold_one_at_a_time_with_rising_fences(
 
     def work(lock: Lock) -> None:
         for _ in range(10):
-            with lock:
+            with lock as hold:
                 inside.append(1)
                 assert len(inside) == 1
-                assert lock.fence is not None
-                fences.append(lock.fence)
+                fences.append(hold.fence)
                 inside.pop()
 
     clients = [cluster.connect(), cluster.connect()]
@@ -123,15 +123,25 @@ def test_a_lock_that_another_holds_is_not_to_be_had_and_its_holder_is_named(
         assert "held by" in str(caught.value)
         assert str(held.fence) in str(caught.value)
         assert not lock.held
-    fence = lock.acquire(timeout=PATIENCE_S)
-    assert fence
+    assert lock.acquire(timeout=PATIENCE_S)
     lock.release()
 
 
-def test_an_owner_that_holds_is_told_so_and_goes_on_holding(cluster: Cluster) -> None:
-    lock = cluster.connect().lock("x")
+def test_an_owner_that_holds_waits_for_itself_and_goes_on_holding(cluster: Cluster) -> None:
+    client = cluster.connect()
+    for lock in (client.lock("x"), client.lock("x", owner="ann")):
+        with lock as hold:
+            began = time.monotonic()
+            assert lock.acquire(timeout=0.2) is None
+            assert time.monotonic() - began >= 0.2
+            assert hold.held
+        assert not lock.held
+
+
+def test_an_owner_at_its_limit_is_told_so_and_goes_on_holding(cluster: Cluster) -> None:
+    lock = cluster.connect().rlock("x", limit=1)
     with lock:
-        with pytest.raises(AlreadyHeldError), lock:
+        with pytest.raises(LimitReachedError), lock:
             pass
         assert lock.held
 
@@ -139,7 +149,7 @@ def test_an_owner_that_holds_is_told_so_and_goes_on_holding(cluster: Cluster) ->
 def test_status_and_describe_tell_who_holds_and_what_nodes_there_are(cluster: Cluster) -> None:
     client = cluster.connect()
     with client.lock("x") as lock:
-        holder = lock.status().holder
+        holder = client.lock("x").status().holder
         assert holder is not None
         assert client.status("y").holder is None
         statuses = client.describe()
@@ -168,8 +178,11 @@ def test_what_the_client_cannot_do_is_refused_with_the_reason(cluster: Cluster) 
     for name, owner in (("", None), ("x", ""), ("x", "o" * 300)):
         with pytest.raises(InvalidRequestError):
             client.lock(name, owner=owner)
-    with pytest.raises(ValueError, match="timeout is -1"):
-        client.lock("x", timeout=-1)
+    with pytest.raises(ValueError, match="timeout is -2"):
+        client.lock("x", timeout=-2)
+    for wrong in (b"abc", 7):
+        with pytest.raises(TypeError, match="must be str"):
+            client.lock(cast("Any", wrong))
 
 
 @pytest.mark.parametrize("cluster", ["central", "lamport"], indirect=True)
@@ -178,9 +191,9 @@ def test_what_the_protocol_does_not_promise_is_refused_and_who_has_it_is_named(
 ) -> None:
     client = cluster.connect()
     with pytest.raises(UnsupportedError, match=f"{client.protocol}.*paxos has it"):
-        client.lock("x", reentrant=True)
+        client.rlock("x")
     with pytest.raises(UnsupportedError, match=f"{client.protocol}.*paxos has it"):
-        client.lock("x", limit=2)
+        client.rlock("x", limit=2)
     with pytest.raises(UnsupportedError, match="paxos"):
         client.locks()
     refusal = NotHeldError if client.protocol == "central" else UnsupportedError
@@ -222,6 +235,6 @@ def test_what_is_of_another_type_than_it_should_be_is_refused_before_anything_is
 ) -> None:
     client, wrong = cluster.connect(), cast("Any", True)
     with pytest.raises(TypeError, match=r"Acquire\.limit: True is no int"):
-        client.lock("x", limit=wrong)
+        client.rlock("x", limit=wrong)
     with pytest.raises(TypeError, match=r"Inspect\.lock: True is no str"):
         client.status(wrong)

@@ -15,10 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from fencelock.actors.error import CancelledError, ClosedError
+from fencelock.actors.error import AcquireCancelledError, ClosedError
 from fencelock.cluster.client import Client, connect
 from fencelock.cluster.config import Config
-from fencelock.cluster.host.reply import Reply
+from fencelock.cluster.host.pending_asks import AskReply
+from fencelock.cluster.lock import Hold
 from fencelock.cluster.node import Node
 from fencelock.cluster.ports import free_ports
 
@@ -139,10 +140,10 @@ def test_closing_releases_what_is_held_and_ends_what_waits(
     waits = waiting(cluster, "y", 1)
     assert first.lock("x").acquire()
     assert second.lock("y").acquire()
-    waiter: Future[int | None] = pool.submit(first.lock("y").acquire)
+    waiter: Future[Hold | None] = pool.submit(first.lock("y").acquire)
     wait_for(waits)
     first.close()
-    with pytest.raises(CancelledError):
+    with pytest.raises(AcquireCancelledError):
         waiter.result(PATIENCE_S)
     assert second.lock("x").acquire(timeout=PATIENCE_S)
 
@@ -156,7 +157,7 @@ def test_an_interrupted_close_leaves_nothing_running(
     before = threads()
     client = connect(central.addresses("n1"), cluster=CLUSTER, timeout=PATIENCE_S)
     with monkeypatch.context() as patch:
-        patch.setattr(Reply, "get", interrupted)
+        patch.setattr(AskReply, "get", interrupted)
         with pytest.raises(KeyboardInterrupt):
             client.close()
     assert threads() == before
@@ -197,7 +198,7 @@ def test_a_process_that_ends_without_closing_releases_what_it_holds(cluster: Clu
     program = (
         "import sys\n"
         "from fencelock.cluster.client import connect\n"
-        "print(connect(sys.argv[1], cluster='test').lock('x').acquire())\n"
+        "print(connect(sys.argv[1], cluster='test').lock('x').acquire().fence)\n"
     )
     addresses = cluster.addresses("n1", "n2")
     ended = subprocess.run(
@@ -247,7 +248,7 @@ def test_a_wait_moves_to_another_node_when_its_own_goes_away(
     holder, other = central.connect("n1"), central.connect("n2", "n3")
     held = holder.lock("x")
     held.acquire()
-    waiter: Future[int | None] = pool.submit(other.lock("x").acquire)
+    waiter: Future[Hold | None] = pool.submit(other.lock("x").acquire)
 
     def gates() -> list[str]:
         locks = [(status.node, lock) for status in other.describe() for lock in status.locks]

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pykka
 import pytest
+from support.lock_scene import Scene, ScriptedSession
 
-from fencelock.actors.api.message import Acquire, Cancel, Granted, Release, Released
+from fencelock.actors.api.message import Cancel, Release
+from fencelock.actors.api.name import WAIT_MS_MAX
 from fencelock.actors.error import (
     AlreadyHeldError,
     ClosedError,
@@ -19,54 +22,13 @@ from fencelock.actors.error import (
     OverloadedError,
     UnavailableError,
 )
-from fencelock.actors.message import Event, Instant
-from fencelock.cluster.hold_registry import HoldRegistry
-from fencelock.cluster.host.reply import Reply
-from fencelock.cluster.lock import Lock
-from fencelock.cluster.lock_options import LockOptions
-from fencelock.cluster.owner import owner_of_thread
-from fencelock.cluster.session_channel import SessionChannel
+from fencelock.actors.message import NS_PER_MS, Instant
+from fencelock.actors.session.holding import HoldState
+from fencelock.cluster.host.pending_asks import AskReply
+from fencelock.cluster.lock import Hold, Lock, RLock
 
 PATIENCE_S = 30
-
-
-class Script:
-    """A session that says what it is told to, and remembers what it was asked."""
-
-    def __init__(self) -> None:
-        self.asked: list[Event] = []
-        self.told: list[Event] = []
-        self.abandoned: list[Reply] = []
-        self.acquire: Callable[[Acquire], int] = lambda asked: asked.request + 100
-        self.release: Callable[[Release], None] = lambda _: None
-
-    def submit(self, message: Event, reply: Reply) -> None:
-        self.asked.append(message)
-        try:
-            answer = self.answer(message)
-        except Exception as error:  # noqa: BLE001  # It is the answer.
-            reply.fail(error)
-        else:
-            reply.set(answer)
-
-    def answer(self, message: Event) -> Granted | Released:
-        match message:
-            case Acquire():
-                return Granted(lock=message.lock, fence=self.acquire(message))
-            case Release():
-                self.release(message)
-                return Released(lock=message.lock)
-            case _:
-                raise AssertionError(message)
-
-    def abandon(self, reply: Reply) -> None:
-        self.abandoned.append(reply)
-
-    def tell(self, message: Event) -> None:
-        self.told.append(message)
-
-    def asks(self) -> list[Acquire]:
-        return [asked for asked in self.asked if isinstance(asked, Acquire)]
+NS_PER_S = 1_000 * NS_PER_MS
 
 
 class Nobody:
@@ -79,31 +41,24 @@ class Nobody:
         del timeout
 
 
-def raises(error: BaseException) -> Callable[[Any], Any]:
-    def refuse(asked: Any) -> Any:
-        del asked
-        raise error
-
-    return refuse
+@pytest.fixture
+def script() -> ScriptedSession:
+    return ScriptedSession()
 
 
 @pytest.fixture
-def script() -> Script:
-    return Script()
-
-
-Make = Callable[[LockOptions], Lock]
+def scene(script: ScriptedSession) -> Scene:
+    return Scene(script, Nobody())
 
 
 @pytest.fixture
-def make(script: Script) -> Make:
-    line, hold_registry = SessionChannel(script), HoldRegistry(lambda: Instant(0), Nobody())
-    return lambda terms: Lock(line, hold_registry, terms)
+def lock(scene: Scene) -> Lock:
+    return scene.lock(owner=None)
 
 
 @pytest.fixture
-def lock(make: Make) -> Lock:
-    return make(LockOptions("x"))
+def rlock(scene: Scene) -> RLock:
+    return scene.rlock(owner=None, limit=1)
 
 
 def elsewhere(work: Callable[[], object]) -> object:
@@ -122,27 +77,37 @@ def elsewhere(work: Callable[[], object]) -> object:
     return results[0]
 
 
-def test_acquire_returns_the_fence_and_release_gives_it_back(lock: Lock, script: Script) -> None:
-    fence = lock.acquire()
-    assert fence
-    assert (lock.held, lock.fence) == (True, fence)
+def test_acquire_returns_a_hold_and_release_gives_it_back(
+    lock: Lock, script: ScriptedSession
+) -> None:
+    hold = lock.acquire()
+    assert hold
+    assert (lock.held, lock.fence, hold.held) == (True, hold.fence, True)
+    owner = hold.owner
     lock.release()
-    assert (lock.held, lock.fence) == (False, None)
-    release = script.asked[-1]
-    assert release == Release(lock="x", fence=fence, owner=owner_of_thread())
+    assert (lock.held, lock.fence, hold.held) == (False, None, False)
+    assert (hold.state, hold.lost) == (HoldState.RELEASED, False)
+    release = script.asked[-1][0]
+    assert release == Release(lock="x", fence=hold.fence, owner=owner)
 
 
-def test_acquire_returns_none_when_the_time_was_over(lock: Lock, script: Script) -> None:
-    script.acquire = raises(LockTimeoutError("held by ann"))
+def test_acquire_returns_none_when_the_time_was_over(lock: Lock, script: ScriptedSession) -> None:
+    script.refusal = LockTimeoutError("held by ann")
     assert lock.acquire(timeout=0.5) is None
     assert lock.acquire(blocking=False) is None
     assert [asked.wait_ms for asked in script.asks()] == [500, 0]
     assert not lock.held
 
 
-def test_what_is_no_lack_of_time_is_raised(lock: Lock, script: Script) -> None:
+def test_every_timeout_is_a_timeout_error(lock: Lock, script: ScriptedSession) -> None:
+    script.refusal = LockTimeoutError("held by ann")
+    with pytest.raises(TimeoutError, match="held by ann"), lock:
+        pass
+
+
+def test_what_is_no_lack_of_time_is_raised(lock: Lock, script: ScriptedSession) -> None:
     for error in (UnavailableError("n1"), OverloadedError("x")):
-        script.acquire = raises(error)
+        script.refusal = error
         with pytest.raises(type(error)):
             lock.acquire(timeout=1)
     assert script.told == []
@@ -150,14 +115,16 @@ def test_what_is_no_lack_of_time_is_raised(lock: Lock, script: Script) -> None:
 
 @pytest.mark.parametrize("error", [AlreadyHeldError("x"), LimitReachedError("x")])
 def test_who_tries_what_it_holds_hears_no_at_once_and_who_waits_an_error(
-    lock: Lock, script: Script, error: Exception
+    rlock: RLock, script: ScriptedSession, error: Exception
 ) -> None:
-    script.acquire = raises(error)
-    assert lock.acquire(blocking=False) is None
-    assert lock.acquire(timeout=1) is None
+    """None at once would make a caller spin that loops until it holds the lock."""
+    script.refusal = error
+    assert rlock.acquire(blocking=False) is None
     with pytest.raises(type(error)):
-        lock.acquire()
-    with pytest.raises(type(error)), lock:
+        rlock.acquire(timeout=1)
+    with pytest.raises(type(error)):
+        rlock.acquire()
+    with pytest.raises(type(error)), rlock:
         pass
 
 
@@ -168,10 +135,23 @@ def test_a_timeout_without_blocking_is_a_value_error_as_threading_has_it(lock: L
         threading.Lock().acquire(blocking=False, timeout=1)
 
 
+def test_an_argument_without_a_keyword_is_a_type_error_that_says_what_to_write(lock: Lock) -> None:
+    acquire: Any = lock.acquire
+    for argument, text in ((5, "timeout=5"), (0.5, "timeout=0.5"), (False, "blocking=False")):
+        with pytest.raises(TypeError, match=text):
+            acquire(argument)
+
+
+def test_a_timeout_of_minus_one_is_without_limit(scene: Scene, script: ScriptedSession) -> None:
+    lock = scene.lock(timeout=5)
+    assert lock.acquire(timeout=-1)
+    assert [asked.wait_ms for asked in script.asks()] == [WAIT_MS_MAX]
+
+
 def test_the_timeout_of_the_lock_is_the_one_acquire_and_with_use(
-    make: Make, script: Script
+    scene: Scene, script: ScriptedSession
 ) -> None:
-    lock = make(LockOptions("x", timeout=2))
+    lock = scene.lock(timeout=2)
     with lock:
         pass
     lock.acquire()
@@ -180,35 +160,76 @@ def test_the_timeout_of_the_lock_is_the_one_acquire_and_with_use(
     assert [asked.wait_ms for asked in script.asks()] == [2_000, 2_000, 3_000]
 
 
-def test_threads_that_share_a_lock_are_two_owners(lock: Lock) -> None:
-    lock.acquire()
-    assert elsewhere(lambda: (lock.held, lock.fence)) == (False, None)
-    assert isinstance(elsewhere(lock.release), NotHeldError)
-    assert lock.held
+def test_threads_that_share_an_rlock_are_two_owners(rlock: RLock) -> None:
+    rlock.acquire()
+    assert elsewhere(lambda: (rlock.held, rlock.fence)) == (False, None)
+    error = elsewhere(rlock.release)
+    assert isinstance(error, NotHeldError)
+    assert str(error) == ("lock 'x': elsewhere does not hold it; held by MainThread of this client")
+    assert rlock.held
 
 
-def test_an_explicit_owner_is_one_for_all_threads(make: Make) -> None:
-    lock = make(LockOptions("x", owner="job 7"))
-    fence = lock.acquire()
-    assert elsewhere(lambda: lock.fence) == fence
+def test_threads_that_share_a_lock_may_release_it_for_each_other(lock: Lock) -> None:
+    hold = lock.acquire()
+    assert hold is not None
+    assert elsewhere(lambda: (lock.held, lock.fence)) == (True, hold.fence)
     assert elsewhere(lock.release) is None
     assert not lock.held
+    assert not hold.held
 
 
-def test_locks_of_one_name_and_owner_are_the_same_lock(make: Make, lock: Lock) -> None:
-    lock.acquire()
-    other = make(LockOptions("x"))
-    assert other.fence == lock.fence
+def test_each_acquire_of_a_lock_is_an_owner_of_its_own(
+    scene: Scene, script: ScriptedSession
+) -> None:
+    locks = [scene.lock(owner=None) for _ in range(3)]
+    for lock in locks:
+        lock.acquire()
+    owners = [asked.owner for asked in script.asks()]
+    assert len(set(owners)) == 3
+    for lock in locks:
+        lock.release()
+    locks[2].acquire()  # Of names that nobody uses the cluster remembers requests: use them again.
+    assert script.asks()[-1].owner in owners
+
+
+def test_an_explicit_owner_is_one_for_all_threads(scene: Scene) -> None:
+    lock = scene.lock(owner="job 7")
+    hold = lock.acquire()
+    assert hold is not None
+    assert elsewhere(lambda: lock.fence) == hold.fence
+    assert elsewhere(scene.lock(owner="job 7").release) is None
+    assert not lock.held
+
+
+def test_an_owner_that_waits_for_itself_waits_until_the_hold_is_released(scene: Scene) -> None:
+    """As with ``threading.Lock``: it neither spins nor raises."""
+    lock, again = scene.lock(owner="job 7"), scene.lock(owner="job 7")
+    hold = lock.acquire()
+    assert hold is not None
+    assert again.acquire(blocking=False) is None
+    began = time.monotonic()
+    assert again.acquire(timeout=0.2) is None
+    assert time.monotonic() - began >= 0.2
+    timer = threading.Timer(0.05, hold.release)
+    timer.start()
+    assert again.acquire(timeout=PATIENCE_S)
+    timer.join(PATIENCE_S)
+
+
+def test_locks_of_one_name_and_owner_are_the_same_lock(scene: Scene, rlock: RLock) -> None:
+    rlock.acquire()
+    other = scene.rlock(owner=None)
+    assert other.fence == rlock.fence
     other.release()
-    assert not lock.held
+    assert not rlock.held
 
 
-def test_with_holds_or_raises_and_never_enters_unheld(lock: Lock, script: Script) -> None:
-    with lock as same:
-        assert same is lock
-        assert lock.held
+def test_with_holds_or_raises_and_never_enters_unheld(lock: Lock, script: ScriptedSession) -> None:
+    with lock as hold:
+        assert isinstance(hold, Hold)
+        assert (lock.held, hold.held, hold.fence) == (True, True, lock.fence)
     assert not lock.held
-    script.acquire = raises(LockTimeoutError("held by ann"))
+    script.refusal = LockTimeoutError("held by ann")
     entered = False
     with pytest.raises(LockTimeoutError, match="ann"), lock:
         entered = True
@@ -216,11 +237,15 @@ def test_with_holds_or_raises_and_never_enters_unheld(lock: Lock, script: Script
 
 
 def test_the_bodys_error_wins_over_a_failed_release_which_is_noted(
-    lock: Lock, script: Script
+    lock: Lock, script: ScriptedSession
 ) -> None:
-    script.release = raises(UnavailableError("n1 is silent"))
-    with pytest.raises(KeyError) as caught, lock:
-        raise KeyError("body")
+    def work() -> None:
+        with lock:
+            script.refusal = UnavailableError("n1 is silent")
+            raise KeyError("body")
+
+    with pytest.raises(KeyError) as caught:
+        work()
     assert caught.value.__notes__ == [
         "lock 'x' could not be released either: UnavailableError: n1 is silent"
     ]
@@ -228,72 +253,119 @@ def test_the_bodys_error_wins_over_a_failed_release_which_is_noted(
         lock.release()
 
 
-def test_a_failed_release_after_a_good_body_is_raised(lock: Lock, script: Script) -> None:
-    script.release = raises(NotHeldError("lost"))
-    with pytest.raises(NotHeldError, match="lost"), lock:
-        pass
+def test_a_failed_release_after_a_good_body_is_raised(lock: Lock, script: ScriptedSession) -> None:
+    def work() -> None:
+        with lock:
+            script.refusal = NotHeldError("lost")
+
+    with pytest.raises(NotHeldError, match="lost"):
+        work()
     assert not lock.held
 
 
-def test_a_release_of_what_is_not_held_asks_nobody(lock: Lock, script: Script) -> None:
+def test_a_release_of_what_is_not_held_asks_nobody(lock: Lock, script: ScriptedSession) -> None:
     with pytest.raises(NotHeldError, match="'x'"):
         lock.release()
     assert script.asked == []
 
 
+def test_a_hold_is_released_once(lock: Lock, script: ScriptedSession) -> None:
+    hold = lock.acquire()
+    assert hold is not None
+    hold.release()
+    for release in (hold.release, lock.release, hold.raise_if_lost):
+        with pytest.raises(NotHeldError):
+            release()
+    assert len([asked for asked, _ in script.asked if isinstance(asked, Release)]) == 1
+
+
 def test_an_unconfirmed_release_leaves_the_hold_and_may_be_repeated(
-    lock: Lock, script: Script
+    lock: Lock, script: ScriptedSession
 ) -> None:
-    fence = lock.acquire()
-    script.release = raises(UnavailableError("n1 is silent"))
+    hold = lock.acquire()
+    assert hold is not None
+    script.refusal = UnavailableError("n1 is silent")
     with pytest.raises(UnavailableError):
-        lock.release()
-    assert lock.fence == fence
-    script.release = raises(NotHeldError("released in the background meanwhile"))
-    lock.release()
+        hold.release()
+    assert (lock.fence, hold.held, hold.state) == (hold.fence, True, HoldState.RELEASING)
+    script.refusal = NotHeldError("released in the background meanwhile")
+    hold.release()
     assert not lock.held
+    with pytest.raises(NotHeldError):
+        hold.release()
+
+
+def test_a_release_that_never_reached_the_session_did_not_happen(
+    lock: Lock, script: ScriptedSession
+) -> None:
+    hold = lock.acquire()
+    assert hold is not None
+    script.refusal = OverloadedError("too many events wait")
+    script.before = script.holds.clear
+    held = dict(script.holds)
+    with pytest.raises(OverloadedError):
+        hold.release()
+    script.refusal, script.before = None, lambda: script.holds.update(held)
+    states = [hold.state]
+    hold.release()
+    assert [*states, hold.state] == [HoldState.HELD, HoldState.RELEASED]
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(1)])
 @pytest.mark.parametrize("granted", [True, False])
 def test_an_interrupted_acquire_is_cancelled_by_its_own_number(
     lock: Lock,
-    script: Script,
+    script: ScriptedSession,
     error: BaseException,
     granted: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def interrupt(self: Reply, *, timeout: float | None = None) -> None:
+    def interrupt(self: AskReply, *, timeout: float | None = None) -> None:
         del self, timeout
         raise error
 
-    if not granted:
-        script.acquire = raises(error)
-    monkeypatch.setattr(Reply, "get", interrupt)
+    script.mute = not granted
+    monkeypatch.setattr(AskReply, "get", interrupt)
     with pytest.raises(type(error)):
         lock.acquire()
     (asked,) = script.asks()
-    cancel = Cancel(lock="x", session="", owner=lock.owner, request=asked.request)
+    cancel = Cancel(lock="x", session="", owner=asked.owner, request=asked.request)
     assert script.told == [cancel]
     assert [reply.done for reply in script.abandoned] == [granted]
     assert not lock.held
 
 
-def test_every_acquire_has_a_number_of_its_own(lock: Lock, script: Script) -> None:
+def test_every_acquire_has_a_number_of_its_own(lock: Lock, script: ScriptedSession) -> None:
     for _ in range(3):
         with lock:
             pass
     assert len({asked.request for asked in script.asks()}) == 3
 
 
-def test_a_session_that_stopped_is_a_closed_client(lock: Lock, script: Script) -> None:
-    script.acquire = raises(pykka.ActorDeadError("gone"))
+def test_a_session_that_stopped_is_a_closed_client(lock: Lock, script: ScriptedSession) -> None:
+    script.refusal = pykka.ActorDeadError("gone")
     with pytest.raises(ClosedError):
         lock.acquire()
+
+
+def test_what_remains_is_judged_by_the_clock(scene: Scene) -> None:
+    lock = scene.lock()
+    scene.trust(suspect_at=5 * NS_PER_S, until=10 * NS_PER_S)
+    hold = lock.acquire()
+    assert hold is not None
+    remaining = [hold.remaining]
+    for second in (4, 6, 10):
+        scene.session.now = Instant(second * NS_PER_S)
+        remaining.append(hold.remaining)
+    assert remaining == [10.0, 6.0, 4.0, 0.0]
+    assert (hold.suspect, hold.lost) == (False, True)
 
 
 def test_the_text_of_a_lock_tells_its_name_and_state(lock: Lock) -> None:
     assert "'x'" in repr(lock)
     assert "not held" in repr(lock)
-    assert f"fence {lock.acquire()}" in repr(lock)
-    assert lock.name == "x"
+    hold = lock.acquire()
+    assert hold is not None
+    assert f"fence {hold.fence}" in repr(lock)
+    assert f"fence {hold.fence}" in repr(hold)
+    assert lock.name == hold.name == "x"

@@ -11,9 +11,9 @@ from support.lock_scene import PATIENCE_S, Scene, ScriptedSession
 from fencelock.actors.api.message import Acquire, Cancel, Release
 from fencelock.actors.error import LockOwnershipLostError, NotHeldError
 from fencelock.actors.message import Instant
-from fencelock.actors.session.message import HoldsLost, Loss, Suspected
-from fencelock.cluster.callback_executor import ThreadExecutor
-from fencelock.cluster.local_hold import HoldState, Notice
+from fencelock.actors.session.holding import HoldState
+from fencelock.actors.session.message import Suspected
+from fencelock.cluster.callback_executor import Notice, ThreadExecutor
 
 
 @pytest.fixture
@@ -47,6 +47,7 @@ def test_late_news_do_not_bring_back_what_was_over(scene: Scene) -> None:
     lock.acquire()
     scene.trust(suspect_at=50, until=100)
     scene.session.now = Instant(100)
+    assert lock.state is HoldState.LOST
     scene.trust(suspect_at=150, until=200)
     assert lock.state is HoldState.LOST
     with pytest.raises(LockOwnershipLostError):
@@ -81,8 +82,7 @@ def test_rule_65_a_release_after_the_loss_says_so_and_then_it_is_not_held(scene:
 def test_what_the_session_says_of_a_loss_is_not_said_twice(scene: Scene) -> None:
     lock = scene.lock()
     lock.acquire()
-    losses = (Loss(lock="x", owner="ann", fence=1),)
-    scene.hold_registry.hear(HoldsLost(losses=losses, detail="lock 'x': taken by root@ops"))
+    scene.lose(fence=1, detail="lock 'x': taken by root@ops")
     with pytest.raises(LockOwnershipLostError) as caught:
         lock.release()
     assert (
@@ -108,23 +108,25 @@ def test_raise_if_lost_says_it_each_time_and_the_handle_can_acquire_again(scene:
     for _ in range(2):
         with pytest.raises(LockOwnershipLostError):
             lock.raise_if_lost()
-    assert lock.acquire() == 2
+    assert lock.acquire()
+    assert lock.fence == 2
     lock.raise_if_lost()
 
 
 def test_rule_59_an_acquire_after_an_untold_loss_tells_it_once(scene: Scene) -> None:
-    lock = scene.lock(limit=0)
+    lock = scene.rlock()
     lock.acquire()
     scene.lose(fence=1)
     with pytest.raises(LockOwnershipLostError):
         lock.acquire()
-    assert lock.acquire(blocking=False) == 2
+    assert lock.acquire(blocking=False)
+    assert lock.fence == 2
 
 
 def test_rule_59_a_loss_while_entering_again_is_told_and_the_new_grant_given_back(
     scene: Scene,
 ) -> None:
-    lock = scene.lock(limit=0)
+    lock = scene.rlock()
     lock.acquire()
     scene.session.before = lambda: scene.lose(fence=1)
     with pytest.raises(LockOwnershipLostError):
@@ -179,7 +181,7 @@ def test_a_body_that_checks_raises_the_loss_itself_without_a_note(scene: Scene) 
 def test_callbacks_hear_of_doubt_and_loss_once_and_may_block(scene: Scene) -> None:
     heard: list[Notice] = []
     lost = threading.Event()
-    lock, other = scene.lock(), scene.lock()
+    lock, other = scene.rlock(limit=1), scene.rlock(limit=1)
 
     def note(notice: Notice) -> None:
         heard.append(notice)

@@ -11,14 +11,18 @@ import pytest
 
 import fencelock
 import fencelock.aio
-from fencelock.actors.api.name import OWNER_BYTES_MAX, check_owner
+from fencelock.actors.api.name import OWNER_BYTES_MAX, WAIT_MS_MAX, check_owner
 from fencelock.actors.error import ConfigError, InvalidRequestError
-from fencelock.cluster.aio.owner import owner_of_task
+from fencelock.cluster.aio.lock import owner_of_task
 from fencelock.cluster.lock_options import wait_ms_of
 from fencelock.cluster.owner import owner_of_thread, process_label, process_user
 from fencelock.cluster.settings import Settings, age_ms_of, check_text
 
 PATIENCE_S = 30
+
+
+def test_minus_one_and_infinity_are_without_limit() -> None:
+    assert wait_ms_of(-1) == wait_ms_of(float("inf")) == WAIT_MS_MAX
 
 
 def test_waits_are_rounded_up_so_that_none_becomes_a_try() -> None:
@@ -113,7 +117,7 @@ def test_a_label_that_does_not_print_or_fit_is_refused(text: str) -> None:
         Settings("tcp://a:1", "c", 1.0, 15.0, text)
 
 
-@pytest.mark.parametrize("timeout", [-1, -0.001, float("nan"), float("-inf"), 1e9])
+@pytest.mark.parametrize("timeout", [-2, -0.001, float("nan"), float("-inf"), 1e9])
 def test_a_timeout_out_of_range_is_a_value_error(timeout: float) -> None:
     with pytest.raises(ValueError, match="timeout is"):
         wait_ms_of(timeout)

@@ -7,92 +7,67 @@ import gc
 from collections.abc import Iterator
 
 import pytest
+from support.lock_scene import Scene, ScriptedSession
 
 from fencelock import aio
-from fencelock.actors.api.message import Acquire, Cancel, Granted, Release, Released
+from fencelock.actors.api.message import Acquire, Cancel
 from fencelock.actors.error import ClosedError, NotHeldError, UnavailableError
-from fencelock.actors.message import Event, Instant
+from fencelock.actors.session.holding import HoldState
 from fencelock.cluster.callback_executor import ThreadExecutor
-from fencelock.cluster.fork_counter import ForkCounter
-from fencelock.cluster.hold_registry import HoldRegistry
-from fencelock.cluster.host.reply import Reply
-from fencelock.cluster.local_hold import HoldState
-from fencelock.cluster.lock import Lock
-from fencelock.cluster.lock_options import LockOptions
-from fencelock.cluster.session_channel import SessionChannel
+from fencelock.cluster.host.pending_asks import AskReply
+from fencelock.cluster.lock import RLock
+from fencelock.cluster.session_channel import ForkCounter
 
 PATIENCE_S = 30
 
 
-class SlowSession:
-    """A session that grants all, and answers releases as it is told."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.silent = self.mute = False
-        self.tokens: list[int] = []
-        self.told: list[Event] = []
-        self.waiting: list[Reply] = []
-        self.abandoned: list[Reply] = []
-
-    def submit(self, message: Event, reply: Reply) -> None:
-        match message:
-            case Acquire(lock=lock, request=token):
-                self.count += 1
-                self.tokens.append(token)
-                self.waiting.append(reply)
-                if not self.mute:
-                    reply.set(Granted(lock=lock, fence=1, count=self.count))
-            case Release() if self.silent:
-                reply.fail(UnavailableError("silent"))
-            case Release(lock=lock):
-                self.count -= 1
-                reply.set(Released(lock=lock, count=self.count))
-            case _:
-                raise AssertionError(message)
-
-    def abandon(self, reply: Reply) -> None:
-        self.abandoned.append(reply)
-
-    def tell(self, message: Event) -> None:
-        self.told.append(message)
+@pytest.fixture
+def session() -> ScriptedSession:
+    return ScriptedSession()
 
 
 @pytest.fixture
-def session() -> SlowSession:
-    return SlowSession()
-
-
-@pytest.fixture
-def lock(session: SlowSession) -> Iterator[Lock]:
+def scene(session: ScriptedSession) -> Iterator[Scene]:
     executor = ThreadExecutor()
-    hold_registry = HoldRegistry(lambda: Instant(0), executor)
-    yield Lock(SessionChannel(session), hold_registry, LockOptions("x", owner="ann", limit=0))
+    yield Scene(session, executor)
     executor.stop(PATIENCE_S)
 
 
+@pytest.fixture
+def lock(scene: Scene) -> RLock:
+    return scene.rlock()
+
+
+def waiting(session: ScriptedSession) -> list[AskReply]:
+    return [reply for asked, reply in session.asked if isinstance(asked, Acquire)]
+
+
+def tokens(session: ScriptedSession) -> list[int]:
+    return [asked.request for asked in session.asks()]
+
+
 def test_each_level_is_released_though_no_release_is_confirmed(
-    lock: Lock, session: SlowSession
+    lock: RLock, session: ScriptedSession
 ) -> None:
     """The session repeats the inner release; of the outer one it has to be told."""
 
     def work() -> None:
         with lock, lock:
-            session.silent = True
+            session.refusal = UnavailableError("silent")
 
     with pytest.raises(UnavailableError):
         work()
     (cancel,) = session.told
     assert isinstance(cancel, Cancel)
-    assert (cancel.lock, cancel.owner, cancel.request) == ("x", "ann", session.tokens[0])
-    session.silent, session.count = False, 2
+    assert (cancel.lock, cancel.owner, cancel.request) == ("x", "ann", tokens(session)[0])
+    session.refusal, session.count = None, 2
     lock.release()  # To wait for what goes on in the background; the session does the rest.
     assert lock.state is HoldState.FREE
     with pytest.raises(NotHeldError):
         lock.release()
 
 
-def test_a_forked_process_holds_nothing(lock: Lock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_forked_process_holds_nothing(lock: RLock, monkeypatch: pytest.MonkeyPatch) -> None:
     lock.acquire()
     parent = ForkCounter.forks
     monkeypatch.setattr(ForkCounter, "forks", parent + 1)
@@ -106,59 +81,56 @@ def test_a_forked_process_holds_nothing(lock: Lock, monkeypatch: pytest.MonkeyPa
     assert (lock.held, lock.fence) == (True, 1)
 
 
-def test_what_is_granted_to_a_task_of_a_closed_loop_is_given_back(session: SlowSession) -> None:
-    executor = ThreadExecutor()
-    hold_registry = HoldRegistry(lambda: Instant(0), executor)
+def test_what_is_granted_to_a_task_of_a_closed_loop_is_given_back(
+    scene: Scene, session: ScriptedSession
+) -> None:
+    hold_registry = scene.hold_registry
     session.mute = True
     loop = asyncio.new_event_loop()
     loop.set_exception_handler(lambda _, __: None)  # "Task was destroyed but it is pending".
 
-    async def begin() -> asyncio.Task[int | None]:
-        lock = aio.Lock(SessionChannel(session), hold_registry, LockOptions("x", owner="ann"))
+    async def begin() -> asyncio.Task[aio.Hold | None]:
+        lock = scene.aio_lock()
         task = asyncio.create_task(lock.acquire())
         await asyncio.sleep(0)
         return task
 
     task = loop.run_until_complete(begin())
     loop.close()
-    (reply,) = session.waiting
-    reply.set(Granted(lock="x", fence=1))
+    (reply,) = waiting(session)
+    reply.set(session.grant("x", "ann", 1))
     (cancel,) = session.told
     assert isinstance(cancel, Cancel)
-    assert cancel.request == session.tokens[0]
+    assert cancel.request == tokens(session)[0]
     assert (session.abandoned, hold_registry.find("x", "ann")) == ([reply], None)
     assert not task.done()
-    executor.stop(PATIENCE_S)
 
 
 @pytest.mark.parametrize("later", [True, False])
 def test_so_is_what_was_granted_just_before_the_loop_was_closed(
-    session: SlowSession, later: bool
+    scene: Scene, session: ScriptedSession, later: bool
 ) -> None:
-    hold_registry = HoldRegistry(lambda: Instant(0), ThreadExecutor())
+    hold_registry = scene.hold_registry
     session.mute = True
     loop = asyncio.new_event_loop()
     loop.set_exception_handler(lambda _, __: None)
 
-    async def begin() -> list[asyncio.Task[int | None]]:
-        locks = [
-            aio.Lock(SessionChannel(session), hold_registry, LockOptions(name, owner="ann"))
-            for name in "xy"
-        ]
+    async def begin() -> list[asyncio.Task[aio.Hold | None]]:
+        locks = [scene.aio_lock(name) for name in "xy"]
         tasks = [asyncio.create_task(lock.acquire()) for lock in locks]
         await asyncio.sleep(0)
         return tasks
 
     tasks = loop.run_until_complete(begin())
-    first, second = session.waiting
-    first.set(Granted(lock="x", fence=1))
+    first, second = waiting(session)
+    first.set(session.grant("x", "ann", 1))
     loop.close()
     if later:
-        second.set(Granted(lock="y", fence=2))  # Who is told last finds the loop closed.
+        second.set(session.grant("y", "ann", 2))  # Who is told last finds the loop closed.
     else:
         tasks.clear()
         del first, second, loop
-        session.waiting.clear()
+        session.asked.clear()
         gc.collect()
     cancelled = {cancel.lock for cancel in session.told if isinstance(cancel, Cancel)}
     assert cancelled == {"x", "y"}
@@ -166,34 +138,31 @@ def test_so_is_what_was_granted_just_before_the_loop_was_closed(
 
 
 def test_a_loop_whose_thread_was_interrupted_is_told_of_the_next_answer(
-    session: SlowSession, monkeypatch: pytest.MonkeyPatch
+    scene: Scene, session: ScriptedSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    executor = ThreadExecutor()
-    hold_registry = HoldRegistry(lambda: Instant(0), executor)
-    bobs, anns = (
-        aio.Lock(SessionChannel(session), hold_registry, LockOptions("x", owner=who))
-        for who in ("bob", "ann")
-    )
+    hold_registry = scene.hold_registry
+    bobs, anns = (scene.aio_lock(owner=who) for who in ("bob", "ann"))
 
-    async def contend() -> int | None:
+    async def contend() -> aio.Hold | None:
         session.mute = True
-        waiting = asyncio.create_task(bobs.acquire())
+        bob_waits = asyncio.create_task(bobs.acquire())
         await asyncio.sleep(0)
         session.mute = False
         with monkeypatch.context() as patch:
             patch.setattr(loop, "call_soon_threadsafe", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 await anns.acquire()
-        session.waiting[0].set(Granted(lock="x", fence=7))
-        return await asyncio.wait_for(waiting, PATIENCE_S)
+        waiting(session)[0].set(session.grant("x", "bob", 7))
+        return await asyncio.wait_for(bob_waits, PATIENCE_S)
 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt  # As the handler of a signal may, at any time.
 
     loop = asyncio.new_event_loop()
     try:
-        assert loop.run_until_complete(contend()) == 7
+        hold = loop.run_until_complete(contend())
+        assert hold is not None
+        assert hold.fence == 7
     finally:
         loop.close()
-        executor.stop(PATIENCE_S)
     assert hold_registry.find("x", "ann") is None

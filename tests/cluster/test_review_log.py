@@ -14,7 +14,7 @@ from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of
 from fencelock.actors.paxos import event as events
 from fencelock.actors.paxos import message as messages
 from fencelock.actors.paxos.config import (
-    Config,
+    LogConfig,
     View,
     acceptor_of,
     catchup_of,
@@ -30,7 +30,7 @@ from fencelock.actors.paxos.snapshots import FETCH_DOUBLINGS_MAX, FETCH_MS, Catc
 from fencelock.actors.session.session import TTL_MS
 from fencelock.actors.session.session_lease import SessionLease
 
-CONFIG = Config(View(0, ("a", "b", "c")))
+CONFIG = LogConfig(View(0, ("a", "b", "c")))
 BALLOT = messages.Ballot(3, leader_of("a"))
 REIGN = events.Leadership(
     ballot=BALLOT, commander=address_of("a", "commander-3"), first=1, time_ms=0
@@ -82,7 +82,7 @@ def test_a_stranger_cannot_depose_a_leader_nor_use_up_its_rounds() -> None:
     assert leader.ballot.round == 3
 
 
-def test_a_hand_over_that_found_nobody_can_be_asked_for_again_in_the_same_reign() -> None:
+def test_a_hand_over_that_found_no_successor_can_be_requested_again() -> None:
     leader = Leader(
         leader_of("a"), HOST, node="a", config=CONFIG, random=Random(1), recovered=Recovered()
     )
@@ -114,7 +114,7 @@ def test_a_stranger_cannot_put_commands_into_the_log_past_the_door() -> None:
     assert len(sent(ordered, REIGN.commander)) == 1
 
 
-def test_a_reign_that_another_has_overtaken_does_not_begin() -> None:
+def test_a_leadership_that_another_has_overtaken_does_not_begin() -> None:
     """What a higher ballot decided is applied between the leader's look and its word."""
     role = replica()
     role.handle(acceptor_of("a"), learned(1, messages.Batch(time_ms=5, commands=(b"theirs",))), T0)
@@ -171,12 +171,12 @@ def test_one_timer_runs_for_what_is_due_however_often_an_earlier_one_was_needed(
     ordering = Ordering(opening=())
     ordering.clock = LogClock()
     ordering.begin(REIGN, 0, T0)
-    timers: list[tuple[int, events.Tick]] = []
+    timers: list[tuple[int, events.LogTimeDue]] = []
 
     def take(effects: Effects, ms: int) -> None:
         for wake in effects:
             assert isinstance(wake, Wake)
-            assert isinstance(wake.timer, events.Tick)
+            assert isinstance(wake.timer, events.LogTimeDue)
             timers.append((ms + wake.after_ms, wake.timer))
 
     take(ordering.arm(20_000, T0), 0)

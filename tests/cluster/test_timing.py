@@ -9,8 +9,8 @@ import pytest
 
 from fencelock.actors.paxos.config import BEAT_MS, ELECTION_MS, LEASE_MS
 from fencelock.actors.paxos.scout import SCOUT_RESEND_MS
-from fencelock.actors.session.backoff import RETRY_MS
 from fencelock.actors.session.endpoint import SILENCE_MS, Probing
+from fencelock.actors.session.pending import RETRY_MS
 from fencelock.actors.timing import TIMING, Timing
 
 

@@ -10,6 +10,7 @@ from random import Random
 import pytest
 from support.judged import is_violated
 from support.log_workload import CounterJudge, logbook
+from support.planted_votes import votes_as_registered
 
 from fencelock.actors.bootstrap import Bootstrap
 from fencelock.actors.bootstrap_message import Join
@@ -19,7 +20,7 @@ from fencelock.cluster.simulation.faults import Faults
 from fencelock.cluster.simulation.network import Cut
 from fencelock.cluster.simulation.paxos_plan import LogPlan, draw_log_plan
 from fencelock.cluster.simulation.paxos_run import LogSubject, run_log_seed
-from fencelock.cluster.simulation.planting import Change, planted, votes_as_registered
+from fencelock.cluster.simulation.planting import Change, planted
 from fencelock.cluster.simulation.world import World
 
 NAMES = ("n1", "n2", "n3")

@@ -10,6 +10,7 @@ from random import Random
 
 from support.judged import is_violated
 from support.log_workload import CounterJudge, LogWriter, logbook
+from support.planted_votes import votes_as_registered
 
 import fencelock
 from fencelock.actors.api.message import Describe
@@ -21,7 +22,7 @@ from fencelock.cluster.node import Node
 from fencelock.cluster.simulation.faults import CALM, FaultKind, Faults, draw_misfortune
 from fencelock.cluster.simulation.nemesis import Nemesis
 from fencelock.cluster.simulation.network import Cut
-from fencelock.cluster.simulation.planting import Change, planted, votes_as_registered
+from fencelock.cluster.simulation.planting import Change, planted
 from fencelock.cluster.simulation.world import World
 
 LONG_S = 30.0

@@ -111,7 +111,7 @@ def test_a_role_can_spawn_another_and_retire_it() -> None:
 
     world.nodes["n1"].tell(N1, NumberNote(number=60))
 
-    assert SimulatedParent.child not in world.nodes["n1"].scheduler.cells
+    assert SimulatedParent.child not in world.nodes["n1"].scheduler.roles
     assert 60 not in child.order
     assert world.marks["host.nobody_there"] == 1
 

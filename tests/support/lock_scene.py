@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from fencelock import aio
 from fencelock.actors.api.message import Acquire, Granted, Release, Released
-from fencelock.actors.message import Event, Instant
+from fencelock.actors.message import Address, Event, Instant
+from fencelock.actors.session.holding import Hold, HoldState, SessionTrust
 from fencelock.actors.session.message import HoldsLost, Loss, Trusted
-from fencelock.cluster.callback_executor import ThreadExecutor
+from fencelock.actors.session.pending import Claim
+from fencelock.cluster.callback_executor import CallbackExecutor
 from fencelock.cluster.hold_registry import HoldRegistry
-from fencelock.cluster.host.reply import Reply
-from fencelock.cluster.lock import Lock
+from fencelock.cluster.host.pending_asks import AskReply
+from fencelock.cluster.lock import Lock, RLock
 from fencelock.cluster.lock_options import LockOptions
 from fencelock.cluster.session_channel import SessionChannel
 
 PATIENCE_S = 30
+NEVER = Instant(1 << 62)
 
 
 class ScriptedSession:
@@ -26,14 +30,21 @@ class ScriptedSession:
         self.fence = 0
         self.count = 0
         self.told: list[Event] = []
-        self.refusal: Exception | None = None
+        self.refusal: BaseException | None = None
         self.mute = False
-        self.asked: list[tuple[Event, Reply]] = []
+        self.asked: list[tuple[Event, AskReply]] = []
+        self.abandoned: list[AskReply] = []
         self.before: Callable[[], None] = lambda: None
+        self.holds: dict[Claim, Hold] = {}
+        self.trust = SessionTrust(NEVER, NEVER)
 
-    def submit(self, message: Event, reply: Reply) -> None:
+    def submit(self, message: Event, reply: AskReply) -> None:
         self.asked.append((message, reply))
         self.before()
+        if isinstance(message, Release):
+            hold = self.holds.get(Claim(message.lock, message.owner))
+            if hold is not None and hold.state is not HoldState.RELEASING:
+                hold.move(HoldState.RELEASING)
         if self.refusal is not None:
             reply.fail(self.refusal)
         elif not self.mute:
@@ -41,38 +52,69 @@ class ScriptedSession:
 
     def answer(self, message: Event) -> Granted | Released:
         match message:
-            case Acquire(lock=lock):
+            case Acquire(lock=lock, owner=owner):
                 self.fence += self.count == 0
                 self.count += 1
-                return Granted(lock=lock, fence=self.fence, count=self.count)
-            case Release(lock=lock):
+                return self.grant(lock, owner, self.fence, self.count)
+            case Release(lock=lock, owner=owner):
                 self.count -= 1
+                hold = self.holds.get(Claim(lock, owner))
+                if hold is not None:
+                    hold.move(HoldState.HELD if self.count else HoldState.RELEASED)
+                if not self.count:
+                    self.holds.pop(Claim(lock, owner), None)
                 return Released(lock=lock, count=self.count)
             case _:
                 raise AssertionError(message)
 
-    def abandon(self, reply: Reply) -> None:
-        del reply
+    def grant(self, lock: str, owner: str, fence: int, count: int = 1) -> Granted:
+        """Return the grant of a lock that the session holds from now on."""
+        known = self.holds.get(Claim(lock, owner))
+        if known is None or known.fence != fence:
+            hold = Hold(Address("a/proxy"), fence, [], self.trust)
+            self.holds[Claim(lock, owner)] = hold
+        return Granted(lock=lock, owner=owner, fence=fence, count=count)
+
+    def asks(self) -> list[Acquire]:
+        return [asked for asked, _ in self.asked if isinstance(asked, Acquire)]
+
+    def abandon(self, reply: AskReply) -> None:
+        self.abandoned.append(reply)
 
     def tell(self, message: Event) -> None:
         self.told.append(message)
 
 
 class Scene:
-    """A lock, whose session and clock are moved by hand."""
+    """Locks called x of ann, whose session and clock are moved by hand."""
 
-    def __init__(self, session: ScriptedSession, executor: ThreadExecutor) -> None:
+    def __init__(self, session: ScriptedSession, executor: CallbackExecutor) -> None:
         self.session = session
-        self.hold_registry = HoldRegistry(lambda: session.now, executor)
+        self.hold_registry = HoldRegistry(
+            lambda: session.now, session.holds, executor, session.tell
+        )
         self.line = SessionChannel(session)
 
-    def lock(self, **terms: Any) -> Lock:
-        return Lock(self.line, self.hold_registry, LockOptions("x", owner="ann", **terms))
+    def lock(self, name: str = "x", owner: str | None = "ann", **options: Any) -> Lock:
+        return Lock(self.line, self.hold_registry, LockOptions(name, owner=owner, **options))
+
+    def rlock(self, owner: str | None = "ann", limit: int = 0, **options: Any) -> RLock:
+        terms = LockOptions("x", owner=owner, limit=limit, reentrant=True, **options)
+        return RLock(self.line, self.hold_registry, terms)
+
+    def aio_lock(self, name: str = "x", owner: str | None = "ann", **options: Any) -> aio.Lock:
+        return aio.Lock(self.line, self.hold_registry, LockOptions(name, owner=owner, **options))
 
     def trust(self, suspect_at: int, until: int) -> None:
+        trust = self.session.trust
+        trust.suspect_at, trust.until = Instant(suspect_at), Instant(until)
         self.hold_registry.hear(Trusted(suspect_at=Instant(suspect_at), until=Instant(until)))
 
-    def lose(self, fence: int, owner: str = "ann") -> None:
+    def lose(self, fence: int, owner: str = "ann", detail: str = "the session ended") -> None:
         self.session.count = 0
+        hold = self.session.holds.get(Claim("x", owner))
+        if hold is not None and hold.fence == fence:
+            hold.lose(detail)
+            del self.session.holds[Claim("x", owner)]
         losses = (Loss(lock="x", owner=owner, fence=fence),)
-        self.hold_registry.hear(HoldsLost(losses=losses, detail="the session ended"))
+        self.hold_registry.hear(HoldsLost(losses=losses, detail=detail))

@@ -82,7 +82,7 @@ def told(effects: Effects, kind: type[K], to: Address = ANN) -> list[K]:
 
 
 def denied(reason: Reason, detail: str = "", request: int = 2, lock: str = "a") -> Refused:
-    """Return the denial of a request of Ann's."""
+    """Return the refusal of a request of Ann's."""
     owner = "o" if lock else ""
     return Refused(
         session=ME, owner=owner, request=request, lock=lock, reason=reason, detail=detail

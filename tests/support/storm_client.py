@@ -132,13 +132,13 @@ def one_thread(client: StormClient, connection: fencelock.Client) -> None:
         name, work_s = client.choose()
         lock = connection.lock(name)
         try:
-            fence = lock.acquire(timeout=PATIENCE_S)
-            if fence is None:
+            hold = lock.acquire(timeout=PATIENCE_S)
+            if hold is None:
                 client.complain("timeout", f"{name} after {PATIENCE_S} s")
                 continue
-            updates = client.begin_work(name, fence)
+            updates = client.begin_work(name, hold.fence)
             client.over.wait(work_s)
-            client.end_work(name, fence, updates)
+            client.end_work(name, hold.fence, updates)
             lock.release()
         except Exception as error:  # noqa: BLE001 (the top of a thread: whatever it is, it is told)
             client.complain(type(error).__name__, traceback.format_exc())
@@ -160,13 +160,13 @@ async def one_task(client: StormClient, connection: aio.Client) -> None:
         name, work_s = client.choose()
         lock = connection.lock(name)
         try:
-            fence = await lock.acquire(timeout=PATIENCE_S)
-            if fence is None:
+            hold = await lock.acquire(timeout=PATIENCE_S)
+            if hold is None:
                 client.complain("timeout", f"{name} after {PATIENCE_S} s")
                 continue
-            updates = client.begin_work(name, fence)
+            updates = client.begin_work(name, hold.fence)
             await asyncio.sleep(work_s)
-            client.end_work(name, fence, updates)
+            client.end_work(name, hold.fence, updates)
             await lock.release()
         except Exception as error:  # noqa: BLE001 (whatever it is, it is told, and the task goes on)
             client.complain(type(error).__name__, traceback.format_exc())

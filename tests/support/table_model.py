@@ -33,7 +33,7 @@ def word_of(outcome: Result) -> Word:
 
 
 @dataclass(eq=False)
-class Claim:
+class ModelClaim:
     """A hold if it has a fence, else a wait."""
 
     session: str
@@ -47,7 +47,7 @@ class Claim:
 
 
 @dataclass(eq=False)
-class Request:
+class ModelRequest:
     """One owner's request for one lock, and its outcome, None while it waits."""
 
     number: int
@@ -66,18 +66,18 @@ class Model:
     def __init__(self) -> None:
         self.now = self.fences = self.opened = 0
         self.sessions: list[dict[str, Any]] = []
-        self.claims: list[Claim] = []
-        self.done: dict[Who, list[Request]] = {}
+        self.claims: list[ModelClaim] = []
+        self.done: dict[Who, list[ModelRequest]] = {}
         self.forced: list[Word] = []
         self.lost: list[Word] = []
         self.out: list[Word] = []
         self.places = self.extended = 0
 
-    def find(self, **wanted: Any) -> list[Claim]:
+    def find(self, **wanted: Any) -> list[ModelClaim]:
         """Return the claims whose fields are as wanted."""
         return [c for c in self.claims if all(getattr(c, k) == v for k, v in wanted.items())]
 
-    def holder(self, lock: str) -> Claim | None:
+    def holder(self, lock: str) -> ModelClaim | None:
         """Return the claim that holds ``lock``."""
         return next((c for c in self.claims if c.lock == lock and c.fence), None)
 
@@ -99,13 +99,13 @@ class Model:
             if not claim.fence and self.holder(claim.lock) is None:
                 self.grant(claim)
 
-    def grant(self, claim: Claim) -> None:
+    def grant(self, claim: ModelClaim) -> None:
         """Turn a wait into a hold."""
         self.fences += 1
         claim.fence, claim.levels, claim.due = self.fences, [claim.request], float("inf")
         self._tell_held(claim, claim.request)
 
-    def _tell_held(self, claim: Claim, request: int) -> None:
+    def _tell_held(self, claim: ModelClaim, request: int) -> None:
         s, o, lock = claim.session, claim.owner, claim.lock
         answer = ("Granted", lock, claim.fence, s, o, request, len(claim.levels))
         self.note(s, o, request, lock, answer)
@@ -115,7 +115,7 @@ class Model:
         self.out = []
         self.now = max(self.now, to)
         while True:
-            due: list[tuple[float, int, int, str, Claim | None]]
+            due: list[tuple[float, int, int, str, ModelClaim | None]]
             due = [(c.due, 0, c.place, c.session, c) for c in self.claims if not c.fence]
             due += [(s["due"], 1, s["number"], s["id"], None) for s in self.sessions]
             if not due or (first := min(due, key=lambda d: d[:3]))[0] > to:
@@ -154,8 +154,8 @@ class Model:
                 self._on_force(command)
             case Acquire() | Release() | Cancel():
                 self._on_lock(command)
-            case ExtendSessions():
-                pass
+            case _:
+                assert isinstance(command, ExtendSessions)
         return self.out
 
     def _on_session(self, c: Open | KeepAlive | End) -> None:
@@ -210,7 +210,7 @@ class Model:
             self.drop(hold)
             self.serve()
 
-    def drop(self, hold: Claim) -> None:
+    def drop(self, hold: ModelClaim) -> None:
         """End a hold: from now on its owner is quiet."""
         self.claims.remove(hold)
         self.done[hold.session, hold.owner, hold.lock][-1].at = self.now
@@ -252,10 +252,10 @@ class Model:
                 self.claims.remove(mine)
                 self.deny(s, o, mine.request, lock, Reason.CANCELLED)
                 mine = None
-            past.append(Request(r, type(c)))
+            past.append(ModelRequest(r, type(c)))
             self._do(c, mine)
 
-    def _do(self, c: Acquire | Release, mine: Claim | None) -> None:
+    def _do(self, c: Acquire | Release, mine: ModelClaim | None) -> None:
         s, o, r, lock = c.session, c.owner, c.request, c.lock
         loss = next((x for x in self.lost if x[:3] == (s, o, lock)), None)
         if isinstance(c, Acquire):
@@ -273,7 +273,7 @@ class Model:
         else:
             self.deny(s, o, r, lock, Reason.NOT_HELD)
 
-    def _on_acquire(self, c: Acquire, mine: Claim | None) -> None:
+    def _on_acquire(self, c: Acquire, mine: ModelClaim | None) -> None:
         s, o, r, lock = c.session, c.owner, c.request, c.lock
         if mine is not None:
             if c.limit and len(mine.levels) >= c.limit:
@@ -286,7 +286,7 @@ class Model:
             return
         self.places += 1
         due = float("inf") if c.wait_ms is None else self.now + c.wait_ms
-        claim = Claim(s, o, lock, r, due, place=self.places)
+        claim = ModelClaim(s, o, lock, r, due, place=self.places)
         if self.holder(lock) is None:
             self.claims.append(claim)
             self.serve()
@@ -296,7 +296,7 @@ class Model:
             self.claims.append(claim)
             self.out.append(("Queued", s, o, r, lock))
 
-    def _on_cancel(self, c: Cancel, mine: Claim | None, past: list[Request]) -> None:
+    def _on_cancel(self, c: Cancel, mine: ModelClaim | None, past: list[ModelRequest]) -> None:
         s, o, r, lock = c.session, c.owner, c.request, c.lock
         waits = mine is not None and not mine.fence
         new = not past or r > past[-1].number
@@ -314,9 +314,11 @@ class Model:
                 self.drop(mine)
                 self.serve()
         if new:
-            past.append(Request(r, Acquire, undone, self.now))
+            past.append(ModelRequest(r, Acquire, undone, self.now))
 
-    def _again(self, c: Acquire | Release, mine: Claim | None, past: list[Request]) -> Word:
+    def _again(
+        self, c: Acquire | Release, mine: ModelClaim | None, past: list[ModelRequest]
+    ) -> Word:
         who = (c.session, c.owner, c.request, c.lock)
         found = [asked for asked in past if (asked.number, asked.kind) == (c.request, type(c))]
         live = mine is not None and mine.request == c.request and isinstance(c, Acquire)

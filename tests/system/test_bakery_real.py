@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.holds import fence_of
 from support.real_nodes import loopback_addresses
 
 import fencelock
@@ -112,7 +113,7 @@ def test_a_killed_leader_is_replaced_and_what_is_held_stays_held(
 ) -> None:
     before = elected(client)
     held = client.lock("held", owner="holder", duration=60)
-    fence = held.acquire(timeout=PATIENCE_S)
+    fence = fence_of(held.acquire(timeout=PATIENCE_S))
     assert fence is not None
     five.kill(before.leaders[0])
     assert client.lock("free", duration=60).acquire(timeout=PATIENCE_S) is not None
@@ -124,7 +125,7 @@ def test_a_killed_leader_is_replaced_and_what_is_held_stays_held(
     wait_for(lambda: len(ready(client)) == len(five.addresses) - 1)
     assert client.lock("held", owner="other").acquire(timeout=0.5) is None
     held.release()
-    later = client.lock("held", owner="other", duration=60).acquire(timeout=PATIENCE_S)
+    later = fence_of(client.lock("held", owner="other", duration=60).acquire(timeout=PATIENCE_S))
     assert later is not None
     assert later > fence
 
@@ -135,7 +136,7 @@ def test_after_two_leaders_are_lost_nothing_is_granted_before_the_longest_lease_
     leaders = elected(client).leaders
     lease_s = 3.0
     held = client.lock("held", owner="holder", duration=lease_s - 1, grace=1)
-    fence = held.acquire(timeout=PATIENCE_S)
+    fence = fence_of(held.acquire(timeout=PATIENCE_S))
     assert fence is not None
     five.kill(*leaders[:2])
     killed = time.monotonic()
@@ -143,7 +144,7 @@ def test_after_two_leaders_are_lost_nothing_is_granted_before_the_longest_lease_
     told = next(one for one in client.describe() if "s at most" in one.detail)
     assert "too many leaders were lost at once" in told.detail
     assert not told.ready
-    later = client.lock("held", owner="other", duration=60).acquire(timeout=PATIENCE_S)
+    later = fence_of(client.lock("held", owner="other", duration=60).acquire(timeout=PATIENCE_S))
     assert time.monotonic() - killed >= lease_s * 0.9
     assert later is not None
     assert later > fence
@@ -157,7 +158,7 @@ def test_a_leader_that_is_stopped_and_goes_on_later_serves_in_no_old_epoch(
     stopped = before.leaders[0]
     five.running[stopped].send_signal(signal.SIGSTOP)
     wait_for(lambda: stopped not in elected(client).leaders)
-    fence = client.lock("order", owner="one", duration=60).acquire(timeout=PATIENCE_S)
+    fence = fence_of(client.lock("order", owner="one", duration=60).acquire(timeout=PATIENCE_S))
     five.running[stopped].send_signal(signal.SIGCONT)
     # Until it hears of the epoch that began without it, it answers what it knew before.
     wait_for(lambda: len(agreed(client)) == len(five.addresses))

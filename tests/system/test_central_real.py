@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from support.holds import fence_of
 from support.real_nodes import loopback_addresses
 
 import fencelock
@@ -88,9 +89,9 @@ def granted_in_time(client: fencelock.Client) -> int:
     ends = time.monotonic() + FREE_S
     while time.monotonic() < ends:
         with suppress(UnavailableError):
-            fence = client.lock("a").acquire(timeout=ends - time.monotonic())
-            if fence is not None:
-                return fence
+            hold = client.lock("a").acquire(timeout=ends - time.monotonic())
+            if hold is not None:
+                return hold.fence
     pytest.fail(f"nobody was granted the lock within {FREE_S:g} s")
 
 
@@ -116,7 +117,7 @@ def test_a_living_clients_lock_outlives_restarts_and_can_be_released(
 ) -> None:
     with members.connect(GATE) as holder, members.connect("n3") as other:
         lock = holder.lock("a")
-        fence = lock.acquire(timeout=LONG_S)
+        fence = fence_of(lock.acquire(timeout=LONG_S))
         assert fence is not None
 
         members.restart(*restarted)
@@ -136,7 +137,7 @@ def test_a_lock_is_free_once_its_client_is_closed_after_restarts(
 ) -> None:
     with members.connect("n3") as other:
         with members.connect(GATE) as holder:
-            fence = holder.lock("a").acquire(timeout=LONG_S)
+            fence = fence_of(holder.lock("a").acquire(timeout=LONG_S))
             assert fence is not None
             members.restart(*restarted)
             wait_until_ready(holder, GATE)
@@ -151,7 +152,7 @@ def test_a_client_that_closes_while_its_node_is_down_leaves_nothing_held(
     with members.connect("n3") as other:
         while True:  # A client begins at any of its nodes.
             holder = members.connect(GATE, "n3")
-            fence = holder.lock("a").acquire(timeout=LONG_S)
+            fence = fence_of(holder.lock("a").acquire(timeout=LONG_S))
             status = other.status("a")
             assert status.holder is not None
             if status.holder.node == GATE:
@@ -172,7 +173,7 @@ def test_an_operator_releases_a_lock_of_a_dead_client_through_a_restarted_node(
     code = (
         "import os, sys, fencelock\n"
         f"client = fencelock.connect({members.at[GATE]!r}, timeout=60)\n"
-        "print(client.lock('a').acquire(timeout=60), flush=True)\n"
+        "print(client.lock('a').acquire(timeout=60).fence, flush=True)\n"
         "os._exit(0)\n"
     )
     command = [sys.executable, "-c", code]

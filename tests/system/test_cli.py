@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from support.holds import fence_of
 from support.real_nodes import loopback_addresses
 from typer.testing import CliRunner
 
@@ -205,7 +206,7 @@ def test_an_operator_finds_a_holder_and_frees_its_lock(tmp_path: Path) -> None:
     with serving(tmp_path, "n1"), serving(tmp_path, "n2"):
         status_when_ready(tmp_path, addresses)
         with connect(",".join(addresses.values()), label="web-3:7") as client:
-            fence = client.lock("orders/42", label="nightly").acquire(timeout=PATIENCE_S)
+            fence = fence_of(client.lock("orders/42", label="nightly").acquire(timeout=PATIENCE_S))
             who = fencelock(tmp_path, "who", "orders/42")
             assert "orders/42 is held by web-3:7, nightly" in who.stdout
             assert f"under fence {fence}" in who.stdout

@@ -61,8 +61,8 @@ EXCEPTIONS = {
         "actors/session/rejection.py",
         "/",
     ): "seconds in a text for people",
-    ("actors/session/backoff.py", "/"): "the jitter of a client's own timers",
-    ("actors/session/backoff.py", "float"): "the jitter of a client's own timers",
+    ("actors/session/pending.py", "/"): "the jitter of a client's own timers",
+    ("actors/session/pending.py", "float"): "the jitter of a client's own timers",
     (
         "actors/fast_construction.py",
         "exec",

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from loguru import logger
 from rich.console import Console
+from support.holds import fence_of
 from support.real_nodes import loopback_addresses
 
 import fencelock
@@ -128,7 +129,7 @@ def test_a_wrong_member_is_found_says_what_to_do_and_stays_out(
                 second = Node.start(config, WRONG)  # It does not lead.
             wait_until_ready(client)  # It applies what comes, and need not fetch a snapshot.
             fatal = client.lock("the fatal one", timeout=LONG_S)
-            held = fatal.acquire()
+            held = fence_of(fatal.acquire())
             status = use_until_found(client)
             assert not status.ready
             assert "an empty folder" in status.detail

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
+import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from textwrap import indent
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
-from support.paths import EXAMPLES
+from support.paths import EXAMPLES, ROOT
 
+import fencelock
 from fencelock.cluster.config import parse, starting_config
 from fencelock.cluster.node import Node
 from fencelock.cluster.ports import free_ports
@@ -128,3 +135,27 @@ def test_the_lock_of_the_readme_and_the_raw_client_work_against_a_node() -> None
         ended = run("raw_zmq_client.py", "--node", address, "--cluster", "fencelock", "--lock", "a")
         assert ended.returncode == 0, ended.stderr
         assert "granted a under fence" in ended.stdout
+
+
+def test_the_python_of_the_readme_runs_as_it_is_shown(tmp_path: Path) -> None:
+    """Only the addresses are others, and a storage that checks fences is at hand."""
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    blocking, tasks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)[:2]
+    at = {f"n{n}": f"tcp://127.0.0.1:{port}" for n, port in enumerate(free_ports(3), 1)}
+    config = parse(starting_config(at, cluster="fencelock", protocol="paxos"), tmp_path)
+    written: list[int] = []
+
+    def write(order: str, *, fence: int) -> None:
+        assert order == "42"
+        assert fence > max(written, default=0)
+        written.append(fence)
+
+    names = {"storage": SimpleNamespace(write=write), "order": "42", "fencelock": fencelock}
+    with contextlib.ExitStack() as stack:
+        for node in at:
+            stack.enter_context(Node.start(config, node))
+        for code in (blocking, f"import asyncio\nasync def main():\n{indent(tasks, '    ')}"):
+            own = re.sub(r'"tcp://[^"]*"', repr(",".join(at.values())), code)
+            exec(compile(own, "README.md", "exec"), names)
+        asyncio.run(cast("Any", names)["main"]())
+    assert len(written) == 1

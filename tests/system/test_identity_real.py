@@ -43,9 +43,10 @@ class IdentityCluster:
         client = fencelock.connect(self.config.nodes[through], timeout=LONG_S, ttl=60)
         self.clients.append(client)
         try:
-            return client.lock(name).acquire(timeout=timeout)
+            hold = client.lock(name).acquire(timeout=timeout)
         except UnavailableError:
             return None
+        return None if hold is None else hold.fence
 
     def status(self, name: str) -> NodeStatus:
         status = self.nodes[name].proxy.ask(Describe(), timeout=LONG_S)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.holds import fence_of
 from support.real_nodes import loopback_addresses
 
 import fencelock
@@ -66,7 +67,7 @@ def test_a_local_read_of_a_task_is_refused_too(pair: Pair) -> None:
 def test_a_held_lock_is_never_called_free_when_the_server_is_silent(pair: Pair) -> None:
     with fencelock.connect(pair.second, cluster="reads", timeout=PATIENCE_S) as client:
         lock = client.lock("a")
-        fence = lock.acquire(timeout=PATIENCE_S)
+        fence = fence_of(lock.acquire(timeout=PATIENCE_S))
         holder = client.status("a").holder
         assert holder is not None
         assert holder.fence == fence

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.holds import fence_of
 from support.real_nodes import loopback_addresses
 
 import fencelock
@@ -71,9 +72,8 @@ def test_whichever_member_is_killed_the_others_grant_and_fences_rise(
                     assert lock.fence is not None
                     fences.append(lock.fence)
                 members.kill(node)
-                fence = client.lock(f"after-{node}-{round_number}").acquire(timeout=LONG_S)
-                assert fence is not None
-                fences.append(fence)
+                after = client.lock(f"after-{node}-{round_number}")
+                fences.append(fence_of(after.acquire(timeout=LONG_S)))
                 members.start(node)
     assert fences == sorted(set(fences))
 
@@ -84,7 +84,7 @@ def test_a_hold_outlives_every_member_it_was_granted_by(members: PaxosProcesses)
         fencelock.connect(members.connect, timeout=LONG_S) as other,
     ):
         lock = client.lock("a")
-        fence = lock.acquire(timeout=LONG_S)
+        fence = fence_of(lock.acquire(timeout=LONG_S))
         for node in NODES:
             members.kill(node)
             assert other.lock("a").acquire(timeout=1.0) is None
@@ -92,7 +92,7 @@ def test_a_hold_outlives_every_member_it_was_granted_by(members: PaxosProcesses)
             wait_until_ready(client, node)  # Or the next kill leaves no majority.
             assert lock.fence == fence
         lock.release()
-        after = other.lock("a").acquire(timeout=LONG_S)
+        after = fence_of(other.lock("a").acquire(timeout=LONG_S))
         assert after is not None
         assert fence is not None
         assert after > fence
@@ -100,12 +100,12 @@ def test_a_hold_outlives_every_member_it_was_granted_by(members: PaxosProcesses)
 
 def test_no_fence_comes_again_when_every_member_was_killed(members: PaxosProcesses) -> None:
     with fencelock.connect(members.connect, timeout=LONG_S) as client:
-        before = client.lock("a").acquire(timeout=LONG_S)
+        before = fence_of(client.lock("a").acquire(timeout=LONG_S))
         assert before is not None
         for node in NODES:
             members.kill(node)
         for node in NODES:
             members.start(node)
-        after = client.lock("b").acquire(timeout=LONG_S)
+        after = fence_of(client.lock("b").acquire(timeout=LONG_S))
         assert after is not None
         assert after > before

@@ -23,6 +23,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from support.holds import fence_of
 from support.paths import SUPPORT
 
 import fencelock
@@ -134,7 +135,7 @@ class Storm:
         assert kept == dict(done)
         assert len(self.said) == len(KINDS)
         for lock in LOCKS:
-            fence = watcher.lock(lock).acquire(timeout=SERVED_AFTER_S)
+            fence = fence_of(watcher.lock(lock).acquire(timeout=SERVED_AFTER_S))
             assert fence is not None
             assert fence > self.ledger_of(lock)[0]
 

@@ -215,7 +215,7 @@ def test_a_request_of_one_client_is_taken_before_the_second_frame_of_another(
 def _waiting(hub: SocketHub) -> list[str]:
     listener = hub._listener  # pyright: ignore[reportPrivateUsage]
     assert listener is not None
-    return list(listener._guests.frames)  # pyright: ignore[reportPrivateUsage]
+    return list(listener._queue.frames)  # pyright: ignore[reportPrivateUsage]
 
 
 def test_the_cap_leaves_descriptors_for_files() -> None:

@@ -45,6 +45,7 @@ ODD: list[Any] = [
     [*RELEASE, *range(17)],
     [*RELEASE[:6], 5, 1, "more"],
     dict.fromkeys(RELEASE),
+    dict(enumerate(RELEASE)),
     "".join(("*/proxy", "me/session")),
     b"bytes of no meaning",
     None,

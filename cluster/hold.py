@@ -1,0 +1,269 @@
+"""A hold of a lock, as an acquire returns it: the part that does not depend on how its user waits.
+
+Release and renewal are operations on one acquire; lock objects use them, too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pykka
+
+from fencelock.actors.api.message import Cancel
+from fencelock.actors.api.name import titled
+from fencelock.actors.api.session_message import Renew
+from fencelock.actors.error import FencelockError, LockOwnershipLostError, NotHeldError
+from fencelock.actors.message import NS_PER_MS
+from fencelock.actors.session.holding import HOLDING, HoldState
+from fencelock.cluster.hold_registry import (
+    Callback,
+    HoldRegistry,
+    Listeners,
+    Ownership,
+    ReleaseCall,
+)
+from fencelock.cluster.lock_options import release_of, term_ms_of
+from fencelock.cluster.operation import AwaitReply, Operation
+from fencelock.cluster.session_channel import SessionChannel, closed_meanwhile
+
+
+class BaseHold:
+    """One successful acquire, until it is released. It is always true.
+
+    Its properties follow from this client's clock and what the cluster has confirmed when they
+    are read: none asks the network.
+    """
+
+    def __init__(
+        self, channel: SessionChannel, registry: HoldRegistry, own: Ownership, token: int
+    ) -> None:
+        self._channel = channel
+        self._registry = registry
+        self._own = own
+        self._token = token
+        assert own.hold is not None
+        self._hold = own.hold
+
+    @property
+    def name(self) -> str:
+        """The name of the lock."""
+        return self._own.lock
+
+    @property
+    def owner(self) -> str:
+        """The owner that holds it, as `status` shows it."""
+        return self._own.owner
+
+    @property
+    def fence(self) -> int:
+        """The fence: greater than that of every earlier hold of the lock.
+
+        Resources that check fences refuse requests under that of a lost hold, which is their
+        purpose.
+        """
+        return self._hold.fence
+
+    @property
+    def state(self) -> HoldState:
+        """The state of this hold; see `HoldState`. FREE once the client is closed, or forked."""
+        own = self._own
+        if self._channel.forked:
+            return HoldState.FREE
+        if own.hold is not self._hold:
+            return HoldState.LOST  # Its owner was granted the lock anew since.
+        state = self._registry.state_of(own)
+        if state in (HoldState.LOST, HoldState.FREE) or own.is_unreleased(self._token):
+            return state
+        return HoldState.RELEASED
+
+    @property
+    def held(self) -> bool:
+        """Whether nobody else can hold the lock now.
+
+        It stays true until a release is confirmed. It turns false at the latest when the
+        cluster may end the session, or may take the lock because its deadline has passed.
+        """
+        return self.state in HOLDING
+
+    @property
+    def lost(self) -> bool:
+        """Whether somebody else may hold the lock, although this hold was not released."""
+        return self.state is HoldState.LOST
+
+    @property
+    def suspect(self) -> bool:
+        """Whether the cluster has been silent for half of the session's TTL.
+
+        The lock is still held for certain: it is time to finish, or to stop at a safe point.
+        """
+        return self.state is HoldState.SUSPECT
+
+    @property
+    def remaining(self) -> float:
+        """Seconds for which the lock is certainly held if nothing more is received.
+
+        0 if it is not held; infinite where the cluster keeps no sessions.
+        """
+        if not self.held:
+            return 0.0
+        until = self._hold.until()
+        if until is None:
+            return math.inf
+        return max(0.0, (until - self._registry.now()) / (1_000 * NS_PER_MS))
+
+    def raise_if_lost(self) -> None:
+        """Return only while the lock is held.
+
+        Raises:
+            LockOwnershipLostError: it was lost.
+            NotHeldError: it was released.
+
+        """
+        if self._own.hold is not self._hold or self._channel.forked:
+            raise NotHeldError(f"{titled(self.name)}: this hold is over")
+        check_held(self._registry, self._own, self._token)
+
+    def on_lost(self, callback: Callback) -> None:
+        """Have ``callback`` called with a `Notice` when this hold is lost, or at once if it was.
+
+        See `BaseClient.on_lost` for where callbacks run and what becomes of their exceptions.
+        """
+        self._registry.listen(self._own, Listeners(lost=[callback]))
+
+    def on_suspect(self, callback: Callback) -> None:
+        """Have ``callback`` called with a `Notice` when this hold becomes suspect."""
+        self._registry.listen(self._own, Listeners(suspect=[callback]))
+
+    def on_unlocking(self, callback: Callback) -> None:
+        """Have ``callback`` called with a `Notice` when the duration of this hold ends.
+
+        Nothing is unlocked before the grace ends, too: until then the holder decides, by
+        ``release`` or ``renew``.
+        """
+        self._registry.listen(self._own, Listeners(unlocking=[callback]))
+
+    def __repr__(self) -> str:
+        return f"<Hold of {self.name!r} under fence {self.fence}, {self.state.value}>"
+
+    def _releasing(self) -> Operation[None]:
+        return releasing(self._channel, self._registry, self._own, self._token)
+
+    def _renewing(self, duration: float | None) -> Operation[None]:
+        return renewing(self._channel, self._registry, self._own, self._token, duration)
+
+    def _exiting(self, error: BaseException | None) -> Operation[None]:
+        return exiting(self._releasing, self.name, error)
+
+
+def releasing(
+    channel: SessionChannel, registry: HoldRegistry, own: Ownership, token: int
+) -> Operation[None]:
+    """Release the acquire ``token`` of ``own``, and wait until that is confirmed."""
+    channel.check()
+    hold = own.hold
+    assert hold is not None
+    while True:
+        leaving = registry.leave(own, token)
+        mine = leaving.token == token
+        try:
+            if mine and not leaving.sent and not leaving.done:
+                channel.submit(release_of(own.lock, hold.fence, own.owner), leaving)
+                leaving.sent = True
+                yield leaving
+            else:
+                yield from confirming(channel, registry, leaving)
+        except pykka.ActorDeadError:
+            raise closed_meanwhile() from None
+        except BaseException:
+            if not mine and registry.give_back(own, token):
+                # This release still happens, once the one before it is done.
+                cancel = Cancel(lock=own.lock, session="", owner=own.owner, request=token)
+                channel.tell(cancel)
+            raise
+        if mine or token not in own.levels:
+            return
+        channel.check()
+
+
+def renewing(
+    channel: SessionChannel,
+    registry: HoldRegistry,
+    own: Ownership,
+    token: int,
+    duration: float | None,
+) -> Operation[None]:
+    """Start the duration of the hold anew, as a hold's `renew` does."""
+    hold_ms = term_ms_of("duration", duration)
+    channel.check()
+    check_held(registry, own, token)
+    assert own.hold is not None
+    renew = Renew(lock=own.lock, fence=own.hold.fence, hold_ms=hold_ms, owner=own.owner)
+    try:
+        yield from channel.ask(renew)
+    except NotHeldError:
+        check_held(registry, own, token)
+        raise
+
+
+def check_held(registry: HoldRegistry, own: Ownership, token: int) -> None:
+    """Return if the acquire ``token`` is held.
+
+    Raises:
+        LockOwnershipLostError: it was lost.
+        NotHeldError: it was released.
+
+    """
+    if registry.state_of(own) is HoldState.LOST:
+        raise registry.loss_of(own)
+    if not own.is_unreleased(token):
+        raise NotHeldError(f"{titled(own.lock)}: this hold was released already")
+
+
+def confirming(
+    channel: SessionChannel,
+    registry: HoldRegistry,
+    leaving: ReleaseCall,
+    limit_s: float | None = None,
+) -> Operation[None]:
+    """Wait until a release that began before is confirmed; send it again if necessary.
+
+    Raises:
+        TimeoutError: ``limit_s`` (s) are over; the release goes on.
+        FencelockError: the release failed.
+
+    """
+    if not leaving.sent or leaving.done:
+        again = registry.repeat(leaving)
+        if again is None:
+            return
+        leaving = again
+        if not leaving.sent:
+            own = leaving.own
+            assert own.hold is not None
+            channel.submit(release_of(own.lock, own.hold.fence, own.owner), leaving)
+            leaving.sent = True
+    try:
+        yield leaving if limit_s is None else AwaitReply(leaving, limit_s)
+    except pykka.ActorDeadError:
+        raise closed_meanwhile() from None
+    except NotHeldError:
+        return  # Released in the background meanwhile.
+
+
+def exiting(
+    release: Callable[[], Operation[None]], name: str, error: BaseException | None
+) -> Operation[None]:
+    """Release at the end of ``with``. A failure is added to the body's ``error`` as a note."""
+    try:
+        yield from release()
+    except FencelockError as failure:
+        if error is None:
+            raise
+        if isinstance(error, LockOwnershipLostError):
+            return
+        if isinstance(failure, LockOwnershipLostError):
+            error.add_note(f"and the lock was lost before: {failure}")
+        else:
+            kind = type(failure).__name__
+            error.add_note(f"{titled(name)} could not be released either: {kind}: {failure}")
