@@ -62,7 +62,6 @@ def seat_bakery(
     """
     kept, founded = records.get("election", ()), records.get("bootstrap", ())
     known: dict[str, Any] = {"node": node, "members": tuple(sorted(members))}
-    lives = {**known, "life": life, "terms": terms}
     status = {**known, "life": life, "priority": priority, "pid": pid}
     election = {**known, "bound_ms": terms.lease_ms, "random": random, "records": kept}
 
@@ -89,7 +88,7 @@ def seat_bakery(
     backend = BakeryBackend(node, known["members"], terms, random, life)
     limit = {"limit": _epoch_limit(_group_in(founded), date_ms, kept)}
     return (
-        Spawn(leader_of(node), Leader, lives | limit),
+        Spawn(leader_of(node), Leader, {**known, "life": life, "terms": terms, **limit}),
         Spawn(proxy_of(node), Proxy, {"backend": backend}),
         Spawn(bootstrap_of(node), Bootstrap, bootstrap),
     )
