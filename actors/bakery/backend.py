@@ -46,8 +46,8 @@ from fencelock.actors.bootstrap_message import VotingStatus
 from fencelock.actors.effect import Effect, Effects, Observe, Send
 from fencelock.actors.error import InvalidRequestError, NotHeldError, OverloadedError
 from fencelock.actors.message import Address, Instant, Message, ms_between, node_of
-from fencelock.actors.proxy.backend import Backend, EventHandler, Status
-from fencelock.actors.proxy.clients import REQUESTS_MAX, RemoteClient, is_full
+from fencelock.actors.proxy.backend import Backend, Handler, Status
+from fencelock.actors.proxy.clients import REQUESTS_MAX, is_full
 
 if TYPE_CHECKING:
     from random import Random
@@ -111,7 +111,7 @@ class BakeryBackend(Backend):
             End: self._on_end,
             Open: self._on_open,
         }
-        from_leader: dict[type[Message], EventHandler] = {
+        from_leader: dict[type[Message], Handler] = {
             Locked: self._on_decided,
             LockFailed: self._on_decided,
             Unlocked: self._on_done,
@@ -145,11 +145,9 @@ class BakeryBackend(Backend):
         leaders = self.in_flight.leaders()
         return leaders[sum(session.encode()) % len(leaders)] if leaders else ""
 
-    def _on_open(
-        self, sender: Address, request: Open, client: RemoteClient | None, now: Instant
-    ) -> Effects:
+    def _on_open(self, sender: Address, request: Open, now: Instant) -> Effects:
         """Reply without keeping a session: it is a name, and leaders know its holds."""
-        del client, now
+        del now
         opened = Opened(
             session=request.session,
             assigned=request.session,
@@ -160,11 +158,8 @@ class BakeryBackend(Backend):
         )
         return [Send(sender, opened)]
 
-    def _on_acquire(
-        self, sender: Address, request: Acquire, client: RemoteClient | None, now: Instant
-    ) -> Effects:
+    def _on_acquire(self, sender: Address, request: Acquire, now: Instant) -> Effects:
         """Request a lock; a request that is sent again is the same one."""
-        del client
         self._check_durations(request)
         self.check_not_reentrant(request)
         name = _name_of(Kind.LOCK, request)
@@ -198,32 +193,23 @@ class BakeryBackend(Backend):
                 text = f"lock {request.lock!r}: {name} is {term_ms} ms, {allowed}"
                 raise InvalidRequestError(text)
 
-    def _on_release(
-        self, sender: Address, request: Release, client: RemoteClient | None, now: Instant
-    ) -> Effects:
+    def _on_release(self, sender: Address, request: Release, now: Instant) -> Effects:
         """Have a hold dropped."""
-        del client
         if request.fence <= 0:
             raise NotHeldError(replies.not_held(request, self.node))
         name = _name_of(Kind.UNLOCK, request)
         return self._begin(name, sender, request, now, fence=request.fence)
 
-    def _on_renew(
-        self, sender: Address, request: Renew, client: RemoteClient | None, now: Instant
-    ) -> Effects:
+    def _on_renew(self, sender: Address, request: Renew, now: Instant) -> Effects:
         """Have the duration of a hold begin anew."""
-        del client
         self._check_durations(request)
         if request.fence <= 0:
             raise NotHeldError(replies.not_held(request, self.node))
         name, until = _name_of(Kind.RENEW, request), later(now, ANSWER_MS)
         return self._begin(name, sender, request, now, fence=request.fence, until=until)
 
-    def _on_cancel(
-        self, sender: Address, request: Cancel, client: RemoteClient | None, now: Instant
-    ) -> Effects:
+    def _on_cancel(self, sender: Address, request: Cancel, now: Instant) -> Effects:
         """Have an acquire dropped, in any state; repeatable."""
-        del client
         name, leader = _name_of(Kind.UNLOCK, request), ""
         for wait in self._waits(name):
             if wait.name.number <= name.number:
@@ -231,20 +217,14 @@ class BakeryBackend(Backend):
                 self.in_flight.end(wait)
         return self._begin(name, sender, request, now, leader=leader)
 
-    def _on_end(
-        self, sender: Address, request: End, client: RemoteClient | None, now: Instant
-    ) -> Effects:
+    def _on_end(self, sender: Address, request: End, now: Instant) -> Effects:
         """Have everything of a session dropped."""
-        del client
         self._drop_waits(lambda session: session == request.session)
         name = Name(Kind.UNLOCK_ALL, "", Who(request.session, ""), 0)
         return self._begin(name, sender, request, now, until=later(now, ANSWER_MS))
 
-    def _on_inspect(
-        self, sender: Address, request: Inspect, client: RemoteClient | None, now: Instant
-    ) -> Effects:
+    def _on_inspect(self, sender: Address, request: Inspect, now: Instant) -> Effects:
         """Ask all leaders for the state of a lock until a quorum of them agrees."""
-        del client
         self.check_linearizable(request)
         name = Name(Kind.QUERY, request.lock, Who(sender, ""), request.request)
         return self._begin(name, sender, request, now, until=later(now, ANSWER_MS))
@@ -295,7 +275,7 @@ class BakeryBackend(Backend):
             self.in_flight.end(pending)
         return len(waits)
 
-    def _from_leader(self, handler: EventHandler) -> EventHandler:
+    def _from_leader(self, handler: Handler) -> Handler:
         """Return ``handler``, which gets only messages of nodes that can be leaders."""
 
         def handle(sender: Address, event: Message, now: Instant) -> Effects:
