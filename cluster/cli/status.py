@@ -38,7 +38,7 @@ def status(
     ] = False,
     roles: Annotated[
         bool,
-        typer.Option("--roles", help="Show each node's roles, too: what waits, and their state."),
+        typer.Option("--roles", help="Also show each node's roles: events waiting, and state."),
     ] = False,
 ) -> None:
     """Show [bold]which nodes are ready[/bold], who leads, and who holds what.
