@@ -429,7 +429,7 @@ class Election:
         return Lead(epoch=self.epoch, leaders=self.leaders, former=self.former, empty=self.empty)
 
     def on_promised(self, member: str, promised: Promised, now: Instant) -> bool:
-        """Count a promise, once per member; return whether a majority is there now."""
+        """Count a promise, once per member; return whether a majority has promised now."""
         if self.phase is not ElectionPhase.PROPOSING or promised.epoch != self.epoch:
             return False
         self.promised[member] = promised.seating

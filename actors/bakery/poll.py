@@ -1,4 +1,4 @@
-"""One round of a read: what each leader said of a lock, and what they agree on. Pure."""
+"""One round of a read: each leader's reply about a lock, and what they agree on. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Poll:
 
     Attributes:
         nonce: of the round.
-        began: when it began, on the door's clock.
+        began: when it began, on the proxy's clock.
         answers: by leader.
 
     """

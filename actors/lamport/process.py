@@ -476,7 +476,7 @@ class StatusView:
 
 
 PROOF_MS = 2_000
-"""Time limit for a read to hear every other process (ms): several resendings of a lost message."""
+"""Time limit for the replies of all other processes to a read (ms): several resendings."""
 
 
 @dataclass(slots=True)

@@ -219,7 +219,7 @@ class PaxosBackend(Backend):
     def _take_each(
         self, outcomes: tuple[Message, ...], now: Instant, *, warning: bool
     ) -> list[Effect]:
-        """Answer the requests that wait here; count the answers in sum."""
+        """Reply to the requests that wait here; count all replies together."""
         effects: list[Effect] = []
         in_flight = self.in_flight
         granted = released = denied = 0

@@ -13,7 +13,7 @@ from fencelock.actors.timing import TIMING
 
 
 def hear(ledger: SessionState, gate: Address, now: Instant) -> list[Effect]:
-    """Note a sign of life of ``gate``; if it was given up, move stranded requests to it."""
+    """Record that ``gate`` sent something; if it was given up, move stranded requests to it."""
     known = ledger.gates.table.get(gate)
     if known is None:
         return []

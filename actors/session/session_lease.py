@@ -87,7 +87,7 @@ class SessionLease:
     last_sent_at: Instant = EPOCH
     told_until: Instant = EPOCH
     trust: Trust | None = None
-    """How long the holds of the session in force are certain, as the watcher was last told; None
+    """The client's trust in the session in force, as the watcher was last notified of it; None
     where the cluster keeps no sessions. The client's threads read it; see `Hold`."""
     trusted_ns: int = 0
     """Time for which the session certainly lives after a confirmed message was sent (ns)."""

@@ -60,7 +60,7 @@ def is_late(pending: Pending, granted: Granted, now: Instant) -> bool:
 
 
 def renew_first(ledger: SessionState, pending: Pending, granted: Granted, now: Instant) -> Effect:
-    """Renew the lease before the user is told of the grant."""
+    """Renew the lease before the user receives the grant."""
     if pending.renewed_at is None:
         pending.renewed_at = now
     renew = Renew(
@@ -74,7 +74,7 @@ def renew_first(ledger: SessionState, pending: Pending, granted: Granted, now: I
 
 
 def granted_by(pending: Pending, renewed: Renewed) -> Granted | None:
-    """Return the grant that was renewed before the user was told of it."""
+    """Return the grant that was renewed before the user received it."""
     if pending.renewed_at is None:
         return None
     return Granted(
@@ -103,7 +103,7 @@ def begin_lease(
 
 
 def is_renewed_too_late(pending: Pending, renewed: Renewed, now: Instant) -> bool:
-    """Return whether a lease renewed before its user was told of it may be over already."""
+    """Return whether a lease renewed before its user received the grant may be over already."""
     said_at, lease_ms = pending.renewed_at, renewed.hold_ms + renewed.grace_ms
     return said_at is None or now >= SessionLease.trusted_until(said_at, lease_ms)
 
@@ -148,7 +148,7 @@ def _count_from(
 
 
 def judge_deadlines(ledger: SessionState, now: Instant) -> list[Effect]:
-    """Lose the holds whose leases may be over; warn of those whose duration is over."""
+    """Lose the holds whose leases may be over; notify the users of those whose duration is over."""
     if ledger.lapses_at is None or now < ledger.lapses_at:
         return []
     effects: list[Effect] = []

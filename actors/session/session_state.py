@@ -275,7 +275,7 @@ class SessionState:
         return [Send(self.watcher, word) for word in news]
 
     def lose_hold(self, claim: Claim, detail: str, told: int = 0) -> list[Effect]:
-        """Drop a hold that was taken away; ``told`` of its users learn of it otherwise."""
+        """Drop a hold that was taken away; ``told`` of its users are notified in another way."""
         hold = self.holds[claim]
         hold.lose(detail)
         self.note_loss(claim, hold, len(hold.levels) - told, detail)
@@ -350,7 +350,7 @@ class SessionState:
         )
 
     def next_at(self, now: Instant) -> Instant | None:
-        """Return when something is due next; None if nothing is under way."""
+        """Return when the next event is due; None if nothing is in progress."""
         session_lease = self.session_lease
         due = [
             self.outstanding.next_at(),

@@ -1,4 +1,4 @@
-"""A profile of a pair: the time of a lone client's acquire and release, step by step."""
+"""A profile of a pair: the time of a single client's acquire and release, step by step."""
 
 from __future__ import annotations
 

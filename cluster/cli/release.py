@@ -81,7 +81,7 @@ def _confirm(status: LockStatus, fence: int) -> None:
     """Print what would be done, and return if the user confirms it.
 
     Raises:
-        NotHeldError: there is nothing to do: nobody holds it under ``fence``.
+        NotHeldError: there is nothing to do: no client holds the lock under ``fence``.
         typer.Exit: the user does not confirm.
 
     """

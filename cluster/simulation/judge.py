@@ -209,16 +209,14 @@ def judge_progress(contenders: Mapping[Address, LockUser], bound_ms: int) -> Non
         if role.mood is not Mood.DONE
     ]
     if waiting:
-        raise ViolationError(
-            f"progress: {bound_ms} ms after all misfortune ended {', '.join(waiting)}"
-        )
+        raise ViolationError(f"progress: {bound_ms} ms after all faults ended {', '.join(waiting)}")
 
 
 def judge_drain(left: Mapping[str, str], bound_ms: int) -> None:
     """Check that no proxy remembers a wait or a hold when every contender is done.
 
     Raises:
-        ViolationError: one does, ``bound_ms`` after everybody was.
+        ViolationError: one does, ``bound_ms`` after all others were.
 
     """
     if left:

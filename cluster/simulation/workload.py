@@ -204,7 +204,7 @@ class LockUser(Role[Met]):
 
 
 class Herald(Role[Trusted | Leased | Unlocking | Suspected | HoldsLost]):
-    """Tells the contenders of its node what they lost; the session's watcher, which judges see."""
+    """Notifies the contenders of its node of losses; the session's watcher, which judges see."""
 
     def handle(
         self,
