@@ -8,7 +8,7 @@ from fencelock.actors.message import Local, local
 
 
 class Level(IntEnum):
-    """Severity of a `Notice`."""
+    """Severity of a `RoleNotice`."""
 
     INFO = 20
     """Information for an operator that requires no action."""
@@ -21,7 +21,7 @@ class Level(IntEnum):
 
 
 @local
-class Notice(Local):
+class RoleNotice(Local):
     """To the host, at ``node/node``: write ``text`` into the log. The simulator counts it."""
 
     level: Level

@@ -33,9 +33,9 @@ from fencelock.cluster.hold_registry import (
     ReleaseCall,
     tokens,
 )
-from fencelock.cluster.host.pending_asks import Reply
+from fencelock.cluster.host.pending_asks import AskReply
 from fencelock.cluster.lock_options import LockOptions, acquire_by, refuse_positional, wait_ms_of
-from fencelock.cluster.operation import Operation, Wait
+from fencelock.cluster.operation import AwaitReply, Operation
 from fencelock.cluster.owner import name_of
 from fencelock.cluster.session_channel import SessionChannel, closed_meanwhile
 
@@ -257,14 +257,14 @@ class BaseLock(Generic[H]):
             yield from self._waiting_for(blocker, left_ms)
             self._channel.check()
 
-    def _waiting_for(self, blocker: Reply, left_ms: int | None) -> Operation[None]:
+    def _waiting_for(self, blocker: AskReply, left_ms: int | None) -> Operation[None]:
         """Wait until ``blocker`` is answered, or ``left_ms`` are over."""
         began, left_s = time.monotonic(), None if left_ms is None else left_ms / 1000
         try:
             if isinstance(blocker, ReleaseCall):
                 yield from confirming(self._channel, self._registry, blocker, left_s)
             else:
-                yield blocker if left_s is None else Wait(blocker, left_s)
+                yield blocker if left_s is None else AwaitReply(blocker, left_s)
         except LockOwnershipLostError:
             pass  # It is reported to the caller that releases the lock.
         except UnavailableError:
@@ -272,7 +272,7 @@ class BaseLock(Generic[H]):
             pause_s = min(RETRY_S, math.inf if left_s is None else left_s) - passed_s
             if pause_s > 0:
                 with suppress(TimeoutError):
-                    yield Wait(Reply(), pause_s)
+                    yield AwaitReply(AskReply(), pause_s)
         except TimeoutError:
             pass  # The caller looks at the clock.
 

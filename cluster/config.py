@@ -18,7 +18,7 @@ from fencelock.actors.bakery.config import LEADERS_MAX, OFF, PRIORITY
 from fencelock.actors.error import ConfigError
 from fencelock.cluster.config_file import ALLOWED, MS_PER_S, PRIORITY_OFF, TABLES, File
 from fencelock.cluster.guarantee import PROMISES
-from fencelock.cluster.topology import Settings
+from fencelock.cluster.topology import ProtocolSettings
 
 DEFAULT_PORT = 4040
 """The nodes of one machine get the ports after this one."""
@@ -33,7 +33,7 @@ class Config:
     protocol: str
     nodes: dict[str, str]
     """Node id to address, sorted by id."""
-    settings: Settings = field(default_factory=Settings)
+    settings: ProtocolSettings = field(default_factory=ProtocolSettings)
     priorities: dict[str, int] = field(default_factory=dict[str, int])
     """`bakery`: the priorities of nodes that set their own: 1 to 14, or 15 for off."""
     data: Path | None = None
@@ -44,7 +44,7 @@ class Config:
         """Return the folder of ``node``: nodes of one machine share ``data``, but not a journal."""
         return None if self.data is None else self.data / node
 
-    def settings_of(self, node: str) -> Settings:
+    def settings_of(self, node: str) -> ProtocolSettings:
         """Return the settings of ``node``: the common ones, with its own priority."""
         if node not in self.priorities:
             return self.settings
@@ -97,7 +97,7 @@ def parse(text: str, folder: Path) -> Config:
         cluster=file.cluster,
         protocol=file.protocol,
         nodes={node: file.nodes[node].address for node in sorted(file.nodes)},
-        settings=Settings(
+        settings=ProtocolSettings(
             bakery_hold_ms=_ms(file.bakery.duration),
             bakery_grace_ms=_ms(file.bakery.grace),
             bakery_least_ms=_ms(file.bakery.least),

@@ -29,7 +29,7 @@ from fencelock.actors.paxos.config import leader_of
 from fencelock.actors.paxos.event import Resign
 from fencelock.actors.paxos.member import LogOptions, log_roles
 from fencelock.actors.paxos.snapshots import JOURNAL_BYTES
-from fencelock.actors.proxy.lock_proxy import Proxy as LockProxy
+from fencelock.actors.proxy.lock_manager import LockManager
 from fencelock.actors.proxy.proxy import Proxy
 from fencelock.actors.session.message import Close
 from fencelock.actors.session.session import ClientSession
@@ -48,7 +48,7 @@ RESIGN_MS = 2_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class ProtocolSettings:
     """The options of the protocols; see ``cluster/config.py`` for the file."""
 
     bakery_hold_ms: int = HOLD_MS
@@ -86,7 +86,7 @@ class NodeContext:
     random: Random
     first_stamp: int = 0
     """The first stamp of the logical clock."""
-    settings: Settings = Settings()
+    settings: ProtocolSettings = ProtocolSettings()
     journal: Mapping[str, tuple[Message, ...]] = field(
         default_factory=dict[str, tuple[Message, ...]]
     )
@@ -121,7 +121,9 @@ def recipe_of(protocol: str) -> Recipe:
     return RECIPES[protocol]
 
 
-def keeps_journal(protocol: str, settings: Settings, node: str, nodes: tuple[str, ...]) -> bool:
+def keeps_journal(
+    protocol: str, settings: ProtocolSettings, node: str, nodes: tuple[str, ...]
+) -> bool:
     """Return whether ``node`` writes anything that must survive its restart."""
     return (
         protocol == "bakery"
@@ -134,7 +136,7 @@ def keeps_journal(protocol: str, settings: Settings, node: str, nodes: tuple[str
     )
 
 
-def server_of(settings: Settings, nodes: tuple[str, ...]) -> str:
+def server_of(settings: ProtocolSettings, nodes: tuple[str, ...]) -> str:
     """Return the node that runs the lock server: the chosen one, or the first by name."""
     return settings.central_server or nodes[0]
 
@@ -264,15 +266,11 @@ def paxos(seat: NodeContext) -> RoleSet:
     )
 
 
-def _proxy(seat: NodeContext, protocol: str, backend: Address) -> Spawn:
-    arguments = {
-        "node": seat.node,
-        "nodes": seat.nodes,
-        "protocol": protocol,
-        "backend": backend,
-        "holds_by_session": protocol == "central",
-    }
-    return Spawn(address_of(seat.node, "proxy"), LockProxy, arguments)
+def _proxy(seat: NodeContext, protocol: str, granter: Address) -> Spawn:
+    backend = LockManager(
+        seat.node, seat.nodes, protocol, granter, holds_by_session=protocol == "central"
+    )
+    return Spawn(address_of(seat.node, "proxy"), Proxy, {"backend": backend})
 
 
 def _session(seat: NodeContext) -> Spawn:
@@ -282,7 +280,7 @@ def _session(seat: NodeContext) -> Spawn:
     """
     arguments = {
         "session": f"{seat.node}/{seat.boot:x}",
-        "gates": (address_of(seat.node, "proxy"),),
+        "endpoints": (address_of(seat.node, "proxy"),),
         "random": Random(seat.boot),
         "label": seat.node,
     }

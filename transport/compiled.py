@@ -15,14 +15,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple, cast
 
 from fencelock.actors.message import Message
-from fencelock.transport.cbor import (
-    INT_MAX,
-    INT_MIN,
-    MalformedFrameError,
-    array_head,
-    dump,
-    shown,
-)
+from fencelock.transport.cbor import INT_MAX, INT_MIN, MalformedFrameError, array_head, dump, shown
 
 Step = Callable[[Any], Any]
 """Converts a value to its other form, or raises `MalformedFrameError`."""

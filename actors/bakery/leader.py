@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from fencelock.actors.bakery.config import (
-    RESEND_MS,
-    Terms,
-    leader_of,
-    proxy_of,
-)
+from fencelock.actors.bakery.config import RESEND_MS, Terms, leader_of, proxy_of
 from fencelock.actors.bakery.epochs import TOO_FAR, EpochLimit, EpochState
 from fencelock.actors.bakery.event import Connected, ListTickets, Serve, StepDue, Tally, Trust
 from fencelock.actors.bakery.leader_requests import (

@@ -21,7 +21,13 @@ from fencelock.actors.bakery.proxy_message import (
     UnlockAll,
     Unlocked,
 )
-from fencelock.actors.bakery.table import Entry, LockQueue, RequestKey, TicketPhase, TicketTable
+from fencelock.actors.bakery.table import (
+    RequestKey,
+    TicketEntry,
+    TicketPhase,
+    TicketQueue,
+    TicketTable,
+)
 from fencelock.actors.bakery.ticket import Who
 from fencelock.actors.bakery.ticket_attempt import TicketAttempts, TicketStep, locked
 from fencelock.actors.bakery.validation import problem_of
@@ -202,7 +208,7 @@ def query_result(table: TicketTable, query: Query, epoch: int, now: Instant) -> 
 
 
 def _contenders(
-    queue: LockQueue | None, now: Instant
+    queue: TicketQueue | None, now: Instant
 ) -> tuple[Contender | None, tuple[Contender, ...]]:
     """Return the holder, if this leader's vote stands for one, and the waiters."""
     if queue is None:
@@ -230,7 +236,7 @@ def tickets_of(table: TicketTable, now: Instant) -> tuple[LockStatus, ...]:
     return tuple(found)
 
 
-def _contender(entry: Entry, now: Instant) -> Contender:
+def _contender(entry: TicketEntry, now: Instant) -> Contender:
     ticket = entry.ticket
     return Contender(
         node=node_of(ticket.proxy),
@@ -261,7 +267,7 @@ class PendingRelease:
     number: int
     """The proxy's number, for the reply."""
     due: Instant
-    entry: Entry | None = None
+    entry: TicketEntry | None = None
     """The entry whose lease begins anew."""
     answered: dict[str, None] = field(default_factory=dict[str, None])
     refused: dict[str, None] = field(default_factory=dict[str, None])
@@ -298,7 +304,7 @@ class PendingReleases:
         return self._begin(release, now)
 
     def extend(
-        self, proxy: Address, renewal: RenewHold, entry: Entry, now: Instant
+        self, proxy: Address, renewal: RenewHold, entry: TicketEntry, now: Instant
     ) -> list[Effect]:
         """Have the others begin the lease of ``entry`` anew, as this leader has."""
         self.count += 1

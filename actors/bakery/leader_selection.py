@@ -5,13 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from fencelock.actors.bakery.config import (
-    LEADERS_MAX,
-    OFF,
-    exports_needed,
-    majority,
-    quorum,
-)
+from fencelock.actors.bakery.config import LEADERS_MAX, OFF, exports_needed, majority, quorum
 from fencelock.actors.bakery.event import Member, Readiness
 from fencelock.actors.bakery.message import Chosen, Seating
 from fencelock.actors.role_message import Leaders

@@ -19,25 +19,24 @@ from fencelock.actors.api.name import (
     check_request,
     check_wait,
 )
-from fencelock.actors.api.session_message import (
-    End,
-    Evict,
-    ListLocks,
-    Open,
-    Renew,
-)
+from fencelock.actors.api.session_message import End, Evict, ListLocks, Open, Renew
 from fencelock.actors.bakery.config import Terms
 from fencelock.actors.bakery.event import Readiness
 from fencelock.actors.bakery.in_flight import InFlightRequest, Kind
-from fencelock.actors.bakery.proxy_message import (
-    Error,
-    LockFailed,
-)
+from fencelock.actors.bakery.proxy_message import Error, LockFailed
 from fencelock.actors.bakery.ticket import TERM_MS_MAX
 from fencelock.actors.effect import Effect, Send
 from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.message import Address, Instant, Message, ms_between, node_of
-from fencelock.actors.proxy.checking import no_bounded_reads
+
+
+def no_bounded_reads(protocol: str) -> str:
+    """Return the reason why a read with a bound on its age is refused."""
+    return (
+        f"{protocol} cannot prove how old the knowledge of a node is, so it has no local reads "
+        "with a bound (max_age); paxos has them"
+    )
+
 
 REASONS = {
     Error.TIMED_OUT: Reason.TIMED_OUT,

@@ -20,7 +20,7 @@ from fencelock.actors.bakery.message import (
     Yield,
 )
 from fencelock.actors.bakery.proxy_message import Error
-from fencelock.actors.bakery.table import Entry, RequestKey, TicketPhase, TicketTable
+from fencelock.actors.bakery.table import RequestKey, TicketEntry, TicketPhase, TicketTable
 from fencelock.actors.bakery.ticket import Ticket, Turn, epoch_of, fits, is_fence, names
 from fencelock.actors.bakery.ticket_attempt import (
     TicketAttempt,
@@ -149,7 +149,7 @@ class Voting:
         again = step.taken and self.table.tombstones.lapsed_under(step.ticket, step.fence)
         return step.fence > last or (again and step.fence == last > 0)
 
-    def _leave_to(self, entry: Entry) -> None:
+    def _leave_to(self, entry: TicketEntry) -> None:
         """Take no more steps for a request that this leader has voted for as another's.
 
         A round of its own would take that vote back, and the other may have won with it.
@@ -159,7 +159,7 @@ class Voting:
             self.attempts.timers.forget(entry)
 
     def _collected(
-        self, leader: str, step: AddTicket, entry: Entry, ahead: Turn | None
+        self, leader: str, step: AddTicket, entry: TicketEntry, ahead: Turn | None
     ) -> list[Effect]:
         voted = entry.phase is TicketPhase.HOLDING and entry.fence == step.fence
         if step.taken and self.table.is_outdone(step.ticket.lock, step.fence):
@@ -201,7 +201,7 @@ class Voting:
         answer = self._answer(leader, message) if step.number else []
         return [*answer, *self.attempts.advance(step.lock, now)]
 
-    def _gave_up(self, entry: Entry) -> None:
+    def _gave_up(self, entry: TicketEntry) -> None:
         """Drop a ticket that its owner gave up, unless this leader has the same request."""
         if self.attempts.timers.of(entry) is None:
             self.table.remove(entry)
@@ -246,7 +246,7 @@ class Voting:
         return [Send(leader_of(leader), message), Observe(name)]
 
 
-def _heeds(entry: Entry, leader: str, step: AddTicket) -> bool:
+def _heeds(entry: TicketEntry, leader: str, step: AddTicket) -> bool:
     """Return whether a step is of the highest round, and may change an existing vote."""
     if step.round < entry.round or (step.round == entry.round and leader != entry.owner):
         return False

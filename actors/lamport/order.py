@@ -29,7 +29,7 @@ SLACK = 16
 """Number of dead entries that a heap may always contain."""
 
 
-class Turn(NamedTuple):
+class QueuePlace(NamedTuple):
     """A place in the order: by stamp, then by node, so that no two are equal."""
 
     stamp: int
@@ -63,12 +63,12 @@ class Queue:
 
     def __init__(self) -> None:
         self.stamps: dict[str, int] = {}
-        self.heap: list[Turn] = []
+        self.heap: list[QueuePlace] = []
 
     def __len__(self) -> int:
         return len(self.stamps)
 
-    def add(self, turn: Turn) -> None:
+    def add(self, turn: QueuePlace) -> None:
         """Queue the request of ``turn.node``, which must not have one."""
         assert turn.node not in self.stamps  # M5
         self.stamps[turn.node] = turn.stamp
@@ -82,15 +82,15 @@ class Queue:
         if len(self.heap) > 2 * len(self.stamps) + SLACK:  # Amortized over as many removals.
             self.heap = self.in_order()
 
-    def first(self) -> Turn | None:
+    def first(self) -> QueuePlace | None:
         """Return the earliest request."""
         return self.heap[0] if self.heap else None
 
-    def in_order(self) -> list[Turn]:
+    def in_order(self) -> list[QueuePlace]:
         """Return all requests, earliest first; O(n log n), for queries."""
         return sorted(turn for turn in set(self.heap) if self._lives(turn))
 
-    def _lives(self, turn: Turn) -> bool:
+    def _lives(self, turn: QueuePlace) -> bool:
         return self.stamps.get(turn.node) == turn.stamp
 
 
@@ -105,28 +105,30 @@ class Evidence:
 
     def __init__(self, others: Iterable[str]) -> None:
         self.received: dict[str, int] = dict.fromkeys(sorted(others), 0)
-        self.heap: list[Turn] = [Turn(0, node) for node in self.received]
+        self.heap: list[QueuePlace] = [QueuePlace(0, node) for node in self.received]
 
     def note(self, node: str, stamp: int) -> None:
         """Note a message of ``node`` stamped ``stamp``, above every earlier one of it."""
         assert stamp > self.received[node]
         self.received[node] = stamp
         while (turn := self.heap[0]).stamp != (latest := self.received[turn.node]):
-            heapq.heapreplace(self.heap, Turn(latest, turn.node))
+            heapq.heapreplace(self.heap, QueuePlace(latest, turn.node))
 
     def forget(self, node: str) -> None:
         """Start anew with ``node``, since it has restarted: its earlier life proves nothing."""
         self.received[node] = 0
-        self.heap = [Turn(stamp, name) for name, stamp in self.received.items()]
+        self.heap = [QueuePlace(stamp, name) for name, stamp in self.received.items()]
         heapq.heapify(self.heap)
 
-    def covers(self, turn: Turn) -> bool:
+    def covers(self, turn: QueuePlace) -> bool:
         """Return whether every other process sent something later than ``turn`` (M4)."""
         return not self.heap or self.heap[0] > turn
 
-    def missing(self, turn: Turn) -> tuple[str, ...]:
+    def missing(self, turn: QueuePlace) -> tuple[str, ...]:
         """Return the processes that sent nothing later than ``turn``, sorted."""
-        return tuple(node for node, stamp in self.received.items() if Turn(stamp, node) <= turn)
+        return tuple(
+            node for node, stamp in self.received.items() if QueuePlace(stamp, node) <= turn
+        )
 
 
 class Uncovered:
@@ -137,10 +139,10 @@ class Uncovered:
     """
 
     def __init__(self) -> None:
-        self.turns: dict[str, Turn] = {}
-        self.heap: list[tuple[Turn, str]] = []
+        self.turns: dict[str, QueuePlace] = {}
+        self.heap: list[tuple[QueuePlace, str]] = []
 
-    def add(self, lock: str, turn: Turn) -> None:
+    def add(self, lock: str, turn: QueuePlace) -> None:
         """Watch the request for ``lock``."""
         self.turns[lock] = turn
         heapq.heappush(self.heap, (turn, lock))
@@ -181,12 +183,12 @@ class Requests:
         self.known: dict[str, dict[str, Instant]] = {}
         """The locks that each node has a request for, with the times at which they became known."""
 
-    def add(self, lock: str, turn: Turn, now: Instant) -> None:
+    def add(self, lock: str, turn: QueuePlace, now: Instant) -> None:
         """Queue the request of ``turn.node`` for ``lock``; it must not have one (M5)."""
         self.queues.setdefault(lock, Queue()).add(turn)
         self.known.setdefault(turn.node, {})[lock] = now
 
-    def learn(self, lock: str, turn: Turn, now: Instant) -> str:
+    def learn(self, lock: str, turn: QueuePlace, now: Instant) -> str:
         """Queue a request of another process; return what is wrong with it, as a counter.
 
         A second request beside the first breaks M5. The first is kept and the second is
@@ -222,12 +224,12 @@ class Requests:
         queue = self.queues.get(lock)
         return queue.stamps.get(node) if queue is not None else None
 
-    def first(self, lock: str) -> Turn | None:
+    def first(self, lock: str) -> QueuePlace | None:
         """Return the earliest request for ``lock``."""
         queue = self.queues.get(lock)
         return queue.first() if queue is not None else None
 
-    def in_order(self, lock: str) -> list[Turn]:
+    def in_order(self, lock: str) -> list[QueuePlace]:
         """Return the requests for ``lock``, earliest first."""
         queue = self.queues.get(lock)
         return queue.in_order() if queue is not None else []
@@ -237,7 +239,7 @@ class Requests:
         problems: list[str] = []
         for pending in welcome.requests:
             if 0 < pending.stamp < welcome.stamp:
-                problems.append(self.learn(pending.lock, Turn(pending.stamp, origin), now))
+                problems.append(self.learn(pending.lock, QueuePlace(pending.stamp, origin), now))
             else:
                 problems.append("lamport.impossible_stamp")
         return [problem for problem in problems if problem]
@@ -258,7 +260,7 @@ class Requests:
         ]
 
 
-class Ticket(NamedTuple):
+class LocalTicket(NamedTuple):
     """One acquire through this node."""
 
     number: int
@@ -271,8 +273,8 @@ class Ticket(NamedTuple):
 class PendingRequest:
     """This node's request for a lock, and the ticket that it is for."""
 
-    ticket: Ticket
-    turn: Turn | None = None
+    ticket: LocalTicket
+    turn: QueuePlace | None = None
     """Its place, None until the clock has stamped it and it came back."""
     granted_at: Instant | None = None
     withdrawn: bool = False
@@ -284,16 +286,16 @@ class PendingRequests:
 
     def __init__(self) -> None:
         self.out: dict[str, PendingRequest] = {}
-        self.lines: dict[str, OrderedDict[int, Ticket]] = {}
+        self.lines: dict[str, OrderedDict[int, LocalTicket]] = {}
         self.tickets = 0
         """Number of tickets, waiting or with a request, of all locks."""
 
-    def queue(self, lock: str, ticket: Ticket) -> None:
+    def queue(self, lock: str, ticket: LocalTicket) -> None:
         """Append ``ticket`` to the line for ``lock``."""
         self.lines.setdefault(lock, OrderedDict())[ticket.number] = ticket
         self.tickets += 1
 
-    def in_line(self, lock: str) -> list[Ticket]:
+    def in_line(self, lock: str) -> list[LocalTicket]:
         """Return the tickets that have no request yet, in order."""
         return list(self.lines.get(lock, OrderedDict()).values())
 

@@ -87,7 +87,7 @@ class Outgoing(Generic[T]):
         return True
 
 
-class Arrival(Enum):
+class ArrivalResult(Enum):
     """Result of the arrival of a content."""
 
     IN_ORDER = "in order"
@@ -108,20 +108,20 @@ class Incoming(Generic[T]):
         """All numbers below it were delivered."""
         self.early: dict[int, T] = {}
 
-    def accept(self, number: int, content: T) -> tuple[Arrival, list[T]]:
+    def accept(self, number: int, content: T) -> tuple[ArrivalResult, list[T]]:
         """Take ``content``; return the result, and the contents to deliver now, in order."""
         if number < self.expected or number in self.early:
-            return Arrival.REPEATED, []
+            return ArrivalResult.REPEATED, []
         if number >= self.expected + WINDOW:
-            return Arrival.BEYOND, []
+            return ArrivalResult.BEYOND, []
         self.early[number] = content
         if number != self.expected:
-            return Arrival.EARLY, []
+            return ArrivalResult.EARLY, []
         ready: list[T] = []
         while self.expected in self.early:
             ready.append(self.early.pop(self.expected))
             self.expected += 1
-        return Arrival.IN_ORDER, ready
+        return ArrivalResult.IN_ORDER, ready
 
 
 RESEND_MS = 200
@@ -172,10 +172,10 @@ CONFIRM_AT = WINDOW // 4
 BACKLOG_MAX = 4_096
 """Contents that may wait for one peer, some 1 MiB of requests; beyond it nothing new is begun."""
 
-ARRIVED: dict[Arrival, str] = {
-    Arrival.EARLY: "lamport.early_held",
-    Arrival.REPEATED: "lamport.repeat_dropped",
-    Arrival.BEYOND: "lamport.beyond_dropped",
+ARRIVED: dict[ArrivalResult, str] = {
+    ArrivalResult.EARLY: "lamport.early_held",
+    ArrivalResult.REPEATED: "lamport.repeat_dropped",
+    ArrivalResult.BEYOND: "lamport.beyond_dropped",
 }
 
 

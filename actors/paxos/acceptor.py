@@ -21,7 +21,7 @@ from fencelock.actors.paxos.config import (
     TOO_FAR,
     VOTES_BYTES_MAX,
     VOTES_MAX,
-    Member,
+    MemberArguments,
     MemberRole,
     View,
     acceptor_of,
@@ -102,7 +102,7 @@ class Acceptor(MemberRole[LeaderMessage | Applied | Trimmed | StopVoting]):
         voter: int = 0,
         votes: bool = True,
         lease_ms: int = LEASE_MS,
-        **member: Unpack[Member],
+        **member: Unpack[MemberArguments],
     ) -> None:
         super().__init__(address, host, **member)
         self.voter = voter

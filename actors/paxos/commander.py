@@ -19,12 +19,7 @@ from typing import Unpack
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.fast_construction import maker
 from fencelock.actors.message import Address, Instant
-from fencelock.actors.paxos.config import (
-    WINDOW,
-    Member,
-    MemberRole,
-    View,
-)
+from fencelock.actors.paxos.config import WINDOW, MemberArguments, MemberRole, View
 from fencelock.actors.paxos.event import CommanderResend, Decided, Order, SendHeartbeat, SpreadNews
 from fencelock.actors.paxos.message import (
     Accept,
@@ -99,7 +94,7 @@ class Commander(MemberRole[CommanderEvent]):
         ballot: Ballot,
         first: int,
         batches: tuple[Batch, ...],
-        **member: Unpack[Member],
+        **member: Unpack[MemberArguments],
     ) -> None:
         super().__init__(address, host, **member)
         self.majority = self.config.view.majority

@@ -101,7 +101,7 @@ class View:
 
 
 @dataclass(frozen=True, slots=True)
-class Config:
+class LogConfig:
     """The view in force at each slot. At present there is one, and it never changes."""
 
     view: View
@@ -112,11 +112,11 @@ class Config:
         return self.view
 
 
-class Member(TypedDict):
+class MemberArguments(TypedDict):
     """Arguments that every role of the log has: the id of its node, and the membership."""
 
     node: str
-    config: Config
+    config: LogConfig
 
 
 class MemberRole(Role[E]):
@@ -128,7 +128,7 @@ class MemberRole(Role[E]):
 
     """
 
-    def __init__(self, address: Address, host: Host, *, node: str, config: Config) -> None:
+    def __init__(self, address: Address, host: Host, *, node: str, config: LogConfig) -> None:
         super().__init__(address, host)
         self.node = node
         self.config = config

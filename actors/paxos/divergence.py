@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from fencelock.actors.api.name import is_allowed, utf8_size
 from fencelock.actors.effect import Effect, Effects, Observe, Persist, Retire, Send, Spawn, Wake
 from fencelock.actors.message import Address, Instant, address_of, node_of
-from fencelock.actors.notice import Level, Notice
+from fencelock.actors.notice import Level, RoleNotice
 from fencelock.actors.paxos.config import acceptor_of, catchup_of, leader_of, monitor_of, replica_of
 from fencelock.actors.paxos.event import Compare, Divergence, Isolate, Withdraw
 from fencelock.actors.paxos.machine import MASK, Fingerprint
@@ -173,7 +173,7 @@ class DivergenceWatch:
             del self.doubted[next(iter(self.doubted))]
         report = self._notify(doubt)
         return [
-            Send(host_of(self.digests.node), Notice(level=level, text=text)),
+            Send(host_of(self.digests.node), RoleNotice(level=level, text=text)),
             *report,
             Observe(mark),
         ]
@@ -224,7 +224,7 @@ class Quarantined(Role[Isolate]):
         text = f"{self.why}. {ADVICE}"
         report = Divergence(why=text, quarantined=True)
         return [
-            Send(host_of(node_of(self.address)), Notice(level=Level.CRITICAL, text=text)),
+            Send(host_of(node_of(self.address)), RoleNotice(level=Level.CRITICAL, text=text)),
             *([] if self.listener is None else [Send(self.listener, report)]),
             Observe("paxos.quarantined"),
         ]

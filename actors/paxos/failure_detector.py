@@ -22,25 +22,25 @@ from fencelock.actors.paxos.config import (
     BEAT_MS,
     ELECTION_MS,
     LEASE_MS,
-    Member,
+    MemberArguments,
     MemberRole,
 )
 from fencelock.actors.paxos.event import (
     BallotSeen,
-    Beat,
     Candidate,
-    Confirm,
+    ConfirmLease,
+    HeartbeatDue,
     Isolated,
     LeaderChanged,
     LeadershipClaimed,
-    Leased,
+    LeaseHeld,
+    MasterCheck,
     Nominate,
     Nominated,
     SendHeartbeat,
     SteppedDown,
     Succeed,
     Suspect,
-    Watch,
     Withdraw,
 )
 from fencelock.actors.paxos.message import NO_BALLOT, NUMBER_MAX, HeartbeatAck, TakeOver
@@ -62,10 +62,12 @@ ASKED_MAX = 64
 """Heartbeats whose answers still count; older ones would prove an expired lease."""
 
 
-DetectorRequest = Candidate | LeadershipClaimed | SteppedDown | Confirm | Nominate
+DetectorRequest = Candidate | LeadershipClaimed | SteppedDown | ConfirmLease | Nominate
 
 
-DetectorEvent = BallotSeen | HeartbeatAck | LinkDown | TakeOver | DetectorRequest | Beat | Watch
+DetectorEvent = (
+    BallotSeen | HeartbeatAck | LinkDown | TakeOver | DetectorRequest | HeartbeatDue | MasterCheck
+)
 
 
 SPREAD_MS = 200
@@ -110,7 +112,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
         election_ms: int = ELECTION_MS,
         drift_ppm: int = DRIFT_PPM,
         listener: Address | None = None,
-        **member: Unpack[Member],
+        **member: Unpack[MemberArguments],
     ) -> None:
         super().__init__(address, host, **member)
         self.lease_ms = lease_ms
@@ -165,15 +167,15 @@ class FailureDetector(MemberRole[DetectorEvent]):
                 return self._on_leadership_claimed(event, now)
             case SteppedDown():
                 return self._on_stepped_down(event, now)
-            case Confirm():
+            case ConfirmLease():
                 return self._pulse(now) if self.leadership is not None else ()
             case Nominate():
                 return self._on_nominate(now)
             case TakeOver():
                 return self._on_take_over(sender, event)
-            case Beat():
+            case HeartbeatDue():
                 return self._on_beat(event, now)
-            case Watch():
+            case MasterCheck():
                 return self._on_watch(event, now)
 
     def summary(self) -> Summary:
@@ -215,7 +217,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
         effects = self.suspicion.on_link_down(down.node, now)
         return () if effects is None else [*effects, Observe("paxos.link_suspected")]
 
-    def _on_watch(self, watch: Watch, now: Instant) -> Effects:
+    def _on_watch(self, watch: MasterCheck, now: Instant) -> Effects:
         if not self.suspicion.is_current(watch) or self.leadership is not None:
             return ()
         if again := self.suspicion.check(now):
@@ -241,7 +243,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
         wait = self.suspicion.wait(now, self.election_ms + stepped_down.pause_ms)
         return [*self._follow(""), *self._report_isolated(isolated=False), *wait]
 
-    def _on_beat(self, beat: Beat, now: Instant) -> Effects:
+    def _on_beat(self, beat: HeartbeatDue, now: Instant) -> Effects:
         if self.leadership is None or self.lease is None or beat.ballot != self.leadership.ballot:
             return ()
         answered = max(self.lease.confirmed or self.since, self.since)
@@ -268,7 +270,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
 
     def _beat(self, now: Instant) -> list[Effect]:
         assert self.leadership is not None
-        return [*self._pulse(now), Wake(BEAT_MS, Beat(ballot=self.leadership.ballot))]
+        return [*self._pulse(now), Wake(BEAT_MS, HeartbeatDue(ballot=self.leadership.ballot))]
 
     def _pulse(self, now: Instant) -> list[Effect]:
         """Send a heartbeat, with what is known of earlier ones."""
@@ -302,7 +304,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
         until = lease.acknowledge(member, asked)
         if until is None or lease.confirmed is None:
             return ()
-        leased = Leased(ballot=leadership.ballot, until=until, confirmed=lease.confirmed)
+        leased = LeaseHeld(ballot=leadership.ballot, until=until, confirmed=lease.confirmed)
         return (Send(self.replica, leased),)
 
     def _on_nominate(self, now: Instant) -> Effects:
@@ -378,7 +380,7 @@ class Suspicion:
         soon = _later(ends, self._turn_ms(leader))
         return self._wait_until(soon, now) if soon < self.deadline else None
 
-    def is_current(self, watch: Watch) -> bool:
+    def is_current(self, watch: MasterCheck) -> bool:
         """Return whether ``watch`` is the timer that runs; if so, none runs any more."""
         if watch.deadline != self.watching:
             return False
@@ -406,7 +408,7 @@ class Suspicion:
             return []  # The running timer then waits for the rest.
         self.watching = deadline
         after_ms = -((now - deadline) // NS_PER_MS)
-        return [Wake(max(0, after_ms), Watch(deadline=deadline))]
+        return [Wake(max(0, after_ms), MasterCheck(deadline=deadline))]
 
 
 class MasterLease:

@@ -10,7 +10,7 @@ from fencelock.actors.paxos.config import (
     ROUND_JUMP_MAX,
     TOO_FAR,
     WINDOW,
-    Member,
+    MemberArguments,
     MemberRole,
 )
 from fencelock.actors.paxos.event import Adopted, ScoutResend
@@ -62,7 +62,7 @@ class Scout(MemberRole[Promise | Preempted | ScoutResend]):
         ballot: Ballot,
         first: int,
         hurried: bool = False,
-        **member: Unpack[Member],
+        **member: Unpack[MemberArguments],
     ) -> None:
         super().__init__(address, host, **member)
         self.ballot = ballot

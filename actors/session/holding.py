@@ -70,7 +70,7 @@ HOLDING = (HoldState.HELD, HoldState.SUSPECT, HoldState.UNLOCKING, HoldState.REL
 
 
 @dataclass(slots=True)
-class Trust:
+class SessionTrust:
     """A client's trust in one session: one object a session, whose times only grow."""
 
     suspect_at: Instant
@@ -128,12 +128,12 @@ class Hold:
     """
 
     # One is made for each grant. Rarely set fields default on the class, which is cheaper.
-    gate: Address
+    endpoint: Address
     """The endpoint that granted it; where the cluster keeps no sessions the hold lives there."""
     fence: int
     levels: list[Acquisition]
     """Its acquires without a confirmed release, oldest first."""
-    trust: Trust | None
+    trust: SessionTrust | None
     """The trust in its session; None where the cluster keeps no sessions."""
     state: HoldState = field(init=False, default=HoldState.HELD)
     """HELD, UNLOCKING, RELEASING, RELEASED or LOST. Read `state_at` for all."""

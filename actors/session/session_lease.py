@@ -18,7 +18,7 @@ from enum import Enum
 from fencelock.actors.api.session_message import Opened
 from fencelock.actors.lease import relied_until
 from fencelock.actors.message import NS_PER_MS, Instant, ms_between
-from fencelock.actors.session.holding import Trust
+from fencelock.actors.session.holding import SessionTrust
 from fencelock.actors.session.message import Suspected, Trusted
 from fencelock.actors.session.pending import RETRY_MS, later
 
@@ -86,7 +86,7 @@ class SessionLease:
     """Send times of unanswered openings or keep-alives, by number."""
     last_sent_at: Instant = EPOCH
     told_until: Instant = EPOCH
-    trust: Trust | None = None
+    trust: SessionTrust | None = None
     """The client's trust in the session in force, as the watcher was last notified of it; None
     where the cluster keeps no sessions. The client's threads read it; see `Hold`."""
     trusted_ns: int = 0
@@ -154,7 +154,7 @@ class SessionLease:
         self.assigned, self.lived_ms = opened.assigned, opened.ttl_ms
         self.suspected = False
         self.confirmed_at, self.until = sent_at, self.trusted_until(sent_at, opened.ttl_ms)
-        self.trust = Trust(self.suspect_at, self.until)
+        self.trust = SessionTrust(self.suspect_at, self.until)
         self.trusted_ns = self.until - sent_at
         self.suspect_ns = self.lived_ms // SUSPECT_PART * NS_PER_MS
         self._told(EPOCH)

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from fencelock.actors.error import ConfigError
 from fencelock.cluster.cli.init import PROTOCOLS
-from fencelock.cluster.topology import Settings
+from fencelock.cluster.topology import ProtocolSettings
 
 if TYPE_CHECKING:
     from fencelock.cluster.simulation.report import RunReport, Total
@@ -74,7 +74,7 @@ def simulate(
     """
     from fencelock.cluster.simulation.promise import in_words, promise_of  # noqa: PLC0415
 
-    settings = Settings(central_journal=central_journal)
+    settings = ProtocolSettings(central_journal=central_journal)
     promise = promise_of(protocol, settings)
     runs = _runs(protocol, settings, workers, log=log, judged=judged)
     if seed is not None:
@@ -121,7 +121,9 @@ class _Runs:
     many: Callable[[range], Generator[RunReport, None, None]]
 
 
-def _runs(protocol: str, settings: Settings, workers: int, *, log: bool, judged: bool) -> _Runs:
+def _runs(
+    protocol: str, settings: ProtocolSettings, workers: int, *, log: bool, judged: bool
+) -> _Runs:
     if log and protocol != "paxos":
         raise ConfigError(f"--log is for protocol paxos, which has one, not {protocol}")
     if judged and protocol != "bakery":

@@ -15,18 +15,11 @@ from loguru import logger
 from fencelock.actors.api.message import Abandon, Cancel, ReleaseRequest
 from fencelock.actors.effect import Effects
 from fencelock.actors.error import OverloadedError
-from fencelock.actors.message import (
-    NS_PER_MS,
-    Address,
-    Event,
-    Instant,
-    address_of,
-    ms_between,
-)
+from fencelock.actors.message import NS_PER_MS, Address, Event, Instant, address_of, ms_between
 from fencelock.actors.role import Role
 from fencelock.actors.role_message import DescribeRole
 from fencelock.cluster.host.gateway import Gateway, Links, Pace, turn
-from fencelock.cluster.host.pending_asks import CrossThreadQueue, Reply
+from fencelock.cluster.host.pending_asks import AskReply, CrossThreadQueue
 from fencelock.cluster.host.ref import ActorStop, RoleRef
 from fencelock.cluster.host.role_set import Closing, RoleSet, RoleSlot
 from fencelock.cluster.host.scheduler import INBOX_MAX, RoleFailedError, Scheduler
@@ -74,7 +67,7 @@ class Dispatcher:
         self.node = node
         self.failure: BaseException | None = None
         self.stopped = threading.Event()
-        self.ended = Reply()
+        self.ended = AskReply()
         """Answered once `stopped` is set, for callers that cannot block."""
         self._scheduler = Scheduler(
             node, self._welcome, Counter() if counters is None else counters
@@ -140,7 +133,7 @@ class Dispatcher:
             self._thread.join(timeout)
         return self.stopped.is_set()
 
-    def abandon(self, reply: Reply) -> None:
+    def abandon(self, reply: AskReply) -> None:
         """Withdraw a request whose caller stopped waiting. From any thread."""
         self._enter(partial(self._abandon, reply))
 
@@ -173,7 +166,7 @@ class Dispatcher:
         submit = partial(self._submit, role_slot)
         role._actor_ref = RoleRef(role, submit, self.abandon, stop_node)  # Pykka's own.
 
-    def _stop_node(self, reply: Reply | None) -> None:
+    def _stop_node(self, reply: AskReply | None) -> None:
         """Stop the node for Pykka, which stops one of its roles; ``reply`` waits for the end.
 
         A node loses its roles only all together. From any thread.
@@ -194,7 +187,7 @@ class Dispatcher:
         if not self.stop(timeout):
             raise pykka.Timeout(f"node {self.node} has not stopped within {timeout} s")
 
-    def _submit(self, role_slot: RoleSlot, message: Any, reply: Reply | None) -> None:
+    def _submit(self, role_slot: RoleSlot, message: Any, reply: AskReply | None) -> None:
         """Accept a message to a role from any thread."""
         arrivals, arrival = self._arrivals, partial(self._take, role_slot, message, reply)
         if len(arrivals.queue) >= ARRIVALS_MAX:
@@ -204,7 +197,7 @@ class Dispatcher:
         if self._closed and arrivals.take_back(arrival):  # See `_enter`.
             self._turn_away(reply, pykka.ActorDeadError(f"{role_slot.address} has stopped"))
 
-    def _turn_away(self, reply: Reply | None, error: Exception) -> None:
+    def _turn_away(self, reply: AskReply | None, error: Exception) -> None:
         if reply is None:
             raise error
         reply.fail(error)
@@ -216,7 +209,7 @@ class Dispatcher:
         # before is run; one that was added after is taken back here, unless it was run, too.
         return not (self._closed and self._arrivals.take_back(arrival))
 
-    def _take(self, role_slot: RoleSlot, message: Any, reply: Reply | None) -> None:
+    def _take(self, role_slot: RoleSlot, message: Any, reply: AskReply | None) -> None:
         scheduler = self._scheduler
         if role_slot.dead:
             if reply is not None:
@@ -233,7 +226,7 @@ class Dispatcher:
             )
             scheduler.ready.append((role_slot, sender, message))
 
-    def _take_unaccepted(self, role_slot: RoleSlot, message: Any, reply: Reply | None) -> None:
+    def _take_unaccepted(self, role_slot: RoleSlot, message: Any, reply: AskReply | None) -> None:
         """Handle `DescribeRole`, which the host answers, and Pykka's own messages."""
         role: Any = role_slot.role
         answer = None
@@ -251,7 +244,7 @@ class Dispatcher:
             if reply is not None:
                 reply.set(answer)
 
-    def _abandon(self, reply: Reply) -> None:
+    def _abandon(self, reply: AskReply) -> None:
         # The answer may just have arrived unread. The role is notified anyway: otherwise a grant
         # that no caller received would be held for ever.
         self._scheduler.asks.abandon(reply)
@@ -280,7 +273,7 @@ class Dispatcher:
 
     def _close_role(self, closing: Closing) -> None:
         """Send a closing, and serve on until it is answered or takes too long."""
-        scheduler, reply = self._scheduler, Reply()
+        scheduler, reply = self._scheduler, AskReply()
         reply.add_done_callback(self._links.ring)
         role_slot = scheduler.roles.get(closing.to)
         if role_slot is None:

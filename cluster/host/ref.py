@@ -11,7 +11,7 @@ from pykka import messages
 from fencelock.actors.message import Message
 from fencelock.actors.role import Role
 from fencelock.actors.role_message import DescribeRole, Query
-from fencelock.cluster.host.pending_asks import Reply
+from fencelock.cluster.host.pending_asks import AskReply
 from fencelock.transport.codec import pack
 
 A = TypeVar("A")
@@ -44,14 +44,14 @@ class RoleRef(pykka.ActorRef[Any]):
     def __init__(
         self,
         role: Role[Any],
-        submit: Callable[[Any, Reply | None], None],
-        abandon: Callable[[Reply], None],
-        stop_node: Callable[[Reply | None], None] | None,
+        submit: Callable[[Any, AskReply | None], None],
+        abandon: Callable[[AskReply], None],
+        stop_node: Callable[[AskReply | None], None] | None,
     ) -> None:
         super().__init__(role)
         self._stop_node = stop_node
         self._submit = submit
-        self.submit: Callable[[Any, Reply], None] = submit
+        self.submit: Callable[[Any, AskReply], None] = submit
         """Send a message without waiting; the answer or the error goes to the reply.
 
         The caller guarantees that the role accepts the message and that its fields have their
@@ -110,7 +110,7 @@ class RoleRef(pykka.ActorRef[Any]):
 
         """
         self._check(message)
-        reply = Reply()
+        reply = AskReply()
         try:
             self._send(message, reply)
             return reply.get(timeout=timeout) if block else reply
@@ -118,7 +118,7 @@ class RoleRef(pykka.ActorRef[Any]):
             self.abandon(reply)
             raise
 
-    def _send(self, message: Any, reply: Reply | None) -> None:
+    def _send(self, message: Any, reply: AskReply | None) -> None:
         if type(message) is ActorStop and self._stop_node is not None:
             self._stop_node(reply)
         else:

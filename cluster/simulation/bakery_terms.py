@@ -6,13 +6,13 @@ from dataclasses import replace
 from random import Random
 
 from fencelock.actors.bakery.config import HOLD_MS
-from fencelock.cluster.topology import Settings
+from fencelock.cluster.topology import ProtocolSettings
 
 TERMS_MS = ((200, 100), (800, 400), (3_000, 1_000))
 """Durations and graces to draw from (ms). With the shortest most holds end by their deadline."""
 
 
-def with_terms(settings: Settings, seed: int) -> Settings:
+def with_terms(settings: ProtocolSettings, seed: int) -> ProtocolSettings:
     """Return ``settings`` with durations drawn from ``seed``, unless they set some.
 
     Requests without a timeout wait without limit, so that a judge sees whether all are served.

@@ -14,7 +14,7 @@ from fencelock.cluster.simulation.environment import Environment
 from fencelock.cluster.simulation.frames import VirtualLinks
 from fencelock.cluster.simulation.scheduler import SimulatedScheduler
 from fencelock.cluster.simulation.violation import ViolationError
-from fencelock.cluster.topology import NodeContext, Recipe, Settings
+from fencelock.cluster.topology import NodeContext, ProtocolSettings, Recipe
 
 TURNS_MAX = 12
 """Turns in a row; after more the roles of a node keep each other busy for ever."""
@@ -35,7 +35,13 @@ class SimulatedNode:
     """
 
     def __init__(
-        self, world: Environment, name: str, recipe: Recipe, *, member: bool, settings: Settings
+        self,
+        world: Environment,
+        name: str,
+        recipe: Recipe,
+        *,
+        member: bool,
+        settings: ProtocolSettings,
     ) -> None:
         self.world = world
         self.name = name

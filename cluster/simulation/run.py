@@ -31,7 +31,7 @@ from fencelock.cluster.simulation.workload import (
     session_door,
 )
 from fencelock.cluster.simulation.world import World
-from fencelock.cluster.topology import NodeContext, Recipe, Settings
+from fencelock.cluster.topology import NodeContext, ProtocolSettings, Recipe
 
 STEP_MS = 50
 """Interval at which a run checks whether it is done."""
@@ -42,7 +42,7 @@ def run_seed(
     seed: int,
     *,
     plan: RunPlan | None = None,
-    settings: Settings | None = None,
+    settings: ProtocolSettings | None = None,
     promise: Survival | None = None,
     door: Door = session_door,
     judges: Callable[[World], list[Judge]] | None = None,
@@ -60,7 +60,7 @@ def run_seed(
         judges: makes further judges for the world before anything happens in it.
 
     """
-    chosen = settings or Settings()
+    chosen = settings or ProtocolSettings()
     if promise is None:
         promise = Survival(survives=NO_CRASH)
         if isinstance(protocol, str):
@@ -91,7 +91,7 @@ class _LockRun:
         recipe: Recipe,
         seed: int,
         plan: RunPlan,
-        settings: Settings,
+        settings: ProtocolSettings,
         promise: Survival,
         door: Door,
     ) -> None:

@@ -16,7 +16,7 @@ from fencelock.cluster.simulation.node import SimulatedNode
 from fencelock.cluster.simulation.streams import Streams
 from fencelock.cluster.simulation.trace import Delivery, Mishap, Trace
 from fencelock.cluster.simulation.violation import ViolationError
-from fencelock.cluster.topology import Recipe, Settings
+from fencelock.cluster.topology import ProtocolSettings, Recipe
 
 DELIVERIES_MAX = 5_000_000
 """Deliveries in one run; beyond it something floods the world."""
@@ -64,10 +64,12 @@ class World:
         self._count = 0
 
     def add(
-        self, name: str, recipe: Recipe, *, member: bool, settings: Settings | None = None
+        self, name: str, recipe: Recipe, *, member: bool, settings: ProtocolSettings | None = None
     ) -> SimulatedNode:
         """Add a node, switched off. All members must be added before one is switched on."""
-        node = SimulatedNode(self, name, recipe, member=member, settings=settings or Settings())
+        node = SimulatedNode(
+            self, name, recipe, member=member, settings=settings or ProtocolSettings()
+        )
         self.nodes[name] = node
         if member:
             self.members = tuple(sorted((*self.members, name)))

@@ -51,7 +51,7 @@ from fencelock.cluster.simulation.run import run_seed
 from fencelock.cluster.simulation.trace import Delivery
 from fencelock.cluster.simulation.violation import ViolationError
 from fencelock.cluster.simulation.world import World
-from fencelock.cluster.topology import Settings, bakery
+from fencelock.cluster.topology import ProtocolSettings, bakery
 
 LONG_S = 30.0
 SEEDS = range(4)
@@ -284,7 +284,7 @@ def run_with_disk_loss(seed: int, change: Change = unchanged) -> RunReport:
         planted(bakery, change),
         seed,
         plan=draw_bakery_plan(seed),
-        promise=promise_of("bakery", Settings()),
+        promise=promise_of("bakery", ProtocolSettings()),
         judges=judges,
     )
 

@@ -9,15 +9,7 @@ import pytest
 from support.role_harness import RoleHarness
 from support.session_harness import of, one
 
-from fencelock.actors.api.message import (
-    Acquire,
-    Alive,
-    Cancel,
-    Granted,
-    Reason,
-    Refused,
-    Release,
-)
+from fencelock.actors.api.message import Acquire, Alive, Cancel, Granted, Reason, Refused, Release
 from fencelock.actors.api.session_message import Renew, Renewed
 from fencelock.actors.bakery.config import Terms, election_of, leader_of, proxy_of
 from fencelock.actors.bakery.event import Readiness

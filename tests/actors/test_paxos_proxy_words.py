@@ -10,15 +10,7 @@ from support.effects import T0
 from support.log_proxy_scene import log_proxy
 from support.unbatched_proxy import UnbatchedProxy
 
-from fencelock.actors.api.message import (
-    Acquire,
-    Cancel,
-    Granted,
-    KeepAlive,
-    Reason,
-    Refused,
-    Release,
-)
+from fencelock.actors.api import message as api
 from fencelock.actors.api.session_message import Evict, Evicted, Open
 from fencelock.actors.effect import Effects, Send
 from fencelock.actors.message import Address
@@ -34,9 +26,9 @@ ANN = Address("ann/session")
 ME = "ann.7"
 K = TypeVar("K")
 
-ACQUIRE = Acquire(lock="a", session=ME, owner="o", request=2, wait_ms=50, limit=3, label="x")
-RELEASE = Release(lock="a", fence=5, session=ME, owner="o", request=3)
-CANCEL = Cancel(lock="a", session=ME, owner="o", request=2)
+ACQUIRE = api.Acquire(lock="a", session=ME, owner="o", request=2, wait_ms=50, limit=3, label="x")
+RELEASE = api.Release(lock="a", fence=5, session=ME, owner="o", request=3)
+CANCEL = api.Cancel(lock="a", session=ME, owner="o", request=2)
 
 
 @pytest.fixture
@@ -61,50 +53,52 @@ def told(effects: Effects, kind: type[K], to: Address = ANN) -> list[K]:
     return [message for message in sent if isinstance(message, kind)]
 
 
-def denied(reason: Reason, detail: str = "", request: int = 2, lock: str = "a") -> Refused:
+def denied(reason: api.Reason, detail: str = "", request: int = 2, lock: str = "a") -> api.Refused:
     owner = "o" if lock else ""
-    return Refused(
+    return api.Refused(
         session=ME, owner=owner, request=request, lock=lock, reason=reason, detail=detail
     )
 
 
-@pytest.mark.parametrize("reason", [*Reason])
-def test_a_refusal_of_the_table_reaches_the_client_as_it_is(door: Proxy, reason: Reason) -> None:
+@pytest.mark.parametrize("reason", [*api.Reason])
+def test_a_refusal_of_the_table_reaches_the_client_as_it_is(
+    door: Proxy, reason: api.Reason
+) -> None:
     door.handle(ANN, ACQUIRE, T0)
     why = denied(reason, "lock 'a': why")
-    (answer,) = told(happens(door, why), Refused)
-    nothing_done = reason in (Reason.SUPERSEDED, Reason.FORGOTTEN)
-    assert answer == (replace(why, reason=Reason.CANCELLED) if nothing_done else why)
+    (answer,) = told(happens(door, why), api.Refused)
+    nothing_done = reason in (api.Reason.SUPERSEDED, api.Reason.FORGOTTEN)
+    assert answer == (replace(why, reason=api.Reason.CANCELLED) if nothing_done else why)
 
 
 @pytest.mark.parametrize(
     ("why", "reason"),
     [
-        (denied(Reason.NOT_HELD, "fence 5 was shown", 3), Reason.NOT_HELD),
-        (denied(Reason.OWNERSHIP_LOST, "taken by 'eve'", 3), Reason.OWNERSHIP_LOST),
-        (denied(Reason.SUPERSEDED, "something else", 3), Reason.NOT_HELD),
-        (denied(Reason.FORGOTTEN, "something else", 3), Reason.NOT_HELD),
-        (denied(Reason.SESSION_EXPIRED, "open one", 3), Reason.SESSION_EXPIRED),
+        (denied(api.Reason.NOT_HELD, "fence 5 was shown", 3), api.Reason.NOT_HELD),
+        (denied(api.Reason.OWNERSHIP_LOST, "taken by 'eve'", 3), api.Reason.OWNERSHIP_LOST),
+        (denied(api.Reason.SUPERSEDED, "something else", 3), api.Reason.NOT_HELD),
+        (denied(api.Reason.FORGOTTEN, "something else", 3), api.Reason.NOT_HELD),
+        (denied(api.Reason.SESSION_EXPIRED, "open one", 3), api.Reason.SESSION_EXPIRED),
     ],
-    ids=lambda value: value.name if isinstance(value, Reason) else "",
+    ids=lambda value: value.name if isinstance(value, api.Reason) else "",
 )
-def test_a_denied_release_is_refused(door: Proxy, why: Refused, reason: Reason) -> None:
+def test_a_denied_release_is_refused(door: Proxy, why: api.Refused, reason: api.Reason) -> None:
     door.handle(ANN, RELEASE, T0)
-    (answer,) = told(happens(door, why), Refused)
+    (answer,) = told(happens(door, why), api.Refused)
     assert answer == replace(why, reason=reason)
 
 
 def test_a_cancel_in_a_session_that_is_gone_hears_so(door: Proxy) -> None:
     door.handle(ANN, CANCEL, T0)
-    (answer,) = told(happens(door, denied(Reason.SESSION_EXPIRED, request=-2)), Refused)
-    assert answer.reason is Reason.SESSION_EXPIRED
+    (answer,) = told(happens(door, denied(api.Reason.SESSION_EXPIRED, request=-2)), api.Refused)
+    assert answer.reason is api.Reason.SESSION_EXPIRED
 
 
 def test_a_keep_alive_of_a_session_that_is_gone_hears_so(door: Proxy) -> None:
-    door.handle(ANN, KeepAlive(session=ME, request=4), T0)
-    gone = denied(Reason.SESSION_EXPIRED, request=4, lock="")
-    (answer,) = told(happens(door, gone), Refused)
-    assert (answer.reason, answer.request) == (Reason.SESSION_EXPIRED, 4)
+    door.handle(ANN, api.KeepAlive(session=ME, request=4), T0)
+    gone = denied(api.Reason.SESSION_EXPIRED, request=4, lock="")
+    (answer,) = told(happens(door, gone), api.Refused)
+    assert (answer.reason, answer.request) == (api.Reason.SESSION_EXPIRED, 4)
 
 
 def test_an_eviction_names_the_operator_and_the_client_for_the_log(door: Proxy) -> None:
@@ -114,8 +108,8 @@ def test_an_eviction_names_the_operator_and_the_client_for_the_log(door: Proxy) 
     assert evict.by == "eve (ann)"
     table = LockTable()
     table.apply(0, Open(session="bob~2", ttl_ms=9_000, label="host:2"))
-    (held,) = table.apply(0, Acquire(lock="a", session="bob~2.1", owner="p", request=1))
-    assert isinstance(held, Granted)
+    (held,) = table.apply(0, api.Acquire(lock="a", session="bob~2.1", owner="p", request=1))
+    assert isinstance(held, api.Granted)
     (evicted, _) = table.apply(1, replace(evict, fence=held.fence))
     assert isinstance(evicted, Evicted)
     assert evicted.operator == "eve (ann)"
@@ -127,6 +121,6 @@ def test_an_eviction_of_somebody_who_does_not_hold_is_refused(door: Proxy) -> No
     evict = Evict(lock="a", fence=5, operator="eve", session="ann", request=8)
     door.handle(ANN, evict, T0)
     (why,) = LockTable().apply(0, evict)
-    (answer,) = told(happens(door, why), Refused)
-    assert (answer.reason, answer.request) == (Reason.NOT_HELD, 8)
+    (answer,) = told(happens(door, why), api.Refused)
+    assert (answer.reason, answer.request) == (api.Reason.NOT_HELD, 8)
     assert "fence 5" in answer.detail

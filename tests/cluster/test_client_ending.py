@@ -18,7 +18,7 @@ import pytest
 from fencelock.actors.error import AcquireCancelledError, ClosedError
 from fencelock.cluster.client import Client, connect
 from fencelock.cluster.config import Config
-from fencelock.cluster.host.pending_asks import Reply
+from fencelock.cluster.host.pending_asks import AskReply
 from fencelock.cluster.lock import Hold
 from fencelock.cluster.node import Node
 from fencelock.cluster.ports import free_ports
@@ -157,7 +157,7 @@ def test_an_interrupted_close_leaves_nothing_running(
     before = threads()
     client = connect(central.addresses("n1"), cluster=CLUSTER, timeout=PATIENCE_S)
     with monkeypatch.context() as patch:
-        patch.setattr(Reply, "get", interrupted)
+        patch.setattr(AskReply, "get", interrupted)
         with pytest.raises(KeyboardInterrupt):
             client.close()
     assert threads() == before

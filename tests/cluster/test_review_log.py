@@ -14,7 +14,7 @@ from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of
 from fencelock.actors.paxos import event as events
 from fencelock.actors.paxos import message as messages
 from fencelock.actors.paxos.config import (
-    Config,
+    LogConfig,
     View,
     acceptor_of,
     catchup_of,
@@ -30,7 +30,7 @@ from fencelock.actors.paxos.snapshots import FETCH_DOUBLINGS_MAX, FETCH_MS, Catc
 from fencelock.actors.session.session import TTL_MS
 from fencelock.actors.session.session_lease import SessionLease
 
-CONFIG = Config(View(0, ("a", "b", "c")))
+CONFIG = LogConfig(View(0, ("a", "b", "c")))
 BALLOT = messages.Ballot(3, leader_of("a"))
 REIGN = events.Leadership(
     ballot=BALLOT, commander=address_of("a", "commander-3"), first=1, time_ms=0
@@ -171,12 +171,12 @@ def test_one_timer_runs_for_what_is_due_however_often_an_earlier_one_was_needed(
     ordering = Ordering(opening=())
     ordering.clock = LogClock()
     ordering.begin(REIGN, 0, T0)
-    timers: list[tuple[int, events.Tick]] = []
+    timers: list[tuple[int, events.LogTimeDue]] = []
 
     def take(effects: Effects, ms: int) -> None:
         for wake in effects:
             assert isinstance(wake, Wake)
-            assert isinstance(wake.timer, events.Tick)
+            assert isinstance(wake.timer, events.LogTimeDue)
             timers.append((ms + wake.after_ms, wake.timer))
 
     take(ordering.arm(20_000, T0), 0)

@@ -27,10 +27,10 @@ from fencelock.actors.role import Host, Role
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.simulation.network import Cut
 from fencelock.cluster.simulation.world import World
-from fencelock.cluster.topology import NodeContext, Recipe, Settings, bakery
+from fencelock.cluster.topology import NodeContext, ProtocolSettings, Recipe, bakery
 
 HOLD_MS, GRACE_MS = 1_000, 500
-TERMS = Settings(
+TERMS = ProtocolSettings(
     bakery_hold_ms=HOLD_MS, bakery_grace_ms=GRACE_MS, bakery_least_ms=100, bakery_wait_ms=None
 )
 
@@ -76,7 +76,7 @@ class ClusterHarness:
     """
 
     nodes: int
-    settings: Settings = TERMS
+    settings: ProtocolSettings = TERMS
     seed: int = 1
     recipe: Recipe = bakery
     world: World = field(init=False)
