@@ -145,7 +145,7 @@ class BaseLock(Generic[H]):
         return f"<{type(self).__name__} {self.name!r}, {text}>"
 
     def _current(self) -> Ownership | None:
-        """Return the ownership to look at: this thread's or task's latest, else the latest."""
+        """Return the current ownership: the latest of this thread or task, else the latest."""
         found = self._find(latest=True)
         return self._known() if found is None else found[0]
 

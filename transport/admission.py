@@ -222,7 +222,7 @@ class FrameValidator:
 
 
 def _foreign(raw: bytes, error: ForeignClusterError) -> Dropped:
-    """Return why a frame of another cluster is dropped; its refusals are not answered."""
+    """Return why a frame of another cluster is dropped; refusals in it get no reply."""
     try:
         envelopes = decode_frame(raw).envelopes
     except MalformedFrameError:

@@ -345,7 +345,7 @@ class LockProcess(Role[Received]):
         return self._report_ready(now)
 
     def _report_ready(self, now: Instant) -> list[Effect]:
-        """Tell the proxy whether this process may request, and if so request what waits."""
+        """Notify the proxy whether this process may request, and if so request what waits."""
         ready, missing = self.rejoin.ready, ", ".join(self.rejoin.missing())
         detail = "ready" if ready else f"not heard since start: {missing}"
         if detail == self.reported:

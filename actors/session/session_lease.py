@@ -139,7 +139,7 @@ class SessionLease:
         return self.stage is Stage.OPENING and session == self.wanted and number in self.sent
 
     def opened(self, opened: Opened, now: Instant) -> bool:
-        """Take the session the cluster gave; return whether it was requested and lives."""
+        """Adopt the session that the cluster gave; return whether it was requested and lives."""
         if not self.asked_for(opened.session, opened.request):
             return False
         sent_at = self.sent[opened.request]

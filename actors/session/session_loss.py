@@ -356,7 +356,7 @@ def on_hold_lost(
 def on_confirm_hold(
     state: SessionState, sender: Address, word: ConfirmHold, now: Instant
 ) -> list[Effect]:
-    """Tell a node that lost its memory if one of its holds is not ours.
+    """Notify a node that lost its memory if one of its holds is not ours.
 
     A client that disowns a hold must never take a late grant of it. So each wait for the lock
     is sent again under a new number: only a grant of the latest number is accepted.

@@ -200,7 +200,7 @@ class SessionState:
         return hold
 
     def drop_holds(self) -> None:
-        """Drop all holds: what was not lost is released."""
+        """Drop all holds; those that are not lost are released."""
         for hold in self.holds.values():
             if hold.state in (HoldState.HELD, HoldState.UNLOCKING):
                 hold.move(HoldState.RELEASING)

@@ -72,7 +72,7 @@ class Profile:
         )
 
     def as_plain(self) -> dict[str, Any]:
-        """Return all of it as JSON values."""
+        """Return the profile as JSON values."""
         return {
             **asdict(self),
             "steps": [{**asdict(step), "pair_us": step.pair_us} for step in self.steps],

@@ -124,7 +124,7 @@ class LockJudge:
                 del self.inside[hold.lock]
 
     def left(self, client: str) -> None:
-        """End all wants and holds of ``client``, which died or closes."""
+        """End all waits and holds of ``client``, which died or closes."""
         for user in [user for user in self.wants if node_of(user) == client]:
             del self.wants[user]
         for hold in [hold for hold in self.inside.values() if node_of(hold.contender) == client]:

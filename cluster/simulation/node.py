@@ -124,7 +124,7 @@ class SimulatedNode:
         self._turn()
 
     def run_clock_at(self, rate: int) -> None:
-        """Let the clock run at ``rate`` millionths of true time."""
+        """Make the clock run at ``rate`` millionths of true time."""
         self.clock.run_at(rate, self.world.time)
         self.world.mishap(self.name, f"has a clock at {rate} ppm of true")
         self._set_alarm(moved=True)
@@ -141,7 +141,7 @@ class SimulatedNode:
         self._turn()
 
     def notice(self, news: LinkUp | LinkDown) -> None:
-        """Take news of a link."""
+        """Handle a change of a link."""
         self.links.change(news)
         self._turn()
 

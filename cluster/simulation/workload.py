@@ -125,7 +125,7 @@ class LockUser(Role[Met]):
         """Whether a lock was granted since `Finish` came."""
 
     def begin(self, now: Instant) -> Effects:
-        """Rest first."""
+        """Pause before the first request."""
         del now
         return self._rest()
 
