@@ -262,7 +262,7 @@ def _shut(connection: tcp.socket) -> None:
 
 
 def _heard(connection: tcp.socket) -> bool:
-    """Return whether data came within `SILENT_S`; true where the system cannot tell."""
+    """Return whether data came within `SILENT_S`; true where the system does not report it."""
     info = getattr(tcp, "TCP_INFO", None)
     if info is None:
         return True
