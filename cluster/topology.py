@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
+from typing import TYPE_CHECKING, Any
 
 from fencelock.actors.bakery.config import (
     GRACE_MS,
@@ -13,8 +14,17 @@ from fencelock.actors.bakery.config import (
     PRIORITY,
     TERM_MS_MIN,
     Terms,
+    election_of,
+    proxy_of,
+    status_of,
 )
-from fencelock.actors.bakery.seating import seat_bakery
+from fencelock.actors.bakery.election import ElectionCoordinator
+from fencelock.actors.bakery.epochs import DurablePromises, EpochLimit, VoterRegistry
+from fencelock.actors.bakery.leader import Leader
+from fencelock.actors.bakery.proxy import TicketProxy
+from fencelock.actors.bakery.status import ClusterStatus
+from fencelock.actors.bootstrap import Bootstrap, Voters, bootstrap_of, vote_id
+from fencelock.actors.bootstrap_message import GroupConfig
 from fencelock.actors.central.broker import Broker
 from fencelock.actors.central.server import LockServer
 from fencelock.actors.clock import Clock
@@ -37,6 +47,10 @@ from fencelock.actors.table.message import FENCE_FLOOR_MAX, ExtendSessions
 from fencelock.cluster.host.role_set import Closing, RoleSet
 from fencelock.cluster.lock_machine import LockMachine
 from fencelock.transport.codec import encode
+
+if TYPE_CHECKING:
+    from random import Random
+
 
 US_PER_MS = 1_000
 
@@ -303,3 +317,80 @@ RECIPES: dict[str, Recipe] = {
     "paxos": paxos,
 }
 """The functions that set up each protocol, by the name the configuration uses."""
+
+
+DEFAULT_TERMS = Terms()
+"""The durations of a cluster whose configuration sets none."""
+
+
+def seat_bakery(
+    node: str,
+    members: tuple[str, ...],
+    life: int,
+    random: Random,
+    records: Mapping[str, tuple[Message, ...]],
+    *,
+    journal: int,
+    date_ms: int,
+    terms: Terms = DEFAULT_TERMS,
+    priority: int = PRIORITY,
+    pid: int = 0,
+) -> tuple[Spawn, ...]:
+    """Return the roles of ``node``; cluster status and coordinator begin once its group is known.
+
+    Args:
+        node: the member.
+        members: all members, in any order.
+        life: id of this node's life: drawn anew at each start.
+        random: spreads proposals, and begins round robins; one of this node's own.
+        records: the journal, by the name of the role that wrote it, oldest first.
+        journal: the id of that journal.
+        date_ms: the start of this life (ms since 1970).
+        terms: the durations; the same everywhere.
+        priority: 1 to 14, the smaller the likelier to lead; `OFF` for never.
+        pid: id of the process.
+
+    """
+    kept, founded = records.get("election", ()), records.get("bootstrap", ())
+    known: dict[str, Any] = {"node": node, "members": tuple(sorted(members))}
+    lives = {**known, "life": life, "terms": terms}
+    status = {**known, "life": life, "priority": priority, "pid": pid}
+    election = {**known, "bound_ms": terms.lease_ms, "random": random, "records": kept}
+
+    def seat(group: GroupConfig, votes: bool, voters: Voters) -> tuple[Spawn, ...]:
+        limit = _epoch_limit(group, date_ms, kept)
+        voting = {"voting": VoterRegistry(voters, vote_id(group, node), votes, limit)}
+        return (
+            Spawn(status_of(node), ClusterStatus, status | voting),
+            Spawn(election_of(node), ElectionCoordinator, election | voting),
+        )
+
+    bootstrap = {
+        "members": known["members"],
+        "journal": journal,
+        "boot": life,
+        "date_ms": date_ms,
+        "records": founded,
+        "durable": True,
+        "seat": seat,
+        "voter": election_of,
+        "voting": (election_of(node), status_of(node)),
+        "listener": proxy_of(node),
+    }
+    limit = {"limit": _epoch_limit(_group_in(founded), date_ms, kept)}
+    return (
+        Spawn(leader_of(node), Leader, lives | limit),
+        Spawn(proxy_of(node), TicketProxy, lives | {"random": random}),
+        Spawn(bootstrap_of(node), Bootstrap, bootstrap),
+    )
+
+
+def _group_in(records: Sequence[Message]) -> GroupConfig | None:
+    """Return the group in the journal of `Bootstrap`, None for a new node."""
+    return next((record for record in records if isinstance(record, GroupConfig)), None)
+
+
+def _epoch_limit(group: GroupConfig | None, date_ms: int, kept: Sequence[Message]) -> EpochLimit:
+    """Return the limit of a node that starts at ``date_ms`` with the records ``kept``."""
+    age_ms = 0 if group is None else max(0, date_ms - group.founded_ms)
+    return EpochLimit(age_ms // 1_000, DurablePromises.recover(kept).promised)

@@ -18,9 +18,9 @@ from fencelock.actors.bakery.event import BeatContents, BeatDue, Connected, Memb
 from fencelock.actors.bakery.message import EPOCH_MAX, NOBODY, Beat
 from fencelock.actors.bootstrap_message import StopVoting
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
-from fencelock.actors.link import LinkDown
 from fencelock.actors.message import Address, Instant, ms_between, node_of
 from fencelock.actors.role import Host, Role, Summary
+from fencelock.actors.role_message import LinkDown
 
 NEVER = Instant(0)
 """An instant before every clock reading."""

@@ -27,13 +27,14 @@ from fencelock.actors.lamport.order import (
     REQUESTS_MAX,
     Evidence,
     LocalTicket,
+    PeerContact,
     PendingRequests,
     QueuePlace,
+    Rejoin,
     Requests,
     Uncovered,
     pack_fence,
 )
-from fencelock.actors.lamport.peers import PeerContact, Rejoin
 from fencelock.actors.message import Address, Instant, ms_between
 from fencelock.actors.proxy.message import Full, Give, Got, Look, Ready, Seen, Want
 from fencelock.actors.role import Host, Role, Summary

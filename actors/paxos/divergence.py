@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 from fencelock.actors.api.name import is_allowed, utf8_size
 from fencelock.actors.effect import Effect, Effects, Observe, Persist, Retire, Send, Spawn, Wake
 from fencelock.actors.message import Address, Instant, address_of, node_of
-from fencelock.actors.notice import Level, RoleNotice
 from fencelock.actors.paxos.config import acceptor_of, catchup_of, leader_of, monitor_of, replica_of
 from fencelock.actors.paxos.event import Compare, Divergence, Isolate, Withdraw
 from fencelock.actors.paxos.machine import MASK, Fingerprint
@@ -22,6 +21,7 @@ from fencelock.actors.paxos.message import (
     TableDigest,
 )
 from fencelock.actors.role import Host, Role, Summary
+from fencelock.actors.role_message import Level, RoleNotice
 
 AGREED_SLOTS = 10_000
 """At each slot that is a multiple of this, every member sends its digest to all others."""

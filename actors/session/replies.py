@@ -19,9 +19,8 @@ from fencelock.actors.api.session_message import Opened, Renewed
 from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.message import Address, Instant
 from fencelock.actors.session import session_loss
-from fencelock.actors.session.endpoint_selection import hear, note_node, prefer_master
 from fencelock.actors.session.holding import Acquisition, Hold
-from fencelock.actors.session.maintenance import keep_watching
+from fencelock.actors.session.maintenance import hear, keep_watching, note_node, prefer_master
 from fencelock.actors.session.pending import ANY_GATE, CancelKey, Claim, Pending, Question, settle
 from fencelock.actors.session.rejection import Answer, Rejection, answers, lost, unsupported
 from fencelock.actors.session.session_loss import GONE, let_go, lose

@@ -28,17 +28,10 @@ from fencelock.actors.api.session_message import (
     Unlocking,
 )
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
-from fencelock.actors.link import LinkDown, LinkRefused, LinkUp
 from fencelock.actors.message import NS_PER_MS, Address, Instant, node_of
 from fencelock.actors.role import Host, Role
-from fencelock.actors.session import (
-    cancellation,
-    endpoint_selection,
-    fast_path,
-    maintenance,
-    replies,
-    session_loss,
-)
+from fencelock.actors.role_message import LinkDown, LinkRefused, LinkUp
+from fencelock.actors.session import cancellation, fast_path, maintenance, replies, session_loss
 from fencelock.actors.session.admission import why_not
 from fencelock.actors.session.cancellation import CLOSED, ClientClosing
 from fencelock.actors.session.endpoint import GATES_MAX, Endpoint, Endpoints
@@ -225,7 +218,7 @@ class ClientSession(Role[Said | SessionTick]):
             case ConfirmHold():
                 return session_loss.on_confirm_hold(self.ledger, sender, event, now)
             case ProbeReply():
-                return endpoint_selection.on_reply(self.ledger, sender, event, now)
+                return maintenance.on_reply(self.ledger, sender, event, now)
             case Unlocking():
                 return session_loss.on_unlocking(self.ledger, sender, event, now)
             case ClusterUp() | ClusterDown():

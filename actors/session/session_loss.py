@@ -39,9 +39,9 @@ from fencelock.actors.api.session_message import (
 )
 from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.message import NS_PER_MS, Address, Instant, ms_between
-from fencelock.actors.session.endpoint_selection import hear
 from fencelock.actors.session.holding import LAPSED, Hold, HoldState, Lease
 from fencelock.actors.session.keep_alive import end_sessions, open_session
+from fencelock.actors.session.maintenance import hear
 from fencelock.actors.session.message import Leased, Loss
 from fencelock.actors.session.pending import Claim, Pending, later
 from fencelock.actors.session.rejection import Rejection, lost

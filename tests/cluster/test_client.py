@@ -23,11 +23,11 @@ from fencelock.actors.error import (
     UnsupportedError,
     WrongClusterError,
 )
+from fencelock.cluster.bench.ports import free_ports
 from fencelock.cluster.client import Client, connect
 from fencelock.cluster.config import Config
 from fencelock.cluster.lock import Lock
 from fencelock.cluster.node import Node
-from fencelock.cluster.ports import free_ports
 from fencelock.cluster.settings import parse_addresses
 
 PATIENCE_S = 60

@@ -16,12 +16,12 @@ from pathlib import Path
 import pytest
 
 from fencelock.actors.error import AcquireCancelledError, ClosedError
+from fencelock.cluster.bench.ports import free_ports
 from fencelock.cluster.client import Client, connect
 from fencelock.cluster.config import Config
 from fencelock.cluster.host.pending_asks import AskReply
 from fencelock.cluster.lock import Hold
 from fencelock.cluster.node import Node
-from fencelock.cluster.ports import free_ports
 
 PATIENCE_S = 60
 CLUSTER = "test"
