@@ -111,7 +111,7 @@ class Connection:
         label = process_label(LABEL_BYTES_MAX) if settings.label is None else settings.label
         arguments = {
             "session": self.session,
-            "gates": tuple(address_of(link, "proxy") for link in links),
+            "endpoints": tuple(address_of(link, "proxy") for link in links),
             "random": Random(secrets.randbits(64)),
             "labels": self.endpoints,
             "watcher": self._dispatcher.listen("watcher", self._hear),

@@ -39,7 +39,7 @@ from fencelock.actors.paxos.config import leader_of
 from fencelock.actors.paxos.event import Resign
 from fencelock.actors.paxos.member import LogOptions, log_roles
 from fencelock.actors.paxos.snapshots import JOURNAL_BYTES
-from fencelock.actors.proxy.lock_proxy import Proxy as LockProxy
+from fencelock.actors.proxy.lock_manager import LockManager
 from fencelock.actors.proxy.proxy import Proxy
 from fencelock.actors.session.message import Close
 from fencelock.actors.session.session import ClientSession
@@ -280,15 +280,11 @@ def paxos(seat: NodeContext) -> RoleSet:
     )
 
 
-def _proxy(seat: NodeContext, protocol: str, backend: Address) -> Spawn:
-    arguments = {
-        "node": seat.node,
-        "nodes": seat.nodes,
-        "protocol": protocol,
-        "backend": backend,
-        "holds_by_session": protocol == "central",
-    }
-    return Spawn(address_of(seat.node, "proxy"), LockProxy, arguments)
+def _proxy(seat: NodeContext, protocol: str, granter: Address) -> Spawn:
+    backend = LockManager(
+        seat.node, seat.nodes, protocol, granter, holds_by_session=protocol == "central"
+    )
+    return Spawn(address_of(seat.node, "proxy"), Proxy, {"backend": backend})
 
 
 def _session(seat: NodeContext) -> Spawn:
@@ -298,7 +294,7 @@ def _session(seat: NodeContext) -> Spawn:
     """
     arguments = {
         "session": f"{seat.node}/{seat.boot:x}",
-        "gates": (address_of(seat.node, "proxy"),),
+        "endpoints": (address_of(seat.node, "proxy"),),
         "random": Random(seat.boot),
         "label": seat.node,
     }

@@ -28,7 +28,7 @@ import fencelock
 from fencelock import aio
 from fencelock.actors.api.message import Acquire, Inspect, LockStatus, Release
 from fencelock.actors.error import LockTimeoutError
-from fencelock.actors.proxy.lock_proxy import Proxy
+from fencelock.actors.proxy.proxy import Proxy
 from fencelock.cluster.config import parse, starting_config
 from fencelock.cluster.hold import BaseHold
 from fencelock.cluster.node import Node

@@ -28,7 +28,15 @@ from fencelock.actors.bakery.ticket import TERM_MS_MAX
 from fencelock.actors.effect import Effect, Send
 from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.message import Address, Instant, Message, ms_between, node_of
-from fencelock.actors.proxy.checking import no_bounded_reads
+
+
+def no_bounded_reads(protocol: str) -> str:
+    """Return the reason why a read with a bound on its age is refused."""
+    return (
+        f"{protocol} cannot prove how old the knowledge of a node is, so it has no local reads "
+        "with a bound (max_age); paxos has them"
+    )
+
 
 REASONS = {
     Error.TIMED_OUT: Reason.TIMED_OUT,

@@ -91,7 +91,7 @@ class PaxosBackend(Backend):
 
     """
 
-    NAME = "paxos"
+    name = "paxos"
     TICK_MS = 250
     SILENCE_MS = 60_000
     """A client's session is independent of this; it ends in the log, by its TTL."""

@@ -59,7 +59,7 @@ class Proxy(Role[Request]):
         self.node = backend.node
         self.backend = backend
         self.clients = backend.clients
-        self.description = Description(self.node, backend.NAME, backend.members)
+        self.description = Description(self.node, backend.name, backend.members)
         self.ticking = False
         self.closed = False
         """Whether the node must not serve any more; the backend knows why."""
@@ -104,7 +104,7 @@ class Proxy(Role[Request]):
     def summary(self) -> Summary:
         """Return how many clients it knows, and how many requests are in flight."""
         known = len(self.clients.by_id) + (self.clients.local is not None)
-        ready = self.backend.serving()[0] and not self.closed
+        ready = self.backend.is_ready() and not self.closed
         return ("clients", known), ("in flight", len(self.backend)), ("serves", ready)
 
     def _on_request(self, sender: Address, request: Request, now: Instant) -> Effects:

@@ -128,7 +128,7 @@ class Hold:
     """
 
     # One is made for each grant. Rarely set fields default on the class, which is cheaper.
-    gate: Address
+    endpoint: Address
     """The endpoint that granted it; where the cluster keeps no sessions the hold lives there."""
     fence: int
     levels: list[Acquisition]

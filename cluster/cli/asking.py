@@ -88,11 +88,11 @@ def target(connect: str | None, cluster: str | None, config: Path = CONFIG) -> T
             f"where is the cluster? Say --connect tcp://host:4040 (or set FENCELOCK_CONNECT), "
             f"or change to the folder of its {config}"
         )
-    from fencelock.actors.session.endpoint import GATES_MAX  # noqa: PLC0415
+    from fencelock.actors.session.endpoint import ENDPOINTS_MAX  # noqa: PLC0415
     from fencelock.cluster.config import load  # noqa: PLC0415 (pydantic)
 
     known = load(config)
-    addresses = tuple(known.nodes.values())[:GATES_MAX]
+    addresses = tuple(known.nodes.values())[:ENDPOINTS_MAX]
     return Target(addresses, cluster or known.cluster)
 
 

@@ -285,5 +285,5 @@ def session_door(seat: NodeContext, gates: tuple[Address, ...]) -> Spawn:
     """Return the product's own session of a client: `ClientSession`."""
     from fencelock.actors.session.session import ClientSession  # noqa: PLC0415
 
-    arguments = {"session": seat.node, "gates": gates, "random": seat.random}
+    arguments = {"session": seat.node, "endpoints": gates, "random": seat.random}
     return Spawn(address_of(seat.node, "session"), ClientSession, arguments)

@@ -51,7 +51,7 @@ def test_a_grant_of_the_gate_that_was_left_reaches_nobody(play: UnkeptSession) -
     moved = Send(B, one(api.Acquire, said, B))
     assert of(api.Granted, play.grant(asked, fence=7)) == []
     assert one(api.Granted, play.grant(moved, fence=9), ANN).fence == 9
-    assert play.role.ledger.holds[Claim("x", "ann")].gate == B
+    assert play.role.session_state.holds[Claim("x", "ann")].endpoint == B
 
 
 def test_a_gate_that_is_silent_while_something_waits_is_left(play: UnkeptSession) -> None:
@@ -120,8 +120,8 @@ def test_moving_to_and_fro_never_keeps_more_than_one_withdrawal_per_gate(
         for node in ("a", "b"):
             play.hear(ME, LinkDown(node=node))
             play.hear(ME, LinkUp(node=node))
-    assert len(play.role.ledger.outstanding.withdrawals) <= 2
-    assert len(play.role.ledger.outstanding.pending) == 1
+    assert len(play.role.session_state.in_flight.withdrawals) <= 2
+    assert len(play.role.session_state.in_flight.pending) == 1
 
 
 def test_a_new_link_repeats_at_once_what_is_unanswered_there(play: UnkeptSession) -> None:
@@ -150,7 +150,7 @@ def test_a_hold_keeps_its_gate_greeted_and_a_silent_gate_does_not_lose_it(
     said = play.run(20_000)
     assert 15 <= len(of(api.KeepAlive, said, A)) <= 25
     assert of(api.KeepAlive, said, B) == []
-    assert len(play.role.ledger.holds) == 1
+    assert len(play.role.session_state.holds) == 1
     assert play.acquire(BEN).to == B
 
 

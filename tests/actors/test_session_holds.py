@@ -23,7 +23,7 @@ def parley() -> SessionHarness:
 
 
 def hold_of(parley: SessionHarness) -> Hold:
-    return parley.role.ledger.holds[X]
+    return parley.role.session_state.holds[X]
 
 
 def test_a_hold_is_held_then_releasing_then_released(parley: SessionHarness) -> None:
@@ -34,7 +34,7 @@ def test_a_hold_is_held_then_releasing_then_released(parley: SessionHarness) -> 
     states.append(hold.state)
     parley.free(said)
     assert [*states, hold.state] == [HoldState.HELD, HoldState.RELEASING, HoldState.RELEASED]
-    assert X not in parley.role.ledger.holds
+    assert X not in parley.role.session_state.holds
 
 
 def test_a_hold_of_two_acquires_is_held_again_when_one_is_released(parley: SessionHarness) -> None:
@@ -113,7 +113,7 @@ def test_the_table_that_was_given_is_the_sessions_own() -> None:
     parley = SessionHarness(holds=holds)
     parley.hold()
     assert holds[X].fence == 7
-    assert holds[X].trust is parley.role.ledger.session_lease.trust
+    assert holds[X].trust is parley.role.session_state.session_lease.trust
 
 
 @pytest.mark.parametrize(("state", "to"), list(itertools.product(HoldState, HoldState)))

@@ -66,9 +66,9 @@ def test_a_grant_after_a_long_wait_proves_only_what_was_so_when_it_was_asked(
 ) -> None:
     asked = parley.open(parley.acquire())
     parley.run_kept(9_000, A)
-    until = parley.role.ledger.session_lease.until
+    until = parley.role.session_state.session_lease.until
     assert of(Trusted, parley.grant(asked)) == []
-    assert parley.role.ledger.session_lease.until == until > asked_until()
+    assert parley.role.session_state.session_lease.until == until > asked_until()
 
 
 def asked_until() -> Instant:
@@ -175,7 +175,7 @@ def test_an_eviction_that_overtakes_its_grant_is_told_instead_of_it(parley: Sess
     said = parley.grant(asked)
     assert of(api.Granted, said) == []
     assert one(api.Refused, said, ANN).reason is api.Reason.OWNERSHIP_LOST
-    assert parley.role.ledger.holds == {}
+    assert parley.role.session_state.holds == {}
 
 
 def test_an_eviction_that_was_not_heard_of_is_learned_from_the_release(
@@ -185,7 +185,7 @@ def test_an_eviction_that_was_not_heard_of_is_learned_from_the_release(
     said = parley.refuse(parley.release(), api.Reason.OWNERSHIP_LOST)
     assert one(api.Refused, said, ANN).reason is api.Reason.OWNERSHIP_LOST
     assert one(HoldsLost, said, WATCHER).losses == (Loss("x", "ann", 7),)
-    assert parley.role.ledger.holds == {}
+    assert parley.role.session_state.holds == {}
 
 
 def test_each_of_several_levels_is_told_of_the_loss_once(parley: SessionHarness) -> None:

@@ -53,7 +53,7 @@ def test_an_unconfirmed_release_is_reported_and_goes_on_in_the_background(
     assert isinstance(answer.error(), UnavailableError)
     assert of(api.Release, play.run(30_000), A)
     play.hear(A, api.Released(lock="x", session="c", owner="ann", request=2))
-    assert play.role.ledger.holds == {}
+    assert play.role.session_state.holds == {}
     assert of(api.Release, play.run(30_000)) == []
 
 
@@ -107,7 +107,7 @@ def test_a_grant_that_crosses_with_its_cancel_reaches_nobody(play: UnkeptSession
     asked = play.acquire()
     play.hear(ANN, api.Abandon())
     assert play.grant(asked) == []
-    assert play.role.ledger.holds == {}
+    assert play.role.session_state.holds == {}
     assert of(api.Cancel, play.run(1_000), A)
 
 
@@ -142,7 +142,7 @@ def test_a_grant_to_an_ask_that_gave_up_meanwhile_is_given_back(play: UnkeptSess
     assert one(api.Release, play.hear(ANN, api.Abandon()), A).fence == 7
     assert of(api.Release, play.run(5_000), A)
     play.hear(A, api.Released(lock="x", session="c", owner="ann", request=2))
-    assert play.role.ledger.holds == {}
+    assert play.role.session_state.holds == {}
 
 
 def test_an_abandoned_release_goes_on_and_an_abandoned_question_does_not(

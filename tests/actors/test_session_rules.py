@@ -120,7 +120,7 @@ def test_rule_64_a_release_without_an_answer_goes_on_and_can_be_waited_for_again
     assert one(api.Refused, said, ANN).reason is api.Reason.UNAVAILABLE
     again = parley.release(token=4)
     assert one(api.Released, parley.free(again), ANN).request == 4
-    assert parley.role.ledger.holds == {}
+    assert parley.role.session_state.holds == {}
 
 
 @pytest.mark.parametrize("way", ["expired", "ended"])
@@ -195,7 +195,7 @@ def test_rule_47_48_an_owner_that_waits_is_not_done_out_of_its_wait_by_its_other
     parley.open(parley.acquire(limit=0))
     assert one(api.Refused, parley.acquire(limit=0), ANN).reason is api.Reason.ALREADY_HELD
     assert one(api.Refused, parley.release(), ANN).reason is api.Reason.NOT_HELD
-    assert len(parley.role.ledger.outstanding.waits) == 1
+    assert len(parley.role.session_state.in_flight.waits) == 1
 
 
 def test_a_cancel_after_a_grant_takes_back_that_one_entry(parley: SessionHarness) -> None:
@@ -206,4 +206,4 @@ def test_a_cancel_after_a_grant_takes_back_that_one_entry(parley: SessionHarness
     assert of(api.Cancelled, said, ANN)
     parley.free(said, count=1)
     assert one(api.Released, parley.free(parley.release()), ANN).count == 0
-    assert parley.role.ledger.holds == {}
+    assert parley.role.session_state.holds == {}

@@ -107,10 +107,10 @@ class Trial:
         assert self.parley.assigned == "c.1", "the session was lost"
         for user in self.users.values():
             assert (user.levels, user.asking) == (0, False)
-        ledger = self.parley.role.ledger
+        ledger = self.parley.role.session_state
         assert list(self.table.locks) == ["anchor"]
         assert [claim.lock for claim in ledger.holds] == ["anchor"]
-        assert (ledger.outstanding.pending, ledger.outstanding.withdrawals) == ({}, {})
+        assert (ledger.in_flight.pending, ledger.in_flight.withdrawals) == ({}, {})
 
     def step(self, *, leaving: bool) -> None:
         self.spread(self.parley.run(200))
@@ -203,7 +203,7 @@ def repeats_under_new_numbers(self: Any, pending: Any, now: Any) -> list[Send]:
     return said
 
 
-SAY: Any = vars(InFlight)["_say"]
+SAY: Any = vars(InFlight)["_send"]
 
 
 def run_all() -> None:
@@ -213,7 +213,7 @@ def run_all() -> None:
 
 @pytest.mark.parametrize(
     ("method", "bug"),
-    [("withdraw", forgets_what_it_must_withdraw), ("_say", repeats_under_new_numbers)],
+    [("withdraw", forgets_what_it_must_withdraw), ("_send", repeats_under_new_numbers)],
 )
 def test_a_planted_bug_is_caught(method: str, bug: object, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(InFlight, method, bug)

@@ -242,7 +242,7 @@ def test_each_refusal_is_an_error_of_its_own(
 
 def parley_asked(parley: SessionHarness) -> api.Acquire:
     """Return the wait of ann as the gate heard it."""
-    (pending,) = parley.role.ledger.outstanding.pending.values()
+    (pending,) = parley.role.session_state.in_flight.pending.values()
     return api.Acquire(lock="x", session=parley.assigned, owner="ann", request=pending.number)
 
 

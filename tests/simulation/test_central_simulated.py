@@ -22,9 +22,10 @@ from fencelock.actors.central.broker import Broker
 from fencelock.actors.central.client import LockClient
 from fencelock.actors.central.server import LockServer
 from fencelock.actors.effect import Effect, Effects, Spawn
-from fencelock.actors.message import Address, Instant, Message
-from fencelock.actors.proxy.lock_proxy import Proxy
+from fencelock.actors.message import Address, Instant, Message, address_of
+from fencelock.actors.proxy.lock_manager import LockManager
 from fencelock.actors.proxy.message import Want
+from fencelock.actors.proxy.proxy import Proxy
 from fencelock.actors.role import Role
 from fencelock.actors.session.session import ClientSession
 from fencelock.cluster.host.role_set import RoleSet
@@ -141,23 +142,21 @@ class FreedByAnySession(LockServer):
 def holds_end_with_the_life_of_a_node(seat: NodeContext) -> RoleSet:
     """Seat a proxy that knows of no holds but those of its own life."""
     cast = central(seat)
-    forgetful = {"holds_by_session": False}
-    roles = (
-        replace(s, arguments={**s.arguments, **forgetful}) if s.role is Proxy else s
-        for s in cast.roles
-    )
+    clients = address_of(seat.node, "clients")
+    forgetful = {"backend": LockManager(seat.node, seat.nodes, "central", clients)}
+    roles = (replace(s, arguments=forgetful) if s.role is Proxy else s for s in cast.roles)
     return replace(cast, roles=tuple(roles))
 
 
 class DisownsAndGoesOnWaiting(ClientSession):
     """Says that it does not hold the lock, and takes a late grant of it all the same."""
 
-    def _on_gate(self, sender: Address, event: Any, now: Instant) -> list[Effect]:
+    def _on_endpoint(self, sender: Address, event: Any, now: Instant) -> list[Effect]:
         if not isinstance(event, ConfirmHold):
-            return super()._on_gate(sender, event, now)
-        waits, self.ledger.outstanding.waits = self.ledger.outstanding.waits, {}
-        effects = super()._on_gate(sender, event, now)
-        self.ledger.outstanding.waits = waits
+            return super()._on_endpoint(sender, event, now)
+        waits, self.session_state.in_flight.waits = self.session_state.in_flight.waits, {}
+        effects = super()._on_endpoint(sender, event, now)
+        self.session_state.in_flight.waits = waits
         return effects
 
 

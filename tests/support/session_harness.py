@@ -49,7 +49,7 @@ class SessionHarness(RoleHarness[ClientSession]):
                 ME,
                 host,
                 session="c",
-                gates=(A, B),
+                endpoints=(A, B),
                 random=First(),
                 watcher=WATCHER,
                 ttl_ms=ttl_ms,
@@ -62,7 +62,7 @@ class SessionHarness(RoleHarness[ClientSession]):
     @property
     def assigned(self) -> str:
         """The session in force."""
-        return self.role.ledger.session_lease.assigned
+        return self.role.session_state.session_lease.assigned
 
     def acquire(
         self,
