@@ -21,6 +21,11 @@ def address_of(node: str, role: str) -> Address:
     return Address(f"{node}/{role}")
 
 
+def on_each(role: str) -> Callable[[str], Address]:
+    """Return a function that returns the address of ``role`` on a node."""
+    return lambda node: Address(f"{node}/{role}")
+
+
 def node_of(address: Address) -> str:
     """Return the node on which ``address`` lives."""
     return address.partition("/")[0]

@@ -22,6 +22,7 @@ from fencelock.actors.bakery.config import (
     OFF,
     PRIORITY,
     TERM_MS_MIN,
+    Terms,
 )
 from fencelock.actors.bakery.ticket import TERM_MS_MAX
 from fencelock.actors.error import ConfigError
@@ -259,10 +260,12 @@ def parse(text: str, folder: Path) -> Config:
         protocol=file.protocol,
         nodes={node: file.nodes[node].address for node in sorted(file.nodes)},
         settings=ProtocolSettings(
-            bakery_hold_ms=_ms(file.bakery.duration),
-            bakery_grace_ms=_ms(file.bakery.grace),
-            bakery_least_ms=_ms(file.bakery.least),
-            bakery_wait_ms=_obtention_ms(file),
+            bakery_terms=Terms(
+                hold_ms=_ms(file.bakery.duration),
+                grace_ms=_ms(file.bakery.grace),
+                least_ms=_ms(file.bakery.least),
+                wait_ms=_obtention_ms(file),
+            ),
             central_server=file.central.server or "",
             central_journal=file.central.journal,
             paxos_journal_bytes=file.paxos.journal_bytes,

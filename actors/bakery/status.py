@@ -13,13 +13,13 @@ from fencelock.actors.bakery.config import (
     majority,
     status_of,
 )
-from fencelock.actors.bakery.epochs import TOO_FAR, VoterRegistry, sound_seating
+from fencelock.actors.bakery.epochs import TOO_FAR, VoterRegistry, VotingRole, sound_seating
 from fencelock.actors.bakery.event import BeatContents, BeatDue, Connected, Member, Serving, Trust
 from fencelock.actors.bakery.message import EPOCH_MAX, NOBODY, Beat
 from fencelock.actors.bootstrap_message import StopVoting
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.message import Address, Instant, ms_between, node_of
-from fencelock.actors.role import Host, Role, Summary
+from fencelock.actors.role import Host, Summary
 from fencelock.actors.role_message import LinkDown
 
 NEVER = Instant(0)
@@ -53,7 +53,7 @@ class PeerBeats:
 Received = Beat | BeatDue | LinkDown | BeatContents | Serving | StopVoting
 
 
-class ClusterStatus(Role[Received]):
+class ClusterStatus(VotingRole[Received]):
     """Tells the coordinator of its node the connected members, and the leader its trust.
 
     Only configured members count, and only those that receive our beats, too: with a link that
@@ -61,12 +61,10 @@ class ClusterStatus(Role[Received]):
     connected like any other, and counts in no majority.
 
     Args:
-        node: this node.
-        members: all configured members, sorted.
+        node, members, voting: see `VotingRole`.
         life: id of this node's life.
         priority: 1 to 14, or `OFF`.
         pid: id of its process.
-        voting: the journals that vote, and the plausible epochs.
 
     """
 
@@ -82,14 +80,10 @@ class ClusterStatus(Role[Received]):
         pid: int,
         voting: VoterRegistry,
     ) -> None:
-        super().__init__(address, host)
-        self.node = node
-        self.members = members
+        super().__init__(address, host, node=node, members=members, voting=voting)
         self.life = life
         self.priority = priority
         self.pid = pid
-        self.voting = voting
-        self.is_voter = voting.votes
         self.number = 0
         self.sent_at: dict[int, Instant] = {}
         self.peers = {member: PeerBeats() for member in members if member != node}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -139,7 +140,7 @@ class DivergenceWatch:
             return ()
         missing = self.digests.missing(event.slot)
         if missing and event.attempt <= ATTEMPTS_MAX:
-            asking = _asking(found.own)
+            asking = replace(found.own, asks=True)
             again = Compare(slot=event.slot, attempt=event.attempt + 1)
             return [
                 *(Send(replica_of(member), asking) for member in missing),
@@ -435,14 +436,3 @@ def _shown(digest: TableDigest) -> str:
 def host_of(node: str) -> Address:
     """Return the address at which the host of ``node`` receives notices."""
     return address_of(node, "node")
-
-
-def _asking(own: TableDigest) -> TableDigest:
-    return TableDigest(
-        scheme=own.scheme,
-        slot=own.slot,
-        state=own.state,
-        decided=own.decided,
-        counters=own.counters,
-        asks=True,
-    )
