@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from fencelock.actors.bakery.config import (
     TRUST_MS,
@@ -23,7 +23,7 @@ from fencelock.actors.bakery.config import (
 from fencelock.actors.bakery.epochs import (
     TOO_FAR,
     DurablePromises,
-    VoterRegistry,
+    VoterArguments,
     VotingRole,
     sound_leaders,
     sound_seating,
@@ -110,14 +110,12 @@ class ElectionCoordinator(VotingRole[Received]):
         address: Address,
         host: Host,
         *,
-        node: str,
-        members: tuple[str, ...],
         bound_ms: int,
         random: Random,
         records: Sequence[Message],
-        voting: VoterRegistry,
+        **known: Unpack[VoterArguments],
     ) -> None:
-        super().__init__(address, host, node=node, members=members, voting=voting)
+        super().__init__(address, host, **known)
         self.bound_ms = bound_ms
         self.durable_promises = DurablePromises.recover(records)
         self.written = len(records)
@@ -130,7 +128,7 @@ class ElectionCoordinator(VotingRole[Received]):
         self.patient_until = Instant(0)
         self.healthy_at = Instant(0)
         """The time at which a majority last heeded the seating."""
-        self.bound = MaxLease(node, members)
+        self.bound = MaxLease(self.node, self.members)
         self.reported: Readiness | None = None
         self.served: Serve | None = None
         self.duel_backoff = DuelBackoff(random)

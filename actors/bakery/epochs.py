@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import TypedDict, TypeVar
 
 from fencelock.actors.bakery.config import LEADERS_MAX, TRUST_MS, election_of, leader_of, quorum
 from fencelock.actors.bakery.message import (
@@ -167,6 +167,14 @@ def sound_seating(seating: Seating, members: Sequence[str]) -> bool:
         return seating == NOBODY
     sound = sound_leaders(seating.leaders, members)
     return sound and 0 < seating.epoch <= EPOCH_MAX and seating.bound_ms > 0
+
+
+class VoterArguments(TypedDict):
+    """Arguments of every `VotingRole`."""
+
+    node: str
+    members: tuple[str, ...]
+    voting: VoterRegistry
 
 
 class VotingRole(Role[E]):

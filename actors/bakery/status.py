@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Unpack
 
 from fencelock.actors.bakery.config import (
     BEAT_MS,
@@ -13,7 +14,7 @@ from fencelock.actors.bakery.config import (
     majority,
     status_of,
 )
-from fencelock.actors.bakery.epochs import TOO_FAR, VoterRegistry, VotingRole, sound_seating
+from fencelock.actors.bakery.epochs import TOO_FAR, VoterArguments, VotingRole, sound_seating
 from fencelock.actors.bakery.event import BeatContents, BeatDue, Connected, Member, Serving, Trust
 from fencelock.actors.bakery.message import EPOCH_MAX, NOBODY, Beat
 from fencelock.actors.bootstrap_message import StopVoting
@@ -73,20 +74,18 @@ class ClusterStatus(VotingRole[Received]):
         address: Address,
         host: Host,
         *,
-        node: str,
-        members: tuple[str, ...],
         life: int,
         priority: int,
         pid: int,
-        voting: VoterRegistry,
+        **known: Unpack[VoterArguments],
     ) -> None:
-        super().__init__(address, host, node=node, members=members, voting=voting)
+        super().__init__(address, host, **known)
         self.life = life
         self.priority = priority
         self.pid = pid
         self.number = 0
         self.sent_at: dict[int, Instant] = {}
-        self.peers = {member: PeerBeats() for member in members if member != node}
+        self.peers = {member: PeerBeats() for member in self.members if member != self.node}
         self.contents = BeatContents(promised=0, seating=NOBODY, waiting_ms=0)
         self.serving = 0
         self.seen: tuple[Member, ...] = ()
