@@ -1,4 +1,4 @@
-"""Events by which a host tells the roles of its node about links to other nodes."""
+"""Events by which a host notifies the roles of its node about links to other nodes."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class ProtocolSettings:
     bakery_priority: int = PRIORITY
     """`bakery`: the priority of this node as a leader, 1 to 14, lower is likelier; 15 is off."""
     bakery_pid: int = 0
-    """`bakery`: the id of this process, which tells candidates apart."""
+    """`bakery`: the id of this process, which distinguishes candidates."""
     central_server: str = ""
     """`central`: the node that runs the lock server; empty for the first by name."""
     central_journal: bool = False
@@ -82,7 +82,7 @@ class NodeContext:
     nodes: tuple[str, ...]
     """All members, this one too, sorted."""
     boot: int
-    """Random number of 63 bits, drawn at each start; tells this life from earlier ones."""
+    """Random number of 63 bits, drawn at each start; distinguishes this life from earlier ones."""
     random: Random
     first_stamp: int = 0
     """The first stamp of the logical clock."""

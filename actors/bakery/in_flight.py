@@ -34,7 +34,7 @@ REPEAT_MS_MAX = 1_000
 """Longest such pause (ms): it shows the leader that the request is still wanted."""
 
 NONCE_BITS = 62
-"""Of a round of a read, so that an answer to a former life of this node never counts."""
+"""Number of a round of a read, so that a reply to a former life of the proxy never counts."""
 
 NOBODY = ("", "", 0)
 """Stands for the holder of a lock that is free."""

@@ -100,6 +100,6 @@ def _group_in(records: Sequence[Message]) -> GroupConfig | None:
 
 
 def _epoch_limit(group: GroupConfig | None, date_ms: int, kept: Sequence[Message]) -> EpochLimit:
-    """Return the limit of a node that starts at ``date_ms`` with the records ``kept``."""
+    """Return the limit of epochs of a node that starts at ``date_ms`` with the records ``kept``."""
     age_ms = 0 if group is None else max(0, date_ms - group.founded_ms)
     return EpochLimit(age_ms // 1_000, DurablePromises.recover(kept).promised)

@@ -81,7 +81,7 @@ class PaxosBackend(Backend):
     gets the outcome of the first time.
 
     While no majority answers, requests wait, since their outcome is not known. A client has its own
-    timeout and cancels; the session of callers inside the process is told what is missing.
+    timeout and cancels; the session of callers inside the process is sent what is missing.
     Clients keep their own sessions alive, through any proxy.
 
     Args:
@@ -217,7 +217,7 @@ class PaxosBackend(Backend):
     def _take_each(
         self, outcomes: tuple[Message, ...], now: Instant, *, warning: bool
     ) -> list[Effect]:
-        """Answer the requests that wait here; count the answers in sum."""
+        """Reply to the requests that wait here; count all replies together."""
         effects: list[Effect] = []
         in_flight = self.in_flight
         granted = released = denied = 0
@@ -324,7 +324,7 @@ class PaxosBackend(Backend):
         return self.master
 
     def _notify_if_changed(self, served: bool) -> list[Effect]:
-        """Tell the clients that wait for a reply whether this node serves, if that is new."""
+        """Notify the clients that wait for a reply whether this node serves, if that changed."""
         if served == self.serving()[0]:
             return []
         waiting: dict[RemoteClient, None] = {
@@ -362,7 +362,7 @@ class PaxosBackend(Backend):
         return [*explained, *self.queries.end_old(now), *self._repeat(now, REPEAT_MAX)]
 
     def _explain(self, now: Instant) -> list[Effect]:
-        """Tell the session of callers inside the process why its requests are not decided."""
+        """Notify the session of callers inside the process why its requests are not decided."""
         local = self.clients.local
         if local is None or not local.in_flight or self.contact.silent_ms(now) < REPEAT_MS:
             return []

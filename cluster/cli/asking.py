@@ -26,7 +26,7 @@ ConnectOption = Annotated[
     typer.Option(
         "--connect",
         envvar="FENCELOCK_CONNECT",
-        help=f"Addresses of nodes, with commas between; those in ./{CONFIG} if left out.",
+        help=f"Addresses of nodes, separated by commas. Default: those in ./{CONFIG}.",
         metavar="ADDRESSES",
     ),
 ]
@@ -35,11 +35,11 @@ ClusterOption = Annotated[
     typer.Option(
         "--cluster",
         envvar="FENCELOCK_CLUSTER",
-        help=f"The cluster's name; the one in ./{CONFIG}, or {DEFAULT_CLUSTER}, if left out.",
+        help=f"The cluster's name. Default: the one in ./{CONFIG}, else {DEFAULT_CLUSTER}.",
     ),
 ]
 TimeoutOption = Annotated[
-    float, typer.Option("--timeout", help="How long to wait for a first answer (s).")
+    float, typer.Option("--timeout", help="How long to wait for the first reply (s).")
 ]
 
 
