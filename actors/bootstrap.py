@@ -20,8 +20,8 @@ from fencelock.actors.bootstrap_message import (
 from fencelock.actors.effect import Checkpoint, Effect, Effects, Observe, Send, Spawn, Wake
 from fencelock.actors.message import NS_PER_MS, Address, Instant, Message, Timer, address_of, timer
 from fencelock.actors.message import node_of as node_at
-from fencelock.actors.notice import Level, Notice
 from fencelock.actors.role import Host, Role, Summary
+from fencelock.actors.role_message import Level, RoleNotice
 
 GREET_MS = 1_300
 """Time for which a registered journal waits for every other member to confirm its start (ms): as
@@ -311,7 +311,7 @@ class Bootstrap(Role[Join | JoinAck | GroupConfig | Superseded | JoinRetry | Ren
             return []
         self.refused[member] = start.boot
         text = f"{member} was started {how}: it does not vote"
-        notice = Notice(level=Level.WARNING, text=text)
+        notice = RoleNotice(level=Level.WARNING, text=text)
         return [Send(address_of(self.node, "node"), notice)]
 
     def _lacks_follower(self, member: str) -> bool:
@@ -468,7 +468,7 @@ class Bootstrap(Role[Join | JoinAck | GroupConfig | Superseded | JoinRetry | Ren
         level = Level.WARNING if self.standing is JournalStatus.NON_VOTING else Level.INFO
         text = why or f"{self.node} votes"
         effects: list[Effect] = [
-            Send(address_of(self.node, "node"), Notice(level=level, text=text))
+            Send(address_of(self.node, "node"), RoleNotice(level=level, text=text))
         ]
         return effects if self.listener is None else [Send(self.listener, status), *effects]
 

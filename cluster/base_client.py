@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from fencelock.actors.session.message import ClusterState
 from fencelock.cluster.base_lock import BaseLock
-from fencelock.cluster.cluster_watch import ClusterCallback
+from fencelock.cluster.callback_executor import ClusterCallback
 from fencelock.cluster.connection import Connection
 from fencelock.cluster.hold_registry import Callback
 
@@ -38,8 +38,8 @@ class BaseClient(Generic[L, R]):
     ) -> L:
         """Return the lock called ``name``; sends nothing yet.
 
-        Each successful acquire is an owner of its own: whoever has the object may release it,
-        from any thread or task, and acquiring it again waits, as with ``threading.Lock``.
+        Each successful acquire is an owner of its own: any thread or task that has the object may
+        release it, and acquiring it again waits, as with ``threading.Lock``.
 
         Args:
             name: 1 to 256 bytes of text with a visible character and no control characters.

@@ -30,17 +30,16 @@ from fencelock.actors.session.holding import Hold
 from fencelock.actors.session.message import Close, ClusterState, Survey, Surveyed, WatchCluster
 from fencelock.actors.session.pending import Claim
 from fencelock.actors.session.session import ClientSession
-from fencelock.cluster.callback_executor import CallbackExecutor
-from fencelock.cluster.cluster_watch import ClusterWatch
+from fencelock.cluster.callback_executor import CallbackExecutor, ClusterWatch
 from fencelock.cluster.guarantee import Guarantee, demand
 from fencelock.cluster.hold_registry import HoldRegistry
 from fencelock.cluster.host.dispatcher import Dispatcher
-from fencelock.cluster.host.pending_asks import Reply
+from fencelock.cluster.host.pending_asks import AskReply
 from fencelock.cluster.host.profile_marks import ProfileMarks
 from fencelock.cluster.host.role_set import Closing, RoleSet
 from fencelock.cluster.host.scheduler import READ_CLOCK
 from fencelock.cluster.lock_options import LockOptions, check_name_type, term_ms_of, wait_ms_of
-from fencelock.cluster.operation import Operation, Wait
+from fencelock.cluster.operation import AwaitReply, Operation
 from fencelock.cluster.owner import process_label, process_user
 from fencelock.cluster.session_channel import SessionChannel
 from fencelock.cluster.settings import Read, Settings, age_ms_of, check_text, parse_addresses
@@ -112,7 +111,7 @@ class Connection:
         label = process_label(LABEL_BYTES_MAX) if settings.label is None else settings.label
         arguments = {
             "session": self.session,
-            "gates": tuple(address_of(link, "proxy") for link in links),
+            "endpoints": tuple(address_of(link, "proxy") for link in links),
             "random": Random(secrets.randbits(64)),
             "labels": self.endpoints,
             "watcher": self._dispatcher.listen("watcher", self._hear),
@@ -147,7 +146,7 @@ class Connection:
 
         Raises:
             WrongClusterError: what answers belongs to another cluster or version.
-            UnavailableError: nobody answered in time.
+            UnavailableError: no node replied in time.
 
         """
         limit = self._timeout
@@ -155,10 +154,10 @@ class Connection:
         why = f"nothing was heard of {', '.join(self.endpoints)}"
         while (left := end - time.monotonic()) > 0:
             self.line.check()
-            reply = Reply()
+            reply = AskReply()
             self.line.submit(Describe(), reply)
             try:
-                status = yield Wait(reply, left)
+                status = yield AwaitReply(reply, left)
             except WrongClusterError:
                 raise
             except UnavailableError as error:
@@ -266,16 +265,16 @@ class Connection:
             first, self.line.closed = not self.line.closed, True
         if not first:
             with suppress(TimeoutError):
-                yield Wait(self._dispatcher.ended, STOP_S)
+                yield AwaitReply(self._dispatcher.ended, STOP_S)
             return
         try:
-            reply = Reply()
+            reply = AskReply()
             self.line.submit(Close(), reply)
             with suppress(pykka.ActorDeadError, TimeoutError, FencelockError):
-                yield Wait(reply, 2 * CLOSE_MS / 1000)
+                yield AwaitReply(reply, 2 * CLOSE_MS / 1000)
             self._dispatcher.stop(0, at_once=True)
             with suppress(TimeoutError):
-                yield Wait(self._dispatcher.ended, STOP_S)
+                yield AwaitReply(self._dispatcher.ended, STOP_S)
         finally:  # Also when a second Ctrl-C ends the wait: no later call would close it.
             self.stop()
             then()

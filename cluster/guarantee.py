@@ -33,7 +33,7 @@ class Guarantee(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Promise:
+class ProtocolGuarantees:
     """The guarantees of one protocol, and its price in one line."""
 
     guarantees: frozenset[Guarantee]
@@ -45,8 +45,8 @@ class Promise:
     """The reason for this minimum."""
 
 
-PROMISES: dict[str, Promise] = {
-    "bakery": Promise(
+PROMISES: dict[str, ProtocolGuarantees] = {
+    "bakery": ProtocolGuarantees(
         guarantees=frozenset(
             {
                 Guarantee.EXCLUSIVE,
@@ -65,7 +65,7 @@ PROMISES: dict[str, Promise] = {
         ),
         nodes_min=1,
     ),
-    "central": Promise(
+    "central": ProtocolGuarantees(
         guarantees=frozenset(
             {Guarantee.EXCLUSIVE, Guarantee.FENCED, Guarantee.SURVIVES_UNKIND_NETWORK}
         ),
@@ -75,7 +75,7 @@ PROMISES: dict[str, Promise] = {
         ),
         nodes_min=1,
     ),
-    "lamport": Promise(
+    "lamport": ProtocolGuarantees(
         guarantees=frozenset(
             {
                 Guarantee.EXCLUSIVE,
@@ -91,7 +91,7 @@ PROMISES: dict[str, Promise] = {
         nodes_min=2,
         why_nodes_min="its fences live in the other nodes' clocks: a restart learns them there",
     ),
-    "paxos": Promise(
+    "paxos": ProtocolGuarantees(
         guarantees=frozenset(Guarantee) - {Guarantee.DEADLINES, Guarantee.CLUSTER_EVENTS},
         does_not_survive=(
             "a majority of the nodes must be up and connected; what a dead client held stays "

@@ -13,11 +13,7 @@ import pykka
 from fencelock.actors.api.message import Cancel
 from fencelock.actors.api.name import titled
 from fencelock.actors.api.session_message import Renew
-from fencelock.actors.error import (
-    FencelockError,
-    LockOwnershipLostError,
-    NotHeldError,
-)
+from fencelock.actors.error import FencelockError, LockOwnershipLostError, NotHeldError
 from fencelock.actors.message import NS_PER_MS
 from fencelock.actors.session.holding import HOLDING, HoldState
 from fencelock.cluster.hold_registry import (
@@ -28,7 +24,7 @@ from fencelock.cluster.hold_registry import (
     ReleaseCall,
 )
 from fencelock.cluster.lock_options import release_of, term_ms_of
-from fencelock.cluster.operation import Operation, Wait
+from fencelock.cluster.operation import AwaitReply, Operation
 from fencelock.cluster.session_channel import ForkCounter, SessionChannel, closed_meanwhile
 
 
@@ -249,7 +245,7 @@ def confirming(
             channel.submit(release_of(own.lock, own.hold.fence, own.owner), leaving)
             leaving.sent = True
     try:
-        yield leaving if limit_s is None else Wait(leaving, limit_s)
+        yield leaving if limit_s is None else AwaitReply(leaving, limit_s)
     except pykka.ActorDeadError:
         raise closed_meanwhile() from None
     except NotHeldError:

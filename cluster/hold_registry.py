@@ -18,7 +18,7 @@ from fencelock.actors.session.holding import Hold, HoldState
 from fencelock.actors.session.message import HoldsLost, Leased, Suspected, Trusted
 from fencelock.actors.session.pending import Claim, claim_named
 from fencelock.cluster.callback_executor import CallbackExecutor, Notice
-from fencelock.cluster.host.pending_asks import Reply
+from fencelock.cluster.host.pending_asks import AskReply
 from fencelock.cluster.owner import owner_of_acquire
 
 LOST_MAX = 10_000
@@ -69,7 +69,7 @@ class Ownership:
     the call: it would keep the task that waits alive when its loop is closed and gone."""
     leaving: ReleaseCall | None = field(init=False, default=None)
     """The release that has begun and is not confirmed; one at a time."""
-    changed: Reply | None = field(init=False, default=None)
+    changed: AskReply | None = field(init=False, default=None)
     """Answered when the owner may acquire again, if anybody waits for that."""
     noticed: bool = field(init=False, default=False)
     """Whether the callbacks were notified of its loss."""
@@ -82,7 +82,7 @@ class Ownership:
         return token in self.levels or (leaving is not None and leaving.token == token)
 
 
-class AcquireCall(Reply):
+class AcquireCall(AskReply):
     """One acquire in progress.
 
     Its reply is joined with the session's hold on the thread that moves holds, so no loss can slip
@@ -97,7 +97,7 @@ class AcquireCall(Reply):
     """An earlier hold of the same owner whose loss was not reported when the grant arrived."""
 
 
-class ReleaseCall(Reply):
+class ReleaseCall(AskReply):
     """One release in progress. Its reply ends the hold."""
 
     own: Ownership
@@ -186,7 +186,7 @@ class HoldRegistry:
 
     def enter(
         self, lock: str, owner: str, call: AcquireCall, listeners: Listeners, *, once: bool
-    ) -> Reply | None:
+    ) -> AskReply | None:
         """Begin an acquire of ``lock`` by ``owner``; return what it must wait for before that.
 
         With ``once`` the owner may hold the lock only once. It may have lost it: see `forget`.
@@ -200,7 +200,7 @@ class HoldRegistry:
                 return own.leaving
             elif own.acquiring or (once and own.levels):
                 if own.changed is None:
-                    own.changed = Reply()
+                    own.changed = AskReply()
                 return own.changed
             elif listeners not in own.listeners:
                 own.listeners.append(listeners)

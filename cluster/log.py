@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from loguru import logger
 
-from fencelock.actors.notice import Notice
+from fencelock.actors.role_message import RoleNotice
 
 if TYPE_CHECKING:
     from loguru import Record
@@ -47,7 +47,7 @@ def set_up(level: str = "INFO", *, serialize: bool = False, stream: TextIO | Non
     )
 
 
-def write(node: str, notice: Notice) -> None:
+def write(node: str, notice: RoleNotice) -> None:
     """Write a role's notice to the log of ``node``."""
     logger.bind(node=node).log(notice.level.name, "{}", notice.text)
 

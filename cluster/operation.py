@@ -1,8 +1,9 @@
 """Operations: a user's requests, written once for threads and for tasks.
 
 An operation is a generator. It sends requests to the session role, without blocking, and yields
-the `Reply` or `Wait` to wait for; the driver sends the answer in, or throws the error in. So
-deadlines, owners and the wording of errors stand in one place, and a client only knows how to wait.
+the `AskReply` or `AwaitReply` to wait for; the driver sends the answer in, or throws the error in.
+So deadlines, owners and the wording of errors stand in one place, and a client only knows how to
+wait.
 """
 
 from __future__ import annotations
@@ -12,15 +13,15 @@ from typing import Any, NamedTuple, TypeVar
 
 import pykka
 
-from fencelock.cluster.host.pending_asks import Reply
+from fencelock.cluster.host.pending_asks import AskReply
 
 T = TypeVar("T")
 
 
-class Wait(NamedTuple):
+class AwaitReply(NamedTuple):
     """Wait for the answer in ``reply``, but no longer than ``limit_s`` (s)."""
 
-    reply: Reply
+    reply: AskReply
     limit_s: float
 
     def get(self) -> Any:
@@ -28,7 +29,7 @@ class Wait(NamedTuple):
         return self.reply.get(timeout=self.limit_s)
 
 
-Operation = Generator[Reply | Wait, Any, T]
+Operation = Generator[AskReply | AwaitReply, Any, T]
 """Ends with a value of type ``T``. A `TimeoutError` thrown in means that the wait timed out."""
 
 

@@ -11,7 +11,7 @@ import pykka
 from fencelock.actors.api.message import Inspect, LockStatus
 from fencelock.actors.error import ClosedError, OverloadedError
 from fencelock.actors.message import Event, Message
-from fencelock.cluster.host.pending_asks import Reply
+from fencelock.cluster.host.pending_asks import AskReply
 from fencelock.cluster.operation import Operation
 from fencelock.transport.codec import pack
 
@@ -30,14 +30,14 @@ def _note_fork() -> None:
 os.register_at_fork(after_in_child=_note_fork)
 
 
-class Role(Protocol):
-    """The session role, as threads reach it (`fencelock.cluster.host.ref.RoleRef`)."""
+class SessionRole(Protocol):
+    """The session role, as threads reach it (`fencelock.cluster.host.dispatcher.RoleRef`)."""
 
-    def submit(self, message: Event, reply: Reply, /) -> None:
+    def submit(self, message: Event, reply: AskReply, /) -> None:
         """Send the well-typed request ``message``; the answer or the error goes to ``reply``."""
         ...
 
-    def abandon(self, reply: Reply, /) -> None:
+    def abandon(self, reply: AskReply, /) -> None:
         """Withdraw the request of ``reply``."""
         ...
 
@@ -49,7 +49,7 @@ class Role(Protocol):
 class SessionChannel:
     """Carries requests of any thread to the session, and refuses them when there is none."""
 
-    def __init__(self, session: Role) -> None:
+    def __init__(self, session: SessionRole) -> None:
         self.closed = False
         self.submit = session.submit
         """Send a request without waiting; `answer` waits for its reply. Call `check` first.
@@ -93,7 +93,7 @@ class SessionChannel:
         """
         if isinstance(message, Message):
             pack(message)  # Checks a user's arguments: roles trust the types of local messages.
-        reply = Reply()
+        reply = AskReply()
         try:
             self.check()
             self.submit(message, reply)
@@ -103,7 +103,7 @@ class SessionChannel:
                 self.abandon(reply)
             raise
 
-    def answer(self, reply: Reply) -> Operation[Any]:
+    def answer(self, reply: AskReply) -> Operation[Any]:
         """End with the answer in ``reply``.
 
         Raises:
@@ -122,7 +122,7 @@ class SessionChannel:
         assert isinstance(status, LockStatus)
         return status
 
-    def abandon(self, reply: Reply) -> None:
+    def abandon(self, reply: AskReply) -> None:
         """Have the session forget a request, and undo its effect."""
         if not self.forked:
             self._session.abandon(reply)

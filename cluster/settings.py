@@ -10,7 +10,7 @@ from typing import Literal
 
 from fencelock.actors.api.name import LABEL_BYTES_MAX, forbidden_in, is_allowed
 from fencelock.actors.error import ConfigError, InvalidRequestError
-from fencelock.actors.session.endpoint import GATES_MAX
+from fencelock.actors.session.endpoint import ENDPOINTS_MAX
 from fencelock.transport.frame import check_cluster
 
 PORT_MAX = 65_535
@@ -89,8 +89,8 @@ def parse_addresses(addresses: str) -> tuple[str, ...]:
             )
         if endpoints.count(endpoint) > 1:
             raise ConfigError(f"addresses: {endpoint!r} stands in {addresses!r} twice")
-    if len(endpoints) > GATES_MAX:
-        raise ConfigError(f"addresses: {len(endpoints)} given, at most {GATES_MAX} are allowed")
+    if len(endpoints) > ENDPOINTS_MAX:
+        raise ConfigError(f"addresses: {len(endpoints)} given, at most {ENDPOINTS_MAX} are allowed")
     return endpoints
 
 

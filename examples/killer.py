@@ -1,9 +1,10 @@
-"""Kills the node that leads, again and again, and starts it anew: ``--kill-leader``."""
+"""Kills the leader again and again, and starts its node anew: ``--kill-leader``."""
 
 from __future__ import annotations
 
 import threading
 import time
+from dataclasses import dataclass, field
 from typing import Self
 
 from contenders import Contenders
@@ -12,13 +13,13 @@ from local_cluster import LocalCluster, described, leaders_of
 import fencelock
 
 DOWN_S = 1.0
-"""How long a killed node stays down, or half the time between two kills if that is less."""
+"""Time for which a killed node stays down (s), or half the time between kills if that is less."""
 
 LAST_BEFORE_END_S = 3.0
-"""No kill so shortly before the end: it has to be seen that clients go on after each."""
+"""Time before the end without a kill (s): clients must be seen to go on after each."""
 
 BAKERY_NODES_MIN = 3
-"""With three, two are left, who are a majority of the nodes and of the leaders."""
+"""With three nodes, two are left: a majority of the nodes and of the leaders."""
 
 LOOK_AGAIN_S = 0.05
 STOP_S = 10.0
@@ -44,34 +45,29 @@ def why_not(protocol: str, nodes: int, *, journal: bool) -> str:
     return ""
 
 
+@dataclass
 class LeaderKiller:
-    """A thread that kills whoever leads; where several do, one after the other.
+    """A thread that kills the leader; where several nodes lead, one after the other.
 
-    Nobody is killed unless all nodes are ready and there was a grant since the last kill.
+    No node is killed unless all are ready and there was a grant since the last kill.
 
     Args:
-        cluster: whose nodes.
+        cluster: the cluster of these nodes.
         watcher: a client that knows who leads.
-        contenders: who is to go on nevertheless.
-        every_s: between two kills; the first comes after half of it.
+        contenders: the clients that must go on after each kill.
+        every_s: time between two kills (s); the first comes after half of it.
         until: the end of the run (s of the monotonic clock).
 
     """
 
-    def __init__(
-        self,
-        cluster: LocalCluster,
-        watcher: fencelock.Client,
-        contenders: Contenders,
-        *,
-        every_s: float,
-        until: float,
-    ) -> None:
-        self._cluster = cluster
-        self._watcher = watcher
-        self._contenders = contenders
-        self._every_s = every_s
-        self._until = until - LAST_BEFORE_END_S
+    cluster: LocalCluster
+    watcher: fencelock.Client
+    contenders: Contenders
+    every_s: float = field(kw_only=True)
+    until: float = field(kw_only=True)
+
+    def __post_init__(self) -> None:
+        self._last = self.until - LAST_BEFORE_END_S
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run)
 
@@ -84,31 +80,31 @@ class LeaderKiller:
         self._thread.join(STOP_S)
 
     def _run(self) -> None:
-        pause_s = self._every_s / 2
-        while not self._over.wait(pause_s) and time.monotonic() < self._until:
+        pause_s = self.every_s / 2
+        while not self._over.wait(pause_s) and time.monotonic() < self._last:
             began = time.monotonic()
             leader = self._wait_for_leader()
             if not leader:
                 return
-            self._contenders.killed()
-            self._cluster.kill(leader)
-            self._over.wait(min(DOWN_S, self._every_s / 2))
-            self._cluster.start(leader)
-            pause_s = max(0.0, began + self._every_s - time.monotonic())
+            self.contenders.killed()
+            self.cluster.kill(leader)
+            self._over.wait(min(DOWN_S, self.every_s / 2))
+            self.cluster.start(leader)
+            pause_s = max(0.0, began + self.every_s - time.monotonic())
 
     def _wait_for_leader(self) -> str:
         """Return who leads once all nodes are ready; empty if it is too late for that."""
-        while time.monotonic() < self._until:
-            if ended := self._cluster.ended():
-                said = self._cluster.log_of(ended)
-                self._contenders.problems.append(f"node {ended} ended by itself:\n{said}")
+        while time.monotonic() < self._last:
+            if ended := self.cluster.ended():
+                said = self.cluster.log_of(ended)
+                self.contenders.problems.append(f"node {ended} ended by itself:\n{said}")
                 return ""
-            statuses = described(self._watcher)
+            statuses = described(self.watcher)
             ready = {status.node for status in statuses if status.ready}
-            leaders = leaders_of(statuses) or (self._cluster.server,)
-            leader = leaders[len(self._contenders.kills_ms) % len(leaders)]
-            all_ready = ready == set(self._cluster.nodes)
-            if all_ready and leader and not self._contenders.unserved:
+            leaders = leaders_of(statuses) or (self.cluster.server,)
+            leader = leaders[len(self.contenders.kills_ms) % len(leaders)]
+            all_ready = ready == set(self.cluster.nodes)
+            if all_ready and leader and not self.contenders.unserved:
                 return leader
             if self._over.wait(LOOK_AGAIN_S):
                 return ""

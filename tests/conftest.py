@@ -1,6 +1,6 @@
-"""Threads, tasks and asks behind one face, before a real `paxos` cluster: for `test_faces*.py`.
+"""Threads, tasks and asks behind one interface, on a real `paxos` cluster; set-up of all tests.
 
-And what all tests need of the process they run in.
+`test_blocking_and_async*.py` run each test with every kind of caller.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import fencelock
 from fencelock import aio
 from fencelock.actors.api.message import Acquire, Inspect, LockStatus, Release
 from fencelock.actors.error import LockTimeoutError
-from fencelock.actors.proxy.lock_proxy import Proxy
+from fencelock.actors.proxy.proxy import Proxy
 from fencelock.cluster.config import parse, starting_config
 from fencelock.cluster.hold import BaseHold
 from fencelock.cluster.node import Node

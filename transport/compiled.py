@@ -1,7 +1,7 @@
 """Generated source code that writes and reads one class of messages quickly.
 
 The fields of a class and their types are known when it is declared. So the checks of all its
-fields become one expression, as somebody would write it by hand for each class. A value that
+fields become one expression, as one would write it by hand for each class. A value that
 fails it takes the slow path, field by field, which finds and reports the error. The source is
 made of field names and constants of this module, never of received data.
 """
@@ -15,14 +15,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple, cast
 
 from fencelock.actors.message import Message
-from fencelock.transport.cbor import (
-    INT_MAX,
-    INT_MIN,
-    MalformedFrameError,
-    array_head,
-    dump,
-    shown,
-)
+from fencelock.transport.cbor import INT_MAX, INT_MIN, MalformedFrameError, array_head, dump, shown
 
 Step = Callable[[Any], Any]
 """Converts a value to its other form, or raises `MalformedFrameError`."""
@@ -59,7 +52,7 @@ class Codec(NamedTuple):
     read: str = "{v}"
     """The value of an item. For a NamedTuple, ``{v}`` stands for its parts."""
     number: str = ""
-    """What must be within 0 to `INT_MAX` to be readable; empty where nothing must."""
+    """The parts that must be within 0 to `INT_MAX` to be readable; empty if there are none."""
     scope: Mapping[str, Any] = {}
     """The names in these expressions."""
     parts: tuple[Codec, ...] = ()
@@ -268,35 +261,31 @@ def called(codec: Codec) -> Codec:
 def writer_of_many(codec: Codec) -> Write:
     """Return a function that writes a tuple of values of ``codec`` as an array."""
     source = _Source([codec], ["one"], writes=True)
-    lines = [
-        "def write(values):",
-        "    parts = [array_head(len(values))]",
-        "    for one in values:",
-        *(f"        {statement}" for statement in source.opened),
-        f"        if not ({source.test}):",
-        "            raise Malformed",
-        f"        parts += ({', '.join(source.results)},)",
-        "    return join(parts)",
-    ]
-    write: Write = _define("write", lines, source.scope)
+    add = f"made += ({', '.join(source.results)},)"
+    write: Write = _loop(source, "[array_head(len(values))]", add, "join(made)")
     return write
 
 
 def reader_of_many(codec: Codec) -> Unpack:
     """Return a function that reads an array into a tuple of values of ``codec``."""
     source = _Source([codec], ["one"], writes=False)
+    read: Unpack = _loop(source, "[]", f"made.append({source.results[0]})", "tuple(made)")
+    return read
+
+
+def _loop(source: _Source, start: str, add: str, result: str) -> Any:
+    """Compile a function that checks each of its values and does ``add`` with it."""
     lines = [
-        "def read(items):",
-        "    values = []",
-        "    for one in items:",
+        "def each(values):",
+        f"    made = {start}",
+        "    for one in values:",
         *(f"        {statement}" for statement in source.opened),
         f"        if not ({source.test}):",
         "            raise Malformed",
-        f"        values.append({source.results[0]})",
-        "    return tuple(values)",
+        f"        {add}",
+        f"    return {result}",
     ]
-    read: Unpack = _define("read", lines, source.scope)
-    return read
+    return _define("each", lines, source.scope)
 
 
 def _check_int(value: Any) -> Any:

@@ -51,7 +51,7 @@ T = TypeVar("T")
 
 
 @dataclass(slots=True)
-class Connection:
+class NewConnection:
     """A connection that has not sent a frame yet."""
 
     peer: Any
@@ -89,8 +89,8 @@ class Connections:
         self._most = most
         self._count = count
         self.endpoint = router.getsockopt_string(zmq.LAST_ENDPOINT)
-        self.fresh: dict[int, Connection] = {}
-        self.beating: dict[int, Connection] = {}
+        self.fresh: dict[int, NewConnection] = {}
+        self.beating: dict[int, NewConnection] = {}
         self.is_behind = False
         self._early: set[int] = set()
         """Descriptors over which a frame came whose event has not been processed yet."""
@@ -111,7 +111,7 @@ class Connections:
         if self.is_behind:  # The descriptor may be that of a connection not known yet.
             self._early.add(descriptor)
 
-    def _forget(self, descriptor: int) -> Connection | None:
+    def _forget(self, descriptor: int) -> NewConnection | None:
         return self.fresh.pop(descriptor, None) or self.beating.pop(descriptor, None)
 
     def watch(self) -> bool:
@@ -144,7 +144,7 @@ class Connections:
         peer = None if descriptor in self._early else _borrow(descriptor, _peer_of)
         self._early.discard(descriptor)
         if peer is not None:
-            self.fresh[descriptor] = Connection(peer, time.monotonic())
+            self.fresh[descriptor] = NewConnection(peer, time.monotonic())
         if len(self._open) - len(self._ended) > self._most:
             self._make_room(descriptor)
 
@@ -210,7 +210,7 @@ class Connections:
             )
             self._logged, self._refused = now, 0
 
-    def _look(self, descriptor: int, one: Connection) -> None:
+    def _look(self, descriptor: int, one: NewConnection) -> None:
         """End a connection that has been silent; keep one that sends heartbeats."""
         if _borrow(descriptor, _peer_of) == one.peer and _borrow(descriptor, _heard):
             del self.fresh[descriptor]
@@ -221,6 +221,9 @@ class Connections:
 
     def _listen_again(self, now: float) -> None:
         self._resume = now + PAUSE_S
+        # libzmq closed all connections when it stopped listening, and reported the end of none.
+        self._open = {one for one in self._open if _borrow(one, _peer_of) is not None}
+        self._ended &= self._open
         if len(self._open) >= self._most:
             return
         with contextlib.suppress(zmq.ZMQError):  # Another process has the port; tried again.
@@ -259,7 +262,7 @@ def _shut(connection: tcp.socket) -> None:
 
 
 def _heard(connection: tcp.socket) -> bool:
-    """Return whether data came within `SILENT_S`; true where the system cannot tell."""
+    """Return whether data came within `SILENT_S`; true where the system does not report it."""
     info = getattr(tcp, "TCP_INFO", None)
     if info is None:
         return True

@@ -32,15 +32,7 @@ from fencelock.actors.api.name import (
     quoted,
     utf8_size,
 )
-from fencelock.actors.api.request import (
-    Command,
-    Key,
-    Notification,
-    Outcome,
-    Query,
-    Reply,
-    Request,
-)
+from fencelock.actors.api.request import Command, Key, Notification, Outcome, Query, Reply, Request
 from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.message import message
 

@@ -5,13 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from fencelock.actors.bakery.config import (
-    LEADERS_MAX,
-    OFF,
-    exports_needed,
-    majority,
-    quorum,
-)
+from fencelock.actors.bakery.config import LEADERS_MAX, OFF, exports_needed, majority, quorum
 from fencelock.actors.bakery.event import Member, Readiness
 from fencelock.actors.bakery.message import Chosen, Seating
 from fencelock.actors.role_message import Leaders
@@ -139,7 +133,7 @@ MS_PER_S = 1_000
 def readiness(
     seating: Seating, seen: Sequence[Member], configured: int, *, heeded: bool
 ) -> Readiness:
-    """Return the readiness for a proxy.
+    """Return whether leaders serve, and if not the missing condition, as proxies are sent it.
 
     Args:
         seating: the highest that this node knows.

@@ -15,7 +15,7 @@ from fencelock.actors.bakery.config import (
 from fencelock.actors.bakery.event import Serve, Serving
 from fencelock.actors.bakery.leader_requests import PendingReleases
 from fencelock.actors.bakery.message import Export, Lead, Merged, Table
-from fencelock.actors.bakery.table import Entry, RequestKey, TicketPhase, TicketTable
+from fencelock.actors.bakery.table import RequestKey, TicketEntry, TicketPhase, TicketTable
 from fencelock.actors.bakery.ticket import (
     LEASE_MS_MAX,
     EndedRequests,
@@ -61,14 +61,14 @@ class StateTransfer:
         )
 
     def on_lead(self, sender: Address, lead: Lead, now: Instant) -> list[Effect]:
-        """Complete the table for a new epoch, with those of the former leaders (B3)."""
+        """Complete the table for a new epoch with the tables of the former leaders (B3)."""
         node = node_of(sender)
         if node not in self.members or sender != election_of(node):
             return [Observe("bakery.stranger_elects")]
         if self.epoch_state.me not in lead.leaders or lead.epoch < self.epoch_state.barred:
             return [Observe("bakery.lead_ignored")]
         if self.epoch_state.serving and self.epoch_state.epoch == lead.epoch:
-            return [Observe("bakery.lead_ignored")]  # It is installed: nobody waits for this.
+            return [Observe("bakery.lead_ignored")]  # It is installed; no coordinator waits.
         if self.merged == lead.epoch:
             return [self._merged(sender, lead.epoch, now)]
         own = self.epoch_state.me in lead.former.leaders
@@ -179,7 +179,7 @@ class StateTransfer:
             effects += self._inherit(entry, now)
         return effects
 
-    def _inherit(self, entry: Entry, now: Instant) -> list[Effect]:
+    def _inherit(self, entry: TicketEntry, now: Instant) -> list[Effect]:
         """Go on with a ticket of this leader's own, or of a leader that leads no more."""
         epoch_state = self.epoch_state
         if entry.owner not in {leader.node for leader in epoch_state.leaders}:
@@ -290,7 +290,7 @@ class Import:
         arrival.came[table.part] = table
         return True
 
-    def merge(self, tickets: TicketTable, now: Instant) -> list[Entry]:
+    def merge(self, tickets: TicketTable, now: Instant) -> list[TicketEntry]:
         """Merge the received tables into ``tickets``; a ticket that holds in any of them holds.
 
         A request that a client dropped at any of them is dropped here too, even if another has it.
@@ -305,7 +305,7 @@ class Import:
             if arrival.whole
             for _, part in sorted(arrival.came.items())
         ]
-        dropped: list[Entry] = []
+        dropped: list[TicketEntry] = []
         before = self.lead.epoch - 1
         for part in reversed(parts):  # The newest end must be stored last.
             for end in reversed(part.ended):
@@ -347,7 +347,7 @@ def _can_be_record(record: Record, before: int) -> bool:
     )
 
 
-def _end(tickets: TicketTable, end: EndedRequests) -> list[Entry]:
+def _end(tickets: TicketTable, end: EndedRequests) -> list[TicketEntry]:
     """Store what ended elsewhere; return the entries that it drops here.
 
     Its fences may have been granted: no lower one is granted after them.
@@ -426,7 +426,7 @@ def _checked(tickets: TicketTable, end: EndedRequests) -> EndedRequests:
     return end._replace(highest=min(end.highest, tickets.counters_of(end.lock).fence))
 
 
-def _record(entry: Entry, now: Instant) -> Record:
+def _record(entry: TicketEntry, now: Instant) -> Record:
     holds = entry.phase is TicketPhase.HOLDING and entry.until is not None
     left_ms = ms_between(now, entry.until) if holds and entry.until is not None else 0
     # Rounded up: the lease must not end earlier at the leader that takes it over.

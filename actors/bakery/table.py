@@ -38,7 +38,7 @@ class RequestKey(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class Entry:
+class TicketEntry:
     """A ticket in the table.
 
     Attributes:
@@ -70,7 +70,7 @@ class Entry:
         return self.until is not None and self.until <= now
 
 
-def is_named(entry: Entry, request: int, fence: int) -> bool:
+def is_named(entry: TicketEntry, request: int, fence: int) -> bool:
     """Return whether ``entry`` is meant by a drop of ``request``, or ``fence`` (each may be 0)."""
     return entry.ticket.request <= request or (fence > 0 and entry.fence == fence)
 
@@ -91,12 +91,12 @@ class Expiry:
     """
 
     def __init__(self) -> None:
-        self.shelves: dict[int, dict[Entry, None]] = {}
+        self.shelves: dict[int, dict[TicketEntry, None]] = {}
         self._order: list[int] = []
         """The numbers of all shelves, as a heap."""
         self._clear_at = SHELVES_MIN
 
-    def put(self, entry: Entry) -> None:
+    def put(self, entry: TicketEntry) -> None:
         """Put ``entry`` on the shelf of its end, or on none if it has no end."""
         shelf = None if entry.until is None else entry.until // SHELF_NS
         if shelf == entry.shelf:
@@ -117,15 +117,15 @@ class Expiry:
         self._order = sorted(self.shelves)
         self._clear_at = max(SHELVES_MIN, 2 * len(self.shelves))
 
-    def take(self, entry: Entry) -> None:
+    def take(self, entry: TicketEntry) -> None:
         """Take ``entry`` off its shelf, if it is on one."""
         if entry.shelf is not None:
             del self.shelves[entry.shelf][entry]
             entry.shelf = None
 
-    def over(self, now: Instant) -> list[Entry]:
+    def over(self, now: Instant) -> list[TicketEntry]:
         """Return the entries that have ended; only shelves whose second has begun are read."""
-        found: list[Entry] = []
+        found: list[TicketEntry] = []
         last = now // SHELF_NS
         while self._order and self._order[0] < last:
             found += self.shelves[self._order[0]]
@@ -259,10 +259,10 @@ class LinePlace(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class LockQueue:
+class TicketQueue:
     """All tickets of one lock."""
 
-    entries: dict[RequestKey, Entry] = field(default_factory=dict[RequestKey, Entry])
+    entries: dict[RequestKey, TicketEntry] = field(default_factory=dict[RequestKey, TicketEntry])
     of: dict[Who, list[RequestKey]] = field(default_factory=dict[Who, list[RequestKey]])
     """Requests by owner: usually one."""
     entering: dict[RequestKey, None] = field(default_factory=dict[RequestKey, None])
@@ -288,14 +288,16 @@ NOTHING_DRAWN = Counters(0, 0)
 class TicketTable:
     """All queues of a leader. Invariants: B5, B8, B10; see the README of this folder."""
 
-    queues: dict[str, LockQueue] = field(default_factory=dict[str, LockQueue])
+    queues: dict[str, TicketQueue] = field(default_factory=dict[str, TicketQueue])
     size: int = 0
     counters: OrderedDict[str, Counters] = field(default_factory=OrderedDict[str, Counters])
     floor: Counters = NOTHING_DRAWN
     """Upper bound on the counters that were dropped for any lock."""
     tombstones: Tombstones = field(default_factory=Tombstones)
     expiry: Expiry = field(default_factory=Expiry)
-    sessions: dict[str, dict[Entry, None]] = field(default_factory=dict[str, dict[Entry, None]])
+    sessions: dict[str, dict[TicketEntry, None]] = field(
+        default_factory=dict[str, dict[TicketEntry, None]]
+    )
     """Tickets of each session."""
 
     def counters_of(self, lock: str) -> Counters:
@@ -320,14 +322,14 @@ class TicketTable:
         """
         return self.counters_of(lock).fence > fence
 
-    def get(self, lock: str, key: RequestKey) -> Entry | None:
+    def get(self, lock: str, key: RequestKey) -> TicketEntry | None:
         """Return the entry of that request."""
         queue = self.queues.get(lock)
         return queue.entries.get(key) if queue is not None else None
 
     def put(
         self, ticket: Ticket, owner: str, now: Instant, until: Instant | None, fence: int = 0
-    ) -> Entry | None:
+    ) -> TicketEntry | None:
         """Add a ticket that enters, or has its number; return None if it is over or outdated.
 
         Waits of its owner with earlier requests give way; not a ticket that may hold (``fence``).
@@ -336,7 +338,7 @@ class TicketTable:
             return None
         entry = self.get(ticket.lock, RequestKey(ticket.who, ticket.request))
         if entry is None:
-            entry = self._add(Entry(ticket, owner, TicketPhase.ENTERING, now, until))
+            entry = self._add(TicketEntry(ticket, owner, TicketPhase.ENTERING, now, until))
         elif entry.phase is TicketPhase.HOLDING or _is_late(entry, ticket, owner):
             return entry
         queue = self.queues[ticket.lock]
@@ -348,8 +350,8 @@ class TicketTable:
         self.note(ticket.lock, ticket.turn.number)
         return entry
 
-    def _add(self, entry: Entry) -> Entry:
-        queue = self.queues.setdefault(entry.ticket.lock, LockQueue())
+    def _add(self, entry: TicketEntry) -> TicketEntry:
+        queue = self.queues.setdefault(entry.ticket.lock, TicketQueue())
         queue.entries[entry.key] = entry
         queue.of.setdefault(entry.ticket.who, []).append(entry.key)
         self.sessions.setdefault(entry.ticket.who.session, {})[entry] = None
@@ -367,31 +369,31 @@ class TicketTable:
                 self.remove(entry)
         return False
 
-    def of(self, lock: str, who: Who) -> list[Entry]:
+    def of(self, lock: str, who: Who) -> list[TicketEntry]:
         """Return an owner's tickets for a lock."""
         queue = self.queues.get(lock)
         return [queue.entries[key] for key in queue.of.get(who, ())] if queue is not None else []
 
-    def named(self, lock: str, who: Who, request: int, fence: int) -> list[Entry]:
+    def named(self, lock: str, who: Who, request: int, fence: int) -> list[TicketEntry]:
         """Return the entries that a drop of ``request``, or of ``fence`` (each may be 0), means."""
         return [entry for entry in self.of(lock, who) if is_named(entry, request, fence)]
 
-    def of_session(self, session: str) -> list[Entry]:
+    def of_session(self, session: str) -> list[TicketEntry]:
         """Return the entries of all owners of a session."""
         return list(self.sessions.get(session, ()))
 
-    def set_until(self, entry: Entry, until: Instant | None) -> None:
+    def set_until(self, entry: TicketEntry, until: Instant | None) -> None:
         """Set the end of ``entry``, None for never; do nothing if it is not in the table."""
         if self.get(entry.ticket.lock, entry.key) is entry:
             entry.until = until
             self.expiry.put(entry)
 
-    def extend_until(self, entry: Entry, until: Instant) -> None:
+    def extend_until(self, entry: TicketEntry, until: Instant) -> None:
         """Extend ``entry`` to last until then, if it ends earlier."""
         if entry.until is None or entry.until < until:
             self.set_until(entry, until)
 
-    def vote(self, entry: Entry, fence: int, now: Instant) -> None:
+    def vote(self, entry: TicketEntry, fence: int, now: Instant) -> None:
         """Let ``entry`` hold its lock, from now for its lease."""
         queue = self.queues[entry.ticket.lock]
         self._unfile(queue, entry)
@@ -401,7 +403,7 @@ class TicketTable:
         self._file(queue, entry)
         self.note(entry.ticket.lock, 0, fence)
 
-    def unvote(self, entry: Entry, until: Instant | None) -> None:
+    def unvote(self, entry: TicketEntry, until: Instant | None) -> None:
         """Take the vote for ``entry`` back; do nothing if it is not in the table."""
         if self.get(entry.ticket.lock, entry.key) is not entry:
             return
@@ -411,7 +413,7 @@ class TicketTable:
         self.expiry.put(entry)
         self._file(queue, entry)
 
-    def ahead(self, entry: Entry, now: Instant) -> Turn | None:
+    def ahead(self, entry: TicketEntry, now: Instant) -> Turn | None:
         """Return the first ticket ahead of ``entry``: one that holds, enters, or is earlier."""
         lock, mine = entry.ticket.lock, entry.key
         queue = self.queues[lock]
@@ -426,12 +428,12 @@ class TicketTable:
                 return other.ticket.turn
         return None
 
-    def first(self, lock: str) -> Entry | None:
+    def first(self, lock: str) -> TicketEntry | None:
         """Return the first waiting entry."""
         queue = self.queues.get(lock)
         return queue.entries[queue.line[0].key] if queue is not None and queue.line else None
 
-    def remove(self, entry: Entry) -> None:
+    def remove(self, entry: TicketEntry) -> None:
         """Remove ``entry``."""
         lock = entry.ticket.lock
         queue = self.queues[lock]
@@ -460,7 +462,7 @@ class TicketTable:
         self.tombstones.drop(lock, who, request, fence)
         return found
 
-    def entries(self) -> Iterator[Entry]:
+    def entries(self) -> Iterator[TicketEntry]:
         """Return all entries, lock by lock."""
         for entry in [entry for queue in self.queues.values() for entry in queue.entries.values()]:
             if self.get(entry.ticket.lock, entry.key) is entry:  # Not dropped meanwhile.
@@ -470,7 +472,7 @@ class TicketTable:
         """Remove all entries that have ended; return their number."""
         return sum(self.forget(entry, now) for entry in self.expiry.over(now))
 
-    def forget(self, entry: Entry, now: Instant) -> bool:
+    def forget(self, entry: TicketEntry, now: Instant) -> bool:
         """Remove ``entry`` if it has ended; return whether it had."""
         lock = entry.ticket.lock
         if not entry.is_over(now) or self.get(lock, entry.key) is not entry:
@@ -489,7 +491,7 @@ class TicketTable:
         before = self.tombstones.lapsed_at(lock)
         return max(ends if before is None else [before, *ends], default=None)
 
-    def _file(self, queue: LockQueue, entry: Entry) -> None:
+    def _file(self, queue: TicketQueue, entry: TicketEntry) -> None:
         match entry.phase:
             case TicketPhase.ENTERING:
                 queue.entering[entry.key] = None
@@ -498,7 +500,7 @@ class TicketTable:
             case TicketPhase.HOLDING:
                 queue.holding[entry.key] = None
 
-    def _unfile(self, queue: LockQueue, entry: Entry) -> None:
+    def _unfile(self, queue: TicketQueue, entry: TicketEntry) -> None:
         match entry.phase:
             case TicketPhase.ENTERING:
                 queue.entering.pop(entry.key, None)
@@ -510,7 +512,7 @@ class TicketTable:
                 queue.holding.pop(entry.key, None)
 
 
-def _is_late(entry: Entry, ticket: Ticket, owner: str) -> bool:
+def _is_late(entry: TicketEntry, ticket: Ticket, owner: str) -> bool:
     """Return whether ``ticket`` is an old copy, from before it got the number it waits with."""
     same = (entry.owner, entry.ticket.turn.serial) == (owner, ticket.turn.serial)
     return same and entry.phase is TicketPhase.WAITING and not ticket.turn.number

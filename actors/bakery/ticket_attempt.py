@@ -9,13 +9,7 @@ from enum import Enum
 from fencelock.actors.bakery.config import COPY_MS, REFRESH_MS, RESEND_MS, election_of, later
 from fencelock.actors.bakery.epochs import EpochState
 from fencelock.actors.bakery.event import Raise
-from fencelock.actors.bakery.message import (
-    AddTicket,
-    Collected,
-    Entering,
-    MaxTicket,
-    Yield,
-)
+from fencelock.actors.bakery.message import AddTicket, Collected, Entering, MaxTicket, Yield
 from fencelock.actors.bakery.proxy_message import (
     Error,
     Expired,
@@ -24,7 +18,7 @@ from fencelock.actors.bakery.proxy_message import (
     LockFailed,
     Unlocking,
 )
-from fencelock.actors.bakery.table import Entry, RequestKey, TicketPhase, TicketTable
+from fencelock.actors.bakery.table import RequestKey, TicketEntry, TicketPhase, TicketTable
 from fencelock.actors.bakery.ticket import (
     COUNTER_MAX,
     Ticket,
@@ -72,7 +66,7 @@ class TicketAttempt:
 
     """
 
-    entry: Entry
+    entry: TicketEntry
     wait_until: Instant | None
     eager: bool
     requested_at: Instant
@@ -96,7 +90,7 @@ class TimerQueue:
         """The tickets to process, as a heap; some are forgotten, or due at another time."""
         self._count = 0
 
-    def of(self, entry: Entry) -> TicketAttempt | None:
+    def of(self, entry: TicketEntry) -> TicketAttempt | None:
         """Return the attempt of ``entry``, if this leader owns it."""
         return self.by_key.get((entry.ticket.lock, entry.key))
 
@@ -108,7 +102,7 @@ class TimerQueue:
         """Add a ticket that this leader owns."""
         self.by_key[attempt.entry.ticket.lock, attempt.entry.key] = attempt
 
-    def forget(self, entry: Entry) -> None:
+    def forget(self, entry: TicketEntry) -> None:
         """Take no more steps for ``entry``, which is dropped or another leader's."""
         attempt = self.by_key.pop((entry.ticket.lock, entry.key), None)
         if attempt is not None:
@@ -136,13 +130,13 @@ class TimerQueue:
         return None
 
 
-def warn_at(entry: Entry) -> Instant:
+def warn_at(entry: TicketEntry) -> Instant:
     """Return when the duration of a hold is over, and its grace begins."""
     assert entry.until is not None
     return later(entry.until, -entry.ticket.grace_ms)
 
 
-def locked(entry: Entry) -> Send:
+def locked(entry: TicketEntry) -> Send:
     """Return the grant for the proxy of a holder."""
     ticket = entry.ticket
     return Send(
@@ -204,7 +198,7 @@ class TicketAttempts:
             attempt.wait_until = later(now, REFRESH_MS)
         return self._begin(attempt, now)
 
-    def adopt(self, entry: Entry, now: Instant) -> list[Effect]:
+    def adopt(self, entry: TicketEntry, now: Instant) -> list[Effect]:
         """Take over the steps of a ticket whose owner leads no more."""
         entry.owner = self.epoch_state.node
         attempt = TicketAttempt(entry, None, eager=False, requested_at=now)
@@ -323,7 +317,7 @@ class TicketAttempts:
             epoch=epoch, ticket=entry.ticket, round=entry.round, fence=fence, taken=taken
         )
 
-    def _next_fence(self, entry: Entry) -> int:
+    def _next_fence(self, entry: TicketEntry) -> int:
         """Return a fence above all that were given for the lock, as far as is known here (B8)."""
         last = self.table.counters_of(entry.ticket.lock).fence
         mine = pack_fence(self.epoch_state.epoch, entry.ticket.turn.number)
@@ -506,7 +500,7 @@ def ended_before(lock: str) -> str:
 
 
 def in_the_way(
-    table: TicketTable, entry: Entry, ahead: Turn | None, waited_ms: int, now: Instant
+    table: TicketTable, entry: TicketEntry, ahead: Turn | None, waited_ms: int, now: Instant
 ) -> str:
     """Return why ``entry`` did not get its lock in time."""
     lock = entry.ticket.lock

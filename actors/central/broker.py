@@ -120,7 +120,7 @@ class Broker(Role[Accepted]):
         self.spawned = 0
         self.clients: dict[Address, ClientRecord] = {}
         self.client_of: dict[tuple[str, str], Address] = {}
-        self.tickets: dict[int, Ticket] = {}
+        self.tickets: dict[int, BrokerAcquire] = {}
         self.tickets_of: dict[str, dict[int, None]] = {}
         self.doubts: dict[tuple[str, int], Instant] = {}
         """Times of the last questions about holds of an earlier life, by lock and number."""
@@ -209,7 +209,9 @@ class Broker(Role[Accepted]):
             effects.append(self._spawn(client, want))
         record = self.clients[client]
         self.clients[client] = record._replace(wants=record.wants + 1)
-        self.tickets[want.ticket] = Ticket(want.lock, want.session, want.owner, client, now, None)
+        self.tickets[want.ticket] = BrokerAcquire(
+            want.lock, want.session, want.owner, client, now, None
+        )
         self.tickets_of.setdefault(want.lock, {})[want.ticket] = None
         return (*effects, Send(client, want))
 
@@ -236,7 +238,7 @@ class Broker(Role[Accepted]):
             return ()  # It crossed with our `Full`.
         return (Send(ticket.client, give),)
 
-    def _forget(self, number: int) -> Ticket | None:
+    def _forget(self, number: int) -> BrokerAcquire | None:
         ticket = self.tickets.pop(number, None)
         if ticket is not None:
             of_lock = self.tickets_of[ticket.lock]
@@ -306,7 +308,7 @@ class Broker(Role[Accepted]):
         return (*effects, Send(self.proxy, HoldsEnded(session=session)))
 
 
-class Ticket(NamedTuple):
+class BrokerAcquire(NamedTuple):
     """One acquire through this node: its owner, its time, and its number once it holds."""
 
     lock: str
@@ -317,7 +319,7 @@ class Ticket(NamedTuple):
     number: int | None
 
 
-def _local_view(look: Look, node: str, tickets: Iterable[Ticket], now: Instant) -> LocalView:
+def _local_view(look: Look, node: str, tickets: Iterable[BrokerAcquire], now: Instant) -> LocalView:
     """Return what ``node`` knows of a lock from its ``tickets`` for it."""
     contenders = [
         Contender(

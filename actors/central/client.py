@@ -96,10 +96,8 @@ class LockClient(Role[Heard]):
         random: Random,
     ) -> None:
         super().__init__(address, host)
-        self.lock = lock
-        self.session = session
-        self.broker = broker
-        self.server = server
+        self.lock, self.session = lock, session
+        self.broker, self.server = broker, server
         self.mode = Mode.NONE
         self.sequence_num = 0
         self.tickets: dict[int, str] = {}
@@ -110,7 +108,7 @@ class LockClient(Role[Heard]):
         self._random = random
 
     def handle(self, sender: Address, event: Heard, now: Instant) -> Effects:
-        """Perform one step of the table. Time plays no part here."""
+        """Perform one step of the table; it does not depend on time."""
         del now
         effects = self._step(sender, event)
         assert (self.holding is not None) == (self.mode is Mode.HELD)  # C2

@@ -12,11 +12,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from fencelock.actors.api.message import Absence
 from fencelock.actors.api.name import check_lock_name
 from fencelock.actors.clock import STAMP_MAX
 from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.lamport.message import Greet, KnownRequest, Welcome
-from fencelock.actors.message import Instant
+from fencelock.actors.message import Instant, ms_between
 
 RANK_BITS = 7
 """Room for the node in a fence, below the stamp: 56 + 7 is 63."""
@@ -29,7 +30,7 @@ SLACK = 16
 """Number of dead entries that a heap may always contain."""
 
 
-class Turn(NamedTuple):
+class QueuePlace(NamedTuple):
     """A place in the order: by stamp, then by node, so that no two are equal."""
 
     stamp: int
@@ -63,12 +64,12 @@ class Queue:
 
     def __init__(self) -> None:
         self.stamps: dict[str, int] = {}
-        self.heap: list[Turn] = []
+        self.heap: list[QueuePlace] = []
 
     def __len__(self) -> int:
         return len(self.stamps)
 
-    def add(self, turn: Turn) -> None:
+    def add(self, turn: QueuePlace) -> None:
         """Queue the request of ``turn.node``, which must not have one."""
         assert turn.node not in self.stamps  # M5
         self.stamps[turn.node] = turn.stamp
@@ -82,15 +83,15 @@ class Queue:
         if len(self.heap) > 2 * len(self.stamps) + SLACK:  # Amortized over as many removals.
             self.heap = self.in_order()
 
-    def first(self) -> Turn | None:
+    def first(self) -> QueuePlace | None:
         """Return the earliest request."""
         return self.heap[0] if self.heap else None
 
-    def in_order(self) -> list[Turn]:
+    def in_order(self) -> list[QueuePlace]:
         """Return all requests, earliest first; O(n log n), for queries."""
         return sorted(turn for turn in set(self.heap) if self._lives(turn))
 
-    def _lives(self, turn: Turn) -> bool:
+    def _lives(self, turn: QueuePlace) -> bool:
         return self.stamps.get(turn.node) == turn.stamp
 
 
@@ -105,28 +106,30 @@ class Evidence:
 
     def __init__(self, others: Iterable[str]) -> None:
         self.received: dict[str, int] = dict.fromkeys(sorted(others), 0)
-        self.heap: list[Turn] = [Turn(0, node) for node in self.received]
+        self.heap: list[QueuePlace] = [QueuePlace(0, node) for node in self.received]
 
     def note(self, node: str, stamp: int) -> None:
         """Note a message of ``node`` stamped ``stamp``, above every earlier one of it."""
         assert stamp > self.received[node]
         self.received[node] = stamp
         while (turn := self.heap[0]).stamp != (latest := self.received[turn.node]):
-            heapq.heapreplace(self.heap, Turn(latest, turn.node))
+            heapq.heapreplace(self.heap, QueuePlace(latest, turn.node))
 
     def forget(self, node: str) -> None:
         """Start anew with ``node``, since it has restarted: its earlier life proves nothing."""
         self.received[node] = 0
-        self.heap = [Turn(stamp, name) for name, stamp in self.received.items()]
+        self.heap = [QueuePlace(stamp, name) for name, stamp in self.received.items()]
         heapq.heapify(self.heap)
 
-    def covers(self, turn: Turn) -> bool:
+    def covers(self, turn: QueuePlace) -> bool:
         """Return whether every other process sent something later than ``turn`` (M4)."""
         return not self.heap or self.heap[0] > turn
 
-    def missing(self, turn: Turn) -> tuple[str, ...]:
+    def missing(self, turn: QueuePlace) -> tuple[str, ...]:
         """Return the processes that sent nothing later than ``turn``, sorted."""
-        return tuple(node for node, stamp in self.received.items() if Turn(stamp, node) <= turn)
+        return tuple(
+            node for node, stamp in self.received.items() if QueuePlace(stamp, node) <= turn
+        )
 
 
 class Uncovered:
@@ -137,10 +140,10 @@ class Uncovered:
     """
 
     def __init__(self) -> None:
-        self.turns: dict[str, Turn] = {}
-        self.heap: list[tuple[Turn, str]] = []
+        self.turns: dict[str, QueuePlace] = {}
+        self.heap: list[tuple[QueuePlace, str]] = []
 
-    def add(self, lock: str, turn: Turn) -> None:
+    def add(self, lock: str, turn: QueuePlace) -> None:
         """Watch the request for ``lock``."""
         self.turns[lock] = turn
         heapq.heappush(self.heap, (turn, lock))
@@ -181,12 +184,12 @@ class Requests:
         self.known: dict[str, dict[str, Instant]] = {}
         """The locks that each node has a request for, with the times at which they became known."""
 
-    def add(self, lock: str, turn: Turn, now: Instant) -> None:
+    def add(self, lock: str, turn: QueuePlace, now: Instant) -> None:
         """Queue the request of ``turn.node`` for ``lock``; it must not have one (M5)."""
         self.queues.setdefault(lock, Queue()).add(turn)
         self.known.setdefault(turn.node, {})[lock] = now
 
-    def learn(self, lock: str, turn: Turn, now: Instant) -> str:
+    def learn(self, lock: str, turn: QueuePlace, now: Instant) -> str:
         """Queue a request of another process; return what is wrong with it, as a counter.
 
         A second request beside the first breaks M5. The first is kept and the second is
@@ -222,12 +225,12 @@ class Requests:
         queue = self.queues.get(lock)
         return queue.stamps.get(node) if queue is not None else None
 
-    def first(self, lock: str) -> Turn | None:
+    def first(self, lock: str) -> QueuePlace | None:
         """Return the earliest request for ``lock``."""
         queue = self.queues.get(lock)
         return queue.first() if queue is not None else None
 
-    def in_order(self, lock: str) -> list[Turn]:
+    def in_order(self, lock: str) -> list[QueuePlace]:
         """Return the requests for ``lock``, earliest first."""
         queue = self.queues.get(lock)
         return queue.in_order() if queue is not None else []
@@ -237,7 +240,7 @@ class Requests:
         problems: list[str] = []
         for pending in welcome.requests:
             if 0 < pending.stamp < welcome.stamp:
-                problems.append(self.learn(pending.lock, Turn(pending.stamp, origin), now))
+                problems.append(self.learn(pending.lock, QueuePlace(pending.stamp, origin), now))
             else:
                 problems.append("lamport.impossible_stamp")
         return [problem for problem in problems if problem]
@@ -258,7 +261,7 @@ class Requests:
         ]
 
 
-class Ticket(NamedTuple):
+class LocalTicket(NamedTuple):
     """One acquire through this node."""
 
     number: int
@@ -271,8 +274,8 @@ class Ticket(NamedTuple):
 class PendingRequest:
     """This node's request for a lock, and the ticket that it is for."""
 
-    ticket: Ticket
-    turn: Turn | None = None
+    ticket: LocalTicket
+    turn: QueuePlace | None = None
     """Its place, None until the clock has stamped it and it came back."""
     granted_at: Instant | None = None
     withdrawn: bool = False
@@ -284,16 +287,16 @@ class PendingRequests:
 
     def __init__(self) -> None:
         self.out: dict[str, PendingRequest] = {}
-        self.lines: dict[str, OrderedDict[int, Ticket]] = {}
+        self.lines: dict[str, OrderedDict[int, LocalTicket]] = {}
         self.tickets = 0
         """Number of tickets, waiting or with a request, of all locks."""
 
-    def queue(self, lock: str, ticket: Ticket) -> None:
+    def queue(self, lock: str, ticket: LocalTicket) -> None:
         """Append ``ticket`` to the line for ``lock``."""
         self.lines.setdefault(lock, OrderedDict())[ticket.number] = ticket
         self.tickets += 1
 
-    def in_line(self, lock: str) -> list[Ticket]:
+    def in_line(self, lock: str) -> list[LocalTicket]:
         """Return the tickets that have no request yet, in order."""
         return list(self.lines.get(lock, OrderedDict()).values())
 
@@ -327,3 +330,92 @@ class PendingRequests:
     def waiting(self) -> list[str]:
         """Return the locks with a request that is not granted, in the order of the requests."""
         return [lock for lock, bid in self.out.items() if bid.granted_at is None]
+
+
+SILENCE_MS = 150
+"""Silence after which a process that owes an answer is named (ms): longer than a round trip, and
+shorter than the first resending of lost messages."""
+
+
+class PeerContact:
+    """Distinguishes a silent process from one that merely has nothing to send.
+
+    A process owes an answer from the first message that requires one until its next
+    message of any kind.
+
+    Args:
+        others: every process but this one; each owes a first message.
+        now: the time at which this process learned of them.
+
+    """
+
+    def __init__(self, others: Iterable[str], now: Instant) -> None:
+        self.received_at: dict[str, Instant] = dict.fromkeys(sorted(others), now)
+        self.owing: dict[str, Instant] = dict(self.received_at)
+
+    def received(self, node: str, now: Instant) -> None:
+        """Note a message of ``node``."""
+        self.received_at[node] = now
+        self.owing.pop(node, None)
+
+    def requested(self, nodes: Iterable[str], now: Instant) -> None:
+        """Note that ``nodes`` were sent something that they must answer."""
+        for node in nodes:
+            self.owing.setdefault(node, now)
+
+    def owes(self, node: str) -> bool:
+        """Return whether ``node`` has sent nothing since it was asked."""
+        return node in self.owing
+
+    def absences(self, nodes: Iterable[str], now: Instant) -> tuple[Absence, ...]:
+        """Return those of ``nodes`` that were silent for `SILENCE_MS` or longer."""
+        since = ((node, self.owing.get(node, self.received_at[node])) for node in nodes)
+        silent = (Absence(node, ms_between(at, now)) for node, at in since)
+        return tuple(absence for absence in silent if absence.silent_ms >= SILENCE_MS)
+
+
+class Rejoin:
+    """Counts the lives met and the welcomes received, until all other processes have answered.
+
+    A process that starts has lost its clock. Every request that was ever granted was
+    answered by every process of its time, so a process that has not restarted since has
+    a clock beyond it. But an early welcome may come from before such an answer, and the
+    process that was granted may have restarted since and forgotten. So the requests begin
+    again, as a new round, with every life met. The round that counts begins after the last of
+    the others met is in its present life, and whatever an earlier life of it was granted,
+    the others knew before they answered.
+
+    So stamps, and with them fences, keep rising as long as at any time one process is
+    ready. If all lose their clocks at once, no process is left to ask; see the README.
+
+    Args:
+        others: every process but this one, None if they are not known yet.
+
+    """
+
+    def __init__(self, others: Iterable[str] | None) -> None:
+        self.others = tuple(sorted(others or ()))
+        self.lives: dict[str, int] = {}
+        self.round = 0
+        self.welcomed: dict[str, int] = {}
+        """The latest round in which each process answered in full."""
+        self.ready = others is not None and not self.others
+
+    def meet(self, node: str, boot: int) -> tuple[str, ...]:
+        """Note that ``node`` is in its life ``boot``; return the nodes to greet, in a new round."""
+        self.lives[node] = boot
+        if self.ready:
+            return ()
+        self.round += 1
+        return self.others if len(self.lives) == len(self.others) else (node,)
+
+    def welcome(self, node: str, number: int) -> None:
+        """Note that ``node`` answered round ``number`` in full."""
+        self.welcomed[node] = number
+        self.ready = self.ready or not self.missing()
+
+    def missing(self) -> tuple[str, ...]:
+        """Return the processes that must still be met or answer, sorted."""
+        unmet = tuple(node for node in self.others if node not in self.lives)
+        late = tuple(node for node in self.others if self.welcomed.get(node) != self.round)
+        return () if self.ready else unmet or late

@@ -26,14 +26,15 @@ from fencelock.actors.lamport.message import (
 from fencelock.actors.lamport.order import (
     REQUESTS_MAX,
     Evidence,
+    LocalTicket,
+    PeerContact,
     PendingRequests,
+    QueuePlace,
+    Rejoin,
     Requests,
-    Ticket,
-    Turn,
     Uncovered,
     pack_fence,
 )
-from fencelock.actors.lamport.peers import PeerContact, Rejoin
 from fencelock.actors.message import Address, Instant, ms_between
 from fencelock.actors.proxy.message import Full, Give, Got, Look, Ready, Seen, Want
 from fencelock.actors.role import Host, Role, Summary
@@ -115,7 +116,9 @@ class LockProcess(Role[Received]):
             case PeerJoined():
                 return self._on_peer_joined(event, now)
             case Congested():
-                return self._on_congested(event)
+                change = self.congested.add if event.congested else self.congested.discard
+                change(event.node)
+                return ()
             case ProbeDue():
                 return self._on_probe_due(now)
             case ProofDue():
@@ -152,7 +155,7 @@ class LockProcess(Role[Received]):
         if limit:
             full = Full(lock=want.lock, ticket=want.ticket, detail=limit)
             return [Send(self.proxy, full), Observe("lamport.want_refused")]
-        self.pending.queue(want.lock, Ticket(want.ticket, want.session, want.owner, now))
+        self.pending.queue(want.lock, LocalTicket(want.ticket, want.session, want.owner, now))
         return self._request_next(want.lock, now)
 
     def _limit(self) -> str:
@@ -186,7 +189,7 @@ class LockProcess(Role[Received]):
         self.uncovered.drop(give.lock)
         return self._release(give.lock, bid.turn, now)
 
-    def _release(self, lock: str, turn: Turn, now: Instant) -> list[Effect]:
+    def _release(self, lock: str, turn: QueuePlace, now: Instant) -> list[Effect]:
         """To release the lock, or give up waiting, notify every other process."""
         self.pending.end(lock)
         release = Release(lock=lock, request=turn.stamp)
@@ -205,7 +208,7 @@ class LockProcess(Role[Received]):
         got = Got(lock=lock, ticket=bid.ticket.number, fence=fence)
         return [Send(self.proxy, got), Observe("lamport.entry")]
 
-    def _may_enter(self, lock: str, turn: Turn) -> bool:
+    def _may_enter(self, lock: str, turn: QueuePlace) -> bool:
         return self.requests.first(lock) == turn and self.evidence.covers(turn)  # M4
 
     def _on_look(self, look: Look, now: Instant) -> Effects:
@@ -258,7 +261,7 @@ class LockProcess(Role[Received]):
         origin, message = delivered.origin, delivered.message
         if origin == self.node:
             if isinstance(message, Probe):
-                self.proofs.stamped(Turn(message.stamp, origin))
+                self.proofs.stamped(QueuePlace(message.stamp, origin))
                 return ()
             assert isinstance(message, Request)
             return self._on_own_request(message, now)
@@ -275,7 +278,7 @@ class LockProcess(Role[Received]):
     def _on_own_request(self, request: Request, now: Instant) -> Effects:
         bid = self.pending.out[request.lock]
         assert bid.turn is None
-        turn = bid.turn = Turn(request.stamp, self.node)
+        turn = bid.turn = QueuePlace(request.stamp, self.node)
         if bid.withdrawn:
             return self._release(request.lock, turn, now)
         self.requests.add(request.lock, turn, now)
@@ -289,7 +292,9 @@ class LockProcess(Role[Received]):
             case Release():
                 return self._on_release(origin, message, now)
             case Greet():
-                return self._on_greet(origin, message)
+                # Send a restarted process those of our requests that it must know.
+                parts = self.requests.welcomes(self.node, message)
+                return [effect for part in parts for effect in self._post((origin,), part)]
             case Welcome():
                 return self._on_welcome(origin, message, now)
             case Probe():
@@ -306,7 +311,7 @@ class LockProcess(Role[Received]):
 
     def _on_request(self, origin: str, request: Request, now: Instant) -> list[Effect]:
         """Queue a request, and acknowledge it."""
-        problem = self.requests.learn(request.lock, Turn(request.stamp, origin), now)
+        problem = self.requests.learn(request.lock, QueuePlace(request.stamp, origin), now)
         if problem:
             return [Observe(problem)]
         return self._post((origin,), Acknowledge(lock=request.lock))
@@ -317,11 +322,6 @@ class LockProcess(Role[Received]):
             return [Observe("lamport.release_unmatched")]
         self.requests.remove(release.lock, origin)
         return self._settle(release.lock, now)
-
-    def _on_greet(self, origin: str, greet: Greet) -> list[Effect]:
-        """Send a restarted process those of our requests that it must know."""
-        welcomes = self.requests.welcomes(self.node, greet)
-        return [effect for part in welcomes for effect in self._post((origin,), part)]
 
     def _on_welcome(self, origin: str, welcome: Welcome, now: Instant) -> list[Effect]:
         """Queue the requests in it; one acknowledgement is later than all of them."""
@@ -345,7 +345,7 @@ class LockProcess(Role[Received]):
         return self._report_ready(now)
 
     def _report_ready(self, now: Instant) -> list[Effect]:
-        """Tell the proxy whether this process may request, and if so request what waits."""
+        """Notify the proxy whether this process may request, and if so request what waits."""
         ready, missing = self.rejoin.ready, ", ".join(self.rejoin.missing())
         detail = "ready" if ready else f"not heard since start: {missing}"
         if detail == self.reported:
@@ -369,11 +369,6 @@ class LockProcess(Role[Received]):
         probed = self._post((joined.node,), Probe()) if self.proofs.waiting else []
         return [*self._post(greeted, greet), *probed, *self._report_ready(now)]
 
-    def _on_congested(self, congested: Congested) -> Effects:
-        change = self.congested.add if congested.congested else self.congested.discard
-        change(congested.node)
-        return ()
-
     def _on_probe_due(self, now: Instant) -> Effects:
         """Probe the processes that are ahead of us, so that a dead one can be named."""
         waiting = self.pending.waiting()
@@ -394,7 +389,7 @@ class LockProcess(Role[Received]):
         return [Send(self.clock, Post(nodes=nodes, message=message)), Observe(counter, sent)]
 
 
-UNSTAMPED = Turn(STAMP_MAX, "")
+UNSTAMPED = QueuePlace(STAMP_MAX, "")
 """Stands for the turn of a request that is not stamped yet: later than all received stamps."""
 
 
@@ -461,7 +456,7 @@ class StatusView:
             return (first.node,)
         return missing
 
-    def _contender(self, lock: str, turn: Turn, *, first: bool) -> tuple[Contender, bool]:
+    def _contender(self, lock: str, turn: QueuePlace, *, first: bool) -> tuple[Contender, bool]:
         """Return the owner of the request, and whether it holds the lock."""
         if turn.node != self.node:
             since_ms = ms_between(self.requests.known[turn.node][lock], self.now)
@@ -470,13 +465,13 @@ class StatusView:
         since = bid.ticket.since if bid.granted_at is None else bid.granted_at
         return self._ours(bid.ticket, since), bid.granted_at is not None
 
-    def _ours(self, ticket: Ticket, since: Instant) -> Contender:
+    def _ours(self, ticket: LocalTicket, since: Instant) -> Contender:
         since_ms = ms_between(since, self.now)
         return Contender(self.node, ticket.session, ticket.owner, None, since_ms)
 
 
 PROOF_MS = 2_000
-"""Time limit for a read to hear every other process (ms): several resendings of a lost message."""
+"""Time limit for the replies of all other processes to a read (ms): several resendings."""
 
 
 @dataclass(slots=True)
@@ -491,7 +486,7 @@ class Proof:
 
     look: Look
     probed: bool = False
-    turn: Turn | None = None
+    turn: QueuePlace | None = None
 
 
 class Proofs:
@@ -516,7 +511,7 @@ class Proofs:
         """Return those for which no probe was posted."""
         return [proof for proof in self.waiting.values() if not proof.probed]
 
-    def stamped(self, turn: Turn) -> None:
+    def stamped(self, turn: QueuePlace) -> None:
         """Note the turn of the oldest probe that had none: they come back in order."""
         waiting = (p for p in self.waiting.values() if p.probed and p.turn is None)
         next(waiting).turn = turn

@@ -1,4 +1,4 @@
-"""Provides what Lamport assumes: messages arrive, once, and in the order they were sent.
+"""Reliable channels, as Lamport assumes them: messages arrive once, in the order of sending.
 
 Source: the Erlang essay: "we can ensure that messages are received by using timeouts
 and message acknowledgment, and we can ensure that message order is maintained by
@@ -87,7 +87,7 @@ class Outgoing(Generic[T]):
         return True
 
 
-class Arrival(Enum):
+class ArrivalResult(Enum):
     """Result of the arrival of a content."""
 
     IN_ORDER = "in order"
@@ -108,20 +108,20 @@ class Incoming(Generic[T]):
         """All numbers below it were delivered."""
         self.early: dict[int, T] = {}
 
-    def accept(self, number: int, content: T) -> tuple[Arrival, list[T]]:
+    def accept(self, number: int, content: T) -> tuple[ArrivalResult, list[T]]:
         """Take ``content``; return the result, and the contents to deliver now, in order."""
         if number < self.expected or number in self.early:
-            return Arrival.REPEATED, []
+            return ArrivalResult.REPEATED, []
         if number >= self.expected + WINDOW:
-            return Arrival.BEYOND, []
+            return ArrivalResult.BEYOND, []
         self.early[number] = content
         if number != self.expected:
-            return Arrival.EARLY, []
+            return ArrivalResult.EARLY, []
         ready: list[T] = []
         while self.expected in self.early:
             ready.append(self.early.pop(self.expected))
             self.expected += 1
-        return Arrival.IN_ORDER, ready
+        return ArrivalResult.IN_ORDER, ready
 
 
 RESEND_MS = 200
@@ -172,10 +172,10 @@ CONFIRM_AT = WINDOW // 4
 BACKLOG_MAX = 4_096
 """Contents that may wait for one peer, some 1 MiB of requests; beyond it nothing new is begun."""
 
-ARRIVED: dict[Arrival, str] = {
-    Arrival.EARLY: "lamport.early_held",
-    Arrival.REPEATED: "lamport.repeat_dropped",
-    Arrival.BEYOND: "lamport.beyond_dropped",
+ARRIVED: dict[ArrivalResult, str] = {
+    ArrivalResult.EARLY: "lamport.early_held",
+    ArrivalResult.REPEATED: "lamport.repeat_dropped",
+    ArrivalResult.BEYOND: "lamport.beyond_dropped",
 }
 
 
@@ -228,14 +228,16 @@ class ReliableChannel(Role[Neighbors | Carry | Mail | ResendDue | ConfirmDue | A
             case ResendDue():
                 return self._on_resend_due(self.peers[event.node])
             case ConfirmDue():
-                return self._on_confirm_due(self.peers[event.node])
+                peer = self.peers[event.node]
+                peer.confirm_armed = False
+                return [self._confirm(peer)] if peer.owed else []
             case AskDue():
                 return self._on_ask_due(self.peers[event.node])
             case Parcel() | Confirm() | Hello() | Introduce():
-                peer = self.peers.get(node_of(sender))
-                if peer is None or sender != peer.address:
+                known = self.peers.get(node_of(sender))
+                if known is None or sender != known.address:
                     return (Observe("lamport.stranger_dropped"),)
-                return self._on_peer(peer, event)
+                return self._on_peer(known, event)
 
     def summary(self) -> Summary:
         """Return the nodes to which it carries messages."""
@@ -355,10 +357,6 @@ class ReliableChannel(Role[Neighbors | Carry | Mail | ResendDue | ConfirmDue | A
         confirmed = peer.incoming.expected
         confirm = Confirm(boot=self.boot, your_boot=peer.boot, confirmed=confirmed)
         return Send(peer.address, confirm)
-
-    def _on_confirm_due(self, peer: Peer) -> Effects:
-        peer.confirm_armed = False
-        return [self._confirm(peer)] if peer.owed else []
 
     def _arm_resend(self, peer: Peer) -> Wake:
         peer.resend_armed = True

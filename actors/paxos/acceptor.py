@@ -12,8 +12,7 @@ from typing import Unpack
 
 from fencelock.actors.bootstrap_message import StopVoting
 from fencelock.actors.effect import Checkpoint, Effect, Effects, Observe, Persist, Send
-from fencelock.actors.fast_construction import maker
-from fencelock.actors.message import NS_PER_MS, Address, Instant, node_of
+from fencelock.actors.message import NS_PER_MS, Address, Instant, maker, node_of
 from fencelock.actors.paxos.config import (
     LEASE_MS,
     ROUND_JUMP_MAX,
@@ -21,7 +20,7 @@ from fencelock.actors.paxos.config import (
     TOO_FAR,
     VOTES_BYTES_MAX,
     VOTES_MAX,
-    Member,
+    MemberArguments,
     MemberRole,
     View,
     acceptor_of,
@@ -105,7 +104,7 @@ class Acceptor(MemberRole[LeaderMessage | Applied | Trimmed | StopVoting]):
         voter: int = 0,
         votes: bool = True,
         lease_ms: int = LEASE_MS,
-        **member: Unpack[Member],
+        **member: Unpack[MemberArguments],
     ) -> None:
         super().__init__(address, host, **member)
         self.voter = voter
@@ -248,7 +247,7 @@ class Acceptor(MemberRole[LeaderMessage | Applied | Trimmed | StopVoting]):
         if ballot < self.promised:
             return (Send(commander, Preempted(ballot=self.promised)),)
         answer: Effects = ()
-        if accept.committed <= slot:  # Else it is decided, and nobody counts votes.
+        if accept.committed <= slot:  # Else it is decided, and votes are no longer counted.
             accepted = _accepted(ballot=ballot, slot=slot, voter=self.voter)
             answer = (Send(commander, accepted),)
         before = self.votes.by_slot.get(slot)
@@ -277,14 +276,14 @@ class Acceptor(MemberRole[LeaderMessage | Applied | Trimmed | StopVoting]):
         return (*answer, *self._learn(accept.ballot, accept.committed))
 
     def _learn(self, ballot: Ballot, committed: int) -> Effects:
-        """Tell the replica which votes have won, as their leader reports."""
+        """Notify the replica which votes have won, as their leader reports."""
         known = self.committed if self.learned == ballot else 0
         if ballot < self.learned or not known < committed < NUMBER_MAX:
             return ()
         self.learned, self.committed = ballot, committed
         first = max(known, self.applied)
         if committed <= first or ballot.leader == self.leader:
-            return ()  # The commander of this node tells the replica itself.
+            return ()  # The commander of this node notifies the replica itself.
         won: tuple[tuple[int, Batch], ...] = ()
         if committed - first == 1:  # So it is as long as one slot is decided after another.
             vote = self.votes.by_slot.get(first)

@@ -18,14 +18,8 @@ from itertools import starmap
 from typing import Unpack
 
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
-from fencelock.actors.fast_construction import maker
-from fencelock.actors.message import Address, Instant
-from fencelock.actors.paxos.config import (
-    WINDOW,
-    Member,
-    MemberRole,
-    View,
-)
+from fencelock.actors.message import Address, Instant, maker
+from fencelock.actors.paxos.config import WINDOW, MemberArguments, MemberRole, View
 from fencelock.actors.paxos.event import CommanderResend, Decided, Order, SendHeartbeat, SpreadNews
 from fencelock.actors.paxos.message import (
     Accept,
@@ -100,7 +94,7 @@ class Commander(MemberRole[CommanderEvent]):
         ballot: Ballot,
         first: int,
         batches: tuple[Batch, ...],
-        **member: Unpack[Member],
+        **member: Unpack[MemberArguments],
     ) -> None:
         super().__init__(address, host, **member)
         self.majority = self.config.view.majority
@@ -198,7 +192,7 @@ class Commander(MemberRole[CommanderEvent]):
         return effects
 
     def _wait(self) -> Wake:
-        """Delay the news: the next `Accept` may tell followers what is decided."""
+        """Delay the `Commit`: the next `Accept` may tell followers what is decided."""
         self.waiting = True
         return Wake(NEWS_MS, SpreadNews())
 

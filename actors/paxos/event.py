@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from fencelock.actors.fast_construction import maker
-from fencelock.actors.message import Address, Instant, Local, Message, Timer, local, timer
+from fencelock.actors.message import Address, Instant, Local, Message, Timer, local, maker, timer
 from fencelock.actors.paxos.message import NO_BALLOT, Ballot, Batch, Propose
 
 _propose = maker(Propose)
@@ -192,7 +191,7 @@ class SendHeartbeat(Local):
 
 
 @local
-class Leased(Local):
+class LeaseHeld(Local):
     """Failure detector to replica: the lease of ``ballot`` holds until ``until`` (own clock).
 
     A majority answered a heartbeat that was sent at ``confirmed``, or a later one.
@@ -204,7 +203,7 @@ class Leased(Local):
 
 
 @local
-class Confirm(Local):
+class ConfirmLease(Local):
     """Replica to failure detector: send a heartbeat now, without waiting for the next."""
 
 
@@ -395,21 +394,21 @@ class SpreadNews(Timer):
 
 
 @timer
-class Beat(Timer):
+class HeartbeatDue(Timer):
     """Send a heartbeat of ``ballot``."""
 
     ballot: Ballot
 
 
 @timer
-class Watch(Timer):
+class MasterCheck(Timer):
     """Check whether the master has been silent for too long."""
 
     deadline: Instant
 
 
 @timer
-class Tick(Timer):
+class LogTimeDue(Timer):
     """Let log time pass to ``due_ms``, when the machine may have work, while ``ballot`` leads."""
 
     ballot: Ballot

@@ -16,35 +16,35 @@ from typing import TYPE_CHECKING, Unpack
 
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.lease import DRIFT_PPM, PPM, relied_ns
-from fencelock.actors.link import LinkDown
 from fencelock.actors.message import NS_PER_MS, Address, Instant, ms_between, node_of
 from fencelock.actors.paxos.config import (
     BEAT_MS,
     ELECTION_MS,
     LEASE_MS,
-    Member,
+    MemberArguments,
     MemberRole,
 )
 from fencelock.actors.paxos.event import (
     BallotSeen,
-    Beat,
     Candidate,
-    Confirm,
+    ConfirmLease,
+    HeartbeatDue,
     Isolated,
     LeaderChanged,
     LeadershipClaimed,
-    Leased,
+    LeaseHeld,
+    MasterCheck,
     Nominate,
     Nominated,
     SendHeartbeat,
     SteppedDown,
     Succeed,
     Suspect,
-    Watch,
     Withdraw,
 )
 from fencelock.actors.paxos.message import NO_BALLOT, NUMBER_MAX, HeartbeatAck, TakeOver
 from fencelock.actors.role import Host, Summary
+from fencelock.actors.role_message import LinkDown
 from fencelock.actors.timing import TIMING
 
 if TYPE_CHECKING:
@@ -62,10 +62,12 @@ ASKED_MAX = 64
 """Heartbeats whose answers still count; older ones would prove an expired lease."""
 
 
-DetectorRequest = Candidate | LeadershipClaimed | SteppedDown | Confirm | Nominate
+DetectorRequest = Candidate | LeadershipClaimed | SteppedDown | ConfirmLease | Nominate
 
 
-DetectorEvent = BallotSeen | HeartbeatAck | LinkDown | TakeOver | DetectorRequest | Beat | Watch
+DetectorEvent = (
+    BallotSeen | HeartbeatAck | LinkDown | TakeOver | DetectorRequest | HeartbeatDue | MasterCheck
+)
 
 
 SPREAD_MS = 200
@@ -82,7 +84,7 @@ unread, and the leader may have been paused as well, so it gets this much more t
 
 
 class FailureDetector(MemberRole[DetectorEvent]):
-    """Tells its node's leader when to stand, and keeps the lease while that leads.
+    """Makes its node's leader stand for election, and keeps the lease while that leads.
 
     A master gives up when no majority answers for ``election_ms``. Otherwise the heartbeats of
     one that can send but not receive would keep every other node from leading.
@@ -110,7 +112,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
         election_ms: int = ELECTION_MS,
         drift_ppm: int = DRIFT_PPM,
         listener: Address | None = None,
-        **member: Unpack[Member],
+        **member: Unpack[MemberArguments],
     ) -> None:
         super().__init__(address, host, **member)
         self.lease_ms = lease_ms
@@ -165,26 +167,26 @@ class FailureDetector(MemberRole[DetectorEvent]):
                 return self._on_leadership_claimed(event, now)
             case SteppedDown():
                 return self._on_stepped_down(event, now)
-            case Confirm():
+            case ConfirmLease():
                 return self._pulse(now) if self.leadership is not None else ()
             case Nominate():
                 return self._on_nominate(now)
             case TakeOver():
                 return self._on_take_over(sender, event)
-            case Beat():
+            case HeartbeatDue():
                 return self._on_beat(event, now)
-            case Watch():
+            case MasterCheck():
                 return self._on_watch(event, now)
 
     def summary(self) -> Summary:
-        """Return whom it follows, or stands for."""
+        """Return the node that this node follows, or that it stands for election."""
         return (
             ("follows", self.following or "nobody"),
             ("isolated", self.isolated),
         )
 
     def _follow(self, node: str) -> list[Effect]:
-        """Tell replica and leader which node leads, if that changed."""
+        """Notify replica and leader which node leads, if that changed."""
         if node == self.following:
             return []
         self.following = node
@@ -215,7 +217,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
         effects = self.suspicion.on_link_down(down.node, now)
         return () if effects is None else [*effects, Observe("paxos.link_suspected")]
 
-    def _on_watch(self, watch: Watch, now: Instant) -> Effects:
+    def _on_watch(self, watch: MasterCheck, now: Instant) -> Effects:
         if not self.suspicion.is_current(watch) or self.leadership is not None:
             return ()
         if again := self.suspicion.check(now):
@@ -241,7 +243,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
         wait = self.suspicion.wait(now, self.election_ms + stepped_down.pause_ms)
         return [*self._follow(""), *self._report_isolated(isolated=False), *wait]
 
-    def _on_beat(self, beat: Beat, now: Instant) -> Effects:
+    def _on_beat(self, beat: HeartbeatDue, now: Instant) -> Effects:
         if self.leadership is None or self.lease is None or beat.ballot != self.leadership.ballot:
             return ()
         answered = max(self.lease.confirmed or self.since, self.since)
@@ -268,7 +270,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
 
     def _beat(self, now: Instant) -> list[Effect]:
         assert self.leadership is not None
-        return [*self._pulse(now), Wake(BEAT_MS, Beat(ballot=self.leadership.ballot))]
+        return [*self._pulse(now), Wake(BEAT_MS, HeartbeatDue(ballot=self.leadership.ballot))]
 
     def _pulse(self, now: Instant) -> list[Effect]:
         """Send a heartbeat, with what is known of earlier ones."""
@@ -302,7 +304,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
         until = lease.acknowledge(member, asked)
         if until is None or lease.confirmed is None:
             return ()
-        leased = Leased(ballot=leadership.ballot, until=until, confirmed=lease.confirmed)
+        leased = LeaseHeld(ballot=leadership.ballot, until=until, confirmed=lease.confirmed)
         return (Send(self.replica, leased),)
 
     def _on_nominate(self, now: Instant) -> Effects:
@@ -332,7 +334,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
 
 
 class Suspicion:
-    """The deadline at which a node stands unless it hears from a leader or candidate.
+    """The deadline at which a node stands unless a leader or candidate sends something.
 
     Followers are ranked by their distance after the leader in the sorted list of members,
     which wraps around. The first stands when the leader was silent for ``election_ms``, each
@@ -378,7 +380,7 @@ class Suspicion:
         soon = _later(ends, self._turn_ms(leader))
         return self._wait_until(soon, now) if soon < self.deadline else None
 
-    def is_current(self, watch: Watch) -> bool:
+    def is_current(self, watch: MasterCheck) -> bool:
         """Return whether ``watch`` is the timer that runs; if so, none runs any more."""
         if watch.deadline != self.watching:
             return False
@@ -406,7 +408,7 @@ class Suspicion:
             return []  # The running timer then waits for the rest.
         self.watching = deadline
         after_ms = -((now - deadline) // NS_PER_MS)
-        return [Wake(max(0, after_ms), Watch(deadline=deadline))]
+        return [Wake(max(0, after_ms), MasterCheck(deadline=deadline))]
 
 
 class MasterLease:

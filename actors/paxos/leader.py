@@ -13,7 +13,7 @@ from fencelock.actors.paxos.config import (
     ROUND_JUMP_MAX,
     ROUND_MAX,
     TOO_FAR,
-    Member,
+    MemberArguments,
     MemberRole,
     View,
     monitor_of,
@@ -92,7 +92,7 @@ RESIGNED_MS = 1_000
 """Maximum time that a `Resign` waits for the next master (ms)."""
 
 
-class Phase(Enum):
+class LeaderPhase(Enum):
     """State of a leader."""
 
     FOLLOWING = "following"
@@ -128,13 +128,13 @@ class Leader(MemberRole[LeaderEvent]):
         random: Random,
         recovered: Recovered,
         votes: bool = True,
-        **member: Unpack[Member],
+        **member: Unpack[MemberArguments],
     ) -> None:
         super().__init__(address, host, **member)
         assert address == self.leader
         self._random = random
         self.is_voter = votes
-        self.phase = Phase.FOLLOWING
+        self.phase = LeaderPhase.FOLLOWING
         self.ballot = Ballot(recovered.led, address)
         """The last ballot that this node led, or tried to lead."""
         self.seen = recovered.promised
@@ -191,11 +191,11 @@ class Leader(MemberRole[LeaderEvent]):
     def _leadership(self) -> Leaders:
         number = max(self.ballot.round, self.seen.round)
         leaders = (self.master,) if self.master else ()
-        return Leaders(leaders=leaders, number=number, here=self.phase is Phase.LEADING)
+        return Leaders(leaders=leaders, number=number, here=self.phase is LeaderPhase.LEADING)
 
     def _on_suspect(self, suspect: Suspect) -> Effects:
         self.seen = max(self.seen, suspect.above)
-        if self.phase in (Phase.STANDING, Phase.LEADING):
+        if self.phase in (LeaderPhase.STANDING, LeaderPhase.LEADING):
             return ()  # The scout goes on asking by itself.
         return self._stand()
 
@@ -208,7 +208,7 @@ class Leader(MemberRole[LeaderEvent]):
             return [Observe("paxos.rounds_exhausted")]
         before = self._retire()
         self.ballot = Ballot(above + 1, self.address)
-        self.phase = Phase.STANDING
+        self.phase = LeaderPhase.STANDING
         arguments = {
             "node": self.node,
             "config": self.config,
@@ -233,17 +233,19 @@ class Leader(MemberRole[LeaderEvent]):
             return (Observe("paxos.impossible_ballot"),)
         highest = max(self.ballot.round, self.seen.round)
         if preempted.ballot.round - highest > ROUND_JUMP_MAX:
-            if self.phase is not Phase.STANDING:  # A majority may be nearer: go on without it.
+            if (
+                self.phase is not LeaderPhase.STANDING
+            ):  # A majority may be nearer: go on without it.
                 return (TOO_FAR,)
             self.seen = Ballot(highest + ROUND_JUMP_MAX, self.seen.leader)
             return [*self._stand(climbing=True), TOO_FAR]
         self.seen = max(self.seen, preempted.ballot)
-        if self.phase is Phase.FOLLOWING or preempted.ballot <= self.ballot:
+        if self.phase is LeaderPhase.FOLLOWING or preempted.ballot <= self.ballot:
             return ()
         return [*self._give_way(preempted.ballot), Observe("paxos.preempted")]
 
     def _on_withdraw(self) -> Effects:
-        if self.phase is Phase.FOLLOWING:
+        if self.phase is LeaderPhase.FOLLOWING:
             return ()
         return [*self._give_way(self.ballot), Observe("paxos.withdrawn")]
 
@@ -255,7 +257,7 @@ class Leader(MemberRole[LeaderEvent]):
 
     def _end(self, by: Ballot, pause_ms: int) -> list[Effect]:
         before = self._retire()
-        self.phase = Phase.FOLLOWING
+        self.phase = LeaderPhase.FOLLOWING
         stepped_down = SteppedDown(ballot=self.ballot, by=by, pause_ms=pause_ms)
         return [
             *before,
@@ -264,19 +266,19 @@ class Leader(MemberRole[LeaderEvent]):
         ]
 
     def _on_resign(self, client: Address) -> Effects:
-        if self.phase is not Phase.LEADING:
+        if self.phase is not LeaderPhase.LEADING:
             return (Send(client, Resigned(master=self.master)),)
         return self.handover.begin(client, self.ballot)
 
     def _on_nominated(self, nominated: Nominated) -> Effects:
-        if self.phase is not Phase.LEADING or self.handover.ballot != self.ballot:
+        if self.phase is not LeaderPhase.LEADING or self.handover.ballot != self.ballot:
             return self.handover.notify(self.master)
         return self.handover.name(nominated.node)
 
     def _hand_over(self, ballot: Ballot, *, drained: bool) -> Effects:
         """End the leadership in favour of the named successor; it may be over already."""
         hand = self.handover
-        leads = self.phase is Phase.LEADING and ballot == self.ballot == hand.ballot
+        leads = self.phase is LeaderPhase.LEADING and ballot == self.ballot == hand.ballot
         if not leads or not hand.successor:
             return ()
         ended = self._end(self.ballot, HANDOVER_MS)
@@ -293,7 +295,7 @@ class Leader(MemberRole[LeaderEvent]):
     def _on_succeed(self, succeed: Succeed) -> Effects:
         """Stand at once, above the ballot of the master that steps down."""
         self.seen = max(self.seen, succeed.ballot)
-        if self.phase is not Phase.FOLLOWING:
+        if self.phase is not LeaderPhase.FOLLOWING:
             return ()
         return [*self._stand(), Observe("paxos.took_over")]
 
@@ -301,19 +303,19 @@ class Leader(MemberRole[LeaderEvent]):
         """Retire the scout or commander of the ballot that ends."""
         self.adopted = None
         match self.phase:
-            case Phase.FOLLOWING:
+            case LeaderPhase.FOLLOWING:
                 return []
-            case Phase.STANDING | Phase.LEARNING:
+            case LeaderPhase.STANDING | LeaderPhase.LEARNING:
                 return [Retire(self._scout())]
-            case Phase.LEADING:
+            case LeaderPhase.LEADING:
                 return [Retire(self._commander())]
 
     def _on_adopted(self, adopted: Adopted) -> Effects:
-        if self.phase is not Phase.STANDING or adopted.ballot != self.ballot:
+        if self.phase is not LeaderPhase.STANDING or adopted.ballot != self.ballot:
             return ()  # Sent by a scout before it was retired.
         if adopted.floor <= self.applied:
             return self._lead(adopted)
-        self.phase = Phase.LEARNING
+        self.phase = LeaderPhase.LEARNING
         self.adopted = adopted
         lacking = Lacking(first=self.applied, target=adopted.floor, source=adopted.source)
         return (Send(self.catchup, lacking), Observe("paxos.leader_must_learn"))
@@ -332,7 +334,7 @@ class Leader(MemberRole[LeaderEvent]):
         """
         assert adopted.floor <= self.applied
         retired = self._retire()
-        self.phase = Phase.LEADING
+        self.phase = LeaderPhase.LEADING
         self.preemptions = 0
         batches = adopted.batches[self.applied - adopted.floor :]
         arguments = {
@@ -414,6 +416,6 @@ class HandOver:
         return [*released, Send(monitor_of(self.successor), TakeOver(ballot=self.ballot))]
 
     def notify(self, master: str) -> list[Effect]:
-        """Tell the waiting roles which node leads now, empty if that is not known."""
+        """Notify the waiting roles which node leads now; empty if unknown."""
         receivers, self.receivers = self.receivers, {}
         return [Send(client, Resigned(master=master)) for client in receivers]

@@ -20,7 +20,7 @@ from fencelock.actors.paxos.config import (
     ELECTION_MS,
     LEASE_MS,
     LOG_MAX,
-    Config,
+    LogConfig,
     View,
     acceptor_of,
     catchup_of,
@@ -103,7 +103,7 @@ def log_roles(
     first_number = random.getrandbits(60)
 
     def seat(group: GroupConfig, votes: bool, voters: Mapping[Address, int]) -> tuple[Spawn, ...]:
-        config = Config(View(0, tuple(sorted(members)), voters))
+        config = LogConfig(View(0, tuple(sorted(members)), voters))
         known = recovered
         if known is None:  # Far above all slots and rounds of earlier groups.
             first = 1 + group.founded_ms * SLOTS
@@ -134,7 +134,7 @@ class _MemberRoles:
     """Arguments for the roles of the log on one node."""
 
     node: str
-    config: Config
+    config: LogConfig
     recovered: Recovered
     random: Random
     machine: Machine

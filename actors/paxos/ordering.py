@@ -11,16 +11,15 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from fencelock.actors.effect import Effect, Observe, Send, Wake
-from fencelock.actors.fast_construction import maker
-from fencelock.actors.message import NS_PER_MS, Address, Instant
+from fencelock.actors.message import NS_PER_MS, Address, Instant, maker
 from fencelock.actors.paxos.config import WINDOW
 from fencelock.actors.paxos.event import (
     BatchDelay,
     Gather,
     Leadership,
+    LogTimeDue,
     Order,
     ProposalBatch,
-    Tick,
     each_of,
 )
 from fencelock.actors.paxos.message import (
@@ -79,7 +78,7 @@ class Ordering:
         self.stamped_ms = 0
         """The last stamp given, or the lowest that may be given."""
         self.tick_ms: int | None = None
-        """The log time of the `Tick` timer that runs, if any."""
+        """The log time of the `LogTimeDue` timer that runs, if any."""
         self.gathering = False
         """Whether a `Gather` is on its way."""
         self.delaying = False
@@ -145,11 +144,12 @@ class Ordering:
         self.tick_ms = due
         return [
             Wake(
-                max(0, due - self.clock.read(now)), Tick(ballot=self.leadership.ballot, due_ms=due)
+                max(0, due - self.clock.read(now)),
+                LogTimeDue(ballot=self.leadership.ballot, due_ms=due),
             )
         ]
 
-    def tick(self, tick: Tick, due: int | None, applied: int, now: Instant) -> list[Effect]:
+    def tick(self, tick: LogTimeDue, due: int | None, applied: int, now: Instant) -> list[Effect]:
         """Propose a tick, so that log time passes, unless another proposal does that anyway."""
         if self.leadership is None or self.draining or tick.ballot != self.leadership.ballot:
             return []

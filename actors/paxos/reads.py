@@ -12,16 +12,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
-from fencelock.actors.fast_construction import maker
-from fencelock.actors.message import NS_PER_MS, Address, Instant, Local, ms_between
+from fencelock.actors.message import NS_PER_MS, Address, Instant, Local, maker, ms_between
 from fencelock.actors.paxos.config import monitor_of, replica_of
 from fencelock.actors.paxos.event import (
     AgeCheck,
-    Confirm,
+    ConfirmLease,
     Consult,
     Consulted,
     Fresh,
-    Leased,
+    LeaseHeld,
     ReadAgain,
 )
 from fencelock.actors.paxos.machine import Machine
@@ -97,7 +96,7 @@ class Reads:
         """All slots before it are applied."""
         self.settled = False
         """Whether this node leads and has applied all that earlier leaders decided."""
-        self.lease: Leased | None = None
+        self.lease: LeaseHeld | None = None
         self.confirming: Instant | None = None
         """The time at which a heartbeat was requested that no majority has answered yet."""
         self.freshness = Freshness()
@@ -130,7 +129,7 @@ class Reads:
                     return self._on_read_index(sender, event, now)
                 return self._on_read_index_reached(sender, event, now)
 
-    def leased(self, leased: Leased, now: Instant) -> Effects:
+    def leased(self, leased: LeaseHeld, now: Instant) -> Effects:
         """Note the lease, and the last round that a majority answered."""
         self.lease = leased
         if self.confirming is not None and leased.confirmed >= self.confirming:
@@ -275,7 +274,7 @@ class Reads:
         if self.indexes.master == self.node:
             if self.settled and self.confirming is None and (self.linear or self.indexes.asked):
                 self.confirming = now
-                effects.append(Send(monitor_of(self.node), Confirm()))
+                effects.append(Send(monitor_of(self.node), ConfirmLease()))
         elif self.linear and self.indexes.is_free():
             reads, self.linear = self.linear, []
             effects.append(self.indexes.ask(reads))
@@ -448,7 +447,7 @@ class StalenessBound:
 
 
 class Freshness:
-    """A replica's side: the instant up to which it has applied everything known anywhere."""
+    """A replica's freshness: the instant up to which it has applied everything known anywhere."""
 
     def __init__(self) -> None:
         self.since: Instant | None = None

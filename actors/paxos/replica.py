@@ -11,14 +11,8 @@ from itertools import chain
 from typing import Unpack
 
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
-from fencelock.actors.fast_construction import copier, maker
-from fencelock.actors.message import Address, Instant, Message, node_of
-from fencelock.actors.paxos.config import (
-    LOG_MAX,
-    Member,
-    MemberRole,
-    replica_of,
-)
+from fencelock.actors.message import Address, Instant, Message, copier, maker, node_of
+from fencelock.actors.paxos.config import LOG_MAX, MemberArguments, MemberRole, replica_of
 from fencelock.actors.paxos.divergence import AGREED_SLOTS
 from fencelock.actors.paxos.event import (
     Applied,
@@ -33,14 +27,14 @@ from fencelock.actors.paxos.event import (
     LeaderChanged,
     Leadership,
     Learned,
-    Leased,
+    LeaseHeld,
+    LogTimeDue,
     ProposalBatch,
     ReportApplied,
     Restore,
     Skipped,
     SlotOutcomes,
     SteppedDown,
-    Tick,
 )
 from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.log import Log, LogEvent
@@ -80,11 +74,11 @@ ReplicaEvent = (
     | Leadership
     | SteppedDown
     | LeaderChanged
-    | Leased
+    | LeaseHeld
     | Drain
     | Restore
     | ReportApplied
-    | Tick
+    | LogTimeDue
     | BatchDelay
     | GapCheck
 )
@@ -132,7 +126,7 @@ class Replica(MemberRole[ReplicaEvent]):
         journal_bytes: int = JOURNAL_BYTES,
         first_number: int = 0,
         digest_slots: int = AGREED_SLOTS,
-        **member: Unpack[Member],
+        **member: Unpack[MemberArguments],
     ) -> None:
         super().__init__(address, host, **member)
         self.machine = machine
@@ -185,7 +179,7 @@ class Replica(MemberRole[ReplicaEvent]):
                 return self._on_learned(event, now)
             case Propose():
                 return self._on_propose(sender, event)
-            case Leased():
+            case LeaseHeld():
                 return self._on_leased(event, now)
             case Leadership():
                 return self._on_leadership(event, now)
@@ -197,7 +191,7 @@ class Replica(MemberRole[ReplicaEvent]):
                 return self._on_drain(event)
             case Restore():
                 return self._on_restore(event, now)
-            case Gather() | Tick() | BatchDelay():
+            case Gather() | LogTimeDue() | BatchDelay():
                 return self._on_time_to_order(event, now)
             case _:
                 return self._on_other(sender, event, now)
@@ -264,11 +258,11 @@ class Replica(MemberRole[ReplicaEvent]):
             return ordering.delay()
         return ordering.order(self.decided.next, now)
 
-    def _on_time_to_order(self, event: Gather | Tick | BatchDelay, now: Instant) -> Effects:
+    def _on_time_to_order(self, event: Gather | LogTimeDue | BatchDelay, now: Instant) -> Effects:
         """Give slots to waiting commands, or to a deadline that expires."""
         if isinstance(event, BatchDelay):
             self.ordering.delaying = False
-        if not isinstance(event, Tick):
+        if not isinstance(event, LogTimeDue):
             return self.ordering.order(self.decided.next, now)
         return self.ordering.tick(event, self.machine.due_ms(), self.decided.next, now)
 
@@ -292,7 +286,7 @@ class Replica(MemberRole[ReplicaEvent]):
         declined = [self.forwarding.decline(propose, Decline.NOT_MASTER) for propose in asked]
         return [*followed, *declined]
 
-    def _on_leased(self, leased: Leased, now: Instant) -> Effects:
+    def _on_leased(self, leased: LeaseHeld, now: Instant) -> Effects:
         leadership = self.ordering.leadership
         if leadership is None or leadership.ballot != leased.ballot or self.ordering.draining:
             return ()  # It belongs to a leadership that is over, or about to end.
@@ -370,7 +364,7 @@ class Replica(MemberRole[ReplicaEvent]):
         return [*effects, *self._report_drained()] if ordering.draining else effects
 
     def _report(self) -> list[Effect]:
-        """Tell the acceptor which slots are applied; and the leader, if it wants to know."""
+        """Notify the acceptor, and the leader if it asked, which slots are applied."""
         self.reported = self.decided.next
         applied = Applied(slot=self.reported)
         to_leader = [Send(self.leader, applied)] if self.reporting else []

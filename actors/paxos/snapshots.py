@@ -13,7 +13,7 @@ from typing import Unpack
 
 from fencelock.actors.effect import Checkpoint, Effect, Effects, Observe, Persist, Send, Wake
 from fencelock.actors.message import Address, Instant, Message, node_of
-from fencelock.actors.paxos.config import Member, MemberRole, catchup_of
+from fencelock.actors.paxos.config import MemberArguments, MemberRole, catchup_of
 from fencelock.actors.paxos.event import (
     ExpireSnapshot,
     FetchRetry,
@@ -173,7 +173,7 @@ class CatchUp(MemberRole[CatchUpEvent]):
 
     """
 
-    def __init__(self, address: Address, host: Host, **member: Unpack[Member]) -> None:
+    def __init__(self, address: Address, host: Host, **member: Unpack[MemberArguments]) -> None:
         super().__init__(address, host, **member)
         self.next = 1
         """The first slot that is still missing."""

@@ -7,19 +7,18 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, NamedTuple
 
 from fencelock.actors.api.cluster_message import Watch
-from fencelock.actors.api.message import Alive, KeepAlive, LockStatus
+from fencelock.actors.api.message import Acquire, Alive, Inspect, KeepAlive, LockStatus
 from fencelock.actors.api.probe_message import ProbeReply
 from fencelock.actors.api.request import Request
 from fencelock.actors.api.self_report import Elected
-from fencelock.actors.api.session_message import Renew
+from fencelock.actors.api.session_message import Evict, ListLocks, Renew
 from fencelock.actors.effect import Effects
+from fencelock.actors.error import UnsupportedError
 from fencelock.actors.message import Address, Event, Instant, address_of
-from fencelock.actors.proxy.clients import RemoteClient, RemoteClients
+from fencelock.actors.proxy.clients import RemoteClients
 
-RequestHandler = Callable[[Address, Any, RemoteClient | None, Instant], Effects]
-"""Takes a valid request of a sender, and the client that is charged for it."""
-
-EventHandler = Callable[[Address, Any, Instant], Effects]
+Handler = Callable[[Address, Any, Instant], Effects]
+"""Processes a message of a sender."""
 
 
 class Status(NamedTuple):
@@ -42,20 +41,20 @@ class Backend(ABC):
         requests: the handlers by request type; one of a base serves its subclasses. The proxy
             refuses the types that are missing as unsupported.
         events: the handlers of all other events that the proxy accepts, by type.
-        clients: the clients of the proxy.
+        clients: the clients of the proxy; the latest is charged for the request that is handled.
         closed: reason why this node must not serve any more; empty while it may.
 
     """
 
-    NAME: ClassVar[str]
+    name: str
     """The name of the protocol."""
     TICK_MS: ClassVar[int]
     """Interval of `tick` (ms), while the backend is busy."""
     SILENCE_MS: ClassVar[int] = 15_000
     """A client silent for this long (ms) is gone or uses another node: its waits here end."""
 
-    requests: Mapping[type[Request], RequestHandler]
-    events: Mapping[type[Event], EventHandler]
+    requests: Mapping[type[Request], Handler]
+    events: Mapping[type[Event], Handler]
 
     def __init__(self, node: str, members: tuple[str, ...]) -> None:
         self.node = node
@@ -92,6 +91,10 @@ class Backend(ABC):
     def status(self, now: Instant) -> Status | None:
         """Return the protocol's part of a description; None while it is being gathered."""
 
+    def is_ready(self) -> bool:
+        """Return whether requests can be granted now, as far as is known."""
+        return self.serving()[0]
+
     def serving(self) -> tuple[bool, str]:
         """Return whether requests can reach a leader, and the node that leads if there is one."""
         return True, ""
@@ -121,7 +124,24 @@ class Backend(ABC):
         """Return the requests in flight with their senders, to refuse them when service ends."""
         return ()
 
+    def check_not_reentrant(self, acquire: Acquire) -> None:
+        """Refuse an acquire of a lock that its owner may hold more than once."""
+        if acquire.limit != 1:
+            text = f"limit {acquire.limit} asks for a lock that its owner may hold more than once"
+            raise UnsupportedError(f"{text}; {self.name} has none, paxos has")
+
+    def check_linearizable(self, inspect: Inspect) -> None:
+        """Refuse a read with a bound on its age."""
+        if inspect.age_ms is not None:
+            raise UnsupportedError(
+                f"{self.name} cannot prove how old the knowledge of a node is, so it has no local "
+                "reads with a bound (max_age); paxos has them"
+            )
+
     def unsupported(self, request: Request) -> str:
         """Return why the protocol does not have ``request``, naming one that has it."""
+        if isinstance(request, ListLocks | Evict):
+            text = f"{self.name} keeps no table of locks to list, or to take one from"
+            return f"{text}; paxos does"
         protocol = "bakery" if isinstance(request, Renew | Watch) else "paxos"
-        return f"{self.NAME} has no {type(request).__name__}; {protocol} has it"
+        return f"{self.name} has no {type(request).__name__}; {protocol} has it"

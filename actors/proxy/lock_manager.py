@@ -1,31 +1,63 @@
-"""The lock manager behind a node's proxy: requests, waits, holds, and their replies."""
+"""The backend of `lamport` and `central`: waits and holds of one node, and their replies."""
 
 from __future__ import annotations
+
+from typing import NamedTuple, TypeVar
 
 from fencelock.actors.api.message import (
     Acquire,
     Cancel,
+    Cancelled,
+    Granted,
+    Inspect,
+    LockStatus,
     Reason,
+    Refused,
     Release,
+    Released,
+    refused,
+)
+from fencelock.actors.api.name import client_of
+from fencelock.actors.api.session_message import (
+    ConfirmHold,
+    DisownHold,
+    End,
+    Ended,
+    Evict,
+    Evicted,
+    HoldLost,
 )
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
-from fencelock.actors.message import Address, Instant, ms_between
-from fencelock.actors.proxy.confirming import Confirming, HoldKey
-from fencelock.actors.proxy.lock_request import Key, LockRequest, LockRequests, Phase
-from fencelock.actors.proxy.message import Full, Give, Given, Got, Look, Seen, Taken, Want
-from fencelock.actors.proxy.timer import TryLook, WaitOver, nap
-from fencelock.actors.proxy.wording import (
-    cancelled,
-    granted,
-    lost,
-    refuse,
-    refused,
-    released,
+from fencelock.actors.error import AlreadyHeldError, NotHeldError, OverloadedError
+from fencelock.actors.message import Address, Instant, Timer, address_of, ms_between, timer
+from fencelock.actors.proxy.backend import Backend, Status
+from fencelock.actors.proxy.clients import REQUESTS_MAX
+from fencelock.actors.proxy.lock_request import (
+    WAITERS_SHOWN_MAX,
+    Key,
+    LockRequest,
+    LockRequests,
+    Phase,
+    locks_of,
     why_it_ended,
 )
-
-CLAIMS_MAX = 100_000
-"""Maximum waits and holds through one node; further requests are refused, to bound memory."""
+from fencelock.actors.proxy.message import (
+    Doubt,
+    EndHolds,
+    Freeing,
+    Full,
+    Give,
+    Given,
+    Got,
+    HoldsEnded,
+    Look,
+    Ready,
+    Seen,
+    Surrender,
+    Taken,
+    Want,
+)
+from fencelock.actors.proxy.queries import PendingQueries
 
 TRY_MS = 1_000
 """Time for a request that does not wait (``wait_ms`` 0) to learn that the lock is taken (ms)."""
@@ -33,100 +65,182 @@ TRY_MS = 1_000
 TRY_LOOK_MS = 20
 """Interval at which such a request checks whether another owner is ahead (ms)."""
 
+WAIT_TIMER_MS_MAX = 30_000
+"""The longest timer of a wait (ms); a longer wait gets several. Timers cannot be cancelled: one for
+the whole wait would remain for as long, even if the lock is granted at once."""
 
-class LockManager:
-    """Keeps the claims of one node. Requests are checked before.
+LOOKS_MAX = 100
+"""Maximum number of awaited locks whose holder elsewhere is requested for a description."""
+
+UNCONFIRMED_MAX = 100_000
+"""Maximum requests of one kind that wait to be confirmed. The oldest is dropped first: a client
+that still waits for its reply repeats it."""
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+@timer
+class WaitOver(Timer):
+    """The timeout of ``ticket`` has passed."""
+
+    ticket: int
+
+
+@timer
+class TryLook(Timer):
+    """Check once more whether another owner is ahead of ``ticket``, which does not wait."""
+
+    ticket: int
+
+
+class HoldKey(NamedTuple):
+    """One hold, and the session that a request names as its holder; empty for an operator."""
+
+    lock: str
+    fence: int
+    session: str
+
+
+class LockManager(Backend):
+    """Keeps the claims of one node, over a role that grants locks to nodes.
+
+    The cluster keeps no sessions: a hold lasts however silent its client may be. Either it
+    lives here, where it was granted, and an operator cannot evict it. Or the protocol keeps it by
+    the client's session (``holds_by_session``): then it outlives this node, and the protocol
+    confirms releases, evictions and session ends before their clients get a reply. A client that
+    was told that its release is done may at once send a request through another node, or exit.
 
     Invariants:
-        D1  At most one claim of this node holds a lock, and the backend granted it; a
+        D1  At most one claim of this node holds a lock, and the protocol granted it; a
             second grant is released.
         D2  Every ticket gets one `Want` and at most one `Give`.
         D3  A request that is sent again gets the first reply.
 
     Args:
         node: this node.
-        protocol: the name of the protocol behind, for texts.
-        backend: the role that grants locks, see `fencelock.actors.proxy.backend`.
-        confirming: requests to be confirmed by a backend that keeps holds by session; None if the
-            backend does not, so that a hold lives and dies with this node.
+        members: all members.
+        name: the name of the protocol, for texts.
+        granter: the role that grants locks, see `fencelock.actors.proxy.message`.
+        holds_by_session: whether that role keeps holds by session.
 
     """
 
+    TICK_MS = 1_000
+
     def __init__(
         self,
-        *,
         node: str,
-        protocol: str,
-        backend: Address,
-        confirming: Confirming | None = None,
+        members: tuple[str, ...],
+        name: str,
+        granter: Address,
+        *,
+        holds_by_session: bool = False,
     ) -> None:
-        self.node = node
-        self.confirming = confirming
-        self.protocol = protocol
-        self.backend = backend
+        super().__init__(node, members)
+        self.name = name
+        self.granter = granter
+        self.confirms = holds_by_session
         self.claims = LockRequests()
         self.tickets = 0
-        self.looks = 0
+        self.queries = PendingQueries(node)
         self.endings: dict[int, LockRequest] = {}
+        """Waits whose refusal waits for an answer of the protocol, by the number of the `Look`."""
+        self.looking: set[int] = set()
+        """The `Look` requests of a description in flight."""
+        self.seen: dict[str, Seen] = {}
+        self.releases: dict[HoldKey, tuple[Address, Release]] = {}
+        self.evictions: dict[HoldKey, tuple[Address, Evict]] = {}
+        self.ends: dict[str, tuple[Address, End]] = {}
+        self.readiness = Ready(ready=False, detail="starting")
+        self.requests = {
+            Acquire: self._on_acquire,
+            Release: self._on_release,
+            Cancel: self._on_cancel,
+            Inspect: self._on_inspect,
+            End: self._on_end,
+        }
+        self.events = {
+            Got: self._on_got,
+            Full: self._on_full,
+            Taken: self._on_taken,
+            Seen: self._on_seen,
+            Ready: self._on_ready,
+            WaitOver: self._on_wait_over,
+            TryLook: self._on_try_look,
+        }
+        if holds_by_session:
+            self.requests |= {Evict: self._on_evict, DisownHold: self._on_disown_hold}
+            self.events |= {
+                Given: self._on_given,
+                HoldsEnded: self._on_holds_ended,
+                Doubt: self._on_doubt,
+            }
 
-    def acquire(self, asker: Address, acquire: Acquire, now: Instant) -> Effects:
+    def __len__(self) -> int:
+        return len(self.claims.by_key)
+
+    def is_busy(self) -> bool:
+        """Return whether any client may fall silent."""
+        return bool(self.clients.by_id)
+
+    def is_ready(self) -> bool:
+        """Return whether the protocol can grant locks now, as it has reported."""
+        return self.readiness.ready
+
+    def tick(self, now: Instant) -> Effects:
+        """Do nothing: waits have timers of their own."""
+        del now
+        return ()
+
+    def _on_acquire(self, sender: Address, acquire: Acquire, now: Instant) -> Effects:
         """Let an owner wait, or repeat an earlier reply."""
+        self.check_not_reentrant(acquire)
         key = Key(acquire.session, acquire.owner, acquire.lock)
-        effects: list[Effect] = []
         claim = self.claims.by_key.get(key)
         if claim is not None and acquire.request == claim.request:
-            return self._again(claim, asker)
-        request, answer = self.claims.answers.get(key, (0, None))
-        if answer is not None and acquire.request == request:
-            return [Send(asker, answer), Observe("proxy.answered_again")]
+            claim.sender = sender
+            if claim.phase is not Phase.HELD:
+                return ()
+            return [Send(sender, _granted(claim)), Observe("proxy.answered_again")]
+        request, reply = self.claims.replies.get(key, (0, None))
+        if reply is not None and acquire.request == request:
+            return [Send(sender, reply), Observe("proxy.answered_again")]
         if acquire.request < max(request, claim.request if claim is not None else 0):
             return [Observe("proxy.late_request_dropped")]
-        if claim is not None:
-            if claim.phase is Phase.HELD:
-                text = f"lock {acquire.lock!r}: this owner holds it, under fence {claim.fence}"
-                return [refuse(asker, acquire, Reason.ALREADY_HELD, text)]
-            effects += self.withdraw(claim)  # An owner is sequential: it gave up the old wait.
-        if len(self.claims.by_key) >= CLAIMS_MAX:
-            text = f"node {self.node} serves {CLAIMS_MAX} waits and holds, its limit"
-            return [*effects, refuse(asker, acquire, Reason.OVERLOADED, text)]
-        return effects + self._claim(key, asker, acquire, now)
+        if claim is None:
+            if len(self.claims.by_key) >= REQUESTS_MAX:
+                text = f"node {self.node} serves {REQUESTS_MAX} waits and holds, its limit"
+                raise OverloadedError(text)
+            return self._add(key, sender, acquire, now)
+        if claim.phase is Phase.HELD:
+            text = f"lock {acquire.lock!r}: this owner holds it, under fence {claim.fence}"
+            raise AlreadyHeldError(text)
+        # An owner is sequential: it gave up the old wait.
+        return [*self._withdraw(claim), *self._add(key, sender, acquire, now)]
 
-    def _claim(self, key: Key, asker: Address, acquire: Acquire, now: Instant) -> list[Effect]:
+    def _add(self, key: Key, sender: Address, acquire: Acquire, now: Instant) -> list[Effect]:
         self.tickets += 1
         claim = LockRequest(
             key=key,
             ticket=self.tickets,
             request=acquire.request,
-            asker=asker,
+            sender=sender,
             since=now,
             wait_ms=acquire.wait_ms,
         )
         self.claims.add(claim)
-        effects: list[Effect] = [
-            Send(
-                self.backend,
-                Want(
-                    lock=key.lock,
-                    ticket=claim.ticket,
-                    session=key.session,
-                    owner=key.owner,
-                ),
-            )
-        ]
+        want = Want(lock=key.lock, ticket=claim.ticket, session=key.session, owner=key.owner)
+        effects: list[Effect] = [Send(self.granter, want)]
         if acquire.wait_ms is not None:
-            effects.append(nap(claim.ticket, acquire.wait_ms or TRY_MS))
+            effects.append(_wait_timer(claim.ticket, acquire.wait_ms or TRY_MS))
         if acquire.wait_ms == 0:
             effects += self._look_for(claim)
         return effects
 
-    def _again(self, claim: LockRequest, asker: Address) -> Effects:
-        claim.asker = asker
-        if claim.phase is Phase.HELD:
-            return [Send(asker, granted(claim)), Observe("proxy.answered_again")]
-        return ()
-
-    def got(self, got: Got, now: Instant) -> Effects:
+    def _on_got(self, sender: Address, got: Got, now: Instant) -> Effects:
         """Reply to the client that its lock was granted."""
+        del sender
         claim = self.claims.by_ticket.get(got.ticket)
         if claim is None or claim.phase is not Phase.WAITING:
             return ()  # It crossed with our `Give`, which releases what was granted.
@@ -134,132 +248,260 @@ class LockManager:
         if holder is not None:  # A lock server that lost its memory may grant a lock twice.
             self._forget_query(claim)
             text = f"lock {got.lock!r}: granted under fence {got.fence}, while fence {holder.fence}"
-            give = Send(self.backend, Give(lock=got.lock, ticket=got.ticket))
+            give = Send(self.granter, Give(lock=got.lock, ticket=got.ticket))
             refusal = self._end(claim, Reason.UNAVAILABLE, f"{text} holds it through {self.node}")
             return [give, *refusal, Observe("proxy.granted_twice")]
         self.claims.grant(claim, got.fence, now)  # D1
         self._forget_query(claim)
-        return [Send(claim.asker, granted(claim)), Observe("proxy.granted")]
+        return [Send(claim.sender, _granted(claim)), Observe("proxy.granted")]
 
-    def taken(self, taken: Taken) -> Effects:
+    def _on_taken(self, sender: Address, taken: Taken, now: Instant) -> Effects:
         """Drop a hold that the protocol took away, and notify its client."""
+        del sender, now
         claim = self.claims.by_ticket.get(taken.ticket)
         if claim is None or claim.phase is not Phase.HELD:
             return ()
         self.claims.drop(claim)
-        return [Send(claim.asker, lost(claim, taken.detail)), Observe("proxy.hold_taken")]
+        session, owner, lock = claim.key
+        lost = HoldLost(
+            lock=lock, fence=claim.fence, session=session, owner=owner, detail=taken.detail
+        )
+        return [Send(claim.sender, lost), Observe("proxy.hold_taken")]
 
-    def full(self, full: Full) -> Effects:
-        """Reply to the client that the backend cannot queue it."""
+    def _on_full(self, sender: Address, full: Full, now: Instant) -> Effects:
+        """Reply to the client that the protocol cannot queue it."""
+        del sender, now
         claim = self.claims.by_ticket.get(full.ticket)
         if claim is None or claim.phase is Phase.HELD:
             return ()
         self._forget_query(claim)
         return self._end(claim, Reason.OVERLOADED, full.detail)
 
-    def release(self, asker: Address, release: Release) -> Effects:
+    def _on_release(self, sender: Address, release: Release, now: Instant) -> Effects:
         """Release a held lock, once."""
+        del now
         claim = self.claims.holder.get(release.lock)
         key = Key(release.session, release.owner, release.lock)
-        request, answer = self.claims.answers.get(key, (0, None))
-        if answer is not None and request == release.request:
-            return [Send(asker, answer), Observe("proxy.answered_again")]
-        if claim is None or claim.key != key or claim.fence != release.fence:
-            if self.confirming is not None:
-                hold = HoldKey(release.lock, release.fence, release.session)
-                return self.confirming.surrender(hold, asker, release)
-            text = (
+        request, reply = self.claims.replies.get(key, (0, None))
+        if reply is not None and request == release.request:
+            return [Send(sender, reply), Observe("proxy.answered_again")]
+        mine = claim is not None and claim.key == key and claim.fence == release.fence
+        if self.confirms:
+            hold = HoldKey(release.lock, release.fence, release.session)
+            _remember(self.releases, hold, (sender, release))
+            if claim is not None and mine:
+                return self._give(claim)
+            return [Send(self.granter, Surrender(**hold._asdict()))]
+        if claim is None or not mine:
+            raise NotHeldError(
                 f"lock {release.lock!r}: fence {release.fence} was shown, which does not hold "
                 f"it through node {self.node}"
             )
-            return [refuse(asker, release, Reason.NOT_HELD, text)]
-        if self.confirming is not None:
-            hold = HoldKey(release.lock, release.fence, claim.key.session)
-            self.confirming.release(hold, asker, release)
-            return self._give(claim)
-        done = released(release)
-        self.claims.record(claim.key, release.request, done)
-        return [*self._give(claim), Send(asker, done), Observe("proxy.released")]
+        done = _released(release)
+        self.claims.record(key, release.request, done)
+        return [*self._give(claim), Send(sender, done), Observe("proxy.released")]
 
-    def given(self, given: Given) -> Effects:
-        """Reply to a release that the backend has confirmed."""
-        assert self.confirming is not None
+    def _on_given(self, sender: Address, given: Given, now: Instant) -> Effects:
+        """Reply to a release or an eviction that the protocol has confirmed."""
+        del sender, now
+        hold = HoldKey(given.lock, given.fence, given.session)
         if not given.session:
-            return self.confirming.evicted(given)
-        confirmed = self.confirming.confirmed(given)
-        if confirmed is None:
+            return self._on_evicted(given, hold)
+        client, release = self.releases.pop(hold, (None, None))
+        if client is None or release is None:
             return ()
-        release, done, effects = confirmed
-        if done is not None:
-            key = Key(release.session, release.owner, release.lock)
-            self.claims.record(key, release.request, done)
-        return effects
+        match given.outcome:
+            case Freeing.FREED:
+                done = _released(release)
+                key = Key(release.session, release.owner, release.lock)
+                self.claims.record(key, release.request, done)
+                return [Send(client, done), Observe("proxy.released")]
+            case Freeing.NOT_HELD:
+                return [Send(client, refused(release, Reason.NOT_HELD, _not_held(given)))]
+            case Freeing.TAKEN:
+                text = f"lock {given.lock!r}: an operator took it from fence {given.fence}"
+                return [Send(client, refused(release, Reason.OWNERSHIP_LOST, text))]
 
-    def cancel(self, asker: Address, cancel: Cancel) -> Effects:
+    def _on_evict(self, sender: Address, evict: Evict, now: Instant) -> Effects:
+        """End any session's hold for an operator."""
+        del now
+        hold = HoldKey(evict.lock, evict.fence, "")
+        _remember(self.evictions, hold, (sender, evict))
+        return [Send(self.granter, Surrender(**hold._asdict()))]
+
+    def _on_evicted(self, given: Given, hold: HoldKey) -> Effects:
+        operator, evict = self.evictions.pop(hold, (None, None))
+        if operator is None or evict is None:
+            return []
+        if given.holder is None:
+            return [Send(operator, refused(evict, Reason.NOT_HELD, _not_held(given)))]
+        evicted = Evicted(
+            lock=given.lock,
+            fence=given.fence,
+            holder=given.holder,
+            session=evict.session,
+            request=evict.request,
+        )
+        return [Send(operator, evicted), Observe("proxy.evicted")]
+
+    def _on_disown_hold(self, sender: Address, disown: DisownHold, now: Instant) -> Effects:
+        """Tell the protocol that a session does not hold what it was thought to hold."""
+        del sender, now
+        surrender = Surrender(lock=disown.lock, fence=disown.fence, session=disown.session)
+        return [Send(self.granter, surrender), Observe("proxy.hold_disowned")]
+
+    def _on_doubt(self, sender: Address, doubt: Doubt, now: Instant) -> Effects:
+        """Ask a client whether it holds what the protocol is not sure of."""
+        del sender, now
+        client = self.clients.of(doubt.session)
+        known = address_of(client_of(doubt.session), "session")
+        confirm = ConfirmHold(lock=doubt.lock, fence=doubt.fence, session=doubt.session)
+        return [Send(known if client is None else client.address, confirm)]
+
+    def _on_cancel(self, sender: Address, cancel: Cancel, now: Instant) -> Effects:
         """End a wait or a hold, in any state; repeatable."""
+        del now
         key = Key(cancel.session, cancel.owner, cancel.lock)
         effects: list[Effect] = []
         claim = self.claims.by_key.get(key)
         if claim is not None and claim.request == cancel.request:
             effects += self._give(claim)
-        done = cancelled(key, cancel.request)
-        if cancel.request >= self.claims.answers.get(key, (0, None))[0]:
+        done = _cancelled(key, cancel.request)
+        if cancel.request >= self.claims.replies.get(key, (0, None))[0]:
             self.claims.record(key, cancel.request, done)
-        return [*effects, Send(asker, done)]
+        return [*effects, Send(sender, done)]
 
-    def end(self, session: str) -> Effects:
-        """End the waits and holds of ``session``, without a reply for each."""
+    def _on_end(self, sender: Address, end: End, now: Instant) -> Effects:
+        """End the waits and holds of a session, without a reply for each."""
+        del now
         effects: list[Effect] = []
-        for claim in [c for c in self.claims.by_key.values() if c.key.session == session]:
+        for claim in [c for c in self.claims.by_key.values() if c.key.session == end.session]:
             effects += self._give(claim)
-            self.claims.record(claim.key, claim.request, cancelled(claim.key, claim.request))
-        return effects
+            self.claims.record(claim.key, claim.request, _cancelled(claim.key, claim.request))
+        if self.confirms:
+            _remember(self.ends, end.session, (sender, end))
+            return [*effects, Send(self.granter, EndHolds(session=end.session))]
+        text = "what it held here was given back"
+        return [*effects, Send(sender, _ended(end, text))]
 
-    def wait_over(self, over: WaitOver, now: Instant) -> Effects:
-        """End a wait that timed out, once the backend has named the holder."""
+    def _on_holds_ended(self, sender: Address, ended: HoldsEnded, now: Instant) -> Effects:
+        """Reply to the client that ended a session."""
+        del sender, now
+        client, end = self.ends.pop(ended.session, (None, None))
+        if client is None or end is None:
+            return []
+        return [Send(client, _ended(end, "what it held was given back"))]
+
+    def _on_wait_over(self, sender: Address, over: WaitOver, now: Instant) -> Effects:
+        """End a wait that timed out, once the protocol has named the holder."""
+        del sender
         claim = self.claims.by_ticket.get(over.ticket)
         if claim is None or claim.phase is not Phase.WAITING:
             return ()
         left_ms = (claim.wait_ms or TRY_MS) - ms_between(claim.since, now)
         if left_ms > 0:
-            return [nap(claim.ticket, left_ms)]
+            return [_wait_timer(claim.ticket, left_ms)]
         self._forget_query(claim)
-        look = self._look_for(claim)  # Ask first: the backend must still know the wait.
+        look = self._look_for(claim)  # Ask first: the protocol must still know the wait.
         claim.phase = Phase.ENDING
-        return [*look, Send(self.backend, Give(lock=claim.key.lock, ticket=claim.ticket))]
+        return [*look, Send(self.granter, Give(lock=claim.key.lock, ticket=claim.ticket))]
 
-    def try_look(self, look: TryLook) -> Effects:
+    def _on_try_look(self, sender: Address, look: TryLook, now: Instant) -> Effects:
         """Check again for a request that does not wait."""
+        del sender, now
         claim = self.claims.by_ticket.get(look.ticket)
         if claim is None or claim.phase is not Phase.WAITING or claim.query is not None:
             return ()
         return self._look_for(claim)
 
-    def seen(self, seen: Seen, now: Instant) -> Effects | None:
-        """Send the refusal that waited for this answer; None if it was for another request."""
+    def _on_inspect(self, sender: Address, inspect: Inspect, now: Instant) -> Effects:
+        self.check_linearizable(inspect)
+        number = self.queries.add(sender, inspect, now)
+        if not number:
+            return ()
+        return [Send(self.granter, Look(lock=inspect.lock, query=number, proven=True))]
+
+    def _on_seen(self, sender: Address, seen: Seen, now: Instant) -> Effects:
+        """Take an answer about a lock: for a wait that ends, a description or a query."""
+        del sender
         claim = self.endings.pop(seen.query, None)
-        if claim is None:
-            return None
+        if claim is not None:
+            return self._on_seen_for(claim, seen, now)
+        if seen.query in self.looking:
+            self.looking.remove(seen.query)
+            self.seen[seen.lock] = seen
+            return ()
+        query = self.queries.end(seen.query)
+        if query is None:
+            return ()
+        if seen.unknown:
+            text = f"lock {seen.lock!r}: it is not known who holds it: {seen.unknown}"
+            return [Send(query.sender, refused(query.request, Reason.UNAVAILABLE, text))]
+        status = LockStatus(
+            lock=seen.lock,
+            holder=seen.holder,
+            waiters=seen.waiters[:WAITERS_SHOWN_MAX],
+            waits_for=seen.waits_for,
+            session=query.request.session,
+            request=query.request.request,
+            age_ms=0 if self.confirms else None,
+        )
+        return [Send(query.sender, status)]
+
+    def _on_seen_for(self, claim: LockRequest, seen: Seen, now: Instant) -> Effects:
+        """Send the refusal that waited for this answer."""
         claim.query = None
+        give: list[Effect] = []
         if claim.phase is Phase.WAITING:  # It does not wait; is another owner ahead?
             ours = (self.node, claim.key.session, claim.key.owner)
             if seen.holder is None or seen.holder[:3] == ours:
                 return [Wake(TRY_LOOK_MS, TryLook(ticket=claim.ticket))]
-            give = Send(self.backend, Give(lock=claim.key.lock, ticket=claim.ticket))
+            give = [Send(self.granter, Give(lock=claim.key.lock, ticket=claim.ticket))]
             claim.phase = Phase.ENDING
-            return [give, *self._end(claim, *why_it_ended(self.protocol, claim, seen, now))]
-        return self._end(claim, *why_it_ended(self.protocol, claim, seen, now))
+        return [*give, *self._end(claim, *why_it_ended(self.name, claim, seen, now))]
 
-    def withdraw(self, claim: LockRequest) -> list[Effect]:
+    def _on_ready(self, sender: Address, ready: Ready, now: Instant) -> Effects:
+        del sender, now
+        self.readiness = ready
+        return ()
+
+    def gather_status(self, now: Instant) -> Effects:
+        """Ask the protocol about the locks that are awaited through this node."""
+        del now
+        self.seen, self.looking = {}, set()
+        effects: list[Effect] = []
+        for lock in self.claims.awaited()[:LOOKS_MAX]:
+            number = self.queries.next_number()
+            self.looking.add(number)
+            effects.append(Send(self.granter, Look(lock=lock, query=number)))
+        return effects
+
+    def status(self, now: Instant) -> Status | None:
+        """Return the protocol's state and the locks; None until it has told of all of these."""
+        if self.looking:
+            return None
+        locks = locks_of(self.node, self.claims, self.seen, now)
+        return Status(self.readiness.ready, self.readiness.detail, locks)
+
+    def forget(self, clients: list[str], now: Instant) -> Effects:
+        """End the waits of clients that have fallen silent; their holds stay."""
+        del now
+        silent, effects = set(clients), list[Effect]()
+        for claim in list(self.claims.by_key.values()):
+            if claim.phase is Phase.WAITING and client_of(claim.key.session) in silent:
+                effects += self._withdraw(claim)
+                effects.append(Observe("proxy.wait_of_silent_client_ended"))
+        return effects
+
+    def _withdraw(self, claim: LockRequest) -> list[Effect]:
         """End a wait and notify its client."""
         text = f"lock {claim.key.lock!r}: the wait was given up"
-        return [*self._give(claim), self._answer_refusal(claim, Reason.CANCELLED, text)]
+        return [*self._give(claim), self._refuse(claim, Reason.CANCELLED, text)]
 
     def _look_for(self, claim: LockRequest) -> list[Effect]:
-        self.looks += 1
-        claim.query = self.looks
-        self.endings[self.looks] = claim
-        return [Send(self.backend, Look(lock=claim.key.lock, query=self.looks))]
+        claim.query = self.queries.next_number()
+        self.endings[claim.query] = claim
+        return [Send(self.granter, Look(lock=claim.key.lock, query=claim.query))]
 
     def _forget_query(self, claim: LockRequest) -> None:
         if claim.query is not None:
@@ -267,18 +509,63 @@ class LockManager:
             claim.query = None
 
     def _give(self, claim: LockRequest) -> list[Effect]:
-        """Drop ``claim`` and notify the backend, unless that was done before (D2)."""
+        """Drop ``claim`` and notify the protocol, unless that was done before (D2)."""
         self._forget_query(claim)
         self.claims.drop(claim)
         if claim.phase is Phase.ENDING:
             return []
-        return [Send(self.backend, Give(lock=claim.key.lock, ticket=claim.ticket))]
+        return [Send(self.granter, Give(lock=claim.key.lock, ticket=claim.ticket))]
 
     def _end(self, claim: LockRequest, reason: Reason, detail: str) -> Effects:
         self.claims.drop(claim)
-        return [self._answer_refusal(claim, reason, detail), Observe("proxy.refused")]
+        return [self._refuse(claim, reason, detail), Observe("proxy.refused")]
 
-    def _answer_refusal(self, claim: LockRequest, reason: Reason, detail: str) -> Send:
-        no = refused(claim, reason, detail)
+    def _refuse(self, claim: LockRequest, reason: Reason, detail: str) -> Send:
+        session, owner, lock = claim.key
+        no = Refused(
+            lock=lock,
+            reason=reason,
+            detail=detail,
+            session=session,
+            owner=owner,
+            request=claim.request,
+        )
         self.claims.record(claim.key, claim.request, no)
-        return Send(claim.asker, no)
+        return Send(claim.sender, no)
+
+
+def _granted(claim: LockRequest) -> Granted:
+    session, owner, lock = claim.key
+    return Granted(
+        lock=lock, fence=claim.fence, session=session, owner=owner, request=claim.request
+    )
+
+
+def _released(release: Release) -> Released:
+    session, owner, lock, number = release.key
+    return Released(lock=lock, session=session, owner=owner, request=number)
+
+
+def _cancelled(key: Key, request: int) -> Cancelled:
+    session, owner, lock = key
+    return Cancelled(lock=lock, session=session, owner=owner, request=request)
+
+
+def _ended(end: End, detail: str) -> Ended:
+    return Ended(session=end.session, detail=detail, request=end.request)
+
+
+def _not_held(given: Given) -> str:
+    return f"lock {given.lock!r}: fence {given.fence} does not hold it, says the lock server"
+
+
+def _wait_timer(ticket: int, left_ms: int) -> Wake:
+    """Return the next timer of a wait with ``left_ms`` left."""
+    return Wake(min(left_ms, WAIT_TIMER_MS_MAX), WaitOver(ticket=ticket))
+
+
+def _remember(memory: dict[K, V], key: K, value: V) -> None:
+    memory.pop(key, None)
+    memory[key] = value
+    if len(memory) > UNCONFIRMED_MAX:
+        del memory[next(iter(memory))]

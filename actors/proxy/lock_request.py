@@ -1,16 +1,29 @@
-"""Waits and holds through one node: the table of its proxy, independent of the protocol."""
+"""Waits and holds through one node, as its proxy keeps and shows them. Pure."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
+from fencelock.actors.api.message import Contender, LockStatus, Reason
 from fencelock.actors.api.request import Reply
-from fencelock.actors.message import Address, Instant
+from fencelock.actors.message import Address, Instant, ms_between
+from fencelock.actors.proxy.message import Seen
 
-ANSWERS_MAX = 100_000
+REPLIES_MAX = 100_000
 """Maximum number of last replies kept for repeated requests; the oldest is dropped first."""
+
+LOCKS_SHOWN_MAX = 1_000
+"""Maximum locks in one `NodeStatus`."""
+
+WAITERS_SHOWN_MAX = 100
+"""Maximum waiters shown of one lock: 64 KiB with the longest names."""
+
+LOCKS_BYTES_MAX = 1 << 19
+"""Maximum text of the locks in one `NodeStatus` (bytes), half of its frame. Without it, the
+status of a node with many waits would not fit any frame."""
 
 
 class Key(NamedTuple):
@@ -35,20 +48,20 @@ class LockRequest:
     """One acquire that waits or holds.
 
     Attributes:
-        ticket: its number at the backend.
+        ticket: its number at the protocol.
         request: the owner's request number.
-        asker: receiver of replies; it changes when the request is sent again.
+        sender: receiver of replies; it changes when the request is sent again.
         since: the time at which it began to wait, or was granted.
         wait_ms: its timeout (ms), None for no limit.
         fence: the fence of the hold; 0 while waiting.
-        query: the request to the backend whose answer its refusal waits for.
+        query: the request to the protocol whose answer its refusal waits for.
 
     """
 
     key: Key
     ticket: int
     request: int
-    asker: Address
+    sender: Address
     since: Instant
     wait_ms: int | None
     phase: Phase = Phase.WAITING
@@ -64,7 +77,7 @@ class LockRequests:
     by_ticket: dict[int, LockRequest] = field(default_factory=dict[int, LockRequest])
     holder: dict[str, LockRequest] = field(default_factory=dict[str, LockRequest])
     """The claim that holds a lock through this node, by lock."""
-    answers: dict[Key, tuple[int, Reply]] = field(default_factory=dict[Key, tuple[int, Reply]])
+    replies: dict[Key, tuple[int, Reply]] = field(default_factory=dict[Key, tuple[int, Reply]])
     """The last reply to each owner about each lock, for a request that is sent again."""
 
     def add(self, claim: LockRequest) -> None:
@@ -89,9 +102,83 @@ class LockRequests:
         if self.holder.get(claim.key.lock) is claim:
             del self.holder[claim.key.lock]
 
-    def record(self, key: Key, request: int, answer: Reply) -> None:
+    def record(self, key: Key, request: int, reply: Reply) -> None:
         """Remember the reply to ``request``, so that a repetition gets the same."""
-        self.answers.pop(key, None)
-        self.answers[key] = (request, answer)
-        if len(self.answers) > ANSWERS_MAX:
-            self.answers.pop(next(iter(self.answers)))
+        self.replies.pop(key, None)
+        self.replies[key] = (request, reply)
+        if len(self.replies) > REPLIES_MAX:
+            self.replies.pop(next(iter(self.replies)))
+
+    def awaited(self) -> list[str]:
+        """Return the locks that are awaited through this node, the longest wait first."""
+        waiting = (c.key.lock for c in self.by_key.values() if c.phase is Phase.WAITING)
+        return list(dict.fromkeys(waiting))
+
+
+def why_it_ended(protocol: str, claim: LockRequest, seen: Seen, now: Instant) -> tuple[Reason, str]:
+    """Return why a wait ended without a grant, naming the nodes that are missing."""
+    waited = f"lock {claim.key.lock!r}: waited {ms_between(claim.since, now)} ms"
+    if seen.waits_for:
+        absent = ", ".join(f"{a.node} (silent for {a.silent_ms} ms)" for a in seen.waits_for)
+        return Reason.UNAVAILABLE, f"{waited} for {absent}; {protocol} grants nothing without it"
+    if seen.unknown:
+        return Reason.UNAVAILABLE, f"{waited}; it is not known who holds it: {seen.unknown}"
+    if seen.holder is None:
+        return Reason.TIMED_OUT, f"{waited}, and it was about to be granted or changed hands"
+    holder = seen.holder
+    name = holder.owner or holder.session or "somebody"
+    fence = "" if holder.fence is None else f" under fence {holder.fence}"
+    return Reason.TIMED_OUT, f"{waited}; it is held by {name} on {holder.node}{fence}"
+
+
+def locks_of(
+    node: str, claims: LockRequests, seen: Mapping[str, Seen], now: Instant
+) -> tuple[LockStatus, ...]:
+    """Return every lock that is held or awaited through this node, sorted by name.
+
+    Args:
+        node: this node.
+        claims: its claims; waiters are in the order of their requests here.
+        seen: the protocol's knowledge of awaited locks: their holders on other nodes, and
+            the nodes that must reply before this node can be granted them.
+        now: the time on this node's clock.
+
+    """
+    waiters: dict[str, list[Contender]] = {lock: [] for lock in claims.holder}
+    for claim in claims.by_key.values():
+        if claim.phase is not Phase.HELD:
+            waiters.setdefault(claim.key.lock, []).append(_contender_of(node, claim, now))
+    statuses: list[LockStatus] = []
+    left = LOCKS_BYTES_MAX
+    for lock in sorted(waiters)[:LOCKS_SHOWN_MAX]:
+        held, known = claims.holder.get(lock), seen.get(lock)
+        holder = known.holder if known is not None else None
+        status = LockStatus(
+            lock=lock,
+            holder=holder if held is None else _contender_of(node, held, now),
+            waiters=tuple(waiters[lock][:WAITERS_SHOWN_MAX]),
+            waits_for=known.waits_for if known is not None else (),
+        )
+        left -= _bytes_of(status)
+        if left < 0:
+            break
+        statuses.append(status)
+    return tuple(statuses)
+
+
+def _contender_of(node: str, claim: LockRequest, now: Instant) -> Contender:
+    """Return ``claim`` as other clients see it."""
+    return Contender(
+        node=node,
+        session=claim.key.session,
+        owner=claim.key.owner,
+        fence=claim.fence if claim.phase is Phase.HELD else None,
+        since_ms=ms_between(claim.since, now),
+    )
+
+
+def _bytes_of(status: LockStatus) -> int:
+    """Return the approximate size of ``status`` in a frame (bytes)."""
+    contenders = (status.holder, *status.waiters)
+    texts = ["".join(c[:3]) for c in contenders if c] + [a.node for a in status.waits_for]
+    return sum(len(text.encode()) + 32 for text in (status.lock, *texts))

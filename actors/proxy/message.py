@@ -1,9 +1,9 @@
-"""Messages between a node's proxy and the protocol behind it. They never leave the node.
+"""Messages between a node's proxy and other roles of the node. They never leave it.
 
+The `LockManager` exchanges most of them with the role that grants locks in `lamport` and `central`.
 A *ticket* numbers one acquisition through this node, from the proxy's counter.
-A protocol that handles these messages is a backend of `fencelock.actors.proxy.proxy.Proxy`.
 
-A backend that keeps holds by session, so that they outlive the node they were made through, also
+A protocol that keeps holds by session, so that they outlive the node they were made through, also
 receives `Surrender` and `EndHolds` and confirms every release with `Given`.
 """
 
@@ -152,14 +152,10 @@ class Seen(Local):
 
 @local
 class Ready(Local):
-    """Whether the backend can serve now, and a text that says what is missing if not."""
+    """Whether the protocol can serve now, and a text that says what is missing if not."""
 
     ready: bool
     detail: str
-
-
-Backend = Want | Give | Look
-"""Messages that every backend receives from its proxy."""
 
 
 @local

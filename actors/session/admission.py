@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from fencelock.actors.api.message import (
-    AcquireRequest,
-    Describe,
-    Inspect,
-    Reason,
-    ReleaseRequest,
-)
+from fencelock.actors.api.message import AcquireRequest, Describe, Inspect, Reason, ReleaseRequest
 from fencelock.actors.api.name import titled
 from fencelock.actors.api.session_message import Evict, ListLocks, Renew
 from fencelock.actors.message import Instant
@@ -29,7 +23,7 @@ PENDING_MAX = 10_000
 
 
 def why_not(
-    ledger: SessionState, question: Question, claim: Claim | None, now: Instant
+    state: SessionState, question: Question, claim: Claim | None, now: Instant
 ) -> Rejection | None:
     """Return why ``question`` is not sent to any endpoint, None if it is.
 
@@ -43,18 +37,18 @@ def why_not(
             no = None
         case AcquireRequest():
             assert claim is not None
-            no = _why_not_acquire(ledger, question, claim)
+            no = _why_not_acquire(state, question, claim)
         case ReleaseRequest():
             assert claim is not None
-            return _why_not_release(ledger, question, claim)
+            return _why_not_release(state, question, claim)
         case Renew():
             assert claim is not None
-            return why_not_renew(ledger, question, claim)
+            return why_not_renew(state, question, claim)
     if no is not None:
         return no
-    if ledger.gates.all_refused():
-        return wrong_cluster(ledger.gates, now)
-    unanswered = len(ledger.outstanding.pending) + len(ledger.outstanding.withdrawals)
+    if state.endpoints.all_refused():
+        return wrong_cluster(state.endpoints, now)
+    unanswered = len(state.in_flight.pending) + len(state.in_flight.withdrawals)
     if unanswered >= PENDING_MAX:
         text = f"{PENDING_MAX} requests of this client are unanswered, the limit"
         return Rejection(Reason.OVERLOADED, text)
@@ -62,33 +56,33 @@ def why_not(
 
 
 def _why_not_acquire(
-    ledger: SessionState, acquire: AcquireRequest, claim: Claim
+    state: SessionState, acquire: AcquireRequest, claim: Claim
 ) -> Rejection | None:
-    no = unsupported(ledger.session_lease, acquire)
+    no = unsupported(state.session_lease, acquire)
     if no is not None:
         return no
-    if claim in ledger.outstanding.waits:
+    if claim in state.in_flight.waits:
         text = f"{titled(claim.lock)}: owner {claim.owner!r} waits for it already"
         return Rejection(Reason.ALREADY_HELD, text)
-    hold = ledger.holds.get(claim)
-    if hold is not None and (acquire.limit == 1 or not ledger.session_lease.kept):
+    hold = state.holds.get(claim)
+    if hold is not None and (acquire.limit == 1 or not state.session_lease.kept):
         text = f"{titled(claim.lock)}: owner {claim.owner!r} holds it, under fence {hold.fence}"
-        if claim in ledger.outstanding.releases:
-            by = ledger.gates.table[ledger.gate_for(hold)].label
+        if claim in state.in_flight.releases:
+            by = state.endpoints.table[state.endpoint_for(hold)].label
             text += f"; its release is not confirmed by {by} yet"
         return Rejection(Reason.ALREADY_HELD, text)
-    if hold is None and len(ledger.holds) >= HOLDS_MAX:
+    if hold is None and len(state.holds) >= HOLDS_MAX:
         return Rejection(Reason.OVERLOADED, f"this client holds {HOLDS_MAX} locks, the limit")
     return None
 
 
 def _why_not_release(
-    ledger: SessionState, release: ReleaseRequest, claim: Claim
+    state: SessionState, release: ReleaseRequest, claim: Claim
 ) -> Rejection | None:
-    loss = ledger.memory.tell(claim, release.fence) if ledger.memory.losses else None
+    loss = state.unreported.tell(claim, release.fence) if state.unreported.losses else None
     if loss is not None:
         return lost(claim, release.fence, loss)
-    hold = ledger.holds.get(claim)
+    hold = state.holds.get(claim)
     if hold is None and not claim.owner:
         text = f"{titled(claim.lock)}: fence {release.fence} was shown, which does not hold it here"
     elif hold is None:
@@ -98,20 +92,20 @@ def _why_not_release(
             f"{titled(claim.lock)}: owner {claim.owner!r} holds it under fence "
             f"{hold.fence}, fence {release.fence} was shown"
         )
-    elif _being_released(ledger, claim) >= len(hold.levels):
+    elif _being_released(state, claim) >= len(hold.levels):
         text = f"{titled(claim.lock)}: owner {claim.owner!r} is releasing it already"
     else:
         return None
     return Rejection(Reason.NOT_HELD, text)
 
 
-def _being_released(ledger: SessionState, claim: Claim) -> int:
+def _being_released(state: SessionState, claim: Claim) -> int:
     """Return the number of releases of ``claim`` that users wait for."""
-    outstanding = ledger.outstanding
-    numbers = outstanding.releases.get(claim)
+    in_flight = state.in_flight
+    numbers = in_flight.releases.get(claim)
     if numbers is None:
         return 0
-    pending = [outstanding.pending[number] for number in numbers]
+    pending = [in_flight.pending[number] for number in numbers]
     return sum(
         one.user is not None and isinstance(one.asked, ReleaseRequest) and not one.asked.PARTIAL
         for one in pending

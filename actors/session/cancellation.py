@@ -1,4 +1,4 @@
-"""Cancels requests that nobody waits for any more, and closes a session with all its holds."""
+"""Cancels requests for which no user waits any more, and closes a session with all its holds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fencelock.actors.effect import Effect, Send
 from fencelock.actors.message import Address, Instant, ms_between, role_of
 from fencelock.actors.session.keep_alive import end_sessions
 from fencelock.actors.session.message import Closed
-from fencelock.actors.session.pending import ANY_GATE, Claim, later
+from fencelock.actors.session.pending import ANY_ENDPOINT, Claim, later
 from fencelock.actors.session.rejection import Rejection
 from fencelock.actors.session.session_lease import Ending, Stage
 from fencelock.actors.session.session_state import SessionState
@@ -22,57 +22,57 @@ CANCELS_MAX = 100
 """Maximum cancels sent at one sign of life; the rest wait for the next."""
 
 
-def cancel_again(ledger: SessionState, gate: Address, now: Instant) -> list[Effect]:
-    """Repeat cancels that may have been lost, now that ``gate`` has sent something.
+def cancel_again(state: SessionState, endpoint: Address, now: Instant) -> list[Effect]:
+    """Repeat cancels that may have been lost, now that ``endpoint`` has sent something.
 
     Another owner may be queued behind a wait that is to be cancelled. So a cancel does not wait
     for the end of its pause, which grows while no endpoint replies.
     """
-    outstanding = ledger.outstanding
+    in_flight = state.in_flight
     effects: list[Effect] = []
-    for debt, withdrawal in outstanding.withdrawals.items():
-        last = withdrawal.last_said_at or withdrawal.said_at
-        if debt.gate in (ANY_GATE, gate) and ms_between(last, now) >= LOST_MS:
-            effects.append(outstanding.cancel(debt, withdrawal, now))
+    for debt, withdrawal in in_flight.withdrawals.items():
+        last = withdrawal.last_sent_at or withdrawal.sent_at
+        if debt.endpoint in (ANY_ENDPOINT, endpoint) and ms_between(last, now) >= LOST_MS:
+            effects.append(in_flight.cancel(debt, withdrawal, now))
             if len(effects) >= CANCELS_MAX:
                 break
     return effects
 
 
-def on_cancel(ledger: SessionState, user: Address, cancel: Cancel, now: Instant) -> list[Effect]:
+def on_cancel(state: SessionState, user: Address, cancel: Cancel, now: Instant) -> list[Effect]:
     """Undo an acquire, whether it waits or was granted, and confirm that at once."""
     claim = Claim(cancel.lock, cancel.owner or role_of(user))
     effects: list[Effect] = []
-    number = ledger.outstanding.waits.get(claim)
-    waiting = None if number is None else ledger.outstanding.pending[number]
+    number = state.in_flight.waits.get(claim)
+    waiting = None if number is None else state.in_flight.pending[number]
     if waiting is not None and waiting.asked.request == cancel.request:
         text = f"{titled(claim.lock)}: the wait was cancelled"
-        effects += ledger.refuse(waiting, Rejection(Reason.CANCELLED, text), now)
-    elif (hold := ledger.holds.get(claim)) is not None:
+        effects += state.refuse(waiting, Rejection(Reason.CANCELLED, text), now)
+    elif (hold := state.holds.get(claim)) is not None:
         for level in [level for level in hold.levels if level.token == cancel.request][:1]:
-            effects += ledger.give_back(claim, level, now)
+            effects += state.give_back(claim, level, now)
     cancelled = Cancelled(
         lock=cancel.lock,
-        session=ledger.session_lease.name,
+        session=state.session_lease.name,
         owner=cancel.owner,
         request=cancel.request,
     )
     return [*effects, Send(user, cancelled)]
 
 
-def on_abandon(ledger: SessionState, user: Address, now: Instant) -> list[Effect]:
+def on_abandon(state: SessionState, user: Address, now: Instant) -> list[Effect]:
     """Undo what ``user`` waited for, or was just granted: it does not exist any more."""
     effects: list[Effect] = []
-    for pending in list(ledger.outstanding.pending.values()):
+    for pending in list(state.in_flight.pending.values()):
         if pending.user != user:
             continue
         if isinstance(pending.asked, ReleaseRequest):
             pending.user, pending.ends_at = None, None
         else:
-            effects += ledger.outstanding.withdraw(pending, now)
-    for claim, hold in list(ledger.holds.items()):
+            effects += state.in_flight.withdraw(pending, now)
+    for claim, hold in list(state.holds.items()):
         for level in [level for level in hold.levels if level.user == user]:
-            effects += ledger.give_back(claim, level, now)
+            effects += state.give_back(claim, level, now)
     return effects
 
 
@@ -83,7 +83,7 @@ CLOSED = Rejection(Reason.CANCELLED, "the client is closed")
 
 
 @dataclass(slots=True)
-class Closing:
+class ClientClosing:
     """The end of a client, once it begins.
 
     A session that the cluster keeps is ended as a whole, in one step (rule 89): its waits
@@ -101,90 +101,90 @@ class Closing:
     said: bool = False
     """Whether the end of a session that the cluster does not keep was requested."""
 
-    def begin(self, ledger: SessionState, user: Address, now: Instant) -> list[Effect]:
+    def begin(self, state: SessionState, user: Address, now: Instant) -> list[Effect]:
         """End all waits, and release all holds; ``user`` receives `Closed` in the end."""
         self.closers = (*self.closers, user)
         if self.begun:
             self.due_at = self.due_at or now
             return []
         self.begun = True
-        ledger.cluster_poll.wanted = False
+        state.cluster_poll.wanted = False
         self.due_at = later(now, CLOSE_MS)
-        kept = ledger.session_lease.kept
+        kept = state.session_lease.kept
         effects: list[Effect] = []
         no = Rejection(Reason.CANCELLED, "the client was closed")
-        for pending in list(ledger.outstanding.pending.values()):
+        for pending in list(state.in_flight.pending.values()):
             if pending.survey:
-                ledger.outstanding.drop(pending)
+                state.in_flight.drop(pending)
             elif not isinstance(pending.asked, ReleaseRequest) and kept:
-                effects += ledger.reply_no(pending, no)
-                ledger.outstanding.drop(pending)
+                effects += state.reply_no(pending, no)
+                state.in_flight.drop(pending)
             elif not isinstance(pending.asked, ReleaseRequest):
-                effects += ledger.refuse(pending, no, now)
+                effects += state.refuse(pending, no, now)
         if kept:
-            self.session = ledger.session_lease.assigned
-            ledger.endings[self.session] = Ending(self.due_at, now)
-            effects += end_sessions(ledger, now)
+            self.session = state.session_lease.assigned
+            state.endings[self.session] = Ending(self.due_at, now)
+            effects += end_sessions(state, now)
         else:
-            effects += _release_all(ledger, now)
-        return [*effects, *ledger.finish_surveys()]
+            effects += _release_all(state, now)
+        return [*effects, *state.finish_surveys()]
 
     def ends(self, session: str) -> bool:
         """Return whether ``session`` is the one being ended."""
         return self.begun and session == self.session != ""
 
-    def ended(self, ledger: SessionState) -> list[Effect]:
+    def ended(self, state: SessionState) -> list[Effect]:
         """Note that the session has ended: all is released."""
         effects: list[Effect] = []
-        ledger.endings.pop(self.session, None)
-        if not ledger.session_lease.kept:
+        state.endings.pop(self.session, None)
+        if not state.session_lease.kept:
             self.session = ""
             return effects
-        for pending in ledger.claims_pending():
+        for pending in state.claims_pending():
             claim = pending.claim
             assert claim is not None
-            ledger.outstanding.drop(pending)
+            state.in_flight.drop(pending)
             released = Released(lock=claim.lock, session=self.session, owner=claim.owner)
-            effects += ledger.reply(pending, released)
-        ledger.drop_holds()
-        ledger.outstanding.withdrawals.clear()
-        ledger.session_lease.drop()
+            effects += state.reply(pending, released)
+        state.drop_holds()
+        state.in_flight.withdrawals.clear()
+        state.session_lease.drop()
         self.session = ""
         return effects
 
-    def finish(self, ledger: SessionState, now: Instant) -> list[Effect]:
+    def finish(self, state: SessionState, now: Instant) -> list[Effect]:
         """Answer the closing calls once nothing more can be confirmed, or time is up."""
         if self.due_at is None:
             return []
-        left = ledger.unconfirmed()
-        if now < self.due_at and any(ledger.gates.table[gate].usable for gate in left):
+        left = state.unconfirmed()
+        if now < self.due_at and any(state.endpoints.table[endpoint].usable for endpoint in left):
             return []
-        if now < self.due_at and ledger.session_lease.ready and not ledger.session_lease.kept:
-            gate = ledger.gates.choose()
-            if not self.said and gate.heard_at is not None:
-                return self._end_unkept(ledger, now)
-            if self.session and gate.usable:
+        if now < self.due_at and state.session_lease.ready and not state.session_lease.kept:
+            endpoint = state.endpoints.choose()
+            if not self.said and endpoint.heard_at is not None:
+                return self._end_unkept(state, now)
+            if self.session and endpoint.usable:
                 return []
         closers, self.closers, self.due_at = self.closers, (), None
-        if ledger.session_lease.kept:  # Without keep-alives it ends by its TTL.
-            ledger.session_lease.drop()
-            ledger.drop_holds()
+        if state.session_lease.kept:  # Without keep-alives it ends by its TTL.
+            state.session_lease.drop()
+            state.drop_holds()
         return [Send(user, Closed(unanswered=len(left))) for user in closers]
 
-    def _end_unkept(self, ledger: SessionState, now: Instant) -> list[Effect]:
+    def _end_unkept(self, state: SessionState, now: Instant) -> list[Effect]:
         """End the session at the endpoint in use, since no other reply can come."""
         assert self.due_at is not None
         self.said = True
-        self.session = ledger.session_lease.assigned
-        ledger.endings[self.session] = Ending(self.due_at, now)
-        return end_sessions(ledger, now)
+        self.session = state.session_lease.assigned
+        state.endings[self.session] = Ending(self.due_at, now)
+        return end_sessions(state, now)
 
 
-def _release_all(ledger: SessionState, now: Instant) -> list[Effect]:
-    if ledger.session_lease.stage is Stage.OPENING:
-        ledger.session_lease.drop()
+def _release_all(state: SessionState, now: Instant) -> list[Effect]:
+    if state.session_lease.stage is Stage.OPENING:
+        state.session_lease.drop()
     effects: list[Effect] = []
-    for claim, hold in ledger.holds.items():
-        for level in list(hold.levels) if claim not in ledger.outstanding.releases else ():
-            effects += ledger.give_back(claim, level, now)
+    for claim, hold in state.holds.items():
+        for level in list(hold.levels) if claim not in state.in_flight.releases else ():
+            effects += state.give_back(claim, level, now)
     return effects

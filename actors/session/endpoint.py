@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fencelock.actors.message import NS_PER_MS, Address, Instant, ms_between, node_of
 from fencelock.actors.timing import TIMING
 
-GATES_MAX = 64
+ENDPOINTS_MAX = 64
 """Maximum number of addresses: more than a cluster has nodes, and each costs a link."""
 
 SILENCE_MS = 3_000
@@ -81,7 +81,7 @@ class Endpoint:
 class Probing:
     """The probes of the endpoint in use, and of the others if it does not reply."""
 
-    gate: Address | None = None
+    endpoint: Address | None = None
     sent_at: Instant = NEVER
     """The time of the first probe of the endpoint in use since its last sign of life."""
     due_at: Instant | None = None
@@ -91,9 +91,9 @@ class Probing:
     """An endpoint that does not reply for this long is silent. Doubled by each false alarm."""
     number: int = 0
 
-    def begin(self, gate: Address, now: Instant) -> None:
-        """Expect ``gate`` to reply from now on."""
-        self.gate, self.sent_at, self.step_ms = gate, now, self.patience_ms
+    def begin(self, endpoint: Address, now: Instant) -> None:
+        """Expect ``endpoint`` to reply from now on."""
+        self.endpoint, self.sent_at, self.step_ms = endpoint, now, self.patience_ms
         self.due_at = Instant(now + self.step_ms * NS_PER_MS)
 
     def again(self, now: Instant) -> None:
@@ -105,24 +105,26 @@ class Probing:
         """Expect no reply any more."""
         self.due_at = None
 
-    def is_over(self, gate: Endpoint) -> bool:
-        """Return whether ``gate`` has since shown that it lives, and serves."""
-        seen = max(gate.heard_at or NEVER, gate.seen_at or NEVER)
-        return gate.serving and seen > self.sent_at
+    def is_over(self, endpoint: Endpoint) -> bool:
+        """Return whether ``endpoint`` has since shown that it lives, and serves."""
+        seen = max(endpoint.heard_at or NEVER, endpoint.seen_at or NEVER)
+        return endpoint.serving and seen > self.sent_at
 
-    def finds_silent(self, gate: Endpoint, now: Instant) -> bool:
-        """Return whether ``gate`` was probed and has been silent for too long."""
-        seen = max(gate.heard_at or NEVER, gate.seen_at or NEVER)
-        waits = self.due_at is not None and gate.address == self.gate and seen <= self.sent_at
+    def finds_silent(self, endpoint: Endpoint, now: Instant) -> bool:
+        """Return whether ``endpoint`` was probed and has been silent for too long."""
+        seen = max(endpoint.heard_at or NEVER, endpoint.seen_at or NEVER)
+        waits = (
+            self.due_at is not None and endpoint.address == self.endpoint and seen <= self.sent_at
+        )
         return waits and ms_between(self.sent_at, now) >= self.patience_ms
 
-    def judge(self, gate: Endpoint, now: Instant) -> None:
-        """Increase the timeout if ``gate``, which was left as silent, was only slow."""
-        if gate.left_at is None:
+    def judge(self, endpoint: Endpoint, now: Instant) -> None:
+        """Increase the timeout if ``endpoint``, which was left as silent, was only slow."""
+        if endpoint.left_at is None:
             return
-        soon = ms_between(gate.left_at, now) < FALSE_ALARM_MS
+        soon = ms_between(endpoint.left_at, now) < FALSE_ALARM_MS
         self.patience_ms = min(2 * self.patience_ms, SILENCE_MS) if soon else TIMING.reply_ms
-        gate.left_at = None
+        endpoint.left_at = None
 
 
 @dataclass(slots=True)
@@ -141,12 +143,12 @@ class Endpoints:
 
     def choose(self) -> Endpoint:
         """Return the endpoint for a new request; the current one if none is usable."""
-        gate = self.table[self.current]
-        if not gate.down and not gate.refused:
-            return gate
+        endpoint = self.table[self.current]
+        if not endpoint.down and not endpoint.refused:
+            return endpoint
         following = self.after(self.current)
         if following is None:
-            return gate
+            return endpoint
         self.current = following.address
         return following
 
@@ -161,9 +163,9 @@ class Endpoints:
 
     def of_node(self, node: str) -> Endpoint | None:
         """Return the endpoint on ``node``, if there is one."""
-        for gate in self.table.values():
-            if node_of(gate.address) == node:
-                return gate
+        for endpoint in self.table.values():
+            if node_of(endpoint.address) == node:
+                return endpoint
         return None
 
     def live_by(self, ttl_ms: int) -> None:
@@ -172,36 +174,41 @@ class Endpoints:
 
     def of_master(self) -> Endpoint | None:
         """Return the endpoint on the master, if there is one and it can be used."""
-        for gate in self.table.values():
-            if self.master and gate.node == self.master and gate.usable and gate.serving:
-                return gate
+        for endpoint in self.table.values():
+            if (
+                self.master
+                and endpoint.node == self.master
+                and endpoint.usable
+                and endpoint.serving
+            ):
+                return endpoint
         return None
 
     def any_usable(self) -> bool:
         """Return whether at least one endpoint is usable."""
-        return any(gate.usable for gate in self.table.values())
+        return any(endpoint.usable for endpoint in self.table.values())
 
     def all_refused(self) -> bool:
         """Return whether every endpoint belongs to another cluster or version."""
         if not self.table[self.current].refused:
             return False
-        return all(gate.refused for gate in self.table.values())
+        return all(endpoint.refused for endpoint in self.table.values())
 
-    def linked(self, gate: Endpoint, now: Instant) -> None:
+    def linked(self, endpoint: Endpoint, now: Instant) -> None:
         """Note a new link: earlier faults of the endpoint belong to the old one."""
-        gate.down, gate.refused, gate.serving = False, "", True
-        if gate.owing_since is not None:
-            gate.owing_since = now
+        endpoint.down, endpoint.refused, endpoint.serving = False, "", True
+        if endpoint.owing_since is not None:
+            endpoint.owing_since = now
 
     def fall_silent(self, busy: list[Address], now: Instant) -> list[Address]:
         """Mark the endpoints in ``busy`` that have been silent for too long; return them."""
         fallen: list[Address] = []
         for address in busy:
-            gate = self.table[address]
-            if gate.owing_since is None or not gate.usable:
+            endpoint = self.table[address]
+            if endpoint.owing_since is None or not endpoint.usable:
                 continue
-            if ms_between(gate.owing_since, now) >= self._patience_ms(gate):
-                gate.down = True
+            if ms_between(endpoint.owing_since, now) >= self._patience_ms(endpoint):
+                endpoint.down = True
                 fallen.append(address)
         return fallen
 
@@ -212,23 +219,23 @@ class Endpoints:
 
     def describe(self, now: Instant) -> str:
         """Describe the state of every endpoint."""
-        return ", ".join(_describe(gate, now) for gate in self.table.values())
+        return ", ".join(_describe(endpoint, now) for endpoint in self.table.values())
 
-    def _patience_ms(self, gate: Endpoint) -> int:
+    def _patience_ms(self, endpoint: Endpoint) -> int:
         others = any(other.usable and other.heard_at is not None for other in self.table.values())
-        first = gate.heard_at is None and others
+        first = endpoint.heard_at is None and others
         return min(FIRST_SILENCE_MS, self.silence_ms) if first else self.silence_ms
 
 
-def _describe(gate: Endpoint, now: Instant) -> str:
-    if gate.refused:
+def _describe(endpoint: Endpoint, now: Instant) -> str:
+    if endpoint.refused:
         # A link's refusal begins with its source, which usually is the endpoint's label.
-        return f"{gate.label} ({gate.refused.removeprefix(f'{gate.label}: ')})"
-    if gate.excuse and ms_between(gate.excused_at, now) < EXCUSE_MS:
-        return f"{gate.label} ({gate.excuse})"
-    if gate.owing_since is None:
-        return f"{gate.label} ({'link broken' if gate.down else 'answers'})"
-    silent = f"silent for {ms_between(gate.owing_since, now) / 1000:.1f} s"
-    if gate.heard_at is None:
+        return f"{endpoint.label} ({endpoint.refused.removeprefix(f'{endpoint.label}: ')})"
+    if endpoint.excuse and ms_between(endpoint.excused_at, now) < EXCUSE_MS:
+        return f"{endpoint.label} ({endpoint.excuse})"
+    if endpoint.owing_since is None:
+        return f"{endpoint.label} ({'link broken' if endpoint.down else 'answers'})"
+    silent = f"silent for {ms_between(endpoint.owing_since, now) / 1000:.1f} s"
+    if endpoint.heard_at is None:
         silent += ", never heard"
-    return f"{gate.label} ({silent})"
+    return f"{endpoint.label} ({silent})"

@@ -32,7 +32,7 @@ class HoldState(Enum):
     FREE = "free"
     """This owner neither holds nor lost the lock."""
     HELD = "held"
-    """Nobody else can hold it now."""
+    """No other owner can hold the lock now."""
     SUSPECT = "suspect"
     """Like HELD, but the cluster has not confirmed the session for half its TTL. It follows from
     the clock: no hold is moved to it."""
@@ -43,7 +43,7 @@ class HoldState(Enum):
     RELEASED = "released"
     """Its last release was confirmed. Final."""
     LOST = "lost"
-    """Somebody else may hold it: its time is over, or the cluster took it away. Final."""
+    """Another owner may hold the lock: the hold's time is over, or the cluster ended it. Final."""
 
 
 MOVES: dict[HoldState, tuple[HoldState, ...]] = {
@@ -66,12 +66,12 @@ for _state, _followers in MOVES.items():
     _state.followers = _followers  # A member is found faster than its entry in a table.
 
 HOLDING = (HoldState.HELD, HoldState.SUSPECT, HoldState.UNLOCKING, HoldState.RELEASING)
-"""The states in which nobody else can hold the lock."""
+"""The states in which no other owner can hold the lock."""
 
 
 @dataclass(slots=True)
-class Trust:
-    """How long a client trusts one session: one object a session, whose times only grow."""
+class SessionTrust:
+    """A client's trust in one session: one object a session, whose times only grow."""
 
     suspect_at: Instant
     """From this on there is reason to worry: the cluster should have confirmed the session."""
@@ -128,12 +128,12 @@ class Hold:
     """
 
     # One is made for each grant. Rarely set fields default on the class, which is cheaper.
-    gate: Address
+    endpoint: Address
     """The endpoint that granted it; where the cluster keeps no sessions the hold lives there."""
     fence: int
     levels: list[Acquisition]
     """Its acquires without a confirmed release, oldest first."""
-    trust: Trust | None
+    trust: SessionTrust | None
     """The trust in its session; None where the cluster keeps no sessions."""
     state: HoldState = field(init=False, default=HoldState.HELD)
     """HELD, UNLOCKING, RELEASING, RELEASED or LOST. Read `state_at` for all."""

@@ -10,7 +10,7 @@ from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.message import Address, Instant
 from fencelock.actors.session.endpoint import Endpoints
 from fencelock.actors.session.pending import (
-    ANY_GATE,
+    ANY_ENDPOINT,
     MARGIN_MS,
     RETRY_MS,
     RETRY_MS_MAX,
@@ -21,7 +21,7 @@ from fencelock.actors.session.pending import (
     PendingCancel,
     Question,
     RandomSource,
-    as_said,
+    as_sent,
     cancel_of,
     later,
     paused,
@@ -40,7 +40,7 @@ class InFlight:
     """
 
     random: RandomSource
-    gates: Endpoints
+    endpoints: Endpoints
     session_lease: SessionLease
     number: int = 0
     pending: dict[int, Pending] = field(default_factory=dict[int, Pending])
@@ -55,25 +55,25 @@ class InFlight:
         user: Address | None,
         question: Question,
         claim: Claim | None,
-        gate: Address,
+        endpoint: Address,
         now: Instant,
         *,
         limit_ms: int | None,
         survey: int = 0,
         owed: bool = False,
     ) -> list[Effect]:
-        """Send ``question`` to ``gate``, and repeat it until `drop`.
+        """Send ``question`` to ``endpoint``, and repeat it until `drop`.
 
         ``claim`` is None for a request that needs no session.
         """
         self.number = number = self.number + 1
         ends_at = None if limit_ms is None else later(now, limit_ms)
         # By position, which costs half of what keywords do.
-        pending = Pending(number, user, question, claim, gate, now, ends_at)
+        pending = Pending(number, user, question, claim, endpoint, now, ends_at)
         if survey or owed:
             pending.survey, pending.owed = survey, owed
         self._file(pending)
-        return self._say(pending, now)
+        return self._send(pending, now)
 
     def drop(self, pending: Pending) -> None:
         """Forget ``pending``: it has a reply, or is not wanted any more."""
@@ -95,19 +95,19 @@ class InFlight:
         claim = pending.claim
         if claim is None:
             return []
-        if not isinstance(pending.asked, AcquireRequest) or pending.said_at is None:
+        if not isinstance(pending.asked, AcquireRequest) or pending.sent_at is None:
             return self.go_on(claim, now)
-        gate = self.gates.table[pending.gate]
-        if gate.refused and gate.heard_at is None and not self.session_lease.kept:
+        endpoint = self.endpoints.table[pending.endpoint]
+        if endpoint.refused and endpoint.heard_at is None and not self.session_lease.kept:
             return []  # It never was a node of ours; a kept wait may have been elsewhere before.
-        debt = self._debt(pending.gate, claim)
+        debt = self._debt(pending.endpoint, claim)
         assert debt not in self.withdrawals
         withdrawal = PendingCancel(pending.number, now, paused(self.random, RETRY_MS, now))
         self.withdrawals[debt] = withdrawal
         return [self.cancel(debt, withdrawal, now)]
 
-    def go_on(self, claim: Claim, now: Instant, gate: Address = ANY_GATE) -> list[Effect]:
-        """Send the requests that were blocked by an earlier one of ``claim`` (at ``gate``)."""
+    def go_on(self, claim: Claim, now: Instant, endpoint: Address = ANY_ENDPOINT) -> list[Effect]:
+        """Send the requests that were blocked by an earlier one of ``claim`` (at ``endpoint``)."""
         if claim not in self.waits and claim not in self.releases:
             return []
         effects: list[Effect] = []
@@ -116,41 +116,41 @@ class InFlight:
             numbers = sorted([*numbers, self.waits[claim]])
         for number in list(numbers):
             pending = self.pending[number]
-            if pending.said_at is None and gate in (ANY_GATE, pending.gate):
-                effects += self._say(pending, now)
+            if pending.sent_at is None and endpoint in (ANY_ENDPOINT, pending.endpoint):
+                effects += self._send(pending, now)
         return effects
 
-    def leave(self, gate: Address, now: Instant) -> list[Effect]:
-        """Move requests from ``gate`` to the next usable endpoint, as far as possible.
+    def leave(self, endpoint: Address, now: Instant) -> list[Effect]:
+        """Move requests from ``endpoint`` to the next usable endpoint, as far as possible.
 
         Where the cluster keeps the session, all move, under their numbers. Otherwise a request is
         sent there under a new number for the rest of its time, the wait under the old number is
         cancelled, and a release stays with its hold. Without a usable endpoint everything stays.
         """
-        other = self.gates.after(gate)
+        other = self.endpoints.after(endpoint)
         if other is None:
             return []
-        if self.gates.current == gate:
-            self.gates.current = other.address
-        return self.move(gate, other.address, now)
+        if self.endpoints.current == endpoint:
+            self.endpoints.current = other.address
+        return self.move(endpoint, other.address, now)
 
-    def move(self, gate: Address, other: Address, now: Instant) -> list[Effect]:
-        """Move requests from ``gate`` to ``other``, as far as possible; see `leave`."""
+    def move(self, endpoint: Address, other: Address, now: Instant) -> list[Effect]:
+        """Move requests from ``endpoint`` to ``other``, as far as possible; see `leave`."""
         effects: list[Effect] = []
         for pending in list(self.pending.values()):
-            if pending.gate != gate or pending.survey:
+            if pending.endpoint != endpoint or pending.survey:
                 continue
             if self.session_lease.kept:
-                pending.gate = other
+                pending.endpoint = other
                 pending.resend_at, pending.step_ms = paused(self.random, RETRY_MS, now), RETRY_MS
-                effects += self._say(pending, now)
+                effects += self._send(pending, now)
             elif not isinstance(pending.asked, ReleaseRequest):
                 effects += self.again(pending, other, now)
             else:
                 continue
             effects.append(Observe("client.request_moved"))
         for debt, withdrawal in self.withdrawals.items():
-            if debt.gate == ANY_GATE:
+            if debt.endpoint == ANY_ENDPOINT:
                 withdrawal.resend_at = paused(self.random, RETRY_MS, now)
                 withdrawal.step_ms = RETRY_MS
                 effects.append(self.cancel(debt, withdrawal, now))
@@ -162,15 +162,15 @@ class InFlight:
         The endpoint has ended the wait under the old number.
         """
         self.drop(pending)
-        self._file(self._renumbered(pending, pending.gate, now))
+        self._file(self._renumbered(pending, pending.endpoint, now))
 
     def start_over(self, now: Instant) -> list[Effect]:
         """Send the requests that waited for the session, which is open now."""
         effects: list[Effect] = []
         for pending in list(self.pending.values()):
-            if pending.said_at is None:
+            if pending.sent_at is None:
                 pending.resend_at, pending.step_ms = paused(self.random, RETRY_MS, now), RETRY_MS
-                effects += self._say(pending, now)
+                effects += self._send(pending, now)
         return effects
 
     def repeat(self, now: Instant) -> list[Effect]:
@@ -180,7 +180,7 @@ class InFlight:
             if self._resend_at(pending) <= now:
                 pending.step_ms = min(2 * pending.step_ms, RETRY_MS_MAX)
                 pending.resend_at = paused(self.random, pending.step_ms, now)
-                effects += self._say(pending, now)
+                effects += self._send(pending, now)
         for debt, withdrawal in self.withdrawals.items():
             if withdrawal.resend_at <= now:
                 withdrawal.step_ms = min(2 * withdrawal.step_ms, WITHDRAWAL_MS_MAX)
@@ -188,16 +188,16 @@ class InFlight:
                 effects.append(self.cancel(debt, withdrawal, now))
         return effects
 
-    def hurry(self, gate: Address, now: Instant) -> None:
-        """Make everything unanswered at ``gate`` due: its link is new."""
+    def hurry(self, endpoint: Address, now: Instant) -> None:
+        """Make everything unanswered at ``endpoint`` due: its link is new."""
         for pending in self.pending.values():
-            if pending.gate == gate:
+            if pending.endpoint == endpoint:
                 pending.resend_at, pending.step_ms = now, RETRY_MS
         for debt, withdrawal in self.withdrawals.items():
-            if debt.gate in (ANY_GATE, gate):
+            if debt.endpoint in (ANY_ENDPOINT, endpoint):
                 withdrawal.resend_at, withdrawal.step_ms = now, RETRY_MS
 
-    def say(
+    def send(
         self,
         address: Address,
         message: Request,
@@ -206,9 +206,9 @@ class InFlight:
         owes: bool = True,
     ) -> Send:
         """Send, and note that ``address`` owes a reply, unless that may come much later."""
-        gate = self.gates.table[address]
-        if owes and gate.owing_since is None:
-            gate.owing_since = now
+        endpoint = self.endpoints.table[address]
+        if owes and endpoint.owing_since is None:
+            endpoint.owing_since = now
         return Send(address, message)
 
     def over(self, now: Instant) -> list[Pending]:
@@ -233,25 +233,25 @@ class InFlight:
 
     def _resend_at(self, pending: Pending) -> Instant:
         if pending.resend_at is None:
-            pending.resend_at = paused(self.random, RETRY_MS, pending.asked_at)
+            pending.resend_at = paused(self.random, RETRY_MS, pending.requested_at)
         return pending.resend_at
 
     def _end(self, pending: Pending) -> Instant | None:
         if pending.ends_at is None or not isinstance(pending.asked, AcquireRequest):
             return pending.ends_at
         # With every link broken no node can judge the wait, or grant it.
-        return later(pending.ends_at, MARGIN_MS if self.gates.any_usable() else 0)
+        return later(pending.ends_at, MARGIN_MS if self.endpoints.any_usable() else 0)
 
-    def again(self, pending: Pending, gate: Address, now: Instant) -> list[Effect]:
-        """Send the request to ``gate`` under a new number, and cancel a wait under the old one."""
+    def again(self, pending: Pending, endpoint: Address, now: Instant) -> list[Effect]:
+        """Send the request to ``endpoint`` under a new number; cancel a wait under the old."""
         effects = self.withdraw(pending, now)
-        renewed = self._renumbered(pending, gate, now)
+        renewed = self._renumbered(pending, endpoint, now)
         self._file(renewed)
-        return [*effects, *self._say(renewed, now)]
+        return [*effects, *self._send(renewed, now)]
 
-    def _renumbered(self, pending: Pending, gate: Address, now: Instant) -> Pending:
+    def _renumbered(self, pending: Pending, endpoint: Address, now: Instant) -> Pending:
         self.number += 1
-        renumbered = replace(pending, number=self.number, gate=gate)
+        renumbered = replace(pending, number=self.number, endpoint=endpoint)
         renumbered.resend_at = paused(self.random, RETRY_MS, now)
         renumbered.survey, renumbered.owed = pending.survey, pending.owed
         return renumbered
@@ -266,23 +266,26 @@ class InFlight:
         else:
             self.releases.setdefault(claim, []).append(number)
 
-    def _say(self, pending: Pending, now: Instant) -> list[Effect]:
+    def _send(self, pending: Pending, now: Instant) -> list[Effect]:
         session_lease, claim = self.session_lease, pending.claim
         session = session_lease.name
         if claim is not None:
             if not session_lease.ready or self._waits_its_turn(claim, pending.number):
                 return []
-            if self.withdrawals and (debt := self._debt(pending.gate, claim)) in self.withdrawals:
+            if (
+                self.withdrawals
+                and (debt := self._debt(pending.endpoint, claim)) in self.withdrawals
+            ):
                 return [self.cancel(debt, self.withdrawals[debt], now)]
             session = session_lease.assigned
         pending.said += 1
-        if pending.said_at is None:
-            pending.said_at = now
-        said = as_said(pending, session, now)
+        if pending.sent_at is None:
+            pending.sent_at = now
+        said = as_sent(pending, session, now)
         # A grant may take long; where the session is kept, keep-alives show that a node lives.
         if isinstance(said, AcquireRequest) and session_lease.kept:
-            return [Send(pending.gate, said)]
-        return [self.say(pending.gate, said, now)]
+            return [Send(pending.endpoint, said)]
+        return [self.send(pending.endpoint, said, now)]
 
     def _waits_its_turn(self, claim: Claim, number: int) -> bool:
         """Return whether an earlier request of ``claim`` than ``number`` is unanswered."""
@@ -291,11 +294,11 @@ class InFlight:
         line = self.releases.get(claim)
         return line is not None and line[0] < number  # Numbers only rise: the first is the least.
 
-    def _debt(self, gate: Address, claim: Claim) -> CancelKey:
-        return CancelKey(ANY_GATE if self.session_lease.kept else gate, claim)
+    def _debt(self, endpoint: Address, claim: Claim) -> CancelKey:
+        return CancelKey(ANY_ENDPOINT if self.session_lease.kept else endpoint, claim)
 
     def cancel(self, debt: CancelKey, withdrawal: PendingCancel, now: Instant) -> Send:
         """Send a cancel, once more."""
-        withdrawal.last_said_at = now
+        withdrawal.last_sent_at = now
         cancel = cancel_of(debt, withdrawal, self.session_lease.assigned)
-        return self.say(debt.gate or self.gates.current, cancel, now)
+        return self.send(debt.endpoint or self.endpoints.current, cancel, now)

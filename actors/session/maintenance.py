@@ -20,39 +20,43 @@ from fencelock.actors.session.rejection import silence, wrong_cluster
 from fencelock.actors.session.session_state import SessionState, state_of
 
 
-def watch(ledger: SessionState, now: Instant) -> list[Effect]:
+def watch(state: SessionState, now: Instant) -> list[Effect]:
     """Begin to watch: from now on the session is opened and kept alive."""
-    ledger.cluster_poll.wanted = True
-    return [*keep_watching(ledger, now), *open_session(ledger, now)]
+    state.cluster_poll.wanted = True
+    return [*keep_watching(state, now), *open_session(state, now)]
 
 
-def keep_watching(ledger: SessionState, now: Instant) -> list[Effect]:
+def keep_watching(state: SessionState, now: Instant) -> list[Effect]:
     """Ask the endpoint in use, if that is due; report a state that is unknown."""
-    cluster_poll, gates, session_lease = ledger.cluster_poll, ledger.gates, ledger.session_lease
+    cluster_poll, endpoints, session_lease = (
+        state.cluster_poll,
+        state.endpoints,
+        state.session_lease,
+    )
     if not cluster_poll.wanted:
         return []
     session_lease.need(now)
     effects: list[Effect] = []
-    gate = gates.table[gates.current]
-    if not session_lease.ready or not gate.usable:
+    endpoint = endpoints.table[endpoints.current]
+    if not session_lease.ready or not endpoint.usable:
         cluster_poll.forget(now)
-    elif (word := cluster_poll.ask(gate.address, session_lease.assigned, now)) is not None:
+    elif (word := cluster_poll.ask(endpoint.address, session_lease.assigned, now)) is not None:
         owes = not cluster_poll.known  # A later reply comes only with a change.
-        effects.append(ledger.outstanding.say(gate.address, word, now, owes=owes))
-    return [*effects, *cluster_poll.tell_unknown(ledger.watcher, gates, now)]
+        effects.append(state.in_flight.send(endpoint.address, word, now, owes=owes))
+    return [*effects, *cluster_poll.tell_unknown(state.watcher, endpoints, now)]
 
 
 def on_news(
-    ledger: SessionState, sender: Address, word: ClusterUp | ClusterDown, now: Instant
+    state: SessionState, sender: Address, word: ClusterUp | ClusterDown, now: Instant
 ) -> list[Effect]:
     """Pass on the state of the cluster, and ask for the next."""
-    if word.session != ledger.session_lease.assigned or not ledger.cluster_poll.hear(
+    if word.session != state.session_lease.assigned or not state.cluster_poll.hear(
         sender, word, now
     ):
         return [Observe("client.late_answer_dropped")]
-    effects = hear(ledger, sender, now)
-    effects += ledger.cluster_poll.tell(ledger.watcher, state_of(word))
-    return [*effects, *keep_watching(ledger, now)]
+    effects = hear(state, sender, now)
+    effects += state.cluster_poll.tell(state.watcher, state_of(word))
+    return [*effects, *keep_watching(state, now)]
 
 
 KEEPALIVE_MS = 1_000
@@ -62,109 +66,109 @@ It applies where the cluster keeps no sessions; else see `SessionLease.keep_ms`.
 """
 
 
-def keep_up(ledger: SessionState, now: Instant) -> list[Effect]:
+def keep_up(state: SessionState, now: Instant) -> list[Effect]:
     """Do what is due: send keep-alives, leave silent endpoints, end timed-out requests, repeat."""
     effects: list[Effect] = []
-    busy = _busy(ledger, now)
-    _forgive_idle(ledger, busy)
-    if ledger.session_lease.kept:
-        effects += ledger.tell_watcher(now)
-    elif not (greeted := _greeted(ledger, busy)):
-        ledger.greet_at = None
-    elif ledger.greet_at is None or ledger.greet_at <= now:
-        effects += greet(ledger, greeted, now)
-        ledger.greet_at = later(now, KEEPALIVE_MS)
-    for gate in ledger.gates.fall_silent(busy, now):
+    busy = _busy(state, now)
+    _forgive_idle(state, busy)
+    if state.session_lease.kept:
+        effects += state.tell_watcher(now)
+    elif not (greeted := _greeted(state, busy)):
+        state.greet_at = None
+    elif state.greet_at is None or state.greet_at <= now:
+        effects += greet(state, greeted, now)
+        state.greet_at = later(now, KEEPALIVE_MS)
+    for endpoint in state.endpoints.fall_silent(busy, now):
         effects.append(Observe("client.gate_silent"))
-        effects += _leave(ledger, gate, now)
-    for pending in ledger.outstanding.over(now):
+        effects += _leave(state, endpoint, now)
+    for pending in state.in_flight.over(now):
         if pending.survey:
-            ledger.outstanding.drop(pending)
+            state.in_flight.drop(pending)
         else:
             effects.append(Observe("client.unanswered"))
-            effects += ledger.refuse(pending, silence(pending, ledger.gates, now), now)
-    repeated = ledger.outstanding.repeat(now)
+            effects += state.refuse(pending, silence(pending, state.endpoints, now), now)
+    repeated = state.in_flight.repeat(now)
     if repeated:
-        probe(ledger, now)
-    effects += endpoint_selection.look_after(ledger, now, late=bool(repeated))
-    effects += keep_watching(ledger, now)
-    effects += [*repeated, *open_session(ledger, now), *keep_session(ledger, now)]
-    return [*effects, *end_sessions(ledger, now), *ledger.finish_surveys()]
+        probe(state, now)
+    effects += endpoint_selection.look_after(state, now, late=bool(repeated))
+    effects += keep_watching(state, now)
+    effects += [*repeated, *open_session(state, now), *keep_session(state, now)]
+    return [*effects, *end_sessions(state, now), *state.finish_surveys()]
 
 
-def on_link_up(ledger: SessionState, node: str, now: Instant) -> list[Effect]:
+def on_link_up(state: SessionState, node: str, now: Instant) -> list[Effect]:
     """Send ``node`` a keep-alive, since it may be new, and repeat what is unanswered there."""
-    gate = ledger.gates.of_node(node)
-    if gate is None:
+    endpoint = state.endpoints.of_node(node)
+    if endpoint is None:
         return [Observe("client.unknown_link")]
-    revived = not gate.usable
-    ledger.gates.linked(gate, now)
-    ledger.outstanding.hurry(gate.address, now)
-    effects = come_back(ledger, now) if revived else []
-    effects += prefer_master(ledger, now)
-    effects += greet(ledger, [gate.address], now)
-    return effects + ledger.outstanding.repeat(now) + keep_watching(ledger, now)
+    revived = not endpoint.usable
+    state.endpoints.linked(endpoint, now)
+    state.in_flight.hurry(endpoint.address, now)
+    effects = come_back(state, now) if revived else []
+    effects += prefer_master(state, now)
+    effects += greet(state, [endpoint.address], now)
+    return effects + state.in_flight.repeat(now) + keep_watching(state, now)
 
 
-def on_link_down(ledger: SessionState, node: str, now: Instant) -> list[Effect]:
+def on_link_down(state: SessionState, node: str, now: Instant) -> list[Effect]:
     """Move the requests that can be moved to another endpoint."""
-    gate = ledger.gates.of_node(node)
-    if gate is None:
+    endpoint = state.endpoints.of_node(node)
+    if endpoint is None:
         return [Observe("client.unknown_link")]
-    gate.down = True
-    left = _leave(ledger, gate.address, now)
-    left += keep_watching(ledger, now)
-    return [Observe("client.link_down"), *left, *ledger.finish_surveys()]
+    endpoint.down = True
+    left = _leave(state, endpoint.address, now)
+    left += keep_watching(state, now)
+    return [Observe("client.link_down"), *left, *state.finish_surveys()]
 
 
-def on_link_refused(ledger: SessionState, node: str, detail: str, now: Instant) -> list[Effect]:
+def on_link_refused(state: SessionState, node: str, detail: str, now: Instant) -> list[Effect]:
     """Stop using this endpoint; if it was the last, refuse every user's request."""
-    gate = ledger.gates.of_node(node)
-    if gate is None:
+    endpoint = state.endpoints.of_node(node)
+    if endpoint is None:
         return [Observe("client.unknown_link")]
-    gate.refused = detail
+    endpoint.refused = detail
     effects: list[Effect] = [Observe("client.gate_refused")]
-    if ledger.gates.all_refused():
-        no = wrong_cluster(ledger.gates, now)
-        for pending in list(ledger.outstanding.pending.values()):
+    if state.endpoints.all_refused():
+        no = wrong_cluster(state.endpoints, now)
+        for pending in list(state.in_flight.pending.values()):
             if not pending.survey:
-                effects += ledger.refuse(pending, no, now)
+                effects += state.refuse(pending, no, now)
     else:
-        effects += _leave(ledger, gate.address, now)
-    return effects + keep_watching(ledger, now) + ledger.finish_surveys()
+        effects += _leave(state, endpoint.address, now)
+    return effects + keep_watching(state, now) + state.finish_surveys()
 
 
-def _leave(ledger: SessionState, gate: Address, now: Instant) -> list[Effect]:
-    """Leave ``gate``; if it was the one in use, announce the session to the next at once."""
-    former = ledger.gates.current
-    effects = ledger.outstanding.leave(gate, now)
-    if ledger.gates.current != former:
-        effects += hasten(ledger, now)
+def _leave(state: SessionState, endpoint: Address, now: Instant) -> list[Effect]:
+    """Leave ``endpoint``; if it was the one in use, announce the session to the next at once."""
+    former = state.endpoints.current
+    effects = state.in_flight.leave(endpoint, now)
+    if state.endpoints.current != former:
+        effects += hasten(state, now)
     return effects
 
 
-def _busy(ledger: SessionState, now: Instant) -> list[Address]:
+def _busy(state: SessionState, now: Instant) -> list[Address]:
     """Return the endpoints that need keep-alives, in order; all, if none replies."""
-    outstanding, gates = ledger.outstanding, ledger.gates
-    used = {question.gate for question in outstanding.pending.values()}
-    if ledger.session_lease.kept:
-        used |= {gates.current} if ledger.session_used(now) else set()
+    in_flight, endpoints = state.in_flight, state.endpoints
+    used = {question.endpoint for question in in_flight.pending.values()}
+    if state.session_lease.kept:
+        used |= {endpoints.current} if state.session_used(now) else set()
     else:
-        used |= {hold.gate for hold in ledger.holds.values()}
-    if outstanding.pending and not gates.any_usable():
-        return list(gates.table)
-    return [gate for gate in gates.table if gate in used]
+        used |= {hold.endpoint for hold in state.holds.values()}
+    if in_flight.pending and not endpoints.any_usable():
+        return list(endpoints.table)
+    return [endpoint for endpoint in endpoints.table if endpoint in used]
 
 
-def _greeted(ledger: SessionState, busy: list[Address]) -> list[Address]:
+def _greeted(state: SessionState, busy: list[Address]) -> list[Address]:
     """Return the endpoints that get keep-alives: busy ones, and those that owe a `Cancelled`."""
-    owing = {debt.gate or ledger.gates.current for debt in ledger.outstanding.withdrawals}
-    return [gate for gate in ledger.gates.table if gate in owing or gate in busy]
+    owing = {debt.endpoint or state.endpoints.current for debt in state.in_flight.withdrawals}
+    return [endpoint for endpoint in state.endpoints.table if endpoint in owing or endpoint in busy]
 
 
-def _forgive_idle(ledger: SessionState, busy: list[Address]) -> None:
+def _forgive_idle(state: SessionState, busy: list[Address]) -> None:
     """Ignore the silence of an endpoint that owes us nothing."""
-    owing = {debt.gate or ledger.gates.current for debt in ledger.outstanding.withdrawals}
-    for gate in ledger.gates.table.values():
-        if gate.address not in busy and gate.address not in owing:
-            gate.owing_since = None
+    owing = {debt.endpoint or state.endpoints.current for debt in state.in_flight.withdrawals}
+    for endpoint in state.endpoints.table.values():
+        if endpoint.address not in busy and endpoint.address not in owing:
+            endpoint.owing_since = None

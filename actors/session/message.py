@@ -121,7 +121,7 @@ class ClusterState(Local):
 
 
 @timer
-class Tick(Timer):
+class SessionTick(Timer):
     """Check what is due. Only the tick of the current ``round`` counts, earlier ones are stale."""
 
     round: int

@@ -18,8 +18,7 @@ from fencelock.actors.api.message import (
     ReleaseRequest,
 )
 from fencelock.actors.api.session_message import Evict, ListLocks, Renew
-from fencelock.actors.fast_construction import copier
-from fencelock.actors.message import NS_PER_MS, Address, Instant, ms_between
+from fencelock.actors.message import NS_PER_MS, Address, Instant, copier, ms_between
 from fencelock.actors.timing import TIMING
 
 RETRY_MS = TIMING.probe_ms
@@ -71,7 +70,7 @@ def paused(random: RandomSource, step_ms: int, now: Instant) -> Instant:
     return Instant(now + int(step_ms * vary) * NS_PER_MS)
 
 
-ANY_GATE = Address("")
+ANY_ENDPOINT = Address("")
 """In a `CancelKey`: any endpoint in use may settle it."""
 
 
@@ -92,7 +91,7 @@ class Claim(NamedTuple):
 class CancelKey(NamedTuple):
     """A claim, and the endpoint that owes a `Cancelled` for it."""
 
-    gate: Address
+    endpoint: Address
     claim: Claim
 
 
@@ -117,8 +116,8 @@ class Pending:
     """The request as the user sent it."""
     claim: Claim | None
     """The claim that needs a session, None if it needs none."""
-    gate: Address
-    asked_at: Instant
+    endpoint: Address
+    requested_at: Instant
     ends_at: Instant | None
     """End of the wait of an `Acquire`; otherwise, timeout after which the user is refused."""
     resend_at: Instant | None = field(init=False, default=None)
@@ -126,7 +125,7 @@ class Pending:
     step_ms: int = field(init=False, default=RETRY_MS)
     said: int = field(init=False, default=0)
     """Number of times it was sent, under this number and in this session."""
-    said_at: Instant | None = field(init=False, default=None)
+    sent_at: Instant | None = field(init=False, default=None)
     """Time at which it was first sent so."""
     survey: int = field(init=False, default=0)
     """The survey it belongs to; such a request stays at its endpoint."""
@@ -141,10 +140,10 @@ class PendingCancel:
     """A wait that was sent to an endpoint under ``number`` and must not be granted any more."""
 
     number: int
-    said_at: Instant
+    sent_at: Instant
     resend_at: Instant
     step_ms: int = RETRY_MS
-    last_said_at: Instant | None = None
+    last_sent_at: Instant | None = None
     """Time of the last repetition; None before the first."""
 
 
@@ -154,7 +153,7 @@ def claim_named(lock: str, owner: str) -> Claim:
     return Claim(lock, owner)
 
 
-def as_said(pending: Pending, session: str, now: Instant) -> Question:
+def as_sent(pending: Pending, session: str, now: Instant) -> Question:
     """Return the request of ``pending`` as it is sent to an endpoint in ``session``."""
     asked = pending.asked
     owner = pending.claim.owner if pending.claim is not None else ""
@@ -191,12 +190,12 @@ def cancel_of(debt: CancelKey, withdrawal: PendingCancel, session: str) -> Cance
 
 
 def settle(
-    withdrawals: dict[CancelKey, PendingCancel], gates: Iterable[Address], cancelled: Cancelled
+    withdrawals: dict[CancelKey, PendingCancel], endpoints: Iterable[Address], cancelled: Cancelled
 ) -> tuple[CancelKey, PendingCancel] | None:
     """Note that a wait was cancelled; return the cancel, None if none was pending."""
     claim = Claim(cancelled.lock, cancelled.owner)
-    for gate in (ANY_GATE, *gates):
-        debt = CancelKey(gate, claim)
+    for endpoint in (ANY_ENDPOINT, *endpoints):
+        debt = CancelKey(endpoint, claim)
         withdrawal = withdrawals.get(debt)
         if withdrawal is not None and withdrawal.number == cancelled.request:
             del withdrawals[debt]

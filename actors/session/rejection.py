@@ -20,17 +20,9 @@ from fencelock.actors.api.message import (
     ReleaseRequest,
 )
 from fencelock.actors.api.name import check_lock_name, check_owner, check_wait, titled
-from fencelock.actors.api.session_message import (
-    Evict,
-    Evicted,
-    ListLocks,
-    LockList,
-    Renew,
-    Renewed,
-)
+from fencelock.actors.api.session_message import Evict, Evicted, ListLocks, LockList, Renew, Renewed
 from fencelock.actors.error import InvalidRequestError
-from fencelock.actors.fast_construction import copier
-from fencelock.actors.message import Instant, ms_between
+from fencelock.actors.message import Instant, copier, ms_between
 from fencelock.actors.session.endpoint import Endpoints
 from fencelock.actors.session.pending import Claim, Pending, Question, claim_named
 from fencelock.actors.session.session_lease import SessionLease
@@ -95,11 +87,11 @@ def claim_checked(lock: str, owner: str) -> Claim:
     return claim_named(lock, owner)
 
 
-def silence(pending: Pending, gates: Endpoints, now: Instant) -> Rejection:
+def silence(pending: Pending, endpoints: Endpoints, now: Instant) -> Rejection:
     """Return why ``pending`` ends unanswered, with the state of every endpoint."""
-    asked = f"{ms_between(pending.asked_at, now) / 1000:.1f} s"
+    asked = f"{ms_between(pending.requested_at, now) / 1000:.1f} s"
     match pending.asked:
-        case AcquireRequest(lock=lock) if pending.said_at is None:
+        case AcquireRequest(lock=lock) if pending.sent_at is None:
             text = f"{titled(lock)}: no node could be asked for it within {asked}"
         case AcquireRequest(lock=lock):
             text = (
@@ -110,7 +102,7 @@ def silence(pending: Pending, gates: Endpoints, now: Instant) -> Rejection:
         case ReleaseRequest(lock=lock):
             text = (
                 f"{titled(lock)}: its release was not confirmed by "
-                f"{gates.table[pending.gate].label} within {asked}; it goes on being "
+                f"{endpoints.table[pending.endpoint].label} within {asked}; it goes on being "
                 "repeated in the background until it is"
             )
         case Renew(lock=lock):
@@ -126,7 +118,7 @@ def silence(pending: Pending, gates: Endpoints, now: Instant) -> Rejection:
                 f"{titled(lock)}: no node confirmed within {asked} that it was taken from whoever "
                 f"holds it under fence {fence}; to ask again does no harm"
             )
-    return Rejection(Reason.UNAVAILABLE, f"{text}; nodes: {gates.describe(now)}")
+    return Rejection(Reason.UNAVAILABLE, f"{text}; nodes: {endpoints.describe(now)}")
 
 
 def unsupported(lease: SessionLease, acquire: AcquireRequest) -> Rejection | None:
@@ -137,9 +129,11 @@ def unsupported(lease: SessionLease, acquire: AcquireRequest) -> Rejection | Non
     return Rejection(Reason.UNSUPPORTED, f"{text}; paxos has them")
 
 
-def wrong_cluster(gates: Endpoints, now: Instant) -> Rejection:
+def wrong_cluster(endpoints: Endpoints, now: Instant) -> Rejection:
     """Return why nothing can be requested when every endpoint is the wrong one."""
-    return Rejection(Reason.WRONG_CLUSTER, f"no address is the right one: {gates.describe(now)}")
+    return Rejection(
+        Reason.WRONG_CLUSTER, f"no address is the right one: {endpoints.describe(now)}"
+    )
 
 
 def lost(claim: Claim, fence: int, detail: str) -> Rejection:

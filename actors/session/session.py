@@ -28,9 +28,9 @@ from fencelock.actors.api.session_message import (
     Unlocking,
 )
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
-from fencelock.actors.link import LinkDown, LinkRefused, LinkUp
 from fencelock.actors.message import NS_PER_MS, Address, Instant, node_of
 from fencelock.actors.role import Host, Role
+from fencelock.actors.role_message import LinkDown, LinkRefused, LinkUp
 from fencelock.actors.session import (
     cancellation,
     endpoint_selection,
@@ -40,12 +40,12 @@ from fencelock.actors.session import (
     session_loss,
 )
 from fencelock.actors.session.admission import why_not
-from fencelock.actors.session.cancellation import CLOSED, Closing
-from fencelock.actors.session.endpoint import GATES_MAX, Endpoint, Endpoints
+from fencelock.actors.session.cancellation import CLOSED, ClientClosing
+from fencelock.actors.session.endpoint import ENDPOINTS_MAX, Endpoint, Endpoints
 from fencelock.actors.session.holding import Hold
 from fencelock.actors.session.in_flight import InFlight
 from fencelock.actors.session.keep_alive import greet, open_session
-from fencelock.actors.session.message import Close, Survey, Tick, Undecided, WatchCluster
+from fencelock.actors.session.message import Close, SessionTick, Survey, Undecided, WatchCluster
 from fencelock.actors.session.pending import ANSWER_MS, Claim, RandomSource, later
 from fencelock.actors.session.rejection import Answer, refused
 from fencelock.actors.session.session_lease import SessionLease
@@ -65,7 +65,7 @@ _TICK_NS = TICK_MS * NS_PER_MS
 
 FromUser = AcquireRequest | ReleaseRequest | Renew | Cancel | Inspect | Describe | ListLocks | Evict
 News = ClusterUp | ClusterDown
-FromGate = (
+FromEndpoint = (
     Answer
     | Cancelled
     | Alive
@@ -78,10 +78,10 @@ FromGate = (
     | News
 )
 FromFace = Abandon | Close | Survey | WatchCluster
-Said = FromUser | FromGate | FromFace | Undecided | LinkUp | LinkDown | LinkRefused
+Said = FromUser | FromEndpoint | FromFace | Undecided | LinkUp | LinkDown | LinkRefused
 
 
-class ClientSession(Role[Said | Tick]):
+class ClientSession(Role[Said | SessionTick]):
     """Serves the threads of one client process, or roles of its own node.
 
     A user's ``session`` is ignored and its ``request`` is its own token, which the reply
@@ -101,7 +101,7 @@ class ClientSession(Role[Said | Tick]):
     Args:
         session: the id of this client, from which its node is named; without ``~`` and ``.``. The
             session of callers inside a node is named after the node and its life: ``n1/5f3a``.
-        gates: the proxies it may use, 1 to `GATES_MAX`, each on a node of its own; the first
+        endpoints: the proxies it may use, 1 to `ENDPOINTS_MAX`, each on its own node; the first
             one is chosen at random, the others follow in order.
         random: chooses the first endpoint, and jitter.
         labels: the user's names of the endpoints, for texts; by default their nodes.
@@ -118,7 +118,7 @@ class ClientSession(Role[Said | Tick]):
         host: Host,
         *,
         session: str,
-        gates: tuple[Address, ...],
+        endpoints: tuple[Address, ...],
         random: RandomSource,
         labels: tuple[str, ...] = (),
         watcher: Address | None = None,
@@ -127,54 +127,63 @@ class ClientSession(Role[Said | Tick]):
         holds: dict[Claim, Hold] | None = None,
     ) -> None:
         super().__init__(address, host)
-        labels = labels or tuple(node_of(gate) for gate in gates)
-        assert 1 <= len(gates) <= GATES_MAX
-        assert len({node_of(gate) for gate in gates}) == len(gates) == len(labels)
+        labels = labels or tuple(node_of(endpoint) for endpoint in endpoints)
+        assert 1 <= len(endpoints) <= ENDPOINTS_MAX
+        assert len({node_of(endpoint) for endpoint in endpoints}) == len(endpoints) == len(labels)
         assert not set("~.") & set(session.rpartition("/")[2])
-        table = {gate: Endpoint(gate, label) for gate, label in zip(gates, labels, strict=True)}
-        doors = Endpoints(table, gates[random.randrange(len(gates))])
+        table = {
+            endpoint: Endpoint(endpoint, label)
+            for endpoint, label in zip(endpoints, labels, strict=True)
+        }
+        doors = Endpoints(table, endpoints[random.randrange(len(endpoints))])
         session_lease = SessionLease(session, ttl_ms, label)
-        outstanding, home = InFlight(random, doors, session_lease), f"{node_of(address)}/"
-        self.ledger = SessionState(doors, outstanding, session_lease, home, watcher)
+        in_flight, home = InFlight(random, doors, session_lease), f"{node_of(address)}/"
+        self.session_state = SessionState(doors, in_flight, session_lease, home, watcher)
         if holds is not None:
-            self.ledger.holds = holds
+            self.session_state.holds = holds
         self.surveys_begun = 0
-        self.closing = Closing()
+        self.closing = ClientClosing()
         self.round = 0
         self.wake_at: Instant | None = None
 
     def begin(self, now: Instant) -> Effects:
         """Send every endpoint a keep-alive, so that it is known which ones reply."""
-        if all(gate.startswith(self.ledger.home) for gate in self.ledger.gates.table):
+        if all(
+            endpoint.startswith(self.session_state.home)
+            for endpoint in self.session_state.endpoints.table
+        ):
             return ()  # The proxy of its own node does.
-        return [*greet(self.ledger, self.ledger.gates.table, now), *self._rearm(TICK_MS, now)]
+        return [
+            *greet(self.session_state, self.session_state.endpoints.table, now),
+            *self._rearm(TICK_MS, now),
+        ]
 
-    def handle(self, sender: Address, event: Said | Tick, now: Instant) -> Effects:
+    def handle(self, sender: Address, event: Said | SessionTick, now: Instant) -> Effects:
         """Process a request or a message, and make sure that the next tick comes in time."""
-        ledger = self.ledger
+        state = self.session_state
         lost: list[Effect] = []
-        lapses_at = ledger.lapses_at
-        if now >= ledger.session_lease.until or (lapses_at is not None and now >= lapses_at):
-            lost = judge_belief(ledger, now)  # C4: before any message that came meanwhile.
+        lapses_at = state.lapses_at
+        if now >= state.session_lease.until or (lapses_at is not None and now >= lapses_at):
+            lost = judge_belief(state, now)  # C4: before any message that came meanwhile.
         way, effects = fast_path.WAYS.get(type(event)), None
         if way is not None and not self.closing.begun:
-            effects = way(ledger, sender, event, now)
+            effects = way(state, sender, event, now)
         if effects is None:
-            if isinstance(event, Tick):
+            if isinstance(event, SessionTick):
                 return [*lost, *self._on_tick(event, now)]
             effects = self._decide(sender, event, now)
             if self.closing.due_at is not None:
-                effects += self.closing.finish(ledger, now)
+                effects += self.closing.finish(state, now)
         if lost:
             effects = [*lost, *effects]
-        if (self.wake_at is None or self.wake_at > now + _TICK_NS) and ledger.busy():
+        if (self.wake_at is None or self.wake_at > now + _TICK_NS) and state.busy():
             effects += self._rearm(TICK_MS, now)
         return effects
 
     def _decide(self, sender: Address, event: Said, now: Instant) -> list[Effect]:
         match event:
             case Granted() | Released() | LockStatus():
-                return replies.on_answer(self.ledger, sender, event, now)
+                return replies.on_answer(self.session_state, sender, event, now)
             case (
                 Inspect()
                 | AcquireRequest()
@@ -185,122 +194,127 @@ class ClientSession(Role[Said | Tick]):
                 | ListLocks()
                 | Evict()
             ):
-                if not sender.startswith(self.ledger.home):
+                if not sender.startswith(self.session_state.home):
                     return [Observe("client.stranger_dropped")]
                 return self._on_user(sender, event, now)
             case LinkUp():
-                return maintenance.on_link_up(self.ledger, event.node, now)
+                return maintenance.on_link_up(self.session_state, event.node, now)
             case LinkDown():
-                return maintenance.on_link_down(self.ledger, event.node, now)
+                return maintenance.on_link_down(self.session_state, event.node, now)
             case LinkRefused():
-                return maintenance.on_link_refused(self.ledger, event.node, event.detail, now)
+                return maintenance.on_link_refused(
+                    self.session_state, event.node, event.detail, now
+                )
             case Abandon():
-                return cancellation.on_abandon(self.ledger, sender, now)
+                return cancellation.on_abandon(self.session_state, sender, now)
             case Survey():
                 return self._on_survey(sender, event, now)
             case WatchCluster():
-                return [] if self.closing.begun else maintenance.watch(self.ledger, now)
+                return [] if self.closing.begun else maintenance.watch(self.session_state, now)
             case Close():
-                return self.closing.begin(self.ledger, sender, now)
+                return self.closing.begin(self.session_state, sender, now)
             case Undecided():
-                self.ledger.gates.note_excuse(sender, event.detail, now)
+                self.session_state.endpoints.note_excuse(sender, event.detail, now)
                 return []
             case _:
-                return self._on_gate(sender, event, now)
+                return self._on_endpoint(sender, event, now)
 
-    def _on_gate(self, sender: Address, event: FromGate, now: Instant) -> list[Effect]:
+    def _on_endpoint(self, sender: Address, event: FromEndpoint, now: Instant) -> list[Effect]:
         match event:
             case Cancelled():
-                return replies.on_cancelled(self.ledger, sender, event, now)
+                return replies.on_cancelled(self.session_state, sender, event, now)
             case Alive():
-                return replies.on_alive(self.ledger, sender, event, now)
+                return replies.on_alive(self.session_state, sender, event, now)
             case Opened():
-                return replies.on_opened(self.ledger, sender, event, now)
+                return replies.on_opened(self.session_state, sender, event, now)
             case Ended() if self.closing.ends(event.session):
-                return self.closing.ended(self.ledger)
+                return self.closing.ended(self.session_state)
             case Ended():
-                return session_loss.on_ended(self.ledger, sender, event, now)
+                return session_loss.on_ended(self.session_state, sender, event, now)
             case HoldLost():
-                return session_loss.on_hold_lost(self.ledger, sender, event, now)
+                return session_loss.on_hold_lost(self.session_state, sender, event, now)
             case ConfirmHold():
-                return session_loss.on_confirm_hold(self.ledger, sender, event, now)
+                return session_loss.on_confirm_hold(self.session_state, sender, event, now)
             case ProbeReply():
-                return endpoint_selection.on_reply(self.ledger, sender, event, now)
+                return endpoint_selection.on_reply(self.session_state, sender, event, now)
             case Unlocking():
-                return session_loss.on_unlocking(self.ledger, sender, event, now)
+                return session_loss.on_unlocking(self.session_state, sender, event, now)
             case ClusterUp() | ClusterDown():
-                return maintenance.on_news(self.ledger, sender, event, now)
+                return maintenance.on_news(self.session_state, sender, event, now)
             case _:
-                return replies.on_answer(self.ledger, sender, event, now)
+                return replies.on_answer(self.session_state, sender, event, now)
 
     def _on_user(self, user: Address, event: FromUser, now: Instant) -> list[Effect]:
         if isinstance(event, Cancel):
-            return cancellation.on_cancel(self.ledger, user, event, now)
-        ledger = self.ledger
-        claim = ledger.claim_of(user, event)
-        no = CLOSED if self.closing.begun else why_not(ledger, event, claim, now)
+            return cancellation.on_cancel(self.session_state, user, event, now)
+        state = self.session_state
+        claim = state.claim_of(user, event)
+        no = CLOSED if self.closing.begun else why_not(state, event, claim, now)
         if no is not None:
-            return [Send(user, refused(event, self.ledger.session_lease.name, no))]
+            return [Send(user, refused(event, self.session_state.session_lease.name, no))]
         match event:
             case AcquireRequest():
                 limit_ms = event.wait_ms
-                ledger.session_lease.need(now)
+                state.session_lease.need(now)
             case ReleaseRequest():
                 assert claim is not None
                 return self._on_release(user, event, claim, now)
             case Inspect() | Renew() | Describe() | ListLocks() | Evict():
                 limit_ms = ANSWER_MS
-        gate = ledger.gates.choose()
-        effects = ledger.outstanding.ask(user, event, claim, gate.address, now, limit_ms=limit_ms)
-        return effects or open_session(ledger, now)  # Without a session nothing was sent yet.
+        endpoint = state.endpoints.choose()
+        effects = state.in_flight.ask(user, event, claim, endpoint.address, now, limit_ms=limit_ms)
+        return effects or open_session(state, now)  # Without a session nothing was sent yet.
 
     def _on_release(
         self, user: Address, release: ReleaseRequest, claim: Claim, now: Instant
     ) -> list[Effect]:
-        ledger, outstanding = self.ledger, self.ledger.outstanding
-        ledger.session_lease.need(now)
-        for number in outstanding.releases.get(claim, ()):
-            pending = outstanding.pending[number]
+        state, in_flight = self.session_state, self.session_state.in_flight
+        state.session_lease.need(now)
+        for number in in_flight.releases.get(claim, ()):
+            pending = in_flight.pending[number]
             same = type(pending.asked) is type(release) and not release.PARTIAL
             if pending.user is None and same:  # It is in flight already: wait for its reply.
-                pending.user, pending.asked, pending.asked_at = user, release, now
+                pending.user, pending.asked, pending.requested_at = user, release, now
                 pending.ends_at, pending.owed = later(now, ANSWER_MS), False
-                outstanding.hurry(pending.gate, now)
-                return outstanding.repeat(now)
-        gate = ledger.gate_for(ledger.holds[claim])
-        effects = outstanding.ask(user, release, claim, gate, now, limit_ms=ANSWER_MS)
-        ledger.match_state(claim)
+                in_flight.hurry(pending.endpoint, now)
+                return in_flight.repeat(now)
+        endpoint = state.endpoint_for(state.holds[claim])
+        effects = in_flight.ask(user, release, claim, endpoint, now, limit_ms=ANSWER_MS)
+        state.match_state(claim)
         return effects
 
     def _on_survey(self, user: Address, survey: Survey, now: Instant) -> list[Effect]:
-        ledger = self.ledger
-        no = CLOSED if self.closing.begun else why_not(ledger, Describe(), None, now)
+        state = self.session_state
+        no = CLOSED if self.closing.begun else why_not(state, Describe(), None, now)
         if no is not None:
-            return [Send(user, refused(Describe(), self.ledger.session_lease.name, no))]
+            return [Send(user, refused(Describe(), self.session_state.session_lease.name, no))]
         self.surveys_begun += 1
         number = self.surveys_begun
         effects: list[Effect] = []
         missing: dict[Address, int] = {}
-        for gate in ledger.gates.table:
-            effects += ledger.outstanding.ask(
+        for endpoint in state.endpoints.table:
+            effects += state.in_flight.ask(
                 None,
                 Describe(roles=survey.roles),
                 None,
-                gate,
+                endpoint,
                 now,
                 limit_ms=SURVEY_MS,
                 survey=number,
             )
-            missing[gate] = ledger.outstanding.number
-        ledger.surveys[number] = Broadcast(user, missing)
-        return [*effects, *ledger.finish_surveys()]
+            missing[endpoint] = state.in_flight.number
+        state.surveys[number] = Broadcast(user, missing)
+        return [*effects, *state.finish_surveys()]
 
-    def _on_tick(self, tick: Tick, now: Instant) -> Effects:
+    def _on_tick(self, tick: SessionTick, now: Instant) -> Effects:
         if tick.round != self.round:
             return ()
         self.wake_at = None
-        effects = [*maintenance.keep_up(self.ledger, now), *self.closing.finish(self.ledger, now)]
-        due = self.ledger.next_at(now)
+        effects = [
+            *maintenance.keep_up(self.session_state, now),
+            *self.closing.finish(self.session_state, now),
+        ]
+        due = self.session_state.next_at(now)
         if self.closing.due_at is not None:
             due = self.closing.due_at if due is None else min(due, self.closing.due_at)
         if due is None:
@@ -314,4 +328,4 @@ class ClientSession(Role[Said | Tick]):
             return []
         self.round += 1
         self.wake_at = at
-        return [Wake(after_ms, Tick(round=self.round))]
+        return [Wake(after_ms, SessionTick(round=self.round))]

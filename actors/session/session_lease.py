@@ -18,7 +18,7 @@ from enum import Enum
 from fencelock.actors.api.session_message import Opened
 from fencelock.actors.lease import relied_until
 from fencelock.actors.message import NS_PER_MS, Instant, ms_between
-from fencelock.actors.session.holding import Trust
+from fencelock.actors.session.holding import SessionTrust
 from fencelock.actors.session.message import Suspected, Trusted
 from fencelock.actors.session.pending import RETRY_MS, later
 
@@ -86,8 +86,8 @@ class SessionLease:
     """Send times of unanswered openings or keep-alives, by number."""
     last_sent_at: Instant = EPOCH
     told_until: Instant = EPOCH
-    trust: Trust | None = None
-    """How long the holds of the session in force are certain, as the watcher was last told; None
+    trust: SessionTrust | None = None
+    """The client's trust in the session in force, as the watcher was last notified of it; None
     where the cluster keeps no sessions. The client's threads read it; see `Hold`."""
     trusted_ns: int = 0
     """Time for which the session certainly lives after a confirmed message was sent (ns)."""
@@ -139,7 +139,7 @@ class SessionLease:
         return self.stage is Stage.OPENING and session == self.wanted and number in self.sent
 
     def opened(self, opened: Opened, now: Instant) -> bool:
-        """Take the session the cluster gave; return whether it was requested and lives."""
+        """Adopt the session that the cluster gave; return whether it was requested and lives."""
         if not self.asked_for(opened.session, opened.request):
             return False
         sent_at = self.sent[opened.request]
@@ -154,7 +154,7 @@ class SessionLease:
         self.assigned, self.lived_ms = opened.assigned, opened.ttl_ms
         self.suspected = False
         self.confirmed_at, self.until = sent_at, self.trusted_until(sent_at, opened.ttl_ms)
-        self.trust = Trust(self.suspect_at, self.until)
+        self.trust = SessionTrust(self.suspect_at, self.until)
         self.trusted_ns = self.until - sent_at
         self.suspect_ns = self.lived_ms // SUSPECT_PART * NS_PER_MS
         self._told(EPOCH)

@@ -51,30 +51,30 @@ from fencelock.actors.session.session_state import SessionState
 
 def is_late(pending: Pending, granted: Granted, now: Instant) -> bool:
     """Return whether less than half of the duration may be left of a grant that came late."""
-    if not granted.hold_ms or pending.said_at is None:
+    if not granted.hold_ms or pending.sent_at is None:
         return False
     if pending.renewed_at is not None:
         return True
-    ends = SessionLease.trusted_until(pending.said_at, granted.hold_ms)
+    ends = SessionLease.trusted_until(pending.sent_at, granted.hold_ms)
     return ends - now < granted.hold_ms * NS_PER_MS // 2
 
 
-def renew_first(ledger: SessionState, pending: Pending, granted: Granted, now: Instant) -> Effect:
-    """Renew the lease before the user is told of the grant."""
+def renew_first(state: SessionState, pending: Pending, granted: Granted, now: Instant) -> Effect:
+    """Renew the lease before the user receives the grant."""
     if pending.renewed_at is None:
         pending.renewed_at = now
     renew = Renew(
         lock=granted.lock,
         fence=granted.fence,
-        session=ledger.session_lease.assigned,
+        session=state.session_lease.assigned,
         owner=granted.owner,
         request=pending.number,
     )
-    return ledger.outstanding.say(pending.gate, renew, now)
+    return state.in_flight.send(pending.endpoint, renew, now)
 
 
 def granted_by(pending: Pending, renewed: Renewed) -> Granted | None:
-    """Return the grant that was renewed before the user was told of it."""
+    """Return the grant that was renewed before the user received it."""
     if pending.renewed_at is None:
         return None
     return Granted(
@@ -94,48 +94,48 @@ def lapsed(pending: Pending, refused: Refused) -> bool:
 
 
 def begin_lease(
-    ledger: SessionState, claim: Claim, pending: Pending, granted: Granted, now: Instant
+    state: SessionState, claim: Claim, pending: Pending, granted: Granted, now: Instant
 ) -> list[Effect]:
     """Count the lease from the send time of the request that brought it."""
-    said_at = pending.renewed_at if pending.renewed_at is not None else pending.said_at
-    assert said_at is not None
-    return _count_from(ledger, claim, said_at, granted, now)
+    sent_at = pending.renewed_at if pending.renewed_at is not None else pending.sent_at
+    assert sent_at is not None
+    return _count_from(state, claim, sent_at, granted, now)
 
 
 def is_renewed_too_late(pending: Pending, renewed: Renewed, now: Instant) -> bool:
-    """Return whether a lease renewed before its user was told of it may be over already."""
-    said_at, lease_ms = pending.renewed_at, renewed.hold_ms + renewed.grace_ms
-    return said_at is None or now >= SessionLease.trusted_until(said_at, lease_ms)
+    """Return whether a lease renewed before its user received the grant may be over already."""
+    sent_at, lease_ms = pending.renewed_at, renewed.hold_ms + renewed.grace_ms
+    return sent_at is None or now >= SessionLease.trusted_until(sent_at, lease_ms)
 
 
 def take_renewal(
-    ledger: SessionState, pending: Pending, answer: Renewed, now: Instant
+    state: SessionState, pending: Pending, answer: Renewed, now: Instant
 ) -> list[Effect]:
     """Count the lease from the renewal's send time, and reply; unless the hold is lost by now."""
     claim = Claim(answer.lock, answer.owner)
-    hold = ledger.holds.get(claim)
-    if hold is None or hold.fence != answer.fence or pending.said_at is None:
-        return ledger.reply_no(pending, lost(claim, answer.fence, LAPSED))
-    counted = _count_from(ledger, claim, pending.said_at, answer, now)
-    return [*counted, *ledger.reply(pending, answer)]
+    hold = state.holds.get(claim)
+    if hold is None or hold.fence != answer.fence or pending.sent_at is None:
+        return state.reply_no(pending, lost(claim, answer.fence, LAPSED))
+    counted = _count_from(state, claim, pending.sent_at, answer, now)
+    return [*counted, *state.reply(pending, answer)]
 
 
 def _count_from(
-    ledger: SessionState, claim: Claim, said_at: Instant, answer: Granted | Renewed, now: Instant
+    state: SessionState, claim: Claim, sent_at: Instant, answer: Granted | Renewed, now: Instant
 ) -> list[Effect]:
-    hold, hold_ms, grace_ms = ledger.holds[claim], answer.hold_ms, answer.grace_ms
-    until = SessionLease.trusted_until(said_at, hold_ms + grace_ms)
+    hold, hold_ms, grace_ms = state.holds[claim], answer.hold_ms, answer.grace_ms
+    until = SessionLease.trusted_until(sent_at, hold_ms + grace_ms)
     if hold.lease is None or hold.lease.until <= until:
         # The cluster's own notification comes some time after `ends_at`; this replaces a lost one.
-        warn_at = min(later(now, hold_ms), later(said_at, hold_ms + grace_ms // 2))
-        ends_at = SessionLease.trusted_until(said_at, hold_ms)
+        warn_at = min(later(now, hold_ms), later(sent_at, hold_ms + grace_ms // 2))
+        ends_at = SessionLease.trusted_until(sent_at, hold_ms)
         hold.lease = Lease(ends_at, until, grace_ms, warn_at)
         if hold.state is HoldState.UNLOCKING:
             hold.move(HoldState.HELD)
     lease = hold.lease
-    if ledger.lapses_at is None or lease.next_at < ledger.lapses_at:
-        ledger.lapses_at = lease.next_at
-    if ledger.watcher is None:
+    if state.lapses_at is None or lease.next_at < state.lapses_at:
+        state.lapses_at = lease.next_at
+    if state.watcher is None:
         return []
     leased = Leased(
         lock=claim.lock,
@@ -144,74 +144,72 @@ def _count_from(
         until=lease.until,
         grace_ms=lease.grace_ms,
     )
-    return [Send(ledger.watcher, leased)]
+    return [Send(state.watcher, leased)]
 
 
-def judge_deadlines(ledger: SessionState, now: Instant) -> list[Effect]:
-    """Lose the holds whose leases may be over; warn of those whose duration is over."""
-    if ledger.lapses_at is None or now < ledger.lapses_at:
+def judge_deadlines(state: SessionState, now: Instant) -> list[Effect]:
+    """Lose the holds whose leases may be over; notify the users of those whose duration is over."""
+    if state.lapses_at is None or now < state.lapses_at:
         return []
     effects: list[Effect] = []
-    for claim, hold in list(ledger.holds.items()):
+    for claim, hold in list(state.holds.items()):
         lease = hold.lease
         if lease is None or now < lease.next_at:
             continue
         effects += (
-            _lose_at_deadline(ledger, claim, now)
-            if lease.until <= now
-            else warn(ledger, claim, now)
+            _lose_at_deadline(state, claim, now) if lease.until <= now else warn(state, claim, now)
         )
-    leases = [hold.lease for hold in ledger.holds.values() if hold.lease is not None]
-    ledger.lapses_at = min((lease.next_at for lease in leases), default=None)
+    leases = [hold.lease for hold in state.holds.values() if hold.lease is not None]
+    state.lapses_at = min((lease.next_at for lease in leases), default=None)
     return effects
 
 
-def warn(ledger: SessionState, claim: Claim, now: Instant) -> list[Effect]:
+def warn(state: SessionState, claim: Claim, now: Instant) -> list[Effect]:
     """Notify the watcher, once for each duration, that it is over: the holder must decide."""
-    hold = ledger.holds[claim]
+    hold = state.holds[claim]
     assert hold.lease is not None
     hold.lease.warn_at = None
     if hold.state is HoldState.HELD:
         hold.move(HoldState.UNLOCKING)
-    if ledger.watcher is None:
+    if state.watcher is None:
         return []
     word = Unlocking(
         lock=claim.lock,
         fence=hold.fence,
         grace_ms=ms_between(now, hold.lease.until),
-        session=ledger.session_lease.name,
+        session=state.session_lease.name,
         owner=claim.owner,
     )
-    return [Send(ledger.watcher, word), Observe("client.unlocking")]
+    return [Send(state.watcher, word), Observe("client.unlocking")]
 
 
-def _lose_at_deadline(ledger: SessionState, claim: Claim, now: Instant) -> list[Effect]:
+def _lose_at_deadline(state: SessionState, claim: Claim, now: Instant) -> list[Effect]:
     """Lose a hold whose lease may be over, and release it in case it is not."""
-    fence = ledger.holds[claim].fence
-    effects = [Observe("client.lease_over"), *ledger.lose_hold(claim, LAPSED)]
-    for number in list(ledger.outstanding.releases.get(claim, ())):
-        pending = ledger.outstanding.pending[number]
+    fence = state.holds[claim].fence
+    effects = [Observe("client.lease_over"), *state.lose_hold(claim, LAPSED)]
+    for number in list(state.in_flight.releases.get(claim, ())):
+        pending = state.in_flight.pending[number]
         if pending.user is not None:
-            effects += ledger.reply_no(pending, lost(claim, fence, LAPSED))
+            effects += state.reply_no(pending, lost(claim, fence, LAPSED))
         if isinstance(pending.asked, ReleaseRequest):
             pending.user, pending.ends_at = None, None
         else:
-            ledger.outstanding.drop(pending)
-    if claim in ledger.outstanding.releases:
-        return effects + ledger.outstanding.go_on(claim, now)
+            state.in_flight.drop(pending)
+    if claim in state.in_flight.releases:
+        return effects + state.in_flight.go_on(claim, now)
     release = Release(lock=claim.lock, fence=fence, owner=claim.owner)
-    gate = ledger.gates.choose().address
-    return effects + ledger.outstanding.ask(
-        None, release, claim, gate, now, limit_ms=None, owed=True
+    endpoint = state.endpoints.choose().address
+    return effects + state.in_flight.ask(
+        None, release, claim, endpoint, now, limit_ms=None, owed=True
     )
 
 
-def why_not_renew(ledger: SessionState, renew: Renew, claim: Claim) -> Rejection | None:
+def why_not_renew(state: SessionState, renew: Renew, claim: Claim) -> Rejection | None:
     """Return why a renewal of ``claim`` is not sent, None if it is."""
-    hold = ledger.holds.get(claim)
+    hold = state.holds.get(claim)
     if hold is not None and hold.fence == renew.fence and hold.lease is not None:
         return None
-    loss = ledger.memory.tell(claim, renew.fence)
+    loss = state.unreported.tell(claim, renew.fence)
     if loss is not None:
         return lost(claim, renew.fence, loss)
     if hold is not None and hold.fence == renew.fence:
@@ -231,60 +229,60 @@ GONE = frozenset({Reason.NOT_HELD, Reason.OWNERSHIP_LOST})
 """Refusals after which there is no hold to release."""
 
 
-def judge_belief(ledger: SessionState, now: Instant) -> list[Effect]:
+def judge_belief(state: SessionState, now: Instant) -> list[Effect]:
     """Lose the session if it may have ended: later messages of the cluster do not count."""
-    session_lease = ledger.session_lease
+    session_lease = state.session_lease
     if not session_lease.passed(now):
-        return judge_deadlines(ledger, now) if ledger.lapses_at is not None else []
+        return judge_deadlines(state, now) if state.lapses_at is not None else []
     silent = ms_between(session_lease.confirmed_at, now) / 1000
     detail = (
         f"nothing confirmed the session for {silent:.1f} s, its TTL is "
-        f"{session_lease.lived_ms / 1000:g} s; nodes: {ledger.gates.describe(now)}"
+        f"{session_lease.lived_ms / 1000:g} s; nodes: {state.endpoints.describe(now)}"
     )
-    return lose(ledger, detail, now, ended=False)
+    return lose(state, detail, now, ended=False)
 
 
-def lose(ledger: SessionState, detail: str, now: Instant, *, ended: bool) -> list[Effect]:
+def lose(state: SessionState, detail: str, now: Instant, *, ended: bool) -> list[Effect]:
     """Give up the session: its holds are lost, its waits continue in the next one.
 
     Args:
-        ledger: the session's state.
+        state: the session's state.
         detail: the reason, in words.
         now: the time.
         ended: whether the cluster ended it; if not, `End` is sent, since it may live.
 
     """
-    questions, holds = ledger.claims_pending(), dict(ledger.holds)
-    needed = bool(questions or holds or ledger.outstanding.withdrawals)
-    session = ledger.session_lease.drop()
+    questions, holds = state.claims_pending(), dict(state.holds)
+    needed = bool(questions or holds or state.in_flight.withdrawals)
+    session = state.session_lease.drop()
     for hold in holds.values():
         hold.lose(detail)
-    ledger.outstanding.withdrawals.clear()
+    state.in_flight.withdrawals.clear()
     effects: list[Effect] = [Observe("client.session_lost")]
     if holds:
         losses = tuple(Loss(claim.lock, claim.owner, hold.fence) for claim, hold in holds.items())
-        effects += ledger.report_losses(losses, detail)
+        effects += state.report_losses(losses, detail)
     told: dict[Claim, int] = {}
     for pending in questions:
-        effects += _end_or_go_on(ledger, pending, holds, told, detail)
+        effects += _end_or_go_on(state, pending, holds, told, detail)
     for claim, hold in holds.items():
         times = len(hold.levels) - told.get(claim, 0)
-        ledger.note_loss(claim, hold, times, detail)
-    ledger.drop_holds()
+        state.note_loss(claim, hold, times, detail)
+    state.drop_holds()
     if needed and not ended:
-        if len(ledger.endings) >= ENDINGS_MAX:
-            del ledger.endings[next(iter(ledger.endings))]
-        gives_up_at = later(now, END_TTLS * ledger.session_lease.lived_ms)
-        ledger.endings[session] = Ending(gives_up_at, now)
-        effects += end_sessions(ledger, now)
-    if ledger.claims_pending():
-        ledger.session_lease.need(now)
-        effects += open_session(ledger, now)
+        if len(state.endings) >= ENDINGS_MAX:
+            del state.endings[next(iter(state.endings))]
+        gives_up_at = later(now, END_TTLS * state.session_lease.lived_ms)
+        state.endings[session] = Ending(gives_up_at, now)
+        effects += end_sessions(state, now)
+    if state.claims_pending():
+        state.session_lease.need(now)
+        effects += open_session(state, now)
     return effects
 
 
 def _end_or_go_on(
-    ledger: SessionState,
+    state: SessionState,
     pending: Pending,
     holds: dict[Claim, Hold],
     told: dict[Claim, int],
@@ -295,18 +293,18 @@ def _end_or_go_on(
     assert claim is not None
     hold = holds.get(claim)
     if hold is None:
-        pending.said, pending.said_at, pending.renewed_at = 0, None, None
+        pending.said, pending.sent_at, pending.renewed_at = 0, None, None
         return []
-    ledger.outstanding.drop(pending)
+    state.in_flight.drop(pending)
     asked = pending.asked
     if isinstance(asked, ReleaseRequest) and pending.user is not None and not asked.PARTIAL:
         told[claim] = told.get(claim, 0) + 1
-    return ledger.reply_no(pending, lost(claim, hold.fence, detail))
+    return state.reply_no(pending, lost(claim, hold.fence, detail))
 
 
-def let_go(ledger: SessionState, claim: Claim, pending: Pending, answer: Refused) -> list[Effect]:
+def let_go(state: SessionState, claim: Claim, pending: Pending, answer: Refused) -> list[Effect]:
     """Drop a hold that has ended; a later one, under another fence, is not affected."""
-    hold = ledger.holds.get(claim)
+    hold = state.holds.get(claim)
     if hold is None or answer.reason not in GONE:
         return []
     match pending.asked:
@@ -321,77 +319,77 @@ def let_go(ledger: SessionState, claim: Claim, pending: Pending, answer: Refused
         case _:
             return []
     if others or answer.reason is Reason.OWNERSHIP_LOST:  # A user believes that it is held.
-        return ledger.lose_hold(claim, answer.detail, told=int(told))
-    ledger.drop_hold(claim)
+        return state.lose_hold(claim, answer.detail, told=int(told))
+    state.drop_hold(claim)
     return []
 
 
-def on_ended(ledger: SessionState, sender: Address, ended: Ended, now: Instant) -> list[Effect]:
+def on_ended(state: SessionState, sender: Address, ended: Ended, now: Instant) -> list[Effect]:
     """Note that a session has ended: one that was given up, or the one in force."""
-    if ledger.endings.pop(ended.session, None) is not None:
-        return hear(ledger, sender, now)
-    if not ledger.session_lease.kept or ended.session != ledger.session_lease.assigned:
+    if state.endings.pop(ended.session, None) is not None:
+        return hear(state, sender, now)
+    if not state.session_lease.kept or ended.session != state.session_lease.assigned:
         return [Observe("client.late_answer_dropped")]
-    effects = hear(ledger, sender, now)
-    return effects + lose(ledger, f"the session ended: {ended.detail}", now, ended=True)
+    effects = hear(state, sender, now)
+    return effects + lose(state, f"the session ended: {ended.detail}", now, ended=True)
 
 
 def on_hold_lost(
-    ledger: SessionState, sender: Address, word: HoldLost, now: Instant
+    state: SessionState, sender: Address, word: HoldLost, now: Instant
 ) -> list[Effect]:
     """Note that one hold was taken away, possibly before its grant arrived."""
-    if not ledger.session_lease.ready or word.session != ledger.session_lease.assigned:
+    if not state.session_lease.ready or word.session != state.session_lease.assigned:
         return [Observe("client.answer_of_another_session_dropped")]
-    effects = hear(ledger, sender, now)
+    effects = hear(state, sender, now)
     claim = Claim(word.lock, word.owner)
-    hold = ledger.holds.get(claim)
+    hold = state.holds.get(claim)
     if hold is not None and hold.fence == word.fence:
         if hold.lease is not None and now < hold.lease.until:
             # One leader's clock is early; the others keep the hold, so no other owner gets it yet.
             return [*effects, Observe("client.early_loss_dropped")]
-        return effects + ledger.lose_hold(claim, word.detail)
-    if hold is None and claim in ledger.outstanding.waits:
-        ledger.memory.add(claim, word.fence, 1, word.detail)
+        return effects + state.lose_hold(claim, word.detail)
+    if hold is None and claim in state.in_flight.waits:
+        state.unreported.add(claim, word.fence, 1, word.detail)
     return effects
 
 
 def on_confirm_hold(
-    ledger: SessionState, sender: Address, word: ConfirmHold, now: Instant
+    state: SessionState, sender: Address, word: ConfirmHold, now: Instant
 ) -> list[Effect]:
-    """Tell a node that lost its memory if one of its holds is not ours.
+    """Notify a node that lost its memory if one of its holds is not ours.
 
     A client that disowns a hold must never take a late grant of it. So each wait for the lock
     is sent again under a new number: only a grant of the latest number is accepted.
     """
-    session_lease, outstanding = ledger.session_lease, ledger.outstanding
+    session_lease, in_flight = state.session_lease, state.in_flight
     known = (
         word.session in (session_lease.name, session_lease.assigned)
-        and sender in ledger.gates.table
+        and sender in state.endpoints.table
     )
     if session_lease.kept or not known:
         return [Observe("client.answer_of_another_session_dropped")]
-    effects = hear(ledger, sender, now)
-    if any(claim.lock == word.lock and h.fence == word.fence for claim, h in ledger.holds.items()):
+    effects = hear(state, sender, now)
+    if any(claim.lock == word.lock and h.fence == word.fence for claim, h in state.holds.items()):
         return effects
-    for number in [n for claim, n in outstanding.waits.items() if claim.lock == word.lock]:
-        waiting = outstanding.pending[number]
-        if waiting.said_at is not None:
-            effects += outstanding.again(waiting, waiting.gate, now)
+    for number in [n for claim, n in in_flight.waits.items() if claim.lock == word.lock]:
+        waiting = in_flight.pending[number]
+        if waiting.sent_at is not None:
+            effects += in_flight.again(waiting, waiting.endpoint, now)
     disown = DisownHold(lock=word.lock, fence=word.fence, session=word.session)
     return [*effects, Send(sender, disown), Observe("client.hold_disowned")]
 
 
 def on_unlocking(
-    ledger: SessionState, sender: Address, word: Unlocking, now: Instant
+    state: SessionState, sender: Address, word: Unlocking, now: Instant
 ) -> list[Effect]:
     """Notify the holder that a duration is over, unless it was renewed since."""
-    if not ledger.session_lease.kept or word.session != ledger.session_lease.assigned:
+    if not state.session_lease.kept or word.session != state.session_lease.assigned:
         return [Observe("client.answer_of_another_session_dropped")]
-    effects = hear(ledger, sender, now)
+    effects = hear(state, sender, now)
     claim = Claim(word.lock, word.owner)
-    hold = ledger.holds.get(claim)
+    hold = state.holds.get(claim)
     if hold is None or hold.fence != word.fence or hold.lease is None:
         return effects
     if now < hold.lease.ends_at or hold.lease.warn_at is None:
         return [*effects, Observe("client.late_unlocking_dropped")]
-    return effects + warn(ledger, claim, now)
+    return effects + warn(state, claim, now)

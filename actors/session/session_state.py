@@ -27,11 +27,17 @@ class Broadcast:
     """Number of the request at each endpoint that has not replied."""
     statuses: dict[Address, NodeStatus] = field(default_factory=dict[Address, NodeStatus])
 
-    def result(self, gates: Endpoints) -> Surveyed:
-        """Return the replies, and the names of silent endpoints, in the order of ``gates``."""
+    def result(self, endpoints: Endpoints) -> Surveyed:
+        """Return the replies, and the names of silent endpoints, in the order of ``endpoints``."""
         return Surveyed(
-            statuses=tuple(self.statuses[gate] for gate in gates.table if gate in self.statuses),
-            silent=tuple(gates.table[gate].label for gate in gates.table if gate in self.missing),
+            statuses=tuple(
+                self.statuses[endpoint] for endpoint in endpoints.table if endpoint in self.statuses
+            ),
+            silent=tuple(
+                endpoints.table[endpoint].label
+                for endpoint in endpoints.table
+                if endpoint in self.missing
+            ),
         )
 
 
@@ -53,7 +59,7 @@ class ClusterPoll:
     """The last reply, its endpoint, and the last state sent to the watcher."""
 
     wanted: bool = False
-    gate: Address = NOBODY
+    endpoint: Address = NOBODY
     """The endpoint asked last."""
     known: int = 0
     """The number of its last reply; 0 before the first."""
@@ -65,10 +71,10 @@ class ClusterPoll:
     blind: bool = False
     """Whether the last notification to the watcher was an unknown state."""
 
-    def ask(self, gate: Address, session: str, now: Instant) -> Watch | None:
-        """Return the message to send to ``gate`` now, None if none is due."""
-        if gate != self.gate:
-            self.gate, self.known, self.due_at = gate, 0, now
+    def ask(self, endpoint: Address, session: str, now: Instant) -> Watch | None:
+        """Return the message to send to ``endpoint`` now, None if none is due."""
+        if endpoint != self.endpoint:
+            self.endpoint, self.known, self.due_at = endpoint, 0, now
             self._doubt(now)
         if self.due_at > now:
             return None
@@ -78,12 +84,12 @@ class ClusterPoll:
 
     def forget(self, now: Instant) -> None:
         """Note that no endpoint can be asked: the next one is asked from the beginning."""
-        self.gate, self.known, self.due_at = NOBODY, 0, later(now, FIRST_MS)
+        self.endpoint, self.known, self.due_at = NOBODY, 0, later(now, FIRST_MS)
         self._doubt(now)
 
-    def hear(self, gate: Address, word: ClusterUp | ClusterDown, now: Instant) -> bool:
+    def hear(self, endpoint: Address, word: ClusterUp | ClusterDown, now: Instant) -> bool:
         """Take an endpoint's message; return whether it answers the last request."""
-        if not self.wanted or gate != self.gate or word.request != self.request:
+        if not self.wanted or endpoint != self.endpoint or word.request != self.request:
             return False
         self.known, self.due_at, self.unsure_since = word.number, now, None
         return True
@@ -96,13 +102,15 @@ class ClusterPoll:
         self.told = state
         return [] if watcher is None else [Send(watcher, state)]
 
-    def tell_unknown(self, watcher: Address | None, gates: Endpoints, now: Instant) -> list[Effect]:
+    def tell_unknown(
+        self, watcher: Address | None, endpoints: Endpoints, now: Instant
+    ) -> list[Effect]:
         """Report an unknown state, if it has lasted long enough and was not reported."""
         if self.unsure_since is None or self.blind:
             return []
-        if gates.any_usable() and now - self.unsure_since < UNSURE_MS * NS_PER_MS:
+        if endpoints.any_usable() and now - self.unsure_since < UNSURE_MS * NS_PER_MS:
             return []
-        told = self.tell(watcher, unknown(f"no node says how it is: {gates.describe(now)}"))
+        told = self.tell(watcher, unknown(f"no node says how it is: {endpoints.describe(now)}"))
         self.blind = True
         return told
 
@@ -137,8 +145,8 @@ def state_of(word: ClusterUp | ClusterDown) -> ClusterState:
 class SessionState:
     """The session's state. Methods return the effects of their changes."""
 
-    gates: Endpoints
-    outstanding: InFlight
+    endpoints: Endpoints
+    in_flight: InFlight
     session_lease: SessionLease
     home: str
     """Prefix of the users' addresses: they live on the session's own node."""
@@ -148,7 +156,7 @@ class SessionState:
     """The holds of the users that are not over. The client's threads read them; see `Hold`."""
     anonymous: dict[tuple[str, int], str] = field(default_factory=dict[tuple[str, int], str])
     """Owners of the holds whose acquire named none, by lock and fence: the fence is the proof."""
-    memory: UnreportedLosses = field(default_factory=UnreportedLosses)
+    unreported: UnreportedLosses = field(default_factory=UnreportedLosses)
     surveys: dict[int, Broadcast] = field(default_factory=dict[int, Broadcast])
     endings: dict[str, Ending] = field(default_factory=dict[str, Ending])
     """Sessions that were given up and may live on at the cluster."""
@@ -192,7 +200,7 @@ class SessionState:
         return hold
 
     def drop_holds(self) -> None:
-        """Drop all holds: what was not lost is released."""
+        """Drop all holds; those that are not lost are released."""
         for hold in self.holds.values():
             if hold.state in (HoldState.HELD, HoldState.UNLOCKING):
                 hold.move(HoldState.RELEASING)
@@ -208,7 +216,7 @@ class SessionState:
         """
         if (claim.lock, hold.fence) in self.anonymous:
             claim = claim_named(claim.lock, "")
-        self.memory.add(claim, hold.fence, times, detail)
+        self.unreported.add(claim, hold.fence, times, detail)
 
     def reply(self, pending: Pending, answer: Answer) -> list[Effect]:
         """Reply to the user, under its own number; do nothing if no user waits."""
@@ -226,11 +234,11 @@ class SessionState:
         if isinstance(pending.asked, ReleaseRequest):
             pending.user, pending.ends_at = None, None
             return effects
-        return [*effects, *self.outstanding.withdraw(pending, now)]
+        return [*effects, *self.in_flight.withdraw(pending, now)]
 
-    def gate_for(self, hold: Hold) -> Address:
+    def endpoint_for(self, hold: Hold) -> Address:
         """Return the endpoint for a release of ``hold``."""
-        return self.gates.choose().address if self.session_lease.kept else hold.gate
+        return self.endpoints.choose().address if self.session_lease.kept else hold.endpoint
 
     def give_back(self, claim: Claim, level: Acquisition, now: Instant) -> list[Effect]:
         """Release one acquisition of ``claim``, though no user waits for the reply."""
@@ -240,11 +248,11 @@ class SessionState:
     def release_owed(self, claim: Claim, now: Instant) -> list[Effect]:
         """Release the holds that no user owns, one after the other."""
         hold = self.holds[claim]
-        if hold.owed <= 0 or claim in self.outstanding.releases:
+        if hold.owed <= 0 or claim in self.in_flight.releases:
             return []
         release = Release(lock=claim.lock, fence=hold.fence, owner=claim.owner)
-        gate = self.gate_for(hold)
-        effects = self.outstanding.ask(None, release, claim, gate, now, limit_ms=None, owed=True)
+        endpoint = self.endpoint_for(hold)
+        effects = self.in_flight.ask(None, release, claim, endpoint, now, limit_ms=None, owed=True)
         self.match_state(claim)
         return effects
 
@@ -253,9 +261,9 @@ class SessionState:
         hold = self.holds.get(claim)
         if hold is None:
             return
-        numbers = self.outstanding.releases.get(claim, ())
+        numbers = self.in_flight.releases.get(claim, ())
         releasing = any(
-            isinstance(self.outstanding.pending[n].asked, ReleaseRequest) for n in numbers
+            isinstance(self.in_flight.pending[n].asked, ReleaseRequest) for n in numbers
         )
         if releasing != (hold.state is HoldState.RELEASING):
             hold.move(HoldState.RELEASING if releasing else HoldState.HELD)
@@ -275,7 +283,7 @@ class SessionState:
         return [Send(self.watcher, word) for word in news]
 
     def lose_hold(self, claim: Claim, detail: str, told: int = 0) -> list[Effect]:
-        """Drop a hold that was taken away; ``told`` of its users learn of it otherwise."""
+        """Drop a hold that was taken away; ``told`` of its users are notified in another way."""
         hold = self.holds[claim]
         hold.lose(detail)
         self.note_loss(claim, hold, len(hold.levels) - told, detail)
@@ -296,14 +304,14 @@ class SessionState:
             left = [
                 pending
                 for question in survey.missing.values()
-                if (pending := self.outstanding.pending.get(question)) is not None
+                if (pending := self.in_flight.pending.get(question)) is not None
             ]
-            if any(self.gates.table[pending.gate].usable for pending in left):
+            if any(self.endpoints.table[pending.endpoint].usable for pending in left):
                 continue
             for pending in left:
-                self.outstanding.drop(pending)
+                self.in_flight.drop(pending)
             del self.surveys[number]
-            effects.append(Send(survey.user, survey.result(self.gates)))
+            effects.append(Send(survey.user, survey.result(self.endpoints)))
         return effects
 
     def unconfirmed(self) -> list[Address]:
@@ -311,37 +319,37 @@ class SessionState:
 
         A session that the cluster keeps ends as a whole, with all its holds.
         """
-        outstanding, current = self.outstanding, self.gates.current
+        in_flight, current = self.in_flight, self.endpoints.current
         if self.session_lease.kept:
-            return [current] * max(1, len(self.holds) + len(outstanding.withdrawals))
+            return [current] * max(1, len(self.holds) + len(in_flight.withdrawals))
         return [
-            *(outstanding.pending[n].gate for line in outstanding.releases.values() for n in line),
-            *(debt.gate or current for debt in outstanding.withdrawals),
+            *(in_flight.pending[n].endpoint for line in in_flight.releases.values() for n in line),
+            *(debt.endpoint or current for debt in in_flight.withdrawals),
         ]
 
     def session_used(self, now: Instant) -> bool:
         """Return whether the session must be kept alive: it is needed, or was lately."""
-        outstanding = self.outstanding
+        in_flight = self.in_flight
         return bool(
             self.holds
-            or outstanding.withdrawals
-            or outstanding.waits
-            or outstanding.releases
+            or in_flight.withdrawals
+            or in_flight.waits
+            or in_flight.releases
             or self.cluster_poll.wanted
             or now < later(self.session_lease.used_at, LINGER_MS)
         )
 
     def claims_pending(self) -> list[Pending]:
         """Return the requests that need a session, in order."""
-        questions = self.outstanding.pending.values()
+        questions = self.in_flight.pending.values()
         return [pending for pending in questions if pending.claim is not None]
 
     def busy(self) -> bool:
         """Return whether anything may become due."""
-        outstanding, stage = self.outstanding, self.session_lease.stage
+        in_flight, stage = self.in_flight, self.session_lease.stage
         return bool(
-            outstanding.pending
-            or outstanding.withdrawals
+            in_flight.pending
+            or in_flight.withdrawals
             or self.holds
             or self.endings
             or self.cluster_poll.wanted
@@ -350,10 +358,10 @@ class SessionState:
         )
 
     def next_at(self, now: Instant) -> Instant | None:
-        """Return when something is due next; None if nothing is under way."""
+        """Return when the next event is due; None if nothing is in progress."""
         session_lease = self.session_lease
         due = [
-            self.outstanding.next_at(),
+            self.in_flight.next_at(),
             self.greet_at,
             self.lapses_at,
             self.cluster_poll.next_at(),

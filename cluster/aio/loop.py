@@ -11,8 +11,8 @@ from typing import Any, ClassVar, TypeVar
 from weakref import WeakKeyDictionary, ref
 
 from fencelock.cluster.callback_executor import call_guarded
-from fencelock.cluster.host.pending_asks import Reply
-from fencelock.cluster.operation import Operation, Wait
+from fencelock.cluster.host.pending_asks import AskReply
+from fencelock.cluster.operation import AwaitReply, Operation
 
 T = TypeVar("T")
 
@@ -30,7 +30,7 @@ async def drive(operation: Operation[T]) -> T:
         bell = _bell_of(asyncio.get_running_loop())
         while True:
             try:
-                if isinstance(wait, Wait):
+                if isinstance(wait, AwaitReply):
                     reply = wait.reply
                     async with asyncio.timeout(wait.limit_s):
                         await bell.until_done(reply, operation)
@@ -67,7 +67,7 @@ class Bell:
         self._answered: deque[Waiter] = deque()
         self._rung = False
 
-    def until_done(self, reply: Reply, operation: Operation[Any]) -> asyncio.Future[None]:
+    def until_done(self, reply: AskReply, operation: Operation[Any]) -> asyncio.Future[None]:
         """Return a future that is done once ``operation`` has its answer.
 
         If the loop is closed by then, its tasks never run again. So ``operation`` is ended at once:

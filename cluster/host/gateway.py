@@ -10,8 +10,8 @@ from typing import Protocol
 from loguru import logger
 
 from fencelock.actors.clock import Clock
-from fencelock.actors.link import LinkDown, LinkRefused, LinkUp
 from fencelock.actors.message import address_of
+from fencelock.actors.role_message import LinkDown, LinkRefused, LinkUp
 from fencelock.cluster.host.scheduler import INBOX_MAX, Scheduler
 from fencelock.transport.cbor import FrameTooLargeError
 from fencelock.transport.frame import EnvelopeItems, Frame, new_frame
@@ -55,7 +55,7 @@ class Links(Protocol):
         ...
 
     def poll(self, timeout_ms: int | None) -> None:
-        """Look for frames and events; sleep until there may be some, `ring`, or the timeout."""
+        """Poll for frames and events; sleep until there are some, `ring`, or time is up."""
         ...
 
     def ring(self) -> None:

@@ -25,7 +25,7 @@ Then = Callable[[Any, Any, BaseException | None], None]
 """A callback for an answer; gets the reply, the value and the error, one of which is None."""
 
 
-class Reply(pykka.Future[Any]):
+class AskReply(pykka.Future[Any]):
     """A Pykka future on one lock, where Pykka's own takes a condition and three locks.
 
     The lock is held until there is an answer. A thread that acquires it releases it again, so
@@ -203,15 +203,15 @@ class PendingAsks:
     def __init__(self, node: str) -> None:
         self._prefix = f"{node}/ask-"
         self._numbers = itertools.count(1)
-        self._open: dict[str, Reply] = {}
-        self.settled: deque[Reply] = deque()
+        self._open: dict[str, AskReply] = {}
+        self.settled: deque[AskReply] = deque()
         self.waking = False
         self.all_awake: Callable[[], None] = lambda: None
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def open(self, reply: Reply, role: Address) -> Address:
+    def open(self, reply: AskReply, role: Address) -> Address:
         """Return the address from which ``role`` receives the request of ``reply``."""
         reply.address = address = Address(f"{self._prefix}{next(self._numbers)}")
         reply.role = role
@@ -255,7 +255,7 @@ class PendingAsks:
             if passed_on:
                 return
 
-    def abandon(self, reply: Reply) -> None:
+    def abandon(self, reply: AskReply) -> None:
         """Close a request that no caller waits for, unless it was answered before."""
         if reply.address is not None:
             self._open.pop(reply.address, None)

@@ -35,18 +35,11 @@ from fencelock.actors.message import (
     ms_between,
     node_of,
 )
-from fencelock.actors.notice import Notice
 from fencelock.actors.proxy.message import Report, Reported
 from fencelock.actors.role import Role
-from fencelock.actors.role_message import RoleDescription
+from fencelock.actors.role_message import RoleDescription, RoleNotice
 from fencelock.cluster.host.pending_asks import WAKING_MS, PendingAsks
-from fencelock.cluster.host.role_set import (
-    RoleSet,
-    RoleSlot,
-    counted,
-    describe,
-    describe_all,
-)
+from fencelock.cluster.host.role_set import RoleSet, RoleSlot, counted, describe, describe_all
 from fencelock.cluster.log import write
 from fencelock.transport.frame import NAMES_KEPT, EnvelopeItems
 
@@ -321,12 +314,12 @@ class Scheduler:
             listener(message)
         elif to == self.here and type(message) is Report:
             self.post(role_slot, self.here, self._report())
-        elif type(message) is Notice:
+        elif type(message) is RoleNotice:
             self._write_notice(message)
         else:
             self.counters["host.nobody_there"] += 1
 
-    def _write_notice(self, notice: Notice) -> None:
+    def _write_notice(self, notice: RoleNotice) -> None:
         """Write a line into the log of the node."""
         write(self.node, notice)
 

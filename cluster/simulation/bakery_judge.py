@@ -12,7 +12,7 @@ from fencelock.cluster.simulation.promise import promise_of
 from fencelock.cluster.simulation.trace import Delivery
 from fencelock.cluster.simulation.violation_report import ViolationReport
 from fencelock.cluster.simulation.world import World
-from fencelock.cluster.topology import Settings
+from fencelock.cluster.topology import ProtocolSettings
 
 INVARIANTS = {
     "B1": "an epoch has one seating",
@@ -45,7 +45,7 @@ class BakeryJudge:
     def __init__(self, world: World, judged: frozenset[str] | None = None) -> None:
         self.world = world
         violation_report = ViolationReport(INVARIANTS, judged)
-        true = promise_of("bakery", Settings()).clocks_true(world.misfortune)
+        true = promise_of("bakery", ProtocolSettings()).clocks_true(world.misfortune)
         self.election = ElectionJudge(world, violation_report)
         self.votes = TicketJudge(world, violation_report, self.election, clocks_true=true)
         self.drops = DropsJudge(world, violation_report)

@@ -18,7 +18,7 @@ from fencelock.cluster.simulation.report import RunReport
 from fencelock.cluster.simulation.run import run_seed
 from fencelock.cluster.simulation.sweep import reports
 from fencelock.cluster.simulation.world import World
-from fencelock.cluster.topology import Settings, bakery
+from fencelock.cluster.topology import ProtocolSettings, bakery
 
 Change = Callable[[Spawn], Spawn]
 """Puts another role in the place of a member's role."""
@@ -93,7 +93,7 @@ def run_bakery_seed(
         planted(bakery, change),
         seed,
         plan=plan or draw_bakery_plan(seed),
-        promise=promise_of("bakery", Settings()),
+        promise=promise_of("bakery", ProtocolSettings()),
         judges=judges,
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from fencelock.actors.link import LinkDown, LinkRefused, LinkUp
+from fencelock.actors.role_message import LinkDown, LinkRefused, LinkUp
 from fencelock.cluster.simulation.environment import NodeView
 from fencelock.cluster.simulation.scheduler import EventQueue
 from fencelock.cluster.simulation.violation import ViolationError
@@ -18,9 +18,9 @@ CLUSTER = "simulated"
 
 
 class VirtualLinks:
-    """What a `SocketHub` is to a real node, without sockets (Links).
+    """The simulated counterpart of a node's `SocketHub`, without sockets (Links).
 
-    A routing id names the life of its node, as on a real node. Nobody in the simulator sends a
+    A routing id names the life of its node, as on a real node. No simulated process sends a
     frame that does not pass, so such a frame is a violation.
 
     Args:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Iterator
 
-from fencelock.actors.link import LinkDown, LinkUp
 from fencelock.actors.message import NS_PER_MS, Address, Instant, Local, Message
+from fencelock.actors.role_message import LinkDown, LinkUp
 from fencelock.cluster.host.gateway import Gateway, Pace, turn
 from fencelock.cluster.simulation.disk import Disk
 from fencelock.cluster.simulation.drift import DriftingClock
@@ -14,29 +14,34 @@ from fencelock.cluster.simulation.environment import Environment
 from fencelock.cluster.simulation.frames import VirtualLinks
 from fencelock.cluster.simulation.scheduler import SimulatedScheduler
 from fencelock.cluster.simulation.violation import ViolationError
-from fencelock.cluster.topology import NodeContext, Recipe, Settings
+from fencelock.cluster.topology import NodeContext, ProtocolSettings, Recipe
 
 TURNS_MAX = 12
 """Turns in a row; after more the roles of a node keep each other busy for ever."""
 
 
 class SimulatedNode:
-    """One machine: production's stage, gateway and turns over a virtual clock, network and disk.
+    """One machine: the real scheduler, gateway and turns over a virtual clock, network and disk.
 
-    A turn that wrote records waits for the disk in its middle, where a dispatcher syncs its
-    journal.
+    A turn that wrote records waits for the disk at the point where a dispatcher syncs its journal.
 
     Args:
         world: where the node lives.
         name: its id.
-        recipe: which roles it begins each life with.
+        recipe: returns the roles with which each life begins.
         member: whether it is one of the cluster's nodes; else it is a client.
         settings: for the recipe.
 
     """
 
     def __init__(
-        self, world: Environment, name: str, recipe: Recipe, *, member: bool, settings: Settings
+        self,
+        world: Environment,
+        name: str,
+        recipe: Recipe,
+        *,
+        member: bool,
+        settings: ProtocolSettings,
     ) -> None:
         self.world = world
         self.name = name
@@ -74,7 +79,7 @@ class SimulatedNode:
         return Instant(self.clock.read(self.world.time))
 
     def power_on(self) -> None:
-        """Begin a new life: a new boot id, the roles of the recipe, what the disk kept."""
+        """Begin a new life, with a new boot id, the roles of the recipe, and the disk's content."""
         assert not self.up
         nodes = self.world.streams.nodes
         self.up, self.lives, self.boot = True, self.lives + 1, nodes.getrandbits(63)
@@ -119,7 +124,7 @@ class SimulatedNode:
         self._turn()
 
     def run_clock_at(self, rate: int) -> None:
-        """Let the clock run at ``rate`` millionths of true time."""
+        """Make the clock run at ``rate`` millionths of true time."""
         self.clock.run_at(rate, self.world.time)
         self.world.mishap(self.name, f"has a clock at {rate} ppm of true")
         self._set_alarm(moved=True)
@@ -136,7 +141,7 @@ class SimulatedNode:
         self._turn()
 
     def notice(self, news: LinkUp | LinkDown) -> None:
-        """Take news of a link."""
+        """Handle a change of a link."""
         self.links.change(news)
         self._turn()
 
@@ -171,7 +176,7 @@ class SimulatedNode:
         raise ViolationError(f"{self.name}: no end of its turn in {TURNS_MAX} turns")
 
     def _judge_records(self) -> None:
-        """Demand that the stage hands over for the journal what its roles wrote on the disk."""
+        """Check that the scheduler gives the journal exactly what its roles wrote on the disk."""
         written = sum(len(one.records) + one.alone for one in self.disk.tail)
         if written != len(self.scheduler.records):
             raise ViolationError(

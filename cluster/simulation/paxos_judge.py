@@ -15,7 +15,7 @@ from fencelock.actors.paxos.event import (
     Decided,
     Isolate,
     Learned,
-    Leased,
+    LeaseHeld,
     SlotOutcomes,
     SteppedDown,
 )
@@ -137,7 +137,7 @@ class LogJudge:
                 self.votes.decided(node, event.slots, counted=False)
             case Applied() if delivered.to == acceptor_of(node):
                 self.state.recovers(node, event.slot)
-            case Leased():
+            case LeaseHeld():
                 self._judge_lease(delivered, event)
             case Isolate():
                 self.divergence.isolates(node)
@@ -182,7 +182,7 @@ class LogJudge:
         if applied != self.state.applied[node]:
             self.state.applies(node, applied)
 
-    def _judge_lease(self, delivered: Delivery, leased: Leased) -> None:
+    def _judge_lease(self, delivered: Delivery, leased: LeaseHeld) -> None:
         """Check that no other node believes in a lease of its own when one begins or is renewed."""
         node = self.nodes[delivered.node]
         if node.now() >= leased.until:

@@ -16,7 +16,7 @@ from fencelock.cluster.simulation.network import Cut
 from fencelock.cluster.simulation.node import SimulatedNode
 from fencelock.cluster.simulation.paxos_plan import LogPlan
 from fencelock.cluster.simulation.world import World
-from fencelock.cluster.topology import Recipe, Settings
+from fencelock.cluster.topology import ProtocolSettings, Recipe
 
 CRASH_NS_MAX = 40 * NS_PER_MS
 """Longest time until the crash of a leader whose proposals reached only some (ns)."""
@@ -125,7 +125,7 @@ class WatchedNode(SimulatedNode):
         name: str,
         recipe: Recipe,
         *,
-        settings: Settings,
+        settings: ProtocolSettings,
         departs: Callable[[SimulatedNode], None],
     ) -> None:
         super().__init__(world, name, recipe, member=True, settings=settings)
@@ -162,12 +162,12 @@ class LogWorld(World):
         """The highest ballot of any proposal."""
 
     def add(
-        self, name: str, recipe: Recipe, *, member: bool, settings: Settings | None = None
+        self, name: str, recipe: Recipe, *, member: bool, settings: ProtocolSettings | None = None
     ) -> SimulatedNode:
         """Add a node, switched off; members are watched."""
         if not member:
             return super().add(name, recipe, member=False, settings=settings)
-        chosen = settings or Settings()
+        chosen = settings or ProtocolSettings()
         node = WatchedNode(self, name, recipe, settings=chosen, departs=self._on_departure)
         node.disk = self.disk(name, self.watcher)
         self.nodes[name] = node

@@ -8,7 +8,7 @@ from fencelock.actors.error import ConfigError
 from fencelock.actors.lease import DRIFT_PPM
 from fencelock.cluster.simulation.drift import PPM
 from fencelock.cluster.simulation.faults import DISKS, FaultKind, Faults
-from fencelock.cluster.topology import Settings
+from fencelock.cluster.topology import ProtocolSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ KEEPS_DISKS = EVERYTHING - DISKS
 NO_CRASH = KEEPS_DISKS - {FaultKind.CRASH, FaultKind.TAIL}
 
 
-def promise_of(protocol: str, settings: Settings) -> Survival:
+def promise_of(protocol: str, settings: ProtocolSettings) -> Survival:
     """Return the promise of ``protocol``, under which it is judged.
 
     `bakery` survives everything, two leaders lost at once only after a while. A hold ends with

@@ -31,7 +31,7 @@ from fencelock.cluster.simulation.workload import (
     session_door,
 )
 from fencelock.cluster.simulation.world import World
-from fencelock.cluster.topology import NodeContext, Recipe, Settings
+from fencelock.cluster.topology import NodeContext, ProtocolSettings, Recipe
 
 STEP_MS = 50
 """Interval at which a run checks whether it is done."""
@@ -42,7 +42,7 @@ def run_seed(
     seed: int,
     *,
     plan: RunPlan | None = None,
-    settings: Settings | None = None,
+    settings: ProtocolSettings | None = None,
     promise: Survival | None = None,
     door: Door = session_door,
     judges: Callable[[World], list[Judge]] | None = None,
@@ -56,11 +56,11 @@ def run_seed(
         settings: for the recipe.
         promise: the faults to draw the plan from, and the effect of a crash on a hold; that
             of the protocol if None; for a recipe everything but crashes.
-        door: makes a client's role ``session``.
+        door: returns a client's role ``session``.
         judges: makes further judges for the world before anything happens in it.
 
     """
-    chosen = settings or Settings()
+    chosen = settings or ProtocolSettings()
     if promise is None:
         promise = Survival(survives=NO_CRASH)
         if isinstance(protocol, str):
@@ -91,7 +91,7 @@ class _LockRun:
         recipe: Recipe,
         seed: int,
         plan: RunPlan,
-        settings: Settings,
+        settings: ProtocolSettings,
         promise: Survival,
         door: Door,
     ) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 
 from fencelock.actors.effect import Effects
 from fencelock.actors.message import Address, Event, Instant, Local, Message
-from fencelock.actors.notice import Notice
 from fencelock.actors.role import Role
+from fencelock.actors.role_message import RoleNotice
 from fencelock.cluster.host.role_set import RoleSlot
 from fencelock.cluster.host.scheduler import Scheduler
 from fencelock.cluster.simulation.environment import NodeView
@@ -136,7 +136,7 @@ class SimulatedScheduler(Scheduler):
         else:
             disk.append(name, records[0])
 
-    def _write_notice(self, notice: Notice) -> None:
+    def _write_notice(self, notice: RoleNotice) -> None:
         world = self.machine.world
         world.marks[f"notice.{notice.level.name.lower()}"] += 1
         world.mishap(self.node, notice.text)

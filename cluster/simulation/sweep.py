@@ -9,14 +9,14 @@ from multiprocessing import get_context
 
 from fencelock.cluster.simulation.report import RunReport
 from fencelock.cluster.simulation.run import run_seed
-from fencelock.cluster.topology import Settings
+from fencelock.cluster.topology import ProtocolSettings
 
 CHUNK = 8
 """Seeds handed to a process at a time."""
 
 
 def sweep(
-    protocol: str, seeds: Iterable[int], *, settings: Settings, workers: int = 1
+    protocol: str, seeds: Iterable[int], *, settings: ProtocolSettings, workers: int = 1
 ) -> Generator[RunReport, None, None]:
     """Run ``seeds`` and yield the report of each, in their order.
 

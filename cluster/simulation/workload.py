@@ -110,10 +110,8 @@ class LockUser(Role[Met]):
         super().__init__(address, host)
         self.lease_ms = lease_ms
         self.most = levels
-        self.session = session
-        self.owner = owner
-        self.locks = locks
-        self.random = random
+        self.session, self.owner = session, owner
+        self.locks, self.random = locks, random
         self.mood = Mood.RESTS
         self.lock = ""
         self.fence = 0
@@ -125,7 +123,7 @@ class LockUser(Role[Met]):
         """Whether a lock was granted since `Finish` came."""
 
     def begin(self, now: Instant) -> Effects:
-        """Rest first."""
+        """Pause before the first request."""
         del now
         return self._rest()
 
@@ -204,7 +202,7 @@ class LockUser(Role[Met]):
 
 
 class Herald(Role[Trusted | Leased | Unlocking | Suspected | HoldsLost]):
-    """Tells the contenders of its node what they lost; the session's watcher, which judges see."""
+    """Notifies the contenders of its node of losses; the session's watcher, which judges see."""
 
     def handle(
         self,
@@ -285,5 +283,5 @@ def session_door(seat: NodeContext, gates: tuple[Address, ...]) -> Spawn:
     """Return the product's own session of a client: `ClientSession`."""
     from fencelock.actors.session.session import ClientSession  # noqa: PLC0415
 
-    arguments = {"session": seat.node, "gates": gates, "random": seat.random}
+    arguments = {"session": seat.node, "endpoints": gates, "random": seat.random}
     return Spawn(address_of(seat.node, "session"), ClientSession, arguments)

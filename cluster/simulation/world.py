@@ -16,7 +16,7 @@ from fencelock.cluster.simulation.node import SimulatedNode
 from fencelock.cluster.simulation.streams import Streams
 from fencelock.cluster.simulation.trace import Delivery, Mishap, Trace
 from fencelock.cluster.simulation.violation import ViolationError
-from fencelock.cluster.topology import Recipe, Settings
+from fencelock.cluster.topology import ProtocolSettings, Recipe
 
 DELIVERIES_MAX = 5_000_000
 """Deliveries in one run; beyond it something floods the world."""
@@ -57,17 +57,19 @@ class World:
         self.nodes: dict[str, SimulatedNode] = {}
         self.links = SimulatedLinks(self.nodes, self.streams.nodes, self.after)
         self.calm = False
-        """Whether misfortune is over."""
+        """Whether the faults are over."""
         self.may_die_in_sync: frozenset[str] = frozenset()
         """The nodes that may crash while their disk syncs."""
         self._agenda: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
         self._count = 0
 
     def add(
-        self, name: str, recipe: Recipe, *, member: bool, settings: Settings | None = None
+        self, name: str, recipe: Recipe, *, member: bool, settings: ProtocolSettings | None = None
     ) -> SimulatedNode:
         """Add a node, switched off. All members must be added before one is switched on."""
-        node = SimulatedNode(self, name, recipe, member=member, settings=settings or Settings())
+        node = SimulatedNode(
+            self, name, recipe, member=member, settings=settings or ProtocolSettings()
+        )
         self.nodes[name] = node
         if member:
             self.members = tuple(sorted((*self.members, name)))
@@ -90,7 +92,7 @@ class World:
         return self.nodes[node_of(address)].scheduler.roles[address].role
 
     def crash(self, name: str) -> None:
-        """Let a node die, unless it is dead."""
+        """Crash a node, unless it is down."""
         node = self.nodes[name]
         if node.up:
             self.faults["crash"] += 1
@@ -104,7 +106,7 @@ class World:
         heapq.heappush(self._agenda, (time, self._count, action, arguments))
 
     def after(self, ns: int, action: Callable[..., None], *arguments: Any) -> None:
-        """Put ``action`` on the agenda, ``ns`` nanoseconds from now."""
+        """Schedule ``action`` for ``ns`` nanoseconds from now."""
         self.at(self.time + ns, action, *arguments)
 
     def run(self, until: int) -> None:

@@ -24,14 +24,14 @@ from fencelock.cluster.storage.record import (
     SALT_BYTES,
     Entry,
     EntryItems,
+    FileKind,
     Header,
     Index,
-    Kind,
     Place,
     encode_group,
     without_forgotten,
 )
-from fencelock.cluster.storage.recovery import NO_SALT, Recovered, live_entries, recover
+from fencelock.cluster.storage.recovery import NO_SALT, RecoveredFiles, live_entries, recover
 from fencelock.cluster.storage.segment import (
     ROOM_BYTES_MIN,
     Segment,
@@ -191,11 +191,11 @@ class Journal:
         self._unsynced = False
 
     def trim(self) -> None:
-        """Free room on the disk and make some ahead; call it when nothing waits.
+        """Remove old files, and make room ahead of the next groups. Call it when nothing waits.
 
         When forgotten records take more room than live ones, the live ones are written into a
         snapshot and all older files are removed. The work is in proportion to the live records,
-        and is paid for by what was written since. When little room is left for the next groups,
+        and is amortized over what was written since. When little room is left for the next groups,
         some zeros are written, so that the next syncs are quick.
 
         Raises:
@@ -222,7 +222,7 @@ class Journal:
         self._lock.close()
         self._reserve.close()
 
-    def _go_on(self, found: Recovered) -> None:
+    def _go_on(self, found: RecoveredFiles) -> None:
         self._records, self._index = found.records, found.index
         self._full, self._sequence = found.files, found.sequence
         self.disk_bytes = sum(found.files.values())
@@ -249,7 +249,7 @@ class Journal:
         """Begin the next segment; everything in the one before is synced."""
         before = self._segment
         header = Header(
-            kind=Kind.SEGMENT,
+            kind=FileKind.SEGMENT,
             number=1 if before is None else before.header.number + 1,
             first=self._sequence,
             salt=os.urandom(SALT_BYTES),
@@ -265,7 +265,7 @@ class Journal:
 
     def _replace_by_snapshot(self) -> Segment:
         segment = self._begin_segment()
-        header = segment.header._replace(kind=Kind.SNAPSHOT, salt=os.urandom(SALT_BYTES))
+        header = segment.header._replace(kind=FileKind.SNAPSHOT, salt=os.urandom(SALT_BYTES))
         entries = live_entries(self._full, self._index, self._reserve)
         path, size = write_snapshot(self.folder, header, entries, self._reserve)
         self._index.move(Place(header.first - 1, 0, 0))

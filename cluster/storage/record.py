@@ -78,7 +78,7 @@ REJOIN = (
 """Advice to the operator of a damaged journal."""
 
 
-class Kind(IntEnum):
+class FileKind(IntEnum):
     """The kinds of files."""
 
     SEGMENT = 1
@@ -88,7 +88,7 @@ class Kind(IntEnum):
 class Header(NamedTuple):
     """The header of a file."""
 
-    kind: Kind
+    kind: FileKind
     number: int
     """A segment's own number; for a snapshot, that of the segment after it."""
     first: int
@@ -241,7 +241,7 @@ def _name_of(stream: str) -> bytes:
     return name
 
 
-def header_of(content: bytes, name: str, kind: Kind) -> Header | None:
+def header_of(content: bytes, name: str, kind: FileKind) -> Header | None:
     """Read the header of a file, None where it was never completely created.
 
     Raises:
@@ -273,7 +273,7 @@ def entries_of(content: bytes, group: Group) -> Iterator[Entry]:
     assert at == group.end, "the checksum was right, so the body is what was written"
 
 
-def scan(content: bytes, name: str, kind: Kind) -> Scan:
+def scan(content: bytes, name: str, kind: FileKind) -> Scan:
     """Read a file, and find the end of the part that can be trusted.
 
     Args:
@@ -289,10 +289,10 @@ def scan(content: bytes, name: str, kind: Kind) -> Scan:
     header = header_of(content, name, kind)
     if header is None:
         return Scan(None, [], 0, len(content))
-    first = header.first if kind is Kind.SEGMENT else 0
+    first = header.first if kind is FileKind.SEGMENT else 0
     groups = scan_groups(content, name, salt=header.salt, offset=HEADER_BYTES, sequence=first)
     end = groups[-1].end if groups else HEADER_BYTES
-    rest = content[end:] if kind is Kind.SNAPSHOT else content[end:].rstrip(b"\0")
+    rest = content[end:] if kind is FileKind.SNAPSHOT else content[end:].rstrip(b"\0")
     return Scan(header, groups, end, len(rest))
 
 

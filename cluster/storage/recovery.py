@@ -12,10 +12,10 @@ from fencelock.cluster.storage.record import (
     REJOIN,
     SALT_BYTES,
     Entry,
+    FileKind,
     Group,
     Header,
     Index,
-    Kind,
     Place,
     Scan,
     entries_of,
@@ -37,7 +37,7 @@ NO_SALT = bytes(SALT_BYTES)
 
 
 @dataclass
-class Recovered:
+class RecoveredFiles:
     """The result of a recovery."""
 
     records: dict[str, list[bytes]] = field(default_factory=dict[str, list[bytes]])
@@ -59,7 +59,7 @@ class Recovered:
     """Files that an interrupted step left behind, to be removed."""
 
 
-def recover(folder: Path) -> Recovered:
+def recover(folder: Path) -> RecoveredFiles:
     """Read the journal in ``folder``.
 
     The newest snapshot and the segments after it are used. If that snapshot is damaged but
@@ -92,7 +92,7 @@ def recover(folder: Path) -> Recovered:
 
 def _read_older(
     folder: Path, numbers: list[int], segments: dict[int, Path], snapshots: dict[int, Path]
-) -> Recovered | None:
+) -> RecoveredFiles | None:
     """Read from the newest of ``numbers`` whose files are all present and sound."""
     for number in reversed(numbers):
         try:
@@ -105,9 +105,9 @@ def _read_older(
 
 def _read_from(
     folder: Path, number: int, segments: dict[int, Path], snapshots: dict[int, Path]
-) -> Recovered:
+) -> RecoveredFiles:
     """Read the snapshot ``number``, if there is one, and every segment from ``number`` on."""
-    found = Recovered()
+    found = RecoveredFiles()
     before: Header | None = None
     if number in snapshots:
         before = _read_snapshot(found, snapshots[number])
@@ -121,9 +121,9 @@ def _read_from(
     return found
 
 
-def _read_snapshot(found: Recovered, path: Path) -> Header:
+def _read_snapshot(found: RecoveredFiles, path: Path) -> Header:
     content = path.read_bytes()
-    read = scan(content, str(path), Kind.SNAPSHOT)
+    read = scan(content, str(path), FileKind.SNAPSHOT)
     ended = read.groups and read.groups[-1].begin == read.groups[-1].end
     if read.header is None or read.torn or not ended:
         raise JournalDamagedError(
@@ -138,10 +138,10 @@ def _read_snapshot(found: Recovered, path: Path) -> Header:
 
 
 def _read_segment(
-    found: Recovered, path: Path, number: int, snapshot: Header | None, *, last: bool
+    found: RecoveredFiles, path: Path, number: int, snapshot: Header | None, *, last: bool
 ) -> None:
     content = path.read_bytes()
-    read = scan(content, str(path), Kind.SEGMENT)
+    read = scan(content, str(path), FileKind.SEGMENT)
     if read.header is None and last and snapshot is None:
         found.torn, found.torn_path = len(content), path  # Not in use: to be removed.
         return
@@ -168,7 +168,7 @@ def _check_whole(read: Scan, path: Path, *, last: bool) -> None:
 
 
 def _check_chain(
-    found: Recovered, header: Header, path: Path, number: int, snapshot: Header | None
+    found: RecoveredFiles, header: Header, path: Path, number: int, snapshot: Header | None
 ) -> None:
     """Check that the segment continues where the file before it ends."""
     if snapshot is not None:
@@ -183,7 +183,7 @@ def _check_chain(
         )
 
 
-def _take(found: Recovered, place: Place, content: bytes, group: Group) -> None:
+def _take(found: RecoveredFiles, place: Place, content: bytes, group: Group) -> None:
     entries = list(entries_of(content, group))
     found.index.note(*place, entries)
     for stream, payload in entries:
@@ -220,7 +220,7 @@ def live_entries(
         if number < begins.number:
             continue
         content = reserve.spend(path.read_bytes)
-        header = header_of(content, str(path), Kind.SNAPSHOT if snapshot else Kind.SEGMENT)
+        header = header_of(content, str(path), FileKind.SNAPSHOT if snapshot else FileKind.SEGMENT)
         if header is None:
             raise JournalDamagedError(f"{path} is damaged: its header is gone. {REJOIN}")
         offset, sequence = HEADER_BYTES, 0 if snapshot else header.first

@@ -12,16 +12,16 @@ import pytest
 from support.bakery_cluster_harness import ClusterHarness
 
 from fencelock.actors.api.session_message import Renew, Renewed
-from fencelock.actors.bakery.config import later
+from fencelock.actors.bakery.config import Terms, later
 from fencelock.actors.bakery.message import Chosen, Lead, Seating
 from fencelock.actors.bakery.state_transfer import ENDED_MAX, Import, parts_of
-from fencelock.actors.bakery.table import Entry, TicketPhase, TicketTable, Tombstones
+from fencelock.actors.bakery.table import TicketEntry, TicketPhase, TicketTable, Tombstones
 from fencelock.actors.bakery.ticket import Ticket, Turn, Who, pack_fence
 from fencelock.actors.message import NS_PER_MS, Address, Instant
 from fencelock.cluster.simulation.bakery_judge import BakeryJudge
 from fencelock.cluster.simulation.network import Cut
 from fencelock.cluster.simulation.violation import ViolationError
-from fencelock.cluster.topology import Settings
+from fencelock.cluster.topology import ProtocolSettings
 
 ANN = Who("c", "ann")
 NOW = Instant(10**12)
@@ -51,7 +51,7 @@ def lapsed() -> TicketTable:
     return table
 
 
-def merged(into: TicketTable, *tables: TicketTable, now: Instant = NOW) -> list[Entry]:
+def merged(into: TicketTable, *tables: TicketTable, now: Instant = NOW) -> list[TicketEntry]:
     """Hand ``tables`` over, of n2 and so on, to n1, which led before and has ``into``."""
     lead = Lead(epoch=2, leaders=LIVES, former=Seating(1, LIVES, 10_000), empty=False)
     arriving = Import(lead, Address("n1/election"), own=True)
@@ -176,7 +176,9 @@ def over_at_its_owner(harness: ClusterHarness) -> str:
 
 def five_members(seed: int = 1) -> ClusterHarness:
     return ClusterHarness(
-        5, Settings(bakery_hold_ms=2_000, bakery_grace_ms=1_000, bakery_least_ms=1), seed=seed
+        5,
+        ProtocolSettings(bakery_terms=Terms(hold_ms=2_000, grace_ms=1_000, least_ms=1)),
+        seed=seed,
     )
 
 
@@ -206,14 +208,14 @@ def visits(monkeypatch: pytest.MonkeyPatch, others: int) -> int:
         entry = table.put(asked, "n2", NOW, None)
         assert entry is not None
         table.set_until(entry, later(NOW, LEASE_MS if number >= others else AGES_MS))
-    looked_at: list[Entry] = []
-    is_over = Entry.is_over
+    looked_at: list[TicketEntry] = []
+    is_over = TicketEntry.is_over
 
-    def counted(entry: Entry, now: Instant) -> bool:
+    def counted(entry: TicketEntry, now: Instant) -> bool:
         looked_at.append(entry)
         return is_over(entry, now)
 
-    monkeypatch.setattr(Entry, "is_over", counted)
+    monkeypatch.setattr(TicketEntry, "is_over", counted)
     assert table.forget_old(later(NOW, LEASE_MS)) == 10
     return len(looked_at)
 

@@ -35,8 +35,8 @@ from fencelock.actors.bootstrap_message import (
 )
 from fencelock.actors.effect import Checkpoint, Effect, Effects, Observe, Send, Spawn, Wake
 from fencelock.actors.message import NS_PER_MS, Address, Instant, Message, address_of
-from fencelock.actors.notice import Level, Notice
 from fencelock.actors.paxos.config import acceptor_of
+from fencelock.actors.role_message import Level, RoleNotice
 
 DATE_MS = 1_800_000_000_000
 LISTENER = address_of("x", "proxy")
@@ -138,7 +138,7 @@ def test_a_new_member_writes_its_start_down_then_announces_it_and_says_who_is_mi
         Send(bootstrap_of("a"), join("b")),
         Send(bootstrap_of("c"), join("b")),
         Send(LISTENER, VotingStatus(votes=False, why=waiting)),
-        Send(address_of("b", "node"), Notice(level=Level.INFO, text=waiting)),
+        Send(address_of("b", "node"), RoleNotice(level=Level.INFO, text=waiting)),
         Wake(JOIN_RETRY_MS, JoinRetry()),
     ]
 
@@ -270,7 +270,7 @@ def test_an_empty_journal_is_told_of_the_group_and_never_votes_in_it() -> None:
     warning = "b was started with a journal that is not registered: it does not vote"
     assert told == [
         Send(bootstrap_of("b"), group(80)),
-        Send(address_of("a", "node"), Notice(level=Level.WARNING, text=warning)),
+        Send(address_of("a", "node"), RoleNotice(level=Level.WARNING, text=warning)),
         Observe("bootstrap.unregistered_journal"),
     ]
     again = receive(peer, "b", join("b", start=lost))
@@ -288,9 +288,9 @@ def test_an_empty_journal_is_told_of_the_group_and_never_votes_in_it() -> None:
     assert seated(begun) == list(seat(group(), False))
 
 
-def sent_notices(effects: Effects) -> list[Notice]:
+def sent_notices(effects: Effects) -> list[RoleNotice]:
     sends = [effect.message for effect in effects if isinstance(effect, Send)]
-    return [message for message in sends if isinstance(message, Notice)]
+    return [message for message in sends if isinstance(message, RoleNotice)]
 
 
 @pytest.mark.parametrize("incarnation", [3, 4], ids=["lower", "the same one again"])
@@ -305,7 +305,7 @@ def test_a_start_from_an_old_copy_is_told_so(incarnation: int) -> None:
     warning = "b was started from an old copy of its journal: it does not vote"
     assert effects == [
         Send(bootstrap_of("b"), Superseded(to=99, start=latest)),
-        Send(address_of("a", "node"), Notice(level=Level.WARNING, text=warning)),
+        Send(address_of("a", "node"), RoleNotice(level=Level.WARNING, text=warning)),
         Observe("bootstrap.old_copy"),
     ]
 

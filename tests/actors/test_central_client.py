@@ -4,25 +4,14 @@ import pytest
 from support.central_scene import BROKER_A, SERVER, A, LoneClient
 from support.effects import T0
 
+from fencelock.actors.central import message as messages
 from fencelock.actors.central.client import RETRANSMIT_MS
-from fencelock.actors.central.message import (
-    NUMBER_MAX,
-    ClientRetransmit,
-    Grant,
-    Idle,
-    Mode,
-    Release,
-    ReleaseAck,
-    Request,
-    ServerFull,
-    Settled,
-)
 from fencelock.actors.effect import Observe, Send, Wake
 from fencelock.actors.message import Address
 from fencelock.actors.proxy.message import Full, Got
 
-SETTLED = {n: Send(BROKER_A, Settled(lock="l", number=n, session="s")) for n in (5, 6)}
-REQUEST = Send(SERVER, Request(lock="l", client=A, session="s", owner="o"))
+SETTLED = {n: Send(BROKER_A, messages.Settled(lock="l", number=n, session="s")) for n in (5, 6)}
+REQUEST = Send(SERVER, messages.Request(lock="l", client=A, session="s", owner="o"))
 
 
 @pytest.fixture
@@ -53,7 +42,7 @@ def released(releasing: LoneClient) -> LoneClient:
 
 
 def released_as(sequence: int) -> Send:
-    return Send(SERVER, Release(lock="l", client=A, sequence=sequence))
+    return Send(SERVER, messages.Release(lock="l", client=A, sequence=sequence))
 
 
 def got(ticket: int, fence: int) -> Send:
@@ -62,7 +51,7 @@ def got(ticket: int, fence: int) -> Send:
 
 def test_none_asks_when_an_owner_wants_and_again_at_each_timeout(bench: LoneClient) -> None:
     assert bench.wants(1) == [REQUEST, Wake]
-    bench.is_in(Mode.NONE, 0)
+    bench.is_in(messages.Mode.NONE, 0)
     assert bench.rings() == [REQUEST, Wake]
     assert bench.rings() == [REQUEST, Wake]
 
@@ -71,7 +60,7 @@ def test_none_is_held_by_a_grant(bench: LoneClient) -> None:
     bench.wants(1)
 
     assert bench.granted(5) == [got(1, 5)]
-    bench.is_in(Mode.HELD, 5)
+    bench.is_in(messages.Mode.HELD, 5)
 
 
 def test_held_does_nothing_at_a_timeout(bench: LoneClient) -> None:
@@ -79,35 +68,35 @@ def test_held_does_nothing_at_a_timeout(bench: LoneClient) -> None:
     bench.granted(5)
 
     assert bench.rings() == []
-    bench.is_in(Mode.HELD, 5)
+    bench.is_in(messages.Mode.HELD, 5)
 
 
 @pytest.mark.parametrize("number", [4, 5, 6])
 def test_held_is_not_held_again(held: LoneClient, number: int) -> None:
     assert held.granted(number) == []
-    held.is_in(Mode.HELD, 5)
+    held.is_in(messages.Mode.HELD, 5)
 
 
 @pytest.mark.parametrize("sequence", [4, 5, 6])
 def test_held_ignores_acknowledgements(held: LoneClient, sequence: int) -> None:
     assert held.acked(sequence) == []
-    held.is_in(Mode.HELD, 5)
+    held.is_in(messages.Mode.HELD, 5)
 
 
 def test_held_releases_when_the_owner_is_done(held: LoneClient) -> None:
     assert held.gives(1) == [released_as(5), Wake]
-    held.is_in(Mode.RELEASING, 5)
+    held.is_in(messages.Mode.RELEASING, 5)
 
 
 def test_releasing_releases_again_at_each_timeout(releasing: LoneClient) -> None:
     assert releasing.rings() == [released_as(5), Wake]
     assert releasing.rings() == [released_as(5), Wake]
-    releasing.is_in(Mode.RELEASING, 5)
+    releasing.is_in(messages.Mode.RELEASING, 5)
 
 
 def test_releasing_is_released_by_the_acknowledgement(releasing: LoneClient) -> None:
-    assert releasing.acked(5) == [SETTLED[5], Send(BROKER_A, Idle(wants=1))]
-    releasing.is_in(Mode.RELEASED, 5)
+    assert releasing.acked(5) == [SETTLED[5], Send(BROKER_A, messages.Idle(wants=1))]
+    releasing.is_in(messages.Mode.RELEASED, 5)
 
 
 @pytest.mark.parametrize("sequence", [4, 6])
@@ -116,7 +105,7 @@ def test_releasing_ignores_acknowledgements_of_other_numbers(
 ) -> None:
     """The page compares with "larger than" and takes 6; that loses the lock (`LockServer`)."""
     assert releasing.acked(sequence) == []
-    releasing.is_in(Mode.RELEASING, 5)
+    releasing.is_in(messages.Mode.RELEASING, 5)
 
 
 @pytest.mark.parametrize("number", [4, 5])
@@ -124,24 +113,24 @@ def test_releasing_and_released_ignore_grants_that_are_not_newer(
     releasing: LoneClient, number: int
 ) -> None:
     assert releasing.granted(number) == []
-    releasing.is_in(Mode.RELEASING, 5)
+    releasing.is_in(messages.Mode.RELEASING, 5)
     releasing.acked(5)
     assert releasing.granted(number) == []
-    releasing.is_in(Mode.RELEASED, 5)
+    releasing.is_in(messages.Mode.RELEASED, 5)
 
 
 def test_releasing_is_held_by_a_newer_grant_if_an_owner_waits(releasing: LoneClient) -> None:
     releasing.wants(2)
 
     assert releasing.granted(6) == [SETTLED[5], got(2, 6)]
-    releasing.is_in(Mode.HELD, 6)
+    releasing.is_in(messages.Mode.HELD, 6)
     assert releasing.acked(5) == []
-    releasing.is_in(Mode.HELD, 6)
+    releasing.is_in(messages.Mode.HELD, 6)
 
 
 def test_released_stays_so_and_asks_only_if_an_owner_wants(released: LoneClient) -> None:
     assert released.acked(5) == []
-    released.is_in(Mode.RELEASED, 5)
+    released.is_in(messages.Mode.RELEASED, 5)
     assert released.rings() == []
     assert released.wants(2) == [REQUEST, Wake]
     assert released.rings() == [REQUEST, Wake]
@@ -151,17 +140,17 @@ def test_released_is_held_by_a_newer_grant(released: LoneClient) -> None:
     released.wants(2)
 
     assert released.granted(9) == [got(2, 9)]
-    released.is_in(Mode.HELD, 9)
+    released.is_in(messages.Mode.HELD, 9)
 
 
 def test_a_grant_that_nobody_wants_is_released_at_once(released: LoneClient) -> None:
     assert released.granted(9) == [released_as(9), Wake]
-    released.is_in(Mode.RELEASING, 9)
+    released.is_in(messages.Mode.RELEASING, 9)
 
 
 def test_a_grant_that_comes_after_the_owner_gave_up_is_released_at_once(bench: LoneClient) -> None:
     bench.wants(1)
-    assert bench.gives(1) == [Send(BROKER_A, Idle(wants=1))]
+    assert bench.gives(1) == [Send(BROKER_A, messages.Idle(wants=1))]
 
     assert bench.granted(5) == [released_as(5)]  # The timer of the request is on its way.
     assert bench.rings() == [released_as(5), Wake]
@@ -205,13 +194,13 @@ def test_a_crowded_server_refuses_all_who_wait(bench: LoneClient) -> None:
     bench.wants(1)
     bench.wants(2)
 
-    effects = bench.hears(SERVER, ServerFull(lock="l", locks_max=10))
+    effects = bench.hears(SERVER, messages.ServerFull(lock="l", locks_max=10))
 
     detail = "the server holds 10 locks, its limit"
     assert effects == [
         Send(BROKER_A, Full(lock="l", ticket=1, detail=detail)),
         Send(BROKER_A, Full(lock="l", ticket=2, detail=detail)),
-        Send(BROKER_A, Idle(wants=2)),
+        Send(BROKER_A, messages.Idle(wants=2)),
     ]
     assert bench.rings() == []
 
@@ -219,24 +208,31 @@ def test_a_crowded_server_refuses_all_who_wait(bench: LoneClient) -> None:
 def test_a_late_refusal_does_not_touch_who_holds(held: LoneClient) -> None:
     held.wants(2)
 
-    assert held.hears(SERVER, ServerFull(lock="l", locks_max=10)) == []
+    assert held.hears(SERVER, messages.ServerFull(lock="l", locks_max=10)) == []
     assert list(held.client.tickets) == [1, 2]
 
 
 @pytest.mark.parametrize(
     ("sender", "event", "mark"),
     [
-        (SERVER, Grant(lock="l", client=A, number=9), "central.grant_malformed"),
-        (BROKER_A, Grant(lock="m", client=A, number=9), "central.grant_malformed"),
-        (BROKER_A, Grant(lock="l", client=A, number=0), "central.grant_not_newer"),
-        (BROKER_A, Grant(lock="l", client=A, number=NUMBER_MAX + 1), "central.grant_not_newer"),
-        (Address("b/x"), ReleaseAck(lock="l", sequence=1), "central.ack_malformed"),
-        (SERVER, ReleaseAck(lock="m", sequence=1), "central.ack_malformed"),
-        (Address("b/x"), ServerFull(lock="l", locks_max=1), "central.crowded_malformed"),
+        (SERVER, messages.Grant(lock="l", client=A, number=9), "central.grant_malformed"),
+        (BROKER_A, messages.Grant(lock="m", client=A, number=9), "central.grant_malformed"),
+        (BROKER_A, messages.Grant(lock="l", client=A, number=0), "central.grant_not_newer"),
+        (
+            BROKER_A,
+            messages.Grant(lock="l", client=A, number=messages.NUMBER_MAX + 1),
+            "central.grant_not_newer",
+        ),
+        (Address("b/x"), messages.ReleaseAck(lock="l", sequence=1), "central.ack_malformed"),
+        (SERVER, messages.ReleaseAck(lock="m", sequence=1), "central.ack_malformed"),
+        (Address("b/x"), messages.ServerFull(lock="l", locks_max=1), "central.crowded_malformed"),
     ],
 )
 def test_what_no_honest_peer_says_changes_nothing(
-    bench: LoneClient, sender: Address, event: Grant | ReleaseAck | ServerFull, mark: str
+    bench: LoneClient,
+    sender: Address,
+    event: messages.Grant | messages.ReleaseAck | messages.ServerFull,
+    mark: str,
 ) -> None:
     bench.wants(1)
     before = dict(bench.client.state())
@@ -250,7 +246,7 @@ def test_retransmissions_are_spread_around_their_period(bench: LoneClient) -> No
     waits = [
         effect.after_ms
         for _ in range(500)
-        for effect in bench.client.handle(A, ClientRetransmit(), T0)
+        for effect in bench.client.handle(A, messages.ClientRetransmit(), T0)
         if isinstance(effect, Wake)
     ]
 

@@ -5,19 +5,7 @@ from support.central_scene import BROKER_A, SERVER, A, B, granted, release, requ
 from support.effects import HOST, T0, counted, not_counted
 
 from fencelock.actors.api.message import Contender
-from fencelock.actors.central.message import (
-    NUMBER_MAX,
-    Freed,
-    Held,
-    Peek,
-    Peeked,
-    Probe,
-    Probed,
-    Release,
-    ReleaseAck,
-    Request,
-    ServerFull,
-)
+from fencelock.actors.central import message as messages
 from fencelock.actors.central.server import LockServer
 from fencelock.actors.effect import Observe, Persist, Send
 from fencelock.actors.message import NS_PER_MS, Address, Instant
@@ -29,7 +17,7 @@ def server() -> LockServer:
 
 
 def acked(client: Address, sequence: int) -> Send:
-    return Send(client, ReleaseAck(lock="l", sequence=sequence))
+    return Send(client, messages.ReleaseAck(lock="l", sequence=sequence))
 
 
 def test_a_free_lock_is_granted_under_the_next_number(server: LockServer) -> None:
@@ -112,17 +100,20 @@ def test_numbers_begin_above_the_floor() -> None:
         (A, release(Address("a/b\n"), 1), "central.release_malformed"),
         (
             A,
-            Request(lock="l", client=A, session="s" * 300, owner="o"),
+            messages.Request(lock="l", client=A, session="s" * 300, owner="o"),
             "central.request_malformed",
         ),
         (B, release(A, 1), "central.release_malformed"),
         (A, release(A, 0), "central.release_malformed"),
-        (A, release(A, NUMBER_MAX + 1), "central.release_malformed"),
-        (A, Peek(lock="", query=1), "central.peek_malformed"),
+        (A, release(A, messages.NUMBER_MAX + 1), "central.release_malformed"),
+        (A, messages.Peek(lock="", query=1), "central.peek_malformed"),
     ],
 )
 def test_what_no_honest_peer_says_is_counted_and_dropped(
-    server: LockServer, sender: Address, event: Request | Release | Peek, mark: str
+    server: LockServer,
+    sender: Address,
+    event: messages.Request | messages.Release | messages.Peek,
+    mark: str,
 ) -> None:
     before = dict(server.state())
 
@@ -138,7 +129,7 @@ def test_a_full_table_crowds_out_and_reminds_the_holders_in_turn() -> None:
     first = server.handle(B, request(B, "three"), T0)
     second = server.handle(B, request(B, "three"), T0)
 
-    crowded = Send(B, ServerFull(lock="three", locks_max=2))
+    crowded = Send(B, messages.ServerFull(lock="three", locks_max=2))
     assert not_counted(first) == [crowded, granted(A, 2, "two")]
     assert not_counted(second) == [crowded, granted(A, 1, "one")]
     assert not_counted(server.handle(A, request(A, "one"), T0)) == [granted(A, 1, "one")]
@@ -147,29 +138,31 @@ def test_a_full_table_crowds_out_and_reminds_the_holders_in_turn() -> None:
 def test_a_peek_names_the_holder_and_for_how_long(server: LockServer) -> None:
     server.handle(A, request(A), T0)
 
-    effects = server.handle(Address("b/watch"), Peek(lock="l", query=7), Instant(5 * NS_PER_MS))
+    effects = server.handle(
+        Address("b/watch"), messages.Peek(lock="l", query=7), Instant(5 * NS_PER_MS)
+    )
 
     holder = Contender(node="a", session="s", owner="o", fence=1, since_ms=5)
-    assert effects == (Send(Address("b/watch"), Peeked(lock="l", query=7, holder=holder)),)
+    assert effects == (Send(Address("b/watch"), messages.Peeked(lock="l", query=7, holder=holder)),)
 
 
 def test_a_peek_at_a_free_lock_names_nobody(server: LockServer) -> None:
-    assert server.handle(BROKER_A, Peek(lock="l", query=7), T0) == (
-        Send(BROKER_A, Peeked(lock="l", query=7, holder=None)),
+    assert server.handle(BROKER_A, messages.Peek(lock="l", query=7), T0) == (
+        Send(BROKER_A, messages.Peeked(lock="l", query=7, holder=None)),
     )
 
 
 def test_a_probe_is_answered(server: LockServer) -> None:
-    assert server.handle(BROKER_A, Probe(), T0) == (Send(BROKER_A, Probed()),)
+    assert server.handle(BROKER_A, messages.Probe(), T0) == (Send(BROKER_A, messages.Probed()),)
 
 
 def test_with_a_journal_every_change_is_durable_before_it_is_spoken_of() -> None:
     server = LockServer(SERVER, HOST, journal=True)
-    held = Held(lock="l", client=A, number=1, session="s", owner="o")
+    held = messages.Held(lock="l", client=A, number=1, session="s", owner="o")
 
     assert server.handle(A, request(A), T0) == (Persist(held), granted(A, 1))
     assert server.handle(A, release(A, 1), T0) == (
-        Persist(Freed(lock="l", number=1)),
+        Persist(messages.Freed(lock="l", number=1)),
         acked(A, 1),
     )
 

@@ -13,7 +13,7 @@ from fencelock.cluster.simulation.judge import LockJudge, judge_progress
 from fencelock.cluster.simulation.violation import ViolationError
 from fencelock.cluster.simulation.workload import ClientPlan, Finish, LockUser, Mood, session_door
 from fencelock.cluster.simulation.world import World
-from fencelock.cluster.topology import Settings, central
+from fencelock.cluster.topology import ProtocolSettings, central
 
 SERVER_NODE = "n1"
 MEMBERS = ("n1", "n2", "n3")
@@ -24,7 +24,7 @@ BOUND_MS = 60_000
 def world_in_which_c2_holds(*, journal: bool) -> World:
     """Return a calm world at a moment when ``c2`` holds the lock, through ``n2``."""
     world = World(1)
-    settings = Settings(central_journal=journal)
+    settings = ProtocolSettings(central_journal=journal)
     for name in MEMBERS:
         world.add(name, central, member=True, settings=settings)
     for user in (HOLDER, WAITER):
@@ -74,7 +74,7 @@ def test_a_lock_whose_client_died_stays_held_until_an_operator_releases_it(journ
 
     held = world.role_at(address_of(SERVER_NODE, "server")).held["l"]
     assert held.client.startswith("n2/clients-")
-    operator = Evict(lock="l", fence=fence, operator="olga", session="n3")
+    operator = Evict(lock="l", fence=fence, operator="olga", session="n3", request=1)
     world.nodes["n3"].tell(address_of("n3", "proxy"), operator)
     run_until(world, lambda: contender(world, WAITER).mood is Mood.DONE)
 
@@ -114,9 +114,9 @@ def test_while_the_server_is_down_nobody_is_granted_anything_and_the_nodes_name_
     with pytest.raises(ViolationError, match=r"progress: .*c3/owner wants \('l'\)"):
         is_anybody_left(world)
 
-    proxy = world.role_at(Address("n3/proxy"))
-    assert not proxy.ready
-    assert proxy.detail.startswith("node n1, which runs the lock server, is silent for ")
+    readiness = world.role_at(Address("n3/proxy")).backend.readiness
+    assert not readiness.ready
+    assert readiness.detail.startswith("node n1, which runs the lock server, is silent for ")
 
 
 def test_a_server_with_a_journal_comes_back_and_everybody_is_served() -> None:

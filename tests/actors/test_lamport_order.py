@@ -14,12 +14,12 @@ from fencelock.actors.lamport.order import (
     SLACK,
     Evidence,
     Queue,
-    Turn,
+    QueuePlace,
+    Rejoin,
     Uncovered,
     pack_fence,
     unpack_fence,
 )
-from fencelock.actors.lamport.peers import Rejoin
 
 stamps = st.integers(1, STAMP_MAX)
 ranks = st.integers(0, NODES_MAX - 1)
@@ -33,10 +33,10 @@ def test_fences_are_ordered_as_turns_and_fit_63_bits(a: int, x: int, b: int, y: 
 
 
 def test_turns_go_by_stamp_and_ties_by_node() -> None:
-    assert sorted([Turn(2, "a"), Turn(1, "b"), Turn(1, "a")]) == [
-        Turn(1, "a"),
-        Turn(1, "b"),
-        Turn(2, "a"),
+    assert sorted([QueuePlace(2, "a"), QueuePlace(1, "b"), QueuePlace(1, "a")]) == [
+        QueuePlace(1, "a"),
+        QueuePlace(1, "b"),
+        QueuePlace(2, "a"),
     ]
 
 
@@ -51,8 +51,8 @@ def test_the_first_of_a_queue_is_the_least_of_those_not_removed(
             queue.remove(node)
         else:
             model[node] = stamp
-            queue.add(Turn(stamp, node))
-        turns = sorted(Turn(stamp, node) for node, stamp in model.items())
+            queue.add(QueuePlace(stamp, node))
+        turns = sorted(QueuePlace(stamp, node) for node, stamp in model.items())
         assert queue.in_order() == turns
         assert queue.first() == (turns[0] if turns else None)
         assert len(queue) == len(turns)
@@ -60,12 +60,12 @@ def test_the_first_of_a_queue_is_the_least_of_those_not_removed(
 
 def test_requests_given_up_behind_a_long_hold_leave_nothing_behind() -> None:
     queue = Queue()
-    queue.add(Turn(1, "a"))
+    queue.add(QueuePlace(1, "a"))
     for stamp in range(2, 5_000):
-        queue.add(Turn(stamp, "b"))
+        queue.add(QueuePlace(stamp, "b"))
         queue.remove("b")
 
-    assert queue.first() == Turn(1, "a")
+    assert queue.first() == QueuePlace(1, "a")
     assert len(queue.heap) <= 2 + SLACK + 1
 
 
@@ -73,25 +73,25 @@ def test_evidence_is_the_last_stamp_of_each_process_and_no_request_loses_it() ->
     """The essay's `remove` drops the senders of acknowledgements; here nothing can."""
     evidence = Evidence(["b", "c"])
     evidence.note("b", 8)
-    assert not evidence.covers(Turn(7, "a"))
-    assert evidence.missing(Turn(7, "a")) == ("c",)
+    assert not evidence.covers(QueuePlace(7, "a"))
+    assert evidence.missing(QueuePlace(7, "a")) == ("c",)
 
     evidence.note("c", 9)
-    assert evidence.covers(Turn(7, "a"))
-    assert evidence.missing(Turn(7, "a")) == ()
-    assert not evidence.covers(Turn(9, "a"))
+    assert evidence.covers(QueuePlace(7, "a"))
+    assert evidence.missing(QueuePlace(7, "a")) == ()
+    assert not evidence.covers(QueuePlace(9, "a"))
 
 
 def test_evidence_at_the_same_stamp_counts_if_its_node_comes_later() -> None:
     evidence = Evidence(["b"])
     evidence.note("b", 7)
 
-    assert evidence.covers(Turn(7, "a"))
-    assert not evidence.covers(Turn(7, "c"))
+    assert evidence.covers(QueuePlace(7, "a"))
+    assert not evidence.covers(QueuePlace(7, "c"))
 
 
 def test_with_nobody_else_everything_is_covered() -> None:
-    assert Evidence([]).covers(Turn(STAMP_MAX, "a"))
+    assert Evidence([]).covers(QueuePlace(STAMP_MAX, "a"))
 
 
 def test_a_new_life_vouches_for_nothing_its_former_life_did() -> None:
@@ -99,11 +99,11 @@ def test_a_new_life_vouches_for_nothing_its_former_life_did() -> None:
     evidence.note("b", 9)
     evidence.note("c", 9)
     evidence.forget("b")
-    assert not evidence.covers(Turn(1, "a"))
+    assert not evidence.covers(QueuePlace(1, "a"))
 
     evidence.note("b", 3)
-    assert evidence.covers(Turn(2, "a"))
-    assert not evidence.covers(Turn(4, "a"))
+    assert evidence.covers(QueuePlace(2, "a"))
+    assert not evidence.covers(QueuePlace(4, "a"))
 
 
 @given(st.lists(st.tuples(st.sampled_from("bcde"), st.integers(0, 5)), max_size=60))
@@ -116,12 +116,12 @@ def test_evidence_agrees_with_a_search_through_all_processes(steps: list[tuple[s
         else:
             evidence.forget(node)
         for stamp in range(max(model.values()) + 2):
-            dumb = all(Turn(heard, other) > (stamp, "a") for other, heard in model.items())
-            assert evidence.covers(Turn(stamp, "a")) == dumb
+            dumb = all(QueuePlace(heard, other) > (stamp, "a") for other, heard in model.items())
+            assert evidence.covers(QueuePlace(stamp, "a")) == dumb
         assert len(evidence.heap) == len(model)
 
 
-class CountedTurn(Turn):
+class CountedTurn(QueuePlace):
     """Counts comparisons, to show what a message costs."""
 
     compared = 0
@@ -152,7 +152,7 @@ def test_a_message_costs_log_n_comparisons_and_not_queue_times_processes() -> No
 def test_a_request_is_told_once_when_its_evidence_is_complete() -> None:
     evidence, uncovered = Evidence(["b"]), Uncovered()
     for stamp, lock in ((5, "x"), (3, "y"), (9, "z")):
-        uncovered.add(lock, Turn(stamp, "a"))
+        uncovered.add(lock, QueuePlace(stamp, "a"))
     evidence.note("b", 6)
 
     assert uncovered.covered(evidence) == ["y", "x"]
@@ -162,7 +162,7 @@ def test_a_request_is_told_once_when_its_evidence_is_complete() -> None:
 def test_a_request_given_up_is_not_told_and_its_entry_does_not_stay() -> None:
     evidence, uncovered = Evidence(["b"]), Uncovered()
     for stamp in range(1, 1_000):
-        uncovered.add("x", Turn(stamp, "a"))
+        uncovered.add("x", QueuePlace(stamp, "a"))
         uncovered.drop("x")
     assert len(uncovered.heap) <= SLACK + 1
 
@@ -172,7 +172,7 @@ def test_a_request_given_up_is_not_told_and_its_entry_does_not_stay() -> None:
 
 def test_lost_evidence_lets_all_be_told_again() -> None:
     evidence, uncovered = Evidence(["b"]), Uncovered()
-    uncovered.add("x", Turn(5, "a"))
+    uncovered.add("x", QueuePlace(5, "a"))
     evidence.note("b", 6)
     assert uncovered.covered(evidence) == ["x"]
 

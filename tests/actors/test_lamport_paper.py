@@ -19,7 +19,7 @@ from fencelock.actors.lamport.message import (
     Release,
     Request,
 )
-from fencelock.actors.lamport.order import Turn, unpack_fence
+from fencelock.actors.lamport.order import QueuePlace, unpack_fence
 from fencelock.actors.lamport.process import LockProcess
 from fencelock.actors.message import Address, Event, address_of
 from fencelock.actors.proxy.message import Give, Got, Want
@@ -108,7 +108,7 @@ class PaperMembers:
     def went(self) -> list[tuple[str, str, type[Stamped]]]:
         return [(source, to, type(message)) for source, to, message in self.sent]
 
-    def turn(self, node: str) -> Turn:
+    def turn(self, node: str) -> QueuePlace:
         bid = self.processes[node].pending.out["a"]
         assert bid.turn is not None
         return bid.turn
@@ -137,7 +137,7 @@ def test_a_request_is_queued_and_acknowledged(trio: PaperMembers) -> None:
     assert trio.went()[-1] == ("n2", "n1", Acknowledge)
     message = trio.sent[-1][2]
     assert isinstance(message, Acknowledge)
-    assert Turn(message.stamp, "n2") > trio.turn("n1")
+    assert QueuePlace(message.stamp, "n2") > trio.turn("n1")
 
 
 def test_one_acknowledgement_is_not_enough(trio: PaperMembers) -> None:

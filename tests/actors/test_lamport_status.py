@@ -6,19 +6,8 @@ from support.lamport_scene import REQUEST, LoneProcess, got, posts, release, to_
 
 from fencelock.actors.api.message import Absence, Contender
 from fencelock.actors.effect import Effects, Observe, Wake
-from fencelock.actors.lamport.message import (
-    Acknowledge,
-    Congested,
-    KnownRequest,
-    PeerJoined,
-    Probe,
-    ProbeDue,
-    ProofDue,
-    Release,
-    Request,
-)
-from fencelock.actors.lamport.order import pack_fence
-from fencelock.actors.lamport.peers import SILENCE_MS
+from fencelock.actors.lamport import message as messages
+from fencelock.actors.lamport.order import SILENCE_MS, pack_fence
 from fencelock.actors.lamport.process import PROBE_MS, PROOF_MS
 from fencelock.actors.proxy.message import Full, Seen
 
@@ -26,35 +15,35 @@ from fencelock.actors.proxy.message import Full, Seen
 
 
 def test_an_earlier_request_goes_first_and_its_release_lets_us_in(joined: LoneProcess) -> None:
-    joined.hear("c", Request(lock="x", stamp=4))
+    joined.hear("c", messages.Request(lock="x", stamp=4))
     joined.requested(1, 5)
     assert to_proxy(joined.acknowledged(8)) == []
 
-    assert to_proxy(joined.hear("c", Release(lock="x", request=4, stamp=9))) == [got(1, 5)]
+    assert to_proxy(joined.hear("c", messages.Release(lock="x", request=4, stamp=9))) == [got(1, 5)]
 
 
 def test_a_tie_goes_to_the_lesser_node(joined: LoneProcess) -> None:
     joined.requested(1, 5)
-    joined.hear("a", Request(lock="x", stamp=5))
-    assert to_proxy(joined.hear("c", Request(lock="x", stamp=5))) == []
+    joined.hear("a", messages.Request(lock="x", stamp=5))
+    assert to_proxy(joined.hear("c", messages.Request(lock="x", stamp=5))) == []
 
     assert [waiter.node for waiter in joined.look().waiters] == ["b", "c"]
-    let_in = joined.hear("a", Release(lock="x", request=5, stamp=7))
+    let_in = joined.hear("a", messages.Release(lock="x", request=5, stamp=7))
     assert to_proxy(let_in) == [got(1, 5)]  # And (5, "c") was later than (5, "b").
 
 
 def test_a_release_of_another_request_removes_nothing(joined: LoneProcess) -> None:
-    joined.hear("a", Request(lock="x", stamp=4))
+    joined.hear("a", messages.Request(lock="x", stamp=4))
 
-    effects = joined.hear("a", Release(lock="x", request=3, stamp=5))
+    effects = joined.hear("a", messages.Release(lock="x", request=3, stamp=5))
     assert effects == [Observe("lamport.release_unmatched")]
-    joined.hear("c", Release(lock="x", request=4, stamp=5))
+    joined.hear("c", messages.Release(lock="x", request=4, stamp=5))
     assert joined.look().holder is not None
 
 
 def test_a_second_request_beside_the_first_is_dropped_unacknowledged(joined: LoneProcess) -> None:
-    joined.hear("a", Request(lock="x", stamp=4))
-    effects = joined.hear("a", Request(lock="x", stamp=6))
+    joined.hear("a", messages.Request(lock="x", stamp=4))
+    effects = joined.hear("a", messages.Request(lock="x", stamp=6))
 
     assert effects == [Observe("lamport.second_request_dropped")]
     holder = joined.look().holder
@@ -63,11 +52,11 @@ def test_a_second_request_beside_the_first_is_dropped_unacknowledged(joined: Lon
 
 
 def test_the_same_request_told_twice_is_one(joined: LoneProcess) -> None:
-    joined.hear("a", Request(lock="x", stamp=4))
-    effects = joined.hear("a", welcome(2, KnownRequest("x", 4), stamp=5))
+    joined.hear("a", messages.Request(lock="x", stamp=4))
+    effects = joined.hear("a", welcome(2, messages.KnownRequest("x", 4), stamp=5))
 
-    assert posts(effects) == [(("a",), Acknowledge(lock="x"))]
-    joined.hear("a", Release(lock="x", request=4, stamp=6))
+    assert posts(effects) == [(("a",), messages.Acknowledge(lock="x"))]
+    joined.hear("a", messages.Release(lock="x", request=4, stamp=6))
     assert joined.look().holder is None
 
 
@@ -75,10 +64,10 @@ def test_the_same_request_told_twice_is_one(joined: LoneProcess) -> None:
 
 
 def test_it_shows_the_holder_and_the_waiters_of_all_nodes_in_order(joined: LoneProcess) -> None:
-    joined.hear("c", Request(lock="x", stamp=4))
+    joined.hear("c", messages.Request(lock="x", stamp=4))
     joined.now = 10
     joined.requested(1, 6)
-    joined.hear("a", Request(lock="x", stamp=5))
+    joined.hear("a", messages.Request(lock="x", stamp=5))
     joined.want(2)
     joined.now = 30
 
@@ -106,7 +95,7 @@ def test_a_wait_names_whose_evidence_is_missing_and_for_how_long(joined: LonePro
     joined.requested(1, 5)
     joined.now += SILENCE_MS - 1
     assert joined.look().waits_for == ()
-    joined.hear("a", Acknowledge(lock="x", stamp=6))
+    joined.hear("a", messages.Acknowledge(lock="x", stamp=6))
     joined.now += 1
 
     assert joined.look().waits_for == (Absence("c", SILENCE_MS),)
@@ -117,14 +106,14 @@ def test_a_silence_lasts_over_waits(joined: LoneProcess) -> None:
     joined.now = 400
     joined.give(1)
     joined.requested(2, 9)
-    joined.hear("a", Acknowledge(lock="x", stamp=10))
+    joined.hear("a", messages.Acknowledge(lock="x", stamp=10))
     joined.now = 500
 
     assert joined.look().waits_for == (Absence("c", 500),)
 
 
 def test_before_it_is_ready_a_wait_names_who_has_not_welcomed_it(alone: LoneProcess) -> None:
-    alone.say(PeerJoined(node="a", boot=1))
+    alone.say(messages.PeerJoined(node="a", boot=1))
     alone.want(1)
     alone.now = 700
 
@@ -135,34 +124,36 @@ def test_before_it_is_ready_a_wait_names_who_has_not_welcomed_it(alone: LoneProc
 def test_a_dead_holder_is_found_out_by_a_probe_and_a_living_one_is_not_named(
     joined: LoneProcess,
 ) -> None:
-    joined.hear("c", Request(lock="x", stamp=4))
+    joined.hear("c", messages.Request(lock="x", stamp=4))
     effects = joined.want(1)
-    assert Wake(PROBE_MS, ProbeDue()) in effects
-    joined.hear("b", Request(lock="x", stamp=5))
+    assert Wake(PROBE_MS, messages.ProbeDue()) in effects
+    joined.hear("b", messages.Request(lock="x", stamp=5))
     joined.acknowledged(6)
     joined.now = PROBE_MS
-    probed = joined.say(ProbeDue())
-    assert posts(probed) == [(("c",), Probe())]
-    assert Wake(PROBE_MS, ProbeDue()) in probed
+    probed = joined.say(messages.ProbeDue())
+    assert posts(probed) == [(("c",), messages.Probe())]
+    assert Wake(PROBE_MS, messages.ProbeDue()) in probed
 
-    joined.hear("c", Acknowledge(lock="", stamp=8))
+    joined.hear("c", messages.Acknowledge(lock="", stamp=8))
     joined.now = 2 * PROBE_MS
     assert joined.look().waits_for == ()
-    joined.say(ProbeDue())
+    joined.say(messages.ProbeDue())
     joined.now += SILENCE_MS
     assert joined.look().waits_for == (Absence("c", SILENCE_MS),)
-    assert posts(joined.say(ProbeDue())) == []  # It owes an answer already.
+    assert posts(joined.say(messages.ProbeDue())) == []  # It owes an answer already.
 
 
 def test_a_probe_is_acknowledged(joined: LoneProcess) -> None:
-    assert posts(joined.hear("a", Probe(stamp=5))) == [(("a",), Acknowledge(lock=""))]
+    assert posts(joined.hear("a", messages.Probe(stamp=5))) == [
+        (("a",), messages.Acknowledge(lock=""))
+    ]
 
 
 def test_nobody_is_probed_when_nothing_is_waited_for(joined: LoneProcess) -> None:
     joined.requested(1, 5)
     joined.acknowledged(6)
 
-    assert joined.say(ProbeDue()) == ()
+    assert joined.say(messages.ProbeDue()) == ()
     assert not joined.process.probing
 
 
@@ -174,20 +165,20 @@ def test_while_a_backlog_is_too_long_new_wants_are_refused_and_old_ones_go_on(
     joined: LoneProcess,
 ) -> None:
     joined.requested(1, 5)
-    joined.say(Congested(node="c", congested=True))
+    joined.say(messages.Congested(node="c", congested=True))
     (full,) = to_proxy(joined.want(2))
     assert isinstance(full, Full)
     assert full.ticket == 2
     assert "c" in full.detail
     assert posts(joined.give(1)) == [release(5)]
 
-    joined.say(Congested(node="c", congested=False))
+    joined.say(messages.Congested(node="c", congested=False))
     assert posts(joined.want(3)) == [REQUEST]
 
 
 # Proving that nobody holds.
 
-PROBE = (("a", "b", "c"), Probe())
+PROBE = (("a", "b", "c"), messages.Probe())
 
 
 def free(query: int) -> Seen:
@@ -205,27 +196,29 @@ def test_nobody_is_told_of_a_free_lock_before_every_process_was_heard_later(
     effects = joined.prove()
     assert to_proxy(effects) == []
     assert posts(effects) == [PROBE]
-    assert Wake(PROOF_MS, ProofDue(query=1)) in effects
-    joined.hear("b", Probe(stamp=5))
-    assert to_proxy(joined.hear("a", Acknowledge(lock="", stamp=6))) == []
-    assert to_proxy(joined.hear("c", Acknowledge(lock="y", stamp=4))) == []  # Sent before, perhaps.
-    assert to_proxy(joined.hear("c", Acknowledge(lock="", stamp=7))) == [free(1)]
-    assert to_proxy(joined.say(ProofDue(query=1))) == []
+    assert Wake(PROOF_MS, messages.ProofDue(query=1)) in effects
+    joined.hear("b", messages.Probe(stamp=5))
+    assert to_proxy(joined.hear("a", messages.Acknowledge(lock="", stamp=6))) == []
+    assert (
+        to_proxy(joined.hear("c", messages.Acknowledge(lock="y", stamp=4))) == []
+    )  # Sent before, perhaps.
+    assert to_proxy(joined.hear("c", messages.Acknowledge(lock="", stamp=7))) == [free(1)]
+    assert to_proxy(joined.say(messages.ProofDue(query=1))) == []
 
 
 def test_a_holder_whose_request_was_on_its_way_is_told(joined: LoneProcess) -> None:
     """Any later message of ours let c in, before its request came here."""
     joined.prove()
-    joined.hear("b", Probe(stamp=9))
-    joined.hear("a", Acknowledge(lock="", stamp=10))
-    joined.hear("c", Request(lock="x", stamp=4))
-    holder = seen_of(joined.hear("c", Acknowledge(lock="", stamp=11))).holder
+    joined.hear("b", messages.Probe(stamp=9))
+    joined.hear("a", messages.Acknowledge(lock="", stamp=10))
+    joined.hear("c", messages.Request(lock="x", stamp=4))
+    holder = seen_of(joined.hear("c", messages.Acknowledge(lock="", stamp=11))).holder
     assert holder is not None
     assert holder.fence == pack_fence(4, 2)
 
 
 def test_a_known_holder_is_told_at_once(joined: LoneProcess) -> None:
-    joined.hear("c", Request(lock="x", stamp=4))
+    joined.hear("c", messages.Request(lock="x", stamp=4))
     effects = joined.prove()
     assert posts(effects) == []
     assert seen_of(effects).holder is not None
@@ -233,46 +226,51 @@ def test_a_known_holder_is_told_at_once(joined: LoneProcess) -> None:
 
 def test_each_look_has_a_probe_of_its_own(joined: LoneProcess) -> None:
     assert [*posts(joined.prove(1)), *posts(joined.prove(2))] == [PROBE, PROBE]
-    joined.hear("b", Probe(stamp=5))
-    joined.hear("a", Acknowledge(lock="", stamp=8))
-    assert to_proxy(joined.hear("c", Acknowledge(lock="", stamp=6))) == [free(1)]
-    joined.hear("b", Probe(stamp=7))
-    assert to_proxy(joined.hear("c", Acknowledge(lock="", stamp=8))) == [free(2)]
+    joined.hear("b", messages.Probe(stamp=5))
+    joined.hear("a", messages.Acknowledge(lock="", stamp=8))
+    assert to_proxy(joined.hear("c", messages.Acknowledge(lock="", stamp=6))) == [free(1)]
+    joined.hear("b", messages.Probe(stamp=7))
+    assert to_proxy(joined.hear("c", messages.Acknowledge(lock="", stamp=8))) == [free(2)]
 
 
 def test_a_process_that_is_joining_does_not_call_a_lock_free(alone: LoneProcess) -> None:
-    alone.say(PeerJoined(node="a", boot=1))
+    alone.say(messages.PeerJoined(node="a", boot=1))
     assert posts(alone.prove()) == []
-    late = seen_of(alone.say(ProofDue(query=1)))
+    late = seen_of(alone.say(messages.ProofDue(query=1)))
     assert (late.holder, late.unknown) == (None, "not heard in the last 2000 ms: c")
 
 
 def test_a_look_of_a_process_that_becomes_ready_is_answered(alone: LoneProcess) -> None:
     alone.prove()
     for node in ("a", "c"):
-        alone.say(PeerJoined(node=node, boot=1))
+        alone.say(messages.PeerJoined(node=node, boot=1))
     alone.hear("a", welcome(2, stamp=1))
-    assert PROBE in posts(alone.hear("c", welcome(2, KnownRequest("x", 1), stamp=3)))
-    alone.hear("b", Probe(stamp=5))
-    alone.hear("a", Acknowledge(lock="", stamp=6))
-    holder = seen_of(alone.hear("c", Acknowledge(lock="", stamp=7))).holder
+    assert PROBE in posts(alone.hear("c", welcome(2, messages.KnownRequest("x", 1), stamp=3)))
+    alone.hear("b", messages.Probe(stamp=5))
+    alone.hear("a", messages.Acknowledge(lock="", stamp=6))
+    holder = seen_of(alone.hear("c", messages.Acknowledge(lock="", stamp=7))).holder
     assert holder is not None
     assert holder.node == "c"
 
 
 def test_without_a_word_of_a_process_it_is_not_known_who_holds(joined: LoneProcess) -> None:
     joined.prove()
-    assert to_proxy(joined.say(ProofDue(query=1))) == []  # The own probe has yet to come back.
-    joined.hear("b", Probe(stamp=5))
-    joined.hear("a", Acknowledge(lock="", stamp=6))
-    assert seen_of(joined.say(ProofDue(query=1))).unknown == "not heard in the last 2000 ms: c"
-    assert to_proxy(joined.hear("c", Acknowledge(lock="", stamp=7))) == []
+    assert (
+        to_proxy(joined.say(messages.ProofDue(query=1))) == []
+    )  # The own probe has yet to come back.
+    joined.hear("b", messages.Probe(stamp=5))
+    joined.hear("a", messages.Acknowledge(lock="", stamp=6))
+    assert (
+        seen_of(joined.say(messages.ProofDue(query=1))).unknown
+        == "not heard in the last 2000 ms: c"
+    )
+    assert to_proxy(joined.hear("c", messages.Acknowledge(lock="", stamp=7))) == []
 
 
 def test_a_process_that_restarts_meanwhile_is_asked_again(joined: LoneProcess) -> None:
     joined.prove()
-    joined.hear("b", Probe(stamp=5))
-    joined.hear("c", Acknowledge(lock="", stamp=6))
-    assert posts(joined.say(PeerJoined(node="c", boot=2))) == [(("c",), Probe())]
-    assert to_proxy(joined.hear("a", Acknowledge(lock="", stamp=6))) == []
-    assert to_proxy(joined.hear("c", Acknowledge(lock="", stamp=9))) == [free(1)]
+    joined.hear("b", messages.Probe(stamp=5))
+    joined.hear("c", messages.Acknowledge(lock="", stamp=6))
+    assert posts(joined.say(messages.PeerJoined(node="c", boot=2))) == [(("c",), messages.Probe())]
+    assert to_proxy(joined.hear("a", messages.Acknowledge(lock="", stamp=6))) == []
+    assert to_proxy(joined.hear("c", messages.Acknowledge(lock="", stamp=9))) == [free(1)]

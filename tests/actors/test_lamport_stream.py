@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fencelock.actors.lamport.reliable_channel import WINDOW, Arrival, Incoming, Outgoing
+from fencelock.actors.lamport.reliable_channel import WINDOW, ArrivalResult, Incoming, Outgoing
 
 
 def test_a_stream_sends_no_more_than_its_window_before_it_is_confirmed() -> None:
@@ -49,7 +49,7 @@ def test_what_arrives_in_any_order_and_twice_is_delivered_once_in_order(
 def test_what_is_too_early_to_be_held_back_is_dropped() -> None:
     incoming = Incoming[int]()
 
-    assert incoming.accept(WINDOW, 0) == (Arrival.BEYOND, [])
-    assert incoming.accept(WINDOW - 1, 0) == (Arrival.EARLY, [])
-    assert incoming.accept(WINDOW - 1, 0) == (Arrival.REPEATED, [])
+    assert incoming.accept(WINDOW, 0) == (ArrivalResult.BEYOND, [])
+    assert incoming.accept(WINDOW - 1, 0) == (ArrivalResult.EARLY, [])
+    assert incoming.accept(WINDOW - 1, 0) == (ArrivalResult.REPEATED, [])
     assert list(incoming.early) == [WINDOW - 1]

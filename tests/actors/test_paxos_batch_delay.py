@@ -9,7 +9,7 @@ from fencelock.actors.api.message import Acquire, Granted, Release
 from fencelock.actors.api.session_message import Open
 from fencelock.actors.effect import Effects, Send, Wake
 from fencelock.actors.message import Local, Message, address_of
-from fencelock.actors.paxos.config import Config, View, leader_of, replica_of
+from fencelock.actors.paxos.config import LogConfig, View, leader_of, replica_of
 from fencelock.actors.paxos.event import BatchDelay, Decided, Gather, Leadership, Order
 from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.message import Ballot, Propose
@@ -32,7 +32,7 @@ class DelayingMaster:
             HERE,
             HOST,
             node="a",
-            config=Config(View(0, ("a", "b", "c"))),
+            config=LogConfig(View(0, ("a", "b", "c"))),
             machine=self.machine,
             recovered=Recovered(),
         )

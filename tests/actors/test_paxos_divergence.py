@@ -22,7 +22,7 @@ from fencelock.cluster.simulation.planting import planted
 from fencelock.cluster.simulation.promise import KEEPS_DISKS, promise_of
 from fencelock.cluster.simulation.report import RunReport
 from fencelock.cluster.simulation.run import run_seed
-from fencelock.cluster.topology import Recipe, Settings, paxos
+from fencelock.cluster.topology import ProtocolSettings, Recipe, paxos
 
 SEEDS = range(12)
 
@@ -132,7 +132,7 @@ SILENT = "everybody was done, n2/proxy: it never answered"
 
 @pytest.mark.parametrize("wrong", ["n2", ""])
 def test_in_the_whole_product_a_wrong_member_is_found_and_every_promise_is_kept(wrong: str) -> None:
-    promise = replace(promise_of("paxos", Settings()), survives=KEEPS_DISKS)
+    promise = replace(promise_of("paxos", ProtocolSettings()), survives=KEEPS_DISKS)
     marks: Counter[str] = Counter()
     for seed in range(10):
         report = run_seed(product(wrong), seed, promise=promise)

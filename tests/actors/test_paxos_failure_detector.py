@@ -8,7 +8,6 @@ import pytest
 from support.effects import HOST, at
 
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
-from fencelock.actors.link import LinkDown
 from fencelock.actors.message import NS_PER_MS, Instant, address_of
 from fencelock.actors.paxos import event as events
 from fencelock.actors.paxos.acceptor import LeasePromise
@@ -16,7 +15,7 @@ from fencelock.actors.paxos.config import (
     BEAT_MS,
     ELECTION_MS,
     LEASE_MS,
-    Config,
+    LogConfig,
     View,
     acceptor_of,
     leader_of,
@@ -33,6 +32,7 @@ from fencelock.actors.paxos.failure_detector import (
     MasterLease,
 )
 from fencelock.actors.paxos.message import Ballot, HeartbeatAck
+from fencelock.actors.role_message import LinkDown
 from fencelock.actors.timing import TIMING
 
 BALLOT, OTHERS = Ballot(3, leader_of("a")), Ballot(4, leader_of("b"))
@@ -44,7 +44,7 @@ PPM = 1_000_000
 
 
 def monitor_of_a(members: str = "abc", node: str = "a") -> FailureDetector:
-    config = Config(View(0, tuple(members)))
+    config = LogConfig(View(0, tuple(members)))
     address = monitor_of(node)
     random = Random(1)
     return FailureDetector(address, HOST, node=node, config=config, random=random, listener=PROXY)
@@ -59,7 +59,7 @@ def monitor() -> FailureDetector:
 
 def watch(monitor: FailureDetector, now: Instant) -> Effects:
     """Let the timer that runs ring."""
-    return monitor.handle(HERE, events.Watch(deadline=monitor.suspicion.watching), now)
+    return monitor.handle(HERE, events.MasterCheck(deadline=monitor.suspicion.watching), now)
 
 
 def heard(ballot: Ballot = OTHERS, *, leads: bool = True) -> events.BallotSeen:
@@ -85,7 +85,7 @@ def follow(master: str) -> list[Effect]:
 
 
 def test_a_node_alone_stands_at_once_and_others_listen_for_a_moment() -> None:
-    assert monitor_of_a("a").begin(at(0)) == [Wake(0, events.Watch(deadline=at(0)))]
+    assert monitor_of_a("a").begin(at(0)) == [Wake(0, events.MasterCheck(deadline=at(0)))]
     (wake,) = monitor_of_a().begin(at(0))
     assert isinstance(wake, Wake)
     assert STARTUP_MS <= wake.after_ms < STARTUP_MS + SPREAD_MS
@@ -164,14 +164,14 @@ def test_a_leadership_begins_with_a_heartbeat_and_goes_on_with_them(
     monitor: FailureDetector,
 ) -> None:
     begun = monitor.handle(LEADER, LEADING, at(0))
-    next_beat = Wake(BEAT_MS, events.Beat(ballot=BALLOT))
+    next_beat = Wake(BEAT_MS, events.HeartbeatDue(ballot=BALLOT))
     assert list(begun) == [*follow("a"), pulse(1, 0, 0, 0), next_beat]
 
-    assert list(monitor.handle(HERE, events.Beat(ballot=BALLOT), at(50))) == [
+    assert list(monitor.handle(HERE, events.HeartbeatDue(ballot=BALLOT), at(50))) == [
         pulse(2, 0, 0, 0),
         next_beat,
     ]
-    assert monitor.handle(HERE, events.Beat(ballot=OTHERS), at(100)) == ()
+    assert monitor.handle(HERE, events.HeartbeatDue(ballot=OTHERS), at(100)) == ()
 
 
 def test_a_heartbeat_tells_whose_answers_were_heard_and_what_a_majority_answered(
@@ -181,19 +181,19 @@ def test_a_heartbeat_tells_whose_answers_were_heard_and_what_a_majority_answered
     monitor.handle(acceptor_of("a"), ack(1, applied=9), at(1))
     monitor.handle(acceptor_of("c"), ack(1, applied=7), at(1))
 
-    second = monitor.handle(HERE, events.Beat(ballot=BALLOT), at(50))
+    second = monitor.handle(HERE, events.HeartbeatDue(ballot=BALLOT), at(50))
     monitor.handle(acceptor_of("b"), ack(2, applied=5), at(51))
-    third = monitor.handle(HERE, events.Beat(ballot=BALLOT), at(100))
+    third = monitor.handle(HERE, events.HeartbeatDue(ballot=BALLOT), at(100))
 
     assert second[0] == pulse(2, 1, 0, 1, confirmed=1)
     assert third[0] == pulse(3, 1, 2, 1, confirmed=1, min_applied=5)
 
 
 def test_a_round_can_be_had_at_once(monitor: FailureDetector) -> None:
-    assert monitor.handle(REPLICA, events.Confirm(), at(1)) == ()
+    assert monitor.handle(REPLICA, events.ConfirmLease(), at(1)) == ()
     monitor.handle(LEADER, LEADING, at(2))
 
-    assert monitor.handle(REPLICA, events.Confirm(), at(3)) == [pulse(2, 0, 0, 0)]
+    assert monitor.handle(REPLICA, events.ConfirmLease(), at(3)) == [pulse(2, 0, 0, 0)]
 
 
 def test_the_lease_counts_from_when_a_majority_was_asked(monitor: FailureDetector) -> None:
@@ -204,7 +204,9 @@ def test_the_lease_counts_from_when_a_majority_was_asked(monitor: FailureDetecto
 
     length = LEASE_MS * NS_PER_MS * (PPM - 1_000) // (PPM + 1_000)
     until = Instant(at(10) + length)
-    assert effects == (Send(REPLICA, events.Leased(ballot=BALLOT, until=until, confirmed=at(10))),)
+    assert effects == (
+        Send(REPLICA, events.LeaseHeld(ballot=BALLOT, until=until, confirmed=at(10))),
+    )
     assert monitor.handle(acceptor_of("c"), ack(1), at(31)) == ()
 
 
@@ -229,7 +231,7 @@ def test_answers_of_strangers_or_to_old_heartbeats_do_not_count(monitor: Failure
     for round_ in range(ASKED_MAX):
         monitor.handle(acceptor_of("a"), ack(round_ + 1), at(50 * round_))
         monitor.handle(acceptor_of("b"), ack(round_ + 1), at(50 * round_))
-        monitor.handle(HERE, events.Beat(ballot=BALLOT), at(50 * round_))
+        monitor.handle(HERE, events.HeartbeatDue(ballot=BALLOT), at(50 * round_))
 
     assert monitor.handle(acceptor_of("c"), ack(1), at(60 * ASKED_MAX)) == ()
     assert monitor.answered["c"] == 0
@@ -239,8 +241,10 @@ def test_a_master_that_no_majority_answers_gives_up(monitor: FailureDetector) ->
     monitor.handle(LEADER, LEADING, at(0))
     monitor.handle(acceptor_of("a"), ack(1), at(1))
 
-    assert pulse(2, 1, 0, 0) in monitor.handle(HERE, events.Beat(ballot=BALLOT), at(ELECTION_MS))
-    late = monitor.handle(HERE, events.Beat(ballot=BALLOT), at(ELECTION_MS + 1))
+    assert pulse(2, 1, 0, 0) in monitor.handle(
+        HERE, events.HeartbeatDue(ballot=BALLOT), at(ELECTION_MS)
+    )
+    late = monitor.handle(HERE, events.HeartbeatDue(ballot=BALLOT), at(ELECTION_MS + 1))
     assert late[0] == Send(LEADER, events.Withdraw())
 
 
@@ -250,7 +254,7 @@ def test_a_leader_that_no_majority_answers_says_so_long_before_it_gives_up(
     monitor.handle(LEADER, LEADING, at(0))
     told: dict[int, events.Isolated] = {}
     for ms in range(BEAT_MS, ELECTION_MS, BEAT_MS):
-        for effect in monitor.handle(HERE, events.Beat(ballot=BALLOT), at(ms)):
+        for effect in monitor.handle(HERE, events.HeartbeatDue(ballot=BALLOT), at(ms)):
             if isinstance(effect, Send) and isinstance(effect.message, events.Isolated):
                 assert effect.to == PROXY
                 told[ms] = effect.message
@@ -258,7 +262,7 @@ def test_a_leader_that_no_majority_answers_says_so_long_before_it_gives_up(
 
     for member in "ab":
         monitor.handle(acceptor_of(member), ack(monitor.number), at(ELECTION_MS))
-    answered = monitor.handle(HERE, events.Beat(ballot=BALLOT), at(ELECTION_MS + BEAT_MS))
+    answered = monitor.handle(HERE, events.HeartbeatDue(ballot=BALLOT), at(ELECTION_MS + BEAT_MS))
 
     assert Send(PROXY, events.Isolated(isolated=False)) in answered
 
@@ -270,7 +274,7 @@ def test_a_leader_that_stood_still_itself_waits_for_answers_before_it_gives_up(
     for member in "ab":
         monitor.handle(acceptor_of(member), ack(1), at(1))
 
-    woken = monitor.handle(HERE, events.Beat(ballot=BALLOT), at(3 * ELECTION_MS))
+    woken = monitor.handle(HERE, events.HeartbeatDue(ballot=BALLOT), at(3 * ELECTION_MS))
 
     assert woken[0] == pulse(2, 1, 1, 0, confirmed=1)
 
@@ -282,4 +286,4 @@ def test_who_was_deposed_pauses_before_it_stands_again(monitor: FailureDetector)
     assert list(monitor.handle(LEADER, deposed, at(10)))[:2] == follow("")
 
     assert monitor.suspicion.deadline >= at(10 + ELECTION_MS + 400)
-    assert monitor.handle(HERE, events.Beat(ballot=BALLOT), at(60)) == ()
+    assert monitor.handle(HERE, events.HeartbeatDue(ballot=BALLOT), at(60)) == ()

@@ -8,7 +8,7 @@ from support.log_workload import LogCounter
 
 from fencelock.actors.effect import Observe, Send
 from fencelock.actors.message import Address, address_of
-from fencelock.actors.paxos.config import Config, View, leader_of, replica_of
+from fencelock.actors.paxos.config import LogConfig, View, leader_of, replica_of
 from fencelock.actors.paxos.event import LeaderChanged
 from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.message import COMMAND_BYTES_MAX, Decline, Declined, Propose
@@ -23,7 +23,7 @@ def replica() -> Replica:
         replica_of("a"),
         HOST,
         node="a",
-        config=Config(View(0, ("a", "b", "c"))),
+        config=LogConfig(View(0, ("a", "b", "c"))),
         machine=LogCounter(),
         recovered=Recovered(),
         listener=LISTENER,

@@ -11,7 +11,7 @@ from fencelock.actors.effect import Checkpoint, Observe, Persist, Send
 from fencelock.actors.message import Address, address_of
 from fencelock.actors.paxos import message as messages
 from fencelock.actors.paxos.acceptor import Acceptor
-from fencelock.actors.paxos.config import Config, View, acceptor_of, leader_of
+from fencelock.actors.paxos.config import LogConfig, View, acceptor_of, leader_of
 from fencelock.actors.paxos.event import BallotSeen, Learned, Suspect
 from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.leader import Leader
@@ -19,7 +19,7 @@ from fencelock.actors.paxos.member import MemoryAcceptor
 
 BATCH = messages.Batch(time_ms=1, commands=(b"x",))
 VOTERS = {acceptor_of(name): number for number, name in enumerate("abc", start=1)}
-CONFIG = Config(View(0, ("a", "b", "c"), VOTERS))
+CONFIG = LogConfig(View(0, ("a", "b", "c"), VOTERS))
 BALLOT = messages.Ballot(5, leader_of("b"))
 COMMANDER, SCOUT = address_of("b", "commander-5"), address_of("b", "scout-5")
 BOOTSTRAP = address_of("a", "bootstrap")

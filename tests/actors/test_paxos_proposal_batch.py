@@ -10,7 +10,7 @@ from fencelock.actors.api.message import Acquire, Granted
 from fencelock.actors.effect import Effects, Send, Wake
 from fencelock.actors.message import address_of
 from fencelock.actors.paxos.backend import PaxosBackend
-from fencelock.actors.paxos.config import WINDOW, Config, View, leader_of, replica_of
+from fencelock.actors.paxos.config import WINDOW, LogConfig, View, leader_of, replica_of
 from fencelock.actors.paxos.event import (
     BatchDelay,
     Decided,
@@ -58,7 +58,7 @@ def replica() -> Replica:
         HERE,
         HOST,
         node="a",
-        config=Config(View(0, ("a", "b", "c"))),
+        config=LogConfig(View(0, ("a", "b", "c"))),
         machine=Patient(),
         recovered=Recovered(),
         listener=DOOR,

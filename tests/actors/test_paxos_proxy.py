@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 from support.effects import T0
-from support.log_proxy_scene import in_flight_at, log_proxy
+from support.log_proxy_scene import (
+    ACQUIRE,
+    ANN,
+    CANCEL,
+    FAR,
+    ME,
+    RELEASE,
+    REPLICA,
+    denied,
+    happens,
+    in_flight_at,
+    log_proxy,
+    proposed,
+    told,
+)
 from support.unbatched_proxy import UnbatchedProxy
 
-from fencelock.actors.api.message import (
-    Acquire,
-    Alive,
-    Cancel,
-    Cancelled,
-    Granted,
-    KeepAlive,
-    Reason,
-    Refused,
-    Release,
-    Released,
-)
+from fencelock.actors.api import message as api
 from fencelock.actors.api.session_message import (
     CloseReason,
     End,
@@ -30,26 +33,16 @@ from fencelock.actors.api.session_message import (
     Opened,
     ended,
 )
-from fencelock.actors.effect import Effects, Observe, Send, Wake
+from fencelock.actors.effect import Observe, Wake
 from fencelock.actors.message import Address, Message
 from fencelock.actors.paxos.backend import PaxosBackend
-from fencelock.actors.paxos.event import LeaderChanged, SlotOutcomes
-from fencelock.actors.paxos.message import Propose
+from fencelock.actors.paxos.event import LeaderChanged
 from fencelock.actors.proxy.proxy import Proxy, Tick
 from fencelock.actors.table.message import LogCommand, Queued, Result
-from fencelock.transport.codec import decode
-
-DOOR, REPLICA, FAR = Address("n1/proxy"), Address("n1/replica"), Address("n2/replica")
-ANN = Address("ann/session")
-ME = "ann.7"
-K = TypeVar("K")
 
 OPEN = Open(session="ann", ttl_ms=9_000, label="host:1", request=1)
-ACQUIRE = Acquire(lock="a", session=ME, owner="o", request=2, wait_ms=50, limit=3, label="x")
-RELEASE = Release(lock="a", fence=5, session=ME, owner="o", request=3)
-CANCEL = Cancel(lock="a", session=ME, owner="o", request=2)
-HELD = Granted(session=ME, owner="o", request=2, lock="a", fence=5, count=1)
-FREED = Released(session=ME, owner="o", request=3, lock="a", count=0)
+HELD = api.Granted(session=ME, owner="o", request=2, lock="a", fence=5, count=1)
+FREED = api.Released(session=ME, owner="o", request=3, lock="a", count=0)
 QUEUED = Queued(session=ME, owner="o", request=2, lock="a")
 
 
@@ -58,28 +51,6 @@ def door() -> Proxy:
     door = log_proxy(UnbatchedProxy)
     door.handle(REPLICA, LeaderChanged(master="n2"), T0)
     return door
-
-
-def happens(door: Proxy, *outcomes: Result) -> Effects:
-    return door.handle(REPLICA, SlotOutcomes(slot=1, time_ms=1, outcomes=outcomes), T0)
-
-
-def proposed(effects: Effects) -> list[LogCommand]:
-    sent = [e.message for e in effects if isinstance(e, Send) and e.to == REPLICA]
-    commands: list[Any] = [decode(m.command) for m in sent if isinstance(m, Propose)]
-    return commands
-
-
-def told(effects: Effects, kind: type[K], to: Address = ANN) -> list[K]:
-    sent = [e.message for e in effects if isinstance(e, Send) and e.to == to]
-    return [message for message in sent if isinstance(message, kind)]
-
-
-def denied(reason: Reason, detail: str = "", request: int = 2, lock: str = "a") -> Refused:
-    owner = "o" if lock else ""
-    return Refused(
-        session=ME, owner=owner, request=request, lock=lock, reason=reason, detail=detail
-    )
 
 
 @pytest.mark.parametrize(
@@ -92,28 +63,28 @@ def denied(reason: Reason, detail: str = "", request: int = 2, lock: str = "a") 
             Opened(session="ann", assigned=ME, ttl_ms=9_000, node="n1", request=1, master="n2"),
         ),
         (
-            KeepAlive(session=ME, request=4),
-            KeepAlive(session=ME, request=4),
-            Alive(session=ME, node="", request=4),
-            Alive(session=ME, node="n1", request=4, master="n2"),
+            api.KeepAlive(session=ME, request=4),
+            api.KeepAlive(session=ME, request=4),
+            api.Alive(session=ME, node="", request=4),
+            api.Alive(session=ME, node="n1", request=4, master="n2"),
         ),
         (
             ACQUIRE,
-            Acquire(session=ME, owner="o", request=2, lock="a", wait_ms=50, limit=3, label="x"),
+            api.Acquire(session=ME, owner="o", request=2, lock="a", wait_ms=50, limit=3, label="x"),
             HELD,
-            Granted(lock="a", fence=5, session=ME, owner="o", request=2, count=1),
+            api.Granted(lock="a", fence=5, session=ME, owner="o", request=2, count=1),
         ),
         (
             RELEASE,
-            Release(session=ME, owner="o", request=3, lock="a", fence=5),
+            api.Release(session=ME, owner="o", request=3, lock="a", fence=5),
             FREED,
-            Released(lock="a", session=ME, owner="o", request=3, count=0),
+            api.Released(lock="a", session=ME, owner="o", request=3, count=0),
         ),
         (
             CANCEL,
-            Cancel(session=ME, owner="o", request=2, lock="a"),
-            Cancelled(session=ME, owner="o", request=2, lock="a"),
-            Cancelled(lock="a", session=ME, owner="o", request=2),
+            api.Cancel(session=ME, owner="o", request=2, lock="a"),
+            api.Cancelled(session=ME, owner="o", request=2, lock="a"),
+            api.Cancelled(lock="a", session=ME, owner="o", request=2),
         ),
     ],
     ids=lambda value: type(value).__name__,
@@ -144,7 +115,7 @@ def test_the_end_of_a_session_is_told_to_who_asked_and_not_again_unasked(door: P
 def test_a_client_hears_unasked_that_its_session_ended(
     door: Proxy, reason: CloseReason, words: str
 ) -> None:
-    door.handle(ANN, KeepAlive(session=ME, request=4), T0)
+    door.handle(ANN, api.KeepAlive(session=ME, request=4), T0)
     (notice,) = told(happens(door, ended(ME, reason)), Ended)
     assert (notice.session, notice.request) == (ME, 0)
     assert words in notice.detail
@@ -166,8 +137,8 @@ def test_losses_of_clients_that_are_elsewhere_are_told_by_nobody_here(door: Prox
 
 def test_the_masters_own_word_answers_ahead_of_the_log(door: Proxy) -> None:
     door.handle(ANN, ACQUIRE, T0)
-    assert len(told(door.handle(FAR, HELD, T0), Granted)) == 1
-    assert told(happens(door, HELD), Granted) == []
+    assert len(told(door.handle(FAR, HELD, T0), api.Granted)) == 1
+    assert told(happens(door, HELD), api.Granted) == []
 
 
 def test_outcomes_count_only_from_members(door: Proxy) -> None:
@@ -179,7 +150,7 @@ def test_outcomes_count_only_from_members(door: Proxy) -> None:
 
 def test_an_outcome_of_another_kind_answers_nobody(door: Proxy) -> None:
     door.handle(ANN, RELEASE, T0)
-    grant = Granted(session=ME, owner="o", request=3, lock="a", fence=5, count=1)
+    grant = api.Granted(session=ME, owner="o", request=3, lock="a", fence=5, count=1)
     assert door.handle(FAR, grant, T0) == []
     assert len(in_flight_at(door)) == 1
 
@@ -187,14 +158,14 @@ def test_an_outcome_of_another_kind_answers_nobody(door: Proxy) -> None:
 def test_a_wait_is_answered_when_it_is_over_and_not_when_it_is_queued(door: Proxy) -> None:
     door.handle(ANN, ACQUIRE, T0)
     assert happens(door, QUEUED) == []
-    assert len(told(happens(door, HELD), Granted)) == 1
+    assert len(told(happens(door, HELD), api.Granted)) == 1
 
 
 def test_a_cancel_takes_the_place_of_its_acquire(door: Proxy) -> None:
     door.handle(ANN, ACQUIRE, T0)
     assert len(proposed(door.handle(ANN, CANCEL, T0))) == 1
-    over = denied(Reason.CANCELLED)
-    effects = happens(door, over, Cancelled(session=ME, owner="o", request=2, lock="a"))
-    assert told(effects, Refused) == []
-    assert len(told(effects, Cancelled)) == 1
+    over = denied(api.Reason.CANCELLED)
+    effects = happens(door, over, api.Cancelled(session=ME, owner="o", request=2, lock="a"))
+    assert told(effects, api.Refused) == []
+    assert len(told(effects, api.Cancelled)) == 1
     assert len(in_flight_at(door)) == 0

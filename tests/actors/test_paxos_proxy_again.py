@@ -2,38 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
-
 import pytest
 from support.effects import T0, at
-from support.log_proxy_scene import in_flight_at, log_proxy
+from support.log_proxy_scene import (
+    ANN,
+    DOOR,
+    FAR,
+    ME,
+    REPLICA,
+    acquire,
+    happens,
+    in_flight_at,
+    log_proxy,
+    proposals,
+    proposed,
+    told,
+)
 from support.unbatched_proxy import UnbatchedProxy
 
-from fencelock.actors.api.message import (
-    Acquire,
-    Alive,
-    Granted,
-    KeepAlive,
-    Reason,
-    Refused,
-    Release,
-)
+from fencelock.actors.api import message as api
 from fencelock.actors.api.name import OWNER_BYTES_MAX
 from fencelock.actors.api.probe_message import Probe, ProbeReply
 from fencelock.actors.effect import Effects, Observe, Send, Wake
-from fencelock.actors.message import Address, Instant
+from fencelock.actors.message import Address
 from fencelock.actors.paxos.backend import REPEAT_MAX, PaxosBackend
-from fencelock.actors.paxos.event import Isolated, LeaderChanged, Skipped, SlotOutcomes
+from fencelock.actors.paxos.event import Isolated, LeaderChanged, Skipped
 from fencelock.actors.paxos.in_flight import CHECK_WAIT_MS, REPEAT_MS, WAIT_CHECKS_MAX
-from fencelock.actors.paxos.message import Decline, Declined, Propose, Proposed
+from fencelock.actors.paxos.message import Decline, Declined, Proposed
 from fencelock.actors.proxy.proxy import Proxy, Tick
-from fencelock.actors.table.message import LogCommand, Queued, Result
-from fencelock.transport.codec import decode
-
-DOOR, REPLICA, FAR = Address("n1/proxy"), Address("n1/replica"), Address("n2/replica")
-ANN = Address("ann/session")
-ME = "ann.7"
-K = TypeVar("K")
+from fencelock.actors.table.message import Queued
 
 
 @pytest.fixture
@@ -41,31 +38,8 @@ def door() -> Proxy:
     return log_proxy(UnbatchedProxy)
 
 
-def acquire(request: int = 2, lock: str = "a") -> Acquire:
-    return Acquire(lock=lock, session=ME, owner="o", request=request)
-
-
-def happens(door: Proxy, *outcomes: Result, now: Instant = T0) -> Effects:
-    return door.handle(REPLICA, SlotOutcomes(slot=1, time_ms=1, outcomes=outcomes), now)
-
-
-def proposals(effects: Effects) -> list[Propose]:
-    sent = [e.message for e in effects if isinstance(e, Send) and e.to == REPLICA]
-    return [message for message in sent if isinstance(message, Propose)]
-
-
-def proposed(effects: Effects) -> list[LogCommand]:
-    commands: list[Any] = [decode(propose.command) for propose in proposals(effects)]
-    return commands
-
-
-def told(effects: Effects, kind: type[K], to: Address = ANN) -> list[K]:
-    sent = [e.message for e in effects if isinstance(e, Send) and e.to == to]
-    return [message for message in sent if isinstance(message, kind)]
-
-
-def held(request: int = 2) -> Granted:
-    return Granted(session=ME, owner="o", request=request, lock="a", fence=5, count=1)
+def held(request: int = 2) -> api.Granted:
+    return api.Granted(session=ME, owner="o", request=request, lock="a", fence=5, count=1)
 
 
 def queued(request: int = 2) -> Queued:
@@ -108,7 +82,7 @@ def test_a_request_that_is_under_way_is_not_proposed_twice_and_answered_where_it
     moved = Address("ann/other")
     assert door.handle(moved, acquire(), T0) == ()
     effects = happens(door, held())
-    assert (len(told(effects, Granted, moved)), len(told(effects, Granted))) == (1, 0)
+    assert (len(told(effects, api.Granted, moved)), len(told(effects, api.Granted))) == (1, 0)
 
 
 def test_a_request_that_comes_again_after_its_answer_is_for_the_table_to_answer(
@@ -125,8 +99,8 @@ def test_another_master_is_asked_at_once_for_what_the_log_does_not_know(door: Pr
     happens(door, Queued(session=ME, owner="o", request=3, lock="l3"))
     assert door.handle(REPLICA, LeaderChanged(master=""), at(1)) == []
     commands = proposed(door.handle(REPLICA, LeaderChanged(master="n3"), at(2)))
-    assert [c.lock for c in commands if isinstance(c, Acquire)] == ["l2", "l4"]
-    (alive,) = told(door.handle(ANN, KeepAlive(session="ann", request=9), at(3)), Alive)
+    assert [c.lock for c in commands if isinstance(c, api.Acquire)] == ["l2", "l4"]
+    (alive,) = told(door.handle(ANN, api.KeepAlive(session="ann", request=9), at(3)), api.Alive)
     assert alive.master == "n3"
 
 
@@ -135,7 +109,7 @@ def test_a_state_that_was_taken_over_makes_the_door_ask_for_everything(door: Pro
     door.handle(ANN, acquire(3, "b"), T0)
     happens(door, queued())
     commands = proposed(door.handle(REPLICA, Skipped(slot=9), at(1)))
-    assert sorted(c.lock for c in commands if isinstance(c, Acquire)) == ["a", "b"]
+    assert sorted(c.lock for c in commands if isinstance(c, api.Acquire)) == ["a", "b"]
 
 
 def test_a_crowd_is_proposed_again_in_bounded_portions(door: Proxy) -> None:
@@ -171,8 +145,8 @@ def test_what_no_master_took_waits_for_the_next(door: Proxy) -> None:
 def test_new_work_is_refused_by_a_master_with_too_much_to_do(door: Proxy) -> None:
     number = number_of(door.handle(ANN, acquire(), T0))
     declined = Declined(number=number, why=Decline.OVERLOADED, master="n2")
-    (refused,) = told(door.handle(FAR, declined, T0), Refused)
-    assert refused.reason is Reason.OVERLOADED
+    (refused,) = told(door.handle(FAR, declined, T0), api.Refused)
+    assert refused.reason is api.Reason.OVERLOADED
     assert "nothing was done" in refused.detail
     assert len(in_flight_at(door)) == 0
 
@@ -180,26 +154,26 @@ def test_new_work_is_refused_by_a_master_with_too_much_to_do(door: Proxy) -> Non
 def test_what_may_be_in_the_log_is_never_said_to_be_undone(door: Proxy) -> None:
     number = number_of(door.handle(ANN, acquire(), T0))
     door.handle(DOOR, Tick(), at(REPEAT_MS))
-    release = Release(lock="b", fence=3, session=ME, owner="o", request=3)
+    release = api.Release(lock="b", fence=3, session=ME, owner="o", request=3)
     other = number_of(door.handle(ANN, release, at(REPEAT_MS)))
     for overloaded in (number, other):
         declined = Declined(number=overloaded, why=Decline.OVERLOADED, master="n2")
-        assert told(door.handle(FAR, declined, at(REPEAT_MS)), Refused) == []
+        assert told(door.handle(FAR, declined, at(REPEAT_MS)), api.Refused) == []
     assert len(in_flight_at(door)) == 2
 
 
 def test_without_a_master_requests_wait_and_are_not_refused(door: Proxy) -> None:
     number = number_of(door.handle(ANN, acquire(), T0))
     declined = Declined(number=number, why=Decline.OVERLOADED, master="")
-    assert told(door.handle(REPLICA, declined, T0), Refused) == []
+    assert told(door.handle(REPLICA, declined, T0), api.Refused) == []
     assert len(in_flight_at(door)) == 1
 
 
 def test_what_the_log_cannot_read_is_refused(door: Proxy) -> None:
     number = number_of(door.handle(ANN, acquire(), T0))
     declined = Declined(number=number, why=Decline.INVALID, master="n2")
-    (refused,) = told(door.handle(FAR, declined, T0), Refused)
-    assert refused.reason is Reason.INVALID
+    (refused,) = told(door.handle(FAR, declined, T0), api.Refused)
+    assert refused.reason is api.Reason.INVALID
 
 
 def test_strangers_decline_nothing_and_old_numbers_are_nobodys(door: Proxy) -> None:
@@ -208,7 +182,7 @@ def test_strangers_decline_nothing_and_old_numbers_are_nobodys(door: Proxy) -> N
     stranger = Address("mallory/replica")
     assert door.handle(stranger, declined, T0) == [Observe("paxos.stranger_ignored")]
     unknown = Declined(number=number + 1, why=Decline.INVALID, master="n2")
-    assert told(door.handle(FAR, unknown, T0), Refused) == []
+    assert told(door.handle(FAR, unknown, T0), api.Refused) == []
     assert door.handle(FAR, Proposed(number=number, slot=4), T0) == ()
     assert len(in_flight_at(door)) == 1
 
@@ -251,6 +225,6 @@ def test_who_waits_is_told_at_once_that_the_leader_lost_its_majority(door: Proxy
 def test_who_waits_for_nothing_is_told_nothing(door: Proxy) -> None:
     door.handle(REPLICA, LeaderChanged(master="n1"), T0)
     door.handle(ANN, acquire(2, "a"), T0)
-    happens(door, Granted(session=ME, owner="o", request=2, lock="a", fence=1, count=1))
+    happens(door, api.Granted(session=ME, owner="o", request=2, lock="a", fence=1, count=1))
 
     assert replies(door.handle(REPLICA, Isolated(isolated=True), T0)) == []

@@ -2,40 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 from support.effects import T0, at
-from support.log_proxy_scene import in_flight_at, log_proxy
+from support.log_proxy_scene import (
+    ANN,
+    DOOR,
+    ME,
+    acquire,
+    happens,
+    in_flight_at,
+    log_proxy,
+    proposed,
+    told,
+)
 from support.unbatched_proxy import UnbatchedProxy
 
-from fencelock.actors.api.message import (
-    Acquire,
-    Alive,
-    Cancel,
-    Granted,
-    KeepAlive,
-    Reason,
-    Refused,
-    Release,
-)
+from fencelock.actors.api import message as api
 from fencelock.actors.api.name import WAIT_MS_MAX
 from fencelock.actors.api.session_message import End, Evict, HoldLost, ListLocks, Open
-from fencelock.actors.effect import Effects, Observe, Send
-from fencelock.actors.message import Address, Instant
+from fencelock.actors.effect import Observe
+from fencelock.actors.message import Address
 from fencelock.actors.paxos import backend
 from fencelock.actors.paxos.backend import PaxosBackend
-from fencelock.actors.paxos.event import SlotOutcomes
-from fencelock.actors.paxos.message import Propose
 from fencelock.actors.proxy import clients
 from fencelock.actors.proxy.proxy import Proxy, Tick
-from fencelock.actors.table.message import LogCommand, Result
-from fencelock.transport.codec import decode
-
-DOOR, REPLICA, FAR = Address("n1/proxy"), Address("n1/replica"), Address("n2/replica")
-ANN = Address("ann/session")
-ME = "ann.7"
-K = TypeVar("K")
 
 
 @pytest.fixture
@@ -43,39 +35,16 @@ def door() -> Proxy:
     return log_proxy(UnbatchedProxy)
 
 
-def acquire(request: int = 2, lock: str = "a") -> Acquire:
-    return Acquire(lock=lock, session=ME, owner="o", request=request)
-
-
-def happens(door: Proxy, *outcomes: Result, now: Instant = T0) -> Effects:
-    return door.handle(REPLICA, SlotOutcomes(slot=1, time_ms=1, outcomes=outcomes), now)
-
-
-def proposals(effects: Effects) -> list[Propose]:
-    sent = [e.message for e in effects if isinstance(e, Send) and e.to == REPLICA]
-    return [message for message in sent if isinstance(message, Propose)]
-
-
-def proposed(effects: Effects) -> list[LogCommand]:
-    commands: list[Any] = [decode(propose.command) for propose in proposals(effects)]
-    return commands
-
-
-def told(effects: Effects, kind: type[K], to: Address = ANN) -> list[K]:
-    sent = [e.message for e in effects if isinstance(e, Send) and e.to == to]
-    return [message for message in sent if isinstance(message, kind)]
-
-
 def test_one_client_cannot_use_up_a_node(door: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fencelock.actors.paxos.backend.CLIENT_REQUESTS_MAX", 3)
     for request in (2, 3, 4):
         door.handle(ANN, acquire(request, f"l{request}"), T0)
-    (refused,) = told(door.handle(ANN, acquire(5, "l5"), T0), Refused)
-    assert (refused.reason, refused.request) == (Reason.OVERLOADED, 5)
+    (refused,) = told(door.handle(ANN, acquire(5, "l5"), T0), api.Refused)
+    assert (refused.reason, refused.request) == (api.Reason.OVERLOADED, 5)
     bob = Address("bob/session")
-    other = Acquire(lock="z", session="bob.8", owner="o", request=1)
+    other = api.Acquire(lock="z", session="bob.8", owner="o", request=1)
     assert len(proposed(door.handle(bob, other, T0))) == 1
-    happens(door, Granted(session=ME, owner="o", request=2, lock="l2", fence=5, count=1))
+    happens(door, api.Granted(session=ME, owner="o", request=2, lock="l2", fence=5, count=1))
     assert len(proposed(door.handle(ANN, acquire(5, "l5"), T0))) == 1
 
 
@@ -86,43 +55,43 @@ def test_however_much_waits_there_is_room_to_release_to_cancel_and_to_keep_the_s
     monkeypatch.setattr(backend, "REQUESTS_MAX", 4)
     for request in (2, 3, 4, 5):
         door.handle(ANN, acquire(request, f"l{request}"), T0)
-    assert told(door.handle(ANN, acquire(6, "l6"), T0), Refused)
-    easing: list[KeepAlive | Release | Cancel | End] = [
-        KeepAlive(session=ME, request=7),
-        Release(lock="held", fence=1, session=ME, owner="o", request=8),
-        Cancel(lock="l9", session=ME, owner="o", request=9),
+    assert told(door.handle(ANN, acquire(6, "l6"), T0), api.Refused)
+    easing: list[api.KeepAlive | api.Release | api.Cancel | End] = [
+        api.KeepAlive(session=ME, request=7),
+        api.Release(lock="held", fence=1, session=ME, owner="o", request=8),
+        api.Cancel(lock="l9", session=ME, owner="o", request=9),
         End(session=ME, request=10),
     ]
     for asked in easing:
         (command,) = proposed(door.handle(ANN, asked, T0))
         assert getattr(command, "request", 0) == asked.request
-    more = Release(lock="more", fence=1, session=ME, owner="o", request=11)
-    assert told(door.handle(ANN, more, T0), Refused), "it has a limit, too"
+    more = api.Release(lock="more", fence=1, session=ME, owner="o", request=11)
+    assert told(door.handle(ANN, more, T0), api.Refused), "it has a limit, too"
 
 
 def test_a_node_has_a_limit(door: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backend, "REQUESTS_MAX", 2)
     for request in (2, 3):
         door.handle(ANN, acquire(request, f"l{request}"), T0)
-    (refused,) = told(door.handle(ANN, acquire(4, "l4"), T0), Refused)
-    assert refused.reason is Reason.OVERLOADED
+    (refused,) = told(door.handle(ANN, acquire(4, "l4"), T0), api.Refused)
+    assert refused.reason is api.Reason.OVERLOADED
     ask = Address("n1/ask-1")
-    assert len(told(door.handle(ask, Acquire(lock="z"), T0), Refused, ask)) == 1
+    assert len(told(door.handle(ask, api.Acquire(lock="z"), T0), api.Refused, ask)) == 1
 
 
 def test_a_newer_keep_alive_makes_the_older_needless_but_for_the_oldest(door: Proxy) -> None:
     for request in (3, 4, 5):
-        (command,) = proposed(door.handle(ANN, KeepAlive(session=ME, request=request), T0))
-        assert command == KeepAlive(session=ME, request=request)
+        (command,) = proposed(door.handle(ANN, api.KeepAlive(session=ME, request=request), T0))
+        assert command == api.KeepAlive(session=ME, request=request)
     assert [key[3] for key in in_flight_at(door).by_key] == [3, 5]
 
 
 def test_keep_alives_are_confirmed_by_a_log_that_is_slower_than_they_come(door: Proxy) -> None:
     heard: list[int] = []
     for request in range(3, 23):
-        door.handle(ANN, KeepAlive(session=ME, request=request), at(request * 200))
-        kept = Alive(session=ME, node="", request=request - 2)
-        alive = told(happens(door, kept, now=at(request * 200 + 100)), Alive)
+        door.handle(ANN, api.KeepAlive(session=ME, request=request), at(request * 200))
+        kept = api.Alive(session=ME, node="", request=request - 2)
+        alive = told(happens(door, kept, now=at(request * 200 + 100)), api.Alive)
         heard += [word.request for word in alive]
     assert heard == list(range(3, 21, 2))
 
@@ -135,15 +104,15 @@ def test_an_ask_inside_the_process_is_not_answered_by_the_loss_of_another_lock(
     door.handle(ask, acquire(4, "b"), T0)
     lost = HoldLost(session=ME, owner="o", lock="a", fence=3, detail="taken by root")
     assert told(happens(door, lost), HoldLost, ask) == []
-    held = Granted(session=ME, owner="o", request=4, lock="b", fence=5, count=1)
-    assert [granted.fence for granted in told(happens(door, held), Granted, ask)] == [5]
+    held = api.Granted(session=ME, owner="o", request=4, lock="b", fence=5, count=1)
+    assert [granted.fence for granted in told(happens(door, held), api.Granted, ask)] == [5]
 
 
 def test_what_a_silent_client_asked_for_is_forgotten(door: Proxy) -> None:
     bob = Address("bob/session")
     door.handle(ANN, acquire(), T0)
-    door.handle(bob, Acquire(lock="b", session="bob.8", owner="o", request=1), T0)
-    door.handle(bob, KeepAlive(session="bob", request=2), at(PaxosBackend.SILENCE_MS - 1))
+    door.handle(bob, api.Acquire(lock="b", session="bob.8", owner="o", request=1), T0)
+    door.handle(bob, api.KeepAlive(session="bob", request=2), at(PaxosBackend.SILENCE_MS - 1))
     effects = door.handle(DOOR, Tick(), at(PaxosBackend.SILENCE_MS))
     assert Observe("proxy.request_of_silent_client_forgotten", 1) in effects
     assert [
@@ -157,7 +126,7 @@ def test_clients_that_come_and_go_do_not_fill_the_memory(
     monkeypatch.setattr(clients, "CLIENTS_MAX", 10)
     for number in range(30):
         client = Address(f"c{number}/session")
-        door.handle(client, KeepAlive(session=f"c{number}", request=1), T0)
+        door.handle(client, api.KeepAlive(session=f"c{number}", request=1), T0)
     assert list(door.clients.by_id) == [f"c{number}" for number in range(20, 30)]
 
 
@@ -165,9 +134,9 @@ def test_clients_that_come_and_go_do_not_fill_the_memory(
     "request_",
     [
         acquire(),
-        Release(lock="a", fence=1, session=ME, owner="o", request=2),
-        Cancel(lock="a", session=ME, owner="o", request=2),
-        KeepAlive(session=ME, request=2),
+        api.Release(lock="a", fence=1, session=ME, owner="o", request=2),
+        api.Cancel(lock="a", session=ME, owner="o", request=2),
+        api.KeepAlive(session=ME, request=2),
         End(session=ME, request=2),
         Open(session="ann", ttl_ms=9_000, request=2),
         ListLocks(session=ME, request=2),
@@ -179,24 +148,24 @@ def test_nobody_speaks_in_the_session_of_another(door: Proxy, request_: Any) -> 
     for client in ("bob", "an", "ann~2", "ann.7", "n"):
         asker = Address(f"{client}/session")
         effects = door.handle(asker, request_, T0)
-        assert [r.reason for r in told(effects, Refused, asker)] == [Reason.INVALID]
+        assert [r.reason for r in told(effects, api.Refused, asker)] == [api.Reason.INVALID]
         assert proposed(effects) == []
     assert len(door.clients.by_id) == 0
 
 
 @pytest.mark.parametrize("session", ["n1/b00.3", "ann/x", "ann./b", "", "ann." + "9" * 300])
 def test_a_session_that_is_none_of_a_client_is_refused(door: Proxy, session: str) -> None:
-    effects = door.handle(ANN, Acquire(lock="a", session=session, owner="o", request=1), T0)
-    assert [r.reason for r in told(effects, Refused)] == [Reason.INVALID]
+    effects = door.handle(ANN, api.Acquire(lock="a", session=session, owner="o", request=1), T0)
+    assert [r.reason for r in told(effects, api.Refused)] == [api.Reason.INVALID]
 
 
 def test_a_name_is_no_session_until_it_was_opened(door: Proxy) -> None:
     for name in ("ann", "ann~2"):
-        request = Acquire(lock="a", session=name, owner="o", request=1)
-        (refused,) = told(door.handle(ANN, request, T0), Refused)
-        assert refused.reason is Reason.SESSION_EXPIRED
+        request = api.Acquire(lock="a", session=name, owner="o", request=1)
+        (refused,) = told(door.handle(ANN, request, T0), api.Refused)
+        assert refused.reason is api.Reason.SESSION_EXPIRED
         assert "open" in refused.detail
-    (alive,) = told(door.handle(ANN, KeepAlive(session="ann", request=1), T0), Alive)
+    (alive,) = told(door.handle(ANN, api.KeepAlive(session="ann", request=1), T0), api.Alive)
     assert (alive.session, alive.node) == ("ann", "n1")
     assert len(in_flight_at(door)) == 0
 
@@ -204,15 +173,15 @@ def test_a_name_is_no_session_until_it_was_opened(door: Proxy) -> None:
 @pytest.mark.parametrize(
     ("request_", "words"),
     [
-        (Acquire(lock="", session=ME, owner="o", request=1), "0 bytes"),
-        (Acquire(lock="x" * 300, session=ME, owner="o", request=1), "300 bytes"),
-        (Acquire(lock="a", session=ME, owner="o" * 300, request=1), "owner of 300"),
-        (Acquire(lock="a", session=ME, owner="o", request=0), "request is 0"),
-        (Acquire(lock="a", session=ME, owner="o", request=1, wait_ms=-1), "wait_ms is -1"),
-        (Acquire(lock="a", session=ME, owner="o", request=1, limit=-1), "limit is -1"),
-        (Acquire(lock="a", session=ME, owner="o", request=1, label="x" * 300), "label of 300"),
+        (api.Acquire(lock="", session=ME, owner="o", request=1), "0 bytes"),
+        (api.Acquire(lock="x" * 300, session=ME, owner="o", request=1), "300 bytes"),
+        (api.Acquire(lock="a", session=ME, owner="o" * 300, request=1), "owner of 300"),
+        (api.Acquire(lock="a", session=ME, owner="o", request=0), "request is 0"),
+        (api.Acquire(lock="a", session=ME, owner="o", request=1, wait_ms=-1), "wait_ms is -1"),
+        (api.Acquire(lock="a", session=ME, owner="o", request=1, limit=-1), "limit is -1"),
+        (api.Acquire(lock="a", session=ME, owner="o", request=1, label="x" * 300), "label of 300"),
         (
-            Acquire(lock="a", session=ME, owner="o", request=1, wait_ms=WAIT_MS_MAX + 1),
+            api.Acquire(lock="a", session=ME, owner="o", request=1, wait_ms=WAIT_MS_MAX + 1),
             str(WAIT_MS_MAX),
         ),
         (Open(session="ann", ttl_ms=1, request=1), "ttl_ms is 1"),
@@ -229,7 +198,7 @@ def test_a_bad_request_is_told_its_field_value_and_limit(
     door: Proxy, request_: Any, words: str
 ) -> None:
     effects = door.handle(ANN, request_, T0)
-    (refused,) = told(effects, Refused)
-    assert refused.reason is Reason.INVALID
+    (refused,) = told(effects, api.Refused)
+    assert refused.reason is api.Reason.INVALID
     assert words in refused.detail
     assert proposed(effects) == []

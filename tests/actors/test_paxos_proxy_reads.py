@@ -8,25 +8,12 @@ import pytest
 from support.effects import T0, at, sent
 from support.log_proxy_scene import ANN, DOOR, REPLICA, led_by_n2, log_proxy
 
-from fencelock.actors.api.message import (
-    Contender,
-    Describe,
-    Inspect,
-    LockStatus,
-    NodeStatus,
-    Reason,
-    Refused,
-)
+from fencelock.actors.api import message as api
 from fencelock.actors.api.session_message import ListedLock, ListLocks, LockList
 from fencelock.actors.effect import Effects, Observe
 from fencelock.actors.message import Address
 from fencelock.actors.paxos.event import Consult, Consulted, LeaderChanged
-from fencelock.actors.paxos.queries import (
-    DESCRIBE_MS,
-    LOCKS_SHOWN_MAX,
-    LOOK_AGE_MS,
-    READY_AGE_MS,
-)
+from fencelock.actors.paxos.queries import DESCRIBE_MS, LOCKS_SHOWN_MAX, LOOK_AGE_MS, READY_AGE_MS
 from fencelock.actors.proxy.message import Report, Reported
 from fencelock.actors.proxy.proxy import Proxy, Tick
 from fencelock.actors.proxy.queries import READ_MS
@@ -52,9 +39,9 @@ WAITER = WaiterSeen(
     session="n2/b5.3", owner="ask-4", label="", request=3, waited_ms=20, left_ms=None
 )
 REPORT = LockReport(lock="a", holder=HOLDER, waiting=1, waiters=(WAITER,))
-BOB = Contender("bob", "bob~2.9", "p", 7, 40, "host:2", 2)
-INSIDE_N2 = Contender("n2", "n2/b5.3", "ask-4", None, 20)
-INSPECT = Inspect(lock="a", session="ann", request=3)
+BOB = api.Contender("bob", "bob~2.9", "p", 7, 40, "host:2", 2)
+INSIDE_N2 = api.Contender("n2", "n2/b5.3", "ask-4", None, 20)
+INSPECT = api.Inspect(lock="a", session="ann", request=3)
 REPORTED = Reported(uptime_ms=5, counters=())
 
 
@@ -78,8 +65,8 @@ def test_a_lock_is_looked_up_in_the_replica_and_shown_in_the_order_of_service(
 ) -> None:
     asked = consult(door.handle(ANN, INSPECT, T0))
     assert asked == Consult(number=1, question=LookUp(lock="a"), age_ms=None)
-    assert sent(consulted(door, 1, Looked(report=REPORT)), LockStatus, ANN) == [
-        LockStatus(
+    assert sent(consulted(door, 1, Looked(report=REPORT)), api.LockStatus, ANN) == [
+        api.LockStatus(
             lock="a",
             holder=BOB,
             waiters=(INSIDE_N2,),
@@ -96,14 +83,14 @@ def test_a_lock_is_looked_up_in_the_replica_and_shown_in_the_order_of_service(
 def test_a_free_lock_has_no_holder(door: Proxy) -> None:
     door.handle(ANN, INSPECT, T0)
     free = LockReport(lock="a", holder=None, waiting=0, waiters=())
-    (status,) = sent(consulted(door, 1, Looked(report=free)), LockStatus, ANN)
+    (status,) = sent(consulted(door, 1, Looked(report=free)), api.LockStatus, ANN)
     assert (status.holder, status.waiters) == (None, ())
 
 
 def test_a_question_that_is_sent_again_is_asked_once(door: Proxy) -> None:
     door.handle(ANN, INSPECT, T0)
     assert list(door.handle(ANN, INSPECT, at(5))) == []
-    assert len(sent(consulted(door, 1, Looked(report=REPORT)), LockStatus, ANN)) == 1
+    assert len(sent(consulted(door, 1, Looked(report=REPORT)), api.LockStatus, ANN)) == 1
     assert consult(door.handle(ANN, INSPECT, at(6))).number == 2
 
 
@@ -111,17 +98,17 @@ def test_a_question_that_is_sent_again_is_asked_once(door: Proxy) -> None:
 def test_a_local_read_that_would_be_too_old_is_refused(
     door: Proxy, age_ms: int, words: str
 ) -> None:
-    local = Inspect(lock="a", session="ann", request=3, age_ms=500)
+    local = api.Inspect(lock="a", session="ann", request=3, age_ms=500)
     assert consult(door.handle(ANN, local, T0)).age_ms == 500
-    (refused,) = sent(consulted(door, 1, None, age_ms), Refused, ANN)
-    assert (refused.reason, refused.lock, refused.request) == (Reason.STALE, "a", 3)
+    (refused,) = sent(consulted(door, 1, None, age_ms), api.Refused, ANN)
+    assert (refused.reason, refused.lock, refused.request) == (api.Reason.STALE, "a", 3)
     assert words in refused.detail
     assert "500 ms were allowed" in refused.detail
 
 
 def test_a_local_read_tells_its_age(door: Proxy) -> None:
-    door.handle(ANN, Inspect(lock="a", session="ann", age_ms=500), T0)
-    (status,) = sent(consulted(door, 1, Looked(report=REPORT), 120), LockStatus, ANN)
+    door.handle(ANN, api.Inspect(lock="a", session="ann", age_ms=500), T0)
+    (status,) = sent(consulted(door, 1, Looked(report=REPORT), 120), api.LockStatus, ANN)
     assert status.age_ms == 120
 
 
@@ -129,13 +116,13 @@ def test_without_a_majority_a_caller_inside_is_told_and_a_client_gives_up_by_its
     door: Proxy,
 ) -> None:
     door.handle(ANN, INSPECT, T0)
-    door.handle(ASK, Inspect(lock="a"), T0)
-    assert sent(door.handle(DOOR, Tick(), at(READ_MS - 1)), Refused, ASK) == []
+    door.handle(ASK, api.Inspect(lock="a"), T0)
+    assert sent(door.handle(DOOR, Tick(), at(READ_MS - 1)), api.Refused, ASK) == []
     effects = door.handle(DOOR, Tick(), at(READ_MS))
-    (refused,) = sent(effects, Refused, ASK)
-    assert refused.reason is Reason.UNAVAILABLE
+    (refused,) = sent(effects, api.Refused, ASK)
+    assert refused.reason is api.Reason.UNAVAILABLE
     assert f"a majority of n1, n2, n3 has not answered for {READ_MS} ms" in refused.detail
-    assert sent(effects, Refused, ANN) == []
+    assert sent(effects, api.Refused, ANN) == []
     assert not door.backend.is_busy()
     assert consult(door.handle(ANN, INSPECT, at(READ_MS))).question == LookUp(lock="a")
 
@@ -143,10 +130,10 @@ def test_without_a_majority_a_caller_inside_is_told_and_a_client_gives_up_by_its
 def test_questions_have_a_limit(door: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fencelock.actors.proxy.queries.QUERIES_MAX", 2)
     for request in (1, 2):
-        door.handle(ANN, Inspect(lock="a", session="ann", request=request), T0)
-    effects = door.handle(ANN, Inspect(lock="a", session="ann", request=3), T0)
-    (refused,) = sent(effects, Refused, ANN)
-    assert (refused.reason, refused.request) == (Reason.OVERLOADED, 3)
+        door.handle(ANN, api.Inspect(lock="a", session="ann", request=request), T0)
+    effects = door.handle(ANN, api.Inspect(lock="a", session="ann", request=3), T0)
+    (refused,) = sent(effects, api.Refused, ANN)
+    assert (refused.reason, refused.request) == (api.Reason.OVERLOADED, 3)
 
 
 def test_locks_are_listed_page_by_page(door: Proxy) -> None:
@@ -171,7 +158,7 @@ def test_answers_fit_a_frame_however_long_the_names(door: Proxy) -> None:
     waiters = tuple(WAITER._replace(session=long, owner=long, label=long) for _ in range(1_000))
     door.handle(ANN, INSPECT, T0)
     report = LockReport(lock="a", holder=holder, waiting=1_000, waiters=waiters)
-    (status,) = sent(consulted(door, 1, Looked(report=report)), LockStatus, ANN)
+    (status,) = sent(consulted(door, 1, Looked(report=report)), api.LockStatus, ANN)
     assert 100 < len(status.waiters) < 1_000
     assert len(encode(status)) < FRAME_BYTES_MAX
     door.handle(ANN, ListLocks(most=1_000, session="ann"), T0)
@@ -183,7 +170,7 @@ def test_answers_fit_a_frame_however_long_the_names(door: Proxy) -> None:
 
 
 def test_a_node_describes_itself_and_the_locks_with_their_waiters(door: Proxy) -> None:
-    effects = door.handle(ANN, Describe(session="ann", request=4), T0)
+    effects = door.handle(ANN, api.Describe(session="ann", request=4), T0)
     assert sent(effects, Report, NODE) == [Report()]
     browse = Browse(prefix="", after="", most=LOCKS_SHOWN_MAX)
     assert consult(effects) == Consult(number=1, question=browse, age_ms=LOOK_AGE_MS)
@@ -192,7 +179,7 @@ def test_a_node_describes_itself_and_the_locks_with_their_waiters(door: Proxy) -
     look = consult(consulted(door, 1, Browsed(lines=lines, more=False), 30))
     assert look.question == LookUp(lock="a")
     effects = consulted(door, look.number, Looked(report=REPORT), 30)
-    (status,) = sent(effects, NodeStatus, ANN)
+    (status,) = sent(effects, api.NodeStatus, ANN)
     assert (status.ready, status.detail) == (True, "ready, follows n2")
     assert (status.protocol, status.master, status.nodes) == ("paxos", "n2", ("n1", "n2", "n3"))
     assert (status.session, status.request, status.uptime_ms) == ("ann", 4, 5)
@@ -203,12 +190,12 @@ def test_a_node_describes_itself_and_the_locks_with_their_waiters(door: Proxy) -
 
 
 def test_descriptions_asked_for_at_once_share_one_look(door: Proxy) -> None:
-    door.handle(ANN, Describe(session="ann", request=4), T0)
-    assert sent(door.handle(ASK, Describe(), T0), Consult, REPLICA) == []
+    door.handle(ANN, api.Describe(session="ann", request=4), T0)
+    assert sent(door.handle(ASK, api.Describe(), T0), Consult, REPLICA) == []
     door.handle(NODE, REPORTED, T0)
     effects = consulted(door, 1, Browsed(lines=(), more=False))
-    assert [len(sent(effects, NodeStatus, asker)) for asker in (ANN, ASK)] == [1, 1]
-    assert len(sent(door.handle(ANN, Describe(session="ann"), at(9)), Consult, REPLICA)) == 1
+    assert [len(sent(effects, api.NodeStatus, asker)) for asker in (ANN, ASK)] == [1, 1]
+    assert len(sent(door.handle(ANN, api.Describe(session="ann"), at(9)), Consult, REPLICA)) == 1
 
 
 @pytest.mark.parametrize(
@@ -225,24 +212,24 @@ def test_a_node_that_cannot_serve_says_what_is_missing(
     door: Proxy, answer: Any, age_ms: int, master: str, words: str
 ) -> None:
     door.handle(REPLICA, LeaderChanged(master=master), T0)
-    door.handle(ANN, Describe(session="ann", request=4), T0)
+    door.handle(ANN, api.Describe(session="ann", request=4), T0)
     door.handle(NODE, REPORTED, T0)
-    (status,) = sent(consulted(door, 1, answer, age_ms), NodeStatus, ANN)
+    (status,) = sent(consulted(door, 1, answer, age_ms), api.NodeStatus, ANN)
     assert not status.ready
     assert words in status.detail
     assert status.locks == ()
 
 
 def test_a_description_does_not_wait_for_a_replica_for_long(door: Proxy) -> None:
-    door.handle(ANN, Describe(session="ann", request=4), T0)
+    door.handle(ANN, api.Describe(session="ann", request=4), T0)
     door.handle(NODE, REPORTED, T0)
-    assert sent(door.handle(DOOR, Tick(), at(DESCRIBE_MS - 1)), NodeStatus, ANN) == []
-    (status,) = sent(door.handle(DOOR, Tick(), at(DESCRIBE_MS)), NodeStatus, ANN)
+    assert sent(door.handle(DOOR, Tick(), at(DESCRIBE_MS - 1)), api.NodeStatus, ANN) == []
+    (status,) = sent(door.handle(DOOR, Tick(), at(DESCRIBE_MS)), api.NodeStatus, ANN)
     assert not status.ready
     assert "a majority of n1, n2, n3" in status.detail
     assert consulted(door, 1, Browsed(lines=(), more=False)) == ()
 
 
 def test_a_session_without_end_describes_nothing(door: Proxy) -> None:
-    effects = door.handle(ANN, Describe(session="x" * 999), T0)
+    effects = door.handle(ANN, api.Describe(session="x" * 999), T0)
     assert effects == [Observe("proxy.session_malformed")]

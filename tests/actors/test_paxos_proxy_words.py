@@ -3,40 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, TypeVar
 
 import pytest
 from support.effects import T0
-from support.log_proxy_scene import log_proxy
+from support.log_proxy_scene import (
+    ACQUIRE,
+    ANN,
+    CANCEL,
+    ME,
+    RELEASE,
+    REPLICA,
+    denied,
+    happens,
+    log_proxy,
+    proposed,
+    told,
+)
 from support.unbatched_proxy import UnbatchedProxy
 
-from fencelock.actors.api.message import (
-    Acquire,
-    Cancel,
-    Granted,
-    KeepAlive,
-    Reason,
-    Refused,
-    Release,
-)
+from fencelock.actors.api import message as api
 from fencelock.actors.api.session_message import Evict, Evicted, Open
-from fencelock.actors.effect import Effects, Send
-from fencelock.actors.message import Address
-from fencelock.actors.paxos.event import LeaderChanged, SlotOutcomes
-from fencelock.actors.paxos.message import Propose
+from fencelock.actors.paxos.event import LeaderChanged
 from fencelock.actors.proxy.proxy import Proxy
-from fencelock.actors.table.message import LogCommand, Result
 from fencelock.actors.table.table import LockTable
-from fencelock.transport.codec import decode
-
-DOOR, REPLICA, FAR = Address("n1/proxy"), Address("n1/replica"), Address("n2/replica")
-ANN = Address("ann/session")
-ME = "ann.7"
-K = TypeVar("K")
-
-ACQUIRE = Acquire(lock="a", session=ME, owner="o", request=2, wait_ms=50, limit=3, label="x")
-RELEASE = Release(lock="a", fence=5, session=ME, owner="o", request=3)
-CANCEL = Cancel(lock="a", session=ME, owner="o", request=2)
 
 
 @pytest.fixture
@@ -46,65 +35,45 @@ def door() -> Proxy:
     return door
 
 
-def happens(door: Proxy, *outcomes: Result) -> Effects:
-    return door.handle(REPLICA, SlotOutcomes(slot=1, time_ms=1, outcomes=outcomes), T0)
-
-
-def proposed(effects: Effects) -> list[LogCommand]:
-    sent = [e.message for e in effects if isinstance(e, Send) and e.to == REPLICA]
-    commands: list[Any] = [decode(m.command) for m in sent if isinstance(m, Propose)]
-    return commands
-
-
-def told(effects: Effects, kind: type[K], to: Address = ANN) -> list[K]:
-    sent = [e.message for e in effects if isinstance(e, Send) and e.to == to]
-    return [message for message in sent if isinstance(message, kind)]
-
-
-def denied(reason: Reason, detail: str = "", request: int = 2, lock: str = "a") -> Refused:
-    owner = "o" if lock else ""
-    return Refused(
-        session=ME, owner=owner, request=request, lock=lock, reason=reason, detail=detail
-    )
-
-
-@pytest.mark.parametrize("reason", [*Reason])
-def test_a_refusal_of_the_table_reaches_the_client_as_it_is(door: Proxy, reason: Reason) -> None:
+@pytest.mark.parametrize("reason", [*api.Reason])
+def test_a_refusal_of_the_table_reaches_the_client_as_it_is(
+    door: Proxy, reason: api.Reason
+) -> None:
     door.handle(ANN, ACQUIRE, T0)
     why = denied(reason, "lock 'a': why")
-    (answer,) = told(happens(door, why), Refused)
-    nothing_done = reason in (Reason.SUPERSEDED, Reason.FORGOTTEN)
-    assert answer == (replace(why, reason=Reason.CANCELLED) if nothing_done else why)
+    (answer,) = told(happens(door, why), api.Refused)
+    nothing_done = reason in (api.Reason.SUPERSEDED, api.Reason.FORGOTTEN)
+    assert answer == (replace(why, reason=api.Reason.CANCELLED) if nothing_done else why)
 
 
 @pytest.mark.parametrize(
     ("why", "reason"),
     [
-        (denied(Reason.NOT_HELD, "fence 5 was shown", 3), Reason.NOT_HELD),
-        (denied(Reason.OWNERSHIP_LOST, "taken by 'eve'", 3), Reason.OWNERSHIP_LOST),
-        (denied(Reason.SUPERSEDED, "something else", 3), Reason.NOT_HELD),
-        (denied(Reason.FORGOTTEN, "something else", 3), Reason.NOT_HELD),
-        (denied(Reason.SESSION_EXPIRED, "open one", 3), Reason.SESSION_EXPIRED),
+        (denied(api.Reason.NOT_HELD, "fence 5 was shown", 3), api.Reason.NOT_HELD),
+        (denied(api.Reason.OWNERSHIP_LOST, "taken by 'eve'", 3), api.Reason.OWNERSHIP_LOST),
+        (denied(api.Reason.SUPERSEDED, "something else", 3), api.Reason.NOT_HELD),
+        (denied(api.Reason.FORGOTTEN, "something else", 3), api.Reason.NOT_HELD),
+        (denied(api.Reason.SESSION_EXPIRED, "open one", 3), api.Reason.SESSION_EXPIRED),
     ],
-    ids=lambda value: value.name if isinstance(value, Reason) else "",
+    ids=lambda value: value.name if isinstance(value, api.Reason) else "",
 )
-def test_a_denied_release_is_refused(door: Proxy, why: Refused, reason: Reason) -> None:
+def test_a_denied_release_is_refused(door: Proxy, why: api.Refused, reason: api.Reason) -> None:
     door.handle(ANN, RELEASE, T0)
-    (answer,) = told(happens(door, why), Refused)
+    (answer,) = told(happens(door, why), api.Refused)
     assert answer == replace(why, reason=reason)
 
 
 def test_a_cancel_in_a_session_that_is_gone_hears_so(door: Proxy) -> None:
     door.handle(ANN, CANCEL, T0)
-    (answer,) = told(happens(door, denied(Reason.SESSION_EXPIRED, request=-2)), Refused)
-    assert answer.reason is Reason.SESSION_EXPIRED
+    (answer,) = told(happens(door, denied(api.Reason.SESSION_EXPIRED, request=-2)), api.Refused)
+    assert answer.reason is api.Reason.SESSION_EXPIRED
 
 
 def test_a_keep_alive_of_a_session_that_is_gone_hears_so(door: Proxy) -> None:
-    door.handle(ANN, KeepAlive(session=ME, request=4), T0)
-    gone = denied(Reason.SESSION_EXPIRED, request=4, lock="")
-    (answer,) = told(happens(door, gone), Refused)
-    assert (answer.reason, answer.request) == (Reason.SESSION_EXPIRED, 4)
+    door.handle(ANN, api.KeepAlive(session=ME, request=4), T0)
+    gone = denied(api.Reason.SESSION_EXPIRED, request=4, lock="")
+    (answer,) = told(happens(door, gone), api.Refused)
+    assert (answer.reason, answer.request) == (api.Reason.SESSION_EXPIRED, 4)
 
 
 def test_an_eviction_names_the_operator_and_the_client_for_the_log(door: Proxy) -> None:
@@ -114,8 +83,8 @@ def test_an_eviction_names_the_operator_and_the_client_for_the_log(door: Proxy) 
     assert evict.by == "eve (ann)"
     table = LockTable()
     table.apply(0, Open(session="bob~2", ttl_ms=9_000, label="host:2"))
-    (held,) = table.apply(0, Acquire(lock="a", session="bob~2.1", owner="p", request=1))
-    assert isinstance(held, Granted)
+    (held,) = table.apply(0, api.Acquire(lock="a", session="bob~2.1", owner="p", request=1))
+    assert isinstance(held, api.Granted)
     (evicted, _) = table.apply(1, replace(evict, fence=held.fence))
     assert isinstance(evicted, Evicted)
     assert evicted.operator == "eve (ann)"
@@ -127,6 +96,6 @@ def test_an_eviction_of_somebody_who_does_not_hold_is_refused(door: Proxy) -> No
     evict = Evict(lock="a", fence=5, operator="eve", session="ann", request=8)
     door.handle(ANN, evict, T0)
     (why,) = LockTable().apply(0, evict)
-    (answer,) = told(happens(door, why), Refused)
-    assert (answer.reason, answer.request) == (Reason.NOT_HELD, 8)
+    (answer,) = told(happens(door, why), api.Refused)
+    assert (answer.reason, answer.request) == (api.Reason.NOT_HELD, 8)
     assert "fence 5" in answer.detail

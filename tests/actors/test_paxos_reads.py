@@ -10,16 +10,8 @@ from support.log_workload import HowMany, LogCounter, SoMany
 
 from fencelock.actors.effect import Observe, Send, Wake
 from fencelock.actors.message import Address, address_of
+from fencelock.actors.paxos import event as events
 from fencelock.actors.paxos.config import leader_of, monitor_of, replica_of
-from fencelock.actors.paxos.event import (
-    AgeCheck,
-    Confirm,
-    Consult,
-    Consulted,
-    Fresh,
-    Leased,
-    ReadAgain,
-)
 from fencelock.actors.paxos.message import Ballot, Heartbeat, ReadIndex, ReadIndexReached
 from fencelock.actors.paxos.reads import (
     AGAIN_MS,
@@ -36,17 +28,17 @@ REPLICAS = tuple(replica_of(node) for node in "abc")
 ASKER, A, B = address_of("a", "proxy"), REPLICAS[0], REPLICAS[1]
 
 
-def consult(number: int = 1, age_ms: int | None = None) -> Consult:
-    return Consult(number=number, question=HowMany(), age_ms=age_ms)
+def consult(number: int = 1, age_ms: int | None = None) -> events.Consult:
+    return events.Consult(number=number, question=HowMany(), age_ms=age_ms)
 
 
 def answer(number: int = 1, slot: int = 5, age_ms: int = 0) -> Send:
-    told = Consulted(number=number, answer=SoMany(count=0), slot=slot, age_ms=age_ms)
+    told = events.Consulted(number=number, answer=SoMany(count=0), slot=slot, age_ms=age_ms)
     return Send(ASKER, told)
 
 
-def leased(until_ms: int, confirmed_ms: int) -> Leased:
-    return Leased(ballot=BALLOT, until=at(until_ms), confirmed=at(confirmed_ms))
+def leased(until_ms: int, confirmed_ms: int) -> events.LeaseHeld:
+    return events.LeaseHeld(ballot=BALLOT, until=at(until_ms), confirmed=at(confirmed_ms))
 
 
 @pytest.fixture
@@ -67,7 +59,9 @@ def test_while_the_lease_holds_a_settled_master_answers_at_once(reads: Reads) ->
     reads.leased(leased(until_ms=250, confirmed_ms=0), at(5))
 
     assert reads.handle(ASKER, consult(), at(249)) == [answer()]
-    assert sends(reads.handle(ASKER, consult(2), at(250))) == [Send(monitor_of("a"), Confirm())]
+    assert sends(reads.handle(ASKER, consult(2), at(250))) == [
+        Send(monitor_of("a"), events.ConfirmLease())
+    ]
 
 
 def test_a_master_that_has_not_applied_the_first_slot_of_its_leadership_waits(reads: Reads) -> None:
@@ -80,13 +74,15 @@ def test_a_master_that_has_not_applied_the_first_slot_of_its_leadership_waits(re
 
 def test_without_a_lease_one_round_serves_all_who_asked_before_it_began(reads: Reads) -> None:
     lead(reads)
-    assert sends(reads.handle(ASKER, consult(1), at(300))) == [Send(monitor_of("a"), Confirm())]
+    assert sends(reads.handle(ASKER, consult(1), at(300))) == [
+        Send(monitor_of("a"), events.ConfirmLease())
+    ]
     assert reads.handle(ASKER, consult(2), at(300)) == []
     assert reads.handle(ASKER, consult(3), at(301)) == []
 
     effects = reads.leased(leased(until_ms=0, confirmed_ms=300), at(302))
 
-    assert sends(effects) == [answer(1), answer(2), Send(monitor_of("a"), Confirm())]
+    assert sends(effects) == [answer(1), answer(2), Send(monitor_of("a"), events.ConfirmLease())]
     assert sends(reads.leased(leased(until_ms=0, confirmed_ms=302), at(303))) == [answer(3)]
 
 
@@ -100,7 +96,7 @@ def test_a_round_that_began_before_the_question_proves_nothing(reads: Reads) -> 
 def test_a_follower_asks_the_master_and_waits_until_it_has_applied_as_much(reads: Reads) -> None:
     reads.follow("b", at(0))
     asked = reads.handle(ASKER, consult(1), at(1))
-    assert asked == [Send(B, ReadIndex(number=101)), Wake(AGAIN_MS, ReadAgain())]
+    assert asked == [Send(B, ReadIndex(number=101)), Wake(AGAIN_MS, events.ReadAgain())]
     assert reads.handle(ASKER, consult(2), at(2)) == []
 
     passed = reads.handle(B, ReadIndexReached(number=101, slot=7), at(3))
@@ -130,7 +126,7 @@ def test_a_barrier_is_repeated_and_goes_to_the_next_master_anew(reads: Reads) ->
     reads.follow("b", at(0))
     reads.handle(ASKER, consult(), at(1))
 
-    again = reads.handle(A, ReadAgain(), at(251))
+    again = reads.handle(A, events.ReadAgain(), at(251))
     moved = reads.follow("c", at(300))
 
     assert sends(again) == [Send(B, ReadIndex(number=101))]
@@ -140,8 +136,10 @@ def test_a_barrier_is_repeated_and_goes_to_the_next_master_anew(reads: Reads) ->
 def test_a_read_that_nobody_confirms_is_dropped_in_the_end(reads: Reads) -> None:
     reads.handle(ASKER, consult(), at(1))
 
-    assert reads.handle(A, ReadAgain(), at(READ_MS_MAX)) == [Wake(AGAIN_MS, ReadAgain())]
-    late = reads.handle(A, ReadAgain(), at(READ_MS_MAX + 1))
+    assert reads.handle(A, events.ReadAgain(), at(READ_MS_MAX)) == [
+        Wake(AGAIN_MS, events.ReadAgain())
+    ]
+    late = reads.handle(A, events.ReadAgain(), at(READ_MS_MAX + 1))
     assert late == [Observe("paxos.reads_dropped", 1)]
 
 
@@ -156,7 +154,9 @@ def test_a_master_answers_a_barrier_as_it_answers_a_read(reads: Reads) -> None:
     barrier = ReadIndex(number=9)
     assert reads.handle(B, barrier, at(1)) == (Observe("paxos.read_index_elsewhere"),)
     lead(reads)
-    assert sends(reads.handle(B, barrier, at(300))) == [Send(monitor_of("a"), Confirm())]
+    assert sends(reads.handle(B, barrier, at(300))) == [
+        Send(monitor_of("a"), events.ConfirmLease())
+    ]
 
     passed = Send(B, ReadIndexReached(number=9, slot=5))
     assert sends(reads.leased(leased(until_ms=500, confirmed_ms=300), at(301))) == [passed]
@@ -166,34 +166,36 @@ def test_a_master_answers_a_barrier_as_it_answers_a_read(reads: Reads) -> None:
 
 
 def test_a_local_read_is_answered_if_its_age_is_proven_and_low_enough(reads: Reads) -> None:
-    reads.handle(A, Fresh(since=at(100), slot=5), at(150))
+    reads.handle(A, events.Fresh(since=at(100), slot=5), at(150))
 
     assert reads.handle(ASKER, consult(1, age_ms=50), at(150)) == [answer(1, age_ms=50)]
-    assert reads.handle(ASKER, consult(2, age_ms=49), at(150)) == [Wake(AGE_WAIT_MS, AgeCheck())]
+    assert reads.handle(ASKER, consult(2, age_ms=49), at(150)) == [
+        Wake(AGE_WAIT_MS, events.AgeCheck())
+    ]
 
 
 def test_a_local_read_waits_for_the_next_proof_and_no_longer(reads: Reads) -> None:
     reads.handle(ASKER, consult(1, age_ms=40), at(0))
     reads.handle(ASKER, consult(2, age_ms=10), at(0))
 
-    fresh = reads.handle(A, Fresh(since=at(80), slot=5), at(120))
-    early = reads.handle(A, AgeCheck(), at(149))
-    late = reads.handle(A, AgeCheck(), at(150))
+    fresh = reads.handle(A, events.Fresh(since=at(80), slot=5), at(120))
+    early = reads.handle(A, events.AgeCheck(), at(149))
+    late = reads.handle(A, events.AgeCheck(), at(150))
 
     assert fresh == [answer(1, age_ms=40)]
     assert early == []
-    assert late == [Send(ASKER, Consulted(number=2, answer=None, slot=5, age_ms=70))]
+    assert late == [Send(ASKER, events.Consulted(number=2, answer=None, slot=5, age_ms=70))]
 
 
 def test_a_node_that_can_prove_nothing_says_so(reads: Reads) -> None:
     reads.handle(ASKER, consult(age_ms=1_000_000), at(0))
 
-    told = Consulted(number=1, answer=None, slot=5, age_ms=NOTHING_PROVEN)
-    assert reads.handle(A, AgeCheck(), at(150)) == [Send(ASKER, told)]
+    told = events.Consulted(number=1, answer=None, slot=5, age_ms=NOTHING_PROVEN)
+    assert reads.handle(A, events.AgeCheck(), at(150)) == [Send(ASKER, told)]
 
 
 def test_a_proof_counts_when_what_it_speaks_of_is_applied(reads: Reads) -> None:
-    reads.handle(A, Fresh(since=at(10), slot=6), at(20))
+    reads.handle(A, events.Fresh(since=at(10), slot=6), at(20))
     assert sends(reads.handle(ASKER, consult(1, age_ms=60), at(20))) == []
 
     assert reads.progress(6, settled=False, now=at(30)) == [answer(1, slot=6, age_ms=20)]
@@ -223,7 +225,9 @@ def test_three_heartbeats_prove_an_age() -> None:
 
     assert proofs.take(beat(1, heard=0, confirmed=0), at(100)) is None
     assert proofs.take(beat(2, heard=1, confirmed=1, committed=7), at(150)) is None
-    assert proofs.take(beat(3, heard=2, confirmed=2), at(200)) == Fresh(since=at(100), slot=7)
+    assert proofs.take(beat(3, heard=2, confirmed=2), at(200)) == events.Fresh(
+        since=at(100), slot=7
+    )
 
 
 def test_a_heartbeat_proves_nothing_unless_a_majority_answered_it_or_a_later_one() -> None:
@@ -232,7 +236,9 @@ def test_a_heartbeat_proves_nothing_unless_a_majority_answered_it_or_a_later_one
     proofs.take(beat(2, heard=1, confirmed=1), at(150))
 
     assert proofs.take(beat(3, heard=2, confirmed=1), at(200)) is None
-    assert proofs.take(beat(4, heard=2, confirmed=3), at(250)) == Fresh(since=at(150), slot=5)
+    assert proofs.take(beat(4, heard=2, confirmed=3), at(250)) == events.Fresh(
+        since=at(150), slot=5
+    )
 
 
 def test_an_answer_counts_from_when_it_was_first_given() -> None:
@@ -241,7 +247,9 @@ def test_an_answer_counts_from_when_it_was_first_given() -> None:
         proofs.take(beat(1, heard=0, confirmed=0), at(repeated_ms))
     proofs.take(beat(2, heard=1, confirmed=0), at(150))
 
-    assert proofs.take(beat(3, heard=1, confirmed=2), at(200)) == Fresh(since=at(100), slot=5)
+    assert proofs.take(beat(3, heard=1, confirmed=2), at(200)) == events.Fresh(
+        since=at(100), slot=5
+    )
 
 
 def test_answers_to_another_ballot_or_an_unsettled_leadership_prove_nothing() -> None:

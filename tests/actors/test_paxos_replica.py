@@ -12,7 +12,7 @@ from fencelock.actors.paxos import event as events
 from fencelock.actors.paxos import message as messages
 from fencelock.actors.paxos.config import (
     WINDOW,
-    Config,
+    LogConfig,
     View,
     acceptor_of,
     catchup_of,
@@ -22,7 +22,7 @@ from fencelock.actors.paxos.config import (
 from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.replica import GAP_MS, REPORT_SLOTS, Replica
 
-CONFIG = Config(View(0, ("a", "b", "c")))
+CONFIG = LogConfig(View(0, ("a", "b", "c")))
 BALLOT = messages.Ballot(3, leader_of("a"))
 COMMANDER = address_of("a", "commander-3")
 HERE, LISTENER, OTHER = replica_of("a"), address_of("a", "proxy"), address_of("b", "proxy")
@@ -225,11 +225,11 @@ def test_what_falls_due_by_a_tick_is_told_too() -> None:
     replica = replica_of_a(machine=Alarm())
     lead(replica)
     armed = decide(replica, 1, OPENING)
-    assert armed[-1] == Wake(50, events.Tick(ballot=BALLOT, due_ms=50))
+    assert armed[-1] == Wake(50, events.LogTimeDue(ballot=BALLOT, due_ms=50))
 
-    ticked = replica.handle(HERE, events.Tick(ballot=BALLOT, due_ms=50), at(50))
+    ticked = replica.handle(HERE, events.LogTimeDue(ballot=BALLOT, due_ms=50), at(50))
     assert (
-        replica.handle(HERE, events.Tick(ballot=BALLOT, due_ms=50), at(50)) == []
+        replica.handle(HERE, events.LogTimeDue(ballot=BALLOT, due_ms=50), at(50)) == []
     )  # That one is under way.
     due = decide(replica, 2, time_ms=50)
 
@@ -301,11 +301,13 @@ def test_a_master_that_drains_or_a_lease_of_another_leadership_answers_no_read(
 ) -> None:
     lead(replica)
     decide(replica, 1, OPENING)
-    lease = events.Leased(ballot=BALLOT, until=at(250), confirmed=at(0))
+    lease = events.LeaseHeld(ballot=BALLOT, until=at(250), confirmed=at(0))
     question = events.Consult(number=1, question=HowMany(), age_ms=None)
     answer = Send(LISTENER, events.Consulted(number=1, answer=SoMany(count=1), slot=2, age_ms=0))
     replica.handle(
-        leader_of("a"), events.Leased(ballot=messages.NO_BALLOT, until=at(250), confirmed=at(0)), T0
+        leader_of("a"),
+        events.LeaseHeld(ballot=messages.NO_BALLOT, until=at(250), confirmed=at(0)),
+        T0,
     )
     assert answer not in replica.handle(LISTENER, question, at(10))
     assert answer in replica.handle(leader_of("a"), lease, at(10))

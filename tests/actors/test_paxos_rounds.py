@@ -18,7 +18,7 @@ from fencelock.actors.paxos.config import (
     ROUND_JUMP_MAX,
     ROUND_MAX,
     TOO_FAR,
-    Config,
+    LogConfig,
     View,
     acceptor_of,
     leader_of,
@@ -37,7 +37,7 @@ class RoundGroup:
     """Acceptors and leaders of a group with a network that loses nothing, and a forger."""
 
     def __init__(self, members: tuple[str, ...] = MEMBERS, **recovered: Recovered) -> None:
-        self.config = Config(View(0, members))
+        self.config = LogConfig(View(0, members))
         self.roles: dict[Address, Role[Any]] = {}
         self.down: set[str] = set()
         self.leaderships: list[messages.Ballot] = []
@@ -205,7 +205,7 @@ def test_a_forged_preemption_raises_the_rounds_of_a_leader_by_a_step_at_most() -
 
 
 def test_a_scout_that_is_not_hurried_reports_a_far_ballot_only_when_it_asks_again() -> None:
-    config = Config(View(0, MEMBERS))
+    config = LogConfig(View(0, MEMBERS))
     scout = Scout(
         address_of("a", "scout-1"),
         HOST,

@@ -13,12 +13,12 @@ from fencelock.actors.message import Address, address_of
 from fencelock.actors.paxos import event as events
 from fencelock.actors.paxos import message as messages
 from fencelock.actors.paxos.acceptor import STREAM_BYTES, Acceptor
-from fencelock.actors.paxos.config import Config, View, acceptor_of, catchup_of, replica_of
+from fencelock.actors.paxos.config import LogConfig, View, acceptor_of, catchup_of, replica_of
 from fencelock.actors.paxos.journal import Base, Recovered, recover
 from fencelock.actors.paxos.replica import Replica
 from fencelock.actors.paxos.snapshots import PART_PAUSE_MS, SNAPSHOT_KEPT_MS, CatchUp, Snapshots
 
-CONFIG = Config(View(0, ("a", "b", "c")))
+CONFIG = LogConfig(View(0, ("a", "b", "c")))
 LOW = messages.Ballot(1, address_of("b", "leader"))
 COMMANDER = address_of("b", "commander-1")
 ACCEPTOR, CATCHUP, REPLICA = acceptor_of("a"), catchup_of("a"), replica_of("a")

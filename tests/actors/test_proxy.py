@@ -4,15 +4,14 @@ from typing import Any
 
 import pytest
 from support.effects import T0, at, sent
-from support.proxy_scene import ANN, BACKEND, BOB, LOCAL, PROXY, acquire, hold, waits
+from support.proxy_scene import ANN, BACKEND, BOB, LOCAL, PROXY, acquire, claims_of, hold, waits
 
 from fencelock.actors.api import message as api
 from fencelock.actors.effect import Send, Wake
 from fencelock.actors.message import Address
-from fencelock.actors.proxy.lock_manager import TRY_LOOK_MS, TRY_MS
-from fencelock.actors.proxy.lock_proxy import CLIENT_SILENCE_MS, SWEEP_MS, Proxy
+from fencelock.actors.proxy.lock_manager import TRY_LOOK_MS, TRY_MS, LockManager, TryLook, WaitOver
 from fencelock.actors.proxy.message import Full, Give, Got, Look, Seen, Want
-from fencelock.actors.proxy.timer import Sweep, TryLook, WaitOver
+from fencelock.actors.proxy.proxy import Proxy, Tick
 
 
 def test_what_a_client_wants_is_asked_of_the_backend_and_the_grant_comes_back(proxy: Proxy) -> None:
@@ -159,8 +158,8 @@ def test_the_session_of_callers_inside_is_a_client_like_others(proxy: Proxy) -> 
 @pytest.mark.parametrize(
     "request_",
     [
-        api.Acquire(lock="a", owner="o"),
-        api.Release(lock="a", fence=7),
+        api.Acquire(lock="a", owner="o", request=1),
+        api.Release(lock="a", fence=7, request=1),
         api.Cancel(lock="a", session="", owner="o", request=1),
     ],
     ids=lambda value: type(value).__name__,
@@ -188,20 +187,22 @@ def test_a_lock_granted_twice_through_a_node_stays_with_its_first_holder(proxy: 
     effects = proxy.handle(BACKEND, Got(lock="a", ticket=2, fence=8), T0)
     assert sent(effects, Give) == [Give(lock="a", ticket=2)]
     assert [refused.reason for refused in sent(effects, api.Refused)] == [api.Reason.UNAVAILABLE]
-    assert proxy.lock_manager.claims.holder["a"].fence == 7
+    assert claims_of(proxy).holder["a"].fence == 7
 
 
 def test_the_waits_of_a_silent_client_end_and_its_holds_stay(proxy: Proxy) -> None:
     hold(proxy)
     proxy.handle(BOB, acquire(session="bob"), T0)
-    effects = proxy.handle(PROXY, Sweep(), at(CLIENT_SILENCE_MS))
+    effects = proxy.handle(PROXY, Tick(), at(LockManager.SILENCE_MS))
     assert sent(effects, Give) == [Give(lock="a", ticket=2)]
-    assert proxy.lock_manager.claims.holder["a"].key.session == "ann"
+    assert claims_of(proxy).holder["a"].key.session == "ann"
 
 
 def test_a_client_that_keeps_alive_keeps_its_wait(proxy: Proxy) -> None:
     proxy.handle(ANN, acquire(), T0)
-    effects = proxy.handle(ANN, api.KeepAlive(session="ann", request=3), at(CLIENT_SILENCE_MS - 1))
+    effects = proxy.handle(
+        ANN, api.KeepAlive(session="ann", request=3), at(LockManager.SILENCE_MS - 1)
+    )
     assert sent(effects, api.Alive) == [api.Alive(session="ann", node="n1", request=3)]
-    effects = proxy.handle(PROXY, Sweep(), at(CLIENT_SILENCE_MS))
-    assert (sent(effects, Give), effects[-1]) == ([], Wake(SWEEP_MS, Sweep()))
+    effects = proxy.handle(PROXY, Tick(), at(LockManager.SILENCE_MS))
+    assert (sent(effects, Give), effects[-1]) == ([], Wake(LockManager.TICK_MS, Tick()))

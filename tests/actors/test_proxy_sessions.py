@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from support import session_harness as client
 from support.effects import T0, sent
-from support.proxy_scene import ANN, BACKEND, BOB, LOCAL, acquire
+from support.proxy_scene import ANN, BACKEND, BOB, LOCAL, acquire, claims_of
 
 from fencelock.actors.api.message import Acquire, Granted, Reason, Refused, Release
 from fencelock.actors.api.session_message import End, Ended, Evict, ListLocks, Open, Opened
 from fencelock.actors.effect import Send
-from fencelock.actors.proxy.lock_proxy import Proxy
 from fencelock.actors.proxy.message import Give, Got, Want
+from fencelock.actors.proxy.proxy import Proxy
 
 
 def test_a_session_is_opened_by_saying_that_none_is_kept(proxy: Proxy) -> None:
@@ -73,7 +73,7 @@ def test_a_session_that_ends_gives_back_what_it_holds_and_leaves_its_queues(prox
     effects = proxy.handle(ANN, End(session="ann", request=3), T0)
     assert sent(effects, Give) == [Give(lock="a", ticket=1), Give(lock="b", ticket=2)]
     assert [(ended.session, ended.request) for ended in sent(effects, Ended)] == [("ann", 3)]
-    assert [claim.key.session for claim in proxy.lock_manager.claims.by_key.values()] == ["bob"]
+    assert [claim.key.session for claim in claims_of(proxy).by_key.values()] == ["bob"]
     again = proxy.handle(ANN, End(session="ann", request=3), T0)
     assert (sent(again, Give), len(sent(again, Ended))) == ([], 1)
     late = proxy.handle(ANN, acquire("a"), T0)

@@ -13,8 +13,8 @@ from fencelock.actors.api.message import (
 )
 from fencelock.actors.effect import Send
 from fencelock.actors.message import Address
-from fencelock.actors.proxy.lock_proxy import Proxy
 from fencelock.actors.proxy.message import Look, Ready, Report, Reported, Seen
+from fencelock.actors.proxy.proxy import Proxy
 
 
 def test_a_lock_is_inspected_through_the_backend(proxy: Proxy) -> None:
@@ -48,7 +48,8 @@ def test_a_description_says_who_holds_elsewhere_and_which_node_is_missing(proxy:
     proxy.handle(ANN, acquire(), T0)
     effects = proxy.handle(BOB, Describe(session="bob", request=4), T0)
     assert sent(effects, Look) == [Look(lock="a", query=1)]
-    assert proxy.handle(Address("n1/node"), Reported(uptime_ms=5, counters=()), T0) == ()
+    reported = Reported(uptime_ms=5, counters=())
+    assert list(proxy.handle(Address("n1/node"), reported, T0)) == []
     holder = Contender("n2", "", "", 9, 800)
     absent = (Absence("n3", 4_000),)
     seen = Seen(lock="a", query=1, holder=holder, waiters=(), waits_for=absent)

@@ -25,7 +25,7 @@ from fencelock.actors.api.message import (
 from fencelock.actors.effect import Send
 from fencelock.actors.message import Address
 from fencelock.actors.session import admission
-from fencelock.actors.session.message import Tick
+from fencelock.actors.session.message import SessionTick
 from fencelock.actors.session.session import TICK_MS, ClientSession
 
 
@@ -40,9 +40,9 @@ def test_a_request_goes_to_the_gate_in_use_under_the_session_and_a_number(
 def test_the_first_gate_is_drawn_by_chance() -> None:
     def first(seed: int) -> Address:
         play = RoleHarness(
-            lambda host: ClientSession(ME, host, session="c", gates=(A, B), random=Random(seed))
+            lambda host: ClientSession(ME, host, session="c", endpoints=(A, B), random=Random(seed))
         )
-        return play.role.ledger.gates.current
+        return play.role.session_state.endpoints.current
 
     assert {first(seed) for seed in range(20)} == {A, B}
 
@@ -75,7 +75,7 @@ def test_answers_of_strangers_and_answers_that_do_not_fit_are_dropped(play: Unke
         "client.answer_of_another_session_dropped",
         *["client.unfit_answer_dropped"] * 5,
     ]
-    assert len(play.role.ledger.outstanding.pending) == 1
+    assert len(play.role.session_state.in_flight.pending) == 1
 
 
 def test_a_user_on_another_node_is_no_user(play: UnkeptSession) -> None:
@@ -104,10 +104,10 @@ def test_a_repeated_acquire_says_what_is_left_of_its_wait(play: UnkeptSession) -
 def test_pauses_vary_with_the_chance_given() -> None:
     def pause(seed: int) -> int | None:
         play = UnkeptSession()
-        play.role.ledger.outstanding.random = Random(seed)
+        play.role.session_state.in_flight.random = Random(seed)
         play.acquire()
         play.run(TICK_MS)
-        return play.role.ledger.outstanding.pending[1].resend_at
+        return play.role.session_state.in_flight.pending[1].resend_at
 
     assert len({pause(seed) for seed in range(10)}) > 5
     assert pause(3) == pause(3)
@@ -127,14 +127,14 @@ def test_what_a_session_remembers_can_be_copied(play: UnkeptSession) -> None:
     play.held()
     play.acquire(BEN)
     copy = deepcopy(play.role.state())
-    assert list(copy["ledger"].holds) == list(play.role.ledger.holds)
+    assert list(copy["session_state"].holds) == list(play.role.session_state.holds)
 
 
 def test_a_stale_tick_does_nothing(play: UnkeptSession) -> None:
     play.acquire()
     play.now_ms += 60_000
-    assert play.hear(ME, Tick(round=play.role.round - 1)) == []
-    assert play.hear(ME, Tick(round=play.role.round)) != []
+    assert play.hear(ME, SessionTick(round=play.role.round - 1)) == []
+    assert play.hear(ME, SessionTick(round=play.role.round)) != []
 
 
 def test_inspect_and_describe_are_answered_with_the_gates_words(play: UnkeptSession) -> None:

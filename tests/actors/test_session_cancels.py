@@ -71,7 +71,7 @@ def test_cancels_are_not_repeated_with_every_sign_of_life(parley: SessionHarness
 def test_a_confirmed_cancel_is_not_repeated(parley: SessionHarness) -> None:
     cancel = of(Cancel, alive(parley, parley.run(2_000)))[-1]
     cancelled = Cancelled(lock="x", session=parley.assigned, owner="ann", request=cancel.request)
-    parley.hear(parley.role.ledger.gates.current, cancelled)
+    parley.hear(parley.role.session_state.endpoints.current, cancelled)
 
     assert of(Cancel, parley.run(60_000)) == []
 

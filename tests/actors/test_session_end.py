@@ -21,7 +21,7 @@ from fencelock.actors.api.message import (
 from fencelock.actors.api.session_message import End, Ended
 from fencelock.actors.effect import Send
 from fencelock.actors.error import WrongClusterError
-from fencelock.actors.link import LinkDown, LinkRefused
+from fencelock.actors.role_message import LinkDown, LinkRefused
 from fencelock.actors.session.message import Close, Closed, Survey, Surveyed
 
 
@@ -78,7 +78,7 @@ def test_when_every_gate_is_of_another_cluster_every_request_ends_so(play: Unkep
     assert "cluster 'e'" in answer.detail
     assert isinstance(answer.error(), WrongClusterError)
     assert refusal(play.hear(ANN, Describe())).reason is Reason.WRONG_CLUSTER
-    assert play.role.ledger.outstanding.withdrawals == {}
+    assert play.role.session_state.in_flight.withdrawals == {}
 
 
 def test_a_refused_gate_is_not_asked_while_another_is_there(play: UnkeptSession) -> None:
@@ -109,7 +109,7 @@ def test_a_survey_does_not_wait_for_a_gate_that_is_down_or_silent(
     (answer,) = [send for send in said if send.to == ANN]
     assert isinstance(answer.message, Surveyed)
     assert answer.message.silent == ("b",)
-    assert play.role.ledger.outstanding.pending == {}
+    assert play.role.session_state.in_flight.pending == {}
 
 
 def test_closing_releases_cancels_and_answers_when_all_is_confirmed(play: UnkeptSession) -> None:

@@ -20,7 +20,7 @@ from fencelock.actors.session.session_lease import Stage
 from fencelock.actors.session.session_state import SessionState
 from fencelock.cluster.simulation.promise import promise_of
 from fencelock.cluster.simulation.run import run_seed
-from fencelock.cluster.topology import Settings
+from fencelock.cluster.topology import ProtocolSettings
 
 SEEDS = 12
 HANDLE: Any = vars(ClientSession)["handle"]
@@ -45,7 +45,7 @@ class BothWays:
         self, ledger: SessionState, sender: Address, event: Any, now: Instant
     ) -> list[Effect] | None:
         """Stand for each of `plain.WAYS`."""
-        name, random = type(event).__name__, self.role.ledger.outstanding.random
+        name, random = type(event).__name__, self.role.session_state.in_flight.random
         twin, drawn = copy.deepcopy(ledger, {id(random): random}), random.getstate()
         effects = self.ways[type(event)](ledger, sender, event, now)
         if effects is None:
@@ -55,10 +55,10 @@ class BothWays:
         self.taken[name] += 1
         after = random.getstate()
         random.setstate(drawn)
-        self.role.ledger = twin
+        self.role.session_state = twin
         assert self.role._decide(sender, event, now) == effects
         assert (twin, random.getstate()) == (ledger, after)
-        self.role.ledger = ledger
+        self.role.session_state = ledger
         return effects
 
 
@@ -75,7 +75,7 @@ def test_both_ways_take_the_same_steps(
 
     monkeypatch.setattr(ClientSession, "handle", handle)
     for seed in range(SEEDS):
-        report = run_seed(protocol, seed, promise=promise_of(protocol, Settings()))
+        report = run_seed(protocol, seed, promise=promise_of(protocol, ProtocolSettings()))
         assert report.violation is None
     kinds = {kind.__name__ for kind in both.ways}
     assert set(both.left) == kinds
@@ -85,8 +85,8 @@ def test_both_ways_take_the_same_steps(
 def test_what_a_stranger_or_nobody_may_name_is_not_kept() -> None:
     """A name in a memory of names is checked before, so that the memory is bounded."""
     ledger = ClientSession(
-        Address("c/session"), HOST, session="c", gates=(Address("a/proxy"),), random=Random(1)
-    ).ledger
+        Address("c/session"), HOST, session="c", endpoints=(Address("a/proxy"),), random=Random(1)
+    ).session_state
     ledger.session_lease.enter(Stage.OPEN)
     kept = claim_named.cache_info().currsize
     for user in (Address("a/proxy"), Address("c/ask-1")):

@@ -10,8 +10,8 @@ from support.role_harness import RoleHarness
 from fencelock.actors.api import message as api
 from fencelock.actors.api.session_message import Open, Opened
 from fencelock.actors.effect import Send
-from fencelock.actors.link import LinkDown, LinkUp
 from fencelock.actors.message import Address, Message, address_of
+from fencelock.actors.role_message import LinkDown, LinkUp
 from fencelock.actors.session.pending import Claim
 from fencelock.actors.session.session import ClientSession
 
@@ -30,7 +30,7 @@ class Misfortune:
     def __init__(self, seed: int) -> None:
         self.chance = Random(seed)
         self.play = RoleHarness(
-            lambda host: ClientSession(ME, host, session="c", gates=(A, B), random=Random(seed))
+            lambda host: ClientSession(ME, host, session="c", endpoints=(A, B), random=Random(seed))
         )
         self.done: dict[tuple[Address, str, int], Message] = {}
         self.holding: dict[Address, set[str]] = {A: set(), B: set()}
@@ -49,8 +49,8 @@ class Misfortune:
         assert self.finished == len(users)
         for _ in range(600):
             self._spread(self.play.run(100))
-        ledger = self.play.role.ledger
-        assert (ledger.outstanding.pending, ledger.outstanding.withdrawals) == ({}, {})
+        ledger = self.play.role.session_state
+        assert (ledger.in_flight.pending, ledger.in_flight.withdrawals) == ({}, {})
         assert (ledger.holds, self.holding) == ({}, {A: set(), B: set()})
 
     def _want(self, user: Address) -> None:
@@ -79,7 +79,7 @@ class Misfortune:
             assert send.message.reason is api.Reason.UNAVAILABLE
             self.late += 1
             owner = send.message.owner
-            fence = self.play.role.ledger.holds[Claim(owner, owner)].fence
+            fence = self.play.role.session_state.holds[Claim(owner, owner)].fence
             return self.play.hear(send.to, api.Release(lock=owner, owner=owner, fence=fence))
         assert isinstance(send.message, api.Released)
         self.finished += 1

@@ -10,7 +10,7 @@ from support.session_harness import A, SessionHarness
 from fencelock.actors.api.message import Granted, Reason
 from fencelock.actors.api.session_message import HoldLost, Unlocking
 from fencelock.actors.message import NS_PER_MS, Instant
-from fencelock.actors.session.holding import HOLDING, MOVES, Hold, HoldState, Trust
+from fencelock.actors.session.holding import HOLDING, MOVES, Hold, HoldState, SessionTrust
 from fencelock.actors.session.pending import Claim
 from fencelock.actors.session.session import TTL_MS
 
@@ -23,7 +23,7 @@ def parley() -> SessionHarness:
 
 
 def hold_of(parley: SessionHarness) -> Hold:
-    return parley.role.ledger.holds[X]
+    return parley.role.session_state.holds[X]
 
 
 def test_a_hold_is_held_then_releasing_then_released(parley: SessionHarness) -> None:
@@ -34,7 +34,7 @@ def test_a_hold_is_held_then_releasing_then_released(parley: SessionHarness) -> 
     states.append(hold.state)
     parley.free(said)
     assert [*states, hold.state] == [HoldState.HELD, HoldState.RELEASING, HoldState.RELEASED]
-    assert X not in parley.role.ledger.holds
+    assert X not in parley.role.session_state.holds
 
 
 def test_a_hold_of_two_acquires_is_held_again_when_one_is_released(parley: SessionHarness) -> None:
@@ -113,7 +113,7 @@ def test_the_table_that_was_given_is_the_sessions_own() -> None:
     parley = SessionHarness(holds=holds)
     parley.hold()
     assert holds[X].fence == 7
-    assert holds[X].trust is parley.role.ledger.session_lease.trust
+    assert holds[X].trust is parley.role.session_state.session_lease.trust
 
 
 @pytest.mark.parametrize(("state", "to"), list(itertools.product(HoldState, HoldState)))
@@ -134,7 +134,7 @@ def test_lost_and_released_are_final() -> None:
 
 
 def test_a_reader_judges_by_the_clock_and_its_verdict_stays() -> None:
-    trust = Trust(Instant(50), Instant(100))
+    trust = SessionTrust(Instant(50), Instant(100))
     hold = Hold(A, 7, [], trust)
     seen = [hold.state_at(Instant(now)) for now in (49, 50, 99, 100)]
     assert seen == [HoldState.HELD, HoldState.SUSPECT, HoldState.SUSPECT, HoldState.LOST]
@@ -148,13 +148,13 @@ def test_a_reader_between_any_two_steps_of_a_loss_is_never_too_confident() -> No
     """The session ends and another is opened; a reader may look before and after each step."""
     times = [Instant(n * NS_PER_MS) for n in (90, 100, 101, 150)]
     for now in times:
-        old, new = Trust(Instant(0), Instant(100 * NS_PER_MS)), None
+        old, new = SessionTrust(Instant(0), Instant(100 * NS_PER_MS)), None
         hold = Hold(A, 7, [], old)
         assert (hold.state_at(now) in HOLDING) == (now < 100 * NS_PER_MS)
         hold.reason = "over"
         assert (hold.state_at(now) in HOLDING) == (now < 100 * NS_PER_MS)
         hold.move(HoldState.LOST)
         assert hold.state_at(now) is HoldState.LOST
-        new = Trust(Instant(0), Instant(1_000 * NS_PER_MS))
+        new = SessionTrust(Instant(0), Instant(1_000 * NS_PER_MS))
         assert hold.trust is not new
         assert hold.state_at(now) is HoldState.LOST

@@ -16,7 +16,7 @@ from fencelock.actors.api.session_message import (
     Opened,
 )
 from fencelock.actors.effect import Send
-from fencelock.actors.link import LinkDown, LinkUp
+from fencelock.actors.role_message import LinkDown, LinkUp
 from fencelock.actors.session.message import Close, Closed, HoldsLost
 
 
@@ -188,7 +188,7 @@ def test_an_owner_that_enters_again_leaves_as_often(parley: SessionHarness) -> N
     said = parley.free(first, count=1)
     assert one(api.Released, said, ANN).request == 1
     assert one(api.Released, parley.free(said), ANN).request == 2
-    assert parley.role.ledger.holds == {}
+    assert parley.role.session_state.holds == {}
 
 
 def test_more_releases_than_entries_are_refused_without_asking(parley: SessionHarness) -> None:
@@ -229,7 +229,7 @@ def test_what_an_ask_that_gave_up_was_granted_is_released_beside_a_users_own_rel
     said = parley.free(said, count=1)
     assert len(of(api.Release, said)) == 1
     parley.free(said)
-    assert parley.role.ledger.holds == {}
+    assert parley.role.session_state.holds == {}
 
 
 def test_a_cancelled_reentry_keeps_the_release_waiting_until_it_is_undone(

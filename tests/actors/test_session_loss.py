@@ -5,21 +5,12 @@ from __future__ import annotations
 import pytest
 from support.session_harness import ANN, BEN, WATCHER, A, B, SessionHarness, of, one
 
-from fencelock.actors.api.message import (
-    Abandon,
-    Acquire,
-    Granted,
-    KeepAlive,
-    Reason,
-    Refused,
-    Release,
-    Released,
-)
+from fencelock.actors.api import message as api
 from fencelock.actors.api.session_message import End, HoldLost, Open
 from fencelock.actors.effect import Send
 from fencelock.actors.lease import DRIFT_PPM
-from fencelock.actors.link import LinkDown
 from fencelock.actors.message import NS_PER_MS, Instant
+from fencelock.actors.role_message import LinkDown
 from fencelock.actors.session import holding
 from fencelock.actors.session.message import Close, HoldsLost, Loss, Suspected, Trusted
 from fencelock.actors.session.session_lease import SessionLease
@@ -54,7 +45,7 @@ def test_trust_grows_with_every_confirmed_keep_alive_from_when_it_was_sent(
     parley: SessionHarness,
 ) -> None:
     parley.hold()
-    (keep,) = [s for s in parley.run(3_100) if isinstance(s.message, KeepAlive)]
+    (keep,) = [s for s in parley.run(3_100) if isinstance(s.message, api.KeepAlive)]
     sent_ms = 4_000
     parley.now_ms += 2_000
     trusted = one(Trusted, parley.alive(keep), WATCHER)
@@ -75,9 +66,9 @@ def test_a_grant_after_a_long_wait_proves_only_what_was_so_when_it_was_asked(
 ) -> None:
     asked = parley.open(parley.acquire())
     parley.run_kept(9_000, A)
-    until = parley.role.ledger.session_lease.until
+    until = parley.role.session_state.session_lease.until
     assert of(Trusted, parley.grant(asked)) == []
-    assert parley.role.ledger.session_lease.until == until > asked_until()
+    assert parley.role.session_state.session_lease.until == until > asked_until()
 
 
 def asked_until() -> Instant:
@@ -113,7 +104,7 @@ def test_a_suspect_session_is_trusted_again_when_it_is_confirmed(parley: Session
     parley.hold()
     said = parley.run(8_000)
     assert of(Suspected, said, WATCHER)
-    greeting = [send for send in said if isinstance(send.message, KeepAlive)][-1]
+    greeting = [send for send in said if isinstance(send.message, api.KeepAlive)][-1]
     assert of(Trusted, parley.alive(greeting), WATCHER)
     assert of(HoldsLost, parley.run(7_000)) == []
 
@@ -121,12 +112,12 @@ def test_a_suspect_session_is_trusted_again_when_it_is_confirmed(parley: Session
 def test_what_is_lost_stays_lost_whatever_is_said_later(parley: SessionHarness) -> None:
     parley.hold()
     said = parley.run(14_800)
-    greeting = [send for send in said if isinstance(send.message, KeepAlive)][-1]
+    greeting = [send for send in said if isinstance(send.message, api.KeepAlive)][-1]
     parley.now_ms += 5_000  # The process was paused; the answer was there all the time.
     late = parley.alive(greeting)
     assert one(HoldsLost, late, WATCHER).losses == (Loss("x", "ann", 7),)
     assert of(Trusted, late) == []
-    assert one(Refused, parley.release(), ANN).reason is Reason.OWNERSHIP_LOST
+    assert one(api.Refused, parley.release(), ANN).reason is api.Reason.OWNERSHIP_LOST
 
 
 def test_nothing_held_is_no_reason_to_worry_the_watcher(parley: SessionHarness) -> None:
@@ -141,13 +132,13 @@ def test_a_wait_goes_on_under_its_number_when_its_session_can_not_be_believed_an
 ) -> None:
     asked = parley.open(parley.acquire(token=4))
     said = parley.run(16_000)
-    assert of(Refused, said) == []
+    assert of(api.Refused, said) == []
     assert {end.session for end in of(End, said)} == {"c.1"}
     opening = [send for send in said if isinstance(send.message, Open)]
     again = parley.open(opening)
-    assert one(Acquire, again).request == one(Acquire, asked).request
-    assert of(Granted, parley.grant(asked)) == []
-    assert one(Granted, parley.grant(again, fence=8), ANN).fence == 8
+    assert one(api.Acquire, again).request == one(api.Acquire, asked).request
+    assert of(api.Granted, parley.grant(asked)) == []
+    assert one(api.Granted, parley.grant(again, fence=8), ANN).fence == 8
 
 
 def test_the_end_of_a_session_given_up_is_repeated_until_confirmed(parley: SessionHarness) -> None:
@@ -173,8 +164,8 @@ def test_an_operators_eviction_loses_that_hold_alone(parley: SessionHarness) -> 
     assert one(HoldsLost, said, WATCHER) == HoldsLost(
         losses=(Loss("x", "ann", 7),), detail="by ops"
     )
-    assert one(Refused, parley.release(), ANN).reason is Reason.OWNERSHIP_LOST
-    assert of(Release, parley.release(BEN, lock="y", fence=8))
+    assert one(api.Refused, parley.release(), ANN).reason is api.Reason.OWNERSHIP_LOST
+    assert of(api.Release, parley.release(BEN, lock="y", fence=8))
     assert parley.hear(A, word) == []
 
 
@@ -182,27 +173,27 @@ def test_an_eviction_that_overtakes_its_grant_is_told_instead_of_it(parley: Sess
     asked = parley.open(parley.acquire())
     parley.hear(A, HoldLost(lock="x", fence=7, session="c.1", owner="ann", detail="by ops"))
     said = parley.grant(asked)
-    assert of(Granted, said) == []
-    assert one(Refused, said, ANN).reason is Reason.OWNERSHIP_LOST
-    assert parley.role.ledger.holds == {}
+    assert of(api.Granted, said) == []
+    assert one(api.Refused, said, ANN).reason is api.Reason.OWNERSHIP_LOST
+    assert parley.role.session_state.holds == {}
 
 
 def test_an_eviction_that_was_not_heard_of_is_learned_from_the_release(
     parley: SessionHarness,
 ) -> None:
     parley.hold()
-    said = parley.refuse(parley.release(), Reason.OWNERSHIP_LOST)
-    assert one(Refused, said, ANN).reason is Reason.OWNERSHIP_LOST
+    said = parley.refuse(parley.release(), api.Reason.OWNERSHIP_LOST)
+    assert one(api.Refused, said, ANN).reason is api.Reason.OWNERSHIP_LOST
     assert one(HoldsLost, said, WATCHER).losses == (Loss("x", "ann", 7),)
-    assert parley.role.ledger.holds == {}
+    assert parley.role.session_state.holds == {}
 
 
 def test_each_of_several_levels_is_told_of_the_loss_once(parley: SessionHarness) -> None:
     parley.hold(limit=0)
     parley.hold(limit=0, count=2)
     parley.run(16_000)
-    reasons = [one(Refused, parley.release(), ANN).reason for _ in range(3)]
-    assert reasons == [Reason.OWNERSHIP_LOST, Reason.OWNERSHIP_LOST, Reason.NOT_HELD]
+    reasons = [one(api.Refused, parley.release(), ANN).reason for _ in range(3)]
+    assert reasons == [api.Reason.OWNERSHIP_LOST, api.Reason.OWNERSHIP_LOST, api.Reason.NOT_HELD]
 
 
 def test_memory_of_losses_is_bounded(
@@ -212,8 +203,10 @@ def test_memory_of_losses_is_bounded(
     parley.hold()
     parley.hold(lock="y", fence=8)
     parley.run(16_000)
-    assert one(Refused, parley.release(), ANN).reason is Reason.NOT_HELD
-    assert one(Refused, parley.release(lock="y", fence=8), ANN).reason is Reason.OWNERSHIP_LOST
+    assert one(api.Refused, parley.release(), ANN).reason is api.Reason.NOT_HELD
+    assert (
+        one(api.Refused, parley.release(lock="y", fence=8), ANN).reason is api.Reason.OWNERSHIP_LOST
+    )
 
 
 def test_a_short_session_is_moved_to_another_gate_in_time(parley: SessionHarness) -> None:
@@ -224,7 +217,7 @@ def test_a_short_session_is_moved_to_another_gate_in_time(parley: SessionHarness
         said += parley.run_kept(100, B)
     assert of(HoldsLost, said) == []
     assert of(Suspected, said) == []
-    assert of(KeepAlive, said, B)
+    assert of(api.KeepAlive, said, B)
 
 
 def test_the_session_is_confirmed_at_once_through_another_gate_when_a_link_breaks(
@@ -232,7 +225,7 @@ def test_the_session_is_confirmed_at_once_through_another_gate_when_a_link_break
 ) -> None:
     parley.hold()
     parley.run(100)
-    (keep,) = of(KeepAlive, parley.hear(parley.role.address, LinkDown(node="a")), B)
+    (keep,) = of(api.KeepAlive, parley.hear(parley.role.address, LinkDown(node="a")), B)
     assert keep.session == "c.1"
 
 
@@ -243,15 +236,15 @@ def test_a_release_that_was_done_before_an_eviction_is_confirmed_after_it(
     parley.hold(limit=0, count=2)
     leaving = parley.release(token=3)
     parley.hear(A, HoldLost(lock="x", fence=7, session="c.1", owner="ann", detail="by ops"))
-    assert one(Released, parley.free(leaving, count=1), ANN).request == 3
-    assert one(Refused, parley.release(), ANN).reason is Reason.OWNERSHIP_LOST
+    assert one(api.Released, parley.free(leaving, count=1), ANN).request == 3
+    assert one(api.Refused, parley.release(), ANN).reason is api.Reason.OWNERSHIP_LOST
 
 
 def test_a_session_that_nobody_waits_for_any_more_is_not_opened_for_ever(
     parley: SessionHarness,
 ) -> None:
     parley.acquire()
-    parley.hear(ANN, Abandon())
+    parley.hear(ANN, api.Abandon())
     assert of(Open, parley.run(60_000))
     assert parley.run(60_000) == []
     assert parley.alarms == []

@@ -86,7 +86,7 @@ def test_silence_has_the_others_probed_and_the_first_that_replies_is_used(
 
     (moved,) = of(Acquire, sent, B)
     assert (moved.lock, moved.request) == ("y", of(Acquire, parley.run(5_000), B)[0].request)
-    assert parley.role.ledger.gates.current == B
+    assert parley.role.session_state.endpoints.current == B
 
 
 def test_a_client_that_stood_still_itself_hears_its_gate_before_it_leaves(
@@ -96,7 +96,7 @@ def test_a_client_that_stood_still_itself_hears_its_gate_before_it_leaves(
     reply(parley, A)
 
     assert of(Acquire, reply(parley, B), B) == []
-    assert parley.role.ledger.gates.current == A
+    assert parley.role.session_state.endpoints.current == A
 
 
 def test_a_leader_without_a_majority_is_left_for_a_node_that_serves(parley: SessionHarness) -> None:
@@ -104,7 +104,7 @@ def test_a_leader_without_a_majority_is_left_for_a_node_that_serves(parley: Sess
     assert of(Probe, asked, B)
 
     assert of(Acquire, reply(parley, B, leader="a"), B)
-    assert parley.role.ledger.gates.current == B
+    assert parley.role.session_state.endpoints.current == B
 
 
 def test_while_no_node_serves_a_client_stays_and_asks_ever_more_seldom(
@@ -131,7 +131,7 @@ def test_whoever_was_elected_is_used_once_it_says_so(parley: SessionHarness) -> 
 
 
 def test_each_false_alarm_makes_a_client_more_patient(parley: SessionHarness) -> None:
-    probing = parley.role.ledger.probing
+    probing = parley.role.session_state.probing
     silent(parley)
     reply(parley, B)
     assert probing.patience_ms == TIMING.reply_ms
@@ -149,4 +149,4 @@ def test_replies_of_strangers_and_in_other_sessions_change_nothing(parley: Sessi
 
     assert list(parley.role.handle(Address("z/proxy"), stranger, now)) == [dropped]
     assert list(parley.role.handle(A, foreign, now)) == [dropped]
-    assert parley.role.ledger.gates.table[A].serving
+    assert parley.role.session_state.endpoints.table[A].serving

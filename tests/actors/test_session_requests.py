@@ -23,11 +23,11 @@ class RequestHarness(RoleHarness[ClientSession]):
 
     def __init__(self) -> None:
         super().__init__(
-            lambda host: ClientSession(ME, host, session="c", gates=(A, B), random=Random(1))
+            lambda host: ClientSession(ME, host, session="c", endpoints=(A, B), random=Random(1))
         )
-        self.role.ledger.gates.current = A
-        self.role.ledger.session_lease.enter(Stage.UNKEPT)
-        self.role.ledger.session_lease.assigned = "c"
+        self.role.session_state.endpoints.current = A
+        self.role.session_state.session_lease.enter(Stage.UNKEPT)
+        self.role.session_state.session_lease.assigned = "c"
 
     def acquire(self) -> int:
         """Ask for lock ``x``; return the number under which a gate was asked."""
@@ -100,5 +100,5 @@ def test_a_session_that_is_told_that_an_operator_took_its_lock_holds_it_no_more(
 
     play.hear(A, HoldLost(lock="x", fence=7, session="c", owner="ann", detail="an operator"))
 
-    assert play.role.ledger.holds == {}
+    assert play.role.session_state.holds == {}
     assert "client.holds_lost" in play.counted

@@ -5,17 +5,7 @@ from __future__ import annotations
 import pytest
 from support.session_harness import ANN, BEN, WATCHER, A, SessionHarness, of, one
 
-from fencelock.actors.api.message import (
-    Abandon,
-    Acquire,
-    Cancel,
-    Cancelled,
-    Granted,
-    Reason,
-    Refused,
-    Release,
-    Released,
-)
+from fencelock.actors.api import message as api
 from fencelock.actors.api.session_message import Ended, Open
 from fencelock.actors.session.message import HoldsLost, Loss
 
@@ -24,11 +14,11 @@ def test_rule_55_a_repetition_keeps_its_number_and_a_new_call_has_a_new_one(
     parley: SessionHarness,
 ) -> None:
     said = parley.open(parley.acquire())
-    repeats = of(Acquire, parley.run_kept(5_000, A))
-    assert {repeat.request for repeat in repeats} == {one(Acquire, said).request}
-    parley.hear(ANN, Abandon())
+    repeats = of(api.Acquire, parley.run_kept(5_000, A))
+    assert {repeat.request for repeat in repeats} == {one(api.Acquire, said).request}
+    parley.hear(ANN, api.Abandon())
     parley.undo(parley.run(1_000))
-    assert one(Acquire, parley.acquire()).request > repeats[0].request
+    assert one(api.Acquire, parley.acquire()).request > repeats[0].request
 
 
 def test_rule_56_to_acquire_opens_a_session_and_asks_in_it_under_a_number(
@@ -38,16 +28,16 @@ def test_rule_56_to_acquire_opens_a_session_and_asks_in_it_under_a_number(
     assert one(Open, said) == Open(
         session="c", ttl_ms=15_000, label="here:1", request=one(Open, said).request
     )
-    assert of(Acquire, said) == []
+    assert of(api.Acquire, said) == []
     asked = parley.open(said)
-    assert one(Acquire, asked, A).session == "c.1"
-    assert one(Granted, parley.grant(asked), ANN).request == 9
+    assert one(api.Acquire, asked, A).session == "c.1"
+    assert one(api.Granted, parley.grant(asked), ANN).request == 9
 
 
 def test_rule_57_a_session_that_is_refused_ends_the_acquire_at_once(parley: SessionHarness) -> None:
-    said = parley.refuse(parley.acquire(), Reason.OVERLOADED)
-    assert one(Refused, said, ANN).reason is Reason.OVERLOADED
-    assert "session" in one(Refused, said, ANN).detail
+    said = parley.refuse(parley.acquire(), api.Reason.OVERLOADED)
+    assert one(api.Refused, said, ANN).reason is api.Reason.OVERLOADED
+    assert "session" in one(api.Refused, said, ANN).detail
     assert of(Open, parley.run(20_000)) == []
     assert one(Open, parley.acquire()).session == "c~2"
 
@@ -56,20 +46,20 @@ def test_rule_58_an_acquire_in_an_expired_session_goes_on_in_the_next_one_under_
     parley: SessionHarness,
 ) -> None:
     asked = parley.open(parley.acquire())
-    said = parley.refuse(asked, Reason.SESSION_EXPIRED)
-    assert of(Refused, said) == []
+    said = parley.refuse(asked, api.Reason.SESSION_EXPIRED)
+    assert of(api.Refused, said) == []
     assert one(Open, said).session == "c~2"
-    again = one(Acquire, parley.open(said))
+    again = one(api.Acquire, parley.open(said))
     assert again.session == "c~2.2"
-    assert again.request == one(Acquire, asked).request
+    assert again.request == one(api.Acquire, asked).request
 
 
 def test_rule_59_to_enter_again_what_the_session_lost_is_refused_as_lost(
     parley: SessionHarness,
 ) -> None:
     parley.hold(limit=0)
-    said = parley.refuse(parley.acquire(limit=0), Reason.SESSION_EXPIRED)
-    assert one(Refused, said, ANN).reason is Reason.OWNERSHIP_LOST
+    said = parley.refuse(parley.acquire(limit=0), api.Reason.SESSION_EXPIRED)
+    assert one(api.Refused, said, ANN).reason is api.Reason.OWNERSHIP_LOST
     assert one(HoldsLost, said, WATCHER).losses == (Loss("x", "ann", 7),)
     assert of(Open, said) == []
 
@@ -79,25 +69,25 @@ def test_rule_60_a_wait_goes_on_in_the_next_session_for_what_is_left_of_its_time
 ) -> None:
     asked = parley.open(parley.acquire(wait_ms=5_000))
     parley.run(2_000)
-    again = one(Acquire, parley.open(parley.refuse(asked, Reason.SESSION_EXPIRED)))
+    again = one(api.Acquire, parley.open(parley.refuse(asked, api.Reason.SESSION_EXPIRED)))
     assert again.wait_ms == 3_000
 
 
 def test_rule_61_a_wait_that_the_cluster_gave_up_is_asked_for_anew(parley: SessionHarness) -> None:
     asked = parley.open(parley.acquire())
-    assert parley.refuse(asked, Reason.CANCELLED) == []
-    assert one(Acquire, parley.run(300)).request > one(Acquire, asked).request
+    assert parley.refuse(asked, api.Reason.CANCELLED) == []
+    assert one(api.Acquire, parley.run(300)).request > one(api.Acquire, asked).request
 
 
 def test_rule_62_an_acquire_refused_otherwise_is_refused_and_leaves_nothing(
     parley: SessionHarness,
 ) -> None:
     asked = parley.open(parley.acquire())
-    said = parley.refuse(asked, Reason.INVALID)
-    assert one(Refused, said, ANN).reason is Reason.INVALID
-    assert of(Cancel, parley.run(20_000)) == []
+    said = parley.refuse(asked, api.Reason.INVALID)
+    assert one(api.Refused, said, ANN).reason is api.Reason.INVALID
+    assert of(api.Cancel, parley.run(20_000)) == []
     again = parley.open(parley.acquire()) or parley.acquire(BEN)
-    assert of(Acquire, again)
+    assert of(api.Acquire, again)
 
 
 def test_rule_62_a_copy_that_may_be_queued_is_withdrawn_when_another_copy_is_refused(
@@ -105,20 +95,20 @@ def test_rule_62_a_copy_that_may_be_queued_is_withdrawn_when_another_copy_is_ref
 ) -> None:
     asked = parley.open(parley.acquire())
     parley.run(1_000)  # It was repeated: one copy may wait in the log.
-    said = parley.refuse(asked, Reason.OVERLOADED)
-    assert one(Refused, said, ANN).reason is Reason.OVERLOADED
-    assert one(Cancel, said).request == one(Acquire, asked).request
+    said = parley.refuse(asked, api.Reason.OVERLOADED)
+    assert one(api.Refused, said, ANN).reason is api.Reason.OVERLOADED
+    assert one(api.Cancel, said).request == one(api.Acquire, asked).request
 
 
 @pytest.mark.parametrize("fence", [7, 8])
 def test_rule_63_a_release_of_what_is_not_held_is_refused_without_asking(
     parley: SessionHarness, fence: int
 ) -> None:
-    assert one(Refused, parley.release(fence=7), ANN).reason is Reason.NOT_HELD
+    assert one(api.Refused, parley.release(fence=7), ANN).reason is api.Reason.NOT_HELD
     parley.hold(BEN)
     said = parley.release(fence=fence)
-    assert one(Refused, said, ANN).reason is Reason.NOT_HELD
-    assert of(Release, said) == []
+    assert one(api.Refused, said, ANN).reason is api.Reason.NOT_HELD
+    assert of(api.Release, said) == []
 
 
 def test_rule_64_a_release_without_an_answer_goes_on_and_can_be_waited_for_again(
@@ -127,10 +117,10 @@ def test_rule_64_a_release_without_an_answer_goes_on_and_can_be_waited_for_again
     parley.hold()
     parley.release()
     said = parley.run_kept(10_200, A)
-    assert one(Refused, said, ANN).reason is Reason.UNAVAILABLE
+    assert one(api.Refused, said, ANN).reason is api.Reason.UNAVAILABLE
     again = parley.release(token=4)
-    assert one(Released, parley.free(again), ANN).request == 4
-    assert parley.role.ledger.holds == {}
+    assert one(api.Released, parley.free(again), ANN).request == 4
+    assert parley.role.session_state.holds == {}
 
 
 @pytest.mark.parametrize("way", ["expired", "ended"])
@@ -139,21 +129,21 @@ def test_rule_65_a_release_after_the_session_ended_is_refused_as_lost_once(
 ) -> None:
     parley.hold()
     if way == "expired":
-        said = parley.refuse(parley.run(3_100), Reason.SESSION_EXPIRED)
+        said = parley.refuse(parley.run(3_100), api.Reason.SESSION_EXPIRED)
     else:
         said = parley.hear(A, Ended(session="c.1", detail="expired"))
     assert one(HoldsLost, said, WATCHER).losses == (Loss("x", "ann", 7),)
-    assert one(Refused, parley.release(), ANN).reason is Reason.OWNERSHIP_LOST
-    assert one(Refused, parley.release(), ANN).reason is Reason.NOT_HELD
+    assert one(api.Refused, parley.release(), ANN).reason is api.Reason.OWNERSHIP_LOST
+    assert one(api.Refused, parley.release(), ANN).reason is api.Reason.NOT_HELD
 
 
 def test_rule_65_a_release_under_way_when_the_session_ends_is_refused_as_lost(
     parley: SessionHarness,
 ) -> None:
     parley.hold()
-    said = parley.refuse(parley.release(token=3), Reason.SESSION_EXPIRED)
-    answer = one(Refused, said, ANN)
-    assert (answer.reason, answer.request) == (Reason.OWNERSHIP_LOST, 3)
+    said = parley.refuse(parley.release(token=3), api.Reason.SESSION_EXPIRED)
+    answer = one(api.Refused, said, ANN)
+    assert (answer.reason, answer.request) == (api.Reason.OWNERSHIP_LOST, 3)
     assert "fence 7" in answer.detail
 
 
@@ -164,8 +154,8 @@ def test_rule_66_what_was_lost_stays_lost_though_another_owner_holds_in_a_new_se
     parley.hear(A, Ended(session="c.1", detail="expired"))
     parley.hold(BEN, fence=9)
     assert parley.assigned == "c~2.2"
-    assert one(Refused, parley.release(), ANN).reason is Reason.OWNERSHIP_LOST
-    assert one(Released, parley.free(parley.release(BEN, fence=9)), BEN).lock == "x"
+    assert one(api.Refused, parley.release(), ANN).reason is api.Reason.OWNERSHIP_LOST
+    assert one(api.Released, parley.free(parley.release(BEN, fence=9)), BEN).lock == "x"
 
 
 def test_rule_66_a_loss_is_remembered_apart_from_a_later_hold_of_the_same_owner(
@@ -174,8 +164,8 @@ def test_rule_66_a_loss_is_remembered_apart_from_a_later_hold_of_the_same_owner(
     parley.hold()
     parley.hear(A, Ended(session="c.1", detail="expired"))
     parley.hold(fence=9)
-    assert one(Refused, parley.release(fence=7), ANN).reason is Reason.OWNERSHIP_LOST
-    assert one(Released, parley.free(parley.release(fence=9)), ANN)
+    assert one(api.Refused, parley.release(fence=7), ANN).reason is api.Reason.OWNERSHIP_LOST
+    assert one(api.Released, parley.free(parley.release(fence=9)), ANN)
 
 
 def test_rule_33_a_limit_that_is_reached_is_told_and_changes_nothing(
@@ -183,11 +173,11 @@ def test_rule_33_a_limit_that_is_reached_is_told_and_changes_nothing(
 ) -> None:
     parley.hold(limit=2)
     parley.hold(limit=2, count=2)
-    said = parley.refuse(parley.acquire(limit=2), Reason.LIMIT_REACHED)
-    assert one(Refused, said, ANN).reason is Reason.LIMIT_REACHED
-    assert one(Released, parley.free(parley.release(), count=1), ANN).count == 1
-    assert one(Released, parley.free(parley.release()), ANN).count == 0
-    assert one(Refused, parley.release(), ANN).reason is Reason.NOT_HELD
+    said = parley.refuse(parley.acquire(limit=2), api.Reason.LIMIT_REACHED)
+    assert one(api.Refused, said, ANN).reason is api.Reason.LIMIT_REACHED
+    assert one(api.Released, parley.free(parley.release(), count=1), ANN).count == 1
+    assert one(api.Released, parley.free(parley.release()), ANN).count == 0
+    assert one(api.Refused, parley.release(), ANN).reason is api.Reason.NOT_HELD
 
 
 def test_rule_37_without_reentrancy_a_second_acquire_is_refused_without_asking(
@@ -195,25 +185,25 @@ def test_rule_37_without_reentrancy_a_second_acquire_is_refused_without_asking(
 ) -> None:
     parley.hold()
     said = parley.acquire()
-    assert one(Refused, said, ANN).reason is Reason.ALREADY_HELD
-    assert of(Acquire, said) == []
+    assert one(api.Refused, said, ANN).reason is api.Reason.ALREADY_HELD
+    assert of(api.Acquire, said) == []
 
 
 def test_rule_47_48_an_owner_that_waits_is_not_done_out_of_its_wait_by_its_other_threads(
     parley: SessionHarness,
 ) -> None:
     parley.open(parley.acquire(limit=0))
-    assert one(Refused, parley.acquire(limit=0), ANN).reason is Reason.ALREADY_HELD
-    assert one(Refused, parley.release(), ANN).reason is Reason.NOT_HELD
-    assert len(parley.role.ledger.outstanding.waits) == 1
+    assert one(api.Refused, parley.acquire(limit=0), ANN).reason is api.Reason.ALREADY_HELD
+    assert one(api.Refused, parley.release(), ANN).reason is api.Reason.NOT_HELD
+    assert len(parley.role.session_state.in_flight.waits) == 1
 
 
 def test_a_cancel_after_a_grant_takes_back_that_one_entry(parley: SessionHarness) -> None:
     parley.hold(limit=0, token=1)
     parley.hold(limit=0, token=2, count=2)
-    cancel = Cancel(lock="x", session="", owner="ann", request=2)
+    cancel = api.Cancel(lock="x", session="", owner="ann", request=2)
     said = parley.hear(ANN, cancel)
-    assert of(Cancelled, said, ANN)
+    assert of(api.Cancelled, said, ANN)
     parley.free(said, count=1)
-    assert one(Released, parley.free(parley.release()), ANN).count == 0
-    assert parley.role.ledger.holds == {}
+    assert one(api.Released, parley.free(parley.release()), ANN).count == 0
+    assert parley.role.session_state.holds == {}

@@ -4,25 +4,15 @@ from __future__ import annotations
 
 from support.session_harness import ANN, BEN, WATCHER, A, SessionHarness, of, one
 
-from fencelock.actors.api.message import (
-    Acquire,
-    Cancel,
-    Describe,
-    Granted,
-    Inspect,
-    KeepAlive,
-    Reason,
-    Refused,
-    Released,
-)
+from fencelock.actors.api import message as api
 from fencelock.actors.api.session_message import End, Ended, Evict, ListLocks, Open
 from fencelock.actors.session.message import Close, Closed, HoldsLost, Loss
 
 
 def test_rule_71_no_session_is_opened_by_questions_that_need_none(parley: SessionHarness) -> None:
     for question in (
-        Describe(),
-        Inspect(lock="x"),
+        api.Describe(),
+        api.Inspect(lock="x"),
         ListLocks(),
         Evict(lock="x", fence=1, operator="me"),
     ):
@@ -37,13 +27,13 @@ def test_rule_72_73_later_needs_find_the_session_that_the_first_one_opened(
     parley.hold()
     said = parley.acquire(BEN, lock="y")
     assert of(Open, said) == []
-    assert one(Acquire, said).session == "c.1"
+    assert one(api.Acquire, said).session == "c.1"
 
 
 def test_rule_74_needs_at_the_same_time_share_one_open(parley: SessionHarness) -> None:
     said = [*parley.acquire(ANN), *parley.acquire(BEN), *parley.acquire(BEN, lock="y")]
     assert len(of(Open, said)) == 1
-    asked = of(Acquire, parley.open(said))
+    asked = of(api.Acquire, parley.open(said))
     assert [(a.lock, a.owner, a.session) for a in asked] == [
         ("x", "ann", "c.1"),
         ("x", "ben", "c.1"),
@@ -60,14 +50,14 @@ def test_rule_76_there_are_no_keep_alives_without_use_and_regular_ones_with_it(
     parley: SessionHarness,
 ) -> None:
     parley.run(1_000)
-    assert of(KeepAlive, parley.run(60_000)) == []
+    assert of(api.KeepAlive, parley.run(60_000)) == []
     parley.hold()
     said = parley.run_kept(60_000, A)
-    assert {alive.session for alive in of(KeepAlive, said)} == {"c.1"}
-    assert 19 <= len(of(KeepAlive, said)) <= 21
+    assert {alive.session for alive in of(api.KeepAlive, said)} == {"c.1"}
+    assert 19 <= len(of(api.KeepAlive, said)) <= 21
     parley.free(parley.release())
-    assert 9 <= len(of(KeepAlive, parley.run_kept(31_000, A))) <= 11
-    assert of(KeepAlive, parley.run(60_000)) == []
+    assert 9 <= len(of(api.KeepAlive, parley.run_kept(31_000, A))) <= 11
+    assert of(api.KeepAlive, parley.run(60_000)) == []
     assert parley.alarms == []
 
 
@@ -99,11 +89,11 @@ def test_rule_79_90_to_close_ends_the_session_with_all_that_is_in_it(
     parley.acquire(BEN)
     said = parley.hear(ANN, Close())
     assert one(End, said, A).session == "c.1"
-    assert one(Refused, said, BEN).reason is Reason.CANCELLED
+    assert one(api.Refused, said, BEN).reason is api.Reason.CANCELLED
     assert of(Closed, said) == []
     done = parley.end(said)
     assert [send.message for send in done if send.to == ANN] == [Closed(unanswered=0)]
-    assert one(Refused, parley.acquire(), ANN).reason is Reason.CANCELLED
+    assert one(api.Refused, parley.acquire(), ANN).reason is api.Reason.CANCELLED
 
 
 def test_rule_79_a_close_that_nobody_confirms_ends_all_the_same(parley: SessionHarness) -> None:
@@ -117,14 +107,14 @@ def test_rule_79_a_release_under_way_at_the_close_is_done_by_it(parley: SessionH
     parley.hold()
     parley.release(token=5)
     done = parley.end(parley.hear(BEN, Close()))
-    assert one(Released, done, ANN).request == 5
+    assert one(api.Released, done, ANN).request == 5
 
 
 def test_rule_92_a_session_outlives_its_client_by_15_s_and_is_kept_alive_every_3_s(
     parley: SessionHarness,
 ) -> None:
     assert one(Open, parley.hold()).ttl_ms == 15_000
-    assert len(of(KeepAlive, parley.run_kept(31_000, A))) == 10
+    assert len(of(api.KeepAlive, parley.run_kept(31_000, A))) == 10
 
 
 def test_rule_93_a_wait_lasts_for_as_long_as_it_takes_without_a_word_to_its_user(
@@ -132,8 +122,8 @@ def test_rule_93_a_wait_lasts_for_as_long_as_it_takes_without_a_word_to_its_user
 ) -> None:
     asked = parley.open(parley.acquire(token=8))
     said = parley.run_kept(600_000, A)
-    assert of(Refused, said) == []
-    assert one(Granted, parley.grant(asked), ANN).request == 8
+    assert of(api.Refused, said) == []
+    assert one(api.Granted, parley.grant(asked), ANN).request == 8
 
 
 def test_rule_94_a_wait_that_no_majority_hears_of_is_unavailable_and_leaves_nothing(
@@ -141,9 +131,9 @@ def test_rule_94_a_wait_that_no_majority_hears_of_is_unavailable_and_leaves_noth
 ) -> None:
     parley.acquire(wait_ms=2_000)
     said = parley.run(7_000)
-    assert one(Refused, said, ANN).reason is Reason.UNAVAILABLE
+    assert one(api.Refused, said, ANN).reason is api.Reason.UNAVAILABLE
     opening = [send for send in said if isinstance(send.message, Open)]
-    assert of(Acquire, parley.open(opening)) == []
+    assert of(api.Acquire, parley.open(opening)) == []
 
 
 def test_rule_95_a_wait_that_the_majority_stops_answering_is_never_said_to_have_timed_out(
@@ -151,10 +141,10 @@ def test_rule_95_a_wait_that_the_majority_stops_answering_is_never_said_to_have_
 ) -> None:
     asked = parley.open(parley.acquire(wait_ms=2_000))
     said = parley.run(7_000)
-    assert one(Refused, said, ANN).reason is Reason.UNAVAILABLE
-    cancel = of(Cancel, said)[-1]
-    assert cancel.request == one(Acquire, asked).request
-    assert of(Granted, parley.grant(asked)) == []
+    assert one(api.Refused, said, ANN).reason is api.Reason.UNAVAILABLE
+    cancel = of(api.Cancel, said)[-1]
+    assert cancel.request == one(api.Acquire, asked).request
+    assert of(api.Granted, parley.grant(asked)) == []
 
 
 def test_rule_96_a_split_is_told_to_holders_as_a_loss_and_to_others_as_unavailable(
@@ -163,7 +153,7 @@ def test_rule_96_a_split_is_told_to_holders_as_a_loss_and_to_others_as_unavailab
     parley.hold()
     parley.acquire(BEN, lock="y", wait_ms=1_000)
     said = parley.run(16_000)
-    assert one(Refused, said, BEN).reason is Reason.UNAVAILABLE
+    assert one(api.Refused, said, BEN).reason is api.Reason.UNAVAILABLE
     assert one(HoldsLost, said, WATCHER).losses == (Loss("x", "ann", 7),)
     held = parley.hold(fence=9)  # The split is over.
-    assert one(Granted, held, ANN).fence == 9
+    assert one(api.Granted, held, ANN).fence == 9

@@ -13,24 +13,13 @@ from typing import Any
 import pytest
 from support.session_harness import ME, WATCHER, A, B, SessionHarness
 
-from fencelock.actors.api.message import (
-    Abandon,
-    Acquire,
-    Alive,
-    Cancel,
-    Granted,
-    KeepAlive,
-    Reason,
-    Refused,
-    Release,
-    Released,
-)
+from fencelock.actors.api import message as api
 from fencelock.actors.api.probe_message import Probe, ProbeReply
 from fencelock.actors.api.request import Command
 from fencelock.actors.api.session_message import Evict, Evicted
 from fencelock.actors.effect import Send
-from fencelock.actors.link import LinkDown, LinkUp
 from fencelock.actors.message import Address, Event, Message, address_of, role_of
+from fencelock.actors.role_message import LinkDown, LinkUp
 from fencelock.actors.session.in_flight import InFlight
 from fencelock.actors.session.message import HoldsLost
 from fencelock.actors.table.message import Queued, Result
@@ -43,10 +32,10 @@ ANCHOR = address_of("c", "anchor")
 
 def answer_to(out: Result) -> Message | None:
     """Return an outcome as a proxy sends it, None if it sends none."""
-    if isinstance(out, Queued | Evicted) or (isinstance(out, Refused) and not out.session):
+    if isinstance(out, Queued | Evicted) or (isinstance(out, api.Refused) and not out.session):
         return None
-    if isinstance(out, Refused) and out.reason in (Reason.SUPERSEDED, Reason.FORGOTTEN):
-        return replace(out, reason=Reason.CANCELLED)
+    if isinstance(out, api.Refused) and out.reason in (api.Reason.SUPERSEDED, api.Reason.FORGOTTEN):
+        return replace(out, reason=api.Reason.CANCELLED)
     return out
 
 
@@ -67,32 +56,32 @@ class User:
         owner = role_of(self.address)
         if self.asking:
             if self.token and chance.random() < 0.1:
-                cancel = Cancel(lock=self.lock, session="", owner=owner, request=self.token)
+                cancel = api.Cancel(lock=self.lock, session="", owner=owner, request=self.token)
                 self.asking, self.token = False, 0
-                return chance.choice((cancel, Abandon()))
+                return chance.choice((cancel, api.Abandon()))
             return None
         if self.levels and (leaving or chance.random() < 0.5):
-            return self.ask(Release(lock=self.lock, fence=self.fence, owner=owner))
+            return self.ask(api.Release(lock=self.lock, fence=self.fence, owner=owner))
         if leaving or chance.random() < 0.5:
             return None
         self.token = chance.getrandbits(40)
         wait_ms = chance.choice((None, 0, 500, 3_000))
         return self.ask(
-            Acquire(lock=self.lock, owner=owner, request=self.token, wait_ms=wait_ms, limit=2)
+            api.Acquire(lock=self.lock, owner=owner, request=self.token, wait_ms=wait_ms, limit=2)
         )
 
     def hear(self, message: Message) -> None:
         """Take an answer; what was cancelled before it came was no answer to anything."""
         match message:
-            case Granted(request=token) if token == self.token != 0:
+            case api.Granted(request=token) if token == self.token != 0:
                 self.levels, self.fence, self.token = message.count, message.fence, 0
                 self.asking = False
-            case Refused(reason=reason) if self.asking:
-                assert reason is not Reason.INVALID
-                if not self.token and reason in {Reason.OWNERSHIP_LOST, Reason.NOT_HELD}:
+            case api.Refused(reason=reason) if self.asking:
+                assert reason is not api.Reason.INVALID
+                if not self.token and reason in {api.Reason.OWNERSHIP_LOST, api.Reason.NOT_HELD}:
                     self.levels = 0
                 self.asking, self.token = False, 0
-            case Released(count=count) if self.asking:
+            case api.Released(count=count) if self.asking:
                 self.levels, self.asking = count, False
             case _:
                 pass
@@ -112,16 +101,16 @@ class Trial:
         self.forced = 0
 
     def run(self) -> None:
-        self.spread(self.parley.hear(ANCHOR, Acquire(lock="anchor", owner="anchor")))
+        self.spread(self.parley.hear(ANCHOR, api.Acquire(lock="anchor", owner="anchor")))
         for step in range(300):
             self.step(leaving=step >= 150)
         assert self.parley.assigned == "c.1", "the session was lost"
         for user in self.users.values():
             assert (user.levels, user.asking) == (0, False)
-        ledger = self.parley.role.ledger
+        ledger = self.parley.role.session_state
         assert list(self.table.locks) == ["anchor"]
         assert [claim.lock for claim in ledger.holds] == ["anchor"]
-        assert (ledger.outstanding.pending, ledger.outstanding.withdrawals) == ({}, {})
+        assert (ledger.in_flight.pending, ledger.in_flight.withdrawals) == ({}, {})
 
     def step(self, *, leaving: bool) -> None:
         self.spread(self.parley.run(200))
@@ -178,8 +167,8 @@ class Trial:
         assert isinstance(asked, Message)
         if isinstance(asked, Probe):
             return self.hear(send.to, ProbeReply(session="c", node="", serving=True))
-        if isinstance(asked, KeepAlive) and "." not in asked.session:
-            return self.hear(send.to, Alive(session="c", node="", request=asked.request))
+        if isinstance(asked, api.KeepAlive) and "." not in asked.session:
+            return self.hear(send.to, api.Alive(session="c", node="", request=asked.request))
         assert isinstance(asked, Command)
         return list(self.outcomes(asked))
 
@@ -214,7 +203,7 @@ def repeats_under_new_numbers(self: Any, pending: Any, now: Any) -> list[Send]:
     return said
 
 
-SAY: Any = vars(InFlight)["_say"]
+SAY: Any = vars(InFlight)["_send"]
 
 
 def run_all() -> None:
@@ -224,7 +213,7 @@ def run_all() -> None:
 
 @pytest.mark.parametrize(
     ("method", "bug"),
-    [("withdraw", forgets_what_it_must_withdraw), ("_say", repeats_under_new_numbers)],
+    [("withdraw", forgets_what_it_must_withdraw), ("_send", repeats_under_new_numbers)],
 )
 def test_a_planted_bug_is_caught(method: str, bug: object, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(InFlight, method, bug)

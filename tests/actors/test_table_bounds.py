@@ -12,15 +12,7 @@ from typing import Any
 
 import pytest
 
-from fencelock.actors.api.message import (
-    Acquire,
-    Cancel,
-    Granted,
-    KeepAlive,
-    Reason,
-    Refused,
-    Release,
-)
+from fencelock.actors.api import message as api
 from fencelock.actors.api.session_message import CloseReason, End, Evict, Evicted, Open
 from fencelock.actors.table.holding import SLACK
 from fencelock.actors.table.message import LogCommand
@@ -33,14 +25,14 @@ TTL_MS = 1_000_000
 
 def acquire(
     request: int, lock: str, owner: str = "o", wait_ms: int | None = None, session: str = "s.1"
-) -> Acquire:
-    return Acquire(
+) -> api.Acquire:
+    return api.Acquire(
         session=session, owner=owner, request=request, lock=lock, wait_ms=wait_ms, limit=0
     )
 
 
-def release(request: int, lock: str, fence: int, owner: str = "o") -> Release:
-    return Release(session="s.1", owner=owner, request=request, lock=lock, fence=fence)
+def release(request: int, lock: str, fence: int, owner: str = "o") -> api.Release:
+    return api.Release(session="s.1", owner=owner, request=request, lock=lock, fence=fence)
 
 
 @pytest.fixture
@@ -59,7 +51,7 @@ def test_two_hundred_thousand_names_leave_nothing_behind(table: LockTable) -> No
         for i in names:
             lock, owner = f"name {i}", f"thread {i % 7}"
             (held,) = table.apply(0, acquire(request + 1, lock, owner))
-            assert isinstance(held, Granted)
+            assert isinstance(held, api.Granted)
             request += 2
             table.apply(0, release(request, lock, held.fence, owner))
 
@@ -79,8 +71,8 @@ def test_two_hundred_thousand_names_leave_nothing_behind(table: LockTable) -> No
     assert (table.locks, table.claims, table.fence) == ({}, 0, 200_000)
     session = table.sessions.by_id["s.1"]
     assert len(session.owner_states) == len(session.quiet) == QUIET_MAX
-    table.apply(TTL_MS - 1, KeepAlive(session="s.1"))
-    table.apply(TTL_MS, KeepAlive(session="s.1"))
+    table.apply(TTL_MS - 1, api.KeepAlive(session="s.1"))
+    table.apply(TTL_MS, api.KeepAlive(session="s.1"))
     assert (session.owner_states, session.quiet) == ({}, {})
 
 
@@ -138,7 +130,7 @@ def test_waits_that_ended_do_not_stay_in_the_heap(table: LockTable) -> None:
     table.apply(0, acquire(1, "L", "holder"))
     for i in range(5_000):
         table.apply(0, acquire(2 * i + 2, "L", "w", 100_000))
-        table.apply(0, Cancel(session="s.1", owner="w", request=2 * i + 2, lock="L"))
+        table.apply(0, api.Cancel(session="s.1", owner="w", request=2 * i + 2, lock="L"))
     assert len(table.timeouts.heap) <= SLACK + 1
     assert table.status("L").waiting == 0
 
@@ -159,7 +151,7 @@ def test_sessions_that_ended_leave_nothing_behind(table: LockTable) -> None:
 
 def test_signs_of_life_do_not_grow_the_heap(table: LockTable) -> None:
     for at in range(5_000):
-        table.apply(at, KeepAlive(session="s.1"))
+        table.apply(at, api.KeepAlive(session="s.1"))
     assert len(table.sessions.heap) == 1
     assert table.due_ms() == 4_999 + TTL_MS
 
@@ -184,8 +176,8 @@ def test_holds_and_waits_have_a_limit(
     table.apply(0, acquire(2, "L", "b"))
     for lock in ("L", "M"):
         (answer,) = table.apply(0, acquire(3, lock, lock))
-        assert isinstance(answer, Refused)
-        assert answer.reason is Reason.OVERLOADED
+        assert isinstance(answer, api.Refused)
+        assert answer.reason is api.Reason.OVERLOADED
     table.apply(0, acquire(4, "L", "a"))
     assert table.claims == 2
 
@@ -222,10 +214,10 @@ def costs(size: int) -> list[int]:
         acquire(10, "fresh", "z", session=mine),
         acquire(11, "name 1", "z", 0, mine),
         acquire(12, "name 0", "z", 77, mine),
-        Cancel(session=f"c{middle}.{middle + 1}", owner="w", request=2, lock="name 0"),
-        KeepAlive(session=mine),
+        api.Cancel(session=f"c{middle}.{middle + 1}", owner="w", request=2, lock="name 0"),
+        api.KeepAlive(session=mine),
         Open(session="new", ttl_ms=TTL_MS),
-        Release(session=mine, owner="o", request=13, lock="name 0", fence=1),
+        api.Release(session=mine, owner="o", request=13, lock="name 0", fence=1),
         Evict(operator="root", request=1, lock="name 0", fence=size + 2),
         End(session=f"new.{size + 1}", reason=CloseReason.GRACEFUL),
     ]
@@ -245,7 +237,7 @@ def test_an_expiry_costs_what_expires_and_not_what_lives() -> None:
         table.apply(0, Open(session=f"c{i}", ttl_ms=TTL_MS + i))
     dying = f"c0.{1}"
     table.apply(0, acquire(1, "L", session=dying))
-    assert lines(table, TTL_MS, KeepAlive(session="c9.10")) < 250
+    assert lines(table, TTL_MS, api.KeepAlive(session="c9.10")) < 250
     assert dying not in table.sessions.by_id
 
 
@@ -268,7 +260,7 @@ def test_a_holder_is_labelled_by_its_session_and_by_a_word_of_its_own(
     forced = table.apply(0, Evict(operator="root", request=1, lock="L", fence=1))[0]
     assert isinstance(forced, Evicted)
     assert (line.holder.label, forced.holder.label) == (shown, shown)
-    assert isinstance(denied, Refused)
+    assert isinstance(denied, api.Refused)
     assert (
         denied.detail
         == f"lock 'L': held by 'o' of 'c.2'{f' ({shown})' if shown else ''} under fence 1"

@@ -3,82 +3,40 @@
 from __future__ import annotations
 
 import pytest
-
-from fencelock.actors.api.message import (
-    Acquire,
-    Cancel,
-    Cancelled,
-    Granted,
-    KeepAlive,
-    Reason,
-    Refused,
-    Release,
-    Released,
+from support.one_session import (
+    DAY_MS,
+    acquire,
+    cancel,
+    freed,
+    held,
+    one_session,
+    play,
+    queued,
+    reasons,
+    release,
+    undone,
 )
-from fencelock.actors.api.session_message import Open
-from fencelock.actors.table.message import ExtendSessions, LogCommand, Queued, Result
+
+from fencelock.actors.api import message as api
+from fencelock.actors.table.message import ExtendSessions
 from fencelock.actors.table.session import QUIET_MAX
 from fencelock.actors.table.table import LockTable
-
-DAY_MS = 24 * 3_600_000
 
 
 @pytest.fixture
 def table() -> LockTable:
-    fresh = LockTable()
-    fresh.apply(0, Open(session="s", ttl_ms=DAY_MS))
-    return fresh
-
-
-def acquire(owner: str, request: int, wait_ms: int | None = None, *, lock: str = "L") -> Acquire:
-    return Acquire(session="s.1", owner=owner, request=request, lock=lock, wait_ms=wait_ms, limit=0)
-
-
-def release(owner: str, request: int, fence: int) -> Release:
-    return Release(session="s.1", owner=owner, request=request, lock="L", fence=fence)
-
-
-def cancel(owner: str, request: int) -> Cancel:
-    return Cancel(session="s.1", owner=owner, request=request, lock="L")
-
-
-def held(owner: str, request: int, fence: int, count: int = 1, *, lock: str = "L") -> Granted:
-    return Granted(session="s.1", owner=owner, request=request, lock=lock, fence=fence, count=count)
-
-
-def freed(owner: str, request: int, count: int = 0) -> Released:
-    return Released(session="s.1", owner=owner, request=request, lock="L", count=count)
-
-
-def queued(owner: str, request: int) -> Queued:
-    return Queued(session="s.1", owner=owner, request=request, lock="L")
-
-
-def undone(owner: str, request: int) -> Cancelled:
-    return Cancelled(session="s.1", owner=owner, request=request, lock="L")
-
-
-def reasons(outcomes: list[Result]) -> list[tuple[str, int, Reason]]:
-    return [(o.owner, o.request, o.reason) for o in outcomes if isinstance(o, Refused)]
-
-
-def play(table: LockTable, *commands: LogCommand) -> list[Result]:
-    """Apply all at the time the table has, and return what the last one came to."""
-    outcomes: list[Result] = []
-    for command in commands:
-        outcomes = table.apply(table.time_ms, command)
-    return outcomes
+    return one_session()
 
 
 def test_the_last_outcome_is_kept_for_a_ttl_after_the_last_release(table: LockTable) -> None:
     """Rule 53: longer than a client goes on asking; then what was asked is not done again."""
     play(table, acquire("a", 1), release("a", 2, 1))
-    play(table, KeepAlive(session="s.1"))
+    play(table, api.KeepAlive(session="s.1"))
     table.advance(DAY_MS - 1)
     assert play(table, release("a", 2, 1)) == [freed("a", 2)]
     table.advance(DAY_MS)
-    assert reasons(play(table, release("a", 2, 1))) == [("a", 2, Reason.FORGOTTEN)]
-    assert reasons(play(table, acquire("a", 1))) == [("a", 1, Reason.FORGOTTEN)]
+    assert reasons(play(table, release("a", 2, 1))) == [("a", 2, api.Reason.FORGOTTEN)]
+    assert reasons(play(table, acquire("a", 1))) == [("a", 1, api.Reason.FORGOTTEN)]
     assert play(table, cancel("a", 1)) == [undone("a", 1)]
     session = table.sessions.by_id["s.1"]
     assert (session.owner_states, session.quiet, session.floor) == ({}, {}, 2)
@@ -93,7 +51,7 @@ def test_a_new_master_lets_what_was_asked_before_it_be_asked_again(table: LockTa
     table.advance(4 * DAY_MS - 1)
     assert play(table, release("a", 2, 1)) == [freed("a", 2)]
     table.advance(4 * DAY_MS)
-    assert reasons(play(table, release("a", 2, 1))) == [("a", 2, Reason.FORGOTTEN)]
+    assert reasons(play(table, release("a", 2, 1))) == [("a", 2, api.Reason.FORGOTTEN)]
 
 
 def test_who_holds_or_waits_is_not_forgotten_however_long_ago_it_asked(table: LockTable) -> None:
@@ -101,7 +59,7 @@ def test_who_holds_or_waits_is_not_forgotten_however_long_ago_it_asked(table: Lo
     play(table, acquire("a", 1), acquire("b", 2))
     for half_day in range(1, 7):
         table.advance(half_day * DAY_MS // 2)
-        play(table, KeepAlive(session="s.1"))
+        play(table, api.KeepAlive(session="s.1"))
     assert play(table, acquire("a", 1)) == [held("a", 1, 1)]
     assert play(table, acquire("b", 2)) == [queued("b", 2)]
 
@@ -128,8 +86,8 @@ def test_the_quietest_are_forgotten_beyond_a_bound_and_what_they_asked_is_not_re
     assert len(session.owner_states) == QUIET_MAX + 1
     assert session.floor == 11
     play(table, release("holder", total + 2, 1))
-    assert reasons(play(table, acquire("t9", 11))) == [("t9", 11, Reason.FORGOTTEN)]
-    assert reasons(play(table, acquire("t11", 13))) == [("t11", 13, Reason.TIMED_OUT)]
+    assert reasons(play(table, acquire("t9", 11))) == [("t9", 11, api.Reason.FORGOTTEN)]
+    assert reasons(play(table, acquire("t11", 13))) == [("t11", 13, api.Reason.TIMED_OUT)]
     assert play(table, acquire("t9", total + 3)) == [held("t9", total + 3, 2)]
 
 
@@ -137,7 +95,7 @@ def test_a_request_that_many_others_overtook_may_be_asked_anew(table: LockTable)
     """Rule 54: it was never done, and is told what is true of it too: that it holds nothing."""
     for i in range(QUIET_MAX + 6):
         play(table, cancel(f"t{i}", i + 6))
-    assert reasons(play(table, acquire("late", 5))) == [("late", 5, Reason.FORGOTTEN)]
+    assert reasons(play(table, acquire("late", 5))) == [("late", 5, api.Reason.FORGOTTEN)]
     assert table.locks == {}
     request = QUIET_MAX + 20
     assert play(table, acquire("late", request)) == [held("late", request, 1)]

@@ -3,69 +3,28 @@
 from __future__ import annotations
 
 import pytest
-
-from fencelock.actors.api.message import (
-    Acquire,
-    Cancel,
-    Cancelled,
-    Granted,
-    Reason,
-    Refused,
-    Release,
-    Released,
+from support.one_session import (
+    acquire,
+    cancel,
+    freed,
+    held,
+    one_session,
+    play,
+    queued,
+    reasons,
+    release,
+    undone,
 )
-from fencelock.actors.api.session_message import Evict, Evicted, HoldLost, Open
-from fencelock.actors.table.message import LogCommand, Queued, Result
-from fencelock.actors.table.table import LockTable
 
-DAY_MS = 24 * 3_600_000
+from fencelock.actors.api import message as api
+from fencelock.actors.api.session_message import Evict, Evicted, HoldLost
+from fencelock.actors.table.message import Result
+from fencelock.actors.table.table import LockTable
 
 
 @pytest.fixture
 def table() -> LockTable:
-    fresh = LockTable()
-    fresh.apply(0, Open(session="s", ttl_ms=DAY_MS))
-    return fresh
-
-
-def acquire(owner: str, request: int, wait_ms: int | None = None, *, lock: str = "L") -> Acquire:
-    return Acquire(session="s.1", owner=owner, request=request, lock=lock, wait_ms=wait_ms, limit=0)
-
-
-def release(owner: str, request: int, fence: int) -> Release:
-    return Release(session="s.1", owner=owner, request=request, lock="L", fence=fence)
-
-
-def cancel(owner: str, request: int) -> Cancel:
-    return Cancel(session="s.1", owner=owner, request=request, lock="L")
-
-
-def held(owner: str, request: int, fence: int, count: int = 1, *, lock: str = "L") -> Granted:
-    return Granted(session="s.1", owner=owner, request=request, lock=lock, fence=fence, count=count)
-
-
-def freed(owner: str, request: int, count: int = 0) -> Released:
-    return Released(session="s.1", owner=owner, request=request, lock="L", count=count)
-
-
-def queued(owner: str, request: int) -> Queued:
-    return Queued(session="s.1", owner=owner, request=request, lock="L")
-
-
-def undone(owner: str, request: int) -> Cancelled:
-    return Cancelled(session="s.1", owner=owner, request=request, lock="L")
-
-
-def reasons(outcomes: list[Result]) -> list[tuple[str, int, Reason]]:
-    return [(o.owner, o.request, o.reason) for o in outcomes if isinstance(o, Refused)]
-
-
-def play(table: LockTable, *commands: LogCommand) -> list[Result]:
-    """Apply all at the time the table has, and return what the last one came to."""
-    outcomes: list[Result] = []
-    for command in commands:
-        outcomes = table.apply(table.time_ms, command)
-    return outcomes
+    return one_session()
 
 
 def test_a_granted_acquire_asked_again_counts_once(table: LockTable) -> None:
@@ -78,7 +37,7 @@ def test_a_re_entry_asked_again_counts_once(table: LockTable) -> None:
     """Rule 45: nor does a late copy of the first acquire count again."""
     play(table, acquire("a", 1), acquire("a", 2))
     assert play(table, acquire("a", 2)) == [held("a", 2, 1, 2)]
-    assert reasons(play(table, acquire("a", 1))) == [("a", 1, Reason.SUPERSEDED)]
+    assert reasons(play(table, acquire("a", 1))) == [("a", 1, api.Reason.SUPERSEDED)]
     assert play(table, release("a", 3, 1)) == [freed("a", 3, 1)]
 
 
@@ -100,7 +59,7 @@ def test_a_new_acquire_cancels_the_owners_wait_and_queues_at_the_tail(
     """Rule 47."""
     play(table, acquire("a", 1), acquire("b", 2), acquire("c", 3))
     outcomes = play(table, acquire("b", 4, wait_ms))
-    assert reasons(outcomes) == [("b", 2, Reason.CANCELLED)]
+    assert reasons(outcomes) == [("b", 2, api.Reason.CANCELLED)]
     assert outcomes[1:] == [queued("b", 4)]
     assert [w.request for w in table.status("L").waiters] == [3, 4]
 
@@ -109,7 +68,7 @@ def test_a_release_while_waiting_cancels_the_wait_and_is_refused(table: LockTabl
     """Rule 48."""
     play(table, acquire("a", 1), acquire("b", 2))
     said = reasons(play(table, release("b", 3, 1)))
-    assert said == [("b", 2, Reason.CANCELLED), ("b", 3, Reason.NOT_HELD)]
+    assert said == [("b", 2, api.Reason.CANCELLED), ("b", 3, api.Reason.NOT_HELD)]
     assert play(table, release("a", 4, 1)) == [freed("a", 4)]
 
 
@@ -137,8 +96,8 @@ def test_a_release_asked_again_succeeds_without_effect_on_who_holds_now(
 def test_a_wait_and_its_copy_end_together(table: LockTable) -> None:
     """Rule 51: one answer is addressed to both."""
     play(table, acquire("a", 1), acquire("b", 2, 100), acquire("b", 2, 100))
-    assert reasons(table.advance(100)) == [("b", 2, Reason.TIMED_OUT)]
-    assert reasons(play(table, acquire("b", 2, 100))) == [("b", 2, Reason.TIMED_OUT)]
+    assert reasons(table.advance(100)) == [("b", 2, api.Reason.TIMED_OUT)]
+    assert reasons(play(table, acquire("b", 2, 100))) == [("b", 2, api.Reason.TIMED_OUT)]
 
 
 @pytest.mark.parametrize("wait_ms", [0, 100])
@@ -149,7 +108,7 @@ def test_a_failed_acquire_asked_again_when_the_lock_is_free_stays_failed(
     play(table, acquire("a", 1), acquire("b", 2, wait_ms))
     table.advance(100)
     play(table, release("a", 3, 1))
-    assert reasons(play(table, acquire("b", 2, wait_ms))) == [("b", 2, Reason.TIMED_OUT)]
+    assert reasons(play(table, acquire("b", 2, wait_ms))) == [("b", 2, api.Reason.TIMED_OUT)]
     assert table.locks == {}
 
 
@@ -176,25 +135,25 @@ def test_a_release_that_later_requests_for_other_locks_overtook_is_still_done(
 
 def test_a_number_used_for_something_else_does_nothing(table: LockTable) -> None:
     play(table, acquire("a", 1))
-    assert reasons(play(table, release("a", 1, 1))) == [("a", 1, Reason.SUPERSEDED)]
+    assert reasons(play(table, release("a", 1, 1))) == [("a", 1, api.Reason.SUPERSEDED)]
     play(table, release("a", 2, 1))
-    assert reasons(play(table, acquire("a", 2))) == [("a", 2, Reason.SUPERSEDED)]
+    assert reasons(play(table, acquire("a", 2))) == [("a", 2, api.Reason.SUPERSEDED)]
 
 
 def test_a_cancelled_wait_is_over_and_stays_so(table: LockTable) -> None:
     play(table, acquire("a", 1), acquire("b", 2, 100))
     outcomes = play(table, cancel("b", 2))
     assert outcomes[0] == undone("b", 2)
-    assert reasons(outcomes) == [("b", 2, Reason.CANCELLED)]
+    assert reasons(outcomes) == [("b", 2, api.Reason.CANCELLED)]
     assert play(table, cancel("b", 2)) == [undone("b", 2)]
-    assert reasons(play(table, acquire("b", 2, 100))) == [("b", 2, Reason.CANCELLED)]
+    assert reasons(play(table, acquire("b", 2, 100))) == [("b", 2, api.Reason.CANCELLED)]
 
 
 def test_a_cancel_after_the_grant_takes_the_lock_back_for_the_next(table: LockTable) -> None:
     play(table, acquire("a", 1), acquire("b", 2))
     expected: list[Result] = [undone("a", 1), held("b", 2, 2)]
     assert play(table, cancel("a", 1)) == expected
-    assert reasons(play(table, acquire("a", 1))) == [("a", 1, Reason.CANCELLED)]
+    assert reasons(play(table, acquire("a", 1))) == [("a", 1, api.Reason.CANCELLED)]
 
 
 def test_a_cancel_of_a_re_entry_takes_back_one_hold_once(table: LockTable) -> None:
@@ -205,9 +164,9 @@ def test_a_cancel_of_a_re_entry_takes_back_one_hold_once(table: LockTable) -> No
 def test_a_cancel_that_overtakes_its_acquire_wins(table: LockTable) -> None:
     play(table, acquire("a", 1), acquire("b", 2))
     assert play(table, cancel("a", 3)) == [undone("a", 3)]
-    assert reasons(play(table, acquire("a", 3))) == [("a", 3, Reason.CANCELLED)]
+    assert reasons(play(table, acquire("a", 3))) == [("a", 3, api.Reason.CANCELLED)]
     outcomes = play(table, cancel("b", 4))
-    assert reasons(outcomes) == [("b", 2, Reason.CANCELLED)]
+    assert reasons(outcomes) == [("b", 2, api.Reason.CANCELLED)]
     assert table.status("L").waiters == ()
 
 
@@ -230,10 +189,10 @@ def test_an_operator_takes_a_lock_and_all_hear_of_it(table: LockTable) -> None:
     assert "taken by 'root ()'" in lost.detail
     assert next_held == held("b", 2, 2)
     assert table.forced() == (forced,)
-    assert reasons(play(table, acquire("a", 1))) == [("a", 1, Reason.OWNERSHIP_LOST)]
-    assert reasons(play(table, release("a", 3, 1))) == [("a", 3, Reason.OWNERSHIP_LOST)]
-    assert reasons(play(table, release("a", 3, 1))) == [("a", 3, Reason.OWNERSHIP_LOST)]
-    assert reasons(play(table, release("a", 4, 1))) == [("a", 4, Reason.NOT_HELD)]
+    assert reasons(play(table, acquire("a", 1))) == [("a", 1, api.Reason.OWNERSHIP_LOST)]
+    assert reasons(play(table, release("a", 3, 1))) == [("a", 3, api.Reason.OWNERSHIP_LOST)]
+    assert reasons(play(table, release("a", 3, 1))) == [("a", 3, api.Reason.OWNERSHIP_LOST)]
+    assert reasons(play(table, release("a", 4, 1))) == [("a", 4, api.Reason.NOT_HELD)]
 
 
 def test_a_forced_release_asked_again_does_not_hit_the_next_holder(table: LockTable) -> None:
@@ -241,7 +200,7 @@ def test_a_forced_release_asked_again_does_not_hit_the_next_holder(table: LockTa
     first = play(table, acquire("a", 1), acquire("b", 2), take)[0]
     assert play(table, take) == [first]
     late = Evict(operator="root", request=2, lock="L", fence=1)
-    assert reasons(play(table, late)) == [("", 2, Reason.NOT_HELD)]
+    assert reasons(play(table, late)) == [("", 2, api.Reason.NOT_HELD)]
     holder = table.status("L").holder
     assert holder is not None
     assert holder.owner == "b"

@@ -4,16 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fencelock.actors.api.message import (
-    Acquire,
-    Alive,
-    Cancel,
-    Granted,
-    KeepAlive,
-    Reason,
-    Refused,
-    Release,
-)
+from fencelock.actors.api import message as api
 from fencelock.actors.api.name import TTL_MS_MAX
 from fencelock.actors.api.session_message import CloseReason, End, Ended, Evict, Open, Opened, ended
 from fencelock.actors.table import session as session_module
@@ -29,12 +20,12 @@ def opened(table: LockTable, name: str, at: int = 0, ttl_ms: int = TTL_MS) -> st
     return answer.assigned
 
 
-def acquire(session: str, request: int, lock: str = "L", *, owner: str = "o") -> Acquire:
-    return Acquire(session=session, owner=owner, request=request, lock=lock, limit=0)
+def acquire(session: str, request: int, lock: str = "L", *, owner: str = "o") -> api.Acquire:
+    return api.Acquire(session=session, owner=owner, request=request, lock=lock, limit=0)
 
 
-def denials(outcomes: list[Result]) -> list[tuple[str, Reason]]:
-    return [(one.session, one.reason) for one in outcomes if isinstance(one, Refused)]
+def denials(outcomes: list[Result]) -> list[tuple[str, api.Reason]]:
+    return [(one.session, one.reason) for one in outcomes if isinstance(one, api.Refused)]
 
 
 def version_of(table: LockTable, session: str) -> int:
@@ -50,8 +41,8 @@ def test_the_table_knows_a_session_until_it_is_closed(table: LockTable) -> None:
     """Rule 80."""
     name = opened(table, "client")
     before = version_of(table, name)
-    (kept,) = table.apply(1, KeepAlive(session=name, request=4))
-    assert kept == Alive(session=name, node="", request=4)
+    (kept,) = table.apply(1, api.KeepAlive(session=name, request=4))
+    assert kept == api.Alive(session=name, node="", request=4)
     assert version_of(table, name) > before
     close = End(session=name, reason=CloseReason.GRACEFUL)
     assert table.apply(2, close) == [ended(name, CloseReason.GRACEFUL)]
@@ -71,23 +62,25 @@ def test_session_numbers_rise_and_an_ended_id_never_comes_back(table: LockTable)
     table.apply(0, End(session=first, reason=CloseReason.GRACEFUL))
     second = opened(table, "client")
     assert (first, second, opened(table, "other")) == ("client.1", "client.2", "other.3")
-    assert denials(table.apply(0, acquire(first, 1))) == [(first, Reason.SESSION_EXPIRED)]
-    assert denials(table.apply(0, KeepAlive(session=first))) == [(first, Reason.SESSION_EXPIRED)]
+    assert denials(table.apply(0, acquire(first, 1))) == [(first, api.Reason.SESSION_EXPIRED)]
+    assert denials(table.apply(0, api.KeepAlive(session=first))) == [
+        (first, api.Reason.SESSION_EXPIRED)
+    ]
 
 
 @pytest.mark.parametrize(
     "command",
     [
-        KeepAlive(session="gone.1"),
+        api.KeepAlive(session="gone.1"),
         acquire("gone.1", 1),
-        Release(session="gone.1", owner="o", request=1, lock="L", fence=1),
-        Cancel(session="gone.1", owner="o", request=1, lock="L"),
+        api.Release(session="gone.1", owner="o", request=1, lock="L", fence=1),
+        api.Cancel(session="gone.1", owner="o", request=1, lock="L"),
     ],
     ids=lambda command: type(command).__name__,
 )
 def test_an_unknown_session_is_told_that_it_expired(table: LockTable, command: LogCommand) -> None:
     """Rules 81, 85."""
-    assert denials(table.apply(0, command)) == [("gone.1", Reason.SESSION_EXPIRED)]
+    assert denials(table.apply(0, command)) == [("gone.1", api.Reason.SESSION_EXPIRED)]
     assert table.locks == {}
 
 
@@ -106,12 +99,12 @@ def test_without_a_sign_of_life_a_session_ends_after_its_ttl_and_not_before(
 @pytest.mark.parametrize(
     "command",
     [
-        KeepAlive(session="client.1"),
+        api.KeepAlive(session="client.1"),
         Open(session="client", ttl_ms=TTL_MS),
         acquire("client.1", 2, "M"),
         acquire("client.1", 1, "L"),
-        Release(session="client.1", owner="o", request=2, lock="L", fence=9),
-        Cancel(session="client.1", owner="o", request=2, lock="M"),
+        api.Release(session="client.1", owner="o", request=2, lock="L", fence=9),
+        api.Cancel(session="client.1", owner="o", request=2, lock="M"),
     ],
     ids=["keep", "open again", "acquire", "acquire again", "refused release", "cancel"],
 )
@@ -144,7 +137,7 @@ def test_a_new_master_gives_every_session_another_ttl_and_a_new_version(table: L
     assert version_of(table, short) > before[0]
     assert version_of(table, long) > before[1]
     assert table.sessions.deadline(table.sessions.by_id[long]) == 5_000 + TTL_MS * 50
-    table.apply(5_500, KeepAlive(session=short))
+    table.apply(5_500, api.KeepAlive(session=short))
     assert table.due_ms() == 5_500 + TTL_MS
     (closed,) = table.advance(5_500 + TTL_MS)
     assert closed == ended(short, CloseReason.EXPIRED)
@@ -155,9 +148,9 @@ def test_a_new_master_may_raise_the_fences_and_never_lowers_them(table: LockTabl
     table.apply(0, ExtendSessions(master="m", fence_floor=1_000))
     table.apply(0, ExtendSessions(master="m", fence_floor=7))
     beyond = ExtendSessions(master="m", fence_floor=FENCE_FLOOR_MAX + 1)
-    assert denials(table.apply(0, beyond)) == [("", Reason.INVALID)]
+    assert denials(table.apply(0, beyond)) == [("", api.Reason.INVALID)]
     (held,) = table.apply(0, acquire(opened(table, "client"), 1))
-    assert isinstance(held, Granted)
+    assert isinstance(held, api.Granted)
     assert held.fence == 1_001
 
 
@@ -165,8 +158,8 @@ def test_a_sign_of_life_between_the_look_and_the_expiry_wins(table: LockTable) -
     """Rule 84."""
     name = opened(table, "client")
     expire = End(session=name, reason=CloseReason.EXPIRED, version=version_of(table, name))
-    table.apply(10, KeepAlive(session=name))
-    assert table.apply(20, expire) == [Alive(session=name, node="")]
+    table.apply(10, api.KeepAlive(session=name))
+    assert table.apply(20, expire) == [api.Alive(session=name, node="")]
     expire = End(session=name, reason=CloseReason.EXPIRED, version=version_of(table, name))
     assert table.apply(30, expire) == [ended(name, CloseReason.EXPIRED)]
 
@@ -186,7 +179,7 @@ def test_a_session_that_holds_or_waits_is_not_idle(table: LockTable) -> None:
     for name in (holder, waiter):
         version = version_of(table, name)
         idle = End(session=name, reason=CloseReason.IDLE, version=version)
-        assert table.apply(0, idle) == [Alive(session=name, node="")]
+        assert table.apply(0, idle) == [api.Alive(session=name, node="")]
 
 
 @pytest.mark.parametrize("reason", [CloseReason.GRACEFUL, CloseReason.FORCED, CloseReason.EXPIRED])
@@ -204,9 +197,15 @@ def test_a_close_is_one_step_waits_then_holds_then_grants(
     table.apply(0, acquire(other, 7, "L"))
     close = End(session=dying, reason=reason, version=version_of(table, dying))
     told = table.advance(TTL_MS) if reason is CloseReason.EXPIRED else table.apply(1, close)
-    assert [type(one) for one in told] == [Refused, Refused, Ended, Granted, Granted]
-    assert denials(told) == [(dying, Reason.SESSION_EXPIRED)] * 2
-    grants = [(one.session, one.lock, one.fence) for one in told if isinstance(one, Granted)]
+    assert [type(one) for one in told] == [
+        api.Refused,
+        api.Refused,
+        Ended,
+        api.Granted,
+        api.Granted,
+    ]
+    assert denials(told) == [(dying, api.Reason.SESSION_EXPIRED)] * 2
+    grants = [(one.session, one.lock, one.fence) for one in told if isinstance(one, api.Granted)]
     assert grants == [(other, "L", 4), (other, "M", 5)]
     assert [line.holder.session for line in table.listing()] == [other] * 3
     assert all(line.waiting == 0 for line in table.listing())
@@ -218,7 +217,7 @@ def test_a_wait_behind_another_ends_with_its_session_at_once(table: LockTable) -
     holder, dying = opened(table, "holder", ttl_ms=TTL_MS * 9), opened(table, "dying")
     table.apply(0, acquire(holder, 1))
     table.apply(0, acquire(dying, 1))
-    assert denials(table.advance(TTL_MS)) == [(dying, Reason.SESSION_EXPIRED)]
+    assert denials(table.advance(TTL_MS)) == [(dying, api.Reason.SESSION_EXPIRED)]
     assert table.status("L").waiting == 0
 
 
@@ -230,7 +229,7 @@ def test_what_falls_due_goes_in_order_of_time_waits_before_sessions(table: LockT
         other = opened(one, "other", ttl_ms=5_000)
         one.apply(0, acquire(holder, 1))
         for request, wait_ms in ((1, 500), (2, 501), (3, 400)):
-            wait = Acquire(
+            wait = api.Acquire(
                 session=other,
                 owner=f"o{request}",
                 request=request,
@@ -253,7 +252,7 @@ def test_what_falls_due_goes_in_order_of_time_waits_before_sessions(table: LockT
 
 def test_log_time_never_goes_back(table: LockTable) -> None:
     opened(table, "client", at=500)
-    table.apply(100, KeepAlive(session="client.1"))
+    table.apply(100, api.KeepAlive(session="client.1"))
     assert (table.time_ms, table.due_ms()) == (500, 500 + TTL_MS)
 
 
@@ -262,7 +261,7 @@ def test_sessions_have_a_limit(table: LockTable, monkeypatch: pytest.MonkeyPatch
     opened(table, "a")
     opened(table, "b")
     over = Open(session="c", ttl_ms=TTL_MS)
-    assert denials(table.apply(0, over)) == [("c", Reason.OVERLOADED)]
+    assert denials(table.apply(0, over)) == [("c", api.Reason.OVERLOADED)]
     assert session_module.SESSIONS_MAX > 2
 
 
@@ -277,8 +276,8 @@ def test_sessions_have_a_limit(table: LockTable, monkeypatch: pytest.MonkeyPatch
         acquire("client.1", 1, ""),
         acquire("client.1", 1, "L" * 257),
         acquire("client.1", 1, owner="\0"),
-        Acquire(session="client.1", owner="o", request=1, lock="L", wait_ms=-1, limit=0),
-        Acquire(session="client.1", owner="o", request=1, lock="L", limit=-1),
+        api.Acquire(session="client.1", owner="o", request=1, lock="L", wait_ms=-1, limit=0),
+        api.Acquire(session="client.1", owner="o", request=1, lock="L", limit=-1),
         Evict(operator="root", request=0, lock="L", fence=1),
     ],
     ids=str,
@@ -289,5 +288,5 @@ def test_what_is_out_of_limits_is_denied_and_changes_nothing(
     opened(table, "client")
     before = table.digest()
     ((_, reason),) = denials(table.apply(0, command))
-    assert reason is Reason.INVALID
+    assert reason is api.Reason.INVALID
     assert table.digest() == before

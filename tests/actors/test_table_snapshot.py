@@ -11,31 +11,17 @@ from dataclasses import replace
 
 import pytest
 
-from fencelock.actors.api.message import (
-    Acquire,
-    Granted,
-    KeepAlive,
-    Reason,
-    Refused,
-    Release,
-    Released,
-)
+from fencelock.actors.api import message as api
 from fencelock.actors.api.session_message import CloseReason, End, Evict, Open
-from fencelock.actors.table.message import (
-    ClaimantRecord,
-    ExtendSessions,
-    LogCommand,
-    TablePart,
-    WaitRecord,
-)
+from fencelock.actors.table import message as messages
 from fencelock.actors.table.table import LockTable
 from fencelock.transport.codec import decode, encode
 
 PART_BYTES_MAX = 256 * 1024
 
 
-def acquire(owner: str, request: int, lock: str = "L", wait_ms: int | None = None) -> Acquire:
-    return Acquire(
+def acquire(owner: str, request: int, lock: str = "L", wait_ms: int | None = None) -> api.Acquire:
+    return api.Acquire(
         session="s.1",
         owner=owner,
         request=request,
@@ -46,11 +32,11 @@ def acquire(owner: str, request: int, lock: str = "L", wait_ms: int | None = Non
     )
 
 
-def release(owner: str, request: int, fence: int) -> Release:
-    return Release(session="s.1", owner=owner, request=request, lock="L", fence=fence)
+def release(owner: str, request: int, fence: int) -> api.Release:
+    return api.Release(session="s.1", owner=owner, request=request, lock="L", fence=fence)
 
 
-def told(table: LockTable, *commands: LogCommand) -> None:
+def told(table: LockTable, *commands: messages.LogCommand) -> None:
     for command in commands:
         table.apply(table.time_ms, command)
 
@@ -70,14 +56,16 @@ def busy() -> LockTable:
         acquire("b", 4, "L", 700),
         acquire("c", 5),
         acquire("d", 6, "L", 0),
-        ExtendSessions(master="m"),
-        KeepAlive(session="t.2"),
+        messages.ExtendSessions(master="m"),
+        api.KeepAlive(session="t.2"),
     )
     return table
 
 
-def through_the_wire(parts: Sequence[TablePart]) -> tuple[TablePart, ...]:
-    return tuple(part for raw in map(encode, parts) if isinstance(part := decode(raw), TablePart))
+def through_the_wire(parts: Sequence[messages.TablePart]) -> tuple[messages.TablePart, ...]:
+    return tuple(
+        part for raw in map(encode, parts) if isinstance(part := decode(raw), messages.TablePart)
+    )
 
 
 def test_a_restored_table_is_the_table() -> None:
@@ -97,7 +85,7 @@ def test_a_restored_table_goes_on_as_the_table_does() -> None:
     """Rules 41, 49, 50, 52: what was done before the snapshot is not done again after it."""
     table = busy()
     copy = LockTable.restore(table.snapshot())
-    script: list[tuple[int, LogCommand]] = [
+    script: list[tuple[int, messages.LogCommand]] = [
         (60, acquire("a", 3)),
         (60, acquire("b", 4)),
         (60, acquire("d", 6, "L", 0)),
@@ -119,19 +107,19 @@ def test_memos_fences_and_numbers_survive() -> None:
     """Rules 40, 44, 52, 92."""
     copy = LockTable.restore(busy().snapshot())
     (again,) = copy.apply(60, acquire("a", 3))
-    assert isinstance(again, Granted)
+    assert isinstance(again, api.Granted)
     assert (again.fence, again.count) == (2, 2)
     (failed,) = copy.apply(60, acquire("d", 6, "L", 0))
-    assert isinstance(failed, Refused)
+    assert isinstance(failed, api.Refused)
     (freed, *_) = copy.apply(60, release("a", 8, 2))
-    assert freed == Released(session="s.1", owner="a", request=8, lock="L", count=1)
+    assert freed == api.Released(session="s.1", owner="a", request=8, lock="L", count=1)
     _, granted = copy.apply(60, release("a", 9, 2))
-    assert isinstance(granted, Granted)
+    assert isinstance(granted, api.Granted)
     assert granted.fence == 3
-    late = Release(session="s.1", owner="x", request=10, lock="X", fence=1)
+    late = api.Release(session="s.1", owner="x", request=10, lock="X", fence=1)
     (lost,) = copy.apply(60, late)
-    assert isinstance(lost, Refused)
-    assert lost.reason is Reason.OWNERSHIP_LOST
+    assert isinstance(lost, api.Refused)
+    assert lost.reason is api.Reason.OWNERSHIP_LOST
     copy.apply(60, Open(session="u", ttl_ms=1_000))
     assert "u.3" in copy.sessions.by_id
 
@@ -164,7 +152,7 @@ def test_the_largest_records_still_fit() -> None:
     told(table, Open(session=wide, ttl_ms=100_000, label=wide))
     for i in range(1_500):
         owner = f"{i:04}" + "é" * 126
-        command = Acquire(
+        command = api.Acquire(
             session=f"{wide}.1", owner=owner, request=i + 1, lock=wide, label=wide, limit=0
         )
         told(table, command)
@@ -176,11 +164,15 @@ def test_an_empty_table_has_a_snapshot_too() -> None:
     assert LockTable.restore(LockTable().snapshot()).digest() == LockTable().digest()
 
 
-def with_claimants(part: TablePart, *owner_states: ClaimantRecord) -> TablePart:
+def with_claimants(
+    part: messages.TablePart, *owner_states: messages.ClaimantRecord
+) -> messages.TablePart:
     return replace(part, owner_states=(*part.owner_states, *owner_states))
 
 
-CHANGES: dict[str, Callable[[TablePart, TablePart], tuple[TablePart, ...]]] = {
+CHANGES: dict[
+    str, Callable[[messages.TablePart, messages.TablePart], tuple[messages.TablePart, ...]]
+] = {
     "none": lambda a, b: (),
     "lost part": lambda a, b: (a,),
     "twice": lambda a, b: (a, a, b),
@@ -195,12 +187,14 @@ CHANGES: dict[str, Callable[[TablePart, TablePart], tuple[TablePart, ...]]] = {
     ),
     "two waits in one place": lambda a, b: (
         a,
-        with_claimants(b, b.owner_states[-1]._replace(owner="y", wait=WaitRecord(1, "", 0, None))),
+        with_claimants(
+            b, b.owner_states[-1]._replace(owner="y", wait=messages.WaitRecord(1, "", 0, None))
+        ),
     ),
     "nobody holds": lambda a, b: (
         a,
         with_claimants(
-            b, b.owner_states[-1]._replace(lock="free", wait=WaitRecord(9, "", 0, None))
+            b, b.owner_states[-1]._replace(lock="free", wait=messages.WaitRecord(9, "", 0, None))
         ),
     ),
 }
@@ -253,7 +247,7 @@ def scenario(seed: int) -> bytes:
         session = chance.choice(["s.1", "t.2", "u.3"])
         owner, lock = chance.choice("abcd"), chance.choice("LMN")
         at = table.time_ms + chance.randrange(30)
-        command: LogCommand = Acquire(
+        command: messages.LogCommand = api.Acquire(
             session=session,
             owner=owner,
             request=request,
@@ -263,7 +257,9 @@ def scenario(seed: int) -> bytes:
         )
         if chance.random() < 0.4:
             fence = chance.randrange(1, table.fence + 2)
-            command = Release(session=session, owner=owner, request=request, lock=lock, fence=fence)
+            command = api.Release(
+                session=session, owner=owner, request=request, lock=lock, fence=fence
+            )
         words += [repr(outcome) for outcome in table.apply(at, command)]
     words += [repr(outcome) for outcome in table.advance(100_000)]
     return table.digest() + "".join(words).encode()

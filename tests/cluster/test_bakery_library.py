@@ -9,24 +9,15 @@ import pytest
 from support.session_harness import ANN, ME, WATCHER, A, B, SessionHarness, of, one
 
 import fencelock
-from fencelock.actors.api.message import (
-    Acquire,
-    Cancel,
-    Granted,
-    Inspect,
-    Reason,
-    Refused,
-    Release,
-    Released,
-)
+from fencelock.actors.api import message as api
 from fencelock.actors.api.session_message import Renew, Unlocking
 from fencelock.actors.bakery.config import TERM_MS_MIN
 from fencelock.actors.bakery.config import Terms as ClusterTerms
 from fencelock.actors.bakery.ticket import TERM_MS_MAX
 from fencelock.actors.effect import Send
 from fencelock.actors.error import InvalidRequestError
-from fencelock.actors.link import LinkDown, LinkRefused
 from fencelock.actors.message import NS_PER_MS
+from fencelock.actors.role_message import LinkDown, LinkRefused
 from fencelock.actors.session.message import HoldsLost, Leased
 from fencelock.cluster.lock_options import LockOptions, term_ms_of, wait_ms_of
 
@@ -40,12 +31,12 @@ def parley() -> SessionHarness:
     return SessionHarness(TTL_MS)
 
 
-def wanted(parley: SessionHarness, wait_ms: int | None = None) -> Acquire:
-    return one(Acquire, parley.open(parley.acquire(wait_ms=wait_ms)), A)
+def wanted(parley: SessionHarness, wait_ms: int | None = None) -> api.Acquire:
+    return one(api.Acquire, parley.open(parley.acquire(wait_ms=wait_ms)), A)
 
 
-def granted(asked: Acquire, lock: str = "x", hold_ms: int = 1_000) -> Granted:
-    return Granted(
+def granted(asked: api.Acquire, lock: str = "x", hold_ms: int = 1_000) -> api.Granted:
+    return api.Granted(
         lock=lock,
         fence=7,
         session=asked.session,
@@ -56,9 +47,9 @@ def granted(asked: Acquire, lock: str = "x", hold_ms: int = 1_000) -> Granted:
     )
 
 
-def held(parley: SessionHarness, hold_ms: int = 1_000) -> Acquire:
+def held(parley: SessionHarness, hold_ms: int = 1_000) -> api.Acquire:
     asked = wanted(parley)
-    assert one(Granted, parley.hear(A, granted(asked, hold_ms=hold_ms)), ANN).fence == 7
+    assert one(api.Granted, parley.hear(A, granted(asked, hold_ms=hold_ms)), ANN).fence == 7
     return asked
 
 
@@ -103,25 +94,25 @@ def test_who_says_nothing_asks_for_what_the_cluster_has(parley: SessionHarness) 
 def test_who_holds_is_busy_until_its_release_is_confirmed(parley: SessionHarness) -> None:
     """Scenario 4."""
     held(parley)
-    assert one(Refused, parley.acquire(token=9), ANN).reason is Reason.ALREADY_HELD
-    release = one(Release, parley.release(), A)
+    assert one(api.Refused, parley.acquire(token=9), ANN).reason is api.Reason.ALREADY_HELD
+    release = one(api.Release, parley.release(), A)
     assert (release.lock, release.owner, release.fence) == ("x", "ann", 7)
-    assert one(Refused, parley.acquire(token=10), ANN).reason is Reason.ALREADY_HELD
-    done = Released(lock="x", session=release.session, owner="ann", request=release.request)
-    assert one(Released, parley.hear(A, done), ANN).count == 0
-    assert one(Acquire, parley.acquire(token=11), A).owner == "ann"
+    assert one(api.Refused, parley.acquire(token=10), ANN).reason is api.Reason.ALREADY_HELD
+    done = api.Released(lock="x", session=release.session, owner="ann", request=release.request)
+    assert one(api.Released, parley.hear(A, done), ANN).count == 0
+    assert one(api.Acquire, parley.acquire(token=11), A).owner == "ann"
 
 
 def test_all_that_is_said_of_a_lock_is_asked_for(parley: SessionHarness) -> None:
     """Scenario 6, without shared locks, which the source never had."""
-    asked = Acquire(
+    asked = api.Acquire(
         lock="x",
         owner="ann",
         wait_ms=wait_ms_of(10.5),
         hold_ms=term_ms_of("duration", 3_600),
         grace_ms=term_ms_of("grace", 0.5),
     )
-    said = one(Acquire, parley.open(parley.hear(ANN, asked)), A)
+    said = one(api.Acquire, parley.open(parley.hear(ANN, asked)), A)
     assert (said.wait_ms, said.hold_ms, said.grace_ms) == (10_500, HOUR_MS, 500)
 
 
@@ -130,8 +121,8 @@ def test_a_release_of_what_is_not_held_is_an_error_and_says_nothing_to_anybody(
 ) -> None:
     """Scenario 6 (!): there unlocking before locking is silently nothing."""
     said = parley.release()
-    assert one(Refused, said, ANN).reason is Reason.NOT_HELD
-    assert of(Release, said, A) == []
+    assert one(api.Refused, said, ANN).reason is api.Reason.NOT_HELD
+    assert of(api.Release, said, A) == []
 
 
 def test_who_holds_may_ask_for_other_things_and_its_deadline_is_the_hour_it_asked_for(
@@ -143,21 +134,21 @@ def test_who_holds_may_ask_for_other_things_and_its_deadline_is_the_hour_it_aske
     leased = one(Leased, parley.hear(A, granted(asked, hold_ms=HOUR_MS)), WATCHER)
     ends_ms = leased.until // NS_PER_MS - 5_000
     assert abs(ends_ms - asked_ms - HOUR_MS) <= HOUR_MS // 100
-    assert one(Inspect, parley.hear(ANN, Inspect(lock="y", request=5)), A).lock == "y"
-    assert one(Release, parley.release(), A).fence == 7
+    assert one(api.Inspect, parley.hear(ANN, api.Inspect(lock="y", request=5)), A).lock == "y"
+    assert one(api.Release, parley.release(), A).fence == 7
 
 
-@pytest.mark.parametrize("word", [Granted, Refused])
+@pytest.mark.parametrize("word", [api.Granted, api.Refused])
 def test_an_answer_that_names_another_lock_ends_no_wait(
-    parley: SessionHarness, word: type[Granted | Refused]
+    parley: SessionHarness, word: type[api.Granted | api.Refused]
 ) -> None:
     """Scenarios 8 and 17 (!): it is dropped and counted; there the lock fails."""
     asked = wanted(parley)
-    answer: Granted | Refused = granted(asked, "other")
-    if word is Refused:
-        answer = Refused(
+    answer: api.Granted | api.Refused = granted(asked, "other")
+    if word is api.Refused:
+        answer = api.Refused(
             lock="other",
-            reason=Reason.TIMED_OUT,
+            reason=api.Reason.TIMED_OUT,
             detail="no",
             session=asked.session,
             owner="ann",
@@ -165,16 +156,18 @@ def test_an_answer_that_names_another_lock_ends_no_wait(
         )
     assert parley.hear(A, answer) == []
     assert "client.unfit_answer_dropped" in parley.counted
-    assert one(Granted, parley.hear(A, granted(asked)), ANN).lock == "x"
+    assert one(api.Granted, parley.hear(A, granted(asked)), ANN).lock == "x"
 
 
 def test_a_confirmation_that_names_another_lock_confirms_nothing(parley: SessionHarness) -> None:
     """Scenario 9 (!)."""
     held(parley)
-    release = one(Release, parley.release(), A)
-    wrong = Released(lock="other", session=release.session, owner="ann", request=release.request)
+    release = one(api.Release, parley.release(), A)
+    wrong = api.Released(
+        lock="other", session=release.session, owner="ann", request=release.request
+    )
     assert parley.hear(A, wrong) == []
-    assert of(Release, parley.run(1_000), A)  # It is said again.
+    assert of(api.Release, parley.run(1_000), A)  # It is said again.
 
 
 def test_nothing_is_released_by_itself_when_the_duration_is_over(parley: SessionHarness) -> None:
@@ -182,11 +175,11 @@ def test_nothing_is_released_by_itself_when_the_duration_is_over(parley: Session
     held(parley)
     said = parley.run_kept(2_000, A)
     assert one(Unlocking, said, WATCHER).lock == "x"
-    assert of(Release, said) == []
+    assert of(api.Release, said) == []
     assert of(Renew, said) == []
-    release = one(Release, parley.release(), A)
-    done = Released(lock="x", session=release.session, owner="ann", request=release.request)
-    assert one(Released, parley.hear(A, done), ANN).lock == "x"
+    release = one(api.Release, parley.release(), A)
+    done = api.Released(lock="x", session=release.session, owner="ann", request=release.request)
+    assert one(api.Released, parley.hear(A, done), ANN).lock == "x"
 
 
 def test_a_warning_that_comes_after_the_grace_is_too_late(parley: SessionHarness) -> None:
@@ -207,14 +200,14 @@ def test_a_warning_about_another_lock_is_dropped(parley: SessionHarness) -> None
 def test_what_becomes_of_another_node_does_not_matter_to_a_wait(parley: SessionHarness) -> None:
     """Scenario 13."""
     asked = wanted(parley)
-    assert of(Refused, parley.hear(ME, LinkDown(node="b"))) == []
-    assert one(Granted, parley.hear(A, granted(asked)), ANN).fence == 7
+    assert of(api.Refused, parley.hear(ME, LinkDown(node="b"))) == []
+    assert one(api.Granted, parley.hear(A, granted(asked)), ANN).fence == 7
 
 
 def test_a_request_that_cannot_be_delivered_goes_to_another_node(parley: SessionHarness) -> None:
     """Scenario 14 (!): there the lock fails at once."""
     asked = wanted(parley)
-    moved = one(Acquire, parley.hear(ME, LinkDown(node="a")), B)
+    moved = one(api.Acquire, parley.hear(ME, LinkDown(node="a")), B)
     assert moved.request == asked.request
 
 
@@ -225,41 +218,41 @@ def test_with_no_node_of_its_cluster_left_a_wait_fails_at_once_and_says_why(
     wanted(parley)
     said = parley.hear(ME, LinkRefused(node="a", detail="wrong cluster"))
     said += parley.hear(ME, LinkRefused(node="b", detail="wrong cluster"))
-    assert one(Refused, said, ANN).reason is Reason.WRONG_CLUSTER
+    assert one(api.Refused, said, ANN).reason is api.Reason.WRONG_CLUSTER
 
 
 @pytest.mark.parametrize(
     ("reason", "error"),
     [
-        (Reason.TIMED_OUT, fencelock.LockTimeoutError),
-        (Reason.INVALID, fencelock.InvalidRequestError),
-        (Reason.ALREADY_HELD, fencelock.AlreadyHeldError),
-        (Reason.OVERLOADED, fencelock.OverloadedError),
-        (Reason.UNAVAILABLE, fencelock.UnavailableError),
+        (api.Reason.TIMED_OUT, fencelock.LockTimeoutError),
+        (api.Reason.INVALID, fencelock.InvalidRequestError),
+        (api.Reason.ALREADY_HELD, fencelock.AlreadyHeldError),
+        (api.Reason.OVERLOADED, fencelock.OverloadedError),
+        (api.Reason.UNAVAILABLE, fencelock.UnavailableError),
     ],
 )
 def test_each_refusal_is_an_error_of_its_own(
-    parley: SessionHarness, reason: Reason, error: type[Exception]
+    parley: SessionHarness, reason: api.Reason, error: type[Exception]
 ) -> None:
     """Scenarios 16 and 18 (!): there all but one are INVALID."""
     parley.open(parley.acquire())
-    refused = one(Refused, parley.refuse([Send(A, parley_asked(parley))], reason), ANN)
+    refused = one(api.Refused, parley.refuse([Send(A, parley_asked(parley))], reason), ANN)
     assert type(refused.error()) is error
 
 
-def parley_asked(parley: SessionHarness) -> Acquire:
+def parley_asked(parley: SessionHarness) -> api.Acquire:
     """Return the wait of ann as the gate heard it."""
-    (pending,) = parley.role.ledger.outstanding.pending.values()
-    return Acquire(lock="x", session=parley.assigned, owner="ann", request=pending.number)
+    (pending,) = parley.role.session_state.in_flight.pending.values()
+    return api.Acquire(lock="x", session=parley.assigned, owner="ann", request=pending.number)
 
 
 def test_a_wait_that_nobody_answers_ends_by_the_clients_own_clock(parley: SessionHarness) -> None:
     """Scenario 20."""
     wanted(parley, wait_ms=3_000)
     said = parley.run(2_900)
-    assert of(Refused, said, ANN) == []
-    refused = one(Refused, parley.run(10_000), ANN)
-    assert refused.reason is Reason.UNAVAILABLE
+    assert of(api.Refused, said, ANN) == []
+    refused = one(api.Refused, parley.run(10_000), ANN)
+    assert refused.reason is api.Reason.UNAVAILABLE
     assert "silent" in refused.detail
 
 
@@ -269,9 +262,9 @@ def test_a_release_that_nobody_confirms_is_told_after_a_while_and_goes_on(
     """Scenario 22: a user is not kept for ever, and what it released is not held for ever."""
     held(parley, HOUR_MS)
     said = [*parley.release(), *parley.run(11_000)]
-    assert one(Refused, said, ANN).reason is Reason.UNAVAILABLE
-    assert of(Release, parley.run(5_000))
-    assert of(Cancel, said) == []
+    assert one(api.Refused, said, ANN).reason is api.Reason.UNAVAILABLE
+    assert of(api.Release, parley.run(5_000))
+    assert of(api.Cancel, said) == []
 
 
 def test_the_version_is_the_one_that_was_built() -> None:

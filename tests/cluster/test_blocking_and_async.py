@@ -16,12 +16,7 @@ from typing import Any, Protocol
 import pytest
 
 from fencelock.actors.api.message import LockStatus
-from fencelock.actors.error import (
-    ClosedError,
-    LimitReachedError,
-    LockTimeoutError,
-    NotHeldError,
-)
+from fencelock.actors.error import ClosedError, LimitReachedError, LockTimeoutError, NotHeldError
 
 PATIENCE_S = 60
 

@@ -6,10 +6,17 @@ from pathlib import Path
 import pytest
 
 from fencelock.actors.error import ConfigError
-from fencelock.cluster.config import Config, load, loopback, parse, starting_config
-from fencelock.cluster.config_file import LOG_LEVELS, NODES_MAX
+from fencelock.cluster.config import (
+    LOG_LEVELS,
+    NODES_MAX,
+    Config,
+    load,
+    loopback,
+    parse,
+    starting_config,
+)
 from fencelock.cluster.guarantee import PROMISES
-from fencelock.cluster.topology import Settings
+from fencelock.cluster.topology import ProtocolSettings
 
 HERE = Path("/somewhere")
 
@@ -46,7 +53,7 @@ def test_every_key_arrives() -> None:
         cluster="orders",
         protocol="central",
         nodes={"n1": "tcp://node-1.example.org:4040", "n2": "tcp://10.0.0.2:4040"},
-        settings=Settings(central_server="n2", central_journal=True),
+        settings=ProtocolSettings(central_server="n2", central_journal=True),
         data=HERE / "data",
         log_level="DEBUG",
     )
@@ -240,9 +247,9 @@ def test_a_starting_configuration_that_would_not_be_usable_is_refused() -> None:
 
 def test_the_keys_of_paxos_arrive_and_are_bounded() -> None:
     known = LEAST.replace("central", "paxos")
-    assert parse(known, HERE).settings == Settings()
+    assert parse(known, HERE).settings == ProtocolSettings()
     chosen = parse(known + '[paxos]\ndurability = "memory"\njournal_bytes = 100000\n', HERE)
-    assert chosen.settings == Settings(paxos_memory=True, paxos_journal_bytes=100_000)
+    assert chosen.settings == ProtocolSettings(paxos_memory=True, paxos_journal_bytes=100_000)
 
     assert complaints(known + '[paxos]\ndurability = "disk"\njournal_bytes = 1\n') == [
         'paxos.durability: "disk" is not usable: one of "fsync", "memory" is expected',

@@ -14,7 +14,7 @@ from fencelock.actors.effect import Effects, Send, Spawn
 from fencelock.actors.message import Address, Event, Instant, address_of
 from fencelock.actors.role import Role
 from fencelock.cluster.host.dispatcher import Dispatcher
-from fencelock.cluster.host.pending_asks import Reply
+from fencelock.cluster.host.pending_asks import AskReply
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.transport.hub import SocketHub
 
@@ -50,7 +50,7 @@ def test_a_listener_hears_what_roles_send_it_before_what_they_send_after() -> No
     )
     host.start(RoleSet((Spawn(ROLE, ListeningClerk),)))
     assert address == WATCHER
-    host.ref(ROLE).submit(Acquire(lock="a"), Reply(lambda _, __, ___: told.put(len(heard))))
+    host.ref(ROLE).submit(Acquire(lock="a"), AskReply(lambda _, __, ___: told.put(len(heard))))
     assert told.get(timeout=LONG_S) == 1
     assert heard == [(Granted(lock="a", fence=1), "fencelock-n1")]
     assert host.stop(LONG_S)
@@ -70,7 +70,7 @@ def test_a_listener_that_raises_stops_the_node_as_a_role_does() -> None:
 
 def test_an_answer_is_told_first_to_its_maker_then_to_who_called_back_then_to_who_waits() -> None:
     order: list[object] = []
-    reply = Reply(lambda _, value, error: order.append((value, error)))
+    reply = AskReply(lambda _, value, error: order.append((value, error)))
     reply.add_done_callback(lambda: order.append(reply.done))
     assert not reply.done
     reply.set(7)
@@ -84,7 +84,7 @@ def test_an_error_is_told_likewise() -> None:
     host.start(RoleSet((Spawn(ROLE, ListeningClerk),)))
     told: queue.SimpleQueue[tuple[object, BaseException | None]] = queue.SimpleQueue()
     host.ref(ROLE).submit(
-        Acquire(lock="no"), Reply(lambda _, value, error: told.put((value, error)))
+        Acquire(lock="no"), AskReply(lambda _, value, error: told.put((value, error)))
     )
     value, error = told.get(timeout=LONG_S)
     assert value is None
@@ -94,12 +94,12 @@ def test_an_error_is_told_likewise() -> None:
 
 def test_callbacks_are_called_once_however_they_race_with_the_answer() -> None:
     for _ in range(200):
-        reply = Reply()
+        reply = AskReply()
         calls: list[int] = []
         start = threading.Barrier(2)
 
         def ask(
-            reply: Reply = reply, calls: list[int] = calls, start: threading.Barrier = start
+            reply: AskReply = reply, calls: list[int] = calls, start: threading.Barrier = start
         ) -> None:
             start.wait(LONG_S)
             for number in range(20):

@@ -13,11 +13,11 @@ import pytest
 
 from fencelock.actors.api.message import Acquire, Granted, Release, Released
 from fencelock.actors.effect import Effect, Effects, Send, Spawn
-from fencelock.actors.link import LinkDown, LinkRefused, LinkUp
 from fencelock.actors.message import Address, Instant, address_of
 from fencelock.actors.role import Role
+from fencelock.actors.role_message import LinkDown, LinkRefused, LinkUp
 from fencelock.cluster.host.dispatcher import Dispatcher
-from fencelock.cluster.host.pending_asks import CrossThreadQueue, PendingAsks, Reply
+from fencelock.cluster.host.pending_asks import AskReply, CrossThreadQueue, PendingAsks
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.transport.frame import Frame
 from fencelock.transport.listener import Arrival
@@ -84,7 +84,7 @@ class WakingWire:
         pass
 
 
-class Careless(Reply):
+class Careless(AskReply):
     """Of somebody who promises to wake the next, and does not."""
 
     def wake(self, following: Callable[[], None] | None = None) -> bool:
@@ -93,7 +93,7 @@ class Careless(Reply):
         return True
 
 
-class Interrupted(Reply):
+class Interrupted(AskReply):
     """Of somebody who was to be woken when a signal's handler raised, on the thread that wakes."""
 
     interrupts = 1
@@ -112,13 +112,13 @@ def crowd(order: list[str]) -> Dispatcher:
 
 
 def opened(
-    asks: PendingAsks, number: int, kind: type[Reply] = Reply
-) -> list[tuple[Address, Reply]]:
+    asks: PendingAsks, number: int, kind: type[AskReply] = AskReply
+) -> list[tuple[Address, AskReply]]:
     replies = [kind() for _ in range(number)]
     return [(asks.open(reply, ROLE), reply) for reply in replies]
 
 
-def waits(reply: Reply) -> bool:
+def waits(reply: AskReply) -> bool:
     return bool(vars(reply).get("_awaited"))
 
 
@@ -126,7 +126,7 @@ def test_who_is_answered_is_woken_when_the_frames_of_the_turn_have_left() -> Non
     order: list[str] = []
     host = crowd(order)
     woken = threading.Event()
-    reply = Reply(lambda _, __, ___: order.append("answered"))
+    reply = AskReply(lambda _, __, ___: order.append("answered"))
     reply.add_done_callback(lambda: order.append("woken"))
     reply.add_done_callback(woken.set)
     host.ref(ROLE).submit(Acquire(lock="1"), reply)
@@ -224,7 +224,7 @@ def test_whoever_was_to_be_woken_when_a_signal_came_is_woken_by_the_dispatcher()
 
 
 def test_to_wake_those_who_are_awake_does_no_harm() -> None:
-    reply = Reply()
+    reply = AskReply()
     reply.settle(7, None)
     with ThreadPoolExecutor(4) as pool:
         waiting = [pool.submit(reply.get, timeout=LONG_S) for _ in range(4)]

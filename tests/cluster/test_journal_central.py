@@ -13,13 +13,13 @@ from fencelock.actors.central.message import Freed, Held, Numbered, Probe, Relea
 from fencelock.actors.central.server import RECORDS_MAX, LockServer
 from fencelock.actors.effect import Checkpoint, Effects, Persist, Spawn
 from fencelock.actors.message import Address, Message, address_of
+from fencelock.cluster.bench.ports import free_ports
 from fencelock.cluster.config import Config
 from fencelock.cluster.host.dispatcher import Dispatcher
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.node import Node
-from fencelock.cluster.ports import free_ports
 from fencelock.cluster.storage.journal import Journal
-from fencelock.cluster.topology import Settings
+from fencelock.cluster.topology import ProtocolSettings
 from fencelock.transport.codec import decode
 from fencelock.transport.hub import SocketHub
 
@@ -133,7 +133,7 @@ def test_a_node_hands_its_server_its_journal(tmp_path: Path) -> None:
         protocol="central",
         nodes={"n1": f"tcp://127.0.0.1:{port}"},
         data=tmp_path,
-        settings=Settings(central_journal=True),
+        settings=ProtocolSettings(central_journal=True),
     )
     with closing(Journal.open(tmp_path / "n1")):
         pass

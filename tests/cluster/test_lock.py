@@ -24,7 +24,7 @@ from fencelock.actors.error import (
 )
 from fencelock.actors.message import NS_PER_MS, Instant
 from fencelock.actors.session.holding import HoldState
-from fencelock.cluster.host.pending_asks import Reply
+from fencelock.cluster.host.pending_asks import AskReply
 from fencelock.cluster.lock import Hold, Lock, RLock
 
 PATIENCE_S = 30
@@ -320,12 +320,12 @@ def test_an_interrupted_acquire_is_cancelled_by_its_own_number(
     granted: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def interrupt(self: Reply, *, timeout: float | None = None) -> None:
+    def interrupt(self: AskReply, *, timeout: float | None = None) -> None:
         del self, timeout
         raise error
 
     script.mute = not granted
-    monkeypatch.setattr(Reply, "get", interrupt)
+    monkeypatch.setattr(AskReply, "get", interrupt)
     with pytest.raises(type(error)):
         lock.acquire()
     (asked,) = script.asks()

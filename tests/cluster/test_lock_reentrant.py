@@ -13,7 +13,7 @@ from fencelock.actors.api.message import Acquire, Release
 from fencelock.actors.error import LockOwnershipLostError, UnavailableError
 from fencelock.actors.session.holding import HoldState
 from fencelock.cluster.callback_executor import ThreadExecutor
-from fencelock.cluster.host.pending_asks import Reply
+from fencelock.cluster.host.pending_asks import AskReply
 
 
 @pytest.fixture
@@ -87,13 +87,13 @@ def test_an_acquire_waits_for_the_release_that_was_interrupted_before(
     lock, session = scene.lock(), scene.session
     lock.acquire()
     session.mute = True
-    interrupted = Reply.get
+    interrupted = AskReply.get
 
-    def get(self: Reply, *, timeout: float | None = None) -> Any:
-        monkeypatch.setattr(Reply, "get", interrupted)
+    def get(self: AskReply, *, timeout: float | None = None) -> Any:
+        monkeypatch.setattr(AskReply, "get", interrupted)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Reply, "get", get)
+    monkeypatch.setattr(AskReply, "get", get)
     with pytest.raises(KeyboardInterrupt):
         lock.release()
     assert (lock.held, session.told) == (True, [])  # The release goes on.

@@ -10,14 +10,14 @@ from support.effects import HOST, T0, sent
 from fencelock.actors.api.session_message import Open
 from fencelock.actors.effect import Effects, Observe, Persist, Retire, Send, Spawn, Wake
 from fencelock.actors.message import Address, address_of
-from fencelock.actors.notice import Level, Notice
-from fencelock.actors.paxos.config import Config, View, acceptor_of, leader_of, replica_of
+from fencelock.actors.paxos.config import LogConfig, View, acceptor_of, leader_of, replica_of
 from fencelock.actors.paxos.divergence import ADVICE, Quarantined
 from fencelock.actors.paxos.event import Compare, Decided, Divergence, Isolate, Learned, Withdraw
 from fencelock.actors.paxos.journal import Recovered, recover
 from fencelock.actors.paxos.member import LogOptions, log_roles
 from fencelock.actors.paxos.message import SCHEME, Batch, Diverged, Figure, TableDigest
 from fencelock.actors.paxos.replica import Replica
+from fencelock.actors.role_message import Level, RoleNotice
 from fencelock.cluster.lock_machine import LockMachine
 from fencelock.transport.codec import encode
 
@@ -37,7 +37,7 @@ def replica(machine: LockMachine | None = None, digest_slots: int = 2) -> Replic
         replica_of("a"),
         HOST,
         node="a",
-        config=Config(View(0, MEMBERS)),
+        config=LogConfig(View(0, MEMBERS)),
         machine=machine or LockMachine(),
         recovered=Recovered(),
         listener=LISTENER,
@@ -104,7 +104,7 @@ def test_a_diverged_journal_seats_nothing_but_the_quarantine() -> None:
     assert spawn.role is Quarantined
     role = Quarantined(spawn.address, HOST, **spawn.arguments)
     effects = role.begin(T0)
-    (notice,) = sent(effects, Notice)
+    (notice,) = sent(effects, RoleNotice)
     assert notice.level is Level.CRITICAL
     assert "it differs" in notice.text
     assert ADVICE in notice.text
@@ -125,7 +125,7 @@ def test_members_that_differ_without_a_majority_say_so_and_go_on() -> None:
         if attempt <= 3:
             (asked,) = sent(effects, TableDigest)
             assert asked.asks
-    (notice,) = sent(effects, Notice)
+    (notice,) = sent(effects, RoleNotice)
     assert notice.level is Level.ERROR
     (told,) = sent(effects, Divergence)
     assert not told.quarantined
@@ -156,7 +156,7 @@ def test_a_restarted_replica_compares_what_its_journal_led_to() -> None:
         replica_of("a"),
         HOST,
         node="a",
-        config=Config(View(0, MEMBERS)),
+        config=LogConfig(View(0, MEMBERS)),
         machine=LockMachine(),
         recovered=Recovered(decided=batches),
         digest_slots=2,

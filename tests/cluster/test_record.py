@@ -14,8 +14,8 @@ from fencelock.cluster.storage.record import (
     PREAMBLE_BYTES,
     RECORD_BYTES_MAX,
     Entry,
+    FileKind,
     Header,
-    Kind,
     Scan,
     encode_group,
     encode_header,
@@ -24,7 +24,7 @@ from fencelock.cluster.storage.record import (
 )
 
 SALT = b"saltsalt"
-HEADER = Header(Kind.SEGMENT, 1, 1, SALT, bytes(8))
+HEADER = Header(FileKind.SEGMENT, 1, 1, SALT, bytes(8))
 A = [Entry("acceptor", b"first"), Entry("server", b"second record")]
 B = [Entry("acceptor", None), Entry("acceptor", b"the third")]
 C = [Entry("server", b"x" * 100)]
@@ -42,7 +42,7 @@ def read(content: bytes) -> list[list[Entry]]:
 
 
 def scan_of(content: bytes) -> Scan:
-    return scan(content, "journal.bin", Kind.SEGMENT)
+    return scan(content, "journal.bin", FileKind.SEGMENT)
 
 
 def torn(content: bytes) -> bool:
@@ -179,7 +179,7 @@ def test_what_does_not_begin_as_a_journal_is_refused(content: bytes) -> None:
 
 def test_a_snapshot_is_no_segment() -> None:
     with pytest.raises(JournalDamagedError, match="it is no snapshot"):
-        scan(WHOLE, "journal.bin", Kind.SNAPSHOT)
+        scan(WHOLE, "journal.bin", FileKind.SNAPSHOT)
 
 
 def preamble(version: int) -> bytes:

@@ -14,7 +14,7 @@ from fencelock.actors.api.message import Acquire, Cancel
 from fencelock.actors.error import ClosedError, NotHeldError, UnavailableError
 from fencelock.actors.session.holding import HoldState
 from fencelock.cluster.callback_executor import ThreadExecutor
-from fencelock.cluster.host.pending_asks import Reply
+from fencelock.cluster.host.pending_asks import AskReply
 from fencelock.cluster.lock import RLock
 from fencelock.cluster.session_channel import ForkCounter
 
@@ -38,7 +38,7 @@ def lock(scene: Scene) -> RLock:
     return scene.rlock()
 
 
-def waiting(session: ScriptedSession) -> list[Reply]:
+def waiting(session: ScriptedSession) -> list[AskReply]:
     return [reply for asked, reply in session.asked if isinstance(asked, Acquire)]
 
 

@@ -19,7 +19,7 @@ from fencelock.actors.bakery.event import Member
 from fencelock.actors.bakery.message import Chosen, Seating
 from fencelock.actors.bakery.proxy_message import Locked
 from fencelock.actors.bakery.state_transfer import Import, StateTransfer
-from fencelock.actors.bakery.table import NOTHING_DRAWN, Entry, TicketTable, Tombstones
+from fencelock.actors.bakery.table import NOTHING_DRAWN, TicketEntry, TicketTable, Tombstones
 from fencelock.actors.bakery.ticket import Ticket, Turn, pack_fence
 from fencelock.actors.bakery.ticket_attempt import TicketAttempt, TicketAttempts, TicketStep, locked
 from fencelock.actors.effect import Send
@@ -58,7 +58,7 @@ def always(value: object) -> Callable[..., Any]:
     return answer
 
 
-def first_in_line(table: TicketTable, entry: Entry, now: Instant) -> Turn | None:
+def first_in_line(table: TicketTable, entry: TicketEntry, now: Instant) -> Turn | None:
     """Ask only who is first by turn, as the source does: whoever holds may be behind."""
     queue = table.queues[entry.ticket.lock]
     turns = [
@@ -70,7 +70,7 @@ def first_in_line(table: TicketTable, entry: Entry, now: Instant) -> Turn | None
     return first if first < entry.ticket.turn else None
 
 
-def nobody_enters(table: TicketTable, entry: Entry, now: Instant) -> Turn | None:
+def nobody_enters(table: TicketTable, entry: TicketEntry, now: Instant) -> Turn | None:
     """Look at who waits only."""
     queue = table.queues[entry.ticket.lock]
     first = queue.line[0].turn if queue.line else entry.ticket.turn
@@ -110,7 +110,7 @@ def by_name(seating: Seating, members: Sequence[Member]) -> list[Chosen]:
     return [leader for leader in seating.leaders if leader.node in names]
 
 
-def own_fence(attempts: TicketAttempts, entry: Entry) -> int:
+def own_fence(attempts: TicketAttempts, entry: TicketEntry) -> int:
     del entry
     return pack_fence(attempts.epoch_state.epoch, attempts.serial)
 
@@ -125,7 +125,7 @@ def no_fence_noted() -> JudgedPatch:
     return JudgedPatch(TicketTable, "note", note)
 
 
-def again_with_another_fence(entry: Entry) -> Send:
+def again_with_another_fence(entry: TicketEntry) -> Send:
     said = locked(entry)
     assert isinstance(said.message, Locked)
     return replace(said, message=replace(said.message, fence=entry.fence - 1))

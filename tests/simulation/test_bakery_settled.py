@@ -8,17 +8,8 @@ from __future__ import annotations
 import pytest
 from support.leader_trio import ANN, FENCE, NAMES, NOW, LeaderTrio
 
+from fencelock.actors.bakery import message as messages
 from fencelock.actors.bakery.config import RESEND_MS, later, leader_of, proxy_of
-from fencelock.actors.bakery.message import (
-    AddTicket,
-    Collected,
-    DropTicket,
-    Entering,
-    Extend,
-    Extended,
-    TicketDropped,
-    Yield,
-)
 from fencelock.actors.bakery.proxy_message import (
     HoldRenewed,
     Lock,
@@ -43,7 +34,7 @@ def test_of_two_who_ask_for_votes_the_first_in_rank_goes_on_with_the_request(
 ) -> None:
     """Neither heard that the other's enters: each learns it by what asks for its vote."""
     trio = LeaderTrio()
-    trio.lose_between(*order, Entering)
+    trio.lose_between(*order, messages.Entering)
     for name in order:
         trio.lock(name)
     trio.settle()
@@ -63,7 +54,7 @@ def test_who_granted_a_request_keeps_it_whoever_ranks_first() -> None:
     (granted,) = trio.heard(Locked)
     ticket = trio.leaders["n2"].tickets.of("x", ANN)[0].ticket
     turn = Turn(granted.fence, "n1", 1)
-    add = AddTicket(
+    add = messages.AddTicket(
         epoch=1,
         ticket=ticket._replace(turn=turn._replace(number=9)),
         round=9,
@@ -85,7 +76,7 @@ def test_who_takes_a_hold_over_goes_before_who_knows_of_none() -> None:
     assert attempt.held == FENCE
     trio.under_way.clear()
     ticket = attempt.entry.ticket._replace(turn=Turn(9, "n1", 4))
-    add = AddTicket(epoch=1, ticket=ticket, round=1, fence=pack_fence(1, 9), taken=False)
+    add = messages.AddTicket(epoch=1, ticket=ticket, round=1, fence=pack_fence(1, 9), taken=False)
     trio.say(leader_of("n1"), "n3", add)
     assert [type(word).__name__ for _, _, word in trio.under_way] == ["Owned"]
     assert attempt.entry.fence == FENCE
@@ -95,7 +86,7 @@ def test_a_wait_that_is_over_takes_no_vote_back_that_another_may_have_won_with()
     """Its client spoke to two doors, and was let in through the other."""
     trio = LeaderTrio()
     trio.hold("n2", "n3")
-    trio.lost = {(AddTicket, "n2", name) for name in NAMES}
+    trio.lost = {(messages.AddTicket, "n2", name) for name in NAMES}
     trio.lock("n2", wait_ms=50)
     trio.settle()
     trio.pass_time(60)
@@ -121,7 +112,7 @@ def test_a_release_by_fence_ends_the_copy_of_who_knows_the_request_only() -> Non
 def test_a_name_that_nobody_asked_for_changes_nothing() -> None:
     trio = LeaderTrio()
     trio.hold("n1", "n2", "n3")
-    said = TicketDropped(epoch=1, number=3, found=True, request=1)
+    said = messages.TicketDropped(epoch=1, number=3, found=True, request=1)
     trio.say(leader_of("n2"), "n1", said)
     assert trio.entries("n1") == [(TicketPhase.HOLDING, "n1")]
 
@@ -135,16 +126,16 @@ def lapsed_at_n1() -> LeaderTrio:
     return trio
 
 
-def extend(trio: LeaderTrio) -> Extend:
+def extend(trio: LeaderTrio) -> messages.Extend:
     ticket = trio.leaders["n2"].tickets.of("x", ANN)[0].ticket
-    return Extend(epoch=1, ticket=ticket, fence=FENCE, number=1)
+    return messages.Extend(epoch=1, ticket=ticket, fence=FENCE, number=1)
 
 
 def test_a_renewal_takes_up_again_what_was_over_by_one_clock() -> None:
     trio = lapsed_at_n1()
     trio.say(leader_of("n2"), "n1", extend(trio))
     (_, _, answer) = trio.under_way.pop()
-    assert isinstance(answer, Extended)
+    assert isinstance(answer, messages.Extended)
     assert answer.kept
     assert trio.entries("n1") == [(TicketPhase.HOLDING, "n2")]
 
@@ -158,12 +149,12 @@ def test_a_renewal_is_refused_where_the_next_one_got_the_vote() -> None:
     table.vote(entry, FENCE + 1, NOW)
     trio.say(leader_of("n2"), "n1", extend(trio))
     (_, _, answer) = trio.under_way.pop()
-    assert isinstance(answer, Extended)
+    assert isinstance(answer, messages.Extended)
     assert not answer.kept
     table.drop("x", ben.who, 1, 0)
     trio.say(leader_of("n2"), "n1", extend(trio))
     (_, _, answer) = trio.under_way.pop()
-    assert isinstance(answer, Extended)
+    assert isinstance(answer, messages.Extended)
     assert not answer.kept
 
 
@@ -174,17 +165,17 @@ def test_a_hold_that_is_taken_over_gets_the_vote_back_of_whose_clock_was_wrong(
     trio = lapsed_at_n1()
     trio.leaders["n1"].tickets.note("x", 0, last)
     ticket = extend(trio).ticket
-    add = AddTicket(epoch=1, ticket=ticket, round=5, fence=FENCE, taken=True)
+    add = messages.AddTicket(epoch=1, ticket=ticket, round=5, fence=FENCE, taken=True)
     trio.say(leader_of("n2"), "n1", add)
     (_, _, answer) = trio.under_way.pop()
-    assert isinstance(answer, Collected)
+    assert isinstance(answer, messages.Collected)
     assert answer.voted is voted
 
 
 def test_a_step_that_takes_nothing_over_is_told_that_it_is_over() -> None:
     trio = lapsed_at_n1()
     ticket = extend(trio).ticket
-    add = AddTicket(epoch=1, ticket=ticket, round=5, fence=FENCE, taken=False)
+    add = messages.AddTicket(epoch=1, ticket=ticket, round=5, fence=FENCE, taken=False)
     trio.say(leader_of("n2"), "n1", add)
     assert [type(word).__name__ for _, _, word in trio.under_way] == ["TicketEnded"]
 
@@ -208,7 +199,7 @@ def test_a_hold_is_not_granted_anew_under_a_fence_below_one_that_was_voted_for()
 def test_who_renews_for_an_owner_that_cannot_be_reached_has_the_hold_from_then() -> None:
     trio = LeaderTrio()
     trio.hold("n2", "n3", owner="n1")
-    trio.lost = {(Extend, "n2", "n1")}
+    trio.lost = {(messages.Extend, "n2", "n1")}
     trio.ask("n2", RenewHold(lock="x", who=ANN, fence=FENCE, hold_ms=0, number=9))
     trio.settle()
     assert [word.fence for word in trio.heard(HoldRenewed)] == [FENCE]
@@ -225,15 +216,15 @@ def test_what_one_session_has_is_dropped_without_a_look_at_the_others() -> None:
         assert table.put(other, "n2", NOW, None) is not None
     trio.hold("n1", "n2")
     trio.ask("n1", UnlockAll(session="c", number=4))
-    drops = [word for _, _, word in trio.under_way if isinstance(word, DropTicket)]
+    drops = [word for _, _, word in trio.under_way if isinstance(word, messages.DropTicket)]
     assert {word.lock for word in drops} == {"x"}
     assert table.size == 50
 
 
 def test_a_round_that_is_given_back_leaves_one_owner_only() -> None:
     trio = LeaderTrio()
-    trio.lose_between("n1", "n2", Entering)
-    trio.lost |= {(Yield, "n2", "n3")}
+    trio.lose_between("n1", "n2", messages.Entering)
+    trio.lost |= {(messages.Yield, "n2", "n3")}
     trio.lock("n2")
     trio.lock("n1")
     trio.settle()

@@ -20,18 +20,9 @@ from support.explore import Exploration, Explorer, Violation
 from support.scripted_client import ScriptedClient, is_served, may, patient, should
 from support.turn_table import Picture
 
+from fencelock.actors.central import message as messages
 from fencelock.actors.central.broker import Broker
 from fencelock.actors.central.client import LockClient
-from fencelock.actors.central.message import (
-    Grant,
-    Idle,
-    Mode,
-    Probe,
-    Probed,
-    ProbeServer,
-    Release,
-    ReleaseAck,
-)
 from fencelock.actors.central.server import Holding, LockServer
 from fencelock.actors.effect import Effects, Send
 from fencelock.actors.message import Address, Event, Instant
@@ -43,7 +34,7 @@ PROXIES = (Address("a/proxy"), Address("b/proxy"))
 WANTS = 2
 
 
-class ExploredDoorway(Role[Want | Give | Got | Full | Idle | Grant]):
+class ExploredDoorway(Role[Want | Give | Got | Full | messages.Idle | messages.Grant]):
     """Stands where the broker would, in front of one lock client that is never retired."""
 
     def __init__(self, address: Address, host: Host, *, client: Address, proxy: Address) -> None:
@@ -52,14 +43,17 @@ class ExploredDoorway(Role[Want | Give | Got | Full | Idle | Grant]):
         self.proxy = proxy
 
     def handle(
-        self, sender: Address, event: Want | Give | Got | Full | Idle | Grant, now: Instant
+        self,
+        sender: Address,
+        event: Want | Give | Got | Full | messages.Idle | messages.Grant,
+        now: Instant,
     ) -> Effects:
         match event:
-            case Want() | Give() | Grant():
+            case Want() | Give() | messages.Grant():
                 return (Send(self.client, event),)
             case Got() | Full():
                 return (Send(self.proxy, event),)
-            case Idle():
+            case messages.Idle():
                 return ()
 
 
@@ -107,7 +101,7 @@ def exclusive(picture: Picture) -> str:
     if len(holds) > 1:
         return f"mutual exclusion: {holds}"
     modes = [state["mode"] for state in picture.values() if "mode" in state]
-    if modes.count(Mode.HELD) > 1:
+    if modes.count(messages.Mode.HELD) > 1:
         return f"mutual exclusion: {modes}"
     holding: Holding | None = picture[SERVER]["held"].get("l")
     if holds and (holding is None or holding.number != holds[0][1]):
@@ -158,7 +152,7 @@ def search(
         step_judges=(rising,),
         goals=GOALS,
         within=lambda picture: picture[SERVER]["granted"] < grants,
-        lost=(Probe, Probed, ProbeServer),
+        lost=(messages.Probe, messages.Probed, messages.ProbeServer),
         queue_max=queue_max,
     )
     found = explorer.explore(states_max=states_max)
@@ -210,14 +204,14 @@ def test_two_owners_of_one_session_take_turns() -> None:
 class PageServer(LockServer):
     """Acknowledges as the design page says: with the current ``num_granted``."""
 
-    def _acknowledged(self, release: Release) -> Send:
-        return Send(release.client, ReleaseAck(lock=release.lock, sequence=self.granted))
+    def _acknowledged(self, release: messages.Release) -> Send:
+        return Send(release.client, messages.ReleaseAck(lock=release.lock, sequence=self.granted))
 
 
 class PageClient(LockClient):
     """Judges an acknowledgement as the design page says: old if below ``sequence_num``."""
 
-    def _is_mine(self, ack: ReleaseAck) -> bool:
+    def _is_mine(self, ack: messages.ReleaseAck) -> bool:
         return ack.sequence >= self.sequence_num
 
 
@@ -234,19 +228,19 @@ def test_the_design_page_loses_a_lock_by_an_acknowledgement_of_an_older_release(
 
 
 class AcknowledgementsAreNotCompared(LockClient):
-    def _is_mine(self, ack: ReleaseAck) -> bool:
+    def _is_mine(self, ack: messages.ReleaseAck) -> bool:
         return True
 
 
 class UnwantedGrantsAreIgnored(LockClient):
-    def _on_grant(self, sender: Address, grant: Grant) -> Effects:
+    def _on_grant(self, sender: Address, grant: messages.Grant) -> Effects:
         return super()._on_grant(sender, grant) if self.tickets else ()
 
 
 class ClientsAreRetiredInHaste(Broker):
-    def _on_idle(self, client: Address, idle: Idle) -> Effects:
+    def _on_idle(self, client: Address, idle: messages.Idle) -> Effects:
         known = self.clients.get(client)
-        return super()._on_idle(client, Idle(wants=known.wants)) if known else ()
+        return super()._on_idle(client, messages.Idle(wants=known.wants)) if known else ()
 
 
 MUTANTS: dict[str, tuple[Callable[[], list[Role[Any]]], int, str]] = {

@@ -17,22 +17,15 @@ from support.central_mutants import (
 )
 
 from fencelock.actors.api.session_message import ConfirmHold
+from fencelock.actors.central import message as messages
 from fencelock.actors.central.broker import Broker
 from fencelock.actors.central.client import LockClient
-from fencelock.actors.central.message import (
-    ClientRetransmit,
-    EndSession,
-    Free,
-    Grant,
-    Held,
-    Mode,
-    Request,
-)
 from fencelock.actors.central.server import LockServer
 from fencelock.actors.effect import Effect, Effects, Spawn
-from fencelock.actors.message import Address, Instant, Message
-from fencelock.actors.proxy.lock_proxy import Proxy
+from fencelock.actors.message import Address, Instant, Message, address_of
+from fencelock.actors.proxy.lock_manager import LockManager
 from fencelock.actors.proxy.message import Want
+from fencelock.actors.proxy.proxy import Proxy
 from fencelock.actors.role import Role
 from fencelock.actors.session.session import ClientSession
 from fencelock.cluster.host.role_set import RoleSet
@@ -42,18 +35,18 @@ from fencelock.cluster.simulation.promise import promise_of
 from fencelock.cluster.simulation.report import RunReport
 from fencelock.cluster.simulation.run import run_seed
 from fencelock.cluster.simulation.workload import Door, session_door
-from fencelock.cluster.topology import NodeContext, Recipe, Settings, central
+from fencelock.cluster.topology import NodeContext, ProtocolSettings, Recipe, central
 
 SEEDS = 150
 SEEDS_FOR_A_MUTANT = 600
-JOURNAL = Settings(central_journal=True)
-FORGETFUL = Settings()
+JOURNAL = ProtocolSettings(central_journal=True)
+FORGETFUL = ProtocolSettings()
 
 
 def run(
     seed: int,
     recipe: Recipe = central,
-    settings: Settings = FORGETFUL,
+    settings: ProtocolSettings = FORGETFUL,
     door: Door = session_door,
 ) -> RunReport:
     promise = promise_of("central", settings)
@@ -90,7 +83,7 @@ def with_client(mutant: type[LockClient]) -> Recipe:
     ids=["without a journal", "with a journal and crashes of the server"],
 )
 def test_no_seed_breaks_a_promise_and_every_misfortune_was_met(
-    settings: Settings, met: tuple[str, ...]
+    settings: ProtocolSettings, met: tuple[str, ...]
 ) -> None:
     """Nodes restart while their clients live, and clients close in the middle of it."""
     marks: Counter[str] = Counter()
@@ -112,35 +105,35 @@ def test_no_seed_breaks_a_promise_and_every_misfortune_was_met(
 
 class ReleasesAreSaidOnce(LockClient):
     def handle(self, sender: Address, event: Any, now: Instant) -> Effects:
-        if isinstance(event, ClientRetransmit) and self.mode is Mode.RELEASING:
+        if isinstance(event, messages.ClientRetransmit) and self.mode is messages.Mode.RELEASING:
             return ()
         return super().handle(sender, event, now)
 
 
 class GrantsAreNotWritten(LockServer):
     def _record(self, record: Message) -> Effects:
-        return () if isinstance(record, Held) else super()._record(record)
+        return () if isinstance(record, messages.Held) else super()._record(record)
 
 
 class GrantsAreWrittenTooLate(LockServer):
-    def _grant(self, request: Request, now: Instant) -> Effects:
+    def _grant(self, request: messages.Request, now: Instant) -> Effects:
         return tuple(reversed(super()._grant(request, now)))
 
 
 class NobodyIsAskedWhetherItHolds(Broker):
-    def _doubt(self, grant: Grant, now: Instant) -> Effects:
+    def _doubt(self, grant: messages.Grant, now: Instant) -> Effects:
         return ()
 
 
 class EndedSessionsAreForgotten(LockServer):
-    def _on_end_session(self, sender: Address, end: EndSession, now: Instant) -> Effects:
+    def _on_end_session(self, sender: Address, end: messages.EndSession, now: Instant) -> Effects:
         effects = super()._on_end_session(sender, end, now)
         self.ended.clear()
         return effects
 
 
 class FreedByAnySession(LockServer):
-    def _on_free(self, sender: Address, free: Free, now: Instant) -> Effects:
+    def _on_free(self, sender: Address, free: messages.Free, now: Instant) -> Effects:
         holding = self.held.get(free.lock)
         number = free.number if holding is None else holding.number
         return super()._on_free(sender, replace(free, number=number), now)
@@ -149,23 +142,21 @@ class FreedByAnySession(LockServer):
 def holds_end_with_the_life_of_a_node(seat: NodeContext) -> RoleSet:
     """Seat a proxy that knows of no holds but those of its own life."""
     cast = central(seat)
-    forgetful = {"holds_by_session": False}
-    roles = (
-        replace(s, arguments={**s.arguments, **forgetful}) if s.role is Proxy else s
-        for s in cast.roles
-    )
+    clients = address_of(seat.node, "clients")
+    forgetful = {"backend": LockManager(seat.node, seat.nodes, "central", clients)}
+    roles = (replace(s, arguments=forgetful) if s.role is Proxy else s for s in cast.roles)
     return replace(cast, roles=tuple(roles))
 
 
 class DisownsAndGoesOnWaiting(ClientSession):
     """Says that it does not hold the lock, and takes a late grant of it all the same."""
 
-    def _on_gate(self, sender: Address, event: Any, now: Instant) -> list[Effect]:
+    def _on_endpoint(self, sender: Address, event: Any, now: Instant) -> list[Effect]:
         if not isinstance(event, ConfirmHold):
-            return super()._on_gate(sender, event, now)
-        waits, self.ledger.outstanding.waits = self.ledger.outstanding.waits, {}
-        effects = super()._on_gate(sender, event, now)
-        self.ledger.outstanding.waits = waits
+            return super()._on_endpoint(sender, event, now)
+        waits, self.session_state.in_flight.waits = self.session_state.in_flight.waits, {}
+        effects = super()._on_endpoint(sender, event, now)
+        self.session_state.in_flight.waits = waits
         return effects
 
 
@@ -173,7 +164,7 @@ def careless_door(seat: NodeContext, gates: tuple[Address, ...]) -> Spawn:
     return replace(session_door(seat, gates), role=DisownsAndGoesOnWaiting)
 
 
-MUTANTS: dict[str, tuple[Recipe, Settings, str]] = {
+MUTANTS: dict[str, tuple[Recipe, ProtocolSettings, str]] = {
     "held locks are granted": (with_role(HeldLocksAreGranted), FORGETFUL, "mutual exclusion"),
     "releases are not compared": (with_role(ReleasesAreNotCompared), FORGETFUL, "mutual exclusion"),
     "grants are not compared": (with_client(GrantsAreNotCompared), FORGETFUL, "fences"),

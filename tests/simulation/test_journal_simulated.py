@@ -25,7 +25,7 @@ from fencelock.cluster.simulation.promise import promise_of
 from fencelock.cluster.simulation.report import RunReport
 from fencelock.cluster.simulation.run import run_seed
 from fencelock.cluster.simulation.world import World
-from fencelock.cluster.topology import NodeContext, Settings, central
+from fencelock.cluster.topology import NodeContext, ProtocolSettings, central
 
 READER = Address("n2/reader")
 
@@ -138,7 +138,7 @@ def test_a_checkpoint_is_on_the_disk_whole_or_not_at_all() -> None:
     assert seen == {old, (*old, kept(2)), new, (*new, kept(5))}
 
 
-JOURNAL = Settings(central_journal=True)
+JOURNAL = ProtocolSettings(central_journal=True)
 
 
 def run(seed: int, server: type[LockServer] = LockServer) -> RunReport:

@@ -11,7 +11,7 @@ from support.onlooker import run_read_seed
 from fencelock.actors.clock import Clock
 from fencelock.actors.effect import Effect, Effects
 from fencelock.actors.lamport.message import Neighbors, PeerJoined
-from fencelock.actors.lamport.order import Turn
+from fencelock.actors.lamport.order import QueuePlace
 from fencelock.actors.lamport.process import LockProcess
 from fencelock.actors.message import Instant
 from fencelock.actors.proxy.message import Look, Ready
@@ -22,7 +22,7 @@ from fencelock.cluster.simulation.report import RunReport
 from fencelock.cluster.simulation.run import run_seed
 from fencelock.cluster.simulation.trace import Delivery
 from fencelock.cluster.simulation.world import World
-from fencelock.cluster.topology import NodeContext, Settings, lamport
+from fencelock.cluster.topology import NodeContext, ProtocolSettings, lamport
 
 NS_PER_US = 1_000
 SEEDS = 100
@@ -74,21 +74,21 @@ class Memory:
 
 def run(seed: int, mutant: type[LockProcess] | type[Clock] | None = None) -> RunReport:
     memory = Memory(mutant)
-    promise = promise_of("lamport", Settings())
+    promise = promise_of("lamport", ProtocolSettings())
     return run_seed(memory.recipe, seed, promise=promise, judges=memory.judges)
 
 
 class CountsEarlierWords(LockProcess):
     """Takes a message for evidence although it is not stamped later than the request."""
 
-    def _may_enter(self, lock: str, turn: Turn) -> bool:
+    def _may_enter(self, lock: str, turn: QueuePlace) -> bool:
         return self.requests.first(lock) == turn and all(self.evidence.received.values())
 
 
 class LeavesTies(LockProcess):
     """Orders by stamp alone, so that two requests can be first."""
 
-    def _may_enter(self, lock: str, turn: Turn) -> bool:
+    def _may_enter(self, lock: str, turn: QueuePlace) -> bool:
         first = self.requests.first(lock)
         return first is not None and first.stamp == turn.stamp and self.evidence.covers(turn)
 

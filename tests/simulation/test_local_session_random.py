@@ -95,7 +95,7 @@ class CallersOfNode:
 
     def believed(self) -> list[str]:
         """Return the locks that callers hold through this node, as far as it believes."""
-        ledger = self.node.session.ledger
+        ledger = self.node.session.session_state
         if ledger.session_lease.passed(self.now):
             return []
         held = {(claim.lock, hold.fence) for claim, hold in ledger.holds.items()}
@@ -174,8 +174,8 @@ def test_one_node_at_a_time_believes_in_a_hold_and_nothing_is_left(seed: int) ->
     assert world.table.locks == {}
     assert world.table.fence > 2, "hardly anything was granted: nothing was shown"
     for node in world.nodes:
-        ledger = node.node.session.ledger
-        outstanding = ledger.outstanding
+        ledger = node.node.session.session_state
+        outstanding = ledger.in_flight
         assert (node.releasing, len(node.node.proxy.backend)) == ({}, 0)
         assert (ledger.holds, ledger.anonymous) == ({}, {})
         assert (outstanding.pending, outstanding.withdrawals) == ({}, {})

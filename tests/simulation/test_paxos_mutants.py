@@ -13,7 +13,7 @@ from fencelock.actors.message import Address, Event, Instant
 from fencelock.actors.paxos import leader
 from fencelock.actors.paxos.acceptor import Acceptor
 from fencelock.actors.paxos.commander import Commander
-from fencelock.actors.paxos.config import Config, View, replica_of
+from fencelock.actors.paxos.config import LogConfig, View, replica_of
 from fencelock.actors.paxos.event import Adopted, Learned
 from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.leader import Leader
@@ -113,7 +113,7 @@ def half_is_enough(spawn: Spawn) -> Spawn:
     if "config" not in spawn.arguments:
         return spawn
     config = spawn.arguments["config"]
-    half = Config(HalfView(config.view.number, config.view.members, config.view.registered))
+    half = LogConfig(HalfView(config.view.number, config.view.members, config.view.registered))
     return replace(spawn, arguments={**spawn.arguments, "config": half})
 
 

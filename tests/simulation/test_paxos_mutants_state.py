@@ -20,7 +20,7 @@ from fencelock.actors.paxos.event import (
     Consulted,
     Decided,
     GapCheck,
-    Leased,
+    LeaseHeld,
     Order,
     SteppedDown,
 )
@@ -171,7 +171,7 @@ class ReadsOnAndOn(Replica):
     """Reads under a lease that ended."""
 
     def handle(self, sender: Address, event: Any, now: Instant) -> Effects:
-        if isinstance(event, Leased):
+        if isinstance(event, LeaseHeld):
             event = replace(event, until=Instant(event.until + 10**10))
         return super().handle(sender, event, now)
 

@@ -19,7 +19,7 @@ from fencelock.cluster.simulation.planting import planted
 from fencelock.cluster.simulation.promise import promise_of
 from fencelock.cluster.simulation.report import RunReport
 from fencelock.cluster.simulation.run import run_seed
-from fencelock.cluster.topology import Recipe, Settings, paxos
+from fencelock.cluster.topology import ProtocolSettings, Recipe, paxos
 
 SEEDS = 40
 SEEDS_FOR_A_MUTANT = 20
@@ -38,7 +38,7 @@ MET = (
 
 
 def run(seed: int, recipe: Recipe = paxos) -> RunReport:
-    return run_seed(recipe, seed, promise=promise_of("paxos", Settings()))
+    return run_seed(recipe, seed, promise=promise_of("paxos", ProtocolSettings()))
 
 
 def test_no_seed_breaks_a_promise_and_every_misfortune_was_met() -> None:

@@ -5,17 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from fencelock.actors.api.message import (
-    Acquire,
-    Describe,
-    Granted,
-    LockStatus,
-    NodeStatus,
-    Reason,
-    Refused,
-    Release,
-    Released,
-)
+from fencelock.actors.api import message as api
 from fencelock.actors.effect import Effects, Send, Spawn
 from fencelock.actors.message import Address, Instant
 from fencelock.actors.role import Role
@@ -32,43 +22,45 @@ PLAN = RunPlan(
 )
 
 
-class Server(Role[Acquire | Release | Describe]):
+class Server(Role[api.Acquire | api.Release | api.Describe]):
     """One queue for each lock; whoever is first holds it, however short it would wait."""
 
     def __init__(self, address: Address, host: Any) -> None:
         super().__init__(address, host)
-        self.queues: dict[str, list[tuple[Address, Acquire]]] = {}
+        self.queues: dict[str, list[tuple[Address, api.Acquire]]] = {}
         self.fence = 0
 
-    def handle(self, sender: Address, event: Acquire | Release | Describe, now: Instant) -> Effects:
+    def handle(
+        self, sender: Address, event: api.Acquire | api.Release | api.Describe, now: Instant
+    ) -> Effects:
         match event:
-            case Acquire():
+            case api.Acquire():
                 return self.on_acquire(sender, event)
-            case Release():
+            case api.Release():
                 return self.on_release(sender, event)
-            case Describe():
+            case api.Describe():
                 return [Send(sender, self.status())]
 
-    def on_acquire(self, sender: Address, acquire: Acquire) -> Effects:
+    def on_acquire(self, sender: Address, acquire: api.Acquire) -> Effects:
         queue = self.queues.setdefault(acquire.lock, [])
         queue.append((sender, acquire))
         return [self.grant(sender, acquire)] if len(queue) == 1 else ()
 
-    def grant(self, sender: Address, acquire: Acquire) -> Send:
+    def grant(self, sender: Address, acquire: api.Acquire) -> Send:
         self.fence += 1
-        granted = Granted(
+        granted = api.Granted(
             lock=acquire.lock, fence=self.fence, owner=acquire.owner, request=acquire.request
         )
         return Send(sender, granted)
 
-    def on_release(self, sender: Address, release: Release) -> Effects:
+    def on_release(self, sender: Address, release: api.Release) -> Effects:
         queue = self.queues[release.lock]
         del queue[0]
-        told = Send(sender, Released(lock=release.lock, owner=release.owner))
+        told = Send(sender, api.Released(lock=release.lock, owner=release.owner))
         return [told, self.grant(*queue[0])] if queue else [told]
 
-    def status(self) -> NodeStatus:
-        return NodeStatus(
+    def status(self) -> api.NodeStatus:
+        return api.NodeStatus(
             node="n1",
             protocol="toy",
             nodes=("n1",),
@@ -80,7 +72,7 @@ class Server(Role[Acquire | Release | Describe]):
         )
 
 
-class Doorway(Role[Acquire | Release | Granted | Released | Refused]):
+class Doorway(Role[api.Acquire | api.Release | api.Granted | api.Released | api.Refused]):
     """A session for a good network: passes everything on."""
 
     def __init__(self, address: Address, host: Any, *, gate: Address) -> None:
@@ -90,10 +82,10 @@ class Doorway(Role[Acquire | Release | Granted | Released | Refused]):
     def handle(
         self,
         sender: Address,
-        event: Acquire | Release | Granted | Released | Refused,
+        event: api.Acquire | api.Release | api.Granted | api.Released | api.Refused,
         now: Instant,
     ) -> Effects:
-        if isinstance(event, Acquire | Release):
+        if isinstance(event, api.Acquire | api.Release):
             return [Send(self.gate, replace(event, session="s"))]
         return [Send(Address(f"{self.address.partition('/')[0]}/{event.owner}"), event)]
 
@@ -123,11 +115,11 @@ def test_an_honest_server_passes_every_judge() -> None:
 
 
 class GrantsEverybody(Server):
-    def on_acquire(self, sender: Address, acquire: Acquire) -> Effects:
+    def on_acquire(self, sender: Address, acquire: api.Acquire) -> Effects:
         return [self.grant(sender, acquire)]
 
-    def on_release(self, sender: Address, release: Release) -> Effects:
-        return [Send(sender, Released(lock=release.lock, owner=release.owner))]
+    def on_release(self, sender: Address, release: api.Release) -> Effects:
+        return [Send(sender, api.Released(lock=release.lock, owner=release.owner))]
 
 
 def test_a_server_that_grants_everybody_breaks_mutual_exclusion() -> None:
@@ -135,7 +127,7 @@ def test_a_server_that_grants_everybody_breaks_mutual_exclusion() -> None:
 
 
 class ReusesFences(Server):
-    def grant(self, sender: Address, acquire: Acquire) -> Send:
+    def grant(self, sender: Address, acquire: api.Acquire) -> Send:
         self.fence = 6
         return super().grant(sender, acquire)
 
@@ -146,7 +138,7 @@ def test_a_server_that_uses_a_fence_twice_is_caught() -> None:
 
 
 class LowersFences(Server):
-    def grant(self, sender: Address, acquire: Acquire) -> Send:
+    def grant(self, sender: Address, acquire: api.Acquire) -> Send:
         self.fence = 10_000 if self.fence == 0 else self.fence - 2
         return super().grant(sender, acquire)
 
@@ -156,9 +148,9 @@ def test_a_server_whose_fences_fall_is_caught() -> None:
 
 
 class ForgetsWaiters(Server):
-    def on_release(self, sender: Address, release: Release) -> Effects:
+    def on_release(self, sender: Address, release: api.Release) -> Effects:
         self.queues[release.lock] = []
-        return [Send(sender, Released(lock=release.lock, owner=release.owner))]
+        return [Send(sender, api.Released(lock=release.lock, owner=release.owner))]
 
 
 def test_a_server_that_forgets_who_waits_is_caught_when_misfortune_is_over() -> None:
@@ -169,7 +161,7 @@ def test_a_server_that_forgets_who_waits_is_caught_when_misfortune_is_over() -> 
 
 
 class GrantsTwice(Server):
-    def on_acquire(self, sender: Address, acquire: Acquire) -> Effects:
+    def on_acquire(self, sender: Address, acquire: api.Acquire) -> Effects:
         granted = list(super().on_acquire(sender, acquire))
         return granted + granted
 
@@ -179,9 +171,9 @@ def test_a_want_that_is_granted_twice_is_caught() -> None:
 
 
 class GrantsAfterRefusing(Server):
-    def on_acquire(self, sender: Address, acquire: Acquire) -> Effects:
-        refused = Refused(
-            lock=acquire.lock, reason=Reason.TIMED_OUT, detail="", owner=acquire.owner
+    def on_acquire(self, sender: Address, acquire: api.Acquire) -> Effects:
+        refused = api.Refused(
+            lock=acquire.lock, reason=api.Reason.TIMED_OUT, detail="", owner=acquire.owner
         )
         return [Send(sender, refused), *super().on_acquire(sender, acquire)]
 
@@ -191,8 +183,8 @@ def test_a_want_that_is_refused_and_then_granted_is_caught() -> None:
 
 
 class KeepsAResidue(Server):
-    def status(self) -> NodeStatus:
-        residue = LockStatus(lock="lock-1", holder=None, waiters=(), waits_for=())
+    def status(self) -> api.NodeStatus:
+        residue = api.LockStatus(lock="lock-1", holder=None, waiters=(), waits_for=())
         return replace(super().status(), locks=(residue,))
 
 
@@ -207,7 +199,7 @@ def test_a_run_with_too_few_grants_proves_nothing_and_fails() -> None:
 
 
 class Fails(Server):
-    def on_release(self, sender: Address, release: Release) -> Effects:
+    def on_release(self, sender: Address, release: api.Release) -> Effects:
         raise RuntimeError(f"cannot release {release.lock}")
 
 

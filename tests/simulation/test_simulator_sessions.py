@@ -22,7 +22,7 @@ from fencelock.cluster.simulation.run import run_seed
 from fencelock.cluster.simulation.trace import Delivery
 from fencelock.cluster.simulation.violation import ViolationError
 from fencelock.cluster.simulation.workload import Rested
-from fencelock.cluster.topology import Settings
+from fencelock.cluster.topology import ProtocolSettings
 
 SEEDS = 10
 SEEDS_FOR_A_MUTANT = 20
@@ -177,7 +177,7 @@ def test_when_clocks_are_further_off_than_declared_fences_are_judged_alone() -> 
 
 
 def test_most_plans_have_clocks_that_keep_to_what_is_declared() -> None:
-    promise = promise_of("paxos", Settings())
+    promise = promise_of("paxos", ProtocolSettings())
     plans = [draw_plan(seed, promise) for seed in range(200)]
     true = sum(promise.clocks_true(plan.misfortune) for plan in plans)
     assert 120 <= true < 200

@@ -10,7 +10,7 @@ from typing import Any
 from fencelock.actors.api.cluster_message import ClusterDown, ClusterUp
 from fencelock.actors.api.message import Acquire, Granted, LockStatus, Refused, Release, Released
 from fencelock.actors.api.session_message import HoldLost, Renewed, Unlocking
-from fencelock.actors.bakery.config import leader_of
+from fencelock.actors.bakery.config import Terms, leader_of
 from fencelock.actors.bootstrap_message import GroupConfig, Voter
 from fencelock.actors.effect import Effects, Send, Spawn
 from fencelock.actors.message import (
@@ -27,11 +27,11 @@ from fencelock.actors.role import Host, Role
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.simulation.network import Cut
 from fencelock.cluster.simulation.world import World
-from fencelock.cluster.topology import NodeContext, Recipe, Settings, bakery
+from fencelock.cluster.topology import NodeContext, ProtocolSettings, Recipe, bakery
 
 HOLD_MS, GRACE_MS = 1_000, 500
-TERMS = Settings(
-    bakery_hold_ms=HOLD_MS, bakery_grace_ms=GRACE_MS, bakery_least_ms=100, bakery_wait_ms=None
+TERMS = ProtocolSettings(
+    bakery_terms=Terms(hold_ms=HOLD_MS, grace_ms=GRACE_MS, least_ms=100, wait_ms=None)
 )
 
 
@@ -76,7 +76,7 @@ class ClusterHarness:
     """
 
     nodes: int
-    settings: Settings = TERMS
+    settings: ProtocolSettings = TERMS
     seed: int = 1
     recipe: Recipe = bakery
     world: World = field(init=False)

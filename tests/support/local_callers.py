@@ -54,7 +54,7 @@ class LocalNode:
             Address(f"{node}/session"),
             HOST,
             session=f"{node}/b00",
-            gates=(self.proxy.address,),
+            endpoints=(self.proxy.address,),
             random=First(),
             label=node,
         )
@@ -167,13 +167,13 @@ class LocalCallers:
 
     def held(self) -> list[tuple[str, int]]:
         """Return what the session holds, with the fences."""
-        holds = self.node.session.ledger.holds.items()
+        holds = self.node.session.session_state.holds.items()
         return [(claim.lock, hold.fence) for claim, hold in holds]
 
     def is_idle(self) -> bool:
         """Return whether the session holds nothing and waits for nothing."""
-        ledger = self.node.session.ledger
-        outstanding = ledger.outstanding
+        ledger = self.node.session.session_state
+        outstanding = ledger.in_flight
         return not (
             ledger.holds or ledger.anonymous or outstanding.pending or outstanding.withdrawals
         )

@@ -8,12 +8,12 @@ from typing import Any
 from fencelock import aio
 from fencelock.actors.api.message import Acquire, Granted, Release, Released
 from fencelock.actors.message import Address, Event, Instant
-from fencelock.actors.session.holding import Hold, HoldState, Trust
+from fencelock.actors.session.holding import Hold, HoldState, SessionTrust
 from fencelock.actors.session.message import HoldsLost, Loss, Trusted
 from fencelock.actors.session.pending import Claim
 from fencelock.cluster.callback_executor import CallbackExecutor
 from fencelock.cluster.hold_registry import HoldRegistry
-from fencelock.cluster.host.pending_asks import Reply
+from fencelock.cluster.host.pending_asks import AskReply
 from fencelock.cluster.lock import Lock, RLock
 from fencelock.cluster.lock_options import LockOptions
 from fencelock.cluster.session_channel import SessionChannel
@@ -32,13 +32,13 @@ class ScriptedSession:
         self.told: list[Event] = []
         self.refusal: BaseException | None = None
         self.mute = False
-        self.asked: list[tuple[Event, Reply]] = []
-        self.abandoned: list[Reply] = []
+        self.asked: list[tuple[Event, AskReply]] = []
+        self.abandoned: list[AskReply] = []
         self.before: Callable[[], None] = lambda: None
         self.holds: dict[Claim, Hold] = {}
-        self.trust = Trust(NEVER, NEVER)
+        self.trust = SessionTrust(NEVER, NEVER)
 
-    def submit(self, message: Event, reply: Reply) -> None:
+    def submit(self, message: Event, reply: AskReply) -> None:
         self.asked.append((message, reply))
         self.before()
         if isinstance(message, Release):
@@ -78,7 +78,7 @@ class ScriptedSession:
     def asks(self) -> list[Acquire]:
         return [asked for asked, _ in self.asked if isinstance(asked, Acquire)]
 
-    def abandon(self, reply: Reply) -> None:
+    def abandon(self, reply: AskReply) -> None:
         self.abandoned.append(reply)
 
     def tell(self, message: Event) -> None:

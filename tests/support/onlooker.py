@@ -23,7 +23,7 @@ from fencelock.cluster.simulation.run import run_seed
 from fencelock.cluster.simulation.trace import Delivery
 from fencelock.cluster.simulation.violation import ViolationError
 from fencelock.cluster.simulation.world import World
-from fencelock.cluster.topology import NodeContext, Recipe, Settings, recipe_of
+from fencelock.cluster.topology import NodeContext, ProtocolSettings, Recipe, recipe_of
 
 READ_EVERY_MS = 40
 """The longest pause between two reads (ms)."""
@@ -140,7 +140,7 @@ def run_read_seed(protocol: str, seed: int, *, recipe: Recipe | None = None) -> 
         recipe: how a member is seated, such as with a bug planted; that of the protocol if None.
 
     """
-    promise = promise_of(protocol, Settings())
+    promise = promise_of(protocol, ProtocolSettings())
     plan: RunPlan | None = draw_bakery_plan(seed) if protocol == "bakery" else None
 
     def judges(world: World) -> list[Judge]:

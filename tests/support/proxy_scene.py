@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from fencelock.actors.api.message import Acquire
 from fencelock.actors.effect import Effect, Wake
 from fencelock.actors.message import Address
-from fencelock.actors.proxy.lock_proxy import Proxy
+from fencelock.actors.proxy.lock_manager import LockManager
+from fencelock.actors.proxy.lock_request import LockRequests
 from fencelock.actors.proxy.message import Got
-from fencelock.actors.proxy.timer import Sweep
+from fencelock.actors.proxy.proxy import Proxy, Tick
 from support.effects import HOST, T0
 
 PROXY = Address("n1/proxy")
@@ -20,7 +21,14 @@ ASK, LOCAL = Address("n1/ask-1"), Address("n1/session")
 
 def proxy_of_n1() -> Proxy:
     """Return a new proxy."""
-    return Proxy(PROXY, HOST, node="n1", nodes=("n1", "n2"), protocol="lamport", backend=BACKEND)
+    return Proxy(PROXY, HOST, backend=LockManager("n1", ("n1", "n2"), "lamport", BACKEND))
+
+
+def claims_of(proxy: Proxy) -> LockRequests:
+    """Return the waits and holds of ``proxy``."""
+    backend = proxy.backend
+    assert isinstance(backend, LockManager)
+    return backend.claims
 
 
 def acquire(
@@ -38,4 +46,4 @@ def hold(proxy: Proxy, fence: int = 7) -> None:
 
 def waits(effects: Sequence[Effect]) -> list[Wake]:
     """Return the timers that are set for requests."""
-    return [e for e in effects if isinstance(e, Wake) and not isinstance(e.timer, Sweep)]
+    return [e for e in effects if isinstance(e, Wake) and not isinstance(e.timer, Tick)]

@@ -5,18 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import Any, TypeVar
 
-from fencelock.actors.api.message import (
-    Acquire,
-    Alive,
-    Cancel,
-    Cancelled,
-    Granted,
-    KeepAlive,
-    Reason,
-    Refused,
-    Release,
-    Released,
-)
+from fencelock.actors.api import message as api
 from fencelock.actors.api.session_message import End, Ended, Open, Opened
 from fencelock.actors.effect import Send
 from fencelock.actors.message import Address, Event, node_of, role_of
@@ -60,7 +49,7 @@ class SessionHarness(RoleHarness[ClientSession]):
                 ME,
                 host,
                 session="c",
-                gates=(A, B),
+                endpoints=(A, B),
                 random=First(),
                 watcher=WATCHER,
                 ttl_ms=ttl_ms,
@@ -73,7 +62,7 @@ class SessionHarness(RoleHarness[ClientSession]):
     @property
     def assigned(self) -> str:
         """The session in force."""
-        return self.role.ledger.session_lease.assigned
+        return self.role.session_state.session_lease.assigned
 
     def acquire(
         self,
@@ -85,7 +74,7 @@ class SessionHarness(RoleHarness[ClientSession]):
     ) -> list[Send]:
         """Ask for ``lock`` as ``user``, which is its own owner."""
         owner = role_of(user)
-        asked = Acquire(lock=lock, owner=owner, wait_ms=wait_ms, request=token, limit=limit)
+        asked = api.Acquire(lock=lock, owner=owner, wait_ms=wait_ms, request=token, limit=limit)
         return self.hear(user, asked)
 
     def release(
@@ -93,7 +82,7 @@ class SessionHarness(RoleHarness[ClientSession]):
     ) -> list[Send]:
         """Ask for a release as ``user``, which is its own owner."""
         owner = role_of(user)
-        return self.hear(user, Release(lock=lock, fence=fence, owner=owner, request=token))
+        return self.hear(user, api.Release(lock=lock, fence=fence, owner=owner, request=token))
 
     def open(self, said: list[Send], master: str = "") -> list[Send]:
         """Answer the last `Open` in ``said`` with a new session; return the next sends."""
@@ -112,9 +101,9 @@ class SessionHarness(RoleHarness[ClientSession]):
 
     def grant(self, said: list[Send], fence: int = 7, count: int = 1) -> list[Send]:
         """Grant the last `Acquire` in ``said``; return the next sends."""
-        asked = [send for send in said if isinstance(send.message, Acquire)][-1]
-        assert isinstance(asked.message, Acquire)
-        granted = Granted(
+        asked = [send for send in said if isinstance(send.message, api.Acquire)][-1]
+        assert isinstance(asked.message, api.Acquire)
+        granted = api.Granted(
             lock=asked.message.lock,
             fence=fence,
             session=asked.message.session,
@@ -126,9 +115,9 @@ class SessionHarness(RoleHarness[ClientSession]):
 
     def free(self, said: list[Send], count: int = 0) -> list[Send]:
         """Confirm the last `Release` in ``said``; return the next sends."""
-        asked = [send for send in said if isinstance(send.message, Release)][-1]
-        assert isinstance(asked.message, Release)
-        released = Released(
+        asked = [send for send in said if isinstance(send.message, api.Release)][-1]
+        assert isinstance(asked.message, api.Release)
+        released = api.Released(
             lock=asked.message.lock,
             session=asked.message.session,
             owner=asked.message.owner,
@@ -139,20 +128,20 @@ class SessionHarness(RoleHarness[ClientSession]):
 
     def undo(self, said: list[Send]) -> list[Send]:
         """Confirm the last `Cancel` in ``said``; return the next sends."""
-        asked = [send for send in said if isinstance(send.message, Cancel)][-1]
+        asked = [send for send in said if isinstance(send.message, api.Cancel)][-1]
         cancel = asked.message
-        assert isinstance(cancel, Cancel)
-        cancelled = Cancelled(
+        assert isinstance(cancel, api.Cancel)
+        cancelled = api.Cancelled(
             lock=cancel.lock, session=cancel.session, owner=cancel.owner, request=cancel.request
         )
         return self.hear(asked.to, cancelled)
 
-    def refuse(self, said: list[Send], reason: Reason) -> list[Send]:
+    def refuse(self, said: list[Send], reason: api.Reason) -> list[Send]:
         """Refuse the last `Acquire`, `Release`, `Open` or `KeepAlive` in ``said``."""
-        kinds = (Acquire, Release, Open, KeepAlive)
+        kinds = (api.Acquire, api.Release, Open, api.KeepAlive)
         asked = [send for send in said if isinstance(send.message, kinds)][-1]
         question: Any = asked.message
-        refused = Refused(
+        refused = api.Refused(
             lock=getattr(question, "lock", ""),
             reason=reason,
             detail="no",
@@ -179,9 +168,9 @@ class SessionHarness(RoleHarness[ClientSession]):
 
     def alive(self, greeting: Send, master: str = "") -> list[Send]:
         """Answer one keep-alive."""
-        assert isinstance(greeting.message, KeepAlive)
+        assert isinstance(greeting.message, api.KeepAlive)
         session, number = greeting.message.session, greeting.message.request
-        alive = Alive(session=session, node=node_of(greeting.to), request=number, master=master)
+        alive = api.Alive(session=session, node=node_of(greeting.to), request=number, master=master)
         return self.hear(greeting.to, alive)
 
     def end(self, said: list[Send]) -> list[Send]:
@@ -198,7 +187,7 @@ class SessionHarness(RoleHarness[ClientSession]):
             heard = self.run(100)
             said += heard
             for send in heard:
-                if isinstance(send.message, KeepAlive) and send.to in gates:
+                if isinstance(send.message, api.KeepAlive) and send.to in gates:
                     said += self.alive(send)
         return said
 

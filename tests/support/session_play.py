@@ -16,10 +16,10 @@ class UnkeptSession(RoleHarness[ClientSession]):
 
     def __init__(self) -> None:
         super().__init__(
-            lambda host: ClientSession(ME, host, session="c", gates=(A, B), random=First())
+            lambda host: ClientSession(ME, host, session="c", endpoints=(A, B), random=First())
         )
-        self.role.ledger.session_lease.enter(Stage.UNKEPT)
-        self.role.ledger.session_lease.assigned = "c"
+        self.role.session_state.session_lease.enter(Stage.UNKEPT)
+        self.role.session_state.session_lease.assigned = "c"
 
     def acquire(
         self, user: Address = ANN, lock: str = "x", wait_ms: int | None = None, token: int = 0

@@ -6,15 +6,7 @@ import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from fencelock.actors.api.message import (
-    Acquire,
-    Cancel,
-    Granted,
-    KeepAlive,
-    Reason,
-    Refused,
-    Release,
-)
+from fencelock.actors.api import message as api
 from fencelock.actors.api.session_message import CloseReason, End, Ended, Evict, Open
 from fencelock.actors.table.holding import Hold
 from fencelock.actors.table.message import ExtendSessions, LogCommand, Result
@@ -42,7 +34,7 @@ class LogComposer:
         session = live[who % len(live)] if live and chance % 8 else session
         owner, lock, request = "pq"[which % 2], "LMN"[what % 3], len(self.said)
         hold = model.holder(lock)
-        acquire = Acquire(
+        acquire = api.Acquire(
             session=session,
             owner=owner,
             request=request,
@@ -55,7 +47,7 @@ class LogComposer:
                 ttl = (150, 400, 5_000)[chance % 3]
                 made: LogCommand = Open(session="ab"[who % 2], ttl_ms=ttl)
             case 2:
-                made = KeepAlive(session=session)
+                made = api.KeepAlive(session=session)
             case 3:
                 close = End(session=session, reason=CloseReason.FORCED)
                 floor = model.fences + chance % 3
@@ -67,17 +59,17 @@ class LogComposer:
                 fence = hold.fence if hold and chance % 5 else chance
                 if hold and chance % 7:
                     session, owner = hold.session, hold.owner
-                made = Release(
+                made = api.Release(
                     session=session, owner=owner, request=request, lock=lock, fence=fence
                 )
             case 9 | 10 | 11:
                 return self.said[-1 - chance % min(len(self.said), 12)]
             case 12:
                 past = self.said[-1 - chance % min(len(self.said), 12)]
-                old = past if isinstance(past, Acquire) else acquire
+                old = past if isinstance(past, api.Acquire) else acquire
                 self.said.append(acquire)  # It may come after its own cancel.
                 who_was = {"session": old.session, "owner": old.owner}
-                return Cancel(**who_was, request=old.request, lock=old.lock)
+                return api.Cancel(**who_was, request=old.request, lock=old.lock)
             case _:
                 made = acquire
         self.said.append(made)
@@ -105,7 +97,7 @@ class TableJudge:
     settled: dict[Word, Word] = field(default_factory=dict[Word, Word])
     closed: list[str] = field(default_factory=list[str])
 
-    def on_held(self, table: LockTable, before: dict[str, Queue], held: Granted) -> None:
+    def on_held(self, table: LockTable, before: dict[str, Queue], held: api.Granted) -> None:
         """TableJudge a grant, or the repetition of one."""
         who = (held.session, held.owner, held.lock)
         assert held.fence in self.grants or held.fence > max(self.grants, default=0)  # L2
@@ -117,14 +109,21 @@ class TableJudge:
         assert not [t for t in queue.values() if t < ticket and t in now]  # L3
 
     def judge(self, table: LockTable, before: dict[str, Queue], out: list[Result]) -> None:
-        """TableJudge the outcomes of one command, and ``table`` after it."""
-        lasting = (Reason.TIMED_OUT, Reason.NOT_HELD, Reason.ALREADY_HELD, Reason.LIMIT_REACHED)
+        """Judge the outcomes of one command, and ``table`` after it."""
+        lasting = (
+            api.Reason.TIMED_OUT,
+            api.Reason.NOT_HELD,
+            api.Reason.ALREADY_HELD,
+            api.Reason.LIMIT_REACHED,
+        )
         for one in out:
             if isinstance(one, Ended):
                 self.closed.append(one.session)
-            if isinstance(one, Granted):
+            if isinstance(one, api.Granted):
                 self.on_held(table, before, one)
-            if isinstance(one, Granted) or (isinstance(one, Refused) and one.reason in lasting):
+            if isinstance(one, api.Granted) or (
+                isinstance(one, api.Refused) and one.reason in lasting
+            ):
                 key = (one.session, one.owner, one.request, one.lock)
                 assert self.settled.setdefault(key, word_of(one)) == word_of(one)  # L5
         assert max(self.grants, default=0) <= table.fence

@@ -12,15 +12,7 @@ from typing import TypeVar
 import pytest
 from support.real_nodes import NODES, loopback_addresses, running_nodes
 
-from fencelock.actors.api.message import (
-    Acquire,
-    Describe,
-    Granted,
-    Inspect,
-    LockStatus,
-    NodeStatus,
-    Release,
-)
+from fencelock.actors.api import message as api
 from fencelock.actors.error import LockTimeoutError, NotHeldError, StaleError, UnavailableError
 from fencelock.actors.message import Message
 from fencelock.actors.session.session import TTL_MS
@@ -41,73 +33,77 @@ def test_a_lock_goes_from_node_to_node_under_rising_fences(nodes: dict[str, Node
     fences: list[int] = []
     for _ in range(3):
         for node in nodes.values():
-            granted: Granted = node.proxy.ask(Acquire(lock="turns"), timeout=LONG_S)
+            granted: api.Granted = node.proxy.ask(api.Acquire(lock="turns"), timeout=LONG_S)
             fences.append(granted.fence)
-            node.proxy.ask(Release(lock="turns", fence=granted.fence), timeout=LONG_S)
+            node.proxy.ask(api.Release(lock="turns", fence=granted.fence), timeout=LONG_S)
     assert fences == sorted(set(fences))
 
 
 def test_waits_of_all_nodes_are_served_in_the_order_of_the_log(nodes: dict[str, Node]) -> None:
-    first: Granted = nodes["n1"].proxy.ask(Acquire(lock="queue"), timeout=LONG_S)
+    first: api.Granted = nodes["n1"].proxy.ask(api.Acquire(lock="queue"), timeout=LONG_S)
     order: list[str] = []
     turns = threading.Lock()
 
     def wait_for_turn(node: str) -> None:
-        granted: Granted = nodes[node].proxy.ask(
-            Acquire(lock="queue", owner=f"at-{node}"), timeout=LONG_S
+        granted: api.Granted = nodes[node].proxy.ask(
+            api.Acquire(lock="queue", owner=f"at-{node}"), timeout=LONG_S
         )
         with turns:
             order.append(node)
-        nodes[node].proxy.ask(Release(lock="queue", fence=granted.fence), timeout=LONG_S)
+        nodes[node].proxy.ask(api.Release(lock="queue", fence=granted.fence), timeout=LONG_S)
 
     with ThreadPoolExecutor(3) as pool:
         asked = [pool.submit(wait_for_turn, node) for node in NODES]
         status = seen_waiting(nodes["n2"], "queue", 3)
-        nodes["n1"].proxy.ask(Release(lock="queue", fence=first.fence), timeout=LONG_S)
+        nodes["n1"].proxy.ask(api.Release(lock="queue", fence=first.fence), timeout=LONG_S)
         for one in asked:
             one.result(LONG_S)
     assert order == [waiter.node for waiter in status.waiters]
     assert [waiter.owner for waiter in status.waiters] == [f"at-{node}" for node in order]
 
 
-def seen_waiting(node: Node, lock: str, waiters: int) -> LockStatus:
+def seen_waiting(node: Node, lock: str, waiters: int) -> api.LockStatus:
     deadline = time.monotonic() + LONG_S
     while time.monotonic() < deadline:
-        status: LockStatus = node.proxy.ask(Inspect(lock=lock), timeout=LONG_S)
+        status: api.LockStatus = node.proxy.ask(api.Inspect(lock=lock), timeout=LONG_S)
         if len(status.waiters) == waiters:
             return status
     raise AssertionError(f"{lock} has no {waiters} waiters")
 
 
 def test_a_try_and_a_limited_wait_say_who_holds(nodes: dict[str, Node]) -> None:
-    held: Granted = nodes["n1"].proxy.ask(Acquire(lock="busy", label="deploy"), timeout=LONG_S)
+    held: api.Granted = nodes["n1"].proxy.ask(
+        api.Acquire(lock="busy", label="deploy"), timeout=LONG_S
+    )
     for wait_ms in (0, 50):
         with pytest.raises(LockTimeoutError, match=f"deploy.* under fence {held.fence}"):
-            nodes["n2"].proxy.ask(Acquire(lock="busy", wait_ms=wait_ms), timeout=LONG_S)
-    nodes["n1"].proxy.ask(Release(lock="busy", fence=held.fence), timeout=LONG_S)
+            nodes["n2"].proxy.ask(api.Acquire(lock="busy", wait_ms=wait_ms), timeout=LONG_S)
+    nodes["n1"].proxy.ask(api.Release(lock="busy", fence=held.fence), timeout=LONG_S)
     with pytest.raises(NotHeldError, match=f"fence {held.fence}"):
-        nodes["n1"].proxy.ask(Release(lock="busy", fence=held.fence), timeout=LONG_S)
+        nodes["n1"].proxy.ask(api.Release(lock="busy", fence=held.fence), timeout=LONG_S)
 
 
 def test_every_node_reads_what_was_decided_and_says_how_old_it_may_be(
     nodes: dict[str, Node],
 ) -> None:
-    held: Granted = nodes["n1"].proxy.ask(Acquire(lock="read"), timeout=LONG_S)
+    held: api.Granted = nodes["n1"].proxy.ask(api.Acquire(lock="read"), timeout=LONG_S)
     for node in nodes.values():
-        status: LockStatus = node.proxy.ask(Inspect(lock="read"), timeout=LONG_S)
+        status: api.LockStatus = node.proxy.ask(api.Inspect(lock="read"), timeout=LONG_S)
         assert status.holder is not None
         assert (status.holder.fence, status.age_ms) == (held.fence, 0)
-        local: LockStatus = node.proxy.ask(Inspect(lock="read", age_ms=60_000), timeout=LONG_S)
+        local: api.LockStatus = node.proxy.ask(
+            api.Inspect(lock="read", age_ms=60_000), timeout=LONG_S
+        )
         assert local.age_ms is not None
         assert 0 <= local.age_ms <= 60_000
-    nodes["n1"].proxy.ask(Release(lock="read", fence=held.fence), timeout=LONG_S)
-    status = nodes["n3"].proxy.ask(Inspect(lock="read"), timeout=LONG_S)
+    nodes["n1"].proxy.ask(api.Release(lock="read", fence=held.fence), timeout=LONG_S)
+    status = nodes["n3"].proxy.ask(api.Inspect(lock="read"), timeout=LONG_S)
     assert status.holder is None
 
 
 def test_every_node_says_who_leads_and_that_it_is_ready(nodes: dict[str, Node]) -> None:
-    statuses: list[NodeStatus] = [
-        node.proxy.ask(Describe(), timeout=LONG_S) for node in nodes.values()
+    statuses: list[api.NodeStatus] = [
+        node.proxy.ask(api.Describe(), timeout=LONG_S) for node in nodes.values()
     ]
     assert [status.ready for status in statuses] == [True] * 3
     (master,) = {status.master for status in statuses}
@@ -120,22 +116,22 @@ def test_the_others_serve_on_when_the_master_goes_and_nobody_without_a_majority(
     config = parse(starting_config(loopback_addresses(), protocol="paxos"), tmp_path)
     nodes = {node: Node.start(config, node) for node in NODES}
     try:
-        nodes["n1"].proxy.ask(Acquire(lock="b"), timeout=LONG_S)
-        status: NodeStatus = nodes["n1"].proxy.ask(Describe(), timeout=LONG_S)
+        nodes["n1"].proxy.ask(api.Acquire(lock="b"), timeout=LONG_S)
+        status: api.NodeStatus = nodes["n1"].proxy.ask(api.Describe(), timeout=LONG_S)
         master = nodes.pop(status.master)
-        first: Granted = master.proxy.ask(Acquire(lock="a"), timeout=LONG_S)
+        first: api.Granted = master.proxy.ask(api.Acquire(lock="a"), timeout=LONG_S)
         began = time.monotonic()
         master.stop()
         one, two = nodes.values()
-        granted: Granted = one.proxy.ask(Acquire(lock="a"), timeout=LONG_S)
+        granted: api.Granted = one.proxy.ask(api.Acquire(lock="a"), timeout=LONG_S)
         assert granted.fence > first.fence
         assert time.monotonic() - began < TTL_MS / 1000, "a node that stops gives back"
         two.stop()
         with pytest.raises(UnavailableError, match=r"a majority of n1, n2, n3 has not answered"):
-            one.proxy.ask(Acquire(lock="c", wait_ms=0), timeout=LONG_S)
+            one.proxy.ask(api.Acquire(lock="c", wait_ms=0), timeout=LONG_S)
         with pytest.raises(StaleError, match="100 ms were allowed"):
-            one.proxy.ask(Inspect(lock="c", age_ms=100), timeout=LONG_S)
-        status = one.proxy.ask(Describe(), timeout=LONG_S)
+            one.proxy.ask(api.Inspect(lock="c", age_ms=100), timeout=LONG_S)
+        status = one.proxy.ask(api.Describe(), timeout=LONG_S)
         assert not status.ready
         assert "a majority of n1, n2, n3" in status.detail
     finally:
