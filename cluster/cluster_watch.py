@@ -41,7 +41,7 @@ class ClusterWatch:
         return self._state or unknown("no node has said yet how it is")
 
     def add(self, callback: ClusterCallback) -> None:
-        """Have ``callback`` called with the known state, if there is one, and with later ones."""
+        """Call ``callback`` with the known state, if there is one, and with later ones."""
         with self._guard:
             self._callbacks.append(callback)
             if self._state is not None:

@@ -14,18 +14,18 @@ NOBODY = ("", "", 0)
 
 @dataclass(slots=True)
 class Poll:
-    """The answers to one round of asking all leaders who holds a lock.
+    """The replies to one round of queries to all leaders about a lock.
 
     A quorum has to agree. A leader that did not vote for a grant knows of no holder, so one
     answer proves nothing. Two of three that know of none prove that no quorum holds the lock,
     unless the votes for a hold moved meanwhile: one leader answers, then it takes part in a
     renewal, then the lease ends at another one, which missed that renewal, and that one
-    answers. So "no holder" does not count of a leader where a lease ended since the round began.
+    answers. So a leader's "no holder" does not count if a lease ended there since the round began.
 
     Attributes:
-        nonce: of the round.
-        began: when it began, on the proxy's clock.
-        answers: by leader.
+        nonce: identifies the round.
+        began: the start of the round, on the proxy's clock.
+        answers: the reply of each leader.
 
     """
 
