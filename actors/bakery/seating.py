@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from fencelock.actors.bakery.backend import BakeryBackend
 from fencelock.actors.bakery.config import (
     PRIORITY,
     Terms,
@@ -16,12 +17,12 @@ from fencelock.actors.bakery.config import (
 from fencelock.actors.bakery.election import ElectionCoordinator
 from fencelock.actors.bakery.epochs import DurablePromises, EpochLimit, VoterRegistry
 from fencelock.actors.bakery.leader import Leader
-from fencelock.actors.bakery.proxy import TicketProxy
 from fencelock.actors.bakery.status import ClusterStatus
 from fencelock.actors.bootstrap import Bootstrap, Voters, bootstrap_of, vote_id
 from fencelock.actors.bootstrap_message import GroupConfig
 from fencelock.actors.effect import Spawn
 from fencelock.actors.message import Message
+from fencelock.actors.proxy.proxy import Proxy
 
 if TYPE_CHECKING:
     from random import Random
@@ -61,7 +62,6 @@ def seat_bakery(
     """
     kept, founded = records.get("election", ()), records.get("bootstrap", ())
     known: dict[str, Any] = {"node": node, "members": tuple(sorted(members))}
-    lives = {**known, "life": life, "terms": terms}
     status = {**known, "life": life, "priority": priority, "pid": pid}
     election = {**known, "bound_ms": terms.lease_ms, "random": random, "records": kept}
 
@@ -85,10 +85,11 @@ def seat_bakery(
         "voting": (election_of(node), status_of(node)),
         "listener": proxy_of(node),
     }
+    backend = BakeryBackend(node, known["members"], terms, random, life)
     limit = {"limit": _epoch_limit(_group_in(founded), date_ms, kept)}
     return (
-        Spawn(leader_of(node), Leader, lives | limit),
-        Spawn(proxy_of(node), TicketProxy, lives | {"random": random}),
+        Spawn(leader_of(node), Leader, {**known, "life": life, "terms": terms, **limit}),
+        Spawn(proxy_of(node), Proxy, {"backend": backend}),
         Spawn(bootstrap_of(node), Bootstrap, bootstrap),
     )
 

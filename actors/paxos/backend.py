@@ -48,12 +48,11 @@ from fencelock.actors.paxos.in_flight import (
     InFlightRequest,
     InFlightRequests,
     QuorumContact,
-    is_full,
 )
 from fencelock.actors.paxos.message import Decline, Declined, Proposed
 from fencelock.actors.paxos.queries import Queries, TableStatus
 from fencelock.actors.proxy.backend import Backend, Status
-from fencelock.actors.proxy.clients import CLIENT_REQUESTS_MAX, REQUESTS_MAX, RemoteClient
+from fencelock.actors.proxy.clients import CLIENT_REQUESTS_MAX, REQUESTS_MAX, RemoteClient, is_full
 from fencelock.actors.session.message import Undecided
 from fencelock.actors.table.message import Queued
 
@@ -145,9 +144,7 @@ class PaxosBackend(Backend):
         """Return whether anything is in flight."""
         return bool(self.in_flight.by_key or self.queries.pending.by_number)
 
-    def _take(
-        self, sender: Address, request: Command, client: RemoteClient | None, now: Instant
-    ) -> Effects:
+    def _take(self, sender: Address, request: Command, now: Instant) -> Effects:
         """Take a request, or note that it was sent again."""
         if "." not in request.session and not isinstance(request, Open | Evict):
             return self._without_session(sender, request)
@@ -164,6 +161,7 @@ class PaxosBackend(Backend):
             raise self._overloaded(f"{REQUESTS_MAX} requests")
         if not count and not self.queries.pending.by_number:
             self.contact.expected_at = now
+        client = self.clients.latest
         count = 0 if client is None else client.in_flight
         if count >= CLIENT_REQUESTS_MAX and is_full(
             count, CLIENT_REQUESTS_MAX, eases=request.EASES
@@ -336,11 +334,9 @@ class PaxosBackend(Backend):
         }
         return [Send(one.address, self.probe_reply(one.session, 0)) for one in waiting]
 
-    def _on_query(
-        self, sender: Address, query: Any, client: RemoteClient | None, now: Instant
-    ) -> Effects:
+    def _on_query(self, sender: Address, query: Any, now: Instant) -> Effects:
         self._expect_reply(now)
-        return self.queries.take(sender, query, client, now)
+        return self.queries.take(sender, query, now)
 
     def _on_consulted(self, sender: Address, consulted: Consulted, now: Instant) -> Effects:
         del sender
