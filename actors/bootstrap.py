@@ -20,8 +20,8 @@ from fencelock.actors.bootstrap_message import (
 from fencelock.actors.effect import Checkpoint, Effect, Effects, Observe, Send, Spawn, Wake
 from fencelock.actors.message import NS_PER_MS, Address, Instant, Message, Timer, address_of, timer
 from fencelock.actors.message import node_of as node_at
-from fencelock.actors.notice import Level, RoleNotice
 from fencelock.actors.role import Host, Role, Summary
+from fencelock.actors.role_message import Level, RoleNotice
 
 GREET_MS = 1_300
 """Time for which a registered journal waits for every other member to confirm its start (ms): as

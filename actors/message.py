@@ -21,6 +21,11 @@ def address_of(node: str, role: str) -> Address:
     return Address(f"{node}/{role}")
 
 
+def on_each(role: str) -> Callable[[str], Address]:
+    """Return a function that returns the address of ``role`` on a node."""
+    return lambda node: Address(f"{node}/{role}")
+
+
 def node_of(address: Address) -> str:
     """Return the node on which ``address`` lives."""
     return address.partition("/")[0]
@@ -151,3 +156,56 @@ def local(cls: type[L]) -> type[L]:
 def timer(cls: type[T]) -> type[T]:
     """Make the decorated timer a value."""
     return _value(cls)
+
+
+C = TypeVar("C")
+
+
+def copier(cls: type[M], *changed: str) -> Callable[..., M]:
+    """Return a function that copies a ``cls`` with new values for the fields ``changed``.
+
+    The copy is filled without its constructor, so a class may have no ``__post_init__``.
+    """
+    names = [field.name for field in fields(cast("Any", cls))]
+    assert set(changed) <= set(names)
+    assert not hasattr(cls, "__post_init__")
+    lines = [
+        f"def copy(message, {', '.join(changed)}):",
+        "    made = new(cls)",
+        "    made.encoded = None",
+        *(f"    made.{name} = {name if name in changed else f'message.{name}'}" for name in names),
+        "    return made",
+    ]
+    scope: dict[str, Any] = {"cls": cls, "new": object.__new__}
+    exec("\n".join(lines), scope)  # As dataclasses do; see above.
+    copy: Callable[..., M] = scope["copy"]
+    return copy
+
+
+def maker(cls: type[C]) -> type[C]:
+    """Return a function that makes instances of a dataclass with slots, four times as fast.
+
+    It has the class's parameters, by keyword only, and can only be called; type checkers take it
+    for the class. Calling a class whose ``__init__`` is written in Python makes the interpreter
+    pack the keywords into a dict and unpack them again, which is the largest part of the cost.
+    """
+    assert not hasattr(cls, "__post_init__")
+    names: dict[str, Any] = {"new": object.__new__, "cls": cls}
+    parameters: list[str] = []
+    for field in fields(cast("Any", cls)):
+        assert field.init
+        assert field.default_factory is MISSING
+        if field.default is MISSING:
+            parameters.append(field.name)
+        else:
+            names[f"default_{field.name}"] = field.default
+            parameters.append(f"{field.name}=default_{field.name}")
+    lines = [
+        f"def make(*, {', '.join(parameters)}):",
+        "    made = new(cls)",
+        *(["    made.encoded = None"] if issubclass(cls, Message) else []),
+        *(f"    made.{field.name} = {field.name}" for field in fields(cast("Any", cls))),
+        "    return made",
+    ]
+    exec("\n".join(lines), names)  # As dataclasses do: from field names, nothing else.
+    return cast("type[C]", names["make"])

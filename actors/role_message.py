@@ -1,4 +1,4 @@
-"""Requests that roles answer to callers inside their process, and the replies.
+"""Messages between a role and its node: requests that every role answers, links, lines of the log.
 
 None of them crosses the wire, except that a `RoleDescription` is part of a node's status. For
 example, ``node.ref("clock").ask(ReadClock(), timeout=1).time`` is the logical time of a node.
@@ -7,6 +7,7 @@ example, ``node.ref("clock").ask(ReadClock(), timeout=1).time`` is the logical t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import IntEnum
 from typing import Generic, NamedTuple, TypeVar
 
 from fencelock.actors.api.self_report import Counted
@@ -127,3 +128,46 @@ class ReadQueues(Query[Queues]):
     A queue of a `LockProcess` has nodes, that of a `LockClient` has owners. A `LockServer`
     knows holders only.
     """
+
+
+@local
+class LinkUp(Local):
+    """The link to ``node`` is connected."""
+
+    node: str
+
+
+@local
+class LinkDown(Local):
+    """The link to ``node`` broke, or was refused; messages sent may be lost."""
+
+    node: str
+
+
+@local
+class LinkRefused(Local):
+    """The process at the address of ``node`` belongs to another cluster or version."""
+
+    node: str
+    detail: str
+
+
+class Level(IntEnum):
+    """Severity of a `RoleNotice`."""
+
+    INFO = 20
+    """Information for an operator that requires no action."""
+    WARNING = 30
+    """A fault that does not stop this node."""
+    ERROR = 40
+    """A fault that requires action."""
+    CRITICAL = 50
+    """This node stops doing its work."""
+
+
+@local
+class RoleNotice(Local):
+    """To the host, at ``node/node``: write ``text`` into the log. The simulator counts it."""
+
+    level: Level
+    text: str

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from fencelock.actors.session.message import ClusterState
 from fencelock.cluster.base_lock import BaseLock
-from fencelock.cluster.cluster_watch import ClusterCallback
+from fencelock.cluster.callback_executor import ClusterCallback
 from fencelock.cluster.connection import Connection
 from fencelock.cluster.hold_registry import Callback
 

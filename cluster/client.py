@@ -6,7 +6,6 @@ import atexit
 import functools
 import inspect
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
 from fencelock.actors.api.message import Contender, LockStatus, NodeStatus
@@ -151,13 +150,7 @@ class Client(BaseClient[Lock, RLock]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        del kind, error, trace
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def __repr__(self) -> str:

@@ -30,8 +30,7 @@ from fencelock.actors.session.holding import Hold
 from fencelock.actors.session.message import Close, ClusterState, Survey, Surveyed, WatchCluster
 from fencelock.actors.session.pending import Claim
 from fencelock.actors.session.session import ClientSession
-from fencelock.cluster.callback_executor import CallbackExecutor
-from fencelock.cluster.cluster_watch import ClusterWatch
+from fencelock.cluster.callback_executor import CallbackExecutor, ClusterWatch
 from fencelock.cluster.guarantee import Guarantee, demand
 from fencelock.cluster.hold_registry import HoldRegistry
 from fencelock.cluster.host.dispatcher import Dispatcher

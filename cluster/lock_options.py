@@ -10,7 +10,7 @@ from typing import Any
 from fencelock.actors.api.message import Acquire, Release
 from fencelock.actors.api.name import WAIT_MS_MAX
 from fencelock.actors.error import InvalidRequestError
-from fencelock.actors.fast_construction import copier
+from fencelock.actors.message import copier
 
 
 @dataclass(frozen=True, slots=True)

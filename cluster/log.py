@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from loguru import logger
 
-from fencelock.actors.notice import RoleNotice
+from fencelock.actors.role_message import RoleNotice
 
 if TYPE_CHECKING:
     from loguru import Record

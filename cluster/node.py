@@ -14,9 +14,8 @@ from fencelock.actors.clock import STAMP_MAX
 from fencelock.actors.error import ConfigError
 from fencelock.actors.message import Message, address_of
 from fencelock.cluster.config import Config
-from fencelock.cluster.host.dispatcher import Dispatcher
+from fencelock.cluster.host.dispatcher import Dispatcher, RoleRef
 from fencelock.cluster.host.profile_marks import ProfileMarks
-from fencelock.cluster.host.ref import RoleRef
 from fencelock.cluster.storage.journal import SEGMENT_BYTES_MAX, STREAM, Journal, claim
 from fencelock.cluster.topology import NodeContext, keeps_journal, recipe_of
 from fencelock.transport.codec import decode

@@ -31,7 +31,7 @@ os.register_at_fork(after_in_child=_note_fork)
 
 
 class SessionRole(Protocol):
-    """The session role, as threads reach it (`fencelock.cluster.host.ref.RoleRef`)."""
+    """The session role, as threads reach it (`fencelock.cluster.host.dispatcher.RoleRef`)."""
 
     def submit(self, message: Event, reply: AskReply, /) -> None:
         """Send the well-typed request ``message``; the answer or the error goes to ``reply``."""

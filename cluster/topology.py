@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
+from typing import Any
 
-from fencelock.actors.bakery.config import (
-    GRACE_MS,
-    HOLD_MS,
-    OBTENTION_MS,
-    PRIORITY,
-    TERM_MS_MIN,
-    Terms,
-)
-from fencelock.actors.bakery.seating import seat_bakery
+from fencelock.actors.bakery.backend import BakeryBackend
+from fencelock.actors.bakery.config import PRIORITY, Terms, election_of, proxy_of, status_of
+from fencelock.actors.bakery.election import ElectionCoordinator
+from fencelock.actors.bakery.epochs import DurablePromises, EpochLimit, VoterRegistry
+from fencelock.actors.bakery.leader import Leader
+from fencelock.actors.bakery.status import ClusterStatus
+from fencelock.actors.bootstrap import Bootstrap, Voters, bootstrap_of, vote_id
+from fencelock.actors.bootstrap_message import GroupConfig
 from fencelock.actors.central.broker import Broker
 from fencelock.actors.central.server import LockServer
 from fencelock.actors.clock import Clock
@@ -47,18 +47,15 @@ RESIGN_MS = 2_000
 """Time limit for handing over the leadership when a node stops (ms)."""
 
 
+DEFAULT_TERMS = Terms()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProtocolSettings:
     """The options of the protocols; see ``cluster/config.py`` for the file."""
 
-    bakery_hold_ms: int = HOLD_MS
-    """`bakery`: default duration of a hold (ms)."""
-    bakery_grace_ms: int = GRACE_MS
-    """`bakery`: default time after the duration until the lock is taken away (ms)."""
-    bakery_least_ms: int = TERM_MS_MIN
-    """`bakery`: shortest duration or grace that a request may ask for (ms)."""
-    bakery_wait_ms: int | None = OBTENTION_MS
-    """`bakery`: default timeout of an acquire (ms); None for without limit."""
+    bakery_terms: Terms = DEFAULT_TERMS
+    """`bakery`: default durations of holds and waits, the same on every node."""
     bakery_priority: int = PRIORITY
     """`bakery`: the priority of this node as a leader, 1 to 14, lower is likelier; 15 is off."""
     bakery_pid: int = 0
@@ -142,28 +139,63 @@ def server_of(settings: ProtocolSettings, nodes: tuple[str, ...]) -> str:
 
 
 def bakery(seat: NodeContext) -> RoleSet:
-    """Set up leader and proxy on every node, then election and cluster status; three nodes lead."""
+    """Set up leader and proxy on every node; three nodes lead.
+
+    Cluster status and coordinator begin once the group of the node is known.
+    """
     settings = seat.settings
-    terms = Terms(
-        hold_ms=settings.bakery_hold_ms,
-        grace_ms=settings.bakery_grace_ms,
-        least_ms=settings.bakery_least_ms,
-        wait_ms=settings.bakery_wait_ms,
-    )
-    roles = seat_bakery(
-        seat.node,
-        seat.nodes,
-        seat.boot,
-        seat.random,
-        seat.journal,
-        journal=seat.journal_id,
-        date_ms=seat.first_stamp // US_PER_MS,
-        terms=terms,
-        priority=settings.bakery_priority,
-        pid=settings.bakery_pid,
+    node, terms, date_ms = seat.node, settings.bakery_terms, seat.first_stamp // US_PER_MS
+    kept, founded = seat.journal.get("election", ()), seat.journal.get("bootstrap", ())
+    known: dict[str, Any] = {"node": node, "members": seat.nodes}
+    lives = {**known, "life": seat.boot, "terms": terms}
+    status = {
+        **known,
+        "life": seat.boot,
+        "priority": settings.bakery_priority,
+        "pid": settings.bakery_pid,
+    }
+    election = {**known, "bound_ms": terms.lease_ms, "random": seat.random, "records": kept}
+
+    def join(group: GroupConfig, votes: bool, voters: Voters) -> tuple[Spawn, ...]:
+        limit = _epoch_limit(group, date_ms, kept)
+        voting = {"voting": VoterRegistry(voters, vote_id(group, node), votes, limit)}
+        return (
+            Spawn(status_of(node), ClusterStatus, status | voting),
+            Spawn(election_of(node), ElectionCoordinator, election | voting),
+        )
+
+    bootstrap = {
+        "members": seat.nodes,
+        "journal": seat.journal_id,
+        "boot": seat.boot,
+        "date_ms": date_ms,
+        "records": founded,
+        "durable": True,
+        "seat": join,
+        "voter": election_of,
+        "voting": (election_of(node), status_of(node)),
+        "listener": proxy_of(node),
+    }
+    backend = BakeryBackend(node, seat.nodes, terms, seat.random, seat.boot)
+    limit = {"limit": _epoch_limit(_group_in(founded), date_ms, kept)}
+    roles = (
+        Spawn(leader_of(node), Leader, lives | limit),
+        Spawn(proxy_of(node), Proxy, {"backend": backend}),
+        Spawn(bootstrap_of(node), Bootstrap, bootstrap),
     )
     clock = Spawn(address_of(seat.node, "clock"), Clock, {"start": seat.first_stamp})
     return RoleSet(roles=(clock, *roles, _session(seat)), closings=(_closing(seat),))
+
+
+def _group_in(records: Sequence[Message]) -> GroupConfig | None:
+    """Return the group in the journal of `Bootstrap`, None for a new node."""
+    return next((record for record in records if isinstance(record, GroupConfig)), None)
+
+
+def _epoch_limit(group: GroupConfig | None, date_ms: int, kept: Sequence[Message]) -> EpochLimit:
+    """Return the limit of a node that starts at ``date_ms`` with the records ``kept``."""
+    age_ms = 0 if group is None else max(0, date_ms - group.founded_ms)
+    return EpochLimit(age_ms // 1_000, DurablePromises.recover(kept).promised)
 
 
 def lamport(seat: NodeContext) -> RoleSet:

@@ -25,8 +25,8 @@ from fencelock import (
     ReadLeaders,
     Release,
 )
+from fencelock.cluster.bench.ports import free_ports
 from fencelock.cluster.config import parse
-from fencelock.cluster.ports import free_ports
 
 CONFIG = """
 cluster = "embedded"

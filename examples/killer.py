@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import dataclass, field
 from typing import Self
 
 from contenders import Contenders
@@ -44,6 +45,7 @@ def why_not(protocol: str, nodes: int, *, journal: bool) -> str:
     return ""
 
 
+@dataclass
 class LeaderKiller:
     """A thread that kills the leader; where several nodes lead, one after the other.
 
@@ -58,20 +60,14 @@ class LeaderKiller:
 
     """
 
-    def __init__(
-        self,
-        cluster: LocalCluster,
-        watcher: fencelock.Client,
-        contenders: Contenders,
-        *,
-        every_s: float,
-        until: float,
-    ) -> None:
-        self._cluster = cluster
-        self._watcher = watcher
-        self._contenders = contenders
-        self._every_s = every_s
-        self._until = until - LAST_BEFORE_END_S
+    cluster: LocalCluster
+    watcher: fencelock.Client
+    contenders: Contenders
+    every_s: float = field(kw_only=True)
+    until: float = field(kw_only=True)
+
+    def __post_init__(self) -> None:
+        self._last = self.until - LAST_BEFORE_END_S
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run)
 
@@ -84,31 +80,31 @@ class LeaderKiller:
         self._thread.join(STOP_S)
 
     def _run(self) -> None:
-        pause_s = self._every_s / 2
-        while not self._over.wait(pause_s) and time.monotonic() < self._until:
+        pause_s = self.every_s / 2
+        while not self._over.wait(pause_s) and time.monotonic() < self._last:
             began = time.monotonic()
             leader = self._wait_for_leader()
             if not leader:
                 return
-            self._contenders.killed()
-            self._cluster.kill(leader)
-            self._over.wait(min(DOWN_S, self._every_s / 2))
-            self._cluster.start(leader)
-            pause_s = max(0.0, began + self._every_s - time.monotonic())
+            self.contenders.killed()
+            self.cluster.kill(leader)
+            self._over.wait(min(DOWN_S, self.every_s / 2))
+            self.cluster.start(leader)
+            pause_s = max(0.0, began + self.every_s - time.monotonic())
 
     def _wait_for_leader(self) -> str:
         """Return who leads once all nodes are ready; empty if it is too late for that."""
-        while time.monotonic() < self._until:
-            if ended := self._cluster.ended():
-                said = self._cluster.log_of(ended)
-                self._contenders.problems.append(f"node {ended} ended by itself:\n{said}")
+        while time.monotonic() < self._last:
+            if ended := self.cluster.ended():
+                said = self.cluster.log_of(ended)
+                self.contenders.problems.append(f"node {ended} ended by itself:\n{said}")
                 return ""
-            statuses = described(self._watcher)
+            statuses = described(self.watcher)
             ready = {status.node for status in statuses if status.ready}
-            leaders = leaders_of(statuses) or (self._cluster.server,)
-            leader = leaders[len(self._contenders.kills_ms) % len(leaders)]
-            all_ready = ready == set(self._cluster.nodes)
-            if all_ready and leader and not self._contenders.unserved:
+            leaders = leaders_of(statuses) or (self.cluster.server,)
+            leader = leaders[len(self.contenders.kills_ms) % len(leaders)]
+            all_ready = ready == set(self.cluster.nodes)
+            if all_ready and leader and not self.contenders.unserved:
                 return leader
             if self._over.wait(LOOK_AGAIN_S):
                 return ""

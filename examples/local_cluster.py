@@ -12,8 +12,8 @@ from typing import Any, Self
 
 import fencelock
 from fencelock import NodeStatus, UnavailableError
+from fencelock.cluster.bench.ports import free_ports
 from fencelock.cluster.config import starting_config
-from fencelock.cluster.ports import free_ports
 
 READY_S = 60.0
 """Time limit for the start of nodes and clients (s); a busy machine needs many seconds."""

@@ -261,35 +261,31 @@ def called(codec: Codec) -> Codec:
 def writer_of_many(codec: Codec) -> Write:
     """Return a function that writes a tuple of values of ``codec`` as an array."""
     source = _Source([codec], ["one"], writes=True)
-    lines = [
-        "def write(values):",
-        "    parts = [array_head(len(values))]",
-        "    for one in values:",
-        *(f"        {statement}" for statement in source.opened),
-        f"        if not ({source.test}):",
-        "            raise Malformed",
-        f"        parts += ({', '.join(source.results)},)",
-        "    return join(parts)",
-    ]
-    write: Write = _define("write", lines, source.scope)
+    add = f"made += ({', '.join(source.results)},)"
+    write: Write = _loop(source, "[array_head(len(values))]", add, "join(made)")
     return write
 
 
 def reader_of_many(codec: Codec) -> Unpack:
     """Return a function that reads an array into a tuple of values of ``codec``."""
     source = _Source([codec], ["one"], writes=False)
+    read: Unpack = _loop(source, "[]", f"made.append({source.results[0]})", "tuple(made)")
+    return read
+
+
+def _loop(source: _Source, start: str, add: str, result: str) -> Any:
+    """Compile a function that checks each of its values and does ``add`` with it."""
     lines = [
-        "def read(items):",
-        "    values = []",
-        "    for one in items:",
+        "def each(values):",
+        f"    made = {start}",
+        "    for one in values:",
         *(f"        {statement}" for statement in source.opened),
         f"        if not ({source.test}):",
         "            raise Malformed",
-        f"        values.append({source.results[0]})",
-        "    return tuple(values)",
+        f"        {add}",
+        f"    return {result}",
     ]
-    read: Unpack = _define("read", lines, source.scope)
-    return read
+    return _define("each", lines, source.scope)
 
 
 def _check_int(value: Any) -> Any:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from fencelock.actors.link import LinkDown, LinkRefused, LinkUp
+from fencelock.actors.role_message import LinkDown, LinkRefused, LinkUp
 from fencelock.transport.admission import CLIENT_BYTES_MAX, Dropped, FrameValidator
 from fencelock.transport.cbor import FrameTooLargeError
 from fencelock.transport.descriptors import CONNECTIONS_MAX

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fencelock.actors.api.cluster_message import ClusterDown, ClusterUp, Watch
 from fencelock.actors.bakery.config import majority
@@ -98,24 +98,14 @@ class Watchers:
 
     def _answer(self, asker: Address, asked: Watch) -> Send:
         scene = self.scene
+        shared: dict[str, Any] = {
+            "number": self.number,
+            "reason": scene.reason,
+            "epoch": scene.epoch,
+            "leaders": scene.leaders,
+            "session": asked.session,
+            "request": asked.request,
+        }
         if not scene.up:
-            down = ClusterDown(
-                number=self.number,
-                reason=scene.reason,
-                epoch=scene.epoch,
-                leaders=scene.leaders,
-                session=asked.session,
-                request=asked.request,
-            )
-            return Send(asker, down)
-        up = ClusterUp(
-            number=self.number,
-            complete=scene.complete,
-            ready=scene.ready,
-            reason=scene.reason,
-            epoch=scene.epoch,
-            leaders=scene.leaders,
-            session=asked.session,
-            request=asked.request,
-        )
-        return Send(asker, up)
+            return Send(asker, ClusterDown(**shared))
+        return Send(asker, ClusterUp(complete=scene.complete, ready=scene.ready, **shared))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of
+from fencelock.actors.message import NS_PER_MS, Instant, on_each
 
 LEADERS_MAX = 3
 """As in the source: three leaders agree by two, and survive the loss of one."""
@@ -76,21 +76,14 @@ def exports_needed(leaders: int) -> int:
     return leaders - quorum(leaders) + 1
 
 
-def status_of(node: str) -> Address:
-    """Return the address of the cluster status of ``node``."""
-    return address_of(node, "cluster")
+status_of = on_each("cluster")
+"""Returns the address of the cluster status of a node."""
 
+election_of = on_each("election")
+"""Returns the address of the election coordinator of a node."""
 
-def election_of(node: str) -> Address:
-    """Return the address of the election coordinator of ``node``."""
-    return address_of(node, "election")
+leader_of = on_each("leader")
+"""Returns the address of the leader role of a node, whether it leads or not."""
 
-
-def leader_of(node: str) -> Address:
-    """Return the address of the leader role of ``node``, whether it leads or not."""
-    return address_of(node, "leader")
-
-
-def proxy_of(node: str) -> Address:
-    """Return the address of the proxy of ``node``."""
-    return address_of(node, "proxy")
+proxy_of = on_each("proxy")
+"""Returns the address of the proxy of a node."""

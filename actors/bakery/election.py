@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from fencelock.actors.bakery.config import (
     TRUST_MS,
@@ -23,7 +23,8 @@ from fencelock.actors.bakery.config import (
 from fencelock.actors.bakery.epochs import (
     TOO_FAR,
     DurablePromises,
-    VoterRegistry,
+    VoterArguments,
+    VotingRole,
     sound_leaders,
     sound_seating,
 )
@@ -62,7 +63,7 @@ from fencelock.actors.bootstrap_message import StopVoting
 from fencelock.actors.effect import Checkpoint, Effect, Effects, Observe, Persist, Send, Wake
 from fencelock.actors.lease import surely_over
 from fencelock.actors.message import NS_PER_MS, Address, Instant, Message, ms_between, node_of
-from fencelock.actors.role import Host, Role, Summary
+from fencelock.actors.role import Host, Summary
 from fencelock.actors.role_message import ReadLeaders
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ FromPeer = Propose | Promised | Outbid | Merged | Vouch | Vouched
 Received = FromPeer | Connected | Raise | ElectionDue | StopVoting | ReadLeaders
 
 
-class ElectionCoordinator(Role[Received]):
+class ElectionCoordinator(VotingRole[Received]):
     """Keeps this member's promises, and coordinates while no smaller voter is connected.
 
     On a non-voting node it learns the leaders, for the proxy of its node; it promises nothing,
@@ -97,12 +98,10 @@ class ElectionCoordinator(Role[Received]):
     Invariants: B1, B2; see the README of this folder.
 
     Args:
-        node: this node.
-        members: all configured members, sorted.
+        node, members, voting: see `VotingRole`.
         bound_ms: the longest lease, unless a longer one is requested (ms).
         random: spreads proposals that compete.
         records: the contents of the journal.
-        voting: the journals that vote, and the plausible epochs.
 
     """
 
@@ -111,19 +110,13 @@ class ElectionCoordinator(Role[Received]):
         address: Address,
         host: Host,
         *,
-        node: str,
-        members: tuple[str, ...],
         bound_ms: int,
         random: Random,
         records: Sequence[Message],
-        voting: VoterRegistry,
+        **known: Unpack[VoterArguments],
     ) -> None:
-        super().__init__(address, host)
-        self.node = node
-        self.members = members
+        super().__init__(address, host, **known)
         self.bound_ms = bound_ms
-        self.voting = voting
-        self.is_voter = voting.votes
         self.durable_promises = DurablePromises.recover(records)
         self.written = len(records)
         self.seen: tuple[Member, ...] = ()
@@ -135,7 +128,7 @@ class ElectionCoordinator(Role[Received]):
         self.patient_until = Instant(0)
         self.healthy_at = Instant(0)
         """The time at which a majority last accepted beats of the seating."""
-        self.bound = MaxLease(node, members)
+        self.bound = MaxLease(self.node, self.members)
         self.reported: Readiness | None = None
         self.served: Serve | None = None
         self.duel_backoff = DuelBackoff(random)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypedDict, TypeVar
 
 from fencelock.actors.bakery.config import LEADERS_MAX, TRUST_MS, election_of, leader_of, quorum
 from fencelock.actors.bakery.message import (
@@ -17,7 +18,10 @@ from fencelock.actors.bakery.message import (
 )
 from fencelock.actors.bakery.ticket import Who
 from fencelock.actors.effect import Observe, Send
-from fencelock.actors.message import Address, Instant, Message, ms_between, node_of
+from fencelock.actors.message import Address, Event, Instant, Message, ms_between, node_of
+from fencelock.actors.role import Host, Role
+
+E = TypeVar("E", bound=Event)
 
 EPOCHS_PER_S = 1
 """Elections that a cluster may hold in the long run: at this rate epochs last for 34 years."""
@@ -163,6 +167,38 @@ def sound_seating(seating: Seating, members: Sequence[str]) -> bool:
         return seating == NOBODY
     sound = sound_leaders(seating.leaders, members)
     return sound and 0 < seating.epoch <= EPOCH_MAX and seating.bound_ms > 0
+
+
+class VoterArguments(TypedDict):
+    """Arguments of every `VotingRole`."""
+
+    node: str
+    members: tuple[str, ...]
+    voting: VoterRegistry
+
+
+class VotingRole(Role[E]):
+    """A role of a member that takes part in elections, or would if its journal was registered.
+
+    Args:
+        node: this node.
+        members: all configured members, sorted.
+        voting: the journals that vote, and the plausible epochs.
+
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        host: Host,
+        *,
+        node: str,
+        members: tuple[str, ...],
+        voting: VoterRegistry,
+    ) -> None:
+        super().__init__(address, host)
+        self.node, self.members, self.voting = node, members, voting
+        self.is_voter = voting.votes
 
 
 @dataclass(slots=True)

@@ -1,8 +1,10 @@
-"""The leader role: while its node leads, it agrees with the other leaders on tickets."""
+"""The leader role, and its answers to the steps of the other leaders: its part in a quorum."""
 
 from __future__ import annotations
 
-from fencelock.actors.bakery.config import RESEND_MS, Terms, leader_of, proxy_of
+from typing import Any
+
+from fencelock.actors.bakery.config import COPY_MS, RESEND_MS, Terms, later, leader_of, proxy_of
 from fencelock.actors.bakery.epochs import TOO_FAR, EpochLimit, EpochState
 from fencelock.actors.bakery.event import Connected, ListTickets, Serve, StepDue, Tally, Trust
 from fencelock.actors.bakery.leader_requests import (
@@ -28,12 +30,18 @@ from fencelock.actors.bakery.message import (
     TicketEnded,
     Yield,
 )
+from fencelock.actors.bakery.proxy_message import Error
 from fencelock.actors.bakery.state_transfer import StateTransfer
-from fencelock.actors.bakery.table import TicketTable
-from fencelock.actors.bakery.ticket_attempt import TicketAttempts
-from fencelock.actors.bakery.voting import Voting
+from fencelock.actors.bakery.table import RequestKey, TicketEntry, TicketPhase, TicketTable
+from fencelock.actors.bakery.ticket import Ticket, Turn, epoch_of, fits, is_fence, names
+from fencelock.actors.bakery.ticket_attempt import (
+    TicketAttempt,
+    TicketAttempts,
+    TicketStep,
+    ended_before,
+)
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
-from fencelock.actors.message import Address, Instant, ms_between, node_of
+from fencelock.actors.message import Address, Instant, Message, ms_between, node_of
 from fencelock.actors.role import Host, Role, Summary
 from fencelock.actors.role_message import ReadLeaders
 
@@ -194,3 +202,237 @@ class Leader(Role[Received]):
             return []
         self.ticking = True
         return [Wake(RESEND_MS if not self.attempts.timers.by_key else TICK_MS, StepDue())]
+
+
+StepRequest = Entering | AddTicket | Yield | DropTicket | Extend
+
+
+class Voting:
+    """Keeps copies of the others' tickets, and votes. Invariants: B5, B10.
+
+    Args:
+        epoch_state: this leader's state in its epoch.
+        table: this leader's table.
+        attempts: its own tickets, which another leader's step may advance, or end.
+
+    """
+
+    def __init__(
+        self, epoch_state: EpochState, table: TicketTable, attempts: TicketAttempts
+    ) -> None:
+        self.epoch_state = epoch_state
+        self.table = table
+        self.attempts = attempts
+
+    def on_step(self, leader: str, step: StepRequest, now: Instant) -> list[Effect]:
+        """Process a step of ``leader``, which leads in the same epoch."""
+        match step:
+            case Entering():
+                return self._on_entering(leader, step, now)
+            case AddTicket():
+                return self._on_add(leader, step, now)
+            case Yield():
+                return self._on_yield(leader, step, now)
+            case DropTicket():
+                return self._on_drop(leader, step, now)
+            case Extend():
+                return self._on_extend(leader, step, now)
+
+    def _on_entering(self, leader: str, step: Entering, now: Instant) -> list[Effect]:
+        ticket = step.ticket
+        if not fits(ticket) or ticket.turn.number:
+            return [Observe("bakery.step_malformed")]
+        attempt = self.attempts.timers.find(ticket.lock, ticket.who, ticket.request)
+        ceded: list[Effect] = []
+        if attempt is not None and attempt.step is not TicketStep.HELD:
+            if self.epoch_state.ranks_before(leader):
+                return self._answer(leader, Owned(**_request(step.epoch, ticket)))
+            ceded = self.attempts.cede(attempt, leader, now)
+        entry = self.table.put(ticket, leader, now, later(now, COPY_MS))
+        if entry is None:
+            return [*ceded, *self._it_ended(leader, step)]
+        message = MaxTicket(
+            **_request(step.epoch, ticket),
+            highest=self.table.counters_of(ticket.lock).highest,
+            held=entry.fence,
+            known=entry.round,
+        )
+        return [*ceded, *self._answer(leader, message)]
+
+    def _it_ended(self, leader: str, step: Entering | AddTicket) -> list[Effect]:
+        """Tell the owner of a ticket that it is over: it was dropped through another leader."""
+        message = TicketEnded(**_request(step.epoch, step.ticket))
+        return [*self._answer(leader, message), Observe("bakery.ended_before")]
+
+    def _on_add(self, leader: str, step: AddTicket, now: Instant) -> list[Effect]:
+        ticket = step.ticket
+        fence_fits = step.fence == 0 or is_fence(step.fence, step.epoch)
+        if not fits(ticket) or not ticket.turn.number or not fence_fits:
+            return [Observe("bakery.step_malformed")]
+        ceded: list[Effect] = []
+        attempt = self.attempts.timers.find(ticket.lock, ticket.who, ticket.request)
+        whose = self._whose(attempt, leader, step) if attempt is not None else ""
+        if attempt is not None and whose == self.epoch_state.node:
+            return self._answer(leader, Owned(**_request(step.epoch, ticket)))
+        if attempt is not None and whose == leader:
+            ceded = self.attempts.cede(attempt, leader, now)
+        return [*ceded, *self._take_in(leader, step, now)]
+
+    def _whose(self, attempt: TicketAttempt, leader: str, step: AddTicket) -> str:
+        """Return which of two owners of a request goes on with it, empty if votes must decide.
+
+        The order is: the one that granted it, the one that takes a hold over, the one that ranks
+        first. But a hold that only the other one takes over is not left to it: its votes may be
+        too few.
+        """
+        held = attempt.step is TicketStep.HELD
+        if (held or attempt.held) and not step.taken:
+            return self.epoch_state.node
+        if held or (step.fence if step.taken else 0) != attempt.held:
+            return ""
+        return self.epoch_state.node if self.epoch_state.ranks_before(leader) else leader
+
+    def _take_in(self, leader: str, step: AddTicket, now: Instant) -> list[Effect]:
+        """Store a ticket with its number; vote for it, if requested and nothing is ahead."""
+        ticket = step.ticket
+        entry = self.table.get(ticket.lock, RequestKey(ticket.who, ticket.request))
+        if entry is not None and not _heeds(entry, leader, step):
+            return self._collected(leader, step, entry, None)
+        until = later(now, COPY_MS)
+        if entry is not None and entry.phase is TicketPhase.HOLDING:
+            if entry.fence != step.fence:
+                self.table.unvote(entry, until)  # It is another round: that vote was given back.
+        else:
+            held = step.fence if step.taken else 0
+            entry = self.table.put(ticket, leader, now, until, held)
+        if entry is None:
+            return self._it_ended(leader, step)
+        entry.round, entry.owner = step.round, leader
+        ahead = None if entry.phase is TicketPhase.HOLDING else self.table.ahead(entry, now)
+        if entry.phase is not TicketPhase.HOLDING and ahead is None and self._is_highest(step):
+            self.table.vote(entry, step.fence, now)
+        if entry.phase is TicketPhase.HOLDING:
+            self._leave_to(entry)
+        answer = self._collected(leader, step, entry, ahead)
+        return [*answer, *self.attempts.advance(ticket.lock, now)]
+
+    def _is_highest(self, step: AddTicket) -> bool:
+        """Return whether no fence of the lock is as high, except the same one if it expired."""
+        last = self.table.counters_of(step.ticket.lock).fence
+        again = step.taken and self.table.tombstones.lapsed_under(step.ticket, step.fence)
+        return step.fence > last or (again and step.fence == last > 0)
+
+    def _leave_to(self, entry: TicketEntry) -> None:
+        """Take no more steps for a request that this leader has voted for as another's.
+
+        A round of its own would take that vote back, and the other may have won with it.
+        """
+        attempt = self.attempts.timers.of(entry)
+        if attempt is not None and attempt.step is not TicketStep.HELD:
+            self.attempts.timers.forget(entry)
+
+    def _collected(
+        self, leader: str, step: AddTicket, entry: TicketEntry, ahead: Turn | None
+    ) -> list[Effect]:
+        voted = entry.phase is TicketPhase.HOLDING and entry.fence == step.fence
+        if step.taken and self.table.is_outdone(step.ticket.lock, step.fence):
+            voted = False
+        message = Collected(
+            **_request(step.epoch, step.ticket),
+            round=step.round,
+            voted=voted and (entry.owner, entry.round) == (leader, step.round),
+            ahead=ahead,
+            highest=self.table.counters_of(step.ticket.lock).highest,
+            known=entry.round,
+        )
+        return self._answer(leader, message)
+
+    def _on_yield(self, leader: str, step: Yield, now: Instant) -> list[Effect]:
+        entry = self.table.get(step.lock, RequestKey(step.who, step.request))
+        if entry is None or entry.owner != leader or step.round <= entry.round:
+            return [Observe("bakery.late_step")]
+        entry.round = step.round
+        if entry.phase is TicketPhase.HOLDING and epoch_of(entry.fence) == step.epoch:
+            self.table.unvote(entry, later(now, COPY_MS))
+        return self.attempts.advance(step.lock, now)
+
+    def _on_drop(self, leader: str, step: DropTicket, now: Instant) -> list[Effect]:
+        if not names(step.lock, step.who) or min(step.request, step.fence) < 0:
+            return [Observe("bakery.step_malformed")]
+        if step.mine:
+            for entry in self.table.of(step.lock, step.who):
+                if entry.ticket.request == step.request and entry.owner == leader:
+                    self._gave_up(entry)
+            return self.attempts.advance(step.lock, now)
+        request = step.request
+        for entry in self.table.named(step.lock, step.who, step.request, step.fence):
+            request = max(request, entry.ticket.request)
+            self.attempts.timers.forget(entry)
+        found = self.table.drop(step.lock, step.who, step.request, step.fence)
+        request = request or self.table.tombstones.request_of(step.lock, step.who, step.fence)
+        message = TicketDropped(epoch=step.epoch, number=step.number, found=found, request=request)
+        answer = self._answer(leader, message) if step.number else []
+        return [*answer, *self.attempts.advance(step.lock, now)]
+
+    def _gave_up(self, entry: TicketEntry) -> None:
+        """Drop a ticket that its owner gave up, unless this leader has the same request."""
+        if self.attempts.timers.of(entry) is None:
+            self.table.remove(entry)
+            return
+        entry.owner = self.epoch_state.node
+        if entry.phase is not TicketPhase.HOLDING:
+            self.table.set_until(entry, None)
+
+    def _on_extend(self, leader: str, step: Extend, now: Instant) -> list[Effect]:
+        ticket = step.ticket
+        if not fits(ticket) or not ticket.turn.number or not is_fence(step.fence, step.epoch):
+            return [Observe("bakery.step_malformed")]
+        entry = self.table.get(ticket.lock, RequestKey(ticket.who, ticket.request))
+        kept = entry is not None and entry.fence == step.fence and not entry.is_over(now)
+        if entry is None or entry.phase is not TicketPhase.HOLDING:
+            queue = self.table.queues.get(ticket.lock)
+            free = queue is None or not queue.holding
+            if free and not self.table.is_outdone(ticket.lock, step.fence):
+                entry = self.table.put(ticket, leader, now, later(now, COPY_MS), step.fence)
+                kept = entry is not None
+        if kept and entry is not None:
+            entry.ticket, entry.owner = ticket, leader
+            if entry.phase is not TicketPhase.HOLDING:
+                self.table.vote(entry, step.fence, now)
+            self.table.extend_until(entry, later(now, ticket.lease_ms))
+            self._leave_to(entry)
+        message = Extended(epoch=step.epoch, number=step.number, kept=kept)
+        return self._answer(leader, message)
+
+    def on_notice(self, leader: str, notice: TicketEnded | Owned, now: Instant) -> list[Effect]:
+        """Note that a ticket of this leader's own is over, or another's."""
+        attempt = self.attempts.timers.find(notice.lock, notice.who, notice.request)
+        if attempt is None or attempt.step is TicketStep.HELD:
+            return [Observe("bakery.late_answer")]
+        if isinstance(notice, Owned):
+            return self.attempts.cede(attempt, leader, now)
+        return self.attempts.fail(attempt, Error.FAILED, ended_before(notice.lock), now)
+
+    @staticmethod
+    def _answer(leader: str, message: Message) -> list[Effect]:
+        name = f"bakery.{type(message).__name__}".lower()
+        return [Send(leader_of(leader), message), Observe(name)]
+
+
+def _heeds(entry: TicketEntry, leader: str, step: AddTicket) -> bool:
+    """Return whether a step is of the highest round, and may change an existing vote."""
+    if step.round < entry.round or (step.round == entry.round and leader != entry.owner):
+        return False
+    if entry.phase is not TicketPhase.HOLDING or (step.taken and step.fence == entry.fence):
+        return True
+    return entry.owner == leader and epoch_of(entry.fence) == step.epoch
+
+
+def _request(epoch: int, ticket: Ticket) -> dict[str, Any]:
+    """Return the fields by which every answer names a request."""
+    return {
+        "epoch": epoch,
+        "lock": ticket.lock,
+        "who": ticket.who,
+        "request": ticket.request,
+    }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Unpack
 
 from fencelock.actors.bakery.config import (
     BEAT_MS,
@@ -13,14 +14,14 @@ from fencelock.actors.bakery.config import (
     majority,
     status_of,
 )
-from fencelock.actors.bakery.epochs import TOO_FAR, VoterRegistry, sound_seating
+from fencelock.actors.bakery.epochs import TOO_FAR, VoterArguments, VotingRole, sound_seating
 from fencelock.actors.bakery.event import BeatContents, BeatDue, Connected, Member, Serving, Trust
 from fencelock.actors.bakery.message import EPOCH_MAX, NOBODY, Beat
 from fencelock.actors.bootstrap_message import StopVoting
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
-from fencelock.actors.link import LinkDown
 from fencelock.actors.message import Address, Instant, ms_between, node_of
-from fencelock.actors.role import Host, Role, Summary
+from fencelock.actors.role import Host, Summary
+from fencelock.actors.role_message import LinkDown
 
 NEVER = Instant(0)
 """An instant before every clock reading."""
@@ -53,7 +54,7 @@ class PeerBeats:
 Received = Beat | BeatDue | LinkDown | BeatContents | Serving | StopVoting
 
 
-class ClusterStatus(Role[Received]):
+class ClusterStatus(VotingRole[Received]):
     """Reports the connected members to the coordinator of its node, and trust to the leader.
 
     Only configured members count, and only those that receive our beats, too: with a link that
@@ -61,12 +62,10 @@ class ClusterStatus(Role[Received]):
     connected like any other, and counts in no majority.
 
     Args:
-        node: this node.
-        members: all configured members, sorted.
+        node, members, voting: see `VotingRole`.
         life: id of this node's life.
         priority: 1 to 14, or `OFF`.
         pid: id of its process.
-        voting: the journals that vote, and the plausible epochs.
 
     """
 
@@ -75,24 +74,18 @@ class ClusterStatus(Role[Received]):
         address: Address,
         host: Host,
         *,
-        node: str,
-        members: tuple[str, ...],
         life: int,
         priority: int,
         pid: int,
-        voting: VoterRegistry,
+        **known: Unpack[VoterArguments],
     ) -> None:
-        super().__init__(address, host)
-        self.node = node
-        self.members = members
+        super().__init__(address, host, **known)
         self.life = life
         self.priority = priority
         self.pid = pid
-        self.voting = voting
-        self.is_voter = voting.votes
         self.number = 0
         self.sent_at: dict[int, Instant] = {}
-        self.peers = {member: PeerBeats() for member in members if member != node}
+        self.peers = {member: PeerBeats() for member in self.members if member != self.node}
         self.contents = BeatContents(promised=0, seating=NOBODY, waiting_ms=0)
         self.serving = 0
         self.seen: tuple[Member, ...] = ()

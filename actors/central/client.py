@@ -96,10 +96,8 @@ class LockClient(Role[Heard]):
         random: Random,
     ) -> None:
         super().__init__(address, host)
-        self.lock = lock
-        self.session = session
-        self.broker = broker
-        self.server = server
+        self.lock, self.session = lock, session
+        self.broker, self.server = broker, server
         self.mode = Mode.NONE
         self.sequence_num = 0
         self.tickets: dict[int, str] = {}

@@ -94,7 +94,9 @@ class ServerWatch(Role[LocalView | Peeked | Probed | PeekRetry | ProbeServer]):
             case Peeked():
                 return self._on_peeked(sender, event, now)
             case Probed():
-                return self._on_probed(sender, now)
+                if sender != self.server:
+                    return (Observe("central.probed_malformed"),)
+                return self._note_answer(now)
             case PeekRetry():
                 return self._on_peek_retry(event, now)
             case ProbeServer():
@@ -165,11 +167,6 @@ class ServerWatch(Role[LocalView | Peeked | Probed | PeekRetry | ProbeServer]):
             unknown=why,
         )
         return Send(self.proxy, seen)
-
-    def _on_probed(self, sender: Address, now: Instant) -> Effects:
-        if sender != self.server:
-            return (Observe("central.probed_malformed"),)
-        return self._note_answer(now)
 
     def _note_answer(self, now: Instant) -> list[Effect]:
         self.answered_at = now

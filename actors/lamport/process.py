@@ -27,13 +27,14 @@ from fencelock.actors.lamport.order import (
     REQUESTS_MAX,
     Evidence,
     LocalTicket,
+    PeerContact,
     PendingRequests,
     QueuePlace,
+    Rejoin,
     Requests,
     Uncovered,
     pack_fence,
 )
-from fencelock.actors.lamport.peers import PeerContact, Rejoin
 from fencelock.actors.message import Address, Instant, ms_between
 from fencelock.actors.proxy.message import Full, Give, Got, Look, Ready, Seen, Want
 from fencelock.actors.role import Host, Role, Summary
@@ -115,7 +116,9 @@ class LockProcess(Role[Received]):
             case PeerJoined():
                 return self._on_peer_joined(event, now)
             case Congested():
-                return self._on_congested(event)
+                change = self.congested.add if event.congested else self.congested.discard
+                change(event.node)
+                return ()
             case ProbeDue():
                 return self._on_probe_due(now)
             case ProofDue():
@@ -289,7 +292,9 @@ class LockProcess(Role[Received]):
             case Release():
                 return self._on_release(origin, message, now)
             case Greet():
-                return self._on_greet(origin, message)
+                # Send a restarted process those of our requests that it must know.
+                parts = self.requests.welcomes(self.node, message)
+                return [effect for part in parts for effect in self._post((origin,), part)]
             case Welcome():
                 return self._on_welcome(origin, message, now)
             case Probe():
@@ -317,11 +322,6 @@ class LockProcess(Role[Received]):
             return [Observe("lamport.release_unmatched")]
         self.requests.remove(release.lock, origin)
         return self._settle(release.lock, now)
-
-    def _on_greet(self, origin: str, greet: Greet) -> list[Effect]:
-        """Send a restarted process those of our requests that it must know."""
-        welcomes = self.requests.welcomes(self.node, greet)
-        return [effect for part in welcomes for effect in self._post((origin,), part)]
 
     def _on_welcome(self, origin: str, welcome: Welcome, now: Instant) -> list[Effect]:
         """Queue the requests in it; one acknowledgement is later than all of them."""
@@ -368,11 +368,6 @@ class LockProcess(Role[Received]):
         # Its former life may have lost the probe of a look that waits.
         probed = self._post((joined.node,), Probe()) if self.proofs.waiting else []
         return [*self._post(greeted, greet), *probed, *self._report_ready(now)]
-
-    def _on_congested(self, congested: Congested) -> Effects:
-        change = self.congested.add if congested.congested else self.congested.discard
-        change(congested.node)
-        return ()
 
     def _on_probe_due(self, now: Instant) -> Effects:
         """Probe the processes that are ahead of us, so that a dead one can be named."""

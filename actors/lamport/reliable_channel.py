@@ -228,14 +228,16 @@ class ReliableChannel(Role[Neighbors | Carry | Mail | ResendDue | ConfirmDue | A
             case ResendDue():
                 return self._on_resend_due(self.peers[event.node])
             case ConfirmDue():
-                return self._on_confirm_due(self.peers[event.node])
+                peer = self.peers[event.node]
+                peer.confirm_armed = False
+                return [self._confirm(peer)] if peer.owed else []
             case AskDue():
                 return self._on_ask_due(self.peers[event.node])
             case Parcel() | Confirm() | Hello() | Introduce():
-                peer = self.peers.get(node_of(sender))
-                if peer is None or sender != peer.address:
+                known = self.peers.get(node_of(sender))
+                if known is None or sender != known.address:
                     return (Observe("lamport.stranger_dropped"),)
-                return self._on_peer(peer, event)
+                return self._on_peer(known, event)
 
     def summary(self) -> Summary:
         """Return the nodes to which it carries messages."""
@@ -355,10 +357,6 @@ class ReliableChannel(Role[Neighbors | Carry | Mail | ResendDue | ConfirmDue | A
         confirmed = peer.incoming.expected
         confirm = Confirm(boot=self.boot, your_boot=peer.boot, confirmed=confirmed)
         return Send(peer.address, confirm)
-
-    def _on_confirm_due(self, peer: Peer) -> Effects:
-        peer.confirm_armed = False
-        return [self._confirm(peer)] if peer.owed else []
 
     def _arm_resend(self, peer: Peer) -> Wake:
         peer.resend_armed = True

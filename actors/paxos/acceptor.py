@@ -12,8 +12,7 @@ from typing import Unpack
 
 from fencelock.actors.bootstrap_message import StopVoting
 from fencelock.actors.effect import Checkpoint, Effect, Effects, Observe, Persist, Send
-from fencelock.actors.fast_construction import maker
-from fencelock.actors.message import NS_PER_MS, Address, Instant, node_of
+from fencelock.actors.message import NS_PER_MS, Address, Instant, maker, node_of
 from fencelock.actors.paxos.config import (
     LEASE_MS,
     ROUND_JUMP_MAX,

@@ -31,8 +31,7 @@ from fencelock.actors.api.session_message import (
 from fencelock.actors.bootstrap_message import VotingStatus
 from fencelock.actors.effect import Effect, Effects, Observe, Send
 from fencelock.actors.error import OverloadedError, SessionExpiredError
-from fencelock.actors.fast_construction import copier
-from fencelock.actors.message import Address, Instant, Message, node_of
+from fencelock.actors.message import Address, Instant, Message, copier, node_of
 from fencelock.actors.paxos.config import replica_of
 from fencelock.actors.paxos.event import (
     Consulted,

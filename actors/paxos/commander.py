@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from typing import Unpack
 
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
-from fencelock.actors.fast_construction import maker
-from fencelock.actors.message import Address, Instant
+from fencelock.actors.message import Address, Instant, maker
 from fencelock.actors.paxos.config import WINDOW, MemberArguments, MemberRole, View
 from fencelock.actors.paxos.event import CommanderResend, Decided, Order, SendHeartbeat, SpreadNews
 from fencelock.actors.paxos.message import (

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TypedDict
 
 from fencelock.actors.effect import Observe
-from fencelock.actors.message import Address, address_of
+from fencelock.actors.message import Address, on_each
 from fencelock.actors.role import E, Host, Role
 from fencelock.actors.timing import TIMING
 
@@ -139,26 +139,17 @@ class MemberRole(Role[E]):
         self.catchup = catchup_of(node)
 
 
-def acceptor_of(node: str) -> Address:
-    """Return the address of the acceptor of ``node``."""
-    return address_of(node, "acceptor")
+acceptor_of = on_each("acceptor")
+"""Returns the address of the acceptor of a node."""
 
+leader_of = on_each("leader")
+"""Returns the address of the leader of a node; its ballots carry it."""
 
-def leader_of(node: str) -> Address:
-    """Return the address of the leader of ``node``; its ballots carry it."""
-    return address_of(node, "leader")
+replica_of = on_each("replica")
+"""Returns the address of the replica of a node."""
 
+monitor_of = on_each("monitor")
+"""Returns the address of the failure detector of a node."""
 
-def replica_of(node: str) -> Address:
-    """Return the address of the replica of ``node``."""
-    return address_of(node, "replica")
-
-
-def monitor_of(node: str) -> Address:
-    """Return the address of the failure detector of ``node``."""
-    return address_of(node, "monitor")
-
-
-def catchup_of(node: str) -> Address:
-    """Return the address of the catch-up role of ``node``."""
-    return address_of(node, "catchup")
+catchup_of = on_each("catchup")
+"""Returns the address of the catch-up role of a node."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from enum import Enum
 from typing import Any, NamedTuple
 
 from fencelock.actors.api.name import is_allowed, utf8_size
 from fencelock.actors.effect import Effect, Effects, Observe, Persist, Retire, Send, Spawn, Wake
 from fencelock.actors.message import Address, Instant, address_of, node_of
-from fencelock.actors.notice import Level, RoleNotice
 from fencelock.actors.paxos.config import acceptor_of, catchup_of, leader_of, monitor_of, replica_of
 from fencelock.actors.paxos.event import Compare, Divergence, Isolate, Withdraw
 from fencelock.actors.paxos.machine import MASK, Fingerprint
@@ -22,6 +22,7 @@ from fencelock.actors.paxos.message import (
     TableDigest,
 )
 from fencelock.actors.role import Host, Role, Summary
+from fencelock.actors.role_message import Level, RoleNotice
 
 AGREED_SLOTS = 10_000
 """At each slot that is a multiple of this, every member sends its digest to all others."""
@@ -139,7 +140,7 @@ class DivergenceWatch:
             return ()
         missing = self.digests.missing(event.slot)
         if missing and event.attempt <= ATTEMPTS_MAX:
-            asking = _asking(found.own)
+            asking = replace(found.own, asks=True)
             again = Compare(slot=event.slot, attempt=event.attempt + 1)
             return [
                 *(Send(replica_of(member), asking) for member in missing),
@@ -435,14 +436,3 @@ def _shown(digest: TableDigest) -> str:
 def host_of(node: str) -> Address:
     """Return the address at which the host of ``node`` receives notices."""
     return address_of(node, "node")
-
-
-def _asking(own: TableDigest) -> TableDigest:
-    return TableDigest(
-        scheme=own.scheme,
-        slot=own.slot,
-        state=own.state,
-        decided=own.decided,
-        counters=own.counters,
-        asks=True,
-    )

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from fencelock.actors.fast_construction import maker
-from fencelock.actors.message import Address, Instant, Local, Message, Timer, local, timer
+from fencelock.actors.message import Address, Instant, Local, Message, Timer, local, maker, timer
 from fencelock.actors.paxos.message import NO_BALLOT, Ballot, Batch, Propose
 
 _propose = maker(Propose)

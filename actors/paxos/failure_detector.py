@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Unpack
 
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.lease import DRIFT_PPM, PPM, relied_ns
-from fencelock.actors.link import LinkDown
 from fencelock.actors.message import NS_PER_MS, Address, Instant, ms_between, node_of
 from fencelock.actors.paxos.config import (
     BEAT_MS,
@@ -45,6 +44,7 @@ from fencelock.actors.paxos.event import (
 )
 from fencelock.actors.paxos.message import NO_BALLOT, NUMBER_MAX, HeartbeatAck, TakeOver
 from fencelock.actors.role import Host, Summary
+from fencelock.actors.role_message import LinkDown
 from fencelock.actors.timing import TIMING
 
 if TYPE_CHECKING:

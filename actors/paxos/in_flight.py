@@ -10,8 +10,7 @@ from operator import attrgetter
 from fencelock.actors.api.message import Cancel, KeepAlive
 from fencelock.actors.api.request import Command, Key
 from fencelock.actors.effect import Effects, Send
-from fencelock.actors.fast_construction import maker
-from fencelock.actors.message import NS_PER_MS, Address, Instant, ms_between
+from fencelock.actors.message import NS_PER_MS, Address, Instant, maker, ms_between
 from fencelock.actors.paxos.event import ProposalBatch
 from fencelock.actors.paxos.message import Propose
 from fencelock.actors.proxy.clients import RemoteClient, RemoteClients

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from fencelock.actors.effect import Checkpoint, Effect, Effects, Observe, Send, Wake
 from fencelock.actors.message import Address, Message
@@ -34,6 +35,7 @@ LogEvent = MinApplied | FetchSlots | WriteChunk | LogFull | TableDigest | Compar
 """Events that `Log` handles."""
 
 
+@dataclass(slots=True, eq=False)
 class Log:
     """Applies slots in order, each once, and drops them when a snapshot covers them.
 
@@ -50,20 +52,15 @@ class Log:
 
     """
 
-    def __init__(
-        self,
-        node: str,
-        machine: Machine,
-        decided: DecidedSlots,
-        snapshots: Snapshots,
-        divergence: DivergenceWatch,
-    ) -> None:
-        self.node = node
-        self.machine = machine
-        self.decided = decided
-        self.snapshots = snapshots
-        self.divergence = divergence
-        self.digests = divergence.digests
+    node: str
+    machine: Machine
+    decided: DecidedSlots
+    snapshots: Snapshots
+    divergence: DivergenceWatch
+    digests: Digests = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.digests = self.divergence.digests
 
     @classmethod
     def of(

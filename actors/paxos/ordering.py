@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from fencelock.actors.effect import Effect, Observe, Send, Wake
-from fencelock.actors.fast_construction import maker
-from fencelock.actors.message import NS_PER_MS, Address, Instant
+from fencelock.actors.message import NS_PER_MS, Address, Instant, maker
 from fencelock.actors.paxos.config import WINDOW
 from fencelock.actors.paxos.event import (
     BatchDelay,

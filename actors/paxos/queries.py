@@ -6,8 +6,7 @@ from fencelock.actors.api.message import Contender, Inspect, LockStatus, Reason,
 from fencelock.actors.api.name import client_of
 from fencelock.actors.api.session_message import ListedLock, LockList
 from fencelock.actors.effect import Effect, Effects, Observe, Send
-from fencelock.actors.fast_construction import maker
-from fencelock.actors.message import Address, Instant, Message, ms_between, node_of
+from fencelock.actors.message import Address, Instant, Message, maker, ms_between, node_of
 from fencelock.actors.paxos.event import Consult, Consulted
 from fencelock.actors.paxos.in_flight import QuorumContact
 from fencelock.actors.proxy.backend import Status

@@ -12,8 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
-from fencelock.actors.fast_construction import maker
-from fencelock.actors.message import NS_PER_MS, Address, Instant, Local, ms_between
+from fencelock.actors.message import NS_PER_MS, Address, Instant, Local, maker, ms_between
 from fencelock.actors.paxos.config import monitor_of, replica_of
 from fencelock.actors.paxos.event import (
     AgeCheck,

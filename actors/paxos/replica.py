@@ -11,8 +11,7 @@ from itertools import chain
 from typing import Unpack
 
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
-from fencelock.actors.fast_construction import copier, maker
-from fencelock.actors.message import Address, Instant, Message, node_of
+from fencelock.actors.message import Address, Instant, Message, copier, maker, node_of
 from fencelock.actors.paxos.config import LOG_MAX, MemberArguments, MemberRole, replica_of
 from fencelock.actors.paxos.divergence import AGREED_SLOTS
 from fencelock.actors.paxos.event import (

@@ -2,7 +2,7 @@
 
 It applies if the session is kept, its endpoint replies, nothing else of the claim is in flight,
 and nothing was lost or cancelled. Then these functions do what the general path does
-(`fencelock.actors.session.admission`, `fencelock.actors.session.in_flight`,
+(`fencelock.actors.session.rejection`, `fencelock.actors.session.in_flight`,
 `fencelock.actors.session.replies`), without its checks, which would double a client's time per
 request. Otherwise each returns None and changes nothing. A test has both paths take the same
 steps.

@@ -18,8 +18,7 @@ from fencelock.actors.api.message import (
     ReleaseRequest,
 )
 from fencelock.actors.api.session_message import Evict, ListLocks, Renew
-from fencelock.actors.fast_construction import copier
-from fencelock.actors.message import NS_PER_MS, Address, Instant, ms_between
+from fencelock.actors.message import NS_PER_MS, Address, Instant, copier, ms_between
 from fencelock.actors.timing import TIMING
 
 RETRY_MS = TIMING.probe_ms

@@ -22,8 +22,7 @@ from fencelock.actors.api.message import (
 from fencelock.actors.api.name import check_lock_name, check_owner, check_wait, titled
 from fencelock.actors.api.session_message import Evict, Evicted, ListLocks, LockList, Renew, Renewed
 from fencelock.actors.error import InvalidRequestError
-from fencelock.actors.fast_construction import copier
-from fencelock.actors.message import Instant, ms_between
+from fencelock.actors.message import Instant, copier, ms_between
 from fencelock.actors.session.endpoint import Endpoints
 from fencelock.actors.session.pending import Claim, Pending, Question, claim_named
 from fencelock.actors.session.session_lease import SessionLease

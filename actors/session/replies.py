@@ -177,13 +177,18 @@ def _on_not_opened(
     return [*effects, Observe("client.session_refused")]
 
 
+def _settled(state: SessionState, pending: Pending) -> Claim:
+    """Forget a request that was answered, and return its lock and owner."""
+    assert pending.claim is not None
+    state.in_flight.drop(pending)
+    return pending.claim
+
+
 def _on_granted(
     state: SessionState, pending: Pending, granted: Granted, now: Instant
 ) -> list[Effect]:
-    claim = pending.claim
+    claim = _settled(state, pending)
     assert pending.user is not None
-    assert claim is not None
-    state.in_flight.drop(pending)
     effects = state.confirm(pending.sent_at, now)
     loss = state.unreported.tell(claim, granted.fence) if state.unreported.losses else None
     if loss is not None:  # It was taken away before this answer came.
@@ -208,9 +213,7 @@ def _on_granted(
 def _on_renewed(
     state: SessionState, pending: Pending, renewed: Renewed, now: Instant
 ) -> list[Effect]:
-    claim = pending.claim
-    assert claim is not None
-    state.in_flight.drop(pending)
+    claim = _settled(state, pending)
     effects = [
         *state.confirm(pending.sent_at, now),
         *session_loss.take_renewal(state, pending, renewed, now),
@@ -223,9 +226,7 @@ def _on_renewed(
 def _on_released(
     state: SessionState, pending: Pending, released: Released, now: Instant
 ) -> list[Effect]:
-    claim = pending.claim
-    assert claim is not None
-    state.in_flight.drop(pending)
+    claim = _settled(state, pending)
     hold = state.holds.get(claim)  # None if what was left was taken away meanwhile.
     if hold is not None:
         if released.count <= 0 or not _is_partial(pending.asked):

@@ -28,9 +28,9 @@ from fencelock.actors.api.session_message import (
     Unlocking,
 )
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
-from fencelock.actors.link import LinkDown, LinkRefused, LinkUp
 from fencelock.actors.message import NS_PER_MS, Address, Instant, node_of
 from fencelock.actors.role import Host, Role
+from fencelock.actors.role_message import LinkDown, LinkRefused, LinkUp
 from fencelock.actors.session import (
     cancellation,
     endpoint_selection,

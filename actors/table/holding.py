@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from fencelock.actors.api.message import Granted
 from fencelock.actors.api.name import quoted
-from fencelock.actors.fast_construction import maker
+from fencelock.actors.message import maker
 
 if TYPE_CHECKING:
     from fencelock.actors.table.session import OwnerState

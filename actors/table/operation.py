@@ -32,7 +32,7 @@ from fencelock.actors.api.session_message import (
     ended,
     why_expired,
 )
-from fencelock.actors.fast_construction import copier
+from fencelock.actors.message import copier
 from fencelock.actors.table.holding import Hold, Wait
 from fencelock.actors.table.message import ExtendSessions, LogCommand, Queued, Result
 from fencelock.actors.table.session import SESSION_CLAIMS_MAX, SESSIONS_MAX, OwnerState, Session

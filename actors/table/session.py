@@ -9,7 +9,7 @@ from zlib import crc32
 
 from fencelock.actors.api.message import Reason, Refused, Released
 from fencelock.actors.api.name import titled
-from fencelock.actors.fast_construction import maker
+from fencelock.actors.message import maker
 from fencelock.actors.table.holding import SLACK, Hold, Wait
 
 SESSIONS_MAX = 100_000

@@ -6,7 +6,7 @@ from collections import OrderedDict
 
 from fencelock.actors.api.message import Reason
 from fencelock.actors.api.session_message import CloseReason, Evicted, ended, why_expired
-from fencelock.actors.fast_construction import maker
+from fencelock.actors.message import maker
 from fencelock.actors.table.holding import Hold, Timeouts, Wait
 from fencelock.actors.table.message import Result
 from fencelock.actors.table.session import OwnerState, Session, Sessions

@@ -6,7 +6,6 @@ import atexit
 import functools
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Generator
-from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
 from fencelock.actors.api.message import Contender, LockStatus, NodeStatus
@@ -96,13 +95,7 @@ class Client(BaseClient[Lock, RLock]):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        del kind, error, trace
+    async def __aexit__(self, *error: object) -> None:
         await self.close()
 
     def __repr__(self) -> str:
@@ -131,13 +124,7 @@ class Connecting:
         self._client = await self._connect()
         return self._client
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        del kind, error, trace
+    async def __aexit__(self, *error: object) -> None:
         assert self._client is not None
         await self._client.close()
 

@@ -6,9 +6,9 @@ import threading
 import time
 from pathlib import Path
 
+from fencelock.cluster.bench.ports import free_ports
 from fencelock.cluster.config import parse
 from fencelock.cluster.node import Node
-from fencelock.cluster.ports import free_ports
 
 IDLE_CLUSTER = """
 cluster = "idle"

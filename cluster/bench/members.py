@@ -15,9 +15,9 @@ from typing import Any, Self
 
 from fencelock.actors.api.message import NodeStatus
 from fencelock.actors.error import FencelockError, UnavailableError
+from fencelock.cluster.bench.ports import free_ports
 from fencelock.cluster.client import Client
 from fencelock.cluster.config import parse
-from fencelock.cluster.ports import free_ports
 
 READY_S = 30.0
 """Timeout for a node to be ready (s). It needs a second, on a loaded machine some more."""

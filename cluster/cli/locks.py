@@ -1,8 +1,9 @@
-"""``fencelock locks`` and ``fencelock who``: the held locks, their holders and their queues."""
+"""``fencelock locks``, ``who`` and ``release``: held locks, their queues, taking one away."""
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Iterator
 from typing import Annotated
 
@@ -14,8 +15,19 @@ from rich.text import Text
 
 from fencelock.actors.api.message import Contender, LockStatus
 from fencelock.actors.api.session_message import ListedLock
-from fencelock.cluster.cli.asking import ClusterOption, ConnectOption, TimeoutOption, asking, target
-from fencelock.cluster.cli.wording import address, as_plain, duration, in_full, person
+from fencelock.actors.error import ConfigError, NotHeldError
+from fencelock.cluster.cli.asking import (
+    ClusterOption,
+    ConnectOption,
+    TimeoutOption,
+    address,
+    as_plain,
+    asking,
+    duration,
+    in_full,
+    person,
+    target,
+)
 
 TWICE = 2
 
@@ -123,3 +135,90 @@ def queue_table(waiters: Iterable[Contender]) -> Table:
         cells = (str(place), duration(waiter.since_ms), person(waiter), address(waiter))
         table.add_row(*(Text(cell) for cell in cells))
     return table
+
+
+EXIT_KEPT = 1
+"""The operator did not confirm: the holder keeps the lock."""
+
+CONSEQUENCES = """\
+If you release it by force, whoever is next gets it at once, under a new fence. The former
+holder is told, but may still be at work: only storage that checks fences stops its writes.
+"""
+
+
+def release(
+    name: Annotated[str, typer.Argument(help="The lock's name.")],
+    fence: Annotated[
+        int,
+        typer.Option(
+            "--fence",
+            help="Under which fence it is held, as `fencelock who NAME` shows it: "
+            "only that ownership can be ended, never the next one.",
+        ),
+    ],
+    operator: Annotated[
+        str | None,
+        typer.Option("--operator", help="Who does this, for the record; you at this host."),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    connect: ConnectOption = None,
+    cluster: ClusterOption = None,
+    timeout: TimeoutOption = 5.0,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print what was done as one JSON object.")
+    ] = False,
+) -> None:
+    """Take a lock [bold]by force[/bold] from its holder, and give it to the next waiter.
+
+    On paxos a lock whose holder died is freed by itself, when the holder's
+    session ends; this is for a holder that lives and does not let go, and the
+    cluster's log records who did it. On central a dead client's lock stays held
+    until somebody does this.
+
+    For example:
+
+      [cyan]fencelock who orders/42[/cyan]
+
+      [cyan]fencelock release orders/42 --fence 17 --operator alice[/cyan]
+
+    """
+    if not yes and not at_terminal():
+        raise ConfigError("nobody is here to confirm: look with `fencelock who`, then add --yes")
+    with asking(target(connect, cluster), timeout) as asked:
+        if not yes:
+            _confirm(asked.status(name), fence)
+        former = asked.evict(name, fence, operator)
+    if as_json:
+        done = {"lock": name, "fence": fence, "holder": as_plain(former)}
+        typer.echo(json.dumps(done, indent=2))
+        return
+    typer.echo(f"{name} was taken from {in_full(former)}, who held it under fence {fence}.")
+
+
+def at_terminal() -> bool:
+    """Return whether there is a user who can be asked."""
+    return sys.stdin.isatty()
+
+
+def _confirm(status: LockStatus, fence: int) -> None:
+    """Print what would be done, and return if the user confirms it.
+
+    Raises:
+        NotHeldError: there is nothing to do: nobody holds it under ``fence``.
+        typer.Exit: the user does not confirm.
+
+    """
+    holder = status.holder
+    if holder is None:
+        raise NotHeldError(f"{status.lock} is not held: there is nothing to release")
+    if holder.fence != fence:
+        raise NotHeldError(
+            f"{status.lock} is held by {in_full(holder)} under fence {holder.fence}, not {fence}: "
+            f"nothing was released. If you mean this holder, say --fence {holder.fence}"
+        )
+    for line in holder_lines(status.lock, holder):
+        typer.echo(line, err=True)
+    typer.echo(f"{len(status.waiters)} wait for it.\n\n{CONSEQUENCES}", err=True)
+    if not typer.confirm("Release it?", err=True):
+        typer.echo("Nothing was released.", err=True)
+        raise typer.Exit(EXIT_KEPT)

@@ -14,8 +14,7 @@ from typer.main import get_group
 from fencelock import __version__
 from fencelock.actors.error import FencelockError
 from fencelock.cluster.cli.init import init
-from fencelock.cluster.cli.locks import locks, who
-from fencelock.cluster.cli.release import release
+from fencelock.cluster.cli.locks import locks, release, who
 from fencelock.cluster.cli.serve import serve
 from fencelock.cluster.cli.status import status
 

@@ -14,8 +14,16 @@ from rich.text import Text
 
 from fencelock.actors.api.message import LockStatus, NodeStatus
 from fencelock.actors.api.self_report import Elected
-from fencelock.cluster.cli.asking import ClusterOption, ConnectOption, TimeoutOption, asking, target
-from fencelock.cluster.cli.wording import as_plain, duration, person
+from fencelock.cluster.cli.asking import (
+    ClusterOption,
+    ConnectOption,
+    TimeoutOption,
+    as_plain,
+    asking,
+    duration,
+    person,
+    target,
+)
 
 TABLED = frozenset({"bakery", "paxos"})
 """Protocols whose nodes share one table of locks: each lock is shown once."""

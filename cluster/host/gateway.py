@@ -10,8 +10,8 @@ from typing import Protocol
 from loguru import logger
 
 from fencelock.actors.clock import Clock
-from fencelock.actors.link import LinkDown, LinkRefused, LinkUp
 from fencelock.actors.message import address_of
+from fencelock.actors.role_message import LinkDown, LinkRefused, LinkUp
 from fencelock.cluster.host.scheduler import INBOX_MAX, Scheduler
 from fencelock.transport.cbor import FrameTooLargeError
 from fencelock.transport.frame import EnvelopeItems, Frame, new_frame

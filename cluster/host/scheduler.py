@@ -35,10 +35,9 @@ from fencelock.actors.message import (
     ms_between,
     node_of,
 )
-from fencelock.actors.notice import RoleNotice
 from fencelock.actors.proxy.message import Report, Reported
 from fencelock.actors.role import Role
-from fencelock.actors.role_message import RoleDescription
+from fencelock.actors.role_message import RoleDescription, RoleNotice
 from fencelock.cluster.host.pending_asks import WAKING_MS, PendingAsks
 from fencelock.cluster.host.role_set import RoleSet, RoleSlot, counted, describe, describe_all
 from fencelock.cluster.log import write

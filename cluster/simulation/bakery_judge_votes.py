@@ -63,6 +63,7 @@ class Life:
     )
 
 
+@dataclass
 class TicketJudge:
     """Judges B5, B6, B7, B8 and B10.
 
@@ -74,24 +75,18 @@ class TicketJudge:
 
     """
 
-    def __init__(
-        self,
-        world: World,
-        violation_report: ViolationReport,
-        election: ElectionJudge,
-        *,
-        clocks_true: bool,
-    ) -> None:
-        self.world = world
-        self.violation_report = violation_report
-        self.election = election
-        self.clocks_true = clocks_true
-        self.lives: dict[tuple[str, int], Life] = {}
-        self.turns: set[tuple[str, Turn]] = set()
-        """All turns that were drawn."""
-        self.fences: dict[str, dict[int, RequestKey]] = {}
-        """By lock: the request to which each fence was granted."""
-        self.highest: dict[str, int] = {}
+    world: World
+    violation_report: ViolationReport
+    election: ElectionJudge
+    clocks_true: bool = field(kw_only=True)
+    lives: dict[tuple[str, int], Life] = field(default_factory=dict[tuple[str, int], Life])
+    turns: set[tuple[str, Turn]] = field(default_factory=set[tuple[str, Turn]])
+    """All turns that were drawn."""
+    fences: dict[str, dict[int, RequestKey]] = field(
+        default_factory=dict[str, dict[int, RequestKey]]
+    )
+    """By lock: the request to which each fence was granted."""
+    highest: dict[str, int] = field(default_factory=dict[str, int])
 
     def handled(self, delivered: Delivery, effects: Effects) -> None:
         """Judge an event of a leader, and its effects."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 
-from fencelock.actors.bakery.config import HOLD_MS
+from fencelock.actors.bakery.config import HOLD_MS, Terms
 from fencelock.cluster.topology import ProtocolSettings
 
 TERMS_MS = ((200, 100), (800, 400), (3_000, 1_000))
@@ -17,13 +17,8 @@ def with_terms(settings: ProtocolSettings, seed: int) -> ProtocolSettings:
 
     Requests without a timeout wait without limit, so that a judge sees whether all are served.
     """
-    if settings.bakery_hold_ms != HOLD_MS:
+    if settings.bakery_terms.hold_ms != HOLD_MS:
         return settings
     hold_ms, grace_ms = Random(f"{seed}/terms").choice(TERMS_MS)
-    return replace(
-        settings,
-        bakery_hold_ms=hold_ms,
-        bakery_grace_ms=grace_ms,
-        bakery_least_ms=1,
-        bakery_wait_ms=None,
-    )
+    terms = Terms(hold_ms=hold_ms, grace_ms=grace_ms, least_ms=1, wait_ms=None)
+    return replace(settings, bakery_terms=terms)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from fencelock.actors.link import LinkDown, LinkRefused, LinkUp
+from fencelock.actors.role_message import LinkDown, LinkRefused, LinkUp
 from fencelock.cluster.simulation.environment import NodeView
 from fencelock.cluster.simulation.scheduler import EventQueue
 from fencelock.cluster.simulation.violation import ViolationError

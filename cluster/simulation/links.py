@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from fencelock.actors.link import LinkDown, LinkUp
 from fencelock.actors.message import NS_PER_MS
+from fencelock.actors.role_message import LinkDown, LinkUp
 from fencelock.cluster.simulation.node import SimulatedNode
 
 NOTICED_SHARE = 0.7

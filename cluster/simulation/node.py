@@ -5,8 +5,8 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Iterator
 
-from fencelock.actors.link import LinkDown, LinkUp
 from fencelock.actors.message import NS_PER_MS, Address, Instant, Local, Message
+from fencelock.actors.role_message import LinkDown, LinkUp
 from fencelock.cluster.host.gateway import Gateway, Pace, turn
 from fencelock.cluster.simulation.disk import Disk
 from fencelock.cluster.simulation.drift import DriftingClock

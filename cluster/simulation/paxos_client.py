@@ -85,10 +85,8 @@ class Proposer(
         random: Random,
     ) -> None:
         super().__init__(address, host)
-        self.nodes = nodes
-        self.ttl_ms = ttl_ms
-        self.rest_ms = rest_ms
-        self._random = random
+        self.nodes, self._random = nodes, random
+        self.ttl_ms, self.rest_ms = ttl_ms, rest_ms
         self.gate = nodes[0]
         self.number = 0
         self.command = b""

@@ -10,8 +10,8 @@ from typing import Any
 
 from fencelock.actors.effect import Effects
 from fencelock.actors.message import Address, Event, Instant, Local, Message
-from fencelock.actors.notice import RoleNotice
 from fencelock.actors.role import Role
+from fencelock.actors.role_message import RoleNotice
 from fencelock.cluster.host.role_set import RoleSlot
 from fencelock.cluster.host.scheduler import Scheduler
 from fencelock.cluster.simulation.environment import NodeView

@@ -110,10 +110,8 @@ class LockUser(Role[Met]):
         super().__init__(address, host)
         self.lease_ms = lease_ms
         self.most = levels
-        self.session = session
-        self.owner = owner
-        self.locks = locks
-        self.random = random
+        self.session, self.owner = session, owner
+        self.locks, self.random = locks, random
         self.mood = Mood.RESTS
         self.lock = ""
         self.fence = 0

@@ -27,8 +27,8 @@ TICKETS = 4
 
 SERVE = f"""
 import sys
-from fencelock.actors.bakery import validation
-validation.TICKETS_MAX = {TICKETS}
+from fencelock.actors.bakery import leader_requests
+leader_requests.TICKETS_MAX = {TICKETS}
 from fencelock.cluster.cli.main import main
 sys.argv = ["fencelock", "serve", *sys.argv[1:]]
 main()

@@ -78,8 +78,8 @@ def test_durations_and_priorities_arrive_each_at_its_node() -> None:
     )
     config = parse(text, Path())
     settings = config.settings
-    terms = settings.bakery_hold_ms, settings.bakery_grace_ms, settings.bakery_wait_ms
-    assert terms == (5_000, 4_000, 5_000)
+    terms = settings.bakery_terms
+    assert (terms.hold_ms, terms.grace_ms, terms.wait_ms) == (5_000, 4_000, 5_000)
     assert [config.settings_of(node).bakery_priority for node in config.nodes] == [
         14,
         3,
@@ -118,7 +118,7 @@ def test_no_default_is_below_the_least() -> None:
 def test_the_obtention_timeout_is_at_most_a_week(said: str, wait_ms: int) -> None:
     text = starting_config(loopback(3), protocol="bakery")
     config = parse(text.replace("obtention = 5.0", f"obtention = {said}"), Path())
-    assert config.settings.bakery_wait_ms == wait_ms
+    assert config.settings.bakery_terms.wait_ms == wait_ms
 
 
 @pytest.mark.parametrize("said", ["2.9", "0", "604801", "true", '"none"', "nan"])

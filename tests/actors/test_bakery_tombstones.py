@@ -12,7 +12,7 @@ import pytest
 from support.bakery_cluster_harness import ClusterHarness
 
 from fencelock.actors.api.session_message import Renew, Renewed
-from fencelock.actors.bakery.config import later
+from fencelock.actors.bakery.config import Terms, later
 from fencelock.actors.bakery.message import Chosen, Lead, Seating
 from fencelock.actors.bakery.state_transfer import ENDED_MAX, Import, parts_of
 from fencelock.actors.bakery.table import TicketEntry, TicketPhase, TicketTable, Tombstones
@@ -177,7 +177,7 @@ def over_at_its_owner(harness: ClusterHarness) -> str:
 def five_members(seed: int = 1) -> ClusterHarness:
     return ClusterHarness(
         5,
-        ProtocolSettings(bakery_hold_ms=2_000, bakery_grace_ms=1_000, bakery_least_ms=1),
+        ProtocolSettings(bakery_terms=Terms(hold_ms=2_000, grace_ms=1_000, least_ms=1)),
         seed=seed,
     )
 

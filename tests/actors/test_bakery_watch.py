@@ -16,8 +16,8 @@ from fencelock.actors.bakery.cluster_watch import NUMBERS, SILENCE_MS, WATCHERS_
 from fencelock.actors.bakery.event import Readiness
 from fencelock.actors.bakery.message import Chosen
 from fencelock.actors.effect import Effect, Observe, Send
-from fencelock.actors.link import LinkDown, LinkUp
 from fencelock.actors.message import Address
+from fencelock.actors.role_message import LinkDown, LinkUp
 from fencelock.actors.session.message import Close, ClusterState, WatchCluster
 from fencelock.actors.session.session_state import WATCH_MS
 

@@ -35,8 +35,8 @@ from fencelock.actors.bootstrap_message import (
 )
 from fencelock.actors.effect import Checkpoint, Effect, Effects, Observe, Send, Spawn, Wake
 from fencelock.actors.message import NS_PER_MS, Address, Instant, Message, address_of
-from fencelock.actors.notice import Level, RoleNotice
 from fencelock.actors.paxos.config import acceptor_of
+from fencelock.actors.role_message import Level, RoleNotice
 
 DATE_MS = 1_800_000_000_000
 LISTENER = address_of("x", "proxy")

@@ -35,9 +35,9 @@ from fencelock.actors.role_message import (
     RoleDescription,
     queue_of,
 )
+from fencelock.cluster.bench.ports import free_ports
 from fencelock.cluster.config import parse
 from fencelock.cluster.host.role_set import RoleSlot, describe, describe_all
-from fencelock.cluster.ports import free_ports
 
 LONG_S = 30.0
 PROTOCOLS = ("bakery", "central", "lamport", "paxos")

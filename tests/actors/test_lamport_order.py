@@ -15,11 +15,11 @@ from fencelock.actors.lamport.order import (
     Evidence,
     Queue,
     QueuePlace,
+    Rejoin,
     Uncovered,
     pack_fence,
     unpack_fence,
 )
-from fencelock.actors.lamport.peers import Rejoin
 
 stamps = st.integers(1, STAMP_MAX)
 ranks = st.integers(0, NODES_MAX - 1)

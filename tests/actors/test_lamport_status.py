@@ -7,8 +7,7 @@ from support.lamport_scene import REQUEST, LoneProcess, got, posts, release, to_
 from fencelock.actors.api.message import Absence, Contender
 from fencelock.actors.effect import Effects, Observe, Wake
 from fencelock.actors.lamport import message as messages
-from fencelock.actors.lamport.order import pack_fence
-from fencelock.actors.lamport.peers import SILENCE_MS
+from fencelock.actors.lamport.order import SILENCE_MS, pack_fence
 from fencelock.actors.lamport.process import PROBE_MS, PROOF_MS
 from fencelock.actors.proxy.message import Full, Seen
 

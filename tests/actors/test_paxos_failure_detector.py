@@ -8,7 +8,6 @@ import pytest
 from support.effects import HOST, at
 
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
-from fencelock.actors.link import LinkDown
 from fencelock.actors.message import NS_PER_MS, Instant, address_of
 from fencelock.actors.paxos import event as events
 from fencelock.actors.paxos.acceptor import LeasePromise
@@ -33,6 +32,7 @@ from fencelock.actors.paxos.failure_detector import (
     MasterLease,
 )
 from fencelock.actors.paxos.message import Ballot, HeartbeatAck
+from fencelock.actors.role_message import LinkDown
 from fencelock.actors.timing import TIMING
 
 BALLOT, OTHERS = Ballot(3, leader_of("a")), Ballot(4, leader_of("b"))

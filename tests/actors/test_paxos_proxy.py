@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 from support.effects import T0
-from support.log_proxy_scene import in_flight_at, log_proxy
+from support.log_proxy_scene import (
+    ACQUIRE,
+    ANN,
+    CANCEL,
+    FAR,
+    ME,
+    RELEASE,
+    REPLICA,
+    denied,
+    happens,
+    in_flight_at,
+    log_proxy,
+    proposed,
+    told,
+)
 from support.unbatched_proxy import UnbatchedProxy
 
 from fencelock.actors.api import message as api
@@ -19,24 +33,14 @@ from fencelock.actors.api.session_message import (
     Opened,
     ended,
 )
-from fencelock.actors.effect import Effects, Observe, Send, Wake
+from fencelock.actors.effect import Observe, Wake
 from fencelock.actors.message import Address, Message
 from fencelock.actors.paxos.backend import PaxosBackend
-from fencelock.actors.paxos.event import LeaderChanged, SlotOutcomes
-from fencelock.actors.paxos.message import Propose
+from fencelock.actors.paxos.event import LeaderChanged
 from fencelock.actors.proxy.proxy import Proxy, Tick
 from fencelock.actors.table.message import LogCommand, Queued, Result
-from fencelock.transport.codec import decode
-
-DOOR, REPLICA, FAR = Address("n1/proxy"), Address("n1/replica"), Address("n2/replica")
-ANN = Address("ann/session")
-ME = "ann.7"
-K = TypeVar("K")
 
 OPEN = Open(session="ann", ttl_ms=9_000, label="host:1", request=1)
-ACQUIRE = api.Acquire(lock="a", session=ME, owner="o", request=2, wait_ms=50, limit=3, label="x")
-RELEASE = api.Release(lock="a", fence=5, session=ME, owner="o", request=3)
-CANCEL = api.Cancel(lock="a", session=ME, owner="o", request=2)
 HELD = api.Granted(session=ME, owner="o", request=2, lock="a", fence=5, count=1)
 FREED = api.Released(session=ME, owner="o", request=3, lock="a", count=0)
 QUEUED = Queued(session=ME, owner="o", request=2, lock="a")
@@ -47,28 +51,6 @@ def door() -> Proxy:
     door = log_proxy(UnbatchedProxy)
     door.handle(REPLICA, LeaderChanged(master="n2"), T0)
     return door
-
-
-def happens(door: Proxy, *outcomes: Result) -> Effects:
-    return door.handle(REPLICA, SlotOutcomes(slot=1, time_ms=1, outcomes=outcomes), T0)
-
-
-def proposed(effects: Effects) -> list[LogCommand]:
-    sent = [e.message for e in effects if isinstance(e, Send) and e.to == REPLICA]
-    commands: list[Any] = [decode(m.command) for m in sent if isinstance(m, Propose)]
-    return commands
-
-
-def told(effects: Effects, kind: type[K], to: Address = ANN) -> list[K]:
-    sent = [e.message for e in effects if isinstance(e, Send) and e.to == to]
-    return [message for message in sent if isinstance(message, kind)]
-
-
-def denied(reason: api.Reason, detail: str = "", request: int = 2, lock: str = "a") -> api.Refused:
-    owner = "o" if lock else ""
-    return api.Refused(
-        session=ME, owner=owner, request=request, lock=lock, reason=reason, detail=detail
-    )
 
 
 @pytest.mark.parametrize(

@@ -2,58 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
-
 import pytest
 from support.effects import T0, at
-from support.log_proxy_scene import in_flight_at, log_proxy
+from support.log_proxy_scene import (
+    ANN,
+    DOOR,
+    FAR,
+    ME,
+    REPLICA,
+    acquire,
+    happens,
+    in_flight_at,
+    log_proxy,
+    proposals,
+    proposed,
+    told,
+)
 from support.unbatched_proxy import UnbatchedProxy
 
 from fencelock.actors.api import message as api
 from fencelock.actors.api.name import OWNER_BYTES_MAX
 from fencelock.actors.api.probe_message import Probe, ProbeReply
 from fencelock.actors.effect import Effects, Observe, Send, Wake
-from fencelock.actors.message import Address, Instant
+from fencelock.actors.message import Address
 from fencelock.actors.paxos.backend import REPEAT_MAX, PaxosBackend
-from fencelock.actors.paxos.event import Isolated, LeaderChanged, Skipped, SlotOutcomes
+from fencelock.actors.paxos.event import Isolated, LeaderChanged, Skipped
 from fencelock.actors.paxos.in_flight import CHECK_WAIT_MS, REPEAT_MS, WAIT_CHECKS_MAX
-from fencelock.actors.paxos.message import Decline, Declined, Propose, Proposed
+from fencelock.actors.paxos.message import Decline, Declined, Proposed
 from fencelock.actors.proxy.proxy import Proxy, Tick
-from fencelock.actors.table.message import LogCommand, Queued, Result
-from fencelock.transport.codec import decode
-
-DOOR, REPLICA, FAR = Address("n1/proxy"), Address("n1/replica"), Address("n2/replica")
-ANN = Address("ann/session")
-ME = "ann.7"
-K = TypeVar("K")
+from fencelock.actors.table.message import Queued
 
 
 @pytest.fixture
 def door() -> Proxy:
     return log_proxy(UnbatchedProxy)
-
-
-def acquire(request: int = 2, lock: str = "a") -> api.Acquire:
-    return api.Acquire(lock=lock, session=ME, owner="o", request=request)
-
-
-def happens(door: Proxy, *outcomes: Result, now: Instant = T0) -> Effects:
-    return door.handle(REPLICA, SlotOutcomes(slot=1, time_ms=1, outcomes=outcomes), now)
-
-
-def proposals(effects: Effects) -> list[Propose]:
-    sent = [e.message for e in effects if isinstance(e, Send) and e.to == REPLICA]
-    return [message for message in sent if isinstance(message, Propose)]
-
-
-def proposed(effects: Effects) -> list[LogCommand]:
-    commands: list[Any] = [decode(propose.command) for propose in proposals(effects)]
-    return commands
-
-
-def told(effects: Effects, kind: type[K], to: Address = ANN) -> list[K]:
-    sent = [e.message for e in effects if isinstance(e, Send) and e.to == to]
-    return [message for message in sent if isinstance(message, kind)]
 
 
 def held(request: int = 2) -> api.Granted:

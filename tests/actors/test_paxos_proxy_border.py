@@ -2,59 +2,37 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 from support.effects import T0, at
-from support.log_proxy_scene import in_flight_at, log_proxy
+from support.log_proxy_scene import (
+    ANN,
+    DOOR,
+    ME,
+    acquire,
+    happens,
+    in_flight_at,
+    log_proxy,
+    proposed,
+    told,
+)
 from support.unbatched_proxy import UnbatchedProxy
 
 from fencelock.actors.api import message as api
 from fencelock.actors.api.name import WAIT_MS_MAX
 from fencelock.actors.api.session_message import End, Evict, HoldLost, ListLocks, Open
-from fencelock.actors.effect import Effects, Observe, Send
-from fencelock.actors.message import Address, Instant
+from fencelock.actors.effect import Observe
+from fencelock.actors.message import Address
 from fencelock.actors.paxos import backend
 from fencelock.actors.paxos.backend import PaxosBackend
-from fencelock.actors.paxos.event import SlotOutcomes
-from fencelock.actors.paxos.message import Propose
 from fencelock.actors.proxy import clients
 from fencelock.actors.proxy.proxy import Proxy, Tick
-from fencelock.actors.table.message import LogCommand, Result
-from fencelock.transport.codec import decode
-
-DOOR, REPLICA, FAR = Address("n1/proxy"), Address("n1/replica"), Address("n2/replica")
-ANN = Address("ann/session")
-ME = "ann.7"
-K = TypeVar("K")
 
 
 @pytest.fixture
 def door() -> Proxy:
     return log_proxy(UnbatchedProxy)
-
-
-def acquire(request: int = 2, lock: str = "a") -> api.Acquire:
-    return api.Acquire(lock=lock, session=ME, owner="o", request=request)
-
-
-def happens(door: Proxy, *outcomes: Result, now: Instant = T0) -> Effects:
-    return door.handle(REPLICA, SlotOutcomes(slot=1, time_ms=1, outcomes=outcomes), now)
-
-
-def proposals(effects: Effects) -> list[Propose]:
-    sent = [e.message for e in effects if isinstance(e, Send) and e.to == REPLICA]
-    return [message for message in sent if isinstance(message, Propose)]
-
-
-def proposed(effects: Effects) -> list[LogCommand]:
-    commands: list[Any] = [decode(propose.command) for propose in proposals(effects)]
-    return commands
-
-
-def told(effects: Effects, kind: type[K], to: Address = ANN) -> list[K]:
-    sent = [e.message for e in effects if isinstance(e, Send) and e.to == to]
-    return [message for message in sent if isinstance(message, kind)]
 
 
 def test_one_client_cannot_use_up_a_node(door: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,6 @@ import pytest
 from support.effects import HOST, T0, sends
 
 from fencelock.actors.effect import Effects, Observe, Retire, Send
-from fencelock.actors.link import LinkDown
 from fencelock.actors.message import NS_PER_MS, Instant, address_of
 from fencelock.actors.paxos import event as events
 from fencelock.actors.paxos import message as messages
@@ -25,6 +24,7 @@ from fencelock.actors.paxos.config import (
 from fencelock.actors.paxos.failure_detector import FailureDetector
 from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.leader import Leader, LeaderPhase
+from fencelock.actors.role_message import LinkDown
 
 CONFIG = LogConfig(View(0, ("a", "b", "c")))
 LEADER, ASKER = leader_of("a"), address_of("a", "~ask-1")

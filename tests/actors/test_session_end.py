@@ -21,7 +21,7 @@ from fencelock.actors.api.message import (
 from fencelock.actors.api.session_message import End, Ended
 from fencelock.actors.effect import Send
 from fencelock.actors.error import WrongClusterError
-from fencelock.actors.link import LinkDown, LinkRefused
+from fencelock.actors.role_message import LinkDown, LinkRefused
 from fencelock.actors.session.message import Close, Closed, Survey, Surveyed
 
 

@@ -10,8 +10,8 @@ from support.session_play import UnkeptSession, refusal
 
 from fencelock.actors.api import message as api
 from fencelock.actors.effect import Send
-from fencelock.actors.link import LinkDown, LinkRefused, LinkUp
 from fencelock.actors.message import node_of
+from fencelock.actors.role_message import LinkDown, LinkRefused, LinkUp
 from fencelock.actors.session import admission
 from fencelock.actors.session.pending import Claim
 

@@ -10,8 +10,8 @@ from support.role_harness import RoleHarness
 from fencelock.actors.api import message as api
 from fencelock.actors.api.session_message import Open, Opened
 from fencelock.actors.effect import Send
-from fencelock.actors.link import LinkDown, LinkUp
 from fencelock.actors.message import Address, Message, address_of
+from fencelock.actors.role_message import LinkDown, LinkUp
 from fencelock.actors.session.pending import Claim
 from fencelock.actors.session.session import ClientSession
 

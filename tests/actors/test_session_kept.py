@@ -16,7 +16,7 @@ from fencelock.actors.api.session_message import (
     Opened,
 )
 from fencelock.actors.effect import Send
-from fencelock.actors.link import LinkDown, LinkUp
+from fencelock.actors.role_message import LinkDown, LinkUp
 from fencelock.actors.session.message import Close, Closed, HoldsLost
 
 

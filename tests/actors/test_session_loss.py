@@ -9,8 +9,8 @@ from fencelock.actors.api import message as api
 from fencelock.actors.api.session_message import End, HoldLost, Open
 from fencelock.actors.effect import Send
 from fencelock.actors.lease import DRIFT_PPM
-from fencelock.actors.link import LinkDown
 from fencelock.actors.message import NS_PER_MS, Instant
+from fencelock.actors.role_message import LinkDown
 from fencelock.actors.session import holding
 from fencelock.actors.session.message import Close, HoldsLost, Loss, Suspected, Trusted
 from fencelock.actors.session.session_lease import SessionLease

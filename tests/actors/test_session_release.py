@@ -9,7 +9,7 @@ from support.session_play import UnkeptSession, refusal
 from fencelock.actors.api import message as api
 from fencelock.actors.effect import Send
 from fencelock.actors.error import UnavailableError
-from fencelock.actors.link import LinkDown, LinkUp
+from fencelock.actors.role_message import LinkDown, LinkUp
 
 
 def test_a_release_goes_to_the_gate_that_granted_even_when_another_is_in_use(

@@ -18,8 +18,8 @@ from fencelock.actors.api.probe_message import Probe, ProbeReply
 from fencelock.actors.api.request import Command
 from fencelock.actors.api.session_message import Evict, Evicted
 from fencelock.actors.effect import Send
-from fencelock.actors.link import LinkDown, LinkUp
 from fencelock.actors.message import Address, Event, Message, address_of, role_of
+from fencelock.actors.role_message import LinkDown, LinkUp
 from fencelock.actors.session.in_flight import InFlight
 from fencelock.actors.session.message import HoldsLost
 from fencelock.actors.table.message import Queued, Result

@@ -3,66 +3,28 @@
 from __future__ import annotations
 
 import pytest
+from support.one_session import (
+    acquire,
+    cancel,
+    freed,
+    held,
+    one_session,
+    play,
+    queued,
+    reasons,
+    release,
+    undone,
+)
 
 from fencelock.actors.api import message as api
-from fencelock.actors.api.session_message import Evict, Evicted, HoldLost, Open
-from fencelock.actors.table.message import LogCommand, Queued, Result
+from fencelock.actors.api.session_message import Evict, Evicted, HoldLost
+from fencelock.actors.table.message import Result
 from fencelock.actors.table.table import LockTable
-
-DAY_MS = 24 * 3_600_000
 
 
 @pytest.fixture
 def table() -> LockTable:
-    fresh = LockTable()
-    fresh.apply(0, Open(session="s", ttl_ms=DAY_MS))
-    return fresh
-
-
-def acquire(
-    owner: str, request: int, wait_ms: int | None = None, *, lock: str = "L"
-) -> api.Acquire:
-    return api.Acquire(
-        session="s.1", owner=owner, request=request, lock=lock, wait_ms=wait_ms, limit=0
-    )
-
-
-def release(owner: str, request: int, fence: int) -> api.Release:
-    return api.Release(session="s.1", owner=owner, request=request, lock="L", fence=fence)
-
-
-def cancel(owner: str, request: int) -> api.Cancel:
-    return api.Cancel(session="s.1", owner=owner, request=request, lock="L")
-
-
-def held(owner: str, request: int, fence: int, count: int = 1, *, lock: str = "L") -> api.Granted:
-    return api.Granted(
-        session="s.1", owner=owner, request=request, lock=lock, fence=fence, count=count
-    )
-
-
-def freed(owner: str, request: int, count: int = 0) -> api.Released:
-    return api.Released(session="s.1", owner=owner, request=request, lock="L", count=count)
-
-
-def queued(owner: str, request: int) -> Queued:
-    return Queued(session="s.1", owner=owner, request=request, lock="L")
-
-
-def undone(owner: str, request: int) -> api.Cancelled:
-    return api.Cancelled(session="s.1", owner=owner, request=request, lock="L")
-
-
-def reasons(outcomes: list[Result]) -> list[tuple[str, int, api.Reason]]:
-    return [(o.owner, o.request, o.reason) for o in outcomes if isinstance(o, api.Refused)]
-
-
-def play(table: LockTable, *commands: LogCommand) -> list[Result]:
-    """Apply all at the time the table has, and return what the last one came to."""
-    outcomes: list[Result] = []
-    for command in commands:
-        outcomes = table.apply(table.time_ms, command)
-    return outcomes
+    return one_session()
 
 
 def test_a_granted_acquire_asked_again_counts_once(table: LockTable) -> None:

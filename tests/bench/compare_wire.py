@@ -16,7 +16,7 @@ from typing import Any
 import zmq
 from peers.servers import bound_to_us
 
-from fencelock.cluster.ports import free_ports
+from fencelock.cluster.bench.ports import free_ports
 
 BYTES = 100
 """About what a request for a lock takes on the wire."""

@@ -27,10 +27,10 @@ from fencelock.actors.paxos.event import LeaderChanged, Skipped, SlotOutcomes
 from fencelock.actors.paxos.member import LogOptions, log_roles
 from fencelock.actors.paxos.message import Declined, Propose, Proposed
 from fencelock.actors.role import Host, Role
+from fencelock.cluster.bench.ports import free_ports
 from fencelock.cluster.host.dispatcher import Dispatcher
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.lock_machine import LockMachine
-from fencelock.cluster.ports import free_ports
 from fencelock.cluster.storage.journal import STREAM, Journal, claim
 from fencelock.transport.codec import decode, encode
 from fencelock.transport.hub import SocketHub

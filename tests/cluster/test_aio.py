@@ -24,9 +24,9 @@ from fencelock.actors.error import (
     UnavailableError,
 )
 from fencelock.actors.session.holding import HoldState
+from fencelock.cluster.bench.ports import free_ports
 from fencelock.cluster.callback_executor import Notice
 from fencelock.cluster.node import Node
-from fencelock.cluster.ports import free_ports
 
 PATIENCE_S = 60
 CLUSTER = "faces"

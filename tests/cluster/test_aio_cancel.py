@@ -12,8 +12,8 @@ import pytest
 from support.holds import fence_of
 
 from fencelock import aio
+from fencelock.cluster.bench.ports import free_ports
 from fencelock.cluster.node import Node
-from fencelock.cluster.ports import free_ports
 
 PATIENCE_S = 60
 CLUSTER = "faces"

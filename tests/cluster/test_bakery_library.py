@@ -16,8 +16,8 @@ from fencelock.actors.bakery.config import Terms as ClusterTerms
 from fencelock.actors.bakery.ticket import TERM_MS_MAX
 from fencelock.actors.effect import Send
 from fencelock.actors.error import InvalidRequestError
-from fencelock.actors.link import LinkDown, LinkRefused
 from fencelock.actors.message import NS_PER_MS
+from fencelock.actors.role_message import LinkDown, LinkRefused
 from fencelock.actors.session.message import HoldsLost, Leased
 from fencelock.cluster.lock_options import LockOptions, term_ms_of, wait_ms_of
 

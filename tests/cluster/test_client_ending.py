@@ -10,50 +10,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from support.stoppable_cluster import CLUSTER, PATIENCE_S, Cluster, started, threads
 
 from fencelock.actors.error import AcquireCancelledError, ClosedError
-from fencelock.cluster.client import Client, connect
-from fencelock.cluster.config import Config
+from fencelock.cluster.client import connect
 from fencelock.cluster.host.pending_asks import AskReply
 from fencelock.cluster.lock import Hold
-from fencelock.cluster.node import Node
-from fencelock.cluster.ports import free_ports
-
-PATIENCE_S = 60
-CLUSTER = "test"
-
-
-class Cluster:
-    """Nodes in this process that can be stopped and started again."""
-
-    def __init__(self, protocol: str, nodes: int, data: Path) -> None:
-        at = {f"n{n}": f"tcp://127.0.0.1:{port}" for n, port in enumerate(free_ports(nodes), 1)}
-        self.config = Config(cluster=CLUSTER, protocol=protocol, nodes=at, data=data)
-        self.running: dict[str, Node] = {}
-        self.clients = ExitStack()
-
-    def start(self, *nodes: str) -> None:
-        for node in nodes:
-            self.running[node] = Node.start(self.config, node)
-
-    def stop(self, node: str) -> None:
-        assert self.running.pop(node).stop(PATIENCE_S)
-
-    def addresses(self, *nodes: str) -> str:
-        return ",".join(self.config.nodes[node] for node in nodes)
-
-    def connect(self, *nodes: str) -> Client:
-        addresses = self.addresses(*(nodes or self.config.nodes))
-        return self.clients.enter_context(connect(addresses, cluster=CLUSTER, timeout=PATIENCE_S))
-
-    def close(self) -> None:
-        self.clients.close()
-        for node in list(self.running):
-            self.stop(node)
 
 
 @pytest.fixture(params=["central", "lamport", "paxos"])
@@ -70,20 +36,6 @@ def central(tmp_path: Path) -> Iterator[Cluster]:
 def pool() -> Iterator[ThreadPoolExecutor]:
     with ThreadPoolExecutor(8) as pool:
         yield pool
-
-
-def started(cluster: Cluster) -> Iterator[Cluster]:
-    before = threads()
-    try:
-        cluster.start(*cluster.config.nodes)
-        yield cluster
-    finally:
-        cluster.close()
-    assert threads() == before
-
-
-def threads() -> list[str]:
-    return sorted(t.name for t in threading.enumerate() if t.name.startswith("fencelock"))
 
 
 def open_files() -> int:

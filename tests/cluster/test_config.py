@@ -6,8 +6,15 @@ from pathlib import Path
 import pytest
 
 from fencelock.actors.error import ConfigError
-from fencelock.cluster.config import Config, load, loopback, parse, starting_config
-from fencelock.cluster.config_file import LOG_LEVELS, NODES_MAX
+from fencelock.cluster.config import (
+    LOG_LEVELS,
+    NODES_MAX,
+    Config,
+    load,
+    loopback,
+    parse,
+    starting_config,
+)
 from fencelock.cluster.guarantee import PROMISES
 from fencelock.cluster.topology import ProtocolSettings
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from fencelock.actors.api.message import Acquire, Granted, Released
-from fencelock.actors.fast_construction import copier
+from fencelock.actors.message import copier
 from fencelock.transport.codec import decode, encode
 
 ACQUIRE = Acquire(lock="x", session="s", owner="o", request=3, wait_ms=5, limit=2, label="l")

@@ -13,9 +13,9 @@ import pytest
 
 from fencelock.actors.api.message import Acquire, Granted, Release, Released
 from fencelock.actors.effect import Effect, Effects, Send, Spawn
-from fencelock.actors.link import LinkDown, LinkRefused, LinkUp
 from fencelock.actors.message import Address, Instant, address_of
 from fencelock.actors.role import Role
+from fencelock.actors.role_message import LinkDown, LinkRefused, LinkUp
 from fencelock.cluster.host.dispatcher import Dispatcher
 from fencelock.cluster.host.pending_asks import AskReply, CrossThreadQueue, PendingAsks
 from fencelock.cluster.host.role_set import RoleSet

@@ -13,11 +13,11 @@ from fencelock.actors.central.message import Freed, Held, Numbered, Probe, Relea
 from fencelock.actors.central.server import RECORDS_MAX, LockServer
 from fencelock.actors.effect import Checkpoint, Effects, Persist, Spawn
 from fencelock.actors.message import Address, Message, address_of
+from fencelock.cluster.bench.ports import free_ports
 from fencelock.cluster.config import Config
 from fencelock.cluster.host.dispatcher import Dispatcher
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.node import Node
-from fencelock.cluster.ports import free_ports
 from fencelock.cluster.storage.journal import Journal
 from fencelock.cluster.topology import ProtocolSettings
 from fencelock.transport.codec import decode

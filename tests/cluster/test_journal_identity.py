@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fencelock.cluster.ports import free_ports
+from fencelock.cluster.bench.ports import free_ports
 from fencelock.cluster.storage.directory import JournalForeignError
 from fencelock.cluster.storage.journal import STREAM, Journal, claim
 from fencelock.cluster.storage.record import Entry

@@ -10,7 +10,6 @@ from support.effects import HOST, T0, sent
 from fencelock.actors.api.session_message import Open
 from fencelock.actors.effect import Effects, Observe, Persist, Retire, Send, Spawn, Wake
 from fencelock.actors.message import Address, address_of
-from fencelock.actors.notice import Level, RoleNotice
 from fencelock.actors.paxos.config import LogConfig, View, acceptor_of, leader_of, replica_of
 from fencelock.actors.paxos.divergence import ADVICE, Quarantined
 from fencelock.actors.paxos.event import Compare, Decided, Divergence, Isolate, Learned, Withdraw
@@ -18,6 +17,7 @@ from fencelock.actors.paxos.journal import Recovered, recover
 from fencelock.actors.paxos.member import LogOptions, log_roles
 from fencelock.actors.paxos.message import SCHEME, Batch, Diverged, Figure, TableDigest
 from fencelock.actors.paxos.replica import Replica
+from fencelock.actors.role_message import Level, RoleNotice
 from fencelock.cluster.lock_machine import LockMachine
 from fencelock.transport.codec import encode
 

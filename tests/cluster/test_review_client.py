@@ -13,8 +13,8 @@ from fencelock.actors.api.message import (
     Release,
     Released,
 )
-from fencelock.actors.link import LinkDown, LinkRefused
 from fencelock.actors.message import Address
+from fencelock.actors.role_message import LinkDown, LinkRefused
 from fencelock.actors.session.message import HoldsLost
 
 HELPER = Address("c/helper")

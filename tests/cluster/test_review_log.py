@@ -11,16 +11,9 @@ from fencelock.actors.api.session_message import Opened
 from fencelock.actors.effect import Effects, Observe, Send, Wake
 from fencelock.actors.lease import DRIFT_PPM
 from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of
+from fencelock.actors.paxos import config
 from fencelock.actors.paxos import event as events
 from fencelock.actors.paxos import message as messages
-from fencelock.actors.paxos.config import (
-    LogConfig,
-    View,
-    acceptor_of,
-    catchup_of,
-    leader_of,
-    replica_of,
-)
 from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.leader import Leader
 from fencelock.actors.paxos.ordering import LogClock, Ordering
@@ -30,8 +23,8 @@ from fencelock.actors.paxos.snapshots import FETCH_DOUBLINGS_MAX, FETCH_MS, Catc
 from fencelock.actors.session.session import TTL_MS
 from fencelock.actors.session.session_lease import SessionLease
 
-CONFIG = LogConfig(View(0, ("a", "b", "c")))
-BALLOT = messages.Ballot(3, leader_of("a"))
+CONFIG = config.LogConfig(config.View(0, ("a", "b", "c")))
+BALLOT = messages.Ballot(3, config.leader_of("a"))
 REIGN = events.Leadership(
     ballot=BALLOT, commander=address_of("a", "commander-3"), first=1, time_ms=0
 )
@@ -40,7 +33,7 @@ ASKER = address_of("b", "proxy")
 
 def replica() -> Replica:
     return Replica(
-        replica_of("a"),
+        config.replica_of("a"),
         HOST,
         node="a",
         config=CONFIG,
@@ -62,7 +55,12 @@ def sent(effects: Effects, to: Address) -> list[object]:
 
 def test_a_stranger_cannot_depose_a_leader_nor_use_up_its_rounds() -> None:
     leader = Leader(
-        leader_of("a"), HOST, node="a", config=CONFIG, random=Random(1), recovered=Recovered()
+        config.leader_of("a"),
+        HOST,
+        node="a",
+        config=CONFIG,
+        random=Random(1),
+        recovered=Recovered(),
     )
     leader.handle(address_of("a", "monitor"), events.Suspect(), T0)
     leader.handle(
@@ -70,21 +68,28 @@ def test_a_stranger_cannot_depose_a_leader_nor_use_up_its_rounds() -> None:
         events.Adopted(ballot=leader.ballot, floor=1, source="b", batches=()),
         T0,
     )
-    word = messages.Preempted(ballot=messages.Ballot(messages.NUMBER_MAX - 1, leader_of("b")))
+    word = messages.Preempted(
+        ballot=messages.Ballot(messages.NUMBER_MAX - 1, config.leader_of("b"))
+    )
 
-    for stranger in (address_of("client", "me"), acceptor_of("b")):
+    for stranger in (address_of("client", "me"), config.acceptor_of("b")):
         assert leader.handle(stranger, word, T0) == (Observe("paxos.stranger_preempts"),)
 
-    by = messages.Preempted(ballot=messages.Ballot(2, leader_of("b")))
+    by = messages.Preempted(ballot=messages.Ballot(2, config.leader_of("b")))
     deposed = leader.handle(address_of("a", "commander-1"), by, T0)
-    assert [type(word) for word in sent(deposed, replica_of("a"))] == [events.SteppedDown]
+    assert [type(word) for word in sent(deposed, config.replica_of("a"))] == [events.SteppedDown]
     leader.handle(address_of("a", "monitor"), events.Suspect(), T0)
     assert leader.ballot.round == 3
 
 
 def test_a_hand_over_that_found_no_successor_can_be_requested_again() -> None:
     leader = Leader(
-        leader_of("a"), HOST, node="a", config=CONFIG, random=Random(1), recovered=Recovered()
+        config.leader_of("a"),
+        HOST,
+        node="a",
+        config=CONFIG,
+        random=Random(1),
+        recovered=Recovered(),
     )
     monitor, asker = address_of("a", "monitor"), address_of("a", "~1")
     leader.handle(monitor, events.Suspect(), T0)
@@ -98,18 +103,18 @@ def test_a_hand_over_that_found_no_successor_can_be_requested_again() -> None:
 
     leader.handle(asker, events.Resign(), T0)
     named = leader.handle(monitor, events.Nominated(node="b"), T0)
-    assert sent(named, replica_of("a")) == [events.Drain(ballot=leader.ballot)]
+    assert sent(named, config.replica_of("a")) == [events.Drain(ballot=leader.ballot)]
 
 
 def test_a_stranger_cannot_put_commands_into_the_log_past_the_door() -> None:
     """At the door a client speaks for its own session only; a replica cannot tell."""
     role, client = replica(), address_of("client", "me")
-    role.handle(leader_of("a"), REIGN, T0)
+    role.handle(config.leader_of("a"), REIGN, T0)
     propose = messages.Propose(client=client, number=1, command=b"x")
 
     assert role.handle(client, propose, T0) == (Observe("paxos.stranger_proposes"),)
 
-    role.handle(replica_of("b"), propose, T0)
+    role.handle(config.replica_of("b"), propose, T0)
     ordered = role.handle(role.address, events.Gather(), T0)
     assert len(sent(ordered, REIGN.commander)) == 1
 
@@ -117,9 +122,11 @@ def test_a_stranger_cannot_put_commands_into_the_log_past_the_door() -> None:
 def test_a_leadership_that_another_has_overtaken_does_not_begin() -> None:
     """What a higher ballot decided is applied between the leader's look and its word."""
     role = replica()
-    role.handle(acceptor_of("a"), learned(1, messages.Batch(time_ms=5, commands=(b"theirs",))), T0)
+    role.handle(
+        config.acceptor_of("a"), learned(1, messages.Batch(time_ms=5, commands=(b"theirs",))), T0
+    )
 
-    assert role.handle(leader_of("a"), REIGN, T0) == (Observe("paxos.leadership_overtaken"),)
+    assert role.handle(config.leader_of("a"), REIGN, T0) == (Observe("paxos.leadership_overtaken"),)
 
     propose = messages.Propose(client=ASKER, number=1, command=b"x")
     assert sent(role.handle(ASKER, propose, T0), REIGN.commander) == []
@@ -128,7 +135,7 @@ def test_a_leadership_that_another_has_overtaken_does_not_begin() -> None:
 def test_nobody_hears_of_a_slot_in_which_another_leader_decided_something_else() -> None:
     """A master that is deposed and does not know yet applies what its successor decided."""
     role = replica()
-    opening = role.handle(leader_of("a"), REIGN, T0)
+    opening = role.handle(config.leader_of("a"), REIGN, T0)
     role.handle(ASKER, messages.Propose(client=ASKER, number=7, command=b"mine"), T0)
     ordered = role.handle(role.address, events.Gather(), T0)
     slots = [
@@ -142,11 +149,13 @@ def test_nobody_hears_of_a_slot_in_which_another_leader_decided_something_else()
         messages.Batch(time_ms=0, commands=(b"opening",)),
         messages.Batch(time_ms=0, commands=(b"theirs",)),
     )
-    told = role.handle(acceptor_of("a"), learned(1, *theirs), T0)
+    told = role.handle(config.acceptor_of("a"), learned(1, *theirs), T0)
     assert sent(told, ASKER) == []
 
-    deposed = events.SteppedDown(ballot=BALLOT, by=messages.Ballot(4, leader_of("b")), pause_ms=0)
-    told = role.handle(leader_of("a"), deposed, T0)
+    deposed = events.SteppedDown(
+        ballot=BALLOT, by=messages.Ballot(4, config.leader_of("b")), pause_ms=0
+    )
+    told = role.handle(config.leader_of("a"), deposed, T0)
     assert sent(told, ASKER) == [
         messages.Declined(number=7, why=messages.Decline.NOT_MASTER, master="")
     ]
@@ -154,7 +163,7 @@ def test_nobody_hears_of_a_slot_in_which_another_leader_decided_something_else()
 
 def test_whoever_asked_hears_of_its_command_also_if_a_successor_decided_it() -> None:
     role = replica()
-    role.handle(leader_of("a"), REIGN, T0)
+    role.handle(config.leader_of("a"), REIGN, T0)
     role.handle(ASKER, messages.Propose(client=ASKER, number=7, command=b"mine"), T0)
     role.handle(role.address, events.Gather(), T0)
 
@@ -162,7 +171,7 @@ def test_whoever_asked_hears_of_its_command_also_if_a_successor_decided_it() -> 
         messages.Batch(time_ms=0, commands=(b"opening",)),
         messages.Batch(time_ms=0, commands=(b"mine",)),
     )
-    told = role.handle(acceptor_of("a"), learned(1, *same), T0)
+    told = role.handle(config.acceptor_of("a"), learned(1, *same), T0)
     assert sent(told, ASKER)[-1] == messages.Proposed(number=7, slot=2)
 
 
@@ -199,12 +208,12 @@ def test_a_vote_for_an_absurd_slot_does_not_fill_the_log_with_no_ops() -> None:
     scout = Scout(address_of("a", "scout-3"), HOST, node="a", config=CONFIG, ballot=BALLOT, first=1)
     scout.begin(T0)
     absurd = messages.Vote(
-        1 << 40, messages.Ballot(2, leader_of("c")), messages.Batch(time_ms=1, commands=())
+        1 << 40, messages.Ballot(2, config.leader_of("c")), messages.Batch(time_ms=1, commands=())
     )
 
     for node, votes in (("b", (absurd,)), ("a", ())):
         promise = messages.Promise(ballot=BALLOT, asked=1, first=1, votes=votes, more=None)
-        effects = scout.handle(acceptor_of(node), promise, T0)
+        effects = scout.handle(config.acceptor_of(node), promise, T0)
 
     assert effects == (Observe("paxos.impossible_promise"),)
 
@@ -212,7 +221,7 @@ def test_a_vote_for_an_absurd_slot_does_not_fill_the_log_with_no_ops() -> None:
 def test_a_snapshot_arrives_also_over_a_link_on_which_a_part_takes_longer_than_the_first_wait() -> (
     None
 ):
-    role = CatchUp(catchup_of("a"), HOST, node="a", config=CONFIG)
+    role = CatchUp(config.catchup_of("a"), HOST, node="a", config=CONFIG)
     takes_ms, part = 500, bytes(messages.CHUNK_BYTES_MAX)
     effects = role.handle(role.address, events.Lacking(first=1, target=9, source="b"), T0)
     restored: list[object] = []
@@ -227,8 +236,8 @@ def test_a_snapshot_arrives_also_over_a_link_on_which_a_part_takes_longer_than_t
             effects = role.handle(role.address, wake.timer, T0)
             continue
         word = messages.SnapshotChunk(slot=9, time_ms=0, chunk=asked.chunk, count=4, content=part)
-        effects = role.handle(catchup_of(role.source), word, T0)
-        restored += sent(effects, replica_of("a"))
+        effects = role.handle(config.catchup_of(role.source), word, T0)
+        restored += sent(effects, config.replica_of("a"))
         if restored:
             break
 
@@ -237,7 +246,7 @@ def test_a_snapshot_arrives_also_over_a_link_on_which_a_part_takes_longer_than_t
 
 
 def test_a_source_that_is_gone_is_not_waited_for_any_longer_each_time() -> None:
-    role = CatchUp(catchup_of("a"), HOST, node="a", config=CONFIG)
+    role = CatchUp(config.catchup_of("a"), HOST, node="a", config=CONFIG)
     effects = role.handle(role.address, events.Lacking(first=1, target=9, source="b"), T0)
     waits: list[int] = []
     for _ in range(6):

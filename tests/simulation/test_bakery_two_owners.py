@@ -13,6 +13,7 @@ from typing import Any
 from fencelock.actors.bakery.config import Terms, election_of, later, proxy_of
 from fencelock.actors.bakery.epochs import EpochState
 from fencelock.actors.bakery.event import Serve
+from fencelock.actors.bakery.leader import Voting
 from fencelock.actors.bakery.leader_requests import LeaderRequests, PendingReleases
 from fencelock.actors.bakery.message import (
     AddTicket,
@@ -32,7 +33,6 @@ from fencelock.actors.bakery.state_transfer import Import, StateTransfer
 from fencelock.actors.bakery.table import RequestKey, TicketPhase, TicketTable
 from fencelock.actors.bakery.ticket import Record, Ticket, Turn, Who, pack_fence
 from fencelock.actors.bakery.ticket_attempt import TicketAttempt, TicketAttempts, TicketStep
-from fencelock.actors.bakery.voting import Voting
 from fencelock.actors.effect import Effect, Send
 from fencelock.actors.message import Instant
 

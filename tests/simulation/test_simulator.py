@@ -9,9 +9,9 @@ from support.simulator_scene import N1, N2, SECOND, Tock, only, world_of
 
 from fencelock.actors.api.message import Alive, KeepAlive
 from fencelock.actors.effect import Effects, Observe, Send, Wake
-from fencelock.actors.link import LinkDown, LinkUp
 from fencelock.actors.message import NS_PER_MS, Address, Instant, Local, local
 from fencelock.actors.role import Role
+from fencelock.actors.role_message import LinkDown, LinkUp
 from fencelock.cluster.simulation.faults import Faults
 from fencelock.cluster.simulation.nemesis import Nemesis
 from fencelock.cluster.simulation.network import Cut

@@ -10,7 +10,7 @@ from typing import Any
 from fencelock.actors.api.cluster_message import ClusterDown, ClusterUp
 from fencelock.actors.api.message import Acquire, Granted, LockStatus, Refused, Release, Released
 from fencelock.actors.api.session_message import HoldLost, Renewed, Unlocking
-from fencelock.actors.bakery.config import leader_of
+from fencelock.actors.bakery.config import Terms, leader_of
 from fencelock.actors.bootstrap_message import GroupConfig, Voter
 from fencelock.actors.effect import Effects, Send, Spawn
 from fencelock.actors.message import (
@@ -31,7 +31,7 @@ from fencelock.cluster.topology import NodeContext, ProtocolSettings, Recipe, ba
 
 HOLD_MS, GRACE_MS = 1_000, 500
 TERMS = ProtocolSettings(
-    bakery_hold_ms=HOLD_MS, bakery_grace_ms=GRACE_MS, bakery_least_ms=100, bakery_wait_ms=None
+    bakery_terms=Terms(hold_ms=HOLD_MS, grace_ms=GRACE_MS, least_ms=100, wait_ms=None)
 )
 
 

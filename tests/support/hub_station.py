@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from fencelock.actors.api.message import Alive
-from fencelock.actors.link import LinkDown, LinkRefused, LinkUp
 from fencelock.actors.message import Address, Message
+from fencelock.actors.role_message import LinkDown, LinkRefused, LinkUp
 from fencelock.transport.frame import Envelope, Frame
 from fencelock.transport.hub import SocketHub
 from fencelock.transport.listener import Arrival

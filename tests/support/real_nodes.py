@@ -6,9 +6,9 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
+from fencelock.cluster.bench.ports import free_ports
 from fencelock.cluster.config import parse, starting_config
 from fencelock.cluster.node import Node
-from fencelock.cluster.ports import free_ports
 
 NODES = ("n1", "n2", "n3")
 

@@ -45,10 +45,8 @@ class ScriptedClient(Role[Ask | Leave | Got | Full | Seen | Ready]):
         at_once: int = 1,
     ) -> None:
         super().__init__(address, host)
-        self.backend = backend
-        self.lock = lock
-        self.wants = wants
-        self.at_once = at_once
+        self.backend, self.lock = backend, lock
+        self.wants, self.at_once = wants, at_once
         self.wanted = 0
         self.fences: dict[int, int | None] = {}
         """By ticket: its fence, None while it waits."""

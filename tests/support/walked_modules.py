@@ -16,8 +16,8 @@ from tempfile import TemporaryDirectory
 from types import FrameType
 
 import fencelock
+from fencelock.cluster.bench.ports import free_ports
 from fencelock.cluster.config import parse
-from fencelock.cluster.ports import free_ports
 from support.paths import ROOT
 
 PAIRS = 40

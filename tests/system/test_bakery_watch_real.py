@@ -17,9 +17,9 @@ from support.real_nodes import loopback_addresses
 import fencelock
 from fencelock import aio
 from fencelock.cluster.bench.members import stop_all
+from fencelock.cluster.bench.ports import free_ports
 from fencelock.cluster.config import parse, starting_config
 from fencelock.cluster.node import Node
-from fencelock.cluster.ports import free_ports
 
 PATIENCE_S = 60
 CLUSTER = "bakery-watch"

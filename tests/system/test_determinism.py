@@ -40,7 +40,7 @@ UNORDERED = {"sorted", "set", "frozenset", "any", "all"}
 """Functions to which the order of what they iterate over makes no difference."""
 
 EXCEPTIONS = {
-    ("actors/bakery/voting.py", "lower"): "the name of a counter, from the name of a class",
+    ("actors/bakery/leader.py", "lower"): "the name of a counter, from the name of a class",
     ("actors/bakery/epochs.py", "lower"): "the name of a counter, from the name of a class",
     (
         "actors/bakery/in_flight.py",
@@ -64,7 +64,7 @@ EXCEPTIONS = {
     ("actors/session/pending.py", "/"): "the jitter of a client's own timers",
     ("actors/session/pending.py", "float"): "the jitter of a client's own timers",
     (
-        "actors/fast_construction.py",
+        "actors/message.py",
         "exec",
     ): "constructors made of field names when a module is imported",
     ("actors/role.py", "vars"): "the state of a role for a log line, and its declared events",

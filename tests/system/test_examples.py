@@ -18,9 +18,9 @@ import pytest
 from support.paths import EXAMPLES, ROOT
 
 import fencelock
+from fencelock.cluster.bench.ports import free_ports
 from fencelock.cluster.config import parse, starting_config
 from fencelock.cluster.node import Node
-from fencelock.cluster.ports import free_ports
 
 LONG_S = 120.0
 

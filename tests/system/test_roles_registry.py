@@ -15,11 +15,11 @@ from fencelock.actors.api.message import Acquire, Granted, Release
 from fencelock.actors.effect import Effects, Retire, Send, Spawn
 from fencelock.actors.message import Address, Instant, Local, address_of, local
 from fencelock.actors.role import Role
+from fencelock.cluster.bench.ports import free_ports
 from fencelock.cluster.config import Config, parse
 from fencelock.cluster.host.dispatcher import Dispatcher
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.node import Node
-from fencelock.cluster.ports import free_ports
 from fencelock.cluster.simulation.run import run_seed
 from fencelock.transport.hub import SocketHub
 

@@ -11,8 +11,8 @@ from rich.table import Table
 from fencelock.actors.api.message import Absence, Contender, LockStatus, NodeStatus
 from fencelock.actors.api.self_report import Counted
 from fencelock.actors.role_message import Fact, RoleDescription
+from fencelock.cluster.cli.asking import as_plain, duration, in_full, person
 from fencelock.cluster.cli.status import headline, locks_seen, locks_table, nodes_table, roles_table
-from fencelock.cluster.cli.wording import as_plain, duration, in_full, person
 
 NODE = NodeStatus(
     node="n1",

@@ -9,8 +9,8 @@ import zmq
 from support.hub_station import Make, Station, alive, stations, until
 
 from fencelock.actors.api.message import Alive, KeepAlive
-from fencelock.actors.link import LinkDown, LinkUp
 from fencelock.actors.message import Address
+from fencelock.actors.role_message import LinkDown, LinkUp
 from fencelock.transport.frame import Envelope, Frame, encode_frame
 from fencelock.transport.listener import Arrival
 

@@ -13,8 +13,8 @@ import zmq
 from support.hub_station import PATIENCE_S, Make, alive, stations, until
 
 from fencelock.actors.api.message import KeepAlive
-from fencelock.actors.link import LinkDown, LinkUp
 from fencelock.actors.message import Address
+from fencelock.actors.role_message import LinkDown, LinkUp
 from fencelock.transport.frame import Envelope, Frame, decode_frame, encode_frame
 
 

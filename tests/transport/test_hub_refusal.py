@@ -8,8 +8,8 @@ import zmq
 from support.hub_station import PATIENCE_S, Make, Station, alive, stations, until
 
 from fencelock.actors.api.message import KeepAlive
-from fencelock.actors.link import LinkRefused, LinkUp
 from fencelock.actors.message import Address
+from fencelock.actors.role_message import LinkRefused, LinkUp
 from fencelock.transport.cbor import FRAME_BYTES_MAX
 from fencelock.transport.frame import (
     Envelope,

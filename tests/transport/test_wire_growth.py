@@ -18,10 +18,10 @@ from fencelock.actors.api.session_message import Open
 from fencelock.actors.message import REGISTRY, Address, Message, message
 from fencelock.actors.paxos.message import Accept, Ballot, Batch
 from fencelock.actors.table.operation import COMMANDS
+from fencelock.cluster.bench.ports import free_ports
 from fencelock.cluster.config import parse, starting_config
 from fencelock.cluster.lock_machine import LockMachine
 from fencelock.cluster.node import Node
-from fencelock.cluster.ports import free_ports
 from fencelock.cluster.storage.journal import Journal
 from fencelock.cluster.storage.record import Entry
 from fencelock.transport.admission import FrameValidator

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from fencelock.actors.api.message import Acquire, Granted, KeepAlive
 from fencelock.actors.api.session_message import Open
-from fencelock.actors.fast_construction import maker
-from fencelock.actors.message import Message
+from fencelock.actors.message import Message, maker
 from fencelock.actors.paxos.message import Batch
 from fencelock.cluster.lock_machine import LockMachine
 from fencelock.transport.cbor import DEPTH_MAX, MalformedFrameError, dump, load, load_each

@@ -12,7 +12,7 @@ from typing import Any
 import cbor2
 import zmq
 
-from fencelock.cluster.ports import free_ports
+from fencelock.cluster.bench.ports import free_ports
 from peers.peer import ComparedPeer, Handle, PeerConnection, Spec
 from peers.servers import Servers
 

@@ -12,7 +12,7 @@ from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
 
-from fencelock.cluster.ports import free_ports
+from fencelock.cluster.bench.ports import free_ports
 from peers.peer import Handle, PeerConnection, ReplicatedPeer, Spec
 from peers.protobuf import Fields, decode, encode
 from peers.servers import said_by

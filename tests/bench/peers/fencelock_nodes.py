@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import fencelock
+from fencelock.cluster.bench.ports import free_ports
 from fencelock.cluster.config import starting_config
-from fencelock.cluster.ports import free_ports
 from peers.peer import Handle, PeerConnection, ReplicatedPeer, Spec
 
 NODES = 3

@@ -7,7 +7,7 @@ from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
 
-from fencelock.cluster.ports import free_ports
+from fencelock.cluster.bench.ports import free_ports
 from peers.peer import LOCK_S, Handle, PeerConnection, ServersPeer, Spec
 from peers.servers import answers, said_by
 
