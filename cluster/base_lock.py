@@ -128,11 +128,11 @@ class BaseLock(Generic[H]):
         self._listeners.lost.append(callback)
 
     def on_suspect(self, callback: Callback) -> None:
-        """Have ``callback`` called with a `Notice` when what this object acquired is in doubt."""
+        """Call ``callback`` with a `Notice` when a hold of this object becomes suspect."""
         self._listeners.suspect.append(callback)
 
     def on_unlocking(self, callback: Callback) -> None:
-        """Have ``callback`` called with a `Notice` when the duration of such a hold ends.
+        """Call ``callback`` with a `Notice` when the duration of such a hold ends.
 
         Nothing is unlocked before the grace ends, too: until then the holder decides, by
         ``release`` or ``renew``.
@@ -309,7 +309,7 @@ class BaseLock(Generic[H]):
         raise self._not_held()
 
     def _renewing(self, duration: float | None) -> Operation[None]:
-        """Start the duration of the current hold anew, as a lock's `renew` does."""
+        """Restart the duration of the current hold, as a lock's `renew` does."""
         own, token = self._to_release()
         yield from renewing(self._channel, self._registry, own, token, duration)
 
@@ -344,7 +344,7 @@ class BaseLock(Generic[H]):
         return f"; held by {' and '.join(names)} of this client" if names else ""
 
     def _cancel(self, own: Ownership, token: int) -> None:
-        """Have the session undo an acquire, whether it waits or is held."""
+        """Make the session cancel an acquire, whether it waits or holds."""
         self._channel.tell(Cancel(lock=own.lock, session="", owner=own.owner, request=token))
 
 

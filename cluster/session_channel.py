@@ -123,7 +123,7 @@ class SessionChannel:
         return status
 
     def abandon(self, reply: AskReply) -> None:
-        """Have the session forget a request, and undo its effect."""
+        """Make the session forget a request, and cancel its effect."""
         if not self.forked:
             self._session.abandon(reply)
 

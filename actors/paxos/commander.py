@@ -39,7 +39,7 @@ COMMANDER_RESEND_MS = 100
 NEWS_MS = 5
 """Delay until followers are sent which slots are decided, unless an `Accept` carries it (ms).
 Members outside the preferred quorum receive proposals as late. Sending at once would double the
-messages of a lone client."""
+messages of a single client."""
 
 
 EXPLORE = 32
