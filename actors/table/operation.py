@@ -81,7 +81,7 @@ def acquire(table: TableState, command: Acquire, out: list[Result]) -> None:
 
 
 def release(table: TableState, command: Release, out: list[Result]) -> None:
-    """Release one hold (rules 20-25, 48, 50). Owner and fence must both be right.
+    """Release one hold (rules 20-25, 48, 50), with all its permits. Owner and fence must be right.
 
     Raises:
         InvalidRequestError: see `Release.check`; nothing was done.
@@ -95,11 +95,26 @@ def release(table: TableState, command: Release, out: list[Result]) -> None:
     if hold is None or hold.fence != command.fence:
         _deny_release(table, owner_state, command, out)
         return
+    if command.lock in table.pools:
+        _release_permits(table, owner_state, hold, hold.count, out)
+        return
     hold.count -= 1
     released = owner_state.outcome = owner_state.released(hold.count)
     out.append(released)
     if hold.count == 0:
         table.end_hold(hold, out)
+
+
+def _release_permits(
+    table: TableState, owner_state: OwnerState, hold: Hold, amount: int, out: list[Result]
+) -> None:
+    """Take back ``amount`` permits of ``hold``; the hold ends with the last of them."""
+    released = owner_state.outcome = owner_state.released(hold.count - amount)
+    out.append(released)
+    if amount == hold.count:
+        table.end_hold(hold, out)
+    else:
+        table.give_back(hold, amount, out)
 
 
 def cancel(table: TableState, command: Cancel, out: list[Result]) -> None:
@@ -144,6 +159,9 @@ def cancel(table: TableState, command: Cancel, out: list[Result]) -> None:
         if owner_state.request == command.request:
             owner_state.settle(owner_state.denied(Reason.CANCELLED, GIVEN_UP))
         hold.request = 0
+        if command.lock in table.pools:
+            table.end_hold(hold, out)
+            return
         hold.count -= 1
         if hold.count == 0:
             table.end_hold(hold, out)
@@ -161,11 +179,11 @@ def evict(table: TableState, command: Evict, out: list[Result]) -> None:
     """
     command.check()
     before = table.audit.get((command.by, command.request))
-    hold = table.locks.get(command.lock)
+    hold = table.find_hold(command.lock, command.fence)
     if before is not None and (before.lock, before.fence) == (command.lock, command.fence):
         out.append(_evicted_for(before, command.session))
-    elif hold is None or hold.fence != command.fence:
-        out.append(refused(command, Reason.NOT_HELD, _not_held(command, hold)))
+    elif hold is None:
+        out.append(refused(command, Reason.NOT_HELD, _not_held(table, command)))
     else:
         _take(table, hold, command, out)
 
@@ -352,23 +370,19 @@ def _take(table: TableState, hold: Hold, command: Evict, out: list[Result]) -> N
 def _deny_release(
     table: TableState, owner_state: OwnerState, command: ReleaseRequest, out: list[Result]
 ) -> None:
-    hold = table.locks.get(command.lock)
     if owner_state.lost and owner_state.lost == command.fence:
         owner_state.lost = 0
-        text = f"this owner has lost it; {_holder(hold)}"
+        text = f"this owner has lost it; {table.wording(command.lock)}"
         _deny(table, owner_state, Reason.OWNERSHIP_LOST, text, out)
     else:
-        text = f"fence {command.fence} was shown, which does not hold it; {_holder(hold)}"
+        holder = table.wording(command.lock)
+        text = f"fence {command.fence} was shown, which does not hold it; {holder}"
         _deny(table, owner_state, Reason.NOT_HELD, text, out)
 
 
-def _holder(hold: Hold | None) -> str:
-    return "nobody holds it" if hold is None else hold.wording()
-
-
-def _not_held(command: Evict, hold: Hold | None) -> str:
+def _not_held(table: TableState, command: Evict) -> str:
     shown = f"fence {command.fence} was shown, which does not hold it"
-    return f"{titled(command.lock)}: {shown}; {_holder(hold)}"
+    return f"{titled(command.lock)}: {shown}; {table.wording(command.lock)}"
 
 
 def _nothing_done(command: AcquireRequest | ReleaseRequest) -> str:
