@@ -12,16 +12,19 @@ from fencelock.cluster.base_lock import BaseLock
 from fencelock.cluster.callback_executor import ClusterCallback
 from fencelock.cluster.connection import Connection
 from fencelock.cluster.hold_registry import Callback
+from fencelock.cluster.semaphore import BaseSemaphore
 
 L = TypeVar("L", bound=BaseLock[Any])
 R = TypeVar("R", bound=BaseLock[Any])
+S = TypeVar("S", bound=BaseSemaphore[Any])
 
 
-class BaseClient(Generic[L, R]):
+class BaseClient(Generic[L, R, S]):
     """The operations of a client that return at once."""
 
     _lock_type: type[L]
     _rlock_type: type[R]
+    _semaphore_type: type[S]
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -104,6 +107,32 @@ class BaseClient(Generic[L, R]):
             name, timeout, owner, label, duration, grace, reentrant=True, limit=limit
         )
         return self._rlock_type(connection.line, connection.hold_registry, options)
+
+    def semaphore(
+        self, name: str, permits: int, *, timeout: float | None = None, label: str = ""
+    ) -> S:
+        """Return the semaphore called ``name``, which has ``permits``; sends nothing yet.
+
+        A lock of the same name is another object.
+
+        Args:
+            name: see `lock`.
+            permits: how many are held at most at a time, 1 to 2,147,483,647. A semaphore that
+                nobody holds leaves no state; while it is held, an acquire that names another
+                number is refused.
+            timeout: see `lock`.
+            label: see `lock`.
+
+        Raises:
+            InvalidRequestError: an argument is out of its limits.
+            UnsupportedError: the cluster's protocol has no semaphores; the text says which one
+                does.
+            ClosedError: as for `lock`.
+            TypeError: as for `lock`.
+            ValueError: as for `lock`.
+
+        """
+        return self._semaphore_type(self._connection, name, permits, timeout, label)
 
     @property
     def session(self) -> str:

@@ -11,8 +11,8 @@ from typing import Generic, TypeVar
 
 import pykka
 
-from fencelock.actors.api.message import Cancel, LockStatus
-from fencelock.actors.api.name import titled
+from fencelock.actors.api.message import AcquireRequest, Cancel, LockStatus
+from fencelock.actors.api.name import plain_name, titled
 from fencelock.actors.error import (
     AlreadyHeldError,
     FencelockError,
@@ -55,6 +55,8 @@ class BaseLock(Generic[H]):
     """
 
     _hold_type: type[H]
+    _copy: Callable[..., AcquireRequest] = staticmethod(acquire_by)
+    """Returns a copy of a request to acquire with an owner, a number and a wait (ms)."""
     _runner: Callable[[], str]
     """Returns the owner that is the running thread or task."""
     _here: Callable[[], object] = staticmethod(threading.get_ident)
@@ -75,7 +77,7 @@ class BaseLock(Generic[H]):
     @property
     def name(self) -> str:
         """The name under which all clients know the lock."""
-        return self._options.name
+        return plain_name(self._options.name)
 
     @property
     def owner(self) -> str | None:
@@ -162,11 +164,15 @@ class BaseLock(Generic[H]):
     def _known(self) -> Ownership | None:
         """Return what the named owner acquired through another object."""
         owner = self._options.owner
-        own = None if owner is None else self._registry.find(self.name, owner)
+        own = None if owner is None else self._registry.find(self._options.name, owner)
         return None if own is None or own.hold is None else own
 
     def _acquiring(
-        self, wrong: tuple[object, ...], blocking: bool, timeout: float | None
+        self,
+        wrong: tuple[object, ...],
+        blocking: bool,
+        timeout: float | None,
+        request: AcquireRequest | None = None,
     ) -> Operation[H | None]:
         """Acquire as a lock's `acquire` does: end with the hold, or None for "not now"."""
         if wrong:
@@ -174,14 +180,20 @@ class BaseLock(Generic[H]):
         if not blocking and timeout is not None:
             raise ValueError("can't specify a timeout for a non-blocking call")
         wait_ms = 0 if not blocking else self._wait_ms if timeout is None else wait_ms_of(timeout)
-        return self._entering(wait_ms, trying=True, blocking=blocking)
+        return self._entering(wait_ms, trying=True, blocking=blocking, request=request)
 
     def _entering(
-        self, wait_ms: int | None, *, trying: bool = False, blocking: bool = True
+        self,
+        wait_ms: int | None,
+        *,
+        trying: bool = False,
+        blocking: bool = True,
+        request: AcquireRequest | None = None,
     ) -> Operation[H | None]:
         """Acquire, and end with the hold or an error: ``with`` never enters unheld.
 
-        With ``trying``, end with None for "not now".
+        With ``trying``, end with None for "not now". ``request`` is what to ask for in place of
+        the lock.
         """
         channel, registry, options = self._channel, self._registry, self._options
         if channel.closed or channel.forks != ForkCounter.forks:
@@ -193,7 +205,8 @@ class BaseLock(Generic[H]):
                 own = registry.enter_as_new(options.name, call, self._listeners)
             else:
                 own, wait_ms = yield from self._waiting(call, wait_ms)
-            channel.submit(acquire_by(self._acquire, own.owner, token, wait_ms), call)
+            acquire = self._copy(request or self._acquire, own.owner, token, wait_ms)
+            channel.submit(acquire, call)
             yield call
         except FencelockError as error:
             if trying and _is_not_now(error, blocking):
@@ -248,11 +261,11 @@ class BaseLock(Generic[H]):
                 return call.own, left_ms
             if options.reentrant and once and own is not None and own.levels:
                 raise LimitReachedError(
-                    f"{titled(self.name)}: {name_of(owner)} holds it already, and its limit is 1"
+                    f"{titled(options.name)}: {name_of(owner)} holds it already, and its limit is 1"
                 )
             if left_ms == 0:
                 raise LockTimeoutError(
-                    f"{titled(self.name)}: held by {name_of(owner)} of this client, "
+                    f"{titled(self._options.name)}: held by {name_of(owner)} of this client, "
                     f"still after {passed_ms / 1000:g} s"
                 )
             yield from self._waiting_for(blocker, left_ms)
@@ -314,13 +327,13 @@ class BaseLock(Generic[H]):
         yield from renewing(self._channel, self._registry, own, token, duration)
 
     def _exiting(self, error: BaseException | None) -> Operation[None]:
-        return exiting(self._releasing, self.name, error)
+        return exiting(self._releasing, self._options.name, error)
 
     def _inspecting(self, age_ms: int | None) -> Operation[LockStatus]:
-        return self._channel.inspecting(self.name, age_ms)
+        return self._channel.inspecting(self._options.name, age_ms)
 
     def _is_locked(self) -> Operation[bool]:
-        status = yield from self._channel.inspecting(self.name, None)
+        status = yield from self._channel.inspecting(self._options.name, None)
         return status.holder is not None
 
     def _prune(self) -> None:
@@ -337,10 +350,12 @@ class BaseLock(Generic[H]):
     def _not_held(self) -> NotHeldError:
         owner = self._options.owner
         who = "this object" if owner is None else f"owner {owner!r}"
-        return NotHeldError(f"{titled(self.name)}: {who} does not hold it{self._held_by()}")
+        return NotHeldError(
+            f"{titled(self._options.name)}: {who} does not hold it{self._held_by()}"
+        )
 
     def _held_by(self) -> str:
-        names = [name_of(owner) for owner in self._registry.holders(self.name)[:3]]
+        names = [name_of(owner) for owner in self._registry.holders(self._options.name)[:3]]
         return f"; held by {' and '.join(names)} of this client" if names else ""
 
     def _cancel(self, own: Ownership, token: int) -> None:
@@ -361,7 +376,7 @@ class BaseRLock(BaseLock[H]):
 
     def _current(self) -> Ownership | None:
         try:
-            own = self._registry.find(self.name, self.owner)
+            own = self._registry.find(self._options.name, self.owner)
         except RuntimeError:  # No task runs here.
             return None
         return None if own is None or own.hold is None else own
@@ -379,7 +394,9 @@ class BaseRLock(BaseLock[H]):
 
     def _not_held(self) -> NotHeldError:
         who = name_of(self.owner)
-        return NotHeldError(f"{titled(self.name)}: {who} does not hold it{self._held_by()}")
+        return NotHeldError(
+            f"{titled(self._options.name)}: {who} does not hold it{self._held_by()}"
+        )
 
 
 def _is_not_now(error: FencelockError, blocking: bool) -> bool:

@@ -15,13 +15,14 @@ from fencelock.cluster.callback_executor import ThreadExecutor
 from fencelock.cluster.connection import Connection
 from fencelock.cluster.lock import Lock, RLock
 from fencelock.cluster.operation import drive
+from fencelock.cluster.semaphore import Semaphore
 from fencelock.cluster.settings import Read, Settings
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Client(BaseClient[Lock, RLock]):
+class Client(BaseClient[Lock, RLock, Semaphore]):
     """A connection to a cluster, for all threads of one process. From `connect`.
 
     It leaves nothing running after `close`, which ``with`` and the end of the process
@@ -34,6 +35,7 @@ class Client(BaseClient[Lock, RLock]):
 
     _lock_type = Lock
     _rlock_type = RLock
+    _semaphore_type = Semaphore
 
     def locked(
         self, template: str, *, timeout: float | None = None, **options: Any

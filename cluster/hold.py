@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pykka
 
 from fencelock.actors.api.message import Cancel
-from fencelock.actors.api.name import titled
+from fencelock.actors.api.name import plain_name, titled
 from fencelock.actors.api.session_message import Renew
 from fencelock.actors.error import FencelockError, LockOwnershipLostError, NotHeldError
 from fencelock.actors.message import NS_PER_MS
@@ -41,14 +41,14 @@ class BaseHold:
         self._channel = channel
         self._registry = registry
         self._own = own
-        self._token = token
+        self.token = token
         assert own.hold is not None
         self._hold = own.hold
 
     @property
     def name(self) -> str:
         """The name of the lock."""
-        return self._own.lock
+        return plain_name(self._own.lock)
 
     @property
     def owner(self) -> str:
@@ -73,7 +73,7 @@ class BaseHold:
         if own.hold is not self._hold:
             return HoldState.LOST  # Its owner was granted the lock anew since.
         state = self._registry.state_of(own)
-        if state in (HoldState.LOST, HoldState.FREE) or own.is_unreleased(self._token):
+        if state in (HoldState.LOST, HoldState.FREE) or own.is_unreleased(self.token):
             return state
         return HoldState.RELEASED
 
@@ -121,8 +121,8 @@ class BaseHold:
 
         """
         if self._own.hold is not self._hold or self._channel.forked:
-            raise NotHeldError(f"{titled(self.name)}: this hold is over")
-        check_held(self._registry, self._own, self._token)
+            raise NotHeldError(f"{titled(self._own.lock)}: this hold is over")
+        check_held(self._registry, self._own, self.token)
 
     def on_lost(self, callback: Callback) -> None:
         """Have ``callback`` called with a `Notice` when this hold is lost, or at once if it was.
@@ -147,13 +147,13 @@ class BaseHold:
         return f"<Hold of {self.name!r} under fence {self.fence}, {self.state.value}>"
 
     def _releasing(self) -> Operation[None]:
-        return releasing(self._channel, self._registry, self._own, self._token)
+        return releasing(self._channel, self._registry, self._own, self.token)
 
     def _renewing(self, duration: float | None) -> Operation[None]:
-        return renewing(self._channel, self._registry, self._own, self._token, duration)
+        return renewing(self._channel, self._registry, self._own, self.token, duration)
 
     def _exiting(self, error: BaseException | None) -> Operation[None]:
-        return exiting(self._releasing, self.name, error)
+        return exiting(self._releasing, self._own.lock, error)
 
 
 def releasing(

@@ -134,7 +134,7 @@ class LockMachine:
             Figure("fence", table.fence),
             Figure("sessions", len(table.sessions.by_id)),
             Figure("locks held", len(table.locks)),
-            Figure("waiting", table.claims - len(table.locks)),
+            Figure("holds and waits", table.claims),
             Figure("log time", table.time_ms),
         )
         return Fingerprint(state_of(table.numbers()), self.told + table.granted, counters)

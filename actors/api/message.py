@@ -139,14 +139,14 @@ class AcquireRequest(LockRequest, Command):
     """
 
     __slots__ = ()
-    NEEDS: ClassVar[str] = ""
-    """What only a cluster that keeps sessions has, and such a request needs; empty for locks."""
 
     if TYPE_CHECKING:  # Every subclass declares them as fields.
         wait_ms: int | None
         """The timeout (ms), 0 for no wait, None for no limit."""
         limit: int
         """The number of times that the owner may hold it at once, 0 for no limit."""
+        label: str
+        """A text for people."""
 
 
 class ReleaseRequest(LockRequest, Command):
@@ -436,7 +436,7 @@ class Contender(NamedTuple):
     label: str = ""
     """The client's label: host, process, and a text of the application's."""
     times: int = 1
-    """Number of times that a holder holds it at once."""
+    """Number of times that a holder holds it at once, or of its permits."""
 
 
 class Absence(NamedTuple):
@@ -461,6 +461,12 @@ class LockStatus(Reply):
     slot: int = 0  # Where there is a log: the state after all slots before this one.
     age_ms: int | None = None
     """Largest possible age of the state at the reply (ms): 0 if linearizable, None if unknown."""
+    permits: int = 1
+    """The number of permits of a semaphore; `Contender.times` counts those of a holder, or those
+    that a waiter asks for."""
+    holders: tuple[Contender, ...] = ()
+    """The holders in the order of their grants, where there can be several. The first of them is
+    ``holder``, too."""
 
 
 @message(0x1D)

@@ -142,6 +142,11 @@ def object_name(kind: str, name: str) -> str:
     return f"{kind}{KIND_END}{name}"
 
 
+def plain_name(lock: str) -> str:
+    """Return the name of a lock or of another object without its kind."""
+    return lock.rpartition(KIND_END)[2]
+
+
 def titled(lock: str) -> str:
     """Return the kind and the name of an object for texts: ``lock 'a'``."""
     kind, _, name = lock.rpartition(KIND_END)

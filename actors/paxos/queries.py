@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from fencelock.actors.api.message import Contender, Inspect, LockStatus, Reason, refused
 from fencelock.actors.api.name import client_of
 from fencelock.actors.api.session_message import ListedLock, LockList
@@ -43,6 +45,10 @@ DESCRIBE_MS = 500
 """Timeout of a description's queries to the replica (ms); then it does without."""
 
 
+_Shown = tuple[LockReport, Contender | None, tuple[Contender, ...], tuple[Contender, ...]]
+"""A report, and its holder, its holders and its waiters as clients see them."""
+
+
 class Queries:
     """The queries of clients. One that is sent again is forwarded once.
 
@@ -58,7 +64,7 @@ class Queries:
         self.replica = replica
         self.contact = contact
         self.pending = PendingQueries(node)
-        self.shown: tuple[LockReport, Contender | None, tuple[Contender, ...]] | None = None
+        self.shown: _Shown | None = None
         """The last report with its texts: replicas return the same report to all clients while the
         lock does not change."""
 
@@ -103,8 +109,10 @@ class Queries:
     def _status(self, report: LockReport, inspect: Inspect, consulted: Consulted) -> Message:
         if self.shown is None or self.shown[0] is not report:
             holder = None if report.holder is None else holder_of(report.holder)
-            self.shown = report, holder, waiters_of(report, SHOWN_BYTES_MAX)
-        _, holder, waiters = self.shown
+            holders = _fitting(map(holder_of, report.holders), SHOWN_BYTES_MAX)
+            left = SHOWN_BYTES_MAX - sum(map(size_of, holders))
+            self.shown = report, holder, holders, waiters_of(report, left)
+        _, holder, holders, waiters = self.shown
         return _lock_status(
             lock=inspect.lock,
             holder=holder,
@@ -114,6 +122,8 @@ class Queries:
             request=inspect.request,
             slot=consulted.slot,
             age_ms=consulted.age_ms,
+            permits=report.permits,
+            holders=holders,
         )
 
     def _give_up(self, query: PendingQuery, now: Instant) -> list[Effect]:
@@ -252,13 +262,17 @@ def holder_of(seen: HolderSeen) -> Contender:
 
 def waiters_of(report: LockReport, bytes_max: int) -> tuple[Contender, ...]:
     """Return the waiters of a lock as clients see them, in order, as many as fit."""
+    return _fitting(map(_waiter, report.waiters), bytes_max)
+
+
+def _fitting(contenders: Iterable[Contender], bytes_max: int) -> tuple[Contender, ...]:
+    """Return the first of ``contenders``, as many as fit."""
     shown: list[Contender] = []
-    for seen in report.waiters:
-        waiter = _waiter(seen)
-        bytes_max -= size_of(waiter)
+    for contender in contenders:
+        bytes_max -= size_of(contender)
         if bytes_max < 0:
             break
-        shown.append(waiter)
+        shown.append(contender)
     return tuple(shown)
 
 
@@ -276,6 +290,7 @@ def _waiter(seen: WaiterSeen) -> Contender:
         fence=None,
         since_ms=seen.waited_ms,
         label=seen.label,
+        times=seen.amount,
     )
 
 

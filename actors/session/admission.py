@@ -8,13 +8,7 @@ from fencelock.actors.api.session_message import Evict, ListLocks, Renew
 from fencelock.actors.message import Instant
 from fencelock.actors.session.holding import HOLDS_MAX
 from fencelock.actors.session.pending import Claim, Question
-from fencelock.actors.session.rejection import (
-    Rejection,
-    lost,
-    problem_of,
-    unsupported,
-    wrong_cluster,
-)
+from fencelock.actors.session.rejection import Rejection, lost, problem_of, wrong_cluster
 from fencelock.actors.session.session_loss import why_not_renew
 from fencelock.actors.session.session_state import SessionState
 
@@ -58,9 +52,6 @@ def why_not(
 def _why_not_acquire(
     state: SessionState, acquire: AcquireRequest, claim: Claim
 ) -> Rejection | None:
-    no = unsupported(state.session_lease, acquire)
-    if no is not None:
-        return no
     if claim in state.in_flight.waits:
         text = f"{titled(claim.lock)}: owner {claim.owner!r} waits for it already"
         return Rejection(Reason.ALREADY_HELD, text)

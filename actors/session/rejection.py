@@ -19,13 +19,12 @@ from fencelock.actors.api.message import (
     Released,
     ReleaseRequest,
 )
-from fencelock.actors.api.name import check_lock_name, check_owner, check_wait, titled
+from fencelock.actors.api.name import check_object_name, check_owner, check_wait, titled
 from fencelock.actors.api.session_message import Evict, Evicted, ListLocks, LockList, Renew, Renewed
 from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.message import Instant, copier, ms_between
 from fencelock.actors.session.endpoint import Endpoints
 from fencelock.actors.session.pending import Claim, Pending, Question, claim_named
-from fencelock.actors.session.session_lease import SessionLease
 
 Answer = Granted | Released | Renewed | Refused | LockStatus | NodeStatus | LockList | Evicted
 """Replies that end a request."""
@@ -82,7 +81,7 @@ def claim_checked(lock: str, owner: str) -> Claim:
         InvalidRequestError: a name is invalid; that is not cached.
 
     """
-    check_lock_name(lock)
+    check_object_name(lock)
     check_owner(owner)
     return claim_named(lock, owner)
 
@@ -119,14 +118,6 @@ def silence(pending: Pending, endpoints: Endpoints, now: Instant) -> Rejection:
                 f"holds it under fence {fence}; to ask again does no harm"
             )
     return Rejection(Reason.UNAVAILABLE, f"{text}; nodes: {endpoints.describe(now)}")
-
-
-def unsupported(lease: SessionLease, acquire: AcquireRequest) -> Rejection | None:
-    """Return why the cluster cannot grant ``acquire``; None if it can, or if that is not known."""
-    if not acquire.NEEDS or lease.kept or not lease.ready:
-        return None
-    text = f"{titled(acquire.lock)}: the protocol of this cluster has no {acquire.NEEDS}"
-    return Rejection(Reason.UNSUPPORTED, f"{text}; paxos has them")
 
 
 def wrong_cluster(endpoints: Endpoints, now: Instant) -> Rejection:

@@ -30,7 +30,7 @@ from fencelock.actors.session.pending import (
     Question,
     settle,
 )
-from fencelock.actors.session.rejection import Answer, Rejection, answers, lost, unsupported
+from fencelock.actors.session.rejection import Answer, Rejection, answers, lost
 from fencelock.actors.session.session_loss import GONE, let_go, lose
 from fencelock.actors.session.session_state import SessionState
 
@@ -145,10 +145,6 @@ def on_opened(state: SessionState, sender: Address, opened: Opened, now: Instant
         state.endpoints.live_by(state.session_lease.lived_ms)
         state.greet_at = None
         effects.append(Observe("client.session_opened"))
-    for pending in state.claims_pending():
-        if isinstance(pending.asked, AcquireRequest):
-            no = unsupported(state.session_lease, pending.asked)
-            effects += [] if no is None else state.refuse(pending, no, now)
     effects += state.tell_watcher(now)
     effects += note_node(state, sender, opened.node, opened.master, now)
     effects += prefer_master(state, now)  # It may have been known before the session.

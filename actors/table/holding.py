@@ -1,11 +1,11 @@
-"""The hold of a lock: its owner, count, fence, and the queue of those who wait for its end."""
+"""Holds of locks, and pools of permits: owners, counts, fences, and queues of waits."""
 
 from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fencelock.actors.api.message import Granted
@@ -28,11 +28,12 @@ class Hold:
 
     A free lock has none. The queue is made with the first wait, since most locks never see one,
     and moves from each ownership to the next. It is an `OrderedDict`, since a dict that keeps
-    losing its first key walks over all the lost ones each time.
+    losing its first key walks over all the lost ones each time. A hold of permits has no queue:
+    its `Pool` has one.
 
     Attributes:
         fence: the token of this ownership; it does not change when the owner acquires again.
-        count: number of times the owner holds the lock at once, at least 1.
+        count: number of times the owner holds the lock at once, or of its permits; at least 1.
         request: the last acquire that added to ``count``, 0 if that was undone.
         level: ``count`` after that acquire, so that a repetition gets the same reply.
         since_ms: log time of the grant.
@@ -99,6 +100,7 @@ class Wait:
         ticket: its place among all waits there ever were; queues have this order.
         since_ms: log time at which it was queued.
         due_ms: log time at which it times out, None for never.
+        amount: number of permits that it asks for.
 
     """
 
@@ -107,6 +109,69 @@ class Wait:
     label: str
     since_ms: int
     due_ms: int | None
+    amount: int = 1
+
+
+@dataclass(slots=True, eq=False)
+class Pool:
+    """The permits of one object, which several owners may hold at once, and one queue for all.
+
+    A lock is the case of one permit: its `Hold` is all that it needs. A pool exists while permits
+    of it are held.
+
+    Invariants:
+        L8  The permits that are held and ``free`` are ``capacity`` together, and ``free`` is not
+            negative.
+        L9  A wait is granted only as the head of the queue, when its amount is free. So a large
+            one keeps smaller ones behind it waiting, and none is overtaken for ever.
+
+    Attributes:
+        capacity: number of permits; each claim names it, and all must agree.
+        holds: the holds by fence, which is the order of their grants.
+        queue: waits by ticket.
+
+    """
+
+    capacity: int
+    free: int
+    holds: dict[int, Hold] = field(default_factory=dict[int, Hold])
+    queue: OrderedDict[int, Wait] = field(default_factory=OrderedDict[int, Wait])
+
+    def admits(self, amount: int) -> bool:
+        """Return whether a new claim of ``amount`` permits is granted at once."""
+        return not self.queue and amount <= self.free
+
+    def add(self, hold: Hold) -> None:
+        """Take the permits of a new hold."""
+        self.free -= hold.count
+        assert self.free >= 0  # L8
+        self.holds[hold.fence] = hold
+
+    def remove(self, hold: Hold) -> None:
+        """Take back all permits of a hold."""
+        del self.holds[hold.fence]
+        self.free += hold.count
+
+    @property
+    def waits(self) -> Iterable[Wait]:
+        """The waits, in order."""
+        return self.queue.values()
+
+    @property
+    def waiting(self) -> int:
+        """Number of waits."""
+        return len(self.queue)
+
+    def next_wait(self) -> Wait | None:
+        """Remove and return the head of the queue, if what it asks for is free (L9)."""
+        if not self.queue or next(iter(self.queue.values())).amount > self.free:
+            return None
+        return self.queue.popitem(last=False)[1]
+
+    def wording(self) -> str:
+        """Describe what keeps a claim waiting."""
+        held = f"{self.capacity - self.free} of {self.capacity} permits are held"
+        return f"{held}, {len(self.queue)} claims wait" if self.queue else held
 
 
 class Timeouts:

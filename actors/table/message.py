@@ -133,9 +133,26 @@ class ClaimantRecord(NamedTuple):
     wait: WaitRecord | None
 
 
+class PoolRecord(NamedTuple):
+    """A `Pool`, without its holds and waits. `HoldRecord.times` counts the permits of a hold."""
+
+    lock: str
+    capacity: int
+
+
+class AmountRecord(NamedTuple):
+    """The number of permits that a `Wait` asks for, if it is not 1."""
+
+    ticket: int
+    amount: int
+
+
 @message(0x9A)
 class TablePart(Message):
-    """Part ``index`` of the ``count`` parts of a snapshot."""
+    """Part ``index`` of the ``count`` parts of a snapshot.
+
+    A member of a version without pools can read a snapshot that has none.
+    """
 
     index: int
     count: int
@@ -143,10 +160,12 @@ class TablePart(Message):
     sessions: tuple[SessionRecord, ...]
     owner_states: tuple[ClaimantRecord, ...]
     audit: tuple[Evicted, ...]
+    pools: tuple[PoolRecord, ...] = ()
+    amounts: tuple[AmountRecord, ...] = ()
 
 
 TableSnapshot = tuple[TablePart, ...]
 """All parts, in order."""
 
-Record = SessionRecord | ClaimantRecord | Evicted
+Record = SessionRecord | ClaimantRecord | Evicted | PoolRecord | AmountRecord
 """All records of a part, without the head."""

@@ -21,6 +21,7 @@ from fencelock.actors.api.message import (
 )
 from fencelock.actors.api.name import client_of, quoted, titled
 from fencelock.actors.api.request import Command
+from fencelock.actors.api.semaphore import AcquirePermits, ReleasePermits
 from fencelock.actors.api.session_message import (
     CloseReason,
     End,
@@ -33,7 +34,7 @@ from fencelock.actors.api.session_message import (
     why_expired,
 )
 from fencelock.actors.message import copier
-from fencelock.actors.table.holding import Hold, Wait
+from fencelock.actors.table.holding import Hold, Pool, Wait
 from fencelock.actors.table.message import ExtendSessions, LogCommand, Queued, Result
 from fencelock.actors.table.session import SESSION_CLAIMS_MAX, SESSIONS_MAX, OwnerState, Session
 from fencelock.actors.table.table_state import TableState
@@ -80,8 +81,63 @@ def acquire(table: TableState, command: Acquire, out: list[Result]) -> None:
             _wait(table, owner_state, command, out)
 
 
+def acquire_permits(table: TableState, command: AcquirePermits, out: list[Result]) -> None:
+    """Grant permits of a semaphore, queue or deny.
+
+    Raises:
+        InvalidRequestError: see `AcquirePermits.check`; nothing was done.
+
+    """
+    owner_state = _begin(table, command, out)
+    if owner_state is None:
+        return
+    owner_state.lost, owner_state.releasing, owner_state.outcome = 0, False, None
+    session, lock = owner_state.session, owner_state.lock
+    pool, amount = table.pools.get(lock), command.amount
+    if owner_state.hold is not None:
+        _enter_again(owner_state, owner_state.hold, command, out)
+    elif pool is not None and pool.capacity != command.permits:
+        has = f"{titled(lock)} has {pool.capacity} permits"
+        text = f"{has}; this client asked for one with {command.permits}"
+        _refuse(table, owner_state, owner_state.refused(Reason.INVALID, text), out)
+    elif pool is not None and not pool.admits(amount) and command.wait_ms == 0:
+        _deny(table, owner_state, Reason.TIMED_OUT, pool.wording(), out)
+    elif session.claims >= SESSION_CLAIMS_MAX or table.claims >= CLAIMS_MAX:
+        _deny(table, owner_state, Reason.OVERLOADED, _which_limit(table, session), out)
+    else:
+        session.claims += 1
+        table.claims += 1
+        if pool is None:
+            pool = table.pools[lock] = Pool(command.permits, command.permits)
+        if pool.admits(amount):
+            table.grant_permits(pool, owner_state, command.label, amount, out)
+        else:
+            _wait(table, owner_state, command, out, amount)
+
+
+def release_permits(table: TableState, command: ReleasePermits, out: list[Result]) -> None:
+    """Give back some or all permits of one hold. Owner and fence must both be right.
+
+    Raises:
+        InvalidRequestError: see `ReleasePermits.check`; nothing was done.
+
+    """
+    owner_state = _begin(table, command, out)
+    if owner_state is None:
+        return
+    owner_state.releasing = True
+    hold = owner_state.hold
+    if hold is None or hold.fence != command.fence:
+        _deny_release(table, owner_state, command, out)
+    elif command.amount > hold.count:
+        text = f"{command.amount} permits were released, {hold.count} are held"
+        _deny(table, owner_state, Reason.INVALID, f"{text} under fence {hold.fence}", out)
+    else:
+        _release_permits(table, owner_state, hold, command.amount or hold.count, out)
+
+
 def release(table: TableState, command: Release, out: list[Result]) -> None:
-    """Release one hold (rules 20-25, 48, 50). Owner and fence must both be right.
+    """Release one hold (rules 20-25, 48, 50), with all its permits. Owner and fence must be right.
 
     Raises:
         InvalidRequestError: see `Release.check`; nothing was done.
@@ -95,11 +151,26 @@ def release(table: TableState, command: Release, out: list[Result]) -> None:
     if hold is None or hold.fence != command.fence:
         _deny_release(table, owner_state, command, out)
         return
+    if command.lock in table.pools:
+        _release_permits(table, owner_state, hold, hold.count, out)
+        return
     hold.count -= 1
     released = owner_state.outcome = owner_state.released(hold.count)
     out.append(released)
     if hold.count == 0:
         table.end_hold(hold, out)
+
+
+def _release_permits(
+    table: TableState, owner_state: OwnerState, hold: Hold, amount: int, out: list[Result]
+) -> None:
+    """Take back ``amount`` permits of ``hold``; the hold ends with the last of them."""
+    released = owner_state.outcome = owner_state.released(hold.count - amount)
+    out.append(released)
+    if amount == hold.count:
+        table.end_hold(hold, out)
+    else:
+        table.give_back(hold, amount, out)
 
 
 def cancel(table: TableState, command: Cancel, out: list[Result]) -> None:
@@ -144,6 +215,9 @@ def cancel(table: TableState, command: Cancel, out: list[Result]) -> None:
         if owner_state.request == command.request:
             owner_state.settle(owner_state.denied(Reason.CANCELLED, GIVEN_UP))
         hold.request = 0
+        if command.lock in table.pools:
+            table.end_hold(hold, out)
+            return
         hold.count -= 1
         if hold.count == 0:
             table.end_hold(hold, out)
@@ -161,11 +235,11 @@ def evict(table: TableState, command: Evict, out: list[Result]) -> None:
     """
     command.check()
     before = table.audit.get((command.by, command.request))
-    hold = table.locks.get(command.lock)
+    hold = table.find_hold(command.lock, command.fence)
     if before is not None and (before.lock, before.fence) == (command.lock, command.fence):
         out.append(_evicted_for(before, command.session))
-    elif hold is None or hold.fence != command.fence:
-        out.append(refused(command, Reason.NOT_HELD, _not_held(command, hold)))
+    elif hold is None:
+        out.append(refused(command, Reason.NOT_HELD, _not_held(table, command)))
     else:
         _take(table, hold, command, out)
 
@@ -226,6 +300,8 @@ def end_session(table: TableState, command: End, out: list[Result]) -> None:
 OPERATIONS: dict[type[Command], Operation] = {
     Acquire: acquire,
     Release: release,
+    AcquirePermits: acquire_permits,
+    ReleasePermits: release_permits,
     Cancel: cancel,
     KeepAlive: keep_session,
     Open: open_session,
@@ -300,11 +376,18 @@ def _enter_again(
     out.append(hold.answer())
 
 
-def _wait(table: TableState, owner_state: OwnerState, command: Acquire, out: list[Result]) -> None:
-    """Append a claim, which is already counted, to its lock's queue."""
+def _wait(
+    table: TableState,
+    owner_state: OwnerState,
+    command: AcquireRequest,
+    out: list[Result],
+    amount: int = 1,
+) -> None:
+    """Append a claim, which is already counted, to its object's queue."""
     table.tickets += 1
     due_ms = None if command.wait_ms is None else table.time_ms + command.wait_ms
-    table.enqueue(Wait(owner_state, table.tickets, command.label, table.time_ms, due_ms))
+    label, now_ms = command.label, table.time_ms
+    table.enqueue(Wait(owner_state, table.tickets, label, now_ms, due_ms, amount))
     out.append(_queued(owner_state))
 
 
@@ -352,23 +435,19 @@ def _take(table: TableState, hold: Hold, command: Evict, out: list[Result]) -> N
 def _deny_release(
     table: TableState, owner_state: OwnerState, command: ReleaseRequest, out: list[Result]
 ) -> None:
-    hold = table.locks.get(command.lock)
     if owner_state.lost and owner_state.lost == command.fence:
         owner_state.lost = 0
-        text = f"this owner has lost it; {_holder(hold)}"
+        text = f"this owner has lost it; {table.wording(command.lock)}"
         _deny(table, owner_state, Reason.OWNERSHIP_LOST, text, out)
     else:
-        text = f"fence {command.fence} was shown, which does not hold it; {_holder(hold)}"
+        holder = table.wording(command.lock)
+        text = f"fence {command.fence} was shown, which does not hold it; {holder}"
         _deny(table, owner_state, Reason.NOT_HELD, text, out)
 
 
-def _holder(hold: Hold | None) -> str:
-    return "nobody holds it" if hold is None else hold.wording()
-
-
-def _not_held(command: Evict, hold: Hold | None) -> str:
+def _not_held(table: TableState, command: Evict) -> str:
     shown = f"fence {command.fence} was shown, which does not hold it"
-    return f"{titled(command.lock)}: {shown}; {_holder(hold)}"
+    return f"{titled(command.lock)}: {shown}; {table.wording(command.lock)}"
 
 
 def _nothing_done(command: AcquireRequest | ReleaseRequest) -> str:
@@ -385,7 +464,10 @@ def _deny(
     table: TableState, owner_state: OwnerState, reason: Reason, text: str, out: list[Result]
 ) -> None:
     """Deny the last request of ``owner_state``, which is retired if it does not hold."""
-    answer = owner_state.denied(reason, text)
+    _refuse(table, owner_state, owner_state.denied(reason, text), out)
+
+
+def _refuse(table: TableState, owner_state: OwnerState, answer: Refused, out: list[Result]) -> None:
     owner_state.settle(answer)
     if owner_state.hold is None:
         owner_state.session.rest(owner_state, table.time_ms)

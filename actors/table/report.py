@@ -1,17 +1,17 @@
-"""The table of locks as people and operators see it: queries that do not change it, and replies."""
+"""The table as people and operators see it: queries that do not change it, and replies."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from heapq import nsmallest
-from itertools import islice
+from itertools import chain, islice
 from typing import NamedTuple
 
 from fencelock.actors.message import Local, local
-from fencelock.actors.table.holding import Hold
+from fencelock.actors.table.holding import Hold, Pool
 
 WAITERS_SHOWN_MAX = 1_000
-"""Waiters of one lock in a report; `LockReport.waiting` counts all."""
+"""Waiters of one lock in a report, and holders of permits; `LockReport.waiting` counts all."""
 
 
 class HolderSeen(NamedTuple):
@@ -23,7 +23,7 @@ class HolderSeen(NamedTuple):
     """The labels of the session and of this hold."""
     fence: int
     times: int
-    """Number of times it holds the lock at once."""
+    """Number of times it holds the lock at once, or of its permits."""
     since_ms: int
     """Log time of the grant."""
     held_ms: int
@@ -40,15 +40,22 @@ class WaiterSeen(NamedTuple):
     waited_ms: int
     left_ms: int | None
     """Time until it gives up (ms), None for never."""
+    amount: int = 1
+    """Number of permits that it asks for."""
 
 
 class LockReport(NamedTuple):
-    """A lock, held or free, with its holder and its waiters, in order."""
+    """A lock or another object, held or free, with its holder and its waiters, in order."""
 
     lock: str
     holder: HolderSeen | None
+    """The one that has held it for longest, where there can be several."""
     waiting: int
     waiters: tuple[WaiterSeen, ...]
+    holders: tuple[HolderSeen, ...] = ()
+    """All holders by fence, where there can be several."""
+    permits: int = 1
+    """Number of permits; 1 for a lock."""
 
 
 class LockLine(NamedTuple):
@@ -94,9 +101,9 @@ Question = LookUp | Browse
 Reading = Looked | Browsed
 
 
-def report_lock(name: str, hold: Hold | None, time_ms: int) -> LockReport:
+def report_lock(name: str, held: Hold | Pool | None, time_ms: int) -> LockReport:
     """Return the report of a lock as of ``time_ms``; one that is not in the table is free."""
-    if hold is None:
+    if held is None:
         return LockReport(name, None, 0, ())
     waiters = tuple(
         WaiterSeen(
@@ -106,21 +113,34 @@ def report_lock(name: str, hold: Hold | None, time_ms: int) -> LockReport:
             request=wait.owner_state.request,
             waited_ms=time_ms - wait.since_ms,
             left_ms=None if wait.due_ms is None else wait.due_ms - time_ms,
+            amount=wait.amount,
         )
-        for wait in islice(hold.waits, WAITERS_SHOWN_MAX)
+        for wait in islice(held.waits, WAITERS_SHOWN_MAX)
     )
-    return LockReport(name, _see(hold, time_ms), hold.waiting, waiters)
+    if isinstance(held, Hold):
+        return LockReport(name, _see(held, time_ms), held.waiting, waiters)
+    first = islice(held.holds.values(), WAITERS_SHOWN_MAX)
+    holders = tuple(_see(hold, time_ms) for hold in first)
+    return LockReport(name, holders[0], held.waiting, waiters, holders, held.capacity)
 
 
 def list_locks(
-    locks: Mapping[str, Hold], prefix: str, after: str, most: int, time_ms: int
+    tables: tuple[Mapping[str, Hold], Mapping[str, Pool]],
+    prefix: str,
+    after: str,
+    most: int,
+    time_ms: int,
 ) -> tuple[LockLine, ...]:
-    """Return the first ``most`` locks, by name, that begin with ``prefix`` and follow ``after``."""
-    found = (name for name in locks if name.startswith(prefix) and name > after)
-    return tuple(
-        LockLine(name, _see(locks[name], time_ms), locks[name].waiting)
-        for name in nsmallest(most, found)
-    )
+    """Return the first ``most`` names of ``tables`` that begin with ``prefix`` after ``after``."""
+    locks, pools = tables
+    found = (name for name in chain(locks, pools) if name.startswith(prefix) and name > after)
+    lines: list[LockLine] = []
+    for name in nsmallest(most, found):
+        pool = pools.get(name)
+        held = locks[name] if pool is None else next(iter(pool.holds.values()))
+        waiting = held.waiting if pool is None else pool.waiting
+        lines.append(LockLine(name, _see(held, time_ms), waiting))
+    return tuple(lines)
 
 
 def _see(hold: Hold, time_ms: int) -> HolderSeen:

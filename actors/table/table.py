@@ -75,7 +75,7 @@ class LockTable(TableState):
         while (due := self.first_due()) is not None and due[0] <= self.time_ms:
             ending = due[1]
             if isinstance(ending, Wait):
-                holder = self.locks[ending.owner_state.lock].wording()
+                holder = self.wording(ending.owner_state.lock)
                 text = f"waited {due[0] - ending.since_ms} ms; {holder}"
                 self.end_wait(ending, Reason.TIMED_OUT, out, text)
             else:
@@ -101,7 +101,7 @@ class LockTable(TableState):
 
     def status(self, lock: str) -> LockReport:
         """Return the holder of ``lock`` and its waiters, in order, as of `time_ms`."""
-        return report_lock(lock, self.locks.get(lock), self.time_ms)
+        return report_lock(lock, self.pools.get(lock) or self.locks.get(lock), self.time_ms)
 
     def listing(self, prefix: str = "", after: str = "", most: int = 1_000) -> tuple[LockLine, ...]:
         """Return a page of the held locks whose names begin with ``prefix``, sorted.
@@ -114,7 +114,7 @@ class LockTable(TableState):
             most: the length of a page, at least 0.
 
         """
-        return list_locks(self.locks, prefix, after, most, self.time_ms)
+        return list_locks((self.locks, self.pools), prefix, after, most, self.time_ms)
 
     def forced(self) -> tuple[Evicted, ...]:
         """Return the last forced releases, the oldest first."""
@@ -160,7 +160,7 @@ class LockTable(TableState):
             self.claims,
             self.held,
             self.queued,
-            len(self.locks),
+            len(self.locks) + (len(self.pools) << 32),
             len(self.timeouts.waits),
             len(self.audit),
             sessions.opened,
@@ -172,13 +172,15 @@ class LockTable(TableState):
         )
 
     def _extend(self, time_ms: int, command: ExtendSessions) -> list[Result]:
-        """Extend the sessions before `advance`, which would end them."""
+        """Extend the sessions before `advance`, which would end them, and raise fences first, too.
+
+        A wait that times out may be the head of a queue, behind which others are granted permits.
+        """
         self.shift(time_ms)
-        out = self.advance(time_ms)
         try:
             command.check()
         except InvalidRequestError as error:
-            out.append(Refused(lock="", reason=Reason.INVALID, detail=str(error)))
-        else:
-            self.fence = max(self.fence, command.fence_floor)
-        return out
+            refusal = Refused(lock="", reason=Reason.INVALID, detail=str(error))
+            return [*self.advance(time_ms), refusal]
+        self.fence = max(self.fence, command.fence_floor)
+        return self.advance(time_ms)

@@ -14,13 +14,21 @@ from json import JSONEncoder
 from typing import TYPE_CHECKING, Any
 
 from fencelock.actors.api.message import Refused, Released
-from fencelock.actors.api.name import KIND_END, OWNER_BYTES_MAX, check_lock_size, check_size, titled
+from fencelock.actors.api.name import (
+    OWNER_BYTES_MAX,
+    check_lock_size,
+    check_size,
+    plain_name,
+    titled,
+)
 from fencelock.actors.api.session_message import Evicted
 from fencelock.actors.message import Message
-from fencelock.actors.table.holding import Hold, Wait
+from fencelock.actors.table.holding import Hold, Pool, Wait
 from fencelock.actors.table.message import (
+    AmountRecord,
     ClaimantRecord,
     HoldRecord,
+    PoolRecord,
     Record,
     SessionRecord,
     TableHead,
@@ -62,7 +70,7 @@ def freeze(table: TableState) -> Iterator[TablePart | None]:
     Each part is made when it is taken, however the table has changed since. Before the first one
     comes None for each bounded step of the work of dividing the records into parts.
     """
-    return _develop(_head(table), _records(_note(table), tuple(table.audit.values())))
+    return _develop(_head(table), _records(_note(table), _rest(table)))
 
 
 def _develop(head: TableHead, records: Iterator[Record]) -> Iterator[TablePart | None]:
@@ -83,7 +91,7 @@ def _develop(head: TableHead, records: Iterator[Record]) -> Iterator[TablePart |
 def digest_of(table: TableState) -> bytes:
     """Return the hash of the records that `take` would return, however they are divided."""
     digest = hashlib.blake2b(spell(_head(table)), digest_size=32)
-    for record in _records(_note(table), tuple(table.audit.values())):
+    for record in _records(_note(table), _rest(table)):
         digest.update(spell(record))
     return digest.digest()
 
@@ -111,13 +119,17 @@ def fill(table: TableState, parts: Sequence[TablePart]) -> None:
             sessions.add(session)
         for forced in part.audit:
             table.audit[forced.operator, forced.request] = forced
+        for pool in part.pools:
+            if pool.lock in table.pools or pool.capacity < 1:
+                raise ValueError(f"the snapshot has a wrong pool of {titled(pool.lock)}")
+            table.pools[pool.lock] = Pool(pool.capacity, pool.capacity)
     waits: list[Wait] = []
     for part in parts:
         for known in part.owner_states:
             if known.session not in numbered:
                 raise ValueError(f"the snapshot has no session {known.session}")
             _fill_claimant(table, numbered[known.session], known, waits)
-    _fill_queues(table, waits)
+    _fill_queues(table, waits, dict(one for part in parts for one in part.amounts))
 
 
 def _fill_claimant(
@@ -130,7 +142,7 @@ def _fill_claimant(
     # The table checks an owner's names when it enters. Names that an earlier version accepted stay,
     # or a member could not start any more, but never beyond the limits of size.
     check_size("owner", known.owner, OWNER_BYTES_MAX)
-    check_lock_size(known.lock.rpartition(KIND_END)[2])
+    check_lock_size(plain_name(known.lock))
     owner_state = session.enter(key)
     owner_state.request, owner_state.releasing = known.request, known.releasing
     owner_state.lost, owner_state.quiet_ms = known.lost, known.quiet_ms
@@ -149,21 +161,31 @@ def _fill_claimant(
     if held is not None:
         fence, label, since_ms, request, times, level = held
         hold = owner_state.hold = Hold(owner_state, label, fence, since_ms, request, times, level)
-        table.locks[owner_state.lock] = hold
+        pool = table.pools.get(known.lock)
+        if pool is None:
+            table.locks[owner_state.lock] = hold
+        else:
+            pool.holds[fence] = hold
+            pool.free -= times
         table.held += owner_state.marked() * fence
     elif waiting is not None:
         wait = Wait(owner_state, waiting.ticket, waiting.label, waiting.since_ms, waiting.due_ms)
         waits.append(wait)
 
 
-def _fill_queues(table: TableState, waits: list[Wait]) -> None:
+def _fill_queues(table: TableState, waits: list[Wait], amounts: dict[int, int]) -> None:
+    for lock, pool in table.pools.items():
+        if not pool.holds or pool.free < 0:
+            held = pool.capacity - pool.free
+            raise ValueError(f"the snapshot has {held} of {pool.capacity} held of {titled(lock)}")
+        pool.holds = dict(sorted(pool.holds.items()))
     ticket = 0
     for wait in sorted(waits, key=lambda wait: wait.ticket):
         if wait.ticket == ticket:
             raise ValueError(f"the snapshot has wait {ticket} twice")
-        if wait.owner_state.lock not in table.locks:
+        if wait.owner_state.lock not in table.locks and wait.owner_state.lock not in table.pools:
             raise ValueError(f"the snapshot has nobody who holds {wait.owner_state.lock!a}")
-        ticket = wait.ticket
+        ticket, wait.amount = wait.ticket, amounts.get(wait.ticket, 1)
         table.enqueue(wait)
 
 
@@ -213,6 +235,8 @@ def _part(index: int, count: int, head: TableHead, records: Sequence[Record]) ->
         sessions=tuple(r for r in records if isinstance(r, SessionRecord)),
         owner_states=tuple(r for r in records if isinstance(r, ClaimantRecord)),
         audit=tuple(r for r in records if isinstance(r, Evicted)),
+        pools=tuple(r for r in records if isinstance(r, PoolRecord)),
+        amounts=tuple(r for r in records if isinstance(r, AmountRecord)),
     )
 
 
@@ -242,7 +266,18 @@ def _noted(owner_state: OwnerState) -> Note:
     )
 
 
-def _records(notes: list[Notes], audit: tuple[Evicted, ...]) -> Iterator[Record]:
+def _rest(table: TableState) -> list[Record]:
+    """Return the records of the table that belong to no session."""
+    waits = [wait for pool in table.pools.values() for wait in pool.queue.values()]
+    amounts = sorted((wait.ticket, wait.amount) for wait in waits if wait.amount != 1)
+    return [
+        *table.audit.values(),
+        *(PoolRecord(lock, table.pools[lock].capacity) for lock in sorted(table.pools)),
+        *(AmountRecord(ticket, amount) for ticket, amount in amounts),
+    ]
+
+
+def _records(notes: list[Notes], rest: list[Record]) -> Iterator[Record]:
     """Yield the records of what was noted, in canonical order."""
     for session, busy, quiet in notes:
         yield session
@@ -250,7 +285,7 @@ def _records(notes: list[Notes], audit: tuple[Evicted, ...]) -> Iterator[Record]
             yield _claimant_record(note)
         for note in quiet:
             yield _claimant_record(note)
-    yield from audit
+    yield from rest
 
 
 def _session_record(session: Session) -> SessionRecord:

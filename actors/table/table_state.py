@@ -7,7 +7,7 @@ from collections import OrderedDict
 from fencelock.actors.api.message import Reason
 from fencelock.actors.api.session_message import CloseReason, Evicted, ended, why_expired
 from fencelock.actors.message import maker
-from fencelock.actors.table.holding import Hold, Timeouts, Wait
+from fencelock.actors.table.holding import Hold, Pool, Timeouts, Wait
 from fencelock.actors.table.message import Result
 from fencelock.actors.table.session import OwnerState, Session, Sessions
 
@@ -34,6 +34,7 @@ class TableState:
         fence: the last fence given.
         tickets: the last place in a queue given.
         locks: the hold of each lock that is held, by name.
+        pools: the permits of each other object that is held, by name.
         claims: number of holds and waits of all sessions.
         held: a checksum of all holds with their fences, see `fingerprint`.
         queued: a checksum of all waits with their tickets.
@@ -50,6 +51,7 @@ class TableState:
         self.held = self.queued = self.granted = 0
         self.sessions = Sessions()
         self.locks: dict[str, Hold] = {}
+        self.pools: dict[str, Pool] = {}
         self.timeouts = Timeouts()
         self.audit: OrderedDict[tuple[str, int], Evicted] = OrderedDict()
 
@@ -72,10 +74,49 @@ class TableState:
         out.append(hold.answer())
         return hold
 
+    def grant_permits(
+        self, pool: Pool, owner_state: OwnerState, label: str, amount: int, out: list[Result]
+    ) -> None:
+        """Grant ``amount`` permits, which are free, as `grant` does for a lock."""
+        assert owner_state.hold is None  # L1
+        assert self.fence < FENCE_MAX
+        self.fence += 1  # L2
+        hold = owner_state.hold = _hold(
+            owner_state=owner_state,
+            label=label,
+            fence=self.fence,
+            since_ms=self.time_ms,
+            request=owner_state.request,
+            count=amount,
+            level=amount,
+        )
+        worth = (owner_state.mark or owner_state.marked()) * self.fence
+        self.held += worth
+        self.granted += worth
+        pool.add(hold)
+        out.append(hold.answer())
+
+    def find_hold(self, lock: str, fence: int) -> Hold | None:
+        """Return the hold of an object under ``fence``."""
+        pool = self.pools.get(lock)
+        if pool is not None:
+            return pool.holds.get(fence)
+        hold = self.locks.get(lock)
+        return hold if hold is not None and hold.fence == fence else None
+
+    def wording(self, lock: str) -> str:
+        """Describe who holds an object."""
+        holder = self.pools.get(lock) or self.locks.get(lock)
+        return "nobody holds it" if holder is None else holder.wording()
+
     def enqueue(self, wait: Wait) -> None:
-        """Append ``wait`` to its lock's queue."""
+        """Append ``wait`` to its object's queue."""
         owner_state = wait.owner_state
-        self.locks[owner_state.lock].enqueue(wait)
+        pool = self.pools.get(owner_state.lock)
+        if pool is None:
+            self.locks[owner_state.lock].enqueue(wait)
+        else:
+            pool.queue[wait.ticket] = wait
         owner_state.wait = wait
         self.queued += (owner_state.mark or owner_state.marked()) * wait.ticket
         self.timeouts.add(wait)
@@ -91,6 +132,15 @@ class TableState:
         self.claims -= 1
         session.rest(owner_state, self.time_ms)  # It may be retired now.
         out.append(answer)
+        self.serve(owner_state.lock, out)
+
+    def give_back(self, hold: Hold, amount: int, out: list[Result]) -> None:
+        """Take back ``amount`` permits of ``hold``, but not all, and grant them to the next."""
+        assert 0 < amount < hold.count
+        lock = hold.owner_state.lock
+        hold.count -= amount
+        self.pools[lock].free += amount
+        self.serve(lock, out)
 
     def end_hold(self, hold: Hold, out: list[Result]) -> None:
         """End ``hold`` of an owner whose session goes on, and grant the lock to the next one."""
@@ -107,13 +157,16 @@ class TableState:
         owner_states = session.owner_states.values()
         waits = [one.wait for one in owner_states if one.wait is not None]
         holds = [one.hold for one in owner_states if one.hold is not None]
-        for wait in sorted(waits, key=lambda wait: wait.ticket):
+        waits.sort(key=lambda wait: wait.ticket)
+        for wait in waits:
             self._withdraw(wait)
             text = why_expired(session.id)
             out.append(wait.owner_state.refused(Reason.SESSION_EXPIRED, text))
         self.sessions.drop(session)
         self.claims -= session.claims
         out.append(ended(session.id, reason, request))
+        for wait in waits:  # Smaller claims may have waited behind them.
+            self.serve(wait.owner_state.lock, out)
         for hold in sorted(holds, key=lambda hold: hold.fence):
             hold.owner_state.hold = None
             self._pass_on(hold, out)
@@ -129,24 +182,51 @@ class TableState:
             return ends_ms, wait
         return expires_ms, session
 
+    def serve(self, lock: str, out: list[Result]) -> None:
+        """Grant free permits to the head of the queue, and so on (L3, L9); drop a free pool (L7).
+
+        A lock needs none of this: its waits end only with its hold.
+        """
+        pool = self.pools.get(lock)
+        if pool is None:
+            return
+        while (wait := pool.next_wait()) is not None:
+            owner_state = self._leave_queue(wait)
+            self.grant_permits(pool, owner_state, wait.label, wait.amount, out)
+        if not pool.holds:
+            del self.pools[lock]
+
     def _pass_on(self, hold: Hold, out: list[Result]) -> None:
         """Grant the lock of an ended hold to the head of its queue (L3), or drop it (L7)."""
         name, queue = hold.owner_state.lock, hold.queue
-        assert self.locks[name] is hold  # L1
         self.held -= hold.owner_state.mark * hold.fence
+        if name in self.pools:
+            self.pools[name].remove(hold)
+            self.serve(name, out)
+            return
+        assert self.locks[name] is hold  # L1
         if not queue:
             del self.locks[name]
             return
         wait = queue.popitem(last=False)[1]
-        self.timeouts.drop(wait)
+        self.grant(self._leave_queue(wait), wait.label, out).queue = queue
+
+    def _leave_queue(self, wait: Wait) -> OwnerState:
+        """Note that ``wait``, which was removed from its queue, is granted; return its owner."""
         owner_state = wait.owner_state
+        self.timeouts.drop(wait)
         self.queued -= owner_state.mark * wait.ticket
         assert self.sessions.by_id.get(owner_state.session.id) is owner_state.session  # L4
         owner_state.wait = None
-        self.grant(owner_state, wait.label, out).queue = queue
+        return owner_state
 
     def _withdraw(self, wait: Wait) -> None:
-        self.locks[wait.owner_state.lock].withdraw(wait)
+        lock = wait.owner_state.lock
+        pool = self.pools.get(lock)
+        if pool is None:
+            self.locks[lock].withdraw(wait)
+        else:
+            del pool.queue[wait.ticket]
         wait.owner_state.wait = None
         self.queued -= wait.owner_state.mark * wait.ticket
         self.timeouts.drop(wait)

@@ -13,6 +13,7 @@ from fencelock.actors.api.session_message import ListedLock
 from fencelock.cluster import operation
 from fencelock.cluster.aio.lock import Lock, RLock
 from fencelock.cluster.aio.loop import LoopExecutor, drive
+from fencelock.cluster.aio.semaphore import Semaphore
 from fencelock.cluster.base_client import BaseClient, namer
 from fencelock.cluster.connection import Connection
 from fencelock.cluster.settings import Read, Settings
@@ -21,7 +22,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Client(BaseClient[Lock, RLock]):
+class Client(BaseClient[Lock, RLock, Semaphore]):
     """A connection to a cluster, for all tasks of one loop. From `fencelock.aio.connect`.
 
     A thread of its own keeps the session alive, however busy the loop is. It leaves nothing
@@ -35,6 +36,7 @@ class Client(BaseClient[Lock, RLock]):
 
     _lock_type = Lock
     _rlock_type = RLock
+    _semaphore_type = Semaphore
 
     def locked(
         self, template: str, *, timeout: float | None = None, **options: Any

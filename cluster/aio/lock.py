@@ -46,7 +46,8 @@ def owner_of_task() -> str:
     return owner
 
 
-def _task_here() -> object:
+def task_here() -> object:
+    """Return what tells the running task from the others, None outside of tasks."""
     try:
         return id(asyncio.current_task())
     except RuntimeError:  # No loop runs here.
@@ -95,7 +96,7 @@ class Lock(BaseLock[Hold]):
 
     _hold_type = Hold
     _runner = staticmethod(owner_of_task)
-    _here = staticmethod(_task_here)
+    _here = staticmethod(task_here)
 
     async def acquire(
         self, *wrong: Never, blocking: bool = True, timeout: float | None = None

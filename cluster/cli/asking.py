@@ -12,6 +12,7 @@ from typing import Annotated, Any, Protocol, cast
 import typer
 
 from fencelock.actors.api.message import Contender, LockStatus, NodeStatus
+from fencelock.actors.api.name import KIND_END, titled
 from fencelock.actors.api.session_message import ListedLock
 from fencelock.actors.error import ConfigError, UnavailableError, WrongClusterError
 
@@ -147,6 +148,11 @@ def duration(ms: int) -> str:
         if len(parts) == 2:  # noqa: PLR2004 (as the docstring says)
             break
     return " ".join(part for part in parts if part[0] != "0")
+
+
+def object_shown(lock: str) -> str:
+    """Return the name of a lock, or the kind and the name of another object."""
+    return titled(lock) if KIND_END in lock else lock
 
 
 def address(contender: Contender) -> str:

@@ -25,6 +25,7 @@ from fencelock.cluster.cli.asking import (
     asking,
     duration,
     in_full,
+    object_shown,
     person,
     target,
 )
@@ -119,7 +120,7 @@ def held_table(held: Iterable[ListedLock]) -> Table:
         holder = lock.holder
         fence = "" if holder.fence is None else str(holder.fence)
         waiting = str(lock.waiting) if lock.waiting else ""
-        cells = (lock.lock, person(holder), fence, duration(holder.since_ms), waiting)
+        cells = (object_shown(lock.lock), person(holder), fence, duration(holder.since_ms), waiting)
         table.add_row(*(Text(cell) for cell in cells))
     return table
 

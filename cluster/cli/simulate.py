@@ -16,6 +16,7 @@ from rich.table import Table
 
 from fencelock.actors.error import ConfigError
 from fencelock.cluster.cli.init import PROTOCOLS
+from fencelock.cluster.guarantee import Guarantee, demand
 from fencelock.cluster.topology import ProtocolSettings
 
 if TYPE_CHECKING:
@@ -27,6 +28,14 @@ GRANTS_MIN = 5
 """Grants per seed on average: a sweep with fewer proves nothing and fails."""
 SHOWN_MAX = 40
 """Limit of marks in the summary."""
+
+
+_Judged = Annotated[
+    bool, typer.Option("--judged", help="bakery: more faults; check its invariants one by one.")
+]
+_Semaphores = Annotated[
+    bool, typer.Option("--semaphores", help="paxos: clients use semaphores in place of locks.")
+]
 
 
 def simulate(
@@ -49,9 +58,8 @@ def simulate(
     log: Annotated[
         bool, typer.Option("--log", help="paxos: the log alone; check its invariants one by one.")
     ] = False,
-    judged: Annotated[
-        bool, typer.Option("--judged", help="bakery: more faults; check its invariants one by one.")
-    ] = False,
+    judged: _Judged = False,
+    semaphores: _Semaphores = False,
 ) -> None:
     """Simulate a protocol: [bold]one seed fixes everything[/bold] that happens in a run.
 
@@ -77,6 +85,8 @@ def simulate(
     settings = ProtocolSettings(central_journal=central_journal)
     promise = promise_of(protocol, settings)
     runs = _runs(protocol, settings, workers, log=log, judged=judged)
+    if semaphores:
+        runs = _semaphore_runs(protocol, workers)
     if seed is not None:
         _one(runs, seed, trace=trace)
         return
@@ -147,6 +157,22 @@ def _runs(
         answers="grants",
         one=partial(run_seed, protocol, settings=settings),
         many=partial(sweep, protocol, settings=settings, workers=workers),
+    )
+
+
+def _semaphore_runs(protocol: str, workers: int) -> _Runs:
+    demand(protocol, Guarantee.SEMAPHORES)
+    from fencelock.cluster.simulation.run import run_seed  # noqa: PLC0415
+    from fencelock.cluster.simulation.semaphores import SEMAPHORES  # noqa: PLC0415
+    from fencelock.cluster.simulation.sweep import sweep  # noqa: PLC0415
+
+    many = partial(sweep, settings=ProtocolSettings(), workers=workers, workload=SEMAPHORES)
+    return _Runs(
+        title=f"semaphores of {protocol}",
+        options=f"--protocol {protocol} --semaphores",
+        answers="grants",
+        one=partial(run_seed, protocol, workload=SEMAPHORES),
+        many=partial(many, protocol),
     )
 
 

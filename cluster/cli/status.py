@@ -21,6 +21,7 @@ from fencelock.cluster.cli.asking import (
     as_plain,
     asking,
     duration,
+    object_shown,
     person,
     target,
 )
@@ -225,4 +226,4 @@ def _cells(node: str, lock: LockStatus) -> tuple[str, ...]:
     waiting = "\n".join(f"{person(one)} {duration(one.since_ms)}" for one in lock.waiters)
     needs = "\n".join(f"{one.node} (silent {duration(one.silent_ms)})" for one in lock.waits_for)
     at = node if lock.holder is None or lock.holder.node != node else ""
-    return lock.lock, at, holder, fence, held_for, waiting, needs
+    return object_shown(lock.lock), at, holder, fence, held_for, waiting, needs

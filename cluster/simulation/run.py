@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 from fencelock.actors.effect import Spawn
 from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of, node_of
@@ -37,6 +37,16 @@ STEP_MS = 50
 """Interval at which a run checks whether it is done."""
 
 
+class Workload(NamedTuple):
+    """What the clients of a run use, and the judge of that."""
+
+    user: type[LockUser]
+    judge: type[LockJudge]
+
+
+LOCKS = Workload(LockUser, LockJudge)
+
+
 def run_seed(
     protocol: str | Recipe,
     seed: int,
@@ -46,6 +56,7 @@ def run_seed(
     promise: Survival | None = None,
     door: Door = session_door,
     judges: Callable[[World], list[Judge]] | None = None,
+    workload: Workload = LOCKS,
 ) -> RunReport:
     """Run one seed and judge it.
 
@@ -58,6 +69,7 @@ def run_seed(
             of the protocol if None; for a recipe everything but crashes.
         door: returns a client's role ``session``.
         judges: makes further judges for the world before anything happens in it.
+        workload: the users and their judge.
 
     """
     chosen = settings or ProtocolSettings()
@@ -69,7 +81,7 @@ def run_seed(
         plan = draw_plan(seed, promise)
     if promise.leases:
         chosen = with_terms(chosen, seed)
-    run = _LockRun(_recipe(protocol), seed, plan, chosen, promise, door)
+    run = _LockRun(_recipe(protocol), seed, plan, chosen, promise, door, workload)
     if judges is not None:
         run.world.judges += judges(run.world)
     return report_of(run.world, seed, run.plan, run.play, grants=lambda: run.judge.grants)
@@ -94,8 +106,10 @@ class _LockRun:
         settings: ProtocolSettings,
         promise: Survival,
         door: Door,
+        workload: Workload,
     ) -> None:
         self.seed = seed
+        self.workload = workload
         self.plan = plan
         self.world = World(seed, plan.misfortune)
         members = tuple(f"n{number}" for number in range(1, plan.nodes + 1))
@@ -112,7 +126,7 @@ class _LockRun:
         self.dying: list[str] = []
         """The clients that die, or close, in order."""
         self.users = self._add_clients(door)
-        self.judge = LockJudge(
+        self.judge = workload.judge(
             members,
             self.users,
             holds_end_with_gate=promise.hold_ends_with_gate,
@@ -141,7 +155,7 @@ class _LockRun:
             gates = self.gates[turned:] + self.gates[:turned]
             ttl_ms = self.plan.ttl_ms if self.promise.sessions else 0
             levels = 1 if self.promise.leases else LEVELS
-            client = ClientPlan(gates, owners, locks, door, ttl_ms, levels)
+            client = ClientPlan(gates, owners, locks, door, ttl_ms, levels, self.workload.user)
             self.world.add(name, client.recipe(), member=False)
             users += [address_of(name, owner) for owner in owners]
         return tuple(users)

@@ -8,7 +8,7 @@ from functools import partial
 from multiprocessing import get_context
 
 from fencelock.cluster.simulation.report import RunReport
-from fencelock.cluster.simulation.run import run_seed
+from fencelock.cluster.simulation.run import LOCKS, Workload, run_seed
 from fencelock.cluster.topology import ProtocolSettings
 
 CHUNK = 8
@@ -16,7 +16,12 @@ CHUNK = 8
 
 
 def sweep(
-    protocol: str, seeds: Iterable[int], *, settings: ProtocolSettings, workers: int = 1
+    protocol: str,
+    seeds: Iterable[int],
+    *,
+    settings: ProtocolSettings,
+    workers: int = 1,
+    workload: Workload = LOCKS,
 ) -> Generator[RunReport, None, None]:
     """Run ``seeds`` and yield the report of each, in their order.
 
@@ -25,9 +30,11 @@ def sweep(
         seeds: the seeds.
         settings: for the protocol's recipe.
         workers: the number of processes, at least 1. It changes no report.
+        workload: see `run_seed`.
 
     """
-    return reports(partial(run_seed, protocol, settings=settings), seeds, workers)
+    run = partial(run_seed, protocol, settings=settings, workload=workload)
+    return reports(run, seeds, workers)
 
 
 def reports(

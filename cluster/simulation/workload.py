@@ -242,6 +242,8 @@ class ClientPlan(NamedTuple):
     """TTL of its session, where the cluster has sessions; 0 where it has not."""
     levels: int = 1
     """Limit of an owner's holds of a lock at once."""
+    user: type[LockUser] = LockUser
+    """The role of each owner."""
 
     def recipe(self) -> Recipe:
         """Return the roles of such a node: one session, and a contender for each owner.
@@ -256,7 +258,7 @@ class ClientPlan(NamedTuple):
         contenders = tuple(
             Spawn(
                 address_of(seat.node, owner),
-                LockUser,
+                self.user,
                 {
                     "session": session.address,
                     "owner": owner,

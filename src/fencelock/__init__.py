@@ -28,6 +28,7 @@ from fencelock.actors.api.message import (
     Released,
 )
 from fencelock.actors.api.self_report import Counted, Elected, MemberSeen
+from fencelock.actors.api.semaphore import AcquirePermits, ReleasePermits
 from fencelock.actors.api.session_message import ListedLock
 from fencelock.actors.error import (
     AcquireCancelledError,
@@ -67,6 +68,7 @@ from fencelock.cluster.callback_executor import Notice
 from fencelock.cluster.client import Client, connect
 from fencelock.cluster.lock import Hold, Lock, RLock
 from fencelock.cluster.log import silence
+from fencelock.cluster.semaphore import Semaphore
 
 if TYPE_CHECKING:
     from fencelock import aio
@@ -79,6 +81,7 @@ __all__ = [
     "Absence",
     "Acquire",
     "AcquireCancelledError",
+    "AcquirePermits",
     "AlreadyHeldError",
     "Cancel",
     "Cancelled",
@@ -125,8 +128,10 @@ __all__ = [
     "Refused",
     "RefusedError",
     "Release",
+    "ReleasePermits",
     "Released",
     "RoleDescription",
+    "Semaphore",
     "SessionExpiredError",
     "StaleError",
     "UnavailableError",

@@ -13,12 +13,14 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.table_play import Dice, play, steps_of
+from support.table_play import Dice, LogComposer, MixedComposer, play, steps_of
 
 from fencelock.actors.api.message import Reason, Release
-from fencelock.actors.api.session_message import CloseReason
+from fencelock.actors.api.semaphore import AcquirePermits
+from fencelock.actors.api.session_message import CloseReason, Ended
 from fencelock.actors.table import operation, table_snapshot
-from fencelock.actors.table.message import Result
+from fencelock.actors.table.holding import Hold, Pool, Wait
+from fencelock.actors.table.message import AmountRecord, Result
 from fencelock.actors.table.operation import OPERATIONS
 from fencelock.actors.table.session import Session, Sessions
 from fencelock.actors.table.table_state import TableState
@@ -34,6 +36,12 @@ def test_the_table_does_what_the_model_does(steps: list[Dice]) -> None:
 @pytest.mark.parametrize("seed", range(40))
 def test_long_logs_too(seed: int) -> None:
     play(steps_of(seed))
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_logs_about_locks_and_semaphores(seed: int) -> None:
+    """L8 and L9, too: permits are never more than there are, and no claim overtakes another."""
+    play(steps_of(seed), MixedComposer)
 
 
 Plant = Callable[[Any], Any]  # From a sound function to a broken one.
@@ -172,13 +180,100 @@ PLANTS: dict[str, tuple[Any, Any, Plant]] = {
 }
 
 
+def smaller_claims_overtake(pool: Pool) -> Wait | None:
+    """A claim that fits is granted, although a larger one is at the head of the queue."""
+    fitting = [wait for wait in pool.waits if wait.amount <= pool.free]
+    return pool.queue.pop(fitting[0].ticket) if fitting else None
+
+
+def a_try_overtakes_the_queue(pool: Pool, amount: int) -> bool:
+    return amount <= pool.free
+
+
+def one_permit_is_never_given(pool: Pool, amount: int) -> bool:
+    """The free permits are compared with < in place of <=."""
+    return not pool.queue and amount < pool.free
+
+
+def a_session_frees_one_permit_a_hold(pool: Pool, hold: Hold) -> None:
+    del pool.holds[hold.fence]
+    pool.free += min(hold.count, 1)
+
+
+def a_repeated_acquire_counts_again(sound: Any) -> Any:
+    def broken(owner_state: Any, command: Any) -> Any:
+        hold = owner_state.hold
+        if hold is not None and isinstance(command, AcquirePermits):
+            hold.count = hold.level = hold.count + command.amount
+        return sound(owner_state, command)
+
+    return broken
+
+
+def any_capacity_is_accepted(sound: Any) -> Any:
+    def broken(table: TableState, command: Any, out: list[Result]) -> None:
+        pool = table.pools.get(command.lock)
+        if pool is not None and command.amount <= pool.capacity:
+            command = replace(command, permits=pool.capacity)
+        sound(table, command, out)
+
+    return broken
+
+
+def waits_of_a_closed_session_block(sound: Any) -> Any:
+    def broken(table: TableState, lock: str, out: list[Result]) -> None:
+        if not isinstance(out[-1], Ended):
+            sound(table, lock, out)
+
+    return broken
+
+
+def no_amounts(sound: Any) -> Any:
+    def broken(table: TableState) -> Any:
+        return [record for record in sound(table) if not isinstance(record, AmountRecord)]
+
+    return broken
+
+
+PERMIT_PLANTS: dict[str, tuple[Any, Any, Plant]] = {
+    "a smaller claim overtakes the head": (Pool, "next_wait", lambda _: smaller_claims_overtake),
+    "a try overtakes the queue": (Pool, "admits", lambda _: a_try_overtakes_the_queue),
+    "one permit is never given": (Pool, "admits", lambda _: one_permit_is_never_given),
+    "a hold frees one permit": (Pool, "remove", lambda _: a_session_frees_one_permit_a_hold),
+    "a repeated acquire counts again": (operation, "_repeat", a_repeated_acquire_counts_again),
+    "any capacity is accepted": (OPERATIONS, AcquirePermits, any_capacity_is_accepted),
+    "who waited behind a closed session waits on": (
+        TableState,
+        "serve",
+        waits_of_a_closed_session_block,
+    ),
+    "a snapshot without amounts": (table_snapshot, "_rest", no_amounts),
+}
+
+
+@pytest.mark.parametrize("bug", PERMIT_PLANTS)
+def test_every_bug_planted_in_semaphores_is_found(
+    monkeypatch: pytest.MonkeyPatch, bug: str
+) -> None:
+    _plant(monkeypatch, *PERMIT_PLANTS[bug])
+    with pytest.raises((AssertionError, KeyError)):
+        play_all(MixedComposer)
+
+
 @pytest.mark.parametrize("bug", PLANTS)
 def test_every_planted_bug_is_found(monkeypatch: pytest.MonkeyPatch, bug: str) -> None:
     """By a difference, by a judge, or by an assertion or a hole in the table itself."""
-    place, name, plant = PLANTS[bug]
+    _plant(monkeypatch, *PLANTS[bug])
+    with pytest.raises((AssertionError, KeyError)):
+        play_all(LogComposer)
+
+
+def play_all(composer: type[LogComposer]) -> None:
+    play((step for seed in range(20) for step in steps_of(seed)), composer)
+
+
+def _plant(monkeypatch: pytest.MonkeyPatch, place: Any, name: Any, plant: Plant) -> None:
     if isinstance(place, dict):
         monkeypatch.setitem(place, name, plant(place[name]))  # pyright: ignore[reportUnknownArgumentType]
     else:
         monkeypatch.setattr(place, name, plant(getattr(place, name)))
-    with pytest.raises((AssertionError, KeyError)):
-        play(step for seed in range(20) for step in steps_of(seed))

@@ -101,8 +101,8 @@ class SessionHarness(RoleHarness[ClientSession]):
 
     def grant(self, said: list[Send], fence: int = 7, count: int = 1) -> list[Send]:
         """Grant the last `Acquire` in ``said``; return the next sends."""
-        asked = [send for send in said if isinstance(send.message, api.Acquire)][-1]
-        assert isinstance(asked.message, api.Acquire)
+        asked = [send for send in said if isinstance(send.message, api.AcquireRequest)][-1]
+        assert isinstance(asked.message, api.AcquireRequest)
         granted = api.Granted(
             lock=asked.message.lock,
             fence=fence,
@@ -115,8 +115,8 @@ class SessionHarness(RoleHarness[ClientSession]):
 
     def free(self, said: list[Send], count: int = 0) -> list[Send]:
         """Confirm the last `Release` in ``said``; return the next sends."""
-        asked = [send for send in said if isinstance(send.message, api.Release)][-1]
-        assert isinstance(asked.message, api.Release)
+        asked = [send for send in said if isinstance(send.message, api.ReleaseRequest)][-1]
+        assert isinstance(asked.message, api.ReleaseRequest)
         released = api.Released(
             lock=asked.message.lock,
             session=asked.message.session,
@@ -138,7 +138,7 @@ class SessionHarness(RoleHarness[ClientSession]):
 
     def refuse(self, said: list[Send], reason: api.Reason) -> list[Send]:
         """Refuse the last `Acquire`, `Release`, `Open` or `KeepAlive` in ``said``."""
-        kinds = (api.Acquire, api.Release, Open, api.KeepAlive)
+        kinds = (api.AcquireRequest, api.ReleaseRequest, Open, api.KeepAlive)
         asked = [send for send in said if isinstance(send.message, kinds)][-1]
         question: Any = asked.message
         refused = api.Refused(

@@ -1,4 +1,4 @@
-"""The rules of fenced locks as a dumb model: lists, scans, and a record of all requests.
+"""The rules of fenced locks and semaphores as a dumb model: lists and scans.
 
 It shares the rules of the replicated table and none of its structure, and was written apart
 from it. So a test can compare the two: their outcomes of the same log must be identical.
@@ -10,7 +10,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any, cast
 
-from fencelock.actors.api.message import Acquire, Cancel, KeepAlive, Reason, Release
+from fencelock.actors.api.message import (
+    Acquire,
+    AcquireRequest,
+    Cancel,
+    KeepAlive,
+    Reason,
+    Release,
+    ReleaseRequest,
+)
+from fencelock.actors.api.semaphore import AcquirePermits, ReleasePermits
 from fencelock.actors.api.session_message import CloseReason, End, Evict, Evicted, Open
 from fencelock.actors.table.message import ExtendSessions, LogCommand, Result
 
@@ -43,7 +52,10 @@ class ModelClaim:
     due: float
     fence: int = 0
     levels: list[int] = field(default_factory=list[int])
+    """The request of each hold, or of each permit that it holds."""
     place: int = 0
+    amount: int = 1
+    permits: int = 1
 
 
 @dataclass(eq=False)
@@ -93,16 +105,28 @@ class Model:
         answer = ("Refused", lock, reason, session, owner, request)
         self.note(session, owner, request, lock, answer)
 
-    def serve(self) -> None:
-        """Grant every free lock that has waiters, those freed first going first."""
+    def held(self, lock: str) -> int:
+        """Return the number of permits of ``lock`` that are held; a lock has one."""
+        holds = [c for c in self.claims if c.lock == lock and c.fence]
+        return sum(len(c.levels) if c.permits > 1 else 1 for c in holds)
+
+    def fits(self, claim: ModelClaim) -> bool:
+        """Return whether a claim is next in its queue, and what it asks for is free."""
+        queue = [c.place for c in self.claims if c.lock == claim.lock and not c.fence]
+        first = claim.place <= min(queue, default=claim.place)
+        return first and self.held(claim.lock) + claim.amount <= claim.permits
+
+    def serve(self, lock: str | None = None) -> None:
+        """Grant what is free to those who wait for it, by place."""
         for claim in sorted(self.claims, key=lambda c: c.place):
-            if not claim.fence and self.holder(claim.lock) is None:
+            if not claim.fence and lock in (None, claim.lock) and self.fits(claim):
                 self.grant(claim)
 
     def grant(self, claim: ModelClaim) -> None:
         """Turn a wait into a hold."""
         self.fences += 1
-        claim.fence, claim.levels, claim.due = self.fences, [claim.request], float("inf")
+        claim.fence, claim.due = self.fences, float("inf")
+        claim.levels = [claim.request] * claim.amount
         self._tell_held(claim, claim.request)
 
     def _tell_held(self, claim: ModelClaim, request: int) -> None:
@@ -126,14 +150,18 @@ class Model:
                 c = first[4]
                 self.claims.remove(c)
                 self.deny(c.session, c.owner, c.request, c.lock, Reason.TIMED_OUT)
+                self.serve(c.lock)
 
     def close(self, name: str, reason: CloseReason, request: int) -> None:
         """End a session: its waits, itself, its holds, in this order."""
-        for c in [c for c in self.claims if c.session == name and not c.fence]:
+        waits = [c for c in self.claims if c.session == name and not c.fence]
+        for c in waits:
             self.deny(name, c.owner, c.request, c.lock, Reason.SESSION_EXPIRED)
         self.sessions = [s for s in self.sessions if s["id"] != name]
         self.out.append(("Ended", name, request, reason))
         self.claims = [c for c in self.claims if c.session != name or c.fence]
+        for c in waits:
+            self.serve(c.lock)
         held = sorted(self.find(session=name), key=lambda c: c.fence)
         for c in held:
             self.claims.remove(c)
@@ -152,7 +180,7 @@ class Model:
                 self._on_session(command)
             case Evict():
                 self._on_force(command)
-            case Acquire() | Release() | Cancel():
+            case Acquire() | Release() | Cancel() | AcquirePermits() | ReleasePermits():
                 self._on_lock(command)
             case _:
                 assert isinstance(command, ExtendSessions)
@@ -189,12 +217,12 @@ class Model:
         self.out.append(opened if opening else ("Alive", c.session, 0))
 
     def _on_force(self, c: Evict) -> None:
-        hold = self.holder(c.lock)
+        hold = next(iter(self.find(lock=c.lock, fence=c.fence)), None) if c.fence else None
         deed = (c.lock, c.fence, c.by, c.request)
         before = [f for f in self.forced if (*f[1:3], f[6], f[5]) == deed]
         if before:
             self.out.append((*before[0][:4], c.session, *before[0][5:]))
-        elif hold is None or hold.fence != c.fence:
+        elif hold is None:
             no = ("Refused", c.lock, Reason.NOT_HELD, c.session, "", c.request)
             self.out.append(no)
         else:
@@ -226,7 +254,7 @@ class Model:
                 session["floor"] = max(session["floor"], past[-1].number)
                 del self.done[who]
 
-    def _on_lock(self, c: Acquire | Release | Cancel) -> None:
+    def _on_lock(self, c: AcquireRequest | ReleaseRequest | Cancel) -> None:
         s, o, r, lock = c.session, c.owner, c.request, c.lock
         known = next((one for one in self.sessions if one["id"] == s), None)
         if known is None:
@@ -251,29 +279,37 @@ class Model:
             if mine is not None and not mine.fence:
                 self.claims.remove(mine)
                 self.deny(s, o, mine.request, lock, Reason.CANCELLED)
+                self.serve(lock)
                 mine = None
             past.append(ModelRequest(r, type(c)))
             self._do(c, mine)
 
-    def _do(self, c: Acquire | Release, mine: ModelClaim | None) -> None:
+    def _do(self, c: AcquireRequest | ReleaseRequest, mine: ModelClaim | None) -> None:
         s, o, r, lock = c.session, c.owner, c.request, c.lock
         loss = next((x for x in self.lost if x[:3] == (s, o, lock)), None)
-        if isinstance(c, Acquire):
+        if isinstance(c, AcquireRequest):
             self.lost = [x for x in self.lost if x is not loss]
             self._on_acquire(c, mine)
         elif mine is not None and mine.fence == c.fence:
-            mine.levels.pop()
+            most = len(mine.levels)
+            amount = most if mine.permits > 1 else 1
+            if isinstance(c, ReleasePermits):
+                amount = c.amount or most
+            if amount > most:
+                self.deny(s, o, r, lock, Reason.INVALID)
+                return
+            del mine.levels[most - amount :]
             self.note(s, o, r, lock, ("Released", lock, s, o, r, len(mine.levels)))
             if not mine.levels:
                 self.drop(mine)
-                self.serve()
+            self.serve()
         elif loss is not None and loss[3] == c.fence:
             self.lost.remove(loss)
             self.deny(s, o, r, lock, Reason.OWNERSHIP_LOST)
         else:
             self.deny(s, o, r, lock, Reason.NOT_HELD)
 
-    def _on_acquire(self, c: Acquire, mine: ModelClaim | None) -> None:
+    def _on_acquire(self, c: AcquireRequest, mine: ModelClaim | None) -> None:
         s, o, r, lock = c.session, c.owner, c.request, c.lock
         if mine is not None:
             if c.limit and len(mine.levels) >= c.limit:
@@ -284,10 +320,16 @@ class Model:
             mine.request = r
             self._tell_held(mine, r)
             return
+        amount, permits = 1, 1
+        if isinstance(c, AcquirePermits):
+            amount, permits = c.amount, c.permits
+            if any(other.permits != permits for other in self.find(lock=lock)):
+                self.deny(s, o, r, lock, Reason.INVALID)
+                return
         self.places += 1
         due = float("inf") if c.wait_ms is None else self.now + c.wait_ms
-        claim = ModelClaim(s, o, lock, r, due, place=self.places)
-        if self.holder(lock) is None:
+        claim = ModelClaim(s, o, lock, r, due, place=self.places, amount=amount, permits=permits)
+        if self.fits(claim):
             self.claims.append(claim)
             self.serve()
         elif c.wait_ms == 0:
@@ -304,12 +346,13 @@ class Model:
         if mine is not None and waits and (new or mine.request == r):
             self.claims.remove(mine)
             self.deny(s, o, mine.request, lock, Reason.CANCELLED)
+            self.serve(lock)
         elif mine is not None and not new and mine.request == r:
             for asked in past:
                 if asked.number == r:
                     asked.answer = undone
             mine.request = 0
-            mine.levels.pop()
+            del mine.levels[0 if mine.permits > 1 else -1 :]
             if not mine.levels:
                 self.drop(mine)
                 self.serve()
@@ -317,11 +360,11 @@ class Model:
             past.append(ModelRequest(r, Acquire, undone, self.now))
 
     def _again(
-        self, c: Acquire | Release, mine: ModelClaim | None, past: list[ModelRequest]
+        self, c: AcquireRequest | ReleaseRequest, mine: ModelClaim | None, past: list[ModelRequest]
     ) -> Word:
         who = (c.session, c.owner, c.request, c.lock)
         found = [asked for asked in past if (asked.number, asked.kind) == (c.request, type(c))]
-        live = mine is not None and mine.request == c.request and isinstance(c, Acquire)
+        live = mine is not None and mine.request == c.request and isinstance(c, AcquireRequest)
         if found and (found[0] is past[-1] or live):
             return found[0].answer or ("Queued", *who)
         return ("Refused", c.lock, Reason.SUPERSEDED, c.session, c.owner, c.request)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fencelock.actors.api import message as api
+from fencelock.actors.api.name import object_name
+from fencelock.actors.api.semaphore import SEMAPHORE, AcquirePermits, ReleasePermits
 from fencelock.actors.api.session_message import CloseReason, End, Ended, Evict, Open
-from fencelock.actors.table.holding import Hold
+from fencelock.actors.table.holding import Hold, Pool
 from fencelock.actors.table.message import ExtendSessions, LogCommand, Result
 from fencelock.actors.table.table import LockTable
 from support.table_model import Model, Word, word_of
@@ -66,7 +68,7 @@ class LogComposer:
                 return self.said[-1 - chance % min(len(self.said), 12)]
             case 12:
                 past = self.said[-1 - chance % min(len(self.said), 12)]
-                old = past if isinstance(past, api.Acquire) else acquire
+                old: api.AcquireRequest = past if isinstance(past, api.AcquireRequest) else acquire
                 self.said.append(acquire)  # It may come after its own cancel.
                 who_was = {"session": old.session, "owner": old.owner}
                 return api.Cancel(**who_was, request=old.request, lock=old.lock)
@@ -76,9 +78,58 @@ class LogComposer:
         return made
 
 
-def queue_of(hold: Hold) -> Queue:
-    """Return the waiters for the end of ``hold``."""
-    who = ((wait.owner_state, wait.ticket) for wait in hold.waits)
+class MixedComposer(LogComposer):
+    """Also writes about semaphores: with two or three permits, by more owners than permits."""
+
+    def command(self, step: Dice, model: Model) -> LogCommand:
+        """Return the next command, every other one about a semaphore."""
+        kind, _, who, which, what, chance = step
+        made = super().command(step, model)
+        if (
+            what % 2
+            or not isinstance(made, api.Acquire | api.Release | Evict)
+            or made is not self.said[-1]
+        ):
+            return made
+        name = "ST"[what // 2 % 2]
+        holds = [c for c in model.claims if c.fence and c.lock == object_name(SEMAPHORE, name)]
+        hold = holds[who % len(holds)] if holds else None
+        fence = hold.fence if hold and chance % 9 else chance
+        if isinstance(made, Evict):
+            made = replace(made, lock=object_name(SEMAPHORE, name), fence=fence)
+        elif isinstance(made, api.Acquire):
+            made = AcquirePermits(
+                semaphore=name,
+                permits=2 if chance % 13 == 0 else 3,
+                amount=1 + kind % (2 if chance % 13 == 0 else 3),
+                session=made.session,
+                owner="pqrstuvw"[which % 8],
+                request=made.request,
+                wait_ms=made.wait_ms,
+            )
+        else:
+            session, owner = made.session, "pqrstuvw"[which % 8]
+            if hold and chance % 7:
+                session, owner = hold.session, hold.owner
+            part = ReleasePermits(
+                semaphore=name,
+                fence=fence,
+                amount=which % 4,
+                session=session,
+                owner=owner,
+                request=made.request,
+            )
+            full = api.Release(
+                lock=part.lock, fence=fence, session=session, owner=owner, request=made.request
+            )
+            made = part if chance % 3 else full
+        self.said[-1] = made
+        return made
+
+
+def queue_of(held: Hold | Pool) -> Queue:
+    """Return the waiters for the end of a hold, or for permits of a pool."""
+    who = ((wait.owner_state, wait.ticket) for wait in held.waits)
     return {(c.session.id, c.owner, c.request): ticket for c, ticket in who}
 
 
@@ -105,7 +156,8 @@ class TableJudge:
         assert held.session not in self.closed  # L4
         queue = before.get(held.lock, {})
         ticket = queue.get((held.session, held.owner, held.request), 0)
-        now = queue_of(table.locks[held.lock]).values() if held.lock in table.locks else ()
+        at = table.pools.get(held.lock) or table.locks.get(held.lock)
+        now = queue_of(at).values() if at is not None else ()
         assert not [t for t in queue.values() if t < ticket and t in now]  # L3
 
     def judge(self, table: LockTable, before: dict[str, Queue], out: list[Result]) -> None:
@@ -135,23 +187,33 @@ class TableJudge:
             assert self.grants[hold.fence] == (holder.session.id, holder.owner, name)
             assert hold.count >= 1
             claims += len(members)
+        for pool in table.pools.values():
+            holds = list(pool.holds.values())
+            members = [hold.owner_state for hold in holds]
+            members += [wait.owner_state for wait in pool.waits]
+            assert holds  # L7
+            assert all(one.session.id in table.sessions.by_id for one in members)  # L4
+            assert 0 <= pool.free == pool.capacity - sum(hold.count for hold in holds)  # L8
+            assert not pool.queue or next(iter(pool.waits)).amount > pool.free  # L9
+            claims += len(members)
         assert claims == table.claims == sum(s.claims for s in table.sessions.by_id.values())
         assert (table.due_ms() or table.time_ms + 1) > table.time_ms
 
 
-def play(steps: Iterable[Dice]) -> None:
+def play(steps: Iterable[Dice], composer: type[LogComposer] = LogComposer) -> None:
     """Apply ``steps`` to the table and the model, with a restore now and then.
 
     Raises:
         AssertionError: their outcomes of a command differ, or the judge objects.
 
     """
-    table, model, writer, judge = LockTable(), Model(), LogComposer(), TableJudge()
+    table, model, writer, judge = LockTable(), Model(), composer(), TableJudge()
     for opening in (Open(session=name, ttl_ms=5_000) for name in "ab"):
         assert [word_of(o) for o in table.apply(0, opening)] == model.apply(0, opening)
     for step in steps:
         at = table.time_ms + (0, 0, 0, 1, 5, 40, 100, 200)[step[1] % 8]
         before = {name: queue_of(hold) for name, hold in table.locks.items()}
+        before |= {name: queue_of(pool) for name, pool in table.pools.items()}
         command = writer.command(step, model)
         out = table.apply(at, command)
         assert [word_of(one) for one in out] == model.apply(at, command), command
@@ -162,7 +224,12 @@ def play(steps: Iterable[Dice]) -> None:
             table = copy
     end = table.time_ms + 10_000
     assert [word_of(one) for one in table.advance(end)] == model.advance(end)
-    assert (table.locks, table.sessions.by_id, table.claims) == ({}, {}, 0)  # L7, L13
+    assert (table.locks, table.pools, table.sessions.by_id, table.claims) == (
+        {},
+        {},
+        {},
+        0,
+    )  # L7, L13
 
 
 def steps_of(seed: int) -> list[Dice]:

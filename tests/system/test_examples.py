@@ -16,6 +16,7 @@ from typing import Any, cast
 
 import pytest
 from support.paths import EXAMPLES, ROOT
+from support.real_nodes import running_nodes
 
 import fencelock
 from fencelock.cluster.bench.ports import free_ports
@@ -135,6 +136,14 @@ def test_the_lock_of_the_readme_and_the_raw_client_work_against_a_node() -> None
         ended = run("raw_zmq_client.py", "--node", address, "--cluster", "fencelock", "--lock", "a")
         assert ended.returncode == 0, ended.stderr
         assert "granted a under fence" in ended.stdout
+
+
+def test_five_threads_share_three_printers(tmp_path: Path) -> None:
+    with running_nodes(tmp_path) as nodes:
+        ended = run("semaphore.py", ",".join(node.address for node in nodes.values()))
+    assert ended.returncode == 0, ended.stderr
+    assert "page 5 under fence" in ended.stdout
+    assert "all 3 printers are mine under fence" in ended.stdout
 
 
 def test_the_python_of_the_readme_runs_as_it_is_shown(tmp_path: Path) -> None:

@@ -1,0 +1,54 @@
+"""A semaphore for asyncio tasks."""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from fencelock.actors.api.message import Contender, LockStatus
+from fencelock.cluster.aio.lock import Hold, task_here
+from fencelock.cluster.aio.loop import drive
+from fencelock.cluster.semaphore import BaseSemaphore
+from fencelock.cluster.settings import Read, age_ms_of
+
+
+class Semaphore(BaseSemaphore[Hold]):
+    """One semaphore of the cluster, from `fencelock.aio.Client.semaphore`.
+
+    Arguments, values and errors are those of `fencelock.Semaphore`. A cancelled acquire leaves
+    nothing held, a cancelled release still happens.
+    """
+
+    _hold_type = Hold
+    _here = staticmethod(task_here)
+
+    async def acquire(
+        self, n: int = 1, *, blocking: bool = True, timeout: float | None = None
+    ) -> Hold | None:
+        """Wait for ``n`` permits and hold them, all at once."""
+        return await drive(self._acquiring_permits(n, blocking, timeout))
+
+    async def release(self, n: int = 1) -> None:
+        """Give back ``n`` permits: those that this task acquired last, then the oldest."""
+        await drive(self._releasing_permits(n))
+
+    async def status(self, read: Read = "linearizable", max_age: float = 1.0) -> LockStatus:
+        """Return who holds permits and who waits, in order."""
+        return await drive(self._inspecting(age_ms_of(read, max_age)))
+
+    async def evict(self, fence: int, operator: str | None = None) -> Contender:
+        """Take the permits of the hold under ``fence``."""
+        return await drive(self._evicting(self._options.name, fence, operator))
+
+    async def __aenter__(self) -> Hold:
+        """Hold one permit and return the hold, or raise."""
+        return await drive(self._held_now())
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Release one permit. An error of the body goes on as it is."""
+        del kind, trace
+        await drive(self._exiting(error))

@@ -1,0 +1,255 @@
+"""Semaphores: what does not depend on how a user waits, and the blocking one."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from types import TracebackType
+from typing import TypeVar
+
+from fencelock.actors.api.message import Cancel, Contender, LockStatus
+from fencelock.actors.api.name import check_new_lock_name, object_name, titled
+from fencelock.actors.api.semaphore import SEMAPHORE, AcquirePermits, ReleasePermits
+from fencelock.actors.error import FencelockError
+from fencelock.actors.message import copier
+from fencelock.cluster.base_lock import BaseLock
+from fencelock.cluster.connection import Connection
+from fencelock.cluster.guarantee import Guarantee, demand
+from fencelock.cluster.hold import BaseHold, releasing
+from fencelock.cluster.hold_registry import Ownership
+from fencelock.cluster.lock import Hold
+from fencelock.cluster.lock_options import LockOptions, check_name_type, wait_ms_of
+from fencelock.cluster.operation import Operation, drive
+from fencelock.cluster.settings import Read, age_ms_of
+from fencelock.transport.codec import pack
+
+H = TypeVar("H", bound=BaseHold)
+
+PRUNED_MIN = 16
+"""Acquires that an object may always remember after their release."""
+
+Part = tuple[Ownership, int, int, bool]
+"""The owner and the token of a hold, the permits of it to release, and whether that is all."""
+
+
+class BaseSemaphore(BaseLock[H]):
+    """One semaphore of the cluster. Each acquire is an owner of its own.
+
+    Whoever has the object may release what was acquired through it. Its properties (`fence`,
+    `held`, `lost`) are those of its current hold, as with a lock.
+    """
+
+    _copy = staticmethod(copier(AcquirePermits, "owner", "request", "wait_ms"))
+
+    def __init__(
+        self, connection: Connection, name: str, permits: int, timeout: float | None, label: str
+    ) -> None:
+        connection.line.check()
+        check_name_type(name)
+        check_new_lock_name(name)
+        wait_ms_of(timeout)
+        demand(connection.protocol, Guarantee.SEMAPHORES)
+        self._template = AcquirePermits(semaphore=name, permits=permits, request=1, label=label)
+        pack(self._template)  # It checks the types.
+        self._template.check()
+        options = LockOptions(object_name(SEMAPHORE, name), timeout, label=label)
+        super().__init__(connection.line, connection.hold_registry, options)
+        self._evicting = connection.evicting
+        self._guard = threading.Lock()
+        self._amounts: dict[int, int] = {}
+        """The permits that are left of each acquire, by its token."""
+        self._prune_at = PRUNED_MIN
+
+    @property
+    def permits(self) -> int:
+        """The number of permits, which all clients must agree on while any is held."""
+        return self._template.permits
+
+    def _asking(self, amount: int) -> AcquirePermits:
+        """Return the request for ``amount`` permits.
+
+        Raises:
+            ValueError: there are never so many.
+
+        """
+        if not 1 <= amount <= self.permits:
+            raise ValueError(f"{amount} permits of {self.permits} were asked for")
+        request = replace(self._template, amount=amount)
+        pack(request)  # It checks the type.
+        return request
+
+    def _acquiring_permits(
+        self, amount: int, blocking: bool, timeout: float | None
+    ) -> Operation[H | None]:
+        """Acquire as a semaphore's `acquire` does: end with the hold, or None for "not now"."""
+        hold = yield from self._acquiring((), blocking, timeout, self._asking(amount))
+        return None if hold is None else self._count(hold, amount)
+
+    def _held_now(self) -> Operation[H]:
+        """Acquire one permit as ``with`` does: end with the hold, or raise."""
+        hold = yield from self._entering(self._wait_ms, request=self._asking(1))
+        assert hold is not None
+        return self._count(hold, 1)
+
+    def _count(self, hold: H, amount: int) -> H:
+        with self._guard:
+            self._amounts[hold.token] = amount
+        return hold
+
+    def _prune(self) -> None:
+        """Forget what was released, once that may be half of what is remembered."""
+        with self._guard:
+            if len(self._acquired) < self._prune_at:
+                return
+            for one in tuple(self._acquired):
+                if not one[1].is_unreleased(one[2]):
+                    self._acquired.remove(one)
+                    self._amounts.pop(one[2], None)
+            self._prune_at = 2 * len(self._acquired) + PRUNED_MIN
+
+    def _releasing(self) -> Operation[None]:
+        """Release one permit, as the end of ``with`` does."""
+        return self._releasing_permits(1)
+
+    def _releasing_permits(self, amount: int) -> Operation[None]:
+        """Release permits as a semaphore's `release` does: all of them, whatever becomes of one."""
+        self._channel.check()
+        parts = self._take(amount)
+        failure: FencelockError | None = None
+        while parts:
+            own, token, count, whole = parts.pop(0)
+            try:
+                if whole:
+                    yield from releasing(self._channel, self._registry, own, token)
+                else:
+                    yield from self._channel.ask(self._part_of(own, count))
+            except FencelockError as error:
+                failure = failure or error
+            except BaseException:
+                self._release_later(parts)
+                raise
+        if failure is not None:
+            raise failure
+
+    def _take(self, amount: int) -> list[Part]:
+        """Choose the holds to release: those of this thread or task, the latest first, then others.
+
+        Raises:
+            ValueError: fewer permits are held through this object.
+
+        """
+        if amount < 1:
+            raise ValueError(f"{amount} permits were released, and must be at least 1")
+        here, parts, left = self._here(), list[Part](), amount
+        with self._guard:
+            acquired = [one for one in tuple(self._acquired) if one[1].is_unreleased(one[2])]
+            mine = [one for one in reversed(acquired) if one[0] == here]
+            for _, own, token in (*mine, *(one for one in acquired if one[0] != here)):
+                count = self._amounts.get(token, 0)
+                if count and left:
+                    parts.append((own, token, min(count, left), count <= left))
+                    left -= min(count, left)
+            if left:
+                raise ValueError(
+                    f"{titled(self._options.name)}: {amount} permits were released, "
+                    f"{amount - left} are held through this object"
+                )
+            for _, token, count, _ in parts:
+                self._amounts[token] -= count
+        return parts
+
+    def _part_of(self, own: Ownership, amount: int) -> ReleasePermits:
+        assert own.hold is not None
+        name, fence = self._template.semaphore, own.hold.fence
+        return ReleasePermits(semaphore=name, fence=fence, amount=amount, owner=own.owner)
+
+    def _release_later(self, parts: list[Part]) -> None:
+        """Leave the rest of an interrupted release to the session."""
+        for own, token, amount, whole in parts:
+            if not whole:
+                self._channel.tell(self._part_of(own, amount))
+            elif self._registry.give_back(own, token):
+                cancel = Cancel(lock=own.lock, session="", owner=own.owner, request=token)
+                self._channel.tell(cancel)
+
+    def __repr__(self) -> str:
+        with self._guard:
+            unreleased = [token for _, own, token in self._acquired if own.is_unreleased(token)]
+            held = sum(self._amounts.get(token, 0) for token in unreleased)
+        return f"<{type(self).__name__} {self.name!r}, {held} of {self.permits} permits held here>"
+
+
+class Semaphore(BaseSemaphore[Hold]):
+    """One semaphore of the cluster, from `Client.semaphore`. Any thread may use it.
+
+    At most ``permits`` are held at a time, by all clients together. Claims are served in their
+    order: a large one at the head of the queue keeps smaller ones waiting, and nobody overtakes.
+
+    As with ``threading.BoundedSemaphore``, whoever has the object may release, and releasing more
+    than was acquired raises. What is held stays held when its thread ends, until the client is
+    closed, or loses its session: see `fencelock.Lock`, also for callbacks and ``with``.
+    """
+
+    _hold_type = Hold
+
+    def acquire(
+        self, n: int = 1, *, blocking: bool = True, timeout: float | None = None
+    ) -> Hold | None:
+        """Wait for ``n`` permits and hold them, all at once.
+
+        Args:
+            n: number of permits, at most those of the semaphore.
+            blocking: whether to wait.
+            timeout: see `fencelock.Lock.acquire`.
+
+        Returns:
+            The hold, which is true and has a fence of its own; its ``release`` gives back what is
+            left of the ``n`` permits. None if the time ran out, or if without ``blocking`` the
+            permits are not free, or others wait for some.
+
+        Raises:
+            InvalidRequestError: the semaphore has another number of permits at the cluster.
+            ValueError: ``n`` or ``timeout`` is out of its range, or ``timeout`` is given without
+                ``blocking``.
+            FencelockError: as `fencelock.Lock.acquire`.
+
+        """
+        return drive(self._acquiring_permits(n, blocking, timeout))
+
+    def release(self, n: int = 1) -> None:
+        """Give back ``n`` permits: those that this thread acquired last, then the oldest.
+
+        Raises:
+            ValueError: fewer are held through this object; none is given back.
+            LockOwnershipLostError: some were lost before.
+            UnavailableError: no node confirmed it within 10 s. The release goes on being repeated
+                in the background.
+            ClosedError: the client is closed.
+
+        """
+        drive(self._releasing_permits(n))
+
+    def status(self, read: Read = "linearizable", max_age: float = 1.0) -> LockStatus:
+        """Return who holds permits and who waits, in order; see `Client.status`.
+
+        `LockStatus.holders` has all holders, and `Contender.times` the permits of each.
+        """
+        return drive(self._inspecting(age_ms_of(read, max_age)))
+
+    def evict(self, fence: int, operator: str | None = None) -> Contender:
+        """Take the permits of the hold under ``fence``; see `Client.evict`."""
+        return drive(self._evicting(self._options.name, fence, operator))
+
+    def __enter__(self) -> Hold:
+        """Hold one permit and return the hold, or raise; see `fencelock.Lock`."""
+        return drive(self._held_now())
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Release one permit. An error of the body goes on as it is; see `fencelock.Lock`."""
+        del kind, trace
+        drive(self._exiting(error))

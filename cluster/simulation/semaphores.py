@@ -1,0 +1,228 @@
+"""A workload of semaphores in place of locks, and its judge."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from random import Random
+from typing import Any
+
+from fencelock.actors.api.message import Granted, Refused, Release
+from fencelock.actors.api.name import object_name, plain_name, titled
+from fencelock.actors.api.semaphore import SEMAPHORE, AcquirePermits, ReleasePermits
+from fencelock.actors.effect import Effects, Observe, Send
+from fencelock.actors.message import Address, Message, node_of
+from fencelock.actors.paxos.event import SlotOutcomes
+from fencelock.actors.role import Host
+from fencelock.actors.session.message import HoldsLost, Trusted
+from fencelock.actors.table.message import Queued
+from fencelock.cluster.simulation.judge import JudgedHold, LockJudge
+from fencelock.cluster.simulation.run import Workload
+from fencelock.cluster.simulation.trace import Delivery
+from fencelock.cluster.simulation.violation import ViolationError
+from fencelock.cluster.simulation.workload import LockUser
+
+PERMITS = 3
+"""Permits of each semaphore: few, so that claims of one to three permits meet in queues."""
+
+PART_SHARE = 0.5
+"""Share of releases that give back a part of a hold."""
+
+Key = tuple[str, str, int]
+"""A claim in the log: its session, owner and number."""
+
+
+class PermitUser(LockUser):
+    """Wants some permits of one semaphore of a few, holds them, and gives them back in parts."""
+
+    def __init__(
+        self,
+        address: Address,
+        host: Host,
+        *,
+        session: Address,
+        owner: str,
+        locks: tuple[str, ...],
+        random: Random,
+        lease_ms: int = 0,
+        levels: int = 1,
+    ) -> None:
+        del levels
+        super().__init__(
+            address,
+            host,
+            session=session,
+            owner=owner,
+            locks=tuple(object_name(SEMAPHORE, lock) for lock in locks),
+            random=random,
+            lease_ms=lease_ms,
+        )
+
+    def _ask(self, wait_ms: int | None) -> Send:
+        acquire = AcquirePermits(
+            semaphore=plain_name(self.lock),
+            permits=PERMITS,
+            amount=self.random.randint(1, PERMITS),
+            owner=self.owner,
+            wait_ms=wait_ms,
+        )
+        return Send(self.session, acquire)
+
+    def _leave(self) -> Effects:
+        if self.random.random() >= PART_SHARE:
+            return super()._leave()
+        self.mood = self.mood.LEAVES
+        part = ReleasePermits(
+            semaphore=plain_name(self.lock),
+            fence=self.fence,
+            amount=self.random.randint(1, self.levels),
+            owner=self.owner,
+        )
+        return [Send(self.session, part), Observe("contender.gives_back_a_part")]
+
+
+class PermitJudge(LockJudge):
+    """Judges one run of semaphores.
+
+    - Capacity: contenders that may believe that they hold permits hold no more than there are.
+    - Fences: each grant has a fence of its own.
+    - Wants: a contender is granted the permits that it asked for, and nothing else.
+    - Order: in the log, no claim is granted before an earlier one that still waits.
+
+    As for locks, capacity is judged only where clocks keep to their bounds.
+    """
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.asked: dict[Address, AcquirePermits] = {}
+        self.amounts: dict[Address, int] = {}
+        """The permits of each contender that holds some."""
+        self.log = LogOrder()
+
+    def handled(self, delivered: Delivery, effects: Effects) -> None:
+        """Watch outcomes of the log, and contenders that enter, leave and want."""
+        event, contender = delivered.event, delivered.to
+        match event:
+            case SlotOutcomes(slot=slot, outcomes=outcomes):
+                self.log.applied(slot, outcomes)
+            case Trusted():
+                self.until[delivered.node] = event.until
+            case HoldsLost():
+                self._lose(delivered.node, event)
+            case Granted() if contender in self.contenders:
+                self._enter(delivered, event)
+            case Refused() if contender in self.contenders:
+                self.asked.pop(contender, None)
+            case _:
+                pass
+        if contender not in self.contenders:
+            return
+        for effect in effects:
+            match effect:
+                case Send(message=AcquirePermits() as acquire):
+                    self.asked[contender] = acquire
+                case Send(message=ReleasePermits() as release):
+                    self._give_back(contender, release.amount)
+                case Send(message=Release()):
+                    self._give_back(contender, PERMITS)
+                case _:
+                    pass
+
+    def left(self, client: str) -> None:
+        """End all wants and holds of ``client``, which died or closes."""
+        for user in [user for user in self.asked if node_of(user) == client]:
+            del self.asked[user]
+        for user in [user for user in self.amounts if node_of(user) == client]:
+            self._give_back(user, PERMITS)
+
+    def _enter(self, delivered: Delivery, granted: Granted) -> None:
+        contender, lock = delivered.to, granted.lock
+        asked = self.asked.pop(contender, None)
+        if asked is None or (asked.lock, asked.amount) != (lock, granted.count):
+            raise ViolationError(f"{contender} was granted {granted!r}, and wanted {asked!r}")
+        self.grants += 1
+        before = self.fences.setdefault(lock, {}).setdefault(granted.fence, contender)
+        if before != contender:
+            raise ViolationError(f"fences: {contender} has {granted!r}, as {before} had before")
+        hold = JudgedHold(contender, lock, granted.fence, delivered.time, "", 0)
+        if not self._believes(contender):
+            raise ViolationError(f"belief: {contender} cannot rely on {granted!r}")
+        others = {
+            user: self.amounts[user]
+            for user, other in sorted(self.inside.items())
+            if other.lock == lock and self.may_be_inside(other)
+            for user in (Address(user),)
+        }
+        if self.clocks_true and sum(others.values()) + granted.count > PERMITS:
+            held = ", ".join(f"{user} holds {amount}" for user, amount in others.items())
+            raise ViolationError(f"capacity: {contender} was granted {granted!r} while {held}")
+        self.inside[contender] = hold
+        self.amounts[contender] = granted.count
+
+    def _give_back(self, contender: Address, amount: int) -> None:
+        left = self.amounts.pop(contender, 0) - amount
+        if left > 0:
+            self.amounts[contender] = left
+        else:
+            self.inside.pop(contender, None)
+
+    def _lose(self, client: str, lost: HoldsLost) -> None:
+        for loss in lost.losses:
+            self.losses += 1
+            for hold in list(self.inside.values()):
+                if (node_of(hold.contender), hold.lock, hold.fence) == (
+                    client,
+                    loss.lock,
+                    loss.fence,
+                ):
+                    self._give_back(hold.contender, PERMITS)
+
+
+class LogOrder:
+    """Judges the order of grants in the log, from the outcomes of each slot.
+
+    Each slot counts once, from the first node that applied it. If no node reports a slot, since
+    all crashed, the queues are not known from then on, and nothing more is judged.
+    """
+
+    def __init__(self) -> None:
+        self.slots: dict[int, tuple[Message, ...]] = {}
+        """Outcomes of slots whose predecessors are not known yet."""
+        self.next = 0
+        """The slot to judge next, 0 before the first."""
+        self.queues: dict[str, list[Key]] = {}
+        self.granted: set[tuple[str, Key]] = set()
+
+    def applied(self, slot: int, outcomes: tuple[Message, ...]) -> None:
+        """Judge the outcomes of a slot, once all slots before it are judged."""
+        self.next = self.next or slot
+        if slot >= self.next:
+            self.slots.setdefault(slot, outcomes)
+        while (of_next := self.slots.pop(self.next, None)) is not None:
+            self.next += 1
+            self._judge(of_next)
+
+    def _judge(self, outcomes: Iterable[Message]) -> None:
+        for outcome in outcomes:
+            if not isinstance(outcome, Queued | Granted | Refused):
+                continue
+            key = (outcome.session, outcome.owner, outcome.request)
+            queue = self.queues.setdefault(outcome.lock, [])
+            if isinstance(outcome, Queued):
+                if key not in queue:
+                    queue.append(key)
+            elif isinstance(outcome, Granted):
+                self._judge_grant(outcome.lock, key, queue)
+            elif key in queue:
+                queue.remove(key)
+
+    def _judge_grant(self, lock: str, key: Key, queue: list[Key]) -> None:
+        if (lock, key) in self.granted:
+            return  # The outcome of a repetition.
+        if queue and queue[0] != key:
+            raise ViolationError(f"order: {titled(lock)} was granted to {key} before {queue[0]}")
+        self.granted.add((lock, key))
+        if queue:
+            del queue[0]
+
+
+SEMAPHORES = Workload(PermitUser, PermitJudge)

@@ -1,0 +1,261 @@
+"""Semaphores in the replicated table: permits, queues, parts, repetitions, snapshots."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from fencelock.actors.api.message import (
+    Cancel,
+    Cancelled,
+    Granted,
+    KeepAlive,
+    Reason,
+    Refused,
+    Release,
+    Released,
+)
+from fencelock.actors.api.name import object_name
+from fencelock.actors.api.semaphore import PERMITS_MAX, SEMAPHORE, AcquirePermits, ReleasePermits
+from fencelock.actors.api.session_message import CloseReason, End, Evict, Evicted, HoldLost, Open
+from fencelock.actors.table.message import ExtendSessions, LogCommand, Queued, Result, TablePart
+from fencelock.actors.table.table import LockTable
+from fencelock.transport.codec import decode, encode
+
+LOCK = object_name(SEMAPHORE, "S")
+A, B, C = "s.1", "t.2", "u.3"
+
+
+@pytest.fixture
+def table() -> LockTable:
+    table = LockTable()
+    for name in "stu":
+        table.apply(0, Open(session=name, ttl_ms=10_000))
+    return table
+
+
+def acquire(session: str, amount: int = 1, request: int = 1, **fields: Any) -> AcquirePermits:
+    made = AcquirePermits(
+        semaphore="S", permits=3, amount=amount, session=session, owner="o", request=request
+    )
+    return replace(made, **fields)
+
+
+def part(session: str, fence: int, amount: int, request: int = 2) -> ReleasePermits:
+    return ReleasePermits(
+        semaphore="S", fence=fence, amount=amount, session=session, owner="o", request=request
+    )
+
+
+def full(session: str, fence: int, request: int = 2) -> Release:
+    return Release(lock=LOCK, fence=fence, session=session, owner="o", request=request)
+
+
+def applied(table: LockTable, command: LogCommand) -> list[str]:
+    return [said(one) for one in table.apply(table.time_ms, command)]
+
+
+def said(outcome: Result) -> str:
+    match outcome:
+        case Granted():
+            return f"{outcome.session} holds {outcome.count} under {outcome.fence}"
+        case Released():
+            return f"{outcome.session} has {outcome.count} left"
+        case Queued():
+            return f"{outcome.session} waits"
+        case Refused():
+            return f"{outcome.session} {outcome.reason.name}"
+        case Evicted() | HoldLost():
+            return f"{type(outcome).__name__} {outcome.fence}"
+        case _:
+            return type(outcome).__name__
+
+
+def test_permits_are_granted_until_none_is_free(table: LockTable) -> None:
+    assert applied(table, acquire(A, 2)) == ["s.1 holds 2 under 1"]
+    assert applied(table, acquire(B)) == ["t.2 holds 1 under 2"]
+    assert applied(table, acquire(C)) == ["u.3 waits"]
+    assert applied(table, full(A, 1)) == ["s.1 has 0 left", "u.3 holds 1 under 3"]
+
+
+def test_a_large_claim_at_the_head_is_not_overtaken(table: LockTable) -> None:
+    """L9: neither by smaller claims nor by a try, although a permit is free."""
+    applied(table, acquire(A, 2))
+    assert applied(table, acquire(B, 3)) == ["t.2 waits"]
+    assert applied(table, acquire(C)) == ["u.3 waits"]
+    assert applied(table, acquire(C, owner="p", wait_ms=0)) == ["u.3 TIMED_OUT"]
+    assert applied(table, part(A, 1, 1)) == ["s.1 has 1 left"]
+    assert applied(table, part(A, 1, 0, 3)) == ["s.1 has 0 left", "t.2 holds 3 under 2"]
+    assert applied(table, part(B, 2, 1)) == ["t.2 has 2 left", "u.3 holds 1 under 3"]
+
+
+def test_the_end_of_a_large_wait_lets_smaller_ones_in(table: LockTable) -> None:
+    applied(table, acquire(A, 2))
+    applied(table, acquire(B, 3, wait_ms=50))
+    applied(table, acquire(C))
+    assert [said(one) for one in table.advance(50)] == ["t.2 TIMED_OUT", "u.3 holds 1 under 2"]
+
+
+def test_fences_that_follow_a_new_master_are_above_its_floor(table: LockTable) -> None:
+    applied(table, acquire(A, 2))
+    applied(table, acquire(B, 3, wait_ms=50))
+    applied(table, acquire(C))
+    told = table.apply(60, ExtendSessions(master="m", fence_floor=1_000))
+    assert [said(one) for one in told] == ["t.2 TIMED_OUT", "u.3 holds 1 under 1001"]
+
+
+def test_a_cancelled_wait_lets_smaller_ones_in(table: LockTable) -> None:
+    applied(table, acquire(A, 2))
+    applied(table, acquire(B, 3))
+    applied(table, acquire(C))
+    cancel = Cancel(lock=LOCK, session=B, owner="o", request=1)
+    assert applied(table, cancel) == ["Cancelled", "t.2 CANCELLED", "u.3 holds 1 under 2"]
+    assert Cancelled(lock=LOCK, session=B, owner="o", request=1) in table.apply(0, cancel)
+
+
+def test_a_cancelled_grant_gives_back_all_its_permits(table: LockTable) -> None:
+    applied(table, acquire(A, 3))
+    applied(table, acquire(B, 3))
+    cancel = Cancel(lock=LOCK, session=A, owner="o", request=1)
+    assert applied(table, cancel) == ["Cancelled", "t.2 holds 3 under 2"]
+
+
+def test_a_session_that_ends_frees_everything_and_blocks_nobody(table: LockTable) -> None:
+    applied(table, acquire(A, 2))
+    applied(table, acquire(A, 1, owner="p"))
+    applied(table, acquire(A, 3, owner="q"))
+    applied(table, acquire(B, 3))
+    told = applied(table, End(session=A, reason=CloseReason.GRACEFUL))
+    assert told == ["s.1 SESSION_EXPIRED", "Ended", "t.2 holds 3 under 3"]
+
+
+def test_waits_of_an_ended_session_let_those_behind_them_in(table: LockTable) -> None:
+    applied(table, acquire(A, 2))
+    applied(table, acquire(B, 3))
+    applied(table, acquire(C))
+    told = applied(table, End(session=B, reason=CloseReason.GRACEFUL))
+    assert told == ["t.2 SESSION_EXPIRED", "Ended", "u.3 holds 1 under 2"]
+
+
+def test_requests_that_are_sent_again_take_effect_once(table: LockTable) -> None:
+    for _ in range(2):
+        assert applied(table, acquire(A, 2)) == ["s.1 holds 2 under 1"]
+    for _ in range(2):
+        assert applied(table, part(A, 1, 1)) == ["s.1 has 1 left"]
+    assert table.status(LOCK).holders[0].times == 1
+    for _ in range(2):
+        assert applied(table, part(A, 1, 1, 3)) == ["s.1 has 0 left"]
+    assert table.pools == {}
+
+
+def test_more_than_a_hold_has_is_not_released(table: LockTable) -> None:
+    applied(table, acquire(A, 2))
+    (no,) = table.apply(0, part(A, 1, 3))
+    assert isinstance(no, Refused)
+    assert no.reason is Reason.INVALID
+    assert no.detail == ("semaphore 'S': 3 permits were released, 2 are held under fence 1")
+    assert applied(table, part(A, 7, 1, 3)) == ["s.1 NOT_HELD"]
+    assert applied(table, part(B, 1, 1)) == ["t.2 NOT_HELD"]
+    assert table.status(LOCK).holders[0].times == 2
+
+
+def test_an_owner_holds_once(table: LockTable) -> None:
+    applied(table, acquire(A))
+    assert applied(table, acquire(A, request=2)) == ["s.1 ALREADY_HELD"]
+
+
+def test_the_number_of_permits_travels_with_the_claim(table: LockTable) -> None:
+    applied(table, acquire(A))
+    (no,) = table.apply(0, acquire(B, permits=5))
+    assert isinstance(no, Refused)
+    assert (no.reason, no.detail) == (
+        Reason.INVALID,
+        "semaphore 'S' has 3 permits; this client asked for one with 5",
+    )
+    applied(table, full(A, 1))
+    assert table.pools == {}  # L7
+    assert applied(table, acquire(B, 5, 2, permits=5)) == ["t.2 holds 5 under 2"]
+
+
+def test_eviction_takes_the_permits_of_one_grant(table: LockTable) -> None:
+    applied(table, acquire(A))
+    applied(table, acquire(B, 2))
+    applied(table, acquire(C, 2))
+    evict = Evict(lock=LOCK, fence=2, operator="root", request=1)
+    assert applied(table, evict) == ["Evicted 2", "HoldLost 2", "u.3 holds 2 under 3"]
+    assert applied(table, full(B, 2)) == ["t.2 OWNERSHIP_LOST"]
+    assert applied(table, replace(evict, fence=9)) == [" NOT_HELD"]
+
+
+def test_the_report_names_holders_and_waiters_in_order(table: LockTable) -> None:
+    applied(table, acquire(A, 2, label="first"))
+    applied(table, acquire(B, 3))
+    applied(table, acquire(C, 1))
+    report = table.status(LOCK)
+    assert [(one.session, one.times, one.fence, one.label) for one in report.holders] == [
+        (A, 2, 1, "first")
+    ]
+    assert [(one.session, one.amount) for one in report.waiters] == [(B, 3), (C, 1)]
+    assert (report.permits, report.waiting) == (3, 2)
+    (line,) = table.listing()
+    assert (line.lock, line.waiting) == (LOCK, 2)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"permits": 0},
+        {"permits": PERMITS_MAX + 1},
+        {"amount": 0},
+        {"amount": 4},
+        {"semaphore": ""},
+        {"semaphore": "a\x1fb"},
+        {"label": "x" * 257},
+        {"wait_ms": -1},
+    ],
+)
+def test_a_field_out_of_its_limits_is_refused(table: LockTable, wrong: dict[str, Any]) -> None:
+    assert applied(table, acquire(A, **wrong)) == ["s.1 INVALID"]
+    assert table.pools == {}
+
+
+def busy() -> LockTable:
+    table = LockTable()
+    for name in "stu":
+        table.apply(0, Open(session=name, ttl_ms=10_000))
+    for command in (acquire(A, 2), acquire(B, 3), acquire(C), part(A, 1, 1)):
+        table.apply(5, command)
+    return table
+
+
+def test_a_snapshot_holds_permits_queues_and_amounts() -> None:
+    table = busy()
+    through = [decode(encode(part)) for part in table.snapshot()]
+    copy = LockTable.restore(tuple(part for part in through if isinstance(part, TablePart)))
+    assert (copy.digest(), copy.numbers()) == (table.digest(), table.numbers())
+    assert copy.snapshot() == table.snapshot()
+    for one in (table, copy):
+        assert applied(one, full(A, 1, 3)) == ["s.1 has 0 left", "t.2 holds 3 under 2"]
+
+
+@pytest.mark.parametrize("change", ["twice", "none", "small"])
+def test_a_snapshot_with_a_wrong_pool_is_refused(change: str) -> None:
+    (whole,) = busy().snapshot()
+    (pool,) = whole.pools
+    pools = {
+        "twice": (pool, pool),
+        "none": (pool, pool._replace(lock=object_name(SEMAPHORE, "T"))),
+        "small": (pool._replace(capacity=0),),
+    }[change]
+    with pytest.raises(ValueError, match="semaphore"):
+        LockTable.restore((replace(whole, pools=pools),))
+
+
+def test_a_table_without_semaphores_has_the_snapshot_that_it_had_before_them() -> None:
+    table = LockTable()
+    table.apply(0, Open(session="s", ttl_ms=10_000))
+    table.apply(0, KeepAlive(session=A))
+    (whole,) = table.snapshot()
+    assert (whole.pools, whole.amounts) == ((), ())

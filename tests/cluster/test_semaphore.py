@@ -1,0 +1,286 @@
+"""Semaphores as users meet them: threads, tasks and asks, on a `paxos` cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.real_nodes import running_nodes
+
+import fencelock
+import fencelock.aio
+from fencelock.actors.api.message import Cancel, Granted, Inspect, LockStatus, Release, Released
+from fencelock.actors.api.name import object_name
+from fencelock.actors.api.semaphore import SEMAPHORE, AcquirePermits, ReleasePermits
+from fencelock.actors.error import (
+    InvalidRequestError,
+    LockOwnershipLostError,
+    LockTimeoutError,
+    NotHeldError,
+    UnsupportedError,
+)
+from fencelock.cluster.node import Node
+
+PATIENCE_S = 60
+CLUSTER = "faces"
+
+_names = itertools.count(1)
+
+
+@pytest.fixture
+def name() -> str:
+    return f"printers-{next(_names)}"
+
+
+def addresses_of(nodes: list[Node]) -> str:
+    return ",".join(node.address for node in nodes)
+
+
+@pytest.fixture
+def connect(paxos_nodes: list[Node]) -> Iterator[Callable[[], fencelock.Client]]:
+    with ExitStack() as stack:
+        yield lambda: stack.enter_context(
+            fencelock.connect(addresses_of(paxos_nodes), cluster=CLUSTER)
+        )
+
+
+@pytest.fixture
+def client(connect: Callable[[], fencelock.Client]) -> fencelock.Client:
+    return connect()
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor() as threads:
+        yield threads
+
+
+def amounts(status: LockStatus) -> tuple[list[int], list[int]]:
+    """The permits of each holder and of each waiter, in order."""
+    return [one.times for one in status.holders], [one.times for one in status.waiters]
+
+
+def until_queued(semaphore: fencelock.Semaphore, *queue: int) -> None:
+    while amounts(semaphore.status())[1] != list(queue):
+        pass
+
+
+def test_clients_hold_as_many_permits_as_there_are(
+    connect: Callable[[], fencelock.Client], name: str
+) -> None:
+    one, two = (connect().semaphore(name, 3) for _ in range(2))
+    first, second, third = one.acquire(), two.acquire(), one.acquire()
+    assert first
+    assert second
+    assert third
+    assert first.fence < second.fence < third.fence
+    assert two.acquire(blocking=False) is None
+    assert two.acquire(timeout=0.01) is None
+    first.release()
+    assert two.acquire(blocking=False)
+    assert amounts(one.status()) == ([1, 1, 1], [])
+
+
+def test_a_large_claim_at_the_head_keeps_smaller_ones_and_tries_waiting(
+    client: fencelock.Client, name: str, pool: ThreadPoolExecutor
+) -> None:
+    semaphore = client.semaphore(name, 3)
+    held = semaphore.acquire()
+    assert held
+    large = pool.submit(semaphore.acquire, 3)
+    until_queued(semaphore, 3)
+    small = pool.submit(semaphore.acquire, 1)
+    until_queued(semaphore, 3, 1)
+    assert semaphore.acquire(blocking=False) is None
+    held.release()
+    got = large.result(PATIENCE_S)
+    assert got
+    assert amounts(semaphore.status()) == ([3], [1])
+    got.release()
+    after = small.result(PATIENCE_S)
+    assert after
+    assert after.fence > got.fence > held.fence
+
+
+def test_permits_are_given_back_in_parts_and_never_more_than_were_acquired(
+    client: fencelock.Client, name: str
+) -> None:
+    semaphore = client.semaphore(name, 5)
+    semaphore.acquire(2)
+    semaphore.acquire(3)
+    semaphore.release()
+    assert amounts(semaphore.status()) == ([2, 2], [])
+    semaphore.release(3)
+    assert amounts(semaphore.status()) == ([1], [])
+    with pytest.raises(ValueError, match="2 permits were released, 1 are held"):
+        semaphore.release(2)
+    semaphore.release()
+    status = semaphore.status()
+    assert (status.holder, status.holders, status.permits) == (None, (), 1)
+    with pytest.raises(ValueError, match="1 permits were released, 0 are held"):
+        semaphore.release()
+
+
+def test_a_hold_gives_back_what_is_left_of_it(client: fencelock.Client, name: str) -> None:
+    semaphore = client.semaphore(name, 4)
+    hold = semaphore.acquire(3)
+    assert hold
+    assert (hold.name, hold.held) == (name, True)
+    semaphore.release(2)
+    assert hold.held
+    hold.release()
+    assert not hold.held
+    assert semaphore.status().holder is None
+    with pytest.raises(NotHeldError):
+        hold.release()
+
+
+def test_with_holds_one_permit(client: fencelock.Client, name: str) -> None:
+    semaphore = client.semaphore(name, 2, timeout=0)
+    with semaphore as first, semaphore as second:
+        assert first.fence < second.fence
+        with pytest.raises(LockTimeoutError, match="2 of 2 permits are held"), semaphore:
+            raise AssertionError
+    assert semaphore.status().holder is None
+
+
+def test_another_number_of_permits_is_refused_while_some_are_held(
+    connect: Callable[[], fencelock.Client], name: str
+) -> None:
+    three, five = connect().semaphore(name, 3), connect().semaphore(name, 5)
+    text = f"semaphore '{name}' has 3 permits; this client asked for one with 5"
+    with three, pytest.raises(InvalidRequestError) as refused:
+        five.acquire()
+    assert text in str(refused.value)
+    with five:
+        assert five.status().permits == 5
+
+
+def test_a_lock_of_the_same_name_is_another_object(client: fencelock.Client, name: str) -> None:
+    with client.semaphore(name, 1), client.lock(name, timeout=0):
+        assert client.status(name).holders == ()
+        assert client.semaphore(name, 1).acquire(blocking=False) is None
+
+
+@pytest.mark.parametrize(
+    ("permits", "amount"), [(0, 1), (-1, 1), (1 << 31, 1), (3, 0), (3, 4), (3, -1)]
+)
+def test_numbers_out_of_their_range_are_refused(
+    client: fencelock.Client, name: str, permits: int, amount: int
+) -> None:
+    with pytest.raises(ValueError, match=r"permits"):
+        client.semaphore(name, permits).acquire(amount)
+
+
+@pytest.mark.parametrize("protocol", ["bakery", "central", "lamport"])
+def test_a_protocol_without_semaphores_names_the_one_that_has_them(
+    tmp_path: Path, protocol: str
+) -> None:
+    with running_nodes(tmp_path, protocol) as nodes:
+        with pytest.raises(UnsupportedError, match="paxos"):
+            ask(nodes["n1"], AcquirePermits(semaphore="a", permits=1))
+        addresses = addresses_of(list(nodes.values()))
+        with fencelock.connect(addresses) as client, pytest.raises(UnsupportedError, match="paxos"):
+            client.semaphore("a", 1)
+
+
+def test_a_client_that_closes_gives_everything_back(
+    connect: Callable[[], fencelock.Client], name: str, pool: ThreadPoolExecutor
+) -> None:
+    gone, stays = connect(), connect().semaphore(name, 4)
+    gone.semaphore(name, 4).acquire(2)
+    gone.semaphore(name, 4).acquire(2)
+    waits = pool.submit(stays.acquire, 4)
+    until_queued(stays, 4)
+    gone.close()
+    assert waits.result(PATIENCE_S)
+
+
+def test_a_wait_that_ends_lets_the_next_one_in(
+    client: fencelock.Client, name: str, pool: ThreadPoolExecutor
+) -> None:
+    semaphore = client.semaphore(name, 3)
+    semaphore.acquire()
+    large = pool.submit(semaphore.acquire, 3, timeout=0.5)
+    until_queued(semaphore, 3)
+    assert semaphore.acquire(2, timeout=PATIENCE_S)
+    assert large.result(PATIENCE_S) is None
+    assert amounts(semaphore.status()) == ([1, 2], [])
+
+
+def test_an_operator_takes_the_permits_of_one_grant(
+    connect: Callable[[], fencelock.Client], name: str
+) -> None:
+    semaphore, operator = connect().semaphore(name, 3), connect().semaphore(name, 3)
+    kept, taken = semaphore.acquire(), semaphore.acquire(2)
+    assert kept
+    assert taken
+    assert operator.evict(taken.fence, "root").times == 2
+    while not taken.lost:
+        pass
+    assert kept.held
+    with pytest.raises(LockOwnershipLostError, match="root"):
+        taken.release()
+    assert amounts(operator.status()) == ([1], [])
+
+
+def test_tasks_hold_permits(paxos_nodes: list[Node], name: str) -> None:
+    async def scene() -> None:
+        async with fencelock.aio.connect(addresses_of(paxos_nodes), cluster=CLUSTER) as client:
+            semaphore = client.semaphore(name, 3)
+            async with semaphore as hold:
+                assert await semaphore.acquire(2)
+                assert await semaphore.acquire(blocking=False) is None
+                cancelled = asyncio.create_task(semaphore.acquire(3))
+                while amounts(await semaphore.status())[1] != [3]:
+                    pass
+                small = asyncio.create_task(semaphore.acquire())
+                while amounts(await semaphore.status())[1] != [3, 1]:
+                    pass
+                cancelled.cancel()
+                await semaphore.release(2)
+                got = await small
+                assert got is not None
+                assert got.fence > hold.fence
+            assert amounts(await semaphore.status()) == ([1], [])
+            await got.release()
+            with pytest.raises(ValueError, match="released"):
+                await semaphore.release()
+
+    asyncio.run(scene())
+
+
+def ask(node: Node, message: Any) -> Any:
+    return node.proxy.ask(message, timeout=PATIENCE_S)
+
+
+def test_an_ask_holds_permits_until_its_release(paxos_nodes: list[Node], name: str) -> None:
+    node, lock = paxos_nodes[0], object_name(SEMAPHORE, name)
+    one = ask(node, AcquirePermits(semaphore=name, permits=3, amount=2))
+    two = ask(node, AcquirePermits(semaphore=name, permits=3))
+    assert isinstance(one, Granted)
+    assert (one.lock, one.count, two.count) == (lock, 2, 1)
+    with pytest.raises(InvalidRequestError, match="3 permits were released, 2 are held"):
+        ask(node, ReleasePermits(semaphore=name, fence=one.fence, amount=3))
+    left = ask(node, ReleasePermits(semaphore=name, fence=one.fence, amount=1))
+    assert isinstance(left, Released)
+    assert left.count == 1
+    assert amounts(ask(node, Inspect(lock=lock))) == ([1, 1], [])
+    assert ask(node, ReleasePermits(semaphore=name, fence=one.fence)).count == 0
+    assert ask(node, Release(lock=lock, fence=two.fence)).count == 0
+    assert ask(node, Inspect(lock=lock)).holder is None
+
+
+def test_an_ask_of_a_named_owner_can_be_cancelled(paxos_nodes: list[Node], name: str) -> None:
+    node, lock = paxos_nodes[0], object_name(SEMAPHORE, name)
+    acquire = AcquirePermits(semaphore=name, permits=1, owner="me", request=7)
+    assert ask(node, acquire).count == 1
+    ask(node, Cancel(lock=lock, session="", owner="me", request=7))
+    while ask(node, Inspect(lock=lock)).holder is not None:
+        pass

@@ -1,0 +1,93 @@
+"""Semaphores end to end under every misfortune, and bugs planted in them that judges catch."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from fencelock.actors.api.message import Granted
+from fencelock.actors.table.holding import Hold, Pool, Wait
+from fencelock.cluster.simulation.run import run_seed
+from fencelock.cluster.simulation.semaphores import SEMAPHORES, LogOrder
+
+SEEDS = 40
+SEEDS_FOR_A_MUTANT = 20
+MET = (
+    "contender.gives_back_a_part",
+    "contender.bereft",
+    "client.holds_lost",
+    "client.session_lost",
+    "client.request_moved",
+)
+
+
+def test_no_seed_breaks_a_promise_and_every_misfortune_was_met(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waited: list[str] = []
+    judge = LogOrder._judge_grant
+
+    def counted(order: LogOrder, lock: str, key: object, queue: list[object]) -> None:
+        waited.extend([lock] * bool(queue))
+        judge(order, lock, key, queue)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(LogOrder, "_judge_grant", counted)
+    marks: Counter[str] = Counter()
+    for seed in range(SEEDS):
+        report = run_seed("paxos", seed, workload=SEMAPHORES)
+        assert report.violation is None, (seed, report.violation)
+        marks.update(report.marks)
+    assert [name for name in MET if not marks[name]] == []
+    assert len(waited) > SEEDS
+
+
+def overtaking(pool: Pool) -> Wait | None:
+    """A smaller claim is granted while a larger one waits at the head of the queue."""
+    fitting = [wait for wait in pool.queue.values() if wait.amount <= pool.free]
+    return pool.queue.pop(fitting[0].ticket) if fitting else None
+
+
+def one_too_many(pool: Pool, amount: int) -> bool:
+    """The free permits are compared with one less than the amount."""
+    return not pool.queue and amount <= pool.free + 1
+
+
+def unchecked(pool: Pool, hold: Hold) -> None:
+    pool.free -= hold.count
+    pool.holds[hold.fence] = hold
+
+
+def one_is_freed(pool: Pool, hold: Hold) -> None:
+    """The end of a hold frees one permit, whatever it had."""
+    del pool.holds[hold.fence]
+    pool.free += min(hold.count, 1)
+
+
+def twice(hold: Hold) -> Granted:
+    """The outcome of a repeated acquire counts its permits again."""
+    granted = ANSWER(hold)
+    hold.level += hold.level
+    return granted
+
+
+ANSWER = Hold.answer
+
+
+@pytest.mark.parametrize(
+    ("plants", "judge"),
+    [
+        ({(Pool, "next_wait"): overtaking}, "order"),
+        ({(Pool, "admits"): one_too_many, (Pool, "add"): unchecked}, "capacity"),
+        ({(Pool, "remove"): one_is_freed}, "progress"),
+        ({(Hold, "answer"): twice}, "was granted"),
+    ],
+    ids=["overtakes", "one too many", "frees one", "counts twice"],
+)
+def test_a_planted_bug_is_caught(
+    monkeypatch: pytest.MonkeyPatch, plants: dict[tuple[type, str], object], judge: str
+) -> None:
+    for (place, name), bug in plants.items():
+        monkeypatch.setattr(place, name, bug)
+    reports = (run_seed("paxos", seed, workload=SEMAPHORES) for seed in range(SEEDS_FOR_A_MUTANT))
+    assert any(report.violation and judge in report.violation for report in reports)
