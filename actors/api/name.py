@@ -18,6 +18,9 @@ KIND_END = "\x1f"
 KIND_CHARS_MAX = 16
 """Maximum length of a kind: a word."""
 
+KIND_LETTERS = "abcdefghijklmnopqrstuvwxyz"
+"""Characters of a kind."""
+
 LOCK_NAME_BYTES_MAX = 256
 """Maximum length (bytes), as for a file name: a lock's name identifies a thing."""
 
@@ -161,7 +164,7 @@ def check_object_name(lock: str) -> None:
 
     """
     kind, end, name = lock.rpartition(KIND_END)
-    if end and not (kind.isascii() and kind.islower() and kind.isalpha()):
+    if end and (not kind or kind.strip(KIND_LETTERS)):
         check_lock_name(lock)
     if len(kind) > KIND_CHARS_MAX:
         raise InvalidRequestError(

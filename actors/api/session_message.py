@@ -86,7 +86,7 @@ class Open(Command):
         session = self.session
         if "." in session.rpartition("/")[2] or not client_of(session):
             raise InvalidRequestError(
-                f"session {session[:80]!r}: a name like 'me' or 'me~2' is wanted, without '.'"
+                f"session {quoted(session[:80])}: a name like 'me' or 'me~2' is wanted, without '.'"
             )
         self.check()
 
