@@ -59,7 +59,7 @@ class JoinAck(Message):
 
 @message(0xA6)
 class GroupConfig(Message):
-    """Tell the start with boot ``to`` which journals vote; also the record of it.
+    """Notify the start with boot ``to`` which journals vote; also a record of the journal.
 
     ``founded_ms`` is the date on which the group was founded (ms since 1970).
     """
@@ -71,9 +71,9 @@ class GroupConfig(Message):
 
 @message(0xA7)
 class Superseded(Message):
-    """Tell the start with boot ``to`` that ``start``, of the same journal, came later.
+    """Notify the start with boot ``to`` that ``start``, of the same journal, came later.
 
-    The receiver runs on an old copy of its journal. Also the record that it was told so.
+    The receiver runs on an old copy of its journal. The receiver also records it.
     """
 
     to: int

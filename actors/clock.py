@@ -63,7 +63,7 @@ class Clock(Role[Post | ReadClock]):
         self.channel = channel
 
     def handle(self, sender: Address, event: Post | ReadClock, now: Instant) -> Effects:
-        """Stamp a message, or tell the time. Physical time plays no part here."""
+        """Stamp a message, or reply with the logical time. Physical time is ignored."""
         del now
         match event:
             case Post():

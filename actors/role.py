@@ -51,7 +51,7 @@ class NoInbox:
         raise NotImplementedError("a role has no inbox of its own")
 
     def empty(self) -> bool:
-        """Return True."""
+        """Return True: the inbox that Pykka sees is always empty."""
         return True
 
 

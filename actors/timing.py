@@ -28,7 +28,7 @@ class Timing:
     lease_ms: int = 250
     """Duration for which an acceptor that received a heartbeat adopts no other leader."""
     isolated_ms: int = 350
-    """A leader that no majority answered for this long tells its clients to use another node."""
+    """A leader that no majority answered for this long notifies its clients to use another node."""
     election_ms: int = 700
     """The first follower stands for election when the leader was silent for this long."""
     rank_ms: int = 150

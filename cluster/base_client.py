@@ -38,8 +38,8 @@ class BaseClient(Generic[L, R]):
     ) -> L:
         """Return the lock called ``name``; sends nothing yet.
 
-        Each successful acquire is an owner of its own: whoever has the object may release it,
-        from any thread or task, and acquiring it again waits, as with ``threading.Lock``.
+        Each successful acquire is an owner of its own: any thread or task that has the object may
+        release it, and acquiring it again waits, as with ``threading.Lock``.
 
         Args:
             name: 1 to 256 bytes of text with a visible character and no control characters.

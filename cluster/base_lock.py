@@ -51,14 +51,14 @@ UNREPORTED_MAX = 64
 class BaseLock(Generic[H]):
     """One named lock of the cluster, for owners that are one acquire each, or one name.
 
-    Whoever has the object may release it. `BaseRLock` has owners that are threads or tasks.
+    Any caller that has the object may release it. `BaseRLock` has owners that are threads or tasks.
     """
 
     _hold_type: type[H]
     _runner: Callable[[], str]
     """Returns the owner that is the running thread or task."""
     _here: Callable[[], object] = staticmethod(threading.get_ident)
-    """Returns what tells the running thread or task from the others."""
+    """Returns what distinguishes the running thread or task from the others."""
 
     def __init__(
         self, channel: SessionChannel, registry: HoldRegistry, options: LockOptions
@@ -70,7 +70,7 @@ class BaseLock(Generic[H]):
         self._acquire = options.acquire()
         self._listeners = Listeners()
         self._acquired: list[tuple[object, Ownership, int]] = []
-        """What was acquired through this object: the thread or task, the owner and the token."""
+        """The acquire of this object: the thread or task, the owner and the token."""
 
     @property
     def name(self) -> str:
@@ -124,7 +124,7 @@ class BaseLock(Generic[H]):
             raise self._registry.loss_of(own)
 
     def on_lost(self, callback: Callback) -> None:
-        """Have ``callback`` called with a `Notice` when what this object acquired is lost."""
+        """Call ``callback`` with a `Notice` when a hold of this object is lost."""
         self._listeners.lost.append(callback)
 
     def on_suspect(self, callback: Callback) -> None:
@@ -145,7 +145,7 @@ class BaseLock(Generic[H]):
         return f"<{type(self).__name__} {self.name!r}, {text}>"
 
     def _current(self) -> Ownership | None:
-        """Return the ownership to look at: this thread's or task's latest, else the latest."""
+        """Return the current ownership: the latest of this thread or task, else the latest."""
         found = self._find(latest=True)
         return self._known() if found is None else found[0]
 
@@ -212,7 +212,7 @@ class BaseLock(Generic[H]):
             raise registry.report_loss(own, None)
         assert own.hold is not None
         if own.hold.state_at(registry.now()) is HoldState.LOST:
-            # It was granted so late that somebody else may hold it by now.
+            # It was granted so late that another client may hold it by now.
             registry.state_of(own)
             raise registry.report_loss(own, token)
         if not options.reentrant:
@@ -266,7 +266,7 @@ class BaseLock(Generic[H]):
             else:
                 yield blocker if left_s is None else AwaitReply(blocker, left_s)
         except LockOwnershipLostError:
-            pass  # It is reported to whoever releases the lock.
+            pass  # It is reported to the caller that releases the lock.
         except UnavailableError:
             passed_s = time.monotonic() - began
             pause_s = min(RETRY_S, math.inf if left_s is None else left_s) - passed_s

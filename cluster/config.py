@@ -325,7 +325,7 @@ data = "./data"  # where nodes keep what must survive a restart; relative to thi
 # Where each node is reached, by the other nodes and by clients.
 {nodes}
 [bakery]  # read by protocol = "bakery" only; [nodes.*] may have a priority = 1 to 14 or "off"
-duration = 5.0  # how long a lock is held where nobody says otherwise (s); then unlock, or renew
+duration = 5.0  # default duration of a hold (s); then the holder must release or renew
 grace = 5.0  # so much later it is taken away
 least = 3.0  # shorter durations and graces are refused, and so are shorter defaults
 obtention = 5.0  # how long who says no timeout waits for a lock (s), or "unlimited": a week

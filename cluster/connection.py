@@ -146,7 +146,7 @@ class Connection:
 
         Raises:
             WrongClusterError: what answers belongs to another cluster or version.
-            UnavailableError: nobody answered in time.
+            UnavailableError: no node replied in time.
 
         """
         limit = self._timeout

@@ -11,7 +11,7 @@ import threading
 from fencelock.actors.api.name import FORBIDDEN, OWNER_BYTES_MAX
 
 _numbers = itertools.count(1)
-"""Tells threads and tasks apart for the life of a process; the system reuses its numbers."""
+"""Distinguishes threads and tasks for the life of a process; the system reuses its numbers."""
 
 _threads = threading.local()
 _acquires: list[str] = []

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+from fencelock.actors.bakery.backend import BakeryBackend
 from fencelock.actors.bakery.config import PRIORITY, Terms, election_of, proxy_of, status_of
 from fencelock.actors.bakery.election import ElectionCoordinator
 from fencelock.actors.bakery.epochs import DurablePromises, EpochLimit, VoterRegistry
 from fencelock.actors.bakery.leader import Leader
-from fencelock.actors.bakery.proxy import TicketProxy
 from fencelock.actors.bakery.status import ClusterStatus
 from fencelock.actors.bootstrap import Bootstrap, Voters, bootstrap_of, vote_id
 from fencelock.actors.bootstrap_message import GroupConfig
@@ -59,7 +59,7 @@ class ProtocolSettings:
     bakery_priority: int = PRIORITY
     """`bakery`: the priority of this node as a leader, 1 to 14, lower is likelier; 15 is off."""
     bakery_pid: int = 0
-    """`bakery`: the id of this process, which tells candidates apart."""
+    """`bakery`: the id of this process, which distinguishes candidates."""
     central_server: str = ""
     """`central`: the node that runs the lock server; empty for the first by name."""
     central_journal: bool = False
@@ -79,7 +79,7 @@ class NodeContext:
     nodes: tuple[str, ...]
     """All members, this one too, sorted."""
     boot: int
-    """Random number of 63 bits, drawn at each start; tells this life from earlier ones."""
+    """Random number of 63 bits, drawn at each start; distinguishes this life from earlier ones."""
     random: Random
     first_stamp: int = 0
     """The first stamp of the logical clock."""
@@ -147,7 +147,6 @@ def bakery(seat: NodeContext) -> RoleSet:
     node, terms, date_ms = seat.node, settings.bakery_terms, seat.first_stamp // US_PER_MS
     kept, founded = seat.journal.get("election", ()), seat.journal.get("bootstrap", ())
     known: dict[str, Any] = {"node": node, "members": seat.nodes}
-    lives = {**known, "life": seat.boot, "terms": terms}
     status = {
         **known,
         "life": seat.boot,
@@ -176,10 +175,11 @@ def bakery(seat: NodeContext) -> RoleSet:
         "voting": (election_of(node), status_of(node)),
         "listener": proxy_of(node),
     }
+    backend = BakeryBackend(node, seat.nodes, terms, seat.random, seat.boot)
     limit = {"limit": _epoch_limit(_group_in(founded), date_ms, kept)}
     roles = (
-        Spawn(leader_of(node), Leader, lives | limit),
-        Spawn(proxy_of(node), TicketProxy, lives | {"random": seat.random}),
+        Spawn(leader_of(node), Leader, {**known, "life": seat.boot, "terms": terms, **limit}),
+        Spawn(proxy_of(node), Proxy, {"backend": backend}),
         Spawn(bootstrap_of(node), Bootstrap, bootstrap),
     )
     clock = Spawn(address_of(seat.node, "clock"), Clock, {"start": seat.first_stamp})
@@ -192,7 +192,7 @@ def _group_in(records: Sequence[Message]) -> GroupConfig | None:
 
 
 def _epoch_limit(group: GroupConfig | None, date_ms: int, kept: Sequence[Message]) -> EpochLimit:
-    """Return the limit of a node that starts at ``date_ms`` with the records ``kept``."""
+    """Return the limit of epochs of a node that starts at ``date_ms`` with the records ``kept``."""
     age_ms = 0 if group is None else max(0, date_ms - group.founded_ms)
     return EpochLimit(age_ms // 1_000, DurablePromises.recover(kept).promised)
 

@@ -11,7 +11,7 @@ WORKERS = 5
 
 
 async def work(client: aio.Client, number: int, ledger: list[int]) -> None:
-    """Change what all workers share, one at a time."""
+    """Change the shared state, one worker at a time."""
     async with client.lock("ledger", timeout=30, label=f"worker {number}") as hold:
         before = len(ledger)
         await asyncio.sleep(0)  # Another task would come in between here.

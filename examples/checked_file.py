@@ -11,7 +11,7 @@ from pathlib import Path
 
 @dataclass
 class Findings:
-    """What one process saw go wrong at the file."""
+    """The errors that one process found at the file."""
 
     overlaps: int = 0
     fence_regressions: int = 0
@@ -20,8 +20,8 @@ class Findings:
 class CheckedFile:
     """One file a lock, changed by read, pause and write: two writers at once lose an update.
 
-    Beside it lies a marker that whoever is inside creates exclusively and removes
-    again: finding it there means that somebody else is inside too.
+    A client creates a marker beside the file when it enters, and removes it when it leaves.
+    A client that finds the marker knows that another one is inside, too.
     """
 
     def __init__(self, folder: Path, lock: str) -> None:

@@ -1,13 +1,13 @@
-"""A local cluster of real processes, clients that fight over its locks, and a verdict.
+"""A local cluster of real processes, clients that compete for its locks, and a verdict.
 
     python examples/cluster.py                       # three nodes, four clients, ten seconds
-    python examples/cluster.py --kill-leader         # kill -9 of whoever leads, again and again
+    python examples/cluster.py --kill-leader         # kill -9 of the leader, again and again
     python examples/cluster.py --protocol central --clients 8 --json
 
-Each node is one `fencelock serve`; each client is a process of its own that, while it
-holds a lock, changes a shared file in a way that any overlap would corrupt, and checks
-that its fence is above every earlier one. With --kill-leader all this has to hold although
-the node that leads is killed every few seconds, and clients have to go on after each kill.
+Each node is one `fencelock serve`, and each client a process of its own. While a client holds
+a lock, it changes a shared file in a way that any overlap would corrupt, and checks that its
+fence is above every earlier one. With --kill-leader, the leader is killed every few seconds,
+and clients must go on after each kill.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ PROTOCOLS = (
 )
 
 GRACE_S = 30.0
-"""How long clients may take to finish what they wait for when the time is over."""
+"""Time limit for the clients' last requests when the time is over (s)."""
 
 
 @dataclass
 class RunVerdict:
-    """What came out of a run; ``ok`` only if nothing overlapped, was lost, or starved."""
+    """The result of a run; ``ok`` only if nothing overlapped, was lost, or starved."""
 
     protocol: str
     nodes: int
@@ -91,10 +91,10 @@ def run(
         bool, typer.Option("--json", help="End with one JSON object as the last line.")
     ] = False,
 ) -> None:
-    """Start a cluster on this machine, let clients fight over its locks, and judge.
+    """Start a cluster on this machine, let clients compete for its locks, and judge.
 
-    Exit status 0 only if no two clients were inside at once, no update was lost, no
-    fence went back, every client was served, and clients went on after each kill.
+    The exit status is 0 only if no two clients held a lock at once, no update was lost,
+    no fence decreased, every client was served, and clients went on after each kill.
     """
     if kill_leader:
         check_kills(protocol, nodes, journal=journal, every_s=kill_every, seconds=seconds)
@@ -132,10 +132,10 @@ def run(
 def check_kills(
     protocol: str, nodes: int, *, journal: bool, every_s: float, seconds: float
 ) -> None:
-    """Refuse kills that would break what the protocol promises, or for which there is no time.
+    """Refuse kills that the protocol cannot survive, or for which there is no time.
 
     Raises:
-        typer.BadParameter: so it is; the text says what to do instead.
+        typer.BadParameter: they are refused; the text says what to do instead.
 
     """
     if reason := why_not(protocol, nodes, journal=journal):
@@ -148,7 +148,7 @@ def check_kills(
 def watch(
     console: Console, watcher: fencelock.Client, contenders: Contenders, until: float
 ) -> None:
-    """Show who holds what and who waits, until the clients stop fighting."""
+    """Show holders and waiters until the clients stop."""
     if console.is_terminal:
         with Live(console=console, refresh_per_second=8) as live:
             while time.monotonic() < until and contenders.alive():
@@ -162,7 +162,7 @@ def watch(
 
 
 def judge(contenders: Contenders, folder: Path, *, locks: int, took: float) -> RunVerdict:
-    """Compare what the clients did with what the shared files say."""
+    """Compare the clients' reports with the shared files."""
     kept = sum(CheckedFile(folder, f"lock-{n + 1}").read()["updates"] for n in range(locks))
     done = contenders.done
     grants = sum(contenders.grants.values())
@@ -197,7 +197,7 @@ def judge(contenders: Contenders, folder: Path, *, locks: int, took: float) -> R
 
 
 def report(console: Console, verdict: RunVerdict, contenders: Contenders, *, killing: bool) -> None:
-    """Say how it went, in words."""
+    """Print the result as text."""
     console.print()
     console.print(f"  grants            {verdict.grants} ({verdict.grants_per_s} a second)")
     if verdict.acquire_p50_ms is not None:
@@ -230,7 +230,7 @@ def report(console: Console, verdict: RunVerdict, contenders: Contenders, *, kil
 
 
 def leave(number: int, frame: object) -> None:
-    """Stop in order on SIGTERM too: no process is left behind."""
+    """Stop in order on SIGTERM, too, so that no process is left."""
     del frame
     raise SystemExit(128 + number)
 

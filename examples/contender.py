@@ -1,7 +1,7 @@
-"""One client process of examples/cluster.py: fights for locks and writes under them.
+"""One client process of examples/cluster.py: competes for locks and writes while it holds them.
 
-It says what happens as JSON lines: {"event": "ready" | "granted" | "done", ...}, and
-begins when it reads a line.
+It begins when it reads a line, and writes events as lines of JSON:
+{"event": "ready" | "granted" | "done", ...}.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from checked_file import CheckedFile
 import fencelock
 
 HOLD_S = (0.0, 0.004)
-"""How long the protected work takes, drawn anew each time (s)."""
+"""Range of the protected work's duration, drawn anew each time (s)."""
 
 CONNECT_S = 60.0
-"""How long the nodes, which run, may take to answer on a busy machine (s)."""
+"""Time limit for the reply of a running node on a busy machine (s)."""
 
 PATIENCE_S = 5.0
-"""How long one acquire may take before the contender looks at its watch (s)."""
+"""Timeout of one acquire, after which the contender checks the time (s)."""
 
 
 def say(event: str, **details: Any) -> None:
@@ -41,7 +41,7 @@ def contend(
     seconds: Annotated[float, typer.Option(help="How long to fight (s).")],
     folder: Annotated[Path, typer.Option(help="Where the shared files lie.")],
 ) -> None:
-    """Fight for locks until the time is over."""
+    """Compete for locks until the time is over."""
     chance = random.Random(name)
     names = [f"lock-{number + 1}" for number in range(locks)]
     files = {lock: CheckedFile(folder, lock) for lock in names}

@@ -1,4 +1,4 @@
-"""The clients of examples/cluster.py: processes that fight for locks, and what they said."""
+"""The clients of examples/cluster.py: processes that compete for locks, and their output."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from local_cluster import READY_S, STOP_S, ClusterFailedError, LocalCluster, sto
 
 HERE = Path(__file__).resolve().parent
 SAID_MAX = 500
-"""How much of what a client said at its end is shown, in characters: the logs are removed."""
+"""Characters of a client's last output that are shown: the logs are removed."""
 
 
 class Contenders:
-    """Client processes, and what they said so far.
+    """Client processes, and their output so far.
 
     Attributes:
         grants: how many each client had.
         waits_ms: how long each acquire took.
-        longest_gap_ms: the longest time without a grant to anybody, from `begin` on.
+        longest_gap_ms: the longest time without a grant to any client, from `begin` on.
         kills_ms: when a node was killed.
         unserved: of these, those since which there was no grant.
 
@@ -48,7 +48,7 @@ class Contenders:
         self._processes: dict[str, subprocess.Popen[str]] = {}
         self._readers: list[threading.Thread] = []
         self._folder = folder
-        self._addresses = cluster.gates
+        self._addresses = cluster.endpoints
         self._options = ["--cluster", cluster.name, "--folder", str(folder)]
         self._options += ["--locks", str(locks), "--seconds", str(seconds)]
 
@@ -112,7 +112,7 @@ class Contenders:
                     pipe.close()
 
     def begin(self) -> None:
-        """Let all clients begin together, once each is connected.
+        """Start all clients together, once each is connected.
 
         Raises:
             ClusterFailedError: one of them is not ready within `READY_S`.
@@ -128,13 +128,13 @@ class Contenders:
             process.stdin.flush()
 
     def killed(self) -> None:
-        """Take down that a node is killed now."""
+        """Record that a node is killed now."""
         with self._counting:
             self.kills_ms.append(now_ms())
             self.unserved.append(self.kills_ms[-1])
 
     def over(self) -> None:
-        """Take down that the time is over: whoever is served later does not count for the gap."""
+        """Record that the time is over: clients served later do not count for the gap."""
         with self._counting:
             self._pass(now_ms())
 

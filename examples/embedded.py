@@ -1,11 +1,10 @@
-"""Nodes inside your own service: asked like any Pykka actor, no client in between.
+"""Nodes inside your own service, which take requests like any Pykka actor.
 
     python examples/embedded.py
 
-Three nodes run in this process, as they would in three processes of a service, and
-find each other over loopback. A lock is taken through one and waited for through another, and
-the roles of the nodes are asked for their state. A service that ends with Pykka's
-`ActorRegistry.stop_all()` stops its nodes with it.
+Three nodes run in this process and connect over loopback, as they would in three processes of
+a service. The example acquires a lock through one node, waits for it through another, and asks
+the roles of the nodes for their state. Pykka's `ActorRegistry.stop_all()` stops the nodes.
 """
 
 from __future__ import annotations

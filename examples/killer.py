@@ -1,4 +1,4 @@
-"""Kills the node that leads, again and again, and starts it anew: ``--kill-leader``."""
+"""Kills the leader again and again, and starts its node anew: ``--kill-leader``."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from local_cluster import LocalCluster, described, leaders_of
 import fencelock
 
 DOWN_S = 1.0
-"""How long a killed node stays down, or half the time between two kills if that is less."""
+"""Time for which a killed node stays down (s), or half the time between kills if that is less."""
 
 LAST_BEFORE_END_S = 3.0
-"""No kill so shortly before the end: it has to be seen that clients go on after each."""
+"""Time before the end without a kill (s): clients must be seen to go on after each."""
 
 BAKERY_NODES_MIN = 3
-"""With three, two are left, who are a majority of the nodes and of the leaders."""
+"""With three nodes, two are left: a majority of the nodes and of the leaders."""
 
 LOOK_AGAIN_S = 0.05
 STOP_S = 10.0
@@ -47,15 +47,15 @@ def why_not(protocol: str, nodes: int, *, journal: bool) -> str:
 
 @dataclass
 class LeaderKiller:
-    """A thread that kills whoever leads; where several do, one after the other.
+    """A thread that kills the leader; where several nodes lead, one after the other.
 
-    Nobody is killed unless all nodes are ready and there was a grant since the last kill.
+    No node is killed unless all are ready and there was a grant since the last kill.
 
     Args:
-        cluster: whose nodes.
+        cluster: the cluster of these nodes.
         watcher: a client that knows who leads.
-        contenders: who is to go on nevertheless.
-        every_s: between two kills; the first comes after half of it.
+        contenders: the clients that must go on after each kill.
+        every_s: time between two kills (s); the first comes after half of it.
         until: the end of the run (s of the monotonic clock).
 
     """

@@ -16,14 +16,14 @@ from fencelock.cluster.bench.ports import free_ports
 from fencelock.cluster.config import starting_config
 
 READY_S = 60.0
-"""How long nodes and clients may take to start (s): a busy machine needs many times a second."""
+"""Time limit for the start of nodes and clients (s); a busy machine needs many seconds."""
 
 CONNECT_S = 2.0
-"""How long one attempt to reach a node takes (s): between two it is seen whether one ended."""
+"""Timeout of one attempt to reach a node (s); between two, ended nodes are noticed."""
 
 STOP_S = 10.0
 LOGGED_MAX = 2_000
-"""How much of a log is shown, in characters: the folder is removed at the end."""
+"""Characters of a log that are shown: the folder is removed at the end."""
 
 
 class ClusterFailedError(RuntimeError):
@@ -58,11 +58,11 @@ class LocalCluster:
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
     @property
-    def gates(self) -> list[str]:
-        """Where clients may ask.
+    def endpoints(self) -> list[str]:
+        """The addresses to which clients connect.
 
-        With `central` a hold ends with the node it was granted through: so not at the
-        server's, which may be killed here, if there are others.
+        With `central`, clients do not use the server's node, if there are others: it may be
+        killed here.
         """
         addresses = self.connect.split(",")
         others = [at for node, at in zip(self.nodes, addresses, strict=True) if node != self.server]
@@ -89,7 +89,7 @@ class LocalCluster:
             )
 
     def kill(self, node: str) -> None:
-        """Kill ``node`` with SIGKILL: it gets no chance to say or write anything."""
+        """Kill ``node`` with SIGKILL: it cannot send or write anything more."""
         self.processes[node].kill()
         self.processes[node].wait()
 
@@ -117,7 +117,7 @@ class LocalCluster:
                 self._check_starting(ends)
 
     def wait_until_ready(self, watcher: fencelock.Client) -> None:
-        """Return when every node says that it can serve.
+        """Return once every node reports that it can serve.
 
         Raises:
             ClusterFailedError: one of them ended, or is not ready in `READY_S`.
@@ -148,7 +148,7 @@ class LocalCluster:
 
 
 def described(watcher: fencelock.Client) -> tuple[NodeStatus, ...]:
-    """Return what the nodes that can be heard say of themselves; empty if none can be."""
+    """Return the status of the nodes that reply; empty if none does."""
     try:
         return watcher.describe()
     except UnavailableError:
@@ -171,7 +171,7 @@ def leaders_of(statuses: Sequence[NodeStatus]) -> tuple[str, ...]:
 
 
 def stop_all(processes: list[subprocess.Popen[Any]]) -> None:
-    """Ask every process to end, and end those that do not listen."""
+    """Ask every process to end, and kill those that do not."""
     for process in processes:
         if process.poll() is None:
             process.terminate()

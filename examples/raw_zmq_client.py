@@ -1,4 +1,4 @@
-"""A fencelock client from the description of the wire alone: pyzmq, cbor2, nothing else.
+"""A fencelock client written from the description of the wire alone, with pyzmq and cbor2.
 
 Opens a session at one node, takes a lock, prints its fence, keeps the session while it holds,
 gives the lock back. `transport/README.md` explains every byte that is sent here; this file is
@@ -24,22 +24,22 @@ ACQUIRE, RELEASE, KEEP_ALIVE, ALIVE = 0x10, 0x11, 0x15, 0x16
 GRANTED, RELEASED, REFUSED, REJECTED = 0x18, 0x19, 0x1B, 0x70
 OPEN, OPENED, END, ENDED, HOLD_LOST = 0x60, 0x61, 0x62, 0x63, 0x64
 NUMBER_AT = {ALIVE: 3, GRANTED: 5, RELEASED: 4, REFUSED: 6, OPENED: 5, ENDED: 3}
-"""Where an answer has the number of its request; the tag is item 0."""
+"""Positions of a reply's request number; the tag is item 0."""
 DETAIL_AT = {REFUSED: 3, ENDED: 2, HOLD_LOST: 5}
-"""Where a message says why. Count from the front: newer nodes may send more items at the end."""
+"""Positions of a reason. Count from the front: newer nodes may send more items at the end."""
 SESSION_EXPIRED = 12
 RESEND_S = 1.0
-"""A request without an answer is sent again this often, under the same request number."""
+"""Interval at which a request without a reply is sent again, with the same number (s)."""
 TTL_S = 15.0
-"""How long the session, and all it holds, outlives the last word of this client."""
+"""Time for which the session and its holds outlive this client's last message (s)."""
 CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-"""It goes on while the machine sleeps: a belief in the session must not outlive a nap."""
+"""A clock that counts suspend: after a suspend the session may have ended."""
 DRIFT = 0.001
-"""What the session is believed to live less, because clocks do not run at the same rate."""
+"""Share of the TTL that is given away, because clocks do not run at the same rate."""
 
 
 class Client:
-    """One session at one node: sends requests, and again, until the answer with their number."""
+    """One session at one node: sends each request until the reply with its number arrives."""
 
     def __init__(self, node: str, cluster: str) -> None:
         self.cluster = cluster
@@ -68,7 +68,7 @@ class Client:
         return self.number
 
     def send(self, number: int, message: list[Any]) -> None:
-        """Send one message to the proxy of whichever node is connected; drop it if none is."""
+        """Send one message to the proxy of the connected node; drop it if none is connected."""
         envelope = ["*/proxy", f"{self.name}/session", *message]
         frame = [VERSION, self.cluster, 0, 0, [envelope]]
         self.sent_at.setdefault(number, time.clock_gettime(CLOCK))
@@ -87,7 +87,7 @@ class Client:
         return messages if (version, cluster) == (VERSION, self.cluster) else []
 
     def judge(self, message: list[Any]) -> int:
-        """Return the number of the request that ``message`` answers; stop if all is lost."""
+        """Return the number of the request that ``message`` answers; exit if all is lost."""
         tag = message[0]
         number = message[NUMBER_AT[tag]] if tag in NUMBER_AT else 0
         lost = tag == REFUSED and message[2] == SESSION_EXPIRED
@@ -99,7 +99,7 @@ class Client:
         return int(number)
 
     def keep(self) -> None:
-        """Say that we are here, a few times a TTL; stop once the session may be over."""
+        """Send keep-alives, five for each TTL; exit once the session may be over."""
         now = time.clock_gettime(CLOCK)
         if not self.ttl_s:
             return  # This cluster keeps no sessions.
@@ -113,7 +113,7 @@ class Client:
     def ask(
         self, number: int, message: list[Any], answers: tuple[int, ...], patience_s: float = 10.0
     ) -> list[Any]:
-        """Send ``message`` until an answer to it comes; give up after ``patience_s``."""
+        """Send ``message`` until a reply to it arrives; exit after ``patience_s``."""
         deadline = time.clock_gettime(CLOCK) + patience_s
         again = 0.0
         while (now := time.clock_gettime(CLOCK)) < deadline:
@@ -144,7 +144,7 @@ class Client:
         return self.ask(number, message, (GRANTED, REFUSED), wait_ms / 1000 + 10)
 
     def hold(self, seconds: float) -> None:
-        """Keep the session for so long, and hear whether anything is lost."""
+        """Keep the session alive for so long, and receive what is lost meanwhile."""
         end = time.clock_gettime(CLOCK) + seconds
         while (left := end - time.clock_gettime(CLOCK)) > 0:
             self.keep()
@@ -165,7 +165,7 @@ class Client:
 
 
 def main() -> None:
-    """Take a lock, show its fence, give it back. Exit status 1 if any of it fails."""
+    """Acquire a lock, print its fence, release it. The exit status is 1 if any step fails."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--node", default="tcp://127.0.0.1:4041", help="endpoint of any node")
     parser.add_argument("--cluster", required=True, help="the cluster's id, as in its cluster.toml")

@@ -1,4 +1,4 @@
-"""What examples/cluster.py shows: who holds what, who waits, for people and for pipes."""
+"""The display of examples/cluster.py: holders and waiters, on a terminal or in a pipe."""
 
 from __future__ import annotations
 

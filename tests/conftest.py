@@ -1,6 +1,6 @@
-"""Threads, tasks and asks behind one face, before a real `paxos` cluster: for `test_faces*.py`.
+"""Threads, tasks and asks behind one interface, on a real `paxos` cluster; set-up of all tests.
 
-And what all tests need of the process they run in.
+`test_blocking_and_async*.py` run each test with every kind of caller.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ class Dropped(NamedTuple):
 
     counter: str
     mismatch: Mismatch | None = None
-    """Set if the sender should be told, or if the frame itself reports a mismatch to us."""
+    """Set if the sender should be notified, or if the frame itself reports a mismatch to us."""
     detail: str = ""
     hostile: bool = False
     """Whether no version of ours sends such frames."""
@@ -215,14 +215,14 @@ class FrameValidator:
         return frame._replace(envelopes=tuple(completed))
 
     def refusal(self, link: str, mismatch: Mismatch, detail: str) -> Frame:
-        """Return the frame that tells ``link`` why its frames are dropped."""
+        """Return the frame that notifies ``link`` why its frames are dropped."""
         rejected = Rejected(code=mismatch, detail=detail)
         here, there = address_of(self.node, "link"), address_of(link, "link")
         return Frame(self.cluster, 0, 0, (Envelope(there, here, rejected),))
 
 
 def _foreign(raw: bytes, error: ForeignClusterError) -> Dropped:
-    """Return why a frame of another cluster is dropped; its refusals are not answered."""
+    """Return why a frame of another cluster is dropped; refusals in it get no reply."""
     try:
         envelopes = decode_frame(raw).envelopes
     except MalformedFrameError:

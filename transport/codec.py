@@ -86,7 +86,7 @@ class TrimmedCodec(NamedTuple):
     """The codec of a command in the replicated log: without the last fields at their defaults.
 
     So a member that knows one optional field more writes the same bytes as the others, until
-    somebody uses that field.
+    a message uses that field.
     """
 
     write: Callable[[Any], bytes]

@@ -1,7 +1,7 @@
 """Generated source code that writes and reads one class of messages quickly.
 
 The fields of a class and their types are known when it is declared. So the checks of all its
-fields become one expression, as somebody would write it by hand for each class. A value that
+fields become one expression, as one would write it by hand for each class. A value that
 fails it takes the slow path, field by field, which finds and reports the error. The source is
 made of field names and constants of this module, never of received data.
 """
@@ -52,7 +52,7 @@ class Codec(NamedTuple):
     read: str = "{v}"
     """The value of an item. For a NamedTuple, ``{v}`` stands for its parts."""
     number: str = ""
-    """What must be within 0 to `INT_MAX` to be readable; empty where nothing must."""
+    """The parts that must be within 0 to `INT_MAX` to be readable; empty if there are none."""
     scope: Mapping[str, Any] = {}
     """The names in these expressions."""
     parts: tuple[Codec, ...] = ()

@@ -221,6 +221,9 @@ class Connections:
 
     def _listen_again(self, now: float) -> None:
         self._resume = now + PAUSE_S
+        # libzmq closed all connections when it stopped listening, and reported the end of none.
+        self._open = {one for one in self._open if _borrow(one, _peer_of) is not None}
+        self._ended &= self._open
         if len(self._open) >= self._most:
             return
         with contextlib.suppress(zmq.ZMQError):  # Another process has the port; tried again.
@@ -259,7 +262,7 @@ def _shut(connection: tcp.socket) -> None:
 
 
 def _heard(connection: tcp.socket) -> bool:
-    """Return whether data came within `SILENT_S`; true where the system cannot tell."""
+    """Return whether data came within `SILENT_S`; true where the system does not report it."""
     info = getattr(tcp, "TCP_INFO", None)
     if info is None:
         return True

@@ -129,7 +129,7 @@ def encode_frame(frame: Frame, alias: str = "") -> bytes:
 
     Args:
         frame: the frame to encode.
-        alias: our own name of the receiving node, which nobody else knows: as the node of
+        alias: our own name of the receiving node, which no other process knows: as the node of
             ``to``, it becomes ``*``.
 
     Raises:

@@ -359,7 +359,7 @@ class Listener:
         return frame
 
     def _dropped(self, name: str, identity: bytes, dropped: Dropped) -> None:
-        """Count a dropped frame, and tell its sender if that can help."""
+        """Count a dropped frame, and notify its sender if that can help."""
         self._count(dropped.counter, 1)
         if dropped.hostile:
             self._mute(identity)

@@ -54,7 +54,7 @@ class Watchers:
         self.waiting: OrderedDict[Address, tuple[Watch, Instant]] = OrderedDict()
 
     def watch(self, asker: Address, asked: Watch, now: Instant) -> list[Effect]:
-        """Answer at once if the sender knows another state, or none; else later."""
+        """Reply at once if the sender knows another state or none; else when the state changes."""
         if asked.known != self.number:
             self.waiting.pop(asker, None)
             return [self._answer(asker, asked)]

@@ -422,7 +422,7 @@ class Election:
         return Lead(epoch=self.epoch, leaders=self.leaders, former=self.former, empty=self.empty)
 
     def on_promised(self, member: str, promised: Promised, now: Instant) -> bool:
-        """Count a promise, once per member; return whether a majority is there now."""
+        """Count a promise, once per member; return whether a majority has promised now."""
         if self.phase is not ElectionPhase.PROPOSING or promised.epoch != self.epoch:
             return False
         self.promised[member] = promised.seating
@@ -460,7 +460,7 @@ class Election:
         return max(0, whole - ms_between(quiet, now))
 
     def on_merged(self, member: str, merged: Merged) -> bool:
-        """Count a leader that is ready; return whether they are enough."""
+        """Count a leader that is ready; return whether a quorum is ready now."""
         if self.phase is not ElectionPhase.MERGING or merged.epoch != self.epoch:
             return False
         if member not in {leader.node for leader in self.leaders}:
@@ -502,7 +502,7 @@ class MaxLease:
         return [Send(election_of(member), vouch) for member in self.members]
 
     def on_vouched(self, member: str, seating: Seating, vouched: Vouched) -> list[Send]:
-        """Count members that know it; tell the leader of this node once a majority does."""
+        """Count members that know it; notify the leader of this node once a majority does."""
         wanted = (self.epoch, self.wanted_ms)
         if vouched.epoch != seating.epoch or (vouched.epoch, vouched.bound_ms) != wanted:
             return []

@@ -127,8 +127,3 @@ class TicketDue(Timer):
 
     lock: str
     who: Who
-
-
-@timer
-class DoorDue(Timer):
-    """Send unanswered requests again, and end those that are over."""

@@ -1,4 +1,4 @@
-"""Requests in flight of a proxy, and the leaders to which they are sent. Pure."""
+"""Requests in flight of a proxy, the leaders to which they are sent, and rounds of reads. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from fencelock.actors.api.message import Acquire, Cancel, Inspect, Release
 from fencelock.actors.api.session_message import End, Renew
 from fencelock.actors.bakery.config import exports_needed, later, leader_of, quorum
 from fencelock.actors.bakery.event import Readiness
-from fencelock.actors.bakery.poll import Poll
 from fencelock.actors.bakery.proxy_message import (
     Lock,
     Query,
@@ -22,13 +21,11 @@ from fencelock.actors.bakery.proxy_message import (
 )
 from fencelock.actors.bakery.ticket import Who
 from fencelock.actors.effect import Effect, Observe, Send
+from fencelock.actors.lease import surely_over
 from fencelock.actors.message import Address, Instant, ms_between
 
 if TYPE_CHECKING:
     from random import Random
-
-ERRANDS_MAX = 100_000
-"""Maximum unanswered requests of one proxy; further ones are refused, to bound memory."""
 
 REPEAT_MS = 200
 """First pause before a leader is asked again (ms); it doubles from there."""
@@ -37,10 +34,15 @@ REPEAT_MS_MAX = 1_000
 """Longest such pause (ms): it shows the leader that the request is still wanted."""
 
 NONCE_BITS = 62
-"""Of a round of a read, so that an answer to a former life of the door never counts."""
+"""Number of a round of a read, so that a reply to a former life of the proxy never counts."""
 
-Asked = Acquire | Release | Cancel | Inspect | End | Renew
-Word = Lock | Unlock | UnlockAll | RenewHold | Query
+NOBODY = ("", "", 0)
+"""Stands for the holder of a lock that is free."""
+
+LeaderRequest = Acquire | Release | Cancel | Inspect | End | Renew
+"""Requests of clients that leaders decide."""
+
+ToLeader = Lock | Unlock | UnlockAll | RenewHold | Query
 
 
 class Kind(Enum):
@@ -49,8 +51,8 @@ class Kind(Enum):
     LOCK = "lock"
     UNLOCK = "unlock"
     UNLOCK_ALL = "unlock all"
-    PROLONG = "prolong"
-    PEEK = "peek"
+    RENEW = "renew"
+    QUERY = "query"
 
 
 class Name(NamedTuple):
@@ -59,7 +61,50 @@ class Name(NamedTuple):
     kind: Kind
     lock: str
     who: Who
-    request: int
+    number: int
+    """The number of the request, or of the acquire that is cancelled."""
+
+
+@dataclass(slots=True)
+class Poll:
+    """The answers of all leaders to one round of a read.
+
+    A quorum has to agree. A leader that did not vote for a grant knows of no holder, so one
+    answer proves nothing. Two of three that know of none prove that no quorum holds the lock,
+    unless the votes for a hold moved meanwhile: one leader answers, then it takes part in a
+    renewal, then the lease ends at another one, which missed that renewal, and that one
+    answers. So "no holder" does not count of a leader where a lease ended since the round began.
+
+    Attributes:
+        nonce: of the round.
+        began: when it began, on this node's clock.
+        answers: by leader.
+
+    """
+
+    nonce: int
+    began: Instant
+    answers: dict[str, QueryResult] = field(default_factory=dict[str, QueryResult])
+
+    def decide(self, quorum: int, now: Instant) -> QueryResult | None:
+        """Return what ``quorum`` leaders agree on, None if there is no such thing yet."""
+        agreeing: dict[tuple[str, str, int], list[QueryResult]] = {}
+        for answer in self.answers.values():
+            holder = self._holder(answer, now)
+            if holder is not None:
+                agreeing.setdefault(holder, []).append(answer)
+        for answers in agreeing.values():
+            if len(answers) >= quorum:
+                return max(answers, key=lambda answer: answer.waiting)
+        return None
+
+    def _holder(self, answer: QueryResult, now: Instant) -> tuple[str, str, int] | None:
+        """Return who holds the lock as one leader has it, None if that leader is no proof."""
+        holder = answer.holder
+        if holder is not None:
+            return (holder.session, holder.owner, holder.fence) if holder.fence else None
+        round_ms = surely_over(ms_between(self.began, now) + 1)
+        return NOBODY if answer.lapsed_ms is None or answer.lapsed_ms >= round_ms else None
 
 
 @dataclass(slots=True, eq=False)
@@ -67,29 +112,29 @@ class InFlightRequest:
     """One request in flight.
 
     Attributes:
-        asker: receiver of the reply, None if none waits for it any more.
-        asked: the request as it was received.
+        sender: receiver of the reply, None if none waits for it any more.
+        request: the request as it was received.
         fence: the fence of the hold that is meant, 0 for none.
         until: the time at which the proxy ends it, None for never.
         leader: the leader to which it was sent last, empty if to none.
-        said: number of times that it was sent.
+        sent: number of times that it was sent.
         note: text that is added when it times out.
 
     """
 
     name: Name
     number: int
-    asker: Address | None
-    asked: Asked
+    sender: Address | None
+    request: LeaderRequest
     since: Instant
     fence: int
     until: Instant | None
     leader: str = ""
     note: str = ""
-    said: int = 0
+    sent: int = 0
     pause_ms: int = REPEAT_MS
     due: Instant | None = None
-    turned: bool = False
+    redirected: bool = False
     """Whether it was sent to another leader at once, which is known to have the request."""
     answered: dict[str, None] = field(default_factory=dict[str, None])
     """Leaders that replied to a request to all, or that do not hold what is to be renewed."""
@@ -120,15 +165,11 @@ class InFlightRequests:
         self._turn = 0
         self._due: list[tuple[Instant, int]] = []
 
-    def full(self) -> bool:
-        """Return whether no further request is accepted."""
-        return len(self.by_number) >= ERRANDS_MAX
-
     def add(
         self,
         name: Name,
-        asker: Address | None,
-        asked: Asked,
+        sender: Address | None,
+        request: LeaderRequest,
         now: Instant,
         *,
         fence: int = 0,
@@ -138,24 +179,24 @@ class InFlightRequests:
     ) -> list[Effect]:
         """Add a request, and send it if there are leaders: to ``leader`` first, if that leads."""
         self.count += 1
-        in_flight_request = InFlightRequest(
-            name, self.count, asker, asked, now, fence, until, leader, note
+        pending = InFlightRequest(
+            name, self.count, sender, request, now, fence, until, leader, note
         )
-        self.by_name[name] = in_flight_request
-        self.by_number[in_flight_request.number] = in_flight_request
-        self.of.setdefault((name.lock, name.who), {})[in_flight_request.number] = None
-        return self.say(in_flight_request, now)
+        self.by_name[name] = pending
+        self.by_number[pending.number] = pending
+        self.of.setdefault((name.lock, name.who), {})[pending.number] = None
+        return self.send(pending, now)
 
-    def end(self, in_flight_request: InFlightRequest) -> None:
+    def end(self, pending: InFlightRequest) -> None:
         """Drop a request that was answered."""
-        del self.by_name[in_flight_request.name]
-        del self.by_number[in_flight_request.number]
-        owner = (in_flight_request.name.lock, in_flight_request.name.who)
+        del self.by_name[pending.name]
+        del self.by_number[pending.number]
+        owner = (pending.name.lock, pending.name.who)
         numbers = self.of[owner]
-        del numbers[in_flight_request.number]
+        del numbers[pending.number]
         if not numbers:
             del self.of[owner]
-        in_flight_request.due = None
+        pending.due = None
 
     def about(self, lock: str, who: Who) -> list[InFlightRequest]:
         """Return the requests in flight of an owner about a lock."""
@@ -176,43 +217,37 @@ class InFlightRequests:
             if node in reachable and lives.get(node, life) == life
         ]
 
-    def say(self, in_flight_request: InFlightRequest, now: Instant) -> list[Effect]:
+    def send(self, pending: InFlightRequest, now: Instant) -> list[Effect]:
         """Send a request to its leader, or to the next one if that is gone."""
-        self._later(in_flight_request, now)
+        self._later(pending, now)
         leaders = self.leaders()
         if not leaders:
             return []
-        if in_flight_request.leader not in leaders:
-            in_flight_request.leader = self._next(leaders)
-        in_flight_request.said += 1
-        word = _word(in_flight_request, now)
-        if in_flight_request.name.kind is Kind.UNLOCK_ALL:
-            left = [name for name in leaders if name not in in_flight_request.answered]
-            return [Send(leader_of(name), word) for name in left]
-        if isinstance(word, Query):
-            word = replace(word, nonce=self._random.getrandbits(NONCE_BITS))
-            in_flight_request.poll = Poll(word.nonce, now)
-            sends = [Send(leader_of(name), word) for name in leaders]
-            return [*sends, Observe("bakery.peek", len(sends))]
+        if pending.leader not in leaders:
+            pending.leader = self._next(leaders)
+        pending.sent += 1
+        message = _message(pending, now)
+        if pending.name.kind is Kind.UNLOCK_ALL:
+            left = [name for name in leaders if name not in pending.answered]
+            return [Send(leader_of(name), message) for name in left]
+        if isinstance(message, Query):
+            message = replace(message, nonce=self._random.getrandbits(NONCE_BITS))
+            pending.poll = Poll(message.nonce, now)
+            sends = [Send(leader_of(name), message) for name in leaders]
+            return [*sends, Observe("bakery.query", len(sends))]
         return [
-            Send(leader_of(in_flight_request.leader), word),
-            Observe(f"bakery.{in_flight_request.name.kind.name}".lower()),
+            Send(leader_of(pending.leader), message),
+            Observe(f"bakery.{pending.name.kind.name}".lower()),
         ]
 
-    def turn_to(self, in_flight_request: InFlightRequest, owner: str, now: Instant) -> list[Effect]:
+    def redirect(self, pending: InFlightRequest, owner: str, now: Instant) -> list[Effect]:
         """Send a request to the leader that has it, according to another one."""
-        if (
-            in_flight_request.turned
-            or owner == in_flight_request.leader
-            or owner not in self.leaders()
-        ):
+        if pending.redirected or owner == pending.leader or owner not in self.leaders():
             return []
-        in_flight_request.leader, in_flight_request.turned = owner, True
-        return self.say(in_flight_request, now)
+        pending.leader, pending.redirected = owner, True
+        return self.send(pending, now)
 
-    def pass_on(
-        self, in_flight_request: InFlightRequest, leader: str, now: Instant
-    ) -> list[Effect] | None:
+    def pass_on(self, pending: InFlightRequest, leader: str, now: Instant) -> list[Effect] | None:
         """Send a renewal to the next leader, since ``leader`` does not have the hold.
 
         One of three may have missed the vote, or a renewal, while the others have it.
@@ -223,32 +258,30 @@ class InFlightRequests:
 
         """
         led = [one.node for one in self.readiness.leaders]
-        if leader not in led or (
-            leader in in_flight_request.answered and leader != in_flight_request.leader
-        ):
+        if leader not in led or (leader in pending.answered and leader != pending.leader):
             return []
-        in_flight_request.answered[leader] = None
-        left = [name for name in self.leaders() if name not in in_flight_request.answered]
+        pending.answered[leader] = None
+        left = [name for name in self.leaders() if name not in pending.answered]
         if left:
-            in_flight_request.leader = left[0]
-            return self.say(in_flight_request, now)
-        return None if len(in_flight_request.answered) >= exports_needed(len(led)) else []
+            pending.leader = left[0]
+            return self.send(pending, now)
+        return None if len(pending.answered) >= exports_needed(len(led)) else []
 
     def read(
-        self, in_flight_request: InFlightRequest, leader: str, said: QueryResult, now: Instant
+        self, pending: InFlightRequest, leader: str, answer: QueryResult, now: Instant
     ) -> QueryResult | None:
-        """Count what a leader says of a lock; return the answer once a quorum agrees on it."""
-        poll, readiness = in_flight_request.poll, self.readiness
+        """Count a leader's answer; return the answer once a quorum agrees on it."""
+        poll, readiness = pending.poll, self.readiness
         seated = leader in [one.node for one in readiness.leaders]
         if (
             poll is None
-            or said.nonce != poll.nonce
-            or said.lock != in_flight_request.name.lock
+            or answer.nonce != poll.nonce
+            or answer.lock != pending.name.lock
             or not seated
         ):
             return None
-        if said.epoch == readiness.epoch:
-            poll.answers[leader] = said
+        if answer.epoch == readiness.epoch:
+            poll.answers[leader] = answer
         return poll.decide(quorum(len(readiness.leaders)), now)
 
     def lead(self, readiness: Readiness, now: Instant) -> list[Effect]:
@@ -260,12 +293,12 @@ class InFlightRequests:
         if began and readiness.leaders:
             self._turn = self._random.randrange(len(readiness.leaders))
         effects: list[Effect] = []
-        for in_flight_request in list(self.by_number.values()):
-            if began and in_flight_request.name.kind is Kind.PROLONG:
-                in_flight_request.answered.clear()  # The new leaders may have learned of it.
-            if began or in_flight_request.leader not in leaders:
-                in_flight_request.pause_ms = REPEAT_MS
-                effects += self.say(in_flight_request, now)
+        for pending in list(self.by_number.values()):
+            if began and pending.name.kind is Kind.RENEW:
+                pending.answered.clear()  # The new leaders may have learned of it.
+            if began or pending.leader not in leaders:
+                pending.pause_ms = REPEAT_MS
+                effects += self.send(pending, now)
         return effects
 
     def due(self, now: Instant) -> list[InFlightRequest]:
@@ -273,25 +306,19 @@ class InFlightRequests:
         found: list[InFlightRequest] = []
         while self._due and self._due[0][0] <= now:
             at, number = heapq.heappop(self._due)
-            in_flight_request = self.by_number.get(number)
-            if in_flight_request is not None and in_flight_request.due == at:
-                in_flight_request.due, in_flight_request.turned = None, False
-                found.append(in_flight_request)
+            pending = self.by_number.get(number)
+            if pending is not None and pending.due == at:
+                pending.due, pending.redirected = None, False
+                found.append(pending)
         return found
 
-    def _later(self, in_flight_request: InFlightRequest, now: Instant) -> None:
-        pause_ms = in_flight_request.pause_ms
-        if (
-            in_flight_request.name.kind is not Kind.PEEK
-        ):  # A read waits for no lock, only for agreement.
-            in_flight_request.pause_ms = min(2 * pause_ms, REPEAT_MS_MAX)
+    def _later(self, pending: InFlightRequest, now: Instant) -> None:
+        pause_ms = pending.pause_ms
+        if pending.name.kind is not Kind.QUERY:  # A read waits for no lock, only for agreement.
+            pending.pause_ms = min(2 * pause_ms, REPEAT_MS_MAX)
         at = later(now, pause_ms)
-        in_flight_request.due = (
-            at
-            if in_flight_request.until is None
-            else max(later(now, 1), min(at, in_flight_request.until))
-        )
-        heapq.heappush(self._due, (in_flight_request.due, in_flight_request.number))
+        pending.due = at if pending.until is None else max(later(now, 1), min(at, pending.until))
+        heapq.heappush(self._due, (pending.due, pending.number))
 
     def _next(self, leaders: list[str]) -> str:
         """Return this node, if it leads; else the next in the round robin."""
@@ -301,45 +328,45 @@ class InFlightRequests:
         return leaders[self._turn % len(leaders)]
 
 
-def _word(in_flight_request: InFlightRequest, now: Instant) -> Word:
+def _message(pending: InFlightRequest, now: Instant) -> ToLeader:
     """Return a request as it is sent to a leader now."""
-    name, asked = in_flight_request.name, in_flight_request.asked
+    name, asked = pending.name, pending.request
     match name.kind:
         case Kind.LOCK:
             assert isinstance(asked, Acquire)
             wait_ms = asked.wait_ms
             if wait_ms:
-                wait_ms = max(1, wait_ms - ms_between(in_flight_request.since, now))
+                wait_ms = max(1, wait_ms - ms_between(pending.since, now))
             return Lock(
                 lock=name.lock,
                 who=name.who,
-                request=name.request,
+                request=name.number,
                 wait_ms=wait_ms,
                 hold_ms=asked.hold_ms,
                 grace_ms=asked.grace_ms,
                 label=asked.label,
             )
         case Kind.UNLOCK:
-            request = 0 if in_flight_request.fence else name.request
+            request = 0 if pending.fence else name.number
             return Unlock(
                 lock=name.lock,
                 who=name.who,
                 request=request,
-                fence=in_flight_request.fence,
-                number=in_flight_request.number,
+                fence=pending.fence,
+                number=pending.number,
                 waiting=isinstance(asked, Acquire) and bool(asked.session),
             )
         case Kind.UNLOCK_ALL:
-            return UnlockAll(session=name.who.session, number=in_flight_request.number)
-        case Kind.PROLONG:
+            return UnlockAll(session=name.who.session, number=pending.number)
+        case Kind.RENEW:
             assert isinstance(asked, Renew)
             return RenewHold(
                 lock=name.lock,
                 who=name.who,
-                fence=in_flight_request.fence,
+                fence=pending.fence,
                 hold_ms=asked.hold_ms,
-                number=in_flight_request.number,
-                missed=tuple(in_flight_request.answered),
+                number=pending.number,
+                missed=tuple(pending.answered),
             )
-        case Kind.PEEK:
-            return Query(lock=name.lock, number=in_flight_request.number)
+        case Kind.QUERY:
+            return Query(lock=name.lock, number=pending.number)

@@ -280,7 +280,7 @@ def query_result(table: TicketTable, query: Query, epoch: int, now: Instant) -> 
 def _contenders(
     queue: TicketQueue | None, now: Instant
 ) -> tuple[Contender | None, tuple[Contender, ...]]:
-    """Return for whom this leader's vote stands, if for anybody, and who waits."""
+    """Return the holder, if this leader's vote stands for one, and the waiters."""
     if queue is None:
         return None, ()
     votes = [entry for key in queue.holding if not (entry := queue.entries[key]).is_over(now)]

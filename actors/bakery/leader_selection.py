@@ -133,7 +133,7 @@ MS_PER_S = 1_000
 def readiness(
     seating: Seating, seen: Sequence[Member], configured: int, *, heeded: bool
 ) -> Readiness:
-    """Return the readiness for a proxy.
+    """Return whether leaders serve, and if not the missing condition, as proxies are sent it.
 
     Args:
         seating: the highest that this node knows.

@@ -61,14 +61,14 @@ class StateTransfer:
         )
 
     def on_lead(self, sender: Address, lead: Lead, now: Instant) -> list[Effect]:
-        """Complete the table for a new epoch, with those of the former leaders (B3)."""
+        """Complete the table for a new epoch with the tables of the former leaders (B3)."""
         node = node_of(sender)
         if node not in self.members or sender != election_of(node):
             return [Observe("bakery.stranger_elects")]
         if self.epoch_state.me not in lead.leaders or lead.epoch < self.epoch_state.barred:
             return [Observe("bakery.lead_ignored")]
         if self.epoch_state.serving and self.epoch_state.epoch == lead.epoch:
-            return [Observe("bakery.lead_ignored")]  # It is installed: nobody waits for this.
+            return [Observe("bakery.lead_ignored")]  # It is installed; no coordinator waits.
         if self.merged == lead.epoch:
             return [self._merged(sender, lead.epoch, now)]
         own = self.epoch_state.me in lead.former.leaders

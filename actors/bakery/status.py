@@ -55,7 +55,7 @@ Received = Beat | BeatDue | LinkDown | BeatContents | Serving | StopVoting
 
 
 class ClusterStatus(VotingRole[Received]):
-    """Tells the coordinator of its node the connected members, and the leader its trust.
+    """Reports the connected members to the coordinator of its node, and trust to the leader.
 
     Only configured members count, and only those that receive our beats, too: with a link that
     carries one way, a node would be elected that cannot answer. A non-voting member is

@@ -108,7 +108,7 @@ class LockClient(Role[Heard]):
         self._random = random
 
     def handle(self, sender: Address, event: Heard, now: Instant) -> Effects:
-        """Perform one step of the table. Time plays no part here."""
+        """Perform one step of the table; it does not depend on time."""
         del now
         effects = self._step(sender, event)
         assert (self.holding is not None) == (self.mode is Mode.HELD)  # C2

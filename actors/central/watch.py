@@ -51,7 +51,7 @@ class PendingQuery(NamedTuple):
 
 
 class ServerWatch(Role[LocalView | Peeked | Probed | PeekRetry | ProbeServer]):
-    """Answers the proxy's queries, and tells it whether the server can be reached.
+    """Answers the proxy's queries, and notifies it whether the server can be reached.
 
     The server's answer to a `Peek` is true at one instant between request and answer, so a
     query is linearizable. The queries of each life of the node have numbers of their own: an

@@ -162,7 +162,7 @@ class ResendDue(Timer):
 
 @timer
 class ConfirmDue(Timer):
-    """If no message to ``node`` carried a confirmation, send it alone."""
+    """Send a confirmation to ``node`` if no message has carried it."""
 
     node: str
 

@@ -345,7 +345,7 @@ class LockProcess(Role[Received]):
         return self._report_ready(now)
 
     def _report_ready(self, now: Instant) -> list[Effect]:
-        """Tell the proxy whether this process may request, and if so request what waits."""
+        """Notify the proxy whether this process may request, and if so request what waits."""
         ready, missing = self.rejoin.ready, ", ".join(self.rejoin.missing())
         detail = "ready" if ready else f"not heard since start: {missing}"
         if detail == self.reported:
@@ -471,7 +471,7 @@ class StatusView:
 
 
 PROOF_MS = 2_000
-"""Time limit for a read to hear every other process (ms): several resendings of a lost message."""
+"""Time limit for the replies of all other processes to a read (ms): several resendings."""
 
 
 @dataclass(slots=True)

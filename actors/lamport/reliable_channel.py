@@ -1,4 +1,4 @@
-"""Provides what Lamport assumes: messages arrive, once, and in the order they were sent.
+"""Reliable channels, as Lamport assumes them: messages arrive once, in the order of sending.
 
 Source: the Erlang essay: "we can ensure that messages are received by using timeouts
 and message acknowledgment, and we can ensure that message order is maintained by

@@ -242,7 +242,7 @@ class Acceptor(MemberRole[LeaderMessage | Applied | Trimmed | StopVoting]):
         if ballot < self.promised:
             return (Send(commander, Preempted(ballot=self.promised)),)
         answer: Effects = ()
-        if accept.committed <= slot:  # Else it is decided, and nobody counts votes.
+        if accept.committed <= slot:  # Else it is decided, and votes are no longer counted.
             accepted = _accepted(ballot=ballot, slot=slot, voter=self.voter)
             answer = (Send(commander, accepted),)
         before = self.votes.by_slot.get(slot)
@@ -271,14 +271,14 @@ class Acceptor(MemberRole[LeaderMessage | Applied | Trimmed | StopVoting]):
         return (*answer, *self._learn(accept.ballot, accept.committed))
 
     def _learn(self, ballot: Ballot, committed: int) -> Effects:
-        """Tell the replica which votes have won, as their leader reports."""
+        """Notify the replica which votes have won, as their leader reports."""
         known = self.committed if self.learned == ballot else 0
         if ballot < self.learned or not known < committed < NUMBER_MAX:
             return ()
         self.learned, self.committed = ballot, committed
         first = max(known, self.applied)
         if committed <= first or ballot.leader == self.leader:
-            return ()  # The commander of this node tells the replica itself.
+            return ()  # The commander of this node notifies the replica itself.
         won: tuple[tuple[int, Batch], ...] = ()
         if committed - first == 1:  # So it is as long as one slot is decided after another.
             vote = self.votes.by_slot.get(first)

@@ -47,12 +47,11 @@ from fencelock.actors.paxos.in_flight import (
     InFlightRequest,
     InFlightRequests,
     QuorumContact,
-    is_full,
 )
 from fencelock.actors.paxos.message import Decline, Declined, Proposed
 from fencelock.actors.paxos.queries import Queries, TableStatus
 from fencelock.actors.proxy.backend import Backend, Status
-from fencelock.actors.proxy.clients import CLIENT_REQUESTS_MAX, REQUESTS_MAX, RemoteClient
+from fencelock.actors.proxy.clients import CLIENT_REQUESTS_MAX, REQUESTS_MAX, RemoteClient, is_full
 from fencelock.actors.session.message import Undecided
 from fencelock.actors.table.message import Queued
 
@@ -81,7 +80,7 @@ class PaxosBackend(Backend):
     gets the outcome of the first time.
 
     While no majority answers, requests wait, since their outcome is not known. A client has its own
-    timeout and cancels; the session of callers inside the process is told what is missing.
+    timeout and cancels; the session of callers inside the process is sent what is missing.
     Clients keep their own sessions alive, through any proxy.
 
     Args:
@@ -144,9 +143,7 @@ class PaxosBackend(Backend):
         """Return whether anything is in flight."""
         return bool(self.in_flight.by_key or self.queries.pending.by_number)
 
-    def _take(
-        self, sender: Address, request: Command, client: RemoteClient | None, now: Instant
-    ) -> Effects:
+    def _take(self, sender: Address, request: Command, now: Instant) -> Effects:
         """Take a request, or note that it was sent again."""
         if "." not in request.session and not isinstance(request, Open | Evict):
             return self._without_session(sender, request)
@@ -163,6 +160,7 @@ class PaxosBackend(Backend):
             raise self._overloaded(f"{REQUESTS_MAX} requests")
         if not count and not self.queries.pending.by_number:
             self.contact.expected_at = now
+        client = self.clients.latest
         count = 0 if client is None else client.in_flight
         if count >= CLIENT_REQUESTS_MAX and is_full(
             count, CLIENT_REQUESTS_MAX, eases=request.EASES
@@ -218,7 +216,7 @@ class PaxosBackend(Backend):
     def _take_each(
         self, outcomes: tuple[Message, ...], now: Instant, *, warning: bool
     ) -> list[Effect]:
-        """Answer the requests that wait here; count the answers in sum."""
+        """Reply to the requests that wait here; count all replies together."""
         effects: list[Effect] = []
         in_flight = self.in_flight
         granted = released = denied = 0
@@ -325,7 +323,7 @@ class PaxosBackend(Backend):
         return self.master
 
     def _notify_if_changed(self, served: bool) -> list[Effect]:
-        """Tell the clients that wait for a reply whether this node serves, if that is new."""
+        """Notify the clients that wait for a reply whether this node serves, if that changed."""
         if served == self.serving()[0]:
             return []
         waiting: dict[RemoteClient, None] = {
@@ -335,11 +333,9 @@ class PaxosBackend(Backend):
         }
         return [Send(one.address, self.probe_reply(one.session, 0)) for one in waiting]
 
-    def _on_query(
-        self, sender: Address, query: Any, client: RemoteClient | None, now: Instant
-    ) -> Effects:
+    def _on_query(self, sender: Address, query: Any, now: Instant) -> Effects:
         self._expect_reply(now)
-        return self.queries.take(sender, query, client, now)
+        return self.queries.take(sender, query, now)
 
     def _on_consulted(self, sender: Address, consulted: Consulted, now: Instant) -> Effects:
         del sender
@@ -365,7 +361,7 @@ class PaxosBackend(Backend):
         return [*explained, *self.queries.end_old(now), *self._repeat(now, REPEAT_MAX)]
 
     def _explain(self, now: Instant) -> list[Effect]:
-        """Tell the session of callers inside the process why its requests are not decided."""
+        """Notify the session of callers inside the process why its requests are not decided."""
         local = self.clients.local
         if local is None or not local.in_flight or self.contact.silent_ms(now) < REPEAT_MS:
             return []

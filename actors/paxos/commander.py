@@ -191,7 +191,7 @@ class Commander(MemberRole[CommanderEvent]):
         return effects
 
     def _wait(self) -> Wake:
-        """Delay the news: the next `Accept` may tell followers what is decided."""
+        """Delay the `Commit`: the next `Accept` may tell followers what is decided."""
         self.waiting = True
         return Wake(NEWS_MS, SpreadNews())
 

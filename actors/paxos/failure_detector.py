@@ -84,7 +84,7 @@ unread, and the leader may have been paused as well, so it gets this much more t
 
 
 class FailureDetector(MemberRole[DetectorEvent]):
-    """Tells its node's leader when to stand, and keeps the lease while that leads.
+    """Makes its node's leader stand for election, and keeps the lease while that leads.
 
     A master gives up when no majority answers for ``election_ms``. Otherwise the heartbeats of
     one that can send but not receive would keep every other node from leading.
@@ -179,14 +179,14 @@ class FailureDetector(MemberRole[DetectorEvent]):
                 return self._on_watch(event, now)
 
     def summary(self) -> Summary:
-        """Return whom it follows, or stands for."""
+        """Return the node that this node follows, or that it stands for election."""
         return (
             ("follows", self.following or "nobody"),
             ("isolated", self.isolated),
         )
 
     def _follow(self, node: str) -> list[Effect]:
-        """Tell replica and leader which node leads, if that changed."""
+        """Notify replica and leader which node leads, if that changed."""
         if node == self.following:
             return []
         self.following = node
@@ -334,7 +334,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
 
 
 class Suspicion:
-    """The deadline at which a node stands unless it hears from a leader or candidate.
+    """The deadline at which a node stands unless a leader or candidate sends something.
 
     Followers are ranked by their distance after the leader in the sorted list of members,
     which wraps around. The first stands when the leader was silent for ``election_ms``, each

@@ -28,14 +28,6 @@ thousands wait they must not be most of it."""
 _propose = maker(Propose)
 
 
-def is_full(count: int, limit: int, *, eases: bool) -> bool:
-    """Return whether there is no room for one more command beside ``count``.
-
-    The limit of commands that ease the load (`Command.EASES`) is twice as high.
-    """
-    return count >= limit and count >= (2 * limit if eases else limit)
-
-
 @dataclass(slots=True, eq=False)
 class InFlightRequest:
     """One command that was sent to the log and has no outcome yet.
@@ -113,7 +105,7 @@ class InFlightRequests:
         """Add a command, whose ``key`` must be free; the caller has it proposed."""
         assert key not in self.by_key
         self.number = number = self.number + 1
-        in_flight_request = _in_flight_request(
+        pending = _in_flight_request(
             key=key,
             request=request,
             number=number,
@@ -123,16 +115,14 @@ class InFlightRequests:
             proposed_at=now,
             client=client,
         )
-        self.by_key[key] = self.unconfirmed[number] = in_flight_request
+        self.by_key[key] = self.unconfirmed[number] = pending
         if client is not None:
             client.in_flight += 1
-        return in_flight_request
+        return pending
 
-    def propose(self, in_flight_request: InFlightRequest) -> Send:
+    def propose(self, pending: InFlightRequest) -> Send:
         """Return the proposal of the request to this node's replica, which forwards it."""
-        propose = _propose(
-            client=self.proxy, number=in_flight_request.number, command=in_flight_request.command
-        )
+        propose = _propose(client=self.proxy, number=pending.number, command=pending.command)
         return Send(self.replica, propose)
 
     def batch(self) -> Effects:
@@ -151,12 +141,12 @@ class InFlightRequests:
         """Return the request that replicas know by ``number``, None if it is over."""
         return self.unconfirmed.get(number) or self.queued.get(number)
 
-    def end(self, in_flight_request: InFlightRequest) -> None:
+    def end(self, pending: InFlightRequest) -> None:
         """Drop a request that has its outcome, or that is not wanted any more."""
-        del self.by_key[in_flight_request.key]
-        if self.unconfirmed.pop(in_flight_request.number, None) is None:
-            del self.queued[in_flight_request.number]
-        client = in_flight_request.client
+        del self.by_key[pending.key]
+        if self.unconfirmed.pop(pending.number, None) is None:
+            del self.queued[pending.number]
+        client = pending.client
         if client is not None:
             client.in_flight -= 1
 
@@ -175,28 +165,27 @@ class InFlightRequests:
             client.keeps = (oldest,) if oldest == key else (oldest, key)
 
     def _drop(self, key: Key) -> None:
-        in_flight_request = self.by_key.get(key)
-        if in_flight_request is not None:
-            self.end(in_flight_request)
+        pending = self.by_key.get(key)
+        if pending is not None:
+            self.end(pending)
 
     def forget_silent(self, clients: RemoteClients, now: Instant) -> int:
         """Drop the requests of silent clients; return their number."""
         gone = [
-            in_flight_request
-            for in_flight_request in self.by_key.values()
-            if in_flight_request.client is not None
-            and clients.is_silent(in_flight_request.client, now)
+            pending
+            for pending in self.by_key.values()
+            if pending.client is not None and clients.is_silent(pending.client, now)
         ]
-        for in_flight_request in gone:
-            self.end(in_flight_request)
+        for pending in gone:
+            self.end(pending)
         return len(gone)
 
-    def known(self, in_flight_request: InFlightRequest, now: Instant) -> None:
+    def known(self, pending: InFlightRequest, now: Instant) -> None:
         """Note that the log has queued this acquire, and will report when its wait ends."""
-        self.unconfirmed.pop(in_flight_request.number, None)
-        self.queued.pop(in_flight_request.number, None)
-        in_flight_request.proposed_at = now
-        self.queued[in_flight_request.number] = in_flight_request
+        self.unconfirmed.pop(pending.number, None)
+        self.queued.pop(pending.number, None)
+        pending.proposed_at = now
+        self.queued[pending.number] = pending
 
     def doubt(self, now: Instant, *, queued: bool = False) -> None:
         """Make all unconfirmed requests due, and with ``queued`` those that wait in the log too."""
@@ -214,20 +203,18 @@ class InFlightRequests:
         due = _older(self.unconfirmed, max(repeat, self.unconfirmed_before), most)
         due += _older(self.queued, self.queued_before, most - len(due))
         due += _older(self.queued, checked, min(WAIT_CHECKS_MAX, most - len(due)))
-        for in_flight_request in due:
-            in_flight_request.proposed_at = now
-            self.unconfirmed[in_flight_request.number] = in_flight_request
+        for pending in due:
+            pending.proposed_at = now
+            self.unconfirmed[pending.number] = pending
         return due
 
 
 def _older(queue: dict[int, InFlightRequest], before: Instant, most: int) -> list[InFlightRequest]:
     """Remove from the front of ``queue`` requests proposed ``before``, at most ``most``."""
-    old = takewhile(
-        lambda in_flight_request: in_flight_request.proposed_at < before, queue.values()
-    )
+    old = takewhile(lambda pending: pending.proposed_at < before, queue.values())
     taken = list(islice(old, most))
-    for in_flight_request in taken:
-        del queue[in_flight_request.number]
+    for pending in taken:
+        del queue[pending.number]
     return taken
 
 

@@ -416,6 +416,6 @@ class HandOver:
         return [*released, Send(monitor_of(self.successor), TakeOver(ballot=self.ballot))]
 
     def notify(self, master: str) -> list[Effect]:
-        """Tell the waiting roles which node leads now, empty if that is not known."""
+        """Notify the waiting roles which node leads now; empty if unknown."""
         receivers, self.receivers = self.receivers, {}
         return [Send(client, Resigned(master=master)) for client in receivers]

@@ -10,7 +10,6 @@ from fencelock.actors.message import Address, Instant, Message, maker, ms_betwee
 from fencelock.actors.paxos.event import Consult, Consulted
 from fencelock.actors.paxos.in_flight import QuorumContact
 from fencelock.actors.proxy.backend import Status
-from fencelock.actors.proxy.clients import RemoteClient
 from fencelock.actors.proxy.queries import LockQuery, PendingQueries, PendingQuery
 from fencelock.actors.table.report import (
     Browse,
@@ -63,11 +62,8 @@ class Queries:
         """The last report with its texts: replicas return the same report to all clients while the
         lock does not change."""
 
-    def take(
-        self, sender: Address, request: LockQuery, client: RemoteClient | None, now: Instant
-    ) -> Effects:
+    def take(self, sender: Address, request: LockQuery, now: Instant) -> Effects:
         """Query the replica, unless the same query is in flight."""
-        del client
         number = self.pending.add(sender, request, now)
         if not number:
             return ()

@@ -447,7 +447,7 @@ class StalenessBound:
 
 
 class Freshness:
-    """A replica's side: the instant up to which it has applied everything known anywhere."""
+    """A replica's freshness: the instant up to which it has applied everything known anywhere."""
 
     def __init__(self) -> None:
         self.since: Instant | None = None

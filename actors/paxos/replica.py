@@ -364,7 +364,7 @@ class Replica(MemberRole[ReplicaEvent]):
         return [*effects, *self._report_drained()] if ordering.draining else effects
 
     def _report(self) -> list[Effect]:
-        """Tell the acceptor which slots are applied; and the leader, if it wants to know."""
+        """Notify the acceptor, and the leader if it asked, which slots are applied."""
         self.reported = self.decided.next
         applied = Applied(slot=self.reported)
         to_leader = [Send(self.leader, applied)] if self.reporting else []

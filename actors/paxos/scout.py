@@ -34,7 +34,7 @@ class Scout(MemberRole[Promise | Preempted | ScoutResend]):
 
     Differences from PMMC: an acceptor answers in pages, and counts once it has sent the last.
     The acceptor of the scout's own node is asked only when its promise would complete a
-    majority. So a node that nobody answers goes on following a master that it cannot receive
+    majority. So a node that gets no replies goes on following a master that it cannot receive
     from, and does not disturb it by a promise once it can.
 
     An acceptor rejects a round too far above the one it knows, and returns that one. The scout

@@ -11,16 +11,14 @@ from fencelock.actors.api.message import Acquire, Alive, Inspect, KeepAlive, Loc
 from fencelock.actors.api.probe_message import ProbeReply
 from fencelock.actors.api.request import Request
 from fencelock.actors.api.self_report import Elected
-from fencelock.actors.api.session_message import Renew
+from fencelock.actors.api.session_message import Evict, ListLocks, Renew
 from fencelock.actors.effect import Effects
 from fencelock.actors.error import UnsupportedError
 from fencelock.actors.message import Address, Event, Instant, address_of
-from fencelock.actors.proxy.clients import RemoteClient, RemoteClients
+from fencelock.actors.proxy.clients import RemoteClients
 
-RequestHandler = Callable[[Address, Any, RemoteClient | None, Instant], Effects]
-"""Takes a valid request of a sender, and the client that is charged for it."""
-
-EventHandler = Callable[[Address, Any, Instant], Effects]
+Handler = Callable[[Address, Any, Instant], Effects]
+"""Processes a message of a sender."""
 
 
 class Status(NamedTuple):
@@ -43,7 +41,7 @@ class Backend(ABC):
         requests: the handlers by request type; one of a base serves its subclasses. The proxy
             refuses the types that are missing as unsupported.
         events: the handlers of all other events that the proxy accepts, by type.
-        clients: the clients of the proxy.
+        clients: the clients of the proxy; the latest is charged for the request that is handled.
         closed: reason why this node must not serve any more; empty while it may.
 
     """
@@ -55,8 +53,8 @@ class Backend(ABC):
     SILENCE_MS: ClassVar[int] = 15_000
     """A client silent for this long (ms) is gone or uses another node: its waits here end."""
 
-    requests: Mapping[type[Request], RequestHandler]
-    events: Mapping[type[Event], EventHandler]
+    requests: Mapping[type[Request], Handler]
+    events: Mapping[type[Event], Handler]
 
     def __init__(self, node: str, members: tuple[str, ...]) -> None:
         self.node = node
@@ -142,5 +140,8 @@ class Backend(ABC):
 
     def unsupported(self, request: Request) -> str:
         """Return why the protocol does not have ``request``, naming one that has it."""
+        if isinstance(request, ListLocks | Evict):
+            text = f"{self.name} keeps no table of locks to list, or to take one from"
+            return f"{text}; paxos does"
         protocol = "bakery" if isinstance(request, Renew | Watch) else "paxos"
         return f"{self.name} has no {type(request).__name__}; {protocol} has it"

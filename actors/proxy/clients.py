@@ -56,12 +56,11 @@ class RemoteClients:
         self.local: RemoteClient | None = None
         """The callers inside this process, in the session of the node."""
         self.latest: RemoteClient | None = None
-        """The client that sent the latest message."""
+        """The client that sent the latest request, and is charged for it; None for a role of this
+        node that used another session than the node's."""
 
-    def admit(self, sender: Address, request: Request, now: Instant) -> RemoteClient | None:
-        """Return the client that is charged for ``request``.
-
-        None for a role of this node that uses another session than the node's.
+    def admit(self, sender: Address, request: Request, now: Instant) -> None:
+        """Note the client of ``request`` as the latest.
 
         Raises:
             InvalidRequestError: the sender may not use that session; the text says why.
@@ -73,7 +72,8 @@ class RemoteClients:
                 text = f"session is empty; the role 'session' of {client} has one for its callers"
                 raise InvalidRequestError(text)
             if not session.startswith(f"{client}/"):
-                return None
+                self.latest = None
+                return
             known = self.local = self.local or RemoteClient(sender, session, now)
         else:
             found = self.by_id.get(client)
@@ -85,7 +85,6 @@ class RemoteClients:
             self.by_id.move_to_end(client)
         known.address, known.session, known.received_at = sender, session, now
         self.latest = known
-        return known
 
     def of(self, session: str) -> RemoteClient | None:
         """Return the client that uses ``session``, None if it has sent nothing here lately."""
@@ -114,6 +113,14 @@ class RemoteClients:
         if len(self.by_id) > CLIENTS_MAX:
             self.by_id.popitem(last=False)
         return client
+
+
+def is_full(count: int, limit: int, *, eases: bool) -> bool:
+    """Return whether there is no room for one more command beside ``count``.
+
+    The limit of commands that ease the load (`Command.EASES`) is twice as high.
+    """
+    return count >= limit and count >= (2 * limit if eases else limit)
 
 
 def why_foreign(client: str, session: str) -> str:

@@ -18,7 +18,6 @@ from fencelock.actors.api.message import (
     refused,
 )
 from fencelock.actors.api.name import client_of
-from fencelock.actors.api.request import Request
 from fencelock.actors.api.session_message import (
     ConfirmHold,
     DisownHold,
@@ -27,13 +26,12 @@ from fencelock.actors.api.session_message import (
     Evict,
     Evicted,
     HoldLost,
-    ListLocks,
 )
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.error import AlreadyHeldError, NotHeldError, OverloadedError
 from fencelock.actors.message import Address, Instant, Timer, address_of, ms_between, timer
 from fencelock.actors.proxy.backend import Backend, Status
-from fencelock.actors.proxy.clients import REQUESTS_MAX, RemoteClient
+from fencelock.actors.proxy.clients import REQUESTS_MAX
 from fencelock.actors.proxy.lock_request import (
     WAITERS_SHOWN_MAX,
     Key,
@@ -195,18 +193,8 @@ class LockManager(Backend):
         del now
         return ()
 
-    def unsupported(self, request: Request) -> str:
-        """Return why the protocol does not have ``request``, naming one that has it."""
-        if isinstance(request, ListLocks | Evict):
-            text = f"{self.name} keeps no table of locks to list, or to take one from"
-            return f"{text}; paxos does"
-        return super().unsupported(request)
-
-    def _on_acquire(
-        self, sender: Address, acquire: Acquire, client: RemoteClient | None, now: Instant
-    ) -> Effects:
+    def _on_acquire(self, sender: Address, acquire: Acquire, now: Instant) -> Effects:
         """Let an owner wait, or repeat an earlier reply."""
-        del client
         self.check_not_reentrant(acquire)
         key = Key(acquire.session, acquire.owner, acquire.lock)
         claim = self.claims.by_key.get(key)
@@ -289,11 +277,9 @@ class LockManager(Backend):
         self._forget_query(claim)
         return self._end(claim, Reason.OVERLOADED, full.detail)
 
-    def _on_release(
-        self, sender: Address, release: Release, client: RemoteClient | None, now: Instant
-    ) -> Effects:
+    def _on_release(self, sender: Address, release: Release, now: Instant) -> Effects:
         """Release a held lock, once."""
-        del client, now
+        del now
         claim = self.claims.holder.get(release.lock)
         key = Key(release.session, release.owner, release.lock)
         request, reply = self.claims.replies.get(key, (0, None))
@@ -336,11 +322,9 @@ class LockManager(Backend):
                 text = f"lock {given.lock!r}: an operator took it from fence {given.fence}"
                 return [Send(client, refused(release, Reason.OWNERSHIP_LOST, text))]
 
-    def _on_evict(
-        self, sender: Address, evict: Evict, client: RemoteClient | None, now: Instant
-    ) -> Effects:
+    def _on_evict(self, sender: Address, evict: Evict, now: Instant) -> Effects:
         """End any session's hold for an operator."""
-        del client, now
+        del now
         hold = HoldKey(evict.lock, evict.fence, "")
         _remember(self.evictions, hold, (sender, evict))
         return [Send(self.granter, Surrender(**hold._asdict()))]
@@ -360,11 +344,9 @@ class LockManager(Backend):
         )
         return [Send(operator, evicted), Observe("proxy.evicted")]
 
-    def _on_disown_hold(
-        self, sender: Address, disown: DisownHold, client: RemoteClient | None, now: Instant
-    ) -> Effects:
+    def _on_disown_hold(self, sender: Address, disown: DisownHold, now: Instant) -> Effects:
         """Tell the protocol that a session does not hold what it was thought to hold."""
-        del sender, client, now
+        del sender, now
         surrender = Surrender(lock=disown.lock, fence=disown.fence, session=disown.session)
         return [Send(self.granter, surrender), Observe("proxy.hold_disowned")]
 
@@ -376,11 +358,9 @@ class LockManager(Backend):
         confirm = ConfirmHold(lock=doubt.lock, fence=doubt.fence, session=doubt.session)
         return [Send(known if client is None else client.address, confirm)]
 
-    def _on_cancel(
-        self, sender: Address, cancel: Cancel, client: RemoteClient | None, now: Instant
-    ) -> Effects:
+    def _on_cancel(self, sender: Address, cancel: Cancel, now: Instant) -> Effects:
         """End a wait or a hold, in any state; repeatable."""
-        del client, now
+        del now
         key = Key(cancel.session, cancel.owner, cancel.lock)
         effects: list[Effect] = []
         claim = self.claims.by_key.get(key)
@@ -391,11 +371,9 @@ class LockManager(Backend):
             self.claims.record(key, cancel.request, done)
         return [*effects, Send(sender, done)]
 
-    def _on_end(
-        self, sender: Address, end: End, client: RemoteClient | None, now: Instant
-    ) -> Effects:
+    def _on_end(self, sender: Address, end: End, now: Instant) -> Effects:
         """End the waits and holds of a session, without a reply for each."""
-        del client, now
+        del now
         effects: list[Effect] = []
         for claim in [c for c in self.claims.by_key.values() if c.key.session == end.session]:
             effects += self._give(claim)
@@ -436,10 +414,7 @@ class LockManager(Backend):
             return ()
         return self._look_for(claim)
 
-    def _on_inspect(
-        self, sender: Address, inspect: Inspect, client: RemoteClient | None, now: Instant
-    ) -> Effects:
-        del client
+    def _on_inspect(self, sender: Address, inspect: Inspect, now: Instant) -> Effects:
         self.check_linearizable(inspect)
         number = self.queries.add(sender, inspect, now)
         if not number:

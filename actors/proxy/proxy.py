@@ -22,8 +22,7 @@ from fencelock.actors.message import (
     node_of,
     timer,
 )
-from fencelock.actors.proxy.backend import Backend, EventHandler, RequestHandler, Status
-from fencelock.actors.proxy.clients import RemoteClient
+from fencelock.actors.proxy.backend import Backend, Handler, Status
 from fencelock.actors.proxy.description import Description
 from fencelock.actors.proxy.message import Report, Reported
 from fencelock.actors.role import Host, Role, Summary
@@ -63,11 +62,11 @@ class Proxy(Role[Request]):
         self.ticking = False
         self.closed = False
         """Whether the node must not serve any more; the backend knows why."""
-        requests: dict[type[Request], RequestHandler] = {
+        requests: dict[type[Request], Handler] = {
             KeepAlive: self._on_keep_alive,
             Open: self._on_open,
         }
-        events: dict[type[Event], EventHandler] = {
+        events: dict[type[Event], Handler] = {
             Describe: self._on_describe,
             Probe: self._on_probe,
             Reported: self._on_reported,
@@ -111,33 +110,29 @@ class Proxy(Role[Request]):
         client = self.clients.latest
         try:
             if client is None or client.session != request.session or client.address != sender:
-                client = self.clients.admit(sender, request, now)
+                self.clients.admit(sender, request, now)
             else:
                 client.received_at = now
             take = self._requests.get(type(request))
             if take is None:
                 raise UnsupportedError(self.backend.unsupported(request))
             request.check_new()
-            return take(sender, request, client, now)
+            return take(sender, request, now)
         except (RefusedError, UnavailableError) as error:
             no = refused(request, REASONS[type(error)], str(error))
             return [Send(sender, no), Observe("proxy.refused")]
 
-    def _on_keep_alive(
-        self, sender: Address, request: KeepAlive, client: RemoteClient | None, now: Instant
-    ) -> Effects:
-        del client, now
+    def _on_keep_alive(self, sender: Address, request: KeepAlive, now: Instant) -> Effects:
+        del now
         return [Send(sender, self.backend.alive(request))]
 
-    def _on_open(
-        self, sender: Address, request: Open, client: RemoteClient | None, now: Instant
-    ) -> Effects:
+    def _on_open(self, sender: Address, request: Open, now: Instant) -> Effects:
         """Reply without keeping a session.
 
         The session of a client of another process is its own id, whatever later name it
         requested: it counts the sessions that it began, including those that were never opened.
         """
-        del client, now
+        del now
         local = node_of(sender) == self.node
         opened = Opened(
             session=request.session,

@@ -1,4 +1,4 @@
-"""Cancels requests that nobody waits for any more, and closes a session with all its holds."""
+"""Cancels requests for which no user waits any more, and closes a session with all its holds."""
 
 from __future__ import annotations
 

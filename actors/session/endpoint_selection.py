@@ -13,7 +13,7 @@ from fencelock.actors.timing import TIMING
 
 
 def hear(state: SessionState, endpoint: Address, now: Instant) -> list[Effect]:
-    """Note a sign of life of ``endpoint``; if it was given up, move stranded requests to it."""
+    """Record that ``endpoint`` sent something; if given up, move stranded requests to it."""
     known = state.endpoints.table.get(endpoint)
     if known is None:
         return []

@@ -32,7 +32,7 @@ class HoldState(Enum):
     FREE = "free"
     """This owner neither holds nor lost the lock."""
     HELD = "held"
-    """Nobody else can hold it now."""
+    """No other owner can hold the lock now."""
     SUSPECT = "suspect"
     """Like HELD, but the cluster has not confirmed the session for half its TTL. It follows from
     the clock: no hold is moved to it."""
@@ -43,7 +43,7 @@ class HoldState(Enum):
     RELEASED = "released"
     """Its last release was confirmed. Final."""
     LOST = "lost"
-    """Somebody else may hold it: its time is over, or the cluster took it away. Final."""
+    """Another owner may hold the lock: the hold's time is over, or the cluster ended it. Final."""
 
 
 MOVES: dict[HoldState, tuple[HoldState, ...]] = {
@@ -66,12 +66,12 @@ for _state, _followers in MOVES.items():
     _state.followers = _followers  # A member is found faster than its entry in a table.
 
 HOLDING = (HoldState.HELD, HoldState.SUSPECT, HoldState.UNLOCKING, HoldState.RELEASING)
-"""The states in which nobody else can hold the lock."""
+"""The states in which no other owner can hold the lock."""
 
 
 @dataclass(slots=True)
 class SessionTrust:
-    """How long a client trusts one session: one object a session, whose times only grow."""
+    """A client's trust in one session: one object a session, whose times only grow."""
 
     suspect_at: Instant
     """From this on there is reason to worry: the cluster should have confirmed the session."""

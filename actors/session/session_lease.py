@@ -87,7 +87,7 @@ class SessionLease:
     last_sent_at: Instant = EPOCH
     told_until: Instant = EPOCH
     trust: SessionTrust | None = None
-    """How long the holds of the session in force are certain, as the watcher was last told; None
+    """The client's trust in the session in force, as the watcher was last notified of it; None
     where the cluster keeps no sessions. The client's threads read it; see `Hold`."""
     trusted_ns: int = 0
     """Time for which the session certainly lives after a confirmed message was sent (ns)."""
@@ -139,7 +139,7 @@ class SessionLease:
         return self.stage is Stage.OPENING and session == self.wanted and number in self.sent
 
     def opened(self, opened: Opened, now: Instant) -> bool:
-        """Take the session the cluster gave; return whether it was requested and lives."""
+        """Adopt the session that the cluster gave; return whether it was requested and lives."""
         if not self.asked_for(opened.session, opened.request):
             return False
         sent_at = self.sent[opened.request]

@@ -60,7 +60,7 @@ def is_late(pending: Pending, granted: Granted, now: Instant) -> bool:
 
 
 def renew_first(state: SessionState, pending: Pending, granted: Granted, now: Instant) -> Effect:
-    """Renew the lease before the user is told of the grant."""
+    """Renew the lease before the user receives the grant."""
     if pending.renewed_at is None:
         pending.renewed_at = now
     renew = Renew(
@@ -74,7 +74,7 @@ def renew_first(state: SessionState, pending: Pending, granted: Granted, now: In
 
 
 def granted_by(pending: Pending, renewed: Renewed) -> Granted | None:
-    """Return the grant that was renewed before the user was told of it."""
+    """Return the grant that was renewed before the user received it."""
     if pending.renewed_at is None:
         return None
     return Granted(
@@ -103,7 +103,7 @@ def begin_lease(
 
 
 def is_renewed_too_late(pending: Pending, renewed: Renewed, now: Instant) -> bool:
-    """Return whether a lease renewed before its user was told of it may be over already."""
+    """Return whether a lease renewed before its user received the grant may be over already."""
     sent_at, lease_ms = pending.renewed_at, renewed.hold_ms + renewed.grace_ms
     return sent_at is None or now >= SessionLease.trusted_until(sent_at, lease_ms)
 
@@ -148,7 +148,7 @@ def _count_from(
 
 
 def judge_deadlines(state: SessionState, now: Instant) -> list[Effect]:
-    """Lose the holds whose leases may be over; warn of those whose duration is over."""
+    """Lose the holds whose leases may be over; notify the users of those whose duration is over."""
     if state.lapses_at is None or now < state.lapses_at:
         return []
     effects: list[Effect] = []
@@ -356,7 +356,7 @@ def on_hold_lost(
 def on_confirm_hold(
     state: SessionState, sender: Address, word: ConfirmHold, now: Instant
 ) -> list[Effect]:
-    """Tell a node that lost its memory if one of its holds is not ours.
+    """Notify a node that lost its memory if one of its holds is not ours.
 
     A client that disowns a hold must never take a late grant of it. So each wait for the lock
     is sent again under a new number: only a grant of the latest number is accepted.

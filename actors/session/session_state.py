@@ -200,7 +200,7 @@ class SessionState:
         return hold
 
     def drop_holds(self) -> None:
-        """Drop all holds: what was not lost is released."""
+        """Drop all holds; those that are not lost are released."""
         for hold in self.holds.values():
             if hold.state in (HoldState.HELD, HoldState.UNLOCKING):
                 hold.move(HoldState.RELEASING)
@@ -283,7 +283,7 @@ class SessionState:
         return [Send(self.watcher, word) for word in news]
 
     def lose_hold(self, claim: Claim, detail: str, told: int = 0) -> list[Effect]:
-        """Drop a hold that was taken away; ``told`` of its users learn of it otherwise."""
+        """Drop a hold that was taken away; ``told`` of its users are notified in another way."""
         hold = self.holds[claim]
         hold.lose(detail)
         self.note_loss(claim, hold, len(hold.levels) - told, detail)
@@ -358,7 +358,7 @@ class SessionState:
         )
 
     def next_at(self, now: Instant) -> Instant | None:
-        """Return when something is due next; None if nothing is under way."""
+        """Return when the next event is due; None if nothing is in progress."""
         session_lease = self.session_lease
         due = [
             self.in_flight.next_at(),

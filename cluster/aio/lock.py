@@ -86,7 +86,7 @@ class Hold(BaseHold):
 class Lock(BaseLock[Hold]):
     """One named lock of the cluster, from `fencelock.aio.Client.lock`.
 
-    Whoever has the object may release it, from any task, and acquiring it again waits until it
+    Any task that has the object may release it, and acquiring it again waits until it
     was released. It stays held when the task that acquired it ends, until the client is closed.
 
     Callbacks run on the loop, where they must not block. A cancellation is safe at any
@@ -118,7 +118,7 @@ class Lock(BaseLock[Hold]):
         await drive(self._releasing())
 
     async def locked(self) -> bool:
-        """Return whether anybody holds the lock; asks the cluster. See `fencelock.Lock.locked`."""
+        """Ask the cluster whether any client holds the lock; see `fencelock.Lock.locked`."""
         return await drive(self._is_locked())
 
     async def renew(self, duration: float | None = None) -> None:

@@ -1,1 +1,1 @@
-"""Measurements that compare, in one run, what a machine of this noise can tell apart."""
+"""Measurements that compare alternatives in one run, because machines are noisy."""

@@ -66,7 +66,7 @@ class PaxosComparison:
     machine: MachineInfo
     figures: tuple[BarFigure, ...]
     per_lock: tuple[float, ...]
-    """By step: messages sent for one lock that nobody else wants."""
+    """By step: messages sent for one lock that no other client wants."""
 
     @property
     def met(self) -> bool:

@@ -68,7 +68,7 @@ def failover(
     """Kill the master ``kills`` times (1 or more) while clients take locks; return the effects.
 
     Raises:
-        BenchFailedError: a node did not come back, a client ended, or nobody leads.
+        BenchFailedError: a node did not come back, a client ended, or no node leads.
 
     """
 
@@ -82,7 +82,7 @@ def failover(
 def _struck(
     members: NodeProcesses, watcher: Client, times: int, strike: Callable[[int], int]
 ) -> Failover:
-    """Return what clients measured while ``strike`` did its work and returned its times (ms)."""
+    """Run ``strike`` under load; return the clients' measurements and its times (ms)."""
     job = Job(kind=JobKind.WATCH, address=members.connect, cluster=members.cluster, at_once=THREADS)
     with ExitStack() as stack:
         clients = [
@@ -108,7 +108,7 @@ def measure_deaths(
     """Start ``nodes`` nodes for each of ``kinds``, and let the leader die ``times`` times.
 
     Raises:
-        BenchFailedError: a process failed, or nobody leads.
+        BenchFailedError: a process failed, or no node leads.
 
     """
     readings: list[NotedFigure] = []
@@ -136,7 +136,7 @@ def deaths(
     """Let the leader die ``times`` times (1 or more) of ``death``; return the effects.
 
     Raises:
-        BenchFailedError: a node did not come back, a client ended, or nobody leads.
+        BenchFailedError: a node did not come back, a client ended, or no node leads.
 
     """
 

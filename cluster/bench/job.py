@@ -20,13 +20,13 @@ class JobKind(StrEnum):
     TASKS = "tasks"
     """The same with asyncio tasks."""
     WATCH = "watch"
-    """The same with threads, until told to end; records the times of grants."""
+    """The same with threads, until it receives the request to end; records the times of grants."""
     HOLD = "hold"
     """Tasks take locks and keep them, some more for each line that is read."""
     READ = "read"
     """Threads ask for the status of locks; counts answers in a time."""
     ECHO = "echo"
-    """A bare ROUTER that sends back what it receives, until told to end."""
+    """A bare ROUTER that sends back what it receives, until it receives the request to end."""
     PING = "ping"
     """A bare DEALER to such a ROUTER; measures round trips, one at a time and many at once."""
 
@@ -39,7 +39,7 @@ class Job:
         kind: the kind of measurement.
         address: the nodes to connect to, or the echo.
         cluster: the id of the nodes' cluster.
-        seconds: how long to measure, above 0; not for kinds that are told to end.
+        seconds: how long to measure, above 0; not for kinds that run until they are ended.
         warm_s: how long to do the same before, unmeasured.
         at_once: threads, tasks or frames in flight, 1 or more.
         lock: the name of the lock, or the prefix of the locks' names.

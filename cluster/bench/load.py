@@ -57,7 +57,7 @@ def read(client: Client, job: Job) -> dict[str, float]:
 
 
 def watch(client: Client, job: Job, until: Callable[[], object]) -> dict[str, object]:
-    """Take and give back locks until ``until`` returns.
+    """Acquire and release locks until ``until`` returns.
 
     Returns:
         ``grants_ms``: the milliseconds of the monotonic clock in which there was a grant,

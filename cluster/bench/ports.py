@@ -7,9 +7,9 @@ import socket
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ``count`` different TCP ports of 127.0.0.1 that nobody listens on just now.
+    """Return ``count`` different TCP ports of 127.0.0.1 on which no process listens now.
 
-    They are not reserved: somebody else may take one before it is bound.
+    They are not reserved: another process may take one before it is bound.
     """
     with contextlib.ExitStack() as open_sockets:
         ports: list[int] = []

@@ -1,4 +1,4 @@
-"""A profile of a pair: the time of a lone client's acquire and release, step by step."""
+"""A profile of a pair: the time of a single client's acquire and release, step by step."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Profile:
         )
 
     def as_plain(self) -> dict[str, Any]:
-        """Return all of it as JSON values."""
+        """Return the profile as JSON values."""
         return {
             **asdict(self),
             "steps": [{**asdict(step), "pair_us": step.pair_us} for step in self.steps],

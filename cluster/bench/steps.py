@@ -42,7 +42,7 @@ class PairStep:
     """One row: the mean over the pairs whose latency is in the middle half.
 
     Attributes:
-        visit: the number of the stay on the way: client, master, acceptor, master, client.
+        visit: the number of the stop on the path: client, master, acceptor, master, client.
         place: the process.
         step: the work.
         acquire_us: its share of the acquire (us).

@@ -73,7 +73,7 @@ class WorkerProcess:
         self.ready = self._answer(READY_S)
 
     def tell(self) -> None:
-        """Let it begin, or end if it runs until told to end.
+        """Let it begin, or end it if it runs until it is ended.
 
         Raises:
             BenchFailedError: it has ended.
@@ -86,10 +86,10 @@ class WorkerProcess:
             raise BenchFailedError(self._why("has ended")) from None
 
     def result(self) -> dict[str, Any]:
-        """Wait for its result.
+        """Wait for the process's result.
 
         Raises:
-            BenchFailedError: it ended without one, or took far too long.
+            BenchFailedError: the process ended without a result, or took far too long.
 
         """
         return self._answer(self.job.warm_s + self.job.seconds + LATE_S)

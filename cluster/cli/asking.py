@@ -27,7 +27,7 @@ ConnectOption = Annotated[
     typer.Option(
         "--connect",
         envvar="FENCELOCK_CONNECT",
-        help=f"Addresses of nodes, with commas between; those in ./{CONFIG} if left out.",
+        help=f"Addresses of nodes, separated by commas. Default: those in ./{CONFIG}.",
         metavar="ADDRESSES",
     ),
 ]
@@ -36,11 +36,11 @@ ClusterOption = Annotated[
     typer.Option(
         "--cluster",
         envvar="FENCELOCK_CLUSTER",
-        help=f"The cluster's name; the one in ./{CONFIG}, or {DEFAULT_CLUSTER}, if left out.",
+        help=f"The cluster's name. Default: the one in ./{CONFIG}, else {DEFAULT_CLUSTER}.",
     ),
 ]
 TimeoutOption = Annotated[
-    float, typer.Option("--timeout", help="How long to wait for a first answer (s).")
+    float, typer.Option("--timeout", help="How long to wait for the first reply (s).")
 ]
 
 
@@ -120,7 +120,7 @@ def asking(where: Target, timeout: float) -> Generator[Operator]:
 
 _UNITS = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000))
 _ENVELOPE = frozenset({"session", "request"})
-"""Fields that only tell which request an answer belongs to; of no use to a reader."""
+"""Fields that only match a reply with its request; of no use to a reader."""
 
 
 def as_plain(value: Any) -> Any:

@@ -37,20 +37,20 @@ RoundsOption = Annotated[int, typer.Option(min=1, max=50, help="Rounds of each c
 
 
 class Durability(StrEnum):
-    """The places where nodes keep their promises."""
+    """The places where nodes keep their journals."""
 
     FSYNC = "fsync"
     MEMORY = "memory"
 
 
-app = typer.Typer(no_args_is_help=True, help="Measure on this machine, beside something known.")
+app = typer.Typer(no_args_is_help=True, help="Measure fencelock on this machine.")
 
 
 @app.callback()
 def bench() -> None:
-    """Measure on this machine, beside a known reference, in one run.
+    """Measure fencelock on this machine.
 
-    Machines are noisy: what counts is the ratio, from alternating rounds, and its median.
+    Machines are noisy. Trust ratios between alternating rounds of one run, and their medians.
     """
 
 
@@ -61,8 +61,8 @@ def runtime(
 ) -> None:
     """Compare our one-thread runtime with Pykka's own threads; exit 1 if a bar is missed.
 
-    Messages between two roles, requests from one thread and from sixteen, an idle node, and
-    ten thousand roles in one process.
+    The command measures messages between two roles, requests from one thread and
+    from sixteen, an idle node, and ten thousand roles in one process.
     """
     console = Console(stderr=as_json)
     with console.status("measuring") as status:
@@ -80,32 +80,35 @@ def runtime(
 
 @app.command()
 def locks(
-    protocol: Annotated[str, typer.Option(help=f"Who grants the locks: {PROTOCOLS}.")] = "paxos",
-    nodes: Annotated[int, typer.Option(min=1, max=9, help="Node processes.")] = 3,
+    protocol: Annotated[str, typer.Option(help=f"The protocol: {PROTOCOLS}.")] = "paxos",
+    nodes: Annotated[int, typer.Option(min=1, max=9, help="Number of node processes.")] = 3,
     durability: Annotated[
-        Durability, typer.Option(help="On disk before it is promised, or in memory only.")
+        Durability, typer.Option(help="Sync every write to disk, or keep everything in memory.")
     ] = Durability.FSYNC,
     seconds: SecondsOption = 5.0,
-    kills: Annotated[int, typer.Option(min=1, max=1000, help="Of the master, for failover.")] = 5,
+    kills: Annotated[
+        int, typer.Option(min=1, max=1000, help="Failover: how often the master is killed.")
+    ] = 5,
     held: Annotated[
-        int, typer.Option(min=100, max=200_000, help="Locks held when memory is measured.")
+        int, typer.Option(min=100, max=200_000, help="Memory: the number of locks held.")
     ] = 100_000,
     only: Annotated[
-        list[Part] | None, typer.Option(help="Measure this alone; may be given several times.")
+        list[Part] | None, typer.Option(help="Measure only this; may be given several times.")
     ] = None,
     profile: Annotated[
         bool,
         typer.Option(
-            "--profile", help="Measure instead where the time of a lone client's pair goes."
+            "--profile", help="Instead, show where the time of a single client's pair goes."
         ),
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Measure [bold]locks[/bold] over real node and client processes on this machine.
 
-    A pair is an acquire and its release. Nodes listen on loopback and keep their journals in
-    a temporary folder (set TMPDIR to choose it); nothing is left of them afterwards, or on
-    Ctrl-C. Failover, reads and memory are measured for paxos, failover on disk only.
+    A pair is an acquire and its release. Nodes listen on loopback and keep their
+    journals in a temporary folder; set TMPDIR to choose it. The command removes
+    everything at its end, also on Ctrl-C. Failover, reads and memory are measured
+    for paxos only, and failover only with fsync.
 
     For example:
 
@@ -140,17 +143,18 @@ def locks(
 @app.command()
 def failover(
     kind: Annotated[
-        list[LeaderDeath] | None, typer.Option(help="This alone; may be given several times.")
+        list[LeaderDeath] | None,
+        typer.Option(help="Measure only this; may be given several times."),
     ] = None,
-    nodes: Annotated[int, typer.Option(min=3, max=9, help="Node processes.")] = 3,
+    nodes: Annotated[int, typer.Option(min=3, max=9, help="Number of node processes.")] = 3,
     times: Annotated[int, typer.Option(min=1, max=1000, help="How often the leader dies.")] = 10,
     as_json: JsonOption = False,
 ) -> None:
     """Measure for how long no lock is granted when the leader of paxos dies.
 
-    A leader may be killed, stopped, or cut off without a sign. Nodes and clients are processes
-    that reach each other through relays, which can stop forwarding. The time runs from the last
-    grant before the death to the first after it.
+    The leader is killed, stopped, or cut off silently. Nodes and clients are
+    processes that connect through relays, which can stop forwarding. The time
+    counts from the last grant before the death to the first after it.
     """
     console = Console(stderr=as_json)
     with _ends_on_sigterm(), _progress(console) as say:
@@ -170,8 +174,9 @@ def bakery(
 ) -> None:
     """Compare [bold]bakery[/bold] with paxos in memory; exit 1 if a bar is missed.
 
-    Three nodes of each, in turns: a pair of acquire and release, and passing one lock between
-    clients. The messages of a lock are counted beside the steps of the protocol's source.
+    Three nodes of each run in turns. The command measures a pair (acquire and
+    release) and hand-overs of one lock between clients. It also counts the
+    messages of a lock and shows them beside the steps in the protocol's source.
     """
     console = Console(stderr=as_json)
     with _ends_on_sigterm(), _progress(console) as say:

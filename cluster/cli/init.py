@@ -18,19 +18,23 @@ SAFE_FROM = 3
 
 def init(
     nodes: Annotated[
-        int, typer.Option(help="How many nodes, n1, n2 and so on; 3 survive one, 5 two.", min=1)
+        int,
+        typer.Option(
+            help="Number of nodes, named n1, n2, ...; 3 survive the loss of one, 5 of two.", min=1
+        ),
     ] = 3,
-    protocol: Annotated[str, typer.Option(help=f"Who grants the locks: {PROTOCOLS}.")] = "paxos",
+    protocol: Annotated[str, typer.Option(help=f"The protocol: {PROTOCOLS}.")] = "paxos",
     cluster: Annotated[
-        str, typer.Option(help="The cluster's name; nodes and clients of another are refused.")
+        str,
+        typer.Option(help="The cluster's name. Nodes and clients of other clusters are refused."),
     ] = "fencelock",
     config: Annotated[Path, typer.Option(help="The file to write.")] = Path("cluster.toml"),
     port: Annotated[
-        int, typer.Option(help="The nodes listen on this machine, at the ports after this one.")
+        int, typer.Option(help="n1 listens on the port after this one, n2 on the next, and so on.")
     ] = 4040,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
 ) -> None:
-    """Write a [bold]configuration[/bold] to begin from, with comments.
+    """Write a first [bold]configuration[/bold], with comments.
 
     For example:
 

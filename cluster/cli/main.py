@@ -44,8 +44,8 @@ def _load_bench() -> typer.Typer:
 
 
 LATE: dict[str, tuple[str, Callable[[], typer.Typer]]] = {
-    "simulate": ("Run a protocol under [bold]seeded misfortunes[/bold].", _load_simulate),
-    "bench": ("[bold]Measure[/bold], beside the bars that must hold.", _load_bench),
+    "simulate": ("Run a protocol under [bold]simulated faults[/bold], by seed.", _load_simulate),
+    "bench": ("[bold]Measure[/bold] fencelock on this machine.", _load_bench),
 }
 """Commands that import all of fencelock: their text in the list, and their loaders."""
 
@@ -86,17 +86,18 @@ def fencelock(
         ),
     ] = False,
 ) -> None:
-    """[bold]Distributed locks that hold[/bold]: fenced, fair, over ZeroMQ.
+    """[bold]Distributed locks[/bold] with fencing tokens, over ZeroMQ.
 
-    A cluster on this machine, in three steps:
+    Run a cluster on this machine in three steps:
 
       [cyan]fencelock init --nodes 3[/cyan]
 
-      [cyan]fencelock serve --id n1[/cyan] (and n2, n3, each in a terminal of its own)
+      [cyan]fencelock serve --id n1[/cyan] (and n2 and n3, each in its own terminal)
 
       [cyan]fencelock status[/cyan]
 
-    Commands that query a cluster find its nodes in ./cluster.toml, or by --connect.
+    Commands that query a cluster read the addresses of its nodes from --connect or
+    from ./cluster.toml.
 
     """
     del version

@@ -40,24 +40,25 @@ class ServeError(FencelockError):
 
 
 SPIN = (
-    "While busy, look for 0.3 ms before sleeping: quicker answers for some processor time. "
-    "`--no-spin` where that is rationed."
+    "While busy, poll for 0.3 ms before sleeping: replies are faster and cost more processor "
+    "time. Use `--no-spin` where processor time is limited."
 )
 
 
 def serve(
-    node_id: Annotated[str, typer.Option("--id", help="Which of the configuration's nodes.")],
+    node_id: Annotated[str, typer.Option("--id", help="The node's id in the configuration.")],
     config: Annotated[Path, typer.Option(help="The cluster's configuration.")] = Path(
         "cluster.toml"
     ),
     log_json: Annotated[
-        bool, typer.Option("--log-json", help="Log one JSON object a line.")
+        bool, typer.Option("--log-json", help="Log one JSON object per line.")
     ] = False,
     spin: Annotated[bool, typer.Option(help=SPIN)] = True,
     marks: Annotated[
         Path | None,
         typer.Option(
-            help="When stopped, write there when it did what: for `bench locks --profile`."
+            help="Write the node's timestamps to this file when it stops; used by `bench "
+            "locks --profile`."
         ),
     ] = None,
 ) -> None:

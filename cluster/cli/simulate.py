@@ -31,38 +31,37 @@ SHOWN_MAX = 40
 
 def simulate(
     protocol: Annotated[
-        str, typer.Option("--protocol", "-p", help=f"Which protocol: {PROTOCOLS}.")
+        str, typer.Option("--protocol", "-p", help=f"The protocol: {PROTOCOLS}.")
     ] = "paxos",
     seeds: Annotated[
-        str, typer.Option(help="Which seeds, both ends included.", metavar="A..B")
+        str, typer.Option(help="The seeds from A to B, both included.", metavar="A..B")
     ] = "0..99",
-    seed: Annotated[
-        int | None, typer.Option(min=0, help="Only this seed; instead of --seeds.")
-    ] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="One seed, instead of --seeds.")] = None,
     trace: Annotated[
-        bool, typer.Option("--trace", help="Print every delivery of --seed, one to a line.")
+        bool, typer.Option("--trace", help="Print every delivery of --seed, one per line.")
     ] = False,
     central_journal: Annotated[
-        bool, typer.Option(help="central: with the server's journal, and crashes of the server.")
+        bool, typer.Option(help="central: give the server a journal, and crash it, too.")
     ] = False,
     workers: Annotated[
-        int, typer.Option(min=1, max=64, help="Processes to share the seeds among.")
+        int, typer.Option(min=1, max=64, help="Number of processes that share the seeds.")
     ] = 1,
     log: Annotated[
-        bool, typer.Option("--log", help="paxos: its log alone, judged by its own invariants.")
+        bool, typer.Option("--log", help="paxos: the log alone; check its invariants one by one.")
     ] = False,
     judged: Annotated[
-        bool, typer.Option("--judged", help="bakery: under blows, judged by its own invariants.")
+        bool, typer.Option("--judged", help="bakery: more faults; check its invariants one by one.")
     ] = False,
 ) -> None:
     """Simulate a protocol: [bold]one seed fixes everything[/bold] that happens in a run.
 
-    Messages are lost, repeated, late and out of order, links are cut one way or both,
-    nodes pause, crash and lose what their disks had not synced, clocks drift and jump:
-    whatever the protocol promises to survive. Judges outside the roles check mutual
-    exclusion, rising fences, and that everybody is served when the faults end.
+    A run has the faults that the protocol promises to survive: messages are lost,
+    repeated, delayed and reordered; links are cut in one or both directions;
+    nodes pause, crash and lose unsynced writes; clocks drift and jump. Judges
+    outside the roles check that at most one client holds a lock, that fences
+    rise, and that every client is served once the faults end.
 
-    Stops at the first seed that fails, says how to repeat it, and exits with 1.
+    Stops at the first seed that fails, prints its command, and exits with 1.
 
     For example:
 

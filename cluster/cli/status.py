@@ -46,7 +46,7 @@ def status(
     ] = False,
     roles: Annotated[
         bool,
-        typer.Option("--roles", help="Show each node's roles, too: what waits, and their state."),
+        typer.Option("--roles", help="Also show each node's roles: events waiting, and state."),
     ] = False,
 ) -> None:
     """Show [bold]which nodes are ready[/bold], who leads, and who holds what.
@@ -115,7 +115,7 @@ def nodes_table(nodes: Sequence[NodeStatus], *, asked: int) -> Table:
         up = duration(node.uptime_ms)
         table.add_row(node.node, _state(node), *seat, up, str(len(node.locks)))
     missing = sorted({name for node in nodes for name in node.nodes} - {n.node for n in nodes})
-    # An address does not tell its node's id: only if all were asked, each missing one was.
+    # An address does not name its node: only if all nodes were asked, each missing one was.
     if asked >= len(nodes) + len(missing):
         why = Text("no answer: is it running?", "red")
     else:
@@ -218,7 +218,7 @@ def _state(node: NodeStatus) -> Text:
 
 
 def _cells(node: str, lock: LockStatus) -> tuple[str, ...]:
-    holder, fence, held_for = "-", "", ""  # Nobody holds it, as far as this node knows.
+    holder, fence, held_for = "-", "", ""  # It is free, as far as this node knows.
     if lock.holder is not None:
         holder, held_for = person(lock.holder), duration(lock.holder.since_ms)
         fence = "" if lock.holder.fence is None else str(lock.holder.fence)

@@ -55,7 +55,7 @@ class Links(Protocol):
         ...
 
     def poll(self, timeout_ms: int | None) -> None:
-        """Look for frames and events; sleep until there may be some, `ring`, or the timeout."""
+        """Poll for frames and events; sleep until there are some, `ring`, or time is up."""
         ...
 
     def ring(self) -> None:

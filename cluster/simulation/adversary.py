@@ -32,7 +32,7 @@ class Adversary:
         self.every_ms, self.ttl_ms = every_ms, ttl_ms
 
     def begin(self) -> None:
-        """Start to strike, now and then, until the faults end."""
+        """Start the attacks, which are repeated at random intervals until the faults end."""
         if self.every_ms > 0:
             pause = int(self._random.expovariate(1.0) * self.every_ms * NS_PER_MS)
             self.world.after(1 + pause, self._strike)

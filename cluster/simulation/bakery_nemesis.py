@@ -163,5 +163,5 @@ class LeaderNemesis:
 
 
 def _between(here: list[str], there: list[str]) -> list[tuple[str, str]]:
-    """Return the links from any of the ones to any of the others, both ways."""
+    """Return the links between two groups of nodes, in both directions."""
     return [link for a in here for b in there for link in ((a, b), (b, a))]

@@ -44,7 +44,7 @@ class DiskFaults:
     def may_be_aged(self) -> str | None:
         """Return a member whose disk may be replaced by an old copy now; else copy a disk.
 
-        All others must be up, and know of a later start than the one to come.
+        All others must be up, and must know of a later start than the copy's.
         """
         name = self._choose()
         if name is None:

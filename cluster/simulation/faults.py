@@ -113,7 +113,7 @@ def draw_misfortune(random: Random, survived: frozenset[FaultKind]) -> Faults:
 
 
 def with_disk_faults(misfortune: Faults, random: Random, survived: frozenset[FaultKind]) -> Faults:
-    """Return ``misfortune`` with faults of whole disks, if they are ``survived``."""
+    """Return ``misfortune`` with faults of whole disks, if these are ``survived``."""
     lose, copy = random.choice((700, 2_000)), random.choice((300, 1_000))
     loses, copies = random.random() >= OFF_SHARE, random.random() >= OFF_SHARE
     return replace(

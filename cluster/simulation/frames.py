@@ -18,9 +18,9 @@ CLUSTER = "simulated"
 
 
 class VirtualLinks:
-    """What a `SocketHub` is to a real node, without sockets (Links).
+    """The simulated counterpart of a node's `SocketHub`, without sockets (Links).
 
-    A routing id names the life of its node, as on a real node. Nobody in the simulator sends a
+    A routing id names the life of its node, as on a real node. No simulated process sends a
     frame that does not pass, so such a frame is a violation.
 
     Args:

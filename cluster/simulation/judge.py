@@ -124,7 +124,7 @@ class LockJudge:
                 del self.inside[hold.lock]
 
     def left(self, client: str) -> None:
-        """End all wants and holds of ``client``, which died or closes."""
+        """End all waits and holds of ``client``, which died or closes."""
         for user in [user for user in self.wants if node_of(user) == client]:
             del self.wants[user]
         for hold in [hold for hold in self.inside.values() if node_of(hold.contender) == client]:
@@ -209,16 +209,14 @@ def judge_progress(contenders: Mapping[Address, LockUser], bound_ms: int) -> Non
         if role.mood is not Mood.DONE
     ]
     if waiting:
-        raise ViolationError(
-            f"progress: {bound_ms} ms after all misfortune ended {', '.join(waiting)}"
-        )
+        raise ViolationError(f"progress: {bound_ms} ms after all faults ended {', '.join(waiting)}")
 
 
 def judge_drain(left: Mapping[str, str], bound_ms: int) -> None:
     """Check that no proxy remembers a wait or a hold when every contender is done.
 
     Raises:
-        ViolationError: one does, ``bound_ms`` after everybody was.
+        ViolationError: one does, ``bound_ms`` after all others were.
 
     """
     if left:

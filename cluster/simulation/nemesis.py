@@ -51,7 +51,7 @@ class Nemesis:
         world = self.world
         world.calm = True
         world.network.mend()
-        world.mishap("-", "all misfortune ends")
+        world.mishap("-", "all faults end")
         for node in world.nodes.values():
             if node.clock.rate != PPM:
                 node.run_clock_at(PPM)

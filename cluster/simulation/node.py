@@ -21,15 +21,14 @@ TURNS_MAX = 12
 
 
 class SimulatedNode:
-    """One machine: production's stage, gateway and turns over a virtual clock, network and disk.
+    """One machine: the real scheduler, gateway and turns over a virtual clock, network and disk.
 
-    A turn that wrote records waits for the disk in its middle, where a dispatcher syncs its
-    journal.
+    A turn that wrote records waits for the disk at the point where a dispatcher syncs its journal.
 
     Args:
         world: where the node lives.
         name: its id.
-        recipe: which roles it begins each life with.
+        recipe: returns the roles with which each life begins.
         member: whether it is one of the cluster's nodes; else it is a client.
         settings: for the recipe.
 
@@ -77,7 +76,7 @@ class SimulatedNode:
         return Instant(self.clock.read(self.world.time))
 
     def power_on(self) -> None:
-        """Begin a new life: a new boot id, the roles of the recipe, what the disk kept."""
+        """Begin a new life, with a new boot id, the roles of the recipe, and the disk's content."""
         assert not self.up
         nodes = self.world.streams.nodes
         self.up, self.lives, self.boot = True, self.lives + 1, nodes.getrandbits(63)
@@ -122,7 +121,7 @@ class SimulatedNode:
         self._turn()
 
     def run_clock_at(self, rate: int) -> None:
-        """Let the clock run at ``rate`` millionths of true time."""
+        """Make the clock run at ``rate`` millionths of true time."""
         self.clock.run_at(rate, self.world.time)
         self.world.mishap(self.name, f"has a clock at {rate} ppm of true")
         self._set_alarm(moved=True)
@@ -139,7 +138,7 @@ class SimulatedNode:
         self._turn()
 
     def notice(self, news: LinkUp | LinkDown) -> None:
-        """Take news of a link."""
+        """Handle a change of a link."""
         self.links.change(news)
         self._turn()
 
@@ -174,7 +173,7 @@ class SimulatedNode:
         raise ViolationError(f"{self.name}: no end of its turn in {TURNS_MAX} turns")
 
     def _judge_records(self) -> None:
-        """Demand that the stage hands over for the journal what its roles wrote on the disk."""
+        """Check that the scheduler gives the journal exactly what its roles wrote on the disk."""
         written = sum(len(one.records) + one.alone for one in self.disk.tail)
         if written != len(self.scheduler.records):
             raise ViolationError(

@@ -169,7 +169,7 @@ class StateJudge:
         peeked = consulted.answer
         asked = self.reads.pop((reader, consulted.number), None)
         if asked is None or not isinstance(peeked, OrderRead) or node_of(reader) in self.wrong:
-            return  # Refused; or the query was of an earlier life, which nobody remembers.
+            return  # Refused; or the query was of an earlier life, which is forgotten.
         least, age_ms = asked
         if age_ms is not None:
             age = consulted.age_ms * NS_PER_MS * PPM // (PPM - self.drift_ppm)

@@ -42,7 +42,7 @@ GAPS_SHARE = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogPlan:
-    """One run. The phases are: chaos, healed until everybody is answered, replicas equal."""
+    """One run. The phases are: faults, recovery until every request has a reply, equal replicas."""
 
     nodes: int = 3
     clients: int = 2

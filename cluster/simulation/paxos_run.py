@@ -178,7 +178,7 @@ class _LogRun:
         end = self.world.time + most_ms * NS_PER_MS
         while left():
             if self.world.time >= end:
-                told = f"{most_ms} ms after all misfortune ended, {what}: {left()}"
+                told = f"{most_ms} ms after all faults ended, {what}: {left()}"
                 self.judge.violation_report("P19", told)
                 return
             self.world.run(min(end, self.world.time + STEP_MS * NS_PER_MS))

@@ -11,7 +11,7 @@ from fencelock.cluster.simulation.promise import Survival
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPlan:
-    """One run. The phases are: chaos, healed until everybody is served, drain."""
+    """One run. The phases are: faults, recovery until every client is served, drain."""
 
     nodes: int = 3
     clients: int = 3

@@ -53,13 +53,13 @@ def report_of(
     grants: Callable[[], int],
     chosen: Callable[[], int] = lambda: 0,
 ) -> RunReport:
-    """Play a run in ``world`` to its end, or to a violation; return its report.
+    """Execute a run in ``world`` until its end or a violation; return its report.
 
     Args:
         world: where the run takes place.
         seed: of the run.
         plan: of the run.
-        play: plays it.
+        play: executes it.
         grants: returns `RunReport.grants` afterwards.
         chosen: returns `RunReport.chosen` afterwards.
 

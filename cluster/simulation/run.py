@@ -56,7 +56,7 @@ def run_seed(
         settings: for the recipe.
         promise: the faults to draw the plan from, and the effect of a crash on a hold; that
             of the protocol if None; for a recipe everything but crashes.
-        door: makes a client's role ``session``.
+        door: returns a client's role ``session``.
         judges: makes further judges for the world before anything happens in it.
 
     """

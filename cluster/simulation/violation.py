@@ -4,4 +4,4 @@ from __future__ import annotations
 
 
 class ViolationError(Exception):
-    """A promise was broken; the text says which, by whom and when."""
+    """A promise was broken; the text names it, the node and the time."""

@@ -123,7 +123,7 @@ class LockUser(Role[Met]):
         """Whether a lock was granted since `Finish` came."""
 
     def begin(self, now: Instant) -> Effects:
-        """Rest first."""
+        """Pause before the first request."""
         del now
         return self._rest()
 
@@ -202,7 +202,7 @@ class LockUser(Role[Met]):
 
 
 class Herald(Role[Trusted | Leased | Unlocking | Suspected | HoldsLost]):
-    """Tells the contenders of its node what they lost; the session's watcher, which judges see."""
+    """Notifies the contenders of its node of losses; the session's watcher, which judges see."""
 
     def handle(
         self,

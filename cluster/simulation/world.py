@@ -57,7 +57,7 @@ class World:
         self.nodes: dict[str, SimulatedNode] = {}
         self.links = SimulatedLinks(self.nodes, self.streams.nodes, self.after)
         self.calm = False
-        """Whether misfortune is over."""
+        """Whether the faults are over."""
         self.may_die_in_sync: frozenset[str] = frozenset()
         """The nodes that may crash while their disk syncs."""
         self._agenda: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
@@ -92,7 +92,7 @@ class World:
         return self.nodes[node_of(address)].scheduler.roles[address].role
 
     def crash(self, name: str) -> None:
-        """Let a node die, unless it is dead."""
+        """Crash a node, unless it is down."""
         node = self.nodes[name]
         if node.up:
             self.faults["crash"] += 1
@@ -106,7 +106,7 @@ class World:
         heapq.heappush(self._agenda, (time, self._count, action, arguments))
 
     def after(self, ns: int, action: Callable[..., None], *arguments: Any) -> None:
-        """Put ``action`` on the agenda, ``ns`` nanoseconds from now."""
+        """Schedule ``action`` for ``ns`` nanoseconds from now."""
         self.at(self.time + ns, action, *arguments)
 
     def run(self, until: int) -> None:

@@ -191,11 +191,11 @@ class Journal:
         self._unsynced = False
 
     def trim(self) -> None:
-        """Free room on the disk and make some ahead; call it when nothing waits.
+        """Remove old files, and make room ahead of the next groups. Call it when nothing waits.
 
         When forgotten records take more room than live ones, the live ones are written into a
         snapshot and all older files are removed. The work is in proportion to the live records,
-        and is paid for by what was written since. When little room is left for the next groups,
+        and is amortized over what was written since. When little room is left for the next groups,
         some zeros are written, so that the next syncs are quick.
 
         Raises:

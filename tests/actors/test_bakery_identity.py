@@ -16,6 +16,7 @@ from support.effects import HOST, only_sent, sent
 import fencelock
 from fencelock.actors.api.message import Describe, Granted, NodeStatus, Reason, Refused
 from fencelock.actors.api.session_message import Renew, Renewed
+from fencelock.actors.bakery.backend import BakeryBackend
 from fencelock.actors.bakery.config import OFF, election_of, leader_of, status_of
 from fencelock.actors.bakery.election import ElectionCoordinator
 from fencelock.actors.bakery.epochs import VoterRegistry
@@ -32,12 +33,12 @@ from fencelock.actors.bakery.message import (
     Vouch,
     Vouched,
 )
-from fencelock.actors.bakery.proxy import TicketProxy
 from fencelock.actors.bakery.status import ClusterStatus
 from fencelock.actors.bootstrap import Bootstrap, bootstrap_of
 from fencelock.actors.bootstrap_message import GroupConfig, Start, StopVoting
 from fencelock.actors.effect import Effect, Effects, Observe, Spawn
 from fencelock.actors.message import Instant, address_of
+from fencelock.actors.proxy.proxy import Proxy
 from fencelock.cluster.config import parse, starting_config
 from fencelock.cluster.node import Node
 from fencelock.cluster.simulation.bakery_judge import BakeryJudge
@@ -79,9 +80,10 @@ def town_of(
     return harness, judge
 
 
-def door_of(harness: ClusterHarness, node: str) -> TicketProxy:
-    door: TicketProxy = harness.world.role_at(address_of(node, "proxy"))
-    return door
+def backend_of(harness: ClusterHarness, node: str) -> BakeryBackend:
+    proxy: Proxy = harness.world.role_at(address_of(node, "proxy"))
+    assert isinstance(proxy.backend, BakeryBackend)
+    return proxy.backend
 
 
 def elect_without_n3(harness: ClusterHarness) -> Granted:
@@ -164,8 +166,8 @@ def test_a_journal_that_was_lost_or_is_old_does_not_help_to_promise_an_epoch_aga
     harness, first, second = scenario(seed)
     assert harness.answers(Granted, second) == []
     assert harness.world.marks["bootstrap.non_voting"] == 1
-    assert "it serves, but does not vote" in door_of(harness, "n2").why_no_vote
-    assert door_of(harness, "n3").in_flight_requests.readiness.detail == (
+    assert "it serves, but does not vote" in backend_of(harness, "n2").why_no_vote
+    assert backend_of(harness, "n3").in_flight.readiness.detail == (
         "cluster is down: 2 of 3 members are connected, of which n2 does not vote; 2 voters are "
         "needed"
     )
@@ -183,7 +185,7 @@ def test_two_members_of_three_found_no_group(seed: int) -> None:
     harness, first, second = never_all_there(seed)
     assert harness.answers(Granted) == []
     waiting = "waiting for n2: a new cluster begins when all its members have met once"
-    assert door_of(harness, "n1").in_flight_requests.readiness.detail == waiting
+    assert backend_of(harness, "n1").in_flight.readiness.detail == waiting
 
     harness.world.power_on("n2")
     assert harness.granted(second).fence > 0
@@ -217,8 +219,8 @@ def test_a_member_without_a_vote_serves_clients_and_is_never_chosen() -> None:
         harness.release("n1", granted)
     assert fences == sorted(set(fences))
     assert harness.serving() == ["n2", "n3"]
-    assert door_of(harness, "n1").in_flight_requests.readiness.ready
-    assert door_of(harness, "n1").why_no_vote == LOST
+    assert backend_of(harness, "n1").in_flight.readiness.ready
+    assert backend_of(harness, "n1").why_no_vote == LOST
 
 
 def test_a_hold_of_a_leader_that_came_back_without_a_vote_is_renewed_and_released() -> None:

@@ -55,7 +55,7 @@ def test_two_leaders_lost_at_once_are_waited_out_and_said_so() -> None:
     waiting = harness.acquire(gate, owner="ben")
     door: Any = harness.world.role_at(address_of(gate, "proxy"))
     harness.until(
-        lambda: "every lease must be over first, in" in door.in_flight_requests.readiness.detail
+        lambda: "every lease must be over first, in" in door.backend.in_flight.readiness.detail
     )
     granted = harness.granted(waiting)
     assert (harness.world.time - began) // NS_PER_MS >= 1_500

@@ -142,4 +142,4 @@ def test_ten_members_are_led_by_three_and_a_majority_is_six() -> None:
 
 
 def _detail(harness: ClusterHarness, gate: str) -> str:
-    return str(harness.world.role_at(address_of(gate, "proxy")).in_flight_requests.readiness.detail)
+    return str(harness.world.role_at(address_of(gate, "proxy")).backend.in_flight.readiness.detail)

@@ -11,10 +11,10 @@ from support.session_harness import of, one
 
 from fencelock.actors.api.message import Acquire, Alive, Cancel, Granted, Reason, Refused, Release
 from fencelock.actors.api.session_message import Renew, Renewed
+from fencelock.actors.bakery.backend import BakeryBackend
 from fencelock.actors.bakery.config import Terms, election_of, leader_of, proxy_of
 from fencelock.actors.bakery.event import Readiness
 from fencelock.actors.bakery.message import Chosen
-from fencelock.actors.bakery.proxy import TicketProxy
 from fencelock.actors.bakery.proxy_message import (
     Error,
     HoldRenewed,
@@ -28,26 +28,24 @@ from fencelock.actors.bakery.proxy_message import (
 from fencelock.actors.bakery.ticket import Who
 from fencelock.actors.effect import Send
 from fencelock.actors.message import Address, address_of, node_of
+from fencelock.actors.proxy.proxy import Proxy
 
 MEMBERS = ("n1", "n2", "n3", "n4")
 ANN = Address("ann/session")
 LOCAL, ASK = Address("n4/session"), Address("n4/~ask.1")
 WAIT_MS = 2_000
+TERMS = Terms(hold_ms=5_000, grace_ms=5_000, least_ms=100, wait_ms=WAIT_MS)
 
 
-class ProxyHarness(RoleHarness[TicketProxy]):
+class ProxyHarness(RoleHarness[Proxy]):
     """The door of n4, which does not lead; n1, n2 and n3 do."""
 
     def __init__(self, seed: int = 1) -> None:
         super().__init__(
-            lambda host: TicketProxy(
+            lambda host: Proxy(
                 proxy_of("n4"),
                 host,
-                node="n4",
-                members=MEMBERS,
-                terms=Terms(hold_ms=5_000, grace_ms=5_000, least_ms=100, wait_ms=WAIT_MS),
-                random=Random(seed),
-                life=1,
+                backend=BakeryBackend("n4", MEMBERS, TERMS, Random(seed), 1),
             )
         )
         self.reach(MEMBERS)
@@ -208,11 +206,11 @@ def test_a_timeout_that_was_said_is_nobody_elses_business() -> None:
 
 def test_a_stranger_grants_nothing() -> None:
     play = ProxyHarness()
-    before = dict(play.role.in_flight_requests.by_number)
+    before = len(play.role.backend)
     stranger = locked(Who("ann", "o"), 1)
     assert play.hear(address_of("n9", "leader"), stranger) == []
     assert play.counted[-1] == "bakery.stranger_answers"
-    assert play.role.in_flight_requests.by_number == before
+    assert len(play.role.backend) == before
 
 
 def renewal_of(said: list[Send]) -> tuple[str, RenewHold]:

@@ -12,15 +12,16 @@ from support.role_harness import RoleHarness
 from support.session_harness import of, one
 
 from fencelock.actors.api.message import Contender, Inspect, LockStatus, Reason, Refused
+from fencelock.actors.bakery.backend import BakeryBackend
 from fencelock.actors.bakery.config import Terms, election_of, leader_of, proxy_of
 from fencelock.actors.bakery.event import Readiness
+from fencelock.actors.bakery.in_flight import Poll
 from fencelock.actors.bakery.message import AddTicket, Chosen, Extend
-from fencelock.actors.bakery.poll import Poll
-from fencelock.actors.bakery.proxy import TicketProxy
 from fencelock.actors.bakery.proxy_message import Query, QueryResult
 from fencelock.actors.bakery.table import REMEMBERED_MAX, Tombstones
 from fencelock.actors.effect import Send
 from fencelock.actors.message import Address, Instant, node_of
+from fencelock.actors.proxy.proxy import Proxy
 
 MEMBERS = ("n1", "n2", "n3", "n4")
 ANN = Address("ann/session")
@@ -30,19 +31,15 @@ SEEDS = 8
 SEEDS_FOR_A_MUTANT = 20
 
 
-class LockReader(RoleHarness[TicketProxy]):
+class LockReader(RoleHarness[Proxy]):
     """The door of n4, where n1, n2 and n3 lead in epoch 1, and its reads of lock x."""
 
     def __init__(self) -> None:
         super().__init__(
-            lambda host: TicketProxy(
+            lambda host: Proxy(
                 proxy_of("n4"),
                 host,
-                node="n4",
-                members=MEMBERS,
-                terms=Terms(),
-                random=Random(1),
-                life=1,
+                backend=BakeryBackend("n4", MEMBERS, Terms(), Random(1), 1),
             )
         )
         self.peek = Query(lock="x", number=0)

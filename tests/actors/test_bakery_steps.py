@@ -9,10 +9,10 @@ import pytest
 from support.bakery_cluster_harness import ClusterHarness
 
 from fencelock.actors.api.message import Granted, Reason, Refused
+from fencelock.actors.bakery.backend import LATE_MS
 from fencelock.actors.bakery.config import election_of
 from fencelock.actors.bakery.leader import Leader
 from fencelock.actors.bakery.message import Chosen
-from fencelock.actors.bakery.proxy_requests import LATE_MS
 from fencelock.actors.bakery.ticket import COUNTER_MAX, Ticket, Turn, Who, pack_fence
 from fencelock.actors.message import NS_PER_MS, Address
 from fencelock.cluster.host.role_set import RoleSet

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from random import Random
 from typing import Any
 
 import pytest
 
-from fencelock.actors.api.message import Acquire, Granted, Reason, Release
+from fencelock.actors.api.message import Acquire, Granted, Release
 from fencelock.actors.api.name import (
     check_lock_name,
     check_new_lock_name,
@@ -17,9 +16,7 @@ from fencelock.actors.api.name import (
 )
 from fencelock.actors.api.session_message import Open
 from fencelock.actors.bakery.config import Terms
-from fencelock.actors.bakery.proxy_wording import problem_of
 from fencelock.actors.error import InvalidRequestError
-from fencelock.actors.message import Address
 from fencelock.actors.table.table import LockTable
 from fencelock.transport.frame import check_node
 
@@ -87,7 +84,7 @@ def test_what_is_refused_does_not_depend_on_how_a_text_is_stored() -> None:
             assert allowed
 
 
-def at_the_log(lock: str) -> str:
+def why_refused(lock: str) -> str:
     try:
         Acquire(lock=lock, session="s.1", owner="o", request=1).check_new()
     except InvalidRequestError as refused:
@@ -95,22 +92,11 @@ def at_the_log(lock: str) -> str:
     return ""
 
 
-def at_the_bakery(lock: str) -> str:
-    asked = Acquire(lock=lock, session="c", owner="o", request=1, limit=1)
-    reason, text = problem_of("n1", TERMS, Address("c/session"), asked)
-    assert reason is Reason.INVALID
-    return text
-
-
-DOORS: dict[str, Callable[[str], str]] = {"paxos": at_the_log, "bakery": at_the_bakery}
-
-
-@pytest.mark.parametrize("door", DOORS)
 @pytest.mark.parametrize("lock", [*INVISIBLE, *MORE, INVISIBLE, "  "])
-def test_a_door_refuses_to_acquire_a_lock_that_nobody_can_see(door: str, lock: str) -> None:
+def test_a_proxy_refuses_to_acquire_a_lock_that_nobody_can_see(lock: str) -> None:
     assert is_invisible(lock)
-    assert "no visible character" in DOORS[door](lock)
-    assert DOORS[door](f"{lock[:60]}a") == ""
+    assert "no visible character" in why_refused(lock)
+    assert why_refused(f"{lock[:60]}a") == ""
 
 
 def test_the_table_still_decides_about_invisible_names_as_earlier_versions_did() -> None:

@@ -16,7 +16,7 @@ import traceback
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from peers.peer import Door, Handle
+from peers.peer import Handle, PeerConnection
 from peers.registry import PEERS
 
 PAUSE_S = 0.01
@@ -73,7 +73,9 @@ class ClientTally:
 class ClientWorker(threading.Thread):
     """One thread in a loop of acquire and release."""
 
-    def __init__(self, task: ClientTask, number: int, door: Door, begin: threading.Event) -> None:
+    def __init__(
+        self, task: ClientTask, number: int, connection: PeerConnection, begin: threading.Event
+    ) -> None:
         super().__init__(daemon=True)
         self.tally = ClientTally()
         self.ready = threading.Event()
@@ -82,7 +84,7 @@ class ClientWorker(threading.Thread):
         self._task = task
         self._name = task.lock or f"own-{task.client}-{number}"
         self._own = (task.client * task.threads + number + 1).to_bytes(MARK_BYTES)
-        self._door = door
+        self._connection = connection
         self._begin = begin
         self._mark: mmap.mmap | None = None
         if task.mark is not None:
@@ -91,7 +93,7 @@ class ClientWorker(threading.Thread):
 
     def run(self) -> None:
         """Prove that the lock can be had, wait for the others, and go."""
-        handle = self._door.lock(self._name)
+        handle = self._connection.lock(self._name)
         handle.acquire()
         handle.release()
         self.ready.set()
@@ -151,9 +153,9 @@ def end_process(failure: threading.ExceptHookArgs) -> None:
 def run(task: ClientTask) -> ClientTally:
     """Do what ``task`` says."""
     threading.excepthook = end_process
-    door = PEERS[task.peer][1](task.spec)
+    connection = PEERS[task.peer][1](task.spec)
     begin = threading.Event()
-    workers = [ClientWorker(task, number, door, begin) for number in range(task.threads)]
+    workers = [ClientWorker(task, number, connection, begin) for number in range(task.threads)]
     for worker in workers:
         worker.start()
     for worker in workers:
@@ -175,7 +177,7 @@ def run(task: ClientTask) -> ClientTally:
     for worker in workers:
         worker.join()
         total.add(worker.tally)
-    door.close()
+    connection.close()
     return total
 
 

@@ -4,7 +4,7 @@
     python tests/bench/node_scale.py --only age --json     # one part; one JSON object
     python tests/bench/node_scale.py --most 900000 --age 1000000    # takes some minutes and 3 GB
 
-All roles of a node that is its cluster's only member, as `serve` runs them: door, replica, leader,
+All roles of a node that is its cluster's only member, as `serve` runs them: proxy, replica, leader,
 acceptor, table; no sockets, and records are encoded but not written. A request goes in as a
 message of a client's and comes out as its answer, one at a time. What is given is processor time.
 

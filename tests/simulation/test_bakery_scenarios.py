@@ -199,8 +199,8 @@ def test_a_look_shows_holder_and_waiters_in_the_order_of_their_tickets() -> None
 def test_a_status_names_leaders_and_epoch() -> None:
     harness = ClusterHarness(3).start().ready()
     door: Any = harness.world.role_at(address_of("n1", "proxy"))
-    harness.until(lambda: door.in_flight_requests.readiness.ready and len(harness.serving()) == 3)
-    readiness = door.in_flight_requests.readiness
+    harness.until(lambda: door.backend.in_flight.readiness.ready and len(harness.serving()) == 3)
+    readiness = door.backend.in_flight.readiness
     assert readiness.epoch == harness.epoch()
     assert {leader.node for leader in readiness.leaders} == set(harness.serving())
     assert readiness.detail == "ready"

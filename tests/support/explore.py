@@ -375,8 +375,8 @@ class Continuation:
         try:
             served = self._serves(model_state)
         except BrokenStepError as error:
-            return f"after the misfortunes end, {error}"
-        return "" if served else "misfortunes end, and yet somebody is never served"
+            return f"after the faults end, {error}"
+        return "" if served else "the faults end, but a waiter is never served"
 
     def _serves(self, model_state: ModelState) -> bool:
         passed: set[tuple[tuple[int, ...], int]] = set()

@@ -48,7 +48,7 @@ EXCEPTIONS = {
     ): "the name of a counter, from the name of an enum's member",
     ("actors/central/broker.py", "lower"): "the name of a counter, from the name of a class",
     ("actors/lamport/process.py", "lower"): "the name of a counter, from the name of a class",
-    ("actors/paxos/proxy_replies.py", "lower"): "the name of a counter, from an enum's member",
+    ("actors/paxos/backend.py", "lower"): "the name of a counter, from an enum's member",
     (
         "actors/session/endpoint.py",
         "/",

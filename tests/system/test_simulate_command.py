@@ -94,7 +94,7 @@ def test_a_failing_seed_can_be_repeated_with_its_trace(monkeypatch: pytest.Monke
 
     assert result.exit_code == 1
     assert "begins life 1" in result.output
-    assert "all misfortune ends" in result.output
+    assert "all faults end" in result.output
 
 
 @pytest.mark.parametrize("text", ["", "a..b", "3..", "-1..4", "9..3", "0..1000000"])

@@ -161,6 +161,35 @@ def test_too_many_connections_end_the_silent_ones_and_not_those_that_are_used(
     node.until(lambda: len(node.arrivals) == 2 * len(good) + 1)
 
 
+def test_a_node_that_ran_out_of_descriptors_listens_again_however_many_were_connected(
+    make: Callable[..., ListeningNode], context: zmq.Context[zmq.Socket[bytes]]
+) -> None:
+    """libzmq closes all connections when it stops to listen, and reports the end of none."""
+    node = make(most=8)
+    for _ in range(8):
+        greeted(node)
+    connect = f"import socket; input(); socket.create_connection({node.where!r}); input()"
+    with subprocess.Popen([sys.executable, "-c", connect], stdin=subprocess.PIPE) as stranger:
+        assert stranger.stdin is not None
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        free = os.dup(0)
+        os.close(free)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
+        try:
+            stranger.stdin.write(b"connect\n")
+            stranger.stdin.flush()
+            node.until(lambda: node.counters["wire.descriptors_exhausted"] > 0)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        late = dealer(context, node, "late")
+        late.setsockopt(zmq.RECONNECT_IVL, 100)
+        late.disconnect(node.hub.endpoint)
+        late.connect(node.hub.endpoint)
+        late.send(describe("late"))
+        node.until(lambda: node.came("late") == 1)
+        stranger.stdin.write(b"leave\n")
+
+
 def test_whoever_sends_what_no_version_of_ours_does_is_not_listened_to_for_a_while(
     make: Callable[..., ListeningNode], context: zmq.Context[zmq.Socket[bytes]]
 ) -> None:

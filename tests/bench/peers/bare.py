@@ -13,7 +13,7 @@ import cbor2
 import zmq
 
 from fencelock.cluster.bench.ports import free_ports
-from peers.peer import ComparedPeer, Door, Handle, Spec
+from peers.peer import ComparedPeer, Handle, PeerConnection, Spec
 from peers.servers import Servers
 
 MEMBER = Path(__file__).with_name("bare_member.py")
@@ -57,15 +57,15 @@ class Bare(ComparedPeer):
             self._servers.stop()
 
     def _serves(self) -> bool:
-        door = BareDoor(self._port)
+        connection = BareConnection(self._port)
         try:
-            handle = door.handle("probe")
+            handle = connection.handle("probe")
             handle.say(take=True)
             if not handle.socket.poll(PROBE_MS):
                 return False
             handle.release()
         finally:
-            door.close()
+            connection.close()
         return True
 
 
@@ -91,7 +91,7 @@ class BareHandle:
         self.socket.recv()
 
 
-class BareDoor:
+class BareConnection:
     """One process's sockets."""
 
     def __init__(self, port: int) -> None:
@@ -106,7 +106,7 @@ class BareDoor:
         return BareHandle(socket, name)
 
     def lock(self, name: str) -> Handle:
-        """Return a handle of the lock ``name``; see `Door`."""
+        """Return a handle of the lock ``name``; see `PeerConnection`."""
         return self.handle(name)
 
     def close(self) -> None:
@@ -114,6 +114,6 @@ class BareDoor:
         self._context.destroy(linger=0)
 
 
-def open_door(spec: Spec) -> Door:
+def open_connection(spec: Spec) -> PeerConnection:
     """Return a connection."""
-    return BareDoor(int(spec["port"]))
+    return BareConnection(int(spec["port"]))

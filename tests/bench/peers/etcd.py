@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fencelock.cluster.bench.ports import free_ports
-from peers.peer import Door, Handle, ReplicatedPeer, Spec
+from peers.peer import Handle, PeerConnection, ReplicatedPeer, Spec
 from peers.protobuf import Fields, decode, encode
 from peers.servers import said_by
 
@@ -108,7 +108,7 @@ def _status(port: int) -> tuple[int, int] | None:
     return (member, leader) if isinstance(member, int) and isinstance(leader, int) else None
 
 
-class EtcdDoor:
+class EtcdConnection:
     """A channel for each member; all threads share them, and use the one that answered last."""
 
     def __init__(self, spec: Spec) -> None:
@@ -152,20 +152,20 @@ class EtcdDoor:
 class EtcdHandle:
     """A lock under one lease; to ask twice under the same lease is to ask once."""
 
-    def __init__(self, door: EtcdDoor, name: bytes, lease: int) -> None:
-        self._door = door
+    def __init__(self, connection: EtcdConnection, name: bytes, lease: int) -> None:
+        self._connection = connection
         self._question: Fields = {1: name, 2: lease}
         self._key: int | bytes = b""
 
     def acquire(self) -> None:
         """Wait for the lock."""
-        self._key = self._door.ask(LOCK, self._question)[2]
+        self._key = self._connection.ask(LOCK, self._question)[2]
 
     def release(self) -> None:
         """Delete the key that stands for the hold."""
-        self._door.ask(UNLOCK, {1: self._key})
+        self._connection.ask(UNLOCK, {1: self._key})
 
 
-def open_door(spec: Spec) -> Door:
+def open_connection(spec: Spec) -> PeerConnection:
     """Connect this process to the members of ``spec``."""
-    return EtcdDoor(spec)
+    return EtcdConnection(spec)

@@ -10,7 +10,7 @@ from pathlib import Path
 import fencelock
 from fencelock.cluster.bench.ports import free_ports
 from fencelock.cluster.config import starting_config
-from peers.peer import Door, Handle, ReplicatedPeer, Spec
+from peers.peer import Handle, PeerConnection, ReplicatedPeer, Spec
 
 NODES = 3
 CONNECT_S = 30.0
@@ -70,7 +70,7 @@ class Fencelock(ReplicatedPeer):
         return ()
 
 
-class FencelockDoor:
+class FencelockConnection:
     """One client for all threads of a process."""
 
     def __init__(self, spec: Spec) -> None:
@@ -102,6 +102,6 @@ class FencelockHandle:
         self._lock.release()
 
 
-def open_door(spec: Spec) -> Door:
+def open_connection(spec: Spec) -> PeerConnection:
     """Connect this process to the nodes of ``spec``."""
-    return FencelockDoor(spec)
+    return FencelockConnection(spec)

@@ -27,7 +27,7 @@ class Handle(Protocol):
         """Give the lock up; return once the peer confirmed it."""
 
 
-class Door(Protocol):
+class PeerConnection(Protocol):
     """A client process's connection to the servers."""
 
     def lock(self, name: str) -> Handle:
@@ -73,7 +73,7 @@ class ComparedPeer(ABC):
 
     @abstractmethod
     def spec(self) -> Spec:
-        """Return what `open_door` needs."""
+        """Return what `open_connection` needs."""
 
     @abstractmethod
     def stop(self) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fencelock.cluster.bench.ports import free_ports
-from peers.peer import LOCK_S, ComparedPeer, Door, Handle, Spec
+from peers.peer import LOCK_S, ComparedPeer, Handle, PeerConnection, Spec
 from peers.servers import Servers, answers
 
 MEMBERS = 3
@@ -71,7 +71,7 @@ def _member(address: str | None, others: list[str]) -> tuple[Any, Any]:
     return pysyncobj.SyncObj(address, others, conf=settings, consumers=[locks]), locks
 
 
-class PySyncObjDoor:
+class PySyncObjConnection:
     """An observer of the members: it has the log, may propose, and has no vote."""
 
     def __init__(self, spec: Spec) -> None:
@@ -122,9 +122,9 @@ class PySyncObjHandle:
                 time.sleep(POLL_S)
 
 
-def open_door(spec: Spec) -> Door:
+def open_connection(spec: Spec) -> PeerConnection:
     """Connect this process to the members of ``spec``."""
-    return PySyncObjDoor(spec)
+    return PySyncObjConnection(spec)
 
 
 def main() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fencelock.cluster.bench.ports import free_ports
-from peers.peer import LOCK_S, Door, Handle, ServersPeer, Spec
+from peers.peer import LOCK_S, Handle, PeerConnection, ServersPeer, Spec
 from peers.servers import answers, said_by
 
 POLL_S = 0.0005
@@ -61,7 +61,7 @@ class OneRedis(RedisServers):
     name = "redis"
 
 
-class OneRedisDoor:
+class OneRedisConnection:
     """redis-py's lock over a connection of each thread's own."""
 
     def __init__(self, spec: Spec) -> None:
@@ -107,6 +107,6 @@ class ThreadClients:
             client.close()
 
 
-def open_door(spec: Spec) -> Door:
+def open_connection(spec: Spec) -> PeerConnection:
     """Connect this process to the servers of ``spec``."""
-    return OneRedisDoor(spec)
+    return OneRedisConnection(spec)

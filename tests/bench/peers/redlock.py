@@ -1,7 +1,7 @@
 """Redlock over three Redis servers, in two ways: as libraries do it, and as fast as it goes.
 
 Source: https://redis.io/docs/latest/develop/use/patterns/distributed-locks/ ("The Redlock
-Algorithm"). The libraries are redlock-py and pottery; `SerialDoor` asks the servers as the
+Algorithm"). The libraries are redlock-py and pottery; `SerialConnection` asks the servers as the
 first does, one after the other through redis-py, but with the unlock script cached on the
 servers and a shorter pause between tries, which both are slower without.
 """
@@ -16,7 +16,7 @@ import threading
 import time
 from typing import Any
 
-from peers.peer import LOCK_S, Door, Handle, Spec
+from peers.peer import LOCK_S, Handle, PeerConnection, Spec
 from peers.redis_servers import POLL_S, RedisServers, ThreadClients
 
 SERVERS = 3
@@ -92,7 +92,7 @@ class SerialHandle(RedlockHandle):
             client.evalsha(UNLOCK_SHA.decode(), 1, self._key, self._token)
 
 
-class SerialDoor:
+class SerialConnection:
     """A redis-py client for each server and thread."""
 
     def __init__(self, spec: Spec) -> None:
@@ -129,7 +129,7 @@ class RawHandle(RedlockHandle):
         return [link.recv(64) for link in self._links]  # Each answer is a line of a few bytes.
 
 
-class RawDoor:
+class RawConnection:
     """Sockets of their own for each thread: nothing is shared, so nothing is waited for."""
 
     def __init__(self, spec: Spec) -> None:
@@ -166,11 +166,11 @@ def resp(*words: bytes) -> bytes:
     return b"".join(parts)
 
 
-def open_door(spec: Spec) -> Door:
+def open_connection(spec: Spec) -> PeerConnection:
     """Connect this process to the servers of ``spec``, as the libraries do."""
-    return SerialDoor(spec)
+    return SerialConnection(spec)
 
 
-def open_raw_door(spec: Spec) -> Door:
+def open_raw_connection(spec: Spec) -> PeerConnection:
     """Connect this process to the servers of ``spec``, as fast as it goes."""
-    return RawDoor(spec)
+    return RawConnection(spec)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from peers import bare, etcd, fencelock_nodes, pysyncobj_members, redis_servers, redlock, zookeeper
-from peers.peer import ComparedPeer, Door, Spec
+from peers.peer import ComparedPeer, PeerConnection, Spec
 
-PEERS: dict[str, tuple[Callable[[], ComparedPeer], Callable[[Spec], Door]]] = {
-    "fencelock": (fencelock_nodes.Fencelock, fencelock_nodes.open_door),
-    "bare": (bare.Bare, bare.open_door),
-    "redlock": (redlock.Redlock, redlock.open_door),
-    "redlock-raw": (redlock.RawRedlock, redlock.open_raw_door),
-    "redis": (redis_servers.OneRedis, redis_servers.open_door),
-    "etcd": (etcd.Etcd, etcd.open_door),
-    "zookeeper": (zookeeper.ZooKeeper, zookeeper.open_door),
-    "pysyncobj": (pysyncobj_members.PySyncObj, pysyncobj_members.open_door),
+PEERS: dict[str, tuple[Callable[[], ComparedPeer], Callable[[Spec], PeerConnection]]] = {
+    "fencelock": (fencelock_nodes.Fencelock, fencelock_nodes.open_connection),
+    "bare": (bare.Bare, bare.open_connection),
+    "redlock": (redlock.Redlock, redlock.open_connection),
+    "redlock-raw": (redlock.RawRedlock, redlock.open_raw_connection),
+    "redis": (redis_servers.OneRedis, redis_servers.open_connection),
+    "etcd": (etcd.Etcd, etcd.open_connection),
+    "zookeeper": (zookeeper.ZooKeeper, zookeeper.open_connection),
+    "pysyncobj": (pysyncobj_members.PySyncObj, pysyncobj_members.open_connection),
 }
 """Name to the servers' class and to what a client process calls."""

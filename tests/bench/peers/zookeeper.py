@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fencelock.cluster.bench.ports import free_ports
-from peers.peer import Door, Handle, ReplicatedPeer, Spec
+from peers.peer import Handle, PeerConnection, ReplicatedPeer, Spec
 from peers.servers import answers
 
 SERVERS = 3
@@ -101,7 +101,7 @@ def _mode(port: int) -> str:
     return found[1].decode() if found else ""
 
 
-class ZooKeeperDoor:
+class ZooKeeperConnection:
     """One session for all threads of a process."""
 
     def __init__(self, spec: Spec) -> None:
@@ -145,6 +145,6 @@ class ZooKeeperHandle:
         self._broken = False
 
 
-def open_door(spec: Spec) -> Door:
+def open_connection(spec: Spec) -> PeerConnection:
     """Connect this process to the servers of ``spec``."""
-    return ZooKeeperDoor(spec)
+    return ZooKeeperConnection(spec)

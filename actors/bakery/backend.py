@@ -1,0 +1,455 @@
+"""The elected leaders behind a node's proxy: a request is kept until leaders have answered it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from fencelock.actors.api.cluster_message import Watch
+from fencelock.actors.api.message import (
+    Acquire,
+    Alive,
+    Cancel,
+    Contender,
+    Inspect,
+    LockStatus,
+    Release,
+)
+from fencelock.actors.api.name import OWNER_BYTES_MAX, client_of
+from fencelock.actors.api.request import Command
+from fencelock.actors.api.self_report import Elected, MemberSeen
+from fencelock.actors.api.session_message import End, Open, Opened, Renew
+from fencelock.actors.bakery import replies
+from fencelock.actors.bakery.cluster_watch import Watchers
+from fencelock.actors.bakery.config import SILENT_MS, Terms, later, leader_of, quorum
+from fencelock.actors.bakery.event import ListTickets, Readiness, Tally
+from fencelock.actors.bakery.in_flight import (
+    InFlightRequest,
+    InFlightRequests,
+    Kind,
+    LeaderRequest,
+    Name,
+)
+from fencelock.actors.bakery.proxy_message import (
+    Expired,
+    HoldRenewed,
+    Locked,
+    LockFailed,
+    NotLeading,
+    QueryResult,
+    Unlocked,
+    Unlocking,
+)
+from fencelock.actors.bakery.ticket import TERM_MS_MAX, Who
+from fencelock.actors.bootstrap_message import VotingStatus
+from fencelock.actors.effect import Effect, Effects, Observe, Send
+from fencelock.actors.error import InvalidRequestError, NotHeldError, OverloadedError
+from fencelock.actors.message import Address, Instant, Message, ms_between, node_of
+from fencelock.actors.proxy.backend import Backend, Handler, Status
+from fencelock.actors.proxy.clients import REQUESTS_MAX, is_full
+
+if TYPE_CHECKING:
+    from random import Random
+
+TRY_MS = 1_000
+"""Time for a request that does not wait to learn that the lock is taken (ms)."""
+
+LATE_MS = 150
+"""Delay before the proxy itself ends a wait (ms): the leader with the ticket can say more."""
+
+ANSWER_MS = 15_000
+"""Timeout of a request that no leader answers (ms)."""
+
+LOCKS_SHOWN_MAX = 200
+"""Maximum locks in one `NodeStatus`: 200 KiB with the longest names."""
+
+WAITERS_SHOWN_MAX = 100
+"""Maximum waiters shown of each."""
+
+
+class BakeryBackend(Backend):
+    """Has requests decided by leaders. They know all holds, so any proxy serves any client.
+
+    A request is kept until it is answered, and sent again under the same number when its
+    leader does not answer, or leads no more. So a request that comes before there are leaders
+    waits for them, until its own timeout. The leaders keep no sessions: a session is a name.
+
+    Invariants: B11; see the README of this folder.
+
+    Args:
+        node: this node.
+        members: all configured members, sorted.
+        terms: default durations of requests.
+        random: chooses where the round robin over the leaders begins.
+        life: id of this node's life: drawn anew at each start.
+
+    """
+
+    name = "bakery"
+    TICK_MS = 50
+
+    def __init__(
+        self, node: str, members: tuple[str, ...], terms: Terms, random: Random, life: int
+    ) -> None:
+        super().__init__(node, members)
+        self.terms = terms
+        self.in_flight = InFlightRequests(node, random)
+        self.watchers = Watchers(node, len(members), life)
+        self.tickets: Tally | None = None
+        """The tickets of this node's leader, for a description; None while they are awaited."""
+        self.why_no_vote = ""
+        """Reason why this node does not vote; empty if it does, or while that is not known."""
+        self.is_seated = False
+        """Whether the group is known, so that the coordinator reports the election."""
+        self.requests = {
+            Acquire: self._on_acquire,
+            Release: self._on_release,
+            Cancel: self._on_cancel,
+            Renew: self._on_renew,
+            Inspect: self._on_inspect,
+            End: self._on_end,
+            Open: self._on_open,
+        }
+        from_leader: dict[type[Message], Handler] = {
+            Locked: self._on_decided,
+            LockFailed: self._on_decided,
+            Unlocked: self._on_done,
+            HoldRenewed: self._on_done,
+            QueryResult: self._on_done,
+            NotLeading: self._on_not_leading,
+            Unlocking: self._on_notice,
+            Expired: self._on_notice,
+        }
+        self.events = {
+            Watch: self._on_watch,
+            Readiness: self._on_readiness,
+            VotingStatus: self._on_voting_status,
+            Tally: self._on_tally,
+            **{kind: self._from_leader(handler) for kind, handler in from_leader.items()},
+        }
+
+    def __len__(self) -> int:
+        return len(self.in_flight.by_number)
+
+    def is_busy(self) -> bool:
+        """Return whether anything is in flight, or any client may fall silent."""
+        return bool(self.in_flight.by_number or self.clients.by_id or self.watchers.waiting)
+
+    def is_ready(self) -> bool:
+        """Return whether leaders can grant locks now."""
+        return self.in_flight.readiness.ready
+
+    def master_for(self, session: str) -> str:
+        """Return the leader that a client should use; clients are divided among the leaders."""
+        leaders = self.in_flight.leaders()
+        return leaders[sum(session.encode()) % len(leaders)] if leaders else ""
+
+    def _on_open(self, sender: Address, request: Open, now: Instant) -> Effects:
+        """Reply without keeping a session: it is a name, and leaders know its holds."""
+        del now
+        opened = Opened(
+            session=request.session,
+            assigned=request.session,
+            ttl_ms=max(SILENT_MS, request.ttl_ms),
+            node=self.node,
+            request=request.request,
+            master=self.master_for(request.session),
+        )
+        return [Send(sender, opened)]
+
+    def _on_acquire(self, sender: Address, request: Acquire, now: Instant) -> Effects:
+        """Request a lock; a request that is sent again is the same one."""
+        self._check_durations(request)
+        self.check_not_reentrant(request)
+        name = _name_of(Kind.LOCK, request)
+        if any(wait.name.number > name.number for wait in self._waits(name)):
+            return [Observe("proxy.late_request_dropped")]
+        effects: list[Effect] = []
+        for wait in self._waits(name):
+            if wait.name.number < name.number:
+                self.in_flight.end(wait)  # An owner is sequential: it gave up the old wait.
+                effects += replies.given_up(wait)
+        terms, until, note = self.terms, None, ""
+        if request.wait_ms is None and terms.wait_ms is not None:
+            note = replies.default_timeout(terms.wait_ms)
+        request = replace(
+            request,
+            wait_ms=terms.wait_ms if request.wait_ms is None else request.wait_ms,
+            hold_ms=request.hold_ms or terms.hold_ms,
+            grace_ms=request.grace_ms or terms.grace_ms,
+        )
+        if request.wait_ms is not None:
+            until = later(now, (request.wait_ms or TRY_MS) + LATE_MS)
+        return [*effects, *self._begin(name, sender, request, now, until=until, note=note)]
+
+    def _check_durations(self, request: Acquire | Renew) -> None:
+        durations = [("duration", request.hold_ms)]
+        if isinstance(request, Acquire):
+            durations.append(("grace", request.grace_ms))
+        for name, term_ms in durations:
+            if term_ms and not self.terms.least_ms <= term_ms <= TERM_MS_MAX:
+                allowed = f"{self.terms.least_ms} to {TERM_MS_MAX} ms are allowed"
+                text = f"lock {request.lock!r}: {name} is {term_ms} ms, {allowed}"
+                raise InvalidRequestError(text)
+
+    def _on_release(self, sender: Address, request: Release, now: Instant) -> Effects:
+        """Have a hold dropped."""
+        if request.fence <= 0:
+            raise NotHeldError(replies.not_held(request, self.node))
+        name = _name_of(Kind.UNLOCK, request)
+        return self._begin(name, sender, request, now, fence=request.fence)
+
+    def _on_renew(self, sender: Address, request: Renew, now: Instant) -> Effects:
+        """Have the duration of a hold begin anew."""
+        self._check_durations(request)
+        if request.fence <= 0:
+            raise NotHeldError(replies.not_held(request, self.node))
+        name, until = _name_of(Kind.RENEW, request), later(now, ANSWER_MS)
+        return self._begin(name, sender, request, now, fence=request.fence, until=until)
+
+    def _on_cancel(self, sender: Address, request: Cancel, now: Instant) -> Effects:
+        """Have an acquire dropped, in any state; repeatable."""
+        name, leader = _name_of(Kind.UNLOCK, request), ""
+        for wait in self._waits(name):
+            if wait.name.number <= name.number:
+                leader = wait.leader  # It has the ticket.
+                self.in_flight.end(wait)
+        return self._begin(name, sender, request, now, leader=leader)
+
+    def _on_end(self, sender: Address, request: End, now: Instant) -> Effects:
+        """Have everything of a session dropped."""
+        self._drop_waits(lambda session: session == request.session)
+        name = Name(Kind.UNLOCK_ALL, "", Who(request.session, ""), 0)
+        return self._begin(name, sender, request, now, until=later(now, ANSWER_MS))
+
+    def _on_inspect(self, sender: Address, request: Inspect, now: Instant) -> Effects:
+        """Ask all leaders for the state of a lock until a quorum of them agrees."""
+        self.check_linearizable(request)
+        name = Name(Kind.QUERY, request.lock, Who(sender, ""), request.request)
+        return self._begin(name, sender, request, now, until=later(now, ANSWER_MS))
+
+    def _begin(
+        self,
+        name: Name,
+        sender: Address | None,
+        request: LeaderRequest,
+        now: Instant,
+        *,
+        fence: int = 0,
+        until: Instant | None = None,
+        leader: str = "",
+        note: str = "",
+    ) -> list[Effect]:
+        """Begin a request, unless it is in flight; then its reply goes to the last sender.
+
+        A repetition is confirmed, so that this proxy does not seem silent. That reply names no
+        leader. Two proxies that see different leaders would send a client to and fro, which
+        repeats its request at each, as fast as messages travel.
+        """
+        known = self.in_flight.by_name.get(name)
+        if known is not None:
+            known.sender, known.request = sender, request
+            alive = Alive(session=request.session, node=self.node)
+            return [] if sender is None else [Send(sender, alive)]
+        eases = isinstance(request, Command) and request.EASES
+        if sender is not None and is_full(len(self), REQUESTS_MAX, eases=eases):
+            raise OverloadedError(f"node {self.node} has {len(self)} requests, its limit")
+        return self.in_flight.add(
+            name, sender, request, now, fence=fence, until=until, leader=leader, note=note
+        )
+
+    def _waits(self, name: Name) -> list[InFlightRequest]:
+        """Return the acquires in flight of the same owner about the same lock."""
+        about = self.in_flight.about(name.lock, name.who)
+        return [pending for pending in about if pending.name.kind is Kind.LOCK]
+
+    def _drop_waits(self, chosen: Callable[[str], bool]) -> int:
+        """Drop the waits of the ``chosen`` sessions; return their number."""
+        waits = [
+            pending
+            for pending in self.in_flight.by_number.values()
+            if pending.name.kind is Kind.LOCK and chosen(pending.name.who.session)
+        ]
+        for pending in waits:
+            self.in_flight.end(pending)
+        return len(waits)
+
+    def _from_leader(self, handler: Handler) -> Handler:
+        """Return ``handler``, which gets only messages of nodes that can be leaders."""
+
+        def handle(sender: Address, event: Message, now: Instant) -> Effects:
+            node = node_of(sender)
+            if node not in self.members or sender != leader_of(node):
+                return [Observe("bakery.stranger_answers")]
+            return handler(sender, event, now)
+
+        return handle
+
+    def _on_decided(self, leader: Address, event: Locked | LockFailed, now: Instant) -> Effects:
+        """Reply to an acquire.
+
+        If no request here waits for a grant any more, the client may have the hold through another
+        proxy. So it is notified; if it does not have the hold, it gives it back.
+        """
+        del leader, now
+        name = Name(Kind.LOCK, event.lock, event.who, event.request)
+        pending = self.in_flight.by_name.get(name)
+        if pending is not None:
+            self.in_flight.end(pending)
+            return replies.decided(pending, event)
+        if isinstance(event, LockFailed):
+            return [Observe("bakery.late_answer")]
+        client = self.clients.of(event.who.session)
+        stray = Observe("bakery.stray_grant")
+        return [stray] if client is None else [stray, Send(client.address, replies.granted(event))]
+
+    def _on_done(
+        self, leader: Address, event: Unlocked | HoldRenewed | QueryResult, now: Instant
+    ) -> Effects:
+        """Reply to a request other than an acquire, once enough leaders have answered."""
+        pending = self.in_flight.by_number.get(event.number)
+        if pending is None:
+            return [Observe("bakery.late_answer")]
+        node, request = node_of(leader), pending.request
+        match event:
+            case Unlocked() if isinstance(request, End):
+                pending.answered[node] = None
+                if len(pending.answered) < quorum(len(self.in_flight.readiness.leaders)):
+                    return []
+            case Unlocked() if not isinstance(request, Release | Cancel | Acquire):
+                return [Observe("bakery.answer_malformed")]
+            case HoldRenewed() if not isinstance(request, Renew):
+                return [Observe("bakery.answer_malformed")]
+            case HoldRenewed() if not event.fence:
+                passed_on = self.in_flight.pass_on(pending, node, now)
+                if passed_on is not None:
+                    return passed_on
+            case QueryResult() if not isinstance(request, Inspect):
+                return [Observe("bakery.answer_malformed")]
+            case QueryResult():
+                decided = self.in_flight.read(pending, node, event, now)
+                if decided is None:
+                    return []
+                event = decided
+            case _:
+                pass
+        self.in_flight.end(pending)
+        return replies.done(pending, event, self.node)
+
+    def _on_not_leading(self, leader: Address, event: NotLeading, now: Instant) -> Effects:
+        del leader
+        effects: list[Effect] = []
+        for pending in self.in_flight.about(event.lock, event.who):
+            effects += self.in_flight.redirect(pending, event.owner, now)
+        return effects
+
+    def _on_notice(self, leader: Address, event: Unlocking | Expired, now: Instant) -> Effects:
+        """Notify the client of a hold that its time is over."""
+        del leader, now
+        client = self.clients.of(event.who.session)
+        if client is not None:
+            return [Send(client.address, replies.notice(event))]
+        if isinstance(event, Unlocking):
+            return [Observe("bakery.unlocking_of_stranger")]
+        return [Observe("bakery.expiry_of_stranger")]
+
+    def _on_watch(self, sender: Address, watch: Watch, now: Instant) -> Effects:
+        if len(watch.session) > OWNER_BYTES_MAX:
+            return [Observe("proxy.session_malformed")]
+        return self.watchers.watch(sender, watch, now)
+
+    def _on_readiness(self, sender: Address, readiness: Readiness, now: Instant) -> Effects:
+        """Follow the leaders."""
+        del sender
+        self.is_seated = True
+        return [*self.in_flight.lead(readiness, now), *self.watchers.see(readiness)]
+
+    def _on_voting_status(self, sender: Address, status: VotingStatus, now: Instant) -> Effects:
+        """Store why this node does not vote; before the first election nothing else is known."""
+        del sender, now
+        self.why_no_vote = status.why
+        if self.is_seated or not status.why:
+            return []
+        self.in_flight.readiness = replace(self.in_flight.readiness, detail=status.why)
+        return self.watchers.see(self.in_flight.readiness)
+
+    def tick(self, now: Instant) -> Effects:
+        """Send again what leaders have not answered, and end what is over."""
+        effects = self.watchers.fall_silent(now)
+        for pending in self.in_flight.due(now):
+            if pending.until is not None and pending.until <= now:
+                self.in_flight.end(pending)
+                effects += replies.over(pending, self.in_flight.readiness, now)
+                if pending.name.kind is Kind.LOCK and pending.sent:
+                    effects += self._undo(pending, now)
+            elif pending.sender is None and ms_between(pending.since, now) >= ANSWER_MS:
+                self.in_flight.end(pending)  # Its target ends by its lease.
+            else:
+                effects += self.in_flight.send(pending, now)
+        return effects
+
+    def _undo(self, wait: InFlightRequest, now: Instant) -> list[Effect]:
+        """Have a wait dropped that was sent to a leader; no client waits for the reply."""
+        name = wait.name._replace(kind=Kind.UNLOCK)
+        return self._begin(name, None, wait.request, now, leader=wait.leader)
+
+    def forget(self, clients: list[str], now: Instant) -> Effects:
+        """End the waits of clients that have fallen silent."""
+        del now
+        silent = set(clients)
+        gone = self._drop_waits(lambda session: client_of(session) in silent)
+        return [Observe("proxy.wait_of_silent_client_ended", gone)] if gone else []
+
+    def gather_status(self, now: Instant) -> Effects:
+        """Ask this node's leader for its tickets."""
+        del now
+        self.tickets = None
+        return [Send(leader_of(self.node), ListTickets())]
+
+    def _on_tally(self, sender: Address, tally: Tally, now: Instant) -> Effects:
+        del sender, now
+        self.tickets = tally
+        return []
+
+    def status(self, now: Instant) -> Status | None:
+        """Return the election and the locks.
+
+        The locks are those of the tickets, where this node leads. Where no leader is ready they are
+        those awaited through this proxy; otherwise the leaders describe them.
+        """
+        if self.tickets is None:
+            return None
+        readiness = self.in_flight.readiness
+        leaders = tuple(leader.node for leader in readiness.leaders)
+        detail = readiness.detail
+        if self.why_no_vote and self.why_no_vote != detail:
+            detail = f"{detail}; {self.why_no_vote}"
+        locks = self.tickets.locks
+        if not self.tickets.serving and not readiness.ready:
+            locks = self._awaited(now)
+        priorities = {member.node: member.priority for member in readiness.members}
+        members = tuple(
+            MemberSeen(name, name in priorities, priorities.get(name, 0)) for name in self.members
+        )
+        elected = Elected(readiness.epoch, leaders, members)
+        return Status(readiness.ready, detail, locks, leaders[0] if leaders else "", elected)
+
+    def _awaited(self, now: Instant) -> tuple[LockStatus, ...]:
+        """Return the locks that are awaited through this proxy."""
+        waiting: dict[str, list[Contender]] = {}
+        for pending in self.in_flight.by_number.values():
+            if pending.name.kind is Kind.LOCK and len(waiting) < LOCKS_SHOWN_MAX:
+                who, since_ms = pending.name.who, ms_between(pending.since, now)
+                waiter = Contender(self.node, who.session, who.owner, None, since_ms)
+                waiting.setdefault(pending.name.lock, []).append(waiter)
+        return tuple(
+            LockStatus(
+                lock=lock, holder=None, waiters=tuple(waiters[:WAITERS_SHOWN_MAX]), waits_for=()
+            )
+            for lock, waiters in sorted(waiting.items())
+        )
+
+
+def _name_of(kind: Kind, request: Acquire | Release | Cancel | Renew) -> Name:
+    return Name(kind, request.lock, Who(request.session, request.owner), request.request)
