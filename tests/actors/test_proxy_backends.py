@@ -1,0 +1,112 @@
+"""The interface between a proxy and the protocols behind it."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from support.effects import HOST, T0, sent
+
+from fencelock.actors.api.cluster_message import Watch
+from fencelock.actors.api.message import Acquire, Describe, Granted, Inspect, Reason, Refused
+from fencelock.actors.api.probe_message import Probe, ProbeReply
+from fencelock.actors.api.request import Request
+from fencelock.actors.api.session_message import Evict, ListLocks, Open, Renew
+from fencelock.actors.bakery.backend import BakeryBackend
+from fencelock.actors.bakery.config import Terms
+from fencelock.actors.bakery.proxy_message import Locked
+from fencelock.actors.message import Address
+from fencelock.actors.paxos.backend import PaxosBackend
+from fencelock.actors.paxos.event import SlotOutcomes
+from fencelock.actors.proxy.backend import Backend
+from fencelock.actors.proxy.lock_manager import LockManager
+from fencelock.actors.proxy.message import Got
+from fencelock.actors.proxy.proxy import Proxy
+from fencelock.transport.codec import encode
+
+ANN = Address("ann/session")
+MEMBERS = ("n1", "n2", "n3")
+
+
+def backend_of(protocol: str) -> Backend:
+    match protocol:
+        case "paxos":
+            return PaxosBackend("n1", MEMBERS, encode)
+        case "bakery":
+            return BakeryBackend("n1", MEMBERS, Terms(), Random(1), 1)
+        case _:
+            return LockManager("n1", MEMBERS, protocol, Address("n1/process"))
+
+
+def proxy_over(protocol: str) -> Proxy:
+    proxy = Proxy(Address("n1/proxy"), HOST, backend=backend_of(protocol))
+    proxy.begin(T0)
+    return proxy
+
+
+WATCH, RENEW = Watch(session="ann.7"), Renew(lock="a", fence=1, session="ann.7", request=1)
+LIST = ListLocks(session="ann.7", request=1)
+EVICT = Evict(lock="a", fence=1, operator="o", session="ann.7", request=1)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "request_", "has_it"),
+    [
+        ("paxos", WATCH, "bakery"),
+        ("paxos", RENEW, "bakery"),
+        ("lamport", WATCH, "bakery"),
+        ("lamport", RENEW, "bakery"),
+        ("lamport", LIST, "paxos"),
+        ("lamport", EVICT, "paxos"),
+        ("bakery", LIST, "paxos"),
+        ("bakery", EVICT, "paxos"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
+)
+def test_a_request_without_a_handler_is_refused_with_the_protocol_that_has_it(
+    protocol: str, request_: Request, has_it: str
+) -> None:
+    (refused,) = sent(proxy_over(protocol).handle(ANN, request_, T0), Refused, ANN)
+    assert refused.reason is Reason.UNSUPPORTED
+    assert refused.detail.startswith(protocol)
+    assert has_it in refused.detail
+
+
+def test_a_backend_need_not_name_the_requests_that_it_does_not_have() -> None:
+    backend = backend_of("lamport")
+    backend.requests = {
+        kind: take for kind, take in backend.requests.items() if kind is not Inspect
+    }
+    proxy = Proxy(Address("n1/proxy"), HOST, backend=backend)
+    (refused,) = sent(proxy.handle(ANN, Inspect(lock="a", session="ann"), T0), Refused, ANN)
+    assert (refused.reason, refused.detail) == (
+        Reason.UNSUPPORTED,
+        "lamport has no Inspect; paxos has it",
+    )
+
+
+@pytest.mark.parametrize("protocol", ["paxos", "bakery", "lamport"])
+def test_every_protocol_answers_a_probe_at_once(protocol: str) -> None:
+    effects = proxy_over(protocol).handle(ANN, Probe(session="ann.7", request=4), T0)
+    (reply,) = sent(effects, ProbeReply, ANN)
+    assert (reply.node, reply.request) == ("n1", 4)
+
+
+def test_a_proxy_accepts_requests_and_the_events_of_its_own_protocol() -> None:
+    events = {"paxos": SlotOutcomes, "bakery": Locked, "lamport": Got}
+    for protocol in events:
+        accepted = proxy_over(protocol).accepts
+        assert {Acquire, Open, Describe, Probe, Watch} <= accepted
+        assert {name for name, kind in events.items() if kind in accepted} == {protocol}
+    assert Granted in proxy_over("paxos").accepts  # The master's replica sends it.
+    assert Granted not in proxy_over("bakery").accepts
+    assert accepted > Proxy.accepts >= {Acquire, Watch}
+
+
+def test_a_role_of_the_node_without_the_nodes_session_is_no_clients_expense() -> None:
+    proxy = proxy_over("paxos")
+    proxy.handle(ANN, Acquire(lock="a", session="ann.7", owner="o", request=1), T0)
+    other = Acquire(lock="b", session="n1.7", owner="o", request=1)
+    proxy.handle(Address("n1/~ask.1"), other, T0)
+    assert (len(proxy.backend), proxy.clients.by_id["ann"].in_flight) == (2, 1)
+    assert proxy.clients.latest is None
