@@ -63,7 +63,8 @@ class AcceptedEvents:
 
     def __get__(self, role: Role[Any] | None, cls: type[Role[Any]]) -> frozenset[type[Event]]:
         """Return the events that ``cls`` accepts, or those that ``role`` names itself."""
-        named = cls._named if role is None else role._named
+        owner = cls if role is None else role
+        named = owner._named  # pyright: ignore[reportPrivateUsage]  # It is a part of `Role`.
         return frozenset(named).union(one for one in REGISTRY.values() if issubclass(one, named))
 
 

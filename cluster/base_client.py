@@ -116,7 +116,7 @@ class BaseClient(Generic[L, R]):
         return self._connection.protocol
 
     def on_lost(self, callback: Callback) -> None:
-        """Have ``callback`` called when any lock of this client is lost.
+        """Call ``callback`` when any lock of this client is lost.
 
         Callbacks run one after the other: those of `fencelock.Client` on a thread of their
         own, so they may block or use the client; those of `fencelock.aio.Client` on the loop.

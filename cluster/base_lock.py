@@ -37,7 +37,7 @@ from fencelock.cluster.host.pending_asks import AskReply
 from fencelock.cluster.lock_options import LockOptions, acquire_by, refuse_positional, wait_ms_of
 from fencelock.cluster.operation import AwaitReply, Operation
 from fencelock.cluster.owner import name_of
-from fencelock.cluster.session_channel import SessionChannel, closed_meanwhile
+from fencelock.cluster.session_channel import ForkCounter, SessionChannel, closed_meanwhile
 
 H = TypeVar("H", bound=BaseHold)
 
@@ -128,11 +128,11 @@ class BaseLock(Generic[H]):
         self._listeners.lost.append(callback)
 
     def on_suspect(self, callback: Callback) -> None:
-        """Have ``callback`` called with a `Notice` when what this object acquired is in doubt."""
+        """Call ``callback`` with a `Notice` when a hold of this object becomes suspect."""
         self._listeners.suspect.append(callback)
 
     def on_unlocking(self, callback: Callback) -> None:
-        """Have ``callback`` called with a `Notice` when the duration of such a hold ends.
+        """Call ``callback`` with a `Notice` when the duration of such a hold ends.
 
         Nothing is unlocked before the grace ends, too: until then the holder decides, by
         ``release`` or ``renew``.
@@ -183,8 +183,9 @@ class BaseLock(Generic[H]):
 
         With ``trying``, end with None for "not now".
         """
-        self._channel.check()
-        registry, options = self._registry, self._options
+        channel, registry, options = self._channel, self._registry, self._options
+        if channel.closed or channel.forks != ForkCounter.forks:
+            channel.check()
         call = AcquireCall(registry.granted)
         call.token = token = next(tokens)
         try:
@@ -192,7 +193,7 @@ class BaseLock(Generic[H]):
                 own = registry.enter_as_new(options.name, call, self._listeners)
             else:
                 own, wait_ms = yield from self._waiting(call, wait_ms)
-            self._channel.submit(acquire_by(self._acquire, own.owner, token, wait_ms), call)
+            channel.submit(acquire_by(self._acquire, own.owner, token, wait_ms), call)
             yield call
         except FencelockError as error:
             if trying and _is_not_now(error, blocking):
@@ -204,7 +205,7 @@ class BaseLock(Generic[H]):
             if call.own is not None:
                 # Interrupted, perhaps after the grant: the session gives back what it has.
                 self._cancel(call.own, registry.give_up(call))
-                self._channel.abandon(call)
+                channel.abandon(call)
             raise
         if call.lost_before is not None:
             self._cancel(own, token)
@@ -219,7 +220,7 @@ class BaseLock(Generic[H]):
             if self._acquired:
                 self._prune()
             self._acquired.append((self._here(), own, token))
-        return self._hold_type(self._channel, registry, own, token)
+        return self._hold_type(channel, registry, own, token)
 
     def _held_now(self) -> Operation[H]:
         """Acquire as ``with`` does: end with the hold, or raise."""
@@ -308,7 +309,7 @@ class BaseLock(Generic[H]):
         raise self._not_held()
 
     def _renewing(self, duration: float | None) -> Operation[None]:
-        """Start the duration of the current hold anew, as a lock's `renew` does."""
+        """Restart the duration of the current hold, as a lock's `renew` does."""
         own, token = self._to_release()
         yield from renewing(self._channel, self._registry, own, token, duration)
 
@@ -326,7 +327,10 @@ class BaseLock(Generic[H]):
         """Forget what was released."""
         acquired = self._acquired
         for one in tuple(acquired):
-            if not one[1].is_unreleased(one[2]) or len(acquired) >= UNREPORTED_MAX:
+            _, own, token = one
+            leaving = own.leaving
+            released = token not in own.levels and (leaving is None or leaving.token != token)
+            if released or len(acquired) >= UNREPORTED_MAX:
                 with suppress(ValueError):  # Another thread removed it.
                     acquired.remove(one)
 
@@ -340,7 +344,7 @@ class BaseLock(Generic[H]):
         return f"; held by {' and '.join(names)} of this client" if names else ""
 
     def _cancel(self, own: Ownership, token: int) -> None:
-        """Have the session undo an acquire, whether it waits or is held."""
+        """Make the session cancel an acquire, whether it waits or holds."""
         self._channel.tell(Cancel(lock=own.lock, session="", owner=own.owner, request=token))
 
 

@@ -38,7 +38,7 @@ class CallbackExecutor(Protocol):
     """The number of callbacks that raised an exception."""
 
     def call(self, callback: Callable[[T], object], news: T) -> None:
-        """Have ``callback`` called with ``news``, soon and elsewhere; from any thread."""
+        """Schedule ``callback`` with ``news``, on the executor's thread or loop. For any thread."""
         ...
 
     def stop(self, timeout: float) -> None:
@@ -61,7 +61,7 @@ class ThreadExecutor:
         self._stopped = False
 
     def call(self, callback: Callable[[T], object], news: T) -> None:
-        """Have ``callback`` called with ``news`` (CallbackExecutor)."""
+        """Schedule ``callback`` with ``news`` (CallbackExecutor)."""
         with self._guard:
             if self._stopped:
                 return

@@ -25,7 +25,7 @@ from fencelock.cluster.hold_registry import (
 )
 from fencelock.cluster.lock_options import release_of, term_ms_of
 from fencelock.cluster.operation import AwaitReply, Operation
-from fencelock.cluster.session_channel import SessionChannel, closed_meanwhile
+from fencelock.cluster.session_channel import ForkCounter, SessionChannel, closed_meanwhile
 
 
 class BaseHold:
@@ -160,7 +160,8 @@ def releasing(
     channel: SessionChannel, registry: HoldRegistry, own: Ownership, token: int
 ) -> Operation[None]:
     """Release the acquire ``token`` of ``own``, and wait until that is confirmed."""
-    channel.check()
+    if channel.closed or channel.forks != ForkCounter.forks:
+        channel.check()
     hold = own.hold
     assert hold is not None
     while True:

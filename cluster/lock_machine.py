@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import repeat
 from typing import Any
 
-from fencelock.actors.api.message import Granted, Refused, Released
+from fencelock.actors.api.message import Acquire, Granted, Refused, Released
 from fencelock.actors.message import Local, Message
 from fencelock.actors.paxos.machine import Fingerprint, state_of
 from fencelock.actors.paxos.message import Figure
@@ -23,6 +24,9 @@ _READERS = {command.TAG: codec.read for command, codec in _CODECS.items()}
 KNOWN_MAX = 4096
 """Limit of decoded commands kept from when this node writes or admits them until it applies
 them: about as many as are in flight."""
+
+PATIENT_MS = 100
+"""Acquires with a shorter timeout than this (ms) are never delayed for batching."""
 
 
 class LockMachine:
@@ -42,8 +46,10 @@ class LockMachine:
             TypeError: a field holds what its declaration does not allow.
 
         """
-        written = _CODECS[type(command)].write(command)
-        self._note(written, command)
+        written, known = _CODECS[type(command)].write(command), self._known
+        if len(known) >= KNOWN_MAX:
+            known.clear()  # Most were for a master elsewhere, and come back as new bytes.
+        known[written] = command
         return written
 
     def admits(self, command: bytes) -> bool:
@@ -53,12 +59,21 @@ class LockMachine:
         read = _read(command)
         if read is None:
             return False
-        self._note(command, read)
+        if len(self._known) >= KNOWN_MAX:
+            self._known.clear()
+        self._known[command] = read
         return True
 
     def is_patient(self, command: bytes) -> bool:
-        """Return whether ``command`` asks for a lock that somebody else holds, and would wait."""
-        return self.table.is_patient(self._known.get(command))
+        """Return whether ``command`` would wait a while for a lock that somebody else holds."""
+        known = self._known.get(command)
+        if not isinstance(known, Acquire):
+            return False
+        hold = self.table.locks.get(known.lock)
+        if hold is None or (known.wait_ms is not None and known.wait_ms < PATIENT_MS):
+            return False
+        holder = hold.owner_state
+        return (holder.session.id, holder.owner) != (known.session, known.owner)
 
     def advance(self, time_ms: int) -> Sequence[Message]:
         """Do everything due up to log time ``time_ms``."""
@@ -74,9 +89,9 @@ class LockMachine:
         self.told += _weight(outcomes)
         return outcomes
 
-    def due_ms(self) -> int | None:
-        """Return the log time at which `advance` would next do something."""
-        return self.table.due_ms()
+    def due_ms(self, before: int | None = None) -> int | None:
+        """Return the log time at which `advance` would next do something, if before ``before``."""
+        return self.table.due_ms(before)
 
     def read(self, question: Local) -> Local:
         """Answer a `LookUp` or a `Browse`."""
@@ -124,15 +139,9 @@ class LockMachine:
         )
         return Fingerprint(state_of(table.numbers()), self.told + table.granted, counters)
 
-    def _note(self, written: bytes, command: LogCommand) -> None:
-        if len(self._known) >= KNOWN_MAX:
-            self._known.clear()  # Most were for a master elsewhere, and come back as new bytes.
-        self._known[written] = command
-
     def _take(self, commands: Sequence[bytes]) -> list[LogCommand | None]:
         """Return ``commands`` decoded, and forget them."""
-        take = self._known.pop
-        read = [take(command, None) for command in commands]
+        read = list(map(self._known.pop, commands, repeat(None)))
         unknown = [n for n, command in enumerate(read) if command is None]
         if unknown:
             for n, command in zip(unknown, _read_all([commands[n] for n in unknown]), strict=True):
@@ -163,7 +172,7 @@ def _read_all(commands: Sequence[bytes]) -> list[LogCommand | None]:
     values = load_each(commands)
     if values is None:
         return [_read(command) for command in commands]
-    return [_command_in(items) for items in values]
+    return list(map(_command_in, values))
 
 
 def _read(command: bytes) -> LogCommand | None:

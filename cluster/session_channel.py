@@ -58,12 +58,12 @@ class SessionChannel:
         """
         self._session = session
         self._pid = os.getpid()
-        self._forks = ForkCounter.forks
+        self.forks = ForkCounter.forks
 
     @property
     def forked(self) -> bool:
         """Whether this process is a child of the one that connected."""
-        return ForkCounter.forks != self._forks
+        return ForkCounter.forks != self.forks
 
     def check(self) -> None:
         """Refuse if the session cannot be reached.
@@ -72,7 +72,7 @@ class SessionChannel:
             ClosedError: the client is closed, or this is a forked process.
 
         """
-        if ForkCounter.forks != self._forks:
+        if ForkCounter.forks != self.forks:
             raise ClosedError(
                 f"this client belongs to process {self._pid}, which forked process "
                 f"{os.getpid()}: connect anew after a fork"
@@ -123,7 +123,7 @@ class SessionChannel:
         return status
 
     def abandon(self, reply: AskReply) -> None:
-        """Have the session forget a request, and undo its effect."""
+        """Make the session forget a request, and cancel its effect."""
         if not self.forked:
             self._session.abandon(reply)
 

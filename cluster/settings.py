@@ -107,7 +107,7 @@ def check_text(field: str, text: str, kind: type[ConfigError | InvalidRequestErr
 
     Raises:
         ConfigError: if ``kind`` is this; names the field, the value and the limit.
-        InvalidRequestError: likewise.
+        InvalidRequestError: if ``kind`` is this; with the same text.
 
     """
     size = len(text.encode(errors="replace"))

@@ -27,7 +27,7 @@ Write = Callable[..., bytes]
 
 KEPT_BYTES_MAX = 40 << 10
 """Limit up to which a message keeps its encoding (40 KiB): a full slot, which goes to a journal
-and to all members, is not larger. In frames, messages of plain fields are encoded anew."""
+and to all members, is not larger. In frames, messages of plain fields are encoded each time."""
 
 
 class FieldCountError(MalformedFrameError):

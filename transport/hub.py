@@ -146,6 +146,8 @@ class SocketHub:
         self._monitors: set[Socket | int] = set()
         self._listener: Listener | None = None
         self.waiting: Collection[str] = ()
+        self.receive_clients: Callable[[int, int], tuple[list[Arrival], int]] = _no_clients
+        """Returns waiting frames of clients, each client in turn; see `Listener`."""
         self._sources: deque[Link] = deque()
         self._doorbell = Doorbell()
         self.ring: Callable[[], None] = self._doorbell.ring
@@ -181,6 +183,7 @@ class SocketHub:
             )
             self.endpoint = self._listener.endpoint
             self.waiting = self._listener.waiting
+            self.receive_clients = self._listener.receive_clients
             self._monitors.add(self._listener.connections.monitor)
         for number, (peer, endpoint) in enumerate(sorted(peers.items())):
             # The number tells two links to one node apart: a client may list it twice.
@@ -231,12 +234,6 @@ class SocketHub:
             if link.dealer in self._readable:
                 most -= self._read(link, most, arrivals)
         return arrivals
-
-    def receive_clients(self, most: int, within_ns: int) -> tuple[list[Arrival], int]:
-        """Return waiting frames of clients, each client in turn; see `Listener`."""
-        if self._listener is None:
-            return [], 0
-        return self._listener.receive_clients(most, within_ns)
 
     def _read(self, link: Link, most: int, arrivals: list[Arrival]) -> int:
         """Read at most ``most`` messages of a peer; return how many there were."""
@@ -325,3 +322,9 @@ class SocketHub:
             self._listener.close()
         self._context.destroy(linger=0)  # Also sockets that an interrupt left half-made.
         self._doorbell.close()
+
+
+def _no_clients(most: int, within_ns: int) -> tuple[list[Arrival], int]:
+    """Return nothing: a hub without a listener has no clients."""
+    del most, within_ns
+    return [], 0

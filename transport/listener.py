@@ -83,6 +83,12 @@ class QueuedFrame(NamedTuple):
     rest: Frame | None = None
 
 
+new_queued_frame: Callable[[tuple[bytes, int, bytes, Frame | None]], QueuedFrame] = partial(
+    cast("Any", tuple).__new__, QueuedFrame
+)
+"""Makes a queued frame; its own constructor is Python code."""
+
+
 class ClientQueue:
     """The waiting frames of clients, by client.
 
@@ -143,6 +149,8 @@ class Clients:
     def __init__(self, most: int = CLIENTS_MAX) -> None:
         self._most = most
         self._identities: OrderedDict[str, bytes] = OrderedDict()
+        self.identity: Callable[[str], bytes | None] = self._identities.get
+        """Returns the routing id of a client, None for one that is not known."""
 
     def heard(self, client: str, identity: bytes) -> bool:
         """Record a message of ``client``; return whether another client was forgotten for it."""
@@ -152,10 +160,6 @@ class Clients:
             return False
         self._identities.popitem(last=False)
         return True
-
-    def identity(self, client: str) -> bytes | None:
-        """Return the routing id of ``client``, None for one that is not known."""
-        return self._identities.get(client)
 
     def gone(self, client: str) -> None:
         """Forget ``client``: its connection is closed."""
@@ -272,7 +276,7 @@ class Listener:
         if connections.fresh or connections.beating or connections.is_behind:
             source = int(part.get(_SRCFD))
         if not member:
-            if not self._queue.put(name, QueuedFrame(identity, source, part.bytes)):
+            if not self._queue.put(name, new_queued_frame((identity, source, part.bytes, None))):
                 self._count("wire.client_flooded", 1)
             return size
         frame = self._admission.admit(name, part.bytes)

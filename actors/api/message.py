@@ -15,6 +15,7 @@ from fencelock.actors.api.name import (
     INT_MAX,
     LABEL_BYTES_MAX,
     PLAIN_BYTES_MAX,
+    REQUEST_MAX,
     WAIT_MS_MAX,
     check_age,
     check_claim,
@@ -218,7 +219,8 @@ class Acquire(AcquireRequest):
         """Refuse what `check` does, names without a visible character, and too high a number."""
         if self.lock[:1] <= " " or not self.lock.isascii():
             check_new_lock_name(self.lock)
-        check_request(self.request)
+        if self.request > REQUEST_MAX:
+            check_request(self.request)
         self.check()
 
     def _check_each(self) -> None:
@@ -250,6 +252,8 @@ class Release(ReleaseRequest):
             and 1 <= self.request <= INT_MAX
         ):
             check_claim(self.lock, self.owner, self.request)
+
+    check_new = check
 
 
 @message(0x12)

@@ -77,7 +77,7 @@ TICK_MS = 50
 """Interval at which a coordinator checks the election (ms)."""
 
 STALL_MS = 400
-"""A seating that no majority heeded for this long is replaced (ms)."""
+"""A seating whose beats no majority accepted for this long is replaced (ms)."""
 
 PATIENCE_MS = 300
 """Time for which a coordinator waits for further members after a majority is connected (ms)."""
@@ -127,7 +127,7 @@ class ElectionCoordinator(VotingRole[Received]):
         """Time before which nothing is proposed: another coordinator may be under way."""
         self.patient_until = Instant(0)
         self.healthy_at = Instant(0)
-        """The time at which a majority last heeded the seating."""
+        """The time at which a majority last accepted beats of the seating."""
         self.bound = MaxLease(self.node, self.members)
         self.reported: Readiness | None = None
         self.served: Serve | None = None
@@ -495,7 +495,7 @@ class MaxLease:
         """Members that know ``wanted_ms``, in ``epoch``."""
 
     def begin(self, seating: Seating, raising: Raise) -> list[Send]:
-        """Have all members store a longer bound."""
+        """Make all members store a longer bound."""
         if (seating.epoch, raising.bound_ms) > (self.epoch, self.wanted_ms):
             self.vouched, self.epoch, self.wanted_ms = {}, seating.epoch, raising.bound_ms
         vouch = Vouch(epoch=seating.epoch, bound_ms=self.wanted_ms)

@@ -88,7 +88,7 @@ class DurablePromises:
     """The promises of one member.
 
     Attributes:
-        promised: no lower epoch is heeded, and in this one no other leaders.
+        promised: no lower epoch is accepted, and in this one no other leaders.
         leaders: the leaders that it promised, in that epoch.
         seating: the highest one that is known to be installed.
         quiet_since: the time since which no leader of ``seating`` is heeded, None if they
@@ -151,7 +151,7 @@ class DurablePromises:
         return True
 
     def quiet_ms(self, now: Instant) -> int:
-        """Return for how long no leader of ``seating`` has been heeded (ms)."""
+        """Return for how long no beat of a leader of ``seating`` was accepted (ms)."""
         return 0 if self.quiet_since is None else ms_between(self.quiet_since, now)
 
 
@@ -206,9 +206,9 @@ class EpochState:
     """One leader's state in an epoch.
 
     Attributes:
-        epoch: the epoch for which its table is complete, 0 for none; only its steps are heeded.
+        epoch: the epoch for which its table is complete, 0 for none; only its steps are accepted.
         leaders: the leaders of that epoch, this one too, in order of rank.
-        barred: no epoch below it is heeded: the table was handed over to one that is as high.
+        barred: no lower epoch is accepted, because the table was exported for this one.
         serving: whether clients are served, in ``epoch``.
         bound_ms: the longest lease (ms).
         trusted_at: send time of the oldest beat that a majority answered.

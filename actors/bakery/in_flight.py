@@ -67,18 +67,18 @@ class Name(NamedTuple):
 
 @dataclass(slots=True)
 class Poll:
-    """The answers of all leaders to one round of a read.
+    """The replies of all leaders to one round of a read.
 
     A quorum has to agree. A leader that did not vote for a grant knows of no holder, so one
     answer proves nothing. Two of three that know of none prove that no quorum holds the lock,
     unless the votes for a hold moved meanwhile: one leader answers, then it takes part in a
     renewal, then the lease ends at another one, which missed that renewal, and that one
-    answers. So "no holder" does not count of a leader where a lease ended since the round began.
+    answers. So a leader's "no holder" does not count if a lease ended there since the round began.
 
     Attributes:
-        nonce: of the round.
-        began: when it began, on this node's clock.
-        answers: by leader.
+        nonce: identifies the round.
+        began: the start of the round, on this node's clock.
+        answers: the reply of each leader.
 
     """
 

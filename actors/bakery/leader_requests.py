@@ -324,10 +324,10 @@ TRIES_MAX = 20
 
 @dataclass(slots=True, eq=False)
 class PendingRelease:
-    """A request that a quorum must forget, or a lease that a quorum must begin anew.
+    """A request that a quorum must forget, or a lease that a quorum must restart.
 
     Attributes:
-        answered: other leaders that did; ``refused``: those that do not begin the lease anew.
+        answered: other leaders that did; ``refused``: those that do not restart the lease.
         found: whether any of them knew the request.
 
     """
@@ -338,7 +338,7 @@ class PendingRelease:
     """The proxy's number, for the reply."""
     due: Instant
     entry: TicketEntry | None = None
-    """The entry whose lease begins anew."""
+    """The entry whose lease restarts."""
     answered: dict[str, None] = field(default_factory=dict[str, None])
     refused: dict[str, None] = field(default_factory=dict[str, None])
     found: bool = False
@@ -365,7 +365,7 @@ class PendingReleases:
         return (proxy, number) in self.numbers
 
     def drop(self, proxy: Address, unlock: Unlock, now: Instant, *, found: bool) -> list[Effect]:
-        """Have the others forget what this leader has just forgotten."""
+        """Make the others forget what this leader has just forgotten."""
         self.count += 1
         message = self.epoch_state.drop_of(
             unlock.lock, unlock.who, unlock.request, unlock.fence, self.count
@@ -376,7 +376,7 @@ class PendingReleases:
     def extend(
         self, proxy: Address, renewal: RenewHold, entry: TicketEntry, now: Instant
     ) -> list[Effect]:
-        """Have the others begin the lease of ``entry`` anew, as this leader has."""
+        """Make the others restart the lease of ``entry``, as this leader has."""
         self.count += 1
         message = Extend(
             epoch=self.epoch_state.epoch, ticket=entry.ticket, fence=entry.fence, number=self.count
@@ -410,7 +410,7 @@ class PendingReleases:
         return message
 
     def on_extended(self, leader: str, reply: Extended, now: Instant) -> list[Effect]:
-        """Count a leader that has begun a lease anew, or refused to."""
+        """Count a leader that has restarted a lease, or refused to."""
         release = self.by_number.get(reply.number)
         if release is None or not isinstance(release.message, Extend):
             return [Observe("bakery.late_answer")]

@@ -139,7 +139,7 @@ def readiness(
         seating: the highest that this node knows.
         seen: the connected members.
         configured: number of members in the configuration.
-        heeded: whether a majority heeded the seating lately.
+        heeded: whether a majority accepted beats of the seating lately.
 
     """
     missing = _missing(seating, seen, configured, heeded=heeded)

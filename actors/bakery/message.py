@@ -236,7 +236,7 @@ class Collected(Message):
     ahead: Turn | None
     highest: int
     known: int
-    """The highest round of this request that I know: a lower one is not heeded."""
+    """The highest round of this request that the sender knows: a lower one is not accepted."""
 
 
 @message(0xB4)
@@ -282,7 +282,7 @@ class TicketDropped(Message):
 
 @message(0xB7)
 class Extend(Message):
-    """Let the lease of ``ticket``, held under ``fence``, begin anew."""
+    """Restart the lease of ``ticket``, held under ``fence``."""
 
     epoch: int
     ticket: Ticket
@@ -292,7 +292,7 @@ class Extend(Message):
 
 @message(0xB8)
 class Extended(Message):
-    """Whether the lease begins anew here."""
+    """Whether the lease restarts here."""
 
     epoch: int
     number: int

@@ -207,7 +207,7 @@ PART = 200
 ENDED_MAX = 5 * PART
 """Owners whose last ended requests go with a table. For those that ended earlier, another leader
 may have a copy that missed the drop. Then the lock is free only when that lease is over, and the
-copy is not granted anew."""
+copy is not granted again."""
 
 PARTS_MAX = 2_000
 """Maximum parts of a table: more than any has. A table that claims more is dropped."""
@@ -362,7 +362,7 @@ def _end(tickets: TicketTable, end: EndedRequests) -> list[TicketEntry]:
 
 
 def _doubt(tickets: TicketTable, arrival: PartialTable) -> None:
-    """Forbid to grant holds anew that an end missing from a full list may outdo (B8).
+    """Forbid to grant holds again that an end missing from a full list may outdo (B8).
 
     That table does not have the hold. So its leader may have voted for a higher fence, which
     ended before everything that the list has room for. The holder keeps the lock, and renews.

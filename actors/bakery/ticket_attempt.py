@@ -109,7 +109,7 @@ class TimerQueue:
             attempt.due = None
 
     def schedule(self, attempt: TicketAttempt, now: Instant, at: Instant) -> None:
-        """Have the attempt processed then, or when its wait times out, and not before."""
+        """Schedule the attempt for that time, or for the timeout of its wait, and not before."""
         if attempt.wait_until is not None and attempt.step is not TicketStep.HELD:
             at = min(at, attempt.wait_until)
         attempt.due = max(at, later(now, 1))
@@ -364,7 +364,7 @@ class TicketAttempts:
         return [locked(attempt.entry), Observe("bakery.granted")]
 
     def lose_round(self, attempt: TicketAttempt, now: Instant) -> list[Effect]:
-        """Have the votes of the round given back: another ticket is ahead."""
+        """Make the leaders give back the votes of the round: another ticket is ahead."""
         entry, epoch_state = attempt.entry, self.epoch_state
         self.timers.schedule(attempt, now, later(now, RESEND_MS))
         if attempt.held:

@@ -171,7 +171,7 @@ class LockClient(Role[Heard]):
             # Only a server that lost its memory grants a held lock again. It will
             # remind us when we have released, and then we give that one back.
             return (Observe("central.granted_while_held"),)
-        # The server grants anew only what it knows to be released.
+        # The server grants again only what it knows to be released.
         settled = (self._settled(),) if self.mode is Mode.RELEASING else ()
         self.sequence_num = grant.number  # C1, by `_is_newer`
         self.contested = False

@@ -38,7 +38,7 @@ class Release(Stamped):
 
 @message(0x33)
 class Greet(Stamped):
-    """I started anew and may not request yet: send me your time and your requests.
+    """The sender has started and may not request yet: reply with your time and your requests.
 
     ``boot`` is the sender's life and ``round`` numbers its attempts, so that a `Welcome`
     for an earlier life, or sent too early, is not taken for the answer.

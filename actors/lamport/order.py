@@ -116,7 +116,7 @@ class Evidence:
             heapq.heapreplace(self.heap, QueuePlace(latest, turn.node))
 
     def forget(self, node: str) -> None:
-        """Start anew with ``node``, since it has restarted: its earlier life proves nothing."""
+        """Forget the evidence of ``node``, which has restarted: its earlier life proves nothing."""
         self.received[node] = 0
         self.heap = [QueuePlace(stamp, name) for name, stamp in self.received.items()]
         heapq.heapify(self.heap)

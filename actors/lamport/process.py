@@ -381,7 +381,7 @@ class LockProcess(Role[Received]):
         return [*self._post(quiet, Probe()), Wake(PROBE_MS, ProbeDue())]
 
     def _post(self, nodes: tuple[str, ...], message: Stamped) -> list[Effect]:
-        """Have ``message`` stamped and sent, and count it once for each receiver."""
+        """Stamp and send ``message``, and count it once for each receiver."""
         if not nodes:
             return []
         counter = f"lamport.{type(message).__name__.lower()}"
@@ -504,7 +504,7 @@ class Proofs:
         self.waiting: dict[int, Proof] = {}
 
     def add(self, look: Look) -> None:
-        """Have ``look`` wait."""
+        """Queue ``look``."""
         self.waiting[look.query] = Proof(look)
 
     def unprobed(self) -> list[Proof]:

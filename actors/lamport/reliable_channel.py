@@ -155,7 +155,7 @@ class Peer:
     confirm_armed: bool = False
 
     def meet(self, boot: int) -> None:
-        """Begin anew with the life ``boot``, with nothing sent or received."""
+        """Start over with the life ``boot``, with nothing sent or received."""
         self.boot = boot
         self.outgoing = Outgoing()
         self.incoming = Incoming()
@@ -272,7 +272,7 @@ class ReliableChannel(Role[Neighbors | Carry | Mail | ResendDue | ConfirmDue | A
         return effects
 
     def _carry(self, peer: Peer, content: Content) -> list[Effect]:
-        if peer.boot is None:  # When it joins, the process begins anew with it.
+        if peer.boot is None:  # When it joins, the process starts over with it.
             return [Observe("lamport.unaddressed_dropped")]
         peer.outgoing.push(content)
         effects = self._send_fresh(peer)

@@ -30,6 +30,9 @@ from fencelock.actors.paxos.config import (
 from fencelock.actors.paxos.event import Applied, BallotSeen, Learned, LogFull, MinApplied, Trimmed
 from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.message import (
+    BATCH_BYTES_MAX,
+    BATCH_COMMANDS_MAX,
+    COMMAND_BYTES_MAX,
     NO_BALLOT,
     NUMBER_MAX,
     PAGE,
@@ -143,6 +146,8 @@ class Acceptor(MemberRole[LeaderMessage | Applied | Trimmed | StopVoting]):
         """Handle a message of a leader, or news from the replica."""
         if type(event) is Accept and sender == self.commander and event.ballot == self.led:
             effects = self._on_accept(sender, event)
+        elif type(event) is Commit and sender == self.commander and event.ballot == self.led:
+            effects = self._learn(event.ballot, event.committed)
         else:
             effects = self._judge(sender, event, now)
         return effects if self.is_voter else self._without_votes(effects)
@@ -237,7 +242,7 @@ class Acceptor(MemberRole[LeaderMessage | Applied | Trimmed | StopVoting]):
 
     def _on_accept(self, commander: Address, accept: Accept) -> Effects:
         slot, ballot, batch = accept.slot, accept.ballot, accept.batch
-        if not 1 <= slot < NUMBER_MAX or not batch.fits():
+        if not 1 <= slot < NUMBER_MAX or not fits(batch):
             return (Observe("paxos.impossible_batch"),)
         if ballot < self.promised:
             return (Send(commander, Preempted(ballot=self.promised)),)
@@ -415,6 +420,19 @@ class LeasePromise:
     def forbids(self, leader: Address, now: Instant) -> bool:
         """Return whether a ballot of ``leader`` must not be adopted at ``now``."""
         return leader != self.leader and now < self.until
+
+
+def fits(batch: Batch) -> bool:
+    """Return whether ``batch`` is within the limits of a slot; its size is known from then on."""
+    sizes = list(map(len, batch.commands))
+    total = sum(sizes)
+    batch.size = total + 64 * (1 + len(sizes))
+    return (
+        len(sizes) <= BATCH_COMMANDS_MAX
+        and total <= BATCH_BYTES_MAX
+        and max(sizes, default=0) <= COMMAND_BYTES_MAX
+        and 0 <= batch.time_ms < NUMBER_MAX
+    )
 
 
 def refusal(

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import starmap
 from typing import Unpack
 
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
@@ -38,7 +39,7 @@ COMMANDER_RESEND_MS = 100
 NEWS_MS = 5
 """Delay until followers are sent which slots are decided, unless an `Accept` carries it (ms).
 Members outside the preferred quorum receive proposals as late. Sending at once would double the
-messages of a lone client."""
+messages of a single client."""
 
 
 EXPLORE = 32
@@ -199,7 +200,7 @@ class Commander(MemberRole[CommanderEvent]):
         """Send followers what is decided, unless an `Accept` has done so or soon will."""
         self.waiting = False
         news = self._ask_others()
-        effects: list[Effect] = [Send(one, accept) for one, accept in news]
+        effects: list[Effect] = list(starmap(Send, news))
         if self.informed < self.committed and not self.proposals:
             self.informed = self.committed
             commit = Commit(ballot=self.ballot, committed=self.committed)
@@ -234,7 +235,7 @@ class Commander(MemberRole[CommanderEvent]):
             confirmed=request.confirmed,
         )
         # A member must receive the batches before the heartbeat that reports them as decided.
-        asked = [Send(one, accept) for one, accept in self._ask_others()]
+        asked = list(starmap(Send, self._ask_others()))
         return [*asked, *(Send(acceptor, beat) for acceptor in self.quorum_choice.everyone)]
 
     def _on_preempted(self, acceptor: Address, preempted: Preempted) -> Effects:

@@ -332,7 +332,7 @@ class Digests:
         return self.own.get(slot) or self.agreed.get(slot)
 
     def want(self) -> None:
-        """Have the state compared soon: at the next multiple of ``step``."""
+        """Schedule a comparison of the state for the next multiple of ``step``."""
         self.wanted = True
 
     def recovered(self) -> None:

@@ -339,7 +339,7 @@ class Suspicion:
     Followers are ranked by their distance after the leader in the sorted list of members,
     which wraps around. The first stands when the leader was silent for ``election_ms``, each
     further one `Timing.rank_ms` later. By then the one before has sent a `Prepare`, if it is
-    alive, and every member that promises it waits anew.
+    alive, and every member that promises it restarts its wait.
 
     Args:
         node: this node.

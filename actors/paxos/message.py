@@ -95,18 +95,6 @@ class Batch(Sized):
     time_ms: int
     commands: tuple[bytes, ...]
 
-    def fits(self) -> bool:
-        """Return whether it is within the limits of a slot; its ``size`` is known from then on."""
-        sizes = list(map(len, self.commands))
-        total = sum(sizes)
-        self.size = total + 64 * (1 + len(sizes))
-        return (
-            len(sizes) <= BATCH_COMMANDS_MAX
-            and total <= BATCH_BYTES_MAX
-            and max(sizes, default=0) <= COMMAND_BYTES_MAX
-            and 0 <= self.time_ms < NUMBER_MAX
-        )
-
 
 NO_OP = Batch(time_ms=0, commands=())
 """The value a new leader proposes for a slot in which nothing can have been decided."""

@@ -104,14 +104,14 @@ class Ordering:
         return not self.proposals.queue and self.free == applied
 
     def gather(self, replica: Address) -> list[Effect]:
-        """Have `order` called once all that has reached ``replica`` is added."""
+        """Schedule `order` for when all that has reached ``replica`` is added."""
         if self.gathering:
             return []
         self.gathering = True
         return [Send(replica, Gather())]
 
     def delay(self) -> list[Effect]:
-        """Have `order` called in `BATCH_DELAY_MS`, unless something else calls it sooner."""
+        """Schedule `order` in `BATCH_DELAY_MS`, unless something else calls it sooner."""
         if self.delaying:
             return []
         self.delaying = True

@@ -358,8 +358,8 @@ class Replica(MemberRole[ReplicaEvent]):
             return effects
         if ordering.proposals.queue:
             effects += ordering.order(decided.next, now)
-        due = self.machine.due_ms()
-        if due is not None and (ordering.tick_ms is None or due < ordering.tick_ms):
+        due = self.machine.due_ms(ordering.tick_ms)
+        if due is not None:
             effects += ordering.arm(due, now)
         return [*effects, *self._report_drained()] if ordering.draining else effects
 

@@ -17,7 +17,7 @@ from fencelock.actors.api.message import Acquire, Granted, Release, Released
 from fencelock.actors.api.name import WAIT_MS_MAX
 from fencelock.actors.effect import Effect, Send
 from fencelock.actors.error import InvalidRequestError
-from fencelock.actors.message import Address, Instant, role_of
+from fencelock.actors.message import NS_PER_MS, Address, Instant, role_of
 from fencelock.actors.session.admission import PENDING_MAX
 from fencelock.actors.session.endpoint import Endpoint
 from fencelock.actors.session.holding import HOLDS_MAX, Acquisition, Hold, HoldState, new_level
@@ -96,7 +96,7 @@ def on_release(
         return None
     session_lease.used_at = now
     in_flight.number = number = in_flight.number + 1
-    ends_at = later(now, ANSWER_MS)
+    ends_at = Instant(now + ANSWER_MS * NS_PER_MS)
     pending = Pending(number, user, release, claim, endpoint.address, now, ends_at)
     pending.said, pending.sent_at = 1, now
     in_flight.pending[number] = pending

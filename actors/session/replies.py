@@ -311,7 +311,7 @@ def _on_late(state: SessionState, sender: Address, answer: Answer) -> list[Effec
         return effects
     claim = Claim(answer.lock, answer.owner)
     hold = state.holds.get(claim)
-    # A kept hold may be of this very request, which another leader granted anew. So may any
+    # A kept hold may be of this very request, which another leader granted again. So may any
     # other, if its endpoint has restarted: its earlier grants are over.
     older = hold is not None and sender == hold.endpoint and answer.fence < hold.fence
     repeated = hold is not None and (kept or older or hold.fence == answer.fence)

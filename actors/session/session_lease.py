@@ -100,7 +100,7 @@ class SessionLease:
     ready: bool = False
     """Whether requests that need a session can be sent: derived from `stage`, for speed."""
     kept: bool = False
-    """Whether the cluster keeps the session, so that holds belong to it; likewise derived."""
+    """Whether the cluster keeps the session, so that holds belong to it; also derived."""
 
     def enter(self, stage: Stage) -> None:
         """Enter another state."""
@@ -119,7 +119,7 @@ class SessionLease:
         return self.assigned if self.ready else self.name
 
     def need(self, now: Instant) -> None:
-        """Have a session opened, if there is none."""
+        """Request a session, if there is none."""
         self.used_at = now
         if not self.ready and self.stage is Stage.NONE:
             self.enter(Stage.OPENING)

@@ -257,7 +257,7 @@ class SessionState:
         return effects
 
     def match_state(self, claim: Claim) -> None:
-        """Have the hold of ``claim`` be RELEASING while a release of it is under way."""
+        """Move the hold of ``claim`` to RELEASING while a release of it is in progress."""
         hold = self.holds.get(claim)
         if hold is None:
             return

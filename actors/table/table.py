@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fencelock.actors.api.message import Acquire, Reason, Refused, refused
+from fencelock.actors.api.message import Reason, Refused, refused
 from fencelock.actors.api.session_message import CloseReason, Evicted
 from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.table import table_snapshot
@@ -30,9 +30,6 @@ from fencelock.actors.table.table_state import TableState
 
 TIME_MS_MAX = 1 << 53
 """Log time ends here, after 285,000 years: a later deadline must still fit the wire format."""
-
-PATIENT_MS = 100
-"""Acquires with a shorter timeout than this (ms) are never delayed for batching."""
 
 
 class LockTable(TableState):
@@ -85,20 +82,18 @@ class LockTable(TableState):
                 self.close(ending, CloseReason.EXPIRED, 0, out)
         return out
 
-    def due_ms(self) -> int | None:
-        """Return the next log time at which `advance` has something to do."""
-        due = self.first_due()
-        return None if due is None else due[0]
+    def due_ms(self, before: int | None = None) -> int | None:
+        """Return the next log time at which `advance` has something to do, None for never.
 
-    def is_patient(self, command: LogCommand | None) -> bool:
-        """Return whether ``command``, applied now, would go into a queue and stay there a while."""
-        if not isinstance(command, Acquire):
-            return False
-        hold = self.locks.get(command.lock)
-        if hold is None or (command.wait_ms is not None and command.wait_ms < PATIENT_MS):
-            return False
-        holder = hold.owner_state
-        return (holder.session.id, holder.owner) != (command.session, command.owner)
+        With ``before``, return None for a time that is not earlier, too. That is quick.
+        """
+        if before is not None:
+            waits, sessions = self.timeouts.heap, self.sessions.heap
+            # An entry of a heap may be earlier than its item's deadline, and never later.
+            if not (waits and waits[0][0] < before) and not (sessions and sessions[0][0] < before):
+                return None
+        due = self.first_due()
+        return None if due is None or (before is not None and due[0] >= before) else due[0]
 
     def shift(self, time_ms: int) -> None:
         """Let every session live at least one TTL from ``time_ms`` (rule 83)."""

@@ -86,14 +86,20 @@ class TableState:
         self._withdraw(wait)
         answer = owner_state.denied(reason, text)
         owner_state.settle(answer)
-        self._uncount(owner_state)
+        session = owner_state.session
+        session.claims -= 1
+        self.claims -= 1
+        session.rest(owner_state, self.time_ms)  # It may be retired now.
         out.append(answer)
 
     def end_hold(self, hold: Hold, out: list[Result]) -> None:
         """End ``hold`` of an owner whose session goes on, and grant the lock to the next one."""
         owner_state = hold.owner_state
         owner_state.hold = None
-        self._uncount(owner_state)
+        session = owner_state.session
+        session.claims -= 1
+        self.claims -= 1
+        session.rest(owner_state, self.time_ms)
         self._pass_on(hold, out)
 
     def close(self, session: Session, reason: CloseReason, request: int, out: list[Result]) -> None:
@@ -144,10 +150,3 @@ class TableState:
         wait.owner_state.wait = None
         self.queued -= wait.owner_state.mark * wait.ticket
         self.timeouts.drop(wait)
-
-    def _uncount(self, owner_state: OwnerState) -> None:
-        """Count one claim less; its owner state may be retired now."""
-        session = owner_state.session
-        session.claims -= 1
-        self.claims -= 1
-        session.rest(owner_state, self.time_ms)

@@ -83,12 +83,12 @@ def profile(
     protocol: str, nodes: int, *, durable: bool, seconds: float, title: str,
     say: Callable[[str], None],
 ) -> Profile:  # fmt: skip
-    """Measure a lone client's pairs in a cluster that marks its steps.
+    """Measure a single client's pairs in a cluster that marks its steps.
 
     Args:
         protocol: the protocol of the nodes.
         nodes: the number of node processes.
-        durable: whether nodes keep their promises on disk, where that is a choice.
+        durable: whether nodes write to disk, where that is a choice.
         seconds: how long to measure, and as long without marks before.
         title: of the profile.
         say: called with the next step.

@@ -101,24 +101,20 @@ class Pace:
         clock: reads the thread's processor time (ns).
 
     Attributes:
+        clock: reads that time.
         most: limit of client envelopes in the next turn.
 
     """
 
-    __slots__ = ("_began_ns", "_clock", "most")
+    __slots__ = ("clock", "most")
 
     def __init__(self, clock: Callable[[], int] = thread_time_ns) -> None:
-        self._clock = clock
+        self.clock = clock
         self.most = CLIENTS_MAX
-        self._began_ns = 0
 
-    def begin(self) -> None:
-        """Record the start of a turn's work."""
-        self._began_ns = self._clock()
-
-    def end(self, taken: int) -> None:
-        """Record the end of a turn that took ``taken`` envelopes, and adapt the limit."""
-        took_ns = self._clock() - self._began_ns
+    def end(self, began_ns: int, taken: int) -> None:
+        """Adapt the limit to a turn that began at ``began_ns`` and took ``taken`` envelopes."""
+        took_ns = self.clock() - began_ns
         if took_ns > TURN_NS:
             self.most = max(CLIENTS_MIN, min(taken, self.most) // 2)
         elif self.most < CLIENTS_MAX and took_ns < TURN_NS // 2:
@@ -225,9 +221,9 @@ def turn(scheduler: Scheduler, gateway: Gateway, links: Links, pace: Pace) -> It
         gateway.arrive(arrivals)
     if scheduler.timers and scheduler.timers[0][0] <= scheduler.now():
         scheduler.ring_alarms()
-    taken = 0
+    taken = began_ns = 0
     if links.waiting:
-        pace.begin()
+        began_ns = pace.clock()
         arrivals, taken = links.receive_clients(pace.most, CLIENTS_NS)
         gateway.arrive(arrivals)
     scheduler.work(TURN_MAX)
@@ -248,4 +244,4 @@ def turn(scheduler: Scheduler, gateway: Gateway, links: Links, pace: Pace) -> It
     if asks.settled or asks.waking:
         asks.wake()  # After the frames: woken threads compete for this processor.
     if taken:
-        pace.end(taken)
+        pace.end(began_ns, taken)

@@ -84,27 +84,23 @@ class AskReply(pykka.Future[Any]):
         if self._get_hook is not None:
             return super().get(timeout=timeout)
         if not self._is_set:
-            self._wait(timeout)
+            self._awaited = True
+            try:
+                seconds = -1 if timeout is None else min(max(0.0, timeout), threading.TIMEOUT_MAX)
+                if not self._answered.acquire(timeout=seconds):
+                    raise pykka.Timeout(f"{timeout} seconds")
+                try:  # noqa: SIM105  (`suppress` would cost more than the rest)
+                    self._answered.release()
+                except RuntimeError:
+                    pass  # We were woken twice: the lock is free for all.
+            finally:
+                # Order matters: the waker sets `_next` first, and only then reads `_awaited`.
+                self._awaited = False
+                if self._next is not None:
+                    self._next()
         if self._error is not None:
             raise self._error
         return self._value
-
-    def _wait(self, timeout: float | None) -> None:
-        self._awaited = True
-        try:
-            if timeout is None:
-                self._answered.acquire()
-            elif not self._answered.acquire(timeout=min(max(0.0, timeout), threading.TIMEOUT_MAX)):
-                raise pykka.Timeout(f"{timeout} seconds")
-            try:
-                self._answered.release()
-            except RuntimeError:
-                return  # We were woken twice: the lock is free for all.
-        finally:
-            # Order matters: the waker sets `_next` first, and only then reads `_awaited`.
-            self._awaited = False
-            if self._next is not None:
-                self._next()
 
     def set(self, value: Any = None) -> None:
         """Set the answer.

@@ -155,7 +155,7 @@ class Register:
         self.told[request.client] = told
         return told
 
-    def due_ms(self) -> int | None:
+    def due_ms(self, before: int | None = None) -> int | None:
         """Return the log time at which the next session ends."""
         return min((due for due, _ in self.sessions.values()), default=None)
 

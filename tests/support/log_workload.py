@@ -92,7 +92,7 @@ class LogCounter:
         self.hash = hashlib.blake2b(self.hash + command, digest_size=16).digest()
         return Proposed(number=self.count, slot=0)
 
-    def due_ms(self) -> int | None:
+    def due_ms(self, before: int | None = None) -> int | None:
         """Return None: nothing is ever due."""
         return None
 

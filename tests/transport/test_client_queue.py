@@ -64,9 +64,10 @@ def test_all_clients_together_have_a_bound_too_and_what_is_taken_makes_room() ->
     assert guests.put("late", frame(b"x"))
 
 
-def burn(pace: Pace, busy_ns: int, clock: list[int]) -> None:
-    pace.begin()
+def burn(pace: Pace, busy_ns: int, clock: list[int], taken: int) -> None:
+    began_ns = pace.clock()
     clock[0] += busy_ns
+    pace.end(began_ns, taken)
 
 
 def test_long_turns_take_fewer_requests_and_short_ones_more_again() -> None:
@@ -75,20 +76,17 @@ def test_long_turns_take_fewer_requests_and_short_ones_more_again() -> None:
     assert pace.most == CLIENTS_MAX
     seen: list[int] = []
     for _ in range(10):
-        burn(pace, 50_000_000, clock)
-        pace.end(pace.most)
+        burn(pace, 50_000_000, clock, pace.most)
         seen.append(pace.most)
     assert seen[:3] == [128, 64, 32]
     assert seen[-1] == CLIENTS_MIN
     for _ in range(10):
-        burn(pace, 1_000_000, clock)
-        pace.end(pace.most)
+        burn(pace, 1_000_000, clock, pace.most)
     assert pace.most == CLIENTS_MAX
 
 
 def test_one_request_that_takes_long_makes_the_next_turn_take_few() -> None:
     clock = [0]
     pace = Pace(clock=lambda: clock[0])
-    burn(pace, 50_000_000, clock)
-    pace.end(1)
+    burn(pace, 50_000_000, clock, 1)
     assert pace.most == CLIENTS_MIN
