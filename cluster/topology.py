@@ -147,7 +147,6 @@ def bakery(seat: NodeContext) -> RoleSet:
     node, terms, date_ms = seat.node, settings.bakery_terms, seat.first_stamp // US_PER_MS
     kept, founded = seat.journal.get("election", ()), seat.journal.get("bootstrap", ())
     known: dict[str, Any] = {"node": node, "members": seat.nodes}
-    lives = {**known, "life": seat.boot, "terms": terms}
     status = {
         **known,
         "life": seat.boot,
@@ -179,7 +178,7 @@ def bakery(seat: NodeContext) -> RoleSet:
     backend = BakeryBackend(node, seat.nodes, terms, seat.random, seat.boot)
     limit = {"limit": _epoch_limit(_group_in(founded), date_ms, kept)}
     roles = (
-        Spawn(leader_of(node), Leader, lives | limit),
+        Spawn(leader_of(node), Leader, {**known, "life": seat.boot, "terms": terms, **limit}),
         Spawn(proxy_of(node), Proxy, {"backend": backend}),
         Spawn(bootstrap_of(node), Bootstrap, bootstrap),
     )
@@ -193,7 +192,7 @@ def _group_in(records: Sequence[Message]) -> GroupConfig | None:
 
 
 def _epoch_limit(group: GroupConfig | None, date_ms: int, kept: Sequence[Message]) -> EpochLimit:
-    """Return the limit of a node that starts at ``date_ms`` with the records ``kept``."""
+    """Return the limit of epochs of a node that starts at ``date_ms`` with the records ``kept``."""
     age_ms = 0 if group is None else max(0, date_ms - group.founded_ms)
     return EpochLimit(age_ms // 1_000, DurablePromises.recover(kept).promised)
 

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from support.lamport_scene import LoneProcess
 from support.local_callers import LocalCallers
+from support.lock_scene import Scene, ScriptedSession
 from support.proxy_scene import proxy_of_n1
 from support.real_nodes import loopback_addresses
 from support.session_harness import SessionHarness
@@ -29,6 +30,7 @@ from fencelock import aio
 from fencelock.actors.api.message import Acquire, Inspect, LockStatus, Release
 from fencelock.actors.error import LockTimeoutError
 from fencelock.actors.proxy.proxy import Proxy
+from fencelock.cluster.callback_executor import ThreadExecutor
 from fencelock.cluster.config import parse, starting_config
 from fencelock.cluster.hold import BaseHold
 from fencelock.cluster.node import Node
@@ -261,6 +263,14 @@ def proxy() -> Proxy:
 def inside() -> LocalCallers:
     """Return a proxy of `paxos` with callers in its process."""
     return LocalCallers()
+
+
+@pytest.fixture
+def scene() -> Iterator[Scene]:
+    """Return locks over a session that the test plays."""
+    executor = ThreadExecutor()
+    yield Scene(ScriptedSession(), executor)
+    executor.stop(PATIENCE_S)
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from fencelock.actors.api.cluster_message import Watch
 from fencelock.actors.api.message import (
@@ -30,6 +30,7 @@ from fencelock.actors.bakery.in_flight import (
     Kind,
     LeaderRequest,
     Name,
+    RequestOptions,
 )
 from fencelock.actors.bakery.proxy_message import (
     Expired,
@@ -235,11 +236,7 @@ class BakeryBackend(Backend):
         sender: Address | None,
         request: LeaderRequest,
         now: Instant,
-        *,
-        fence: int = 0,
-        until: Instant | None = None,
-        leader: str = "",
-        note: str = "",
+        **options: Unpack[RequestOptions],
     ) -> list[Effect]:
         """Begin a request, unless it is in flight; then its reply goes to the last sender.
 
@@ -255,9 +252,7 @@ class BakeryBackend(Backend):
         eases = isinstance(request, Command) and request.EASES
         if sender is not None and is_full(len(self), REQUESTS_MAX, eases=eases):
             raise OverloadedError(f"node {self.node} has {len(self)} requests, its limit")
-        return self.in_flight.add(
-            name, sender, request, now, fence=fence, until=until, leader=leader, note=note
-        )
+        return self.in_flight.add(name, sender, request, now, **options)
 
     def _waits(self, name: Name) -> list[InFlightRequest]:
         """Return the acquires in flight of the same owner about the same lock."""

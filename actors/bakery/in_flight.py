@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypedDict, Unpack
 
 from fencelock.actors.api.message import Acquire, Cancel, Inspect, Release
 from fencelock.actors.api.session_message import End, Renew
@@ -107,6 +107,15 @@ class Poll:
         return NOBODY if answer.lapsed_ms is None or answer.lapsed_ms >= round_ms else None
 
 
+class RequestOptions(TypedDict, total=False):
+    """Fields of an `InFlightRequest` that have defaults."""
+
+    fence: int
+    until: Instant | None
+    leader: str
+    note: str
+
+
 @dataclass(slots=True, eq=False)
 class InFlightRequest:
     """One request in flight.
@@ -127,8 +136,8 @@ class InFlightRequest:
     sender: Address | None
     request: LeaderRequest
     since: Instant
-    fence: int
-    until: Instant | None
+    fence: int = 0
+    until: Instant | None = None
     leader: str = ""
     note: str = ""
     sent: int = 0
@@ -171,17 +180,11 @@ class InFlightRequests:
         sender: Address | None,
         request: LeaderRequest,
         now: Instant,
-        *,
-        fence: int = 0,
-        until: Instant | None = None,
-        leader: str = "",
-        note: str = "",
+        **options: Unpack[RequestOptions],
     ) -> list[Effect]:
         """Add a request, and send it if there are leaders: to ``leader`` first, if that leads."""
         self.count += 1
-        pending = InFlightRequest(
-            name, self.count, sender, request, now, fence, until, leader, note
-        )
+        pending = InFlightRequest(name, self.count, sender, request, now, **options)
         self.by_name[name] = pending
         self.by_number[pending.number] = pending
         self.of.setdefault((name.lock, name.who), {})[pending.number] = None

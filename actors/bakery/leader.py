@@ -260,7 +260,7 @@ class Voting:
         return [*ceded, *self._answer(leader, message)]
 
     def _it_ended(self, leader: str, step: Entering | AddTicket) -> list[Effect]:
-        """Tell the owner of a ticket that it is over: it was dropped through another leader."""
+        """Notify the owner of a ticket that it was dropped through another leader."""
         message = TicketEnded(**_request(step.epoch, step.ticket))
         return [*self._answer(leader, message), Observe("bakery.ended_before")]
 

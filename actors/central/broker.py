@@ -347,9 +347,5 @@ def _confirmation(event: Settled | FreeReply) -> Given:
     if isinstance(event, FreeReply):
         outcome, holder = event.outcome, event.holder
     return Given(
-        lock=event.lock,
-        fence=event.number,
-        session=event.session,
-        outcome=outcome,
-        holder=holder,
+        lock=event.lock, fence=event.number, session=event.session, outcome=outcome, holder=holder
     )

@@ -380,11 +380,7 @@ def _reply_to(free: Free, ended: EndedHold | None) -> FreeReply:
     elif ended is not None and not free.session and ended.taken_from is not None:
         outcome, holder = Freeing.FREED, ended.taken_from
     return FreeReply(
-        lock=free.lock,
-        number=free.number,
-        session=free.session,
-        outcome=outcome,
-        holder=holder,
+        lock=free.lock, number=free.number, session=free.session, outcome=outcome, holder=holder
     )
 
 

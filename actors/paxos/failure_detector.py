@@ -353,11 +353,8 @@ class Suspicion:
     def __init__(
         self, node: str, members: tuple[str, ...], random: Random, lease_ms: int, election_ms: int
     ) -> None:
-        self._node = node
-        self._members = members
-        self._random = random
-        self._lease_ms = lease_ms
-        self._election_ms = election_ms
+        self._node, self._members, self._random = node, members, random
+        self._lease_ms, self._election_ms = lease_ms, election_ms
         self._seen_at = Instant(0)
         self.deadline = Instant(0)
         """The time at which this node stands, if it learns of no leader or candidate."""

@@ -13,15 +13,13 @@ from typing import Any
 from rich.table import Table
 
 from fencelock.cluster.bench.job import Job, JobKind
-from fencelock.cluster.bench.load import WARM_PAIRS
+from fencelock.cluster.bench.load import CONNECT_S, WARM_PAIRS
 from fencelock.cluster.bench.locks import PROCESSES, RIVALS
 from fencelock.cluster.bench.machine import MachineInfo, this_machine
 from fencelock.cluster.bench.members import BenchFailedError, NodeProcesses
 from fencelock.cluster.bench.report import BarFigure, higher_is_better, lower_is_better
 from fencelock.cluster.bench.workers import started, together
 from fencelock.cluster.client import Client, connect
-
-CONNECT_S = 30.0
 
 PAIR_RATIO_MAX = 1.5
 """Bar: the cost of a pair, as a multiple of that of `paxos` without a disk."""

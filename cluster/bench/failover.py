@@ -16,6 +16,7 @@ from typing import Any
 
 from fencelock.cluster.bench.deaths import LeaderDeath, RelayedMembers
 from fencelock.cluster.bench.job import Job, JobKind
+from fencelock.cluster.bench.load import CONNECT_S
 from fencelock.cluster.bench.members import BenchFailedError, NodeProcesses, described, master_of
 from fencelock.cluster.bench.report import NotedFigure
 from fencelock.cluster.bench.workers import started
@@ -23,7 +24,6 @@ from fencelock.cluster.client import Client, connect
 
 PROCESSES = 2
 THREADS = 4
-CONNECT_S = 30.0
 
 SETTLE_S = 1.0
 """Time under load with all nodes up, before a kill (s)."""

@@ -13,6 +13,7 @@ from typing import Any
 from fencelock.cluster.bench.failover import failover
 from fencelock.cluster.bench.held import held_reading
 from fencelock.cluster.bench.job import Job, JobKind
+from fencelock.cluster.bench.load import CONNECT_S
 from fencelock.cluster.bench.machine import MachineInfo, this_machine
 from fencelock.cluster.bench.members import NodeProcesses
 from fencelock.cluster.bench.reads import reads
@@ -26,7 +27,6 @@ THREADS = 64
 RIVALS = 4
 """Threads of each process, all on one lock."""
 TASKS = 256
-CONNECT_S = 30.0
 
 
 class Part(StrEnum):

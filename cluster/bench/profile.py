@@ -15,6 +15,7 @@ from typing import Any
 from rich.table import Table
 
 from fencelock.cluster.bench.job import Job, JobKind
+from fencelock.cluster.bench.load import CONNECT_S
 from fencelock.cluster.bench.machine import MachineInfo, this_machine
 from fencelock.cluster.bench.members import NodeProcesses, described, master_of
 from fencelock.cluster.bench.steps import PairStep, steps_of
@@ -22,8 +23,6 @@ from fencelock.cluster.bench.timeline import CLIENT, NodeMarks
 from fencelock.cluster.bench.workers import started, together
 from fencelock.cluster.client import connect
 from fencelock.cluster.host.profile_marks import Mark, read_marks
-
-CONNECT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)

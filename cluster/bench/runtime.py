@@ -165,13 +165,9 @@ def _bounce_roles(balls: int, bounces: int) -> float:
     )
     dispatcher.start(RoleSet(roles))
     ref = dispatcher.ref(a)
-    began = time.perf_counter()
-    for _ in range(balls):
-        ref.tell(Ball(left=bounces))
-    over.wait()
-    took = time.perf_counter() - began
+    rate = _rate(ref, over, balls, bounces)
     dispatcher.stop()
-    return balls * (bounces + 1) / took
+    return rate
 
 
 def _bounce_threads(balls: int, bounces: int) -> float:
@@ -180,14 +176,19 @@ def _bounce_threads(balls: int, bounces: int) -> float:
     a.tell(b)
     b.tell(a)
     last = overs[bounces % 2]
-    began = time.perf_counter()
-    for _ in range(balls):
-        a.tell(Ball(left=bounces))
-    last.wait()
-    took = time.perf_counter() - began
+    rate = _rate(a, last, balls, bounces)
     a.stop()
     b.stop()
-    return balls * (bounces + 1) / took
+    return rate
+
+
+def _rate(first: pykka.ActorRef[Any], over: threading.Event, balls: int, bounces: int) -> float:
+    """Throw all balls to ``first``, and return how many bounces there are in a second."""
+    began = time.perf_counter()
+    for _ in range(balls):
+        first.tell(Ball(left=bounces))
+    over.wait()
+    return balls * (bounces + 1) / (time.perf_counter() - began)
 
 
 def _bridge() -> SocketHub:

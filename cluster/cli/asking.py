@@ -121,7 +121,7 @@ def asking(where: Target, timeout: float) -> Generator[Operator]:
 
 _UNITS = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000))
 _ENVELOPE = frozenset({"session", "request"})
-"""Fields that only tell which request an answer belongs to; of no use to a reader."""
+"""Fields that only match a reply with its request; of no use to a reader."""
 
 
 def as_plain(value: Any) -> Any:

@@ -142,8 +142,8 @@ EXIT_KEPT = 1
 """The operator did not confirm: the holder keeps the lock."""
 
 CONSEQUENCES = """\
-If you release it by force, whoever is next gets it at once, under a new fence. The former
-holder is told, but may still be at work: only storage that checks fences stops its writes.
+If you release it by force, the next waiter gets it at once, under a new fence. The former
+holder is notified, but may go on writing: only storage that checks fences stops its writes.
 """
 
 
@@ -153,13 +153,13 @@ def release(
         int,
         typer.Option(
             "--fence",
-            help="Under which fence it is held, as `fencelock who NAME` shows it: "
-            "only that ownership can be ended, never the next one.",
+            help="The fence of the hold, as `fencelock who NAME` shows it: a later hold "
+            "has another fence and is not released.",
         ),
     ],
     operator: Annotated[
         str | None,
-        typer.Option("--operator", help="Who does this, for the record; you at this host."),
+        typer.Option("--operator", help="Your name, for the record. Default: USER@HOST."),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     connect: ConnectOption = None,
@@ -171,10 +171,10 @@ def release(
 ) -> None:
     """Take a lock [bold]by force[/bold] from its holder, and give it to the next waiter.
 
-    On paxos a lock whose holder died is freed by itself, when the holder's
-    session ends; this is for a holder that lives and does not let go, and the
-    cluster's log records who did it. On central a dead client's lock stays held
-    until somebody does this.
+    Use it for a holder that is alive and does not release its lock. On paxos, the
+    lock of a dead client is freed when the client's session ends, and the
+    cluster's log records forced releases with the operator. On central, the lock
+    of a dead client stays held until an operator releases it.
 
     For example:
 
@@ -205,7 +205,7 @@ def _confirm(status: LockStatus, fence: int) -> None:
     """Print what would be done, and return if the user confirms it.
 
     Raises:
-        NotHeldError: there is nothing to do: nobody holds it under ``fence``.
+        NotHeldError: there is nothing to do: no client holds the lock under ``fence``.
         typer.Exit: the user does not confirm.
 
     """

@@ -28,11 +28,8 @@ class Adversary:
     def __init__(
         self, world: World, judge: LockJudge, random: Random, every_ms: int, ttl_ms: int
     ) -> None:
-        self.world = world
-        self.judge = judge
-        self.every_ms = every_ms
-        self.ttl_ms = ttl_ms
-        self._random = random
+        self.world, self.judge, self._random = world, judge, random
+        self.every_ms, self.ttl_ms = every_ms, ttl_ms
 
     def begin(self) -> None:
         """Start the attacks, which are repeated at random intervals until the faults end."""

@@ -43,11 +43,8 @@ class SimulatedNode:
         member: bool,
         settings: ProtocolSettings,
     ) -> None:
-        self.world = world
-        self.name = name
-        self.recipe = recipe
-        self.member = member
-        self.settings = settings
+        self.world, self.name, self.recipe = world, name, recipe
+        self.member, self.settings = member, settings
         self.disk = Disk()
         self.clock = DriftingClock(0)
         self.dated = True

@@ -238,15 +238,7 @@ def test_an_answer_to_what_this_leader_never_asked_has_no_effect(play: InputHarn
     """Scenarios 70, 73 (!) and 76: there it goes on as if the ticket were its own."""
     play.hear(leader_of("n2"), entering())
     collected = Collected(
-        epoch=1,
-        lock="x",
-        who=WHO,
-        request=1,
-        round=1,
-        voted=True,
-        ahead=None,
-        highest=1,
-        known=1,
+        epoch=1, lock="x", who=WHO, request=1, round=1, voted=True, ahead=None, highest=1, known=1
     )
     assert play.hear(leader_of("n3"), collected) == []
     highest = MaxTicket(epoch=1, lock="x", who=WHO, request=1, highest=9, held=0, known=0)

@@ -22,10 +22,7 @@ def bench() -> LoneClient:
 @pytest.fixture
 def held(bench: LoneClient) -> LoneClient:
     """Ticket 1 holds under 5, and no timer is on its way."""
-    bench.wants(1)
-    bench.granted(5)
-    bench.rings()
-    return bench
+    return bench.holding()
 
 
 @pytest.fixture

@@ -115,10 +115,7 @@ def bench() -> LoneClient:
 
 @pytest.fixture
 def held(bench: LoneClient) -> LoneClient:
-    bench.wants(1)
-    bench.granted(5)
-    bench.hears(A, messages.ClientRetransmit())
-    return bench
+    return bench.holding()
 
 
 def got(ticket: int, fence: int) -> Send:

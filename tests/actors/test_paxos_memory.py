@@ -31,13 +31,7 @@ COMMIT = messages.Commit(ballot=BALLOT, committed=2)
 
 def acceptor(kind: type[Acceptor] = Acceptor, *, votes: bool = True) -> Acceptor:
     return kind(
-        acceptor_of("a"),
-        HOST,
-        node="a",
-        config=CONFIG,
-        recovered=Recovered(),
-        voter=1,
-        votes=votes,
+        acceptor_of("a"), HOST, node="a", config=CONFIG, recovered=Recovered(), voter=1, votes=votes
     )
 
 

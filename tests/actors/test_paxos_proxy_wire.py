@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import pytest
 import zmq
-from support.real_nodes import NODES, running_nodes
+from support.real_nodes import LONG_S, NODES, running_nodes
 
 from fencelock.actors.api import message as api
 from fencelock.actors.api.session_message import (
@@ -28,7 +28,6 @@ from fencelock.actors.message import Address, Message
 from fencelock.cluster.node import Node
 from fencelock.transport.frame import Envelope, Frame, decode_frame, encode_frame
 
-LONG_S = 30.0
 K = TypeVar("K", bound=Message)
 
 

@@ -54,6 +54,17 @@ def renewed(asked: Renew, hold_ms: int = HOLD_MS) -> Renewed:
     )
 
 
+def refused(asked: Acquire | Renew, reason: Reason, detail: str) -> Refused:
+    return Refused(
+        lock="x",
+        reason=reason,
+        detail=detail,
+        session=asked.session,
+        owner="ann",
+        request=asked.request,
+    )
+
+
 def wanted(parley: SessionHarness) -> Acquire:
     """Have ann ask for the lock; return what gate A hears."""
     return one(Acquire, parley.open(parley.acquire()), A)
@@ -115,14 +126,7 @@ def test_a_late_grant_is_told_with_what_its_renewal_says_and_counts_from_that(
 
 def test_a_late_grant_that_is_over_at_the_cluster_is_asked_for_anew(parley: SessionHarness) -> None:
     renew = one(Renew, held(parley, 9_000), A)
-    no = Refused(
-        lock="x",
-        reason=Reason.NOT_HELD,
-        detail="over",
-        session=renew.session,
-        owner="ann",
-        request=renew.request,
-    )
+    no = refused(renew, Reason.NOT_HELD, "over")
     assert of(Refused, parley.hear(A, no), ANN) == []
     again = of(Acquire, parley.run(1_000), A)[0]
     assert again.request > renew.request
@@ -247,14 +251,7 @@ def test_a_hold_without_a_deadline_is_not_renewed(parley: SessionHarness) -> Non
 def test_a_grant_that_nobody_waits_for_any_more_is_given_back(parley: SessionHarness) -> None:
     """F23: the door said that the time was over, while a leader granted."""
     asked = wanted(parley)
-    no = Refused(
-        lock="x",
-        reason=Reason.TIMED_OUT,
-        detail="late",
-        session=asked.session,
-        owner="ann",
-        request=asked.request,
-    )
+    no = refused(asked, Reason.TIMED_OUT, "late")
     assert one(Refused, parley.hear(A, no), ANN).reason is Reason.TIMED_OUT
     cancel = one(Cancel, parley.hear(A, grant(asked)), A)
     assert (cancel.request, cancel.session) == (asked.request, asked.session)

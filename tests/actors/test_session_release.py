@@ -70,23 +70,21 @@ def test_a_release_can_be_waited_for_again_while_it_goes_on(play: UnkeptSession)
     assert one(api.Released, play.hear(A, done), BEN).request == 3
 
 
-def test_a_hold_that_the_node_knows_nothing_of_is_forgotten(play: UnkeptSession) -> None:
+def release_refused(play: UnkeptSession, reason: api.Reason) -> None:
+    """Have ann's release refused."""
     play.held()
     play.hear(ANN, api.Release(lock="x", owner="ann", fence=7))
-    no = api.Refused(
-        lock="x", reason=api.Reason.NOT_HELD, detail="no", session="c", owner="ann", request=2
-    )
-    assert refusal(play.hear(A, no)).reason is api.Reason.NOT_HELD
+    no = api.Refused(lock="x", reason=reason, detail="no", session="c", owner="ann", request=2)
+    assert refusal(play.hear(A, no)).reason is reason
+
+
+def test_a_hold_that_the_node_knows_nothing_of_is_forgotten(play: UnkeptSession) -> None:
+    release_refused(play, api.Reason.NOT_HELD)
     assert isinstance(play.acquire().message, api.Acquire)
 
 
 def test_a_release_that_was_refused_otherwise_leaves_the_hold(play: UnkeptSession) -> None:
-    play.held()
-    play.hear(ANN, api.Release(lock="x", owner="ann", fence=7))
-    no = api.Refused(
-        lock="x", reason=api.Reason.OVERLOADED, detail="no", session="c", owner="ann", request=2
-    )
-    assert refusal(play.hear(A, no)).reason is api.Reason.OVERLOADED
+    release_refused(play, api.Reason.OVERLOADED)
     (again,) = play.hear(ANN, api.Release(lock="x", owner="ann", fence=7))
     assert again.to == A
 

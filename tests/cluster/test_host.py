@@ -224,12 +224,17 @@ def test_a_bug_in_a_role_stops_the_node_and_is_logged_with_event_and_state(start
         waiting.get(timeout=LONG_S)
 
 
-def test_too_much_from_outside_is_refused_and_the_role_serves_on(start: Start) -> None:
-    ref = start().ref(ROLE)
+def flooded(ref: pykka.ActorRef[Any]) -> tuple[threading.Event, list[pykka.Future[Any]]]:
+    """Ask more than is let in, while the thread is blocked until the returned event."""
     entered, leave = threading.Event(), threading.Event()
     ref.tell(BlockThread(entered=entered, leave=leave))
     assert entered.wait(LONG_S)
-    futures = [ref.ask(Acquire(lock="a"), block=False) for _ in range(INBOX_MAX + 10)]
+    return leave, [ref.ask(Acquire(lock="a"), block=False) for _ in range(INBOX_MAX + 10)]
+
+
+def test_too_much_from_outside_is_refused_and_the_role_serves_on(start: Start) -> None:
+    ref = start().ref(ROLE)
+    leave, futures = flooded(ref)
     leave.set()
     assert futures[0].get(timeout=LONG_S).lock == "a"
     with pytest.raises(OverloadedError, match=str(INBOX_MAX)):
@@ -239,10 +244,7 @@ def test_too_much_from_outside_is_refused_and_the_role_serves_on(start: Start) -
 
 def test_a_release_is_let_in_however_much_waits(start: Start) -> None:
     ref = start().ref(ROLE)
-    entered, leave = threading.Event(), threading.Event()
-    ref.tell(BlockThread(entered=entered, leave=leave))
-    assert entered.wait(LONG_S)
-    futures = [ref.ask(Acquire(lock="a"), block=False) for _ in range(INBOX_MAX + 10)]
+    leave, futures = flooded(ref)
     release = ref.ask(Release(lock="a", fence=5), block=False)
     leave.set()
     with pytest.raises(OverloadedError):

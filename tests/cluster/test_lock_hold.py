@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 
 import pytest
-from support.lock_scene import PATIENCE_S, Scene, ScriptedSession
+from support.lock_scene import PATIENCE_S, Scene
 
 from fencelock.actors.api.message import Acquire, Cancel, Release
 from fencelock.actors.error import LockOwnershipLostError, NotHeldError
 from fencelock.actors.message import Instant
 from fencelock.actors.session.holding import HoldState
 from fencelock.actors.session.message import Suspected
-from fencelock.cluster.callback_executor import Notice, ThreadExecutor
-
-
-@pytest.fixture
-def scene() -> Iterator[Scene]:
-    executor = ThreadExecutor()
-    yield Scene(ScriptedSession(), executor)
-    executor.stop(PATIENCE_S)
+from fencelock.cluster.callback_executor import Notice
 
 
 def test_a_hold_is_judged_by_the_clock_when_it_is_looked_at(scene: Scene) -> None:

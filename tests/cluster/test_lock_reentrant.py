@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.lock_scene import PATIENCE_S, Scene, ScriptedSession
+from support.lock_scene import PATIENCE_S, Scene
 
 from fencelock.actors.api.message import Acquire, Release
 from fencelock.actors.error import LockOwnershipLostError, UnavailableError
 from fencelock.actors.session.holding import HoldState
-from fencelock.cluster.callback_executor import ThreadExecutor
 from fencelock.cluster.host.pending_asks import AskReply
-
-
-@pytest.fixture
-def scene() -> Iterator[Scene]:
-    executor = ThreadExecutor()
-    yield Scene(ScriptedSession(), executor)
-    executor.stop(PATIENCE_S)
 
 
 def test_each_level_of_a_lost_hold_is_told(scene: Scene) -> None:

@@ -53,8 +53,9 @@ def sent(effects: Effects, to: Address) -> list[object]:
     return [effect.message for effect in effects if isinstance(effect, Send) if effect.to == to]
 
 
-def test_a_stranger_cannot_depose_a_leader_nor_use_up_its_rounds() -> None:
-    leader = Leader(
+def new_leader() -> Leader:
+    """Return the leader of a member that has just started for the first time."""
+    return Leader(
         config.leader_of("a"),
         HOST,
         node="a",
@@ -62,6 +63,10 @@ def test_a_stranger_cannot_depose_a_leader_nor_use_up_its_rounds() -> None:
         random=Random(1),
         recovered=Recovered(),
     )
+
+
+def test_a_stranger_cannot_depose_a_leader_nor_use_up_its_rounds() -> None:
+    leader = new_leader()
     leader.handle(address_of("a", "monitor"), events.Suspect(), T0)
     leader.handle(
         address_of("a", "scout-1"),
@@ -83,14 +88,7 @@ def test_a_stranger_cannot_depose_a_leader_nor_use_up_its_rounds() -> None:
 
 
 def test_a_hand_over_that_found_no_successor_can_be_requested_again() -> None:
-    leader = Leader(
-        config.leader_of("a"),
-        HOST,
-        node="a",
-        config=CONFIG,
-        random=Random(1),
-        recovered=Recovered(),
-    )
+    leader = new_leader()
     monitor, asker = address_of("a", "monitor"), address_of("a", "~1")
     leader.handle(monitor, events.Suspect(), T0)
     adopted = events.Adopted(ballot=leader.ballot, floor=1, source="b", batches=())

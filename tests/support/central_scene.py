@@ -81,6 +81,13 @@ class LoneClient:
         """Deliver a grant."""
         return self.hears(BROKER_A, Grant(lock="l", client=A, number=number))
 
+    def holding(self) -> LoneClient:
+        """Let ticket 1 hold under 5, with no timer on its way; return this client."""
+        self.wants(1)
+        self.granted(5)
+        self.rings()
+        return self
+
     def acked(self, sequence: int) -> list[Effect | type[Wake]]:
         """Deliver the acknowledgement of a release."""
         return self.hears(SERVER, ReleaseAck(lock="l", sequence=sequence))

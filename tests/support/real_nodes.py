@@ -11,6 +11,8 @@ from fencelock.cluster.config import parse, starting_config
 from fencelock.cluster.node import Node
 
 NODES = ("n1", "n2", "n3")
+LONG_S = 30.0
+"""Patience with a node (s)."""
 
 
 def loopback_addresses(count: int = 3) -> dict[str, str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
-from support.real_nodes import NODES, loopback_addresses, running_nodes
+from support.real_nodes import LONG_S, NODES, loopback_addresses, running_nodes
 
 from fencelock.actors.api import message as api
 from fencelock.actors.error import LockTimeoutError, NotHeldError, StaleError, UnavailableError
@@ -19,7 +19,6 @@ from fencelock.actors.session.session import TTL_MS
 from fencelock.cluster.config import parse, starting_config
 from fencelock.cluster.node import Node
 
-LONG_S = 30.0
 K = TypeVar("K", bound=Message)
 
 
