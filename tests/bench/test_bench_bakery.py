@@ -76,7 +76,7 @@ class ClusterStage:
         return MachineInfo(2, "a processor", "a system", "a Python", 0.0, 1.0)
 
     def members(self, folder: Path, protocol: str, nodes: int, *, durable: bool) -> CountedCluster:
-        """Stand in for `Members`."""
+        """Stand in for `NodeProcesses`."""
         self.sides[protocol] = CountedCluster(folder, protocol, nodes, durable=durable)
         return self.sides[protocol]
 
@@ -102,7 +102,7 @@ class ClusterStage:
 @pytest.fixture
 def stage(monkeypatch: pytest.MonkeyPatch) -> ClusterStage:
     stage = ClusterStage()
-    monkeypatch.setattr(bakery, "Members", stage.members)
+    monkeypatch.setattr(bakery, "NodeProcesses", stage.members)
     monkeypatch.setattr(bakery, "started", stage.started)
     monkeypatch.setattr(bakery, "together", stage.together)
     monkeypatch.setattr(bakery, "connect", stage.connect)
@@ -147,7 +147,7 @@ def test_what_was_said_before_a_measurement_is_not_counted(
         cluster.counted["bakery.lock"] = 1_000_000
         return cluster
 
-    monkeypatch.setattr(bakery, "Members", busy)
+    monkeypatch.setattr(bakery, "NodeProcesses", busy)
     assert compare(1, 1.0, lambda _: None).per_lock[0] == 1.0
 
 
