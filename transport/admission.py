@@ -46,13 +46,19 @@ SMALL_BYTES = 1024
 
 ARRAY_SHARE = 8
 """A frame has at most one array for so many bytes, and `ARRAYS_FREE` more. An array costs a
-decoder ten times as much as another item. Our own messages stay below: each of their arrays
-holds a name, a command or several numbers."""
+decoder ten times as much as another item. Clients' messages stay below: each of their arrays
+holds a name or several numbers."""
+
+MEMBER_ARRAY_SHARE = 4
+"""The same for a member's frame. Votes for slots without commands take 4 bytes an array."""
 
 ARRAYS_FREE = 64
 
 ITEM_SHARE = 4
 """A frame whose items are counted has at most one for so many bytes, and `ITEMS_FREE` more."""
+
+MEMBER_ITEM_SHARE = 2
+"""The same for a member's frame."""
 
 ITEMS_FREE = 256
 
@@ -129,7 +135,7 @@ class FrameValidator:
             link == self.node
             or size > (FRAME_BYTES_MAX if known else CLIENT_BYTES_MAX)
             or not raw.startswith(USUAL_START)
-            or (size > SMALL_BYTES and not has_few_arrays(raw))
+            or (size > SMALL_BYTES and not has_few_arrays(raw, member=known))
         ):
             return self._examine(link, raw, known=known)
         most = ENVELOPES_MAX if known else CLIENT_ENVELOPES_MAX
@@ -172,7 +178,7 @@ class FrameValidator:
             return Dropped("wire.spoofed_sender")
         if len(raw) > (FRAME_BYTES_MAX if known else CLIENT_BYTES_MAX):
             return Dropped("wire.oversized", hostile=True)
-        if len(raw) > SMALL_BYTES and not has_few_arrays(raw):
+        if len(raw) > SMALL_BYTES and not has_few_arrays(raw, member=known):
             return Dropped("wire.malformed", detail="more arrays than a frame has", hostile=True)
         try:
             frame = frame_of(open_frame(raw), self.cluster)
@@ -233,25 +239,29 @@ def _foreign(raw: bytes, error: ForeignClusterError) -> Dropped:
     return Dropped("wire.wrong_cluster", Mismatch.CLUSTER, str(error))
 
 
-def has_few_arrays(data: bytes) -> bool:
-    """Return whether ``data`` has no more arrays than our own frames have.
+def has_few_arrays(data: bytes, *, member: bool) -> bool:
+    """Return whether ``data`` has no more arrays than our own frames of that origin have.
 
     First count the bytes that may begin an array, which takes a microsecond for a kilobyte. If
     there are too many, they may belong to text or byte strings: then walk through the items, up
     to the first array, or the first item, too many.
     """
     size = len(data)
-    most = ARRAYS_FREE + size // ARRAY_SHARE
-    return size - len(data.translate(None, _ARRAY_HEADS)) <= most or _walk(data, most)
+    arrays_max = ARRAYS_FREE + size // (MEMBER_ARRAY_SHARE if member else ARRAY_SHARE)
+    if size - len(data.translate(None, _ARRAY_HEADS)) <= arrays_max:
+        return True
+    return _walk(
+        data, arrays_max, ITEMS_FREE + size // (MEMBER_ITEM_SHARE if member else ITEM_SHARE)
+    )
 
 
-def _walk(data: bytes, arrays_max: int) -> bool:
+def _walk(data: bytes, arrays_max: int, items_max: int) -> bool:
     """Return whether ``data`` has few arrays, and few items of any kind.
 
     It accepts malformed CBOR, which the decoder refuses where it begins.
     """
     size, at, arrays = len(data), 0, 0
-    for _ in range(ITEMS_FREE + size // ITEM_SHARE):
+    for _ in range(items_max):
         if at >= size:
             return True
         head = data[at]
