@@ -66,7 +66,7 @@ class Links(Protocol):
         """Read up to ``most`` frames that `poll` found, and return those of members."""
         ...
 
-    def receive_clients(self, most: int, within_ns: int) -> tuple[Iterable[Arrival], int]:
+    def receive_clients(self, most: int, within_ns: int, /) -> tuple[Iterable[Arrival], int]:
         """Return frames of clients with up to ``most`` envelopes, and the number of envelopes.
 
         Frames that are dropped count as one envelope. Decode no frame after ``within_ns``.

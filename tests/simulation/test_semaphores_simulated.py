@@ -26,7 +26,7 @@ def test_no_seed_breaks_a_promise_and_every_misfortune_was_met(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     waited: list[str] = []
-    judge = LogOrder._judge_grant
+    judge = LogOrder._judge_grant  # pyright: ignore[reportPrivateUsage]
 
     def counted(order: LogOrder, lock: str, key: object, queue: list[object]) -> None:
         waited.extend([lock] * bool(queue))

@@ -223,7 +223,8 @@ def test_an_operator_finds_a_holder_and_frees_its_lock(tmp_path: Path) -> None:
 def test_a_bug_in_a_role_stops_the_node_with_status_70(tmp_path: Path) -> None:
     write_config(tmp_path)
     broken = (
-        "from fencelock.actors.paxos.leader import Leader; Leader.handle = lambda *_: 1 // 0; "
+        "from fencelock.actors.lamport.process import LockProcess as Role; "
+        "Role.handle = lambda *_: 1 // 0; "
         "from fencelock.cluster.cli.main import main; main()"
     )
     done = python(tmp_path, "-c", broken, "serve", "--id", "n1")
