@@ -8,12 +8,35 @@ from typing import Never
 from fencelock.actors.api.message import LockStatus
 from fencelock.cluster.base_lock import BaseLock, BaseRLock
 from fencelock.cluster.hold import BaseHold
-from fencelock.cluster.operation import drive
+from fencelock.cluster.operation import Operation, drive
 from fencelock.cluster.owner import owner_of_thread
 from fencelock.cluster.settings import Read, age_ms_of
 
 
-class Hold(BaseHold):
+class Exiting:
+    """The end of a ``with`` statement, for threads."""
+
+    def _exiting(self, error: BaseException | None) -> Operation[None]:
+        raise NotImplementedError
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Release. An error of the body goes on as it is; a failed release is noted on it.
+
+        Raises:
+            LockOwnershipLostError: the body ended well, but the lock was lost before.
+            FencelockError: the body ended well, but the release failed.
+
+        """
+        del kind, trace
+        drive(self._exiting(error))
+
+
+class Hold(BaseHold, Exiting):
     """One successful acquire, from `Lock.acquire` or ``with``. Always true. For any thread."""
 
     def release(self) -> None:
@@ -36,18 +59,8 @@ class Hold(BaseHold):
     def __enter__(self) -> Hold:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Release; see `Lock.__exit__`."""
-        del kind, trace
-        drive(self._exiting(error))
 
-
-class Lock(BaseLock[Hold]):
+class Lock(BaseLock[Hold], Exiting):
     """One named lock of the cluster, from `Client.lock`. Any thread may use it.
 
     As with ``threading.Lock``, whoever has the object may release it, from any thread, and
@@ -148,22 +161,6 @@ class Lock(BaseLock[Hold]):
 
         """
         return drive(self._held_now())
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Release. An error of the body goes on as it is; a failed release is noted on it.
-
-        Raises:
-            LockOwnershipLostError: the body ended well, but the lock was lost before.
-            FencelockError: the body ended well, but `release` failed.
-
-        """
-        del kind, trace
-        drive(self._exiting(error))
 
 
 class RLock(BaseRLock[Hold], Lock):

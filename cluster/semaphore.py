@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
-from types import TracebackType
 from typing import TypeVar
 
 from fencelock.actors.api.message import Cancel, Contender, LockStatus
@@ -17,7 +16,7 @@ from fencelock.cluster.connection import Connection
 from fencelock.cluster.guarantee import Guarantee, demand
 from fencelock.cluster.hold import BaseHold, releasing
 from fencelock.cluster.hold_registry import Ownership
-from fencelock.cluster.lock import Hold
+from fencelock.cluster.lock import Exiting, Hold
 from fencelock.cluster.lock_options import LockOptions, check_name_type, wait_ms_of
 from fencelock.cluster.operation import Operation, drive
 from fencelock.cluster.settings import Read, age_ms_of
@@ -179,7 +178,7 @@ class BaseSemaphore(BaseLock[H]):
         return f"<{type(self).__name__} {self.name!r}, {held} of {self.permits} permits held here>"
 
 
-class Semaphore(BaseSemaphore[Hold]):
+class Semaphore(BaseSemaphore[Hold], Exiting):
     """One semaphore of the cluster, from `Client.semaphore`. Any thread may use it.
 
     At most ``permits`` are held at a time, by all clients together. Claims are served in their
@@ -243,13 +242,3 @@ class Semaphore(BaseSemaphore[Hold]):
     def __enter__(self) -> Hold:
         """Hold one permit and return the hold, or raise; see `fencelock.Lock`."""
         return drive(self._held_now())
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Release one permit. An error of the body goes on as it is; see `fencelock.Lock`."""
-        del kind, trace
-        drive(self._exiting(error))

@@ -12,6 +12,7 @@ from fencelock.actors.api.message import LockStatus
 from fencelock.cluster.aio.loop import drive
 from fencelock.cluster.base_lock import BaseLock, BaseRLock
 from fencelock.cluster.hold import BaseHold
+from fencelock.cluster.operation import Operation
 from fencelock.cluster.owner import new_owner
 from fencelock.cluster.settings import Read, age_ms_of
 
@@ -54,7 +55,24 @@ def task_here() -> object:
         return None
 
 
-class Hold(BaseHold):
+class Exiting:
+    """The end of an ``async with`` statement."""
+
+    def _exiting(self, error: BaseException | None) -> Operation[None]:
+        raise NotImplementedError
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Release. An error of the body goes on as it is; see `fencelock.Lock`."""
+        del kind, trace
+        await drive(self._exiting(error))
+
+
+class Hold(BaseHold, Exiting):
     """One successful acquire, from `Lock.acquire` or ``async with``. Always true."""
 
     async def release(self) -> None:
@@ -73,18 +91,8 @@ class Hold(BaseHold):
     async def __aenter__(self) -> Hold:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Release; see `fencelock.Lock.__exit__`."""
-        del kind, trace
-        await drive(self._exiting(error))
 
-
-class Lock(BaseLock[Hold]):
+class Lock(BaseLock[Hold], Exiting):
     """One named lock of the cluster, from `fencelock.aio.Client.lock`.
 
     Any task that has the object may release it, and acquiring it again waits until it
@@ -133,16 +141,6 @@ class Lock(BaseLock[Hold]):
     async def __aenter__(self) -> Hold:
         """Hold the lock and return the hold, or raise; see `fencelock.Lock`."""
         return await drive(self._held_now())
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Release. An error of the body goes on as it is; a failed release is noted on it."""
-        del kind, trace
-        await drive(self._exiting(error))
 
 
 class RLock(BaseRLock[Hold], Lock):

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-
 from fencelock.actors.api.message import Contender, LockStatus
-from fencelock.cluster.aio.lock import Hold, task_here
+from fencelock.cluster.aio.lock import Exiting, Hold, task_here
 from fencelock.cluster.aio.loop import drive
 from fencelock.cluster.semaphore import BaseSemaphore
 from fencelock.cluster.settings import Read, age_ms_of
 
 
-class Semaphore(BaseSemaphore[Hold]):
+class Semaphore(BaseSemaphore[Hold], Exiting):
     """One semaphore of the cluster, from `fencelock.aio.Client.semaphore`.
 
     Arguments, values and errors are those of `fencelock.Semaphore`. A cancelled acquire leaves
@@ -42,13 +40,3 @@ class Semaphore(BaseSemaphore[Hold]):
     async def __aenter__(self) -> Hold:
         """Hold one permit and return the hold, or raise."""
         return await drive(self._held_now())
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Release one permit. An error of the body goes on as it is."""
-        del kind, trace
-        await drive(self._exiting(error))

@@ -38,7 +38,7 @@ STEP_MS = 50
 
 
 class Workload(NamedTuple):
-    """What the clients of a run use, and the judge of that."""
+    """The workload of a run: the role of its users, and their judge."""
 
     user: type[LockUser]
     judge: type[LockJudge]
