@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.central_scene import LoneClient
 from support.lamport_scene import LoneProcess
 from support.local_callers import LocalCallers
 from support.lock_scene import Scene, ScriptedSession
@@ -242,6 +243,12 @@ def paxos_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Node]
 
 
 @pytest.fixture
+def paxos_addresses(paxos_nodes: list[Node]) -> str:
+    """Where the shared nodes serve clients."""
+    return ",".join(node.address for node in paxos_nodes)
+
+
+@pytest.fixture
 def parley() -> SessionHarness:
     """Return a client session between two proxies."""
     return SessionHarness()
@@ -327,3 +334,15 @@ def cables(paxos_nodes: list[Node]) -> Iterator[list[Cable]]:
     yield cables
     for cable in cables:
         cable.close()
+
+
+@pytest.fixture
+def lone_client() -> LoneClient:
+    """A lock client of `central`, between its broker and its server."""
+    return LoneClient()
+
+
+@pytest.fixture
+def held(lone_client: LoneClient) -> LoneClient:
+    """The same: ticket 1 holds under 5, and no timer is on its way."""
+    return lone_client.holding()

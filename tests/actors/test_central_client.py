@@ -15,17 +15,6 @@ REQUEST = Send(SERVER, messages.Request(lock="l", client=A, session="s", owner="
 
 
 @pytest.fixture
-def bench() -> LoneClient:
-    return LoneClient()
-
-
-@pytest.fixture
-def held(bench: LoneClient) -> LoneClient:
-    """Ticket 1 holds under 5, and no timer is on its way."""
-    return bench.holding()
-
-
-@pytest.fixture
 def releasing(held: LoneClient) -> LoneClient:
     held.gives(1)
     return held
@@ -46,26 +35,26 @@ def got(ticket: int, fence: int) -> Send:
     return Send(BROKER_A, Got(lock="l", ticket=ticket, fence=fence))
 
 
-def test_none_asks_when_an_owner_wants_and_again_at_each_timeout(bench: LoneClient) -> None:
-    assert bench.wants(1) == [REQUEST, Wake]
-    bench.is_in(messages.Mode.NONE, 0)
-    assert bench.rings() == [REQUEST, Wake]
-    assert bench.rings() == [REQUEST, Wake]
+def test_none_asks_when_an_owner_wants_and_again_at_each_timeout(lone_client: LoneClient) -> None:
+    assert lone_client.wants(1) == [REQUEST, Wake]
+    lone_client.is_in(messages.Mode.NONE, 0)
+    assert lone_client.rings() == [REQUEST, Wake]
+    assert lone_client.rings() == [REQUEST, Wake]
 
 
-def test_none_is_held_by_a_grant(bench: LoneClient) -> None:
-    bench.wants(1)
+def test_none_is_held_by_a_grant(lone_client: LoneClient) -> None:
+    lone_client.wants(1)
 
-    assert bench.granted(5) == [got(1, 5)]
-    bench.is_in(messages.Mode.HELD, 5)
+    assert lone_client.granted(5) == [got(1, 5)]
+    lone_client.is_in(messages.Mode.HELD, 5)
 
 
-def test_held_does_nothing_at_a_timeout(bench: LoneClient) -> None:
-    bench.wants(1)
-    bench.granted(5)
+def test_held_does_nothing_at_a_timeout(lone_client: LoneClient) -> None:
+    lone_client.wants(1)
+    lone_client.granted(5)
 
-    assert bench.rings() == []
-    bench.is_in(messages.Mode.HELD, 5)
+    assert lone_client.rings() == []
+    lone_client.is_in(messages.Mode.HELD, 5)
 
 
 @pytest.mark.parametrize("number", [4, 5, 6])
@@ -145,12 +134,14 @@ def test_a_grant_that_nobody_wants_is_released_at_once(released: LoneClient) -> 
     released.is_in(messages.Mode.RELEASING, 9)
 
 
-def test_a_grant_that_comes_after_the_owner_gave_up_is_released_at_once(bench: LoneClient) -> None:
-    bench.wants(1)
-    assert bench.gives(1) == [Send(BROKER_A, messages.Idle(wants=1))]
+def test_a_grant_that_comes_after_the_owner_gave_up_is_released_at_once(
+    lone_client: LoneClient,
+) -> None:
+    lone_client.wants(1)
+    assert lone_client.gives(1) == [Send(BROKER_A, messages.Idle(wants=1))]
 
-    assert bench.granted(5) == [released_as(5)]  # The timer of the request is on its way.
-    assert bench.rings() == [released_as(5), Wake]
+    assert lone_client.granted(5) == [released_as(5)]  # The timer of the request is on its way.
+    assert lone_client.rings() == [released_as(5), Wake]
 
 
 def test_two_owners_are_served_in_turn_and_under_two_numbers(held: LoneClient) -> None:
@@ -183,15 +174,15 @@ def test_a_client_that_heard_of_others_lets_them_go_first(held: LoneClient) -> N
     assert held.rings() == [REQUEST, Wake]
 
 
-def test_a_give_for_a_ticket_that_was_refused_is_nothing(bench: LoneClient) -> None:
-    assert bench.gives(1) == []
+def test_a_give_for_a_ticket_that_was_refused_is_nothing(lone_client: LoneClient) -> None:
+    assert lone_client.gives(1) == []
 
 
-def test_a_crowded_server_refuses_all_who_wait(bench: LoneClient) -> None:
-    bench.wants(1)
-    bench.wants(2)
+def test_a_crowded_server_refuses_all_who_wait(lone_client: LoneClient) -> None:
+    lone_client.wants(1)
+    lone_client.wants(2)
 
-    effects = bench.hears(SERVER, messages.ServerFull(lock="l", locks_max=10))
+    effects = lone_client.hears(SERVER, messages.ServerFull(lock="l", locks_max=10))
 
     detail = "the server holds 10 locks, its limit"
     assert effects == [
@@ -199,7 +190,7 @@ def test_a_crowded_server_refuses_all_who_wait(bench: LoneClient) -> None:
         Send(BROKER_A, Full(lock="l", ticket=2, detail=detail)),
         Send(BROKER_A, messages.Idle(wants=2)),
     ]
-    assert bench.rings() == []
+    assert lone_client.rings() == []
 
 
 def test_a_late_refusal_does_not_touch_who_holds(held: LoneClient) -> None:
@@ -226,24 +217,24 @@ def test_a_late_refusal_does_not_touch_who_holds(held: LoneClient) -> None:
     ],
 )
 def test_what_no_honest_peer_says_changes_nothing(
-    bench: LoneClient,
+    lone_client: LoneClient,
     sender: Address,
     event: messages.Grant | messages.ReleaseAck | messages.ServerFull,
     mark: str,
 ) -> None:
-    bench.wants(1)
-    before = dict(bench.client.state())
+    lone_client.wants(1)
+    before = dict(lone_client.client.state())
 
-    assert bench.client.handle(sender, event, T0) == (Observe(mark),)
-    assert dict(bench.client.state()) == before
+    assert lone_client.client.handle(sender, event, T0) == (Observe(mark),)
+    assert dict(lone_client.client.state()) == before
 
 
-def test_retransmissions_are_spread_around_their_period(bench: LoneClient) -> None:
-    bench.wants(1)
+def test_retransmissions_are_spread_around_their_period(lone_client: LoneClient) -> None:
+    lone_client.wants(1)
     waits = [
         effect.after_ms
         for _ in range(500)
-        for effect in bench.client.handle(A, messages.ClientRetransmit(), T0)
+        for effect in lone_client.client.handle(A, messages.ClientRetransmit(), T0)
         if isinstance(effect, Wake)
     ]
 

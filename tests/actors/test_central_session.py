@@ -108,16 +108,6 @@ def test_a_journal_brings_back_what_has_ended(server: LockServer) -> None:
     assert (again.revoked, again.ended) == (server.revoked, server.ended)
 
 
-@pytest.fixture
-def bench() -> LoneClient:
-    return LoneClient()
-
-
-@pytest.fixture
-def held(bench: LoneClient) -> LoneClient:
-    return bench.holding()
-
-
 def got(ticket: int, fence: int) -> Send:
     return Send(BROKER_A, Got(lock="l", ticket=ticket, fence=fence))
 
@@ -154,9 +144,9 @@ def test_a_late_revoke_changes_nothing(held: LoneClient) -> None:
     held.is_in(messages.Mode.HELD, 5)
 
 
-def test_a_grant_that_comes_after_its_revoke_is_ignored(bench: LoneClient) -> None:
-    bench.wants(1)
-    assert bench.revoked(5) == [confirmed(5)]
+def test_a_grant_that_comes_after_its_revoke_is_ignored(lone_client: LoneClient) -> None:
+    lone_client.wants(1)
+    assert lone_client.revoked(5) == [confirmed(5)]
 
-    assert bench.granted(5) == []
-    assert bench.granted(6) == [got(1, 6)]
+    assert lone_client.granted(5) == []
+    assert lone_client.granted(6) == [got(1, 6)]

@@ -26,24 +26,18 @@ from fencelock.actors.error import (
 from fencelock.actors.session.holding import HoldState
 from fencelock.cluster.bench.ports import free_ports
 from fencelock.cluster.callback_executor import Notice
-from fencelock.cluster.node import Node
 
 PATIENCE_S = 60
 CLUSTER = "faces"
 
 
-@pytest.fixture
-def addresses(paxos_nodes: list[Node]) -> str:
-    return ",".join(node.address for node in paxos_nodes)
+def connect(paxos_addresses: str, ttl: float = 15.0) -> aio.Connecting:
+    return aio.connect(paxos_addresses, cluster=CLUSTER, timeout=PATIENCE_S, ttl=ttl)
 
 
-def connect(addresses: str, ttl: float = 15.0) -> aio.Connecting:
-    return aio.connect(addresses, cluster=CLUSTER, timeout=PATIENCE_S, ttl=ttl)
-
-
-def test_a_client_may_be_entered_or_awaited(addresses: str) -> None:
+def test_a_client_may_be_entered_or_awaited(paxos_addresses: str) -> None:
     async def run() -> None:
-        async with connect(addresses) as one, await connect(addresses) as two:
+        async with connect(paxos_addresses) as one, await connect(paxos_addresses) as two:
             assert one.protocol == two.protocol == "paxos"
             assert one.session != two.session
             async with one.lock("entered") as lock:
@@ -55,9 +49,9 @@ def test_a_client_may_be_entered_or_awaited(addresses: str) -> None:
     asyncio.run(run())
 
 
-def test_rule_69_what_a_task_holds_another_task_does_not(addresses: str) -> None:
+def test_rule_69_what_a_task_holds_another_task_does_not(paxos_addresses: str) -> None:
     async def run() -> None:
-        async with connect(addresses) as client:
+        async with connect(paxos_addresses) as client:
             lock = client.rlock("tasks")
             async with lock:
                 assert await asyncio.create_task(other(lock)) == (False, None)
@@ -71,10 +65,10 @@ def test_rule_69_what_a_task_holds_another_task_does_not(addresses: str) -> None
     asyncio.run(run())
 
 
-def test_a_thousand_tasks_wait_for_one_lock_on_no_thread_of_their_own(addresses: str) -> None:
+def test_a_thousand_tasks_wait_for_one_lock_on_no_thread_of_their_own(paxos_addresses: str) -> None:
     async def run() -> tuple[list[int], int]:
         fences: list[int] = []
-        async with connect(addresses) as client:
+        async with connect(paxos_addresses) as client:
             before = threading.active_count()
             lock = client.lock("crowd")
 
@@ -96,11 +90,11 @@ def test_a_thousand_tasks_wait_for_one_lock_on_no_thread_of_their_own(addresses:
     assert threads == 0
 
 
-def test_a_busy_loop_does_not_cost_the_session(addresses: str) -> None:
+def test_a_busy_loop_does_not_cost_the_session(paxos_addresses: str) -> None:
     """P18: a thread of its own keeps it, though no task runs for several of its TTLs."""
 
     async def run() -> None:
-        async with connect(addresses, ttl=1.5) as client:
+        async with connect(paxos_addresses, ttl=1.5) as client:
             notices: list[Notice] = []
             client.on_lost(notices.append)
             async with client.lock("busy") as lock:
@@ -114,9 +108,11 @@ def test_a_busy_loop_does_not_cost_the_session(addresses: str) -> None:
     asyncio.run(run())
 
 
-def test_callbacks_are_called_on_the_loop_and_the_handle_acquires_again(addresses: str) -> None:
+def test_callbacks_are_called_on_the_loop_and_the_handle_acquires_again(
+    paxos_addresses: str,
+) -> None:
     async def run() -> None:
-        async with connect(addresses) as client, connect(addresses) as operator:
+        async with connect(paxos_addresses) as client, connect(paxos_addresses) as operator:
             told: asyncio.Future[tuple[Notice, int]] = asyncio.get_running_loop().create_future()
             lock = client.lock("evicted", owner="job")
             lock.on_lost(lambda notice: told.set_result((notice, threading.get_ident())))
@@ -136,12 +132,12 @@ def test_callbacks_are_called_on_the_loop_and_the_handle_acquires_again(addresse
     asyncio.run(run())
 
 
-def test_closing_ends_what_waits_and_leaves_no_thread(addresses: str) -> None:
+def test_closing_ends_what_waits_and_leaves_no_thread(paxos_addresses: str) -> None:
     before = threading.active_count()
 
     async def run() -> None:
-        holder = await connect(addresses)
-        client = await connect(addresses)
+        holder = await connect(paxos_addresses)
+        client = await connect(paxos_addresses)
         await holder.lock("closed").acquire()
         waiting = asyncio.create_task(client.lock("closed").acquire())
         while not (await holder.status("closed")).waiters:
@@ -155,7 +151,9 @@ def test_closing_ends_what_waits_and_leaves_no_thread(addresses: str) -> None:
     assert threading.active_count() == before
 
 
-def test_a_program_that_ends_without_closing_ends_well_and_frees_its_locks(addresses: str) -> None:
+def test_a_program_that_ends_without_closing_ends_well_and_frees_its_locks(
+    paxos_addresses: str,
+) -> None:
     program = (
         "import asyncio, sys\n"
         "from fencelock import aio\n"
@@ -165,7 +163,7 @@ def test_a_program_that_ends_without_closing_ends_well_and_frees_its_locks(addre
         "asyncio.run(main())\n"
     )
     ended = subprocess.run(
-        [sys.executable, "-W", "error", "-c", program, addresses],
+        [sys.executable, "-W", "error", "-c", program, paxos_addresses],
         capture_output=True,
         timeout=PATIENCE_S,
         check=True,
@@ -173,7 +171,7 @@ def test_a_program_that_ends_without_closing_ends_well_and_frees_its_locks(addre
     )
     assert int(ended.stdout) > 0
     assert ended.stderr == ""
-    with fencelock.connect(addresses, cluster=CLUSTER) as client:
+    with fencelock.connect(paxos_addresses, cluster=CLUSTER) as client:
         assert client.lock("exit").acquire(timeout=PATIENCE_S)
 
 
@@ -192,9 +190,9 @@ def test_what_cannot_be_is_refused_before_anything_runs() -> None:
     assert threading.active_count() == before
 
 
-def test_a_lock_that_nobody_uses_is_forgotten(addresses: str) -> None:
+def test_a_lock_that_nobody_uses_is_forgotten(paxos_addresses: str) -> None:
     async def run() -> weakref.ref[aio.Lock]:
-        async with connect(addresses) as client:
+        async with connect(paxos_addresses) as client:
             lock = client.lock("garbage")
             lock.on_lost(print)
             async with lock:
@@ -208,10 +206,10 @@ def test_a_lock_that_nobody_uses_is_forgotten(addresses: str) -> None:
     assert asyncio.run(run())() is None
 
 
-def test_the_example_for_tasks_does_what_it_says(addresses: str) -> None:
+def test_the_example_for_tasks_does_what_it_says(paxos_addresses: str) -> None:
     example = EXAMPLES / "aio.py"
     ended = subprocess.run(
-        [sys.executable, str(example), addresses, CLUSTER],
+        [sys.executable, str(example), paxos_addresses, CLUSTER],
         capture_output=True,
         timeout=PATIENCE_S,
         check=False,

@@ -13,7 +13,6 @@ from support.holds import fence_of
 
 from fencelock import aio
 from fencelock.cluster.bench.ports import free_ports
-from fencelock.cluster.node import Node
 
 PATIENCE_S = 60
 CLUSTER = "faces"
@@ -21,15 +20,10 @@ CLUSTER = "faces"
 Work = Callable[[aio.Client, str], Awaitable[None]]
 
 
-@pytest.fixture
-def addresses(paxos_nodes: list[Node]) -> str:
-    return ",".join(node.address for node in paxos_nodes)
-
-
 @asynccontextmanager
-async def two_clients(addresses: str) -> AsyncGenerator[tuple[aio.Client, aio.Client], None]:
-    connecting = aio.connect(addresses, cluster=CLUSTER, timeout=PATIENCE_S)
-    other = aio.connect(addresses, cluster=CLUSTER, timeout=PATIENCE_S)
+async def two_clients(paxos_addresses: str) -> AsyncGenerator[tuple[aio.Client, aio.Client], None]:
+    connecting = aio.connect(paxos_addresses, cluster=CLUSTER, timeout=PATIENCE_S)
+    other = aio.connect(paxos_addresses, cluster=CLUSTER, timeout=PATIENCE_S)
     async with asyncio.timeout(PATIENCE_S), connecting as one, other as two:
         yield one, two
 
@@ -93,9 +87,11 @@ async def limited(client: aio.Client, name: str) -> None:
 
 
 @pytest.mark.parametrize("work", [acquire_and_release, inside_with, nested, limited])
-def test_a_task_that_is_cancelled_anywhere_leaves_nothing_held(addresses: str, work: Work) -> None:
+def test_a_task_that_is_cancelled_anywhere_leaves_nothing_held(
+    paxos_addresses: str, work: Work
+) -> None:
     async def run() -> int:
-        async with two_clients(addresses) as (client, other):
+        async with two_clients(paxos_addresses) as (client, other):
             for count, steps in enumerate(every_step()):
                 name = f"{work.__name__}-{steps}"
                 hit = await cancelled_after(steps, work(client, name))
@@ -109,10 +105,10 @@ def test_a_task_that_is_cancelled_anywhere_leaves_nothing_held(addresses: str, w
 
 @pytest.mark.parametrize("work", [acquire_and_release, inside_with])
 def test_a_cancellation_that_races_with_the_grant_leaves_nothing_held(
-    addresses: str, work: Work
+    paxos_addresses: str, work: Work
 ) -> None:
     async def run() -> int:
-        async with two_clients(addresses) as (client, other):
+        async with two_clients(paxos_addresses) as (client, other):
             for count, steps in enumerate(every_step()):
                 name = f"race-{work.__name__}-{steps}"
                 held = other.lock(name)
@@ -150,11 +146,11 @@ class Cable(Protocol):
 
 
 def test_what_is_cancelled_while_nobody_can_be_heard_leaves_nothing_held(
-    addresses: str, cables: list[Cable]
+    paxos_addresses: str, cables: list[Cable]
 ) -> None:
     async def run() -> None:
         far = ",".join(cable.address for cable in cables)
-        async with two_clients(far) as (client, _), two_clients(addresses) as (_, other):
+        async with two_clients(far) as (client, _), two_clients(paxos_addresses) as (_, other):
             lock = client.lock("cut", owner="job")
             assert await lock.acquire()
             for cable in cables:
@@ -170,10 +166,10 @@ def test_what_is_cancelled_while_nobody_can_be_heard_leaves_nothing_held(
 
 
 def test_a_cancelled_release_happens_all_the_same_and_the_owner_may_acquire_again(
-    addresses: str,
+    paxos_addresses: str,
 ) -> None:
     async def run() -> None:
-        async with two_clients(addresses) as (client, other):
+        async with two_clients(paxos_addresses) as (client, other):
             for steps in range(1, 12):  # Without a single pass the release has not begun.
                 lock = client.lock(f"release-{steps}", owner="job")
                 fence = fence_of(await lock.acquire())
@@ -188,11 +184,11 @@ def test_a_cancelled_release_happens_all_the_same_and_the_owner_may_acquire_agai
     asyncio.run(run())
 
 
-def test_a_body_that_is_cancelled_while_it_leaves_has_left(addresses: str) -> None:
+def test_a_body_that_is_cancelled_while_it_leaves_has_left(paxos_addresses: str) -> None:
     """The second cancellation hits the release of the first."""
 
     async def run() -> None:
-        async with two_clients(addresses) as (client, other):
+        async with two_clients(paxos_addresses) as (client, other):
             for steps in range(12):
                 name = f"leaving-{steps}"
                 inside = asyncio.Event()
@@ -230,12 +226,12 @@ def test_a_cancelled_connect_leaves_nothing_running() -> None:
     assert threading.active_count() == before
 
 
-def test_a_cancelled_close_leaves_nothing_running_and_nothing_held(addresses: str) -> None:
+def test_a_cancelled_close_leaves_nothing_running_and_nothing_held(paxos_addresses: str) -> None:
     before = threading.active_count()
 
     async def run() -> None:
         for steps in range(8):
-            client = await aio.connect(addresses, cluster=CLUSTER, timeout=PATIENCE_S)
+            client = await aio.connect(paxos_addresses, cluster=CLUSTER, timeout=PATIENCE_S)
             await client.lock("close", owner="job").acquire(timeout=PATIENCE_S)
             await cancelled_after(steps, client.close())
             if not steps:

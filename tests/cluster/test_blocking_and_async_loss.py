@@ -70,10 +70,9 @@ def far(
 
 
 @pytest.fixture
-def near(paxos_nodes: list[Node]) -> Iterator[fencelock.Client]:
+def near(paxos_addresses: str) -> Iterator[fencelock.Client]:
     """A client whom nothing befalls."""
-    addresses = ",".join(node.address for node in paxos_nodes)
-    with fencelock.connect(addresses, cluster=CLUSTER, timeout=PATIENCE_S) as client:
+    with fencelock.connect(paxos_addresses, cluster=CLUSTER, timeout=PATIENCE_S) as client:
         yield client
 
 

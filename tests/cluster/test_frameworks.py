@@ -19,7 +19,6 @@ from fastapi import Depends, FastAPI
 
 import fencelock
 from fencelock import aio
-from fencelock.cluster.node import Node
 
 PATIENCE_S = 60
 CLUSTER = "faces"
@@ -28,19 +27,14 @@ REQUESTS = 12
 
 
 @pytest.fixture
-def addresses(paxos_nodes: list[Node]) -> str:
-    return ",".join(node.address for node in paxos_nodes)
-
-
-@pytest.fixture
-def client(addresses: str) -> Iterator[fencelock.Client]:
-    with fencelock.connect(addresses, cluster=CLUSTER, timeout=PATIENCE_S) as client:
+def client(paxos_addresses: str) -> Iterator[fencelock.Client]:
+    with fencelock.connect(paxos_addresses, cluster=CLUSTER, timeout=PATIENCE_S) as client:
         yield client
 
 
 @pytest.fixture
-def other(addresses: str) -> Iterator[fencelock.Client]:
-    with fencelock.connect(addresses, cluster=CLUSTER, timeout=PATIENCE_S) as client:
+def other(paxos_addresses: str) -> Iterator[fencelock.Client]:
+    with fencelock.connect(paxos_addresses, cluster=CLUSTER, timeout=PATIENCE_S) as client:
         yield client
 
 
@@ -134,12 +128,12 @@ def test_a_fastapi_yield_dependency_holds_and_releases(
 
 
 def test_a_fastapi_dependency_of_the_asyncio_client_holds_and_releases(
-    addresses: str, other: fencelock.Client
+    paxos_addresses: str, other: fencelock.Client
 ) -> None:
     protected = Protected()
 
     async def run() -> list[httpx.Response]:
-        async with aio.connect(addresses, cluster=CLUSTER, timeout=PATIENCE_S) as client:
+        async with aio.connect(paxos_addresses, cluster=CLUSTER, timeout=PATIENCE_S) as client:
 
             async def dependency(name: str) -> AsyncIterator[aio.Hold]:
                 async with client.lock(name, timeout=PATIENCE_S) as hold:
@@ -155,12 +149,12 @@ def test_a_fastapi_dependency_of_the_asyncio_client_holds_and_releases(
 
 
 def test_wait_for_an_acquire_gives_a_hold_that_its_caller_releases(
-    addresses: str, other: fencelock.Client
+    paxos_addresses: str, other: fencelock.Client
 ) -> None:
     """Before Python 3.12 `asyncio.wait_for` runs the acquire in a task of its own."""
 
     async def run() -> None:
-        async with aio.connect(addresses, cluster=CLUSTER, timeout=PATIENCE_S) as client:
+        async with aio.connect(paxos_addresses, cluster=CLUSTER, timeout=PATIENCE_S) as client:
             lock = client.lock("waited for")
             for _ in range(3):
                 hold = await asyncio.wait_for(lock.acquire(), 5)
@@ -178,10 +172,10 @@ def test_wait_for_an_acquire_gives_a_hold_that_its_caller_releases(
 
 
 def test_gathered_acquires_give_holds_that_their_caller_releases(
-    addresses: str, other: fencelock.Client
+    paxos_addresses: str, other: fencelock.Client
 ) -> None:
     async def run() -> None:
-        async with aio.connect(addresses, cluster=CLUSTER, timeout=PATIENCE_S) as client:
+        async with aio.connect(paxos_addresses, cluster=CLUSTER, timeout=PATIENCE_S) as client:
             locks = [client.lock(f"gathered-{number}") for number in range(LOCKS)]
             for _ in range(3):
                 holds = await asyncio.gather(*(lock.acquire() for lock in locks))
@@ -231,10 +225,12 @@ async def test_it_is_held(hold, lock, number):
 
 
 def test_a_pytest_asyncio_fixture_holds_and_releases(
-    addresses: str, other: fencelock.Client, tmp_path: Path
+    paxos_addresses: str, other: fencelock.Client, tmp_path: Path
 ) -> None:
     """Fixtures of pytest-asyncio are entered, used and left in different tasks."""
-    (tmp_path / "test_fixture.py").write_text(FIXTURE.format(addresses=addresses, cluster=CLUSTER))
+    (tmp_path / "test_fixture.py").write_text(
+        FIXTURE.format(addresses=paxos_addresses, cluster=CLUSTER)
+    )
     (tmp_path / "pytest.ini").write_text(
         "[pytest]\nasyncio_default_fixture_loop_scope = function\n"
     )

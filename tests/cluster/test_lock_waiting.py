@@ -15,7 +15,6 @@ import fencelock
 from fencelock import aio
 from fencelock.actors.error import LockTimeoutError, UnavailableError
 from fencelock.actors.session import fast_path, session
-from fencelock.cluster.node import Node
 
 PATIENCE_S = 60
 CLUSTER = "faces"
@@ -32,9 +31,8 @@ class Cable(Protocol):
 
 
 @pytest.fixture
-def client(paxos_nodes: list[Node]) -> Iterator[fencelock.Client]:
-    addresses = ",".join(node.address for node in paxos_nodes)
-    with fencelock.connect(addresses, cluster=CLUSTER, timeout=PATIENCE_S) as client:
+def client(paxos_addresses: str) -> Iterator[fencelock.Client]:
+    with fencelock.connect(paxos_addresses, cluster=CLUSTER, timeout=PATIENCE_S) as client:
         yield client
 
 

@@ -9,20 +9,14 @@ import pytest
 
 import fencelock
 from fencelock import aio
-from fencelock.cluster.node import Node
 
 PATIENCE_S = 60
 CLUSTER = "faces"
 
 
 @pytest.fixture
-def addresses(paxos_nodes: list[Node]) -> str:
-    return ",".join(node.address for node in paxos_nodes)
-
-
-@pytest.fixture
-def client(addresses: str) -> Iterator[fencelock.Client]:
-    with fencelock.connect(addresses, cluster=CLUSTER, timeout=PATIENCE_S) as client:
+def client(paxos_addresses: str) -> Iterator[fencelock.Client]:
+    with fencelock.connect(paxos_addresses, cluster=CLUSTER, timeout=PATIENCE_S) as client:
         yield client
 
 
@@ -70,9 +64,9 @@ def test_an_error_of_the_function_goes_on_and_the_lock_is_released(
     assert not client.lock("fails").locked()
 
 
-def test_a_coroutine_function_holds_the_lock_while_it_runs(addresses: str) -> None:
+def test_a_coroutine_function_holds_the_lock_while_it_runs(paxos_addresses: str) -> None:
     async def run() -> None:
-        async with aio.connect(addresses, cluster=CLUSTER, timeout=PATIENCE_S) as client:
+        async with aio.connect(paxos_addresses, cluster=CLUSTER, timeout=PATIENCE_S) as client:
             inside: list[int] = []
 
             @client.locked("job/{number}", timeout=PATIENCE_S)
