@@ -177,7 +177,7 @@ class HoldRegistry:
         """Begin an acquire of ``lock`` by a new owner, whom nothing keeps waiting here."""
         with self._guard:
             owner, number = self._first, 0
-            if (lock, owner) in self._owners:
+            if self._is_taken(lock, owner):
                 owner, number = self._another(lock)
             call.own = own = Ownership(lock, owner, number, [listeners])
             own.levels, own.acquiring = [], call.token
@@ -452,11 +452,20 @@ class HoldRegistry:
     def _another(self, lock: str) -> tuple[str, int]:
         """Return an owner of ``lock`` besides the first, and its number."""
         numbers = self._numbers.setdefault(lock, Numbers())
-        if numbers.free:
-            number = numbers.free.pop()
+        for number in reversed(numbers.free):
+            if not self._is_taken(lock, owner_of_acquire(number)):
+                numbers.free.remove(number)
+                break
         else:
             numbers.highest = number = numbers.highest + 1
         return owner_of_acquire(number), number
+
+    def _is_taken(self, lock: str, owner: str) -> bool:
+        """Return whether ``owner`` acquires or holds ``lock``, or the session still releases it.
+
+        The session releases in the background what was granted to an acquire that was cancelled.
+        """
+        return (lock, owner) in self._owners or (lock, owner) in self._holds
 
     def _wake(self, own: Ownership) -> None:
         """Have those who wait for ``own`` look again."""

@@ -335,6 +335,26 @@ def test_an_interrupted_acquire_is_cancelled_by_its_own_number(
     assert not lock.held
 
 
+def test_an_owner_that_the_session_still_releases_is_not_taken_for_another_acquire(
+    scene: Scene, script: ScriptedSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An acquire that is interrupted when it was just granted is released in the background."""
+
+    def interrupt(self: AskReply, *, timeout: float | None = None) -> None:
+        del self, timeout
+        raise KeyboardInterrupt
+
+    lock = scene.lock(owner=None)
+    with monkeypatch.context() as patch:
+        patch.setattr(AskReply, "get", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            lock.acquire()
+    assert len(script.holds) == 1  # The session has not processed the cancellation yet.
+    lock.acquire()
+    first, second = (asked.owner for asked in script.asks())
+    assert first != second
+
+
 def test_every_acquire_has_a_number_of_its_own(lock: Lock, script: ScriptedSession) -> None:
     for _ in range(3):
         with lock:

@@ -156,7 +156,7 @@ class ForgetsWaiters(Server):
 def test_a_server_that_forgets_who_waits_is_caught_when_misfortune_is_over() -> None:
     violation = run(ForgetsWaiters).violation or ""
 
-    assert violation.startswith("23000.000 ms: progress: 20000 ms after all misfortune ended")
+    assert violation.startswith("23000.000 ms: progress: 20000 ms after all faults ended")
     assert "wants ('lock-" in violation
 
 
