@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 from fencelock.actors.api.message import LockStatus
 from fencelock.actors.bakery.message import Chosen, Seating
-from fencelock.actors.bakery.ticket import Who
 from fencelock.actors.message import Instant, Local, Timer, local, timer
 
 
@@ -119,11 +118,3 @@ class ElectionDue(Timer):
 @timer
 class StepDue(Timer):
     """Send unanswered steps again, and process deadlines."""
-
-
-@timer
-class TicketDue(Timer):
-    """Process the ticket of ``who`` for ``lock`` again."""
-
-    lock: str
-    who: Who

@@ -115,32 +115,13 @@ def acquire_permits(table: TableState, command: AcquirePermits, out: list[Result
             _wait(table, owner_state, command, out, amount)
 
 
-def release_permits(table: TableState, command: ReleasePermits, out: list[Result]) -> None:
-    """Give back some or all permits of one hold. Owner and fence must both be right.
+def release(table: TableState, command: Release | ReleasePermits, out: list[Result]) -> None:
+    """Release one hold (rules 20-25, 48, 50), or permits. Owner and fence must both be right.
+
+    A `Release` gives back all permits of a hold.
 
     Raises:
-        InvalidRequestError: see `ReleasePermits.check`; nothing was done.
-
-    """
-    owner_state = _begin(table, command, out)
-    if owner_state is None:
-        return
-    owner_state.releasing = True
-    hold = owner_state.hold
-    if hold is None or hold.fence != command.fence:
-        _deny_release(table, owner_state, command, out)
-    elif command.amount > hold.count:
-        text = f"{command.amount} permits were released, {hold.count} are held"
-        _deny(table, owner_state, Reason.INVALID, f"{text} under fence {hold.fence}", out)
-    else:
-        _release_permits(table, owner_state, hold, command.amount or hold.count, out)
-
-
-def release(table: TableState, command: Release, out: list[Result]) -> None:
-    """Release one hold (rules 20-25, 48, 50), with all its permits. Owner and fence must be right.
-
-    Raises:
-        InvalidRequestError: see `Release.check`; nothing was done.
+        InvalidRequestError: see `Release.check` and `ReleasePermits.check`; nothing was done.
 
     """
     owner_state = _begin(table, command, out)
@@ -152,7 +133,7 @@ def release(table: TableState, command: Release, out: list[Result]) -> None:
         _deny_release(table, owner_state, command, out)
         return
     if command.lock in table.pools:
-        _release_permits(table, owner_state, hold, hold.count, out)
+        _release_permits(table, hold, command, out)
         return
     hold.count -= 1
     released = owner_state.outcome = owner_state.released(hold.count)
@@ -162,9 +143,16 @@ def release(table: TableState, command: Release, out: list[Result]) -> None:
 
 
 def _release_permits(
-    table: TableState, owner_state: OwnerState, hold: Hold, amount: int, out: list[Result]
+    table: TableState, hold: Hold, command: Release | ReleasePermits, out: list[Result]
 ) -> None:
-    """Take back ``amount`` permits of ``hold``; the hold ends with the last of them."""
+    """Take back some permits of ``hold``, or all of them; the hold ends with the last."""
+    owner_state, amount = hold.owner_state, hold.count
+    if isinstance(command, ReleasePermits):
+        amount = command.amount or hold.count
+    if amount > hold.count:
+        text = f"{amount} permits were released, {hold.count} are held under fence {hold.fence}"
+        _deny(table, owner_state, Reason.INVALID, text, out)
+        return
     released = owner_state.outcome = owner_state.released(hold.count - amount)
     out.append(released)
     if amount == hold.count:
@@ -301,7 +289,7 @@ OPERATIONS: dict[type[Command], Operation] = {
     Acquire: acquire,
     Release: release,
     AcquirePermits: acquire_permits,
-    ReleasePermits: release_permits,
+    ReleasePermits: release,
     Cancel: cancel,
     KeepAlive: keep_session,
     Open: open_session,

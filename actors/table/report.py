@@ -98,7 +98,6 @@ class Browsed(Local):
 
 
 Question = LookUp | Browse
-Reading = Looked | Browsed
 
 
 def report_lock(name: str, held: Hold | Pool | None, time_ms: int) -> LockReport:

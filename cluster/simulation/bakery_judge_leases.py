@@ -18,7 +18,7 @@ from fencelock.actors.bakery.proxy_message import (
 from fencelock.actors.bakery.table import RequestKey, TicketPhase
 from fencelock.actors.bakery.ticket import Who
 from fencelock.actors.effect import Effects, Send
-from fencelock.actors.message import NS_PER_MS, Address, Instant, node_of
+from fencelock.actors.message import NS_PER_MS, Address, Instant
 from fencelock.actors.session.message import HoldsLost, Leased
 from fencelock.cluster.simulation.trace import Delivery
 from fencelock.cluster.simulation.violation_report import ViolationReport
@@ -204,8 +204,3 @@ class LeasesJudge:
                     self.violation_report(
                         "B3", f"{delivered.node} is ready for {merged}, without {told}"
                     )
-
-
-def is_door(delivered: Delivery) -> bool:
-    """Return whether a proxy handled it."""
-    return delivered.to == f"{node_of(delivered.to)}/proxy"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from fencelock.actors.bakery.config import TRUST_MS, later, leader_of, quorum
+from fencelock.actors.bakery.config import TRUST_MS, later, quorum
 from fencelock.actors.bakery.message import (
     AddTicket,
     Collected,
@@ -296,8 +296,3 @@ class TicketJudge:
         if locked.fence < highest and len(known) > 1 and before is key:
             self.violation_report("B8", f"{node} grants {locked} after fence {highest}")
         self.highest[locked.lock] = max(highest, locked.fence)
-
-
-def is_leader(delivered: Delivery) -> bool:
-    """Return whether a leader handled it."""
-    return delivered.to == leader_of(delivered.node)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from random import Random
 from typing import Any
 
 from fencelock.actors.api.message import Granted, Refused, Release
@@ -35,27 +34,10 @@ class PermitUser(LockUser):
     """Wants some permits of one semaphore of a few, holds them, and gives them back in parts."""
 
     def __init__(
-        self,
-        address: Address,
-        host: Host,
-        *,
-        session: Address,
-        owner: str,
-        locks: tuple[str, ...],
-        random: Random,
-        lease_ms: int = 0,
-        levels: int = 1,
+        self, address: Address, host: Host, *, locks: tuple[str, ...], **options: Any
     ) -> None:
-        del levels
-        super().__init__(
-            address,
-            host,
-            session=session,
-            owner=owner,
-            locks=tuple(object_name(SEMAPHORE, lock) for lock in locks),
-            random=random,
-            lease_ms=lease_ms,
-        )
+        names = tuple(object_name(SEMAPHORE, lock) for lock in locks)
+        super().__init__(address, host, locks=names, **{**options, "levels": 1})
 
     def _ask(self, wait_ms: int | None) -> Send:
         acquire = AcquirePermits(
