@@ -200,7 +200,7 @@ def _epoch_limit(group: GroupConfig | None, date_ms: int, kept: Sequence[Message
 def lamport(seat: NodeContext) -> RoleSet:
     """Set up clock, reliable channel, lock process and proxy on every node; there is no leader."""
     clock, channel, process = (
-        address_of(seat.node, role) for role in ("clock", "courier", "process")
+        address_of(seat.node, role) for role in ("clock", "channel", "process")
     )
     neighbors = Neighbors(nodes=seat.nodes)
     return RoleSet(

@@ -31,13 +31,13 @@ def process() -> LockProcess:
         proxy=Address("b/proxy"),
     )
     process.handle(Address("b/node"), Neighbors(nodes=("a", "b")), T0)
-    process.handle(Address("b/courier"), PeerJoined(node="a", boot=1), T0)
+    process.handle(Address("b/channel"), PeerJoined(node="a", boot=1), T0)
     return process
 
 
 def hear(process: LockProcess, origin: str, message: Content) -> Effects:
     delivered = Delivered(origin=origin, message=message)
-    return process.handle(Address("b/courier"), delivered, T0)
+    return process.handle(Address("b/channel"), delivered, T0)
 
 
 def test_a_stranger_is_not_heard(process: LockProcess) -> None:

@@ -44,7 +44,7 @@ class Net:
     def start(self, node: str) -> None:
         boot = self.random.getrandbits(63)
         process = address_of(node, "process")
-        address = address_of(node, "courier")
+        address = address_of(node, "channel")
         self.couriers[node] = self.kind(address, HOST, node=node, boot=boot, process=process)
         self.met[node, boot] = {}
         self.handle(node, Address(f"{node}/node"), messages.Neighbors(nodes=NODES))
@@ -72,7 +72,7 @@ class Net:
         for _ in range(copies):
             delay = self.random.choice((1, 2, 5, 30, 400, 3_000)) if self.trouble else 1
             anyone: Life = (node_of(to), 0)
-            self.later(delay, anyone, address_of(node, "courier"), message)
+            self.later(delay, anyone, address_of(node, "channel"), message)
 
     def later(self, after_ms: int, life: Life, sender: Address, event: Event) -> None:
         self.pushed += 1

@@ -41,7 +41,7 @@ class PaperMembers:
         self.sent: list[tuple[str, str, Stamped]] = []
         self.entered: list[tuple[str, int]] = []  # Who, in this order, and under which fence.
         self.clocks = {
-            node: Clock(address_of(node, "clock"), NO_HOST, channel=address_of(node, "courier"))
+            node: Clock(address_of(node, "clock"), NO_HOST, channel=address_of(node, "channel"))
             for node in nodes
         }
         self.processes = {node: self.process(node) for node in nodes}

@@ -34,7 +34,7 @@ from fencelock.actors.lamport.reliable_channel import (
 from fencelock.actors.message import Address, Local, Message
 
 OURS, THEIRS, THEIR_NEXT = 11, 22, 33
-PEER = Address("b/courier")
+PEER = Address("b/channel")
 PROCESS = Address("a/process")
 
 
@@ -70,11 +70,11 @@ def delivered(effects: Effects) -> list[int]:
 
 
 class ChannelOfA:
-    """The courier of ``a``, beside ``b``."""
+    """The channel of ``a``, beside ``b``."""
 
     def __init__(self) -> None:
         self.channel = ReliableChannel(
-            Address("a/courier"), HOST, node="a", boot=OURS, process=PROCESS
+            Address("a/channel"), HOST, node="a", boot=OURS, process=PROCESS
         )
 
     def local(self, event: Neighbors | Carry | ResendDue | ConfirmDue | AskDue) -> Effects:
@@ -109,7 +109,7 @@ def test_a_courier_first_asks_every_other_who_it_is() -> None:
     bench = ChannelOfA()
     effects = bench.local(Neighbors(nodes=("a", "b", "c")))
 
-    assert [e.to for e in effects if isinstance(e, Send)] == ["b/courier", "c/courier"]
+    assert [e.to for e in effects if isinstance(e, Send)] == ["b/channel", "c/channel"]
     assert [type(m) for m in sent(effects, Hello)] == [Hello, Hello]
 
 
@@ -262,7 +262,7 @@ def test_an_impossible_confirmation_is_counted_and_changes_nothing(bench: Channe
     assert len(bench.channel.peers["b"].outgoing) == 1
 
 
-@pytest.mark.parametrize("sender", ["z/courier", "b/process", "a/courier"])
+@pytest.mark.parametrize("sender", ["z/channel", "b/process", "a/channel"])
 def test_whoever_is_no_neighbors_courier_is_not_heard(bench: ChannelOfA, sender: str) -> None:
     effects = bench.hear(parcel(0), Address(sender))
 
