@@ -13,7 +13,7 @@ class Guarantee(Enum):
 
     EXCLUSIVE = "at most one owner holds a lock at any time"
     FENCED = "every grant carries a number above that of each earlier grant of the same lock"
-    FIFO = "whoever asked first is served first"
+    FIFO = "first come, first served"
     REENTRANT = "an owner may acquire a lock it holds once more, and releases it as often"
     SEMAPHORES = "a semaphore has a number of permits, which clients hold at most at a time"
     SESSIONS = "a client that is gone is noticed, and what it held or waited for is given up"

@@ -107,15 +107,15 @@ def silence(pending: Pending, endpoints: Endpoints, now: Instant) -> Rejection:
         case Renew(lock=lock):
             text = f"{titled(lock)}: no node renewed its lease within {asked}"
         case Inspect(lock=lock):
-            text = f"{titled(lock)}: no node told its status within {asked}"
+            text = f"{titled(lock)}: no node sent its status within {asked}"
         case Describe():
             text = f"no node described itself within {asked}"
         case ListLocks():
-            text = f"no node told which locks are held within {asked}"
+            text = f"no node listed the held locks within {asked}"
         case Evict(lock=lock, fence=fence):
             text = (
-                f"{titled(lock)}: no node confirmed within {asked} that it was taken from whoever "
-                f"holds it under fence {fence}; to ask again does no harm"
+                f"{titled(lock)}: no node confirmed within {asked} that it was taken from its "
+                f"holder under fence {fence}; asking again does no harm"
             )
     return Rejection(Reason.UNAVAILABLE, f"{text}; nodes: {endpoints.describe(now)}")
 

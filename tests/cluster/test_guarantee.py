@@ -23,7 +23,7 @@ def test_the_refusal_names_the_protocol_that_has_it() -> None:
     with pytest.raises(UnsupportedError) as caught:
         demand("central", Guarantee.FIFO)
     assert str(caught.value) == (
-        "central does not promise fifo (whoever asked first is served first); "
+        "central does not promise fifo (first come, first served); "
         "lamport and paxos have it"
     )
 
