@@ -23,8 +23,7 @@ def test_the_refusal_names_the_protocol_that_has_it() -> None:
     with pytest.raises(UnsupportedError) as caught:
         demand("central", Guarantee.FIFO)
     assert str(caught.value) == (
-        "central does not promise fifo (first come, first served); "
-        "lamport and paxos have it"
+        "central does not promise fifo (first come, first served); lamport and paxos have it"
     )
 
 
