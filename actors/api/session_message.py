@@ -327,8 +327,8 @@ class Unlocking(Notification):
 class ConfirmHold(Notification):
     """Notification: reply if ``session`` does not hold ``lock`` under ``fence``.
 
-    The node through which it was granted has restarted and does not know. A client that holds it
-    does not reply; one that does not sends `DisownHold`.
+    A node sends it that has restarted, or whose grant may not have arrived. A client that holds
+    the lock does not reply; one that does not sends `DisownHold`.
     """
 
     lock: str

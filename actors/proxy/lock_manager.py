@@ -69,6 +69,12 @@ WAIT_TIMER_MS_MAX = 30_000
 """The longest timer of a wait (ms); a longer wait gets several. Timers cannot be cancelled: one for
 the whole wait would remain for as long, even if the lock is granted at once."""
 
+CONFIRM_AFTER_MS = 2_000
+"""Age at which a hold is confirmed with its client for the first time (ms)."""
+
+CONFIRMS_MAX = 100
+"""Maximum holds that are confirmed with their clients in one tick; each takes its turn."""
+
 LOOKS_MAX = 100
 """Maximum number of awaited locks whose holder elsewhere is requested for a description."""
 
@@ -152,6 +158,8 @@ class LockManager(Backend):
         self.releases: dict[HoldKey, tuple[Address, Release]] = {}
         self.evictions: dict[HoldKey, tuple[Address, Evict]] = {}
         self.ends: dict[str, tuple[Address, End]] = {}
+        self.unconfirmed: list[str] = []
+        """The held locks that the present round of confirmations has not reached yet."""
         self.readiness = Ready(ready=False, detail="starting")
         self.requests = {
             Acquire: self._on_acquire,
@@ -159,6 +167,7 @@ class LockManager(Backend):
             Cancel: self._on_cancel,
             Inspect: self._on_inspect,
             End: self._on_end,
+            DisownHold: self._on_disown_hold,
         }
         self.events = {
             Got: self._on_got,
@@ -170,7 +179,7 @@ class LockManager(Backend):
             TryLook: self._on_try_look,
         }
         if holds_by_session:
-            self.requests |= {Evict: self._on_evict, DisownHold: self._on_disown_hold}
+            self.requests |= {Evict: self._on_evict}
             self.events |= {
                 Given: self._on_given,
                 HoldsEnded: self._on_holds_ended,
@@ -189,9 +198,25 @@ class LockManager(Backend):
         return self.readiness.ready
 
     def tick(self, now: Instant) -> Effects:
-        """Do nothing: waits have timers of their own."""
-        del now
-        return ()
+        """Ask clients, some at a time, whether they hold what was granted to them here.
+
+        A node that has restarted may grant a late copy of a request that was granted before, or
+        given up. Its client may never learn of that hold, and would never release it.
+        """
+        if not self.unconfirmed:
+            self.unconfirmed = list(self.claims.holder)
+        effects: list[Effect] = []
+        for lock in self.unconfirmed[-CONFIRMS_MAX:]:
+            claim = self.claims.holder.get(lock)
+            if claim is not None and ms_between(claim.since, now) >= CONFIRM_AFTER_MS:
+                effects.append(self._confirm(lock, claim.fence, claim.key.session))
+        del self.unconfirmed[-CONFIRMS_MAX:]
+        return effects
+
+    def _confirm(self, lock: str, fence: int, session: str) -> Send:
+        client = self.clients.of(session)
+        known = address_of(client_of(session), "session") if client is None else client.address
+        return Send(known, ConfirmHold(lock=lock, fence=fence, session=session))
 
     def _on_acquire(self, sender: Address, acquire: Acquire, now: Instant) -> Effects:
         """Let an owner wait, or repeat an earlier reply."""
@@ -345,18 +370,20 @@ class LockManager(Backend):
         return [Send(operator, evicted), Observe("proxy.evicted")]
 
     def _on_disown_hold(self, sender: Address, disown: DisownHold, now: Instant) -> Effects:
-        """Tell the protocol that a session does not hold what it was thought to hold."""
+        """Release a hold that its session does not know."""
         del sender, now
+        claim = self.claims.holder.get(disown.lock)
+        if claim is not None and (claim.fence, claim.key.session) == (disown.fence, disown.session):
+            return [*self._give(claim), Observe("proxy.hold_disowned")]
+        if not self.confirms:
+            return ()
         surrender = Surrender(lock=disown.lock, fence=disown.fence, session=disown.session)
         return [Send(self.granter, surrender), Observe("proxy.hold_disowned")]
 
     def _on_doubt(self, sender: Address, doubt: Doubt, now: Instant) -> Effects:
         """Ask a client whether it holds what the protocol is not sure of."""
         del sender, now
-        client = self.clients.of(doubt.session)
-        known = address_of(client_of(doubt.session), "session")
-        confirm = ConfirmHold(lock=doubt.lock, fence=doubt.fence, session=doubt.session)
-        return [Send(known if client is None else client.address, confirm)]
+        return [self._confirm(doubt.lock, doubt.fence, doubt.session)]
 
     def _on_cancel(self, sender: Address, cancel: Cancel, now: Instant) -> Effects:
         """End a wait or a hold, in any state; repeatable."""

@@ -37,7 +37,8 @@ class PermitUser(LockUser):
         self, address: Address, host: Host, *, locks: tuple[str, ...], **options: Any
     ) -> None:
         names = tuple(object_name(SEMAPHORE, lock) for lock in locks)
-        super().__init__(address, host, locks=names, **{**options, "levels": 1})
+        options["levels"] = 1
+        super().__init__(address, host, locks=names, **options)
 
     def _ask(self, wait_ms: int | None) -> Send:
         acquire = AcquirePermits(

@@ -5,13 +5,20 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from support.effects import HOST, T0, sent
+from support.effects import HOST, T0, at, sent
 
 from fencelock.actors.api.cluster_message import Watch
 from fencelock.actors.api.message import Acquire, Describe, Granted, Inspect, Reason, Refused
 from fencelock.actors.api.probe_message import Probe, ProbeReply
 from fencelock.actors.api.request import Request
-from fencelock.actors.api.session_message import Evict, ListLocks, Open, Renew
+from fencelock.actors.api.session_message import (
+    ConfirmHold,
+    DisownHold,
+    Evict,
+    ListLocks,
+    Open,
+    Renew,
+)
 from fencelock.actors.bakery.backend import BakeryBackend
 from fencelock.actors.bakery.config import Terms
 from fencelock.actors.bakery.proxy_message import Locked
@@ -19,8 +26,8 @@ from fencelock.actors.message import Address
 from fencelock.actors.paxos.backend import PaxosBackend
 from fencelock.actors.paxos.event import SlotOutcomes
 from fencelock.actors.proxy.backend import Backend
-from fencelock.actors.proxy.lock_manager import LockManager
-from fencelock.actors.proxy.message import Got
+from fencelock.actors.proxy.lock_manager import CONFIRM_AFTER_MS, CONFIRMS_MAX, LockManager
+from fencelock.actors.proxy.message import Give, Got
 from fencelock.actors.proxy.proxy import Proxy
 from fencelock.transport.codec import encode
 
@@ -101,6 +108,32 @@ def test_a_proxy_accepts_requests_and_the_events_of_its_own_protocol() -> None:
     assert Granted in proxy_over("paxos").accepts  # The master's replica sends it.
     assert Granted not in proxy_over("bakery").accepts
     assert proxy_over("paxos").accepts > Proxy.accepts >= {Acquire, Watch}
+
+
+def test_a_hold_that_its_client_does_not_know_is_released() -> None:
+    manager = LockManager("n1", MEMBERS, "lamport", Address("n1/process"))
+    proxy = Proxy(Address("n1/proxy"), HOST, backend=manager)
+    proxy.handle(ANN, Acquire(lock="a", session="ann", owner="o", request=1), T0)
+    proxy.handle(Address("n1/process"), Got(lock="a", ticket=1, fence=7), T0)
+    assert sent(manager.tick(at(CONFIRM_AFTER_MS - 1)), ConfirmHold) == []
+    asked = sent(manager.tick(at(CONFIRM_AFTER_MS)), ConfirmHold, ANN)
+    assert asked == [ConfirmHold(lock="a", fence=7, session="ann")]
+    for fence, gives in [(6, []), (7, [Give(lock="a", ticket=1)]), (7, [])]:
+        disown = DisownHold(lock="a", fence=fence, session="ann")
+        assert sent(proxy.handle(ANN, disown, T0), Give) == gives
+
+
+def test_holds_are_confirmed_a_bounded_number_at_a_time_and_all_in_turn() -> None:
+    manager = LockManager("n1", MEMBERS, "lamport", Address("n1/process"))
+    proxy = Proxy(Address("n1/proxy"), HOST, backend=manager)
+    names = {f"lock-{number}" for number in range(CONFIRMS_MAX + 50)}
+    for ticket, lock in enumerate(names, 1):
+        proxy.handle(ANN, Acquire(lock=lock, session="ann", owner="o", request=ticket), T0)
+        proxy.handle(Address("n1/process"), Got(lock=lock, ticket=ticket, fence=ticket), T0)
+    due = at(CONFIRM_AFTER_MS)
+    rounds = [sent(manager.tick(due), ConfirmHold) for _ in range(2)]
+    assert [len(asked) for asked in rounds] == [CONFIRMS_MAX, 50]
+    assert {confirm.lock for asked in rounds for confirm in asked} == names
 
 
 def test_a_role_of_the_node_without_the_nodes_session_is_no_clients_expense() -> None:
