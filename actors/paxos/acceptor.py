@@ -53,9 +53,13 @@ from fencelock.actors.paxos.message import (
 )
 from fencelock.actors.paxos.reads import StalenessBound
 from fencelock.actors.role import Host, Summary
+from fencelock.actors.role_message import DiskSynced
 
 LeaderMessage = Prepare | Accept | Commit | Heartbeat | Release
 """Messages that a leader, its scout or its commander sends."""
+
+
+AcceptorEvent = LeaderMessage | Applied | Trimmed | StopVoting | DiskSynced
 
 
 _accepted = maker(Accepted)
@@ -66,7 +70,7 @@ STREAM_BYTES = 32 << 20
 slots are decided the replica makes one much sooner; but votes may arrive without decisions."""
 
 
-class Acceptor(MemberRole[LeaderMessage | Applied | Trimmed | StopVoting]):
+class Acceptor(MemberRole[AcceptorEvent]):
     """One acceptor. Source: PMMC, section 2.2.
 
     Promises and votes are persisted before they are sent: an acceptor that answered and then
@@ -133,6 +137,8 @@ class Acceptor(MemberRole[LeaderMessage | Applied | Trimmed | StopVoting]):
         self.staleness = StalenessBound(members.index(self.node), len(members))
         self.written = 0
         """Bytes written since the stream was last cut, some of them in earlier lives."""
+        self.sync_us = 0
+        """Mean time of this node's last syncs (us), 0 if none was reported."""
 
     def begin(self, now: Instant) -> Effects:
         """Honour the lease that an earlier life may have given."""
@@ -140,9 +146,7 @@ class Acceptor(MemberRole[LeaderMessage | Applied | Trimmed | StopVoting]):
             self.lease.give(self.promised.leader, now, self.lease_ms)
         return ()
 
-    def handle(
-        self, sender: Address, event: LeaderMessage | Applied | Trimmed | StopVoting, now: Instant
-    ) -> Effects:
+    def handle(self, sender: Address, event: AcceptorEvent, now: Instant) -> Effects:
         """Handle a message of a leader, or news from the replica."""
         if type(event) is Accept and sender == self.commander and event.ballot == self.led:
             effects = self._on_accept(sender, event)
@@ -168,13 +172,14 @@ class Acceptor(MemberRole[LeaderMessage | Applied | Trimmed | StopVoting]):
             if not isinstance(effect, Send) or node_of(effect.to) == self.node
         ]
 
-    def _judge(
-        self, sender: Address, event: LeaderMessage | Applied | Trimmed | StopVoting, now: Instant
-    ) -> Effects:
+    def _judge(self, sender: Address, event: AcceptorEvent, now: Instant) -> Effects:
         if isinstance(event, Applied):
             return self._on_applied(event)
         if isinstance(event, Trimmed):
             return self._on_trimmed(event)
+        if isinstance(event, DiskSynced):
+            self.sync_us = event.mean_us
+            return ()
         if isinstance(event, StopVoting):
             self.is_voter, self.promised = False, NO_BALLOT
             return ()
@@ -301,7 +306,11 @@ class Acceptor(MemberRole[LeaderMessage | Applied | Trimmed | StopVoting]):
             return [*adopted, Observe("paxos.late_heartbeat")]
         self.lease.give(beat.ballot.leader, now, self.lease_ms)
         ack = HeartbeatAck(
-            ballot=beat.ballot, number=beat.number, applied=self.applied, voter=self.voter
+            ballot=beat.ballot,
+            number=beat.number,
+            applied=self.applied,
+            voter=self.voter,
+            sync_us=self.sync_us,
         )
         effects = [
             *adopted,

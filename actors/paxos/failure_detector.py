@@ -16,7 +16,15 @@ from typing import TYPE_CHECKING, Unpack
 
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.lease import DRIFT_PPM, PPM, relied_ns
-from fencelock.actors.message import NS_PER_MS, Address, Instant, ms_between, node_of
+from fencelock.actors.message import (
+    NS_PER_MS,
+    NS_PER_US,
+    Address,
+    Instant,
+    address_of,
+    ms_between,
+    node_of,
+)
 from fencelock.actors.paxos.config import (
     BEAT_MS,
     ELECTION_MS,
@@ -36,6 +44,8 @@ from fencelock.actors.paxos.event import (
     MasterCheck,
     Nominate,
     Nominated,
+    Resign,
+    Resigned,
     SendHeartbeat,
     SteppedDown,
     Succeed,
@@ -43,8 +53,9 @@ from fencelock.actors.paxos.event import (
     Withdraw,
 )
 from fencelock.actors.paxos.message import NO_BALLOT, NUMBER_MAX, HeartbeatAck, TakeOver
+from fencelock.actors.paxos.slow_disk import DiskComparison
 from fencelock.actors.role import Host, Summary
-from fencelock.actors.role_message import LinkDown
+from fencelock.actors.role_message import DiskSynced, Level, LinkDown, RoleNotice
 from fencelock.actors.timing import TIMING
 
 if TYPE_CHECKING:
@@ -66,7 +77,15 @@ DetectorRequest = Candidate | LeadershipClaimed | SteppedDown | ConfirmLease | N
 
 
 DetectorEvent = (
-    BallotSeen | HeartbeatAck | LinkDown | TakeOver | DetectorRequest | HeartbeatDue | MasterCheck
+    BallotSeen
+    | HeartbeatAck
+    | LinkDown
+    | TakeOver
+    | DetectorRequest
+    | HeartbeatDue
+    | MasterCheck
+    | DiskSynced
+    | Resigned
 )
 
 
@@ -145,6 +164,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
         """The ballot under which another node led last."""
         self.isolated = False
         """Whether no majority answers this leader, as the listener was last notified."""
+        self.disks = DiskComparison()
 
     def begin(self, now: Instant) -> Effects:
         """Listen for a moment, then stand; a single member stands at once."""
@@ -177,12 +197,15 @@ class FailureDetector(MemberRole[DetectorEvent]):
                 return self._on_beat(event, now)
             case MasterCheck():
                 return self._on_watch(event, now)
+            case DiskSynced() | Resigned():
+                return self._on_disk_synced(event, now)
 
     def summary(self) -> Summary:
         """Return the node that this node follows, or that it stands for election."""
         return (
             ("follows", self.following or "nobody"),
             ("isolated", self.isolated),
+            ("sync us", self.disks.own_us),
         )
 
     def _follow(self, node: str) -> list[Effect]:
@@ -232,6 +255,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
         self.since = now
         self.lease = MasterLease(self.config.view.majority, self.lease_ms, self.drift_ppm)
         self.asked = {}
+        self.disks.clear()
         self.applied = dict.fromkeys(self.applied, 0)
         self.answered = dict.fromkeys(self.applied, 0)
         return [*self._follow(self.node), *self._beat(now)]
@@ -299,6 +323,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
         member = node_of(acceptor)
         if not 0 <= ack.applied < NUMBER_MAX:
             return (Observe("paxos.impossible_slot"),)
+        self.disks.note_other(member, ack.sync_us)
         self.applied[member] = ack.applied
         self.answered[member] = max(self.answered[member], ack.number)
         until = lease.acknowledge(member, asked)
@@ -307,13 +332,30 @@ class FailureDetector(MemberRole[DetectorEvent]):
         leased = LeaseHeld(ballot=leadership.ballot, until=until, confirmed=lease.confirmed)
         return (Send(self.replica, leased),)
 
-    def _on_nominate(self, now: Instant) -> Effects:
-        """Name the member that answered within a lease and has applied the most.
+    def _on_disk_synced(self, synced: DiskSynced | Resigned, now: Instant) -> Effects:
+        """Hand over if this node leads and its disk is far slower than its followers'."""
+        if isinstance(synced, Resigned):
+            return ()  # The leader answers the `Resign` of an earlier call.
+        slow = self.disks.is_slow(synced.mean_us, self.config.view.majority, now)
+        successor = self._successor(now) if slow and self.leadership is not None else ""
+        if not successor:
+            return ()
+        self.suspicion.reluctant_until = self.disks.rest(now)
+        text = f"the leader hands over to {successor}: {self.disks.describe(successor)}"
+        notice = Send(address_of(self.node, "node"), RoleNotice(level=Level.INFO, text=text))
+        return [Send(self.leader, Resign()), notice, Observe("paxos.handed_over_for_disk")]
 
-        Name none if the members that answered are no majority together with this node.
+    def _on_nominate(self, now: Instant) -> Effects:
+        return (Send(self.leader, Nominated(node=self._successor(now))),)
+
+    def _successor(self, now: Instant) -> str:
+        """Return the member that should lead next: it has applied the most, and no slow disk.
+
+        It has answered within a lease, for which a slow disk of this node gives it more time.
+        There is none if the members that answered are no majority together with this node.
         """
         asked = {} if self.lease is None else self.lease.asked
-        recent = now - self.lease_ms * NS_PER_MS
+        recent = now - self.lease_ms * NS_PER_MS - 2 * self.disks.own_us * NS_PER_US
         there = [
             member
             for member in self.config.view.members
@@ -322,8 +364,8 @@ class FailureDetector(MemberRole[DetectorEvent]):
             and member != self.node
         ]
         enough = len(there) + 1 >= self.config.view.majority
-        best = max(there, key=lambda member: self.applied[member], default="")
-        return (Send(self.leader, Nominated(node=best if enough else "")),)
+        best = max(there, key=lambda one: (self.disks.is_quick(one), self.applied[one]), default="")
+        return best if enough else ""
 
     def _on_take_over(self, leader: Address, request: TakeOver) -> Effects:
         """Stand at the request of the master that this node follows, and of no other."""
@@ -360,6 +402,8 @@ class Suspicion:
         """The time at which this node stands, if it learns of no leader or candidate."""
         self.watching = Instant(0)
         """The deadline for which a timer runs."""
+        self.reluctant_until = Instant(0)
+        """Until then this node stands only after all others had their turns."""
 
     def wait(self, now: Instant, ms: int) -> list[Effect]:
         """Stand after ``ms`` and a little more, unless a message comes."""
@@ -369,12 +413,12 @@ class Suspicion:
     def on_ballot_seen(self, leader: str, now: Instant) -> list[Effect]:
         """Extend the deadline: ``leader`` leads, or stands."""
         self._seen_at = now
-        return self._wait_until(_later(now, self._election_ms + self._turn_ms(leader)), now)
+        return self._wait_until(_later(now, self._election_ms + self._turn_ms(leader, now)), now)
 
     def on_link_down(self, leader: str, now: Instant) -> list[Effect] | None:
         """Stand as soon as the lease of ``leader`` ends; return None if that is no sooner."""
         ends = max(now, _later(self._seen_at, self._lease_ms + 1))
-        soon = _later(ends, self._turn_ms(leader))
+        soon = _later(ends, self._turn_ms(leader, now))
         return self._wait_until(soon, now) if soon < self.deadline else None
 
     def is_current(self, watch: MasterCheck) -> bool:
@@ -392,11 +436,13 @@ class Suspicion:
             return self._wait_until(_later(now, STALL_MS), now)
         return []
 
-    def _turn_ms(self, leader: str) -> int:
+    def _turn_ms(self, leader: str, now: Instant) -> int:
         """Return the delay of this node's turn after ``leader`` against the first one (ms)."""
         members = self._members
         distance = (members.index(self._node) - members.index(leader)) % len(members)
         rank = max(0, distance - 1)
+        if now < self.reluctant_until:
+            rank += len(members)
         return rank * TIMING.rank_ms + self._random.randrange(JITTER_MS)
 
     def _wait_until(self, deadline: Instant, now: Instant) -> list[Effect]:

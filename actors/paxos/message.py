@@ -201,6 +201,8 @@ class HeartbeatAck(Message):
     number: int
     applied: int
     voter: int = 0
+    sync_us: int = 0
+    """Mean time of the sender's last syncs (us), 0 if not known."""
 
 
 @message(0x28)
