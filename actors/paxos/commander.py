@@ -233,6 +233,7 @@ class Commander(MemberRole[CommanderEvent]):
             min_applied=request.min_applied,
             answered=request.answered if self.committed > self.opening else (),
             confirmed=request.confirmed,
+            timing=request.timing,
         )
         # A member must receive the batches before the heartbeat that reports them as decided.
         asked = list(starmap(Send, self._ask_others()))

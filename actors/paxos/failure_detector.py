@@ -2,9 +2,10 @@
 
 `Suspicion` decides when a silent leader is suspected. `MasterLease` is the master's side of the
 lease (`acceptor.LeasePromise` is the other): an acceptor that answers a heartbeat adopts no other
-leader's ballot for `LEASE_MS` from then. The master counts from when it *sent* the heartbeat,
+leader's ballot for ``lease_ms`` from then. The master counts from when it *sent* the heartbeat,
 which was earlier, and subtracts the drift of two clocks: the acceptor's may run fast and its own
-slow, so the master relies on ``lease * (1 - drift) / (1 + drift)`` only.
+slow, so the master relies on ``lease * (1 - drift) / (1 + drift)`` only. The answer says how
+long its acceptor's lease is, so members whose configurations differ are safe, too.
 
 Source: Cary Gray and David Cheriton, "Leases", SOSP 1989; Chandra, Griesemer and
 Redstone, "Paxos Made Live", PODC 2007, section 5.2 (master leases).
@@ -25,13 +26,7 @@ from fencelock.actors.message import (
     ms_between,
     node_of,
 )
-from fencelock.actors.paxos.config import (
-    BEAT_MS,
-    ELECTION_MS,
-    LEASE_MS,
-    MemberArguments,
-    MemberRole,
-)
+from fencelock.actors.paxos.config import MemberArguments, MemberRole
 from fencelock.actors.paxos.event import (
     BallotSeen,
     Candidate,
@@ -50,13 +45,14 @@ from fencelock.actors.paxos.event import (
     SteppedDown,
     Succeed,
     Suspect,
+    TimesDiffer,
     Withdraw,
 )
 from fencelock.actors.paxos.message import NO_BALLOT, NUMBER_MAX, HeartbeatAck, TakeOver
 from fencelock.actors.paxos.slow_disk import DiskComparison
 from fencelock.actors.role import Host, Summary
 from fencelock.actors.role_message import DiskSynced, Level, LinkDown, RoleNotice
-from fencelock.actors.timing import TIMING
+from fencelock.actors.timing import TIMING, Timing
 
 if TYPE_CHECKING:
     from random import Random
@@ -97,11 +93,6 @@ JITTER_MS = 20
 """The same for followers, which are already ranked (ms)."""
 
 
-STALL_MS = 2 * TIMING.beat_ms
-"""A timer this late shows that the process was paused (ms). Messages of the leader may still be
-unread, and the leader may have been paused as well, so it gets this much more time."""
-
-
 class FailureDetector(MemberRole[DetectorEvent]):
     """Makes its node's leader stand for election, and keeps the lease while that leads.
 
@@ -114,8 +105,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
 
     Args:
         random: spreads suspicions.
-        lease_ms: duration that acceptors promise (ms).
-        election_ms: a master silent for this long is suspected (ms).
+        timing: the times of leases, heartbeats and elections.
         drift_ppm: largest deviation of a clock's rate (millionths).
         listener: a role of this node that is notified when no majority answers, or None.
 
@@ -127,20 +117,18 @@ class FailureDetector(MemberRole[DetectorEvent]):
         host: Host,
         *,
         random: Random,
-        lease_ms: int = LEASE_MS,
-        election_ms: int = ELECTION_MS,
+        timing: Timing = TIMING,
         drift_ppm: int = DRIFT_PPM,
         listener: Address | None = None,
         **member: Unpack[MemberArguments],
     ) -> None:
         super().__init__(address, host, **member)
-        self.lease_ms = lease_ms
-        self.election_ms = election_ms
+        self.timing = timing
+        self.times_differ = ""
+        """The differences between the master's times and these; empty if there are none."""
         self.drift_ppm = drift_ppm
         self.listener = listener
-        self.suspicion = Suspicion(
-            self.node, self.config.view.members, random, lease_ms, election_ms
-        )
+        self.suspicion = Suspicion(self.node, self.config.view.members, random, timing)
         self.standing = NO_BALLOT
         """The ballot under which this node is a candidate, if it is."""
         self.leadership: LeadershipClaimed | None = None
@@ -182,7 +170,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
                 return self._on_link_down(event, now)
             case Candidate():
                 self.standing = event.ballot
-                return [*self._follow(""), *self.suspicion.wait(now, 2 * self.election_ms)]
+                return [*self._follow(""), *self.suspicion.wait(now, 2 * self.timing.election_ms)]
             case LeadershipClaimed():
                 return self._on_leadership_claimed(event, now)
             case SteppedDown():
@@ -225,10 +213,24 @@ class FailureDetector(MemberRole[DetectorEvent]):
         if not seen.leads:
             return effects
         self.followed = seen.ballot
-        effects += self._follow(node)
+        effects += [*self._follow(node), *self._compare_times(node, seen.timing)]
         if self.standing > NO_BALLOT:
             self.standing = NO_BALLOT
             effects.append(Send(self.leader, Withdraw()))
+        return effects
+
+    def _compare_times(self, node: str, timing: Timing) -> list[Effect]:
+        """Report it if the times of the master ``node`` differ from this node's, or no longer."""
+        differing = self.timing.differences(timing) if timing != self.timing else ""
+        why = differing and f"the times of {node} differ from this node's: {differing}"
+        if why == self.times_differ:
+            return []
+        self.times_differ = why
+        text = why or "the times of the leader and of this node are the same again"
+        notice = RoleNotice(level=Level.WARNING if why else Level.INFO, text=text)
+        effects: list[Effect] = [Send(address_of(self.node, "node"), notice)]
+        if self.listener is not None:
+            effects.append(Send(self.listener, TimesDiffer(why=why)))
         return effects
 
     def _on_link_down(self, down: LinkDown, now: Instant) -> Effects:
@@ -245,7 +247,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
             return ()
         if again := self.suspicion.check(now):
             return again
-        effects = self.suspicion.wait(now, self.election_ms)
+        effects = self.suspicion.wait(now, self.timing.election_ms)
         suspect = Suspect(above=self.highest)
         return [Send(self.leader, suspect), Observe("paxos.suspected"), *effects]
 
@@ -253,7 +255,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
         self.standing = NO_BALLOT
         self.leadership = claimed
         self.since = now
-        self.lease = MasterLease(self.config.view.majority, self.lease_ms, self.drift_ppm)
+        self.lease = MasterLease(self.config.view.majority, self.timing.lease_ms, self.drift_ppm)
         self.asked = {}
         self.disks.clear()
         self.applied = dict.fromkeys(self.applied, 0)
@@ -264,7 +266,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
         self.standing = NO_BALLOT
         self.leadership = None
         self.lease = None
-        wait = self.suspicion.wait(now, self.election_ms + stepped_down.pause_ms)
+        wait = self.suspicion.wait(now, self.timing.election_ms + stepped_down.pause_ms)
         return [*self._follow(""), *self._report_isolated(isolated=False), *wait]
 
     def _on_beat(self, beat: HeartbeatDue, now: Instant) -> Effects:
@@ -273,9 +275,12 @@ class FailureDetector(MemberRole[DetectorEvent]):
         answered = max(self.lease.confirmed or self.since, self.since)
         unanswered = min(self.number - self._confirmed(), len(self.asked))
         silent_ms = ms_between(answered, now) if unanswered >= UNANSWERED_MIN else 0
-        if silent_ms > self.election_ms:
+        if silent_ms > self.timing.election_ms:
             return (Send(self.leader, Withdraw()), Observe("paxos.majority_silent"))
-        return [*self._report_isolated(isolated=silent_ms > TIMING.isolated_ms), *self._beat(now)]
+        return [
+            *self._report_isolated(isolated=silent_ms > self.timing.isolated_ms),
+            *self._beat(now),
+        ]
 
     def _report_isolated(self, *, isolated: bool) -> list[Effect]:
         """Notify the listener of a change: meanwhile clients should use another node."""
@@ -294,7 +299,10 @@ class FailureDetector(MemberRole[DetectorEvent]):
 
     def _beat(self, now: Instant) -> list[Effect]:
         assert self.leadership is not None
-        return [*self._pulse(now), Wake(BEAT_MS, HeartbeatDue(ballot=self.leadership.ballot))]
+        return [
+            *self._pulse(now),
+            Wake(self.timing.heartbeat_ms, HeartbeatDue(ballot=self.leadership.ballot)),
+        ]
 
     def _pulse(self, now: Instant) -> list[Effect]:
         """Send a heartbeat, with what is known of earlier ones."""
@@ -308,6 +316,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
             min_applied=min(self.applied.values()),
             answered=tuple(self.answered[member] for member in self.config.view.members),
             confirmed=self._confirmed(),
+            timing=self.timing,
         )
         return [Send(self.leadership.commander, pulse)]
 
@@ -326,7 +335,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
         self.disks.note_other(member, ack.sync_us)
         self.applied[member] = ack.applied
         self.answered[member] = max(self.answered[member], ack.number)
-        until = lease.acknowledge(member, asked)
+        until = lease.acknowledge(member, asked, ack.lease_ms)
         if until is None or lease.confirmed is None:
             return ()
         leased = LeaseHeld(ballot=leadership.ballot, until=until, confirmed=lease.confirmed)
@@ -355,7 +364,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
         There is none if the members that answered are no majority together with this node.
         """
         asked = {} if self.lease is None else self.lease.asked
-        recent = now - self.lease_ms * NS_PER_MS - 2 * self.disks.own_us * NS_PER_US
+        recent = now - self.timing.lease_ms * NS_PER_MS - 2 * self.disks.own_us * NS_PER_US
         there = [
             member
             for member in self.config.view.members
@@ -379,7 +388,7 @@ class Suspicion:
     """The deadline at which a node stands unless a leader or candidate sends something.
 
     Followers are ranked by their distance after the leader in the sorted list of members,
-    which wraps around. The first stands when the leader was silent for ``election_ms``, each
+    which wraps around. The first stands when the leader was silent for `Timing.election_ms`, each
     further one `Timing.rank_ms` later. By then the one before has sent a `Prepare`, if it is
     alive, and every member that promises it restarts its wait.
 
@@ -387,16 +396,16 @@ class Suspicion:
         node: this node.
         members: all members, sorted.
         random: spreads attempts.
-        lease_ms: time for which acceptors refuse all but the leader they follow (ms).
-        election_ms: a leader silent for this long is suspected (ms).
+        timing: the times of leases, heartbeats and elections.
 
     """
 
-    def __init__(
-        self, node: str, members: tuple[str, ...], random: Random, lease_ms: int, election_ms: int
-    ) -> None:
+    def __init__(self, node: str, members: tuple[str, ...], random: Random, timing: Timing) -> None:
         self._node, self._members, self._random = node, members, random
-        self._lease_ms, self._election_ms = lease_ms, election_ms
+        self._timing = timing
+        self.stall_ms = 2 * timing.heartbeat_ms
+        """A timer this late shows that the process was paused (ms). Messages of the leader may
+        still be unread, and it may have been paused as well, so it gets this much more time."""
         self._seen_at = Instant(0)
         self.deadline = Instant(0)
         """The time at which this node stands, if it learns of no leader or candidate."""
@@ -413,11 +422,13 @@ class Suspicion:
     def on_ballot_seen(self, leader: str, now: Instant) -> list[Effect]:
         """Extend the deadline: ``leader`` leads, or stands."""
         self._seen_at = now
-        return self._wait_until(_later(now, self._election_ms + self._turn_ms(leader, now)), now)
+        return self._wait_until(
+            _later(now, self._timing.election_ms + self._turn_ms(leader, now)), now
+        )
 
     def on_link_down(self, leader: str, now: Instant) -> list[Effect] | None:
         """Stand as soon as the lease of ``leader`` ends; return None if that is no sooner."""
-        ends = max(now, _later(self._seen_at, self._lease_ms + 1))
+        ends = max(now, _later(self._seen_at, self._timing.lease_ms + 1))
         soon = _later(ends, self._turn_ms(leader, now))
         return self._wait_until(soon, now) if soon < self.deadline else None
 
@@ -432,8 +443,8 @@ class Suspicion:
         """Return the timer to wait for; empty if the deadline has passed."""
         if now < self.deadline:
             return self._wait_until(self.deadline, now)
-        if now > _later(self.deadline, STALL_MS):
-            return self._wait_until(_later(now, STALL_MS), now)
+        if now > _later(self.deadline, self.stall_ms):
+            return self._wait_until(_later(now, self.stall_ms), now)
         return []
 
     def _turn_ms(self, leader: str, now: Instant) -> int:
@@ -443,7 +454,7 @@ class Suspicion:
         rank = max(0, distance - 1)
         if now < self.reluctant_until:
             rank += len(members)
-        return rank * TIMING.rank_ms + self._random.randrange(JITTER_MS)
+        return rank * self._timing.rank_ms + self._random.randrange(JITTER_MS)
 
     def _wait_until(self, deadline: Instant, now: Instant) -> list[Effect]:
         self.deadline = deadline
@@ -459,7 +470,7 @@ class MasterLease:
 
     Args:
         majority: number of acceptors that must have promised.
-        lease_ms: duration of each promise (ms).
+        lease_ms: duration for which the master relies on a promise at most (ms).
         drift_ppm: largest deviation of a clock's rate (millionths, below 1,000,000).
 
     """
@@ -467,25 +478,29 @@ class MasterLease:
     def __init__(self, majority: int, lease_ms: int, drift_ppm: int) -> None:
         assert 0 <= drift_ppm < PPM
         self.majority = majority
-        self.length = relied_ns(lease_ms, drift_ppm)
+        self.lease_ms, self.drift_ppm = lease_ms, drift_ppm
         self.asked: dict[str, Instant] = {}
         """Send time of the last heartbeat that each member answered."""
+        self.until: dict[str, Instant] = {}
+        """The time until which the master relies on the promise of each member."""
         self.confirmed: Instant | None = None
         """The latest instant after which a majority answered; None if none ever did."""
 
-    def acknowledge(self, member: str, asked: Instant) -> Instant | None:
-        """Note that ``member`` answered the heartbeat sent at ``asked``.
+    def acknowledge(self, member: str, asked: Instant, promised_ms: int) -> Instant | None:
+        """Note that ``member`` answered the heartbeat sent at ``asked``, with so long a promise.
 
         Return the time at which the lease ends now; None if the answer does not extend it.
         """
         self.asked[member] = max(asked, self.asked.get(member, asked))
+        until = Instant(asked + relied_ns(min(promised_ms, self.lease_ms), self.drift_ppm))
+        self.until[member] = max(until, self.until.get(member, until))
         if len(self.asked) < self.majority:
             return None
         confirmed = sorted(self.asked.values(), reverse=True)[self.majority - 1]
         if confirmed == self.confirmed:
             return None
         self.confirmed = confirmed
-        return Instant(confirmed + self.length)
+        return sorted(self.until.values(), reverse=True)[self.majority - 1]
 
 
 def _later(now: Instant, ms: int) -> Instant:
