@@ -233,6 +233,8 @@ class ClientSession(Role[Said | SessionTick]):
                 return session_loss.on_ended(self.session_state, sender, event, now)
             case HoldLost():
                 return session_loss.on_hold_lost(self.session_state, sender, event, now)
+            case ConfirmHold() if self.closing.is_over:
+                return []
             case ConfirmHold():
                 return session_loss.on_confirm_hold(self.session_state, sender, event, now)
             case ProbeReply():
