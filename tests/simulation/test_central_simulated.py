@@ -68,8 +68,8 @@ def with_client(mutant: type[LockClient]) -> Recipe:
     """Let brokers spawn ``mutant`` for a lock client."""
 
     class Spawns(Broker):
-        def _spawn(self, client: Address, want: AcquireLock) -> Spawn:
-            return replace(super()._spawn(client, want), role=mutant)
+        def _spawn(self, client: Address, acquire: AcquireLock) -> Spawn:
+            return replace(super()._spawn(client, acquire), role=mutant)
 
     return with_role(Spawns)
 

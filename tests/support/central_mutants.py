@@ -21,10 +21,10 @@ class GrantsAreNotCompared(LockClient):
 class LocksAreHandedOnLocally(LockClient):
     """A client whose owners pass a hold on without the server."""
 
-    def _on_release_lock(self, give: ReleaseLock) -> Effects:
-        if give.ticket != self.holding or len(self.tickets) == 1:
-            return super()._on_release_lock(give)
-        del self.tickets[give.ticket]
+    def _on_release_lock(self, release: ReleaseLock) -> Effects:
+        if release.ticket != self.holding or len(self.tickets) == 1:
+            return super()._on_release_lock(release)
+        del self.tickets[release.ticket]
         self.holding = next(iter(self.tickets))
         got = LockGranted(lock=self.lock, ticket=self.holding, fence=self.sequence_num)
         return (Send(self.broker, got),)
