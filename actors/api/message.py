@@ -37,6 +37,7 @@ from fencelock.actors.error import (
     LimitReachedError,
     LockOwnershipLostError,
     LockTimeoutError,
+    MembershipError,
     NotHeldError,
     OverloadedError,
     RefusedError,
@@ -89,6 +90,9 @@ class Reason(IntEnum):
     holds nothing: it may be sent anew, under a new number. A release has nothing left to
     release; it is only unknown whether this one did that.
     """
+    MEMBERSHIP = 16
+    """The members of the cluster cannot change in this way, or not now; the text says what to do
+    instead."""
 
 
 ERRORS: dict[Reason, type[RefusedError] | type[UnavailableError]] = {
@@ -107,6 +111,7 @@ ERRORS: dict[Reason, type[RefusedError] | type[UnavailableError]] = {
     Reason.STALE: StaleError,
     Reason.SUPERSEDED: AcquireCancelledError,
     Reason.FORGOTTEN: AcquireCancelledError,
+    Reason.MEMBERSHIP: MembershipError,
 }
 """The error that a user's program gets for each reason."""
 

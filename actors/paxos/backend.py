@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
+from fencelock.actors.api.membership_message import ChangeMembers, ReadMembers
 from fencelock.actors.api.message import (
     AcquireRequest,
     Alive,
@@ -32,7 +33,7 @@ from fencelock.actors.bootstrap_message import VotingStatus
 from fencelock.actors.effect import Effect, Effects, Observe, Send
 from fencelock.actors.error import OverloadedError, SessionExpiredError
 from fencelock.actors.message import Address, Instant, Message, copier, node_of
-from fencelock.actors.paxos.config import replica_of
+from fencelock.actors.paxos.config import members_of, replica_of
 from fencelock.actors.paxos.event import (
     Consulted,
     Divergence,
@@ -52,6 +53,7 @@ from fencelock.actors.paxos.message import Decline, Declined, Proposed
 from fencelock.actors.paxos.queries import Queries, TableStatus
 from fencelock.actors.proxy.backend import Backend, Status
 from fencelock.actors.proxy.clients import CLIENT_REQUESTS_MAX, REQUESTS_MAX, RemoteClient, is_full
+from fencelock.actors.proxy.message import Relay, Relayed
 from fencelock.actors.session.message import Undecided
 from fencelock.actors.table.message import Queued
 
@@ -116,6 +118,8 @@ class PaxosBackend(Backend):
             Command: self._take,
             Inspect: self._on_query,
             ListLocks: self._on_query,
+            ChangeMembers: self._relay,
+            ReadMembers: self._relay,
         }
         self.events = {
             SlotOutcomes: self._on_slot_outcomes,
@@ -130,6 +134,7 @@ class PaxosBackend(Backend):
             Skipped: self._on_skipped,
             VotingStatus: self._on_voting_status,
             Divergence: self._on_divergence,
+            Relayed: self._on_relayed,
         }
 
     def begin(self, now: Instant) -> None:
@@ -332,6 +337,15 @@ class PaxosBackend(Backend):
             if known.client is not None
         }
         return [Send(one.address, self.probe_reply(one.session, 0)) for one in waiting]
+
+    def _relay(self, sender: Address, request: Request, now: Instant) -> Effects:
+        """Leave a request about the members to the role that changes them."""
+        del now
+        return [Send(members_of(self.node), Relay(client=sender, request=request))]
+
+    def _on_relayed(self, sender: Address, event: Relayed, now: Instant) -> Effects:
+        del sender, now
+        return [Send(event.client, event.reply)]
 
     def _on_query(self, sender: Address, query: Any, now: Instant) -> Effects:
         self._expect_reply(now)

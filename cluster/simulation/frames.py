@@ -30,7 +30,7 @@ class VirtualLinks:
     """
 
     def __init__(self, machine: NodeView, queue: EventQueue) -> None:
-        peers = frozenset(machine.world.members) - {machine.name}
+        peers = set(machine.world.members) - {machine.name}
         self.cluster = CLUSTER
         self._machine = machine
         self._queue = queue
@@ -102,6 +102,15 @@ class VirtualLinks:
 
     def ring(self) -> None:
         """Do nothing: there is one thread."""
+
+    def connect(self, node: str, endpoint: str) -> None:
+        """Take frames of ``node`` as a member's: every simulated node can be reached."""
+        del endpoint
+        self._peers.add(node)
+
+    def disconnect(self, node: str) -> None:
+        """Take frames of ``node`` as a client's."""
+        self._peers.discard(node)
 
     def close(self) -> None:
         """Do nothing."""
