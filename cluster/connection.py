@@ -13,6 +13,12 @@ from random import Random
 
 import pykka
 
+from fencelock.actors.api.membership_message import (
+    ChangeMembers,
+    MembersChanged,
+    MembersRead,
+    ReadMembers,
+)
 from fencelock.actors.api.message import Acquire, Contender, Describe, NodeStatus
 from fencelock.actors.api.name import LABEL_BYTES_MAX, check_new_lock_name, check_owner
 from fencelock.actors.api.session_message import Evict, Evicted, ListedLock, ListLocks, LockList
@@ -252,6 +258,18 @@ class Connection:
         answer = yield from self.line.ask(Evict(lock=name, fence=fence, operator=who))
         assert isinstance(answer, Evicted)
         return answer.holder
+
+    def reading_members(self) -> Operation[MembersRead]:
+        """End with the nodes of the cluster."""
+        answer = yield from self.line.ask(ReadMembers())
+        assert isinstance(answer, MembersRead)
+        return answer
+
+    def changing_members(self, change: ChangeMembers) -> Operation[MembersChanged]:
+        """End with how far ``change`` is."""
+        answer = yield from self.line.ask(change)
+        assert isinstance(answer, MembersChanged)
+        return answer
 
     def __str__(self) -> str:
         state = "closed" if self.line.closed else f"of a {self.protocol} cluster"
