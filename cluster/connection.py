@@ -47,6 +47,7 @@ from fencelock.cluster.host.scheduler import READ_CLOCK
 from fencelock.cluster.lock_options import LockOptions, check_name_type, term_ms_of, wait_ms_of
 from fencelock.cluster.operation import AwaitReply, Operation
 from fencelock.cluster.owner import process_label, process_user
+from fencelock.cluster.reachability import LOOK_S, looking
 from fencelock.cluster.session_channel import SessionChannel
 from fencelock.cluster.settings import Read, Settings, age_ms_of, check_text, parse_addresses
 from fencelock.transport.codec import pack
@@ -157,7 +158,6 @@ class Connection:
         """
         limit = self._timeout
         end = time.monotonic() + limit
-        why = f"nothing was heard of {', '.join(self.endpoints)}"
         while (left := end - time.monotonic()) > 0:
             self.line.check()
             reply = AskReply()
@@ -166,16 +166,19 @@ class Connection:
                 status = yield AwaitReply(reply, left)
             except WrongClusterError:
                 raise
-            except UnavailableError as error:
-                why = str(error)
+            except UnavailableError:
+                continue
             except TimeoutError:
                 break
-            else:
-                assert isinstance(status, NodeStatus)
-                self.protocol = status.protocol
-                return
+            assert isinstance(status, NodeStatus)
+            self.protocol = status.protocol
+            return
+        try:
+            tried = yield AwaitReply(looking(self.endpoints), 2 * LOOK_S)
+        except TimeoutError:  # The machine is busy.
+            tried = ", ".join(self.endpoints)
         raise UnavailableError(
-            f"no node answered within {limit:g} s: {why}. Are the nodes running, are these "
+            f"no node answered within {limit:g} s. Tried {tried}. Are the nodes running, are these "
             "their hosts and ports, and does no firewall stand between?"
         )
 
