@@ -29,7 +29,7 @@ from fencelock.actors.api.name import (
     check_wait,
 )
 from fencelock.actors.api.request import Command, Key, Outcome, Query, Reply, Request
-from fencelock.actors.api.self_report import Counted, Elected
+from fencelock.actors.api.self_report import Counted, Elected, NodeAddress
 from fencelock.actors.error import (
     AcquireCancelledError,
     AlreadyHeldError,
@@ -37,6 +37,7 @@ from fencelock.actors.error import (
     LimitReachedError,
     LockOwnershipLostError,
     LockTimeoutError,
+    MembershipError,
     NotHeldError,
     OverloadedError,
     RefusedError,
@@ -89,6 +90,9 @@ class Reason(IntEnum):
     holds nothing: it may be sent anew, under a new number. A release has nothing left to
     release; it is only unknown whether this one did that.
     """
+    MEMBERSHIP = 16
+    """The members of the cluster cannot change in this way, or not now; the text says what to do
+    instead."""
 
 
 ERRORS: dict[Reason, type[RefusedError] | type[UnavailableError]] = {
@@ -107,6 +111,7 @@ ERRORS: dict[Reason, type[RefusedError] | type[UnavailableError]] = {
     Reason.STALE: StaleError,
     Reason.SUPERSEDED: AcquireCancelledError,
     Reason.FORGOTTEN: AcquireCancelledError,
+    Reason.MEMBERSHIP: MembershipError,
 }
 """The error that a user's program gets for each reason."""
 
@@ -335,14 +340,17 @@ class Alive(Outcome):
     """The node is alive and serves ``session``.
 
     Where the cluster keeps sessions, this one lives for its TTL from when it was kept.
-    ``master`` is the node that replies soonest, if known. The table leaves ``node`` and ``master``
-    empty: the proxy fills them in.
+    ``master`` is the node that replies soonest, if known. ``members`` can be connected to; of two
+    lists the one with the higher ``view`` is newer, and an empty one says nothing. The table leaves
+    ``node`` and what follows ``request`` empty: the proxy fills them in.
     """
 
     session: str
     node: str
     request: int = 0
     master: str = ""
+    view: int = 0
+    members: tuple[NodeAddress, ...] = ()
 
     ANSWERS = (KeepAlive,)
 

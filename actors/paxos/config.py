@@ -151,5 +151,8 @@ replica_of = on_each("replica")
 monitor_of = on_each("monitor")
 """Returns the address of the failure detector of a node."""
 
+members_of = on_each("members")
+"""Returns the address of the role of a node that changes the members."""
+
 catchup_of = on_each("catchup")
 """Returns the address of the catch-up role of a node."""

@@ -12,8 +12,9 @@ from __future__ import annotations
 from enum import IntEnum
 
 from fencelock.actors.api.message import Absence, Contender
-from fencelock.actors.api.self_report import Counted
-from fencelock.actors.message import Local, local
+from fencelock.actors.api.request import Reply, Request
+from fencelock.actors.api.self_report import Counted, NodeAddress
+from fencelock.actors.message import Address, Local, local
 from fencelock.actors.role_message import RoleDescription
 
 
@@ -156,6 +157,30 @@ class Ready(Local):
 
     ready: bool
     detail: str
+
+
+@local
+class MembersKnown(Local):
+    """To the proxy: the ``members`` from now on, by name, after ``view`` changes."""
+
+    view: int
+    members: tuple[NodeAddress, ...]
+
+
+@local
+class Relay(Local):
+    """Answer ``request`` of ``client`` by a `Relayed`: another role than the proxy decides."""
+
+    client: Address
+    request: Request
+
+
+@local
+class Relayed(Local):
+    """The answer to a `Relay`, for its ``client``."""
+
+    client: Address
+    reply: Reply
 
 
 @local
