@@ -234,7 +234,7 @@ class CatchUp(MemberRole[CatchUpEvent]):
         )
 
     def _on_lacking(self, lacking: Lacking) -> Effects:
-        others = [member for member in self.config.view.members if member != self.node]
+        others = [member for member in self.config.members if member != self.node]
         if not others:
             return ()
         busy = self.target > self.next
@@ -265,7 +265,7 @@ class CatchUp(MemberRole[CatchUpEvent]):
         if self.question is None or retry.attempt != self.attempt:
             return ()
         self.unanswered += 1
-        others = [member for member in self.config.view.members if member != self.node]
+        others = [member for member in self.config.members if member != self.node]
         self.source = others[(others.index(self.source) + 1) % len(others)]
         return [*self._ask_anew(), Observe("paxos.fetched_elsewhere")]
 
@@ -307,7 +307,7 @@ class CatchUp(MemberRole[CatchUpEvent]):
         return [Send(self.replica, restore), *self._ask_anew()]
 
     def _on_fetch(self, receiver: Address, fetch: Fetch) -> Effects:
-        if node_of(receiver) not in self.config.view.members:
+        if node_of(receiver) not in self.config.members:
             return (Observe("paxos.stranger_fetches"),)
         if not 1 <= fetch.first < NUMBER_MAX or not 0 <= fetch.chunk < CHUNKS_MAX:
             return (Observe("paxos.impossible_slot"),)
