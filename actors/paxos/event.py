@@ -287,11 +287,16 @@ class MinApplied(Local):
 
 @local
 class Lacking(Local):
-    """To catch-up: get the slots from ``first`` up to ``target``; ``source`` may have them."""
+    """To catch-up: get the slots from ``first`` up to ``target``.
+
+    ``source`` has them, if a member is known to. ``master`` leads, and is spared if another has
+    them; both may be empty.
+    """
 
     first: int
     target: int
-    source: str
+    source: str = ""
+    master: str = ""
 
 
 @local

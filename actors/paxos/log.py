@@ -197,7 +197,7 @@ class Log:
             return (Send(catchup_of(self.node), ResendChunk(receiver=fetch.receiver)),)
         begun = self._begin_snapshot()
         self.snapshots.receivers[fetch.receiver] = None
-        return begun
+        return [*begun, Send(fetch.receiver, self.snapshots.announcement())]
 
 
 class DecidedSlots:
