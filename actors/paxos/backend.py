@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
+from fencelock.actors.api.backup_message import ReadBackup
 from fencelock.actors.api.message import (
     AcquireRequest,
     Alive,
@@ -36,6 +37,7 @@ from fencelock.actors.paxos.config import replica_of
 from fencelock.actors.paxos.event import (
     Consulted,
     Divergence,
+    Exported,
     Gather,
     Isolated,
     LeaderChanged,
@@ -116,6 +118,7 @@ class PaxosBackend(Backend):
             Command: self._take,
             Inspect: self._on_query,
             ListLocks: self._on_query,
+            ReadBackup: self._on_query,
         }
         self.events = {
             SlotOutcomes: self._on_slot_outcomes,
@@ -125,6 +128,7 @@ class PaxosBackend(Backend):
             HoldLost: self._on_direct,
             Declined: self._on_declined,
             Consulted: self._on_consulted,
+            Exported: self._on_exported,
             LeaderChanged: self._on_leader_changed,
             Isolated: self._on_isolated,
             Skipped: self._on_skipped,
@@ -341,6 +345,10 @@ class PaxosBackend(Backend):
         del sender
         effects = self.table_status.on_consulted(consulted)
         return self.queries.on_consulted(consulted, now) if effects is None else effects
+
+    def _on_exported(self, sender: Address, exported: Exported, now: Instant) -> Effects:
+        del sender, now
+        return self.queries.on_exported(exported)
 
     def gather_status(self, now: Instant) -> Effects:
         """Query the replica for the locks."""

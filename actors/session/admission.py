@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fencelock.actors.api.backup_message import ReadBackup
 from fencelock.actors.api.message import AcquireRequest, Describe, Inspect, Reason, ReleaseRequest
 from fencelock.actors.api.name import titled
 from fencelock.actors.api.session_message import Evict, ListLocks, Renew
@@ -27,7 +28,7 @@ def why_not(
     if problem is not None:
         return problem
     match question:
-        case Inspect() | Describe() | ListLocks() | Evict():
+        case Inspect() | Describe() | ListLocks() | Evict() | ReadBackup():
             no = None
         case AcquireRequest():
             assert claim is not None

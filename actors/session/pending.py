@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol, cast
 
+from fencelock.actors.api.backup_message import ReadBackup
 from fencelock.actors.api.message import (
     Acquire,
     AcquireRequest,
@@ -98,7 +99,9 @@ class CancelKey(NamedTuple):
 CLAIMS_MAX = 4_096
 """Claims that are cached: most locks are requested again and again."""
 
-Question = AcquireRequest | ReleaseRequest | Renew | Inspect | Describe | ListLocks | Evict
+Question = (
+    AcquireRequest | ReleaseRequest | Renew | Inspect | Describe | ListLocks | Evict | ReadBackup
+)
 
 
 @dataclass

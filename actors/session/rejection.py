@@ -7,6 +7,7 @@ from dataclasses import fields
 from functools import lru_cache
 from typing import NamedTuple, get_args
 
+from fencelock.actors.api.backup_message import BackupPart, ReadBackup
 from fencelock.actors.api.message import (
     AcquireRequest,
     Describe,
@@ -26,7 +27,17 @@ from fencelock.actors.message import Instant, copier, ms_between
 from fencelock.actors.session.endpoint import Endpoints
 from fencelock.actors.session.pending import Claim, Pending, Question, claim_named
 
-Answer = Granted | Released | Renewed | Refused | LockStatus | NodeStatus | LockList | Evicted
+Answer = (
+    Granted
+    | Released
+    | Renewed
+    | Refused
+    | LockStatus
+    | NodeStatus
+    | LockList
+    | Evicted
+    | BackupPart
+)
 """Replies that end a request."""
 
 
@@ -66,7 +77,7 @@ def problem_of(question: Question) -> Rejection | None:
                     check_wait(question.wait_ms)
             case ReleaseRequest() | Renew():
                 claim_checked(question.lock, question.owner)
-            case Describe() | ListLocks():
+            case Describe() | ListLocks() | ReadBackup():
                 pass
     except InvalidRequestError as problem:
         return Rejection(Reason.INVALID, str(problem))
@@ -112,6 +123,8 @@ def silence(pending: Pending, endpoints: Endpoints, now: Instant) -> Rejection:
             text = f"no node described itself within {asked}"
         case ListLocks():
             text = f"no node listed the held locks within {asked}"
+        case ReadBackup():
+            text = f"no node sent its part of a backup within {asked}"
         case Evict(lock=lock, fence=fence):
             text = (
                 f"{titled(lock)}: no node confirmed within {asked} that it was taken from its "
@@ -177,5 +190,7 @@ def answers(pending: Pending, answer: Answer) -> bool:
             return isinstance(answer, NodeStatus | Refused)
         case ListLocks():
             return isinstance(answer, LockList | Refused)
+        case ReadBackup():
+            return isinstance(answer, BackupPart | Refused)
         case Evict():
             return isinstance(answer, Evicted | Refused) and answer.lock == question.lock
