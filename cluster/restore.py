@@ -85,16 +85,23 @@ def folders_of(config: Config) -> dict[str, Path]:
     return {node: folder for node, folder in folders.items() if folder is not None}
 
 
-def occupied(folders: Mapping[str, Path]) -> dict[Path, str]:
-    """Return the folders that are not empty, each with its content in words."""
+def occupied(config: Config) -> dict[Path, str]:
+    """Return the folders that are not empty, each with its content in words.
+
+    Raises:
+        ConfigError: a folder is of a cluster of the same id as the new one: other nodes of that
+            may be left.
+
+    """
+    folders = folders_of(config)
     return {
-        folder: _content(folder)
+        folder: _content(folder, config.cluster)
         for folder in folders.values()
         if folder.exists() and any(path.name != LOCK_NAME for path in folder.iterdir())
     }
 
 
-def _content(folder: Path) -> str:
+def _content(folder: Path, cluster: str) -> str:
     try:
         found = recover(folder).records.get(STREAM, ())
     except (JournalDamagedError, OSError):
@@ -102,6 +109,11 @@ def _content(folder: Path) -> str:
     if not found:
         return "files that are no journal"
     known: dict[str, str] = json.loads(found[0])
+    if known.get("cluster") == cluster:
+        raise ConfigError(
+            f'cluster: {folder} is the journal of a cluster "{cluster}" already. Give the new '
+            "cluster another id; or remove the folders, if no node ever ran on them"
+        )
     return f'the journal of node {known.get("node")} of cluster "{known.get("cluster")}"'
 
 
@@ -151,7 +163,7 @@ def restore(header: BackupHeader, parts: Sequence[bytes], config: Config) -> dic
 
     """
     folders = folders_of(config)
-    taken = occupied(folders)
+    taken = occupied(config)
     with ExitStack() as stack:
         for folder in folders.values():
             if folder.exists():

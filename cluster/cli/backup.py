@@ -255,7 +255,7 @@ def restore(
         return
     settings = load(config)
     restoring.check_target(header, settings)
-    taken = restoring.occupied(restoring.folders_of(settings))
+    taken = restoring.occupied(settings)
     if taken:
         found = "\n".join(f"  {folder}: {content}" for folder, content in taken.items())
         if not force:

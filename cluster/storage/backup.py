@@ -177,6 +177,8 @@ def _header(path: Path, content: bytes) -> BackupHeader:
 
 
 def _why_not(start: bytes) -> str:
+    if START.startswith(start):
+        return "was cut off: it ends in its first line"
     if not start.startswith(NAME):
         return "is no backup of fencelock: it does not begin as one"
     return (
