@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -92,6 +92,23 @@ def backup(
     raise typer.Exit(EXIT_NO_ANSWER)
 
 
+@contextmanager
+def _disk_errors(what: str) -> Generator[None]:
+    """Raise an error of the disk as one that a user can mend.
+
+    Raises:
+        BackupFailedError: the disk refuses.
+
+    """
+    from fencelock.cluster.storage.backup import BackupFailedError  # noqa: PLC0415 (as below)
+
+    try:
+        yield
+    except OSError as error:
+        named = f": {error.filename}" if error.filename else ""
+        raise BackupFailedError(f"{what}: {error.strerror}{named}") from error
+
+
 def in_words(header: BackupHeader) -> str:
     """Describe a backup in a few words."""
     return (
@@ -144,6 +161,7 @@ def _fetch(client: Client, cluster: str, file: Path, least: int) -> tuple[Backup
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
     console = Console(stderr=True)
     with (
+        _disk_errors(f"{file} cannot be written"),
         BackupWriter(file, header) as writer,
         Progress(*columns, console=console, disable=not console.is_terminal) as progress,
     ):
@@ -245,10 +263,8 @@ def restore(
     from fencelock.cluster.config import load  # noqa: PLC0415
     from fencelock.cluster.storage.backup import read_backup  # noqa: PLC0415
 
-    try:
+    with _disk_errors(f"{file} cannot be read"):
         header, parts = read_backup(file)
-    except OSError as error:
-        raise ConfigError(f"{file} cannot be read: {error.strerror}") from error
     table = restoring.check_parts(header, parts)
     if check:
         typer.echo(f"{file} is whole: {in_words(header)}, {len(parts)} parts.")
@@ -264,7 +280,8 @@ def restore(
                 "say --force to replace them"
             )
         _confirm(header, found, yes=yes)
-    aside = restoring.restore(header, table, settings)
+    with _disk_errors("the folders cannot be made"):
+        aside = restoring.restore(header, table, settings)
     for folder, name in aside.items():
         typer.echo(f"{folder} was moved to {name}")
     typer.echo(

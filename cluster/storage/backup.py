@@ -40,6 +40,10 @@ class BackupDamagedError(StorageError):
     """A file is not a whole backup; the text says where it differs. Nothing was changed."""
 
 
+class BackupFailedError(StorageError):
+    """The disk refuses to read or write a backup, or a restored folder; the text names it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackupHeader:
     """Facts about a backup, for people and for ``restore``."""

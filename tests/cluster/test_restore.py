@@ -97,7 +97,8 @@ def test_each_folder_is_a_journal_of_the_new_cluster_that_votes(config: Config) 
         assert recovered.base is not None
         assert (recovered.base.slot, recovered.base.time_ms) == (54, 1859)
     assert groups == groups[:1] * 3
-    assert sorted(path.name for path in (folder.parent).iterdir()) == ["n1", "n2", "n3"]
+    assert config.data is not None
+    assert sorted(path.name for path in config.data.iterdir()) == ["n1", "n2", "n3"]
 
 
 def test_two_restorations_never_form_one_cluster(tmp_path: Path) -> None:
