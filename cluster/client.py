@@ -8,6 +8,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, ParamSpec, Self, TypeVar
 
+from fencelock.actors.api.backup_message import BackupPart
 from fencelock.actors.api.membership_message import ChangeMembers, MembersChanged, MembersRead
 from fencelock.actors.api.message import Contender, LockStatus, NodeStatus
 from fencelock.actors.api.session_message import ListedLock
@@ -106,6 +107,19 @@ class Client(BaseClient[Lock, RLock, Semaphore]):
 
         """
         return drive(self._connection.listing(prefix, read, max_age))
+
+    def backup_part(self, slot: int = 0, chunk: int = 0) -> BackupPart:
+        """Return part ``chunk`` of the snapshot of ``slot``; with ``slot`` 0, begin a snapshot.
+
+        ``fencelock backup`` is made of this. See `BackupPart` for a snapshot that is being made.
+
+        Raises:
+            UnavailableError: the node has no such snapshot, or none answered for 10 s.
+            UnsupportedError: the protocol keeps no table of locks.
+            ClosedError: the client is closed.
+
+        """
+        return drive(self._connection.reading_backup(slot, chunk))
 
     def evict(self, name: str, fence: int, operator: str | None = None) -> Contender:
         """Take the lock ``name`` from its holder under ``fence``; return that holder.

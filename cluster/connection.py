@@ -13,6 +13,7 @@ from random import Random
 
 import pykka
 
+from fencelock.actors.api.backup_message import BackupPart, ReadBackup
 from fencelock.actors.api.membership_message import (
     ChangeMembers,
     MembersChanged,
@@ -252,6 +253,12 @@ class Connection:
             more = answer.more and bool(answer.lines)
             after = found[-1].lock if found else ""
         return tuple(found)
+
+    def reading_backup(self, slot: int, chunk: int) -> Operation[BackupPart]:
+        """End with a part of a backup; see `ReadBackup`."""
+        answer = yield from self.line.ask(ReadBackup(slot=slot, chunk=chunk))
+        assert isinstance(answer, BackupPart)
+        return answer
 
     def evicting(self, name: str, fence: int, operator: str | None) -> Operation[Contender]:
         """End with the evicted holder of the lock ``name``."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fencelock.actors.api.backup_message import ReadBackup
 from fencelock.actors.api.cluster_message import ClusterDown, ClusterUp
 from fencelock.actors.api.membership_message import ChangeMembers, ReadMembers
 from fencelock.actors.api.message import (
@@ -196,6 +197,7 @@ class ClientSession(Role[Said | SessionTick]):
                 | Evict()
                 | ReadMembers()
                 | ChangeMembers()
+                | ReadBackup()
             ):
                 if not sender.startswith(self.session_state.home):
                     return [Observe("client.stranger_dropped")]
@@ -272,6 +274,7 @@ class ClientSession(Role[Said | SessionTick]):
                 | Evict()
                 | ReadMembers()
                 | ChangeMembers()
+                | ReadBackup()
             ):
                 limit_ms = ANSWER_MS
         endpoint = state.endpoints.choose()

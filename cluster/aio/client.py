@@ -8,6 +8,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import Any, ParamSpec, Self, TypeVar
 
+from fencelock.actors.api.backup_message import BackupPart
 from fencelock.actors.api.membership_message import ChangeMembers, MembersChanged, MembersRead
 from fencelock.actors.api.message import Contender, LockStatus, NodeStatus
 from fencelock.actors.api.session_message import ListedLock
@@ -78,6 +79,10 @@ class Client(BaseClient[Lock, RLock, Semaphore]):
     ) -> tuple[ListedLock, ...]:
         """Return the held locks by name; see `fencelock.Client.locks`."""
         return await drive(self._connection.listing(prefix, read, max_age))
+
+    async def backup_part(self, slot: int = 0, chunk: int = 0) -> BackupPart:
+        """Return a part of a backup; see `fencelock.Client.backup_part`."""
+        return await drive(self._connection.reading_backup(slot, chunk))
 
     async def evict(self, name: str, fence: int, operator: str | None = None) -> Contender:
         """Take a lock from its holder; see `fencelock.Client.evict`."""
