@@ -19,7 +19,6 @@ from fencelock.cluster.cli.asking import (
     EXIT_NO_ANSWER,
     ClusterOption,
     ConnectOption,
-    Target,
     TimeoutOption,
     asking,
     target,
@@ -29,6 +28,7 @@ from fencelock.cluster.cli.locks import at_terminal
 if TYPE_CHECKING:
     from fencelock.actors.api.backup_message import BackupPart
     from fencelock.cluster.client import Client
+    from fencelock.cluster.settings import Target
     from fencelock.cluster.storage.backup import BackupHeader
 
 EXIT_KEPT = 1
@@ -129,7 +129,7 @@ def _sources(where: Target, master: str) -> Iterator[tuple[Client, bool]]:
     from fencelock.cluster.client import connect  # noqa: PLC0415 (sockets: not for --help)
 
     leader: str | None = None
-    for address in where.addresses:
+    for address in where.endpoints:
         with ExitStack() as stack:
             try:
                 one = connect(address, cluster=where.cluster, timeout=CONNECT_S)
