@@ -62,6 +62,10 @@ PART_PAUSE_MS = 1
 """Pause between two parts (ms): sockets and other roles have their turn meanwhile."""
 
 
+BACKUP_PAUSE_MS = 20
+"""The same for a backup, which has time (ms): most of the processor is left for requests."""
+
+
 FETCH_MS = 100
 """First timeout of a fetch (ms); then another member is asked."""
 
@@ -148,6 +152,8 @@ class Snapshots:
         self._parts: Iterator[bytes | None] | None = None
         self.under_way = False
         """Whether a snapshot is being made."""
+        self.journaled = False
+        """Whether it will be written to the journal, or is for a backup only."""
         self.due = self._threshold()
         """A snapshot may be due once ``grown`` is this much; see `is_due`."""
 
@@ -160,13 +166,17 @@ class Snapshots:
             return False
         return self.grown >= (self.due * 3 // 2 if leading else self.due)
 
-    def begin(self, machine: Machine, slot: int, time_ms: int) -> list[Wake]:
+    def begin(self, machine: Machine, slot: int, time_ms: int, *, journaled: bool) -> list[Wake]:
         """Freeze the state after all slots before ``slot``; `write_part` does the rest."""
         assert not self.under_way
-        self.under_way = True
+        self.under_way, self.journaled = True, journaled
         self.slot, self.time_ms = slot, time_ms
         self._parts = machine.snapshot()
-        return [Wake(PART_PAUSE_MS, WriteChunk())]
+        return [self.pause()]
+
+    def pause(self) -> Wake:
+        """Return the pause before the next part."""
+        return Wake(PART_PAUSE_MS if self.journaled else BACKUP_PAUSE_MS, WriteChunk())
 
     def announcement(self) -> SnapshotChunk:
         """Return the reply to members that must wait for the snapshot being made."""
@@ -186,14 +196,17 @@ class Snapshots:
         """Return a complete snapshot as catch-up sends it, and as a journal keeps it.
 
         The records cover everything applied so far: batches applied since the snapshot follow it.
-        So they can replace all that was written before.
+        So they can replace all that was written before. There are none for a backup.
         """
         slot, time_ms, chunks = self.slot, self.time_ms, tuple(self.chunks)
-        records = records_of(slot, time_ms, chunks, tuple(self.since))
         taken = SnapshotTaken(
             receivers=tuple(self.receivers), slot=slot, time_ms=time_ms, chunks=chunks
         )
-        grown = sum(batch.size for batch in self.since)
+        if self.journaled:
+            records = records_of(slot, time_ms, chunks, tuple(self.since))
+            grown = sum(batch.size for batch in self.since)
+        else:
+            records, grown = (), self.grown
         self.replace(slot, chunks)
         self.grown = grown
         return taken, records

@@ -11,7 +11,7 @@ from support.log_workload import LogCounter
 
 from fencelock.actors.api.backup_message import BackupPart, ReadBackup
 from fencelock.actors.api.message import Reason, Refused
-from fencelock.actors.effect import Effect, Send, Wake
+from fencelock.actors.effect import Checkpoint, Effect, Send, Wake
 from fencelock.actors.message import Address
 from fencelock.actors.paxos import event as events
 from fencelock.actors.paxos import message as messages
@@ -19,8 +19,8 @@ from fencelock.actors.paxos.config import LogConfig, View, catchup_of, replica_o
 from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.replica import Replica
 from fencelock.actors.paxos.snapshots import (
+    BACKUP_PAUSE_MS,
     EXPORTS_MAX,
-    PART_PAUSE_MS,
     SNAPSHOT_KEPT_MS,
     WANTED_MAX,
     CatchUp,
@@ -205,6 +205,32 @@ def test_a_replica_begins_a_snapshot_and_names_its_slot() -> None:
     effects = replica.handle(CATCHUP, ask, T0)
 
     begun = Send(CATCHUP, events.SnapshotBegun(slot=2))
-    assert Wake(PART_PAUSE_MS, events.WriteChunk()) in effects
+    assert Wake(BACKUP_PAUSE_MS, events.WriteChunk()) in effects
     assert begun in effects
     assert replica.handle(CATCHUP, ask, T0) == [begun]  # The same one is still being made.
+
+
+def make(replica: Replica) -> list[object]:
+    """Let the snapshot under way be finished; return what is done then."""
+    while True:
+        effects = replica.handle(REPLICA, events.WriteChunk(), T0)
+        if not all(isinstance(effect, Wake) for effect in effects):
+            return list(effects)
+
+
+@pytest.mark.parametrize("needed", [False, True])
+def test_a_backup_writes_no_snapshot_to_the_journal_unless_one_is_needed(needed: bool) -> None:
+    replica = Replica(
+        REPLICA, HOST, node="n1", config=CONFIG, machine=LogCounter(), recovered=Recovered()
+    )
+    batch = messages.Batch(time_ms=1, commands=(b"1",))
+    replica.handle(CATCHUP, events.Learned(slots=((1, batch),), committed=2), T0)
+    grown = replica.log.snapshots.grown
+    replica.handle(CATCHUP, events.TakeSnapshot(), T0)
+    if needed:
+        replica.handle(replica.acceptor, events.LogFull(), T0)
+
+    effects = make(replica)
+
+    assert any(isinstance(effect, Checkpoint) for effect in effects) == needed
+    assert replica.log.snapshots.grown == (0 if needed else grown)
