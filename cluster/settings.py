@@ -8,12 +8,11 @@ import threading
 from dataclasses import dataclass
 from typing import Literal
 
+from fencelock.actors.api.membership_message import PORT_MAX
 from fencelock.actors.api.name import LABEL_BYTES_MAX, forbidden_in, is_allowed
 from fencelock.actors.error import ConfigError, InvalidRequestError
 from fencelock.actors.session.endpoint import ENDPOINTS_MAX
 from fencelock.transport.frame import check_cluster
-
-PORT_MAX = 65_535
 
 TTL_S_MIN, TTL_S_MAX = 1.0, 3_600.0
 """Bounds of a session's TTL (s): from an interpreter's pause to an hour."""

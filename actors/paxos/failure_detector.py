@@ -21,8 +21,10 @@ from fencelock.actors.paxos.config import (
     BEAT_MS,
     ELECTION_MS,
     LEASE_MS,
+    LogConfig,
     MemberArguments,
     MemberRole,
+    acceptor_of,
 )
 from fencelock.actors.paxos.event import (
     BallotSeen,
@@ -119,9 +121,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
         self.election_ms = election_ms
         self.drift_ppm = drift_ppm
         self.listener = listener
-        self.suspicion = Suspicion(
-            self.node, self.config.view.members, random, lease_ms, election_ms
-        )
+        self.suspicion = Suspicion(self.node, self.config, random, lease_ms, election_ms)
         self.standing = NO_BALLOT
         """The ballot under which this node is a candidate, if it is."""
         self.leadership: LeadershipClaimed | None = None
@@ -131,10 +131,10 @@ class FailureDetector(MemberRole[DetectorEvent]):
         self.asked: dict[int, Instant] = {}
         """The time at which each heartbeat was sent, by number, oldest first."""
         self.number = 0
-        self.applied: dict[str, int] = dict.fromkeys(self.config.view.members, 0)
-        """The first slot that each member has not applied, as it last reported."""
-        self.answered: dict[str, int] = dict.fromkeys(self.config.view.members, 0)
-        """The last heartbeat of this leadership that each member answered, 0 for none."""
+        self.applied: dict[str, int] = {}
+        """The first slot that each member has not applied, as it last reported to this leader."""
+        self.answered: dict[str, int] = {}
+        """The last heartbeat of this leadership that each member answered, if any."""
         self.broken: dict[str, Instant] = {}
         """The time at which a link to another member was last lost."""
         self.following = ""
@@ -148,7 +148,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
 
     def begin(self, now: Instant) -> Effects:
         """Listen for a moment, then stand; a single member stands at once."""
-        alone = len(self.config.view.members) == 1
+        alone = self.config.members == (self.node,)
         return self.suspicion.wait(now, 0 if alone else STARTUP_MS)
 
     def handle(self, sender: Address, event: DetectorEvent, now: Instant) -> Effects:
@@ -210,7 +210,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
 
     def _on_link_down(self, down: LinkDown, now: Instant) -> Effects:
         """Suspect a master whose link broke; acceptors still wait for its lease to end."""
-        if down.node in self.config.view.members:
+        if down.node in self.config.members:
             self.broken[down.node] = now
         if down.node != self.following:
             return ()
@@ -230,10 +230,9 @@ class FailureDetector(MemberRole[DetectorEvent]):
         self.standing = NO_BALLOT
         self.leadership = claimed
         self.since = now
-        self.lease = MasterLease(self.config.view.majority, self.lease_ms, self.drift_ppm)
+        self.lease = MasterLease(self.config, self.lease_ms, self.drift_ppm)
         self.asked = {}
-        self.applied = dict.fromkeys(self.applied, 0)
-        self.answered = dict.fromkeys(self.applied, 0)
+        self.applied, self.answered = {}, {}
         return [*self._follow(self.node), *self._beat(now)]
 
     def _on_stepped_down(self, stepped_down: SteppedDown, now: Instant) -> Effects:
@@ -265,8 +264,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
 
     def _confirmed(self) -> int:
         """Return the number of the last heartbeat that a majority answered."""
-        majority = self.config.view.majority
-        return sorted(self.answered.values(), reverse=True)[majority - 1]
+        return self.config.reached(self.answered) or 0
 
     def _beat(self, now: Instant) -> list[Effect]:
         assert self.leadership is not None
@@ -281,16 +279,15 @@ class FailureDetector(MemberRole[DetectorEvent]):
             del self.asked[next(iter(self.asked))]
         pulse = SendHeartbeat(
             number=self.number,
-            min_applied=min(self.applied.values()),
-            answered=tuple(self.answered[member] for member in self.config.view.members),
+            min_applied=min(self.applied.get(member, 0) for member in self.config.members),
+            answered=tuple(self.answered.get(one, 0) for one in self.config.newest.members),
             confirmed=self._confirmed(),
         )
         return [Send(self.leadership.commander, pulse)]
 
     def _on_ack(self, acceptor: Address, ack: HeartbeatAck) -> Effects:
-        registered = self.config.view.registered
-        if registered.get(acceptor) != ack.voter:
-            known = acceptor in self.config.view.acceptors
+        if not self.config.counts(acceptor, ack.voter):
+            known = acceptor in self.config.acceptors
             return (Observe("paxos.unregistered_vote" if known else "paxos.stranger_follows"),)
         asked = self.asked.get(ack.number)
         leadership, lease = self.leadership, self.lease
@@ -300,7 +297,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
         if not 0 <= ack.applied < NUMBER_MAX:
             return (Observe("paxos.impossible_slot"),)
         self.applied[member] = ack.applied
-        self.answered[member] = max(self.answered[member], ack.number)
+        self.answered[member] = max(self.answered.get(member, 0), ack.number)
         until = lease.acknowledge(member, asked)
         if until is None or lease.confirmed is None:
             return ()
@@ -316,13 +313,13 @@ class FailureDetector(MemberRole[DetectorEvent]):
         recent = now - self.lease_ms * NS_PER_MS
         there = [
             member
-            for member in self.config.view.members
+            for member in self.config.newest.members
             if member in asked
             and asked[member] >= max(recent, self.broken.get(member, recent))
             and member != self.node
         ]
-        enough = len(there) + 1 >= self.config.view.majority
-        best = max(there, key=lambda member: self.applied[member], default="")
+        enough = self.config.is_majority([acceptor_of(one) for one in (*there, self.node)])
+        best = max(there, key=lambda member: self.applied.get(member, 0), default="")
         return (Send(self.leader, Nominated(node=best if enough else "")),)
 
     def _on_take_over(self, leader: Address, request: TakeOver) -> Effects:
@@ -343,7 +340,7 @@ class Suspicion:
 
     Args:
         node: this node.
-        members: all members, sorted.
+        config: the views.
         random: spreads attempts.
         lease_ms: time for which acceptors refuse all but the leader they follow (ms).
         election_ms: a leader silent for this long is suspected (ms).
@@ -351,9 +348,9 @@ class Suspicion:
     """
 
     def __init__(
-        self, node: str, members: tuple[str, ...], random: Random, lease_ms: int, election_ms: int
+        self, node: str, config: LogConfig, random: Random, lease_ms: int, election_ms: int
     ) -> None:
-        self._node, self._members, self._random = node, members, random
+        self._node, self._config, self._random = node, config, random
         self._lease_ms, self._election_ms = lease_ms, election_ms
         self._seen_at = Instant(0)
         self.deadline = Instant(0)
@@ -394,9 +391,10 @@ class Suspicion:
 
     def _turn_ms(self, leader: str) -> int:
         """Return the delay of this node's turn after ``leader`` against the first one (ms)."""
-        members = self._members
-        distance = (members.index(self._node) - members.index(leader)) % len(members)
-        rank = max(0, distance - 1)
+        members = self._config.members
+        place = members.index(self._node) if self._node in members else len(members)
+        led = members.index(leader) if leader in members else place
+        rank = max(0, (place - led) % len(members) - 1)
         return rank * TIMING.rank_ms + self._random.randrange(JITTER_MS)
 
     def _wait_until(self, deadline: Instant, now: Instant) -> list[Effect]:
@@ -412,15 +410,15 @@ class MasterLease:
     """The master's side.
 
     Args:
-        majority: number of acceptors that must have promised.
+        config: the views: a majority of each must have promised.
         lease_ms: duration of each promise (ms).
         drift_ppm: largest deviation of a clock's rate (millionths, below 1,000,000).
 
     """
 
-    def __init__(self, majority: int, lease_ms: int, drift_ppm: int) -> None:
+    def __init__(self, config: LogConfig, lease_ms: int, drift_ppm: int) -> None:
         assert 0 <= drift_ppm < PPM
-        self.majority = majority
+        self.config = config
         self.length = relied_ns(lease_ms, drift_ppm)
         self.asked: dict[str, Instant] = {}
         """Send time of the last heartbeat that each member answered."""
@@ -433,12 +431,10 @@ class MasterLease:
         Return the time at which the lease ends now; None if the answer does not extend it.
         """
         self.asked[member] = max(asked, self.asked.get(member, asked))
-        if len(self.asked) < self.majority:
+        confirmed = self.config.reached(self.asked)
+        if confirmed is None or confirmed == self.confirmed:
             return None
-        confirmed = sorted(self.asked.values(), reverse=True)[self.majority - 1]
-        if confirmed == self.confirmed:
-            return None
-        self.confirmed = confirmed
+        self.confirmed = Instant(confirmed)
         return Instant(confirmed + self.length)
 
 

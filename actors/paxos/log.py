@@ -11,6 +11,7 @@ from fencelock.actors.paxos.config import (
     LOG_BYTES_MAX,
     VOTES_BYTES_MAX,
     VOTES_MAX,
+    LogConfig,
     acceptor_of,
     catchup_of,
 )
@@ -70,7 +71,7 @@ class Log:
     def of(
         cls,
         node: str,
-        members: tuple[str, ...],
+        config: LogConfig,
         machine: Machine,
         listener: Address | None,
         log_max: int,
@@ -78,7 +79,9 @@ class Log:
         digest_slots: int,
     ) -> Log:
         """Return the state of a replica that has applied nothing; see `Replica` for arguments."""
-        snapshots = Snapshots(journal_bytes, members.index(node), len(members))
+        members = config.newest.members
+        place = members.index(node) if node in members else len(members)
+        snapshots = Snapshots(journal_bytes, place, len(members))
         digests = Digests(node, members, digest_slots)
         divergence = DivergenceWatch(digests, listener, journal=journal_bytes > 0)
         return cls(node, machine, DecidedSlots(log_max), snapshots, divergence)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fencelock.actors.api.backup_message import ReadBackup
 from fencelock.actors.api.cluster_message import ClusterDown, ClusterUp
+from fencelock.actors.api.membership_message import ChangeMembers, ReadMembers
 from fencelock.actors.api.message import (
     Abandon,
     AcquireRequest,
@@ -194,6 +195,8 @@ class ClientSession(Role[Said | SessionTick]):
                 | Describe()
                 | ListLocks()
                 | Evict()
+                | ReadMembers()
+                | ChangeMembers()
                 | ReadBackup()
             ):
                 if not sender.startswith(self.session_state.home):
@@ -235,6 +238,8 @@ class ClientSession(Role[Said | SessionTick]):
                 return session_loss.on_ended(self.session_state, sender, event, now)
             case HoldLost():
                 return session_loss.on_hold_lost(self.session_state, sender, event, now)
+            case ConfirmHold() if self.closing.is_over:
+                return []
             case ConfirmHold():
                 return session_loss.on_confirm_hold(self.session_state, sender, event, now)
             case ProbeReply():
@@ -261,7 +266,16 @@ class ClientSession(Role[Said | SessionTick]):
             case ReleaseRequest():
                 assert claim is not None
                 return self._on_release(user, event, claim, now)
-            case Inspect() | Renew() | Describe() | ListLocks() | Evict() | ReadBackup():
+            case (
+                Inspect()
+                | Renew()
+                | Describe()
+                | ListLocks()
+                | Evict()
+                | ReadMembers()
+                | ChangeMembers()
+                | ReadBackup()
+            ):
                 limit_ms = ANSWER_MS
         endpoint = state.endpoints.choose()
         effects = state.in_flight.ask(user, event, claim, endpoint.address, now, limit_ms=limit_ms)

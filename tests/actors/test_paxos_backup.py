@@ -16,15 +16,10 @@ from fencelock.actors.message import Address
 from fencelock.actors.paxos import event as events
 from fencelock.actors.paxos import message as messages
 from fencelock.actors.paxos.config import LogConfig, View, catchup_of, replica_of
+from fencelock.actors.paxos.exports import EXPORTS_MAX, WANTED_MAX
 from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.replica import Replica
-from fencelock.actors.paxos.snapshots import (
-    BACKUP_PAUSE_MS,
-    EXPORTS_MAX,
-    SNAPSHOT_KEPT_MS,
-    WANTED_MAX,
-    CatchUp,
-)
+from fencelock.actors.paxos.snapshots import BACKUP_PAUSE_MS, SNAPSHOT_KEPT_MS, CatchUp
 from fencelock.actors.proxy.proxy import Proxy, Tick
 from fencelock.actors.proxy.queries import READ_MS
 
@@ -161,7 +156,7 @@ def test_few_snapshots_are_kept_and_few_requests_wait(role: CatchUp) -> None:
     for slot in range(10, 10 + EXPORTS_MAX + 1):
         begin(role, slot)
         take(role, slot)
-    assert list(role.exports) == [11, 12]
+    assert list(role.exports.kept) == [11, 12]
 
     for number in range(WANTED_MAX):
         export(role, number)
@@ -180,7 +175,7 @@ def test_a_backup_that_nobody_reads_is_dropped_unless_it_is_being_made(role: Cat
 
     role.handle(CATCHUP, events.ExpireSnapshot(use=1), T0)
 
-    assert role.exports == {12: None}
+    assert role.exports.kept == {12: None}
 
 
 def test_a_snapshot_that_another_state_replaced_is_not_waited_for(role: CatchUp) -> None:
