@@ -79,6 +79,24 @@ class Retire:
 
 
 @effect
+class Connect:
+    """Keep a link to the member ``node`` at ``endpoint``, and take its frames as a member's.
+
+    A link to another endpoint of the same node is replaced.
+    """
+
+    node: str
+    endpoint: str
+
+
+@effect
+class Disconnect:
+    """Close the link to ``node``, whose frames are from now on those of a client."""
+
+    node: str
+
+
+@effect
 class Observe:
     """Count ``name`` (``folder.what_happened``): a metric in production, a mark in tests."""
 
@@ -86,5 +104,5 @@ class Observe:
     count: int = 1
 
 
-Effect = Send | Wake | Persist | Checkpoint | Spawn | Retire | Observe
+Effect = Send | Wake | Persist | Checkpoint | Spawn | Retire | Connect | Disconnect | Observe
 Effects = Sequence[Effect]

@@ -43,6 +43,13 @@ class UnsupportedError(RefusedError):
     """The protocol in use does not support the request; the text names one that does."""
 
 
+class MembershipError(RefusedError):
+    """The members of the cluster cannot change in this way, or not now.
+
+    The text says why, and what to do instead.
+    """
+
+
 class OverloadedError(RefusedError):
     """A queue is at its limit. Nothing was done; retry later, or send less."""
 

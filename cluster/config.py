@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator, ValidationError
 
+from fencelock.actors.api.membership_message import NODE_ID, is_endpoint
 from fencelock.actors.api.name import WAIT_MS_MAX
 from fencelock.actors.bakery.config import (
     GRACE_MS,
@@ -34,16 +35,9 @@ from fencelock.cluster.topology import ProtocolSettings
 NODES_MAX = 64
 """The most nodes of a cluster. Every node talks to every other: 64 means 63 links a node."""
 CLUSTER_ID = re.compile(r"[a-z0-9-]{1,64}")
-NODE_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
-ADDRESS = re.compile(
-    r"tcp://(?P<host>[A-Za-z0-9][A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\]):(?P<port>[1-9][0-9]{0,4})"
-)
-ANYWHERE = {"0.0.0.0", "[::]"}
-"""Hosts that a node can listen on, but not be reached at."""
 FOLDER = re.compile(r"[^\0]+")
 DURABILITIES = ("fsync", "memory")
 LOG_LEVELS = ("TRACE", "DEBUG", "INFO", "WARNING", "ERROR")
-PORT_MAX = 65535
 JOURNAL_BYTES_MIN = 64 << 10
 """`paxos`: below this (bytes) a node would spend more on snapshots than on serving."""
 JOURNAL_BYTES_MAX = 1 << 30
@@ -79,8 +73,7 @@ def _one_of(values: tuple[str, ...]) -> AfterValidator:
 
 
 def _address(value: str) -> str:
-    match = ADDRESS.fullmatch(value)
-    if match is None or match["host"] in ANYWHERE or int(match["port"]) > PORT_MAX:
+    if not is_endpoint(value):
         raise ValueError(value)
     return value
 

@@ -13,6 +13,13 @@ from random import Random
 
 import pykka
 
+from fencelock.actors.api.backup_message import BackupPart, ReadBackup
+from fencelock.actors.api.membership_message import (
+    ChangeMembers,
+    MembersChanged,
+    MembersRead,
+    ReadMembers,
+)
 from fencelock.actors.api.message import Acquire, Contender, Describe, NodeStatus
 from fencelock.actors.api.name import LABEL_BYTES_MAX, check_new_lock_name, check_owner
 from fencelock.actors.api.session_message import Evict, Evicted, ListedLock, ListLocks, LockList
@@ -41,8 +48,9 @@ from fencelock.cluster.host.scheduler import READ_CLOCK
 from fencelock.cluster.lock_options import LockOptions, check_name_type, term_ms_of, wait_ms_of
 from fencelock.cluster.operation import AwaitReply, Operation
 from fencelock.cluster.owner import process_label, process_user
+from fencelock.cluster.reachability import LOOK_S, looking
 from fencelock.cluster.session_channel import SessionChannel
-from fencelock.cluster.settings import Read, Settings, age_ms_of, check_text, parse_addresses
+from fencelock.cluster.settings import Read, Settings, age_ms_of, check_text
 from fencelock.transport.codec import pack
 from fencelock.transport.hub import SocketHub
 
@@ -72,17 +80,18 @@ class Connection:
     ) -> None:
         self.session = f"client-{secrets.token_hex(8)}"
         self.protocol = ""
-        self.endpoints = parse_addresses(settings.addresses)
+        self.endpoints = settings.target.endpoints
+        self._source = settings.target.source
         self._timeout = settings.timeout
         self.executor = executor
         self.cluster_watch = ClusterWatch(executor, lambda: self.line.tell(WatchCluster()))
         self._guard = threading.Lock()
-        links = {f"gate-{number}": endpoint for number, endpoint in enumerate(self.endpoints)}
+        links = {f"gate.{number}": endpoint for number, endpoint in enumerate(self.endpoints)}
         counters: Counter[str] = Counter()
         hub = SocketHub(
             node=self.session,
             boot=secrets.randbits(63),
-            cluster=settings.cluster,
+            cluster=settings.target.cluster,
             listen=None,
             peers=links,
             gates=True,
@@ -151,7 +160,6 @@ class Connection:
         """
         limit = self._timeout
         end = time.monotonic() + limit
-        why = f"nothing was heard of {', '.join(self.endpoints)}"
         while (left := end - time.monotonic()) > 0:
             self.line.check()
             reply = AskReply()
@@ -160,16 +168,21 @@ class Connection:
                 status = yield AwaitReply(reply, left)
             except WrongClusterError:
                 raise
-            except UnavailableError as error:
-                why = str(error)
+            except UnavailableError:
+                continue
             except TimeoutError:
                 break
-            else:
-                assert isinstance(status, NodeStatus)
-                self.protocol = status.protocol
-                return
+            assert isinstance(status, NodeStatus)
+            self.protocol = status.protocol
+            return
+        try:
+            tried = yield AwaitReply(looking(self.endpoints), 2 * LOOK_S)
+        except TimeoutError:  # The machine is busy.
+            tried = ", ".join(self.endpoints)
+        if self._source:
+            tried = f"{tried} ({self._source})"
         raise UnavailableError(
-            f"no node answered within {limit:g} s: {why}. Are the nodes running, are these "
+            f"no node answered within {limit:g} s. Tried {tried}. Are the nodes running, are these "
             "their hosts and ports, and does no firewall stand between?"
         )
 
@@ -244,6 +257,12 @@ class Connection:
             after = found[-1].lock if found else ""
         return tuple(found)
 
+    def reading_backup(self, slot: int, chunk: int) -> Operation[BackupPart]:
+        """End with a part of a backup; see `ReadBackup`."""
+        answer = yield from self.line.ask(ReadBackup(slot=slot, chunk=chunk))
+        assert isinstance(answer, BackupPart)
+        return answer
+
     def evicting(self, name: str, fence: int, operator: str | None) -> Operation[Contender]:
         """End with the evicted holder of the lock ``name``."""
         if not 1 <= fence < NUMBER_END:
@@ -252,6 +271,18 @@ class Connection:
         answer = yield from self.line.ask(Evict(lock=name, fence=fence, operator=who))
         assert isinstance(answer, Evicted)
         return answer.holder
+
+    def reading_members(self) -> Operation[MembersRead]:
+        """End with the nodes of the cluster."""
+        answer = yield from self.line.ask(ReadMembers())
+        assert isinstance(answer, MembersRead)
+        return answer
+
+    def changing_members(self, change: ChangeMembers) -> Operation[MembersChanged]:
+        """End with how far ``change`` is."""
+        answer = yield from self.line.ask(change)
+        assert isinstance(answer, MembersChanged)
+        return answer
 
     def __str__(self) -> str:
         state = "closed" if self.line.closed else f"of a {self.protocol} cluster"

@@ -101,6 +101,7 @@ class Node:
         seat = NodeContext(
             node=node_id,
             nodes=tuple(sorted(config.nodes)),
+            endpoints=config.nodes,
             boot=boot,
             random=Random(boot),
             first_stamp=_first_stamp(),
@@ -187,6 +188,14 @@ def _open_journal(config: Config, node_id: str) -> Journal | None:
     return Journal.open(folder, segment_bytes_max=segment)
 
 
+def identity_of(config: Config, node_id: str) -> dict[str, str]:
+    """Return what the journal of ``node_id`` belongs to, in words."""
+    identity = {"cluster": config.cluster, "node": node_id, "protocol": config.protocol}
+    if config.protocol in VOTING:
+        identity["members"] = ", ".join(sorted(config.nodes))
+    return identity
+
+
 def _records_of(
     journal: Journal | None, config: Config, node_id: str
 ) -> tuple[dict[str, tuple[Message, ...]], int]:
@@ -194,10 +203,7 @@ def _records_of(
     if journal is None:
         return {}, 0
     found = journal.take_records()
-    identity = {"cluster": config.cluster, "node": node_id, "protocol": config.protocol}
-    if config.protocol in VOTING:
-        identity["members"] = ", ".join(sorted(config.nodes))
-    journal_id = claim(journal, found, identity)
+    journal_id = claim(journal, found, identity_of(config, node_id))
     records = {
         role: tuple(decode(record) for record in records)
         for role, records in found.items()

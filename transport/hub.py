@@ -9,8 +9,12 @@ import zmq
 from zmq.utils.monitor import parse_monitor_message
 
 from fencelock.actors.role_message import LinkDown, LinkRefused, LinkUp
-from fencelock.transport.admission import CLIENT_BYTES_MAX, Dropped, FrameValidator
-from fencelock.transport.cbor import FrameTooLargeError
+from fencelock.transport.admission import (
+    CLIENT_BYTES_MAX,
+    Dropped,
+    FrameValidator,
+    check_client_size,
+)
 from fencelock.transport.descriptors import CONNECTIONS_MAX
 from fencelock.transport.frame import Frame, check_cluster, check_node, encode_frame
 from fencelock.transport.listener import Arrival, Listener, new_arrival
@@ -106,7 +110,8 @@ class SocketHub:
         boot: tells this life of the node from earlier ones, 0 to 2**64-1.
         cluster: the cluster id of every frame.
         listen: the endpoint to bind, ``tcp://address:port``, port 0 for any; None for none.
-        peers: the endpoint of each peer, by node id, or by alias if ``gates``.
+        peers: the endpoint of each peer, by node id, or by alias if ``gates``; `connect` and
+            `disconnect` change them.
         gates: for a client: a peer's name is an alias of an endpoint, whose node is not known.
         spins: see `Poller`.
         connections_max: limit of connections to ``listen``.
@@ -141,8 +146,15 @@ class SocketHub:
         self.cluster = cluster
         self.endpoint = ""
         self._count = count
-        self._admission = FrameValidator(node, cluster, gates=gates, members=frozenset(peers))
+        self._identity = f"{node}#{boot:x}"
+        self._peers: set[str] = set()
+        """The peers whose frames are a member's; admission and listener read it."""
+        self._admission = FrameValidator(node, cluster, gates=gates, members=self._peers)
         self._links: dict[str, Link] = {}
+        self._connected = 0
+        """Links made so far."""
+        self._former_news: list[LinkEvent] = []
+        """News of links that were closed since the last call of `events`."""
         self._monitors: set[Socket | int] = set()
         self._listener: Listener | None = None
         self.waiting: Collection[str] = ()
@@ -158,25 +170,18 @@ class SocketHub:
         self.has_events = self._news_waits = False
         self._closed = False
         try:
-            self._open(node, boot, listen, peers, connections_max)
+            self._open(listen, peers, connections_max)
         except BaseException:
             self.close()
             raise
 
-    def _open(
-        self,
-        node: str,
-        boot: int,
-        listen: str | None,
-        peers: Mapping[str, str],
-        connections_max: int,
-    ) -> None:
+    def _open(self, listen: str | None, peers: Mapping[str, str], connections_max: int) -> None:
         if listen is not None:
             self._listener = Listener(
                 self._context,
                 listen,
                 self._admission,
-                frozenset(peers),
+                self._peers,
                 connections_max,
                 self._poller,
                 self._count,
@@ -185,16 +190,48 @@ class SocketHub:
             self.waiting = self._listener.waiting
             self.receive_clients = self._listener.receive_clients
             self._monitors.add(self._listener.connections.monitor)
-        for number, (peer, endpoint) in enumerate(sorted(peers.items())):
-            # The number tells two links to one node apart: a client may list it twice.
-            identity = f"{node}#{boot:x}.{number}".encode()
-            link = Link(self._context, peer, endpoint, identity)
-            self._links[peer] = link
-            self._sources.append(link)
-            self._poller.register(link.dealer)
-            self._poller.register(link.monitor)
-            self._monitors.add(link.monitor)
+        for peer, endpoint in sorted(peers.items()):
+            self.connect(peer, endpoint)
         self._poller.register(self._doorbell.fd)
+
+    def connect(self, node: str, endpoint: str) -> None:
+        """Keep a link to the peer ``node`` at ``endpoint``; one to another endpoint is replaced.
+
+        Raises:
+            ConfigError: the endpoint cannot be parsed; a former link is closed.
+            ValueError: the id is not well-formed.
+
+        """
+        check_node(node)
+        known = self._links.get(node)
+        if known is not None and known.endpoint == endpoint:
+            return
+        self.disconnect(node)
+        # The number tells two links to one node apart: a client may list it twice.
+        identity = f"{self._identity}.{self._connected}".encode()
+        self._connected += 1
+        link = self._links[node] = Link(self._context, node, endpoint, identity)
+        self._peers.add(node)
+        self._sources.append(link)
+        self._poller.register(link.dealer)
+        self._poller.register(link.monitor)
+        self._monitors.add(link.monitor)
+
+    def disconnect(self, node: str) -> None:
+        """Close the link to the peer ``node``, if there is one."""
+        link = self._links.pop(node, None)
+        if link is None:
+            return
+        self._peers.discard(node)
+        self._sources.remove(link)
+        self._monitors.discard(link.monitor)
+        self._readable -= {link.dealer, link.monitor}
+        self._poller.unregister(link.dealer)
+        self._poller.unregister(link.monitor)
+        if link.up:
+            self._former_news += [*link.news(), LinkDown(node=node)]
+            self._news_waits = True
+        link.close()
 
     def poll(self, timeout_ms: int | None) -> None:
         """Sleep until a socket is readable, `ring` was called, or ``timeout_ms`` have passed.
@@ -272,7 +309,7 @@ class SocketHub:
         self.has_events = self._news_waits = False
         if self._listener is not None:
             self._listener.tend(self._readable)
-        news: list[LinkUp | LinkDown | LinkRefused] = []
+        news, self._former_news = self._former_news, []
         for link in self._links.values():
             if link.monitor in self._readable:
                 link.watch()
@@ -294,8 +331,8 @@ class SocketHub:
         """
         gates = self._admission.gates
         raw = encode_frame(frame, link if gates else "")
-        if gates and len(raw) > CLIENT_BYTES_MAX:
-            raise FrameTooLargeError(f"frame of {len(raw)} bytes, at most {CLIENT_BYTES_MAX}")
+        if len(raw) > CLIENT_BYTES_MAX:
+            check_client_size(frame, len(raw), client=gates)
         peer = self._links.get(link)
         if peer is None:
             if self._listener is None:

@@ -64,6 +64,13 @@ class Poller:
         self._poll.register(descriptor, select.POLLIN)
         self._sources[descriptor] = source
 
+    def unregister(self, source: Socket) -> None:
+        """Stop watching a socket; it must still be open."""
+        self.used.pop(source, None)
+        descriptor = source.FD
+        self._poll.unregister(descriptor)
+        del self._sources[descriptor]
+
     def poll(self, timeout_ms: int | None) -> set[Socket | int]:
         """Return the sources that may be readable, after at most ``timeout_ms``; None for no limit.
 

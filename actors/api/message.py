@@ -29,7 +29,7 @@ from fencelock.actors.api.name import (
     check_wait,
 )
 from fencelock.actors.api.request import Command, Key, Outcome, Query, Reply, Request
-from fencelock.actors.api.self_report import Counted, Elected
+from fencelock.actors.api.self_report import Counted, Elected, NodeAddress
 from fencelock.actors.error import (
     AcquireCancelledError,
     AlreadyHeldError,
@@ -37,6 +37,7 @@ from fencelock.actors.error import (
     LimitReachedError,
     LockOwnershipLostError,
     LockTimeoutError,
+    MembershipError,
     NotHeldError,
     OverloadedError,
     RefusedError,
@@ -46,7 +47,7 @@ from fencelock.actors.error import (
     UnsupportedError,
     WrongClusterError,
 )
-from fencelock.actors.message import Local, Refusal, local, message
+from fencelock.actors.message import Local, Message, Refusal, local, message
 from fencelock.actors.role_message import RoleDescription
 
 
@@ -89,6 +90,9 @@ class Reason(IntEnum):
     holds nothing: it may be sent anew, under a new number. A release has nothing left to
     release; it is only unknown whether this one did that.
     """
+    MEMBERSHIP = 16
+    """The members of the cluster cannot change in this way, or not now; the text says what to do
+    instead."""
 
 
 ERRORS: dict[Reason, type[RefusedError] | type[UnavailableError]] = {
@@ -107,15 +111,16 @@ ERRORS: dict[Reason, type[RefusedError] | type[UnavailableError]] = {
     Reason.STALE: StaleError,
     Reason.SUPERSEDED: AcquireCancelledError,
     Reason.FORGOTTEN: AcquireCancelledError,
+    Reason.MEMBERSHIP: MembershipError,
 }
 """The error that a user's program gets for each reason."""
 
 
-class LockRequest(Request):
-    """A request of an owner about a lock, or about another object of the table.
+class OwnerMessage(Message):
+    """A message between an owner and the proxy about a lock, or about another object of the table.
 
     ``lock`` is the name of the lock, or the `fencelock.actors.api.name.object_name` of the other
-    object; replies carry it, too. A `Release` ends a hold of any object.
+    object.
     """
 
     __slots__ = ()
@@ -123,13 +128,27 @@ class LockRequest(Request):
     if TYPE_CHECKING:  # Every subclass declares them as fields.
         lock: str
         """The name of the lock."""
+        session: str
+        """The session of the client."""
         owner: str
         """The owner within the session."""
+        request: int
+        """The number of the request in that session."""
 
     @property
     def key(self) -> Key:
-        """The request's key."""
+        """The key of the request; its reply has the same."""
         return self.session, self.owner, self.lock, self.request
+
+
+class LockRequest(OwnerMessage, Request):
+    """A request of an owner. A `Release` ends a hold of any object."""
+
+    __slots__ = ()
+
+    def check(self) -> None:
+        """Refuse fields that exceed their limits."""
+        check_claim(self.lock, self.owner, self.request)
 
 
 class AcquireRequest(LockRequest, Command):
@@ -163,21 +182,10 @@ class ReleaseRequest(LockRequest, Command):
         """The fence of the hold."""
 
 
-class LockReply(Reply):
-    """A reply to an owner about a lock."""
+class LockReply(OwnerMessage, Reply):
+    """A reply to an owner."""
 
     __slots__ = ()
-
-    if TYPE_CHECKING:  # Every subclass declares them as fields.
-        lock: str
-        """The name of the lock."""
-        owner: str
-        """The owner within the session."""
-
-    @property
-    def key(self) -> Key:
-        """The key of the request that it answers."""
-        return self.session, self.owner, self.lock, self.request
 
 
 @message(0x10)
@@ -277,10 +285,6 @@ class Cancel(LockRequest, Command):
         """The request's key."""
         return self.session, self.owner, self.lock, -self.request
 
-    def check(self) -> None:
-        """Refuse fields that exceed their limits."""
-        check_claim(self.lock, self.owner, self.request)
-
     def check_new(self) -> None:
         """Refuse what `check` does, and a number that no `Acquire` has."""
         check_request(self.request)
@@ -336,14 +340,17 @@ class Alive(Outcome):
     """The node is alive and serves ``session``.
 
     Where the cluster keeps sessions, this one lives for its TTL from when it was kept.
-    ``master`` is the node that replies soonest, if known. The table leaves ``node`` and ``master``
-    empty: the proxy fills them in.
+    ``master`` is the node that replies soonest, if known. ``members`` can be connected to; of two
+    lists the one with the higher ``view`` is newer, and an empty one says nothing. The table leaves
+    ``node`` and what follows ``request`` empty: the proxy fills them in.
     """
 
     session: str
     node: str
     request: int = 0
     master: str = ""
+    view: int = 0
+    members: tuple[NodeAddress, ...] = ()
 
     ANSWERS = (KeepAlive,)
 

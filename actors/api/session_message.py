@@ -22,7 +22,6 @@ from fencelock.actors.api.name import (
     TTL_MS_MAX,
     TTL_MS_MIN,
     check_age,
-    check_claim,
     check_lock_name,
     check_number,
     check_object_name,
@@ -33,6 +32,7 @@ from fencelock.actors.api.name import (
     utf8_size,
 )
 from fencelock.actors.api.request import Command, Key, Notification, Outcome, Query, Reply, Request
+from fencelock.actors.api.self_report import NodeAddress
 from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.message import message
 
@@ -96,7 +96,7 @@ class Opened(Outcome):
     """Use ``assigned`` as session from now on.
 
     With ``ttl_ms`` 0 the cluster keeps no sessions: ``assigned`` is the client's id, and a
-    hold lives at the node that granted it. ``node`` and ``master`` are as in `Alive`.
+    hold lives at the node that granted it. ``node`` and what follows ``request`` are as in `Alive`.
     """
 
     session: str
@@ -105,6 +105,8 @@ class Opened(Outcome):
     node: str
     request: int = 0
     master: str = ""
+    view: int = 0
+    members: tuple[NodeAddress, ...] = ()
 
     ANSWERS = (Open,)
 
@@ -290,10 +292,6 @@ class Renew(LockRequest):
     session: str = ""
     owner: str = ""
     request: int = 0
-
-    def check(self) -> None:
-        """Refuse fields that exceed their limits."""
-        check_claim(self.lock, self.owner, self.request)
 
 
 @message(0x6A)

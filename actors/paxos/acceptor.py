@@ -20,9 +20,9 @@ from fencelock.actors.paxos.config import (
     TOO_FAR,
     VOTES_BYTES_MAX,
     VOTES_MAX,
+    LogConfig,
     MemberArguments,
     MemberRole,
-    View,
     acceptor_of,
     leader_of,
     monitor_of,
@@ -145,8 +145,7 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
         self.min_applied = 0
         self.released = NO_BALLOT
         """The last ballot whose leader gave its lease back."""
-        members = self.config.view.members
-        self.staleness = StalenessBound(members.index(self.node), len(members))
+        self.staleness = StalenessBound(self.node, self.config)
         self.written = 0
         """Bytes written since the stream was last cut, some of them in earlier lives."""
         self.sync_us = 0
@@ -201,7 +200,7 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
         if isinstance(event, Prepare) and not self.is_voter:
             return (Observe("paxos.non_voter_asked"),)
         if sender != self.commander or event.ballot != self.led:
-            refused = refusal(self.node, self.config.view, sender, event, self.promised, self.floor)
+            refused = refusal(self.node, self.config, sender, event, self.promised, self.floor)
             if refused:
                 return refused
             self.commander, self.led = sender, event.ballot
@@ -235,7 +234,7 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
     def _on_prepare(self, scout: Address, prepare: Prepare, now: Instant) -> Effects:
         if not 1 <= prepare.first < NUMBER_MAX:
             return (Observe("paxos.impossible_slot"),)
-        if acceptor_of(node_of(scout)) not in self.config.view.registered:
+        if acceptor_of(node_of(scout)) not in self.config.newest.registered:
             return (Observe("paxos.unregistered_leads"),)
         if prepare.ballot < self.promised:
             return (Send(scout, Preempted(ballot=self.promised)),)
@@ -482,7 +481,12 @@ def fits(batch: Batch) -> bool:
 
 
 def refusal(
-    node: str, view: View, sender: Address, event: LeaderMessage, promised: Ballot, floor: int
+    node: str,
+    config: LogConfig,
+    sender: Address,
+    event: LeaderMessage,
+    promised: Ballot,
+    floor: int,
 ) -> Effects:
     """Refuse what ``sender`` may not send, or sends for a round too far away; else nothing.
 
@@ -491,7 +495,7 @@ def refusal(
 
     Args:
         node: the acceptor's node.
-        view: the membership.
+        config: the views.
         sender: the address that sent the event.
         event: the message, with its ballot.
         promised: the acceptor's promise.
@@ -499,7 +503,7 @@ def refusal(
 
     """
     speaker, ballot = node_of(sender), event.ballot
-    known = speaker in view.members and 1 <= ballot.round <= ROUND_MAX
+    known = speaker in config.members and 1 <= ballot.round <= ROUND_MAX
     if not known or ballot.leader != leader_of(speaker):
         return (Observe("paxos.stranger_leads"),)
     highest = max(promised.round, floor)

@@ -8,7 +8,7 @@ an acceptor up (`Scout`), and a leader climbs to an acceptor that is above it (`
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TypedDict
 
@@ -71,10 +71,8 @@ class View:
 
     acceptors: tuple[Address, ...] = field(init=False, repr=False, compare=False)
     """Addresses of the members' acceptors."""
-    replicas: tuple[Address, ...] = field(init=False, repr=False, compare=False)
-    """Addresses of the members' replicas."""
     registered: Mapping[Address, int] = field(init=False, repr=False, compare=False)
-    """The ids of ``voters``, or zeros: `Promise.voter` and its like must name them."""
+    """The ids of ``voters``, or zeros. It may have acceptors of other views, too: see `counts`."""
 
     def __post_init__(self) -> None:
         """Compute once what every vote needs."""
@@ -82,7 +80,6 @@ class View:
         assert members
         assert list(members) == sorted(set(members))
         object.__setattr__(self, "acceptors", tuple(acceptor_of(one) for one in members))
-        object.__setattr__(self, "replicas", tuple(replica_of(one) for one in members))
         registered = dict.fromkeys(self.acceptors, 0) if self.voters is None else self.voters
         object.__setattr__(self, "registered", registered)
 
@@ -91,21 +88,79 @@ class View:
         """Return the size of a majority: any two of them share a member."""
         return len(self.members) // 2 + 1
 
+    def counts(self, acceptor: Address, voter: int) -> bool:
+        """Return whether a vote of ``acceptor`` that names ``voter`` counts in this view."""
+        return acceptor in self.acceptors and self.registered.get(acceptor) == voter
 
-@dataclass(frozen=True, slots=True)
+    def is_majority(self, acceptors: Collection[Address]) -> bool:
+        """Return whether ``acceptors`` include a majority of this view."""
+        return sum(one in acceptors for one in self.acceptors) >= self.majority
+
+
 class LogConfig:
-    """The view in force at each slot. At present there is one, and it never changes."""
+    """The views by the slots that they decide. All roles of the log on a node share it.
 
-    view: View
+    The replica alone changes it, as it applies slots. It holds the views in force over the slots
+    from the first that is not applied, ``WINDOW`` of them: one view, or two neighbours.
+
+    Args:
+        view: the view in force.
+        first: the first slot that is not applied.
+
+    """
+
+    def __init__(self, view: View, first: int = 1) -> None:
+        self.views: list[tuple[int, View]] = [(first, view)]
+        """The first slot of each view, in order. The first view decides earlier slots, too, if
+        any of them matter."""
+        self._update()
+
+    def _update(self) -> None:
+        views = [view for _, view in self.views]
+        self.current: tuple[View, ...] = tuple(views)
+        """The views that may decide a slot that is not applied here; the newest is the last."""
+        self.newest = views[-1]
+        self.members = tuple(sorted({member for view in views for member in view.members}))
+        """The members of all these views, sorted."""
+        self.acceptors = tuple(acceptor_of(one) for one in self.members)
+        """Addresses of their acceptors."""
+        self.replicas = tuple(replica_of(one) for one in self.members)
+        """Addresses of their replicas."""
 
     def at(self, slot: int) -> View:
-        """Return the view whose members decide ``slot`` (1 or more)."""
-        assert slot >= 1
-        return self.view
+        """Return the view whose members decide ``slot``, which is not applied here."""
+        for first, view in reversed(self.views):
+            if first <= slot:
+                return view
+        return self.views[0][1]
+
+    def is_majority(self, acceptors: Collection[Address]) -> bool:
+        """Return whether ``acceptors`` include a majority of each current view."""
+        return all(view.is_majority(acceptors) for view in self.current)
+
+    def counts(self, acceptor: Address, voter: int) -> bool:
+        """Return whether ``acceptor`` votes under the id ``voter`` in a current view."""
+        return any(view.counts(acceptor, voter) for view in self.current)
+
+    def reached(self, marks: Mapping[str, int]) -> int | None:
+        """Return the highest mark that a majority of each current view has reached, if any.
+
+        Args:
+            marks: a rising number for each member, if it has one.
+
+        """
+        lowest: int | None = None
+        for view in self.current:
+            ranked = sorted((marks[one] for one in view.members if one in marks), reverse=True)
+            if len(ranked) < view.majority:
+                return None
+            mark = ranked[view.majority - 1]
+            lowest = mark if lowest is None else min(lowest, mark)
+        return lowest
 
 
 class MemberArguments(TypedDict):
-    """Arguments that every role of the log has: the id of its node, and the membership."""
+    """Arguments that every role of the log has: the id of its node, and the views."""
 
     node: str
     config: LogConfig
@@ -116,7 +171,7 @@ class MemberRole(Role[E]):
 
     Args:
         node: the id of its node.
-        config: the membership.
+        config: the views.
 
     """
 
@@ -142,6 +197,9 @@ replica_of = on_each("replica")
 
 monitor_of = on_each("monitor")
 """Returns the address of the failure detector of a node."""
+
+members_of = on_each("members")
+"""Returns the address of the role of a node that changes the members."""
 
 catchup_of = on_each("catchup")
 """Returns the address of the catch-up role of a node."""

@@ -26,7 +26,7 @@ from fencelock.actors.message import (
     ms_between,
     node_of,
 )
-from fencelock.actors.paxos.config import MemberArguments, MemberRole
+from fencelock.actors.paxos.config import LogConfig, MemberArguments, MemberRole, acceptor_of
 from fencelock.actors.paxos.event import (
     BallotSeen,
     Candidate,
@@ -128,7 +128,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
         """The differences between the master's times and these; empty if there are none."""
         self.drift_ppm = drift_ppm
         self.listener = listener
-        self.suspicion = Suspicion(self.node, self.config.view.members, random, timing)
+        self.suspicion = Suspicion(self.node, self.config, random, timing)
         self.standing = NO_BALLOT
         """The ballot under which this node is a candidate, if it is."""
         self.leadership: LeadershipClaimed | None = None
@@ -138,10 +138,10 @@ class FailureDetector(MemberRole[DetectorEvent]):
         self.asked: dict[int, Instant] = {}
         """The time at which each heartbeat was sent, by number, oldest first."""
         self.number = 0
-        self.applied: dict[str, int] = dict.fromkeys(self.config.view.members, 0)
-        """The first slot that each member has not applied, as it last reported."""
-        self.answered: dict[str, int] = dict.fromkeys(self.config.view.members, 0)
-        """The last heartbeat of this leadership that each member answered, 0 for none."""
+        self.applied: dict[str, int] = {}
+        """The first slot that each member has not applied, as it last reported to this leader."""
+        self.answered: dict[str, int] = {}
+        """The last heartbeat of this leadership that each member answered, if any."""
         self.broken: dict[str, Instant] = {}
         """The time at which a link to another member was last lost."""
         self.following = ""
@@ -156,7 +156,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
 
     def begin(self, now: Instant) -> Effects:
         """Listen for a moment, then stand; a single member stands at once."""
-        alone = len(self.config.view.members) == 1
+        alone = self.config.members == (self.node,)
         return self.suspicion.wait(now, 0 if alone else STARTUP_MS)
 
     def handle(self, sender: Address, event: DetectorEvent, now: Instant) -> Effects:
@@ -235,7 +235,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
 
     def _on_link_down(self, down: LinkDown, now: Instant) -> Effects:
         """Suspect a master whose link broke; acceptors still wait for its lease to end."""
-        if down.node in self.config.view.members:
+        if down.node in self.config.members:
             self.broken[down.node] = now
         if down.node != self.following:
             return ()
@@ -255,11 +255,10 @@ class FailureDetector(MemberRole[DetectorEvent]):
         self.standing = NO_BALLOT
         self.leadership = claimed
         self.since = now
-        self.lease = MasterLease(self.config.view.majority, self.timing.lease_ms, self.drift_ppm)
+        self.lease = MasterLease(self.config, self.timing.lease_ms, self.drift_ppm)
         self.asked = {}
         self.disks.clear()
-        self.applied = dict.fromkeys(self.applied, 0)
-        self.answered = dict.fromkeys(self.applied, 0)
+        self.applied, self.answered = {}, {}
         return [*self._follow(self.node), *self._beat(now)]
 
     def _on_stepped_down(self, stepped_down: SteppedDown, now: Instant) -> Effects:
@@ -294,8 +293,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
 
     def _confirmed(self) -> int:
         """Return the number of the last heartbeat that a majority answered."""
-        majority = self.config.view.majority
-        return sorted(self.answered.values(), reverse=True)[majority - 1]
+        return self.config.reached(self.answered) or 0
 
     def _beat(self, now: Instant) -> list[Effect]:
         assert self.leadership is not None
@@ -313,17 +311,16 @@ class FailureDetector(MemberRole[DetectorEvent]):
             del self.asked[next(iter(self.asked))]
         pulse = SendHeartbeat(
             number=self.number,
-            min_applied=min(self.applied.values()),
-            answered=tuple(self.answered[member] for member in self.config.view.members),
+            min_applied=min(self.applied.get(member, 0) for member in self.config.members),
+            answered=tuple(self.answered.get(one, 0) for one in self.config.newest.members),
             confirmed=self._confirmed(),
             timing=self.timing,
         )
         return [Send(self.leadership.commander, pulse)]
 
     def _on_ack(self, acceptor: Address, ack: HeartbeatAck) -> Effects:
-        registered = self.config.view.registered
-        if registered.get(acceptor) != ack.voter:
-            known = acceptor in self.config.view.acceptors
+        if not self.config.counts(acceptor, ack.voter):
+            known = acceptor in self.config.acceptors
             return (Observe("paxos.unregistered_vote" if known else "paxos.stranger_follows"),)
         asked = self.asked.get(ack.number)
         leadership, lease = self.leadership, self.lease
@@ -332,9 +329,10 @@ class FailureDetector(MemberRole[DetectorEvent]):
         member = node_of(acceptor)
         if not 0 <= ack.applied < NUMBER_MAX:
             return (Observe("paxos.impossible_slot"),)
-        self.disks.note_other(member, ack.sync_us)
+        if member != self.node:
+            self.disks.note_other(member, ack.sync_us)
         self.applied[member] = ack.applied
-        self.answered[member] = max(self.answered[member], ack.number)
+        self.answered[member] = max(self.answered.get(member, 0), ack.number)
         until = lease.acknowledge(member, asked, ack.lease_ms)
         if until is None or lease.confirmed is None:
             return ()
@@ -345,7 +343,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
         """Hand over if this node leads and its disk is far slower than its followers'."""
         if isinstance(synced, Resigned):
             return ()  # The leader answers the `Resign` of an earlier call.
-        slow = self.disks.is_slow(synced.mean_us, self.config.view.majority, now)
+        slow = self.disks.is_slow(synced.mean_us, self.config, now)
         successor = self._successor(now) if slow and self.leadership is not None else ""
         if not successor:
             return ()
@@ -367,13 +365,17 @@ class FailureDetector(MemberRole[DetectorEvent]):
         recent = now - self.timing.lease_ms * NS_PER_MS - 2 * self.disks.own_us * NS_PER_US
         there = [
             member
-            for member in self.config.view.members
+            for member in self.config.newest.members
             if member in asked
             and asked[member] >= max(recent, self.broken.get(member, recent))
             and member != self.node
         ]
-        enough = len(there) + 1 >= self.config.view.majority
-        best = max(there, key=lambda one: (self.disks.is_quick(one), self.applied[one]), default="")
+        enough = self.config.is_majority([acceptor_of(one) for one in (*there, self.node)])
+        best = max(
+            there,
+            key=lambda one: (self.disks.is_quick(one), self.applied.get(one, 0)),
+            default="",
+        )
         return best if enough else ""
 
     def _on_take_over(self, leader: Address, request: TakeOver) -> Effects:
@@ -394,14 +396,14 @@ class Suspicion:
 
     Args:
         node: this node.
-        members: all members, sorted.
+        config: the views.
         random: spreads attempts.
         timing: the times of leases, heartbeats and elections.
 
     """
 
-    def __init__(self, node: str, members: tuple[str, ...], random: Random, timing: Timing) -> None:
-        self._node, self._members, self._random = node, members, random
+    def __init__(self, node: str, config: LogConfig, random: Random, timing: Timing) -> None:
+        self._node, self._config, self._random = node, config, random
         self._timing = timing
         self.stall_ms = 2 * timing.heartbeat_ms
         """A timer this late shows that the process was paused (ms). Messages of the leader may
@@ -449,9 +451,10 @@ class Suspicion:
 
     def _turn_ms(self, leader: str, now: Instant) -> int:
         """Return the delay of this node's turn after ``leader`` against the first one (ms)."""
-        members = self._members
-        distance = (members.index(self._node) - members.index(leader)) % len(members)
-        rank = max(0, distance - 1)
+        members = self._config.members
+        place = members.index(self._node) if self._node in members else len(members)
+        led = members.index(leader) if leader in members else place
+        rank = max(0, (place - led) % len(members) - 1)
         if now < self.reluctant_until:
             rank += len(members)
         return rank * self._timing.rank_ms + self._random.randrange(JITTER_MS)
@@ -469,15 +472,15 @@ class MasterLease:
     """The master's side.
 
     Args:
-        majority: number of acceptors that must have promised.
+        config: the views: a majority of each must have promised.
         lease_ms: duration for which the master relies on a promise at most (ms).
         drift_ppm: largest deviation of a clock's rate (millionths, below 1,000,000).
 
     """
 
-    def __init__(self, majority: int, lease_ms: int, drift_ppm: int) -> None:
+    def __init__(self, config: LogConfig, lease_ms: int, drift_ppm: int) -> None:
         assert 0 <= drift_ppm < PPM
-        self.majority = majority
+        self.config = config
         self.lease_ms, self.drift_ppm = lease_ms, drift_ppm
         self.asked: dict[str, Instant] = {}
         """Send time of the last heartbeat that each member answered."""
@@ -494,13 +497,12 @@ class MasterLease:
         self.asked[member] = max(asked, self.asked.get(member, asked))
         until = Instant(asked + relied_ns(min(promised_ms, self.lease_ms), self.drift_ppm))
         self.until[member] = max(until, self.until.get(member, until))
-        if len(self.asked) < self.majority:
+        confirmed = self.config.reached(self.asked)
+        if confirmed is None or confirmed == self.confirmed:
             return None
-        confirmed = sorted(self.asked.values(), reverse=True)[self.majority - 1]
-        if confirmed == self.confirmed:
-            return None
-        self.confirmed = confirmed
-        return sorted(self.until.values(), reverse=True)[self.majority - 1]
+        self.confirmed = Instant(confirmed)
+        relied = self.config.reached(self.until)
+        return None if relied is None else Instant(relied)
 
 
 def _later(now: Instant, ms: int) -> Instant:

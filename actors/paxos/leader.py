@@ -13,9 +13,9 @@ from fencelock.actors.paxos.config import (
     ROUND_JUMP_MAX,
     ROUND_MAX,
     TOO_FAR,
+    LogConfig,
     MemberArguments,
     MemberRole,
-    View,
     monitor_of,
     replica_of,
 )
@@ -148,7 +148,7 @@ class Leader(MemberRole[LeaderEvent]):
         """Number of attempts that failed in a row."""
         self.master = ""
         """The node that leads, empty if none is known."""
-        self.handover = HandOver(self.node, self.config.view)
+        self.handover = HandOver(self.node, self.config)
 
     def handle(self, sender: Address, event: LeaderEvent, now: Instant) -> Effects:
         """Stand, lead, or give way."""
@@ -375,13 +375,13 @@ class HandOver:
 
     Args:
         node: the id of its node.
-        view: the membership.
+        config: the views.
 
     """
 
-    def __init__(self, node: str, view: View) -> None:
+    def __init__(self, node: str, config: LogConfig) -> None:
         self.node = node
-        self.view = view
+        self.config = config
         self.receivers: dict[Address, None] = {}
         """Roles that wait for `Resigned`."""
         self.ballot = NO_BALLOT
@@ -412,7 +412,9 @@ class HandOver:
     def pass_on(self, *, drained: bool) -> list[Effect]:
         """Ask the successor to stand; if the replica is drained, give the lease back before."""
         release = Release(ballot=self.ballot)
-        released = [Send(acceptor, release) for acceptor in self.view.acceptors] if drained else []
+        released = (
+            [Send(acceptor, release) for acceptor in self.config.acceptors] if drained else []
+        )
         return [*released, Send(monitor_of(self.successor), TakeOver(ballot=self.ballot))]
 
     def notify(self, master: str) -> list[Effect]:

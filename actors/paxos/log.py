@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from fencelock.actors.effect import Checkpoint, Effect, Effects, Observe, Send, Wake
+from fencelock.actors.effect import Checkpoint, Effect, Effects, Observe, Send
 from fencelock.actors.message import Address, Message
 from fencelock.actors.paxos.config import (
     LOG_BYTES_MAX,
     VOTES_BYTES_MAX,
     VOTES_MAX,
+    LogConfig,
     acceptor_of,
     catchup_of,
 )
@@ -23,15 +24,19 @@ from fencelock.actors.paxos.event import (
     MinApplied,
     ResendChunk,
     Restore,
+    SnapshotBegun,
+    TakeSnapshot,
     Trimmed,
     WriteChunk,
 )
 from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.machine import Machine
 from fencelock.actors.paxos.message import PAGE, Batch, Slots, TableDigest
-from fencelock.actors.paxos.snapshots import PART_PAUSE_MS, Snapshots, records_of
+from fencelock.actors.paxos.snapshots import Snapshots, records_of
 
-LogEvent = MinApplied | FetchSlots | WriteChunk | LogFull | TableDigest | Compare | Isolate
+LogEvent = (
+    MinApplied | FetchSlots | TakeSnapshot | WriteChunk | LogFull | TableDigest | Compare | Isolate
+)
 """Events that `Log` handles."""
 
 
@@ -66,7 +71,7 @@ class Log:
     def of(
         cls,
         node: str,
-        members: tuple[str, ...],
+        config: LogConfig,
         machine: Machine,
         listener: Address | None,
         log_max: int,
@@ -74,7 +79,9 @@ class Log:
         digest_slots: int,
     ) -> Log:
         """Return the state of a replica that has applied nothing; see `Replica` for arguments."""
-        snapshots = Snapshots(journal_bytes, members.index(node), len(members))
+        members = config.newest.members
+        place = members.index(node) if node in members else len(members)
+        snapshots = Snapshots(journal_bytes, place, len(members))
         digests = Digests(node, members, digest_slots)
         divergence = DivergenceWatch(digests, listener, journal=journal_bytes > 0)
         return cls(node, machine, DecidedSlots(log_max), snapshots, divergence)
@@ -92,6 +99,10 @@ class Log:
                 return ()
             case FetchSlots():
                 return self._on_fetch_slots(event)
+            case TakeSnapshot():
+                begun = self._begin_snapshot(journaled=False)
+                slot = self.snapshots.slot if self.snapshots.under_way else 0
+                return [*begun, Send(catchup_of(self.node), SnapshotBegun(slot=slot))]
             case WriteChunk():
                 return self._on_write_chunk()
             case LogFull():
@@ -159,12 +170,14 @@ class Log:
         self.digests.begin(None)
         return self._keep(records_of(restore.slot, restore.time_ms, restore.chunks))
 
-    def _begin_snapshot(self) -> list[Effect]:
+    def _begin_snapshot(self, *, journaled: bool = True) -> list[Effect]:
         """Begin a snapshot, unless one is being made or the state is empty."""
+        self.snapshots.journaled |= journaled
         if self.snapshots.under_way or self.next == 1:
             return []
         self.digests.want()
-        begun = self.snapshots.begin(self.machine, self.next, self.decided.time_ms)
+        time_ms = self.decided.time_ms
+        begun = self.snapshots.begin(self.machine, self.next, time_ms, journaled=journaled)
         return [*begun, Observe("paxos.snapshot_begun")]
 
     def _on_write_chunk(self) -> Effects:
@@ -172,9 +185,10 @@ class Log:
         if not self.snapshots.under_way:
             return ()
         if not self.snapshots.write_part():
-            return (Wake(PART_PAUSE_MS, WriteChunk()),)
+            return (self.snapshots.pause(),)
         taken, records = self.snapshots.finish()
-        return [Send(catchup_of(self.node), taken), *self._keep(records)]
+        kept = self._keep(records) if records else []
+        return [Send(catchup_of(self.node), taken), *kept]
 
     def _keep(self, records: tuple[Message, ...]) -> list[Effect]:
         """Write down all that was applied, and only then let other roles drop it (P16)."""
@@ -197,7 +211,7 @@ class Log:
             return (Send(catchup_of(self.node), ResendChunk(receiver=fetch.receiver)),)
         begun = self._begin_snapshot()
         self.snapshots.receivers[fetch.receiver] = None
-        return begun
+        return [*begun, Send(fetch.receiver, self.snapshots.announcement())]
 
 
 class DecidedSlots:

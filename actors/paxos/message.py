@@ -275,7 +275,11 @@ class Slots(Message):
 
 @message(0x2D)
 class SnapshotChunk(Message):
-    """Part ``chunk`` of ``count`` of the state after all slots before ``slot``."""
+    """Part ``chunk`` of ``count`` of the state after all slots before ``slot``.
+
+    With ``count`` 0 it has no content: the sender is making that snapshot, and will send its first
+    part. A member of an earlier version drops such a message.
+    """
 
     slot: int
     time_ms: int

@@ -133,7 +133,7 @@ class Replica(MemberRole[ReplicaEvent]):
         self.listener = listener
         self.log = Log.of(
             self.node,
-            self.config.view.members,
+            self.config,
             machine,
             listener,
             log_max,
@@ -143,7 +143,7 @@ class Replica(MemberRole[ReplicaEvent]):
         self.decided = self.log.decided
         self.ordering = Ordering(opening)
         self.forwarding = Forwarding(self.node, listener)
-        self.reads = Reads(self.node, machine, self.config.view.replicas, first_number)
+        self.reads = Reads(self.node, machine, self.config, first_number)
         self.reported = 1
         """All slots before it were reported as applied to the acceptor."""
         self.reporting = False
@@ -220,7 +220,7 @@ class Replica(MemberRole[ReplicaEvent]):
 
     def _on_propose(self, sender: Address, propose: Propose) -> Effects:
         if sender != self.proposer:
-            if node_of(sender) not in self.config.view.members:
+            if node_of(sender) not in self.config.members:
                 return (Observe("paxos.stranger_proposes"),)  # Clients must use the proxy.
             self.proposer = sender
         refusal = self.forwarding.refusal(propose, self.machine)
@@ -391,7 +391,7 @@ class Replica(MemberRole[ReplicaEvent]):
         again = self._watch_gap()
         if check.slot != self.decided.next or not again:
             return again
-        lacking = Lacking(first=check.slot, target=self.committed, source=self.forwarding.master)
+        lacking = Lacking(first=check.slot, target=self.committed, master=self.forwarding.master)
         return [Send(self.catchup, lacking), *again]
 
     def _on_restore(self, restore: Restore, now: Instant) -> Effects:

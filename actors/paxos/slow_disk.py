@@ -7,6 +7,7 @@ should hand over: the next leader decides slots with the quicker disks of the ot
 from __future__ import annotations
 
 from fencelock.actors.message import NS_PER_MS, Instant, ms_between
+from fencelock.actors.paxos.config import LogConfig
 
 SLOW_MS_MIN = 50
 """A disk that syncs within this time (ms) is never slow: a busy machine delays others as much."""
@@ -49,17 +50,18 @@ class DiskComparison:
         """Note the mean time of the syncs of ``member`` (us), 0 if it has reported none."""
         self._others_us[member] = mean_us
 
-    def is_slow(self, mean_us: int, majority: int, now: Instant) -> bool:
+    def is_slow(self, mean_us: int, config: LogConfig, now: Instant) -> bool:
         """Note a report of this node; return whether it should hand over now if it leads.
 
-        Without this node, the quickest ``majority`` of the other members must be able to decide.
+        The quickest majority of each current view must be able to decide without this node.
         """
         self.own_us = mean_us
-        others_us = sorted(us for us in self._others_us.values() if us > 0)
+        others = {member: -us for member, us in self._others_us.items() if us > 0}
+        majority = config.reached(others)
         slow = (
             mean_us >= SLOW_MS_MIN * 1_000
-            and len(others_us) >= majority
-            and others_us[majority - 1] * SLOW_FACTOR <= mean_us
+            and majority is not None
+            and -majority * SLOW_FACTOR <= mean_us
         )
         if not slow:
             self._slow_since = None

@@ -12,20 +12,31 @@ from collections.abc import Iterator
 from typing import Unpack
 
 from fencelock.actors.effect import Checkpoint, Effect, Effects, Observe, Persist, Send, Wake
-from fencelock.actors.message import Address, Instant, Message, node_of
+from fencelock.actors.message import (
+    NS_PER_MS,
+    Address,
+    Instant,
+    Message,
+    address_of,
+    ms_between,
+    node_of,
+)
 from fencelock.actors.paxos.config import MemberArguments, MemberRole, catchup_of
 from fencelock.actors.paxos.event import (
     ExpireSnapshot,
+    Export,
     FetchRetry,
     FetchSlots,
     Lacking,
     Learned,
     ResendChunk,
     Restore,
+    SnapshotBegun,
     SnapshotTaken,
     Trimmed,
     WriteChunk,
 )
+from fencelock.actors.paxos.exports import Exports, in_the_making, part_of
 from fencelock.actors.paxos.machine import Machine
 from fencelock.actors.paxos.message import (
     CHUNK_BYTES_MAX,
@@ -38,6 +49,9 @@ from fencelock.actors.paxos.message import (
     SnapshotChunk,
 )
 from fencelock.actors.role import Host, Summary
+from fencelock.actors.role_message import Level, RoleNotice
+
+MS_PER_S = 1_000
 
 JOURNAL_BYTES = 8 << 20
 """Bytes applied before the journal is cut (8 MiB). Bounds recovery to a second or two."""
@@ -45,6 +59,10 @@ JOURNAL_BYTES = 8 << 20
 
 PART_PAUSE_MS = 1
 """Pause between two parts (ms): sockets and other roles have their turn meanwhile."""
+
+
+BACKUP_PAUSE_MS = 20
+"""The same for a backup, which has time (ms): most of the processor is left for requests."""
 
 
 FETCH_MS = 100
@@ -56,8 +74,24 @@ FETCH_DOUBLINGS_MAX = 3
 have to make its snapshot first."""
 
 
+MAKING_MS = 500
+"""A member that is making its snapshot is asked again after this long (ms)."""
+
+
+SILENT_MS = 10_000
+"""A member that did not answer a fetch is asked last for this long (ms)."""
+
+
 SNAPSHOT_KEPT_MS = 60_000
 """A snapshot is dropped when no part of it was requested for this long (ms)."""
+
+
+LARGE_SLOTS = 1_000
+"""A catch-up of this many slots, or of a snapshot, is reported in the log."""
+
+
+PROGRESS_MS = 5_000
+"""Interval of those reports (ms)."""
 
 
 CatchUpEvent = (
@@ -66,7 +100,9 @@ CatchUpEvent = (
     | SnapshotChunk
     | FetchRetry
     | Fetch
+    | SnapshotBegun
     | SnapshotTaken
+    | Export
     | ResendChunk
     | Trimmed
     | ExpireSnapshot
@@ -107,6 +143,8 @@ class Snapshots:
         self._parts: Iterator[bytes | None] | None = None
         self.under_way = False
         """Whether a snapshot is being made."""
+        self.journaled = False
+        """Whether it will be written to the journal, or is for a backup only."""
         self.due = self._threshold()
         """A snapshot may be due once ``grown`` is this much; see `is_due`."""
 
@@ -119,13 +157,21 @@ class Snapshots:
             return False
         return self.grown >= (self.due * 3 // 2 if leading else self.due)
 
-    def begin(self, machine: Machine, slot: int, time_ms: int) -> list[Wake]:
+    def begin(self, machine: Machine, slot: int, time_ms: int, *, journaled: bool) -> list[Wake]:
         """Freeze the state after all slots before ``slot``; `write_part` does the rest."""
         assert not self.under_way
-        self.under_way = True
+        self.under_way, self.journaled = True, journaled
         self.slot, self.time_ms = slot, time_ms
         self._parts = machine.snapshot()
-        return [Wake(PART_PAUSE_MS, WriteChunk())]
+        return [self.pause()]
+
+    def pause(self) -> Wake:
+        """Return the pause before the next part."""
+        return Wake(PART_PAUSE_MS if self.journaled else BACKUP_PAUSE_MS, WriteChunk())
+
+    def announcement(self) -> SnapshotChunk:
+        """Return the reply to members that must wait for the snapshot being made."""
+        return in_the_making(self.slot, self.time_ms)
 
     def write_part(self) -> bool:
         """Make the next part; return whether the snapshot is complete."""
@@ -141,14 +187,17 @@ class Snapshots:
         """Return a complete snapshot as catch-up sends it, and as a journal keeps it.
 
         The records cover everything applied so far: batches applied since the snapshot follow it.
-        So they can replace all that was written before.
+        So they can replace all that was written before. There are none for a backup.
         """
         slot, time_ms, chunks = self.slot, self.time_ms, tuple(self.chunks)
-        records = records_of(slot, time_ms, chunks, tuple(self.since))
         taken = SnapshotTaken(
             receivers=tuple(self.receivers), slot=slot, time_ms=time_ms, chunks=chunks
         )
-        grown = sum(batch.size for batch in self.since)
+        if self.journaled:
+            records = records_of(slot, time_ms, chunks, tuple(self.since))
+            grown = sum(batch.size for batch in self.since)
+        else:
+            records, grown = (), self.grown
         self.replace(slot, chunks)
         self.grown = grown
         return taken, records
@@ -160,12 +209,73 @@ class Snapshots:
         self.under_way, self.due = False, self._threshold()
 
 
+class Progress:
+    """Measures one catch-up, and reports a large one in the log now and then.
+
+    Args:
+        node: the id of its node.
+        first: the first slot that is missing.
+        since: the beginning.
+
+    """
+
+    def __init__(self, node: str, first: int, since: Instant) -> None:
+        self.node = node
+        self.first = first
+        self.target = first
+        self.since = self.reported_at = since
+        self.reports = 0
+        self.bytes = 0
+        """Bytes of slots and of parts of snapshots that have arrived."""
+        self.parts = (0, 0)
+        """The number of parts of the snapshot that have arrived, and of all; 0 without one."""
+
+    def in_words(self, next_slot: int) -> str:
+        """Describe what has arrived."""
+        wanted = f"{next_slot - self.first} of {self.target - self.first} slots"
+        parts = f", {self.parts[0]} of {self.parts[1]} parts of a snapshot" if self.parts[1] else ""
+        return f"{wanted}{parts}, {self.bytes} bytes"
+
+    def report(self, next_slot: int, target: int, source: str, now: Instant) -> list[Effect]:
+        """Return a line for the log, if one is due."""
+        self.target = target
+        large = target - self.first >= LARGE_SLOTS or self.parts[1] > 0
+        if not large or (self.reports and ms_between(self.reported_at, now) < PROGRESS_MS):
+            return []
+        self.reports += 1
+        self.reported_at = now
+        text = f"{self.node} catches up from {source}: {self.in_words(next_slot)}"
+        return self._notice(f"{text}{self._left(next_slot, now)}")
+
+    def end(self, next_slot: int, source: str, now: Instant) -> list[Effect]:
+        """Return the last line, if there were others."""
+        if not self.reports:
+            return []
+        took = ms_between(self.since, now)
+        words = self.in_words(next_slot)
+        return self._notice(f"{self.node} has caught up, last from {source}: {words} in {took} ms")
+
+    def _left(self, next_slot: int, now: Instant) -> str:
+        """Return how long it takes at this pace, once a second has passed."""
+        took_ms = ms_between(self.since, now)
+        done, wanted = next_slot - self.first, self.target - self.first
+        if self.parts[0] < self.parts[1]:
+            done, wanted = self.parts
+        if took_ms < MS_PER_S or not done:
+            return ""
+        return f", about {took_ms * (wanted - done) // done // MS_PER_S} s left"
+
+    def _notice(self, text: str) -> list[Effect]:
+        return [Send(address_of(self.node, "node"), RoleNotice(level=Level.INFO, text=text))]
+
+
 class CatchUp(MemberRole[CatchUpEvent]):
     """Fetches in small parts, one at a time: the receiver sets the pace.
 
-    Everything fetched is decided, so its source and age do not matter. Fetched slots are written
-    to the journal, since that may hold votes of older ballots for them. These records are
-    removed when the replica's stream covers them (P16).
+    Everything fetched is decided, so its source and age do not matter. The master has enough to
+    do, so it is asked only for what no other member has. Fetched slots are written to the
+    journal, since that may hold votes of older ballots for them. These records are removed when
+    the replica's stream covers them (P16).
 
     Args:
         node: the id of its node.
@@ -181,10 +291,21 @@ class CatchUp(MemberRole[CatchUpEvent]):
         """Slots before it are wanted; 0 if none are."""
         self.source = ""
         """The member that is asked."""
+        self.master = ""
+        """The node that leads, if any is known."""
+        self.likely = ""
+        """The member that has what is missing, if one is known to."""
+        self.tried: set[str] = set()
+        """Members that did not have what comes next, or did not answer."""
+        self.silent_until: dict[str, Instant] = {}
+        """Members that did not answer lately."""
+        self.progress: Progress | None = None
         self.question: Fetch | None = None
         self.attempt = 0
         self.unanswered = 0
         """Requests that timed out since slots were last missing."""
+        self.making = False
+        """Whether the source has answered that it is making its snapshot."""
         self.begun: SnapshotChunk | None = None
         """The first part of the snapshot being fetched."""
         self.parts: list[bytes] = []
@@ -192,6 +313,7 @@ class CatchUp(MemberRole[CatchUpEvent]):
         """The last snapshot made here; its parts are requested one by one."""
         self.used = 0
         """Number of parts of it that were sent."""
+        self.exports = Exports(address_of(self.node, "proxy"), self.replica)
         self.expiring = False
         """Whether the `ExpireSnapshot` timer runs."""
         self.written = 0
@@ -199,20 +321,24 @@ class CatchUp(MemberRole[CatchUpEvent]):
 
     def handle(self, sender: Address, event: CatchUpEvent, now: Instant) -> Effects:
         """Send a fetch, or answer one."""
-        del now
         match event:
             case Lacking():
-                return self._on_lacking(event)
+                return self._on_lacking(event, now)
             case Slots():
-                return self._on_slots(sender, event)
+                return self._on_slots(sender, event, now)
             case SnapshotChunk():
-                return self._on_chunk(sender, event)
+                return self._on_chunk(sender, event, now)
             case FetchRetry():
-                return self._on_retry(event)
+                return self._on_retry(event, now)
             case Fetch():
                 return self._on_fetch(sender, event)
+            case Export():
+                return self.exports.on_export(event)
+            case SnapshotBegun():
+                return self.exports.on_begun(event)
             case SnapshotTaken():
                 self.snapshot = event
+                self.exports.taken(event)
                 parts = [
                     part for receiver in event.receivers for part in self._part(receiver, event, 0)
                 ]
@@ -226,69 +352,123 @@ class CatchUp(MemberRole[CatchUpEvent]):
                 return self._on_expire(event)
 
     def summary(self) -> Summary:
-        """Return what it fetches, and from which node."""
+        """Return what it fetches, from which node, and how much has arrived."""
+        progress = self.progress
         return (
             ("next", self.next),
             ("target", self.target),
             ("source", self.source or "none"),
+            ("received", "nothing" if progress is None else progress.in_words(self.next)),
         )
 
-    def _on_lacking(self, lacking: Lacking) -> Effects:
-        others = [member for member in self.config.view.members if member != self.node]
-        if not others:
+    def _on_lacking(self, lacking: Lacking, now: Instant) -> Effects:
+        if not self._others():
             return ()
         busy = self.target > self.next
         self.target = max(self.target, lacking.target)
+        self.master, self.likely = lacking.master, lacking.source
         if busy and lacking.first <= self.next:
             return ()
         self.next = max(self.next, lacking.first) if busy else lacking.first
-        self.source = lacking.source if lacking.source in others else others[0]
-        return self._ask_anew()
+        if self.progress is None:
+            self.progress = Progress(self.node, self.next, now)
+        self.tried.clear()
+        return self._ask_anew(now)
 
-    def _ask_anew(self) -> list[Effect]:
+    def _others(self) -> list[str]:
+        """Return the other members; each begins with another one."""
+        members = self.config.members
+        return [m for m in members if m > self.node] + [m for m in members if m < self.node]
+
+    def _choose(self, now: Instant) -> str:
+        """Return the member to ask: the master and silent members are the last resort."""
+        untried = [member for member in self._others() if member not in self.tried]
+        return min(
+            untried,
+            key=lambda member: (
+                self.silent_until.get(member, now) > now,
+                member == self.master,
+                member != self.likely,
+            ),
+        )
+
+    def _ask_anew(self, now: Instant) -> list[Effect]:
         """Request what comes next: slots, if the other member still has them."""
         self.begun, self.parts = None, []
+        progress = self.progress
         if self.next >= self.target:
-            self.target, self.question, self.unanswered = 0, None, 0
-            return []
-        return self._ask(Fetch(first=self.next, slot=0, chunk=0))
+            self.target, self.question, self.unanswered, self.progress = 0, None, 0, None
+            return [] if progress is None else progress.end(self.next, self.source, now)
+        self.source = self._choose(now)
+        asked = self._ask(Fetch(first=self.next, slot=0, chunk=0))
+        if progress is None:
+            return asked
+        return [*asked, *progress.report(self.next, self.target, self.source, now)]
 
     def _ask(self, fetch: Fetch) -> list[Effect]:
-        self.question = fetch
+        self.question, self.making = fetch, False
         self.attempt += 1
         retry = FetchRetry(attempt=self.attempt)
         wait_ms = FETCH_MS << min(self.unanswered, FETCH_DOUBLINGS_MAX)
         return [Send(catchup_of(self.source), fetch), Wake(wait_ms, retry)]
 
-    def _on_retry(self, retry: FetchRetry) -> Effects:
-        """Ask the next member after the one that does not answer, or does not have it."""
+    def _on_retry(self, retry: FetchRetry, now: Instant) -> Effects:
+        """Ask another member: this one does not answer, or none had it."""
         if self.question is None or retry.attempt != self.attempt:
             return ()
+        if self.making:
+            self.making = False
+            return self._ask(self.question)
         self.unanswered += 1
-        others = [member for member in self.config.view.members if member != self.node]
-        self.source = others[(others.index(self.source) + 1) % len(others)]
-        return [*self._ask_anew(), Observe("paxos.fetched_elsewhere")]
+        if self.source not in self.tried:
+            self.silent_until[self.source] = Instant(now + SILENT_MS * NS_PER_MS)
+        return [*self._ask_another(now), Observe("paxos.fetched_elsewhere")]
+
+    def _ask_another(self, now: Instant) -> list[Effect]:
+        self.tried.add(self.source)
+        if self.tried.issuperset(self._others()):
+            self.tried.clear()
+        return self._ask_anew(now)
 
     def _is_answer(self, sender: Address, first: int, slot: int, chunk: int) -> bool:
         asked = Fetch(first=first, slot=slot, chunk=chunk)
         return node_of(sender) == self.source and self.question == asked
 
-    def _on_slots(self, sender: Address, slots: Slots) -> Effects:
+    def _on_slots(self, sender: Address, slots: Slots, now: Instant) -> Effects:
         if not self._is_answer(sender, slots.first, 0, 0) or len(slots.batches) > PAGE:
             return (Observe("paxos.slots_ignored"),)
         if not slots.batches:
-            return ()  # The member has none of them; the retry asks another.
+            return self._on_refusal(now)
         self.next = self.written = slots.first + len(slots.batches)
+        self._answered(sum(batch.size for batch in slots.batches))
         learned = Learned(slots=tuple(enumerate(slots.batches, start=slots.first)), committed=0)
         return [
             Persist(slots),
             Send(self.replica, learned),
-            *self._ask_anew(),
+            *self._ask_anew(now),
             Observe("paxos.slots_fetched", len(slots.batches)),
         ]
 
-    def _on_chunk(self, sender: Address, part: SnapshotChunk) -> Effects:
+    def _on_refusal(self, now: Instant) -> Effects:
+        """Ask the next member at once; once all were asked, wait for the retry."""
+        if self.tried.issuperset(set(self._others()) - {self.source}):
+            self.tried.add(self.source)
+            return ()
+        return self._ask_another(now)
+
+    def _answered(self, size: int) -> None:
+        """Note that the source sent ``size`` bytes of what is missing."""
+        self.tried.clear()
+        self.silent_until.pop(self.source, None)
+        if self.progress is not None:
+            self.progress.bytes += size
+
+    def _on_chunk(self, sender: Address, part: SnapshotChunk, now: Instant) -> Effects:
         """Take the next part. The first one answers a request for slots."""
+        if part.count == 0 and self._is_answer(sender, self.next, 0, 0):
+            self.making = True
+            self.attempt += 1
+            return (Wake(MAKING_MS, FetchRetry(attempt=self.attempt)),)
         first = self.begun is None
         expected = 0 if first else part.slot
         if not self._is_answer(sender, self.next, expected, part.chunk) or not _is_sound(part):
@@ -300,14 +480,21 @@ class CatchUp(MemberRole[CatchUpEvent]):
         elif (part.slot, part.count) != (self.begun.slot, self.begun.count):
             return (Observe("paxos.chunk_ignored"),)
         self.parts.append(part.content)
+        self._answered(len(part.content))
+        if self.progress is not None:
+            self.progress.parts = len(self.parts), part.count
         if len(self.parts) < part.count:
-            return self._ask(Fetch(first=self.next, slot=part.slot, chunk=len(self.parts)))
+            asked = self._ask(Fetch(first=self.next, slot=part.slot, chunk=len(self.parts)))
+            if self.progress is None:
+                return asked
+            return [*asked, *self.progress.report(self.next, self.target, self.source, now)]
+        self.exports.kept.clear()  # The one that is being made will never be complete.
         restore = Restore(slot=part.slot, time_ms=part.time_ms, chunks=tuple(self.parts))
         self.next = part.slot
-        return [Send(self.replica, restore), *self._ask_anew()]
+        return [Send(self.replica, restore), *self._ask_anew(now)]
 
     def _on_fetch(self, receiver: Address, fetch: Fetch) -> Effects:
-        if node_of(receiver) not in self.config.view.members:
+        if node_of(receiver) not in self.config.members:
             return (Observe("paxos.stranger_fetches"),)
         if not 1 <= fetch.first < NUMBER_MAX or not 0 <= fetch.chunk < CHUNKS_MAX:
             return (Observe("paxos.impossible_slot"),)
@@ -321,16 +508,10 @@ class CatchUp(MemberRole[CatchUpEvent]):
         return self._part(receiver, snapshot, fetch.chunk)
 
     def _part(self, receiver: Address, snapshot: SnapshotTaken, chunk: int) -> Effects:
-        if chunk >= len(snapshot.chunks):
+        part = part_of(snapshot, chunk)
+        if part is None:
             return (Observe("paxos.impossible_slot"),)
         self.used += 1
-        part = SnapshotChunk(
-            slot=snapshot.slot,
-            time_ms=snapshot.time_ms,
-            chunk=chunk,
-            count=len(snapshot.chunks),
-            content=snapshot.chunks[chunk],
-        )
         return (Send(receiver, part),)
 
     def _start_expiry(self) -> list[Effect]:
@@ -338,13 +519,15 @@ class CatchUp(MemberRole[CatchUpEvent]):
         if self.expiring:
             return []
         self.expiring = True
-        return [Wake(SNAPSHOT_KEPT_MS, ExpireSnapshot(use=self.used))]
+        use = self.used + self.exports.used
+        return [Wake(SNAPSHOT_KEPT_MS, ExpireSnapshot(use=use))]
 
     def _on_expire(self, expire: ExpireSnapshot) -> Effects:
         self.expiring = False
-        if expire.use != self.used:
+        if expire.use != self.used + self.exports.used:
             return self._start_expiry()
         self.snapshot = None
+        self.exports.drop()
         return ()
 
     def _on_trimmed(self, trimmed: Trimmed) -> Effects:

@@ -8,6 +8,8 @@ import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import Any, ParamSpec, Self, TypeVar
 
+from fencelock.actors.api.backup_message import BackupPart
+from fencelock.actors.api.membership_message import ChangeMembers, MembersChanged, MembersRead
 from fencelock.actors.api.message import Contender, LockStatus, NodeStatus
 from fencelock.actors.api.session_message import ListedLock
 from fencelock.cluster import operation
@@ -16,7 +18,7 @@ from fencelock.cluster.aio.loop import LoopExecutor, drive
 from fencelock.cluster.aio.semaphore import Semaphore
 from fencelock.cluster.base_client import BaseClient, namer
 from fencelock.cluster.connection import Connection
-from fencelock.cluster.settings import Read, Settings
+from fencelock.cluster.settings import Read, Settings, Target
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -78,9 +80,21 @@ class Client(BaseClient[Lock, RLock, Semaphore]):
         """Return the held locks by name; see `fencelock.Client.locks`."""
         return await drive(self._connection.listing(prefix, read, max_age))
 
+    async def backup_part(self, slot: int = 0, chunk: int = 0) -> BackupPart:
+        """Return a part of a backup; see `fencelock.Client.backup_part`."""
+        return await drive(self._connection.reading_backup(slot, chunk))
+
     async def evict(self, name: str, fence: int, operator: str | None = None) -> Contender:
         """Take a lock from its holder; see `fencelock.Client.evict`."""
         return await drive(self._connection.evicting(name, fence, operator))
+
+    async def members(self) -> MembersRead:
+        """Return the nodes of the cluster; see `fencelock.Client.members`."""
+        return await drive(self._connection.reading_members())
+
+    async def change_members(self, change: ChangeMembers) -> MembersChanged:
+        """Begin a change of the members; see `fencelock.Client.change_members`."""
+        return await drive(self._connection.changing_members(change))
 
     async def describe(self, *, roles: bool = False) -> tuple[NodeStatus, ...]:
         """Return the status of each node; see `fencelock.Client.describe`."""
@@ -141,9 +155,9 @@ class Connecting:
 
 
 def connect(
-    addresses: str,
+    addresses: str | None = None,
     *,
-    cluster: str = "fencelock",
+    cluster: str | None = None,
     timeout: float = 10.0,
     ttl: float = 15.0,
     label: str | None = None,
@@ -157,4 +171,4 @@ def connect(
         ConfigError: an argument is not usable; at once.
 
     """
-    return Connecting(Settings(addresses, cluster, timeout, ttl, label))
+    return Connecting(Settings(Target.find(addresses, cluster), timeout, ttl, label))

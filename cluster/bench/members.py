@@ -51,8 +51,8 @@ class NodeProcesses:
     """
 
     cluster = "bench"
-    program: tuple[str, ...] = ("-m", "fencelock")
-    """What Python runs as a node, before ``serve`` and its options."""
+    program: Sequence[str] = ("-m", "fencelock")
+    """The arguments of Python that run a node, before those of ``fencelock``."""
 
     def __init__(
         self, folder: Path, protocol: str, nodes: int, *, durable: bool, marks: bool = False

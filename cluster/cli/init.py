@@ -44,7 +44,8 @@ def init(
 
     """
     # Imported late: the file's checks import pydantic, which no other command's help needs.
-    from fencelock.cluster.config import NODES_MAX, PORT_MAX, loopback, starting_config  # noqa: PLC0415  # noqa: PLC0415
+    from fencelock.actors.api.membership_message import PORT_MAX  # noqa: PLC0415
+    from fencelock.cluster.config import NODES_MAX, loopback, starting_config  # noqa: PLC0415
 
     if nodes > NODES_MAX:
         raise ConfigError(f"--nodes is {nodes}, 1 to {NODES_MAX} are allowed")

@@ -13,7 +13,9 @@ from typer.main import get_group
 
 from fencelock import __version__
 from fencelock.actors.error import FencelockError
+from fencelock.cluster.cli.backup import backup, restore
 from fencelock.cluster.cli.init import init
+from fencelock.cluster.cli.lock import lock
 from fencelock.cluster.cli.locks import locks, release, who
 from fencelock.cluster.cli.serve import serve
 from fencelock.cluster.cli.status import status
@@ -106,9 +108,12 @@ def fencelock(
 app.command()(init)
 app.command()(serve)
 app.command()(status)
+app.command()(lock)
 app.command()(locks)
 app.command()(who)
 app.command()(release)
+app.command()(backup)
+app.command()(restore)
 for _name, (_help, _) in LATE.items():
     app.command(_name, help=_help)(_stand_in)
 

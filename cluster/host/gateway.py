@@ -10,6 +10,8 @@ from typing import Protocol
 from loguru import logger
 
 from fencelock.actors.clock import Clock
+from fencelock.actors.effect import Connect, Disconnect
+from fencelock.actors.error import ConfigError
 from fencelock.actors.message import address_of
 from fencelock.actors.role_message import LinkDown, LinkRefused, LinkUp
 from fencelock.cluster.host.scheduler import INBOX_MAX, Scheduler
@@ -86,6 +88,14 @@ class Links(Protocol):
         """
         ...
 
+    def connect(self, node: str, endpoint: str) -> None:
+        """Keep a link to the peer ``node``; one to another endpoint of it is replaced."""
+        ...
+
+    def disconnect(self, node: str) -> None:
+        """Close the link to the peer ``node``, if there is one."""
+        ...
+
     def close(self) -> None:
         """Release all resources; on the dispatcher's thread."""
         ...
@@ -127,15 +137,16 @@ class Gateway:
     Args:
         scheduler: the roles of this node.
         links: the sockets.
-        members: the nodes whose stamps move the clock. A client's stamp does not, or any
-            stranger could push logical time to its end.
+        members: the nodes whose stamps move the clock, at first. A client's stamp does not, or
+            any stranger could push logical time to its end.
 
     """
 
     def __init__(self, scheduler: Scheduler, links: Links, members: frozenset[str]) -> None:
         self._scheduler = scheduler
         self._links = links
-        self._members = members
+        self._members = set(members)
+        scheduler.relink = self._relink
         self._clock_at = address_of(scheduler.node, "clock")
         self._clock: Clock | None = None
 
@@ -146,6 +157,20 @@ class Gateway:
                 node = self._scheduler.node
                 logger.error("node {}: link to {}: {}", node, event.node, event.detail)
             self._scheduler.tell_all(event)
+
+    def _relink(self, effect: Connect | Disconnect) -> None:
+        """Carry out an effect that changes the links of this node."""
+        if isinstance(effect, Connect):
+            try:
+                self._links.connect(effect.node, effect.endpoint)
+            except ConfigError as error:  # It came in a message; a bad one must not stop us.
+                self._scheduler.counters["host.endpoint_refused"] += 1
+                node = self._scheduler.node
+                logger.error("node {}: no link to {}: {}", node, effect.node, error)
+            self._members.add(effect.node)
+        else:
+            self._links.disconnect(effect.node)
+            self._members.discard(effect.node)
 
     def arrive(self, arrivals: Iterable[Arrival]) -> None:
         """Queue the messages of frames; count those without a receiver or without room."""

@@ -14,6 +14,8 @@ from loguru import logger
 
 from fencelock.actors.effect import (
     Checkpoint,
+    Connect,
+    Disconnect,
     Effect,
     Effects,
     Observe,
@@ -104,6 +106,8 @@ class Scheduler:
         self.timers: list[tuple[int, int, RoleSlot, Timer]] = []
         """A heap of the set timers, with the times when they are due (ns)."""
         self.here = address_of(node, "node")
+        self.relink: Callable[[Connect | Disconnect], None] = _without_links
+        """Opens or closes a link to another node; a gateway sets it."""
         self._began = self.now()
         self._timer_number = 0
         self._nodes: dict[Address, str] = {}
@@ -299,6 +303,8 @@ class Scheduler:
             effect.role.start(effect.address, self, **effect.arguments)
             self.work(0)  # The new role's first effects precede the others of this role.
             self._performing = later
+        elif isinstance(effect, Connect | Disconnect):
+            self.relink(effect)
         elif isinstance(effect, Retire) and (retired := self.roles.get(effect.address)) is not None:
             self.retire(retired)
 
@@ -345,3 +351,8 @@ class Scheduler:
             counters=counted(total),
             roles=describe_all(self.roles.values(), waiting),
         )
+
+
+def _without_links(effect: Connect | Disconnect) -> None:
+    """Do nothing: without a gateway there is no link."""
+    del effect

@@ -142,12 +142,12 @@ def test_an_acceptor_without_a_disk_records_nothing() -> None:
 def test_a_master_relies_on_the_shorter_lease(
     own_ms: int, promised_ms: int, relied_ms: int
 ) -> None:
-    lease = MasterLease(1, own_ms, DRIFT_PPM)
+    lease = MasterLease(LogConfig(View(0, ("b",))), own_ms, DRIFT_PPM)
     assert lease.acknowledge("b", at(7), promised_ms) == at(7) + relied_ns(relied_ms)
 
 
 def test_a_master_relies_on_no_more_than_a_majority_promised() -> None:
-    lease = MasterLease(2, LONG_MS, DRIFT_PPM)
+    lease = MasterLease(CONFIG, LONG_MS, DRIFT_PPM)
     assert lease.acknowledge("a", at(5), LONG_MS) is None
     assert lease.acknowledge("b", at(5), LEASE_MS) == at(5) + relied_ns(LEASE_MS)
     assert lease.acknowledge("c", at(6), LONG_MS) is None

@@ -80,6 +80,12 @@ class WakingWire:
         del frame
         self._order.append(link)
 
+    def connect(self, node: str, endpoint: str) -> None:
+        raise NotImplementedError
+
+    def disconnect(self, node: str) -> None:
+        raise NotImplementedError
+
     def close(self) -> None:
         pass
 

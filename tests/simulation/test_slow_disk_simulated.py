@@ -7,6 +7,7 @@ from support.log_workload import LogWriter, logbook
 
 from fencelock.actors.message import NS_PER_MS, Instant, address_of
 from fencelock.actors.paxos import slow_disk
+from fencelock.actors.paxos.config import LogConfig
 from fencelock.actors.paxos.slow_disk import DiskComparison
 from fencelock.cluster.simulation.faults import Faults
 from fencelock.cluster.simulation.nemesis import SLOW_SYNC_US
@@ -108,8 +109,8 @@ def test_leaders_that_hand_over_again_and_again_are_found(monkeypatch: pytest.Mo
 
 
 def test_a_leader_that_compares_with_nobody_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def always(comparison: DiskComparison, mean_us: int, majority: int, now: Instant) -> bool:
-        del comparison, mean_us, majority, now
+    def always(comparison: DiskComparison, mean_us: int, config: LogConfig, now: Instant) -> bool:
+        del comparison, mean_us, config, now
         return True
 
     monkeypatch.setattr(DiskComparison, "is_slow", always)
