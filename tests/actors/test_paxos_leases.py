@@ -13,17 +13,10 @@ import fencelock
 from fencelock.actors.effect import Checkpoint, Effects, Observe, Persist, Send, Wake
 from fencelock.actors.lease import DRIFT_PPM, relied_ns
 from fencelock.actors.message import NS_PER_MS, Instant, address_of
+from fencelock.actors.paxos import config
 from fencelock.actors.paxos import event as events
 from fencelock.actors.paxos.acceptor import Acceptor
-from fencelock.actors.paxos.config import (
-    LEASE_MS,
-    LogConfig,
-    View,
-    acceptor_of,
-    leader_of,
-    monitor_of,
-    replica_of,
-)
+from fencelock.actors.paxos.config import LEASE_MS, LogConfig, View
 from fencelock.actors.paxos.failure_detector import FailureDetector, MasterLease
 from fencelock.actors.paxos.journal import Recovered, recover
 from fencelock.actors.paxos.member import MemoryAcceptor
@@ -43,8 +36,8 @@ from fencelock.cluster.config import parse, starting_config
 from fencelock.cluster.node import Node
 
 CONFIG = LogConfig(View(0, ("a", "b", "c")))
-ACCEPTOR, PROXY = acceptor_of("a"), address_of("a", "proxy")
-LOW, HIGH = Ballot(1, leader_of("b")), Ballot(2, leader_of("c"))
+ACCEPTOR, PROXY = config.acceptor_of("a"), address_of("a", "proxy")
+LOW, HIGH = Ballot(1, config.leader_of("b")), Ballot(2, config.leader_of("c"))
 COMMANDER, SCOUT = address_of("b", "commander-1"), address_of("c", "scout-2")
 LONG_MS = 4 * LEASE_MS
 
@@ -101,7 +94,7 @@ def test_a_shorter_promise_to_the_same_leader_does_not_end_a_longer_one() -> Non
     effects = role.handle(COMMANDER, heartbeat(), at(1))
 
     ack = HeartbeatAck(ballot=LOW, number=1, applied=1, lease_ms=LEASE_MS)
-    assert Send(monitor_of("b"), ack) in effects
+    assert Send(config.monitor_of("b"), ack) in effects
     assert not promises(role, LONG_MS - 1)
 
 
@@ -109,7 +102,7 @@ def test_a_lease_that_is_given_back_ends_at_once() -> None:
     role = acceptor(LONG_MS, Recovered())
     role.handle(COMMANDER, heartbeat(), T0)
 
-    role.handle(leader_of("b"), Release(ballot=LOW), at(1))
+    role.handle(config.leader_of("b"), Release(ballot=LOW), at(1))
 
     assert promises(role, 1)
 
@@ -118,7 +111,7 @@ def test_a_cut_of_the_journal_keeps_the_length_of_leases() -> None:
     role = acceptor(LONG_MS, Recovered())
     role.begin(T0)
 
-    effects = role.handle(replica_of("a"), events.Trimmed(slot=1), T0)
+    effects = role.handle(config.replica_of("a"), events.Trimmed(slot=1), T0)
 
     assert effects == (Checkpoint((lease_record(LONG_MS),)),)
 
@@ -164,7 +157,7 @@ def times_seen(role: FailureDetector, lease_ms: int) -> Effects:
 
 def test_a_member_reports_once_that_the_masters_times_differ_and_once_that_they_agree() -> None:
     role = FailureDetector(
-        monitor_of("a"), HOST, node="a", config=CONFIG, random=Random(1), listener=PROXY
+        config.monitor_of("a"), HOST, node="a", config=CONFIG, random=Random(1), listener=PROXY
     )
     assert times_seen(role, LEASE_MS) == []
 
