@@ -8,6 +8,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, ParamSpec, Self, TypeVar
 
+from fencelock.actors.api.membership_message import ChangeMembers, MembersChanged, MembersRead
 from fencelock.actors.api.message import Contender, LockStatus, NodeStatus
 from fencelock.actors.api.session_message import ListedLock
 from fencelock.cluster.base_client import BaseClient, namer
@@ -126,6 +127,30 @@ class Client(BaseClient[Lock, RLock, Semaphore]):
 
         """
         return drive(self._connection.evicting(name, fence, operator))
+
+    def members(self) -> MembersRead:
+        """Return the nodes of the cluster: who leads, who votes, and how far each is behind.
+
+        Raises:
+            UnsupportedError: the members of the protocol never change; see `describe`.
+            UnavailableError: no node answered for 10 s.
+            ClosedError: the client is closed.
+
+        """
+        return drive(self._connection.reading_members())
+
+    def change_members(self, change: ChangeMembers) -> MembersChanged:
+        """Begin a change of the members, or return how far it is; repeat it until it is done.
+
+        Raises:
+            MembershipError: the members cannot change so; the text says what to do instead.
+            InvalidRequestError: a field of ``change`` is out of its limits.
+            UnsupportedError: as for `members`.
+            UnavailableError: no node answered for 10 s; repeating it does no harm.
+            ClosedError: the client is closed.
+
+        """
+        return drive(self._connection.changing_members(change))
 
     def describe(self, *, roles: bool = False) -> tuple[NodeStatus, ...]:
         """Return the status of each node of the address list, in that order.

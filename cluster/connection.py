@@ -13,6 +13,12 @@ from random import Random
 
 import pykka
 
+from fencelock.actors.api.membership_message import (
+    ChangeMembers,
+    MembersChanged,
+    MembersRead,
+    ReadMembers,
+)
 from fencelock.actors.api.message import Acquire, Contender, Describe, NodeStatus
 from fencelock.actors.api.name import LABEL_BYTES_MAX, check_new_lock_name, check_owner
 from fencelock.actors.api.session_message import Evict, Evicted, ListedLock, ListLocks, LockList
@@ -41,6 +47,7 @@ from fencelock.cluster.host.scheduler import READ_CLOCK
 from fencelock.cluster.lock_options import LockOptions, check_name_type, term_ms_of, wait_ms_of
 from fencelock.cluster.operation import AwaitReply, Operation
 from fencelock.cluster.owner import process_label, process_user
+from fencelock.cluster.reachability import LOOK_S, looking
 from fencelock.cluster.session_channel import SessionChannel
 from fencelock.cluster.settings import Read, Settings, age_ms_of, check_text, parse_addresses
 from fencelock.transport.codec import pack
@@ -77,7 +84,7 @@ class Connection:
         self.executor = executor
         self.cluster_watch = ClusterWatch(executor, lambda: self.line.tell(WatchCluster()))
         self._guard = threading.Lock()
-        links = {f"gate-{number}": endpoint for number, endpoint in enumerate(self.endpoints)}
+        links = {f"gate.{number}": endpoint for number, endpoint in enumerate(self.endpoints)}
         counters: Counter[str] = Counter()
         hub = SocketHub(
             node=self.session,
@@ -151,7 +158,6 @@ class Connection:
         """
         limit = self._timeout
         end = time.monotonic() + limit
-        why = f"nothing was heard of {', '.join(self.endpoints)}"
         while (left := end - time.monotonic()) > 0:
             self.line.check()
             reply = AskReply()
@@ -160,16 +166,19 @@ class Connection:
                 status = yield AwaitReply(reply, left)
             except WrongClusterError:
                 raise
-            except UnavailableError as error:
-                why = str(error)
+            except UnavailableError:
+                continue
             except TimeoutError:
                 break
-            else:
-                assert isinstance(status, NodeStatus)
-                self.protocol = status.protocol
-                return
+            assert isinstance(status, NodeStatus)
+            self.protocol = status.protocol
+            return
+        try:
+            tried = yield AwaitReply(looking(self.endpoints), 2 * LOOK_S)
+        except TimeoutError:  # The machine is busy.
+            tried = ", ".join(self.endpoints)
         raise UnavailableError(
-            f"no node answered within {limit:g} s: {why}. Are the nodes running, are these "
+            f"no node answered within {limit:g} s. Tried {tried}. Are the nodes running, are these "
             "their hosts and ports, and does no firewall stand between?"
         )
 
@@ -252,6 +261,18 @@ class Connection:
         answer = yield from self.line.ask(Evict(lock=name, fence=fence, operator=who))
         assert isinstance(answer, Evicted)
         return answer.holder
+
+    def reading_members(self) -> Operation[MembersRead]:
+        """End with the nodes of the cluster."""
+        answer = yield from self.line.ask(ReadMembers())
+        assert isinstance(answer, MembersRead)
+        return answer
+
+    def changing_members(self, change: ChangeMembers) -> Operation[MembersChanged]:
+        """End with how far ``change`` is."""
+        answer = yield from self.line.ask(change)
+        assert isinstance(answer, MembersChanged)
+        return answer
 
     def __str__(self) -> str:
         state = "closed" if self.line.closed else f"of a {self.protocol} cluster"

@@ -101,6 +101,7 @@ class Node:
         seat = NodeContext(
             node=node_id,
             nodes=tuple(sorted(config.nodes)),
+            endpoints=config.nodes,
             boot=boot,
             random=Random(boot),
             first_stamp=_first_stamp(),

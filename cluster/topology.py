@@ -77,7 +77,9 @@ class NodeContext:
 
     node: str
     nodes: tuple[str, ...]
-    """All members, this one too, sorted."""
+    """All nodes of the configuration, this one too, sorted."""
+    endpoints: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Where each of them is reached, as far as the configuration says."""
     boot: int
     """Random number of 63 bits, drawn at each start; distinguishes this life from earlier ones."""
     random: Random
@@ -285,7 +287,7 @@ def paxos(seat: NodeContext) -> RoleSet:
     closings = [_closing(seat)]
     if len(seat.nodes) > 1:
         closings.append(Closing(leader_of(seat.node), Resign(), RESIGN_MS))
-    backend = PaxosBackend(seat.node, seat.nodes, machine.write)
+    backend = PaxosBackend(seat.node, seat.nodes, machine.write, seat.endpoints)
     return RoleSet(
         roles=(
             Spawn(address_of(seat.node, "clock"), Clock, {"start": seat.first_stamp}),

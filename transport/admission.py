@@ -10,6 +10,7 @@ from fencelock.actors.message import Address, address_of, node_of, role_of
 from fencelock.transport.cbor import (
     FRAME_BYTES_MAX,
     INT_MAX,
+    FrameTooLargeError,
     MalformedFrameError,
     UndecodableError,
     load,
@@ -237,6 +238,20 @@ def _foreign(raw: bytes, error: ForeignClusterError) -> Dropped:
         if type(message) is Rejected:
             return Dropped("wire.rejected", message.code, message.detail)
     return Dropped("wire.wrong_cluster", Mismatch.CLUSTER, str(error))
+
+
+def check_client_size(frame: Frame, size: int, *, client: bool) -> None:
+    """Refuse to send a frame of ``size`` bytes, above a client's limit, that can be split.
+
+    A node that is no member yet, or no more, is a client to those that it sends to, and does not
+    know for certain. Only members send single messages that are so large.
+
+    Raises:
+        FrameTooLargeError: the sender is a ``client``, or the frame has several messages.
+
+    """
+    if client or len(frame.envelopes) > 1:
+        raise FrameTooLargeError(f"frame of {size} bytes, at most {CLIENT_BYTES_MAX}")
 
 
 def has_few_arrays(data: bytes, *, member: bool) -> bool:

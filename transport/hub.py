@@ -9,8 +9,12 @@ import zmq
 from zmq.utils.monitor import parse_monitor_message
 
 from fencelock.actors.role_message import LinkDown, LinkRefused, LinkUp
-from fencelock.transport.admission import CLIENT_BYTES_MAX, Dropped, FrameValidator
-from fencelock.transport.cbor import FrameTooLargeError
+from fencelock.transport.admission import (
+    CLIENT_BYTES_MAX,
+    Dropped,
+    FrameValidator,
+    check_client_size,
+)
 from fencelock.transport.descriptors import CONNECTIONS_MAX
 from fencelock.transport.frame import Frame, check_cluster, check_node, encode_frame
 from fencelock.transport.listener import Arrival, Listener, new_arrival
@@ -327,8 +331,8 @@ class SocketHub:
         """
         gates = self._admission.gates
         raw = encode_frame(frame, link if gates else "")
-        if gates and len(raw) > CLIENT_BYTES_MAX:
-            raise FrameTooLargeError(f"frame of {len(raw)} bytes, at most {CLIENT_BYTES_MAX}")
+        if len(raw) > CLIENT_BYTES_MAX:
+            check_client_size(frame, len(raw), client=gates)
         peer = self._links.get(link)
         if peer is None:
             if self._listener is None:

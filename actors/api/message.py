@@ -29,7 +29,7 @@ from fencelock.actors.api.name import (
     check_wait,
 )
 from fencelock.actors.api.request import Command, Key, Outcome, Query, Reply, Request
-from fencelock.actors.api.self_report import Counted, Elected
+from fencelock.actors.api.self_report import Counted, Elected, NodeAddress
 from fencelock.actors.error import (
     AcquireCancelledError,
     AlreadyHeldError,
@@ -341,14 +341,17 @@ class Alive(Outcome):
     """The node is alive and serves ``session``.
 
     Where the cluster keeps sessions, this one lives for its TTL from when it was kept.
-    ``master`` is the node that replies soonest, if known. The table leaves ``node`` and ``master``
-    empty: the proxy fills them in.
+    ``master`` is the node that replies soonest, if known. ``members`` can be connected to; of two
+    lists the one with the higher ``view`` is newer, and an empty one says nothing. The table leaves
+    ``node`` and what follows ``request`` empty: the proxy fills them in.
     """
 
     session: str
     node: str
     request: int = 0
     master: str = ""
+    view: int = 0
+    members: tuple[NodeAddress, ...] = ()
 
     ANSWERS = (KeepAlive,)
 

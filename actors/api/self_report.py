@@ -1,4 +1,4 @@
-"""Parts of a node's description of itself: its counters and its leaders."""
+"""Parts of a node's description of itself: its counters, the members and the leaders."""
 
 from __future__ import annotations
 
@@ -10,6 +10,13 @@ class Counted(NamedTuple):
 
     name: str
     times: int
+
+
+class NodeAddress(NamedTuple):
+    """A node, and where other nodes and clients reach it."""
+
+    node: str
+    endpoint: str
 
 
 class MemberSeen(NamedTuple):

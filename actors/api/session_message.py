@@ -33,6 +33,7 @@ from fencelock.actors.api.name import (
     utf8_size,
 )
 from fencelock.actors.api.request import Command, Key, Notification, Outcome, Query, Reply, Request
+from fencelock.actors.api.self_report import NodeAddress
 from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.message import message
 
@@ -96,7 +97,7 @@ class Opened(Outcome):
     """Use ``assigned`` as session from now on.
 
     With ``ttl_ms`` 0 the cluster keeps no sessions: ``assigned`` is the client's id, and a
-    hold lives at the node that granted it. ``node`` and ``master`` are as in `Alive`.
+    hold lives at the node that granted it. ``node`` and what follows ``request`` are as in `Alive`.
     """
 
     session: str
@@ -105,6 +106,8 @@ class Opened(Outcome):
     node: str
     request: int = 0
     master: str = ""
+    view: int = 0
+    members: tuple[NodeAddress, ...] = ()
 
     ANSWERS = (Open,)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from fencelock.actors.api.message import (
     refused,
 )
 from fencelock.actors.api.request import Command, Outcome, Request
+from fencelock.actors.api.self_report import NodeAddress
 from fencelock.actors.api.session_message import (
     CloseReason,
     Ended,
@@ -53,7 +54,7 @@ from fencelock.actors.paxos.message import Decline, Declined, Proposed
 from fencelock.actors.paxos.queries import Queries, TableStatus
 from fencelock.actors.proxy.backend import Backend, Status
 from fencelock.actors.proxy.clients import CLIENT_REQUESTS_MAX, REQUESTS_MAX, RemoteClient, is_full
-from fencelock.actors.proxy.message import Relay, Relayed
+from fencelock.actors.proxy.message import MembersKnown, Relay, Relayed
 from fencelock.actors.session.message import Undecided
 from fencelock.actors.table.message import Queued
 
@@ -66,9 +67,9 @@ NEW_MASTER_REPEAT_MAX = 5_000
 _LOSSES: frozenset[type[Message]] = frozenset({HoldLost, Ended})
 
 _NAMES_NODES: dict[type[Outcome], Callable[..., Any]] = {
-    kind: copier(kind, "node", "master") for kind in (Alive, Opened)
+    kind: copier(kind, "node", "master", "view", "members") for kind in (Alive, Opened)
 }
-"""Makers of the replies that name the answering node and the leading one."""
+"""Makers of the replies that name the answering node, the leading one, and the members."""
 
 
 class PaxosBackend(Backend):
@@ -87,8 +88,9 @@ class PaxosBackend(Backend):
 
     Args:
         node: this node.
-        members: the nodes that vote, sorted: only outcomes from their replicas count.
+        members: the nodes that vote, at first, by name: only outcomes from their replicas count.
         encode: encodes a command for the log.
+        endpoints: where members are reached, at first, as far as that is known.
 
     """
 
@@ -98,11 +100,18 @@ class PaxosBackend(Backend):
     """A client's session is independent of this; it ends in the log, by its TTL."""
 
     def __init__(
-        self, node: str, members: tuple[str, ...], encode: Callable[[Command], bytes]
+        self,
+        node: str,
+        members: tuple[str, ...],
+        encode: Callable[[Command], bytes],
+        endpoints: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(node, members)
         replica = replica_of(node)
-        self.contact = QuorumContact(members)
+        known = tuple(NodeAddress(*one) for one in sorted((endpoints or {}).items()))
+        self.known = MembersKnown(view=0, members=known)
+        """The members with their endpoints."""
+        self.contact = QuorumContact(self.members)
         self.in_flight = InFlightRequests(self.proxy, replica, encode)
         self.queries = Queries(node, replica, self.contact)
         self.table_status = TableStatus(self.queries)
@@ -134,6 +143,7 @@ class PaxosBackend(Backend):
             Skipped: self._on_skipped,
             VotingStatus: self._on_voting_status,
             Divergence: self._on_divergence,
+            MembersKnown: self._on_members_known,
             Relayed: self._on_relayed,
         }
 
@@ -243,7 +253,7 @@ class PaxosBackend(Backend):
                 released += 1
             else:
                 denied += isinstance(outcome, Refused)
-                reply = _finished(outcome, known.request, self.node, self.master)
+                reply = self._finished(outcome, known.request)
                 effects.append(Send(known.sender, reply))
                 continue
             effects.append(Send(known.sender, outcome))
@@ -251,6 +261,21 @@ class PaxosBackend(Backend):
             if count:
                 effects.append(Observe(f"proxy.{name}", count))
         return effects
+
+    def _finished(self, reply: Outcome, request: Command) -> Outcome:
+        """Return the table's ``reply`` to ``request`` as the client gets it.
+
+        The table does not know which node answers. And it tells a request that came too late from
+        one that is forgotten; to a client nothing was done, either way.
+        """
+        if isinstance(reply, Refused) and reply.reason in (Reason.SUPERSEDED, Reason.FORGOTTEN):
+            nothing = Reason.NOT_HELD if isinstance(request, ReleaseRequest) else Reason.CANCELLED
+            return replace(reply, reason=nothing)
+        copy = _NAMES_NODES.get(type(reply))
+        if copy is None:
+            return reply
+        finished: Outcome = copy(reply, self.node, self.master, self.known.view, self.known.members)
+        return finished
 
     def _warn(self, outcome: HoldLost | Ended, effects: list[Effect]) -> None:
         """Notify the affected client of a loss, if it uses this node."""
@@ -338,6 +363,18 @@ class PaxosBackend(Backend):
         }
         return [Send(one.address, self.probe_reply(one.session, 0)) for one in waiting]
 
+    def alive(self, request: KeepAlive) -> Alive:
+        """Return the reply to a keep-alive in a name that is not a session of the cluster."""
+        alive = super().alive(request)
+        return replace(alive, view=self.known.view, members=self.known.members)
+
+    def _on_members_known(self, sender: Address, event: MembersKnown, now: Instant) -> Effects:
+        del sender, now
+        self.known = event
+        self.members = tuple(member.node for member in event.members)
+        self.contact.name(self.members)
+        return ()
+
     def _relay(self, sender: Address, request: Request, now: Instant) -> Effects:
         """Leave a request about the members to the role that changes them."""
         del now
@@ -394,19 +431,6 @@ class PaxosBackend(Backend):
     def pending(self) -> Iterable[tuple[Address, Request]]:
         """Return the commands in flight with their senders."""
         return [(known.sender, known.request) for known in self.in_flight.by_key.values()]
-
-
-def _finished(reply: Outcome, request: Command, node: str, master: str) -> Outcome:
-    """Return the table's ``reply`` to ``request`` as the client gets it.
-
-    The table does not know which node answers. And it tells a request that came too late from one
-    that is forgotten; to a client nothing was done, either way.
-    """
-    if isinstance(reply, Refused) and reply.reason in (Reason.SUPERSEDED, Reason.FORGOTTEN):
-        nothing = Reason.NOT_HELD if isinstance(request, ReleaseRequest) else Reason.CANCELLED
-        return replace(reply, reason=nothing)
-    copy = _NAMES_NODES.get(type(reply))
-    return reply if copy is None else copy(reply, node, master)
 
 
 def _is_untried(known: InFlightRequest) -> bool:

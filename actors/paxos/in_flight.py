@@ -227,10 +227,14 @@ class QuorumContact:
     """
 
     def __init__(self, members: tuple[str, ...]) -> None:
-        self.majority = f"a majority of {', '.join(members)}"
+        self.name(members)
         self.received_at = Instant(0)
         self.expected_at = Instant(0)
         """The time of a request that was sent while none was in flight."""
+
+    def name(self, members: tuple[str, ...]) -> None:
+        """Set the nodes that vote."""
+        self.majority = f"a majority of {', '.join(members)}"
 
     def silent_ms(self, now: Instant) -> int:
         """Return how long a reply has been expected (ms)."""

@@ -26,14 +26,12 @@ class Description:
     Args:
         node: this node.
         protocol: the name of the protocol.
-        members: all members, sorted.
 
     """
 
-    def __init__(self, node: str, protocol: str, members: tuple[str, ...]) -> None:
+    def __init__(self, node: str, protocol: str) -> None:
         self.node = node
         self.protocol = protocol
-        self.members = members
         self.requests: list[tuple[Address, Describe]] = []
         self.reported: Reported | None = None
 
@@ -44,7 +42,7 @@ class Description:
         self.requests.append((sender, describe))
         return True
 
-    def replies(self, status: Status) -> Effects:
+    def replies(self, members: tuple[str, ...], status: Status) -> Effects:
         """Answer all requests, once the host has reported."""
         reported, requests = self.reported, self.requests
         assert reported is not None
@@ -55,7 +53,7 @@ class Description:
                 NodeStatus(
                     node=self.node,
                     protocol=self.protocol,
-                    nodes=self.members,
+                    nodes=members,
                     ready=status.ready,
                     detail=status.detail,
                     uptime_ms=reported.uptime_ms,

@@ -13,7 +13,7 @@ from enum import IntEnum
 
 from fencelock.actors.api.message import Absence, Contender
 from fencelock.actors.api.request import Reply, Request
-from fencelock.actors.api.self_report import Counted
+from fencelock.actors.api.self_report import Counted, NodeAddress
 from fencelock.actors.message import Address, Local, local
 from fencelock.actors.role_message import RoleDescription
 
@@ -157,6 +157,14 @@ class Ready(Local):
 
     ready: bool
     detail: str
+
+
+@local
+class MembersKnown(Local):
+    """To the proxy: the ``members`` from now on, by name, after ``view`` changes."""
+
+    view: int
+    members: tuple[NodeAddress, ...]
 
 
 @local

@@ -58,7 +58,7 @@ class Proxy(Role[Request]):
         self.node = backend.node
         self.backend = backend
         self.clients = backend.clients
-        self.description = Description(self.node, backend.name, backend.members)
+        self.description = Description(self.node, backend.name)
         self.ticking = False
         self.closed = False
         """Whether the node must not serve any more; the backend knows why."""
@@ -170,7 +170,9 @@ class Proxy(Role[Request]):
         if self.description.reported is None or not self.description.requests:
             return ()
         status = Status(False, self.backend.closed) if self.closed else self.backend.status(now)
-        return () if status is None else self.description.replies(status)
+        if status is None:
+            return ()
+        return self.description.replies(self.backend.members, status)
 
     def _on_tick(self, sender: Address, tick: Tick, now: Instant) -> Effects:
         del sender, tick

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fencelock.actors.api.membership_message import ChangeMembers, ReadMembers
 from fencelock.actors.api.message import AcquireRequest, Describe, Inspect, Reason, ReleaseRequest
 from fencelock.actors.api.name import titled
 from fencelock.actors.api.session_message import Evict, ListLocks, Renew
@@ -27,7 +28,7 @@ def why_not(
     if problem is not None:
         return problem
     match question:
-        case Inspect() | Describe() | ListLocks() | Evict():
+        case Inspect() | Evict() | Describe() | ListLocks() | ReadMembers() | ChangeMembers():
             no = None
         case AcquireRequest():
             assert claim is not None

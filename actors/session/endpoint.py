@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fencelock.actors.message import NS_PER_MS, Address, Instant, ms_between, node_of
+from fencelock.actors.api.membership_message import NODE_ID, is_endpoint
+from fencelock.actors.api.self_report import NodeAddress
+from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of, ms_between, node_of
 from fencelock.actors.timing import TIMING
 
 ENDPOINTS_MAX = 64
@@ -57,6 +59,10 @@ class Endpoint:
     excuse: str = ""
     """The last reason it gave for not replying to requests."""
     excused_at: Instant = NEVER
+    learned: bool = False
+    """Whether the cluster named it, and not the user."""
+    left: bool = False
+    """Whether the cluster does not name it any more: it is dropped as soon as nothing needs it."""
 
     @property
     def usable(self) -> bool:
@@ -140,6 +146,38 @@ class Endpoints:
     """As the constant, or less where a session's TTL is too short for that."""
     master: str = ""
     """The node that replies soonest, according to the last message about it."""
+    view: int = -1
+    """Number of the membership that was learned last, -1 before the first."""
+
+    def learn(self, view: int, members: tuple[NodeAddress, ...]) -> list[NodeAddress]:
+        """Take over the members of a newer view; return those to connect to.
+
+        Their links are named after the nodes, and come up later. The user's endpoints stay: they
+        may be names of which the cluster does not know.
+        """
+        if not members or view <= self.view:
+            return []
+        self.view = view
+        names = {member.node for member in members}
+        for endpoint in self.table.values():
+            endpoint.left = endpoint.learned and endpoint.node not in names
+        return [member for member in members if self._is_new(member)]
+
+    def _is_new(self, member: NodeAddress) -> bool:
+        """Add ``member`` unless it has an endpoint; return whether to connect to it."""
+        name, label = member
+        address = address_of(name, "proxy")
+        known = self.table.get(address)
+        if known is None:
+            others = self.table.values()
+            reached = (one.label == label or (one.node == name and one.usable) for one in others)
+            sound = NODE_ID.fullmatch(name) is not None and is_endpoint(label)
+            if not sound or len(self.table) >= ENDPOINTS_MAX or any(reached):
+                return False
+        elif not known.learned or known.label == label:
+            return False
+        self.table[address] = Endpoint(address, label, node=name, down=True, learned=True)
+        return True
 
     def choose(self) -> Endpoint:
         """Return the endpoint for a new request; the current one if none is usable."""

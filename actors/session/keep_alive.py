@@ -15,11 +15,11 @@ from fencelock.actors.session.session_state import SessionState
 
 def greet(state: SessionState, endpoints: Iterable[Address], now: Instant) -> list[Effect]:
     """Send a keep-alive to each of ``endpoints``. Each number is used once."""
-    state.greetings += 1
     order, session_lease = list(state.endpoints.table), state.session_lease
+    state.greetings += len(order)
     effects: list[Effect] = []
     for endpoint in endpoints:
-        number = state.greetings * len(order) + order.index(endpoint)
+        number = state.greetings + order.index(endpoint)
         if session_lease.kept:
             session_lease.note_sent(number, now)
         alive = KeepAlive(session=session_lease.spoken, request=number)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from fencelock.actors.api.cluster_message import ClusterDown, ClusterUp
-from fencelock.actors.effect import Effect, Observe
+from fencelock.actors.api.message import Alive
+from fencelock.actors.api.session_message import Opened
+from fencelock.actors.effect import Connect, Disconnect, Effect, Observe
 from fencelock.actors.message import Address, Instant
 from fencelock.actors.session import endpoint_selection
 from fencelock.actors.session.endpoint_selection import come_back, hear, prefer_master
@@ -118,7 +120,31 @@ def on_link_down(state: SessionState, node: str, now: Instant) -> list[Effect]:
     endpoint.down = True
     left = _leave(state, endpoint.address, now)
     left += keep_watching(state, now)
+    idle = not state.in_flight.pending and not state.session_used(now)
+    if idle and state.endpoints.any_usable():
+        # The node may be gone for ever, and with it one after the other: learn the members now.
+        left += greet(state, [state.endpoints.choose().address], now)
     return [Observe("client.link_down"), *left, *state.finish_surveys()]
+
+
+def follow_members(
+    state: SessionState, sender: Address, answer: Alive | Opened, now: Instant
+) -> list[Effect]:
+    """Connect to the members that a node names, and drop those that it named before."""
+    if sender.startswith(state.home):
+        return []  # The callers inside a node use its own proxy.
+    endpoints = state.endpoints
+    new = endpoints.learn(answer.view, answer.members)
+    effects: list[Effect] = [Connect(member.node, member.endpoint) for member in new]
+    for endpoint in [one for one in endpoints.table.values() if one.left]:
+        address = endpoint.address
+        endpoint.down = True
+        effects += _leave(state, address, now)
+        needed = any(one.endpoint == address for one in state.in_flight.pending.values())
+        if not needed and endpoints.current != address:
+            del endpoints.table[address]
+            effects.append(Disconnect(endpoint.node))
+    return effects
 
 
 def on_link_refused(state: SessionState, node: str, detail: str, now: Instant) -> list[Effect]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol, cast
 
+from fencelock.actors.api.membership_message import ChangeMembers, ReadMembers
 from fencelock.actors.api.message import (
     Acquire,
     AcquireRequest,
@@ -98,7 +99,10 @@ class CancelKey(NamedTuple):
 CLAIMS_MAX = 4_096
 """Claims that are cached: most locks are requested again and again."""
 
-Question = AcquireRequest | ReleaseRequest | Renew | Inspect | Describe | ListLocks | Evict
+NodeQuestion = Describe | ListLocks | ReadMembers | ChangeMembers
+"""Requests that are about no object of the table."""
+
+Question = AcquireRequest | ReleaseRequest | Renew | Inspect | Evict | NodeQuestion
 
 
 @dataclass

@@ -7,6 +7,12 @@ from dataclasses import fields
 from functools import lru_cache
 from typing import NamedTuple, get_args
 
+from fencelock.actors.api.membership_message import (
+    ChangeMembers,
+    MembersChanged,
+    MembersRead,
+    ReadMembers,
+)
 from fencelock.actors.api.message import (
     AcquireRequest,
     Describe,
@@ -26,7 +32,18 @@ from fencelock.actors.message import Instant, copier, ms_between
 from fencelock.actors.session.endpoint import Endpoints
 from fencelock.actors.session.pending import Claim, Pending, Question, claim_named
 
-Answer = Granted | Released | Renewed | Refused | LockStatus | NodeStatus | LockList | Evicted
+Answer = (
+    Granted
+    | Released
+    | Renewed
+    | Refused
+    | LockStatus
+    | NodeStatus
+    | LockList
+    | Evicted
+    | MembersRead
+    | MembersChanged
+)
 """Replies that end a request."""
 
 
@@ -66,7 +83,9 @@ def problem_of(question: Question) -> Rejection | None:
                     check_wait(question.wait_ms)
             case ReleaseRequest() | Renew():
                 claim_checked(question.lock, question.owner)
-            case Describe() | ListLocks():
+            case ChangeMembers():
+                question.check()
+            case Describe() | ListLocks() | ReadMembers():
                 pass
     except InvalidRequestError as problem:
         return Rejection(Reason.INVALID, str(problem))
@@ -112,6 +131,13 @@ def silence(pending: Pending, endpoints: Endpoints, now: Instant) -> Rejection:
             text = f"no node described itself within {asked}"
         case ListLocks():
             text = f"no node listed the held locks within {asked}"
+        case ReadMembers():
+            text = f"no node listed the members within {asked}"
+        case ChangeMembers(node=node):
+            text = (
+                f"no node answered within {asked} whether the change of {node} is done; asking "
+                "again does no harm"
+            )
         case Evict(lock=lock, fence=fence):
             text = (
                 f"{titled(lock)}: no node confirmed within {asked} that it was taken from its "
@@ -177,5 +203,9 @@ def answers(pending: Pending, answer: Answer) -> bool:
             return isinstance(answer, NodeStatus | Refused)
         case ListLocks():
             return isinstance(answer, LockList | Refused)
+        case ReadMembers():
+            return isinstance(answer, MembersRead | Refused)
+        case ChangeMembers():
+            return isinstance(answer, MembersChanged | Refused)
         case Evict():
             return isinstance(answer, Evicted | Refused) and answer.lock == question.lock

@@ -21,7 +21,7 @@ from fencelock.actors.message import Address, Instant
 from fencelock.actors.session import session_loss
 from fencelock.actors.session.endpoint_selection import hear, note_node, prefer_master
 from fencelock.actors.session.holding import Acquisition, Hold
-from fencelock.actors.session.maintenance import keep_watching
+from fencelock.actors.session.maintenance import follow_members, keep_watching
 from fencelock.actors.session.pending import (
     ANY_ENDPOINT,
     CancelKey,
@@ -132,6 +132,7 @@ def on_alive(state: SessionState, sender: Address, alive: Alive, now: Instant) -
     effects = hear(state, sender, now)
     if session_lease.kept and alive.session == session_lease.assigned:
         effects += state.confirm(session_lease.sent.pop(alive.request, None), now)
+    effects += follow_members(state, sender, alive, now)
     effects += note_node(state, sender, alive.node, alive.master, now)
     return effects + keep_watching(state, now)
 
@@ -146,6 +147,7 @@ def on_opened(state: SessionState, sender: Address, opened: Opened, now: Instant
         state.greet_at = None
         effects.append(Observe("client.session_opened"))
     effects += state.tell_watcher(now)
+    effects += follow_members(state, sender, opened, now)
     effects += note_node(state, sender, opened.node, opened.master, now)
     effects += prefer_master(state, now)  # It may have been known before the session.
     return effects + state.in_flight.start_over(now) + keep_watching(state, now)

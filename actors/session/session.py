@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fencelock.actors.api.cluster_message import ClusterDown, ClusterUp
+from fencelock.actors.api.membership_message import ChangeMembers, ReadMembers
 from fencelock.actors.api.message import (
     Abandon,
     AcquireRequest,
@@ -46,7 +47,7 @@ from fencelock.actors.session.holding import Hold
 from fencelock.actors.session.in_flight import InFlight
 from fencelock.actors.session.keep_alive import greet, open_session
 from fencelock.actors.session.message import Close, SessionTick, Survey, Undecided, WatchCluster
-from fencelock.actors.session.pending import ANSWER_MS, Claim, RandomSource, later
+from fencelock.actors.session.pending import ANSWER_MS, Claim, Question, RandomSource, later
 from fencelock.actors.session.rejection import Answer, refused
 from fencelock.actors.session.session_lease import SessionLease
 from fencelock.actors.session.session_loss import judge_belief
@@ -63,7 +64,7 @@ TICK_MS = 100
 
 _TICK_NS = TICK_MS * NS_PER_MS
 
-FromUser = AcquireRequest | ReleaseRequest | Renew | Cancel | Inspect | Describe | ListLocks | Evict
+FromUser = Question | Cancel
 News = ClusterUp | ClusterDown
 FromEndpoint = (
     Answer
@@ -193,6 +194,8 @@ class ClientSession(Role[Said | SessionTick]):
                 | Describe()
                 | ListLocks()
                 | Evict()
+                | ReadMembers()
+                | ChangeMembers()
             ):
                 if not sender.startswith(self.session_state.home):
                     return [Observe("client.stranger_dropped")]
@@ -259,7 +262,15 @@ class ClientSession(Role[Said | SessionTick]):
             case ReleaseRequest():
                 assert claim is not None
                 return self._on_release(user, event, claim, now)
-            case Inspect() | Renew() | Describe() | ListLocks() | Evict():
+            case (
+                Inspect()
+                | Renew()
+                | Describe()
+                | ListLocks()
+                | Evict()
+                | ReadMembers()
+                | ChangeMembers()
+            ):
                 limit_ms = ANSWER_MS
         endpoint = state.endpoints.choose()
         effects = state.in_flight.ask(user, event, claim, endpoint.address, now, limit_ms=limit_ms)

@@ -8,6 +8,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import Any, ParamSpec, Self, TypeVar
 
+from fencelock.actors.api.membership_message import ChangeMembers, MembersChanged, MembersRead
 from fencelock.actors.api.message import Contender, LockStatus, NodeStatus
 from fencelock.actors.api.session_message import ListedLock
 from fencelock.cluster import operation
@@ -81,6 +82,14 @@ class Client(BaseClient[Lock, RLock, Semaphore]):
     async def evict(self, name: str, fence: int, operator: str | None = None) -> Contender:
         """Take a lock from its holder; see `fencelock.Client.evict`."""
         return await drive(self._connection.evicting(name, fence, operator))
+
+    async def members(self) -> MembersRead:
+        """Return the nodes of the cluster; see `fencelock.Client.members`."""
+        return await drive(self._connection.reading_members())
+
+    async def change_members(self, change: ChangeMembers) -> MembersChanged:
+        """Begin a change of the members; see `fencelock.Client.change_members`."""
+        return await drive(self._connection.changing_members(change))
 
     async def describe(self, *, roles: bool = False) -> tuple[NodeStatus, ...]:
         """Return the status of each node; see `fencelock.Client.describe`."""

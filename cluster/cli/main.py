@@ -15,6 +15,7 @@ from fencelock import __version__
 from fencelock.actors.error import FencelockError
 from fencelock.cluster.cli.init import init
 from fencelock.cluster.cli.locks import locks, release, who
+from fencelock.cluster.cli.members import join, leave, members, remove, replace, transfer
 from fencelock.cluster.cli.serve import serve
 from fencelock.cluster.cli.status import status
 
@@ -109,6 +110,12 @@ app.command()(status)
 app.command()(locks)
 app.command()(who)
 app.command()(release)
+app.command()(members)
+app.command("join")(join)
+app.command("leave")(leave)
+app.command("remove")(remove)
+app.command()(replace)
+app.command("transfer")(transfer)
 for _name, (_help, _) in LATE.items():
     app.command(_name, help=_help)(_stand_in)
 

@@ -8,8 +8,7 @@ from fencelock.actors.role_message import LinkDown, LinkRefused, LinkUp
 from fencelock.cluster.simulation.environment import NodeView
 from fencelock.cluster.simulation.scheduler import EventQueue
 from fencelock.cluster.simulation.violation import ViolationError
-from fencelock.transport.admission import CLIENT_BYTES_MAX, FrameValidator
-from fencelock.transport.cbor import FrameTooLargeError
+from fencelock.transport.admission import CLIENT_BYTES_MAX, FrameValidator, check_client_size
 from fencelock.transport.frame import Frame, encode_frame
 from fencelock.transport.listener import Arrival, ClientQueue, QueuedFrame
 
@@ -93,8 +92,8 @@ class VirtualLinks:
 
         """
         raw = encode_frame(frame, link if self._client else "")
-        if self._client and len(raw) > CLIENT_BYTES_MAX:
-            raise FrameTooLargeError(f"frame of {len(raw)} bytes, at most {CLIENT_BYTES_MAX}")
+        if len(raw) > CLIENT_BYTES_MAX:
+            check_client_size(frame, len(raw), client=self._client)
         self._machine.world.carry(self._machine.name, self._machine.boot, link, raw)
 
     def poll(self, timeout_ms: int | None) -> None:
@@ -106,6 +105,8 @@ class VirtualLinks:
     def connect(self, node: str, endpoint: str) -> None:
         """Take frames of ``node`` as a member's: every simulated node can be reached."""
         del endpoint
+        if self._client or node not in self._peers:
+            self._news.append(LinkUp(node=node))
         self._peers.add(node)
 
     def disconnect(self, node: str) -> None:

@@ -11,6 +11,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from fencelock.actors.api.cluster_message import ClusterDown, ClusterUp, Watch
+from fencelock.actors.api.membership_message import (
+    ChangeMembers,
+    MemberAction,
+    MembersChanged,
+    MembersRead,
+    NodeReport,
+    NodeRole,
+    ReadMembers,
+)
 from fencelock.actors.api.message import (
     Absence,
     Acquire,
@@ -40,6 +49,7 @@ from fencelock.actors.error import (
     LimitReachedError,
     LockOwnershipLostError,
     LockTimeoutError,
+    MembershipError,
     NotHeldError,
     OverloadedError,
     RefusedError,
@@ -85,6 +95,7 @@ __all__ = [
     "AlreadyHeldError",
     "Cancel",
     "Cancelled",
+    "ChangeMembers",
     "Client",
     "ClockTime",
     "ClosedError",
@@ -113,8 +124,14 @@ __all__ = [
     "LockQueue",
     "LockStatus",
     "LockTimeoutError",
+    "MemberAction",
     "MemberSeen",
+    "MembersChanged",
+    "MembersRead",
+    "MembershipError",
     "Node",
+    "NodeReport",
+    "NodeRole",
     "NodeStatus",
     "NotHeldError",
     "Notice",
@@ -123,6 +140,7 @@ __all__ = [
     "RLock",
     "ReadClock",
     "ReadLeaders",
+    "ReadMembers",
     "ReadQueues",
     "Reason",
     "Refused",

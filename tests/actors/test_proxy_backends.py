@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 import pytest
 from support.effects import HOST, T0, at, sent
 
 from fencelock.actors.api.cluster_message import Watch
-from fencelock.actors.api.message import Acquire, Describe, Granted, Inspect, Reason, Refused
+from fencelock.actors.api.membership_message import (
+    ChangeMembers,
+    MemberAction,
+    MembersRead,
+    ReadMembers,
+)
+from fencelock.actors.api.message import (
+    Acquire,
+    Alive,
+    Describe,
+    Granted,
+    Inspect,
+    KeepAlive,
+    Reason,
+    Refused,
+)
 from fencelock.actors.api.probe_message import Probe, ProbeReply
 from fencelock.actors.api.request import Request
+from fencelock.actors.api.self_report import NodeAddress
 from fencelock.actors.api.session_message import (
     ConfirmHold,
     DisownHold,
@@ -27,7 +44,7 @@ from fencelock.actors.paxos.backend import PaxosBackend
 from fencelock.actors.paxos.event import SlotOutcomes
 from fencelock.actors.proxy.backend import Backend
 from fencelock.actors.proxy.lock_manager import CONFIRM_AFTER_MS, CONFIRMS_MAX, LockManager
-from fencelock.actors.proxy.message import Give, Got
+from fencelock.actors.proxy.message import Give, Got, MembersKnown, Relay, Relayed
 from fencelock.actors.proxy.proxy import Proxy
 from fencelock.transport.codec import encode
 
@@ -53,6 +70,9 @@ def proxy_over(protocol: str) -> Proxy:
 
 WATCH, RENEW = Watch(session="ann.7"), Renew(lock="a", fence=1, session="ann.7", request=1)
 LIST = ListLocks(session="ann.7", request=1)
+MEMBERS_ROLE = Address("n1/members")
+READ_MEMBERS = ReadMembers(session="ann.7", request=1)
+REMOVE = ChangeMembers(action=MemberAction.REMOVE, node="n3", session="ann.7", request=1)
 EVICT = Evict(lock="a", fence=1, operator="o", session="ann.7", request=1)
 
 
@@ -67,6 +87,9 @@ EVICT = Evict(lock="a", fence=1, operator="o", session="ann.7", request=1)
         ("lamport", EVICT, "paxos"),
         ("bakery", LIST, "paxos"),
         ("bakery", EVICT, "paxos"),
+        ("bakery", READ_MEMBERS, "paxos changes its members while it serves"),
+        ("lamport", REMOVE, "paxos changes its members while it serves"),
+        ("central", REMOVE, "paxos changes its members while it serves"),
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
@@ -75,8 +98,55 @@ def test_a_request_without_a_handler_is_refused_with_the_protocol_that_has_it(
 ) -> None:
     (refused,) = sent(proxy_over(protocol).handle(ANN, request_, T0), Refused, ANN)
     assert refused.reason is Reason.UNSUPPORTED
-    assert refused.detail.startswith(protocol)
+    assert protocol in refused.detail
     assert has_it in refused.detail
+
+
+def test_the_log_leaves_requests_about_members_to_the_role_that_changes_them() -> None:
+    proxy = proxy_over("paxos")
+    for request in (READ_MEMBERS, REMOVE):
+        relayed = sent(proxy.handle(ANN, request, T0), Relay, MEMBERS_ROLE)
+        assert relayed == [Relay(client=ANN, request=request)]
+    read = MembersRead(node="n1", view=3, nodes=(), session="ann.7", request=1)
+    effects = proxy.handle(MEMBERS_ROLE, Relayed(client=ANN, reply=read), T0)
+    assert sent(effects, MembersRead, ANN) == [read]
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (ChangeMembers(action=MemberAction.JOIN, node="N4"), "node is 'N4'"),
+        (ChangeMembers(action=MemberAction.LEAVE, node="x" * 33), "1 to 32 of a-z, 0-9 and -"),
+        (
+            ChangeMembers(action=MemberAction.JOIN, node="n4", endpoint="tcp://0.0.0.0:1"),
+            "endpoint is 'tcp://0.0.0.0:1'",
+        ),
+        (ChangeMembers(action=MemberAction.JOIN, node="n4", endpoint="ipc://x"), "endpoint is"),
+        (ChangeMembers(action=MemberAction.JOIN, node="n4", journal=-1), "journal is -1"),
+        (ChangeMembers(action=MemberAction.REPLACE, node="n1"), "replacement is ''"),
+        (
+            ChangeMembers(action=MemberAction.REMOVE, node="n1", replacement="n2"),
+            "REMOVE needs none",
+        ),
+    ],
+)
+def test_a_change_of_members_with_a_bad_field_is_refused(
+    change: ChangeMembers, problem: str
+) -> None:
+    (refused,) = sent(
+        proxy_over("paxos").handle(ANN, replace(change, session="ann.7"), T0), Refused, ANN
+    )
+    assert refused.reason is Reason.INVALID
+    assert problem in refused.detail
+
+
+def test_keep_alives_name_the_members_as_they_are_now() -> None:
+    proxy = proxy_over("paxos")
+    before, after = (NodeAddress("n1", "tcp://a:1"),), (NodeAddress("n4", "tcp://d:4"),)
+    proxy.handle(MEMBERS_ROLE, MembersKnown(view=1, members=before), T0)
+    proxy.handle(MEMBERS_ROLE, MembersKnown(view=2, members=after), T0)
+    (alive,) = sent(proxy.handle(ANN, KeepAlive(session="ann", request=1), T0), Alive, ANN)
+    assert (alive.view, alive.members) == (2, after)
 
 
 def test_a_backend_need_not_name_the_requests_that_it_does_not_have() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -117,6 +118,19 @@ def test_nobody_at_the_address_is_an_error_that_names_it() -> None:
     with pytest.raises(UnavailableError, match=f"127.0.0.1:{port}.*Are the nodes running"):
         connect(f"tcp://127.0.0.1:{port}", timeout=0.5)
     assert threads() == []
+
+
+def test_the_error_says_of_each_address_why_it_failed() -> None:
+    (port,) = free_ports(1)
+    dead, unknown = f"tcp://127.0.0.1:{port}", "tcp://no.such.host.invalid:4040"
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        mute = f"tcp://127.0.0.1:{other.getsockname()[1]}"
+        with pytest.raises(UnavailableError) as caught:
+            connect(",".join((dead, unknown, mute)), timeout=0.3)
+    text = str(caught.value)
+    assert f"{dead}: cannot be reached (connection refused)" in text
+    assert f"{unknown}: its host is not" in text
+    assert f"{mute}: accepts connections, but no node of the cluster answered" in text
 
 
 def test_another_cluster_is_an_error_of_its_own(cluster: Cluster) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
+from fencelock.actors.effect import Connect, Disconnect, Effect, Effects, Observe, Send, Wake
 from fencelock.actors.message import NS_PER_MS, Address, Event, Instant, Timer
 from fencelock.actors.role import Host, Role
 from support.effects import HOST
@@ -24,6 +24,7 @@ class RoleHarness(Generic[R]):
         now_ms: the time (ms).
         alarms: the timers that have not yet fired, with their times (ms).
         counted: the names the role observed, in order.
+        links: the links that the role opened, by node, with their endpoints.
 
     """
 
@@ -32,6 +33,7 @@ class RoleHarness(Generic[R]):
         self.now_ms = 1_000
         self.alarms: list[tuple[int, Timer]] = []
         self.counted: list[str] = []
+        self.links: dict[str, str] = {}
         self.begun = self._take(self.role.begin(self._now()))
 
     def hear(self, sender: Address, event: Event) -> list[Send]:
@@ -69,5 +71,9 @@ class RoleHarness(Generic[R]):
                 self.alarms.append((self.now_ms + after_ms, timer))
             case Observe(name, count):
                 self.counted += [name] * count
+            case Connect(node, endpoint):
+                self.links[node] = endpoint
+            case Disconnect(node):
+                del self.links[node]
             case _:
                 raise NotImplementedError(f"a rehearsal has no stage for {effect}")

@@ -27,7 +27,7 @@ Word = tuple[Any, ...]
 """An outcome: its name, then its fields."""
 
 
-UNTOLD = ("detail", "label", "node", "master", "hold_ms", "grace_ms")
+UNTOLD = ("detail", "label", "node", "master", "view", "members", "hold_ms", "grace_ms")
 """Fields that the model does not have: texts, and those for proxies and other protocols."""
 
 

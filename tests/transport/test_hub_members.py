@@ -9,8 +9,11 @@ from support.hub_station import Make, alive, stations, until
 
 from fencelock.actors.api.message import Alive
 from fencelock.actors.error import ConfigError
+from fencelock.actors.message import Address
 from fencelock.actors.role_message import LinkDown, LinkUp
 from fencelock.transport.admission import CLIENT_BYTES_MAX
+from fencelock.transport.cbor import FrameTooLargeError
+from fencelock.transport.frame import Envelope, Frame
 
 
 def long(number: int) -> Alive:
@@ -111,3 +114,19 @@ def test_a_learner_without_a_link_to_it_is_answered_with_large_frames(station: M
     member.say("n4", snapshot, role="catchup")
     until(lambda: learner.arrivals, learner, member)
     assert learner.heard() == [snapshot]
+
+
+def test_messages_that_may_go_to_nodes_that_take_us_for_a_client_are_sent_apart(
+    station: Make,
+) -> None:
+    member = station("n1")
+    learner = station("n4", peers={"n1": member.hub.endpoint})
+    until(learner.up, learner, member)
+    to, sender = Address("n1/replica"), Address("n4/replica")
+    half = Alive(session="x" * (CLIENT_BYTES_MAX // 2), node="n", request=1)
+    both = (Envelope(to, sender, half),) * 2
+    with pytest.raises(FrameTooLargeError):
+        learner.hub.send("n1", Frame("test", 0, 7, both))
+    for one in both:
+        learner.hub.send("n1", Frame("test", 0, 7, (one,)))
+    until(lambda: len(member.arrivals) == 2, learner, member)
