@@ -60,6 +60,8 @@ class Proposal:
     """A slot that is proposed and not decided."""
 
     batch: Batch
+    view: View
+    """The view that decides the slot."""
     votes: dict[Address, None]
     """Acceptors that voted for it, each once (P10)."""
     asked_again: bool = False
@@ -97,7 +99,6 @@ class Commander(MemberRole[CommanderEvent]):
         **member: Unpack[MemberArguments],
     ) -> None:
         super().__init__(address, host, **member)
-        self.majority = self.config.view.majority
         self.ballot = ballot
         self.opening = first + len(batches)
         """The first slot that this leadership fills itself. When it is decided, so are all before
@@ -112,7 +113,7 @@ class Commander(MemberRole[CommanderEvent]):
         """Followers were sent that all slots before this one are decided; the message may be
         lost."""
         self.resending = False
-        self.quorum_choice = QuorumChoice(self.acceptor, self.config.view)
+        self.quorum_choice = QuorumChoice(self.acceptor, self.config.at(first))
         self.waiting = False
         """Whether the `SpreadNews` timer runs."""
 
@@ -155,7 +156,10 @@ class Commander(MemberRole[CommanderEvent]):
         while self.backlog and self.next < self.committed + WINDOW:
             batch = self.backlog.popleft()
             slot, self.informed = self.next, self.committed
-            self.proposals[slot] = Proposal(batch, {})
+            view = self.config.at(slot)
+            if view is not self.quorum_choice.view:
+                self.quorum_choice.turn_to(view)
+            self.proposals[slot] = Proposal(batch, view, {})
             accept = _accept(ballot=self.ballot, slot=slot, batch=batch, committed=self.committed)
             for acceptor in self.quorum_choice.choose(accept):
                 effects.append(Send(acceptor, accept))
@@ -171,17 +175,17 @@ class Commander(MemberRole[CommanderEvent]):
         proposal = self.proposals.get(accepted.slot)
         if accepted.ballot != self.ballot or proposal is None:
             return ()  # Decided already, by the votes of others.
-        view = self.config.view
-        if view.registered.get(acceptor) != accepted.voter:
+        view = proposal.view
+        if not view.counts(acceptor, accepted.voter):
             known = acceptor in view.acceptors
             return (Observe("paxos.unregistered_vote" if known else "paxos.stranger_votes"),)
         votes = proposal.votes
         votes[acceptor] = None
-        if len(votes) < self.majority:
+        if len(votes) < view.majority:
             return ()
         del self.proposals[accepted.slot]
         self.committed = min(self.proposals, default=self.next)
-        if votes.keys() != self.quorum_choice.preferred:
+        if votes.keys() != self.quorum_choice.preferred and view is self.quorum_choice.view:
             self.quorum_choice.prefer(votes)
         decided = _decided(slot=accepted.slot, batch=proposal.batch)
         effects: list[Effect] = [Send(self.replica, decided)]
@@ -208,7 +212,7 @@ class Commander(MemberRole[CommanderEvent]):
             for one, accept in news:
                 if accept.committed == self.committed:
                     informed.append(one)
-            for one in self.quorum_choice.everyone:
+            for one in self.config.acceptors:
                 if one not in informed:
                     effects.append(Send(one, commit))
         return effects
@@ -233,13 +237,14 @@ class Commander(MemberRole[CommanderEvent]):
             min_applied=request.min_applied,
             answered=request.answered if self.committed > self.opening else (),
             confirmed=request.confirmed,
+            view=request.view,
         )
         # A member must receive the batches before the heartbeat that reports them as decided.
         asked = list(starmap(Send, self._ask_others()))
-        return [*asked, *(Send(acceptor, beat) for acceptor in self.quorum_choice.everyone)]
+        return [*asked, *(Send(acceptor, beat) for acceptor in self.config.acceptors)]
 
     def _on_preempted(self, acceptor: Address, preempted: Preempted) -> Effects:
-        if acceptor not in self.config.view.acceptors or preempted.ballot <= self.ballot:
+        if acceptor not in self.config.acceptors or preempted.ballot <= self.ballot:
             return (Observe("paxos.preemption_ignored"),)
         return (Send(self.leader, preempted),)
 
@@ -262,7 +267,7 @@ class Commander(MemberRole[CommanderEvent]):
         accept = Accept(
             ballot=self.ballot, slot=slot, batch=proposal.batch, committed=self.committed
         )
-        acceptors = self.config.view.acceptors
+        acceptors = proposal.view.acceptors
         return [Send(one, accept) for one in acceptors if one not in proposal.votes]
 
 
@@ -283,6 +288,13 @@ class QuorumChoice:
 
     def __init__(self, here: Address, view: View) -> None:
         self.here = here
+        self.behind: list[tuple[Accept, tuple[Address, ...]]] = []
+        """Proposals, the lowest slot first, and the members that have still to be asked."""
+        self.turn_to(view)
+
+    def turn_to(self, view: View) -> None:
+        """Choose among the members of ``view`` from the next slot on."""
+        self.view = view
         self.everyone = view.acceptors
         self.majority = view.majority
         self.chosen = view.acceptors
@@ -291,8 +303,6 @@ class QuorumChoice:
         """Members asked later."""
         self.preferred: frozenset[Address] = frozenset(view.acceptors)
         """The same as ``chosen``."""
-        self.behind: list[tuple[Accept, tuple[Address, ...]]] = []
-        """Proposals, the lowest slot first, and the members that have still to be asked."""
 
     def choose(self, accept: Accept) -> tuple[Address, ...]:
         """Return the members to ask now; the others are due with the next `take`."""

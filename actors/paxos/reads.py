@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
-from fencelock.actors.message import NS_PER_MS, Address, Instant, Local, maker, ms_between
-from fencelock.actors.paxos.config import monitor_of, replica_of
+from fencelock.actors.message import NS_PER_MS, Address, Instant, Local, maker, ms_between, node_of
+from fencelock.actors.paxos.config import LogConfig, monitor_of, replica_of
 from fencelock.actors.paxos.event import (
     AgeCheck,
     ConfirmLease,
@@ -80,18 +80,16 @@ class Reads:
     Args:
         node: where it is.
         machine: the state machine to read.
-        replicas: the replicas of all members.
+        config: the views.
         first_number: a random start, so that no earlier life of this node used a `ReadIndex` near
         it.
 
     """
 
-    def __init__(
-        self, node: str, machine: Machine, replicas: tuple[Address, ...], first_number: int
-    ) -> None:
+    def __init__(self, node: str, machine: Machine, config: LogConfig, first_number: int) -> None:
         self.node = node
         self.machine = machine
-        self.replicas = replicas
+        self.config = config
         self.applied = 1
         """All slots before it are applied."""
         self.settled = False
@@ -123,7 +121,8 @@ class Reads:
             case AgeCheck():
                 return self._on_age_check(now)
             case ReadIndex() | ReadIndexReached():
-                if sender not in self.replicas:
+                node = node_of(sender)
+                if sender != replica_of(node) or node not in self.config.nodes:
                     return (Observe("paxos.stranger_reads"),)
                 if isinstance(event, ReadIndex):
                     return self._on_read_index(sender, event, now)
@@ -398,14 +397,14 @@ class StalenessBound:
     Only one clock was read, and no clock rate or message delay was estimated.
 
     Args:
-        place: index of this member.
-        members: number of members.
+        node: this member.
+        config: the views. Heartbeats report the answers of the members of the newest.
 
     """
 
-    def __init__(self, place: int, members: int) -> None:
-        self.place = place
-        self.members = members
+    def __init__(self, node: str, config: LogConfig) -> None:
+        self.node = node
+        self.config = config
         self.ballot = NO_BALLOT
         self.answered: dict[int, Instant] = {}
         """The time at which each heartbeat was first answered, by number, rising."""
@@ -433,8 +432,11 @@ class StalenessBound:
 
     def _note(self, beat: Heartbeat, now: Instant) -> None:
         newest = next(reversed(self.beats), 0)
-        if len(beat.answered) == self.members and beat.number > newest:
-            since = self.answered.get(beat.answered[self.place])
+        view = self.config.newest
+        members = view.members
+        known = beat.view == view.number and len(beat.answered) == len(members)
+        if known and self.node in members and beat.number > newest:
+            since = self.answered.get(beat.answered[members.index(self.node)])
             if since is not None:
                 self.beats[beat.number] = Fresh(since=since, slot=beat.committed)
                 if len(self.beats) > BEATS_MAX:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Unpack
 
 from fencelock.actors.effect import Effects, Observe, Send, Wake
@@ -77,6 +78,8 @@ class Scout(MemberRole[Promise | Preempted | ScoutResend]):
         self.first = first
         self.adopted = False
         self.hurried = hurried
+        self.views = self.config.current
+        """The views of the slots from ``first`` on: a majority of each must promise."""
         self.steps: dict[Address, Ballot] = {}
         """The ballot below this one that each acceptor was last asked to promise."""
 
@@ -84,7 +87,7 @@ class Scout(MemberRole[Promise | Preempted | ScoutResend]):
         """Ask the other acceptors; and the own one, if it completes a majority."""
         del now
         own = self.acceptor
-        for acceptor in self.config.view.acceptors:
+        for acceptor in self.config.acceptors:
             if acceptor != own:
                 self.asking[acceptor] = self.first
         return [*self._ask(), *self._ask_own(), Wake(SCOUT_RESEND_MS, ScoutResend())]
@@ -113,26 +116,32 @@ class Scout(MemberRole[Promise | Preempted | ScoutResend]):
         )
 
     def _ask(self) -> Effects:
-        return [
-            Send(acceptor, Prepare(ballot=self.ballot, first=first))
-            for acceptor, first in self.asking.items()
-        ]
+        return [self._prepare(acceptor) for acceptor in self.asking]
+
+    def _prepare(self, acceptor: Address, step: Ballot | None = None) -> Send:
+        view = self.config.newest.number
+        ballot = self.ballot if step is None else step
+        return Send(acceptor, Prepare(ballot=ballot, first=self.asking[acceptor], view=view))
 
     def _ask_own(self) -> Effects:
         own = self.acceptor
         if own in self.asking or own in self.complete:
             return ()
-        if len(self.complete) + 1 < self.config.view.majority:
+        if not self._is_majority((*self.complete, own)):
             return ()
         self.asking[own] = self.first
-        return (Send(own, Prepare(ballot=self.ballot, first=self.first)),)
+        return (self._prepare(own),)
+
+    def _is_majority(self, acceptors: Collection[Address]) -> bool:
+        """Return whether ``acceptors`` include a majority of each view."""
+        return all(view.is_majority(acceptors) for view in self.views)
 
     def _on_promise(self, acceptor: Address, promise: Promise) -> Effects:
         if promise.ballot == self.steps.get(acceptor) and acceptor in self.asking:
             return (self._step(acceptor, promise.ballot.round),)
         if promise.ballot != self.ballot or self.asking.get(acceptor) != promise.asked:
             return (Observe("paxos.promise_ignored"),)  # It is a repetition, or was not requested.
-        if promise.voter != self.config.view.registered.get(acceptor):
+        if not any(view.counts(acceptor, promise.voter) for view in self.views):
             return (Observe("paxos.unregistered_vote"),)
         if not _is_sound(promise):
             return (Observe("paxos.impossible_promise"),)
@@ -144,10 +153,10 @@ class Scout(MemberRole[Promise | Preempted | ScoutResend]):
             self.floors[acceptor] = promise.first
         if promise.more is not None:
             self.asking[acceptor] = promise.more
-            return (Send(acceptor, Prepare(ballot=self.ballot, first=promise.more)),)
+            return (self._prepare(acceptor),)
         del self.asking[acceptor]
         self.complete[acceptor] = None
-        if len(self.complete) < self.config.view.majority:
+        if not self._is_majority(self.complete):
             return self._ask_own()
         return self._adopt()
 
@@ -186,13 +195,13 @@ class Scout(MemberRole[Promise | Preempted | ScoutResend]):
         step = Ballot(min(self.ballot.round, known + ROUND_JUMP_MAX), self.ballot.leader)
         if step < self.ballot:
             self.steps[acceptor] = step
-        return Send(acceptor, Prepare(ballot=step, first=self.asking[acceptor]))
+        return self._prepare(acceptor, step)
 
     def _on_preempted(self, acceptor: Address, preempted: Preempted) -> Effects:
         ahead = preempted.ballot.round - self.ballot.round
         if ahead < -ROUND_JUMP_MAX and preempted.ballot.round >= 0 and acceptor in self.asking:
             return (self._step(acceptor, preempted.ballot.round), Observe("paxos.round_stepped"))
-        if acceptor not in self.config.view.acceptors or preempted.ballot <= self.ballot:
+        if acceptor not in self.config.acceptors or preempted.ballot <= self.ballot:
             return (Observe("paxos.preemption_ignored"),)
         if ahead > ROUND_JUMP_MAX and not self.hurried:
             return (TOO_FAR,)  # The acceptor repeats it when it is asked again.

@@ -15,6 +15,7 @@ from fencelock.actors.effect import Checkpoint, Effect, Effects, Observe, Persis
 from fencelock.actors.message import Address, Instant, Message, node_of
 from fencelock.actors.paxos.config import MemberArguments, MemberRole, catchup_of
 from fencelock.actors.paxos.event import (
+    CaughtUp,
     ExpireSnapshot,
     FetchRetry,
     FetchSlots,
@@ -27,6 +28,7 @@ from fencelock.actors.paxos.event import (
     WriteChunk,
 )
 from fencelock.actors.paxos.machine import Machine
+from fencelock.actors.paxos.membership import Term, part_of
 from fencelock.actors.paxos.message import (
     CHUNK_BYTES_MAX,
     CHUNKS_MAX,
@@ -100,6 +102,8 @@ class Snapshots:
         """The last snapshot, or the one being made, is of the state before this slot."""
         self.time_ms = 0
         self.chunks: list[bytes] = []
+        self.terms: tuple[Term, ...] = ()
+        """The memberships that belong to ``slot``."""
         self.since: list[Batch] = []
         """Batches applied since ``slot``, while a snapshot is being made."""
         self.receivers: dict[Address, None] = {}
@@ -119,10 +123,21 @@ class Snapshots:
             return False
         return self.grown >= (self.due * 3 // 2 if leading else self.due)
 
-    def begin(self, machine: Machine, slot: int, time_ms: int) -> list[Wake]:
-        """Freeze the state after all slots before ``slot``; `write_part` does the rest."""
+    def begin(
+        self, machine: Machine, slot: int, time_ms: int, terms: tuple[Term, ...]
+    ) -> list[Wake]:
+        """Freeze the state after all slots before ``slot``; `write_part` does the rest.
+
+        Args:
+            machine: the state machine to freeze.
+            slot: the first slot that it has not applied.
+            time_ms: log time.
+            terms: the memberships, if they ever changed.
+
+        """
         assert not self.under_way
         self.under_way = True
+        self.terms = terms
         self.slot, self.time_ms = slot, time_ms
         self._parts = machine.snapshot()
         return [Wake(PART_PAUSE_MS, WriteChunk())]
@@ -143,6 +158,8 @@ class Snapshots:
         The records cover everything applied so far: batches applied since the snapshot follow it.
         So they can replace all that was written before.
         """
+        if self.terms:
+            self.chunks.append(part_of(self.terms))
         slot, time_ms, chunks = self.slot, self.time_ms, tuple(self.chunks)
         records = records_of(slot, time_ms, chunks, tuple(self.since))
         taken = SnapshotTaken(
@@ -234,7 +251,7 @@ class CatchUp(MemberRole[CatchUpEvent]):
         )
 
     def _on_lacking(self, lacking: Lacking) -> Effects:
-        others = [member for member in self.config.view.members if member != self.node]
+        others = [member for member in self.config.members if member != self.node]
         if not others:
             return ()
         busy = self.target > self.next
@@ -250,7 +267,7 @@ class CatchUp(MemberRole[CatchUpEvent]):
         self.begun, self.parts = None, []
         if self.next >= self.target:
             self.target, self.question, self.unanswered = 0, None, 0
-            return []
+            return [Send(self.monitor, CaughtUp())]
         return self._ask(Fetch(first=self.next, slot=0, chunk=0))
 
     def _ask(self, fetch: Fetch) -> list[Effect]:
@@ -265,7 +282,7 @@ class CatchUp(MemberRole[CatchUpEvent]):
         if self.question is None or retry.attempt != self.attempt:
             return ()
         self.unanswered += 1
-        others = [member for member in self.config.view.members if member != self.node]
+        others = [member for member in self.config.members if member != self.node]
         self.source = others[(others.index(self.source) + 1) % len(others)]
         return [*self._ask_anew(), Observe("paxos.fetched_elsewhere")]
 
@@ -307,7 +324,7 @@ class CatchUp(MemberRole[CatchUpEvent]):
         return [Send(self.replica, restore), *self._ask_anew()]
 
     def _on_fetch(self, receiver: Address, fetch: Fetch) -> Effects:
-        if node_of(receiver) not in self.config.view.members:
+        if node_of(receiver) not in self.config.nodes:
             return (Observe("paxos.stranger_fetches"),)
         if not 1 <= fetch.first < NUMBER_MAX or not 0 <= fetch.chunk < CHUNKS_MAX:
             return (Observe("paxos.impossible_slot"),)

@@ -11,7 +11,7 @@ from support.log_workload import HowMany, LogCounter, SoMany
 from fencelock.actors.effect import Observe, Send, Wake
 from fencelock.actors.message import Address, address_of
 from fencelock.actors.paxos import event as events
-from fencelock.actors.paxos.config import leader_of, monitor_of, replica_of
+from fencelock.actors.paxos.config import LogConfig, View, leader_of, monitor_of
 from fencelock.actors.paxos.message import Ballot, Heartbeat, ReadIndex, ReadIndexReached
 from fencelock.actors.paxos.reads import (
     AGAIN_MS,
@@ -24,7 +24,8 @@ from fencelock.actors.paxos.reads import (
 )
 
 BALLOT = Ballot(3, leader_of("a"))
-REPLICAS = tuple(replica_of(node) for node in "abc")
+CONFIG = LogConfig(View(0, ("a", "b", "c")))
+REPLICAS = CONFIG.replicas
 ASKER, A, B = address_of("a", "proxy"), REPLICAS[0], REPLICAS[1]
 
 
@@ -44,7 +45,7 @@ def leased(until_ms: int, confirmed_ms: int) -> events.LeaseHeld:
 @pytest.fixture
 def reads() -> Reads:
     """Return those of node ``a``, which follows nobody and has applied slots 1 to 4."""
-    reads = Reads("a", LogCounter(), REPLICAS, 100)
+    reads = Reads("a", LogCounter(), CONFIG, 100)
     reads.progress(5, settled=False, now=at(0))
     return reads
 
@@ -221,7 +222,7 @@ def beat(number: int, heard: int | None, confirmed: int, committed: int = 5) -> 
 
 
 def test_three_heartbeats_prove_an_age() -> None:
-    proofs = StalenessBound(place=1, members=3)
+    proofs = StalenessBound("b", CONFIG)
 
     assert proofs.take(beat(1, heard=0, confirmed=0), at(100)) is None
     assert proofs.take(beat(2, heard=1, confirmed=1, committed=7), at(150)) is None
@@ -231,7 +232,7 @@ def test_three_heartbeats_prove_an_age() -> None:
 
 
 def test_a_heartbeat_proves_nothing_unless_a_majority_answered_it_or_a_later_one() -> None:
-    proofs = StalenessBound(place=1, members=3)
+    proofs = StalenessBound("b", CONFIG)
     proofs.take(beat(1, heard=0, confirmed=0), at(100))
     proofs.take(beat(2, heard=1, confirmed=1), at(150))
 
@@ -242,7 +243,7 @@ def test_a_heartbeat_proves_nothing_unless_a_majority_answered_it_or_a_later_one
 
 
 def test_an_answer_counts_from_when_it_was_first_given() -> None:
-    proofs = StalenessBound(place=1, members=3)
+    proofs = StalenessBound("b", CONFIG)
     for repeated_ms in (100, 130, 140):
         proofs.take(beat(1, heard=0, confirmed=0), at(repeated_ms))
     proofs.take(beat(2, heard=1, confirmed=0), at(150))
@@ -253,13 +254,13 @@ def test_an_answer_counts_from_when_it_was_first_given() -> None:
 
 
 def test_answers_to_another_ballot_or_an_unsettled_leadership_prove_nothing() -> None:
-    proofs = StalenessBound(place=1, members=3)
+    proofs = StalenessBound("b", CONFIG)
     proofs.take(beat(1, heard=0, confirmed=0), at(100))
     other = replace(beat(2, heard=1, confirmed=0), ballot=Ballot(4, leader_of("c")))
     proofs.take(other, at(150))
     assert proofs.take(replace(other, number=3, confirmed=2), at(200)) is None
 
-    unsettled = StalenessBound(place=1, members=3)
+    unsettled = StalenessBound("b", CONFIG)
     unsettled.take(beat(1, heard=None, confirmed=0), at(100))
     unsettled.take(beat(2, heard=None, confirmed=1), at(150))
     assert unsettled.take(beat(3, heard=None, confirmed=2), at(200)) is None

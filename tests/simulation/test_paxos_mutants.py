@@ -113,7 +113,8 @@ def half_is_enough(spawn: Spawn) -> Spawn:
     if "config" not in spawn.arguments:
         return spawn
     config = spawn.arguments["config"]
-    half = LogConfig(HalfView(config.view.number, config.view.members, config.view.registered))
+    view = config.newest
+    half = LogConfig(HalfView(view.number, view.members, view.registered))
     return replace(spawn, arguments={**spawn.arguments, "config": half})
 
 
@@ -143,7 +144,7 @@ def counts_messages(kind: type[Promise] | type[Accepted]) -> Broken:
             if not isinstance(event, kind):
                 return sound(role, sender, event, now)
             role._heard = getattr(role, "_heard", 0) + 1
-            view = role.config.view
+            view = role.config.newest
             other = view.acceptors[role._heard % len(view.acceptors)]
             return sound(role, other, replace(event, voter=view.registered.get(other, 0)), now)
 

@@ -15,5 +15,5 @@ def votes_as_registered(spawn: Spawn) -> Spawn:
         return replace(spawn, arguments={**spawn.arguments, "votes": True})
     if not issubclass(spawn.role, Acceptor):
         return spawn
-    voter = spawn.arguments["config"].view.registered[spawn.address]
+    voter = spawn.arguments["config"].newest.registered[spawn.address]
     return replace(spawn, arguments={**spawn.arguments, "votes": True, "voter": voter})
