@@ -6,10 +6,13 @@ import os
 import secrets
 import time
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Self
 
+from fencelock import __version__
+from fencelock.actors.bootstrap_message import GroupConfig
 from fencelock.actors.clock import STAMP_MAX
 from fencelock.actors.error import ConfigError
 from fencelock.actors.message import Message, address_of
@@ -102,6 +105,7 @@ class Node:
             node=node_id,
             nodes=tuple(sorted(config.nodes)),
             endpoints=config.nodes,
+            version=__version__,
             boot=boot,
             random=Random(boot),
             first_stamp=_first_stamp(),
@@ -196,7 +200,7 @@ def _records_of(
         return {}, 0
     found = journal.take_records()
     identity = {"cluster": config.cluster, "node": node_id, "protocol": config.protocol}
-    if config.protocol in VOTING:
+    if config.protocol in VOTING and not _is_founded(config.protocol, found):
         identity["members"] = ", ".join(sorted(config.nodes))
     journal_id = claim(journal, found, identity)
     records = {
@@ -205,3 +209,12 @@ def _records_of(
         if role != STREAM
     }
     return records, journal_id
+
+
+def _is_founded(protocol: str, found: Mapping[str, Sequence[bytes]]) -> bool:
+    """Return whether the journal knows its group, whose members need not be the configured ones.
+
+    The log keeps the members from then on, and the configuration only names nodes to ask.
+    """
+    records = found.get("bootstrap", ()) if protocol == "paxos" else ()
+    return any(isinstance(decode(record), GroupConfig) for record in records)

@@ -19,6 +19,7 @@ from fencelock.actors.api.membership_message import (
     ReadMembers,
 )
 from fencelock.actors.api.message import Reason, Refused
+from fencelock.actors.api.self_report import NodeAddress
 from fencelock.actors.effect import Connect, Disconnect, Effect, Effects, Observe, Send
 from fencelock.actors.error import MembershipError
 from fencelock.actors.message import Address, Instant, address_of, node_of
@@ -34,7 +35,7 @@ from fencelock.actors.paxos.event import (
 )
 from fencelock.actors.paxos.membership import MEMBERS_MAX, Member, Membership
 from fencelock.actors.paxos.message import Locate
-from fencelock.actors.proxy.message import Relay, Relayed
+from fencelock.actors.proxy.message import MembersKnown, Relay, Relayed
 from fencelock.actors.role import Host, Summary
 from fencelock.actors.timing import TIMING
 
@@ -78,7 +79,7 @@ class Reconfigurer(MemberRole[MembersEvent]):
     def begin(self, now: Instant) -> Effects:
         """Connect to the members, if they are not those of the configuration."""
         del now
-        return self._link() if self.config.newest.number else ()
+        return self._link() if self.config.newest.number else [self._known()]
 
     def handle(self, sender: Address, event: MembersEvent, now: Instant) -> Effects:
         """Answer a request, or pass it on to the leader; follow changes."""
@@ -112,7 +113,14 @@ class Reconfigurer(MemberRole[MembersEvent]):
         gone = [name for name in self.linked if name not in seats]
         effects += [Disconnect(name) for name in gone if name != self.node]
         self.linked = {name: seat.endpoint for name, seat in seats.items()}
-        return effects
+        return [*effects, self._known()]
+
+    def _known(self) -> Send:
+        """Name the members to the proxy, which names them to clients."""
+        view = self.config.newest
+        members = tuple(NodeAddress(seat.name, seat.endpoint) for seat in view.seats)
+        known = MembersKnown(view=view.number, members=members)
+        return Send(address_of(self.node, "proxy"), known)
 
     def _on_relay(self, relay: Relay) -> Effects:
         """Take a request from the proxy of this node."""
