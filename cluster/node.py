@@ -6,10 +6,12 @@ import os
 import secrets
 import time
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Self
 
+from fencelock.actors.bootstrap_message import GroupConfig
 from fencelock.actors.clock import STAMP_MAX
 from fencelock.actors.error import ConfigError
 from fencelock.actors.message import Message, address_of
@@ -188,6 +190,12 @@ def _open_journal(config: Config, node_id: str) -> Journal | None:
     return Journal.open(folder, segment_bytes_max=segment)
 
 
+def _is_founded(config: Config, found: Mapping[str, Sequence[bytes]]) -> bool:
+    """Return whether the journal belongs to a group that decides itself who its members are."""
+    records = map(decode, found.get("bootstrap", ()))
+    return config.protocol == "paxos" and any(isinstance(one, GroupConfig) for one in records)
+
+
 def _records_of(
     journal: Journal | None, config: Config, node_id: str
 ) -> tuple[dict[str, tuple[Message, ...]], int]:
@@ -196,7 +204,7 @@ def _records_of(
         return {}, 0
     found = journal.take_records()
     identity = {"cluster": config.cluster, "node": node_id, "protocol": config.protocol}
-    if config.protocol in VOTING:
+    if config.protocol in VOTING and not _is_founded(config, found):
         identity["members"] = ", ".join(sorted(config.nodes))
     journal_id = claim(journal, found, identity)
     records = {

@@ -282,6 +282,7 @@ def paxos(seat: NodeContext) -> RoleSet:
             listener=proxy,
             opening=(encode(ExtendSessions(master=seat.node, fence_floor=floor)),),
             journal_bytes=seat.settings.paxos_journal_bytes,
+            endpoints=seat.endpoints,
         ),
     )
     closings = [_closing(seat)]

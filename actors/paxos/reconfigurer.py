@@ -19,6 +19,7 @@ from fencelock.actors.api.membership_message import (
     ReadMembers,
 )
 from fencelock.actors.api.message import Reason, Refused
+from fencelock.actors.api.self_report import NodeAddress
 from fencelock.actors.effect import Connect, Disconnect, Effect, Effects, Observe, Send
 from fencelock.actors.error import MembershipError
 from fencelock.actors.message import Address, Instant, address_of, node_of
@@ -34,7 +35,7 @@ from fencelock.actors.paxos.event import (
 )
 from fencelock.actors.paxos.membership import MEMBERS_MAX, Member, Membership
 from fencelock.actors.paxos.message import Locate
-from fencelock.actors.proxy.message import Relay, Relayed
+from fencelock.actors.proxy.message import MembersKnown, Relay, Relayed
 from fencelock.actors.role import Host, Summary
 from fencelock.actors.timing import TIMING
 
@@ -76,7 +77,7 @@ class Reconfigurer(MemberRole[MembersEvent]):
         """The endpoints of the members that this node was told to connect to."""
 
     def begin(self, now: Instant) -> Effects:
-        """Connect to the members, if they are not those of the configuration."""
+        """Connect to the members, unless they are those of the configuration."""
         del now
         return self._link() if self.config.newest.number else ()
 
@@ -112,7 +113,10 @@ class Reconfigurer(MemberRole[MembersEvent]):
         gone = [name for name in self.linked if name not in seats]
         effects += [Disconnect(name) for name in gone if name != self.node]
         self.linked = {name: seat.endpoint for name, seat in seats.items()}
-        return effects
+        view = self.config.newest
+        addresses = tuple(NodeAddress(seat.name, seat.endpoint) for seat in view.seats)
+        known = MembersKnown(view=view.number, members=addresses)
+        return [*effects, Send(address_of(self.node, "proxy"), known)]
 
     def _on_relay(self, relay: Relay) -> Effects:
         """Take a request from the proxy of this node."""
