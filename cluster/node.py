@@ -192,6 +192,12 @@ def _open_journal(config: Config, node_id: str) -> Journal | None:
     return Journal.open(folder, segment_bytes_max=segment)
 
 
+def _is_founded(config: Config, found: Mapping[str, Sequence[bytes]]) -> bool:
+    """Return whether the journal belongs to a group that decides itself who its members are."""
+    records = map(decode, found.get("bootstrap", ()))
+    return config.protocol == "paxos" and any(isinstance(one, GroupConfig) for one in records)
+
+
 def _records_of(
     journal: Journal | None, config: Config, node_id: str
 ) -> tuple[dict[str, tuple[Message, ...]], int]:
@@ -200,7 +206,7 @@ def _records_of(
         return {}, 0
     found = journal.take_records()
     identity = {"cluster": config.cluster, "node": node_id, "protocol": config.protocol}
-    if config.protocol in VOTING and not _is_founded(config.protocol, found):
+    if config.protocol in VOTING and not _is_founded(config, found):
         identity["members"] = ", ".join(sorted(config.nodes))
     journal_id = claim(journal, found, identity)
     records = {
@@ -209,12 +215,3 @@ def _records_of(
         if role != STREAM
     }
     return records, journal_id
-
-
-def _is_founded(protocol: str, found: Mapping[str, Sequence[bytes]]) -> bool:
-    """Return whether the journal knows its group, whose members need not be the configured ones.
-
-    The log keeps the members from then on, and the configuration only names nodes to ask.
-    """
-    records = found.get("bootstrap", ()) if protocol == "paxos" else ()
-    return any(isinstance(decode(record), GroupConfig) for record in records)

@@ -196,7 +196,8 @@ class Acceptor(MemberRole[AcceptorEvent]):
         if sender != self.commander or event.ballot != self.led:
             refused = refusal(self.node, self.config, sender, event, self.promised, self.floor)
             if refused:
-                return [*refused, *self._correct(sender, event)]
+                corrected = self._correct(sender, event)
+                return [*refused, *corrected] if corrected else refused
             self.commander, self.led = sender, event.ballot
         match event:
             case Accept():

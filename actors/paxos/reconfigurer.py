@@ -77,7 +77,7 @@ class Reconfigurer(MemberRole[MembersEvent]):
         """The endpoints of the members that this node was told to connect to."""
 
     def begin(self, now: Instant) -> Effects:
-        """Connect to the members, if they are not those of the configuration."""
+        """Connect to the members, unless they are those of the configuration."""
         del now
         return self._link() if self.config.newest.number else [self._known()]
 
