@@ -428,6 +428,8 @@ class NodeFacts(NamedTuple):
     """The newest view that it knows; -1 if its version knows none."""
     learner: Locate | None
     """Its last report as a node that is no member, None if it sent none."""
+    lag: int = 0
+    """Slots that it lacked when it sent that report."""
 
 
 @local

@@ -77,7 +77,7 @@ class Locator:
         """Number of nodes that were asked in turn."""
         self.timer = 0
         """The number of the `LocateDue` timer that runs."""
-        self.learners: dict[str, tuple[Locate, Instant, bool]] = {}
+        self.learners: dict[str, tuple[Locate, Instant, int]] = {}
         """The last report of each learner, its time, and the slots that it lacked then."""
 
     def turn(self, now: Instant) -> list[Effect]:
@@ -124,8 +124,8 @@ class Locator:
     def facts(self, now: Instant) -> list[NodeFacts]:
         """Return what learners have reported."""
         return [
-            NodeFacts(node, report.applied, ms_between(at, now), report.view, report)
-            for node, (report, at, _) in self.learners.items()
+            NodeFacts(node, report.applied, ms_between(at, now), report.view, report, lag)
+            for node, (report, at, lag) in self.learners.items()
         ]
 
     def _wake(self, after_ms: int) -> list[Effect]:
@@ -167,7 +167,8 @@ class Locator:
         if sender != monitor_of(node) or not sound or not self.config.meet(node):
             return (Observe("paxos.locate_ignored"),)
         if node in self.learners or len(self.learners) < LEARNERS_MAX:
-            self.learners[node] = locate, now, False
+            lag = max(0, self.config.applied - locate.applied)
+            self.learners[node] = locate, now, lag
         located = Located(
             master=master, applied=self.config.applied, view=self.config.newest.number
         )

@@ -265,7 +265,7 @@ class Reconfigurer(MemberRole[MembersEvent]):
                 "do not answer, or remove them first"
             )
         assert report is not None
-        left = max(0, self.config.applied - report.applied)
+        left = facts.learners[node].lag  # By now it has learned more, and we have applied more.
         if not report.ready or left > WINDOW:
             return f"{node} learns what was decided", left, []
         endpoint = report.endpoint or request.endpoint
