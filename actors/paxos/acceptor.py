@@ -223,13 +223,12 @@ class Acceptor(MemberRole[AcceptorEvent]):
 
     def _correct(self, sender: Address, event: LeaderMessage) -> Effects:
         """Let the one of two nodes that knows an older view than the other learn the newer one."""
-        node = node_of(sender)
-        if not isinstance(event, Prepare | Heartbeat) or node in self.config.members:
+        node, view = node_of(sender), self.config.newest.number
+        if not isinstance(event, Prepare | Heartbeat):
             return ()
-        view = self.config.newest.number
         if event.view > view:
             return (Send(self.monitor, Behind(node=node)),)
-        if event.view == view:
+        if event.view == view or node in self.config.members:
             return ()
         located = Located(master="", applied=self.config.applied, view=view)
         return (Send(monitor_of(node), located),)

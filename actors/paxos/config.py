@@ -71,9 +71,9 @@ NODES_MAX = 256
 """Maximum nodes that a member answers; members are not limited by it."""
 
 
-ROUNDS_PER_VIEW = 1 << 40
-"""Rounds that candidates who know one view use before those who know the next: one round in a
-tenth of a second for thousands of years."""
+ROUNDS_PER_VIEW = ROUND_JUMP_MAX // 2
+"""Rounds below those of candidates that know the next view: ten days of nothing but elections. A
+member that lacks two changes is still within `ROUND_JUMP_MAX`."""
 
 
 TOO_FAR = Observe("paxos.round_too_far")

@@ -229,7 +229,8 @@ class Reconfigurer(MemberRole[MembersEvent]):
 
     def _fits(self, new: str, facts: Facts) -> bool:
         """Return whether the members with ``new`` would have a reachable majority."""
-        return facts.has_majority((*self.config.newest.members, new))
+        there = facts.learner(new) is not None
+        return there and facts.has_majority(self.config.newest.members, joins=1)
 
     def _propose(self, membership: Membership, detail: str) -> Step:
         return detail, 0, [Send(self.replica, ProposeChange(membership=membership))]
@@ -239,7 +240,7 @@ class Reconfigurer(MemberRole[MembersEvent]):
             raise MembershipError(f"{node} is not a member: run fencelock join {node} first")
         if node == self.node:
             return "", 0, []
-        if not facts.is_reachable(node):
+        if not facts.votes(node):
             raise MembershipError(f"{node} does not answer {self.node}: start it, and try again")
         return f"{self.node} hands the lead over", 0, [Send(self.leader, Resign(successor=node))]
 
@@ -281,7 +282,7 @@ class Reconfigurer(MemberRole[MembersEvent]):
             raise MembershipError(f"{node} is the only member: let another node join first")
         self._check_versions(facts, but=node)
         if not facts.has_majority(left):
-            silent = ", ".join(one for one in left if not facts.is_reachable(one))
+            silent = ", ".join(one for one in left if not facts.votes(one))
             raise MembershipError(
                 f"without {node} a majority of the members could not be reached, since {silent} "
                 "does not answer: start it, or remove it first"
@@ -297,7 +298,7 @@ class Reconfigurer(MemberRole[MembersEvent]):
         if seat is None or (report is not None and report.journal == seat.journal):
             return self._add(request, node, facts)
         if report is None:
-            if request.journal == seat.journal or facts.is_reachable(node):
+            if request.journal == seat.journal or facts.votes(node):
                 return self._pending(), 0, []
             facts.joiner(node)
         return self._drop(node, facts)
@@ -379,15 +380,14 @@ class Facts:
         self.members = {one.node: one for one in nodes if one.learner is None}
         self.learners = {one.node: one for one in nodes if one.learner is not None}
 
-    def is_reachable(self, node: str) -> bool:
-        """Return whether ``node`` was heard lately."""
-        known = self.members.get(node), self.learners.get(node)
-        recent = any(one is not None and one.heard_ms <= HEARD_MS for one in known)
-        return node == self.node or recent
+    def votes(self, member: str) -> bool:
+        """Return whether ``member`` voted lately, under its registered journal."""
+        facts = self.members.get(member)
+        return member == self.node or (facts is not None and facts.heard_ms <= HEARD_MS)
 
-    def has_majority(self, members: tuple[str, ...]) -> bool:
-        """Return whether a majority of ``members`` was heard lately."""
-        return sum(map(self.is_reachable, members)) > len(members) // 2
+    def has_majority(self, members: tuple[str, ...], joins: int = 0) -> bool:
+        """Return whether a majority of ``members``, and ``joins`` more that answer, is there."""
+        return sum(map(self.votes, members)) + joins > (len(members) + joins) // 2
 
     def is_old(self, member: str) -> bool:
         """Return whether ``member`` runs a version without changes of the members."""

@@ -251,7 +251,8 @@ class CatchUp(MemberRole[CatchUpEvent]):
         )
 
     def _on_lacking(self, lacking: Lacking) -> Effects:
-        others = [member for member in self.config.members if member != self.node]
+        known = lacking.source in self.config.nodes and lacking.source != self.node
+        others = [lacking.source] if known else self._others()
         if not others:
             return ()
         busy = self.target > self.next
@@ -259,8 +260,12 @@ class CatchUp(MemberRole[CatchUpEvent]):
         if busy and lacking.first <= self.next:
             return ()
         self.next = max(self.next, lacking.first) if busy else lacking.first
-        self.source = lacking.source if lacking.source in others else others[0]
+        self.source = others[0]
         return self._ask_anew()
+
+    def _others(self) -> list[str]:
+        """Return the members that can be asked."""
+        return [member for member in self.config.members if member != self.node]
 
     def _ask_anew(self) -> list[Effect]:
         """Request what comes next: slots, if the other member still has them."""
@@ -282,8 +287,9 @@ class CatchUp(MemberRole[CatchUpEvent]):
         if self.question is None or retry.attempt != self.attempt:
             return ()
         self.unanswered += 1
-        others = [member for member in self.config.members if member != self.node]
-        self.source = others[(others.index(self.source) + 1) % len(others)]
+        others = self._others()
+        place = others.index(self.source) if self.source in others else -1
+        self.source = others[(place + 1) % len(others)] if others else self.source
         return [*self._ask_anew(), Observe("paxos.fetched_elsewhere")]
 
     def _is_answer(self, sender: Address, first: int, slot: int, chunk: int) -> bool:
