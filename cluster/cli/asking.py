@@ -11,6 +11,7 @@ from typing import Annotated, Any, Protocol, cast
 
 import typer
 
+from fencelock.actors.api.backup_message import BackupPart
 from fencelock.actors.api.message import Contender, LockStatus, NodeStatus
 from fencelock.actors.api.name import KIND_END, titled
 from fencelock.actors.api.session_message import ListedLock
@@ -58,6 +59,10 @@ class Operator(Protocol):
 
     def locks(self, prefix: str = "") -> Iterable[ListedLock]:
         """Return the held locks whose names begin with ``prefix``, by name."""
+        ...
+
+    def backup_part(self, node: str = "", slot: int = 0, chunk: int = 0) -> BackupPart:
+        """Return a part of a backup."""
         ...
 
     def evict(self, name: str, fence: int, operator: str | None = None) -> Contender:
