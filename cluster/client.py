@@ -18,7 +18,7 @@ from fencelock.cluster.connection import Connection
 from fencelock.cluster.lock import Lock, RLock
 from fencelock.cluster.operation import drive
 from fencelock.cluster.semaphore import Semaphore
-from fencelock.cluster.settings import Read, Settings
+from fencelock.cluster.settings import Read, Settings, Target
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -200,9 +200,9 @@ class Client(BaseClient[Lock, RLock, Semaphore]):
 
 
 def connect(
-    addresses: str,
+    addresses: str | None = None,
     *,
-    cluster: str = "fencelock",
+    cluster: str | None = None,
     timeout: float = 10.0,
     ttl: float = 15.0,
     label: str | None = None,
@@ -211,8 +211,11 @@ def connect(
 
     Args:
         addresses: one or more nodes, ``"tcp://10.0.0.1:4040,tcp://10.0.0.2:4040"``. Any
-            will do; when one goes away, the client moves to another.
-        cluster: the id of the cluster, as in its config.
+            will do; when one goes away, the client moves to another. By default those in the
+            environment variable ``FENCELOCK_CONNECT``, else those of ``./cluster.toml``, else
+            ``tcp://127.0.0.1:4040``.
+        cluster: the id of the cluster, as in its config. By default ``FENCELOCK_CLUSTER``, else
+            that of ``./cluster.toml`` if it names the addresses, else ``fencelock``.
         timeout: how long to wait for the first answer (s), above 0.
         ttl: how long the cluster keeps this client's locks after its last message (s), 1 to
             3600. With a short one, locks of dead clients are soon free; with a long one, the
@@ -225,7 +228,14 @@ def connect(
         UnavailableError: nobody answered in time.
 
     """
-    settings = Settings(addresses, cluster, timeout, ttl, label)
+    return connect_to(Target.find(addresses, cluster), timeout=timeout, ttl=ttl, label=label)
+
+
+def connect_to(
+    target: Target, *, timeout: float, ttl: float = 15.0, label: str | None = None
+) -> Client:
+    """Connect to ``target``; see `connect`."""
+    settings = Settings(target, timeout, ttl, label)
     connection = Connection(settings, ThreadExecutor())
     try:
         drive(connection.greeting())

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Unpack
 
-from fencelock.actors.bootstrap_message import StopVoting
+from fencelock.actors.bootstrap_message import StartVoting, StopVoting
 from fencelock.actors.effect import Checkpoint, Effect, Effects, Observe, Persist, Send
 from fencelock.actors.message import NS_PER_MS, Address, Instant, maker, node_of
 from fencelock.actors.paxos.config import (
@@ -27,7 +27,16 @@ from fencelock.actors.paxos.config import (
     leader_of,
     monitor_of,
 )
-from fencelock.actors.paxos.event import Applied, BallotSeen, Learned, LogFull, MinApplied, Trimmed
+from fencelock.actors.paxos.event import (
+    Applied,
+    BallotSeen,
+    Behind,
+    Learned,
+    LogFull,
+    MinApplied,
+    Trimmed,
+    ViewChanged,
+)
 from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.message import (
     BATCH_BYTES_MAX,
@@ -43,6 +52,7 @@ from fencelock.actors.paxos.message import (
     Commit,
     Heartbeat,
     HeartbeatAck,
+    Located,
     Pledge,
     Pledged,
     Preempted,
@@ -58,6 +68,9 @@ LeaderMessage = Prepare | Accept | Commit | Heartbeat | Release
 """Messages that a leader, its scout or its commander sends."""
 
 
+AcceptorEvent = LeaderMessage | Applied | Trimmed | ViewChanged | StartVoting | StopVoting
+
+
 _accepted = maker(Accepted)
 
 
@@ -66,7 +79,7 @@ STREAM_BYTES = 32 << 20
 slots are decided the replica makes one much sooner; but votes may arrive without decisions."""
 
 
-class Acceptor(MemberRole[LeaderMessage | Applied | Trimmed | StopVoting]):
+class Acceptor(MemberRole[AcceptorEvent]):
     """One acceptor. Source: PMMC, section 2.2.
 
     Promises and votes are persisted before they are sent: an acceptor that answered and then
@@ -108,9 +121,15 @@ class Acceptor(MemberRole[LeaderMessage | Applied | Trimmed | StopVoting]):
     ) -> None:
         super().__init__(address, host, **member)
         self.voter = voter
-        self.is_voter = votes
+        self.trusted = votes
+        """Whether its journal is not an old copy, as far as is known."""
+        self.seat = self.config.seat(self.acceptor, voter)
+        """The slots on which it votes."""
+        self.is_voter = self.trusted and len(self.seat) > 0
         self.lease_ms = lease_ms
         self.promised = recovered.promised if votes else NO_BALLOT
+        self.kept = recovered.promised
+        """The promise of earlier lives, which binds this one as soon as it votes."""
         self.floor = recovered.led
         """A round that is known without a promise: this node led it, or its group began there."""
         self.votes = Votes(recovered.votes)
@@ -139,9 +158,7 @@ class Acceptor(MemberRole[LeaderMessage | Applied | Trimmed | StopVoting]):
             self.lease.give(self.promised.leader, now, self.lease_ms)
         return ()
 
-    def handle(
-        self, sender: Address, event: LeaderMessage | Applied | Trimmed | StopVoting, now: Instant
-    ) -> Effects:
+    def handle(self, sender: Address, event: AcceptorEvent, now: Instant) -> Effects:
         """Handle a message of a leader, or news from the replica."""
         if type(event) is Accept and sender == self.commander and event.ballot == self.led:
             effects = self._on_accept(sender, event)
@@ -167,22 +184,20 @@ class Acceptor(MemberRole[LeaderMessage | Applied | Trimmed | StopVoting]):
             if not isinstance(effect, Send) or node_of(effect.to) == self.node
         ]
 
-    def _judge(
-        self, sender: Address, event: LeaderMessage | Applied | Trimmed | StopVoting, now: Instant
-    ) -> Effects:
+    def _judge(self, sender: Address, event: AcceptorEvent, now: Instant) -> Effects:
         if isinstance(event, Applied):
             return self._on_applied(event)
         if isinstance(event, Trimmed):
             return self._on_trimmed(event)
-        if isinstance(event, StopVoting):
-            self.is_voter, self.promised = False, NO_BALLOT
-            return ()
+        if isinstance(event, ViewChanged | StartVoting | StopVoting):
+            return self._on_seat_changed(event)
         if isinstance(event, Prepare) and not self.is_voter:
             return (Observe("paxos.non_voter_asked"),)
         if sender != self.commander or event.ballot != self.led:
             refused = refusal(self.node, self.config, sender, event, self.promised, self.floor)
             if refused:
-                return refused
+                corrected = self._correct(sender, event)
+                return [*refused, *corrected] if corrected else refused
             self.commander, self.led = sender, event.ballot
         match event:
             case Accept():
@@ -195,6 +210,28 @@ class Acceptor(MemberRole[LeaderMessage | Applied | Trimmed | StopVoting]):
                 return self._on_heartbeat(sender, event, now)
             case Release():
                 return self._on_release(event, now)
+
+    def _on_seat_changed(self, event: ViewChanged | StartVoting | StopVoting) -> Effects:
+        """Vote on the slots of the views that count this journal, and on no others."""
+        if isinstance(event, StopVoting):
+            self.trusted, self.promised, self.kept = False, NO_BALLOT, NO_BALLOT
+        elif isinstance(event, StartVoting):
+            self.trusted, self.promised = True, max(self.promised, self.kept)
+        self.seat = self.config.seat(self.acceptor, self.voter)
+        self.is_voter = self.trusted and len(self.seat) > 0
+        return ()
+
+    def _correct(self, sender: Address, event: LeaderMessage) -> Effects:
+        """Let the one of two nodes that knows an older view than the other learn the newer one."""
+        node, view = node_of(sender), self.config.newest.number
+        if not isinstance(event, Prepare | Heartbeat):
+            return ()
+        if event.view > view:
+            return (Send(self.monitor, Behind(node=node)),)
+        if event.view == view or node in self.config.members:
+            return ()
+        located = Located(master="", applied=self.config.applied, view=view)
+        return (Send(monitor_of(node), located),)
 
     def _on_prepare(self, scout: Address, prepare: Prepare, now: Instant) -> Effects:
         if not 1 <= prepare.first < NUMBER_MAX:
@@ -246,7 +283,8 @@ class Acceptor(MemberRole[LeaderMessage | Applied | Trimmed | StopVoting]):
         if ballot < self.promised:
             return (Send(commander, Preempted(ballot=self.promised)),)
         answer: Effects = ()
-        if accept.committed <= slot:  # Else it is decided, and votes are no longer counted.
+        # Where it is decided, votes are no longer counted.
+        if accept.committed <= slot and slot in self.seat:
             accepted = _accepted(ballot=ballot, slot=slot, voter=self.voter)
             answer = (Send(commander, accepted),)
         before = self.votes.by_slot.get(slot)
@@ -300,7 +338,11 @@ class Acceptor(MemberRole[LeaderMessage | Applied | Trimmed | StopVoting]):
             return [*adopted, Observe("paxos.late_heartbeat")]
         self.lease.give(beat.ballot.leader, now, self.lease_ms)
         ack = HeartbeatAck(
-            ballot=beat.ballot, number=beat.number, applied=self.applied, voter=self.voter
+            ballot=beat.ballot,
+            number=beat.number,
+            applied=self.applied,
+            voter=self.voter,
+            view=self.config.newest.number,
         )
         effects = [
             *adopted,
@@ -346,8 +388,9 @@ class Acceptor(MemberRole[LeaderMessage | Applied | Trimmed | StopVoting]):
             Accept(ballot=vote.ballot, slot=vote.slot, batch=vote.batch, committed=trimmed.slot)
             for vote in votes
         ]
-        if self.promised > NO_BALLOT:
-            records.append(Pledged(pledge=Pledge.PROMISED, ballot=self.promised))
+        promised = max(self.promised, self.kept)
+        if promised > NO_BALLOT:
+            records.append(Pledged(pledge=Pledge.PROMISED, ballot=promised))
         return (Checkpoint(tuple(records)),)
 
 
@@ -460,7 +503,7 @@ def refusal(
     known = speaker in config.members and 1 <= ballot.round <= ROUND_MAX
     if not known or ballot.leader != leader_of(speaker):
         return (Observe("paxos.stranger_leads"),)
-    highest = max(promised.round, floor)
+    highest = max(promised.round, floor, config.floor)
     if ballot.round - highest <= ROUND_JUMP_MAX or speaker == node:
         return ()
     if not isinstance(event, Prepare):

@@ -7,9 +7,11 @@ The first ones are exchanged with the proxy: `ProposalBatch`, `SlotOutcomes`, `C
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from fencelock.actors.message import Address, Instant, Local, Message, Timer, local, maker, timer
-from fencelock.actors.paxos.message import NO_BALLOT, Ballot, Batch, Propose, SnapshotChunk
+from fencelock.actors.paxos.membership import Membership
+from fencelock.actors.paxos.message import NO_BALLOT, Ballot, Batch, Locate, Propose, SnapshotChunk
 
 _propose = maker(Propose)
 
@@ -125,7 +127,10 @@ class Divergence(Local):
 
 @local
 class Resign(Local):
-    """The host to the leader: hand over if you lead. Answered by `Resigned`, soon."""
+    """To the leader: hand over if you lead. Answered by `Resigned`, soon."""
+
+    successor: str = ""
+    """The node that is to lead next; empty for the one that has applied the most."""
 
 
 @local
@@ -188,6 +193,7 @@ class SendHeartbeat(Local):
     min_applied: int
     answered: tuple[int, ...]
     confirmed: int
+    view: int
 
 
 @local
@@ -390,6 +396,9 @@ class Restore(Local):
 class Nominate(Local):
     """Leader to failure detector: which node could lead in my place? Answered by `Nominated`."""
 
+    node: str = ""
+    """The only node that may be named; empty for any."""
+
 
 @local
 class Nominated(Local):
@@ -417,6 +426,66 @@ class Succeed(Local):
     """Failure detector to leader: the master, which led ``ballot``, asks you to stand."""
 
     ballot: Ballot
+
+
+@local
+class ViewChanged(Local):
+    """Replica to the other roles of the log: `LogConfig` has other views than before."""
+
+
+@local
+class ProposeChange(Local):
+    """To the replica: let ``membership`` be the next one, if that is possible now."""
+
+    membership: Membership
+
+
+@local
+class Behind(Local):
+    """Acceptor to failure detector: ``node`` knows a view that is not known here."""
+
+    node: str
+
+
+@local
+class CaughtUp(Local):
+    """Catch-up to failure detector: all wanted slots are here."""
+
+
+@local
+class DescribeNodes(Local):
+    """To the failure detector: what is known of other nodes? Answered by `NodesDescribed`."""
+
+
+class NodeFacts(NamedTuple):
+    """What a leader knows of another node."""
+
+    node: str
+    applied: int
+    """The first slot that it has not applied, as it last reported."""
+    heard_ms: int
+    """Time since then (ms)."""
+    view: int
+    """The newest view that it knows; -1 if its version knows none."""
+    learner: Locate | None
+    """Its last report as a node that is no member, None if it sent none."""
+    lag: int = 0
+    """Slots that it lacked when it sent that report."""
+
+
+@local
+class NodesDescribed(Local):
+    """The leader, empty if none is known, and the other nodes that have reported to this one."""
+
+    master: str
+    nodes: tuple[NodeFacts, ...]
+
+
+@timer
+class LocateDue(Timer):
+    """Ask other nodes what is decided; ``number`` is that of the timer."""
+
+    number: int
 
 
 @timer

@@ -30,20 +30,25 @@ from fencelock.actors.paxos.event import (
     BallotSeen,
     Candidate,
     ConfirmLease,
+    DescribeNodes,
     HeartbeatDue,
     Isolated,
     LeaderChanged,
     LeadershipClaimed,
     LeaseHeld,
     MasterCheck,
+    NodeFacts,
+    NodesDescribed,
     Nominate,
     Nominated,
     SendHeartbeat,
     SteppedDown,
     Succeed,
     Suspect,
+    ViewChanged,
     Withdraw,
 )
+from fencelock.actors.paxos.locator import NO_IDENTITY, Identity, Locator, LocatorEvent
 from fencelock.actors.paxos.message import NO_BALLOT, NUMBER_MAX, HeartbeatAck, TakeOver
 from fencelock.actors.role import Host, Summary
 from fencelock.actors.role_message import LinkDown
@@ -68,7 +73,16 @@ DetectorRequest = Candidate | LeadershipClaimed | SteppedDown | ConfirmLease | N
 
 
 DetectorEvent = (
-    BallotSeen | HeartbeatAck | LinkDown | TakeOver | DetectorRequest | HeartbeatDue | MasterCheck
+    BallotSeen
+    | HeartbeatAck
+    | LinkDown
+    | TakeOver
+    | DetectorRequest
+    | HeartbeatDue
+    | MasterCheck
+    | ViewChanged
+    | DescribeNodes
+    | LocatorEvent
 )
 
 
@@ -101,6 +115,8 @@ class FailureDetector(MemberRole[DetectorEvent]):
         election_ms: a master silent for this long is suspected (ms).
         drift_ppm: largest deviation of a clock's rate (millionths).
         listener: a role of this node that is notified when no majority answers, or None.
+        identity: what other nodes must know of this one before it becomes a member.
+        votes: whether this node would vote as a member.
 
     """
 
@@ -114,6 +130,8 @@ class FailureDetector(MemberRole[DetectorEvent]):
         election_ms: int = ELECTION_MS,
         drift_ppm: int = DRIFT_PPM,
         listener: Address | None = None,
+        identity: Identity = NO_IDENTITY,
+        votes: bool = True,
         **member: Unpack[MemberArguments],
     ) -> None:
         super().__init__(address, host, **member)
@@ -145,11 +163,14 @@ class FailureDetector(MemberRole[DetectorEvent]):
         """The ballot under which another node led last."""
         self.isolated = False
         """Whether no majority answers this leader, as the listener was last notified."""
+        self.heard: dict[str, tuple[Instant, int]] = {}
+        """The time at which each member last answered this leader, and the newest view it knew."""
+        self.locator = Locator(self.node, self.config, identity, election_ms, ready=votes)
 
     def begin(self, now: Instant) -> Effects:
         """Listen for a moment, then stand; a single member stands at once."""
         alone = self.config.members == (self.node,)
-        return self.suspicion.wait(now, 0 if alone else STARTUP_MS)
+        return [*self.suspicion.wait(now, 0 if alone else STARTUP_MS), *self.locator.turn(now)]
 
     def handle(self, sender: Address, event: DetectorEvent, now: Instant) -> Effects:
         """Handle a sign of life, or a timeout."""
@@ -157,7 +178,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
             case BallotSeen():
                 return self._on_ballot_seen(event, now)
             case HeartbeatAck():
-                return self._on_ack(sender, event)
+                return self._on_ack(sender, event, now)
             case LinkDown():
                 return self._on_link_down(event, now)
             case Candidate():
@@ -170,13 +191,26 @@ class FailureDetector(MemberRole[DetectorEvent]):
             case ConfirmLease():
                 return self._pulse(now) if self.leadership is not None else ()
             case Nominate():
-                return self._on_nominate(now)
+                return self._on_nominate(event.node, now)
             case TakeOver():
                 return self._on_take_over(sender, event)
             case HeartbeatDue():
                 return self._on_beat(event, now)
             case MasterCheck():
                 return self._on_watch(event, now)
+            case _:
+                return self._on_other(sender, event, now)
+
+    def _on_other(
+        self, sender: Address, event: ViewChanged | DescribeNodes | LocatorEvent, now: Instant
+    ) -> Effects:
+        if isinstance(event, ViewChanged):
+            return self._on_view_changed(now)
+        if isinstance(event, DescribeNodes):
+            return (Send(sender, self._describe(now)),)
+        effects = self.locator.handle(sender, event, self.following, now)
+        followed = self._follow(self.locator.master) if self.locator.learns else []
+        return [*effects, *followed]
 
     def summary(self) -> Summary:
         """Return the node that this node follows, or that it stands for election."""
@@ -223,8 +257,37 @@ class FailureDetector(MemberRole[DetectorEvent]):
         if again := self.suspicion.check(now):
             return again
         effects = self.suspicion.wait(now, self.election_ms)
+        if self.locator.learns:
+            return effects
         suspect = Suspect(above=self.highest)
-        return [Send(self.leader, suspect), Observe("paxos.suspected"), *effects]
+        asked = self.locator.ask_elsewhere()
+        return [Send(self.leader, suspect), *asked, Observe("paxos.suspected"), *effects]
+
+    def _on_view_changed(self, now: Instant) -> Effects:
+        """Count the lease in the new views, and ask their members at once."""
+        learnt = self.locator.turn(now)
+        leadership, lease = self.leadership, self.lease
+        if leadership is None or lease is None:
+            return learnt
+        self.since = now  # New members cannot have answered yet.
+        until = lease.recount()
+        known = until is not None and lease.confirmed is not None
+        held = LeaseHeld(
+            ballot=leadership.ballot,
+            until=until if known and until is not None else Instant(0),
+            confirmed=lease.confirmed if known and lease.confirmed is not None else Instant(0),
+        )
+        return [*learnt, Send(self.replica, held), *self._pulse(now)]
+
+    def _describe(self, now: Instant) -> NodesDescribed:
+        """Return what is known of the other members and of learners."""
+        facts = [
+            NodeFacts(node, self.applied.get(node, 0), ms_between(at, now), view, None)
+            for node, (at, view) in self.heard.items()
+            if node in self.config.members and node != self.node
+        ]
+        facts += self.locator.facts(now)
+        return NodesDescribed(master=self.following, nodes=tuple(facts))
 
     def _on_leadership_claimed(self, claimed: LeadershipClaimed, now: Instant) -> Effects:
         self.standing = NO_BALLOT
@@ -232,7 +295,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
         self.since = now
         self.lease = MasterLease(self.config, self.lease_ms, self.drift_ppm)
         self.asked = {}
-        self.applied, self.answered = {}, {}
+        self.applied, self.answered, self.heard = {}, {}, {}
         return [*self._follow(self.node), *self._beat(now)]
 
     def _on_stepped_down(self, stepped_down: SteppedDown, now: Instant) -> Effects:
@@ -282,10 +345,11 @@ class FailureDetector(MemberRole[DetectorEvent]):
             min_applied=min(self.applied.get(member, 0) for member in self.config.members),
             answered=tuple(self.answered.get(one, 0) for one in self.config.newest.members),
             confirmed=self._confirmed(),
+            view=self.config.newest.number,
         )
         return [Send(self.leadership.commander, pulse)]
 
-    def _on_ack(self, acceptor: Address, ack: HeartbeatAck) -> Effects:
+    def _on_ack(self, acceptor: Address, ack: HeartbeatAck, now: Instant) -> Effects:
         if not self.config.counts(acceptor, ack.voter):
             known = acceptor in self.config.acceptors
             return (Observe("paxos.unregistered_vote" if known else "paxos.stranger_follows"),)
@@ -297,6 +361,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
         if not 0 <= ack.applied < NUMBER_MAX:
             return (Observe("paxos.impossible_slot"),)
         self.applied[member] = ack.applied
+        self.heard[member] = now, ack.view
         self.answered[member] = max(self.answered.get(member, 0), ack.number)
         until = lease.acknowledge(member, asked)
         if until is None or lease.confirmed is None:
@@ -304,10 +369,11 @@ class FailureDetector(MemberRole[DetectorEvent]):
         leased = LeaseHeld(ballot=leadership.ballot, until=until, confirmed=lease.confirmed)
         return (Send(self.replica, leased),)
 
-    def _on_nominate(self, now: Instant) -> Effects:
+    def _on_nominate(self, wanted: str, now: Instant) -> Effects:
         """Name the member that answered within a lease and has applied the most.
 
-        Name none if the members that answered are no majority together with this node.
+        Name none if the members that answered are no majority together with this node, or if
+        only ``wanted`` is to be named and it did not answer.
         """
         asked = {} if self.lease is None else self.lease.asked
         recent = now - self.lease_ms * NS_PER_MS
@@ -319,6 +385,8 @@ class FailureDetector(MemberRole[DetectorEvent]):
             and member != self.node
         ]
         enough = self.config.is_majority([acceptor_of(one) for one in (*there, self.node)])
+        if wanted:
+            there = [wanted] if wanted in there else []
         best = max(there, key=lambda member: self.applied.get(member, 0), default="")
         return (Send(self.leader, Nominated(node=best if enough else "")),)
 
@@ -424,6 +492,12 @@ class MasterLease:
         """Send time of the last heartbeat that each member answered."""
         self.confirmed: Instant | None = None
         """The latest instant after which a majority answered; None if none ever did."""
+
+    def recount(self) -> Instant | None:
+        """Return the time at which the lease ends in the present views; None for never granted."""
+        confirmed = self.config.reached(self.asked)
+        self.confirmed = None if confirmed is None else Instant(confirmed)
+        return None if confirmed is None else Instant(confirmed + self.length)
 
     def acknowledge(self, member: str, asked: Instant) -> Instant | None:
         """Note that ``member`` answered the heartbeat sent at ``asked``.

@@ -18,7 +18,7 @@ from fencelock.cluster.aio.loop import LoopExecutor, drive
 from fencelock.cluster.aio.semaphore import Semaphore
 from fencelock.cluster.base_client import BaseClient, namer
 from fencelock.cluster.connection import Connection
-from fencelock.cluster.settings import Read, Settings
+from fencelock.cluster.settings import Read, Settings, Target
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -155,9 +155,9 @@ class Connecting:
 
 
 def connect(
-    addresses: str,
+    addresses: str | None = None,
     *,
-    cluster: str = "fencelock",
+    cluster: str | None = None,
     timeout: float = 10.0,
     ttl: float = 15.0,
     label: str | None = None,
@@ -171,4 +171,4 @@ def connect(
         ConfigError: an argument is not usable; at once.
 
     """
-    return Connecting(Settings(addresses, cluster, timeout, ttl, label))
+    return Connecting(Settings(Target.find(addresses, cluster), timeout, ttl, label))

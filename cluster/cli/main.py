@@ -15,7 +15,9 @@ from fencelock import __version__
 from fencelock.actors.error import FencelockError
 from fencelock.cluster.cli.backup import backup, restore
 from fencelock.cluster.cli.init import init
+from fencelock.cluster.cli.lock import lock
 from fencelock.cluster.cli.locks import locks, release, who
+from fencelock.cluster.cli.members import join, leave, members, remove, replace, transfer
 from fencelock.cluster.cli.serve import serve
 from fencelock.cluster.cli.status import status
 
@@ -107,9 +109,16 @@ def fencelock(
 app.command()(init)
 app.command()(serve)
 app.command()(status)
+app.command()(lock)
 app.command()(locks)
 app.command()(who)
 app.command()(release)
+app.command()(members)
+app.command("join")(join)
+app.command("leave")(leave)
+app.command("remove")(remove)
+app.command()(replace)
+app.command("transfer")(transfer)
 app.command()(backup)
 app.command()(restore)
 for _name, (_help, _) in LATE.items():
