@@ -63,7 +63,7 @@ PART_PAUSE_MS = 1
 """Pause between two parts (ms): sockets and other roles have their turn meanwhile."""
 
 
-BACKUP_PAUSE_MS = 20
+BACKUP_PAUSE_MS = 10
 """The same for a backup, which has time (ms): most of the processor is left for requests."""
 
 
@@ -413,7 +413,7 @@ class CatchUp(MemberRole[CatchUpEvent]):
         """Return the member to ask: the master and silent members are the last resort."""
         untried = [member for member in self._others() if member not in self.tried]
         return min(
-            untried,
+            untried or [self.source],  # It is left alone if all others were removed meanwhile.
             key=lambda member: (
                 self.silent_until.get(member, now) > now,
                 member == self.master,
