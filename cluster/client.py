@@ -8,6 +8,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, ParamSpec, Self, TypeVar
 
+from fencelock.actors.api.backup_message import BackupPart
 from fencelock.actors.api.membership_message import ChangeMembers, MembersChanged, MembersRead
 from fencelock.actors.api.message import Contender, LockStatus, NodeStatus
 from fencelock.actors.api.session_message import ListedLock
@@ -17,7 +18,7 @@ from fencelock.cluster.connection import Connection
 from fencelock.cluster.lock import Lock, RLock
 from fencelock.cluster.operation import drive
 from fencelock.cluster.semaphore import Semaphore
-from fencelock.cluster.settings import Read, Settings
+from fencelock.cluster.settings import Read, Settings, Target
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -107,6 +108,19 @@ class Client(BaseClient[Lock, RLock, Semaphore]):
         """
         return drive(self._connection.listing(prefix, read, max_age))
 
+    def backup_part(self, slot: int = 0, chunk: int = 0) -> BackupPart:
+        """Return part ``chunk`` of the snapshot of ``slot``; with ``slot`` 0, begin a snapshot.
+
+        ``fencelock backup`` is made of this. See `BackupPart` for a snapshot that is being made.
+
+        Raises:
+            UnavailableError: the node has no such snapshot, or none answered for 10 s.
+            UnsupportedError: the protocol keeps no table of locks.
+            ClosedError: the client is closed.
+
+        """
+        return drive(self._connection.reading_backup(slot, chunk))
+
     def evict(self, name: str, fence: int, operator: str | None = None) -> Contender:
         """Take the lock ``name`` from its holder under ``fence``; return that holder.
 
@@ -185,9 +199,9 @@ class Client(BaseClient[Lock, RLock, Semaphore]):
 
 
 def connect(
-    addresses: str,
+    addresses: str | None = None,
     *,
-    cluster: str = "fencelock",
+    cluster: str | None = None,
     timeout: float = 10.0,
     ttl: float = 15.0,
     label: str | None = None,
@@ -196,8 +210,11 @@ def connect(
 
     Args:
         addresses: one or more nodes, ``"tcp://10.0.0.1:4040,tcp://10.0.0.2:4040"``. Any
-            will do; when one goes away, the client moves to another.
-        cluster: the id of the cluster, as in its config.
+            will do; when one goes away, the client moves to another. By default those in the
+            environment variable ``FENCELOCK_CONNECT``, else those of ``./cluster.toml``, else
+            ``tcp://127.0.0.1:4040``.
+        cluster: the id of the cluster, as in its config. By default ``FENCELOCK_CLUSTER``, else
+            that of ``./cluster.toml`` if it names the addresses, else ``fencelock``.
         timeout: how long to wait for the first answer (s), above 0.
         ttl: how long the cluster keeps this client's locks after its last message (s), 1 to
             3600. With a short one, locks of dead clients are soon free; with a long one, the
@@ -210,7 +227,14 @@ def connect(
         UnavailableError: nobody answered in time.
 
     """
-    settings = Settings(addresses, cluster, timeout, ttl, label)
+    return connect_to(Target.find(addresses, cluster), timeout=timeout, ttl=ttl, label=label)
+
+
+def connect_to(
+    target: Target, *, timeout: float, ttl: float = 15.0, label: str | None = None
+) -> Client:
+    """Connect to ``target``; see `connect`."""
+    settings = Settings(target, timeout, ttl, label)
     connection = Connection(settings, ThreadExecutor())
     try:
         drive(connection.greeting())

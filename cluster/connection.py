@@ -13,6 +13,7 @@ from random import Random
 
 import pykka
 
+from fencelock.actors.api.backup_message import BackupPart, ReadBackup
 from fencelock.actors.api.membership_message import (
     ChangeMembers,
     MembersChanged,
@@ -49,7 +50,7 @@ from fencelock.cluster.operation import AwaitReply, Operation
 from fencelock.cluster.owner import process_label, process_user
 from fencelock.cluster.reachability import LOOK_S, looking
 from fencelock.cluster.session_channel import SessionChannel
-from fencelock.cluster.settings import Read, Settings, age_ms_of, check_text, parse_addresses
+from fencelock.cluster.settings import Read, Settings, age_ms_of, check_text
 from fencelock.transport.codec import pack
 from fencelock.transport.hub import SocketHub
 
@@ -79,7 +80,8 @@ class Connection:
     ) -> None:
         self.session = f"client-{secrets.token_hex(8)}"
         self.protocol = ""
-        self.endpoints = parse_addresses(settings.addresses)
+        self.endpoints = settings.target.endpoints
+        self._source = settings.target.source
         self._timeout = settings.timeout
         self.executor = executor
         self.cluster_watch = ClusterWatch(executor, lambda: self.line.tell(WatchCluster()))
@@ -89,7 +91,7 @@ class Connection:
         hub = SocketHub(
             node=self.session,
             boot=secrets.randbits(63),
-            cluster=settings.cluster,
+            cluster=settings.target.cluster,
             listen=None,
             peers=links,
             gates=True,
@@ -177,6 +179,8 @@ class Connection:
             tried = yield AwaitReply(looking(self.endpoints), 2 * LOOK_S)
         except TimeoutError:  # The machine is busy.
             tried = ", ".join(self.endpoints)
+        if self._source:
+            tried = f"{tried} ({self._source})"
         raise UnavailableError(
             f"no node answered within {limit:g} s. Tried {tried}. Are the nodes running, are these "
             "their hosts and ports, and does no firewall stand between?"
@@ -252,6 +256,12 @@ class Connection:
             more = answer.more and bool(answer.lines)
             after = found[-1].lock if found else ""
         return tuple(found)
+
+    def reading_backup(self, slot: int, chunk: int) -> Operation[BackupPart]:
+        """End with a part of a backup; see `ReadBackup`."""
+        answer = yield from self.line.ask(ReadBackup(slot=slot, chunk=chunk))
+        assert isinstance(answer, BackupPart)
+        return answer
 
     def evicting(self, name: str, fence: int, operator: str | None) -> Operation[Contender]:
         """End with the evicted holder of the lock ``name``."""

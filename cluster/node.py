@@ -198,6 +198,17 @@ def _is_founded(config: Config, found: Mapping[str, Sequence[bytes]]) -> bool:
     return config.protocol == "paxos" and any(isinstance(one, GroupConfig) for one in records)
 
 
+def identity_of(config: Config, node_id: str, *, founded: bool = False) -> dict[str, str]:
+    """Return what the journal of ``node_id`` belongs to, in words.
+
+    The members are part of it, unless the group was ``founded`` and keeps them in its log.
+    """
+    identity = {"cluster": config.cluster, "node": node_id, "protocol": config.protocol}
+    if config.protocol in VOTING and not founded:
+        identity["members"] = ", ".join(sorted(config.nodes))
+    return identity
+
+
 def _records_of(
     journal: Journal | None, config: Config, node_id: str
 ) -> tuple[dict[str, tuple[Message, ...]], int]:
@@ -205,9 +216,7 @@ def _records_of(
     if journal is None:
         return {}, 0
     found = journal.take_records()
-    identity = {"cluster": config.cluster, "node": node_id, "protocol": config.protocol}
-    if config.protocol in VOTING and not _is_founded(config, found):
-        identity["members"] = ", ".join(sorted(config.nodes))
+    identity = identity_of(config, node_id, founded=_is_founded(config, found))
     journal_id = claim(journal, found, identity)
     records = {
         role: tuple(decode(record) for record in records)

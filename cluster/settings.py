@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import threading
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
+from typing import Literal, NamedTuple
 
 from fencelock.actors.api.membership_message import PORT_MAX
 from fencelock.actors.api.name import LABEL_BYTES_MAX, forbidden_in, is_allowed
@@ -20,8 +22,58 @@ TTL_S_MIN, TTL_S_MAX = 1.0, 3_600.0
 AGE_S_MAX = 3_600.0
 """The greatest age of a local read (s): an older answer would be of no use."""
 
+CONFIG = Path("cluster.toml")
+"""The file in the working folder that names a cluster and its nodes."""
+
+DEFAULT_ADDRESS = "tcp://127.0.0.1:4040"
+"""The address of a node if nothing else names one: that of ``fencelock dev``."""
+
+DEFAULT_CLUSTER = "fencelock"
+
 Read = Literal["linearizable", "local"]
 """The kinds of reads: agreed by the whole cluster, or from one node that is fresh enough."""
+
+
+class Target(NamedTuple):
+    """The nodes to connect to, the id of their cluster, and what named them."""
+
+    addresses: str
+    cluster: str
+    source: str
+
+    @property
+    def endpoints(self) -> tuple[str, ...]:
+        """The addresses one by one; `ConfigError` if one is not usable."""
+        return parse_addresses(self.addresses)
+
+    @classmethod
+    def find(cls, addresses: str | None, cluster: str | None) -> Target:
+        """Return the target that the arguments name, or the environment, or the file here.
+
+        The first of these that names addresses decides: ``addresses``, ``FENCELOCK_CONNECT``,
+        `CONFIG` in the working folder; without any it is `DEFAULT_ADDRESS`. The cluster's id is
+        ``cluster``, ``FENCELOCK_CLUSTER``, the file's if that named the addresses, or
+        `DEFAULT_CLUSTER`.
+
+        Raises:
+            ConfigError: the file is not usable.
+
+        """
+        if cluster is None:
+            cluster = os.environ.get("FENCELOCK_CLUSTER")
+        if addresses is not None:
+            return cls(addresses, DEFAULT_CLUSTER if cluster is None else cluster, "")
+        named = os.environ.get("FENCELOCK_CONNECT")
+        if named:
+            return cls(named, cluster or DEFAULT_CLUSTER, "from FENCELOCK_CONNECT")
+        if not CONFIG.exists():
+            source = f"the default: neither FENCELOCK_CONNECT nor ./{CONFIG} names any"
+            return cls(DEFAULT_ADDRESS, cluster or DEFAULT_CLUSTER, source)
+        from fencelock.cluster.config import load  # noqa: PLC0415 (pydantic)
+
+        known = load(CONFIG)
+        endpoints = tuple(known.nodes.values())[:ENDPOINTS_MAX]
+        return cls(",".join(endpoints), cluster or known.cluster, f"from ./{CONFIG}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +85,15 @@ class Settings:
 
     """
 
-    addresses: str
-    cluster: str
+    target: Target
     timeout: float
     ttl: float
     label: str | None
 
     def __post_init__(self) -> None:
-        parse_addresses(self.addresses)
+        assert self.target.endpoints
         try:
-            check_cluster(self.cluster)
+            check_cluster(self.target.cluster)
         except ValueError as error:
             raise ConfigError(f"cluster: {error}") from None
         if not 0 < self.timeout <= threading.TIMEOUT_MAX:

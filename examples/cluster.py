@@ -30,13 +30,14 @@ from checked_file import CheckedFile
 from contenders import Contenders
 from grower import LIMIT_S, Grower
 from killer import LAST_BEFORE_END_S, LeaderKiller, why_not
-from local_cluster import ClusterFailedError, LocalCluster, described
+from local_cluster import ClusterFailedError, LocalCluster
 from rich.console import Console
 from rich.live import Live
 from view import plain_line, screen
 
 import fencelock
 from fencelock import FencelockError
+from fencelock.cluster.bench.members import described
 
 VIEW_EVERY_S = 0.5
 LINE_EVERY_S = 1.0

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from contenders import Contenders
-from local_cluster import LocalCluster, described, leaders_of
+from local_cluster import LocalCluster, leaders_of
 
 import fencelock
+from fencelock.cluster.bench.members import described
 
 DOWN_S = 1.0
 """Time for which a killed node stays down (s), or half the time between kills if that is less."""

@@ -12,6 +12,7 @@ from typing import Any, Self
 
 import fencelock
 from fencelock import NodeStatus, UnavailableError
+from fencelock.cluster.bench.members import described, master_of
 from fencelock.cluster.bench.ports import free_ports
 from fencelock.cluster.config import starting_config
 
@@ -171,20 +172,6 @@ class LocalCluster:
         kinds = ("lamport.request", "lamport.acknowledge", "lamport.release")
         sent = sum(counted[kind] for kind in kinds)
         return sent / grants if sent and grants else None
-
-
-def described(watcher: fencelock.Client) -> tuple[NodeStatus, ...]:
-    """Return the status of the nodes that reply; empty if none does."""
-    try:
-        return watcher.describe()
-    except UnavailableError:
-        return ()
-
-
-def master_of(statuses: Sequence[NodeStatus]) -> str:
-    """Return the node that most of ``statuses`` call master; empty if none does."""
-    told = Counter(status.master for status in statuses if status.master)
-    return max(sorted(told), key=lambda node: told[node], default="")
 
 
 def leaders_of(statuses: Sequence[NodeStatus]) -> tuple[str, ...]:

@@ -47,7 +47,7 @@ from fencelock.actors.error import (
     UnsupportedError,
     WrongClusterError,
 )
-from fencelock.actors.message import Local, Refusal, local, message
+from fencelock.actors.message import Local, Message, Refusal, local, message
 from fencelock.actors.role_message import RoleDescription
 
 
@@ -116,11 +116,11 @@ ERRORS: dict[Reason, type[RefusedError] | type[UnavailableError]] = {
 """The error that a user's program gets for each reason."""
 
 
-class LockRequest(Request):
-    """A request of an owner about a lock, or about another object of the table.
+class OwnerMessage(Message):
+    """A message between an owner and the proxy about a lock, or about another object of the table.
 
     ``lock`` is the name of the lock, or the `fencelock.actors.api.name.object_name` of the other
-    object; replies carry it, too. A `Release` ends a hold of any object.
+    object.
     """
 
     __slots__ = ()
@@ -128,13 +128,27 @@ class LockRequest(Request):
     if TYPE_CHECKING:  # Every subclass declares them as fields.
         lock: str
         """The name of the lock."""
+        session: str
+        """The session of the client."""
         owner: str
         """The owner within the session."""
+        request: int
+        """The number of the request in that session."""
 
     @property
     def key(self) -> Key:
-        """The request's key."""
+        """The key of the request; its reply has the same."""
         return self.session, self.owner, self.lock, self.request
+
+
+class LockRequest(OwnerMessage, Request):
+    """A request of an owner. A `Release` ends a hold of any object."""
+
+    __slots__ = ()
+
+    def check(self) -> None:
+        """Refuse fields that exceed their limits."""
+        check_claim(self.lock, self.owner, self.request)
 
 
 class AcquireRequest(LockRequest, Command):
@@ -168,21 +182,10 @@ class ReleaseRequest(LockRequest, Command):
         """The fence of the hold."""
 
 
-class LockReply(Reply):
-    """A reply to an owner about a lock."""
+class LockReply(OwnerMessage, Reply):
+    """A reply to an owner."""
 
     __slots__ = ()
-
-    if TYPE_CHECKING:  # Every subclass declares them as fields.
-        lock: str
-        """The name of the lock."""
-        owner: str
-        """The owner within the session."""
-
-    @property
-    def key(self) -> Key:
-        """The key of the request that it answers."""
-        return self.session, self.owner, self.lock, self.request
 
 
 @message(0x10)
@@ -281,10 +284,6 @@ class Cancel(LockRequest, Command):
     def key(self) -> Key:
         """The request's key."""
         return self.session, self.owner, self.lock, -self.request
-
-    def check(self) -> None:
-        """Refuse fields that exceed their limits."""
-        check_claim(self.lock, self.owner, self.request)
 
     def check_new(self) -> None:
         """Refuse what `check` does, and a number that no `Acquire` has."""

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 from fencelock.actors.api.message import AcquireRequest, LockRequest, ReleaseRequest
 from fencelock.actors.api.name import (
     LABEL_BYTES_MAX,
-    check_claim,
     check_new_lock_name,
     check_number,
     check_request,
@@ -71,7 +70,7 @@ class AcquirePermits(SemaphoreRequest, AcquireRequest):
 
     def check(self) -> None:
         """Refuse fields that exceed their limits."""
-        check_claim(self.lock, self.owner, self.request)
+        LockRequest.check(self)
         check_text("label", self.label, LABEL_BYTES_MAX)
         check_wait(self.wait_ms)
         check_number("permits", self.permits, 1, PERMITS_MAX)
@@ -103,5 +102,5 @@ class ReleasePermits(SemaphoreRequest, ReleaseRequest):
 
     def check(self) -> None:
         """Refuse fields that exceed their limits."""
-        check_claim(self.lock, self.owner, self.request)
+        LockRequest.check(self)
         check_number("amount", self.amount, 0, PERMITS_MAX)

@@ -22,7 +22,6 @@ from fencelock.actors.api.name import (
     TTL_MS_MAX,
     TTL_MS_MIN,
     check_age,
-    check_claim,
     check_lock_name,
     check_number,
     check_object_name,
@@ -293,10 +292,6 @@ class Renew(LockRequest):
     session: str = ""
     owner: str = ""
     request: int = 0
-
-    def check(self) -> None:
-        """Refuse fields that exceed their limits."""
-        check_claim(self.lock, self.owner, self.request)
 
 
 @message(0x6A)

@@ -27,18 +27,18 @@ from fencelock.actors.central.watch import ServerWatch
 from fencelock.actors.effect import Effect, Effects, Observe, Retire, Send, Spawn
 from fencelock.actors.message import Address, Instant, address_of, ms_between, node_of
 from fencelock.actors.proxy.message import (
-    Doubt,
+    AcquireLock,
     EndHolds,
-    Freeing,
-    Full,
-    Give,
-    Given,
-    Got,
+    HoldInDoubt,
+    HoldReleased,
     HoldsEnded,
-    Look,
-    Surrender,
-    Taken,
-    Want,
+    LockGranted,
+    LockRevoked,
+    QueryLock,
+    QueueFull,
+    ReleaseHold,
+    ReleaseLock,
+    ReleaseOutcome,
 )
 from fencelock.actors.role import Host, Role, Summary
 
@@ -49,7 +49,7 @@ TICKETS_MAX = 10_000
 """Owners of one node that wait or hold: each is under a kilobyte, and sends every 50 ms."""
 
 WAITERS_SHOWN_MAX = 100
-"""Waiters listed in one answer to `Look`, so that a status fits its frame."""
+"""Waiters listed in one answer to `QueryLock`, so that a status fits its frame."""
 
 DOUBT_MS = 500
 """Minimum interval between two questions to a client about one hold of an earlier life (ms)."""
@@ -57,8 +57,8 @@ DOUBT_MS = 500
 DOUBTS_MAX = 10_000
 """Holds of earlier lives that are remembered for `DOUBT_MS`; with more, all are forgotten."""
 
-FromProxy = Want | Give | Look | Surrender | EndHolds
-FromClient = Got | Full | Taken | Settled | Idle
+FromProxy = AcquireLock | ReleaseLock | QueryLock | ReleaseHold | EndHolds
+FromClient = LockGranted | QueueFull | LockRevoked | Settled | Idle
 FromServer = Grant | FreeReply | SessionEnded | Peeked | Revoke
 Accepted = FromProxy | FromClient | FromServer | Revoked
 
@@ -80,7 +80,7 @@ class Broker(Role[Accepted]):
 
     A grant for a lock client of an *earlier life* of this node is not given back at once: that
     life may have let a client in, which may still be in its critical section. The hold
-    belongs to that client's session. So the broker has the client asked (`Doubt`), and gives
+    belongs to that client's session. So the broker has the client asked (`HoldInDoubt`), and gives
     the lock back only if the client replies that it does not hold it. A dead client does not
     reply: its lock stays held, as the design page says, until an operator releases it.
 
@@ -97,7 +97,7 @@ class Broker(Role[Accepted]):
         server: the address of the `LockServer`.
         boot: the id of this life of the node.
         random: spreads the retransmissions.
-        tickets_max: maximum tickets that wait or hold at one time; a further one is `Full`.
+        tickets_max: maximum tickets that wait or hold at one time; a further one is `QueueFull`.
 
     """
 
@@ -152,24 +152,24 @@ class Broker(Role[Accepted]):
 
     def _on_proxy(self, event: FromProxy, now: Instant) -> Effects:
         match event:
-            case Want():
-                return self._on_want(event, now)
-            case Give():
-                return self._on_give(event)
-            case Look():
-                return self._on_look(event, now)
-            case Surrender(lock=lock, fence=fence, session=session):
+            case AcquireLock():
+                return self._on_acquire_lock(event, now)
+            case ReleaseLock():
+                return self._on_release_lock(event)
+            case QueryLock():
+                return self._on_query(event, now)
+            case ReleaseHold(lock=lock, fence=fence, session=session):
                 return (Send(self.server, Free(lock=lock, number=fence, session=session)),)
             case EndHolds(session=session):
                 return (Send(self.server, EndSession(session=session)),)
 
     def _on_client(self, client: Address, event: FromClient, now: Instant) -> Effects:
         match event:
-            case Got():
-                return self._on_got(event, now)
-            case Full() | Taken():
+            case LockGranted():
+                return self._on_granted(event, now)
+            case QueueFull() | LockRevoked():
                 if self._forget(event.ticket) is None:
-                    return ()  # It crossed with a `Give`.
+                    return ()  # It crossed with a `ReleaseLock`.
                 return (Send(self.proxy, event),)
             case Settled():
                 return (Send(self.proxy, _confirmation(event)),)
@@ -194,26 +194,26 @@ class Broker(Role[Accepted]):
                 done = Revoked(lock=event.lock, client=event.client, number=event.number)
                 return (Send(self.server, done),)
 
-    def _on_want(self, want: Want, now: Instant) -> Effects:
-        assert want.ticket not in self.tickets
+    def _on_acquire_lock(self, acquire: AcquireLock, now: Instant) -> Effects:
+        assert acquire.ticket not in self.tickets
         if len(self.tickets) >= self.tickets_max:
             detail = f"{self.tickets_max} tickets wait or hold through this node, its limit"
-            full = Full(lock=want.lock, ticket=want.ticket, detail=detail)
+            full = QueueFull(lock=acquire.lock, ticket=acquire.ticket, detail=detail)
             return (Observe("central.tickets_full"), Send(self.proxy, full))
         effects: list[Effect] = []
-        client = self.client_of.get((want.session, want.lock))
+        client = self.client_of.get((acquire.session, acquire.lock))
         if client is None:
             client = self._new_address()
-            self.client_of[want.session, want.lock] = client
-            self.clients[client] = ClientRecord(want.lock, want.session, 0)
-            effects.append(self._spawn(client, want))
+            self.client_of[acquire.session, acquire.lock] = client
+            self.clients[client] = ClientRecord(acquire.lock, acquire.session, 0)
+            effects.append(self._spawn(client, acquire))
         record = self.clients[client]
         self.clients[client] = record._replace(wants=record.wants + 1)
-        self.tickets[want.ticket] = BrokerAcquire(
-            want.lock, want.session, want.owner, client, now, None
+        self.tickets[acquire.ticket] = BrokerAcquire(
+            acquire.lock, acquire.session, acquire.owner, client, now, None
         )
-        self.tickets_of.setdefault(want.lock, {})[want.ticket] = None
-        return (*effects, Send(client, want))
+        self.tickets_of.setdefault(acquire.lock, {})[acquire.ticket] = None
+        return (*effects, Send(client, acquire))
 
     def _new_address(self) -> Address:
         self.spawned += 1
@@ -222,21 +222,21 @@ class Broker(Role[Accepted]):
     def _of_this_life(self) -> str:
         return f"{self.address}-{self.boot:x}-"
 
-    def _spawn(self, client: Address, want: Want) -> Spawn:
+    def _spawn(self, client: Address, acquire: AcquireLock) -> Spawn:
         arguments = {
-            "lock": want.lock,
-            "session": want.session,
+            "lock": acquire.lock,
+            "session": acquire.session,
             "broker": self.address,
             "server": self.server,
             "random": self._random,
         }
         return Spawn(client, LockClient, arguments)
 
-    def _on_give(self, give: Give) -> Effects:
-        ticket = self._forget(give.ticket)
+    def _on_release_lock(self, release: ReleaseLock) -> Effects:
+        ticket = self._forget(release.ticket)
         if ticket is None:
-            return ()  # It crossed with our `Full`.
-        return (Send(ticket.client, give),)
+            return ()  # It crossed with our `QueueFull`.
+        return (Send(ticket.client, release),)
 
     def _forget(self, number: int) -> BrokerAcquire | None:
         ticket = self.tickets.pop(number, None)
@@ -247,14 +247,14 @@ class Broker(Role[Accepted]):
                 del self.tickets_of[ticket.lock]
         return ticket
 
-    def _on_look(self, look: Look, now: Instant) -> Effects:
-        tickets = (self.tickets[number] for number in self.tickets_of.get(look.lock, ()))
-        return (Send(self.watch, _local_view(look, node_of(self.address), tickets, now)),)
+    def _on_query(self, query: QueryLock, now: Instant) -> Effects:
+        tickets = (self.tickets[number] for number in self.tickets_of.get(query.lock, ()))
+        return (Send(self.watch, _local_view(query, node_of(self.address), tickets, now)),)
 
-    def _on_got(self, got: Got, now: Instant) -> Effects:
+    def _on_granted(self, got: LockGranted, now: Instant) -> Effects:
         ticket = self.tickets.get(got.ticket)
         if ticket is None:
-            return ()  # It crossed with a `Give`, which is on its way to the lock client.
+            return ()  # It crossed with a `ReleaseLock`, which is on its way to the lock client.
         self.tickets[got.ticket] = ticket._replace(number=got.fence, since=now)
         return (Send(self.proxy, got),)
 
@@ -290,7 +290,7 @@ class Broker(Role[Accepted]):
             return ()
         if (peeked.lock, holder.fence) not in self.doubts or "/" in holder.session:
             return ()  # A caller inside the node's process died with it: no client is left to ask.
-        doubt = Doubt(lock=peeked.lock, fence=holder.fence, session=holder.session)
+        doubt = HoldInDoubt(lock=peeked.lock, fence=holder.fence, session=holder.session)
         return (Send(self.proxy, doubt),)
 
     def _on_session_ended(self, session: str) -> Effects:
@@ -302,8 +302,8 @@ class Broker(Role[Accepted]):
                 continue
             self._forget(number)
             effects += [
-                Send(ticket.client, Give(lock=ticket.lock, ticket=number)),
-                Send(self.proxy, Full(lock=ticket.lock, ticket=number, detail=text)),
+                Send(ticket.client, ReleaseLock(lock=ticket.lock, ticket=number)),
+                Send(self.proxy, QueueFull(lock=ticket.lock, ticket=number, detail=text)),
             ]
         return (*effects, Send(self.proxy, HoldsEnded(session=session)))
 
@@ -319,7 +319,9 @@ class BrokerAcquire(NamedTuple):
     number: int | None
 
 
-def _local_view(look: Look, node: str, tickets: Iterable[BrokerAcquire], now: Instant) -> LocalView:
+def _local_view(
+    query: QueryLock, node: str, tickets: Iterable[BrokerAcquire], now: Instant
+) -> LocalView:
     """Return what ``node`` knows of a lock from its ``tickets`` for it."""
     contenders = [
         Contender(
@@ -334,18 +336,18 @@ def _local_view(look: Look, node: str, tickets: Iterable[BrokerAcquire], now: In
     holders = [contender for contender in contenders if contender.fence is not None]
     waiters = [contender for contender in contenders if contender.fence is None]
     return LocalView(
-        lock=look.lock,
-        query=look.query,
+        lock=query.lock,
+        query=query.query,
         holder=holders[0] if holders else None,
         waiters=tuple(waiters[:WAITERS_SHOWN_MAX]),
     )
 
 
-def _confirmation(event: Settled | FreeReply) -> Given:
+def _confirmation(event: Settled | FreeReply) -> HoldReleased:
     """Return the confirmation of a release for the proxy."""
-    outcome, holder = Freeing.FREED, None
+    outcome, holder = ReleaseOutcome.FREED, None
     if isinstance(event, FreeReply):
         outcome, holder = event.outcome, event.holder
-    return Given(
+    return HoldReleased(
         lock=event.lock, fence=event.number, session=event.session, outcome=outcome, holder=holder
     )

@@ -20,7 +20,13 @@ from fencelock.actors.central.message import (
 )
 from fencelock.actors.effect import Effects, Observe, Send, Wake
 from fencelock.actors.message import Address, Instant
-from fencelock.actors.proxy.message import Full, Give, Got, Taken, Want
+from fencelock.actors.proxy.message import (
+    AcquireLock,
+    LockGranted,
+    LockRevoked,
+    QueueFull,
+    ReleaseLock,
+)
 from fencelock.actors.role import Host, Role, Summary
 from fencelock.actors.role_message import Queues, ReadQueues, queue_of
 
@@ -32,7 +38,16 @@ RETRANSMIT_MS = 50
 contested lock is idle for as long; a thousand waiting clients send 20,000 messages a second."""
 
 
-Heard = Want | Give | Grant | ReleaseAck | ServerFull | Revoke | ClientRetransmit | ReadQueues
+Heard = (
+    AcquireLock
+    | ReleaseLock
+    | Grant
+    | ReleaseAck
+    | ServerFull
+    | Revoke
+    | ClientRetransmit
+    | ReadQueues
+)
 
 
 class LockClient(Role[Heard]):
@@ -78,7 +93,8 @@ class LockClient(Role[Heard]):
     Args:
         lock: its name.
         session: the session whose owners it serves.
-        broker: the role of this node that spawned it; receives `Got`, `Full` and `Idle`.
+        broker: the role of this node that spawned it; receives `LockGranted`, `QueueFull`,
+            `Idle`.
         server: the address of the `LockServer`.
         random: spreads the retransmissions, so that clients do not send in step.
 
@@ -127,10 +143,10 @@ class LockClient(Role[Heard]):
 
     def _step(self, sender: Address, event: Heard) -> Effects:
         match event:
-            case Want():
-                return self._on_want(event)
-            case Give():
-                return self._on_give(event)
+            case AcquireLock():
+                return self._on_acquire_lock(event)
+            case ReleaseLock():
+                return self._on_release_lock(event)
             case Grant():
                 return self._on_grant(sender, event)
             case ReleaseAck():
@@ -145,17 +161,17 @@ class LockClient(Role[Heard]):
                 queue = queue_of(self.lock, list(self.tickets.values()))
                 return (Send(sender, Queues(queues=(queue,), locks=1)),)
 
-    def _on_want(self, want: Want) -> Effects:
+    def _on_acquire_lock(self, acquire: AcquireLock) -> Effects:
         self.wants += 1
-        self.tickets[want.ticket] = want.owner
+        self.tickets[acquire.ticket] = acquire.owner
         if len(self.tickets) > 1 or not self._is_free():
             return ()  # The first ticket has sent a request already, or holds, or releases.
         return self._ask_in_turn()
 
-    def _on_give(self, give: Give) -> Effects:
-        if self.tickets.pop(give.ticket, None) is None:
-            return ()  # It crossed with our `Full`.
-        if give.ticket == self.holding:
+    def _on_release_lock(self, release: ReleaseLock) -> Effects:
+        if self.tickets.pop(release.ticket, None) is None:
+            return ()  # It crossed with our `QueueFull`.
+        if release.ticket == self.holding:
             self.holding = None
             return self._release()
         return self._rest()
@@ -179,7 +195,7 @@ class LockClient(Role[Heard]):
             return (*settled, Observe("central.granted_unwanted"), *self._release())
         self.mode = Mode.HELD
         self.holding = next(iter(self.tickets))
-        got = Got(lock=self.lock, ticket=self.holding, fence=grant.number)
+        got = LockGranted(lock=self.lock, ticket=self.holding, fence=grant.number)
         return (*settled, Send(self.broker, got))
 
     def _is_newer(self, grant: Grant) -> bool:
@@ -212,7 +228,7 @@ class LockClient(Role[Heard]):
         if revoke.number == self.sequence_num and self.mode is Mode.HELD:
             assert self.holding is not None  # C2
             detail = "the lock server was told to end this hold"
-            taken = Taken(lock=self.lock, ticket=self.holding, detail=detail)
+            taken = LockRevoked(lock=self.lock, ticket=self.holding, detail=detail)
             del self.tickets[self.holding]
             self.holding = None
             effects = (Send(self.broker, taken), *self._released())
@@ -235,7 +251,7 @@ class LockClient(Role[Heard]):
         # allowed: nothing is held, and a grant requested meanwhile will be given back.
         detail = f"the server holds {crowded.locks_max} locks, its limit"
         refusals = [
-            Send(self.broker, Full(lock=self.lock, ticket=ticket, detail=detail))
+            Send(self.broker, QueueFull(lock=self.lock, ticket=ticket, detail=detail))
             for ticket in self.tickets
         ]
         self.tickets.clear()

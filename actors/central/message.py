@@ -14,7 +14,7 @@ from enum import IntEnum
 from fencelock.actors.api.message import Contender
 from fencelock.actors.api.name import LOCK_NAME_BYTES_MAX, OWNER_BYTES_MAX, is_allowed
 from fencelock.actors.message import Address, Local, Message, Timer, local, message, node_of, timer
-from fencelock.actors.proxy.message import Freeing
+from fencelock.actors.proxy.message import ReleaseOutcome
 
 NUMBER_MAX = (1 << 63) - 1
 """A number is a fence, and a fence fits a signed 64-bit integer."""
@@ -163,7 +163,7 @@ class FreeReply(Message):
     lock: str
     number: int
     session: str
-    outcome: Freeing
+    outcome: ReleaseOutcome
     holder: Contender | None
 
 

@@ -32,7 +32,7 @@ from fencelock.actors.central.message import (
 )
 from fencelock.actors.effect import Checkpoint, Effect, Effects, Observe, Persist, Send
 from fencelock.actors.message import Address, Instant, Message, address_of, ms_between, node_of
-from fencelock.actors.proxy.message import Freeing
+from fencelock.actors.proxy.message import ReleaseOutcome
 from fencelock.actors.role import Host, Role, Summary
 from fencelock.actors.role_message import QUEUES_MAX, Queues, ReadQueues, queue_of
 
@@ -374,11 +374,11 @@ def _reply_to(free: Free, ended: EndedHold | None) -> FreeReply:
         ended: the end of the hold; None if no such hold is known.
 
     """
-    outcome, holder = Freeing.NOT_HELD, None
+    outcome, holder = ReleaseOutcome.NOT_HELD, None
     if ended is not None and free.session == ended.session:
-        outcome = Freeing.FREED if ended.taken_from is None else Freeing.TAKEN
+        outcome = ReleaseOutcome.FREED if ended.taken_from is None else ReleaseOutcome.TAKEN
     elif ended is not None and not free.session and ended.taken_from is not None:
-        outcome, holder = Freeing.FREED, ended.taken_from
+        outcome, holder = ReleaseOutcome.FREED, ended.taken_from
     return FreeReply(
         lock=free.lock, number=free.number, session=free.session, outcome=outcome, holder=holder
     )

@@ -17,7 +17,7 @@ from fencelock.actors.central.message import (
 )
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.message import Address, Instant, ms_between, node_of
-from fencelock.actors.proxy.message import Ready, Seen
+from fencelock.actors.proxy.message import LockDescription, Ready
 from fencelock.actors.role import Host, Role, Summary
 
 PROBE_FIRST_MS = 100
@@ -35,7 +35,7 @@ PEEK_RETRY_MS = 100
 PEEKS_MAX = 5
 """Number of attempts before answering without the server: half a second in all."""
 
-LOOKS_MAX = 1_000
+QUERIES_MAX = 1_000
 """Maximum queries that wait for the server; further ones are answered at once, without it."""
 
 QUERIES = 1 << 31
@@ -58,7 +58,7 @@ class ServerWatch(Role[LocalView | Peeked | Probed | PeekRetry | ProbeServer]):
     answer to an earlier life is never taken for an answer to this one.
 
     Args:
-        proxy: receives `Seen` and `Ready`.
+        proxy: receives `LockDescription` and `Ready`.
         server: the address of the `LockServer`.
         boot: the id of this life of the node.
 
@@ -74,7 +74,7 @@ class ServerWatch(Role[LocalView | Peeked | Probed | PeekRetry | ProbeServer]):
         self.began = Instant(0)
         self.answered_at: Instant | None = None
         self.ready = False
-        self.looks: dict[int, PendingQuery] = {}
+        self.queries: dict[int, PendingQuery] = {}
 
     def begin(self, now: Instant) -> Effects:
         """Probe the server."""
@@ -110,25 +110,25 @@ class ServerWatch(Role[LocalView | Peeked | Probed | PeekRetry | ProbeServer]):
         )
 
     def _on_view(self, view: LocalView, now: Instant) -> Effects:
-        if len(self.looks) >= LOOKS_MAX:
-            why = f"{LOOKS_MAX} questions wait for the lock server, the limit"
-            return (Observe("central.looks_full"), self._unknown(view, (), why))
-        self.looks[view.query] = PendingQuery(view, now, 0)
+        if len(self.queries) >= QUERIES_MAX:
+            why = f"{QUERIES_MAX} questions wait for the lock server, the limit"
+            return (Observe("central.queries_full"), self._unknown(view, (), why))
+        self.queries[view.query] = PendingQuery(view, now, 0)
         return self._peek(view.query)
 
     def _peek(self, query: int) -> Effects:
-        pending = self.looks[query]
-        self.looks[query] = pending._replace(peeks=pending.peeks + 1)
+        pending = self.queries[query]
+        self.queries[query] = pending._replace(peeks=pending.peeks + 1)
         peek = Peek(lock=pending.view.lock, query=self.first_query + query)
         return (Send(self.server, peek), Wake(PEEK_RETRY_MS, PeekRetry(query=query)))
 
     def _on_peek_retry(self, retry: PeekRetry, now: Instant) -> Effects:
-        pending = self.looks.get(retry.query)
+        pending = self.queries.get(retry.query)
         if pending is None:
             return ()  # Answered meanwhile.
         if pending.peeks < PEEKS_MAX:
             return self._peek(retry.query)
-        del self.looks[retry.query]
+        del self.queries[retry.query]
         silent: tuple[Absence, ...] = ()
         if self.answered_at is None or self.answered_at < pending.began:
             silent = (Absence(node_of(self.server), self._silent_ms(now)),)
@@ -140,25 +140,25 @@ class ServerWatch(Role[LocalView | Peeked | Probed | PeekRetry | ProbeServer]):
             return (Observe("central.peeked_malformed"),)
         effects = self._note_answer(now)
         query = peeked.query - self.first_query
-        pending = self.looks.get(query)
+        pending = self.queries.get(query)
         if pending is None or pending.view.lock != peeked.lock:
             return effects  # Answered already.
-        del self.looks[query]
+        del self.queries[query]
         view, holder = pending.view, peeked.holder
         if view.holder is not None and holder is not None and view.holder.fence == holder.fence:
             holder = view.holder  # Of several owners of a session, this node knows the right one.
-        seen = Seen(
+        description = LockDescription(
             lock=view.lock,
             query=view.query,
             holder=holder,
             waiters=view.waiters,
             waits_for=(),
         )
-        return (*effects, Send(self.proxy, seen))
+        return (*effects, Send(self.proxy, description))
 
     def _unknown(self, view: LocalView, silent: tuple[Absence, ...], why: str) -> Send:
         """Answer with what this node knows, since the server did not name the holder."""
-        seen = Seen(
+        description = LockDescription(
             lock=view.lock,
             query=view.query,
             holder=view.holder,
@@ -166,7 +166,7 @@ class ServerWatch(Role[LocalView | Peeked | Probed | PeekRetry | ProbeServer]):
             waits_for=silent,
             unknown=why,
         )
-        return Send(self.proxy, seen)
+        return Send(self.proxy, description)
 
     def _note_answer(self, now: Instant) -> list[Effect]:
         self.answered_at = now

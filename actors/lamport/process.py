@@ -36,7 +36,15 @@ from fencelock.actors.lamport.order import (
     pack_fence,
 )
 from fencelock.actors.message import Address, Instant, ms_between
-from fencelock.actors.proxy.message import Full, Give, Got, Look, Ready, Seen, Want
+from fencelock.actors.proxy.message import (
+    AcquireLock,
+    LockDescription,
+    LockGranted,
+    QueryLock,
+    QueueFull,
+    Ready,
+    ReleaseLock,
+)
 from fencelock.actors.role import Host, Role, Summary
 from fencelock.actors.role_message import QUEUES_MAX, Queues, ReadQueues, queue_of
 
@@ -45,9 +53,9 @@ PROBE_MS = 500
 
 Received = (
     Neighbors
-    | Want
-    | Give
-    | Look
+    | AcquireLock
+    | ReleaseLock
+    | QueryLock
     | Delivered
     | PeerJoined
     | Congested
@@ -107,12 +115,12 @@ class LockProcess(Role[Received]):
         match event:
             case Delivered():
                 return self._on_delivered(event, now)
-            case Want():
-                return self._on_want(event, now)
-            case Give():
-                return self._on_give(event, now)
-            case Look():
-                return self._on_look(event, now)
+            case AcquireLock():
+                return self._on_acquire_lock(event, now)
+            case ReleaseLock():
+                return self._on_release_lock(event, now)
+            case QueryLock():
+                return self._on_query(event, now)
             case PeerJoined():
                 return self._on_peer_joined(event, now)
             case Congested():
@@ -150,13 +158,15 @@ class LockProcess(Role[Received]):
 
     # Requests of the node for its clients.
 
-    def _on_want(self, want: Want, now: Instant) -> Effects:
+    def _on_acquire_lock(self, acquire: AcquireLock, now: Instant) -> Effects:
         limit = self._limit()
         if limit:
-            full = Full(lock=want.lock, ticket=want.ticket, detail=limit)
+            full = QueueFull(lock=acquire.lock, ticket=acquire.ticket, detail=limit)
             return [Send(self.proxy, full), Observe("lamport.want_refused")]
-        self.pending.queue(want.lock, LocalTicket(want.ticket, want.session, want.owner, now))
-        return self._request_next(want.lock, now)
+        self.pending.queue(
+            acquire.lock, LocalTicket(acquire.ticket, acquire.session, acquire.owner, now)
+        )
+        return self._request_next(acquire.lock, now)
 
     def _limit(self) -> str:
         if self.congested:
@@ -176,18 +186,18 @@ class LockProcess(Role[Received]):
             effects.append(Wake(PROBE_MS, ProbeDue()))
         return effects
 
-    def _on_give(self, give: Give, now: Instant) -> Effects:
-        if self.pending.leave(give.lock, give.ticket):
+    def _on_release_lock(self, release: ReleaseLock, now: Instant) -> Effects:
+        if self.pending.leave(release.lock, release.ticket):
             return ()
-        bid = self.pending.out.get(give.lock)
-        if bid is None or bid.ticket.number != give.ticket or bid.withdrawn:
+        bid = self.pending.out.get(release.lock)
+        if bid is None or bid.ticket.number != release.ticket or bid.withdrawn:
             return (Observe("lamport.give_unknown"),)
         if bid.turn is None:
             bid.withdrawn = True
             return ()
-        self.requests.remove(give.lock, self.node)
-        self.uncovered.drop(give.lock)
-        return self._release(give.lock, bid.turn, now)
+        self.requests.remove(release.lock, self.node)
+        self.uncovered.drop(release.lock)
+        return self._release(release.lock, bid.turn, now)
 
     def _release(self, lock: str, turn: QueuePlace, now: Instant) -> list[Effect]:
         """To release the lock, or give up waiting, notify every other process."""
@@ -205,25 +215,25 @@ class LockProcess(Role[Received]):
         bid.granted_at = now
         self.uncovered.drop(lock)
         fence = pack_fence(bid.turn.stamp, self.nodes.index(self.node))
-        got = Got(lock=lock, ticket=bid.ticket.number, fence=fence)
-        return [Send(self.proxy, got), Observe("lamport.entry")]
+        granted = LockGranted(lock=lock, ticket=bid.ticket.number, fence=fence)
+        return [Send(self.proxy, granted), Observe("lamport.entry")]
 
     def _may_enter(self, lock: str, turn: QueuePlace) -> bool:
         return self.requests.first(lock) == turn and self.evidence.covers(turn)  # M4
 
-    def _on_look(self, look: Look, now: Instant) -> Effects:
-        seen = self._seen(look, now)
-        if not look.proven or seen.holder is not None or self.nodes == (self.node,):
-            return (Send(self.proxy, seen),)
-        self.proofs.add(look)
-        return (*self._probe_for_looks(now), Wake(PROOF_MS, ProofDue(query=look.query)))
+    def _on_query(self, query: QueryLock, now: Instant) -> Effects:
+        description = self._describe(query, now)
+        if not query.proven or description.holder is not None or self.nodes == (self.node,):
+            return (Send(self.proxy, description),)
+        self.proofs.add(query)
+        return (*self._probe_for_queries(now), Wake(PROOF_MS, ProofDue(query=query.query)))
 
-    def _seen(self, look: Look, now: Instant) -> Seen:
+    def _describe(self, query: QueryLock, now: Instant) -> LockDescription:
         view = StatusView(self.nodes, self.node, self.requests, self.pending, now)
-        return view.seen(look, self.rejoin, self.evidence, self.contact)
+        return view.description(query, self.rejoin, self.evidence, self.contact)
 
-    def _probe_for_looks(self, now: Instant) -> list[Effect]:
-        """Probe every process for each look that waits, once this process is ready."""
+    def _probe_for_queries(self, now: Instant) -> list[Effect]:
+        """Probe every process for each query that waits, once this process is ready."""
         if not self.rejoin.ready:
             return []
         effects: list[Effect] = []
@@ -234,9 +244,9 @@ class LockProcess(Role[Received]):
         return effects
 
     def _answer_looks(self, now: Instant) -> list[Effect]:
-        """Answer the looks whose probes are covered."""
-        looks = self.proofs.take_proven(self.evidence)
-        return [Send(self.proxy, self._seen(look, now)) for look in looks]
+        """Answer the queries whose probes are covered."""
+        queries = self.proofs.take_proven(self.evidence)
+        return [Send(self.proxy, self._describe(query, now)) for query in queries]
 
     def _on_proof_due(self, due: ProofDue, now: Instant) -> Effects:
         """Report that the holder of a lock is not known, unless it is."""
@@ -249,11 +259,11 @@ class LockProcess(Role[Received]):
         missing = self.rejoin.missing()
         if proof.turn is not None:
             missing = self.evidence.missing(proof.turn)
-        seen = self._seen(proof.look, now)
-        if seen.holder is None:
+        description = self._describe(proof.query, now)
+        if description.holder is None:
             why = f"not heard in the last {PROOF_MS} ms: {', '.join(missing)}"
-            seen = replace(seen, unknown=why)
-        return (Send(self.proxy, seen), Observe("lamport.look_unproven"))
+            description = replace(description, unknown=why)
+        return (Send(self.proxy, description), Observe("lamport.query_unproven"))
 
     # Messages of other processes, once each and in order.
 
@@ -353,7 +363,7 @@ class LockProcess(Role[Received]):
         self.reported = detail
         lines = list(self.pending.lines)
         requests = [effect for lock in lines for effect in self._request_next(lock, now)]
-        probes = self._probe_for_looks(now)
+        probes = self._probe_for_queries(now)
         return [Send(self.proxy, Ready(ready=ready, detail=detail)), *requests, *probes]
 
     def _on_peer_joined(self, joined: PeerJoined, now: Instant) -> Effects:
@@ -365,7 +375,7 @@ class LockProcess(Role[Received]):
         greeted = self.rejoin.meet(joined.node, joined.boot)
         self.contact.requested(greeted, now)
         greet = Greet(boot=self.boot, round=self.rejoin.round)
-        # Its former life may have lost the probe of a look that waits.
+        # Its former life may have lost the probe of a query that waits.
         probed = self._post((joined.node,), Probe()) if self.proofs.waiting else []
         return [*self._post(greeted, greet), *probed, *self._report_ready(now)]
 
@@ -403,13 +413,15 @@ class StatusView:
     pending: PendingRequests
     now: Instant
 
-    def seen(self, look: Look, rejoin: Rejoin, evidence: Evidence, contact: PeerContact) -> Seen:
-        """Return the answer to ``look``."""
-        holder, waiters = self.contenders(look.lock)
-        missing = self.missing(look.lock, rejoin, evidence, contact)
-        return Seen(
-            lock=look.lock,
-            query=look.query,
+    def description(
+        self, query: QueryLock, rejoin: Rejoin, evidence: Evidence, contact: PeerContact
+    ) -> LockDescription:
+        """Return the answer to ``query``."""
+        holder, waiters = self.contenders(query.lock)
+        missing = self.missing(query.lock, rejoin, evidence, contact)
+        return LockDescription(
+            lock=query.lock,
+            query=query.query,
             holder=holder,
             waiters=waiters,
             waits_for=contact.absences(missing, self.now),
@@ -476,7 +488,7 @@ PROOF_MS = 2_000
 
 @dataclass(slots=True)
 class Proof:
-    """One look that waits.
+    """One query that waits.
 
     Attributes:
         probed: whether a `Probe` was posted for it, to all processes and to this one.
@@ -484,18 +496,18 @@ class Proof:
 
     """
 
-    look: Look
+    query: QueryLock
     probed: bool = False
     turn: QueuePlace | None = None
 
 
 class Proofs:
-    """The looks that wait, in the order in which they came.
+    """The queries that wait, in the order in which they came.
 
     A process may be granted a lock before its request is known here: any later-stamped message
     from here is evidence for it, also one that was sent before the request arrived. So an empty
-    queue proves nothing by itself. But the holder at the start of the look had received a message
-    of this process stamped above its request. So that request is stamped before the look's probe.
+    queue proves nothing by itself. But the holder at the start of the query had received a message
+    of this process stamped above its request. So that request is stamped before the query's probe.
     And messages of a process arrive in the order of their stamps. Once every process has sent
     something stamped above the probe, that request is in the queue, unless it was released.
     """
@@ -503,9 +515,9 @@ class Proofs:
     def __init__(self) -> None:
         self.waiting: dict[int, Proof] = {}
 
-    def add(self, look: Look) -> None:
-        """Queue ``look``."""
-        self.waiting[look.query] = Proof(look)
+    def add(self, query: QueryLock) -> None:
+        """Queue ``query``."""
+        self.waiting[query.query] = Proof(query)
 
     def unprobed(self) -> list[Proof]:
         """Return those for which no probe was posted."""
@@ -516,12 +528,12 @@ class Proofs:
         waiting = (p for p in self.waiting.values() if p.probed and p.turn is None)
         next(waiting).turn = turn
 
-    def take_proven(self, evidence: Evidence) -> list[Look]:
-        """Return the looks whose probes are covered; they wait no more."""
-        proven: list[Look] = []
+    def take_proven(self, evidence: Evidence) -> list[QueryLock]:
+        """Return the queries whose probes are covered; they wait no more."""
+        proven: list[QueryLock] = []
         for proof in list(self.waiting.values()):
             if proof.turn is None or not evidence.covers(proof.turn):
                 break  # The others were probed later.
-            del self.waiting[proof.look.query]
-            proven.append(proof.look)
+            del self.waiting[proof.query.query]
+            proven.append(proof.query)
         return proven

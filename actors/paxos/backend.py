@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from fencelock.actors.api.backup_message import ReadBackup
 from fencelock.actors.api.membership_message import ChangeMembers, ReadMembers
 from fencelock.actors.api.message import (
     AcquireRequest,
@@ -38,6 +39,7 @@ from fencelock.actors.paxos.config import members_of, replica_of
 from fencelock.actors.paxos.event import (
     Consulted,
     Divergence,
+    Exported,
     Gather,
     Isolated,
     LeaderChanged,
@@ -129,6 +131,7 @@ class PaxosBackend(Backend):
             ListLocks: self._on_query,
             ChangeMembers: self._relay,
             ReadMembers: self._relay,
+            ReadBackup: self._on_query,
         }
         self.events = {
             SlotOutcomes: self._on_slot_outcomes,
@@ -138,6 +141,7 @@ class PaxosBackend(Backend):
             HoldLost: self._on_direct,
             Declined: self._on_declined,
             Consulted: self._on_consulted,
+            Exported: self._on_exported,
             LeaderChanged: self._on_leader_changed,
             Isolated: self._on_isolated,
             Skipped: self._on_skipped,
@@ -392,6 +396,10 @@ class PaxosBackend(Backend):
         del sender
         effects = self.table_status.on_consulted(consulted)
         return self.queries.on_consulted(consulted, now) if effects is None else effects
+
+    def _on_exported(self, sender: Address, exported: Exported, now: Instant) -> Effects:
+        del sender, now
+        return self.queries.on_exported(exported)
 
     def gather_status(self, now: Instant) -> Effects:
         """Query the replica for the locks."""

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from fencelock.actors.message import Address, Instant, Local, Message, Timer, local, maker, timer
 from fencelock.actors.paxos.membership import Membership
-from fencelock.actors.paxos.message import NO_BALLOT, Ballot, Batch, Locate, Propose
+from fencelock.actors.paxos.message import NO_BALLOT, Ballot, Batch, Locate, Propose, SnapshotChunk
 
 _propose = maker(Propose)
 
@@ -293,11 +293,16 @@ class MinApplied(Local):
 
 @local
 class Lacking(Local):
-    """To catch-up: get the slots from ``first`` up to ``target``; ``source`` may have them."""
+    """To catch-up: get the slots from ``first`` up to ``target``.
+
+    ``source`` has them, if a member is known to. ``master`` leads, and is spared if another has
+    them; both may be empty.
+    """
 
     first: int
     target: int
-    source: str
+    source: str = ""
+    master: str = ""
 
 
 @local
@@ -328,6 +333,42 @@ class ResendChunk(Local):
     """Replica to catch-up: send the last snapshot to ``receiver``."""
 
     receiver: Address
+
+
+@local
+class Export(Local):
+    """Proxy to catch-up: return part ``chunk`` of the snapshot of ``slot``, 0 for a new one.
+
+    Answered by `Exported` with the same number.
+    """
+
+    number: int
+    slot: int
+    chunk: int
+
+
+@local
+class Exported(Local):
+    """Catch-up to the proxy: a part of a snapshot; with count 0 it is being made.
+
+    ``part`` is None if there is no such part, for the reason ``why``.
+    """
+
+    number: int
+    part: SnapshotChunk | None
+    why: str = ""
+
+
+@local
+class TakeSnapshot(Local):
+    """Catch-up to replica: make a snapshot. Answered by `SnapshotBegun`, then `SnapshotTaken`."""
+
+
+@local
+class SnapshotBegun(Local):
+    """Replica to catch-up: the snapshot of ``slot`` is being made; 0 if nothing is applied yet."""
+
+    slot: int
 
 
 @local

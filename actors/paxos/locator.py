@@ -190,5 +190,7 @@ class Locator:
         spared = node == self.master and now - self.others_at < self.silent_ns
         if located.applied <= self.config.applied or spared:
             return ()
-        lacking = Lacking(first=self.config.applied, target=located.applied, source=node)
+        lacking = Lacking(
+            first=self.config.applied, target=located.applied, source=node, master=self.master
+        )
         return (Send(catchup_of(self.node), lacking),)

@@ -24,6 +24,8 @@ from fencelock.actors.paxos.event import (
     MinApplied,
     ResendChunk,
     Restore,
+    SnapshotBegun,
+    TakeSnapshot,
     Trimmed,
     WriteChunk,
 )
@@ -33,7 +35,9 @@ from fencelock.actors.paxos.membership import CHANGE, change_in, split
 from fencelock.actors.paxos.message import PAGE, Batch, Slots, TableDigest
 from fencelock.actors.paxos.snapshots import PART_PAUSE_MS, Snapshots, records_of
 
-LogEvent = MinApplied | FetchSlots | WriteChunk | LogFull | TableDigest | Compare | Isolate
+LogEvent = (
+    MinApplied | FetchSlots | TakeSnapshot | WriteChunk | LogFull | TableDigest | Compare | Isolate
+)
 """Events that `Log` handles."""
 
 
@@ -100,6 +104,10 @@ class Log:
                 return ()
             case FetchSlots():
                 return self._on_fetch_slots(event)
+            case TakeSnapshot():
+                begun = self._begin_snapshot()
+                slot = self.snapshots.slot if self.snapshots.under_way else 0
+                return [*begun, Send(catchup_of(self.node), SnapshotBegun(slot=slot))]
             case WriteChunk():
                 return self._on_write_chunk()
             case LogFull():
@@ -223,7 +231,7 @@ class Log:
             return (Send(catchup_of(self.node), ResendChunk(receiver=fetch.receiver)),)
         begun = self._begin_snapshot()
         self.snapshots.receivers[fetch.receiver] = None
-        return begun
+        return [*begun, Send(fetch.receiver, self.snapshots.announcement())]
 
 
 class DecidedSlots:

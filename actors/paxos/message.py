@@ -275,7 +275,11 @@ class Slots(Message):
 
 @message(0x2D)
 class SnapshotChunk(Message):
-    """Part ``chunk`` of ``count`` of the state after all slots before ``slot``."""
+    """Part ``chunk`` of ``count`` of the state after all slots before ``slot``.
+
+    With ``count`` 0 it has no content: the sender is making that snapshot, and will send its first
+    part. A member of an earlier version drops such a message.
+    """
 
     slot: int
     time_ms: int
@@ -341,7 +345,7 @@ class Figure(NamedTuple):
     value: int
 
 
-@message(0xD8)
+@message(0xDA)
 class Locate(Message):
     """Failure detector to failure detector: return which node leads, and what is decided.
 
@@ -362,7 +366,7 @@ class Locate(Message):
     version: str
 
 
-@message(0xD9)
+@message(0xDB)
 class Located(Message):
     """The node that leads is ``master``, empty if none is known here.
 

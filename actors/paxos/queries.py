@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from fencelock.actors.api.backup_message import BackupPart, ReadBackup
 from fencelock.actors.api.message import Contender, Inspect, LockStatus, Reason, refused
 from fencelock.actors.api.name import client_of
-from fencelock.actors.api.session_message import ListedLock, LockList
+from fencelock.actors.api.session_message import ListedLock, ListLocks, LockList
 from fencelock.actors.effect import Effect, Effects, Observe, Send
 from fencelock.actors.message import Address, Instant, Message, maker, ms_between, node_of
-from fencelock.actors.paxos.event import Consult, Consulted
+from fencelock.actors.paxos.config import catchup_of
+from fencelock.actors.paxos.event import Consult, Consulted, Export, Exported
 from fencelock.actors.paxos.in_flight import QuorumContact
 from fencelock.actors.proxy.backend import Status
 from fencelock.actors.proxy.queries import LockQuery, PendingQueries, PendingQuery
@@ -76,8 +78,11 @@ class Queries:
         match request:
             case Inspect():
                 question: LookUp | Browse = _look_up(lock=request.lock)
-            case _:
+            case ListLocks():
                 question = Browse(prefix=request.prefix, after=request.after, most=request.most)
+            case ReadBackup():
+                export = Export(number=number, slot=request.slot, chunk=request.chunk)
+                return [Send(catchup_of(self.node), export)]
         consult = _consult(number=number, question=question, age_ms=request.age_ms)
         return [Send(self.replica, consult)]
 
@@ -90,15 +95,36 @@ class Queries:
         match consulted.answer, request:
             case (Looked(report=report), Inspect()):
                 return [Send(sender, self._status(report, request, consulted))]
-            case (Browsed(), _) if not isinstance(request, Inspect):
+            case (Browsed(), ListLocks()):
                 return [Send(sender, _list(consulted.answer, request, consulted))]
-            case _ if request.age_ms is not None:
+            case _ if not isinstance(request, ReadBackup) and request.age_ms is not None:
                 known = in_words(consulted.age_ms)
                 text = f"node {self.node}: {known}, at most {request.age_ms} ms were allowed"
                 no = refused(request, Reason.STALE, text)
                 return [Send(sender, no), Observe("proxy.stale_read")]
             case _:
                 return self._give_up(query, now)
+
+    def on_exported(self, exported: Exported) -> Effects:
+        """Answer a request for a part of a backup, or refuse it with a reason."""
+        query = self.pending.end(exported.number)
+        if query is None:
+            return ()
+        request, part = query.request, exported.part
+        if part is None:
+            text = f"node {self.node} has no such part of a backup: {exported.why}"
+            return [Send(query.sender, refused(request, Reason.UNAVAILABLE, text))]
+        reply = BackupPart(
+            node=self.node,
+            slot=part.slot,
+            time_ms=part.time_ms,
+            chunk=part.chunk,
+            count=part.count,
+            content=part.content,
+            session=request.session,
+            request=request.request,
+        )
+        return [Send(query.sender, reply)]
 
     def end_old(self, now: Instant) -> list[Effect]:
         """End queries that have timed out."""
@@ -294,7 +320,7 @@ def _waiter(seen: WaiterSeen) -> Contender:
     )
 
 
-def _list(browsed: Browsed, request: LockQuery, consulted: Consulted) -> Message:
+def _list(browsed: Browsed, request: ListLocks, consulted: Consulted) -> Message:
     lines: list[ListedLock] = []
     left = SHOWN_BYTES_MAX
     for line in browsed.lines:

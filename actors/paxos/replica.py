@@ -448,7 +448,7 @@ class Replica(MemberRole[ReplicaEvent]):
         again = self._watch_gap()
         if check.slot != self.decided.next or not again:
             return again
-        lacking = Lacking(first=check.slot, target=self.committed, source=self.forwarding.master)
+        lacking = Lacking(first=check.slot, target=self.committed, master=self.forwarding.master)
         return [Send(self.catchup, lacking), *again]
 
     def _on_restore(self, restore: Restore, now: Instant) -> Effects:

@@ -12,18 +12,30 @@ from collections.abc import Iterator
 from typing import Unpack
 
 from fencelock.actors.effect import Checkpoint, Effect, Effects, Observe, Persist, Send, Wake
-from fencelock.actors.message import Address, Instant, Message, node_of
+from fencelock.actors.message import (
+    NS_PER_MS,
+    Address,
+    Instant,
+    Message,
+    address_of,
+    ms_between,
+    node_of,
+)
 from fencelock.actors.paxos.config import MemberArguments, MemberRole, catchup_of
 from fencelock.actors.paxos.event import (
     CaughtUp,
     ExpireSnapshot,
+    Export,
+    Exported,
     FetchRetry,
     FetchSlots,
     Lacking,
     Learned,
     ResendChunk,
     Restore,
+    SnapshotBegun,
     SnapshotTaken,
+    TakeSnapshot,
     Trimmed,
     WriteChunk,
 )
@@ -40,6 +52,9 @@ from fencelock.actors.paxos.message import (
     SnapshotChunk,
 )
 from fencelock.actors.role import Host, Summary
+from fencelock.actors.role_message import Level, RoleNotice
+
+MS_PER_S = 1_000
 
 JOURNAL_BYTES = 8 << 20
 """Bytes applied before the journal is cut (8 MiB). Bounds recovery to a second or two."""
@@ -58,8 +73,32 @@ FETCH_DOUBLINGS_MAX = 3
 have to make its snapshot first."""
 
 
+MAKING_MS = 500
+"""A member that is making its snapshot is asked again after this long (ms)."""
+
+
+SILENT_MS = 10_000
+"""A member that did not answer a fetch is asked last for this long (ms)."""
+
+
 SNAPSHOT_KEPT_MS = 60_000
 """A snapshot is dropped when no part of it was requested for this long (ms)."""
+
+
+EXPORTS_MAX = 2
+"""Maximum snapshots that are kept for backups. They may be as large as the table."""
+
+
+WANTED_MAX = 64
+"""Maximum requests that wait for the slot of a snapshot."""
+
+
+LARGE_SLOTS = 1_000
+"""A catch-up of this many slots, or of a snapshot, is reported in the log."""
+
+
+PROGRESS_MS = 5_000
+"""Interval of those reports (ms)."""
 
 
 CatchUpEvent = (
@@ -68,7 +107,9 @@ CatchUpEvent = (
     | SnapshotChunk
     | FetchRetry
     | Fetch
+    | SnapshotBegun
     | SnapshotTaken
+    | Export
     | ResendChunk
     | Trimmed
     | ExpireSnapshot
@@ -142,6 +183,10 @@ class Snapshots:
         self._parts = machine.snapshot()
         return [Wake(PART_PAUSE_MS, WriteChunk())]
 
+    def announcement(self) -> SnapshotChunk:
+        """Return the reply to members that must wait for the snapshot being made."""
+        return _in_the_making(self.slot, self.time_ms)
+
     def write_part(self) -> bool:
         """Make the next part; return whether the snapshot is complete."""
         if self._parts is None:
@@ -177,12 +222,73 @@ class Snapshots:
         self.under_way, self.due = False, self._threshold()
 
 
+class Progress:
+    """Measures one catch-up, and reports a large one in the log now and then.
+
+    Args:
+        node: the id of its node.
+        first: the first slot that is missing.
+        since: the beginning.
+
+    """
+
+    def __init__(self, node: str, first: int, since: Instant) -> None:
+        self.node = node
+        self.first = first
+        self.target = first
+        self.since = self.reported_at = since
+        self.reports = 0
+        self.bytes = 0
+        """Bytes of slots and of parts of snapshots that have arrived."""
+        self.parts = (0, 0)
+        """The number of parts of the snapshot that have arrived, and of all; 0 without one."""
+
+    def in_words(self, next_slot: int) -> str:
+        """Describe what has arrived."""
+        wanted = f"{next_slot - self.first} of {self.target - self.first} slots"
+        parts = f", {self.parts[0]} of {self.parts[1]} parts of a snapshot" if self.parts[1] else ""
+        return f"{wanted}{parts}, {self.bytes} bytes"
+
+    def report(self, next_slot: int, target: int, source: str, now: Instant) -> list[Effect]:
+        """Return a line for the log, if one is due."""
+        self.target = target
+        large = target - self.first >= LARGE_SLOTS or self.parts[1] > 0
+        if not large or (self.reports and ms_between(self.reported_at, now) < PROGRESS_MS):
+            return []
+        self.reports += 1
+        self.reported_at = now
+        text = f"{self.node} catches up from {source}: {self.in_words(next_slot)}"
+        return self._notice(f"{text}{self._left(next_slot, now)}")
+
+    def end(self, next_slot: int, source: str, now: Instant) -> list[Effect]:
+        """Return the last line, if there were others."""
+        if not self.reports:
+            return []
+        took = ms_between(self.since, now)
+        words = self.in_words(next_slot)
+        return self._notice(f"{self.node} has caught up, last from {source}: {words} in {took} ms")
+
+    def _left(self, next_slot: int, now: Instant) -> str:
+        """Return how long it takes at this pace, once a second has passed."""
+        took_ms = ms_between(self.since, now)
+        done, wanted = next_slot - self.first, self.target - self.first
+        if self.parts[0] < self.parts[1]:
+            done, wanted = self.parts
+        if took_ms < MS_PER_S or not done:
+            return ""
+        return f", about {took_ms * (wanted - done) // done // MS_PER_S} s left"
+
+    def _notice(self, text: str) -> list[Effect]:
+        return [Send(address_of(self.node, "node"), RoleNotice(level=Level.INFO, text=text))]
+
+
 class CatchUp(MemberRole[CatchUpEvent]):
     """Fetches in small parts, one at a time: the receiver sets the pace.
 
-    Everything fetched is decided, so its source and age do not matter. Fetched slots are written
-    to the journal, since that may hold votes of older ballots for them. These records are
-    removed when the replica's stream covers them (P16).
+    Everything fetched is decided, so its source and age do not matter. The master has enough to
+    do, so it is asked only for what no other member has. Fetched slots are written to the
+    journal, since that may hold votes of older ballots for them. These records are removed when
+    the replica's stream covers them (P16).
 
     Args:
         node: the id of its node.
@@ -198,17 +304,33 @@ class CatchUp(MemberRole[CatchUpEvent]):
         """Slots before it are wanted; 0 if none are."""
         self.source = ""
         """The member that is asked."""
+        self.master = ""
+        """The node that leads, if any is known."""
+        self.likely = ""
+        """The member that has what is missing, if one is known to."""
+        self.tried: set[str] = set()
+        """Members that did not have what comes next, or did not answer."""
+        self.silent_until: dict[str, Instant] = {}
+        """Members that did not answer lately."""
+        self.progress: Progress | None = None
         self.question: Fetch | None = None
         self.attempt = 0
         self.unanswered = 0
         """Requests that timed out since slots were last missing."""
+        self.making = False
+        """Whether the source has answered that it is making its snapshot."""
         self.begun: SnapshotChunk | None = None
         """The first part of the snapshot being fetched."""
         self.parts: list[bytes] = []
         self.snapshot: SnapshotTaken | None = None
         """The last snapshot made here; its parts are requested one by one."""
         self.used = 0
-        """Number of parts of it that were sent."""
+        """Number of parts of snapshots that were sent."""
+        self.exports: dict[int, SnapshotTaken | None] = {}
+        """Snapshots for backups by slot, oldest first; None while one is being made."""
+        self.wanted: list[int] = []
+        """Numbers of requests for a new one that wait for its slot."""
+        self.proxy = address_of(self.node, "proxy")
         self.expiring = False
         """Whether the `ExpireSnapshot` timer runs."""
         self.written = 0
@@ -216,20 +338,25 @@ class CatchUp(MemberRole[CatchUpEvent]):
 
     def handle(self, sender: Address, event: CatchUpEvent, now: Instant) -> Effects:
         """Send a fetch, or answer one."""
-        del now
         match event:
             case Lacking():
-                return self._on_lacking(event)
+                return self._on_lacking(event, now)
             case Slots():
-                return self._on_slots(sender, event)
+                return self._on_slots(sender, event, now)
             case SnapshotChunk():
-                return self._on_chunk(sender, event)
+                return self._on_chunk(sender, event, now)
             case FetchRetry():
-                return self._on_retry(event)
+                return self._on_retry(event, now)
             case Fetch():
                 return self._on_fetch(sender, event)
+            case Export():
+                return self._on_export(sender, event)
+            case SnapshotBegun():
+                return self._on_begun(event)
             case SnapshotTaken():
                 self.snapshot = event
+                if event.slot in self.exports:
+                    self.exports[event.slot] = event
                 parts = [
                     part for receiver in event.receivers for part in self._part(receiver, event, 0)
                 ]
@@ -243,75 +370,129 @@ class CatchUp(MemberRole[CatchUpEvent]):
                 return self._on_expire(event)
 
     def summary(self) -> Summary:
-        """Return what it fetches, and from which node."""
+        """Return what it fetches, from which node, and how much has arrived."""
+        progress = self.progress
         return (
             ("next", self.next),
             ("target", self.target),
             ("source", self.source or "none"),
+            ("received", "nothing" if progress is None else progress.in_words(self.next)),
         )
 
-    def _on_lacking(self, lacking: Lacking) -> Effects:
-        known = lacking.source in self.config.nodes and lacking.source != self.node
-        others = [lacking.source] if known else self._others()
-        if not others:
+    def _on_lacking(self, lacking: Lacking, now: Instant) -> Effects:
+        self.master, self.likely = lacking.master, lacking.source
+        if not self._others():
             return ()
         busy = self.target > self.next
         self.target = max(self.target, lacking.target)
         if busy and lacking.first <= self.next:
             return ()
         self.next = max(self.next, lacking.first) if busy else lacking.first
-        self.source = others[0]
-        return self._ask_anew()
+        if self.progress is None:
+            self.progress = Progress(self.node, self.next, now)
+        self.tried.clear()
+        return self._ask_anew(now)
 
     def _others(self) -> list[str]:
-        """Return the members that can be asked."""
-        return [member for member in self.config.members if member != self.node]
+        """Return the nodes that can be asked; each begins with another one.
 
-    def _ask_anew(self) -> list[Effect]:
+        The members may have changed meanwhile, so a node that has the slots counts as one.
+        """
+        members = {*self.config.members} | ({self.likely} & {*self.config.nodes})
+        others = sorted(members - {self.node})
+        return [m for m in others if m > self.node] + [m for m in others if m < self.node]
+
+    def _choose(self, now: Instant) -> str:
+        """Return the member to ask: the master and silent members are the last resort."""
+        others = self._others() or [self.source]  # All others may have left meanwhile.
+        return min(
+            [member for member in others if member not in self.tried] or others,
+            key=lambda member: (
+                self.silent_until.get(member, now) > now,
+                member == self.master,
+                member != self.likely,
+            ),
+        )
+
+    def _ask_anew(self, now: Instant) -> list[Effect]:
         """Request what comes next: slots, if the other member still has them."""
         self.begun, self.parts = None, []
+        progress = self.progress
         if self.next >= self.target:
-            self.target, self.question, self.unanswered = 0, None, 0
-            return [Send(self.monitor, CaughtUp())]
-        return self._ask(Fetch(first=self.next, slot=0, chunk=0))
+            self.target, self.question, self.unanswered, self.progress = 0, None, 0, None
+            caught_up = Send(self.monitor, CaughtUp())
+            ended = [] if progress is None else progress.end(self.next, self.source, now)
+            return [caught_up, *ended]
+        self.source = self._choose(now)
+        asked = self._ask(Fetch(first=self.next, slot=0, chunk=0))
+        if progress is None:
+            return asked
+        return [*asked, *progress.report(self.next, self.target, self.source, now)]
 
     def _ask(self, fetch: Fetch) -> list[Effect]:
-        self.question = fetch
+        self.question, self.making = fetch, False
         self.attempt += 1
         retry = FetchRetry(attempt=self.attempt)
         wait_ms = FETCH_MS << min(self.unanswered, FETCH_DOUBLINGS_MAX)
         return [Send(catchup_of(self.source), fetch), Wake(wait_ms, retry)]
 
-    def _on_retry(self, retry: FetchRetry) -> Effects:
-        """Ask the next member after the one that does not answer, or does not have it."""
+    def _on_retry(self, retry: FetchRetry, now: Instant) -> Effects:
+        """Ask another member: this one does not answer, or none had it."""
         if self.question is None or retry.attempt != self.attempt:
             return ()
+        if self.making:
+            self.making = False
+            return self._ask(self.question)
         self.unanswered += 1
-        others = self._others()
-        place = others.index(self.source) if self.source in others else -1
-        self.source = others[(place + 1) % len(others)] if others else self.source
-        return [*self._ask_anew(), Observe("paxos.fetched_elsewhere")]
+        if self.source not in self.tried:
+            self.silent_until[self.source] = Instant(now + SILENT_MS * NS_PER_MS)
+        return [*self._ask_another(now), Observe("paxos.fetched_elsewhere")]
+
+    def _ask_another(self, now: Instant) -> list[Effect]:
+        self.tried.add(self.source)
+        if self.tried.issuperset(self._others()):
+            self.tried.clear()
+        return self._ask_anew(now)
 
     def _is_answer(self, sender: Address, first: int, slot: int, chunk: int) -> bool:
         asked = Fetch(first=first, slot=slot, chunk=chunk)
         return node_of(sender) == self.source and self.question == asked
 
-    def _on_slots(self, sender: Address, slots: Slots) -> Effects:
+    def _on_slots(self, sender: Address, slots: Slots, now: Instant) -> Effects:
         if not self._is_answer(sender, slots.first, 0, 0) or len(slots.batches) > PAGE:
             return (Observe("paxos.slots_ignored"),)
         if not slots.batches:
-            return ()  # The member has none of them; the retry asks another.
+            return self._on_refusal(now)
         self.next = self.written = slots.first + len(slots.batches)
+        self._answered(sum(batch.size for batch in slots.batches))
         learned = Learned(slots=tuple(enumerate(slots.batches, start=slots.first)), committed=0)
         return [
             Persist(slots),
             Send(self.replica, learned),
-            *self._ask_anew(),
+            *self._ask_anew(now),
             Observe("paxos.slots_fetched", len(slots.batches)),
         ]
 
-    def _on_chunk(self, sender: Address, part: SnapshotChunk) -> Effects:
+    def _on_refusal(self, now: Instant) -> Effects:
+        """Ask the next member at once; once all were asked, wait for the retry."""
+        if self.tried.issuperset(set(self._others()) - {self.source}):
+            self.tried.add(self.source)
+            return ()
+        return self._ask_another(now)
+
+    def _answered(self, size: int) -> None:
+        """Note that the source sent ``size`` bytes of what is missing."""
+        self.tried.clear()
+        self.silent_until.pop(self.source, None)
+        if self.progress is not None:
+            self.progress.bytes += size
+
+    def _on_chunk(self, sender: Address, part: SnapshotChunk, now: Instant) -> Effects:
         """Take the next part. The first one answers a request for slots."""
+        if part.count == 0 and self._is_answer(sender, self.next, 0, 0):
+            self.making = True
+            self.attempt += 1
+            return (Wake(MAKING_MS, FetchRetry(attempt=self.attempt)),)
         first = self.begun is None
         expected = 0 if first else part.slot
         if not self._is_answer(sender, self.next, expected, part.chunk) or not _is_sound(part):
@@ -323,11 +504,18 @@ class CatchUp(MemberRole[CatchUpEvent]):
         elif (part.slot, part.count) != (self.begun.slot, self.begun.count):
             return (Observe("paxos.chunk_ignored"),)
         self.parts.append(part.content)
+        self._answered(len(part.content))
+        if self.progress is not None:
+            self.progress.parts = len(self.parts), part.count
         if len(self.parts) < part.count:
-            return self._ask(Fetch(first=self.next, slot=part.slot, chunk=len(self.parts)))
+            asked = self._ask(Fetch(first=self.next, slot=part.slot, chunk=len(self.parts)))
+            if self.progress is None:
+                return asked
+            return [*asked, *self.progress.report(self.next, self.target, self.source, now)]
+        self.exports.clear()  # The one that is being made will never be complete.
         restore = Restore(slot=part.slot, time_ms=part.time_ms, chunks=tuple(self.parts))
         self.next = part.slot
-        return [Send(self.replica, restore), *self._ask_anew()]
+        return [Send(self.replica, restore), *self._ask_anew(now)]
 
     def _on_fetch(self, receiver: Address, fetch: Fetch) -> Effects:
         if node_of(receiver) not in self.config.nodes:
@@ -344,17 +532,46 @@ class CatchUp(MemberRole[CatchUpEvent]):
         return self._part(receiver, snapshot, fetch.chunk)
 
     def _part(self, receiver: Address, snapshot: SnapshotTaken, chunk: int) -> Effects:
+        part = self._read(snapshot, chunk)
+        return (Observe("paxos.impossible_slot"),) if part is None else (Send(receiver, part),)
+
+    def _read(self, snapshot: SnapshotTaken, chunk: int) -> SnapshotChunk | None:
+        """Return a part of ``snapshot``, None if it has no such part."""
         if chunk >= len(snapshot.chunks):
-            return (Observe("paxos.impossible_slot"),)
+            return None
         self.used += 1
-        part = SnapshotChunk(
+        return SnapshotChunk(
             slot=snapshot.slot,
             time_ms=snapshot.time_ms,
             chunk=chunk,
             count=len(snapshot.chunks),
             content=snapshot.chunks[chunk],
         )
-        return (Send(receiver, part),)
+
+    def _on_export(self, proxy: Address, export: Export) -> Effects:
+        """Return a part of a snapshot for a backup, or begin one."""
+        number, slot = export.number, export.slot
+        if slot == 0 and len(self.wanted) < WANTED_MAX:
+            self.wanted.append(number)
+            return (Send(self.replica, TakeSnapshot()),) if len(self.wanted) == 1 else ()
+        if slot not in self.exports:
+            why = "too many backups begin at once" if slot == 0 else f"no snapshot of slot {slot}"
+            return (Send(proxy, Exported(number=number, part=None, why=why)),)
+        snapshot = self.exports[slot]
+        part = _in_the_making(slot) if snapshot is None else self._read(snapshot, export.chunk)
+        why = "" if part is not None else f"the snapshot has no part {export.chunk}"
+        return (Send(proxy, Exported(number=number, part=part, why=why)),)
+
+    def _on_begun(self, begun: SnapshotBegun) -> Effects:
+        """Name the slot of the snapshot to all that wait for it."""
+        wanted, self.wanted = self.wanted, []
+        part, why = None, "nothing is decided yet"
+        if begun.slot:
+            part, why = _in_the_making(begun.slot), ""
+            self.exports.setdefault(begun.slot, None)
+            while len(self.exports) > EXPORTS_MAX:
+                del self.exports[next(iter(self.exports))]
+        return [Send(self.proxy, Exported(number=number, part=part, why=why)) for number in wanted]
 
     def _start_expiry(self) -> list[Effect]:
         """Drop the snapshot after a while, since it may be large."""
@@ -368,6 +585,7 @@ class CatchUp(MemberRole[CatchUpEvent]):
         if expire.use != self.used:
             return self._start_expiry()
         self.snapshot = None
+        self.exports = {slot: made for slot, made in self.exports.items() if made is None}
         return ()
 
     def _on_trimmed(self, trimmed: Trimmed) -> Effects:
@@ -391,6 +609,11 @@ def records_of(
         for start in range(0, len(since), PAGE)
     ]
     return (*parts, *pages)
+
+
+def _in_the_making(slot: int, time_ms: int = 0) -> SnapshotChunk:
+    """Return the message that stands for the parts of a snapshot that is being made."""
+    return SnapshotChunk(slot=slot, time_ms=time_ms, chunk=0, count=0, content=b"")
 
 
 def _is_sound(part: SnapshotChunk) -> bool:

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, NamedTuple
 
+from fencelock.actors.api.backup_message import ReadBackup
 from fencelock.actors.api.cluster_message import Watch
 from fencelock.actors.api.membership_message import ChangeMembers, ReadMembers
 from fencelock.actors.api.message import Acquire, Alive, Inspect, KeepAlive, LockStatus
@@ -141,8 +142,8 @@ class Backend(ABC):
 
     def unsupported(self, request: Request) -> str:
         """Return why the protocol does not have ``request``, naming one that has it."""
-        if isinstance(request, ListLocks | Evict):
-            text = f"{self.name} keeps no table of locks to list, or to take one from"
+        if isinstance(request, ListLocks | Evict | ReadBackup):
+            text = f"{self.name} keeps no table of locks to list, to back up, or to take one from"
             return f"{text}; paxos does"
         if isinstance(request, ChangeMembers | ReadMembers):
             return (

@@ -42,27 +42,27 @@ from fencelock.actors.proxy.lock_request import (
     why_it_ended,
 )
 from fencelock.actors.proxy.message import (
-    Doubt,
+    AcquireLock,
     EndHolds,
-    Freeing,
-    Full,
-    Give,
-    Given,
-    Got,
+    HoldInDoubt,
+    HoldReleased,
     HoldsEnded,
-    Look,
+    LockDescription,
+    LockGranted,
+    LockRevoked,
+    QueryLock,
+    QueueFull,
     Ready,
-    Seen,
-    Surrender,
-    Taken,
-    Want,
+    ReleaseHold,
+    ReleaseLock,
+    ReleaseOutcome,
 )
 from fencelock.actors.proxy.queries import PendingQueries
 
 TRY_MS = 1_000
 """Time for a request that does not wait (``wait_ms`` 0) to learn that the lock is taken (ms)."""
 
-TRY_LOOK_MS = 20
+TRY_QUERY_MS = 20
 """Interval at which such a request checks whether another owner is ahead (ms)."""
 
 WAIT_TIMER_MS_MAX = 30_000
@@ -75,7 +75,7 @@ CONFIRM_AFTER_MS = 2_000
 CONFIRMS_MAX = 100
 """Maximum holds that are confirmed with their clients in one tick; each takes its turn."""
 
-LOOKS_MAX = 100
+QUERIES_MAX = 100
 """Maximum number of awaited locks whose holder elsewhere is requested for a description."""
 
 UNCONFIRMED_MAX = 100_000
@@ -94,7 +94,7 @@ class WaitOver(Timer):
 
 
 @timer
-class TryLook(Timer):
+class TryQuery(Timer):
     """Check once more whether another owner is ahead of ``ticket``, which does not wait."""
 
     ticket: int
@@ -120,7 +120,7 @@ class LockManager(Backend):
     Invariants:
         D1  At most one claim of this node holds a lock, and the protocol granted it; a
             second grant is released.
-        D2  Every ticket gets one `Want` and at most one `Give`.
+        D2  Every ticket gets one `AcquireLock` and at most one `ReleaseLock`.
         D3  A request that is sent again gets the first reply.
 
     Args:
@@ -151,10 +151,10 @@ class LockManager(Backend):
         self.tickets = 0
         self.queries = PendingQueries(node)
         self.endings: dict[int, LockRequest] = {}
-        """Waits whose refusal waits for an answer of the protocol, by the number of the `Look`."""
+        """Waits whose refusal waits for an answer of the protocol, by the query's number."""
         self.looking: set[int] = set()
-        """The `Look` requests of a description in flight."""
-        self.seen: dict[str, Seen] = {}
+        """The `QueryLock` requests of a description in flight."""
+        self.descriptions: dict[str, LockDescription] = {}
         self.releases: dict[HoldKey, tuple[Address, Release]] = {}
         self.evictions: dict[HoldKey, tuple[Address, Evict]] = {}
         self.ends: dict[str, tuple[Address, End]] = {}
@@ -170,20 +170,20 @@ class LockManager(Backend):
             DisownHold: self._on_disown_hold,
         }
         self.events = {
-            Got: self._on_got,
-            Full: self._on_full,
-            Taken: self._on_taken,
-            Seen: self._on_seen,
+            LockGranted: self._on_granted,
+            QueueFull: self._on_queue_full,
+            LockRevoked: self._on_revoked,
+            LockDescription: self._on_description,
             Ready: self._on_ready,
             WaitOver: self._on_wait_over,
-            TryLook: self._on_try_look,
+            TryQuery: self._on_try_query,
         }
         if holds_by_session:
             self.requests |= {Evict: self._on_evict}
             self.events |= {
-                Given: self._on_given,
+                HoldReleased: self._on_hold_released,
                 HoldsEnded: self._on_holds_ended,
-                Doubt: self._on_doubt,
+                HoldInDoubt: self._on_hold_in_doubt,
             }
 
     def __len__(self) -> int:
@@ -255,32 +255,32 @@ class LockManager(Backend):
             wait_ms=acquire.wait_ms,
         )
         self.claims.add(claim)
-        want = Want(lock=key.lock, ticket=claim.ticket, session=key.session, owner=key.owner)
+        want = AcquireLock(lock=key.lock, ticket=claim.ticket, session=key.session, owner=key.owner)
         effects: list[Effect] = [Send(self.granter, want)]
         if acquire.wait_ms is not None:
             effects.append(_wait_timer(claim.ticket, acquire.wait_ms or TRY_MS))
         if acquire.wait_ms == 0:
-            effects += self._look_for(claim)
+            effects += self._query_for(claim)
         return effects
 
-    def _on_got(self, sender: Address, got: Got, now: Instant) -> Effects:
+    def _on_granted(self, sender: Address, got: LockGranted, now: Instant) -> Effects:
         """Reply to the client that its lock was granted."""
         del sender
         claim = self.claims.by_ticket.get(got.ticket)
         if claim is None or claim.phase is not Phase.WAITING:
-            return ()  # It crossed with our `Give`, which releases what was granted.
+            return ()  # It crossed with our `ReleaseLock`, which releases what was granted.
         holder = self.claims.holder.get(got.lock)
         if holder is not None:  # A lock server that lost its memory may grant a lock twice.
             self._forget_query(claim)
             text = f"lock {got.lock!r}: granted under fence {got.fence}, while fence {holder.fence}"
-            give = Send(self.granter, Give(lock=got.lock, ticket=got.ticket))
+            give = Send(self.granter, ReleaseLock(lock=got.lock, ticket=got.ticket))
             refusal = self._end(claim, Reason.UNAVAILABLE, f"{text} holds it through {self.node}")
             return [give, *refusal, Observe("proxy.granted_twice")]
         self.claims.grant(claim, got.fence, now)  # D1
         self._forget_query(claim)
         return [Send(claim.sender, _granted(claim)), Observe("proxy.granted")]
 
-    def _on_taken(self, sender: Address, taken: Taken, now: Instant) -> Effects:
+    def _on_revoked(self, sender: Address, taken: LockRevoked, now: Instant) -> Effects:
         """Drop a hold that the protocol took away, and notify its client."""
         del sender, now
         claim = self.claims.by_ticket.get(taken.ticket)
@@ -293,7 +293,7 @@ class LockManager(Backend):
         )
         return [Send(claim.sender, lost), Observe("proxy.hold_taken")]
 
-    def _on_full(self, sender: Address, full: Full, now: Instant) -> Effects:
+    def _on_queue_full(self, sender: Address, full: QueueFull, now: Instant) -> Effects:
         """Reply to the client that the protocol cannot queue it."""
         del sender, now
         claim = self.claims.by_ticket.get(full.ticket)
@@ -316,7 +316,7 @@ class LockManager(Backend):
             _remember(self.releases, hold, (sender, release))
             if claim is not None and mine:
                 return self._give(claim)
-            return [Send(self.granter, Surrender(**hold._asdict()))]
+            return [Send(self.granter, ReleaseHold(**hold._asdict()))]
         if claim is None or not mine:
             raise NotHeldError(
                 f"lock {release.lock!r}: fence {release.fence} was shown, which does not hold "
@@ -326,7 +326,7 @@ class LockManager(Backend):
         self.claims.record(key, release.request, done)
         return [*self._give(claim), Send(sender, done), Observe("proxy.released")]
 
-    def _on_given(self, sender: Address, given: Given, now: Instant) -> Effects:
+    def _on_hold_released(self, sender: Address, given: HoldReleased, now: Instant) -> Effects:
         """Reply to a release or an eviction that the protocol has confirmed."""
         del sender, now
         hold = HoldKey(given.lock, given.fence, given.session)
@@ -336,14 +336,14 @@ class LockManager(Backend):
         if client is None or release is None:
             return ()
         match given.outcome:
-            case Freeing.FREED:
+            case ReleaseOutcome.FREED:
                 done = _released(release)
                 key = Key(release.session, release.owner, release.lock)
                 self.claims.record(key, release.request, done)
                 return [Send(client, done), Observe("proxy.released")]
-            case Freeing.NOT_HELD:
+            case ReleaseOutcome.NOT_HELD:
                 return [Send(client, refused(release, Reason.NOT_HELD, _not_held(given)))]
-            case Freeing.TAKEN:
+            case ReleaseOutcome.TAKEN:
                 text = f"lock {given.lock!r}: an operator took it from fence {given.fence}"
                 return [Send(client, refused(release, Reason.OWNERSHIP_LOST, text))]
 
@@ -352,9 +352,9 @@ class LockManager(Backend):
         del now
         hold = HoldKey(evict.lock, evict.fence, "")
         _remember(self.evictions, hold, (sender, evict))
-        return [Send(self.granter, Surrender(**hold._asdict()))]
+        return [Send(self.granter, ReleaseHold(**hold._asdict()))]
 
-    def _on_evicted(self, given: Given, hold: HoldKey) -> Effects:
+    def _on_evicted(self, given: HoldReleased, hold: HoldKey) -> Effects:
         operator, evict = self.evictions.pop(hold, (None, None))
         if operator is None or evict is None:
             return []
@@ -377,10 +377,10 @@ class LockManager(Backend):
             return [*self._give(claim), Observe("proxy.hold_disowned")]
         if not self.confirms:
             return ()
-        surrender = Surrender(lock=disown.lock, fence=disown.fence, session=disown.session)
+        surrender = ReleaseHold(lock=disown.lock, fence=disown.fence, session=disown.session)
         return [Send(self.granter, surrender), Observe("proxy.hold_disowned")]
 
-    def _on_doubt(self, sender: Address, doubt: Doubt, now: Instant) -> Effects:
+    def _on_hold_in_doubt(self, sender: Address, doubt: HoldInDoubt, now: Instant) -> Effects:
         """Ask a client whether it holds what the protocol is not sure of."""
         del sender, now
         return [self._confirm(doubt.lock, doubt.fence, doubt.session)]
@@ -429,63 +429,67 @@ class LockManager(Backend):
         if left_ms > 0:
             return [_wait_timer(claim.ticket, left_ms)]
         self._forget_query(claim)
-        look = self._look_for(claim)  # Ask first: the protocol must still know the wait.
+        asked = self._query_for(claim)  # Ask first: the protocol must still know the wait.
         claim.phase = Phase.ENDING
-        return [*look, Send(self.granter, Give(lock=claim.key.lock, ticket=claim.ticket))]
+        return [*asked, Send(self.granter, ReleaseLock(lock=claim.key.lock, ticket=claim.ticket))]
 
-    def _on_try_look(self, sender: Address, look: TryLook, now: Instant) -> Effects:
+    def _on_try_query(self, sender: Address, over: TryQuery, now: Instant) -> Effects:
         """Check again for a request that does not wait."""
         del sender, now
-        claim = self.claims.by_ticket.get(look.ticket)
+        claim = self.claims.by_ticket.get(over.ticket)
         if claim is None or claim.phase is not Phase.WAITING or claim.query is not None:
             return ()
-        return self._look_for(claim)
+        return self._query_for(claim)
 
     def _on_inspect(self, sender: Address, inspect: Inspect, now: Instant) -> Effects:
         self.check_linearizable(inspect)
         number = self.queries.add(sender, inspect, now)
         if not number:
             return ()
-        return [Send(self.granter, Look(lock=inspect.lock, query=number, proven=True))]
+        return [Send(self.granter, QueryLock(lock=inspect.lock, query=number, proven=True))]
 
-    def _on_seen(self, sender: Address, seen: Seen, now: Instant) -> Effects:
+    def _on_description(
+        self, sender: Address, description: LockDescription, now: Instant
+    ) -> Effects:
         """Take an answer about a lock: for a wait that ends, a description or a query."""
         del sender
-        claim = self.endings.pop(seen.query, None)
+        claim = self.endings.pop(description.query, None)
         if claim is not None:
-            return self._on_seen_for(claim, seen, now)
-        if seen.query in self.looking:
-            self.looking.remove(seen.query)
-            self.seen[seen.lock] = seen
+            return self._on_description_for(claim, description, now)
+        if description.query in self.looking:
+            self.looking.remove(description.query)
+            self.descriptions[description.lock] = description
             return ()
-        query = self.queries.end(seen.query)
+        query = self.queries.end(description.query)
         if query is None:
             return ()
-        if seen.unknown:
-            text = f"lock {seen.lock!r}: it is not known who holds it: {seen.unknown}"
+        if description.unknown:
+            text = f"lock {description.lock!r}: it is not known who holds it: {description.unknown}"
             return [Send(query.sender, refused(query.request, Reason.UNAVAILABLE, text))]
         status = LockStatus(
-            lock=seen.lock,
-            holder=seen.holder,
-            waiters=seen.waiters[:WAITERS_SHOWN_MAX],
-            waits_for=seen.waits_for,
+            lock=description.lock,
+            holder=description.holder,
+            waiters=description.waiters[:WAITERS_SHOWN_MAX],
+            waits_for=description.waits_for,
             session=query.request.session,
             request=query.request.request,
             age_ms=0 if self.confirms else None,
         )
         return [Send(query.sender, status)]
 
-    def _on_seen_for(self, claim: LockRequest, seen: Seen, now: Instant) -> Effects:
+    def _on_description_for(
+        self, claim: LockRequest, description: LockDescription, now: Instant
+    ) -> Effects:
         """Send the refusal that waited for this answer."""
         claim.query = None
         give: list[Effect] = []
         if claim.phase is Phase.WAITING:  # It does not wait; is another owner ahead?
             ours = (self.node, claim.key.session, claim.key.owner)
-            if seen.holder is None or seen.holder[:3] == ours:
-                return [Wake(TRY_LOOK_MS, TryLook(ticket=claim.ticket))]
-            give = [Send(self.granter, Give(lock=claim.key.lock, ticket=claim.ticket))]
+            if description.holder is None or description.holder[:3] == ours:
+                return [Wake(TRY_QUERY_MS, TryQuery(ticket=claim.ticket))]
+            give = [Send(self.granter, ReleaseLock(lock=claim.key.lock, ticket=claim.ticket))]
             claim.phase = Phase.ENDING
-        return [*give, *self._end(claim, *why_it_ended(self.name, claim, seen, now))]
+        return [*give, *self._end(claim, *why_it_ended(self.name, claim, description, now))]
 
     def _on_ready(self, sender: Address, ready: Ready, now: Instant) -> Effects:
         del sender, now
@@ -495,19 +499,19 @@ class LockManager(Backend):
     def gather_status(self, now: Instant) -> Effects:
         """Ask the protocol about the locks that are awaited through this node."""
         del now
-        self.seen, self.looking = {}, set()
+        self.descriptions, self.looking = {}, set()
         effects: list[Effect] = []
-        for lock in self.claims.awaited()[:LOOKS_MAX]:
+        for lock in self.claims.awaited()[:QUERIES_MAX]:
             number = self.queries.next_number()
             self.looking.add(number)
-            effects.append(Send(self.granter, Look(lock=lock, query=number)))
+            effects.append(Send(self.granter, QueryLock(lock=lock, query=number)))
         return effects
 
     def status(self, now: Instant) -> Status | None:
         """Return the protocol's state and the locks; None until it has told of all of these."""
         if self.looking:
             return None
-        locks = locks_of(self.node, self.claims, self.seen, now)
+        locks = locks_of(self.node, self.claims, self.descriptions, now)
         return Status(self.readiness.ready, self.readiness.detail, locks)
 
     def forget(self, clients: list[str], now: Instant) -> Effects:
@@ -525,10 +529,10 @@ class LockManager(Backend):
         text = f"lock {claim.key.lock!r}: the wait was given up"
         return [*self._give(claim), self._refuse(claim, Reason.CANCELLED, text)]
 
-    def _look_for(self, claim: LockRequest) -> list[Effect]:
+    def _query_for(self, claim: LockRequest) -> list[Effect]:
         claim.query = self.queries.next_number()
         self.endings[claim.query] = claim
-        return [Send(self.granter, Look(lock=claim.key.lock, query=claim.query))]
+        return [Send(self.granter, QueryLock(lock=claim.key.lock, query=claim.query))]
 
     def _forget_query(self, claim: LockRequest) -> None:
         if claim.query is not None:
@@ -541,31 +545,21 @@ class LockManager(Backend):
         self.claims.drop(claim)
         if claim.phase is Phase.ENDING:
             return []
-        return [Send(self.granter, Give(lock=claim.key.lock, ticket=claim.ticket))]
+        return [Send(self.granter, ReleaseLock(lock=claim.key.lock, ticket=claim.ticket))]
 
     def _end(self, claim: LockRequest, reason: Reason, detail: str) -> Effects:
         self.claims.drop(claim)
         return [self._refuse(claim, reason, detail), Observe("proxy.refused")]
 
     def _refuse(self, claim: LockRequest, reason: Reason, detail: str) -> Send:
-        session, owner, lock = claim.key
-        no = Refused(
-            lock=lock,
-            reason=reason,
-            detail=detail,
-            session=session,
-            owner=owner,
-            request=claim.request,
-        )
+        key = claim.key._asdict()
+        no = Refused(reason=reason, detail=detail, request=claim.request, **key)
         self.claims.record(claim.key, claim.request, no)
         return Send(claim.sender, no)
 
 
 def _granted(claim: LockRequest) -> Granted:
-    session, owner, lock = claim.key
-    return Granted(
-        lock=lock, fence=claim.fence, session=session, owner=owner, request=claim.request
-    )
+    return Granted(fence=claim.fence, request=claim.request, **claim.key._asdict())
 
 
 def _released(release: Release) -> Released:
@@ -574,15 +568,14 @@ def _released(release: Release) -> Released:
 
 
 def _cancelled(key: Key, request: int) -> Cancelled:
-    session, owner, lock = key
-    return Cancelled(lock=lock, session=session, owner=owner, request=request)
+    return Cancelled(request=request, **key._asdict())
 
 
 def _ended(end: End, detail: str) -> Ended:
     return Ended(session=end.session, detail=detail, request=end.request)
 
 
-def _not_held(given: Given) -> str:
+def _not_held(given: HoldReleased) -> str:
     return f"lock {given.lock!r}: fence {given.fence} does not hold it, says the lock server"
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from fencelock.actors.api.message import Contender, LockStatus, Reason
 from fencelock.actors.api.request import Reply
 from fencelock.actors.message import Address, Instant, ms_between
-from fencelock.actors.proxy.message import Seen
+from fencelock.actors.proxy.message import LockDescription
 
 REPLIES_MAX = 100_000
 """Maximum number of last replies kept for repeated requests; the oldest is dropped first."""
@@ -115,31 +115,33 @@ class LockRequests:
         return list(dict.fromkeys(waiting))
 
 
-def why_it_ended(protocol: str, claim: LockRequest, seen: Seen, now: Instant) -> tuple[Reason, str]:
+def why_it_ended(
+    protocol: str, claim: LockRequest, described: LockDescription, now: Instant
+) -> tuple[Reason, str]:
     """Return why a wait ended without a grant, naming the nodes that are missing."""
     waited = f"lock {claim.key.lock!r}: waited {ms_between(claim.since, now)} ms"
-    if seen.waits_for:
-        absent = ", ".join(f"{a.node} (silent for {a.silent_ms} ms)" for a in seen.waits_for)
+    if described.waits_for:
+        absent = ", ".join(f"{a.node} (silent for {a.silent_ms} ms)" for a in described.waits_for)
         return Reason.UNAVAILABLE, f"{waited} for {absent}; {protocol} grants nothing without it"
-    if seen.unknown:
-        return Reason.UNAVAILABLE, f"{waited}; it is not known who holds it: {seen.unknown}"
-    if seen.holder is None:
+    if described.unknown:
+        return Reason.UNAVAILABLE, f"{waited}; it is not known who holds it: {described.unknown}"
+    if described.holder is None:
         return Reason.TIMED_OUT, f"{waited}, and it was about to be granted or changed hands"
-    holder = seen.holder
+    holder = described.holder
     name = holder.owner or holder.session or "somebody"
     fence = "" if holder.fence is None else f" under fence {holder.fence}"
     return Reason.TIMED_OUT, f"{waited}; it is held by {name} on {holder.node}{fence}"
 
 
 def locks_of(
-    node: str, claims: LockRequests, seen: Mapping[str, Seen], now: Instant
+    node: str, claims: LockRequests, described: Mapping[str, LockDescription], now: Instant
 ) -> tuple[LockStatus, ...]:
     """Return every lock that is held or awaited through this node, sorted by name.
 
     Args:
         node: this node.
         claims: its claims; waiters are in the order of their requests here.
-        seen: the protocol's knowledge of awaited locks: their holders on other nodes, and
+        described: the protocol's knowledge of awaited locks: their holders on other nodes, and
             the nodes that must reply before this node can be granted them.
         now: the time on this node's clock.
 
@@ -151,7 +153,7 @@ def locks_of(
     statuses: list[LockStatus] = []
     left = LOCKS_BYTES_MAX
     for lock in sorted(waiters)[:LOCKS_SHOWN_MAX]:
-        held, known = claims.holder.get(lock), seen.get(lock)
+        held, known = claims.holder.get(lock), described.get(lock)
         holder = known.holder if known is not None else None
         status = LockStatus(
             lock=lock,

@@ -4,7 +4,7 @@ The `LockManager` exchanges most of them with the role that grants locks in `lam
 A *ticket* numbers one acquisition through this node, from the proxy's counter.
 
 A protocol that keeps holds by session, so that they outlive the node they were made through, also
-receives `Surrender` and `EndHolds` and confirms every release with `Given`.
+receives `ReleaseHold` and `EndHolds` and confirms every release with `HoldReleased`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fencelock.actors.role_message import RoleDescription
 
 
 @local
-class Want(Local):
+class AcquireLock(Local):
     """Get ``lock`` for ``ticket``, which belongs to the client ``session``."""
 
     lock: str
@@ -29,7 +29,7 @@ class Want(Local):
 
 
 @local
-class Give(Local):
+class ReleaseLock(Local):
     """``ticket`` no longer wants ``lock``: cancel its wait, or release its hold."""
 
     lock: str
@@ -37,7 +37,7 @@ class Give(Local):
 
 
 @local
-class Got(Local):
+class LockGranted(Local):
     """``ticket`` holds ``lock`` under ``fence``. Sent once for a ticket."""
 
     lock: str
@@ -46,7 +46,7 @@ class Got(Local):
 
 
 @local
-class Full(Local):
+class QueueFull(Local):
     """``ticket`` cannot be queued for ``lock``; ``detail`` names the limit that is reached."""
 
     lock: str
@@ -55,15 +55,15 @@ class Full(Local):
 
 
 @local
-class Taken(Local):
-    """``ticket`` no longer holds ``lock``: the protocol took it away. No `Give` is expected."""
+class LockRevoked(Local):
+    """``ticket`` no longer holds ``lock``: the protocol took it away; no `ReleaseLock` follows."""
 
     lock: str
     ticket: int
     detail: str = "the protocol took it away"
 
 
-class Freeing(IntEnum):
+class ReleaseOutcome(IntEnum):
     """The outcome of a release. Numbers are on the wire and never reused."""
 
     FREED = 1
@@ -75,7 +75,7 @@ class Freeing(IntEnum):
 
 
 @local
-class Surrender(Local):
+class ReleaseHold(Local):
     """End the hold of ``lock`` under ``fence``, which belongs to no ticket of this node.
 
     Args:
@@ -89,8 +89,8 @@ class Surrender(Local):
 
 
 @local
-class Given(Local):
-    """A `Give` of a hold of ``session``, or a `Surrender`, is confirmed.
+class HoldReleased(Local):
+    """A `ReleaseLock` of a hold of ``session``, or a `ReleaseHold`, is confirmed.
 
     An operator took the lock from ``holder``.
     """
@@ -98,7 +98,7 @@ class Given(Local):
     lock: str
     fence: int
     session: str
-    outcome: Freeing
+    outcome: ReleaseOutcome
     holder: Contender | None = None
 
 
@@ -117,7 +117,7 @@ class HoldsEnded(Local):
 
 
 @local
-class Doubt(Local):
+class HoldInDoubt(Local):
     """Ask the client ``session`` whether it holds ``lock`` under ``fence``."""
 
     lock: str
@@ -126,8 +126,8 @@ class Doubt(Local):
 
 
 @local
-class Look(Local):
-    """Report what is known of ``lock`` beyond this node. Answered by `Seen`."""
+class QueryLock(Local):
+    """Report what is known of ``lock`` beyond this node. Answered by `LockDescription`."""
 
     lock: str
     query: int
@@ -136,10 +136,10 @@ class Look(Local):
 
 
 @local
-class Seen(Local):
-    """The answer to the `Look` numbered ``query``: holder and waiters on all nodes, in order.
+class LockDescription(Local):
+    """The answer to the `QueryLock` numbered ``query``: holder and waiters on all nodes, in order.
 
-    A contender of this node carries its ticket's session and owner, as given in `Want`.
+    A contender of this node carries its ticket's session and owner, as given in `AcquireLock`.
     """
 
     lock: str

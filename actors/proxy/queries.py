@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass
 
+from fencelock.actors.api.backup_message import ReadBackup
 from fencelock.actors.api.message import Inspect
 from fencelock.actors.api.session_message import ListLocks
 from fencelock.actors.error import OverloadedError
@@ -17,7 +18,7 @@ READ_MS = 10_000
 """Timeout of a query (ms). A caller inside the node is then refused; a client in another process
 has sent it again meanwhile, or has given up by its own timeout."""
 
-LockQuery = Inspect | ListLocks
+LockQuery = Inspect | ListLocks | ReadBackup
 
 
 @dataclass(slots=True, eq=False)

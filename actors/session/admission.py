@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from fencelock.actors.api.membership_message import ChangeMembers, ReadMembers
-from fencelock.actors.api.message import AcquireRequest, Describe, Inspect, Reason, ReleaseRequest
+from fencelock.actors.api.message import AcquireRequest, Reason, ReleaseRequest
 from fencelock.actors.api.name import titled
-from fencelock.actors.api.session_message import Evict, ListLocks, Renew
+from fencelock.actors.api.session_message import Renew
 from fencelock.actors.message import Instant
 from fencelock.actors.session.holding import HOLDS_MAX
 from fencelock.actors.session.pending import Claim, Question
@@ -27,9 +26,8 @@ def why_not(
     problem = problem_of(question)
     if problem is not None:
         return problem
+    no: Rejection | None = None
     match question:
-        case Inspect() | Evict() | Describe() | ListLocks() | ReadMembers() | ChangeMembers():
-            no = None
         case AcquireRequest():
             assert claim is not None
             no = _why_not_acquire(state, question, claim)
@@ -39,6 +37,8 @@ def why_not(
         case Renew():
             assert claim is not None
             return why_not_renew(state, question, claim)
+        case _:
+            pass
     if no is not None:
         return no
     if state.endpoints.all_refused():

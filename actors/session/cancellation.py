@@ -129,6 +129,11 @@ class ClientClosing:
             effects += _release_all(state, now)
         return [*effects, *state.finish_surveys()]
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the client is closed: it sends nothing any more."""
+        return self.begun and self.due_at is None
+
     def ends(self, session: str) -> bool:
         """Return whether ``session`` is the one being ended."""
         return self.begun and session == self.session != ""

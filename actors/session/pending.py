@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol, cast
 
+from fencelock.actors.api.backup_message import ReadBackup
 from fencelock.actors.api.membership_message import ChangeMembers, ReadMembers
 from fencelock.actors.api.message import (
     Acquire,
@@ -99,7 +100,7 @@ class CancelKey(NamedTuple):
 CLAIMS_MAX = 4_096
 """Claims that are cached: most locks are requested again and again."""
 
-NodeQuestion = Describe | ListLocks | ReadMembers | ChangeMembers
+NodeQuestion = Describe | ListLocks | ReadMembers | ChangeMembers | ReadBackup
 """Requests that are about no object of the table."""
 
 Question = AcquireRequest | ReleaseRequest | Renew | Inspect | Evict | NodeQuestion

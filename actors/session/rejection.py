@@ -7,6 +7,7 @@ from dataclasses import fields
 from functools import lru_cache
 from typing import NamedTuple, get_args
 
+from fencelock.actors.api.backup_message import BackupPart, ReadBackup
 from fencelock.actors.api.membership_message import (
     ChangeMembers,
     MembersChanged,
@@ -30,7 +31,7 @@ from fencelock.actors.api.session_message import Evict, Evicted, ListLocks, Lock
 from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.message import Instant, copier, ms_between
 from fencelock.actors.session.endpoint import Endpoints
-from fencelock.actors.session.pending import Claim, Pending, Question, claim_named
+from fencelock.actors.session.pending import Claim, NodeQuestion, Pending, Question, claim_named
 
 Answer = (
     Granted
@@ -43,6 +44,7 @@ Answer = (
     | Evicted
     | MembersRead
     | MembersChanged
+    | BackupPart
 )
 """Replies that end a request."""
 
@@ -85,7 +87,7 @@ def problem_of(question: Question) -> Rejection | None:
                 claim_checked(question.lock, question.owner)
             case ChangeMembers():
                 question.check()
-            case Describe() | ListLocks() | ReadMembers():
+            case _:
                 pass
     except InvalidRequestError as problem:
         return Rejection(Reason.INVALID, str(problem))
@@ -138,6 +140,8 @@ def silence(pending: Pending, endpoints: Endpoints, now: Instant) -> Rejection:
                 f"no node answered within {asked} whether the change of {node} is done; asking "
                 "again does no harm"
             )
+        case ReadBackup():
+            text = f"no node sent its part of a backup within {asked}"
         case Evict(lock=lock, fence=fence):
             text = (
                 f"{titled(lock)}: no node confirmed within {asked} that it was taken from its "
@@ -199,13 +203,16 @@ def answers(pending: Pending, answer: Answer) -> bool:
             return fits and pending.claim == (answer.lock, answer.owner)
         case Inspect():
             return isinstance(answer, LockStatus | Refused) and answer.lock == question.lock
-        case Describe():
-            return isinstance(answer, NodeStatus | Refused)
-        case ListLocks():
-            return isinstance(answer, LockList | Refused)
-        case ReadMembers():
-            return isinstance(answer, MembersRead | Refused)
-        case ChangeMembers():
-            return isinstance(answer, MembersChanged | Refused)
         case Evict():
             return isinstance(answer, Evicted | Refused) and answer.lock == question.lock
+        case _:
+            return isinstance(answer, Refused | _REPLIES[type(question)])
+
+
+_REPLIES: dict[type[NodeQuestion], type[Answer]] = {
+    Describe: NodeStatus,
+    ListLocks: LockList,
+    ReadMembers: MembersRead,
+    ChangeMembers: MembersChanged,
+    ReadBackup: BackupPart,
+}

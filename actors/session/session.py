@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fencelock.actors.api.backup_message import ReadBackup
 from fencelock.actors.api.cluster_message import ClusterDown, ClusterUp
 from fencelock.actors.api.membership_message import ChangeMembers, ReadMembers
 from fencelock.actors.api.message import (
@@ -196,6 +197,7 @@ class ClientSession(Role[Said | SessionTick]):
                 | Evict()
                 | ReadMembers()
                 | ChangeMembers()
+                | ReadBackup()
             ):
                 if not sender.startswith(self.session_state.home):
                     return [Observe("client.stranger_dropped")]
@@ -236,6 +238,8 @@ class ClientSession(Role[Said | SessionTick]):
                 return session_loss.on_ended(self.session_state, sender, event, now)
             case HoldLost():
                 return session_loss.on_hold_lost(self.session_state, sender, event, now)
+            case ConfirmHold() if self.closing.is_over:
+                return []
             case ConfirmHold():
                 return session_loss.on_confirm_hold(self.session_state, sender, event, now)
             case ProbeReply():
@@ -270,6 +274,7 @@ class ClientSession(Role[Said | SessionTick]):
                 | Evict()
                 | ReadMembers()
                 | ChangeMembers()
+                | ReadBackup()
             ):
                 limit_ms = ANSWER_MS
         endpoint = state.endpoints.choose()

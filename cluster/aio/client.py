@@ -8,6 +8,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import Any, ParamSpec, Self, TypeVar
 
+from fencelock.actors.api.backup_message import BackupPart
 from fencelock.actors.api.membership_message import ChangeMembers, MembersChanged, MembersRead
 from fencelock.actors.api.message import Contender, LockStatus, NodeStatus
 from fencelock.actors.api.session_message import ListedLock
@@ -17,7 +18,7 @@ from fencelock.cluster.aio.loop import LoopExecutor, drive
 from fencelock.cluster.aio.semaphore import Semaphore
 from fencelock.cluster.base_client import BaseClient, namer
 from fencelock.cluster.connection import Connection
-from fencelock.cluster.settings import Read, Settings
+from fencelock.cluster.settings import Read, Settings, Target
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -78,6 +79,10 @@ class Client(BaseClient[Lock, RLock, Semaphore]):
     ) -> tuple[ListedLock, ...]:
         """Return the held locks by name; see `fencelock.Client.locks`."""
         return await drive(self._connection.listing(prefix, read, max_age))
+
+    async def backup_part(self, slot: int = 0, chunk: int = 0) -> BackupPart:
+        """Return a part of a backup; see `fencelock.Client.backup_part`."""
+        return await drive(self._connection.reading_backup(slot, chunk))
 
     async def evict(self, name: str, fence: int, operator: str | None = None) -> Contender:
         """Take a lock from its holder; see `fencelock.Client.evict`."""
@@ -150,9 +155,9 @@ class Connecting:
 
 
 def connect(
-    addresses: str,
+    addresses: str | None = None,
     *,
-    cluster: str = "fencelock",
+    cluster: str | None = None,
     timeout: float = 10.0,
     ttl: float = 15.0,
     label: str | None = None,
@@ -166,4 +171,4 @@ def connect(
         ConfigError: an argument is not usable; at once.
 
     """
-    return Connecting(Settings(addresses, cluster, timeout, ttl, label))
+    return Connecting(Settings(Target.find(addresses, cluster), timeout, ttl, label))

@@ -193,21 +193,15 @@ class _Bench:
         )
 
     def _run(self, part: Part) -> list[NotedFigure]:
-        match part:
-            case Part.PAIR:
-                return self._pair()
-            case Part.THROUGHPUT:
-                return self._throughput()
-            case Part.HANDOVER:
-                return self._handover()
-            case Part.TASKS:
-                return self._tasks()
-            case Part.FAILOVER:
-                return self._failover()
-            case Part.READS:
-                return self._reads()
-            case Part.HELD:
-                raise AssertionError("on nodes of its own")
+        runs = {
+            Part.PAIR: self._pair,
+            Part.THROUGHPUT: self._throughput,
+            Part.HANDOVER: self._handover,
+            Part.TASKS: self._tasks,
+            Part.FAILOVER: self._failover,
+            Part.READS: self._reads,
+        }
+        return runs[part]()  # `Part.HELD` has nodes of its own.
 
     def _pair(self) -> list[NotedFigure]:
         (took,) = self._measured(replace(self.job, kind=JobKind.PAIR))

@@ -13,7 +13,7 @@ from fencelock.cluster.client import Client
 from fencelock.cluster.connection import Connection
 from fencelock.cluster.host.profile_marks import ProfileMarks, now_ns
 from fencelock.cluster.operation import drive
-from fencelock.cluster.settings import Settings
+from fencelock.cluster.settings import Settings, Target
 
 TTL_S = 15.0
 
@@ -34,7 +34,9 @@ def marked_pairs(job: Job, begin: Callable[[], None]) -> dict[str, int]:
 
     """
     marks = ProfileMarks()
-    settings = Settings(job.address, job.cluster, timeout=CONNECT_S, ttl=TTL_S, label=None)
+    settings = Settings(
+        Target.find(job.address, job.cluster), timeout=CONNECT_S, ttl=TTL_S, label=None
+    )
     connection = Connection(settings, ThreadExecutor(), marks)
     pairs: list[tuple[int, int, int]] = []
     with Client(connection) as client:

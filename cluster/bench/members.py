@@ -51,6 +51,8 @@ class NodeProcesses:
     """
 
     cluster = "bench"
+    program: Sequence[str] = ("-m", "fencelock")
+    """The arguments of Python that run a node, before those of ``fencelock``."""
 
     def __init__(
         self, folder: Path, protocol: str, nodes: int, *, durable: bool, marks: bool = False
@@ -91,7 +93,7 @@ class NodeProcesses:
 
     def start(self, node: str) -> None:
         """Start the process of ``node``; it goes on with its journal on disk."""
-        command = [sys.executable, "-m", "fencelock", "serve", "--id", node]
+        command = [sys.executable, *self.program, "serve", "--id", node]
         if self._marks:
             command += ["--marks", str(self.marks_of(node))]
         with self._log_of(node).open("ab") as log, uninterrupted():

@@ -5,9 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, Any, Protocol, cast
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, cast
 
 import typer
 
@@ -15,21 +13,20 @@ from fencelock.actors.api.membership_message import ChangeMembers, MembersChange
 from fencelock.actors.api.message import Contender, LockStatus, NodeStatus
 from fencelock.actors.api.name import KIND_END, titled
 from fencelock.actors.api.session_message import ListedLock
-from fencelock.actors.error import ConfigError, UnavailableError, WrongClusterError
+from fencelock.actors.error import UnavailableError, WrongClusterError
+
+if TYPE_CHECKING:
+    from fencelock.cluster.settings import Target
 
 EXIT_NO_ANSWER = 1
-
-CONFIG = Path("cluster.toml")
-"""The default source of addresses."""
-
-DEFAULT_CLUSTER = "fencelock"
 
 ConnectOption = Annotated[
     str | None,
     typer.Option(
         "--connect",
         envvar="FENCELOCK_CONNECT",
-        help=f"Addresses of nodes, separated by commas. Default: those in ./{CONFIG}.",
+        help="Addresses of nodes, separated by commas. Default: those in ./cluster.toml, "
+        "else tcp://127.0.0.1:4040.",
         metavar="ADDRESSES",
     ),
 ]
@@ -38,7 +35,7 @@ ClusterOption = Annotated[
     typer.Option(
         "--cluster",
         envvar="FENCELOCK_CLUSTER",
-        help=f"The cluster's name. Default: the one in ./{CONFIG}, else {DEFAULT_CLUSTER}.",
+        help="The cluster's name. Default: the one in ./cluster.toml, else fencelock.",
     ),
 ]
 TimeoutOption = Annotated[
@@ -74,36 +71,18 @@ class Operator(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
-    """The nodes to query, and the id of their cluster."""
-
-    addresses: tuple[str, ...]
-    cluster: str
-
-
-def target(connect: str | None, cluster: str | None, config: Path = CONFIG) -> Target:
-    """Return the target of ``--connect`` and ``--cluster``, by default that of the file here.
+def target(connect: str | None, cluster: str | None) -> Target:
+    """Return the target of ``--connect`` and ``--cluster``; see `Target.find`.
 
     Raises:
-        ConfigError: neither gives an address, or one is not usable.
+        ConfigError: an address, or the file here, is not usable.
 
     """
-    from fencelock.cluster.settings import parse_addresses  # noqa: PLC0415 (sockets: not for --help)
+    from fencelock.cluster.settings import Target  # noqa: PLC0415 (sockets: not for --help)
 
-    if connect is not None:
-        return Target(parse_addresses(connect), cluster or DEFAULT_CLUSTER)
-    if not config.exists():
-        raise ConfigError(
-            f"where is the cluster? Say --connect tcp://host:4040 (or set FENCELOCK_CONNECT), "
-            f"or change to the folder of its {config}"
-        )
-    from fencelock.actors.session.endpoint import ENDPOINTS_MAX  # noqa: PLC0415
-    from fencelock.cluster.config import load  # noqa: PLC0415 (pydantic)
-
-    known = load(config)
-    addresses = tuple(known.nodes.values())[:ENDPOINTS_MAX]
-    return Target(addresses, cluster or known.cluster)
+    found = Target.find(connect, cluster)
+    assert found.endpoints
+    return found
 
 
 @contextmanager
@@ -117,9 +96,8 @@ def asking(where: Target, timeout: float) -> Generator[Operator]:
     """
     from fencelock.cluster import client  # noqa: PLC0415 (sockets: not for --help)
 
-    addresses = ",".join(where.addresses)
     try:
-        with client.connect(addresses, cluster=where.cluster, timeout=timeout) as session:
+        with client.connect_to(where, timeout=timeout) as session:
             yield session
     except WrongClusterError:
         raise

@@ -13,6 +13,7 @@ from typer.main import get_group
 
 from fencelock import __version__
 from fencelock.actors.error import FencelockError
+from fencelock.cluster.cli.backup import backup, restore
 from fencelock.cluster.cli.init import init
 from fencelock.cluster.cli.locks import locks, release, who
 from fencelock.cluster.cli.members import join, leave, members, remove, replace, transfer
@@ -116,6 +117,8 @@ app.command("leave")(leave)
 app.command("remove")(remove)
 app.command()(replace)
 app.command("transfer")(transfer)
+app.command()(backup)
+app.command()(restore)
 for _name, (_help, _) in LATE.items():
     app.command(_name, help=_help)(_stand_in)
 

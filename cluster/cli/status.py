@@ -71,7 +71,7 @@ def status(
         return
     console = Console()
     console.print(Text(headline(nodes), "bold"))
-    console.print(nodes_table(nodes, asked=len(where.addresses)))
+    console.print(nodes_table(nodes, asked=len(where.endpoints)))
     if roles:
         console.print(roles_table(nodes))
     seen = locks_seen(nodes)

@@ -202,12 +202,7 @@ class LogReader(Role[Heeded]):
         del now
         return (self._later(),)
 
-    def handle(
-        self,
-        sender: Address,
-        event: Heeded,
-        now: Instant,
-    ) -> Effects:
+    def handle(self, sender: Address, event: Heeded, now: Instant) -> Effects:
         """Query again and again, whether answers come or not."""
         del sender, now
         match event:

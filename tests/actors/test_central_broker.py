@@ -55,7 +55,7 @@ def test_a_want_too_many_is_refused_with_the_limit(broker: Broker) -> None:
     (full,) = not_counted(broker.handle(PROXY, want(5), T0))
 
     detail = "4 tickets wait or hold through this node, its limit"
-    assert full == Send(PROXY, backend.Full(lock="l", ticket=5, detail=detail))
+    assert full == Send(PROXY, backend.QueueFull(lock="l", ticket=5, detail=detail))
 
 
 def test_a_grant_of_a_client_is_passed_to_it(broker: Broker) -> None:
@@ -74,7 +74,7 @@ def test_a_grant_that_the_server_did_not_send_is_dropped(broker: Broker) -> None
 
 def test_a_grant_for_a_client_that_is_gone_is_given_back(broker: Broker) -> None:
     broker.handle(PROXY, want(1), T0)
-    broker.handle(PROXY, backend.Give(lock="l", ticket=1), T0)
+    broker.handle(PROXY, backend.ReleaseLock(lock="l", ticket=1), T0)
     assert broker.handle(FIRST, messages.Idle(wants=1), T0) == (Retire(FIRST),)
 
     effects = broker.handle(SERVER, messages.Grant(lock="l", client=FIRST, number=7), T0)
@@ -94,7 +94,7 @@ def test_the_session_of_an_earlier_lifes_hold_is_asked_whether_it_holds(broker: 
     holder = Contender(node="a", session="s", owner="o", fence=7, since_ms=3)
 
     effects = broker.handle(SERVER, messages.Peeked(lock="l", query=0, holder=holder), T0)
-    assert effects == (Send(PROXY, backend.Doubt(lock="l", fence=7, session="s")),)
+    assert effects == (Send(PROXY, backend.HoldInDoubt(lock="l", fence=7, session="s")),)
     inside = holder._replace(session="a/ask-1")
     assert broker.handle(SERVER, messages.Peeked(lock="l", query=0, holder=inside), T0) == ()
     another = holder._replace(fence=8)
@@ -102,13 +102,15 @@ def test_the_session_of_an_earlier_lifes_hold_is_asked_whether_it_holds(broker: 
 
 
 def test_a_surrender_is_sent_to_the_server_and_its_outcome_to_the_proxy(broker: Broker) -> None:
-    effects = broker.handle(PROXY, backend.Surrender(lock="l", fence=7, session="s"), T0)
+    effects = broker.handle(PROXY, backend.ReleaseHold(lock="l", fence=7, session="s"), T0)
     assert effects == (Send(SERVER, messages.Free(lock="l", number=7, session="s")),)
     reply = messages.FreeReply(
-        lock="l", number=7, session="s", outcome=backend.Freeing.FREED, holder=None
+        lock="l", number=7, session="s", outcome=backend.ReleaseOutcome.FREED, holder=None
     )
 
-    given = backend.Given(lock="l", fence=7, session="s", outcome=backend.Freeing.FREED)
+    given = backend.HoldReleased(
+        lock="l", fence=7, session="s", outcome=backend.ReleaseOutcome.FREED
+    )
     assert broker.handle(SERVER, reply, T0) == (Send(PROXY, given),)
     assert not_counted(broker.handle(Address("b/x"), reply, T0)) == []
 
@@ -120,9 +122,9 @@ def test_a_session_ends_at_the_server_and_its_waits_here(broker: Broker) -> None
 
     give, full, ended = broker.handle(SERVER, messages.SessionEnded(session="s"), T0)
 
-    assert give == Send(FIRST, backend.Give(lock="l", ticket=1))
+    assert give == Send(FIRST, backend.ReleaseLock(lock="l", ticket=1))
     assert isinstance(full, Send)
-    assert isinstance(full.message, backend.Full)
+    assert isinstance(full.message, backend.QueueFull)
     assert ended == Send(PROXY, backend.HoldsEnded(session="s"))
 
 
@@ -142,7 +144,7 @@ def test_a_revoke_is_passed_to_its_client_and_confirmed_for_one_that_is_gone(
 
 def test_a_client_is_not_retired_while_a_want_is_on_its_way_to_it(broker: Broker) -> None:
     broker.handle(PROXY, want(1), T0)
-    broker.handle(PROXY, backend.Give(lock="l", ticket=1), T0)
+    broker.handle(PROXY, backend.ReleaseLock(lock="l", ticket=1), T0)
     broker.handle(PROXY, want(2), T0)
 
     assert broker.handle(FIRST, messages.Idle(wants=1), T0) == ()
@@ -151,7 +153,7 @@ def test_a_client_is_not_retired_while_a_want_is_on_its_way_to_it(broker: Broker
 
 def test_an_address_is_never_used_again(broker: Broker) -> None:
     broker.handle(PROXY, want(1), T0)
-    broker.handle(PROXY, backend.Give(lock="l", ticket=1), T0)
+    broker.handle(PROXY, backend.ReleaseLock(lock="l", ticket=1), T0)
     broker.handle(FIRST, messages.Idle(wants=1), T0)
     assert broker.handle(FIRST, messages.Idle(wants=1), T0) == ()
 
@@ -165,13 +167,13 @@ def test_got_and_full_go_to_the_proxy_unless_the_ticket_is_given_back(broker: Br
     broker.handle(PROXY, want(1), T0)
     broker.handle(PROXY, want(2), T0)
     got, full = (
-        backend.Got(lock="l", ticket=1, fence=7),
-        backend.Full(lock="l", ticket=2, detail="no"),
+        backend.LockGranted(lock="l", ticket=1, fence=7),
+        backend.QueueFull(lock="l", ticket=2, detail="no"),
     )
 
     assert broker.handle(FIRST, got, T0) == (Send(PROXY, got),)
     assert broker.handle(FIRST, full, T0) == (Send(PROXY, full),)
-    give = backend.Give(lock="l", ticket=1)
+    give = backend.ReleaseLock(lock="l", ticket=1)
     assert broker.handle(PROXY, give, T0) == (Send(FIRST, give),)
     assert broker.handle(FIRST, got, T0) == ()
     assert broker.handle(FIRST, full, T0) == ()
@@ -183,9 +185,9 @@ def test_got_and_full_go_to_the_proxy_unless_the_ticket_is_given_back(broker: Br
 def test_a_look_is_completed_by_the_watch(broker: Broker) -> None:
     broker.handle(PROXY, want(1), T0)
     broker.handle(PROXY, want(2), at(1))
-    broker.handle(FIRST, backend.Got(lock="l", ticket=1, fence=7), at(2))
+    broker.handle(FIRST, backend.LockGranted(lock="l", ticket=1, fence=7), at(2))
 
-    effects = broker.handle(PROXY, backend.Look(lock="l", query=3), at(5))
+    effects = broker.handle(PROXY, backend.QueryLock(lock="l", query=3), at(5))
 
     holder = Contender(node="a", session="s", owner="o1", fence=7, since_ms=3)
     waiter = Contender(node="a", session="s", owner="o2", fence=None, since_ms=4)
@@ -198,7 +200,7 @@ def test_a_look_shows_a_bounded_number_of_waiters() -> None:
     for ticket in range(WAITERS_SHOWN_MAX + 10):
         broker.handle(PROXY, want(ticket), T0)
 
-    (send,) = broker.handle(PROXY, backend.Look(lock="l", query=3), T0)
+    (send,) = broker.handle(PROXY, backend.QueryLock(lock="l", query=3), T0)
 
     assert isinstance(send, Send)
     assert isinstance(send.message, messages.LocalView)

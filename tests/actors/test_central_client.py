@@ -8,7 +8,7 @@ from fencelock.actors.central import message as messages
 from fencelock.actors.central.client import RETRANSMIT_MS
 from fencelock.actors.effect import Observe, Send, Wake
 from fencelock.actors.message import Address
-from fencelock.actors.proxy.message import Full, Got
+from fencelock.actors.proxy.message import LockGranted, QueueFull
 
 SETTLED = {n: Send(BROKER_A, messages.Settled(lock="l", number=n, session="s")) for n in (5, 6)}
 REQUEST = Send(SERVER, messages.Request(lock="l", client=A, session="s", owner="o"))
@@ -32,7 +32,7 @@ def released_as(sequence: int) -> Send:
 
 
 def got(ticket: int, fence: int) -> Send:
-    return Send(BROKER_A, Got(lock="l", ticket=ticket, fence=fence))
+    return Send(BROKER_A, LockGranted(lock="l", ticket=ticket, fence=fence))
 
 
 def test_none_asks_when_an_owner_wants_and_again_at_each_timeout(lone_client: LoneClient) -> None:
@@ -186,8 +186,8 @@ def test_a_crowded_server_refuses_all_who_wait(lone_client: LoneClient) -> None:
 
     detail = "the server holds 10 locks, its limit"
     assert effects == [
-        Send(BROKER_A, Full(lock="l", ticket=1, detail=detail)),
-        Send(BROKER_A, Full(lock="l", ticket=2, detail=detail)),
+        Send(BROKER_A, QueueFull(lock="l", ticket=1, detail=detail)),
+        Send(BROKER_A, QueueFull(lock="l", ticket=2, detail=detail)),
         Send(BROKER_A, messages.Idle(wants=2)),
     ]
     assert lone_client.rings() == []

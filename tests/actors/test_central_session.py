@@ -11,7 +11,7 @@ from fencelock.actors.central import message as messages
 from fencelock.actors.central.server import LockServer
 from fencelock.actors.effect import Persist, Send, Wake
 from fencelock.actors.message import Address
-from fencelock.actors.proxy.message import Freeing, Give, Got, Taken
+from fencelock.actors.proxy.message import LockGranted, LockRevoked, ReleaseLock, ReleaseOutcome
 
 BROKER_C = Address("c/clients")
 REVOKE = messages.Revoke(lock="l", client=A, number=1)
@@ -26,7 +26,7 @@ def free(number: int, session: str = "s") -> messages.Free:
     return messages.Free(lock="l", number=number, session=session)
 
 
-def replied(outcome: Freeing, session: str = "s", holder: Contender | None = None) -> Send:
+def replied(outcome: ReleaseOutcome, session: str = "s", holder: Contender | None = None) -> Send:
     reply = messages.FreeReply(lock="l", number=1, session=session, outcome=outcome, holder=holder)
     return Send(BROKER_C, reply)
 
@@ -37,9 +37,9 @@ def test_a_session_frees_its_hold_through_any_node_and_hears_the_same_again(
     server.handle(A, request(A), T0)
 
     effects = not_counted(server.handle(BROKER_C, free(1), T0))
-    assert effects == [Send(BROKER_A, REVOKE), replied(Freeing.FREED)]
+    assert effects == [Send(BROKER_A, REVOKE), replied(ReleaseOutcome.FREED)]
     assert server.held == {}
-    assert not_counted(server.handle(BROKER_C, free(1), T0)) == [replied(Freeing.FREED)]
+    assert not_counted(server.handle(BROKER_C, free(1), T0)) == [replied(ReleaseOutcome.FREED)]
 
 
 @pytest.mark.parametrize("asked", [free(1, "t"), free(2)], ids=["session", "number"])
@@ -50,7 +50,7 @@ def test_what_is_not_held_so_is_not_freed(server: LockServer, asked: messages.Fr
 
     assert isinstance(reply, Send)
     assert isinstance(reply.message, messages.FreeReply)
-    assert reply.message.outcome is Freeing.NOT_HELD
+    assert reply.message.outcome is ReleaseOutcome.NOT_HELD
     assert "l" in server.held
 
 
@@ -60,9 +60,9 @@ def test_an_operator_frees_whatever_is_held_and_its_session_is_told_so(server: L
 
     revoke, reply = not_counted(server.handle(BROKER_C, free(1, ""), T0))
     assert revoke == Send(BROKER_A, REVOKE)
-    assert reply == replied(Freeing.FREED, "", holder)
+    assert reply == replied(ReleaseOutcome.FREED, "", holder)
     assert not_counted(server.handle(BROKER_C, free(1, ""), T0)) == [reply]
-    assert not_counted(server.handle(BROKER_C, free(1), T0)) == [replied(Freeing.TAKEN)]
+    assert not_counted(server.handle(BROKER_C, free(1), T0)) == [replied(ReleaseOutcome.TAKEN)]
 
 
 def test_nothing_is_granted_through_a_node_that_does_not_know_of_a_revoke(
@@ -109,7 +109,7 @@ def test_a_journal_brings_back_what_has_ended(server: LockServer) -> None:
 
 
 def got(ticket: int, fence: int) -> Send:
-    return Send(BROKER_A, Got(lock="l", ticket=ticket, fence=fence))
+    return Send(BROKER_A, LockGranted(lock="l", ticket=ticket, fence=fence))
 
 
 def settled(number: int) -> Send:
@@ -126,14 +126,14 @@ def test_held_ends_by_a_revoke_and_the_next_owner_asks(held: LoneClient) -> None
     taken, *rest = held.revoked(5)
 
     assert isinstance(taken, Send)
-    assert isinstance(taken.message, Taken)
+    assert isinstance(taken.message, LockRevoked)
     assert taken.message.ticket == 1
     assert rest == [settled(5), Send(SERVER, request(A)), Wake, confirmed(5)]
     held.is_in(messages.Mode.RELEASED, 5)
 
 
 def test_releasing_is_released_by_a_revoke(held: LoneClient) -> None:
-    held.hears(BROKER_A, Give(lock="l", ticket=1))
+    held.hears(BROKER_A, ReleaseLock(lock="l", ticket=1))
 
     assert held.revoked(5) == [settled(5), Send(BROKER_A, messages.Idle(wants=1)), confirmed(5)]
     held.is_in(messages.Mode.RELEASED, 5)

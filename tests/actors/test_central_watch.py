@@ -8,10 +8,10 @@ from support.effects import HOST, T0, at, not_counted
 
 from fencelock.actors.api.message import Absence, Contender
 from fencelock.actors.central import message as messages
-from fencelock.actors.central.watch import LOOKS_MAX, PEEKS_MAX, SILENT_MS, ServerWatch
+from fencelock.actors.central.watch import PEEKS_MAX, QUERIES_MAX, SILENT_MS, ServerWatch
 from fencelock.actors.effect import Observe, Send, Wake
 from fencelock.actors.message import Address
-from fencelock.actors.proxy.message import Ready, Seen
+from fencelock.actors.proxy.message import LockDescription, Ready
 
 
 @pytest.fixture
@@ -29,7 +29,9 @@ UNANSWERED = "node s, which runs the lock server, did not answer"
 
 
 def answered(holder: Contender | None, silent: tuple[Absence, ...] = (), unknown: str = "") -> Send:
-    seen = Seen(lock="l", query=3, holder=holder, waiters=(), waits_for=silent, unknown=unknown)
+    seen = LockDescription(
+        lock="l", query=3, holder=holder, waiters=(), waits_for=silent, unknown=unknown
+    )
     return Send(PROXY, seen)
 
 
@@ -83,7 +85,7 @@ def test_a_look_in_vain_names_the_server_and_how_long_it_is_silent(watch: Server
     effects = watch.handle(WATCH, messages.PeekRetry(query=3), at(700))
 
     assert not_counted(effects) == [answered(None, (Absence("s", 600),), UNANSWERED)]
-    assert watch.looks == {}
+    assert watch.queries == {}
 
 
 def test_a_look_in_vain_does_not_accuse_a_server_that_was_heard(watch: ServerWatch) -> None:
@@ -127,12 +129,12 @@ def test_what_no_honest_server_says_is_counted_and_dropped(
 
 
 def test_too_many_looks_are_answered_without_the_server(watch: ServerWatch) -> None:
-    for query in range(10, 10 + LOOKS_MAX):
+    for query in range(10, 10 + QUERIES_MAX):
         watch.handle(
             BROKER_A, messages.LocalView(lock="l", query=query, holder=None, waiters=()), T0
         )
 
-    why = f"{LOOKS_MAX} questions wait for the lock server, the limit"
+    why = f"{QUERIES_MAX} questions wait for the lock server, the limit"
     assert not_counted(watch.handle(BROKER_A, GLANCE, T0)) == [answered(None, unknown=why)]
 
 
@@ -146,7 +148,7 @@ def test_an_answer_to_a_question_of_an_earlier_life_is_no_answer() -> None:
         for effect in not_counted(
             watch.handle(SERVER, messages.Peeked(lock="l", query=3, holder=None), T0)
         )
-        if isinstance(effect, Send) and isinstance(effect.message, Seen)
+        if isinstance(effect, Send) and isinstance(effect.message, LockDescription)
     ]
 
 

@@ -22,7 +22,7 @@ from fencelock.actors.lamport.message import (
 from fencelock.actors.lamport.order import QueuePlace, unpack_fence
 from fencelock.actors.lamport.process import LockProcess
 from fencelock.actors.message import Address, Event, address_of
-from fencelock.actors.proxy.message import Give, Got, Want
+from fencelock.actors.proxy.message import AcquireLock, LockGranted, ReleaseLock
 
 NO_HOST: Any = None
 """For roles driven by hand: they have nothing to ask of anybody."""
@@ -64,7 +64,7 @@ class PaperMembers:
             for effect in effects:
                 if isinstance(effect, Send) and isinstance(effect.message, Post):
                     turns += self.post(node, effect.message)
-                elif isinstance(effect, Send) and isinstance(effect.message, Got):
+                elif isinstance(effect, Send) and isinstance(effect.message, LockGranted):
                     self.entered.append((node, effect.message.fence))
 
     def post(self, node: str, post: Post) -> list[Event]:
@@ -94,10 +94,10 @@ class PaperMembers:
             self.deliver(*full[0])
 
     def want(self, node: str, ticket: int = 1) -> None:
-        self.tell(node, Want(lock="a", ticket=ticket, session="s", owner="o"))
+        self.tell(node, AcquireLock(lock="a", ticket=ticket, session="s", owner="o"))
 
     def give(self, node: str, ticket: int = 1) -> None:
-        self.tell(node, Give(lock="a", ticket=ticket))
+        self.tell(node, ReleaseLock(lock="a", ticket=ticket))
 
     def queue(self, node: str) -> list[str]:
         return [turn.node for turn in self.processes[node].requests.in_order("a")]

@@ -18,7 +18,7 @@ from fencelock.actors.lamport.message import (
     Welcome,
 )
 from fencelock.actors.lamport.order import WELCOME_MAX, pack_fence
-from fencelock.actors.proxy.message import Got, Ready
+from fencelock.actors.proxy.message import LockGranted, Ready
 
 # Starting.
 
@@ -44,7 +44,7 @@ def test_a_process_without_others_is_ready_at_once() -> None:
 
     assert posts(lone.want(1)) == [(("b",), Request(lock="x"))]
     assert to_proxy(lone.hear("b", Request(lock="x", stamp=1))) == [
-        Got(lock="x", ticket=1, fence=pack_fence(1, 0))
+        LockGranted(lock="x", ticket=1, fence=pack_fence(1, 0))
     ]
 
 

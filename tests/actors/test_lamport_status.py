@@ -9,7 +9,7 @@ from fencelock.actors.effect import Effects, Observe, Wake
 from fencelock.actors.lamport import message as messages
 from fencelock.actors.lamport.order import SILENCE_MS, pack_fence
 from fencelock.actors.lamport.process import PROBE_MS, PROOF_MS
-from fencelock.actors.proxy.message import Full, Seen
+from fencelock.actors.proxy.message import LockDescription, QueueFull
 
 # Judging others.
 
@@ -158,7 +158,9 @@ def test_nobody_is_probed_when_nothing_is_waited_for(joined: LoneProcess) -> Non
 
 
 def test_a_lock_nobody_wants_is_free(joined: LoneProcess) -> None:
-    assert joined.look() == Seen(lock="x", query=1, holder=None, waiters=(), waits_for=())
+    assert joined.look() == LockDescription(
+        lock="x", query=1, holder=None, waiters=(), waits_for=()
+    )
 
 
 def test_while_a_backlog_is_too_long_new_wants_are_refused_and_old_ones_go_on(
@@ -167,7 +169,7 @@ def test_while_a_backlog_is_too_long_new_wants_are_refused_and_old_ones_go_on(
     joined.requested(1, 5)
     joined.say(messages.Congested(node="c", congested=True))
     (full,) = to_proxy(joined.want(2))
-    assert isinstance(full, Full)
+    assert isinstance(full, QueueFull)
     assert full.ticket == 2
     assert "c" in full.detail
     assert posts(joined.give(1)) == [release(5)]
@@ -181,12 +183,12 @@ def test_while_a_backlog_is_too_long_new_wants_are_refused_and_old_ones_go_on(
 PROBE = (("a", "b", "c"), messages.Probe())
 
 
-def free(query: int) -> Seen:
-    return Seen(lock="x", query=query, holder=None, waiters=(), waits_for=())
+def free(query: int) -> LockDescription:
+    return LockDescription(lock="x", query=query, holder=None, waiters=(), waits_for=())
 
 
-def seen_of(effects: Effects) -> Seen:
-    (seen,) = [event for event in to_proxy(effects) if isinstance(event, Seen)]
+def seen_of(effects: Effects) -> LockDescription:
+    (seen,) = [event for event in to_proxy(effects) if isinstance(event, LockDescription)]
     return seen
 
 

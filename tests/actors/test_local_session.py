@@ -115,9 +115,7 @@ def test_an_ask_that_gave_up_before_there_was_a_session_is_forgotten(inside: Loc
     inside.silent = True
     inside.do(ONE, A)
     inside.do(ONE, Abandon())
-    inside.silent = False
-    inside.pass_time(REPEAT_MS)
-    assert inside.table.locks == {}
+    assert inside.locks_after_reply(REPEAT_MS) == {}
 
 
 def test_the_session_lives_while_anything_is_held_and_then_ends_by_itself(

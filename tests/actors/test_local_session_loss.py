@@ -52,9 +52,7 @@ def test_a_wait_for_a_session_is_unavailable_too(inside: LocalCallers) -> None:
     assert inside.reason(ONE) is Reason.UNAVAILABLE
     (refused,) = inside.heard(ONE, Refused)
     assert "a majority of n1, n2, n3 has not answered for" in refused.detail
-    inside.silent = False
-    inside.pass_time(WITHDRAWAL_MS_MAX)
-    assert inside.table.locks == {}
+    assert inside.locks_after_reply(WITHDRAWAL_MS_MAX) == {}
 
 
 def test_what_cannot_be_confirmed_in_time_is_lost_before_the_log_can_end_it(
@@ -71,9 +69,9 @@ def test_what_cannot_be_confirmed_in_time_is_lost_before_the_log_can_end_it(
     assert refused.reason is Reason.OWNERSHIP_LOST
     assert "nothing confirmed the session" in refused.detail
     assert "a majority of n1, n2, n3 has not answered for" in refused.detail
-    inside.silent = False
-    inside.pass_time(RETRY_MS_MAX + REPEAT_MS)
-    assert inside.table.locks == {}, "the session that was given up is ended"
+    assert inside.locks_after_reply(RETRY_MS_MAX + REPEAT_MS) == {}, (
+        "the session that was given up is ended"
+    )
 
 
 def test_what_waits_when_the_session_is_lost_goes_on_in_the_next(inside: LocalCallers) -> None:
@@ -97,9 +95,7 @@ def test_a_release_under_way_when_the_session_is_lost_says_so(inside: LocalCalle
     inside.do(TWO, Release(lock="a", fence=inside.fence(ONE)))
     inside.pass_time(ANSWER_MS // 2 + TICK_MS)
     assert inside.reason(TWO) is Reason.OWNERSHIP_LOST
-    inside.silent = False
-    inside.pass_time(RETRY_MS_MAX + REPEAT_MS)
-    assert inside.table.locks == {}
+    assert inside.locks_after_reply(RETRY_MS_MAX + REPEAT_MS) == {}
 
 
 def test_a_release_that_no_majority_confirms_is_unavailable_and_goes_on(
@@ -110,9 +106,7 @@ def test_a_release_that_no_majority_confirms_is_unavailable_and_goes_on(
     inside.do(TWO, Release(lock="a", fence=inside.fence(ONE)))
     inside.pass_time(ANSWER_MS + 2 * TICK_MS)
     assert inside.reason(TWO) is Reason.UNAVAILABLE
-    inside.silent = False
-    inside.pass_time(REPEAT_MS)
-    assert inside.table.locks == {}
+    assert inside.locks_after_reply(REPEAT_MS) == {}
 
 
 def test_a_grant_that_is_heard_too_late_is_not_believed(inside: LocalCallers) -> None:

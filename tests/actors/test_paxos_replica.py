@@ -255,7 +255,7 @@ def test_slots_are_applied_in_order_and_a_gap_is_asked_for(replica: Replica) -> 
 
     assert replica.handle(acceptor_of("a"), later, T0) == [Wake(GAP_MS, events.GapCheck(slot=1))]
     asked = replica.handle(HERE, events.GapCheck(slot=1), T0)
-    assert asked[0] == Send(catchup_of("a"), events.Lacking(first=1, target=3, source="c"))
+    assert asked[0] == Send(catchup_of("a"), events.Lacking(first=1, target=3, master="c"))
     both = replica.handle(
         catchup_of("a"),
         events.Learned(slots=((1, messages.Batch(time_ms=1, commands=(b"1",))),), committed=0),

@@ -44,7 +44,7 @@ from fencelock.actors.paxos.backend import PaxosBackend
 from fencelock.actors.paxos.event import SlotOutcomes
 from fencelock.actors.proxy.backend import Backend
 from fencelock.actors.proxy.lock_manager import CONFIRM_AFTER_MS, CONFIRMS_MAX, LockManager
-from fencelock.actors.proxy.message import Give, Got, MembersKnown, Relay, Relayed
+from fencelock.actors.proxy.message import LockGranted, MembersKnown, Relay, Relayed, ReleaseLock
 from fencelock.actors.proxy.proxy import Proxy
 from fencelock.transport.codec import encode
 
@@ -170,7 +170,7 @@ def test_every_protocol_answers_a_probe_at_once(protocol: str) -> None:
 
 
 def test_a_proxy_accepts_requests_and_the_events_of_its_own_protocol() -> None:
-    events = {"paxos": SlotOutcomes, "bakery": Locked, "lamport": Got}
+    events = {"paxos": SlotOutcomes, "bakery": Locked, "lamport": LockGranted}
     for protocol in events:
         accepted = proxy_over(protocol).accepts
         assert {Acquire, Open, Describe, Probe, Watch} <= accepted
@@ -184,13 +184,13 @@ def test_a_hold_that_its_client_does_not_know_is_released() -> None:
     manager = LockManager("n1", MEMBERS, "lamport", Address("n1/process"))
     proxy = Proxy(Address("n1/proxy"), HOST, backend=manager)
     proxy.handle(ANN, Acquire(lock="a", session="ann", owner="o", request=1), T0)
-    proxy.handle(Address("n1/process"), Got(lock="a", ticket=1, fence=7), T0)
+    proxy.handle(Address("n1/process"), LockGranted(lock="a", ticket=1, fence=7), T0)
     assert sent(manager.tick(at(CONFIRM_AFTER_MS - 1)), ConfirmHold) == []
     asked = sent(manager.tick(at(CONFIRM_AFTER_MS)), ConfirmHold, ANN)
     assert asked == [ConfirmHold(lock="a", fence=7, session="ann")]
-    for fence, gives in [(6, []), (7, [Give(lock="a", ticket=1)]), (7, [])]:
+    for fence, gives in [(6, []), (7, [ReleaseLock(lock="a", ticket=1)]), (7, [])]:
         disown = DisownHold(lock="a", fence=fence, session="ann")
-        assert sent(proxy.handle(ANN, disown, T0), Give) == gives
+        assert sent(proxy.handle(ANN, disown, T0), ReleaseLock) == gives
 
 
 def test_holds_are_confirmed_a_bounded_number_at_a_time_and_all_in_turn() -> None:
@@ -199,7 +199,7 @@ def test_holds_are_confirmed_a_bounded_number_at_a_time_and_all_in_turn() -> Non
     names = {f"lock-{number}" for number in range(CONFIRMS_MAX + 50)}
     for ticket, lock in enumerate(names, 1):
         proxy.handle(ANN, Acquire(lock=lock, session="ann", owner="o", request=ticket), T0)
-        proxy.handle(Address("n1/process"), Got(lock=lock, ticket=ticket, fence=ticket), T0)
+        proxy.handle(Address("n1/process"), LockGranted(lock=lock, ticket=ticket, fence=ticket), T0)
     due = at(CONFIRM_AFTER_MS)
     rounds = [sent(manager.tick(due), ConfirmHold) for _ in range(2)]
     assert [len(asked) for asked in rounds] == [CONFIRMS_MAX, 50]

@@ -22,7 +22,7 @@ from fencelock.actors.message import NS_PER_MS, Address, Instant
 from fencelock.actors.proxy.clients import REQUESTS_MAX
 from fencelock.actors.proxy.lock_manager import WAIT_TIMER_MS_MAX, WaitOver
 from fencelock.actors.proxy.lock_request import LOCKS_SHOWN_MAX
-from fencelock.actors.proxy.message import Give, Look, Reported, Seen
+from fencelock.actors.proxy.message import LockDescription, QueryLock, ReleaseLock, Reported
 from fencelock.actors.proxy.proxy import Proxy
 from fencelock.transport.cbor import FRAME_BYTES_MAX
 from fencelock.transport.codec import encode
@@ -44,16 +44,20 @@ def test_a_node_that_many_wait_at_still_tells_its_status_in_one_frame(proxy: Pro
     reported = Reported(uptime_ms=1, counters=())
     effects = list(proxy.handle(ANN, Describe(session="ann"), T0))
     effects += proxy.handle(Address("n1/node"), reported, T0)
-    for look in sent(effects, Look):
-        seen = Seen(lock=look.lock, query=look.query, holder=None, waiters=(), waits_for=())
+    for look in sent(effects, QueryLock):
+        seen = LockDescription(
+            lock=look.lock, query=look.query, holder=None, waiters=(), waits_for=()
+        )
         effects += proxy.handle(BACKEND, seen, T0)
     (status,) = sent(effects, NodeStatus)
     assert len(status.locks) > 100
     assert len(encode(status)) < FRAME_BYTES_MAX
 
     contenders = tuple(Contender("n2", "s", f"{n:0256}", None, 1) for n in range(9_000))
-    (look,) = sent(proxy.handle(ANN, Inspect(lock="a", session="ann"), T0), Look)
-    seen = Seen(lock="a", query=look.query, holder=None, waiters=contenders, waits_for=())
+    (look,) = sent(proxy.handle(ANN, Inspect(lock="a", session="ann"), T0), QueryLock)
+    seen = LockDescription(
+        lock="a", query=look.query, holder=None, waiters=contenders, waits_for=()
+    )
     (told,) = sent(proxy.handle(BACKEND, seen, T0), LockStatus)
     assert len(encode(told)) < FRAME_BYTES_MAX
 
@@ -73,7 +77,7 @@ def test_a_long_wait_leaves_no_long_timer_behind(proxy: Proxy) -> None:
     long = Acquire(lock="a", session="ann", request=1, wait_ms=WAIT_TIMER_MS_MAX + 500)
     assert Wake(WAIT_TIMER_MS_MAX, over) in proxy.handle(ANN, long, T0)
     assert proxy.handle(PROXY, over, Instant(first)) == [Wake(500, over)]
-    assert sent(proxy.handle(PROXY, over, Instant(second)), Give)
+    assert sent(proxy.handle(PROXY, over, Instant(second)), ReleaseLock)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from support.proxy_scene import ANN, BACKEND, BOB, LOCAL, acquire, claims_of
 from fencelock.actors.api.message import Acquire, Granted, Reason, Refused, Release
 from fencelock.actors.api.session_message import End, Ended, Evict, ListLocks, Open, Opened
 from fencelock.actors.effect import Send
-from fencelock.actors.proxy.message import Give, Got, Want
+from fencelock.actors.proxy.message import AcquireLock, LockGranted, ReleaseLock
 from fencelock.actors.proxy.proxy import Proxy
 
 
@@ -59,7 +59,7 @@ def test_a_client_whose_first_session_nobody_opened_is_served_when_a_node_is_the
     asked = through_the_door(parley.acquire(token=9))
     assert [type(send.message) for send in asked] == [Acquire]
     through_the_door(asked)
-    (got,) = proxy.handle(BACKEND, Got(lock="x", ticket=1, fence=7), T0)[:1]
+    (got,) = proxy.handle(BACKEND, LockGranted(lock="x", ticket=1, fence=7), T0)[:1]
     assert isinstance(got, Send)
     (granted,) = sent(parley.hear(client.A, got.message), Granted)
     assert (granted.fence, granted.request) == (7, 9)
@@ -67,17 +67,20 @@ def test_a_client_whose_first_session_nobody_opened_is_served_when_a_node_is_the
 
 def test_a_session_that_ends_gives_back_what_it_holds_and_leaves_its_queues(proxy: Proxy) -> None:
     proxy.handle(ANN, acquire("a"), T0)
-    proxy.handle(BACKEND, Got(lock="a", ticket=1, fence=7), T0)
+    proxy.handle(BACKEND, LockGranted(lock="a", ticket=1, fence=7), T0)
     proxy.handle(ANN, acquire("b", request=2), T0)
     proxy.handle(BOB, acquire("b", session="bob"), T0)
     effects = proxy.handle(ANN, End(session="ann", request=3), T0)
-    assert sent(effects, Give) == [Give(lock="a", ticket=1), Give(lock="b", ticket=2)]
+    assert sent(effects, ReleaseLock) == [
+        ReleaseLock(lock="a", ticket=1),
+        ReleaseLock(lock="b", ticket=2),
+    ]
     assert [(ended.session, ended.request) for ended in sent(effects, Ended)] == [("ann", 3)]
     assert [claim.key.session for claim in claims_of(proxy).by_key.values()] == ["bob"]
     again = proxy.handle(ANN, End(session="ann", request=3), T0)
-    assert (sent(again, Give), len(sent(again, Ended))) == ([], 1)
+    assert (sent(again, ReleaseLock), len(sent(again, Ended))) == ([], 1)
     late = proxy.handle(ANN, acquire("a"), T0)
-    assert sent(late, Want) == []
+    assert sent(late, AcquireLock) == []
 
 
 def test_nobody_ends_the_session_of_another_or_of_callers_inside(proxy: Proxy) -> None:
@@ -85,7 +88,7 @@ def test_nobody_ends_the_session_of_another_or_of_callers_inside(proxy: Proxy) -
     for asker, session in ((BOB, "ann"), (BOB, ""), (BOB, "n1/b00"), (LOCAL, "")):
         effects = proxy.handle(asker, End(session=session, request=3), T0)
         assert [refused.reason for refused in sent(effects, Refused)] == [Reason.INVALID]
-        assert sent(effects, Give) == []
+        assert sent(effects, ReleaseLock) == []
 
 
 @pytest.mark.parametrize(
@@ -107,12 +110,12 @@ def test_what_only_a_table_can_do_is_refused_with_the_name_of_who_has_one(
     assert told in refused.detail
     assert "lamport" in refused.detail
     assert "paxos" in refused.detail
-    assert sent(effects, Want) == []
+    assert sent(effects, AcquireLock) == []
 
 
 def test_a_release_after_the_end_is_not_held(proxy: Proxy) -> None:
     proxy.handle(ANN, acquire("a"), T0)
-    proxy.handle(BACKEND, Got(lock="a", ticket=1, fence=7), T0)
+    proxy.handle(BACKEND, LockGranted(lock="a", ticket=1, fence=7), T0)
     proxy.handle(ANN, End(session="ann", request=3), T0)
     release = Release(lock="a", fence=7, session="ann", owner="o", request=4)
     assert [r.reason for r in sent(proxy.handle(ANN, release, T0), Refused)] == [Reason.NOT_HELD]

@@ -13,15 +13,15 @@ from fencelock.actors.api.message import (
 )
 from fencelock.actors.effect import Send
 from fencelock.actors.message import Address
-from fencelock.actors.proxy.message import Look, Ready, Report, Reported, Seen
+from fencelock.actors.proxy.message import LockDescription, QueryLock, Ready, Report, Reported
 from fencelock.actors.proxy.proxy import Proxy
 
 
 def test_a_lock_is_inspected_through_the_backend(proxy: Proxy) -> None:
     effects = proxy.handle(ANN, Inspect(lock="a", session="ann", request=5), T0)
-    assert sent(effects, Look) == [Look(lock="a", query=1, proven=True)]
+    assert sent(effects, QueryLock) == [QueryLock(lock="a", query=1, proven=True)]
     holder = Contender("n2", "bob", "bob-1", 9, 800)
-    seen = Seen(lock="a", query=1, holder=holder, waiters=(), waits_for=())
+    seen = LockDescription(lock="a", query=1, holder=holder, waiters=(), waits_for=())
     assert sent(proxy.handle(BACKEND, seen, T0), LockStatus) == [
         LockStatus(lock="a", holder=holder, waiters=(), waits_for=(), session="ann", request=5)
     ]
@@ -47,12 +47,12 @@ def test_a_node_describes_itself_and_its_locks(proxy: Proxy) -> None:
 def test_a_description_says_who_holds_elsewhere_and_which_node_is_missing(proxy: Proxy) -> None:
     proxy.handle(ANN, acquire(), T0)
     effects = proxy.handle(BOB, Describe(session="bob", request=4), T0)
-    assert sent(effects, Look) == [Look(lock="a", query=1)]
+    assert sent(effects, QueryLock) == [QueryLock(lock="a", query=1)]
     reported = Reported(uptime_ms=5, counters=())
     assert list(proxy.handle(Address("n1/node"), reported, T0)) == []
     holder = Contender("n2", "", "", 9, 800)
     absent = (Absence("n3", 4_000),)
-    seen = Seen(lock="a", query=1, holder=holder, waiters=(), waits_for=absent)
+    seen = LockDescription(lock="a", query=1, holder=holder, waiters=(), waits_for=absent)
     (status,) = sent(proxy.handle(BACKEND, seen, at(100)), NodeStatus)
     (lock,) = status.locks
     assert (lock.holder, lock.waits_for) == (holder, absent)

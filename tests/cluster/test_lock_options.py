@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,13 +13,15 @@ import pytest
 import fencelock
 import fencelock.aio
 from fencelock.actors.api.name import OWNER_BYTES_MAX, WAIT_MS_MAX, check_owner
-from fencelock.actors.error import ConfigError, InvalidRequestError
+from fencelock.actors.error import ConfigError, InvalidRequestError, UnavailableError
 from fencelock.cluster.aio.lock import owner_of_task
+from fencelock.cluster.config import loopback, starting_config
 from fencelock.cluster.lock_options import wait_ms_of
 from fencelock.cluster.owner import owner_of_thread, process_label, process_user
-from fencelock.cluster.settings import Settings, age_ms_of, check_text
+from fencelock.cluster.settings import Settings, Target, age_ms_of, check_text
 
 PATIENCE_S = 30
+TARGET = Target("tcp://a:1", "c", "")
 
 
 def test_minus_one_and_infinity_are_without_limit() -> None:
@@ -103,10 +106,40 @@ def test_a_read_of_another_kind_is_a_value_error() -> None:
         age_ms_of("eventual", 1.0)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
+def test_the_first_that_names_addresses_decides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("FENCELOCK_CONNECT", raising=False)
+    monkeypatch.delenv("FENCELOCK_CLUSTER", raising=False)
+    default = Target.find(None, None)
+    assert default[:2] == ("tcp://127.0.0.1:4040", "fencelock")
+    assert "neither FENCELOCK_CONNECT nor ./cluster.toml" in default.source
+    (tmp_path / "cluster.toml").write_text(starting_config(loopback(2), cluster="shop"))
+    both = "tcp://127.0.0.1:4041,tcp://127.0.0.1:4042"
+    assert Target.find(None, None) == (both, "shop", "from ./cluster.toml")
+    assert Target.find(None, "other")[:2] == (both, "other")
+    monkeypatch.setenv("FENCELOCK_CONNECT", "tcp://a:1")
+    assert Target.find(None, None) == ("tcp://a:1", "fencelock", "from FENCELOCK_CONNECT")
+    monkeypatch.setenv("FENCELOCK_CLUSTER", "named")
+    assert Target.find("tcp://b:2", None) == ("tcp://b:2", "named", "")
+    assert Target.find("tcp://b:2", "c") == ("tcp://b:2", "c", "")
+
+
+def test_who_connects_to_nothing_learns_where_the_addresses_came_from(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("FENCELOCK_CONNECT", "tcp://127.0.0.1:1")
+    with pytest.raises(UnavailableError) as caught:
+        fencelock.connect(timeout=0.3)
+    assert "tcp://127.0.0.1:1" in str(caught.value)
+    assert "(from FENCELOCK_CONNECT)" in str(caught.value)
+
+
 @pytest.mark.parametrize("ttl", [0, 0.999, 3_601, float("nan")])
 def test_a_ttl_out_of_range_is_refused(ttl: float) -> None:
     with pytest.raises(ConfigError, match="ttl is"):
-        Settings("tcp://a:1", "c", 1.0, ttl, None)
+        Settings(TARGET, 1.0, ttl, None)
 
 
 @pytest.mark.parametrize("text", ["x" * 257, "two\nlines"])
@@ -114,7 +147,7 @@ def test_a_label_that_does_not_print_or_fit_is_refused(text: str) -> None:
     with pytest.raises(InvalidRequestError, match="label"):
         check_text("label", text, InvalidRequestError)
     with pytest.raises(ConfigError, match="label"):
-        Settings("tcp://a:1", "c", 1.0, 15.0, text)
+        Settings(TARGET, 1.0, 15.0, text)
 
 
 @pytest.mark.parametrize("timeout", [-2, -0.001, float("nan"), float("-inf"), 1e9])

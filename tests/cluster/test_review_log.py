@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from random import Random
+from typing import Any
 
 from support.effects import HOST, T0, at
 from support.log_workload import LogCounter
@@ -28,6 +29,7 @@ BALLOT = messages.Ballot(3, config.leader_of("a"))
 REIGN = events.Leadership(
     ballot=BALLOT, commander=address_of("a", "commander-3"), first=1, time_ms=0
 )
+MEMBER: Any = {"node": "a", "config": CONFIG, "recovered": Recovered()}
 ASKER = address_of("b", "proxy")
 
 
@@ -35,10 +37,8 @@ def replica() -> Replica:
     return Replica(
         config.replica_of("a"),
         HOST,
-        node="a",
-        config=CONFIG,
+        **MEMBER,
         machine=LogCounter(),
-        recovered=Recovered(),
         opening=(b"opening",),
     )
 
@@ -58,10 +58,8 @@ def new_leader() -> Leader:
     return Leader(
         config.leader_of("a"),
         HOST,
-        node="a",
-        config=CONFIG,
+        **MEMBER,
         random=Random(1),
-        recovered=Recovered(),
     )
 
 

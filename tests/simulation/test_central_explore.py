@@ -26,7 +26,7 @@ from fencelock.actors.central.client import LockClient
 from fencelock.actors.central.server import Holding, LockServer
 from fencelock.actors.effect import Effects, Send
 from fencelock.actors.message import Address, Event, Instant
-from fencelock.actors.proxy.message import Full, Give, Got, Want
+from fencelock.actors.proxy.message import AcquireLock, LockGranted, QueueFull, ReleaseLock
 from fencelock.actors.role import Host, Role
 
 SERVER = Address("s/server")
@@ -34,7 +34,9 @@ PROXIES = (Address("a/proxy"), Address("b/proxy"))
 WANTS = 2
 
 
-class ExploredDoorway(Role[Want | Give | Got | Full | messages.Idle | messages.Grant]):
+class ExploredDoorway(
+    Role[AcquireLock | ReleaseLock | LockGranted | QueueFull | messages.Idle | messages.Grant]
+):
     """Stands where the broker would, in front of one lock client that is never retired."""
 
     def __init__(self, address: Address, host: Host, *, client: Address, proxy: Address) -> None:
@@ -45,13 +47,13 @@ class ExploredDoorway(Role[Want | Give | Got | Full | messages.Idle | messages.G
     def handle(
         self,
         sender: Address,
-        event: Want | Give | Got | Full | messages.Idle | messages.Grant,
+        event: AcquireLock | ReleaseLock | LockGranted | QueueFull | messages.Idle | messages.Grant,
         now: Instant,
     ) -> Effects:
         match event:
-            case Want() | Give() | messages.Grant():
+            case AcquireLock() | ReleaseLock() | messages.Grant():
                 return (Send(self.client, event),)
-            case Got() | Full():
+            case LockGranted() | QueueFull():
                 return (Send(self.proxy, event),)
             case messages.Idle():
                 return ()

@@ -15,7 +15,7 @@ from fencelock.actors.lamport.order import QueuePlace
 from fencelock.actors.lamport.process import LockProcess
 from fencelock.actors.message import Instant
 from fencelock.actors.proxy.lock_manager import LockManager
-from fencelock.actors.proxy.message import Look, Ready
+from fencelock.actors.proxy.message import QueryLock, Ready
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.simulation.environment import Judge
 from fencelock.cluster.simulation.promise import promise_of
@@ -167,15 +167,15 @@ def test_no_read_says_nobody_of_a_lock_that_is_held_all_the_while() -> None:
 class TellsWhatItKnows(LockProcess):
     """Calls a lock free if it knows of no request."""
 
-    def _on_look(self, look: Look, now: Instant) -> Effects:
-        return super()._on_look(replace(look, proven=False), now)
+    def _on_query(self, query: QueryLock, now: Instant) -> Effects:
+        return super()._on_query(replace(query, proven=False), now)
 
 
 class ProvesUnwelcomed(LockProcess):
     """Takes an empty queue for a proof, although it was not told the requests of others."""
 
-    def _on_look(self, look: Look, now: Instant) -> Effects:
-        return super()._on_look(replace(look, proven=self.rejoin.ready), now)
+    def _on_query(self, query: QueryLock, now: Instant) -> Effects:
+        return super()._on_query(replace(query, proven=self.rejoin.ready), now)
 
 
 @pytest.mark.parametrize("mutant", [TellsWhatItKnows, ProvesUnwelcomed])

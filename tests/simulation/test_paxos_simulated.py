@@ -89,5 +89,5 @@ def with_machine(machine: type[LockMachine]) -> Recipe:
 )
 def test_a_planted_bug_is_caught(machine: type[LockMachine], judge: str) -> None:
     recipe = with_machine(machine)
-    violations = [run(seed, recipe).violation for seed in range(SEEDS_FOR_A_MUTANT)]
+    violations = (run(seed, recipe).violation for seed in range(SEEDS_FOR_A_MUTANT))
     assert any(violation and judge in violation for violation in violations)

@@ -8,7 +8,7 @@ from fencelock.actors.central.message import Grant, Mode, Release, Request
 from fencelock.actors.central.server import Holding, LockServer
 from fencelock.actors.effect import Effects, Observe, Send
 from fencelock.actors.message import Address, Instant
-from fencelock.actors.proxy.message import Give, Got
+from fencelock.actors.proxy.message import LockGranted, ReleaseLock
 
 
 class GrantsAreNotCompared(LockClient):
@@ -21,12 +21,12 @@ class GrantsAreNotCompared(LockClient):
 class LocksAreHandedOnLocally(LockClient):
     """A client whose owners pass a hold on without the server."""
 
-    def _on_give(self, give: Give) -> Effects:
-        if give.ticket != self.holding or len(self.tickets) == 1:
-            return super()._on_give(give)
-        del self.tickets[give.ticket]
+    def _on_release_lock(self, release: ReleaseLock) -> Effects:
+        if release.ticket != self.holding or len(self.tickets) == 1:
+            return super()._on_release_lock(release)
+        del self.tickets[release.ticket]
         self.holding = next(iter(self.tickets))
-        got = Got(lock=self.lock, ticket=self.holding, fence=self.sequence_num)
+        got = LockGranted(lock=self.lock, ticket=self.holding, fence=self.sequence_num)
         return (Send(self.broker, got),)
 
 

@@ -17,7 +17,7 @@ from fencelock.actors.central.message import (
 )
 from fencelock.actors.effect import Effect, Observe, Send, Wake
 from fencelock.actors.message import Address, Event
-from fencelock.actors.proxy.message import Give, Want
+from fencelock.actors.proxy.message import AcquireLock, ReleaseLock
 from support.effects import HOST, T0
 
 SERVER = Address("s/server")
@@ -27,9 +27,9 @@ FIRST = Address("a/clients-ab-1")
 """The first lock client of a broker whose node booted under 0xAB."""
 
 
-def want(ticket: int, lock: str = "l", session: str = "s") -> Want:
+def want(ticket: int, lock: str = "l", session: str = "s") -> AcquireLock:
     """Return the wish of owner ``o`` and its ticket."""
-    return Want(lock=lock, ticket=ticket, session=session, owner=f"o{ticket}")
+    return AcquireLock(lock=lock, ticket=ticket, session=session, owner=f"o{ticket}")
 
 
 def request(client: Address, lock: str = "l") -> Request:
@@ -60,7 +60,8 @@ class LoneClient:
         """Deliver an event; return the effects."""
         known: object = event
         assert isinstance(
-            known, Want | Give | Grant | ReleaseAck | ServerFull | Revoke | ClientRetransmit
+            known,
+            AcquireLock | ReleaseLock | Grant | ReleaseAck | ServerFull | Revoke | ClientRetransmit,
         )
         effects = self.client.handle(sender, known, T0)
         return [
@@ -71,11 +72,11 @@ class LoneClient:
 
     def wants(self, ticket: int) -> list[Effect | type[Wake]]:
         """Have an owner want the lock."""
-        return self.hears(BROKER_A, Want(lock="l", ticket=ticket, session="s", owner="o"))
+        return self.hears(BROKER_A, AcquireLock(lock="l", ticket=ticket, session="s", owner="o"))
 
     def gives(self, ticket: int) -> list[Effect | type[Wake]]:
         """Have an owner give the lock up."""
-        return self.hears(BROKER_A, Give(lock="l", ticket=ticket))
+        return self.hears(BROKER_A, ReleaseLock(lock="l", ticket=ticket))
 
     def granted(self, number: int) -> list[Effect | type[Wake]]:
         """Deliver a grant."""

@@ -18,7 +18,13 @@ from fencelock.actors.lamport.message import (
 from fencelock.actors.lamport.order import pack_fence
 from fencelock.actors.lamport.process import LockProcess, Received
 from fencelock.actors.message import Address, Event
-from fencelock.actors.proxy.message import Give, Got, Look, Seen, Want
+from fencelock.actors.proxy.message import (
+    AcquireLock,
+    LockDescription,
+    LockGranted,
+    QueryLock,
+    ReleaseLock,
+)
 from support.effects import HOST, at, only_sent
 
 CLOCK, PROXY = Address("b/clock"), Address("b/proxy")
@@ -46,19 +52,19 @@ class LoneProcess:
 
     def want(self, ticket: int, lock: str = "x") -> Effects:
         """Have an owner want ``lock``."""
-        return self.say(Want(lock=lock, ticket=ticket, session=f"s{ticket}", owner="o"))
+        return self.say(AcquireLock(lock=lock, ticket=ticket, session=f"s{ticket}", owner="o"))
 
     def give(self, ticket: int, lock: str = "x") -> Effects:
         """Have an owner give up its hold of ``lock`` or its wait."""
-        return self.say(Give(lock=lock, ticket=ticket))
+        return self.say(ReleaseLock(lock=lock, ticket=ticket))
 
-    def look(self, lock: str = "x") -> Seen:
+    def look(self, lock: str = "x") -> LockDescription:
         """Return the state of ``lock`` as the process sees it."""
-        return only_sent(self.say(Look(lock=lock, query=1)), Seen)
+        return only_sent(self.say(QueryLock(lock=lock, query=1)), LockDescription)
 
     def prove(self, query: int = 1) -> Effects:
         """Look as for a client that asks for the status of a lock."""
-        return self.say(Look(lock="x", query=query, proven=True))
+        return self.say(QueryLock(lock="x", query=query, proven=True))
 
     def requested(self, ticket: int, stamp: int, lock: str = "x") -> Effects:
         """Have an owner want ``lock``, and deliver the own request, stamped."""
@@ -104,6 +110,6 @@ def to_proxy(effects: Effects) -> list[Event]:
     return [e.message for e in effects if isinstance(e, Send) and e.to == PROXY]
 
 
-def got(ticket: int, stamp: int, lock: str = "x") -> Got:
+def got(ticket: int, stamp: int, lock: str = "x") -> LockGranted:
     """Return the grant of the request with ``stamp``."""
-    return Got(lock=lock, ticket=ticket, fence=pack_fence(stamp, 1))
+    return LockGranted(lock=lock, ticket=ticket, fence=pack_fence(stamp, 1))

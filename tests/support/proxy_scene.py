@@ -9,7 +9,7 @@ from fencelock.actors.effect import Effect, Wake
 from fencelock.actors.message import Address
 from fencelock.actors.proxy.lock_manager import LockManager
 from fencelock.actors.proxy.lock_request import LockRequests
-from fencelock.actors.proxy.message import Got
+from fencelock.actors.proxy.message import LockGranted
 from fencelock.actors.proxy.proxy import Proxy, Tick
 from support.effects import HOST, T0
 
@@ -41,7 +41,7 @@ def acquire(
 def hold(proxy: Proxy, fence: int = 7) -> None:
     """Have Ann hold lock ``a`` through the proxy."""
     proxy.handle(ANN, acquire(), T0)
-    proxy.handle(BACKEND, Got(lock="a", ticket=1, fence=fence), T0)
+    proxy.handle(BACKEND, LockGranted(lock="a", ticket=1, fence=fence), T0)
 
 
 def waits(effects: Sequence[Effect]) -> list[Wake]:

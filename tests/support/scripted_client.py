@@ -7,7 +7,14 @@ from typing import Any
 
 from fencelock.actors.effect import Effects, Send
 from fencelock.actors.message import Address, Event, Instant, Timer, timer
-from fencelock.actors.proxy.message import Full, Give, Got, Ready, Seen, Want
+from fencelock.actors.proxy.message import (
+    AcquireLock,
+    LockDescription,
+    LockGranted,
+    QueueFull,
+    Ready,
+    ReleaseLock,
+)
 from fencelock.actors.role import Host, Role
 
 
@@ -23,11 +30,11 @@ class Leave(Timer):
     ticket: int
 
 
-class ScriptedClient(Role[Ask | Leave | Got | Full | Seen | Ready]):
+class ScriptedClient(Role[Ask | Leave | LockGranted | QueueFull | LockDescription | Ready]):
     """Wants one lock a few times, for owners of one session, and gives it back some time.
 
     Args:
-        backend: receives `Want` and `Give`.
+        backend: receives `AcquireLock` and `ReleaseLock`.
         lock: the name of the lock.
         wants: the number of requests in all.
         at_once: the number of owners that may want it at one time.
@@ -54,7 +61,10 @@ class ScriptedClient(Role[Ask | Leave | Got | Full | Seen | Ready]):
         """The latest fence."""
 
     def handle(
-        self, sender: Address, event: Ask | Leave | Got | Full | Seen | Ready, now: Instant
+        self,
+        sender: Address,
+        event: Ask | Leave | LockGranted | QueueFull | LockDescription | Ready,
+        now: Instant,
     ) -> Effects:
         """Do the chosen action, or record a grant."""
         del sender, now
@@ -62,20 +72,20 @@ class ScriptedClient(Role[Ask | Leave | Got | Full | Seen | Ready]):
             case Ask():
                 self.wanted += 1
                 self.fences[self.wanted] = None
-                want = Want(lock=self.lock, ticket=self.wanted, session="s", owner="o")
+                want = AcquireLock(lock=self.lock, ticket=self.wanted, session="s", owner="o")
                 return (Send(self.backend, want),)
             case Leave(ticket=ticket):
                 del self.fences[ticket]
-                return (Send(self.backend, Give(lock=self.lock, ticket=ticket)),)
-            case Got(ticket=ticket, fence=fence):
-                return self._on_got(ticket, fence)
-            case Full(ticket=ticket):
+                return (Send(self.backend, ReleaseLock(lock=self.lock, ticket=ticket)),)
+            case LockGranted(ticket=ticket, fence=fence):
+                return self._on_granted(ticket, fence)
+            case QueueFull(ticket=ticket):
                 self.fences.pop(ticket, None)
                 return ()
-            case Seen() | Ready():
+            case LockDescription() | Ready():
                 return ()
 
-    def _on_got(self, ticket: int, fence: int) -> Effects:
+    def _on_granted(self, ticket: int, fence: int) -> Effects:
         if ticket in self.fences:  # If not, it left meanwhile.
             assert fence > self.last, f"fence {fence} after {self.last}"
             self.last = fence

@@ -23,6 +23,7 @@ from fencelock.actors.error import (
 )
 from fencelock.cluster.cli.main import app
 from fencelock.cluster.config import loopback, starting_config
+from fencelock.cluster.settings import Target
 
 FENCE = 1_763_724_000_123_456_789
 HOLDER = Contender("", "client-1f.17", "thread-7", FENCE, 125_000, "web-3:4711, nightly", 2)
@@ -43,8 +44,8 @@ class MadeHold:
     error: Exception | None = None
     asked: list[tuple[object, ...]] = field(default_factory=list[tuple[object, ...]])
 
-    def connect(self, addresses: str, *, cluster: str, timeout: float) -> Self:
-        self.asked.append(("connect", addresses, cluster, timeout))
+    def connect(self, target: Target, *, timeout: float) -> Self:
+        self.asked.append(("connect", target.addresses, target.cluster, timeout))
         return self
 
     def __enter__(self) -> Self:
@@ -83,7 +84,7 @@ class MadeHold:
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> MadeHold:
     made = MadeHold()
-    monkeypatch.setattr("fencelock.cluster.client.connect", made.connect)
+    monkeypatch.setattr("fencelock.cluster.client.connect_to", made.connect)
     monkeypatch.setenv("FENCELOCK_CONNECT", "tcp://127.0.0.1:4041")
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.chdir(tmp_path)
@@ -252,11 +253,9 @@ def test_addresses_come_from_the_command_or_the_environment_or_the_file_here(
     ]
 
 
-def test_without_an_address_it_is_told_how_to_say_one(
+def test_without_an_address_the_node_of_fencelock_dev_is_asked(
     client: MadeHold, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("FENCELOCK_CONNECT")
-    error = run("status").exception
-    assert isinstance(error, ConfigError)
-    assert "--connect tcp://host:4040" in str(error)
-    assert client.asked == []
+    run("locks")
+    assert client.asked[0] == ("connect", "tcp://127.0.0.1:4040", "fencelock", 5.0)

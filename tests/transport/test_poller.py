@@ -57,13 +57,19 @@ def brief(one: Poller, pipe: tuple[int, int]) -> None:
     os.read(pipe[0], 1)
 
 
-def test_after_a_brief_wait_news_is_found_without_sleeping(
-    yields: Yields, pipe: tuple[int, int]
-) -> None:
+@pytest.fixture
+def one(yields: Yields, pipe: tuple[int, int]) -> Poller:
+    """Return a poller of ``pipe`` that has just had a brief wait."""
     one = Poller(spins=True)
     one.register(pipe[0])
     brief(one, pipe)
     assert yields.times == 0
+    return one
+
+
+def test_after_a_brief_wait_news_is_found_without_sleeping(
+    one: Poller, yields: Yields, pipe: tuple[int, int]
+) -> None:
     yields.does = lambda: os.write(pipe[1], b"x")
 
     assert one.poll(LONG_MS) == {pipe[0]}
@@ -71,10 +77,7 @@ def test_after_a_brief_wait_news_is_found_without_sleeping(
     assert yields.times == 1
 
 
-def test_after_a_long_wait_it_sleeps_at_once(yields: Yields, pipe: tuple[int, int]) -> None:
-    one = Poller(spins=True)
-    one.register(pipe[0])
-    brief(one, pipe)
+def test_after_a_long_wait_it_sleeps_at_once(one: Poller, yields: Yields) -> None:
     assert one.poll(BEYOND_BRIEF_MS) == set()
     spun = yields.times
     assert spun > 0
@@ -84,12 +87,7 @@ def test_after_a_long_wait_it_sleeps_at_once(yields: Yields, pipe: tuple[int, in
     assert yields.times == spun
 
 
-def test_where_the_processor_is_wanted_it_sleeps_at_once(
-    yields: Yields, pipe: tuple[int, int]
-) -> None:
-    one = Poller(spins=True)
-    one.register(pipe[0])
-    brief(one, pipe)
+def test_where_the_processor_is_wanted_it_sleeps_at_once(one: Poller, yields: Yields) -> None:
     yields.does = lambda: time.sleep(0.001)  # Somebody else's turn.
 
     assert one.poll(BEYOND_BRIEF_MS) == set()

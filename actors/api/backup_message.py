@@ -1,0 +1,48 @@
+"""Messages by which an operator reads a backup of the replicated table. Tags 0xd8 and 0xd9.
+
+The client asks for one part after the other, so it sets the pace. Any client may ask: who is an
+operator will be known by keys, which do not exist yet.
+"""
+
+from __future__ import annotations
+
+from fencelock.actors.api.name import INT_MAX, check_number, check_owner
+from fencelock.actors.api.request import Query, Reply
+from fencelock.actors.message import message
+
+
+@message(0xD8)
+class ReadBackup(Query):
+    """Send part ``chunk`` of the snapshot of ``slot``. Answered by `BackupPart`.
+
+    With ``slot`` 0 the node begins a snapshot of its table, and the answer names its slot.
+    """
+
+    slot: int = 0
+    chunk: int = 0
+    session: str = ""
+    request: int = 0
+
+    def check(self) -> None:
+        """Refuse fields that exceed their limits."""
+        check_owner(self.session)
+        check_number("slot", self.slot, 0, INT_MAX)
+        check_number("chunk", self.chunk, 0, INT_MAX)
+
+
+@message(0xD9)
+class BackupPart(Reply):
+    """Part ``chunk`` of ``count`` of the table after all slots before ``slot``.
+
+    With ``count`` 0 the node is still making that snapshot: ask again. ``time_ms`` is the log time
+    of the snapshot.
+    """
+
+    node: str
+    slot: int
+    time_ms: int
+    chunk: int
+    count: int
+    content: bytes
+    session: str = ""
+    request: int = 0

@@ -1,0 +1,312 @@
+"""``fencelock backup`` and ``fencelock restore``: the table of a cluster, in a file and back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.filesize import decimal
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+
+from fencelock.actors.error import ConfigError, UnavailableError
+from fencelock.cluster.cli.asking import (
+    EXIT_NO_ANSWER,
+    ClusterOption,
+    ConnectOption,
+    TimeoutOption,
+    asking,
+    target,
+)
+from fencelock.cluster.cli.locks import at_terminal
+
+if TYPE_CHECKING:
+    from fencelock.actors.api.backup_message import BackupPart
+    from fencelock.cluster.client import Client
+    from fencelock.cluster.settings import Target
+    from fencelock.cluster.storage.backup import BackupHeader
+
+EXIT_KEPT = 1
+"""The operator did not confirm: nothing was changed."""
+
+CONNECT_S = 2.0
+"""Timeout for a node to answer before another is asked (s)."""
+
+AGAIN_S = 0.05
+"""Pause before a node that is making its snapshot is asked again (s)."""
+
+LAG_S = 10.0
+"""Time for a follower to apply what was decided when the command began (s)."""
+
+
+def backup(
+    file: Annotated[Path, typer.Argument(help="The file to write; it must not exist.")],
+    connect: ConnectOption = None,
+    cluster: ClusterOption = None,
+    timeout: TimeoutOption = 5.0,
+) -> None:
+    """Write all locks, sessions and waits of a running [bold]paxos[/bold] cluster to a file.
+
+    The cluster goes on meanwhile. The file has everything that was decided when
+    the command began. A follower sends it, if one answers, so that the leader
+    is not slowed down. Without a majority, any member sends what it knows; the
+    command then says that the last changes may be missing.
+
+    Only you can read the file (mode 0600): it has the names of locks and clients.
+    `head -c 400 FILE` shows what it is. Keep it on another machine.
+
+    For example:
+
+      [cyan]fencelock backup orders-monday.backup[/cyan]
+
+      [cyan]fencelock restore orders-monday.backup --check[/cyan] (is the file whole?)
+
+    """
+    _check_free(file)
+    where = target(connect, cluster)
+    with asking(where, timeout) as operator:
+        statuses = operator.describe()
+        master = next((status.master for status in statuses if status.master), "")
+        least = 0
+        if any(status.ready for status in statuses):
+            least = operator.status("backup").slot  # Its answer follows all earlier decisions.
+    if not least:
+        typer.echo("No majority answers: the last changes may be missing in the backup.", err=True)
+    why = "no node answers"
+    for client, leads in _sources(where, master):
+        try:
+            header, size = _fetch(client, where.cluster, file, least)
+        except UnavailableError as error:
+            why = str(error)
+            typer.echo(f"{why}; asking another node", err=True)
+            continue
+        kind = "the leader" if leads else "a follower" if master else "a member"
+        typer.echo(f"Wrote {file}: {in_words(header)}, {decimal(size)}, from {kind}.")
+        return
+    typer.echo(f"Nothing was written: {why}", err=True)
+    raise typer.Exit(EXIT_NO_ANSWER)
+
+
+@contextmanager
+def _disk_errors(what: str) -> Generator[None]:
+    """Raise an error of the disk as one that a user can mend.
+
+    Raises:
+        BackupFailedError: the disk refuses.
+
+    """
+    from fencelock.cluster.storage.backup import BackupFailedError  # noqa: PLC0415 (as below)
+
+    try:
+        yield
+    except OSError as error:
+        named = f": {error.filename}" if error.filename else ""
+        raise BackupFailedError(f"{what}: {error.strerror}{named}") from error
+
+
+def in_words(header: BackupHeader) -> str:
+    """Describe a backup in a few words."""
+    return (
+        f'cluster "{header.cluster}" before slot {header.slot}, as of {header.date}, fences up to '
+        f"{header.fence}"
+    )
+
+
+def _check_free(file: Path) -> None:
+    if file.exists():
+        raise ConfigError(f"{file} exists already: a backup never replaces a file")
+    if not file.absolute().parent.is_dir():
+        raise ConfigError(f"{file}: there is no folder {file.absolute().parent}")
+
+
+def _sources(where: Target, master: str) -> Iterator[tuple[Client, bool]]:
+    """Yield a client for each node that answers, and whether that leads; the leader comes last."""
+    from fencelock.cluster.client import connect  # noqa: PLC0415 (sockets: not for --help)
+
+    leader: str | None = None
+    for address in where.endpoints:
+        with ExitStack() as stack:
+            try:
+                one = connect(address, cluster=where.cluster, timeout=CONNECT_S)
+                client = stack.enter_context(one)
+                (status,) = client.describe()
+            except UnavailableError:
+                continue
+            if status.node != master:
+                yield client, False
+            else:
+                leader = address
+    if leader is not None:
+        with connect(leader, cluster=where.cluster, timeout=CONNECT_S) as client:
+            yield client, True
+
+
+def _fetch(client: Client, cluster: str, file: Path, least: int) -> tuple[BackupHeader, int]:
+    """Write the backup that one node sends; return its header and its size (bytes).
+
+    Raises:
+        UnavailableError: the node stopped to answer, or is too far behind.
+
+    """
+    from fencelock.cluster.storage.backup import BackupWriter  # noqa: PLC0415 (as above)
+
+    date = datetime.now(UTC).isoformat(timespec="seconds")
+    first = _first_part(client, least)
+    header = _header_of(first, client.protocol, cluster, date)
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    console = Console(stderr=True)
+    with (
+        _disk_errors(f"{file} cannot be written"),
+        BackupWriter(file, header) as writer,
+        Progress(*columns, console=console, disable=not console.is_terminal) as progress,
+    ):
+        about = len(first.content) * first.count  # All parts but the last are of about one size.
+        task = progress.add_task(f"from {first.node}", total=about)
+        writer.add(first.content)
+        for chunk in range(1, first.count):
+            progress.update(task, completed=writer.bytes)
+            writer.add(client.backup_part(first.slot, chunk).content)
+        progress.update(task, completed=writer.bytes, total=writer.bytes)
+        writer.finish()
+    return header, writer.bytes
+
+
+def _first_part(client: Client, least: int) -> BackupPart:
+    """Return the first part of a snapshot of slot ``least`` or a later one, once it is made."""
+    ends = time.monotonic() + LAG_S
+    part = client.backup_part()
+    while part.slot < least:
+        if time.monotonic() > ends:
+            text = f"node {part.node} has applied slots up to {part.slot} only, of {least}"
+            raise UnavailableError(text)
+        time.sleep(AGAIN_S)
+        part = client.backup_part()
+    while not part.count:
+        time.sleep(AGAIN_S)
+        part = client.backup_part(part.slot)
+    return part
+
+
+def _header_of(part: BackupPart, protocol: str, cluster: str, date: str) -> BackupHeader:
+    from fencelock import __version__  # noqa: PLC0415 (as above)
+    from fencelock.actors.table.message import TablePart  # noqa: PLC0415
+    from fencelock.cluster.storage.backup import BackupHeader  # noqa: PLC0415
+    from fencelock.transport.codec import decode  # noqa: PLC0415
+
+    table = decode(part.content)
+    assert isinstance(table, TablePart)
+    return BackupHeader(
+        cluster=cluster,
+        protocol=protocol,
+        node=part.node,
+        date=date,
+        slot=part.slot,
+        time_ms=part.time_ms,
+        fence=table.head.fence,
+        parts=part.count,
+        release=__version__,
+    )
+
+
+LOSSES = """\
+What may be lost:
+- whatever the old cluster decided after the backup. Locks that were granted since are free in the
+  new cluster, or held by whom they were held then, though their holders may still act on them: only
+  storage that checks fences stops them.
+- the old cluster. If a majority of its nodes can still be started, start them instead: that loses
+  nothing.
+"""
+
+
+def restore(
+    file: Annotated[Path, typer.Argument(help="A file that `fencelock backup` wrote.")],
+    config: Annotated[
+        Path, typer.Option(help="The configuration of the NEW cluster: another cluster id.")
+    ] = Path("cluster.toml"),
+    check: Annotated[
+        bool, typer.Option("--check", help="Only check the file, and show what it is.")
+    ] = False,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force",
+            help="Replace data folders that are not empty. It says what may be lost, and asks.",
+        ),
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+) -> None:
+    """Make the data folders of a [bold]new[/bold] paxos cluster from a backup.
+
+    Use it when a majority of the members is lost for good. The new cluster begins
+    with the locks, sessions and waits of the backup. Its fences begin 2**40 above
+    the highest of the backup, since the old cluster may have gone on after it.
+
+    Write a configuration with another cluster id first, and any number of nodes.
+    One run makes the folders of all nodes: move each to its machine, and keep no
+    copy. Then start all nodes, and connect clients under the new id. A lock of the
+    backup stays held until its session's time to live has passed in the new
+    cluster; nobody can release it sooner but `fencelock release`.
+
+    For example:
+
+      [cyan]fencelock init --cluster orders-2 --config orders-2.toml[/cyan]
+
+      [cyan]fencelock restore orders-monday.backup --config orders-2.toml[/cyan]
+
+    """
+    from fencelock.cluster import restore as restoring  # noqa: PLC0415 (pydantic: not for --help)
+    from fencelock.cluster.config import load  # noqa: PLC0415
+    from fencelock.cluster.storage.backup import read_backup  # noqa: PLC0415
+
+    with _disk_errors(f"{file} cannot be read"):
+        header, parts = read_backup(file)
+    table = restoring.check_parts(header, parts)
+    if check:
+        typer.echo(f"{file} is whole: {in_words(header)}, {len(parts)} parts.")
+        return
+    settings = load(config)
+    restoring.check_target(header, settings)
+    taken = restoring.occupied(settings)
+    if taken:
+        found = "\n".join(f"  {folder}: {content}" for folder, content in taken.items())
+        if not force:
+            raise ConfigError(
+                f"these folders are not empty:\n{found}\nName another data folder in {config}, or "
+                "say --force to replace them"
+            )
+        _confirm(header, found, yes=yes)
+    with _disk_errors("the folders cannot be made"):
+        aside = restoring.restore(header, table, settings)
+    for folder, name in aside.items():
+        typer.echo(f"{folder} was moved to {name}")
+    typer.echo(
+        f'Restored cluster "{settings.cluster}" from {in_words(header)}. Its fences begin above '
+        f"{header.fence + restoring.FENCE_MARGIN}.\nMove each folder to its machine, keep no copy, "
+        "and start all nodes:\n"
+    )
+    for node, folder in restoring.folders_of(settings).items():
+        typer.echo(f"  fencelock serve --config {config} --id {node}    # its data: {folder}")
+
+
+def _confirm(header: BackupHeader, found: str, *, yes: bool) -> None:
+    """Print what may be lost, and return if the user confirms it.
+
+    Raises:
+        ConfigError: nobody is here to confirm.
+        typer.Exit: the user does not confirm.
+
+    """
+    typer.echo(f"--force moves these folders aside:\n{found}\n", err=True)
+    typer.echo(f"The backup: {in_words(header)}.\n{LOSSES}", err=True)
+    if yes:
+        return
+    if not at_terminal():
+        raise ConfigError("nobody is here to confirm: read what may be lost, then add --yes")
+    if not typer.confirm("Replace the folders?", err=True):
+        typer.echo("Nothing was changed.", err=True)
+        raise typer.Exit(EXIT_KEPT)

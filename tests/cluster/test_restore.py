@@ -1,0 +1,200 @@
+"""Restoring: what it refuses, and the folders that it makes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fencelock.actors.api.message import Acquire, Granted
+from fencelock.actors.api.session_message import Open, Opened
+from fencelock.actors.bootstrap_message import GroupConfig
+from fencelock.actors.error import ConfigError
+from fencelock.actors.paxos.journal import recover
+from fencelock.actors.table.table import LockTable
+from fencelock.cluster import restore as restoring
+from fencelock.cluster.config import Config, parse, starting_config
+from fencelock.cluster.lock_machine import LockMachine
+from fencelock.cluster.node import Node, identity_of
+from fencelock.cluster.restore import FENCE_MARGIN, check_parts, check_target, occupied, restore
+from fencelock.cluster.storage.backup import BackupDamagedError, BackupHeader
+from fencelock.cluster.storage.directory import FolderBusyError
+from fencelock.cluster.storage.journal import STREAM, Journal, claim
+from fencelock.transport.codec import decode, encode
+
+HEADER = BackupHeader(
+    cluster="orders",
+    protocol="paxos",
+    node="n2",
+    date="2025-11-22T13:47:33+00:00",
+    slot=54,
+    time_ms=1859,
+    fence=3,
+    parts=1,
+    release="0.1.0",
+)
+
+
+def table() -> LockTable:
+    """Return a table with three locks held and one waiter."""
+    table = LockTable()
+    (opened,) = table.apply(1, Open(session="ann", ttl_ms=60_000))
+    assert isinstance(opened, Opened)
+    for number, lock in enumerate("abc", 1):
+        acquire = Acquire(lock=lock, session=opened.assigned, owner="o", request=number)
+        (granted,) = table.apply(1, acquire)
+        assert isinstance(granted, Granted)
+    table.apply(1, Acquire(lock="a", session=opened.assigned, owner="p", request=1))
+    return table
+
+
+PARTS = tuple(encode(part) for part in table().snapshot())
+
+
+def config_in(folder: Path, cluster: str = "orders-2", protocol: str = "paxos") -> Config:
+    addresses = {f"n{n}": f"tcp://127.0.0.1:{4040 + n}" for n in (1, 2, 3)}
+    return parse(starting_config(addresses, cluster=cluster, protocol=protocol), folder)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    return config_in(tmp_path)
+
+
+def test_a_restored_table_differs_in_its_fences_only() -> None:
+    machine = LockMachine()
+
+    machine.restore(check_parts(HEADER, PARTS))
+
+    expected = table()
+    expected.fence += FENCE_MARGIN
+    assert machine.digest() == expected.digest()
+
+
+def test_each_folder_is_a_journal_of_the_new_cluster_that_votes(config: Config) -> None:
+    assert restore(HEADER, check_parts(HEADER, PARTS), config) == {}
+
+    groups: list[object] = []
+    for node in config.nodes:
+        folder = config.folder_of(node)
+        assert folder is not None
+        journal = Journal.open(folder)
+        found = journal.take_records()
+        journal_id = claim(journal, found, identity_of(config, node))
+        journal.close()
+        records = {
+            role: [decode(record) for record in records]
+            for role, records in found.items()
+            if role != STREAM
+        }
+        (group,) = records["bootstrap"]
+        assert isinstance(group, GroupConfig)
+        assert dict(group.voters)[node] == journal_id
+        groups.append(group)
+        recovered = recover(records["replica"])
+        assert recovered.base is not None
+        assert (recovered.base.slot, recovered.base.time_ms) == (54, 1859)
+    assert groups == groups[:1] * 3
+    assert config.data is not None
+    assert sorted(path.name for path in config.data.iterdir()) == ["n1", "n2", "n3"]
+
+
+def test_two_restorations_never_form_one_cluster(tmp_path: Path) -> None:
+    voters: list[object] = []
+    for name in ("first", "second"):
+        config = config_in(tmp_path / name)
+        restore(HEADER, check_parts(HEADER, PARTS), config)
+        folder = config.folder_of("n1")
+        assert folder is not None
+        journal = Journal.open(folder)
+        (record,) = journal.take_records()["bootstrap"]
+        journal.close()
+        voters.append(decode(record))
+    assert voters[0] != voters[1]
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda config: replace(config, cluster="orders"), "orders-2"),
+        (lambda config: replace(config, protocol="lamport"), "lamport"),
+        (lambda config: replace(config, data=None), "data: missing"),
+        (
+            lambda config: replace(config, settings=replace(config.settings, paxos_memory=True)),
+            "durability",
+        ),
+    ],
+)
+def test_a_configuration_that_cannot_be_used_is_refused(
+    config: Config, change: Callable[[Config], Config], why: str
+) -> None:
+    check_target(HEADER, config)
+    with pytest.raises(ConfigError, match=why):
+        check_target(HEADER, change(config))
+
+
+def test_what_is_no_table_is_refused() -> None:
+    for parts in ((), (b"?",), PARTS * 2, (encode(Open(session="a", ttl_ms=9)),)):
+        with pytest.raises(BackupDamagedError, match="Nothing was restored"):
+            check_parts(HEADER, parts)
+
+
+def test_a_header_of_another_table_is_refused() -> None:
+    with pytest.raises(BackupDamagedError, match="fences up to 3, and its header says 4"):
+        check_parts(replace(HEADER, fence=4), PARTS)
+
+
+def test_folders_with_content_are_named_and_moved_aside(config: Config, tmp_path: Path) -> None:
+    old = config_in(tmp_path, cluster="orders")
+    restore(HEADER, check_parts(HEADER, PARTS), old)
+    folder = old.folder_of("n1")
+    assert folder is not None
+    before = (folder / "00000001.journal").read_bytes()
+    assert occupied(config)[folder] == 'the journal of node n1 of cluster "orders"'
+
+    aside = restore(HEADER, check_parts(HEADER, PARTS), config)
+
+    assert aside[folder] == folder.with_name("n1.replaced-1")
+    assert (aside[folder] / "00000001.journal").read_bytes() == before
+    assert (folder / "00000001.journal").read_bytes() != before
+
+
+def test_the_id_of_a_restored_cluster_is_not_used_twice(config: Config) -> None:
+    restore(HEADER, check_parts(HEADER, PARTS), config)
+    with pytest.raises(ConfigError, match="another id"):
+        occupied(config)
+
+
+def test_an_empty_folder_is_used(config: Config) -> None:
+    folder = config.folder_of("n1")
+    assert folder is not None
+    folder.mkdir(parents=True)
+    (folder / "lock").touch()
+    assert occupied(config) == {}
+
+    assert restore(HEADER, check_parts(HEADER, PARTS), config) == {}
+
+
+def test_the_folder_of_a_running_node_is_not_replaced(tmp_path: Path) -> None:
+    old = replace(config_in(tmp_path, cluster="orders"))
+    new = config_in(tmp_path)
+    with Node.start(old, "n2"), pytest.raises(FolderBusyError):
+        restore(HEADER, check_parts(HEADER, PARTS), new)
+    folder = old.folder_of("n2")
+    assert folder is not None
+    assert [path.name for path in folder.parent.iterdir()] == ["n2"]
+
+
+def test_a_failed_restoration_changes_no_folder(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(journal: Journal, *_: object) -> None:
+        if journal.folder.name.startswith("n3"):
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(restoring, "_write", fail)
+    with pytest.raises(OSError, match="No space"):
+        restore(HEADER, check_parts(HEADER, PARTS), config)
+    assert occupied(config) == {}

@@ -1,0 +1,204 @@
+"""Backup and restore with processes: under load, and with nodes of the old cluster about."""
+
+from __future__ import annotations
+
+import contextlib
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import fencelock
+from fencelock.cluster.bench.members import NodeProcesses, configuration, master_of
+from fencelock.cluster.storage.backup import read_backup
+
+LONG_S = 60.0
+KEPT = 300
+TTL_S = 600.0
+
+
+class RestoredProcesses(NodeProcesses):
+    """The new cluster, which is not started before its folders are made."""
+
+    cluster = "bench-2"
+
+
+def fencelock_command(*arguments: str, status: int = 0) -> str:
+    ended = subprocess.run(
+        [sys.executable, "-m", "fencelock", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=LONG_S,
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
+    assert ended.returncode == status, ended.stderr + ended.stdout
+    return ended.stdout + ended.stderr
+
+
+class Load:
+    """A thread that takes and releases a lock until it is stopped; keeps the highest fence."""
+
+    def __init__(self, client: fencelock.Client) -> None:
+        self.client = client
+        self.fence = 0
+        self.pairs = 0
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        lock = self.client.lock("often")
+        while not self._over.is_set():
+            with lock as hold:
+                self.fence = hold.fence
+            self.pairs += 1
+
+    def __enter__(self) -> Load:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Iterator[NodeProcesses]:
+    folder = tmp_path / "old"
+    folder.mkdir()
+    with NodeProcesses(folder, "paxos", 3, durable=True) as members:
+        with fencelock.connect(members.connect, cluster=members.cluster) as watcher:
+            members.wait_until_ready(watcher)
+        yield members
+
+
+def stop(members: NodeProcesses, *nodes: str) -> None:
+    for node in nodes:
+        members.processes[node].terminate()
+        members.processes[node].wait(LONG_S)
+
+
+def holders(client: fencelock.Client) -> dict[str, tuple[str, str, int | None]]:
+    return {
+        line.lock: (line.holder.session, line.holder.owner, line.holder.fence)
+        for line in client.locks("kept")
+    }
+
+
+def test_a_backup_under_load_is_restored_with_every_lock_and_fences_above_all(
+    old: NodeProcesses, tmp_path: Path
+) -> None:
+    file = tmp_path / "monday.backup"
+    with (
+        fencelock.connect(old.connect, cluster=old.cluster, ttl=TTL_S) as client,
+        fencelock.connect(old.connect, cluster=old.cluster, ttl=TTL_S) as other,
+    ):
+        for number in range(KEPT):
+            client.lock(f"kept-{number}", owner="worker").acquire()
+        client.semaphore("permits", 5).acquire(3)
+        queued = threading.Thread(target=_wait_for, args=(other, "kept-7"))
+        queued.start()
+        while not client.status("kept-7").waiters:
+            pass  # Each question waits for the answer.
+        waiters = client.status("kept-7").waiters
+        with Load(client) as load:
+            before = load.pairs
+            told = fencelock_command(
+                "backup", str(file), "--connect", old.connect, "--cluster", old.cluster
+            )
+            assert load.pairs > before
+            between = load.fence
+            while load.fence < between + 50:
+                pass
+        held = holders(client)
+        assert len(held) == KEPT
+        stop(old, *old.names)
+    queued.join()
+    assert "from a follower" in told
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    header, _ = read_backup(file)
+    assert header.fence < load.fence
+
+    folder = tmp_path / "new"
+    folder.mkdir()
+    new = RestoredProcesses(folder, "paxos", 3, durable=True)
+    fencelock_command("restore", str(file), "--config", str(new.configuration_of("n1")))
+    with new, fencelock.connect(new.connect, cluster=new.cluster, timeout=LONG_S) as client:
+        new.wait_until_ready(client)
+        assert holders(client) == held
+        assert client.status("kept-7").waiters[0].session == waiters[0].session
+        assert client.semaphore("permits", 5).status().holders[0].times == 3
+        hold = client.lock("fresh").acquire()
+        assert hold is not None
+        assert hold.fence > load.fence + (1 << 39)
+
+
+def _wait_for(client: fencelock.Client, name: str) -> None:
+    with contextlib.suppress(fencelock.FencelockError):  # The cluster stops meanwhile.
+        client.lock(name).acquire()
+
+
+def test_nodes_of_the_old_cluster_cannot_join_the_new_one(
+    old: NodeProcesses, tmp_path: Path
+) -> None:
+    file = tmp_path / "monday.backup"
+    with fencelock.connect(old.connect, cluster=old.cluster) as client:
+        client.lock("kept", owner="worker").acquire()
+        fencelock_command("backup", str(file), "--connect", old.connect, "--cluster", old.cluster)
+    stop(old, *old.names)
+    folder = tmp_path / "new"
+    folder.mkdir()
+    new = RestoredProcesses(folder, "paxos", 3, durable=True)
+    fencelock_command("restore", str(file), "--config", str(new.configuration_of("n1")))
+    # The old third node is at the address of the new one, and knows those of the others.
+    text = configuration(old.cluster, "paxos", new.addresses, durable=True)
+    old.configuration_of("n3").write_text(text, encoding="utf-8")
+    try:
+        for node in ("n1", "n2"):
+            new.start(node)
+        old.start("n3")
+        two = ",".join(new.addresses[node] for node in ("n1", "n2"))
+        with fencelock.connect(two, cluster=new.cluster, timeout=LONG_S) as client:
+            hold = client.lock("fresh").acquire(timeout=LONG_S)
+            assert hold is not None
+            refused = 0
+            while not refused:
+                statuses = client.describe()
+                refused = sum(
+                    counted.times
+                    for status in statuses
+                    for counted in status.counters
+                    if counted.name == "wire.wrong_cluster"
+                )
+            assert master_of(statuses) in ("n1", "n2")
+            hold.release()
+            stop(new, "n2")
+            with pytest.raises((fencelock.UnavailableError, fencelock.LockTimeoutError)):
+                client.lock("alone").acquire(timeout=3)
+    finally:
+        new.__exit__()
+
+
+def test_a_backup_comes_from_the_last_member_if_no_majority_is_left(
+    old: NodeProcesses, tmp_path: Path
+) -> None:
+    file = tmp_path / "rescue.backup"
+    with fencelock.connect(old.connect, cluster=old.cluster, ttl=TTL_S) as client:
+        held = client.lock("kept", owner="worker").acquire()
+        assert held is not None
+        master = master_of(client.describe())
+        left = next(node for node in old.names if node != master)
+        for node in set(old.names) - {left}:
+            old.kill(node)
+
+        told = fencelock_command(
+            "backup", str(file), "--connect", old.connect, "--cluster", old.cluster
+        )
+
+    assert "No majority answers" in told
+    header, _ = read_backup(file)
+    assert (header.node, header.fence) == (left, held.fence)
