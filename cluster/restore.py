@@ -47,6 +47,9 @@ seen. At 10,000 grants a second the old cluster needs three and a half years to 
 is room for four million restorations of one table.
 """
 
+MEMBERS = b"members "
+"""Beginning of the part with the members of the old cluster; the new one has its own."""
+
 ENTRIES = 32
 """Records in one write: parts of the table of some 200 KiB each."""
 
@@ -125,7 +128,7 @@ def check_parts(header: BackupHeader, parts: Sequence[bytes]) -> tuple[bytes, ..
 
     """
     try:
-        table = [decode(part) for part in parts]
+        table = [decode(part) for part in parts if not part.startswith(MEMBERS)]
         read = tuple(part for part in table if isinstance(part, TablePart))
         known = LockTable.restore(read)
     except (MalformedFrameError, ValueError) as error:

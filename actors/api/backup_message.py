@@ -1,4 +1,4 @@
-"""Messages by which an operator reads a backup of the replicated table. Tags 0xd8 and 0xd9.
+"""Messages by which an operator reads a backup of the replicated table. Tags 0xe0 and 0xe1.
 
 The client asks for one part after the other, so it sets the pace. Any client may ask: who is an
 operator will be known by keys, which do not exist yet.
@@ -11,7 +11,7 @@ from fencelock.actors.api.request import Query, Reply
 from fencelock.actors.message import message
 
 
-@message(0xD8)
+@message(0xE0)
 class ReadBackup(Query):
     """Send part ``chunk`` of the snapshot of ``slot``. Answered by `BackupPart`.
 
@@ -30,7 +30,7 @@ class ReadBackup(Query):
         check_number("chunk", self.chunk, 0, INT_MAX)
 
 
-@message(0xD9)
+@message(0xE1)
 class BackupPart(Reply):
     """Part ``chunk`` of ``count`` of the table after all slots before ``slot``.
 

@@ -218,6 +218,10 @@ def _older(queue: dict[int, InFlightRequest], before: Instant, most: int) -> lis
     return taken
 
 
+SILENCE_TOLD_MS = 100
+"""A shorter silence is the time since this very question (ms)."""
+
+
 class QuorumContact:
     """The time of the log's last message, and the time since which one was expected.
 
@@ -241,5 +245,8 @@ class QuorumContact:
         return ms_between(max(self.received_at, self.expected_at), now)
 
     def in_words(self, now: Instant) -> str:
-        """Describe which nodes do not answer, and for how long."""
-        return f"{self.majority} has not answered for {self.silent_ms(now)} ms"
+        """Describe which nodes do not answer, and for how long, if that says something."""
+        silent_ms = self.silent_ms(now)
+        if silent_ms < SILENCE_TOLD_MS:
+            return f"{self.majority} does not answer"
+        return f"{self.majority} has not answered for {silent_ms} ms"

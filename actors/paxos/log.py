@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from fencelock.actors.effect import Checkpoint, Effect, Effects, Observe, Send, Wake
+from fencelock.actors.effect import Checkpoint, Effect, Effects, Observe, Send
 from fencelock.actors.message import Address, Message
 from fencelock.actors.paxos.config import (
     LOG_BYTES_MAX,
@@ -33,7 +33,7 @@ from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.machine import Machine
 from fencelock.actors.paxos.membership import CHANGE, change_in, split
 from fencelock.actors.paxos.message import PAGE, Batch, Slots, TableDigest
-from fencelock.actors.paxos.snapshots import PART_PAUSE_MS, Snapshots, records_of
+from fencelock.actors.paxos.snapshots import Snapshots, records_of
 
 LogEvent = (
     MinApplied | FetchSlots | TakeSnapshot | WriteChunk | LogFull | TableDigest | Compare | Isolate
@@ -105,7 +105,7 @@ class Log:
             case FetchSlots():
                 return self._on_fetch_slots(event)
             case TakeSnapshot():
-                begun = self._begin_snapshot()
+                begun = self._begin_snapshot(journaled=False)
                 slot = self.snapshots.slot if self.snapshots.under_way else 0
                 return [*begun, Send(catchup_of(self.node), SnapshotBegun(slot=slot))]
             case WriteChunk():
@@ -192,13 +192,19 @@ class Log:
         self.digests.begin(None)
         return self._keep(records_of(restore.slot, restore.time_ms, restore.chunks))
 
-    def _begin_snapshot(self) -> list[Effect]:
+    def _begin_snapshot(self, *, journaled: bool = True) -> list[Effect]:
         """Begin a snapshot, unless one is being made or the state is empty."""
+        self.snapshots.journaled |= journaled
         if self.snapshots.under_way or self.next == 1:
             return []
         self.digests.want()
-        terms = self.config.terms()
-        begun = self.snapshots.begin(self.machine, self.next, self.decided.time_ms, terms)
+        begun = self.snapshots.begin(
+            self.machine,
+            self.next,
+            self.decided.time_ms,
+            self.config.terms(),
+            journaled=journaled,
+        )
         return [*begun, Observe("paxos.snapshot_begun")]
 
     def _on_write_chunk(self) -> Effects:
@@ -206,9 +212,10 @@ class Log:
         if not self.snapshots.under_way:
             return ()
         if not self.snapshots.write_part():
-            return (Wake(PART_PAUSE_MS, WriteChunk()),)
+            return (self.snapshots.pause(),)
         taken, records = self.snapshots.finish()
-        return [Send(catchup_of(self.node), taken), *self._keep(records)]
+        kept = self._keep(records) if records else []
+        return [Send(catchup_of(self.node), taken), *kept]
 
     def _keep(self, records: tuple[Message, ...]) -> list[Effect]:
         """Write down all that was applied, and only then let other roles drop it (P16)."""

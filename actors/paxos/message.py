@@ -345,7 +345,7 @@ class Figure(NamedTuple):
     value: int
 
 
-@message(0xDA)
+@message(0xD8)
 class Locate(Message):
     """Failure detector to failure detector: return which node leads, and what is decided.
 
@@ -366,7 +366,7 @@ class Locate(Message):
     version: str
 
 
-@message(0xDB)
+@message(0xD9)
 class Located(Message):
     """The node that leads is ``master``, empty if none is known here.
 

@@ -26,7 +26,6 @@ from fencelock.actors.paxos.event import (
     CaughtUp,
     ExpireSnapshot,
     Export,
-    Exported,
     FetchRetry,
     FetchSlots,
     Lacking,
@@ -35,12 +34,12 @@ from fencelock.actors.paxos.event import (
     Restore,
     SnapshotBegun,
     SnapshotTaken,
-    TakeSnapshot,
     Trimmed,
     WriteChunk,
 )
+from fencelock.actors.paxos.exports import Exports, in_the_making, part_of
 from fencelock.actors.paxos.machine import Machine
-from fencelock.actors.paxos.membership import Term, part_of
+from fencelock.actors.paxos.membership import Term, terms_part
 from fencelock.actors.paxos.message import (
     CHUNK_BYTES_MAX,
     CHUNKS_MAX,
@@ -64,6 +63,10 @@ PART_PAUSE_MS = 1
 """Pause between two parts (ms): sockets and other roles have their turn meanwhile."""
 
 
+BACKUP_PAUSE_MS = 20
+"""The same for a backup, which has time (ms): most of the processor is left for requests."""
+
+
 FETCH_MS = 100
 """First timeout of a fetch (ms); then another member is asked."""
 
@@ -83,14 +86,6 @@ SILENT_MS = 10_000
 
 SNAPSHOT_KEPT_MS = 60_000
 """A snapshot is dropped when no part of it was requested for this long (ms)."""
-
-
-EXPORTS_MAX = 2
-"""Maximum snapshots that are kept for backups. They may be as large as the table."""
-
-
-WANTED_MAX = 64
-"""Maximum requests that wait for the slot of a snapshot."""
 
 
 LARGE_SLOTS = 1_000
@@ -152,6 +147,8 @@ class Snapshots:
         self._parts: Iterator[bytes | None] | None = None
         self.under_way = False
         """Whether a snapshot is being made."""
+        self.journaled = False
+        """Whether it will be written to the journal, or is for a backup only."""
         self.due = self._threshold()
         """A snapshot may be due once ``grown`` is this much; see `is_due`."""
 
@@ -165,7 +162,13 @@ class Snapshots:
         return self.grown >= (self.due * 3 // 2 if leading else self.due)
 
     def begin(
-        self, machine: Machine, slot: int, time_ms: int, terms: tuple[Term, ...]
+        self,
+        machine: Machine,
+        slot: int,
+        time_ms: int,
+        terms: tuple[Term, ...],
+        *,
+        journaled: bool,
     ) -> list[Wake]:
         """Freeze the state after all slots before ``slot``; `write_part` does the rest.
 
@@ -174,18 +177,23 @@ class Snapshots:
             slot: the first slot that it has not applied.
             time_ms: log time.
             terms: the memberships, if they ever changed.
+            journaled: whether the journal keeps it, too.
 
         """
         assert not self.under_way
-        self.under_way = True
+        self.under_way, self.journaled = True, journaled
         self.terms = terms
         self.slot, self.time_ms = slot, time_ms
         self._parts = machine.snapshot()
-        return [Wake(PART_PAUSE_MS, WriteChunk())]
+        return [self.pause()]
+
+    def pause(self) -> Wake:
+        """Return the pause before the next part."""
+        return Wake(PART_PAUSE_MS if self.journaled else BACKUP_PAUSE_MS, WriteChunk())
 
     def announcement(self) -> SnapshotChunk:
         """Return the reply to members that must wait for the snapshot being made."""
-        return _in_the_making(self.slot, self.time_ms)
+        return in_the_making(self.slot, self.time_ms)
 
     def write_part(self) -> bool:
         """Make the next part; return whether the snapshot is complete."""
@@ -201,16 +209,19 @@ class Snapshots:
         """Return a complete snapshot as catch-up sends it, and as a journal keeps it.
 
         The records cover everything applied so far: batches applied since the snapshot follow it.
-        So they can replace all that was written before.
+        So they can replace all that was written before. There are none for a backup.
         """
         if self.terms:
-            self.chunks.append(part_of(self.terms))
+            self.chunks.append(terms_part(self.terms))
         slot, time_ms, chunks = self.slot, self.time_ms, tuple(self.chunks)
-        records = records_of(slot, time_ms, chunks, tuple(self.since))
         taken = SnapshotTaken(
             receivers=tuple(self.receivers), slot=slot, time_ms=time_ms, chunks=chunks
         )
-        grown = sum(batch.size for batch in self.since)
+        if self.journaled:
+            records = records_of(slot, time_ms, chunks, tuple(self.since))
+            grown = sum(batch.size for batch in self.since)
+        else:
+            records, grown = (), self.grown
         self.replace(slot, chunks)
         self.grown = grown
         return taken, records
@@ -325,12 +336,8 @@ class CatchUp(MemberRole[CatchUpEvent]):
         self.snapshot: SnapshotTaken | None = None
         """The last snapshot made here; its parts are requested one by one."""
         self.used = 0
-        """Number of parts of snapshots that were sent."""
-        self.exports: dict[int, SnapshotTaken | None] = {}
-        """Snapshots for backups by slot, oldest first; None while one is being made."""
-        self.wanted: list[int] = []
-        """Numbers of requests for a new one that wait for its slot."""
-        self.proxy = address_of(self.node, "proxy")
+        """Number of parts of it that were sent."""
+        self.exports = Exports(address_of(self.node, "proxy"), self.replica)
         self.expiring = False
         """Whether the `ExpireSnapshot` timer runs."""
         self.written = 0
@@ -350,13 +357,12 @@ class CatchUp(MemberRole[CatchUpEvent]):
             case Fetch():
                 return self._on_fetch(sender, event)
             case Export():
-                return self._on_export(sender, event)
+                return self.exports.on_export(event)
             case SnapshotBegun():
-                return self._on_begun(event)
+                return self.exports.on_begun(event)
             case SnapshotTaken():
                 self.snapshot = event
-                if event.slot in self.exports:
-                    self.exports[event.slot] = event
+                self.exports.taken(event)
                 parts = [
                     part for receiver in event.receivers for part in self._part(receiver, event, 0)
                 ]
@@ -512,7 +518,7 @@ class CatchUp(MemberRole[CatchUpEvent]):
             if self.progress is None:
                 return asked
             return [*asked, *self.progress.report(self.next, self.target, self.source, now)]
-        self.exports.clear()  # The one that is being made will never be complete.
+        self.exports.kept.clear()  # The one that is being made will never be complete.
         restore = Restore(slot=part.slot, time_ms=part.time_ms, chunks=tuple(self.parts))
         self.next = part.slot
         return [Send(self.replica, restore), *self._ask_anew(now)]
@@ -532,60 +538,26 @@ class CatchUp(MemberRole[CatchUpEvent]):
         return self._part(receiver, snapshot, fetch.chunk)
 
     def _part(self, receiver: Address, snapshot: SnapshotTaken, chunk: int) -> Effects:
-        part = self._read(snapshot, chunk)
-        return (Observe("paxos.impossible_slot"),) if part is None else (Send(receiver, part),)
-
-    def _read(self, snapshot: SnapshotTaken, chunk: int) -> SnapshotChunk | None:
-        """Return a part of ``snapshot``, None if it has no such part."""
-        if chunk >= len(snapshot.chunks):
-            return None
+        part = part_of(snapshot, chunk)
+        if part is None:
+            return (Observe("paxos.impossible_slot"),)
         self.used += 1
-        return SnapshotChunk(
-            slot=snapshot.slot,
-            time_ms=snapshot.time_ms,
-            chunk=chunk,
-            count=len(snapshot.chunks),
-            content=snapshot.chunks[chunk],
-        )
-
-    def _on_export(self, proxy: Address, export: Export) -> Effects:
-        """Return a part of a snapshot for a backup, or begin one."""
-        number, slot = export.number, export.slot
-        if slot == 0 and len(self.wanted) < WANTED_MAX:
-            self.wanted.append(number)
-            return (Send(self.replica, TakeSnapshot()),) if len(self.wanted) == 1 else ()
-        if slot not in self.exports:
-            why = "too many backups begin at once" if slot == 0 else f"no snapshot of slot {slot}"
-            return (Send(proxy, Exported(number=number, part=None, why=why)),)
-        snapshot = self.exports[slot]
-        part = _in_the_making(slot) if snapshot is None else self._read(snapshot, export.chunk)
-        why = "" if part is not None else f"the snapshot has no part {export.chunk}"
-        return (Send(proxy, Exported(number=number, part=part, why=why)),)
-
-    def _on_begun(self, begun: SnapshotBegun) -> Effects:
-        """Name the slot of the snapshot to all that wait for it."""
-        wanted, self.wanted = self.wanted, []
-        part, why = None, "nothing is decided yet"
-        if begun.slot:
-            part, why = _in_the_making(begun.slot), ""
-            self.exports.setdefault(begun.slot, None)
-            while len(self.exports) > EXPORTS_MAX:
-                del self.exports[next(iter(self.exports))]
-        return [Send(self.proxy, Exported(number=number, part=part, why=why)) for number in wanted]
+        return (Send(receiver, part),)
 
     def _start_expiry(self) -> list[Effect]:
         """Drop the snapshot after a while, since it may be large."""
         if self.expiring:
             return []
         self.expiring = True
-        return [Wake(SNAPSHOT_KEPT_MS, ExpireSnapshot(use=self.used))]
+        use = self.used + self.exports.used
+        return [Wake(SNAPSHOT_KEPT_MS, ExpireSnapshot(use=use))]
 
     def _on_expire(self, expire: ExpireSnapshot) -> Effects:
         self.expiring = False
-        if expire.use != self.used:
+        if expire.use != self.used + self.exports.used:
             return self._start_expiry()
         self.snapshot = None
-        self.exports = {slot: made for slot, made in self.exports.items() if made is None}
+        self.exports.drop()
         return ()
 
     def _on_trimmed(self, trimmed: Trimmed) -> Effects:
@@ -609,11 +581,6 @@ def records_of(
         for start in range(0, len(since), PAGE)
     ]
     return (*parts, *pages)
-
-
-def _in_the_making(slot: int, time_ms: int = 0) -> SnapshotChunk:
-    """Return the message that stands for the parts of a snapshot that is being made."""
-    return SnapshotChunk(slot=slot, time_ms=time_ms, chunk=0, count=0, content=b"")
 
 
 def _is_sound(part: SnapshotChunk) -> bool:

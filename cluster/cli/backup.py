@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -273,13 +273,7 @@ def restore(
     restoring.check_target(header, settings)
     taken = restoring.occupied(settings)
     if taken:
-        found = "\n".join(f"  {folder}: {content}" for folder, content in taken.items())
-        if not force:
-            raise ConfigError(
-                f"these folders are not empty:\n{found}\nName another data folder in {config}, or "
-                "say --force to replace them"
-            )
-        _confirm(header, found, yes=yes)
+        _check_replaceable(header, taken, config, force=force, yes=yes)
     with _disk_errors("the folders cannot be made"):
         aside = restoring.restore(header, table, settings)
     for folder, name in aside.items():
@@ -293,14 +287,22 @@ def restore(
         typer.echo(f"  fencelock serve --config {config} --id {node}    # its data: {folder}")
 
 
-def _confirm(header: BackupHeader, found: str, *, yes: bool) -> None:
-    """Print what may be lost, and return if the user confirms it.
+def _check_replaceable(
+    header: BackupHeader, taken: Mapping[Path, str], config: Path, *, force: bool, yes: bool
+) -> None:
+    """Print what may be lost if folders are replaced, and return if the user confirms it.
 
     Raises:
-        ConfigError: nobody is here to confirm.
+        ConfigError: the user did not say ``--force``, or nobody is here to confirm.
         typer.Exit: the user does not confirm.
 
     """
+    found = "\n".join(f"  {folder}: {content}" for folder, content in taken.items())
+    if not force:
+        raise ConfigError(
+            f"these folders are not empty:\n{found}\nName another data folder in {config}, or say "
+            "--force to replace them"
+        )
     typer.echo(f"--force moves these folders aside:\n{found}\n", err=True)
     typer.echo(f"The backup: {in_words(header)}.\n{LOSSES}", err=True)
     if yes:

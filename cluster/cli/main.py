@@ -15,6 +15,7 @@ from fencelock import __version__
 from fencelock.actors.error import FencelockError
 from fencelock.cluster.cli.backup import backup, restore
 from fencelock.cluster.cli.init import init
+from fencelock.cluster.cli.lock import lock
 from fencelock.cluster.cli.locks import locks, release, who
 from fencelock.cluster.cli.members import join, leave, members, remove, replace, transfer
 from fencelock.cluster.cli.serve import serve
@@ -108,6 +109,7 @@ def fencelock(
 app.command()(init)
 app.command()(serve)
 app.command()(status)
+app.command()(lock)
 app.command()(locks)
 app.command()(who)
 app.command()(release)

@@ -74,6 +74,9 @@ def status(
     console.print(nodes_table(nodes, asked=len(where.endpoints)))
     if roles:
         console.print(roles_table(nodes))
+    lost = quorum_lost(nodes, asked=len(where.addresses))
+    if lost:
+        console.print(Text(lost, "red"))
     seen = locks_seen(nodes)
     console.print(locks_table(seen) if seen else "No lock is held or waited for.")
     if seen and LISTED & {node.protocol for node in nodes}:
@@ -124,6 +127,22 @@ def nodes_table(nodes: Sequence[NodeStatus], *, asked: int) -> Table:
     for name in missing:
         table.add_row(name, why, *members.get(name, ()), "", "")
     return table
+
+
+def quorum_lost(nodes: Sequence[NodeStatus], *, asked: int) -> str:
+    """Return what it means that so few nodes answer; empty if a majority does, or may do."""
+    named = {name for node in nodes for name in node.nodes}
+    needed = len(named) // 2 + 1
+    tabled = {node.protocol for node in nodes} <= TABLED
+    if asked < len(named) or len(nodes) >= needed or not tabled:
+        return ""
+    silent = _and(sorted(named - {node.node for node in nodes}))
+    return (
+        f"There is no majority: {len(nodes)} of {len(named)} nodes answer here, and {needed} are "
+        f"needed. Until then no lock is granted or released. Start {silent}, each with its own "
+        'data folder. If too many of them are lost for good, see "Loss of a majority" in '
+        "docs/operations.md: take a backup of what is left before anything else."
+    )
 
 
 def roles_table(nodes: Sequence[NodeStatus]) -> Table:

@@ -11,20 +11,15 @@ from support.log_workload import LogCounter
 
 from fencelock.actors.api.backup_message import BackupPart, ReadBackup
 from fencelock.actors.api.message import Reason, Refused
-from fencelock.actors.effect import Effect, Send, Wake
+from fencelock.actors.effect import Checkpoint, Effect, Send, Wake
 from fencelock.actors.message import Address
 from fencelock.actors.paxos import event as events
 from fencelock.actors.paxos import message as messages
 from fencelock.actors.paxos.config import LogConfig, View, catchup_of, replica_of
+from fencelock.actors.paxos.exports import EXPORTS_MAX, WANTED_MAX
 from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.replica import Replica
-from fencelock.actors.paxos.snapshots import (
-    EXPORTS_MAX,
-    PART_PAUSE_MS,
-    SNAPSHOT_KEPT_MS,
-    WANTED_MAX,
-    CatchUp,
-)
+from fencelock.actors.paxos.snapshots import BACKUP_PAUSE_MS, SNAPSHOT_KEPT_MS, CatchUp
 from fencelock.actors.proxy.proxy import Proxy, Tick
 from fencelock.actors.proxy.queries import READ_MS
 
@@ -161,7 +156,7 @@ def test_few_snapshots_are_kept_and_few_requests_wait(role: CatchUp) -> None:
     for slot in range(10, 10 + EXPORTS_MAX + 1):
         begin(role, slot)
         take(role, slot)
-    assert list(role.exports) == [11, 12]
+    assert list(role.exports.kept) == [11, 12]
 
     for number in range(WANTED_MAX):
         export(role, number)
@@ -180,7 +175,7 @@ def test_a_backup_that_nobody_reads_is_dropped_unless_it_is_being_made(role: Cat
 
     role.handle(CATCHUP, events.ExpireSnapshot(use=1), T0)
 
-    assert role.exports == {12: None}
+    assert role.exports.kept == {12: None}
 
 
 def test_a_snapshot_that_another_state_replaced_is_not_waited_for(role: CatchUp) -> None:
@@ -205,6 +200,32 @@ def test_a_replica_begins_a_snapshot_and_names_its_slot() -> None:
     effects = replica.handle(CATCHUP, ask, T0)
 
     begun = Send(CATCHUP, events.SnapshotBegun(slot=2))
-    assert Wake(PART_PAUSE_MS, events.WriteChunk()) in effects
+    assert Wake(BACKUP_PAUSE_MS, events.WriteChunk()) in effects
     assert begun in effects
     assert replica.handle(CATCHUP, ask, T0) == [begun]  # The same one is still being made.
+
+
+def make(replica: Replica) -> list[object]:
+    """Let the snapshot under way be finished; return what is done then."""
+    while True:
+        effects = replica.handle(REPLICA, events.WriteChunk(), T0)
+        if not all(isinstance(effect, Wake) for effect in effects):
+            return list(effects)
+
+
+@pytest.mark.parametrize("needed", [False, True])
+def test_a_backup_writes_no_snapshot_to_the_journal_unless_one_is_needed(needed: bool) -> None:
+    replica = Replica(
+        REPLICA, HOST, node="n1", config=CONFIG, machine=LogCounter(), recovered=Recovered()
+    )
+    batch = messages.Batch(time_ms=1, commands=(b"1",))
+    replica.handle(CATCHUP, events.Learned(slots=((1, batch),), committed=2), T0)
+    grown = replica.log.snapshots.grown
+    replica.handle(CATCHUP, events.TakeSnapshot(), T0)
+    if needed:
+        replica.handle(replica.acceptor, events.LogFull(), T0)
+
+    effects = make(replica)
+
+    assert any(isinstance(effect, Checkpoint) for effect in effects) == needed
+    assert replica.log.snapshots.grown == (0 if needed else grown)

@@ -203,7 +203,7 @@ def test_descriptions_asked_for_at_once_share_one_look(door: Proxy) -> None:
     [
         (None, -1, "n2", "not known how old"),
         (None, LOOK_AGE_MS + 1, "n2", f"{LOOK_AGE_MS + 1} ms old"),
-        (Browsed(lines=(), more=False), READY_AGE_MS + 1, "n2", "has not answered"),
+        (Browsed(lines=(), more=False), READY_AGE_MS + 1, "n2", "does not answer"),
         (Browsed(lines=(), more=False), 5, "", "no master is known"),
     ],
     ids=["nothing known", "too old to show", "old", "no master"],

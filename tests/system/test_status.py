@@ -12,7 +12,14 @@ from fencelock.actors.api.message import Absence, Contender, LockStatus, NodeSta
 from fencelock.actors.api.self_report import Counted
 from fencelock.actors.role_message import Fact, RoleDescription
 from fencelock.cluster.cli.asking import as_plain, duration, in_full, person
-from fencelock.cluster.cli.status import headline, locks_seen, locks_table, nodes_table, roles_table
+from fencelock.cluster.cli.status import (
+    headline,
+    locks_seen,
+    locks_table,
+    nodes_table,
+    quorum_lost,
+    roles_table,
+)
 
 NODE = NodeStatus(
     node="n1",
@@ -184,3 +191,21 @@ def test_people_are_called_by_their_label_and_known_by_their_ids() -> None:
 )
 def test_durations_are_told_in_at_most_two_units(ms: int, text: str) -> None:
     assert duration(ms) == text
+
+
+def test_a_lost_majority_is_said_in_words_with_what_to_do() -> None:
+    left = dataclasses.replace(member("n3", "n1"), ready=False, master="", detail="silence")
+
+    text = quorum_lost([left], asked=3)
+
+    assert text.startswith("There is no majority: 1 of 3 nodes answer here, and 2 are needed.")
+    assert "no lock is granted or released" in text
+    assert "Start n1 and n2" in text
+    assert "docs/operations.md" in text
+
+
+def test_a_majority_that_answers_or_was_not_asked_is_not_called_lost() -> None:
+    two = [member("n1", "n1"), member("n2", "n1")]
+    assert quorum_lost(two, asked=3) == ""
+    assert quorum_lost(two[:1], asked=1) == ""
+    assert quorum_lost([NODE], asked=2) == ""  # `lamport` has no majorities.

@@ -1,0 +1,225 @@
+"""``fencelock lock``: runs a command while a lock is held."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fencelock.actors.error import (
+    FencelockError,
+    LockOwnershipLostError,
+    NotHeldError,
+    UnavailableError,
+)
+from fencelock.cluster.cli.asking import ClusterOption, ConnectOption, in_full, target
+from fencelock.cluster.guarantee import PROMISES, Guarantee
+
+if TYPE_CHECKING:
+    from fencelock.cluster.client import Client
+    from fencelock.cluster.lock import Hold
+
+EXIT_LOST = 74
+"""The lock was lost while the command ran (EX_IOERR of ``sysexits.h``)."""
+
+EXIT_NOT_HAD = 75
+"""The lock was not acquired; the command did not run (EX_TEMPFAIL)."""
+
+EXIT_NO_COMMAND = 127
+"""There is no such command, as in a shell."""
+
+SIGNALLED = 128
+"""A command that ends by signal 9 exits with 137, as in a shell."""
+
+RENEWALS = 3
+"""Where holds have deadlines, each is renewed so often within its duration."""
+
+FORWARDED = (signal.SIGTERM, signal.SIGHUP)
+"""Signals that the command gets in place of us. Ctrl-C reaches both by the terminal."""
+
+
+def lock(
+    name: Annotated[str, typer.Argument(help="The lock.", show_default=False)],
+    command: Annotated[
+        list[str], typer.Argument(help="The command and its arguments.", show_default=False)
+    ],
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            "--timeout", "-w", min=0, help="How long to wait for the lock (s). Default: for ever."
+        ),
+    ] = None,
+    nonblock: Annotated[
+        bool, typer.Option("--nonblock", "-n", help="Do not wait if the lock is held.")
+    ] = False,
+    shared: Annotated[
+        int | None,
+        typer.Option("--shared", min=1, help="Hold one of N permits, a semaphore, instead."),
+    ] = None,
+    grace: Annotated[
+        float,
+        typer.Option(
+            "--grace", min=0, help="Time between SIGTERM and SIGKILL if the lock is lost (s)."
+        ),
+    ] = 5.0,
+    connect: ConnectOption = None,
+    cluster: ClusterOption = None,
+    connect_timeout: Annotated[
+        float, typer.Option("--connect-timeout", help="How long to wait for the first reply (s).")
+    ] = 5.0,
+) -> None:
+    """Hold a lock [bold]while a command runs[/bold], and release it when the command ends.
+
+    FENCELOCK_NAME and FENCELOCK_FENCE tell the command the lock and the fence. Let
+    it pass the fence on to what it writes to, so that a late write can be refused.
+
+    Exits with the status of the command. Exits with 75 if the lock was not
+    acquired: then the command did not run. Exits with 74 if the lock was lost:
+    then the command got SIGTERM, and SIGKILL after --grace.
+
+    For example:
+
+      [cyan]fencelock lock nightly-report --nonblock -- ./report.sh[/cyan]
+
+      [cyan]fencelock lock deploy --timeout 60 -- make deploy[/cyan]
+
+      [cyan]fencelock lock encoder --shared 4 -- ffmpeg -i in.mov out.mp4[/cyan]
+
+    """
+    if shutil.which(command[0]) is None:
+        typer.echo(f"{command[0]}: command not found; {name} was not acquired", err=True)
+        raise typer.Exit(EXIT_NO_COMMAND)
+    where = target(connect, cluster)
+    from fencelock.cluster.client import connect_to  # noqa: PLC0415 (sockets: not for --help)
+
+    signal.signal(signal.SIGTERM, _exit)
+    with ExitStack() as stack:
+        try:
+            client = stack.enter_context(connect_to(where, timeout=connect_timeout))
+            hold = _acquire(client, name, shared, 0 if nonblock else timeout)
+        except UnavailableError as error:
+            typer.echo(f"{name} was not acquired: {error}", err=True)
+            raise typer.Exit(EXIT_NOT_HAD) from error
+        except KeyboardInterrupt:
+            typer.echo(f"{name} was not acquired: interrupted", err=True)
+            raise
+        if hold is None:
+            typer.echo(f"{name} was not acquired: {_whose(client, name, shared)}", err=True)
+            raise typer.Exit(EXIT_NOT_HAD)
+        renews = Guarantee.DEADLINES in PROMISES[client.protocol].guarantees
+        status, lost = _run(command, hold, grace, renews=renews)
+        lost = lost or not _release(hold)
+    if lost:
+        typer.echo(f"{name} was lost while the command ran: {lost_advice(hold)}", err=True)
+        raise typer.Exit(EXIT_LOST)
+    raise typer.Exit(SIGNALLED - status if status < 0 else status)
+
+
+def _exit(number: int, _: object) -> None:
+    """Leave in order while no command runs, so that a waiting client does not stay in the queue."""
+    sys.exit(SIGNALLED + number)
+
+
+def lost_advice(hold: Hold) -> str:
+    """Return what a person should check after a loss."""
+    return (
+        f"another may have held it meanwhile. What was written under fence {hold.fence} after "
+        "that is safe only where fences are checked"
+    )
+
+
+def _acquire(client: Client, name: str, shared: int | None, timeout: float | None) -> Hold | None:
+    """Return the hold, None if the lock was not free in time."""
+    wanted = client.lock(name) if shared is None else client.semaphore(name, permits=shared)
+    blocking = timeout != 0
+    return wanted.acquire(blocking=blocking, timeout=timeout if blocking else None)
+
+
+def _whose(client: Client, name: str, shared: int | None) -> str:
+    """Return who holds the lock now, in words."""
+    if shared is not None:
+        return f"all {shared} permits are taken"
+    try:
+        holder = client.status(name).holder
+    except FencelockError:
+        return "it is held"
+    return "it was held" if holder is None else f"{in_full(holder)} holds it"
+
+
+def _run(command: list[str], hold: Hold, grace: float, *, renews: bool) -> tuple[int, bool]:
+    """Run ``command`` under ``hold``; return its status, and whether it was stopped for a loss."""
+    environment = {"FENCELOCK_NAME": hold.name, "FENCELOCK_FENCE": str(hold.fence)}
+    process = subprocess.Popen(command, env=os.environ | environment)
+    lost, ended = threading.Event(), threading.Event()
+    hold.on_lost(lambda _: lost.set())
+    keepers = [threading.Thread(target=_stop_if_lost, args=(process, lost, ended, grace))]
+    if renews:
+        keepers.append(threading.Thread(target=_renew, args=(hold, ended), daemon=True))
+    for keeper in keepers:
+        keeper.start()
+    with _signals_for(process):
+        status = process.wait()
+    stopped = lost.is_set()
+    ended.set()
+    lost.set()  # Wakes the thread that waits for it.
+    keepers[0].join()
+    return status, stopped
+
+
+def _stop_if_lost(
+    process: subprocess.Popen[bytes],
+    lost: threading.Event,
+    ended: threading.Event,
+    grace: float,
+) -> None:
+    """Send SIGTERM once the hold is lost, and SIGKILL ``grace`` seconds later."""
+    lost.wait()
+    if ended.is_set():
+        return
+    process.terminate()
+    if not ended.wait(grace):
+        process.kill()
+
+
+def _renew(hold: Hold, ended: threading.Event) -> None:
+    """Begin the duration of the hold anew, several times within each."""
+    while not ended.wait(hold.remaining / RENEWALS):
+        try:
+            hold.renew()
+        except (NotHeldError, LockOwnershipLostError):
+            return
+        except FencelockError:
+            continue  # While it can, the hold lasts; its loss is reported otherwise.
+
+
+@contextmanager
+def _signals_for(process: subprocess.Popen[bytes]) -> Generator[None]:
+    """Pass signals on to ``process`` and go on waiting for it."""
+    former = {number: signal.getsignal(number) for number in (*FORWARDED, signal.SIGINT)}
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in FORWARDED:
+        signal.signal(number, lambda number, _: process.send_signal(number))
+    try:
+        yield
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
+
+
+def _release(hold: Hold) -> bool:
+    """Release the hold; return whether it was held until now."""
+    try:
+        hold.release()
+    except (NotHeldError, LockOwnershipLostError):
+        return False
+    except UnavailableError as error:
+        typer.echo(f"{hold.name}: {error}", err=True)
+    return True
