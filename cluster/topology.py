@@ -265,6 +265,8 @@ def paxos(seat: NodeContext) -> RoleSet:
 
     Without a disk, fences begin at the date, so that they rise over restarts of the whole group.
     """
+    from fencelock import __version__  # noqa: PLC0415 (that module imports this one)
+
     proxy = address_of(seat.node, "proxy")
     machine = LockMachine()
     memory = seat.settings.paxos_memory
@@ -283,6 +285,7 @@ def paxos(seat: NodeContext) -> RoleSet:
             opening=(encode(ExtendSessions(master=seat.node, fence_floor=floor)),),
             journal_bytes=seat.settings.paxos_journal_bytes,
             endpoints=seat.endpoints,
+            version=__version__,
         ),
     )
     closings = [_closing(seat)]
