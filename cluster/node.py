@@ -192,21 +192,21 @@ def _open_journal(config: Config, node_id: str) -> Journal | None:
     return Journal.open(folder, segment_bytes_max=segment)
 
 
-def _is_founded(config: Config, found: Mapping[str, Sequence[bytes]]) -> bool:
-    """Return whether the journal belongs to a group that decides itself who its members are."""
-    records = map(decode, found.get("bootstrap", ()))
-    return config.protocol == "paxos" and any(isinstance(one, GroupConfig) for one in records)
-
-
 def identity_of(config: Config, node_id: str, *, founded: bool = False) -> dict[str, str]:
     """Return what the journal of ``node_id`` belongs to, in words.
 
-    The members are part of it, unless the group was ``founded`` and keeps them in its log.
+    The members of a group that is ``founded`` are in its log.
     """
     identity = {"cluster": config.cluster, "node": node_id, "protocol": config.protocol}
     if config.protocol in VOTING and not founded:
         identity["members"] = ", ".join(sorted(config.nodes))
     return identity
+
+
+def _is_founded(config: Config, found: Mapping[str, Sequence[bytes]]) -> bool:
+    """Return whether the journal belongs to a group that decides itself who its members are."""
+    records = map(decode, found.get("bootstrap", ()))
+    return config.protocol == "paxos" and any(isinstance(one, GroupConfig) for one in records)
 
 
 def _records_of(

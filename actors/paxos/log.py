@@ -198,13 +198,8 @@ class Log:
         if self.snapshots.under_way or self.next == 1:
             return []
         self.digests.want()
-        begun = self.snapshots.begin(
-            self.machine,
-            self.next,
-            self.decided.time_ms,
-            self.config.terms(),
-            journaled=journaled,
-        )
+        terms, time_ms = self.config.terms(), self.decided.time_ms
+        begun = self.snapshots.begin(self.machine, self.next, time_ms, terms, journaled=journaled)
         return [*begun, Observe("paxos.snapshot_begun")]
 
     def _on_write_chunk(self) -> Effects:

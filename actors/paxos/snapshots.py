@@ -37,7 +37,7 @@ from fencelock.actors.paxos.event import (
     Trimmed,
     WriteChunk,
 )
-from fencelock.actors.paxos.exports import Exports, in_the_making, part_of
+from fencelock.actors.paxos.exports import Exports, chunk_of, in_the_making
 from fencelock.actors.paxos.machine import Machine
 from fencelock.actors.paxos.membership import Term, terms_part
 from fencelock.actors.paxos.message import (
@@ -63,7 +63,7 @@ PART_PAUSE_MS = 1
 """Pause between two parts (ms): sockets and other roles have their turn meanwhile."""
 
 
-BACKUP_PAUSE_MS = 20
+BACKUP_PAUSE_MS = 10
 """The same for a backup, which has time (ms): most of the processor is left for requests."""
 
 
@@ -177,7 +177,7 @@ class Snapshots:
             slot: the first slot that it has not applied.
             time_ms: log time.
             terms: the memberships, if they ever changed.
-            journaled: whether the journal keeps it, too.
+            journaled: whether it is also for the journal, and not only for a backup.
 
         """
         assert not self.under_way
@@ -400,13 +400,14 @@ class CatchUp(MemberRole[CatchUpEvent]):
         return self._ask_anew(now)
 
     def _others(self) -> list[str]:
-        """Return the nodes that can be asked; each begins with another one.
+        """Return the nodes to ask, without this one; each node begins with another one.
 
-        The members may have changed meanwhile, so a node that has the slots counts as one.
+        These are the members, and the node that was seen to have more. It need not be a member
+        that is known here: the members may have changed in the slots that are lacking.
         """
-        members = {*self.config.members} | ({self.likely} & {*self.config.nodes})
-        others = sorted(members - {self.node})
-        return [m for m in others if m > self.node] + [m for m in others if m < self.node]
+        known = {self.likely} & set(self.config.nodes)
+        nodes = sorted({*self.config.members, *known})
+        return [m for m in nodes if m > self.node] + [m for m in nodes if m < self.node]
 
     def _choose(self, now: Instant) -> str:
         """Return the member to ask: the master and silent members are the last resort."""
@@ -426,9 +427,8 @@ class CatchUp(MemberRole[CatchUpEvent]):
         progress = self.progress
         if self.next >= self.target:
             self.target, self.question, self.unanswered, self.progress = 0, None, 0, None
-            caught_up = Send(self.monitor, CaughtUp())
-            ended = [] if progress is None else progress.end(self.next, self.source, now)
-            return [caught_up, *ended]
+            done = [] if progress is None else progress.end(self.next, self.source, now)
+            return [*done, Send(self.monitor, CaughtUp())]
         self.source = self._choose(now)
         asked = self._ask(Fetch(first=self.next, slot=0, chunk=0))
         if progress is None:
@@ -538,7 +538,7 @@ class CatchUp(MemberRole[CatchUpEvent]):
         return self._part(receiver, snapshot, fetch.chunk)
 
     def _part(self, receiver: Address, snapshot: SnapshotTaken, chunk: int) -> Effects:
-        part = part_of(snapshot, chunk)
+        part = chunk_of(snapshot, chunk)
         if part is None:
             return (Observe("paxos.impossible_slot"),)
         self.used += 1

@@ -154,3 +154,10 @@ def test_the_parts_of_a_snapshot_are_counted(role: CatchUp) -> None:
 def test_a_small_catch_up_is_not_reported(role: CatchUp) -> None:
     assert notices(lack(role, 1, 17)) == []
     assert notices(send_slots(role, 1, PAGE)) == []
+
+
+def test_a_member_that_is_left_alone_while_it_fetches_does_not_stop(role: CatchUp) -> None:
+    lack(role, 1, 9)
+    role.config.members = ("a",)
+
+    assert asked(expire(role)) == ["c"]
