@@ -12,6 +12,7 @@ from typing import NamedTuple
 from fencelock.actors.message import Address, Instant, Local, Message, Timer, local, maker, timer
 from fencelock.actors.paxos.membership import Membership
 from fencelock.actors.paxos.message import NO_BALLOT, Ballot, Batch, Locate, Propose, SnapshotChunk
+from fencelock.actors.timing import TIMING, Timing
 
 _propose = maker(Propose)
 
@@ -117,6 +118,16 @@ class Isolated(Local):
 
 
 @local
+class TimesDiffer(Local):
+    """Failure detector to the listener: the master's times differ from this node's.
+
+    ``why`` has the differences; it is empty once there are none.
+    """
+
+    why: str
+
+
+@local
 class Divergence(Local):
     """Replica to its listener: members' states differ. ``why`` is empty once they agree again."""
 
@@ -183,6 +194,8 @@ class BallotSeen(Local):
     ballot: Ballot
     leads: bool
     """Whether its leader sent a heartbeat; if not, it is only a candidate."""
+    timing: Timing = TIMING
+    """The times of a leader that sent a heartbeat."""
 
 
 @local
@@ -194,6 +207,7 @@ class SendHeartbeat(Local):
     answered: tuple[int, ...]
     confirmed: int
     view: int
+    timing: Timing = TIMING
 
 
 @local
@@ -508,6 +522,11 @@ class HeartbeatDue(Timer):
     """Send a heartbeat of ``ballot``."""
 
     ballot: Ballot
+
+
+@timer
+class LeaseLapsed(Timer):
+    """Record the length of leases: longer ones, which an earlier life gave, are over."""
 
 
 @timer

@@ -17,8 +17,6 @@ from fencelock.actors.lease import DRIFT_PPM
 from fencelock.actors.message import Address, Instant, Message
 from fencelock.actors.paxos.acceptor import Acceptor
 from fencelock.actors.paxos.config import (
-    ELECTION_MS,
-    LEASE_MS,
     LOG_MAX,
     LogConfig,
     View,
@@ -39,6 +37,7 @@ from fencelock.actors.paxos.membership import Member
 from fencelock.actors.paxos.reconfigurer import Reconfigurer
 from fencelock.actors.paxos.replica import Replica
 from fencelock.actors.paxos.snapshots import JOURNAL_BYTES, CatchUp
+from fencelock.actors.timing import TIMING, Timing
 
 if TYPE_CHECKING:
     from random import Random
@@ -55,10 +54,8 @@ class LogOptions:
     """A role of this node that receives all outcomes and `VotingStatus`, or None."""
     opening: tuple[bytes, ...] = ()
     """Commands with which every leadership begins."""
-    lease_ms: int = LEASE_MS
-    """Duration for which an acceptor follows a master after its heartbeat (ms); same everywhere."""
-    election_ms: int = ELECTION_MS
-    """A master that was silent for this long is suspected (ms)."""
+    timing: Timing = TIMING
+    """The times of leases, heartbeats and elections; the same everywhere."""
     drift_ppm: int = DRIFT_PPM
     """Largest deviation of a clock's rate (millionths)."""
     log_max: int = LOG_MAX
@@ -178,11 +175,8 @@ class _MemberRoles:
         seat = {"node": node, "config": self.config}
         known = {**seat, "recovered": self.recovered}
         voting = {**known, "voter": identity.voter, "votes": votes}
-        times = {
-            "lease_ms": options.lease_ms,
-            "election_ms": options.election_ms,
-            "drift_ppm": options.drift_ppm,
-        }
+        lease = {"lease_ms": options.timing.lease_ms}
+        times = {"timing": options.timing, "drift_ppm": options.drift_ppm}
         replica = {
             "listener": options.listener,
             "opening": options.opening,
@@ -193,7 +187,7 @@ class _MemberRoles:
             "machine": self.machine,
         }
         return (
-            Spawn(acceptor_of(node), acceptor, {**voting, "lease_ms": options.lease_ms}),
+            Spawn(acceptor_of(node), acceptor, {**voting, **lease}),
             Spawn(leader_of(node), leader, {**voting, "random": self.random}),
             Spawn(
                 monitor_of(node),
@@ -215,6 +209,10 @@ class _MemberRoles:
 
 class MemoryAcceptor(Acceptor):
     """An acceptor whose promises end with the process, under a journal id of its own."""
+
+    def begin(self, now: Instant) -> Effects:
+        """Begin without promises of an earlier life."""
+        return without_records(super().begin(now))
 
     def handle(self, sender: Address, event: Any, now: Instant) -> Effects:
         """Handle a message of a leader, or news from the replica."""

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from fencelock.actors.bootstrap import vote_id
 from fencelock.actors.message import Address
 from fencelock.actors.paxos import leader, member, reconfigurer
 from fencelock.actors.paxos.config import WINDOW, LogConfig, View
@@ -83,7 +84,7 @@ def never_moves(lead: Leader) -> bool:
 RIGHT_CHANGE: Callable[..., bool] = LogConfig.change
 RIGHT_PROPOSE: Callable[..., Any] = vars(Replica)["_on_propose_change"]
 RIGHT_APPEND: Callable[..., None] = vars(LogConfig)["_append"]
-RIGHT_ID: Callable[..., int] = member.vote_id
+RIGHT_ID: Callable[..., int] = vote_id
 
 
 class Mutant(NamedTuple):
