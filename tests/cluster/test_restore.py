@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -122,16 +123,21 @@ def test_two_restorations_never_form_one_cluster(tmp_path: Path) -> None:
     assert voters[0] != voters[1]
 
 
+def in_memory(config: Config) -> Config:
+    return replace(config, settings=replace(config.settings, paxos_memory=True))
+
+
+def changed(**fields: Any) -> Callable[[Config], Config]:
+    return lambda config: replace(config, **fields)
+
+
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (lambda config: replace(config, cluster="orders"), "orders-2"),
-        (lambda config: replace(config, protocol="lamport"), "lamport"),
-        (lambda config: replace(config, data=None), "data: missing"),
-        (
-            lambda config: replace(config, settings=replace(config.settings, paxos_memory=True)),
-            "durability",
-        ),
+        (changed(cluster="orders"), "orders-2"),
+        (changed(protocol="lamport"), "lamport"),
+        (changed(data=None), "data: missing"),
+        (in_memory, "durability"),
     ],
 )
 def test_a_configuration_that_cannot_be_used_is_refused(
