@@ -452,6 +452,8 @@ class ProposeChange(Local):
     """To the replica: let ``membership`` be the next one, if that is possible now."""
 
     membership: Membership
+    joiner_applied: int | None = None
+    """The first slot that a new member has not applied; it must be within `WINDOW` of the end."""
 
 
 @local

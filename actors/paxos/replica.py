@@ -307,8 +307,10 @@ class Replica(MemberRole[ReplicaEvent]):
         """
         applied, ordering = self.decided.next, self.ordering
         follows = event.membership.is_next_of(self.config.membership)
+        joiner = event.joiner_applied
         leads = ordering.leadership is not None and not ordering.draining
         late = self.config.pending or applied <= self.change_slot
+        late = late or (joiner is not None and applied - joiner > WINDOW)
         if not leads or late or not follows or ordering.free >= applied + WINDOW:
             return (Observe("paxos.change_refused"),)
         self.change_slot = ordering.free
