@@ -251,7 +251,7 @@ class Progress:
         self.reports = 0
         self.bytes = 0
         """Bytes of slots and of parts of snapshots that have arrived."""
-        self.parts = (0, 0)
+        self.parts: tuple[int, int] = (0, 0)
         """The number of parts of the snapshot that have arrived, and of all; 0 without one."""
 
     def in_words(self, next_slot: int) -> str:
