@@ -50,6 +50,20 @@ GRACE_S = 30.0
 """Time limit for the clients' last requests when the time is over (s)."""
 
 
+KillOption = Annotated[
+    bool, typer.Option("--kill-leader", help="Kill -9 whoever leads, and start it anew.")
+]
+GrowOption = Annotated[
+    bool, typer.Option("--grow", help="paxos: begin with one node, let others join and leave.")
+]
+JournalOption = Annotated[
+    bool, typer.Option("--journal", help="central: the server keeps its table on disk.")
+]
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="End with one JSON object as the last line.")
+]
+
+
 @dataclass
 class RunVerdict:
     """The result of a run; ``ok`` only if nothing overlapped, was lost, or starved."""
@@ -75,29 +89,18 @@ class RunVerdict:
 
 
 def run(
-    protocol: Annotated[
-        str,
-        typer.Option(help=PROTOCOLS),
-    ] = "paxos",
+    protocol: Annotated[str, typer.Option(help=PROTOCOLS)] = "paxos",
     nodes: Annotated[int, typer.Option(min=1, max=16, help="Node processes.")] = 3,
     clients: Annotated[int, typer.Option(min=1, max=64, help="Client processes.")] = 4,
     locks: Annotated[int, typer.Option(min=1, max=1000, help="Locks they fight over.")] = 2,
     seconds: Annotated[float, typer.Option(min=1, max=86400, help="How long they fight.")] = 10,
-    kill_leader: Annotated[
-        bool, typer.Option("--kill-leader", help="Kill -9 whoever leads, and start it anew.")
-    ] = False,
+    kill_leader: KillOption = False,
     kill_every: Annotated[
         float, typer.Option(min=0.5, max=3600, help="From one such kill to the next (s).")
     ] = 4,
-    grow: Annotated[
-        bool, typer.Option("--grow", help="paxos: begin with one node, let others join and leave.")
-    ] = False,
-    journal: Annotated[
-        bool, typer.Option("--journal", help="central: the server keeps its table on disk.")
-    ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="End with one JSON object as the last line.")
-    ] = False,
+    grow: GrowOption = False,
+    journal: JournalOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Start a cluster on this machine, let clients compete for its locks, and judge.
 
@@ -121,25 +124,24 @@ def run(
         )
         contenders.begin()
         began = time.monotonic()
+        killer = LeaderKiller(
+            cluster, watcher, contenders, every_s=kill_every, until=began + seconds
+        )
+        grower = Grower(cluster, watcher, contenders)
         with ExitStack() as during:
-            if kill_leader:
-                until = began + seconds
-                killer = LeaderKiller(cluster, watcher, contenders, every_s=kill_every, until=until)
-                during.enter_context(killer)
-            grower = Grower(cluster, watcher, contenders)
-            if grow:
-                during.enter_context(grower)
+            for active, thread in ((kill_leader, killer), (grow, grower)):
+                if active:
+                    during.enter_context(thread)
             watch(console, watcher, contenders, began + seconds, grower.over)
             contenders.over()
             contenders.stop()
         finished = contenders.finish(GRACE_S)
-        took = time.monotonic() - began
-        verdict = judge(contenders, folder, locks=locks, took=took)
+        verdict = judge(contenders, folder, locks=locks, took=time.monotonic() - began)
         verdict.protocol, verdict.nodes, verdict.seconds = protocol, nodes, seconds
         verdict.messages_per_entry = cluster.messages_per_entry(watcher, verdict.grants)
         verdict.changes = len(grower.changes)
-        verdict.ok = verdict.ok and finished and bool(contenders.kills_ms) == kill_leader
-        verdict.ok = verdict.ok and grower.is_complete == grow
+        expected = bool(contenders.kills_ms) == kill_leader and grower.is_complete == grow
+        verdict.ok = verdict.ok and finished and expected
         report(console, verdict, contenders, killing=kill_leader)
     if as_json:
         print(json.dumps(asdict(verdict)), flush=True)

@@ -44,6 +44,7 @@ class Grower:
         self.changes: list[tuple[str, ...]] = []
         self.over = threading.Event()
         self._cluster, self._watcher, self._contenders = cluster, watcher, contenders
+        self._refusal = ""
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run)
 
@@ -83,12 +84,9 @@ class Grower:
     def _is_done(self, change: ChangeMembers) -> bool:
         try:
             reached = self._watcher.change_members(change)
-        except UnavailableError:
+        except (UnavailableError, MembershipError) as error:
+            self._refusal = str(error)  # A node starts, or this machine has much else to do.
             return False
-        except MembershipError:
-            if change.action is MemberAction.JOIN and not self._cluster.ended():
-                return False  # The node has not been heard from yet.
-            raise
         if reached.done:
             self.changes.append(reached.members)
         return reached.done
@@ -97,4 +95,5 @@ class Grower:
         ends = time.monotonic() + READY_S
         while not done():
             if self._stopped.wait(PAUSE_S) or time.monotonic() > ends:
-                raise ClusterFailedError(f"{what} took more than {READY_S:g} s")
+                text = f"{what} took more than {READY_S:g} s"
+                raise ClusterFailedError(f"{text}; last refusal: {self._refusal or 'none'}")

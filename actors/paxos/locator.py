@@ -72,7 +72,7 @@ class Locator:
         self.heard_at = Instant(0)
         """The time at which that leader last answered."""
         self.others_at = Instant(0)
-        """The time at which a node other than the leader last said what it has."""
+        """The time at which a node other than the leader last had what this node lacks."""
         self.asked = 0
         """Number of nodes that were asked in turn."""
         self.timer = 0
@@ -185,10 +185,13 @@ class Locator:
                 self.master = located.master
             if leads:
                 self.heard_at = now
+        if located.applied <= self.config.applied:
+            return ()
         if node != self.master:
             self.others_at = now
-        spared = node == self.master and now - self.others_at < self.silent_ns
-        if located.applied <= self.config.applied or spared:
-            return ()
-        lacking = Lacking(first=self.config.applied, target=located.applied, source=node)
+        elif now - self.others_at < self.silent_ns:
+            return ()  # Another node has what this one lacks, too.
+        lacking = Lacking(
+            first=self.config.applied, target=located.applied, source=node, master=self.master
+        )
         return (Send(catchup_of(self.node), lacking),)

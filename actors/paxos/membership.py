@@ -86,7 +86,7 @@ def change_in(batch: Batch) -> Membership | None:
     return _membership(_load(commands[0]))
 
 
-def part_of(terms: Sequence[Term]) -> bytes:
+def terms_part(terms: Sequence[Term]) -> bytes:
     """Return the part of a snapshot that has ``terms``."""
     return CHANGE + json.dumps(terms, separators=(",", ":")).encode()
 

@@ -318,9 +318,10 @@ class Reconfigurer(MemberRole[MembersEvent]):
             self.node: self._report(self.node, applied, 0, self.config.newest.number, described)
         }
         for facts in described.nodes:
-            node, at, view = facts.node, facts.applied, facts.view
-            if facts.learner is None or node not in reports:
-                reports[node] = self._report(node, at, facts.heard_ms, view, described, facts)
+            node, at, heard_ms = facts.node, facts.applied, facts.heard_ms
+            known = reports.get(node)  # It may have become a learner, or be one no longer.
+            if known is None or known.heard_ms is None or heard_ms < known.heard_ms:
+                reports[node] = self._report(node, at, heard_ms, facts.view, described, facts)
         for member in self.config.newest.members:
             if member not in reports:
                 reports[member] = self._report(member, 1, None, 0, described)

@@ -39,7 +39,7 @@ from fencelock.actors.paxos.event import (
 )
 from fencelock.actors.paxos.exports import Exports, chunk_of, in_the_making
 from fencelock.actors.paxos.machine import Machine
-from fencelock.actors.paxos.membership import Term, part_of
+from fencelock.actors.paxos.membership import Term, terms_part
 from fencelock.actors.paxos.message import (
     CHUNK_BYTES_MAX,
     CHUNKS_MAX,
@@ -212,7 +212,7 @@ class Snapshots:
         So they can replace all that was written before. There are none for a backup.
         """
         if self.terms:
-            self.chunks.append(part_of(self.terms))
+            self.chunks.append(terms_part(self.terms))
         slot, time_ms, chunks = self.slot, self.time_ms, tuple(self.chunks)
         taken = SnapshotTaken(
             receivers=tuple(self.receivers), slot=slot, time_ms=time_ms, chunks=chunks
@@ -411,9 +411,9 @@ class CatchUp(MemberRole[CatchUpEvent]):
 
     def _choose(self, now: Instant) -> str:
         """Return the member to ask: the master and silent members are the last resort."""
-        untried = [member for member in self._others() if member not in self.tried]
+        others = self._others() or [self.source]  # All others may have left meanwhile.
         return min(
-            untried or [self.source],  # It is left alone if all others were removed meanwhile.
+            [member for member in others if member not in self.tried] or others,
             key=lambda member: (
                 self.silent_until.get(member, now) > now,
                 member == self.master,

@@ -22,7 +22,7 @@ from fencelock.actors.api.membership_message import (
     NodeReport,
     NodeRole,
 )
-from fencelock.actors.error import ConfigError, UnavailableError
+from fencelock.actors.error import ConfigError, MembershipError, UnavailableError
 from fencelock.cluster.cli.asking import (
     EXIT_NO_ANSWER,
     ClusterOption,
@@ -40,6 +40,9 @@ PAUSE_S = 0.25
 
 LINE_S = 2.0
 """Shortest interval between lines of progress (s)."""
+
+SILENT_MS = 2_000
+"""A member that was silent for so long does not seem to vote (ms)."""
 
 KIB = 1024
 
@@ -237,9 +240,36 @@ def replace(
       [cyan]fencelock replace n3 n6[/cyan] (n6 runs, n3 never will again)
 
     """
-    change = ChangeMembers(action=MemberAction.REPLACE, node=node, replacement=replacement or node)
     with asking(target(connect, cluster), timeout) as operator:
+        journal = 0 if replacement else new_journal_of(operator, node)
+        change = ChangeMembers(
+            action=MemberAction.REPLACE,
+            node=node,
+            journal=journal,
+            replacement=replacement or node,
+        )
         carry_out(operator, change, wait, as_json=as_json)
+
+
+def new_journal_of(operator: Operator, node: str) -> int:
+    """Return the journal under which ``node`` does not vote yet, 0 if it is not known.
+
+    Raises:
+        MembershipError: the node votes.
+
+    """
+    for report in operator.members().nodes:
+        if report.node != node:
+            continue
+        silent = report.heard_ms is None or report.heard_ms > SILENT_MS
+        if report.role in (NodeRole.LEARNER, NodeRole.NON_VOTING):
+            return report.journal
+        if not silent:
+            raise MembershipError(
+                f"{node} votes: there is nothing to replace. If its disk is to be replaced, stop "
+                "it, start it with an empty data folder, and run this again"
+            )
+    return 0
 
 
 def carry_out(operator: Operator, change: ChangeMembers, wait: float, *, as_json: bool) -> None:

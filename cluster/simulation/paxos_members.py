@@ -18,6 +18,12 @@ GIVEN_UP_MS = 2_500
 """Time after which another change is asked for instead (ms)."""
 
 MEMBERS_MAX = 5
+DEAD_SHARE = 0.5
+"""Share of removed and replaced members that are dead."""
+
+LOST_SHARE = 0.4
+"""Share of replacements for which a member loses its disk."""
+
 DEAD_MS = 700
 """Longest time for which a member is dead that is to be removed or replaced (ms)."""
 
@@ -28,16 +34,24 @@ class MemberChanges:
     Args:
         world: the world of the nodes.
         electorates: the members, as they are decided.
+        founders: the nodes that found the group. One that did so alone must keep its disk: without
+            it, it would found another group.
         nodes: all nodes that can be members.
         every_ms: mean pause between two changes (ms).
 
     """
 
     def __init__(
-        self, world: LogWorld, electorates: Electorates, nodes: tuple[str, ...], every_ms: int
+        self,
+        world: LogWorld,
+        electorates: Electorates,
+        founders: tuple[str, ...],
+        nodes: tuple[str, ...],
+        every_ms: int,
     ) -> None:
         self.world = world
         self.electorates = electorates
+        self.alone = founders[0] if len(founders) == 1 else ""
         self.nodes = nodes
         self.every_ms = every_ms
         self.random = world.streams.fork("members")
@@ -46,7 +60,9 @@ class MemberChanges:
         self.until = 0
         self.lost = ""
         """The member whose disk was lost, until it is replaced."""
-        self.asked = 0
+        self.given_up = False
+        """Whether a change was not done in time. It may still be in flight, so that the loss of a
+        disk could leave less than a majority of three members."""
 
     def begin(self) -> None:
         """Ask for the first change after a pause."""
@@ -71,6 +87,7 @@ class MemberChanges:
         if self.world.calm:
             return
         if self.members and (self.done() or self.world.time >= self.until) and not self.lost:
+            self.given_up = self.given_up or not self.done()
             self._choose()
             self.until = self.world.time + GIVEN_UP_MS * NS_PER_MS
         if self.lost and self.done():
@@ -93,10 +110,11 @@ class MemberChanges:
         replacement = ""
         if action is MemberAction.REPLACE:
             replacement = random.choice(spares)
-            if len(members) >= 3 and random.random() < 0.4:  # noqa: PLR2004
+            lost = random.random() < LOST_SHARE and node != self.alone
+            if lost and len(members) >= 3 + self.given_up:
                 replacement = node
                 self._lose_disk(node)
-        if action in (MemberAction.REMOVE, MemberAction.REPLACE) and random.random() < 0.5:  # noqa: PLR2004
+        if action in (MemberAction.REMOVE, MemberAction.REPLACE) and random.random() < DEAD_SHARE:
             self._kill(node)
         self.world.faults[f"asked to {action.name.lower()}"] += 1
         self.world.mishap("-", f"the members shall change: {action.name} {node} {replacement}")
@@ -141,10 +159,7 @@ class MemberChanges:
         if self.wanted is not None:
             name = self.random.choice(self.nodes)
             node = self.world.nodes[name]
-            self.asked += 1
             request = Relay(client=Address("operator/o"), request=self.wanted)
             if node.up and not node.paused and members_of(name) in node.scheduler.roles:
                 node.tell(members_of(name), request)
-            if self.done() and self.random.random() < 0.1:  # noqa: PLR2004
-                self.wanted = None
         self._after(ASK_MS, self._ask)

@@ -27,7 +27,9 @@ READ = MembersRead(
     nodes=(
         NodeReport("n1", "tcp://10.0.0.1:4040", NodeRole.MEMBER, 3, 120_344, 0, 0, "0.1.0", 0xA1),
         NodeReport("n2", "tcp://10.0.0.2:4040", NodeRole.MASTER, 3, 120_344, 0, 12, "0.1.0", 0xA2),
-        NodeReport("n3", "tcp://10.0.0.3:4040", NodeRole.NON_VOTING, 3, 9, 120_335, 40, "0.1.0"),
+        NodeReport(
+            "n3", "tcp://10.0.0.3:4040", NodeRole.NON_VOTING, 3, 9, 120_335, 40, "0.1.0", 0xA3
+        ),
         NodeReport(
             "n4", "tcp://a-host-with-a-long-name:4040", NodeRole.LEARNER, 2, 0, None, None, ""
         ),
@@ -49,8 +51,8 @@ class MadeCluster:
     )
     asked: list[ChangeMembers] = field(default_factory=list[ChangeMembers])
 
-    def connect(self, addresses: str, *, cluster: str, timeout: float) -> Self:
-        del addresses, cluster, timeout
+    def connect_to(self, where: object, *, timeout: float) -> Self:
+        del where, timeout
         return self
 
     def __enter__(self) -> Self:
@@ -73,7 +75,7 @@ class MadeCluster:
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch) -> MadeCluster:
     made = MadeCluster()
-    monkeypatch.setattr("fencelock.cluster.client.connect", made.connect)
+    monkeypatch.setattr("fencelock.cluster.client.connect_to", made.connect_to)
     monkeypatch.setattr("fencelock.cluster.cli.members.PAUSE_S", 0)
     monkeypatch.setenv("FENCELOCK_CONNECT", "tcp://127.0.0.1:4041")
     return made
@@ -121,7 +123,7 @@ def test_a_join_is_asked_for_until_it_is_done(client: MadeCluster) -> None:
         (("transfer", "n2"), ChangeMembers(action=MemberAction.TRANSFER, node="n2")),
         (
             ("replace", "n3"),
-            ChangeMembers(action=MemberAction.REPLACE, node="n3", replacement="n3"),
+            ChangeMembers(action=MemberAction.REPLACE, node="n3", replacement="n3", journal=0xA3),
         ),
         (
             ("replace", "n3", "n6"),
@@ -137,6 +139,14 @@ def test_each_command_asks_for_its_change(
     done = run(*arguments, "--json")
     assert client.asked == [change]
     assert json.loads(done.stdout)["members"] == ["n1", "n2", "n4"]
+
+
+def test_a_member_that_votes_is_not_replaced_by_itself(client: MadeCluster) -> None:
+    client.answers = [DONE]
+    done = run("replace", "n2")
+    assert isinstance(done.exception, MembershipError)
+    assert "n2 votes: there is nothing to replace" in str(done.exception)
+    assert client.asked == []
 
 
 def test_a_refusal_is_the_error_of_the_command(client: MadeCluster) -> None:
