@@ -71,7 +71,7 @@ def old(tmp_path: Path) -> Iterator[NodeProcesses]:
     folder = tmp_path / "old"
     folder.mkdir()
     with NodeProcesses(folder, "paxos", 3, durable=True) as members:
-        with fencelock.connect(members.connect, cluster=members.cluster) as watcher:
+        with fencelock.connect(members.connect, cluster=members.cluster, timeout=LONG_S) as watcher:
             members.wait_until_ready(watcher)
         yield members
 
