@@ -254,11 +254,15 @@ class LogConfig:
         self._ids = wanted
 
     def seat(self, acceptor: Address, voter: int) -> range:
-        """Return the slots on which ``acceptor`` may vote under the id ``voter``."""
+        """Return the slots on which ``acceptor`` may vote under the id ``voter``.
+
+        Earlier ones are decided: it may have forgotten its votes on them with another journal.
+        """
         votes = [view.counts(acceptor, voter) for view in self.current]
         if not any(votes):
             return range(0)
-        return range(0 if votes[0] else self.pending, NUMBER_MAX if votes[-1] else self.pending)
+        first = self.first if votes[0] else self.pending
+        return range(first, NUMBER_MAX if votes[-1] else self.pending)
 
     def at(self, slot: int) -> View:
         """Return the view whose members decide ``slot``, which is not applied here."""

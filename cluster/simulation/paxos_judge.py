@@ -25,7 +25,7 @@ from fencelock.cluster.simulation.node import SimulatedNode
 from fencelock.cluster.simulation.paxos_image import Choices
 from fencelock.cluster.simulation.paxos_judge_divergence import DivergenceJudge
 from fencelock.cluster.simulation.paxos_judge_state import StateJudge
-from fencelock.cluster.simulation.paxos_judge_votes import AcceptorJudge
+from fencelock.cluster.simulation.paxos_judge_votes import AcceptorJudge, Followed
 from fencelock.cluster.simulation.paxos_machine import OPENING, Appended, OrderRead, Register
 from fencelock.cluster.simulation.paxos_plan import LogPlan
 from fencelock.cluster.simulation.paxos_world import Letter
@@ -132,12 +132,14 @@ class LogJudge:
         """Forget the beliefs of a dead node."""
         del boot
         self.beliefs.pop(node, None)
+        if node in self.nodes:
+            self.votes.crashed(node)
 
     def handled(self, delivered: Delivery, effects: Effects) -> None:
         """Judge one event, and the effects of the role that handled it."""
         event, node = delivered.event, delivered.node
         if isinstance(event, Message) and node_of(delivered.sender) == node:
-            self.votes.says(node, delivered.boot, delivered.sender, event)
+            self.votes.says(node, delivered.boot, delivered.sender, event, local=True)
         match event:
             case Promise():
                 self.votes.reported(delivered.sender, event)
@@ -167,6 +169,8 @@ class LogJudge:
                 self.divergence.observes(delivered.node, effect.name)
             if type(effect) is not Send:
                 continue
+            if isinstance(effect.message, Followed) and delivered.to == acceptor_of(delivered.node):
+                self.votes.emits(delivered.node, effect.message)
             match effect.message:
                 case SlotOutcomes():
                     self.state.tells(delivered.node, effect.message.outcomes, delivered.time)

@@ -81,6 +81,8 @@ class AcceptorJudge:
         """The highest ballot that an acceptor named as promised, before this turn."""
         self.fresh = dict.fromkeys(members, NO_BALLOT)
         """The same in this turn, whose order only the disk knows."""
+        self.emitted = dict.fromkeys(members, NO_BALLOT)
+        """The highest ballot that an acceptor named in this life, in the order of its events."""
         self.reports: dict[Ballot, dict[Voter, VotesReported]] = {}
         self.proposed: set[tuple[int, Ballot]] = set()
         self.journals: dict[str, int] = {}
@@ -103,7 +105,7 @@ class AcceptorJudge:
         image = self.images[node] = image_of(records)
         for record in records:
             image.cover(record)
-        self.said[node] = self.fresh[node] = NO_BALLOT
+        self.said[node] = self.fresh[node] = self.emitted[node] = NO_BALLOT
 
     def wrote(self, node: str, role: str, records: Sequence[Message], *, alone: bool) -> None:
         """Judge records that became durable."""
@@ -146,17 +148,33 @@ class AcceptorJudge:
     def leaves(self, node: str, boot: int, letters: Iterable[tuple[Address, Message]]) -> None:
         """Judge the messages that leave ``node`` as a turn ends."""
         for sender, message in letters:
-            self.says(node, boot, sender, message)
+            self.says(node, boot, sender, message, local=False)
         self.said[node] = max(self.said[node], self.fresh[node])
 
-    def says(self, node: str, boot: int, sender: Address, message: Message) -> None:
-        """Judge a message of a role of ``node``, to another node or to a role of its own."""
+    def crashed(self, node: str) -> None:
+        """Forget what never left ``node``."""
+        self.emitted[node] = self.fresh[node] = self.said[node]
+
+    def emits(self, node: str, message: Followed) -> None:
+        """Judge an answer of an acceptor when its role returns it: promises rise in that order."""
+        if message.ballot < self.emitted[node]:
+            self.violation_report(
+                "P5", f"{node} spoke of {self.emitted[node]}, and now says {message}"
+            )
+        self.emitted[node] = max(self.emitted[node], message.ballot)
+
+    def says(self, node: str, boot: int, sender: Address, message: Message, *, local: bool) -> None:
+        """Judge a message of a role of ``node``, to another node or to a role of its own.
+
+        A message between its own roles may be handled after later ones have left: `emits` judges
+        their order.
+        """
         if isinstance(message, Led | Followed) and self._is_silenced(node):
             self.violation_report("I3", f"no group counts {self.voter(node)}, yet {message}")
         elif isinstance(message, Led):
             self._judge_led(node, boot, message)
         elif isinstance(message, Followed) and role_of(sender) == "acceptor":
-            self._judge_followed(node, message)
+            self._judge_followed(node, message, local=local)
 
     def _judge_led(self, node: str, boot: int, message: Led) -> None:
         ballot = message.ballot
@@ -250,9 +268,9 @@ class AcceptorJudge:
         lost = voter in self.silenced or self.voter(voter.member) != voter
         return NEVER if lost else self.images[voter.member].promised
 
-    def _judge_followed(self, node: str, message: Followed) -> None:
+    def _judge_followed(self, node: str, message: Followed, *, local: bool) -> None:
         ballot = message.ballot
-        if ballot < self.said[node]:
+        if ballot < self.said[node] and not local:
             self.violation_report(
                 "P5", f"{node} spoke of {self.said[node]}, and now says {message}"
             )

@@ -34,16 +34,24 @@ class MemberChanges:
     Args:
         world: the world of the nodes.
         electorates: the members, as they are decided.
+        founders: the nodes that found the group. One that did so alone must keep its disk: without
+            it, it would found another group.
         nodes: all nodes that can be members.
         every_ms: mean pause between two changes (ms).
 
     """
 
     def __init__(
-        self, world: LogWorld, electorates: Electorates, nodes: tuple[str, ...], every_ms: int
+        self,
+        world: LogWorld,
+        electorates: Electorates,
+        founders: tuple[str, ...],
+        nodes: tuple[str, ...],
+        every_ms: int,
     ) -> None:
         self.world = world
         self.electorates = electorates
+        self.alone = founders[0] if len(founders) == 1 else ""
         self.nodes = nodes
         self.every_ms = every_ms
         self.random = world.streams.fork("members")
@@ -102,7 +110,8 @@ class MemberChanges:
         replacement = ""
         if action is MemberAction.REPLACE:
             replacement = random.choice(spares)
-            if len(members) >= 3 + self.given_up and random.random() < LOST_SHARE:
+            lost = random.random() < LOST_SHARE and node != self.alone
+            if lost and len(members) >= 3 + self.given_up:
                 replacement = node
                 self._lose_disk(node)
         if action in (MemberAction.REMOVE, MemberAction.REPLACE) and random.random() < DEAD_SHARE:

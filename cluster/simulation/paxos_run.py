@@ -96,7 +96,9 @@ class _LogRun:
             self._add_client(f"c{number + 1}", members[turned:] + members[:turned])
         self.nemesis = Nemesis(self.world, members)
         electorates = self.judge.choices.electorates
-        self.changes = MemberChanges(self.world, electorates, members, plan.change_every_ms)
+        self.changes = MemberChanges(
+            self.world, electorates, self.founders, members, plan.change_every_ms
+        )
         self.world.may_die_in_sync = frozenset(members)
 
     def _member(self, seat: NodeContext) -> RoleSet:

@@ -13,6 +13,7 @@ from fencelock.actors.api.session_message import Open, Opened
 from fencelock.actors.bootstrap_message import GroupConfig
 from fencelock.actors.error import ConfigError
 from fencelock.actors.paxos.journal import recover
+from fencelock.actors.paxos.membership import Member, Membership, Term, part_of
 from fencelock.actors.table.table import LockTable
 from fencelock.cluster import restore as restoring
 from fencelock.cluster.config import Config, parse, starting_config
@@ -71,6 +72,12 @@ def test_a_restored_table_differs_in_its_fences_only() -> None:
     expected = table()
     expected.fence += FENCE_MARGIN
     assert machine.digest() == expected.digest()
+
+
+def test_the_members_of_the_old_cluster_are_not_taken_over() -> None:
+    members = part_of([Term(9, Membership(4, (Member("n7", "tcp://10.0.0.7:4040", 5),)))])
+
+    assert check_parts(HEADER, (*PARTS, members)) == check_parts(HEADER, PARTS)
 
 
 def test_each_folder_is_a_journal_of_the_new_cluster_that_votes(config: Config) -> None:

@@ -40,7 +40,7 @@ def with_those_removed(config: LogConfig, term: Term) -> None:
     every = tuple(sorted({*before, *seats}))
     names = tuple(seat.name for seat in every)
     if len(set(names)) == len(names):
-        config.views.append((term.first, View(number, names, config._voters, every)))
+        config.views.append((term.first, View(number, names, config.newest.registered, every)))
     else:
         RIGHT_APPEND(config, term)
 
@@ -68,9 +68,21 @@ def oldest(config: LogConfig, slot: int) -> View:
     return config.current[0]
 
 
+def no_terms(config: LogConfig) -> tuple[Term, ...]:
+    """Leave the members out of snapshots."""
+    del config
+    return ()
+
+
+def never_moves(lead: Leader) -> bool:
+    """Count promises of the views that were known when the scout began."""
+    del lead
+    return False
+
+
 RIGHT_CHANGE: Callable[..., bool] = LogConfig.change
-RIGHT_PROPOSE: Callable[..., Any] = Replica._on_propose_change
-RIGHT_APPEND: Callable[..., None] = LogConfig._append
+RIGHT_PROPOSE: Callable[..., Any] = vars(Replica)["_on_propose_change"]
+RIGHT_APPEND: Callable[..., None] = vars(LogConfig)["_append"]
 RIGHT_ID: Callable[..., int] = member.vote_id
 
 
@@ -90,12 +102,12 @@ MUTANTS = {
     "a node joins before it caught up": Mutant("P18", 40, ((reconfigurer, "WINDOW", NUMBER_MAX),)),
     "a removed member counts": Mutant("P21", 40, ((LogConfig, "_append", with_those_removed),)),
     "the view of a slot is not checked": Mutant("P10", 40, ((LogConfig, "at", oldest),)),
-    "a snapshot lacks the members": Mutant("P19", 40, ((LogConfig, "terms", lambda _: ()),)),
+    "a snapshot lacks the members": Mutant("P19", 40, ((LogConfig, "terms", no_terms),)),
     "a learner votes": Mutant("I3", 40, ((LogConfig, "seat", always),)),
     "a removed member votes": Mutant("P21", 40, ((LogConfig, "seat", always),)),
     "a replaced journal keeps its vote": Mutant("I3", 40, ((member, "vote_id", by_name),)),
     "a leader leads across a change": Mutant("P10", 40, ((leader, "change_in", no_change),)),
-    "a scout knows too few views": Mutant("P10", 80, ((Leader, "_has_moved", lambda _: False),)),
+    "a scout knows too few views": Mutant("P10", 80, ((Leader, "_has_moved", never_moves),)),
 }
 
 
