@@ -30,15 +30,14 @@ from fencelock.actors.paxos.config import (
 from fencelock.actors.paxos.event import (
     Applied,
     BallotSeen,
-    Behind,
     Learned,
     LeaseLapsed,
     LogFull,
     MinApplied,
     Trimmed,
-    ViewChanged,
 )
 from fencelock.actors.paxos.journal import Recovered
+from fencelock.actors.paxos.member_event import Behind, ViewChanged
 from fencelock.actors.paxos.message import (
     BATCH_BYTES_MAX,
     BATCH_COMMANDS_MAX,

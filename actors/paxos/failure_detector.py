@@ -31,15 +31,12 @@ from fencelock.actors.paxos.event import (
     BallotSeen,
     Candidate,
     ConfirmLease,
-    DescribeNodes,
     HeartbeatDue,
     Isolated,
     LeaderChanged,
     LeadershipClaimed,
     LeaseHeld,
     MasterCheck,
-    NodeFacts,
-    NodesDescribed,
     Nominate,
     Nominated,
     Resign,
@@ -49,10 +46,15 @@ from fencelock.actors.paxos.event import (
     Succeed,
     Suspect,
     TimesDiffer,
-    ViewChanged,
     Withdraw,
 )
 from fencelock.actors.paxos.locator import NO_IDENTITY, Identity, Locator, LocatorEvent
+from fencelock.actors.paxos.member_event import (
+    DescribeNodes,
+    NodeFacts,
+    NodesDescribed,
+    ViewChanged,
+)
 from fencelock.actors.paxos.message import NO_BALLOT, NUMBER_MAX, HeartbeatAck, TakeOver
 from fencelock.actors.paxos.slow_disk import DiskComparison
 from fencelock.actors.role import Host, Summary

@@ -121,11 +121,6 @@ def log_roles(
         return seats.all(durable=records is not None, identity=told, votes=votes)
 
     identity = journal if records is not None else boot
-    founded = next((record for record in records or () if isinstance(record, GroupConfig)), None)
-    registered: tuple[Voter, ...] | None = None
-    if founded is not None and recovered is not None:
-        views = recovered.recover_views(_config_of(founded, {}, options.endpoints, 0))
-        registered = views.journals
     arguments = {
         "members": tuple(sorted(members)),
         "journal": identity,
@@ -139,9 +134,19 @@ def log_roles(
         "listener": options.listener,
         "greet_ms": options.greet_ms,
         "grows": True,
-        "journals": registered,
+        "journals": _registered(records or (), recovered, options.endpoints),
     }
     return (Spawn(bootstrap_of(node), Bootstrap, arguments),)
+
+
+def _registered(
+    records: Sequence[Message], recovered: Recovered | None, endpoints: Mapping[str, str]
+) -> tuple[Voter, ...] | None:
+    """Return the journals that vote, according to this node's journal; None if it does not know."""
+    founded = next((record for record in records if isinstance(record, GroupConfig)), None)
+    if founded is None or recovered is None:
+        return None
+    return recovered.recover_views(_config_of(founded, {}, endpoints, 0)).journals
 
 
 def _config_of(
