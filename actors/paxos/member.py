@@ -86,18 +86,17 @@ def log_roles(
 ) -> tuple[Spawn, ...]:
     """Return the role that creates the log's other roles on ``node`` once the group is known.
 
-    A member whose table differed from a majority's gets a `Quarantined` instead.
+    A member whose table differed from a majority's gets a `Quarantined` instead. A node that is not
+    among the members of the group learns, until the group makes it one.
 
     Args:
         node: the node, one of ``members``.
-        members: all configured nodes, in any order. They found the group; a node that is not among
-            its members learns, until the group makes it one.
+        members: all configured nodes, in any order. They found the group.
         random: spreads elections; one of this node's own.
         machine: an empty machine; the journal is applied to it.
-        records: the node's journal, oldest first for each role; None for a node that
-            keeps nothing on disk.
-        journal: the id of that journal; without a disk, ``boot`` is the id.
-        boot: the id of this life of the node.
+        records: the node's journal, oldest first for each role; None if it keeps nothing on disk.
+        journal: the id of that journal.
+        boot: the id of this life of the node, and without a disk also that of its journal.
         date_ms: the start of this life (ms since 1970).
         options: see there.
 
@@ -109,15 +108,12 @@ def log_roles(
     first_number = random.getrandbits(60)
 
     def seat(group: GroupConfig, votes: bool, voters: Mapping[Address, int]) -> tuple[Spawn, ...]:
-        known, first = recovered, 0
-        if known is None:  # Far above all slots and rounds of earlier groups.
-            first = 1 + group.founded_ms * SLOTS
-            known = Recovered(led=first, base=Base(first, 0, ()))
+        known, first = _begun(recovered, group)
         config = known.recover_views(_config_of(group, voters, options.endpoints, first))
         config.nodes.update(dict.fromkeys(members))
         seats = _MemberRoles(node, config, known, random, machine, options, first_number)
-        voter = vote_id(group, node, identity)
-        told = Identity(voter, identity, options.endpoints.get(node, ""), options.version)
+        endpoint = options.endpoints.get(node, "")
+        told = Identity(vote_id(group, node, identity), identity, endpoint, options.version)
         return seats.all(durable=records is not None, identity=told, votes=votes)
 
     identity = journal if records is not None else boot
@@ -137,6 +133,14 @@ def log_roles(
         "journals": _registered(records or (), recovered, options.endpoints),
     }
     return (Spawn(bootstrap_of(node), Bootstrap, arguments),)
+
+
+def _begun(recovered: Recovered | None, group: GroupConfig) -> tuple[Recovered, int]:
+    """Return the state of a node when its group is known, and the first slot of the group."""
+    if recovered is not None:
+        return recovered, 0
+    first = 1 + group.founded_ms * SLOTS  # Far above all slots and rounds of earlier groups.
+    return Recovered(led=first, base=Base(first, 0, ())), first
 
 
 def _registered(
