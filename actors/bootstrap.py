@@ -12,9 +12,11 @@ from fencelock.actors.bootstrap_message import (
     JoinAck,
     Start,
     Started,
+    StartVoting,
     StopVoting,
     Superseded,
     Voter,
+    VotersChanged,
     VotingStatus,
 )
 from fencelock.actors.effect import Checkpoint, Effect, Effects, Observe, Send, Spawn, Wake
@@ -78,7 +80,10 @@ class RenewStart(Timer):
     """Raise the incarnation."""
 
 
-class Bootstrap(Role[Join | JoinAck | GroupConfig | Superseded | JoinRetry | RenewStart]):
+BootstrapEvent = Join | JoinAck | GroupConfig | Superseded | VotersChanged | JoinRetry | RenewStart
+
+
+class Bootstrap(Role[BootstrapEvent]):
     """Lets the journal of this node vote if it is the registered one and not an old copy.
 
     An acceptor that forgot its promises could help to decide two batches for one slot. So a
@@ -90,7 +95,8 @@ class Bootstrap(Role[Join | JoinAck | GroupConfig | Superseded | JoinRetry | Ren
         I2 A group is founded once, by all members, each of which follows the same journal of
           the first member and knows no group. The first member writes the group down before
           it sends it to any other.
-        I3 A journal that is not registered never becomes so here.
+        I3 A journal that is not registered never becomes so here: only the group itself can
+          register it later (`VotersChanged`), if ``grows``.
         I4 A registered journal votes after every other member has confirmed that it knows of
           no later start of it, or was silent for `GREET_MS`. It stops when any member knows
           of one, in this life and in all later ones.
@@ -119,6 +125,11 @@ class Bootstrap(Role[Join | JoinAck | GroupConfig | Superseded | JoinRetry | Ren
         voter: returns the address of a member's role that votes.
         voting: the roles of this node that receive `StopVoting`.
         greet_ms: see `GREET_MS`.
+        grows: whether the group changes its members. Then a node that is no member may belong to
+            it, and is told to vote (`StartVoting`) as soon as others have confirmed its start; its
+            votes count once the group has registered its journal.
+        journals: the journals that the group registered later, as far as this node recovered them;
+            None for those of the founding.
         listener: a role of this node that receives `VotingStatus`, or None.
 
     """
@@ -139,6 +150,8 @@ class Bootstrap(Role[Join | JoinAck | GroupConfig | Superseded | JoinRetry | Ren
         voting: tuple[Address, ...],
         listener: Address | None,
         greet_ms: int = GREET_MS,
+        grows: bool = False,
+        journals: tuple[Voter, ...] | None = None,
     ) -> None:
         super().__init__(address, host)
         assert list(members) == sorted(members)
@@ -171,6 +184,11 @@ class Bootstrap(Role[Join | JoinAck | GroupConfig | Superseded | JoinRetry | Ren
         self.registered: dict[Address, int] = {}
         """The id that each voter's votes name, without those that run on an old copy."""
         self._seat: Seat | None = seat
+        self.grows = grows
+        self.journals = dict(journals or ())
+        """The journals of the present members."""
+        self.confirmed = False
+        """Whether this journal may vote, if it is registered (I4)."""
         self._recover(records)
 
     def begin(self, now: Instant) -> Effects:
@@ -179,23 +197,22 @@ class Bootstrap(Role[Join | JoinAck | GroupConfig | Superseded | JoinRetry | Ren
         begun = [*self._write(), *self._announce(self.others)]
         return [*begun, *self._found(now), *self._go_on(now), self._retry()]
 
-    def handle(
-        self,
-        sender: Address,
-        event: Join | JoinAck | GroupConfig | Superseded | JoinRetry | RenewStart,
-        now: Instant,
-    ) -> Effects:
+    def handle(self, sender: Address, event: BootstrapEvent, now: Instant) -> Effects:
         """Found the group, join it, or learn that it exists without this journal."""
         match event:
             case JoinRetry():
                 return self._on_retry(now)
             case RenewStart():
                 return self._on_renew()
+            case VotersChanged():
+                return self._on_voters_changed(event, now)
             case _:
                 pass
         member = node_at(sender)
         if sender != bootstrap_of(member) or member not in self.others:
-            return (Observe("bootstrap.stranger_ignored"),)
+            if not isinstance(event, Join) or not self.grows or sender != bootstrap_of(member):
+                return (Observe("bootstrap.stranger_ignored"),)
+            return self._welcome(member, event)
         match event:
             case Join():
                 return self._on_join(member, event)
@@ -222,17 +239,26 @@ class Bootstrap(Role[Join | JoinAck | GroupConfig | Superseded | JoinRetry | Ren
                     self.later = record.start
                 case Started() if record.member == self.node:
                     self.own = self.own._replace(incarnation=record.start.incarnation + 1)
-                case Started() if record.member in self.former:
+                case Started() if record.member in self.former or self.grows:
                     self._note(record.member, record.start)
                 case _:
                     pass
         if self.group is not None:
-            self.standing = JournalStatus.GREETING
-            self.registered.update(self._all_registered())
+            self._join_group()
 
-    def _all_registered(self) -> dict[Address, int]:
-        assert self.group is not None
-        return {self.voter(member): vote_id(self.group, member) for member in self.members}
+    def _join_group(self) -> None:
+        """Take the journals of the group for those that vote, unless it has changed them since."""
+        group = self.group
+        assert group is not None
+        self.standing = JournalStatus.GREETING
+        self.journals = self.journals or journals_of(group)
+        self.registered.update((self.voter(name), vote_id(group, name)) for name, _ in group.voters)
+        self.others = tuple(sorted(self.journals.keys() - {self.node}))
+
+    @property
+    def is_registered(self) -> bool:
+        """Whether the group counts this journal."""
+        return self.journals.get(self.node) == self.own.journal
 
     def _write(self) -> list[Effect]:
         """Write all records that must not be lost."""
@@ -264,7 +290,8 @@ class Bootstrap(Role[Join | JoinAck | GroupConfig | Superseded | JoinRetry | Ren
             left = self.others
         else:
             left = tuple(member for member in self.others if member not in self.acked)
-        if not left or self.standing is JournalStatus.NON_VOTING:
+        unconfirmed = self.grows and self.later is None and not self.confirmed
+        if not left or (self.standing is JournalStatus.NON_VOTING and not unconfirmed):
             return went_on
         return [*went_on, *self._announce(left), self._retry()]
 
@@ -282,8 +309,9 @@ class Bootstrap(Role[Join | JoinAck | GroupConfig | Superseded | JoinRetry | Ren
         sent: list[Effect] = []
         if self.group is not None and join.founded_ms != self.group.founded_ms:
             sent = [Send(to, self._config_for(start.boot))]
-        if self.group is not None and journals_of(self.group)[member] != start.journal:
+        if self.group is not None and self.journals.get(member) != start.journal:
             refused = self._refuse(member, start, "with a journal that is not registered")
+            sent += self._confirm(to, start)
             return (*sent, *refused, Observe("bootstrap.unregistered_journal"))
         known = self.starts.get(member)
         if known is not None and start.is_before(known):
@@ -299,11 +327,26 @@ class Bootstrap(Role[Join | JoinAck | GroupConfig | Superseded | JoinRetry | Ren
                 return (*refused, Observe("bootstrap.former_journal"))
             written = self._write()
         if self.group is not None:
-            self.registered[self.voter(member)] = vote_id(self.group, member)
+            self.registered[self.voter(member)] = vote_id(self.group, member, start.journal)
         follows = self.group is None and member == self.members[0] and self.later is None
         ack = JoinAck(to=start.boot, start=self.own, follows=follows)
         announced = self._announce((member,)) if self._lacks_follower(member) else []
         return [*written, Send(to, ack), *sent, *announced]
+
+    def _welcome(self, node: str, join: Join) -> Effects:
+        """Answer a node that is no member: it learns, and may become one later."""
+        if self.group is None or not _is_sound(join.start):
+            return (Observe("bootstrap.stranger_ignored"),)
+        to = bootstrap_of(node)
+        known = join.founded_ms == self.group.founded_ms
+        sent = [] if known else [Send(to, self._config_for(join.start.boot))]
+        return [*sent, *self._confirm(to, join.start)]
+
+    def _confirm(self, to: Address, start: Start) -> list[Effect]:
+        """Confirm a start from a journal that may be registered later: none is known after it."""
+        if not self.grows:
+            return []
+        return [Send(to, JoinAck(to=start.boot, start=self.own, follows=False))]
 
     def _refuse(self, member: str, start: Start, how: str) -> list[Effect]:
         """Log, once for each start of ``member``, that it has no vote here."""
@@ -321,7 +364,7 @@ class Bootstrap(Role[Join | JoinAck | GroupConfig | Superseded | JoinRetry | Ren
 
     def _note(self, member: str, start: Start) -> bool:
         """Remember ``start`` of a peer; return False if its journal was given up already."""
-        former = self.former[member]
+        former = self.former.setdefault(member, {})
         known = self.starts.get(member, start)
         if self.group is None and known.journal != start.journal:
             if start.journal in former or len(former) >= FORMER_MAX:
@@ -364,8 +407,7 @@ class Bootstrap(Role[Join | JoinAck | GroupConfig | Superseded | JoinRetry | Ren
 
     def _take(self, group: GroupConfig, now: Instant) -> None:
         self.group = group
-        self.registered.update(self._all_registered())
-        self.standing = JournalStatus.GREETING
+        self._join_group()
         self.greet_until = Instant(now + self.greet_ns)
 
     def _config_for(self, boot: int) -> GroupConfig:
@@ -375,17 +417,17 @@ class Bootstrap(Role[Join | JoinAck | GroupConfig | Superseded | JoinRetry | Ren
 
     def _on_config(self, member: str, config: GroupConfig, now: Instant) -> Effects:
         names = tuple(voter.member for voter in config.voters)
-        sound = names == self.members and 0 < config.founded_ms < FOUNDED_MS_MAX
+        sound = (names == self.members or self.grows) and 0 < config.founded_ms < FOUNDED_MS_MAX
         if config.to != self.own.boot or not sound:
             return (Observe("bootstrap.config_ignored"),)
         if self.group is not None:
             same = config.voters == self.group.voters
             return () if same else (Observe("bootstrap.other_group"),)
         registered = journals_of(config)
-        first = self.members[0]
-        mine = registered[self.node] == self.own.journal
+        first = names[0] if names else ""
+        mine = registered.get(self.node) == self.own.journal
         followed = self.starts.get(first)
-        if mine and (followed is None or followed.journal != registered[first]):
+        if mine and (followed is None or followed.journal != registered.get(first)):
             self.later = self.own  # It recorded the journal it followed, and this copy lacks that.
         self._take(GroupConfig(to=0, founded_ms=config.founded_ms, voters=config.voters), now)
         return [*self._write(), *self._announce((member,)), *self._go_on(now)]
@@ -396,7 +438,7 @@ class Bootstrap(Role[Join | JoinAck | GroupConfig | Superseded | JoinRetry | Ren
             return (Observe("bootstrap.superseded_ignored"),)
         self.later = superseded.start
         written = self._write()
-        if self.standing is not JournalStatus.VOTER:
+        if self.standing is not JournalStatus.VOTER and not self.confirmed:
             return [*written, *self._go_on(now)]
         self.standing = JournalStatus.NON_VOTING
         stopped = [Send(role, StopVoting()) for role in self.voting]
@@ -406,15 +448,45 @@ class Bootstrap(Role[Join | JoinAck | GroupConfig | Superseded | JoinRetry | Ren
         """Start the roles of the group, once it is known whether to vote."""
         if self.standing is JournalStatus.WAITING:
             return self._tell(votes=False, why=self._what_is_awaited())
+        greeted = all(other in self.acked for other in self.others) or now >= self.greet_until
+        if self.standing is JournalStatus.NON_VOTING:
+            return self._start_voting() if greeted else []
         if self.standing is not JournalStatus.GREETING:
             return []
-        assert self.group is not None
-        registered = journals_of(self.group)[self.node] == self.own.journal  # I1, I3
-        if not registered or self.later is not None:
+        if not self.is_registered or self.later is not None:  # I1, I3
             return self._become(JournalStatus.NON_VOTING)
-        if len(self.acked) == len(self.others) or now >= self.greet_until:  # I4
+        if greeted:  # I4
+            self.confirmed = True
             return [*self._become(JournalStatus.VOTER), Wake(RENEW_MS, RenewStart())]
         return []
+
+    def _start_voting(self) -> list[Effect]:
+        """Let the roles vote on what the group lets this journal vote on, if on anything (I4)."""
+        if not self.grows or self.later is not None or self.confirmed:
+            return []
+        self.confirmed = True
+        return [*(Send(role, StartVoting()) for role in self.voting), *self._stand_by()]
+
+    def _stand_by(self) -> list[Effect]:
+        """Notify others, and the log, once the group has registered this journal or dropped it."""
+        votes = self.is_registered and self.confirmed
+        was, self.standing = self.standing, JournalStatus.VOTER if votes else self.standing
+        if not votes and was is JournalStatus.VOTER:
+            self.standing = JournalStatus.NON_VOTING
+        if self.standing is was:
+            return []
+        told = self._tell(votes=votes, why="" if votes else self._why_not())
+        if not votes:
+            return told
+        return [*told, *self._announce(self.others), Wake(RENEW_MS, RenewStart())]
+
+    def _on_voters_changed(self, changed: VotersChanged, now: Instant) -> Effects:
+        """Exchange starts with the present members."""
+        if self.group is None:
+            return ()
+        self.journals = dict(changed.voters)
+        self.others = tuple(sorted(self.journals.keys() - {self.node}))
+        return [*self._go_on(now), *self._stand_by()]
 
     def _become(self, standing: JournalStatus) -> list[Effect]:
         """Start the roles of the group; until now there were none on this node."""
@@ -440,6 +512,13 @@ class Bootstrap(Role[Join | JoinAck | GroupConfig | Superseded | JoinRetry | Ren
             return (
                 f"{self.node} was restarted without its memory: it serves, but does not vote "
                 "until the group is restarted (all members stopped, then started)"
+            )
+        if self.node not in self.journals:
+            assert self.group is not None
+            was = Voter(self.node, self.own.journal) in self.group.voters or self.confirmed
+            state = "was removed from the cluster" if was else "is not a member"
+            return (
+                f"{self.node} {state}: it serves, but does not vote. Run fencelock join {self.node}"
             )
         return (
             f"{self.node} lost its journal: it serves, but does not vote. Keep a majority of the "
@@ -478,13 +557,21 @@ def bootstrap_of(node: str) -> Address:
     return address_of(node, "bootstrap")
 
 
-def vote_id(group: GroupConfig, member: str) -> int:
+def vote_id(group: GroupConfig, member: str, journal: int | None = None) -> int:
     """Return the id that votes of ``member`` in ``group`` name (63 bits).
 
     It identifies the journal and the whole group: a founding that was lost and came back
     with its journal may have registered some of the same journals.
+
+    Args:
+        group: the group as it was founded.
+        member: a member of it, now or then.
+        journal: its journal; None for that of the founding.
+
     """
     voters = ",".join(f"{name}={journal:x}" for name, journal in group.voters)
+    if journal is not None and (member, journal) not in group.voters:
+        member = f"{member}={journal:x}"
     hashed = blake2b(f"{member} of {voters}".encode(), digest_size=8).digest()
     return int.from_bytes(hashed) >> 1
 

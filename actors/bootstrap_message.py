@@ -97,5 +97,17 @@ class VotingStatus(Local):
 
 
 @local
+class VotersChanged(Local):
+    """To `Bootstrap`: these journals vote, as the group has decided since it was founded."""
+
+    voters: tuple[Voter, ...]
+
+
+@local
+class StartVoting(Local):
+    """Vote if the group counts this journal. From `Bootstrap` to the roles that vote."""
+
+
+@local
 class StopVoting(Local):
     """Vote and stand no more, in this life of the node. From `Bootstrap` to roles that vote."""

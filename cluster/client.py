@@ -108,10 +108,11 @@ class Client(BaseClient[Lock, RLock, Semaphore]):
         """
         return drive(self._connection.listing(prefix, read, max_age))
 
-    def backup_part(self, slot: int = 0, chunk: int = 0) -> BackupPart:
+    def backup_part(self, node: str = "", slot: int = 0, chunk: int = 0) -> BackupPart:
         """Return part ``chunk`` of the snapshot of ``slot``; with ``slot`` 0, begin a snapshot.
 
         ``fencelock backup`` is made of this. See `BackupPart` for a snapshot that is being made.
+        Name the ``node`` that made it; empty for any.
 
         Raises:
             UnavailableError: the node has no such snapshot, or none answered for 10 s.
@@ -119,7 +120,7 @@ class Client(BaseClient[Lock, RLock, Semaphore]):
             ClosedError: the client is closed.
 
         """
-        return drive(self._connection.reading_backup(slot, chunk))
+        return drive(self._connection.reading_backup(node, slot, chunk))
 
     def evict(self, name: str, fence: int, operator: str | None = None) -> Contender:
         """Take the lock ``name`` from its holder under ``fence``; return that holder.

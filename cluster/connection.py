@@ -257,9 +257,9 @@ class Connection:
             after = found[-1].lock if found else ""
         return tuple(found)
 
-    def reading_backup(self, slot: int, chunk: int) -> Operation[BackupPart]:
+    def reading_backup(self, node: str, slot: int, chunk: int) -> Operation[BackupPart]:
         """End with a part of a backup; see `ReadBackup`."""
-        answer = yield from self.line.ask(ReadBackup(slot=slot, chunk=chunk))
+        answer = yield from self.line.ask(ReadBackup(node=node, slot=slot, chunk=chunk))
         assert isinstance(answer, BackupPart)
         return answer
 

@@ -6,10 +6,13 @@ import os
 import secrets
 import time
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Self
 
+from fencelock import __version__
+from fencelock.actors.bootstrap_message import GroupConfig
 from fencelock.actors.clock import STAMP_MAX
 from fencelock.actors.error import ConfigError
 from fencelock.actors.message import Message, address_of
@@ -102,6 +105,7 @@ class Node:
             node=node_id,
             nodes=tuple(sorted(config.nodes)),
             endpoints=config.nodes,
+            version=__version__,
             boot=boot,
             random=Random(boot),
             first_stamp=_first_stamp(),
@@ -188,12 +192,21 @@ def _open_journal(config: Config, node_id: str) -> Journal | None:
     return Journal.open(folder, segment_bytes_max=segment)
 
 
-def identity_of(config: Config, node_id: str) -> dict[str, str]:
-    """Return what the journal of ``node_id`` belongs to, in words."""
+def identity_of(config: Config, node_id: str, *, founded: bool = False) -> dict[str, str]:
+    """Return what the journal of ``node_id`` belongs to, in words.
+
+    The members of a group that is ``founded`` are in its log.
+    """
     identity = {"cluster": config.cluster, "node": node_id, "protocol": config.protocol}
-    if config.protocol in VOTING:
+    if config.protocol in VOTING and not founded:
         identity["members"] = ", ".join(sorted(config.nodes))
     return identity
+
+
+def _is_founded(config: Config, found: Mapping[str, Sequence[bytes]]) -> bool:
+    """Return whether the journal belongs to a group that decides itself who its members are."""
+    records = map(decode, found.get("bootstrap", ()))
+    return config.protocol == "paxos" and any(isinstance(one, GroupConfig) for one in records)
 
 
 def _records_of(
@@ -203,7 +216,8 @@ def _records_of(
     if journal is None:
         return {}, 0
     found = journal.take_records()
-    journal_id = claim(journal, found, identity_of(config, node_id))
+    identity = identity_of(config, node_id, founded=_is_founded(config, found))
+    journal_id = claim(journal, found, identity)
     records = {
         role: tuple(decode(record) for record in records)
         for role, records in found.items()

@@ -21,6 +21,7 @@ from fencelock.actors.bootstrap_message import GroupConfig, Voter
 from fencelock.actors.error import ConfigError
 from fencelock.actors.message import Address, Message, role_of
 from fencelock.actors.paxos.config import replica_of
+from fencelock.actors.paxos.membership import split
 from fencelock.actors.paxos.snapshots import records_of
 from fencelock.actors.table.message import FENCE_FLOOR_MAX, TablePart
 from fencelock.actors.table.table import LockTable
@@ -46,9 +47,6 @@ The old cluster may have gone on after the backup, and storage refuses fences be
 seen. At 10,000 grants a second the old cluster needs three and a half years to issue as many. There
 is room for four million restorations of one table.
 """
-
-MEMBERS = b"members "
-"""Beginning of the part with the members of the old cluster; the new one has its own."""
 
 ENTRIES = 32
 """Records in one write: parts of the table of some 200 KiB each."""
@@ -128,7 +126,8 @@ def check_parts(header: BackupHeader, parts: Sequence[bytes]) -> tuple[bytes, ..
 
     """
     try:
-        table = [decode(part) for part in parts if not part.startswith(MEMBERS)]
+        chunks, _ = split(parts)  # The new cluster has its own members.
+        table = [decode(chunk) for chunk in chunks]
         read = tuple(part for part in table if isinstance(part, TablePart))
         known = LockTable.restore(read)
     except (MalformedFrameError, ValueError) as error:

@@ -83,6 +83,8 @@ class NodeContext:
     """All nodes of the configuration, this one too, sorted."""
     endpoints: Mapping[str, str] = field(default_factory=dict[str, str])
     """Where each of them is reached, as far as the configuration says."""
+    version: str = ""
+    """The version of this software, for operators."""
     boot: int
     """Random number of 63 bits, drawn at each start; distinguishes this life from earlier ones."""
     random: Random
@@ -285,6 +287,8 @@ def paxos(seat: NodeContext) -> RoleSet:
             listener=proxy,
             opening=(encode(ExtendSessions(master=seat.node, fence_floor=floor)),),
             journal_bytes=seat.settings.paxos_journal_bytes,
+            endpoints=seat.endpoints,
+            version=seat.version,
             timing=seat.settings.paxos_timing,
         ),
     )

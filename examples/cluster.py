@@ -2,12 +2,13 @@
 
     python examples/cluster.py                       # three nodes, four clients, ten seconds
     python examples/cluster.py --kill-leader         # kill -9 of the leader, again and again
+    python examples/cluster.py --grow                # one node, three, five, and back to one
     python examples/cluster.py --protocol central --clients 8 --json
 
 Each node is one `fencelock serve`, and each client a process of its own. While a client holds
 a lock, it changes a shared file in a way that any overlap would corrupt, and checks that its
 fence is above every earlier one. With --kill-leader, the leader is killed every few seconds,
-and clients must go on after each kill.
+and clients must go on after each kill. With --grow, nodes join and leave while clients work.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import signal
 import statistics
 import sys
 import tempfile
+import threading
 import time
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
@@ -26,6 +28,7 @@ from typing import Annotated
 import typer
 from checked_file import CheckedFile
 from contenders import Contenders
+from grower import LIMIT_S, Grower
 from killer import LAST_BEFORE_END_S, LeaderKiller, why_not
 from local_cluster import ClusterFailedError, LocalCluster
 from rich.console import Console
@@ -47,6 +50,20 @@ GRACE_S = 30.0
 """Time limit for the clients' last requests when the time is over (s)."""
 
 
+KillOption = Annotated[
+    bool, typer.Option("--kill-leader", help="Kill -9 whoever leads, and start it anew.")
+]
+GrowOption = Annotated[
+    bool, typer.Option("--grow", help="paxos: begin with one node, let others join and leave.")
+]
+JournalOption = Annotated[
+    bool, typer.Option("--journal", help="central: the server keeps its table on disk.")
+]
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="End with one JSON object as the last line.")
+]
+
+
 @dataclass
 class RunVerdict:
     """The result of a run; ``ok`` only if nothing overlapped, was lost, or starved."""
@@ -62,6 +79,7 @@ class RunVerdict:
     fence_regressions: int
     lost_updates: int
     kills: int
+    changes: int
     longest_gap_ms: int
     grants_per_s: float
     acquire_p50_ms: float | None
@@ -71,26 +89,18 @@ class RunVerdict:
 
 
 def run(
-    protocol: Annotated[
-        str,
-        typer.Option(help=PROTOCOLS),
-    ] = "paxos",
+    protocol: Annotated[str, typer.Option(help=PROTOCOLS)] = "paxos",
     nodes: Annotated[int, typer.Option(min=1, max=16, help="Node processes.")] = 3,
     clients: Annotated[int, typer.Option(min=1, max=64, help="Client processes.")] = 4,
     locks: Annotated[int, typer.Option(min=1, max=1000, help="Locks they fight over.")] = 2,
     seconds: Annotated[float, typer.Option(min=1, max=86400, help="How long they fight.")] = 10,
-    kill_leader: Annotated[
-        bool, typer.Option("--kill-leader", help="Kill -9 whoever leads, and start it anew.")
-    ] = False,
+    kill_leader: KillOption = False,
     kill_every: Annotated[
         float, typer.Option(min=0.5, max=3600, help="From one such kill to the next (s).")
     ] = 4,
-    journal: Annotated[
-        bool, typer.Option("--journal", help="central: the server keeps its table on disk.")
-    ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="End with one JSON object as the last line.")
-    ] = False,
+    grow: GrowOption = False,
+    journal: JournalOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Start a cluster on this machine, let clients compete for its locks, and judge.
 
@@ -99,6 +109,9 @@ def run(
     """
     if kill_leader:
         check_kills(protocol, nodes, journal=journal, every_s=kill_every, seconds=seconds)
+    if grow:
+        check_growth(protocol, killing=kill_leader)
+        nodes, seconds = 1, LIMIT_S
     console = Console(stderr=as_json and not sys.stdout.isatty())
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fencelock-")))
@@ -111,19 +124,24 @@ def run(
         )
         contenders.begin()
         began = time.monotonic()
+        killer = LeaderKiller(
+            cluster, watcher, contenders, every_s=kill_every, until=began + seconds
+        )
+        grower = Grower(cluster, watcher, contenders)
         with ExitStack() as during:
-            if kill_leader:
-                until = began + seconds
-                killer = LeaderKiller(cluster, watcher, contenders, every_s=kill_every, until=until)
-                during.enter_context(killer)
-            watch(console, watcher, contenders, began + seconds)
+            for active, thread in ((kill_leader, killer), (grow, grower)):
+                if active:
+                    during.enter_context(thread)
+            watch(console, watcher, contenders, began + seconds, grower.over)
             contenders.over()
+            contenders.stop()
         finished = contenders.finish(GRACE_S)
-        took = time.monotonic() - began
-        verdict = judge(contenders, folder, locks=locks, took=took)
+        verdict = judge(contenders, folder, locks=locks, took=time.monotonic() - began)
         verdict.protocol, verdict.nodes, verdict.seconds = protocol, nodes, seconds
         verdict.messages_per_entry = cluster.messages_per_entry(watcher, verdict.grants)
-        verdict.ok = verdict.ok and finished and bool(contenders.kills_ms) == kill_leader
+        verdict.changes = len(grower.changes)
+        expected = bool(contenders.kills_ms) == kill_leader and grower.is_complete == grow
+        verdict.ok = verdict.ok and finished and expected
         report(console, verdict, contenders, killing=kill_leader)
     if as_json:
         print(json.dumps(asdict(verdict)), flush=True)
@@ -146,18 +164,36 @@ def check_kills(
         raise typer.BadParameter(text, param_hint="--seconds")
 
 
+def check_growth(protocol: str, *, killing: bool) -> None:
+    """Refuse to let a cluster grow that cannot.
+
+    Raises:
+        typer.BadParameter: it is refused; the text says what to do instead.
+
+    """
+    if protocol != "paxos":
+        text = f"the members of {protocol} are those of its configuration: use --protocol paxos"
+        raise typer.BadParameter(text, param_hint="--grow")
+    if killing:
+        raise typer.BadParameter("leave out --kill-leader", param_hint="--grow")
+
+
 def watch(
-    console: Console, watcher: fencelock.Client, contenders: Contenders, until: float
+    console: Console,
+    watcher: fencelock.Client,
+    contenders: Contenders,
+    until: float,
+    over: threading.Event,
 ) -> None:
-    """Show holders and waiters until the clients stop."""
+    """Show holders and waiters until the clients stop, or the members have changed."""
     if console.is_terminal:
         with Live(console=console, refresh_per_second=8) as live:
-            while time.monotonic() < until and contenders.alive():
+            while time.monotonic() < until and contenders.alive() and not over.is_set():
                 left = until - time.monotonic()
                 live.update(screen(described(watcher), contenders, left))
                 contenders.wait(VIEW_EVERY_S)
         return
-    while time.monotonic() < until and contenders.alive():
+    while time.monotonic() < until and contenders.alive() and not over.is_set():
         contenders.wait(LINE_EVERY_S)
         console.print(plain_line(described(watcher), contenders), soft_wrap=True)
 
@@ -184,6 +220,7 @@ def judge(contenders: Contenders, folder: Path, *, locks: int, took: float) -> R
         fence_regressions=regressions,
         lost_updates=grants - kept,
         kills=len(contenders.kills_ms),
+        changes=0,
         longest_gap_ms=contenders.longest_gap_ms,
         grants_per_s=round(grants / took, 1),
         acquire_p50_ms=round(percentiles[49], 3) if percentiles else None,
@@ -214,7 +251,8 @@ def report(console: Console, verdict: RunVerdict, contenders: Contenders, *, kil
         )
     gap = f"{verdict.longest_gap_ms} ms without a grant at most"
     kills = f"; kill -9 of the leader: {verdict.kills} times" if verdict.kills else ""
-    console.print(f"  gap               {gap}{kills}", soft_wrap=True)
+    changes = f"; {verdict.changes} changes of the members" if verdict.changes else ""
+    console.print(f"  gap               {gap}{kills}{changes}", soft_wrap=True)
     console.print(f"  overlaps          {verdict.overlaps}")
     console.print(f"  lost updates      {verdict.lost_updates}")
     console.print(f"  fence regressions {verdict.fence_regressions}")

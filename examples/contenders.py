@@ -11,6 +11,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, Self
 
+from contender import OVER
 from local_cluster import READY_S, STOP_S, ClusterFailedError, LocalCluster, stop_all
 
 HERE = Path(__file__).resolve().parent
@@ -26,7 +27,7 @@ class Contenders:
         waits_ms: how long each acquire took.
         longest_gap_ms: the longest time without a grant to any client, from `begin` on.
         kills_ms: when a node was killed.
-        unserved: of these, those since which there was no grant.
+        unserved: of these, and of changes of the members, those since which there was no grant.
 
     """
 
@@ -132,6 +133,15 @@ class Contenders:
         with self._counting:
             self.kills_ms.append(now_ms())
             self.unserved.append(self.kills_ms[-1])
+
+    def changed(self) -> None:
+        """Record that the members changed now: somebody must be served since then."""
+        with self._counting:
+            self.unserved.append(now_ms())
+
+    def stop(self) -> None:
+        """Let the clients stop before their time is over."""
+        (self._folder / OVER).touch()
 
     def over(self) -> None:
         """Record that the time is over: clients served later do not count for the gap."""

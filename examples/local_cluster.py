@@ -46,17 +46,28 @@ class LocalCluster:
 
     def __init__(self, folder: Path, protocol: str, nodes: int, *, journal: bool = False) -> None:
         self.folder = folder
-        self.ports = free_ports(nodes)
-        self.connect = ",".join(f"tcp://127.0.0.1:{port}" for port in self.ports)
-        self.nodes = [f"n{number + 1}" for number in range(nodes)]
-        self.config = folder / "cluster.toml"
-        addresses = dict(zip(self.nodes, self.connect.split(","), strict=True))
+        self.protocol = protocol
+        self.addresses = {
+            f"n{number}": f"tcp://127.0.0.1:{port}"
+            for number, port in enumerate(free_ports(nodes), 1)
+        }
+        self.configs = dict.fromkeys(self.nodes, folder / "cluster.toml")
         self.server = self.nodes[0] if protocol == "central" else ""
-        text = starting_config(addresses, cluster=self.name, protocol=protocol)
+        text = starting_config(self.addresses, cluster=self.name, protocol=protocol)
         if journal:
             text = text.replace("journal = false", "journal = true")
-        self.config.write_text(text, encoding="utf-8")
+        (folder / "cluster.toml").write_text(text, encoding="utf-8")
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    @property
+    def nodes(self) -> list[str]:
+        """The ids of the nodes."""
+        return list(self.addresses)
+
+    @property
+    def connect(self) -> str:
+        """The addresses of all nodes, separated by commas."""
+        return ",".join(self.addresses.values())
 
     @property
     def endpoints(self) -> list[str]:
@@ -65,9 +76,8 @@ class LocalCluster:
         With `central`, clients do not use the server's node, if there are others: it may be
         killed here.
         """
-        addresses = self.connect.split(",")
-        others = [at for node, at in zip(self.nodes, addresses, strict=True) if node != self.server]
-        return others or addresses
+        others = [at for node, at in self.addresses.items() if node != self.server]
+        return others or list(self.addresses.values())
 
     def __enter__(self) -> Self:
         try:
@@ -86,8 +96,24 @@ class LocalCluster:
         command = [sys.executable, "-m", "fencelock", "serve"]
         with (self.folder / f"{node}.log").open("ab") as log:
             self.processes[node] = subprocess.Popen(
-                [*command, "--config", str(self.config), "--id", node], stdout=log, stderr=log
+                [*command, "--config", str(self.configs[node]), "--id", node],
+                stdout=log,
+                stderr=log,
             )
+
+    def add(self, node: str) -> None:
+        """Start a node that the others do not know; its configuration names them and itself."""
+        (port,) = free_ports(1)
+        self.addresses[node] = f"tcp://127.0.0.1:{port}"
+        text = starting_config(self.addresses, cluster=self.name, protocol=self.protocol)
+        self.configs[node] = self.folder / f"{node}.toml"
+        self.configs[node].write_text(text, encoding="utf-8")
+        self.start(node)
+
+    def stop(self, node: str) -> None:
+        """Stop a node in order, for good."""
+        stop_all([self.processes.pop(node)])
+        del self.addresses[node]
 
     def kill(self, node: str) -> None:
         """Kill ``node`` with SIGKILL: it cannot send or write anything more."""

@@ -15,9 +15,11 @@ from fencelock.actors.message import message
 class ReadBackup(Query):
     """Send part ``chunk`` of the snapshot of ``slot``. Answered by `BackupPart`.
 
-    With ``slot`` 0 the node begins a snapshot of its table, and the answer names its slot.
+    With ``slot`` 0 the node begins a snapshot of its table, and the answer names its slot. Only
+    ``node`` has the parts of its snapshot; empty for any node.
     """
 
+    node: str = ""
     slot: int = 0
     chunk: int = 0
     session: str = ""
@@ -26,6 +28,7 @@ class ReadBackup(Query):
     def check(self) -> None:
         """Refuse fields that exceed their limits."""
         check_owner(self.session)
+        check_owner(self.node)
         check_number("slot", self.slot, 0, INT_MAX)
         check_number("chunk", self.chunk, 0, INT_MAX)
 

@@ -71,7 +71,9 @@ class ChangeMembers(Request):
     """Change the members of the cluster. Answered by `MembersChanged` or `Refused`, soon.
 
     ``endpoint`` and ``journal`` are those of the node that becomes a member, as far as the sender
-    knows them: empty and 0 otherwise. ``replacement`` is for `MemberAction.REPLACE` only.
+    knows them: empty and 0 otherwise. ``replacement`` is for `MemberAction.REPLACE` only. If it is
+    ``node`` itself, name its new journal, as `MembersRead` reports it: without, the change
+    counts as done while the node still seems to vote.
     """
 
     action: MemberAction

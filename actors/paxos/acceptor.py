@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Unpack
 
-from fencelock.actors.bootstrap_message import StopVoting
+from fencelock.actors.bootstrap_message import StartVoting, StopVoting
 from fencelock.actors.effect import Checkpoint, Effect, Effects, Observe, Persist, Send, Wake
 from fencelock.actors.message import NS_PER_MS, Address, Instant, maker, node_of
 from fencelock.actors.paxos.config import (
@@ -37,6 +37,7 @@ from fencelock.actors.paxos.event import (
     Trimmed,
 )
 from fencelock.actors.paxos.journal import Recovered
+from fencelock.actors.paxos.member_event import Behind, ViewChanged
 from fencelock.actors.paxos.message import (
     BATCH_BYTES_MAX,
     BATCH_COMMANDS_MAX,
@@ -51,6 +52,7 @@ from fencelock.actors.paxos.message import (
     Commit,
     Heartbeat,
     HeartbeatAck,
+    Located,
     Pledge,
     Pledged,
     Preempted,
@@ -67,7 +69,10 @@ LeaderMessage = Prepare | Accept | Commit | Heartbeat | Release
 """Messages that a leader, its scout or its commander sends."""
 
 
-OwnEvent = Applied | Trimmed | StopVoting | DiskSynced | LeaseLapsed
+SeatEvent = ViewChanged | StartVoting | StopVoting
+"""Events that change on which slots the acceptor votes."""
+
+OwnEvent = Applied | Trimmed | SeatEvent | DiskSynced | LeaseLapsed
 """Events of the acceptor's own node."""
 
 
@@ -122,11 +127,17 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
     ) -> None:
         super().__init__(address, host, **member)
         self.voter = voter
-        self.is_voter = votes
+        self.trusted = votes
+        """Whether its journal is not an old copy, as far as is known."""
+        self.seat = self.config.seat(self.acceptor, voter)
+        """The slots on which it votes."""
+        self.is_voter = self.trusted and len(self.seat) > 0
         self.lease_ms = lease_ms
         self.recorded_lease_ms = recovered.lease_ms
         """The longest lease that counts after a restart, according to the journal."""
         self.promised = recovered.promised if votes else NO_BALLOT
+        self.kept = recovered.promised
+        """The promise of earlier lives, which binds this one as soon as it votes."""
         self.floor = recovered.led
         """A round that is known without a promise: this node led it, or its group began there."""
         self.votes = Votes(recovered.votes)
@@ -202,7 +213,8 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
         if sender != self.commander or event.ballot != self.led:
             refused = refusal(self.node, self.config, sender, event, self.promised, self.floor)
             if refused:
-                return refused
+                corrected = self._correct(sender, event)
+                return [*refused, *corrected] if corrected else refused
             self.commander, self.led = sender, event.ballot
         match event:
             case Accept():
@@ -216,6 +228,28 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
             case Release():
                 return self._on_release(event, now)
 
+    def _on_seat_changed(self, event: SeatEvent) -> Effects:
+        """Vote on the slots of the views that count this journal, and on no others."""
+        if isinstance(event, StopVoting):
+            self.trusted, self.promised, self.kept = False, NO_BALLOT, NO_BALLOT
+        elif isinstance(event, StartVoting):
+            self.trusted, self.promised = True, max(self.promised, self.kept)
+        self.seat = self.config.seat(self.acceptor, self.voter)
+        self.is_voter = self.trusted and len(self.seat) > 0
+        return ()
+
+    def _correct(self, sender: Address, event: LeaderMessage) -> Effects:
+        """Let the one of two nodes that knows an older view than the other learn the newer one."""
+        node, view = node_of(sender), self.config.newest.number
+        if not isinstance(event, Prepare | Heartbeat):
+            return ()
+        if event.view > view:
+            return (Send(self.monitor, Behind(node=node)),)
+        if event.view == view or node in self.config.members:
+            return ()
+        located = Located(master="", applied=self.config.applied, view=view)
+        return (Send(monitor_of(node), located),)
+
     def _on_own(self, event: OwnEvent) -> Effects:
         """Handle an event of this node."""
         match event:
@@ -227,8 +261,8 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
                 return self._record_lease()
             case DiskSynced():
                 self.sync_us = event.mean_us
-            case StopVoting():
-                self.is_voter, self.promised = False, NO_BALLOT
+            case ViewChanged() | StartVoting() | StopVoting():
+                return self._on_seat_changed(event)
         return ()
 
     def _on_prepare(self, scout: Address, prepare: Prepare, now: Instant) -> Effects:
@@ -281,7 +315,8 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
         if ballot < self.promised:
             return (Send(commander, Preempted(ballot=self.promised)),)
         answer: Effects = ()
-        if accept.committed <= slot:  # Else it is decided, and votes are no longer counted.
+        # Where it is decided, votes are no longer counted.
+        if accept.committed <= slot and slot in self.seat:
             accepted = _accepted(ballot=ballot, slot=slot, voter=self.voter)
             answer = (Send(commander, accepted),)
         before = self.votes.by_slot.get(slot)
@@ -339,6 +374,7 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
             number=beat.number,
             applied=self.applied,
             voter=self.voter,
+            view=self.config.newest.number,
             sync_us=self.sync_us,
             lease_ms=self.lease_ms,
         )
@@ -386,8 +422,9 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
             Accept(ballot=vote.ballot, slot=vote.slot, batch=vote.batch, committed=trimmed.slot)
             for vote in votes
         ]
-        if self.promised > NO_BALLOT:
-            records.append(Pledged(pledge=Pledge.PROMISED, ballot=self.promised))
+        promised = max(self.promised, self.kept)
+        if promised > NO_BALLOT:
+            records.append(Pledged(pledge=Pledge.PROMISED, ballot=promised))
         if self.recorded_lease_ms != LEASE_MS:
             records.append(self._lease_record())
         return (Checkpoint(tuple(records)),)
@@ -506,7 +543,7 @@ def refusal(
     known = speaker in config.members and 1 <= ballot.round <= ROUND_MAX
     if not known or ballot.leader != leader_of(speaker):
         return (Observe("paxos.stranger_leads"),)
-    highest = max(promised.round, floor)
+    highest = max(promised.round, floor, config.floor)
     if ballot.round - highest <= ROUND_JUMP_MAX or speaker == node:
         return ()
     if not isinstance(event, Prepare):

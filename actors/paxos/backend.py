@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -64,6 +65,9 @@ from fencelock.actors.table.message import Queued
 REPEAT_MAX = 500
 """Maximum commands proposed again per tick: repetitions under load must not double the load."""
 
+TELL_MAX = 500
+"""Maximum clients that are told new members per tick: it takes a few milliseconds."""
+
 NEW_MASTER_REPEAT_MAX = 5_000
 """Maximum commands proposed again when the master changes: half of its queue."""
 
@@ -114,6 +118,8 @@ class PaxosBackend(Backend):
         known = tuple(NodeAddress(*one) for one in sorted((endpoints or {}).items()))
         self.known = MembersKnown(view=0, members=known)
         """The members with their endpoints."""
+        self.untold: deque[str] = deque()
+        """The clients that are still to be told these."""
         self.contact = QuorumContact(self.members)
         self.in_flight = InFlightRequests(self.proxy, replica, encode)
         self.queries = Queries(node, replica, self.contact)
@@ -164,7 +170,7 @@ class PaxosBackend(Backend):
 
     def is_busy(self) -> bool:
         """Return whether anything is in flight."""
-        return bool(self.in_flight.by_key or self.queries.pending.by_number)
+        return bool(self.in_flight.by_key or self.queries.pending.by_number or self.untold)
 
     def _take(self, sender: Address, request: Command, now: Instant) -> Effects:
         """Take a request, or note that it was sent again."""
@@ -208,7 +214,7 @@ class PaxosBackend(Backend):
         return OverloadedError(text)
 
     def _expect_reply(self, now: Instant) -> None:
-        if not self.is_busy():
+        if not (self.in_flight.by_key or self.queries.pending.by_number):
             self.contact.expected_at = now
 
     def _on_gather(self, sender: Address, event: Gather, now: Instant) -> Effects:
@@ -386,7 +392,20 @@ class PaxosBackend(Backend):
         self.known = event
         self.members = tuple(member.node for member in event.members)
         self.contact.name(self.members)
-        return ()
+        self.untold = deque(self.clients.by_id)
+        return self._tell_members()
+
+    def _tell_members(self) -> list[Effect]:
+        """Name the members to clients that do not know them yet, some at a time.
+
+        All members that a client knows may leave before its next keep-alive.
+        """
+        told: list[Effect] = []
+        while self.untold and len(told) < TELL_MAX:
+            client = self.clients.by_id.get(self.untold.popleft())
+            if client is not None:
+                told.append(Send(client.address, self.alive(KeepAlive(session=client.session))))
+        return told
 
     def _relay(self, sender: Address, request: Request, now: Instant) -> Effects:
         """Leave a request about the members to the role that changes them."""
@@ -425,7 +444,7 @@ class PaxosBackend(Backend):
 
     def tick(self, now: Instant) -> Effects:
         """Propose again what is due, and end what has lasted too long."""
-        explained = self._explain(now)
+        explained = [*self._explain(now), *self._tell_members()]
         return [*explained, *self.queries.end_old(now), *self._repeat(now, REPEAT_MAX)]
 
     def _explain(self, now: Instant) -> list[Effect]:

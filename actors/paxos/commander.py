@@ -237,6 +237,7 @@ class Commander(MemberRole[CommanderEvent]):
             min_applied=request.min_applied,
             answered=request.answered if self.committed > self.opening else (),
             confirmed=request.confirmed,
+            view=request.view,
             timing=request.timing,
         )
         # A member must receive the batches before the heartbeat that reports them as decided.

@@ -8,12 +8,15 @@ an acceptor up (`Scout`), and a leader climbs to an acceptor that is above it (`
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypedDict
+from typing import TypedDict, cast
 
+from fencelock.actors.bootstrap_message import Voter
 from fencelock.actors.effect import Observe
 from fencelock.actors.message import Address, on_each
+from fencelock.actors.paxos.membership import Member, Membership, Term
+from fencelock.actors.paxos.message import NUMBER_MAX
 from fencelock.actors.role import E, Host, Role
 from fencelock.actors.timing import TIMING
 
@@ -56,6 +59,15 @@ messages, each of which waits for a disk, to use up all rounds.
 """
 
 
+NODES_MAX = 256
+"""Maximum nodes that a member answers; members are not limited by it."""
+
+
+ROUNDS_PER_VIEW = ROUND_JUMP_MAX // 2
+"""Rounds below those of candidates that know the next view: ten days of nothing but elections. A
+member that lacks two changes is still within `ROUND_JUMP_MAX`."""
+
+
 TOO_FAR = Observe("paxos.round_too_far")
 
 
@@ -68,6 +80,8 @@ class View:
     """Sorted, without repetition, never empty."""
     voters: Mapping[Address, int] | None = field(default=None, repr=False, compare=False)
     """The id that each acceptor's votes name, at present; 0 for all if left out."""
+    seats: tuple[Member, ...] = field(default=(), repr=False, compare=False)
+    """The members with their endpoints and journals."""
 
     acceptors: tuple[Address, ...] = field(init=False, repr=False, compare=False)
     """Addresses of the members' acceptors."""
@@ -103,14 +117,28 @@ class LogConfig:
     The replica alone changes it, as it applies slots. It holds the views in force over the slots
     from the first that is not applied, ``WINDOW`` of them: one view, or two neighbours.
 
+    Invariants:
+        P7  A majority of one current view and one of another share a member.
+
     Args:
         view: the view in force.
-        first: the first slot that is not applied.
+        voter_of: returns the id that votes of a member name.
+        base: a round below all that the group ever used.
 
     """
 
-    def __init__(self, view: View, first: int = 1) -> None:
-        self.views: list[tuple[int, View]] = [(first, view)]
+    def __init__(
+        self, view: View, voter_of: Callable[[Member], int] = lambda _: 0, base: int = 0
+    ) -> None:
+        self.voter_of = voter_of
+        self.base = base
+        self._voters = cast("dict[Address, int]", view.registered)
+        self._ids = dict(view.registered)
+        self.applied = 1
+        """The first slot that is not applied here."""
+        self.nodes: dict[str, None] = dict.fromkeys(view.members)
+        """Nodes that are answered: those of the configuration, members, and learners."""
+        self.views: list[tuple[int, View]] = [(0, view)]
         """The first slot of each view, in order. The first view decides earlier slots, too, if
         any of them matter."""
         self._update()
@@ -120,12 +148,113 @@ class LogConfig:
         self.current: tuple[View, ...] = tuple(views)
         """The views that may decide a slot that is not applied here; the newest is the last."""
         self.newest = views[-1]
+        self.pending = self.views[-1][0] if len(views) > 1 else 0
+        """The first slot of the newest view, 0 once no other decides slots."""
         self.members = tuple(sorted({member for view in views for member in view.members}))
         """The members of all these views, sorted."""
         self.acceptors = tuple(acceptor_of(one) for one in self.members)
         """Addresses of their acceptors."""
         self.replicas = tuple(replica_of(one) for one in self.members)
         """Addresses of their replicas."""
+
+    @property
+    def first(self) -> int:
+        """The first slot whose view is known for certain; it is not above the first unapplied."""
+        return self.views[0][0]
+
+    @property
+    def floor(self) -> int:
+        """A round below all that candidates use who know the newest view.
+
+        So no ballot of a journal that was replaced is led again by its successor, which has
+        forgotten it, and a node that does not know that it was removed preempts no leader.
+        """
+        return self.base + self.newest.number * ROUNDS_PER_VIEW
+
+    @property
+    def journals(self) -> tuple[Voter, ...]:
+        """The members of the current views with their journals, sorted."""
+        seats = {seat.name: seat.journal for view in self.current for seat in view.seats}
+        return tuple(Voter(name, seats[name]) for name in sorted(seats))
+
+    @property
+    def membership(self) -> Membership:
+        """The newest membership."""
+        return Membership(self.newest.number, self.newest.seats)
+
+    def change(self, slot: int, membership: Membership) -> bool:
+        """Put ``membership`` into force `WINDOW` slots after ``slot``, which decided it.
+
+        Return False for one that does not follow from the newest, or comes before that is in
+        force at all slots: all replicas ignore it.
+        """
+        if self.pending or not membership.is_next_of(self.membership):
+            return False
+        self._append(Term(slot + WINDOW, membership))
+        self._update()
+        self._register()
+        return True
+
+    def advance(self, applied: int) -> bool:
+        """Drop the view that decided the slots before ``applied``, if it decides none after."""
+        if not 0 < self.pending <= applied:
+            return False
+        self.views.pop(0)
+        self._update()
+        self._register()
+        return True
+
+    def restore(self, terms: Sequence[Term]) -> bool:
+        """Go on with the memberships of a snapshot, if they are newer."""
+        if not terms or terms[-1].membership.number < self.newest.number:
+            return False
+        before, self.views = self.views, []
+        for term in terms:
+            self._append(term)
+        self._update()
+        self._register()
+        return before != self.views
+
+    def terms(self) -> tuple[Term, ...]:
+        """Return the current memberships, for a snapshot; none if they never changed."""
+        if self.newest.number == 0:
+            return ()
+        return tuple(Term(at, Membership(view.number, view.seats)) for at, view in self.views)
+
+    def meet(self, node: str) -> bool:
+        """Answer ``node`` from now on, if there is room for it."""
+        if node not in self.nodes and len(self.nodes) < NODES_MAX:
+            self.nodes[node] = None
+        return node in self.nodes
+
+    def _append(self, term: Term) -> None:
+        number, seats = term.membership
+        self.nodes.update(dict.fromkeys(term.membership.names))
+        self.views.append((term.first, View(number, term.membership.names, self._voters, seats)))
+
+    def _register(self) -> None:
+        """Let votes name the ids of the members' journals, where these have changed.
+
+        `Bootstrap` shares the mapping: it has removed members that run on old copies.
+        """
+        seats = [seat for _, view in self.views for seat in view.seats]
+        wanted = {acceptor_of(seat.name): self.voter_of(seat) for seat in seats}
+        for acceptor in [one for one in self._ids if one not in wanted]:
+            self._voters.pop(acceptor, None)
+        changed = {one: wanted[one] for one in wanted if wanted[one] != self._ids.get(one)}
+        self._voters.update(changed)
+        self._ids = wanted
+
+    def seat(self, acceptor: Address, voter: int) -> range:
+        """Return the slots on which ``acceptor`` may vote under the id ``voter``.
+
+        Earlier ones are decided: it may have forgotten its votes on them with another journal.
+        """
+        votes = [view.counts(acceptor, voter) for view in self.current]
+        if not any(votes):
+            return range(0)
+        first = self.first if votes[0] else self.pending
+        return range(first, NUMBER_MAX if votes[-1] else self.pending)
 
     def at(self, slot: int) -> View:
         """Return the view whose members decide ``slot``, which is not applied here."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from enum import Enum
 from typing import Any, NamedTuple
@@ -10,7 +10,15 @@ from typing import Any, NamedTuple
 from fencelock.actors.api.name import is_allowed, utf8_size
 from fencelock.actors.effect import Effect, Effects, Observe, Persist, Retire, Send, Spawn, Wake
 from fencelock.actors.message import Address, Instant, address_of, node_of
-from fencelock.actors.paxos.config import acceptor_of, catchup_of, leader_of, monitor_of, replica_of
+from fencelock.actors.paxos.config import (
+    LogConfig,
+    acceptor_of,
+    catchup_of,
+    leader_of,
+    members_of,
+    monitor_of,
+    replica_of,
+)
 from fencelock.actors.paxos.event import Compare, Divergence, Isolate, Withdraw
 from fencelock.actors.paxos.machine import MASK, Fingerprint
 from fencelock.actors.paxos.message import (
@@ -198,7 +206,7 @@ class DivergenceWatch:
 
     def _isolate(self) -> list[Effect]:
         node = self.digests.node
-        roles = (acceptor_of, leader_of, monitor_of, catchup_of, replica_of)
+        roles = (acceptor_of, leader_of, monitor_of, catchup_of, members_of, replica_of)
         arguments = {"why": self.why, "listener": self.listener}
         return [
             *(Retire(role(node)) for role in roles),
@@ -268,15 +276,15 @@ class Digests:
     it reveals members whose states differed for a while and are equal again.
 
     Args:
-        members: all members, sorted.
+        config: the views. The members of the newest compare their states.
         every: see `AGREED_SLOTS`.
 
     """
 
-    def __init__(self, node: str, members: Sequence[str], every: int = AGREED_SLOTS) -> None:
+    def __init__(self, node: str, config: LogConfig, every: int = AGREED_SLOTS) -> None:
         self.node = node
-        self.others = tuple(member for member in members if member != node)
-        self.majority = len(members) // 2 + 1
+        self.config = config
+        self.turn()
         self.every = every
         self.step = max(1, every // STEPS)
         self.own: dict[int, TableDigest] = {}
@@ -291,6 +299,12 @@ class Digests:
         """Whether the next digest is sent, whatever its slot."""
         self._since: int | None = None
         """`Fingerprint.decided` at the last agreed slot; None if that slot was not applied."""
+
+    def turn(self) -> None:
+        """Compare with the members of the newest view from now on."""
+        view = self.config.newest
+        self.others = tuple(member for member in view.members if member != self.node)
+        self.majority = view.majority
 
     def begin(self, fingerprint: Fingerprint | None) -> None:
         """Begin with an empty state (its fingerprint), or with a snapshot (None)."""

@@ -136,7 +136,10 @@ class Divergence(Local):
 
 @local
 class Resign(Local):
-    """The host to the leader: hand over if you lead. Answered by `Resigned`, soon."""
+    """To the leader: hand over if you lead. Answered by `Resigned`, soon."""
+
+    successor: str = ""
+    """The node that is to lead next; empty for the one that has applied the most."""
 
 
 @local
@@ -201,6 +204,7 @@ class SendHeartbeat(Local):
     min_applied: int
     answered: tuple[int, ...]
     confirmed: int
+    view: int
     timing: Timing = TIMING
 
 
@@ -403,6 +407,9 @@ class Restore(Local):
 @local
 class Nominate(Local):
     """Leader to failure detector: which node could lead in my place? Answered by `Nominated`."""
+
+    node: str = ""
+    """The only node that may be named; empty for any."""
 
 
 @local

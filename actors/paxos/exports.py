@@ -55,7 +55,7 @@ class Exports:
         snapshot = self.kept[slot]
         if snapshot is None:
             return (self._send(number, in_the_making(slot)),)
-        part = part_of(snapshot, export.chunk)
+        part = chunk_of(snapshot, export.chunk)
         if part is None:
             return (self._send(number, None, f"the snapshot has no part {export.chunk}"),)
         self.used += 1
@@ -84,7 +84,7 @@ class Exports:
         return Send(self.proxy, Exported(number=number, part=part, why=why))
 
 
-def part_of(snapshot: SnapshotTaken, chunk: int) -> SnapshotChunk | None:
+def chunk_of(snapshot: SnapshotTaken, chunk: int) -> SnapshotChunk | None:
     """Return a part of ``snapshot``, None if it has no such part."""
     if chunk >= len(snapshot.chunks):
         return None

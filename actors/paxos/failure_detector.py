@@ -48,6 +48,13 @@ from fencelock.actors.paxos.event import (
     TimesDiffer,
     Withdraw,
 )
+from fencelock.actors.paxos.locator import NO_IDENTITY, Identity, Locator, LocatorEvent
+from fencelock.actors.paxos.member_event import (
+    DescribeNodes,
+    NodeFacts,
+    NodesDescribed,
+    ViewChanged,
+)
 from fencelock.actors.paxos.message import NO_BALLOT, NUMBER_MAX, HeartbeatAck, TakeOver
 from fencelock.actors.paxos.slow_disk import DiskComparison
 from fencelock.actors.role import Host, Summary
@@ -80,6 +87,9 @@ DetectorEvent = (
     | DetectorRequest
     | HeartbeatDue
     | MasterCheck
+    | ViewChanged
+    | DescribeNodes
+    | LocatorEvent
     | DiskSynced
     | Resigned
 )
@@ -108,6 +118,8 @@ class FailureDetector(MemberRole[DetectorEvent]):
         timing: the times of leases, heartbeats and elections.
         drift_ppm: largest deviation of a clock's rate (millionths).
         listener: a role of this node that is notified when no majority answers, or None.
+        identity: what other nodes must know of this one before it becomes a member.
+        votes: whether this node would vote as a member.
 
     """
 
@@ -120,6 +132,8 @@ class FailureDetector(MemberRole[DetectorEvent]):
         timing: Timing = TIMING,
         drift_ppm: int = DRIFT_PPM,
         listener: Address | None = None,
+        identity: Identity = NO_IDENTITY,
+        votes: bool = True,
         **member: Unpack[MemberArguments],
     ) -> None:
         super().__init__(address, host, **member)
@@ -152,12 +166,15 @@ class FailureDetector(MemberRole[DetectorEvent]):
         """The ballot under which another node led last."""
         self.isolated = False
         """Whether no majority answers this leader, as the listener was last notified."""
+        self.heard: dict[str, tuple[Instant, int]] = {}
+        """The time at which each member last answered this leader, and the newest view it knew."""
+        self.locator = Locator(self.node, self.config, identity, timing.election_ms, ready=votes)
         self.disks = DiskComparison()
 
     def begin(self, now: Instant) -> Effects:
         """Listen for a moment, then stand; a single member stands at once."""
         alone = self.config.members == (self.node,)
-        return self.suspicion.wait(now, 0 if alone else STARTUP_MS)
+        return [*self.suspicion.wait(now, 0 if alone else STARTUP_MS), *self.locator.turn(now)]
 
     def handle(self, sender: Address, event: DetectorEvent, now: Instant) -> Effects:
         """Handle a sign of life, or a timeout."""
@@ -165,7 +182,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
             case BallotSeen():
                 return self._on_ballot_seen(event, now)
             case HeartbeatAck():
-                return self._on_ack(sender, event)
+                return self._on_ack(sender, event, now)
             case LinkDown():
                 return self._on_link_down(event, now)
             case Candidate():
@@ -178,15 +195,33 @@ class FailureDetector(MemberRole[DetectorEvent]):
             case ConfirmLease():
                 return self._pulse(now) if self.leadership is not None else ()
             case Nominate():
-                return self._on_nominate(now)
+                return self._on_nominate(event.node, now)
             case TakeOver():
                 return self._on_take_over(sender, event)
             case HeartbeatDue():
                 return self._on_beat(event, now)
             case MasterCheck():
                 return self._on_watch(event, now)
-            case DiskSynced() | Resigned():
-                return self._on_disk_synced(event, now)
+            case _:
+                return self._on_other(sender, event, now)
+
+    def _on_other(
+        self,
+        sender: Address,
+        event: ViewChanged | DescribeNodes | DiskSynced | Resigned | LocatorEvent,
+        now: Instant,
+    ) -> Effects:
+        if isinstance(event, ViewChanged):
+            return self._on_view_changed(now)
+        if isinstance(event, DescribeNodes):
+            return (Send(sender, self._describe(now)),)
+        if isinstance(event, DiskSynced):
+            return self._on_disk_synced(event, now)
+        if isinstance(event, Resigned):
+            return ()  # The leader answers the `Resign` of a slow disk.
+        effects = self.locator.handle(sender, event, self.following, now)
+        followed = self._follow(self.locator.master) if self.locator.learns else []
+        return [*effects, *followed]
 
     def summary(self) -> Summary:
         """Return the node that this node follows, or that it stands for election."""
@@ -248,8 +283,37 @@ class FailureDetector(MemberRole[DetectorEvent]):
         if again := self.suspicion.check(now):
             return again
         effects = self.suspicion.wait(now, self.timing.election_ms)
+        if self.locator.learns:
+            return effects
         suspect = Suspect(above=self.highest)
-        return [Send(self.leader, suspect), Observe("paxos.suspected"), *effects]
+        asked = self.locator.ask_elsewhere()
+        return [Send(self.leader, suspect), *asked, Observe("paxos.suspected"), *effects]
+
+    def _on_view_changed(self, now: Instant) -> Effects:
+        """Count the lease in the new views, and ask their members at once."""
+        learnt = self.locator.turn(now)
+        leadership, lease = self.leadership, self.lease
+        if leadership is None or lease is None:
+            return learnt
+        self.since = now  # New members cannot have answered yet.
+        until = lease.recount()
+        known = until is not None and lease.confirmed is not None
+        held = LeaseHeld(
+            ballot=leadership.ballot,
+            until=until if known and until is not None else Instant(0),
+            confirmed=lease.confirmed if known and lease.confirmed is not None else Instant(0),
+        )
+        return [*learnt, Send(self.replica, held), *self._pulse(now)]
+
+    def _describe(self, now: Instant) -> NodesDescribed:
+        """Return what is known of the other members and of learners."""
+        facts = [
+            NodeFacts(node, self.applied.get(node, 0), ms_between(at, now), view, None)
+            for node, (at, view) in self.heard.items()
+            if node in self.config.members and node != self.node
+        ]
+        facts += self.locator.facts(now)
+        return NodesDescribed(master=self.following, nodes=tuple(facts))
 
     def _on_leadership_claimed(self, claimed: LeadershipClaimed, now: Instant) -> Effects:
         self.standing = NO_BALLOT
@@ -258,7 +322,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
         self.lease = MasterLease(self.config, self.timing.lease_ms, self.drift_ppm)
         self.asked = {}
         self.disks.clear()
-        self.applied, self.answered = {}, {}
+        self.applied, self.answered, self.heard = {}, {}, {}
         return [*self._follow(self.node), *self._beat(now)]
 
     def _on_stepped_down(self, stepped_down: SteppedDown, now: Instant) -> Effects:
@@ -314,11 +378,12 @@ class FailureDetector(MemberRole[DetectorEvent]):
             min_applied=min(self.applied.get(member, 0) for member in self.config.members),
             answered=tuple(self.answered.get(one, 0) for one in self.config.newest.members),
             confirmed=self._confirmed(),
+            view=self.config.newest.number,
             timing=self.timing,
         )
         return [Send(self.leadership.commander, pulse)]
 
-    def _on_ack(self, acceptor: Address, ack: HeartbeatAck) -> Effects:
+    def _on_ack(self, acceptor: Address, ack: HeartbeatAck, now: Instant) -> Effects:
         if not self.config.counts(acceptor, ack.voter):
             known = acceptor in self.config.acceptors
             return (Observe("paxos.unregistered_vote" if known else "paxos.stranger_follows"),)
@@ -332,6 +397,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
         if member != self.node:
             self.disks.note_other(member, ack.sync_us)
         self.applied[member] = ack.applied
+        self.heard[member] = now, ack.view
         self.answered[member] = max(self.answered.get(member, 0), ack.number)
         until = lease.acknowledge(member, asked, ack.lease_ms)
         if until is None or lease.confirmed is None:
@@ -339,10 +405,8 @@ class FailureDetector(MemberRole[DetectorEvent]):
         leased = LeaseHeld(ballot=leadership.ballot, until=until, confirmed=lease.confirmed)
         return (Send(self.replica, leased),)
 
-    def _on_disk_synced(self, synced: DiskSynced | Resigned, now: Instant) -> Effects:
+    def _on_disk_synced(self, synced: DiskSynced, now: Instant) -> Effects:
         """Hand over if this node leads and its disk is far slower than its followers'."""
-        if isinstance(synced, Resigned):
-            return ()  # The leader answers the `Resign` of an earlier call.
         slow = self.disks.is_slow(synced.mean_us, self.config, now)
         successor = self._successor(now) if slow and self.leadership is not None else ""
         if not successor:
@@ -352,14 +416,15 @@ class FailureDetector(MemberRole[DetectorEvent]):
         notice = Send(address_of(self.node, "node"), RoleNotice(level=Level.INFO, text=text))
         return [Send(self.leader, Resign()), notice, Observe("paxos.handed_over_for_disk")]
 
-    def _on_nominate(self, now: Instant) -> Effects:
-        return (Send(self.leader, Nominated(node=self._successor(now))),)
+    def _on_nominate(self, wanted: str, now: Instant) -> Effects:
+        return (Send(self.leader, Nominated(node=self._successor(now, wanted))),)
 
-    def _successor(self, now: Instant) -> str:
+    def _successor(self, now: Instant, wanted: str = "") -> str:
         """Return the member that should lead next: it has applied the most, and no slow disk.
 
         It has answered within a lease, for which a slow disk of this node gives it more time.
-        There is none if the members that answered are no majority together with this node.
+        There is none if the members that answered are no majority together with this node, or if
+        only ``wanted`` may be named and it did not answer.
         """
         asked = {} if self.lease is None else self.lease.asked
         recent = now - self.timing.lease_ms * NS_PER_MS - 2 * self.disks.own_us * NS_PER_US
@@ -371,6 +436,8 @@ class FailureDetector(MemberRole[DetectorEvent]):
             and member != self.node
         ]
         enough = self.config.is_majority([acceptor_of(one) for one in (*there, self.node)])
+        if wanted:
+            there = [wanted] if wanted in there else []
         best = max(
             there,
             key=lambda one: (self.disks.is_quick(one), self.applied.get(one, 0)),
@@ -489,6 +556,16 @@ class MasterLease:
         self.confirmed: Instant | None = None
         """The latest instant after which a majority answered; None if none ever did."""
 
+    def recount(self) -> Instant | None:
+        """Return the time at which the lease ends in the present views; None for never granted."""
+        confirmed = self.config.reached(self.asked)
+        self.confirmed = None if confirmed is None else Instant(confirmed)
+        return self._ends_at()
+
+    def _ends_at(self) -> Instant | None:
+        relied = self.config.reached(self.until)
+        return None if relied is None else Instant(relied)
+
     def acknowledge(self, member: str, asked: Instant, promised_ms: int) -> Instant | None:
         """Note that ``member`` answered the heartbeat sent at ``asked``, with so long a promise.
 
@@ -501,8 +578,7 @@ class MasterLease:
         if confirmed is None or confirmed == self.confirmed:
             return None
         self.confirmed = Instant(confirmed)
-        relied = self.config.reached(self.until)
-        return None if relied is None else Instant(relied)
+        return self._ends_at()
 
 
 def _later(now: Instant, ms: int) -> Instant:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from fencelock.actors.message import Message
+from fencelock.actors.paxos.config import LogConfig
+from fencelock.actors.paxos.membership import change_in, split
 from fencelock.actors.paxos.message import (
     NO_BALLOT,
     Accept,
@@ -55,6 +57,16 @@ class Recovered:
     def next(self) -> int:
         """The first slot that the replica has not applied once it has read the journal."""
         return (1 if self.base is None else self.base.slot) + len(self.decided)
+
+    def recover_views(self, config: LogConfig) -> LogConfig:
+        """Give ``config``, which has the founding view, the views after all decided slots."""
+        if self.base is not None:
+            config.restore(split(self.base.chunks)[1])
+        for slot, batch in enumerate(self.decided, start=self.next - len(self.decided)):
+            config.advance(slot + 1)
+            if (membership := change_in(batch)) is not None:
+                config.change(slot, membership)
+        return config
 
 
 class _Reading:

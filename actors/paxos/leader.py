@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, Unpack
 
-from fencelock.actors.bootstrap_message import StopVoting
+from fencelock.actors.bootstrap_message import StartVoting, StopVoting
 from fencelock.actors.effect import Checkpoint, Effect, Effects, Observe, Retire, Send, Spawn, Wake
 from fencelock.actors.message import Address, Instant, address_of, node_of
 from fencelock.actors.paxos.commander import Commander
@@ -13,9 +13,11 @@ from fencelock.actors.paxos.config import (
     ROUND_JUMP_MAX,
     ROUND_MAX,
     TOO_FAR,
+    WINDOW,
     LogConfig,
     MemberArguments,
     MemberRole,
+    View,
     monitor_of,
     replica_of,
 )
@@ -42,6 +44,8 @@ from fencelock.actors.paxos.event import (
     Withdraw,
 )
 from fencelock.actors.paxos.journal import Recovered
+from fencelock.actors.paxos.member_event import ViewChanged
+from fencelock.actors.paxos.membership import change_in
 from fencelock.actors.paxos.message import (
     NO_BALLOT,
     Ballot,
@@ -79,6 +83,8 @@ LeaderEvent = (
     | Adopted
     | Applied
     | HandOverEvent
+    | ViewChanged
+    | StartVoting
     | StopVoting
     | ReadLeaders
 )
@@ -100,6 +106,8 @@ class LeaderPhase(Enum):
     """Candidate: a scout requests promises."""
     LEARNING = "learning"
     """A majority promised, but this node lacks decided slots."""
+    SETTLING = "settling"
+    """It proposes adopted batches that change the members, and then stands again."""
     LEADING = "reigning"
 
 
@@ -116,6 +124,7 @@ class Leader(MemberRole[LeaderEvent]):
     Args:
         random: draws the pause after a preemption.
         recovered: the contents of this node's journal.
+        voter: the id under which this node votes.
         votes: whether it may stand: a non-voting node never leads.
 
     """
@@ -127,12 +136,14 @@ class Leader(MemberRole[LeaderEvent]):
         *,
         random: Random,
         recovered: Recovered,
+        voter: int = 0,
         votes: bool = True,
         **member: Unpack[MemberArguments],
     ) -> None:
         super().__init__(address, host, **member)
         assert address == self.leader
         self._random = random
+        self.voter = voter
         self.is_voter = votes
         self.phase = LeaderPhase.FOLLOWING
         self.ballot = Ballot(recovered.led, address)
@@ -144,6 +155,10 @@ class Leader(MemberRole[LeaderEvent]):
         while this node stands or must catch up."""
         self.adopted: Adopted | None = None
         """Batches to propose once the missing decided slots are here."""
+        self.scouted: tuple[View, ...] = ()
+        """The views whose majorities the last scout asked."""
+        self.settled = 0
+        """While it settles, the slot after the last one that it proposes."""
         self.preemptions = 0
         """Number of attempts that failed in a row."""
         self.master = ""
@@ -170,15 +185,23 @@ class Leader(MemberRole[LeaderEvent]):
             case Adopted():
                 return self._on_adopted(event)
             case Resign():
-                return self._on_resign(sender)
+                return self._on_resign(sender, event.successor)
             case Nominated():
                 return self._on_nominated(event)
             case Drained() | HandOverLate():
                 return self._hand_over(event.ballot, drained=isinstance(event, Drained))
             case ResignedLate():
                 return self.handover.notify("") if event.ballot == self.handover.ballot else ()
-            case ReadLeaders():
-                return (Send(sender, self._leadership()),)
+            case _:
+                return self._on_other(sender, event)
+
+    def _on_other(self, sender: Address, event: ViewChanged | StartVoting | ReadLeaders) -> Effects:
+        if isinstance(event, ReadLeaders):
+            return (Send(sender, self._leadership()),)
+        if isinstance(event, ViewChanged):
+            return self._on_view_changed()
+        self.is_voter = True
+        return ()
 
     def summary(self) -> Summary:
         """Return the phase, the last ballot of this node, and who leads."""
@@ -195,25 +218,26 @@ class Leader(MemberRole[LeaderEvent]):
 
     def _on_suspect(self, suspect: Suspect) -> Effects:
         self.seen = max(self.seen, suspect.above)
-        if self.phase in (LeaderPhase.STANDING, LeaderPhase.LEADING):
-            return ()  # The scout goes on asking by itself.
+        if self.phase in (LeaderPhase.STANDING, LeaderPhase.SETTLING, LeaderPhase.LEADING):
+            return ()  # Scout and commander go on asking by themselves.
         return self._stand()
 
     def _stand(self, *, climbing: bool = False) -> list[Effect]:
         """Begin phase one under a ballot above all known ones (P4)."""
-        if not self.is_voter:
-            return [Observe("paxos.cannot_stand")]
-        above = max(self.ballot.round, self.seen.round)
+        if not self.is_voter or not self.config.newest.counts(self.acceptor, self.voter):
+            return [*self._give_up(), Observe("paxos.cannot_stand")]
+        above = max(self.ballot.round, self.seen.round, self.config.floor)
         if above >= ROUND_MAX:
             return [Observe("paxos.rounds_exhausted")]
         before = self._retire()
         self.ballot = Ballot(above + 1, self.address)
         self.phase = LeaderPhase.STANDING
+        self.scouted = self.config.current
         arguments = {
             "node": self.node,
             "config": self.config,
             "ballot": self.ballot,
-            "first": self.applied,
+            "first": max(self.applied, self.config.first),
             **({"hurried": True} if climbing else {}),
         }
         return [
@@ -231,7 +255,7 @@ class Leader(MemberRole[LeaderEvent]):
             return (Observe("paxos.stranger_preempts"),)
         if not 0 <= preempted.ballot.round <= ROUND_MAX:
             return (Observe("paxos.impossible_ballot"),)
-        highest = max(self.ballot.round, self.seen.round)
+        highest = max(self.ballot.round, self.seen.round, self.config.floor)
         if preempted.ballot.round - highest > ROUND_JUMP_MAX:
             if (
                 self.phase is not LeaderPhase.STANDING
@@ -265,10 +289,26 @@ class Leader(MemberRole[LeaderEvent]):
             Send(self.monitor, stepped_down),
         ]
 
-    def _on_resign(self, client: Address) -> Effects:
+    def _on_view_changed(self) -> Effects:
+        """Go on in the new views, or stop if this node is no member of them."""
+        if not self.config.counts(self.acceptor, self.voter):
+            return self._give_up()
+        if self.phase is LeaderPhase.STANDING and self._has_moved():
+            return self._stand()
+        return ()
+
+    def _give_up(self) -> list[Effect]:
+        """Stop leading or standing, since this node is not to lead any more."""
+        return [] if self.phase is LeaderPhase.FOLLOWING else self._end(self.ballot, 0)
+
+    def _has_moved(self) -> bool:
+        """Return whether there is a view now that the scout did not ask."""
+        return any(view not in self.scouted for view in self.config.current)
+
+    def _on_resign(self, client: Address, successor: str) -> Effects:
         if self.phase is not LeaderPhase.LEADING:
             return (Send(client, Resigned(master=self.master)),)
-        return self.handover.begin(client, self.ballot)
+        return self.handover.begin(client, self.ballot, successor)
 
     def _on_nominated(self, nominated: Nominated) -> Effects:
         if self.phase is not LeaderPhase.LEADING or self.handover.ballot != self.ballot:
@@ -307,7 +347,7 @@ class Leader(MemberRole[LeaderEvent]):
                 return []
             case LeaderPhase.STANDING | LeaderPhase.LEARNING:
                 return [Retire(self._scout())]
-            case LeaderPhase.LEADING:
+            case LeaderPhase.SETTLING | LeaderPhase.LEADING:
                 return [Retire(self._commander())]
 
     def _on_adopted(self, adopted: Adopted) -> Effects:
@@ -323,6 +363,8 @@ class Leader(MemberRole[LeaderEvent]):
     def _on_applied(self, applied: Applied) -> Effects:
         assert applied.slot >= self.applied
         self.applied = applied.slot
+        if self.phase is LeaderPhase.SETTLING and self.applied >= self.settled:
+            return [*self._stand(), Observe("paxos.settled")]
         if self.adopted is None or self.adopted.floor > self.applied:
             return ()
         return self._lead(self.adopted)
@@ -330,13 +372,20 @@ class Leader(MemberRole[LeaderEvent]):
     def _lead(self, adopted: Adopted) -> Effects:
         """Propose what a majority reported, then whatever the replica orders.
 
-        Slots applied here meanwhile are decided and need no proposal.
+        Slots applied here meanwhile are decided and need no proposal. If one of the batches
+        changes the members, only those are proposed that its predecessors decide. Then this node
+        stands again, in the new view.
         """
         assert adopted.floor <= self.applied
+        if self._has_moved():
+            return [*self._stand(), Observe("paxos.view_moved")]
         retired = self._retire()
-        self.phase = LeaderPhase.LEADING
         self.preemptions = 0
         batches = adopted.batches[self.applied - adopted.floor :]
+        changes = [place for place, batch in enumerate(batches) if change_in(batch) is not None]
+        batches = batches[: changes[0] + WINDOW] if changes else batches
+        self.phase = LeaderPhase.SETTLING if changes else LeaderPhase.LEADING
+        self.settled = self.applied + len(batches)
         arguments = {
             "node": self.node,
             "config": self.config,
@@ -345,6 +394,9 @@ class Leader(MemberRole[LeaderEvent]):
             "batches": batches,
         }
         commander = self._commander()
+        if changes:
+            settling = Observe("paxos.change_adopted")
+            return [*retired, Spawn(commander, Commander, arguments), settling]
         leadership = Leadership(
             ballot=self.ballot,
             commander=commander,
@@ -389,14 +441,14 @@ class HandOver:
         self.successor = ""
         """The node that is to lead next; empty until it is named."""
 
-    def begin(self, client: Address, ballot: Ballot) -> list[Effect]:
+    def begin(self, client: Address, ballot: Ballot, successor: str) -> list[Effect]:
         """Begin to end the leadership of ``ballot``, unless that has begun."""
         self.receivers[client] = None
         if self.ballot == ballot:
             return []
         self.ballot, self.successor = ballot, ""
         return [
-            Send(monitor_of(self.node), Nominate()),
+            Send(monitor_of(self.node), Nominate(node=successor)),
             Wake(HANDOVER_MS, HandOverLate(ballot=ballot)),
             Wake(RESIGNED_MS, ResignedLate(ballot=ballot)),
         ]

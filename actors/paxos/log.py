@@ -31,6 +31,7 @@ from fencelock.actors.paxos.event import (
 )
 from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.machine import Machine
+from fencelock.actors.paxos.membership import CHANGE, change_in, split
 from fencelock.actors.paxos.message import PAGE, Batch, Slots, TableDigest
 from fencelock.actors.paxos.snapshots import Snapshots, records_of
 
@@ -50,6 +51,7 @@ class Log:
 
     Args:
         node: the id of its node.
+        config: the views; only this log changes them.
         machine: the state machine that commands are applied to.
         decided: decided slots.
         snapshots: decides when to make a snapshot.
@@ -58,11 +60,14 @@ class Log:
     """
 
     node: str
+    config: LogConfig
     machine: Machine
     decided: DecidedSlots
     snapshots: Snapshots
     divergence: DivergenceWatch
     digests: Digests = field(init=False)
+    views_changed: bool = False
+    """Whether other roles have still to be notified of a change of the views."""
 
     def __post_init__(self) -> None:
         self.digests = self.divergence.digests
@@ -82,9 +87,9 @@ class Log:
         members = config.newest.members
         place = members.index(node) if node in members else len(members)
         snapshots = Snapshots(journal_bytes, place, len(members))
-        digests = Digests(node, members, digest_slots)
+        digests = Digests(node, config, digest_slots)
         divergence = DivergenceWatch(digests, listener, journal=journal_bytes > 0)
-        return cls(node, machine, DecidedSlots(log_max), snapshots, divergence)
+        return cls(node, config, machine, DecidedSlots(log_max), snapshots, divergence)
 
     @property
     def next(self) -> int:
@@ -117,7 +122,9 @@ class Log:
         self.digests.begin(self.machine.fingerprint() if empty else None)
         if base is not None:
             if base.chunks:  # Without chunks the machine starts at the slot, empty.
-                self.machine.restore(base.chunks)
+                chunks, terms = split(base.chunks)
+                self.machine.restore(chunks)
+                self._turn(changed=self.config.restore(terms))
             self.decided.jump(base.slot, base.time_ms)
             self.snapshots.replace(base.slot, base.chunks)
         for slot, batch in enumerate(recovered.decided, start=self.next):
@@ -134,18 +141,31 @@ class Log:
         Those are the outcomes of each command, the first of which lets time pass itself; for a
         batch without commands, they are those of the deadlines that its time let expire.
         """
-        decided, snapshots = self.decided, self.snapshots
+        decided, snapshots, config = self.decided, self.snapshots, self.config
         batch = decided.advance()
+        if config.pending:
+            self._turn(changed=config.advance(decided.next))
         snapshots.grown += batch.size
         if snapshots.under_way:
             snapshots.since.append(batch)
-        if batch.commands:
-            outcomes = self.machine.apply(decided.time_ms, batch.commands)
+        commands = batch.commands
+        if len(commands) == 1 and commands[0].startswith(CHANGE):
+            membership = change_in(batch)
+            if membership is not None:
+                self._turn(changed=config.change(decided.next - 1, membership))
+            commands = ()
+        if commands:
+            outcomes = self.machine.apply(decided.time_ms, commands)
         else:
             outcomes = [self.machine.advance(decided.time_ms)]
         if decided.next % self.digests.step == 0:
             self.digests.note(decided.next, self.machine.fingerprint())
         return batch, outcomes
+
+    def _turn(self, *, changed: bool) -> None:
+        if changed:
+            self.views_changed = True
+            self.digests.turn()
 
     def trim(self, *, leading: bool) -> list[Effect]:
         """Compare the state if that is due, and make a snapshot if the journal should be cut."""
@@ -162,9 +182,11 @@ class Log:
         if restore.slot <= self.next:
             return None
         try:
-            self.machine.restore(restore.chunks)
+            chunks, terms = split(restore.chunks)
+            self.machine.restore(chunks)
         except ValueError:
             return None
+        self._turn(changed=self.config.restore(terms))
         self.decided.jump(restore.slot, restore.time_ms)
         self.snapshots.replace(restore.slot, restore.chunks)
         self.digests.begin(None)
@@ -176,8 +198,8 @@ class Log:
         if self.snapshots.under_way or self.next == 1:
             return []
         self.digests.want()
-        time_ms = self.decided.time_ms
-        begun = self.snapshots.begin(self.machine, self.next, time_ms, journaled=journaled)
+        terms, time_ms = self.config.terms(), self.decided.time_ms
+        begun = self.snapshots.begin(self.machine, self.next, time_ms, terms, journaled=journaled)
         return [*begun, Observe("paxos.snapshot_begun")]
 
     def _on_write_chunk(self) -> Effects:

@@ -7,11 +7,11 @@ its like; `Bootstrap` decides which of them vote.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fencelock.actors.bootstrap import GREET_MS, Bootstrap, bootstrap_of, vote_id
-from fencelock.actors.bootstrap_message import GroupConfig
+from fencelock.actors.bootstrap_message import GroupConfig, Voter
 from fencelock.actors.effect import Checkpoint, Effects, Persist, Spawn
 from fencelock.actors.lease import DRIFT_PPM
 from fencelock.actors.message import Address, Instant, Message
@@ -23,6 +23,7 @@ from fencelock.actors.paxos.config import (
     acceptor_of,
     catchup_of,
     leader_of,
+    members_of,
     monitor_of,
     replica_of,
 )
@@ -30,7 +31,10 @@ from fencelock.actors.paxos.divergence import AGREED_SLOTS, Quarantined
 from fencelock.actors.paxos.failure_detector import FailureDetector
 from fencelock.actors.paxos.journal import Base, Recovered, recover
 from fencelock.actors.paxos.leader import Leader
+from fencelock.actors.paxos.locator import Identity
 from fencelock.actors.paxos.machine import Machine
+from fencelock.actors.paxos.membership import Member
+from fencelock.actors.paxos.reconfigurer import Reconfigurer
 from fencelock.actors.paxos.replica import Replica
 from fencelock.actors.paxos.snapshots import JOURNAL_BYTES, CatchUp
 from fencelock.actors.timing import TIMING, Timing
@@ -62,6 +66,10 @@ class LogOptions:
     """Time for which a restarted member waits for others to confirm its start (ms)."""
     digest_slots: int = AGREED_SLOTS
     """Number of slots between comparisons of the members' states; the same everywhere."""
+    endpoints: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Where other nodes reach each configured node, as far as that is known."""
+    version: str = ""
+    """The version of this software, for operators."""
 
 
 def log_roles(
@@ -78,17 +86,17 @@ def log_roles(
 ) -> tuple[Spawn, ...]:
     """Return the role that creates the log's other roles on ``node`` once the group is known.
 
-    A member whose table differed from a majority's gets a `Quarantined` instead.
+    A member whose table differed from a majority's gets a `Quarantined` instead. A node that is not
+    among the members of the group learns, until the group makes it one.
 
     Args:
-        node: the member, one of ``members``.
-        members: all members, in any order.
+        node: the node, one of ``members``.
+        members: all configured nodes, in any order. They found the group.
         random: spreads elections; one of this node's own.
         machine: an empty machine; the journal is applied to it.
-        records: the node's journal, oldest first for each role; None for a node that
-            keeps nothing on disk.
-        journal: the id of that journal; without a disk, ``boot`` is the id.
-        boot: the id of this life of the node.
+        records: the node's journal, oldest first for each role; None if it keeps nothing on disk.
+        journal: the id of that journal.
+        boot: the id of this life of the node, and without a disk also that of its journal.
         date_ms: the start of this life (ms since 1970).
         options: see there.
 
@@ -100,14 +108,13 @@ def log_roles(
     first_number = random.getrandbits(60)
 
     def seat(group: GroupConfig, votes: bool, voters: Mapping[Address, int]) -> tuple[Spawn, ...]:
-        config = LogConfig(View(0, tuple(sorted(members)), voters))
-        known = recovered
-        if known is None:  # Far above all slots and rounds of earlier groups.
-            first = 1 + group.founded_ms * SLOTS
-            known = Recovered(led=first, base=Base(first, 0, ()))
+        known, first = _begun(recovered, group)
+        config = known.recover_views(_config_of(group, voters, options.endpoints, first))
+        config.nodes.update(dict.fromkeys(members))
         seats = _MemberRoles(node, config, known, random, machine, options, first_number)
-        voter = vote_id(group, node)
-        return seats.all(durable=records is not None, voter=voter, votes=votes)
+        endpoint = options.endpoints.get(node, "")
+        told = Identity(vote_id(group, node, identity), identity, endpoint, options.version)
+        return seats.all(durable=records is not None, identity=told, votes=votes)
 
     identity = journal if records is not None else boot
     arguments = {
@@ -119,11 +126,40 @@ def log_roles(
         "durable": records is not None,
         "seat": seat,
         "voter": acceptor_of,
-        "voting": (acceptor_of(node), leader_of(node)),
+        "voting": (acceptor_of(node), leader_of(node), monitor_of(node)),
         "listener": options.listener,
         "greet_ms": options.greet_ms,
+        "grows": True,
+        "journals": _registered(records or (), recovered, options.endpoints),
     }
     return (Spawn(bootstrap_of(node), Bootstrap, arguments),)
+
+
+def _begun(recovered: Recovered | None, group: GroupConfig) -> tuple[Recovered, int]:
+    """Return the state of a node when its group is known, and the first slot of the group."""
+    if recovered is not None:
+        return recovered, 0
+    first = 1 + group.founded_ms * SLOTS  # Far above all slots and rounds of earlier groups.
+    return Recovered(led=first, base=Base(first, 0, ())), first
+
+
+def _registered(
+    records: Sequence[Message], recovered: Recovered | None, endpoints: Mapping[str, str]
+) -> tuple[Voter, ...] | None:
+    """Return the journals that vote, according to this node's journal; None if it does not know."""
+    founded = next((record for record in records if isinstance(record, GroupConfig)), None)
+    if founded is None or recovered is None:
+        return None
+    return recovered.recover_views(_config_of(founded, {}, endpoints, 0)).journals
+
+
+def _config_of(
+    group: GroupConfig, voters: Mapping[Address, int], endpoints: Mapping[str, str], base: int
+) -> LogConfig:
+    """Return the views of a group that has not changed its members."""
+    seats = tuple(Member(one, endpoints.get(one, ""), journal) for one, journal in group.voters)
+    view = View(0, tuple(seat.name for seat in seats), voters, seats)
+    return LogConfig(view, lambda seat: vote_id(group, seat.name, seat.journal), base)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +174,7 @@ class _MemberRoles:
     options: LogOptions
     first_number: int
 
-    def all(self, *, durable: bool, voter: int, votes: bool) -> tuple[Spawn, ...]:
+    def all(self, *, durable: bool, identity: Identity, votes: bool) -> tuple[Spawn, ...]:
         """Return the roles; with ``votes``, acceptor and leader take part in votes."""
         kinds = (Acceptor, Leader, CatchUp)
         if not durable:
@@ -147,7 +183,8 @@ class _MemberRoles:
         node, options = self.node, self.options
         seat = {"node": node, "config": self.config}
         known = {**seat, "recovered": self.recovered}
-        voting = {**known, "voter": voter, "votes": votes, "lease_ms": options.timing.lease_ms}
+        voting = {**known, "voter": identity.voter, "votes": votes}
+        lease = {"lease_ms": options.timing.lease_ms}
         times = {"timing": options.timing, "drift_ppm": options.drift_ppm}
         replica = {
             "listener": options.listener,
@@ -159,13 +196,21 @@ class _MemberRoles:
             "machine": self.machine,
         }
         return (
-            Spawn(acceptor_of(node), acceptor, voting),
-            Spawn(leader_of(node), leader, {**known, "random": self.random, "votes": votes}),
+            Spawn(acceptor_of(node), acceptor, {**voting, **lease}),
+            Spawn(leader_of(node), leader, {**voting, "random": self.random}),
             Spawn(
                 monitor_of(node),
                 FailureDetector,
-                {**seat, **times, "random": self.random, "listener": options.listener},
+                {
+                    **seat,
+                    **times,
+                    "random": self.random,
+                    "listener": options.listener,
+                    "identity": identity,
+                    "votes": votes,
+                },
             ),
+            Spawn(members_of(node), Reconfigurer, {**seat, "version": options.version}),
             Spawn(catchup_of(node), catchup, seat),
             Spawn(replica_of(node), Replica, {**known, **replica}),
         )

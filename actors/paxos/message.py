@@ -1,4 +1,4 @@
-"""Messages between nodes, and records of the journal. Tags 0x20-0x2f, 0xa0-0xa3, 0xad, 0xae.
+"""Messages between nodes, and records of the journal. Tags from 0x20, 0xa0 and 0xd8.
 
 The log does not interpret its content: a command is bytes, up to `COMMAND_BYTES_MAX`, which
 only the `Machine` behind the replica reads. So sizes are exact, and a batch for two peers
@@ -111,10 +111,14 @@ class Vote(NamedTuple):
 
 @message(0x20)
 class Prepare(Message):
-    """PMMC p1a: promise to accept no lower ballot; report your votes from slot ``first`` on."""
+    """PMMC p1a: promise to accept no lower ballot; report your votes from slot ``first`` on.
+
+    ``view`` is the number of the newest view that the sender knows.
+    """
 
     ballot: Ballot
     first: int
+    view: int = 0
 
 
 @message(0x21)
@@ -180,7 +184,7 @@ class Heartbeat(Message):
     Every member has applied all slots before ``min_applied``. ``answered`` has for each member, in
     order, the number of the last heartbeat whose answer arrived, 0 for none; it is empty while
     a slot of phase one is undecided. A majority answered heartbeat ``confirmed``, or later
-    ones (0: none yet).
+    ones (0: none yet). ``view`` is the number of the newest view, whose members are meant.
     """
 
     ballot: Ballot
@@ -189,6 +193,7 @@ class Heartbeat(Message):
     min_applied: int
     answered: tuple[int, ...] = ()
     confirmed: int = 0
+    view: int = 0
     timing: Timing = TIMING
     """The sender's times, which must be the receiver's, too. Without the field: the defaults."""
 
@@ -197,13 +202,15 @@ class Heartbeat(Message):
 class HeartbeatAck(Message):
     """I follow ``ballot``, and adopt no other leader's for a lease from now; with my next slot.
 
-    ``voter`` is the id under which the sender votes (`bootstrap.vote_id`).
+    ``voter`` is the id under which the sender votes (`bootstrap.vote_id`), and ``view`` the number
+    of the newest view that it knows; -1 if its version knows none.
     """
 
     ballot: Ballot
     number: int
     applied: int
     voter: int = 0
+    view: int = -1
     sync_us: int = 0
     """Mean time of the sender's last syncs (us), 0 if not known."""
     lease_ms: int = TIMING.lease_ms
@@ -346,6 +353,39 @@ class Figure(NamedTuple):
 
     name: str
     value: int
+
+
+@message(0xD8)
+class Locate(Message):
+    """Failure detector to failure detector: return which node leads, and what is decided.
+
+    A node that is no member asks, and one that receives no leader's heartbeats. The rest
+    describes the sender, which may become a member. Answered by `Located`.
+    """
+
+    applied: int
+    """The first slot that it has not applied."""
+    view: int
+    """The number of the newest view that it knows."""
+    journal: int
+    """The id of its journal."""
+    ready: bool
+    """Whether it would vote as a member."""
+    endpoint: str
+    """Where other nodes reach it, empty if it does not know."""
+    version: str
+
+
+@message(0xD9)
+class Located(Message):
+    """The node that leads is ``master``, empty if none is known here.
+
+    Slots before ``applied`` are decided, and the sender has them.
+    """
+
+    master: str
+    applied: int
+    view: int
 
 
 @message(0xAD)

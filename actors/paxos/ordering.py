@@ -22,6 +22,7 @@ from fencelock.actors.paxos.event import (
     ProposalBatch,
     each_of,
 )
+from fencelock.actors.paxos.membership import Membership, command_of
 from fencelock.actors.paxos.message import (
     BATCH_BYTES_MAX,
     BATCH_COMMANDS_MAX,
@@ -124,6 +125,17 @@ class Ordering:
         while self.proposals.queue and self.free < applied + WINDOW:
             effects.append(self._give_slot(self.proposals.take(self.free), now))
         return effects
+
+    def fill(self, end: int, applied: int, now: Instant) -> list[Effect]:
+        """Give all slots before ``end``, so that the view that begins there comes into force."""
+        effects = self.order(applied, now)
+        while self.free < min(end, applied + WINDOW):
+            effects.append(self._give_slot((), now))
+        return effects
+
+    def propose(self, membership: Membership, now: Instant) -> Send:
+        """Give the next slot to a change of the members."""
+        return self._give_slot((command_of(membership),), now)
 
     def _give_slot(self, commands: tuple[bytes, ...], now: Instant) -> Send:
         assert self.leadership is not None

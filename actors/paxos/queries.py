@@ -9,6 +9,7 @@ from fencelock.actors.api.message import Contender, Inspect, LockStatus, Reason,
 from fencelock.actors.api.name import client_of
 from fencelock.actors.api.session_message import ListedLock, ListLocks, LockList
 from fencelock.actors.effect import Effect, Effects, Observe, Send
+from fencelock.actors.error import UnavailableError
 from fencelock.actors.message import Address, Instant, Message, maker, ms_between, node_of
 from fencelock.actors.paxos.config import catchup_of
 from fencelock.actors.paxos.event import Consult, Consulted, Export, Exported
@@ -71,7 +72,14 @@ class Queries:
         lock does not change."""
 
     def take(self, sender: Address, request: LockQuery, now: Instant) -> Effects:
-        """Query the replica, unless the same query is in flight."""
+        """Query the replica, unless the same query is in flight.
+
+        Raises:
+            UnavailableError: only another node can answer it.
+
+        """
+        if isinstance(request, ReadBackup) and request.node not in ("", self.node):
+            raise UnavailableError(f"node {self.node} has no snapshots of {request.node}")
         number = self.pending.add(sender, request, now)
         if not number:
             return ()

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
-from fencelock.actors.message import NS_PER_MS, Address, Instant, Local, maker, ms_between
+from fencelock.actors.message import NS_PER_MS, Address, Instant, Local, maker, ms_between, node_of
 from fencelock.actors.paxos.config import LogConfig, monitor_of, replica_of
 from fencelock.actors.paxos.event import (
     AgeCheck,
@@ -121,7 +121,8 @@ class Reads:
             case AgeCheck():
                 return self._on_age_check(now)
             case ReadIndex() | ReadIndexReached():
-                if sender not in self.config.replicas:
+                node = node_of(sender)
+                if sender != replica_of(node) or node not in self.config.nodes:
                     return (Observe("paxos.stranger_reads"),)
                 if isinstance(event, ReadIndex):
                     return self._on_read_index(sender, event, now)
@@ -431,9 +432,10 @@ class StalenessBound:
 
     def _note(self, beat: Heartbeat, now: Instant) -> None:
         newest = next(reversed(self.beats), 0)
-        members = self.config.newest.members
-        known = len(beat.answered) == len(members) and self.node in members
-        if known and beat.number > newest:
+        view = self.config.newest
+        members = view.members
+        known = beat.view == view.number and len(beat.answered) == len(members)
+        if known and self.node in members and beat.number > newest:
             since = self.answered.get(beat.answered[members.index(self.node)])
             if since is not None:
                 self.beats[beat.number] = Fresh(since=since, slot=beat.committed)

@@ -10,9 +10,18 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Unpack
 
+from fencelock.actors.bootstrap import bootstrap_of
+from fencelock.actors.bootstrap_message import VotersChanged
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.message import Address, Instant, Message, copier, maker, node_of
-from fencelock.actors.paxos.config import LOG_MAX, MemberArguments, MemberRole, replica_of
+from fencelock.actors.paxos.config import (
+    LOG_MAX,
+    WINDOW,
+    MemberArguments,
+    MemberRole,
+    members_of,
+    replica_of,
+)
 from fencelock.actors.paxos.divergence import AGREED_SLOTS
 from fencelock.actors.paxos.event import (
     Applied,
@@ -39,6 +48,7 @@ from fencelock.actors.paxos.event import (
 from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.log import Log, LogEvent
 from fencelock.actors.paxos.machine import Machine
+from fencelock.actors.paxos.member_event import ProposeChange, ViewChanged
 from fencelock.actors.paxos.message import COMMAND_BYTES_MAX, Decline, Declined, Propose, Proposed
 from fencelock.actors.paxos.ordering import Ordering, Run
 from fencelock.actors.paxos.reads import ReadEvent, Reads
@@ -81,6 +91,7 @@ ReplicaEvent = (
     | LogTimeDue
     | BatchDelay
     | GapCheck
+    | ProposeChange
 )
 """Events that a replica handles."""
 
@@ -150,6 +161,8 @@ class Replica(MemberRole[ReplicaEvent]):
         """Whether the leader wants each applied slot reported: it stands, or must catch up."""
         self.committed = 1
         """All slots before it are known here to be decided."""
+        self.change_slot = 0
+        """While this node leads, the slot of the last change it proposed, or its opening slot."""
         self.checking = 0
         """The slot of the `GapCheck` timer that runs, 0 if none does."""
         self.proposer: Address | None = None
@@ -162,10 +175,11 @@ class Replica(MemberRole[ReplicaEvent]):
         self._recovered = Recovered()
         self.committed = self.decided.next
         self.ordering.clock.set(self.decided.time_ms, now)
+        self.config.applied = self.decided.next
         notified = [] if self.listener is None else [Send(self.listener, LeaderChanged(master=""))]
         if self.decided.next == 1:
             return notified
-        return [*notified, *self._report(), *self._progress(now), *compared]
+        return [*notified, *self._report(), *self._progress(now), *compared, *self._turn(now)]
 
     def handle(self, sender: Address, event: ReplicaEvent, now: Instant) -> Effects:
         """Order, apply, answer."""
@@ -204,8 +218,13 @@ class Replica(MemberRole[ReplicaEvent]):
         )
 
     def _on_other(
-        self, sender: Address, event: ReadEvent | LogEvent | GapCheck | ReportApplied, now: Instant
+        self,
+        sender: Address,
+        event: ReadEvent | LogEvent | GapCheck | ReportApplied | ProposeChange,
+        now: Instant,
     ) -> Effects:
+        if isinstance(event, ProposeChange):
+            return self._on_propose_change(event, now)
         if isinstance(event, GapCheck):
             return self._on_gap_check(event)
         if isinstance(event, ReportApplied):
@@ -220,7 +239,7 @@ class Replica(MemberRole[ReplicaEvent]):
 
     def _on_propose(self, sender: Address, propose: Propose) -> Effects:
         if sender != self.proposer:
-            if node_of(sender) not in self.config.members:
+            if node_of(sender) not in self.config.nodes:
                 return (Observe("paxos.stranger_proposes"),)  # Clients must use the proxy.
             self.proposer = sender
         refusal = self.forwarding.refusal(propose, self.machine)
@@ -276,7 +295,43 @@ class Replica(MemberRole[ReplicaEvent]):
         followed = self._follow(self.node, now)
         for propose in self.forwarding.take_waiting():
             self.ordering.proposals.add(propose)
-        return [opening, *followed, *self.ordering.order(self.decided.next, now)]
+        self.change_slot = leadership.first
+        return [opening, *followed, *self._fill(now)]
+
+    def _on_propose_change(self, event: ProposeChange, now: Instant) -> Effects:
+        """Propose a change of the members, if none is in flight.
+
+        The opening slot must be applied (P17): before that, earlier leaders may have decided
+        changes that are not known here.
+        """
+        applied, ordering = self.decided.next, self.ordering
+        follows = event.membership.is_next_of(self.config.membership)
+        joiner = event.joiner_applied
+        leads = ordering.leadership is not None and not ordering.draining
+        late = self.config.pending or applied <= self.change_slot
+        late = late or (joiner is not None and applied - joiner > WINDOW)
+        if not leads or late or not follows or ordering.free >= applied + WINDOW:
+            return (Observe("paxos.change_refused"),)
+        self.change_slot = ordering.free
+        return (ordering.propose(event.membership, now), Observe("paxos.change_proposed"))
+
+    def _turn(self, now: Instant) -> list[Effect]:
+        """Notify the other roles if the views have changed."""
+        if not self.log.views_changed:
+            return []
+        self.log.views_changed = False
+        roles = (self.acceptor, self.leader, self.monitor, members_of(self.node))
+        return [
+            *(Send(role, ViewChanged()) for role in roles),
+            Send(bootstrap_of(self.node), VotersChanged(voters=self.config.journals)),
+            *self._fill(now),
+        ]
+
+    def _fill(self, now: Instant) -> list[Effect]:
+        """Give slots to waiting commands, and then to nothing until the newest view is in force."""
+        if self.ordering.leadership is None or self.ordering.draining:
+            return []
+        return self.ordering.fill(self.config.pending, self.decided.next, now)
 
     def _on_stepped_down(self, now: Instant) -> Effects:
         """Ask clients to propose again: what has a slot may still be decided, or not."""
@@ -344,7 +399,10 @@ class Replica(MemberRole[ReplicaEvent]):
                 message = _slot_outcomes(slot=slot, time_ms=decided.time_ms, outcomes=happened)
                 effects.append(Send(self.listener, message))
         if decided.next == first:
-            return effects
+            return [*effects, *self._turn(now)]
+        self.config.applied = decided.next
+        if log.views_changed:
+            effects += self._turn(now)
         if self.reporting or decided.next - self.reported >= REPORT_SLOTS:
             effects += self._report()
         leadership = ordering.leadership
@@ -399,6 +457,7 @@ class Replica(MemberRole[ReplicaEvent]):
         kept = self.log.restore(restore) if self.ordering.leadership is None else None
         if kept is None:
             return (Observe("paxos.snapshot_unusable"),)
+        self.config.applied = self.decided.next
         self.ordering.clock.set(self.decided.time_ms, now)
         skipped = Skipped(slot=restore.slot)
         return [

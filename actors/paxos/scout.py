@@ -116,10 +116,12 @@ class Scout(MemberRole[Promise | Preempted | ScoutResend]):
         )
 
     def _ask(self) -> Effects:
-        return [
-            Send(acceptor, Prepare(ballot=self.ballot, first=first))
-            for acceptor, first in self.asking.items()
-        ]
+        return [self._prepare(acceptor) for acceptor in self.asking]
+
+    def _prepare(self, acceptor: Address, step: Ballot | None = None) -> Send:
+        view = self.config.newest.number
+        ballot = self.ballot if step is None else step
+        return Send(acceptor, Prepare(ballot=ballot, first=self.asking[acceptor], view=view))
 
     def _ask_own(self) -> Effects:
         own = self.acceptor
@@ -128,7 +130,7 @@ class Scout(MemberRole[Promise | Preempted | ScoutResend]):
         if not self._is_majority((*self.complete, own)):
             return ()
         self.asking[own] = self.first
-        return (Send(own, Prepare(ballot=self.ballot, first=self.first)),)
+        return (self._prepare(own),)
 
     def _is_majority(self, acceptors: Collection[Address]) -> bool:
         """Return whether ``acceptors`` include a majority of each view."""
@@ -151,7 +153,7 @@ class Scout(MemberRole[Promise | Preempted | ScoutResend]):
             self.floors[acceptor] = promise.first
         if promise.more is not None:
             self.asking[acceptor] = promise.more
-            return (Send(acceptor, Prepare(ballot=self.ballot, first=promise.more)),)
+            return (self._prepare(acceptor),)
         del self.asking[acceptor]
         self.complete[acceptor] = None
         if not self._is_majority(self.complete):
@@ -193,7 +195,7 @@ class Scout(MemberRole[Promise | Preempted | ScoutResend]):
         step = Ballot(min(self.ballot.round, known + ROUND_JUMP_MAX), self.ballot.leader)
         if step < self.ballot:
             self.steps[acceptor] = step
-        return Send(acceptor, Prepare(ballot=step, first=self.asking[acceptor]))
+        return self._prepare(acceptor, step)
 
     def _on_preempted(self, acceptor: Address, preempted: Preempted) -> Effects:
         ahead = preempted.ballot.round - self.ballot.round

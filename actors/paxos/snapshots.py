@@ -36,8 +36,10 @@ from fencelock.actors.paxos.event import (
     Trimmed,
     WriteChunk,
 )
-from fencelock.actors.paxos.exports import Exports, in_the_making, part_of
+from fencelock.actors.paxos.exports import Exports, chunk_of, in_the_making
 from fencelock.actors.paxos.machine import Machine
+from fencelock.actors.paxos.member_event import CaughtUp
+from fencelock.actors.paxos.membership import Term, terms_part
 from fencelock.actors.paxos.message import (
     CHUNK_BYTES_MAX,
     CHUNKS_MAX,
@@ -61,7 +63,7 @@ PART_PAUSE_MS = 1
 """Pause between two parts (ms): sockets and other roles have their turn meanwhile."""
 
 
-BACKUP_PAUSE_MS = 20
+BACKUP_PAUSE_MS = 10
 """The same for a backup, which has time (ms): most of the processor is left for requests."""
 
 
@@ -136,6 +138,8 @@ class Snapshots:
         """The last snapshot, or the one being made, is of the state before this slot."""
         self.time_ms = 0
         self.chunks: list[bytes] = []
+        self.terms: tuple[Term, ...] = ()
+        """The memberships that belong to ``slot``."""
         self.since: list[Batch] = []
         """Batches applied since ``slot``, while a snapshot is being made."""
         self.receivers: dict[Address, None] = {}
@@ -157,10 +161,28 @@ class Snapshots:
             return False
         return self.grown >= (self.due * 3 // 2 if leading else self.due)
 
-    def begin(self, machine: Machine, slot: int, time_ms: int, *, journaled: bool) -> list[Wake]:
-        """Freeze the state after all slots before ``slot``; `write_part` does the rest."""
+    def begin(
+        self,
+        machine: Machine,
+        slot: int,
+        time_ms: int,
+        terms: tuple[Term, ...],
+        *,
+        journaled: bool,
+    ) -> list[Wake]:
+        """Freeze the state after all slots before ``slot``; `write_part` does the rest.
+
+        Args:
+            machine: the state machine to freeze.
+            slot: the first slot that it has not applied.
+            time_ms: log time.
+            terms: the memberships, if they ever changed.
+            journaled: whether it is also for the journal, and not only for a backup.
+
+        """
         assert not self.under_way
         self.under_way, self.journaled = True, journaled
+        self.terms = terms
         self.slot, self.time_ms = slot, time_ms
         self._parts = machine.snapshot()
         return [self.pause()]
@@ -189,6 +211,8 @@ class Snapshots:
         The records cover everything applied so far: batches applied since the snapshot follow it.
         So they can replace all that was written before. There are none for a backup.
         """
+        if self.terms:
+            self.chunks.append(terms_part(self.terms))
         slot, time_ms, chunks = self.slot, self.time_ms, tuple(self.chunks)
         taken = SnapshotTaken(
             receivers=tuple(self.receivers), slot=slot, time_ms=time_ms, chunks=chunks
@@ -227,7 +251,7 @@ class Progress:
         self.reports = 0
         self.bytes = 0
         """Bytes of slots and of parts of snapshots that have arrived."""
-        self.parts = (0, 0)
+        self.parts: tuple[int, int] = (0, 0)
         """The number of parts of the snapshot that have arrived, and of all; 0 without one."""
 
     def in_words(self, next_slot: int) -> str:
@@ -362,11 +386,11 @@ class CatchUp(MemberRole[CatchUpEvent]):
         )
 
     def _on_lacking(self, lacking: Lacking, now: Instant) -> Effects:
+        self.master, self.likely = lacking.master, lacking.source
         if not self._others():
             return ()
         busy = self.target > self.next
         self.target = max(self.target, lacking.target)
-        self.master, self.likely = lacking.master, lacking.source
         if busy and lacking.first <= self.next:
             return ()
         self.next = max(self.next, lacking.first) if busy else lacking.first
@@ -376,15 +400,20 @@ class CatchUp(MemberRole[CatchUpEvent]):
         return self._ask_anew(now)
 
     def _others(self) -> list[str]:
-        """Return the other members; each begins with another one."""
-        members = self.config.members
-        return [m for m in members if m > self.node] + [m for m in members if m < self.node]
+        """Return the nodes to ask, without this one; each node begins with another one.
+
+        These are the members, and the node that was seen to have more. It need not be a member
+        that is known here: the members may have changed in the slots that are lacking.
+        """
+        known = {self.likely} & set(self.config.nodes)
+        nodes = sorted({*self.config.members, *known})
+        return [m for m in nodes if m > self.node] + [m for m in nodes if m < self.node]
 
     def _choose(self, now: Instant) -> str:
         """Return the member to ask: the master and silent members are the last resort."""
-        untried = [member for member in self._others() if member not in self.tried]
+        others = self._others() or [self.source]  # All others may have left meanwhile.
         return min(
-            untried,
+            [member for member in others if member not in self.tried] or others,
             key=lambda member: (
                 self.silent_until.get(member, now) > now,
                 member == self.master,
@@ -398,7 +427,8 @@ class CatchUp(MemberRole[CatchUpEvent]):
         progress = self.progress
         if self.next >= self.target:
             self.target, self.question, self.unanswered, self.progress = 0, None, 0, None
-            return [] if progress is None else progress.end(self.next, self.source, now)
+            done = [] if progress is None else progress.end(self.next, self.source, now)
+            return [*done, Send(self.monitor, CaughtUp())]
         self.source = self._choose(now)
         asked = self._ask(Fetch(first=self.next, slot=0, chunk=0))
         if progress is None:
@@ -494,7 +524,7 @@ class CatchUp(MemberRole[CatchUpEvent]):
         return [Send(self.replica, restore), *self._ask_anew(now)]
 
     def _on_fetch(self, receiver: Address, fetch: Fetch) -> Effects:
-        if node_of(receiver) not in self.config.members:
+        if node_of(receiver) not in self.config.nodes:
             return (Observe("paxos.stranger_fetches"),)
         if not 1 <= fetch.first < NUMBER_MAX or not 0 <= fetch.chunk < CHUNKS_MAX:
             return (Observe("paxos.impossible_slot"),)
@@ -508,7 +538,7 @@ class CatchUp(MemberRole[CatchUpEvent]):
         return self._part(receiver, snapshot, fetch.chunk)
 
     def _part(self, receiver: Address, snapshot: SnapshotTaken, chunk: int) -> Effects:
-        part = part_of(snapshot, chunk)
+        part = chunk_of(snapshot, chunk)
         if part is None:
             return (Observe("paxos.impossible_slot"),)
         self.used += 1

@@ -199,6 +199,13 @@ class Endpoints:
                 return self.table[other]
         return None
 
+    def choose_on(self, node: str) -> Endpoint:
+        """Return the endpoint for a request that only ``node`` can answer, if it is known."""
+        for endpoint in self.table.values():
+            if node and endpoint.node == node and endpoint.usable:
+                return endpoint
+        return self.choose()
+
     def of_node(self, node: str) -> Endpoint | None:
         """Return the endpoint on ``node``, if there is one."""
         for endpoint in self.table.values():

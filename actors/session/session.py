@@ -277,7 +277,8 @@ class ClientSession(Role[Said | SessionTick]):
                 | ReadBackup()
             ):
                 limit_ms = ANSWER_MS
-        endpoint = state.endpoints.choose()
+        only = event.node if isinstance(event, ReadBackup) else ""
+        endpoint = state.endpoints.choose_on(only)
         effects = state.in_flight.ask(user, event, claim, endpoint.address, now, limit_ms=limit_ms)
         return effects or open_session(state, now)  # Without a session nothing was sent yet.
 

@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 PART_BYTES_MAX = 200 * 1024
 """Size at which a part ends (bytes); with the last record and its frame it is below 256 KiB."""
 
-STEP_RECORDS = 2_000
-"""Records that `freeze` measures per step: some milliseconds."""
+STEP_RECORDS = 500
+"""Records that `freeze` measures per step: three milliseconds, or requests would wait long."""
 
 HoldNote = tuple[Hold, int, int, int]
 """A hold and its mutable fields: its last request, its count, its level."""

@@ -80,9 +80,9 @@ class Client(BaseClient[Lock, RLock, Semaphore]):
         """Return the held locks by name; see `fencelock.Client.locks`."""
         return await drive(self._connection.listing(prefix, read, max_age))
 
-    async def backup_part(self, slot: int = 0, chunk: int = 0) -> BackupPart:
+    async def backup_part(self, node: str = "", slot: int = 0, chunk: int = 0) -> BackupPart:
         """Return a part of a backup; see `fencelock.Client.backup_part`."""
-        return await drive(self._connection.reading_backup(slot, chunk))
+        return await drive(self._connection.reading_backup(node, slot, chunk))
 
     async def evict(self, name: str, fence: int, operator: str | None = None) -> Contender:
         """Take a lock from its holder; see `fencelock.Client.evict`."""

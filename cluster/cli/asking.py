@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, cast
 
 import typer
 
+from fencelock.actors.api.backup_message import BackupPart
+from fencelock.actors.api.membership_message import ChangeMembers, MembersChanged, MembersRead
 from fencelock.actors.api.message import Contender, LockStatus, NodeStatus
 from fencelock.actors.api.name import KIND_END, titled
 from fencelock.actors.api.session_message import ListedLock
@@ -55,6 +57,18 @@ class Operator(Protocol):
 
     def locks(self, prefix: str = "") -> Iterable[ListedLock]:
         """Return the held locks whose names begin with ``prefix``, by name."""
+        ...
+
+    def backup_part(self, node: str = "", slot: int = 0, chunk: int = 0) -> BackupPart:
+        """Return a part of a backup."""
+        ...
+
+    def members(self) -> MembersRead:
+        """Return the nodes of the cluster."""
+        ...
+
+    def change_members(self, change: ChangeMembers) -> MembersChanged:
+        """Begin a change of the members, or return how far it is."""
         ...
 
     def evict(self, name: str, fence: int, operator: str | None = None) -> Contender:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -27,15 +27,12 @@ from fencelock.cluster.cli.locks import at_terminal
 
 if TYPE_CHECKING:
     from fencelock.actors.api.backup_message import BackupPart
-    from fencelock.cluster.client import Client
-    from fencelock.cluster.settings import Target
+    from fencelock.actors.api.message import NodeStatus
+    from fencelock.cluster.cli.asking import Operator
     from fencelock.cluster.storage.backup import BackupHeader
 
 EXIT_KEPT = 1
 """The operator did not confirm: nothing was changed."""
-
-CONNECT_S = 2.0
-"""Timeout for a node to answer before another is asked (s)."""
 
 AGAIN_S = 0.05
 """Pause before a node that is making its snapshot is asked again (s)."""
@@ -69,25 +66,23 @@ def backup(
     """
     _check_free(file)
     where = target(connect, cluster)
+    why = "no node answers"
     with asking(where, timeout) as operator:
         statuses = operator.describe()
-        master = next((status.master for status in statuses if status.master), "")
-        least = 0
-        if any(status.ready for status in statuses):
-            least = operator.status("backup").slot  # Its answer follows all earlier decisions.
-    if not least:
-        typer.echo("No majority answers: the last changes may be missing in the backup.", err=True)
-    why = "no node answers"
-    for client, leads in _sources(where, master):
-        try:
-            header, size = _fetch(client, where.cluster, file, least)
-        except UnavailableError as error:
-            why = str(error)
-            typer.echo(f"{why}; asking another node", err=True)
-            continue
-        kind = "the leader" if leads else "a follower" if master else "a member"
-        typer.echo(f"Wrote {file}: {in_words(header)}, {decimal(size)}, from {kind}.")
-        return
+        least = _last_slot(operator, statuses)
+        if not least:
+            typer.echo("No majority answers: the last changes may be missing.", err=True)
+        for source in _in_order(statuses):
+            try:
+                header, size = _fetch(operator, source, where.cluster, file, least)
+            except UnavailableError as error:
+                why = str(error)
+                typer.echo(f"{source.node}: {why}", err=True)
+                continue
+            follower = "a follower" if source.master else "a member"
+            kind = "the leader" if source.master == source.node else follower
+            typer.echo(f"Wrote {file}: {in_words(header)}, {decimal(size)}, from {kind}.")
+            return
     typer.echo(f"Nothing was written: {why}", err=True)
     raise typer.Exit(EXIT_NO_ANSWER)
 
@@ -100,7 +95,7 @@ def _disk_errors(what: str) -> Generator[None]:
         BackupFailedError: the disk refuses.
 
     """
-    from fencelock.cluster.storage.backup import BackupFailedError  # noqa: PLC0415 (as below)
+    from fencelock.cluster.storage.backup import BackupFailedError  # noqa: PLC0415 (not for --help)
 
     try:
         yield
@@ -124,40 +119,36 @@ def _check_free(file: Path) -> None:
         raise ConfigError(f"{file}: there is no folder {file.absolute().parent}")
 
 
-def _sources(where: Target, master: str) -> Iterator[tuple[Client, bool]]:
-    """Yield a client for each node that answers, and whether that leads; the leader comes last."""
-    from fencelock.cluster.client import connect  # noqa: PLC0415 (sockets: not for --help)
-
-    leader: str | None = None
-    for address in where.endpoints:
-        with ExitStack() as stack:
-            try:
-                one = connect(address, cluster=where.cluster, timeout=CONNECT_S)
-                client = stack.enter_context(one)
-                (status,) = client.describe()
-            except UnavailableError:
-                continue
-            if status.node != master:
-                yield client, False
-            else:
-                leader = address
-    if leader is not None:
-        with connect(leader, cluster=where.cluster, timeout=CONNECT_S) as client:
-            yield client, True
+def _last_slot(operator: Operator, statuses: Sequence[NodeStatus]) -> int:
+    """Return a slot after all that is decided by now; 0 if no majority answers."""
+    if not any(status.ready for status in statuses):
+        return 0
+    try:
+        return operator.status("backup").slot  # A linearizable read of a lock, which may be free.
+    except UnavailableError:
+        return 0
 
 
-def _fetch(client: Client, cluster: str, file: Path, least: int) -> tuple[BackupHeader, int]:
+def _in_order(statuses: Sequence[NodeStatus]) -> list[NodeStatus]:
+    """Return the nodes in the order in which they are asked: the leader comes last."""
+    return sorted(statuses, key=lambda one: (one.master == one.node, not one.ready))
+
+
+def _fetch(
+    operator: Operator, source: NodeStatus, cluster: str, file: Path, least: int
+) -> tuple[BackupHeader, int]:
     """Write the backup that one node sends; return its header and its size (bytes).
 
     Raises:
         UnavailableError: the node stopped to answer, or is too far behind.
+        BackupFailedError: the disk refuses the file.
 
     """
-    from fencelock.cluster.storage.backup import BackupWriter  # noqa: PLC0415 (as above)
+    from fencelock.cluster.storage.backup import BackupWriter  # noqa: PLC0415 (not for --help)
 
     date = datetime.now(UTC).isoformat(timespec="seconds")
-    first = _first_part(client, least)
-    header = _header_of(first, client.protocol, cluster, date)
+    first = _first_part(operator, source.node, least)
+    header = _header_of(first, source.protocol, cluster, date)
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
     console = Console(stderr=True)
     with (
@@ -170,30 +161,30 @@ def _fetch(client: Client, cluster: str, file: Path, least: int) -> tuple[Backup
         writer.add(first.content)
         for chunk in range(1, first.count):
             progress.update(task, completed=writer.bytes)
-            writer.add(client.backup_part(first.slot, chunk).content)
+            writer.add(operator.backup_part(first.node, first.slot, chunk).content)
         progress.update(task, completed=writer.bytes, total=writer.bytes)
         writer.finish()
     return header, writer.bytes
 
 
-def _first_part(client: Client, least: int) -> BackupPart:
+def _first_part(operator: Operator, node: str, least: int) -> BackupPart:
     """Return the first part of a snapshot of slot ``least`` or a later one, once it is made."""
     ends = time.monotonic() + LAG_S
-    part = client.backup_part()
+    part = operator.backup_part(node)
     while part.slot < least:
         if time.monotonic() > ends:
-            text = f"node {part.node} has applied slots up to {part.slot} only, of {least}"
+            text = f"node {node} has applied slots up to {part.slot} only, of {least}"
             raise UnavailableError(text)
         time.sleep(AGAIN_S)
-        part = client.backup_part()
+        part = operator.backup_part(node)
     while not part.count:
         time.sleep(AGAIN_S)
-        part = client.backup_part(part.slot)
+        part = operator.backup_part(node, part.slot)
     return part
 
 
 def _header_of(part: BackupPart, protocol: str, cluster: str, date: str) -> BackupHeader:
-    from fencelock import __version__  # noqa: PLC0415 (as above)
+    from fencelock import __version__  # noqa: PLC0415 (not for --help)
     from fencelock.actors.table.message import TablePart  # noqa: PLC0415
     from fencelock.cluster.storage.backup import BackupHeader  # noqa: PLC0415
     from fencelock.transport.codec import decode  # noqa: PLC0415
@@ -242,15 +233,14 @@ def restore(
 ) -> None:
     """Make the data folders of a [bold]new[/bold] paxos cluster from a backup.
 
-    Use it when a majority of the members is lost for good. The new cluster begins
-    with the locks, sessions and waits of the backup. Its fences begin 2**40 above
-    the highest of the backup, since the old cluster may have gone on after it.
+    Use it when a majority of the members is lost for good. The new cluster begins with
+    the locks, sessions and waits of the backup, and with fences 2**40 above its
+    highest, since the old cluster may have gone on after it.
 
     Write a configuration with another cluster id first, and any number of nodes.
     One run makes the folders of all nodes: move each to its machine, and keep no
-    copy. Then start all nodes, and connect clients under the new id. A lock of the
-    backup stays held until its session's time to live has passed in the new
-    cluster; nobody can release it sooner but `fencelock release`.
+    copy. Then start all nodes, and connect clients under the new id. A lock stays
+    held until its session's time to live has passed, or `fencelock release` frees it.
 
     For example:
 
@@ -275,15 +265,14 @@ def restore(
     if taken:
         _check_replaceable(header, taken, config, force=force, yes=yes)
     with _disk_errors("the folders cannot be made"):
-        aside = restoring.restore(header, table, settings)
-    for folder, name in aside.items():
-        typer.echo(f"{folder} was moved to {name}")
+        for folder, name in restoring.restore(header, table, settings).items():
+            typer.echo(f"{folder} was moved to {name}")
+    folders, fence = restoring.folders_of(settings), header.fence + restoring.FENCE_MARGIN
     typer.echo(
         f'Restored cluster "{settings.cluster}" from {in_words(header)}. Its fences begin above '
-        f"{header.fence + restoring.FENCE_MARGIN}.\nMove each folder to its machine, keep no copy, "
-        "and start all nodes:\n"
+        f"{fence}.\nMove each folder to its machine, keep no copy, and start all nodes:\n"
     )
-    for node, folder in restoring.folders_of(settings).items():
+    for node, folder in folders.items():
         typer.echo(f"  fencelock serve --config {config} --id {node}    # its data: {folder}")
 
 

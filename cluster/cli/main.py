@@ -17,6 +17,7 @@ from fencelock.cluster.cli.backup import backup, restore
 from fencelock.cluster.cli.init import init
 from fencelock.cluster.cli.lock import lock
 from fencelock.cluster.cli.locks import locks, release, who
+from fencelock.cluster.cli.members import join, leave, members, remove, replace, transfer
 from fencelock.cluster.cli.serve import serve
 from fencelock.cluster.cli.status import status
 
@@ -112,6 +113,12 @@ app.command()(lock)
 app.command()(locks)
 app.command()(who)
 app.command()(release)
+app.command()(members)
+app.command("join")(join)
+app.command("leave")(leave)
+app.command("remove")(remove)
+app.command()(replace)
+app.command("transfer")(transfer)
 app.command()(backup)
 app.command()(restore)
 for _name, (_help, _) in LATE.items():

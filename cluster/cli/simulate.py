@@ -38,6 +38,16 @@ _Semaphores = Annotated[
 ]
 
 
+_Members = Annotated[
+    bool, typer.Option("--members", help="paxos: the log alone, while its members change.")
+]
+
+
+_Journal = Annotated[
+    bool, typer.Option(help="central: give the server a journal, and crash it, too.")
+]
+
+
 def simulate(
     protocol: Annotated[
         str, typer.Option("--protocol", "-p", help=f"The protocol: {PROTOCOLS}.")
@@ -49,9 +59,7 @@ def simulate(
     trace: Annotated[
         bool, typer.Option("--trace", help="Print every delivery of --seed, one per line.")
     ] = False,
-    central_journal: Annotated[
-        bool, typer.Option(help="central: give the server a journal, and crash it, too.")
-    ] = False,
+    central_journal: _Journal = False,
     workers: Annotated[
         int, typer.Option(min=1, max=64, help="Number of processes that share the seeds.")
     ] = 1,
@@ -60,6 +68,7 @@ def simulate(
     ] = False,
     judged: _Judged = False,
     semaphores: _Semaphores = False,
+    members: _Members = False,
 ) -> None:
     """Simulate a protocol: [bold]one seed fixes everything[/bold] that happens in a run.
 
@@ -87,6 +96,8 @@ def simulate(
     runs = _runs(protocol, settings, workers, log=log, judged=judged)
     if semaphores:
         runs = _semaphore_runs(protocol, workers)
+    if members:
+        runs = _member_runs(protocol, workers)
     if seed is not None:
         _one(runs, seed, trace=trace)
         return
@@ -94,7 +105,7 @@ def simulate(
         raise ConfigError("--trace is told for one seed: give --seed as well")
     first, last = seed_range(seeds)
     console = Console()
-    if not log and not judged:
+    if not log and not judged and not members:
         console.print(f"{protocol} must survive: {in_words(promise)}", highlight=False)
     _many(console, runs, range(first, last + 1))
 
@@ -157,6 +168,20 @@ def _runs(
         answers="grants",
         one=partial(run_seed, protocol, settings=settings),
         many=partial(sweep, protocol, settings=settings, workers=workers),
+    )
+
+
+def _member_runs(protocol: str, workers: int) -> _Runs:
+    if protocol != "paxos":
+        raise ConfigError(f"--members is for protocol paxos, whose members change, not {protocol}")
+    from fencelock.cluster.simulation.paxos_run import run_members_seed, sweep_members  # noqa: PLC0415
+
+    return _Runs(
+        title=f"the changing members of {protocol}",
+        options=f"--protocol {protocol} --members",
+        answers="answers",
+        one=run_members_seed,
+        many=partial(sweep_members, workers=workers),
     )
 
 

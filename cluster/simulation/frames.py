@@ -12,6 +12,9 @@ from fencelock.transport.admission import CLIENT_BYTES_MAX, FrameValidator, chec
 from fencelock.transport.frame import Frame, encode_frame
 from fencelock.transport.listener import Arrival, ClientQueue, QueuedFrame
 
+OVERSIZED = "wire.oversized"
+"""The counter of frames that are too large for their sender."""
+
 CLUSTER = "simulated"
 """The cluster id in every frame."""
 
@@ -34,6 +37,8 @@ class VirtualLinks:
         self._machine = machine
         self._queue = queue
         self._peers = peers
+        self._former: set[str] = set()
+        """Nodes that were members: what they sent before they knew better may be too large."""
         self._client = not machine.member
         self._admission = FrameValidator(machine.name, CLUSTER, gates=self._client, members=peers)
         self._clients = ClientQueue()
@@ -112,12 +117,16 @@ class VirtualLinks:
     def disconnect(self, node: str) -> None:
         """Take frames of ``node`` as a client's."""
         self._peers.discard(node)
+        self._former.add(node)
 
     def close(self) -> None:
         """Do nothing."""
 
     def _admit(self, link: str, raw: bytes) -> Arrival:
         frame = self._admission.admit(link, raw)
+        if not isinstance(frame, Frame) and link in self._former and frame.counter == OVERSIZED:
+            self._machine.world.faults["too large for a former member"] += 1
+            return Arrival(link, Frame(CLUSTER, 0, 0, ()))
         if not isinstance(frame, Frame):
             raise ViolationError(
                 f"{self._machine.name} drops a frame of {link}: {frame.counter} {frame.detail}"

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
+from fencelock.actors.bootstrap_message import Voter
 from fencelock.actors.message import Message
+from fencelock.actors.paxos.config import WINDOW
+from fencelock.actors.paxos.membership import CHANGE, Membership, change_in
 from fencelock.actors.paxos.message import (
     NO_BALLOT,
     Accept,
@@ -63,26 +67,83 @@ def image_of(records: Sequence[Message]) -> Image:
     return image
 
 
+class Electorate(NamedTuple):
+    """The voters of some slots."""
+
+    first: int
+    """The first of these slots."""
+    number: int
+    voters: tuple[Voter, ...]
+
+    def is_majority(self, voters: Container[Voter]) -> bool:
+        """Return whether ``voters`` include a majority of these."""
+        return sum(one in voters for one in self.voters) > len(self.voters) // 2
+
+
+class Electorates:
+    """The voters of each slot, as the chosen slots decide."""
+
+    def __init__(self) -> None:
+        self.past: list[Electorate] = []
+        """In the order of their first slots; empty until the group is founded."""
+        self.ever: set[Voter] = set()
+        """All voters that there ever were."""
+        self.next = 1
+        """The first slot that is not chosen."""
+
+    def found(self, voters: tuple[Voter, ...]) -> None:
+        """Record which journals vote in a new group."""
+        if not self.past:
+            self.past.append(Electorate(0, 0, voters))
+            self.ever.update(voters)
+
+    @property
+    def newest(self) -> Electorate:
+        """The last voters that were decided."""
+        return self.past[-1]
+
+    def at(self, slot: int) -> Electorate:
+        """Return the voters of ``slot``, as far as they are decided."""
+        return next(one for one in reversed(self.past) if one.first <= slot)
+
+    def follow(self, chosen: Mapping[int, Batch]) -> None:
+        """Take the changes in ``chosen`` slots into account."""
+        while (batch := chosen.get(self.next)) is not None:
+            slot, self.next = self.next, self.next + 1
+            change = change_in(batch)
+            if change is not None:
+                self._change(slot, change)
+
+    def _change(self, slot: int, change: Membership) -> None:
+        before = self.newest
+        voters = tuple(Voter(one.name, one.journal) for one in change.members)
+        one_more = len(set(voters) ^ set(before.voters)) == 1
+        if change.number != before.number + 1 or not one_more or slot < before.first:
+            return  # An old proposal that came too late; every replica must ignore it.
+        self.past.append(Electorate(slot + WINDOW, change.number, voters))
+        self.ever.update(voters)
+
+
 class Choices:
-    """All votes that were ever durable, by member, and the batches chosen by them.
+    """All votes that were ever durable, by voter, and the batches chosen by them.
 
     Args:
-        members: the members that vote.
         violation_report: receives the violations.
 
     """
 
-    def __init__(self, members: tuple[str, ...], violation_report: ViolationReport) -> None:
-        self.members = members
-        self.majority = len(members) // 2 + 1
+    def __init__(self, violation_report: ViolationReport) -> None:
+        self.electorates = Electorates()
         self.violation_report = violation_report
-        self.votes: dict[int, dict[Ballot, tuple[Batch, dict[str, None]]]] = {}
-        """For each slot and ballot the batch, and the members that accepted it."""
+        self.votes: dict[int, dict[Ballot, tuple[Batch, dict[Voter, None]]]] = {}
+        """For each slot and ballot the batch, and the voters that accepted it."""
+        self.decided_by: set[Ballot] = set()
+        """The ballots under which any slot was chosen."""
         self.chosen: dict[int, Batch] = {}
         self.commands: set[bytes] = set()
         """All commands that were ever proposed."""
 
-    def accept(self, node: str, vote: Vote) -> None:
+    def accept(self, node: Voter, vote: Vote) -> None:
         """Record that ``vote`` is on the disk of ``node``."""
         batch, nodes = self.votes.setdefault(vote.slot, {}).setdefault(
             vote.ballot, (vote.batch, {})
@@ -90,30 +151,37 @@ class Choices:
         if batch != vote.batch:
             self.violation_report("P3", f"{vote} at {node}, but {batch} at {list(nodes)}")
         nodes[node] = None
-        if len(nodes) == self.majority:
+        if self.electorates.at(vote.slot).is_majority(nodes):
             self._choose(vote.slot, batch, vote.ballot)
 
     def _choose(self, slot: int, batch: Batch, ballot: Ballot) -> None:
+        self.decided_by.add(ballot)
         before = self.chosen.setdefault(slot, batch)
+        self.electorates.follow(self.chosen)
         if before != batch:
             self.violation_report("P1", f"slot {slot} has {before}, and at {ballot} {batch}")
-        strange = [command for command in batch.commands if command not in self.commands]
+        strange = [
+            command
+            for command in batch.commands
+            if command not in self.commands and not command.startswith(CHANGE)
+        ]
         if strange:
             self.violation_report("P2", f"slot {slot} has {strange}")
 
-    def accepted(self, node: str, slot: int, ballot: Ballot) -> bool:
+    def accepted(self, node: Voter, slot: int, ballot: Ballot) -> bool:
         """Return whether that vote was durable at any time."""
         voted = self.votes.get(slot, {}).get(ballot)
         return voted is not None and node in voted[1]
 
     def may_win(
-        self, slot: int, below: Ballot, promised: Callable[[str], Ballot]
+        self, slot: int, below: Ballot, promised: Callable[[Voter], Ballot]
     ) -> Iterator[Batch]:
         """Return the batches that are, or still can be, chosen for ``slot`` under a lower ballot.
 
         A member that has not voted under a ballot still can if its promise allows it.
         """
         for ballot, (batch, nodes) in self.votes.get(slot, {}).items():
-            can = [name for name in self.members if name in nodes or promised(name) <= ballot]
-            if ballot < below and len(can) >= self.majority:
+            electorate = self.electorates.at(slot)
+            can = [one for one in electorate.voters if one in nodes or promised(one) <= ballot]
+            if ballot < below and electorate.is_majority(can):
                 yield batch

@@ -25,7 +25,7 @@ from fencelock.cluster.simulation.node import SimulatedNode
 from fencelock.cluster.simulation.paxos_image import Choices
 from fencelock.cluster.simulation.paxos_judge_divergence import DivergenceJudge
 from fencelock.cluster.simulation.paxos_judge_state import StateJudge
-from fencelock.cluster.simulation.paxos_judge_votes import AcceptorJudge
+from fencelock.cluster.simulation.paxos_judge_votes import AcceptorJudge, Followed
 from fencelock.cluster.simulation.paxos_machine import OPENING, Appended, OrderRead, Register
 from fencelock.cluster.simulation.paxos_plan import LogPlan
 from fencelock.cluster.simulation.paxos_world import Letter
@@ -49,9 +49,12 @@ INVARIANTS = {
     "P14": "a read sees what was acknowledged before it",
     "P15": "one node has the lease",
     "P16": "what is trimmed is in a durable snapshot",
+    "P17": "a change follows a decided slot of its leader, when no other change is in flight",
+    "P18": "a node has caught up when it becomes a member",
     "P19": "once misfortune ends, everybody is answered and replicas are equal",
     "I3": "a journal that was lost, or is an old copy, does not vote",
     "P20": "a member is quarantined if, and only if, its state differs; then it is silent",
+    "P21": "a node votes only on the slots that its journal decides",
     "S1": "a session lives as long as its client may believe",
 }
 """The judged invariants, by the numbers of the design; S1 is of the machine in the log."""
@@ -66,13 +69,13 @@ class Belief(NamedTuple):
 
 
 class LogJudge:
-    """Sees every event of a run, every record, every frame. Judges P1 to P16, P20 and S1.
+    """Sees every event of a run, every record, every frame. Judges P1 to P18, P20, P21, S1.
 
     It looks at nothing inside a role: only at deliveries, messages and records; and at the
     machines in the replicas, which are its own.
 
     Args:
-        members: the members that vote.
+        members: all nodes that may ever vote.
         plan: the run.
         judged: the invariants to judge, by number; None for all.
         wrong: members whose machine has a bug; what they apply and report is not judged.
@@ -87,10 +90,16 @@ class LogJudge:
         wrong: frozenset[str] = frozenset(),
     ) -> None:
         self.violation_report = ViolationReport(INVARIANTS, judged)
-        self.choices = Choices(members, self.violation_report)
+        self.choices = Choices(self.violation_report)
         self.choices.commands.add(OPENING)
-        self.votes = AcceptorJudge(self.choices, self.violation_report)
         self.state = StateJudge(self.choices, self.violation_report, plan.drift_ppm, plan.ttl_ms)
+        self.votes = AcceptorJudge(
+            self.choices,
+            members,
+            lambda node: self.nodes[node].disk.journal_id,
+            lambda node: self.state.best.get(node, 0),
+            self.violation_report,
+        )
         self.state.wrong = wrong
         self.divergence = DivergenceJudge(self.state, self.violation_report)
         self.nodes: dict[str, SimulatedNode] = {}
@@ -108,6 +117,7 @@ class LogJudge:
     def replaced(self, node: str, records: Sequence[Message]) -> None:
         """Record that a disk was lost, or replaced by an old copy."""
         self.votes.replaced(node, records)
+        self.state.best.pop(node, None)
 
     def leaves(self, node: str, boot: int, letters: Sequence[Letter]) -> None:
         """Judge the messages that leave a node as a turn ends."""
@@ -122,12 +132,14 @@ class LogJudge:
         """Forget the beliefs of a dead node."""
         del boot
         self.beliefs.pop(node, None)
+        if node in self.nodes:
+            self.votes.crashed(node)
 
     def handled(self, delivered: Delivery, effects: Effects) -> None:
         """Judge one event, and the effects of the role that handled it."""
         event, node = delivered.event, delivered.node
         if isinstance(event, Message) and node_of(delivered.sender) == node:
-            self.votes.says(node, delivered.boot, delivered.sender, event)
+            self.votes.says(node, delivered.boot, delivered.sender, event, local=True)
         match event:
             case Promise():
                 self.votes.reported(delivered.sender, event)
@@ -157,6 +169,8 @@ class LogJudge:
                 self.divergence.observes(delivered.node, effect.name)
             if type(effect) is not Send:
                 continue
+            if isinstance(effect.message, Followed) and delivered.to == acceptor_of(delivered.node):
+                self.votes.emits(delivered.node, effect.message)
             match effect.message:
                 case SlotOutcomes():
                     self.state.tells(delivered.node, effect.message.outcomes, delivered.time)
@@ -186,6 +200,7 @@ class LogJudge:
         """Check that no other node believes in a lease of its own when one begins or is renewed."""
         node = self.nodes[delivered.node]
         if node.now() >= leased.until:
+            self.beliefs.pop(node.name, None)
             return
         self.beliefs[node.name] = Belief(leased.until, node.boot)
         for name, belief in self.beliefs.items():

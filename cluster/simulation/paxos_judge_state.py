@@ -54,6 +54,8 @@ class StateJudge:
         self.machines: dict[str, Register] = {}
         """The machine of each member's present life."""
         self.applied: dict[str, int] = {}
+        self.best: dict[str, int] = {}
+        """The most that each member applied with its present disk, in any life."""
         self.wrong: frozenset[str] = frozenset()
         """Members whose machine has a planted bug: what they apply and report is not judged."""
         self.unlike: set[str] = set()
@@ -100,6 +102,7 @@ class StateJudge:
         if slot < self.applied[node]:
             self.violation_report("P12", f"{node} goes back from {self.applied[node]} to {slot}")
         self.applied[node] = slot
+        self.best[node] = max(slot, self.best.get(node, 0))
         if self.machines[node].digest() == self.digests[slot]:
             return
         self.unlike.add(node)

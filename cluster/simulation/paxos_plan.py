@@ -86,7 +86,28 @@ class LogPlan:
     """Share of these in which all others crash, and return while it believes that it leads."""
     crash_at_ballot_per_mille: int = 0
     """Share of syncs of a ballot, a promise or a snapshot in which the node dies."""
+    spares: int = 0
+    """Nodes that are no members at first."""
+    change_every_ms: int = 0
+    """Mean interval between changes of the members (ms), 0 for never."""
     misfortune: Faults = CALM
+
+
+def draw_members_plan(seed: int) -> LogPlan:
+    """Return the plan of ``seed`` with changes of the members.
+
+    Disks are lost only together with a change that replaces them.
+    """
+    random = Random(f"{seed}/members")
+    plan = draw_log_plan(seed)
+    kept = replace(plan.misfortune, lose_disk_every_ms=0, old_copy_every_ms=0)
+    return replace(
+        plan,
+        nodes=random.choice((1, 2, 3, 3, 3, 4, 5)),
+        spares=random.choice((1, 2, 3)),
+        change_every_ms=random.choice((20, 100, 400)),
+        misfortune=kept,
+    )
 
 
 def draw_log_plan(seed: int, focus: Focus | None = None) -> LogPlan:

@@ -14,7 +14,8 @@ from fencelock.cluster.simulation.nemesis import Nemesis
 from fencelock.cluster.simulation.paxos_client import LogReader, Proposer, reader_of
 from fencelock.cluster.simulation.paxos_judge import LogJudge
 from fencelock.cluster.simulation.paxos_machine import OPENING, Register
-from fencelock.cluster.simulation.paxos_plan import LogPlan, draw_log_plan
+from fencelock.cluster.simulation.paxos_members import MemberChanges
+from fencelock.cluster.simulation.paxos_plan import LogPlan, draw_log_plan, draw_members_plan
 from fencelock.cluster.simulation.paxos_world import LogWorld, WatchedDisk, Watcher
 from fencelock.cluster.simulation.planting import Change, changed
 from fencelock.cluster.simulation.report import RunReport, report_of
@@ -82,7 +83,9 @@ class _LogRun:
         self.seed = seed
         self.plan = plan
         self.subject = subject
-        members = tuple(f"n{number}" for number in range(1, plan.nodes + 1))
+        self.founders = tuple(f"n{number}" for number in range(1, plan.nodes + 1))
+        names = range(1, plan.nodes + plan.spares + 1)
+        members = tuple(f"n{number}" for number in names)
         self.judge = LogJudge(members, plan, judged, subject.wrong)
         self.world = LogWorld(seed, plan, self.judge, subject.disk)
         self.world.judges.append(self.judge)
@@ -93,6 +96,10 @@ class _LogRun:
             turned = number % len(members)
             self._add_client(f"c{number + 1}", members[turned:] + members[:turned])
         self.nemesis = Nemesis(self.world, members)
+        electorates = self.judge.choices.electorates
+        self.changes = MemberChanges(
+            self.world, electorates, self.founders, members, plan.change_every_ms
+        )
         self.world.may_die_in_sync = frozenset(members)
 
     def _member(self, seat: NodeContext) -> RoleSet:
@@ -112,10 +119,11 @@ class _LogRun:
             journal_bytes=plan.journal_bytes,
             digest_slots=plan.digest_slots,
             greet_ms=GREET_MS,
+            endpoints={name: f"tcp://{name}:1" for name in seat.nodes if plan.spares},
         )
         (bootstrap,) = log_roles(
             seat.node,
-            seat.nodes,
+            tuple({*self.founders, seat.node}),
             seat.random,
             machine,
             records=seat.records,
@@ -154,12 +162,14 @@ class _LogRun:
         """
         self.world.power_on_all()
         self.nemesis.begin()
+        self.changes.begin()
         self.world.run(self.plan.chaos_ms * NS_PER_MS)
         self.nemesis.heal()
         readers = [reader_of(member) for member in self.judge.nodes]
         for address in (*self.proposers, *readers):
             self.world.nodes[node_of(address)].tell(address, Finish())
         self._wait(self.plan.answered_ms, "unanswered", self._unanswered)
+        self._wait(self.plan.answered_ms, "not changed", self.changes.pending)
         self._wait(self.plan.equal_ms, "unlike the others", self._unlike)
 
     def _unanswered(self) -> list[str]:
@@ -184,6 +194,16 @@ class _LogRun:
                 self.judge.violation_report("P19", told)
                 return
             self.world.run(min(end, self.world.time + STEP_MS * NS_PER_MS))
+
+
+def run_members_seed(seed: int) -> RunReport:
+    """Run the log of one seed with changes of the members, and judge it."""
+    return run_log_seed(seed, plan=draw_members_plan(seed))
+
+
+def sweep_members(seeds: Iterable[int], *, workers: int = 1) -> Generator[RunReport, None, None]:
+    """Run ``seeds`` with changes of the members; see `sweep_log`."""
+    return reports(run_members_seed, seeds, workers)
 
 
 def sweep_log(seeds: Iterable[int], *, workers: int = 1) -> Generator[RunReport, None, None]:

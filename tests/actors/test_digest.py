@@ -12,6 +12,7 @@ from support.table_play import LogComposer, steps_of
 from fencelock.actors.api.message import Acquire, Cancel, Release
 from fencelock.actors.api.session_message import Evict, Open
 from fencelock.actors.message import address_of
+from fencelock.actors.paxos.config import LogConfig, View
 from fencelock.actors.paxos.divergence import Digests, Verdict
 from fencelock.actors.paxos.machine import Fingerprint, state_of
 from fencelock.actors.paxos.message import SCHEME, Figure, TableDigest
@@ -21,6 +22,7 @@ from fencelock.transport.codec import encode
 
 LISTENER = address_of("a", "proxy")
 MEMBERS = ("a", "b", "c")
+CONFIG = LogConfig(View(0, MEMBERS))
 
 
 @pytest.mark.parametrize("seed", range(15))
@@ -91,7 +93,7 @@ def digest(slot: int, state: int, decided: int | None = 0, **more: Any) -> Table
 
 
 def digests_of(state: int, members: tuple[str, ...] = MEMBERS, decided: int = 0) -> Digests:
-    made = Digests("a", members, every=10)
+    made = Digests("a", LogConfig(View(0, tuple(members))), every=10)
     made.begin(fingerprint(0))
     made.note(10, fingerprint(state, decided))
     return made
@@ -127,7 +129,7 @@ def test_only_a_majority_is_right(
 
 
 def test_what_was_decided_counts_from_one_agreed_slot_to_the_next() -> None:
-    grown, restored = Digests("a", MEMBERS, every=10), Digests("b", MEMBERS, every=10)
+    grown, restored = Digests("a", CONFIG, every=10), Digests("b", CONFIG, every=10)
     grown.begin(fingerprint(0, 100))
     restored.begin(None)
     for made, base in ((grown, 100), (restored, 0)):
@@ -151,14 +153,14 @@ def test_what_was_decided_counts_from_one_agreed_slot_to_the_next() -> None:
     ],
 )
 def test_a_digest_that_is_of_no_use_is_not_kept(bad: TableDigest) -> None:
-    made = Digests("a", MEMBERS, every=10)
+    made = Digests("a", CONFIG, every=10)
     made.begin(fingerprint(0))
     assert not made.receive("b", bad, 11)
     assert made.received == {}
 
 
 def test_what_others_send_fills_no_memory() -> None:
-    made = Digests("a", MEMBERS, every=10)
+    made = Digests("a", CONFIG, every=10)
     made.begin(fingerprint(0))
     for slot in range(10, 10_000, 10):
         made.receive("b", digest(slot, 1), 1)

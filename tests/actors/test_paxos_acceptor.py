@@ -181,7 +181,7 @@ def test_a_heartbeat_is_answered_to_the_monitor_after_its_ballot_is_durable(
 ) -> None:
     effects = acceptor.handle(COMMANDER, beat(7), T0)
 
-    ack = messages.HeartbeatAck(ballot=LOW, number=7, applied=1)
+    ack = messages.HeartbeatAck(ballot=LOW, number=7, applied=1, view=0)
     assert words(effects) == [promised(LOW), Send(address_of("b", "monitor"), ack)]
 
 

@@ -91,6 +91,16 @@ def test_a_part_that_is_not_there_is_refused_with_the_reason(door: Proxy) -> Non
     assert "no snapshot of slot 9" in no.detail
 
 
+def test_another_nodes_snapshot_is_refused(door: Proxy) -> None:
+    own = ReadBackup(node="n1", session="ann", request=4)
+    assert sent(door.handle(ANN, own, T0), events.Export, CATCHUP)
+
+    other = ReadBackup(node="n2", session="ann", request=5)
+    (no,) = sent(door.handle(ANN, other, T0), Refused, ANN)
+
+    assert (no.reason, no.detail) == (Reason.UNAVAILABLE, "node n1 has no snapshots of n2")
+
+
 def test_an_impossible_part_is_refused_at_once(door: Proxy) -> None:
     (no,) = sent(door.handle(ANN, ReadBackup(slot=-1, session="ann"), T0), Refused, ANN)
     assert no.reason is Reason.INVALID

@@ -129,6 +129,7 @@ def test_a_large_catch_up_is_described_and_reported_now_and_then(role: CatchUp) 
     size = 2 * PAGE * messages.NO_OP.size
     assert text == f"a catches up from c: 32 of 3200 slots, {size} bytes, about 495 s left"
     assert ("received", f"32 of 3200 slots, {size} bytes") in role.summary()
+    last: list[str] = []
     for first in range(33, 3_200, PAGE):
         last = notices(send_slots(role, first, PAGE, at(PROGRESS_MS)))
     size = 3_200 * messages.NO_OP.size
@@ -154,3 +155,10 @@ def test_the_parts_of_a_snapshot_are_counted(role: CatchUp) -> None:
 def test_a_small_catch_up_is_not_reported(role: CatchUp) -> None:
     assert notices(lack(role, 1, 17)) == []
     assert notices(send_slots(role, 1, PAGE)) == []
+
+
+def test_a_member_that_is_left_alone_while_it_fetches_does_not_stop(role: CatchUp) -> None:
+    lack(role, 1, 9)
+    role.config.members = ("a",)
+
+    assert asked(expire(role)) == ["c"]

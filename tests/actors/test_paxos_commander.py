@@ -218,7 +218,7 @@ def test_votes_that_do_not_come_are_asked_for_again(commander: Commander) -> Non
 
 
 def pulse(number: int) -> SendHeartbeat:
-    return SendHeartbeat(number=number, min_applied=1, answered=(3, 2, 0), confirmed=2)
+    return SendHeartbeat(number=number, min_applied=1, answered=(3, 2, 0), confirmed=2, view=0)
 
 
 def test_a_heartbeat_tells_everybody_what_is_decided(commander: Commander) -> None:

@@ -69,7 +69,7 @@ def ack(number: int, applied: int = 1) -> HeartbeatAck:
 
 def pulse(number: int, *heard: int, min_applied: int = 0, confirmed: int = 0) -> Send:
     word = events.SendHeartbeat(
-        number=number, min_applied=min_applied, answered=heard, confirmed=confirmed
+        number=number, min_applied=min_applied, answered=heard, confirmed=confirmed, view=0
     )
     return Send(COMMANDER, word)
 

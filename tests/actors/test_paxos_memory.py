@@ -43,6 +43,7 @@ def leader(*, votes: bool) -> Leader:
         config=CONFIG,
         random=Random(1),
         recovered=Recovered(),
+        voter=1,
         votes=votes,
     )
 

@@ -6,6 +6,7 @@ import pytest
 from support.session_harness import ANN, BEN, ME, A, B, SessionHarness, of, one
 
 from fencelock.actors.api import message as api
+from fencelock.actors.api.backup_message import ReadBackup
 from fencelock.actors.api.session_message import (
     End,
     Evict,
@@ -143,6 +144,17 @@ def test_without_any_usable_gate_the_session_is_kept_through_all(parley: Session
     said = parley.run(3_000)
     assert of(api.KeepAlive, said, A)
     assert of(api.KeepAlive, said, B)
+
+
+def test_a_part_of_a_backup_is_requested_from_the_node_that_has_it(
+    parley: SessionHarness,
+) -> None:
+    parley.hold()
+    parley.hear(B, api.Alive(session="c", node="n2", request=0))
+    for node, endpoint in (("n2", B), ("", A), ("n9", A)):
+        (asked,) = parley.hear(ANN, ReadBackup(node=node, slot=9, request=3))
+        assert isinstance(asked.message, ReadBackup)
+        assert (asked.to, asked.message.node) == (endpoint, node)
 
 
 def test_questions_without_a_session_are_answered_in_the_clients_own_name(

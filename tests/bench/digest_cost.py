@@ -27,6 +27,7 @@ from rich.table import Table
 from fencelock.actors.api.message import Acquire, Release
 from fencelock.actors.api.name import TTL_MS_MAX
 from fencelock.actors.api.session_message import Open
+from fencelock.actors.paxos.config import LogConfig, View
 from fencelock.actors.paxos.divergence import AGREED_SLOTS, STEPS, Digests
 from fencelock.actors.table import table_state
 from fencelock.actors.table.table_state import TableState
@@ -101,7 +102,7 @@ def pair_us(written: list[bytes]) -> float:
 
 def slot_us() -> float:
     """Return what noting a digest costs a slot (us): it is done once in so many slots."""
-    machine, digests = LockMachine(), Digests("a", ("a", "b", "c"))
+    machine, digests = LockMachine(), Digests("a", LogConfig(View(0, ("a", "b", "c"))))
     digests.begin(machine.fingerprint())
     began = time.thread_time()
     for number in range(1, 5_001):

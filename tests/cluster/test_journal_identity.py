@@ -82,12 +82,13 @@ n1 = {{ address = "tcp://127.0.0.1:{one}" }}
     )
     assert first.returncode == 0, first.stderr
     config.write_text(f'{alone}n2 = {{ address = "tcp://127.0.0.1:{two}" }}\n')
+    (tmp_path / "data" / "n1").rename(tmp_path / "data" / "n2")
 
-    serve = [sys.executable, "-m", "fencelock", "serve", "--config", str(config), "--id", "n1"]
+    serve = [sys.executable, "-m", "fencelock", "serve", "--config", str(config), "--id", "n2"]
     second = subprocess.run(serve, capture_output=True, check=False, timeout=60)
 
     assert second.returncode != 0
-    assert b"members 'n1' and not 'n1, n2'" in second.stdout + second.stderr
+    assert b"node 'n1' and not 'n2'" in second.stdout + second.stderr
     assert b"Traceback" not in second.stdout + second.stderr
 
 

@@ -11,6 +11,7 @@ from typing import Any, Self
 import pytest
 from typer.testing import CliRunner, Result
 
+from fencelock.actors.api.membership_message import ChangeMembers, MembersChanged, MembersRead
 from fencelock.actors.api.message import Absence, Contender, LockStatus, NodeStatus
 from fencelock.actors.api.session_message import ListedLock
 from fencelock.actors.error import (
@@ -68,6 +69,12 @@ class MadeHold:
     def locks(self, prefix: str = "") -> Iterator[ListedLock]:
         self._check("locks", prefix)
         return iter(self.listed)
+
+    def members(self) -> MembersRead:
+        raise NotImplementedError
+
+    def change_members(self, change: ChangeMembers) -> MembersChanged:
+        raise NotImplementedError
 
     def evict(self, name: str, fence: int, operator: str | None = None) -> Contender:
         self._check("evict", name, fence, operator)

@@ -79,9 +79,21 @@ def test_clients_go_on_when_the_leader_is_killed_and_nothing_is_lost(
     assert (verdict["overlaps"], verdict["lost_updates"], verdict["fence_regressions"]) == (0, 0, 0)
 
 
+def test_a_cluster_grows_from_one_node_to_five_and_shrinks_while_clients_work() -> None:
+    ended = run("cluster.py", "--grow", "--json")
+    assert ended.returncode == 0, ended.stderr
+    verdict = json.loads(ended.stdout.splitlines()[-1])
+    assert verdict["ok"] is True
+    assert verdict["changes"] == 8
+    assert (verdict["overlaps"], verdict["lost_updates"], verdict["fence_regressions"]) == (0, 0, 0)
+    assert min(verdict["grants_by_client"].values()) > 0
+
+
 @pytest.mark.parametrize(
     ("options", "why"),
     [
+        (("--grow", "--protocol", "bakery"), "--protocol paxos"),
+        (("--grow",), "leave out --kill-leader"),
         (("--protocol", "lamport"), "lamport has no leader"),
         (("--protocol", "central"), "--journal"),
         (("--seconds", "2"), "at least 5"),

@@ -1,0 +1,198 @@
+"""A node without a leader asks other nodes: learners always, members while no leader is heard."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from fencelock.actors.bootstrap_message import StartVoting, StopVoting
+from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
+from fencelock.actors.message import NS_PER_MS, Address, Instant, ms_between, node_of
+from fencelock.actors.paxos.config import LogConfig, acceptor_of, catchup_of, monitor_of
+from fencelock.actors.paxos.event import Lacking
+from fencelock.actors.paxos.member_event import Behind, CaughtUp, LocateDue, NodeFacts
+from fencelock.actors.paxos.message import NUMBER_MAX, Locate, Located
+
+LocatorEvent = Locate | Located | LocateDue | Behind | CaughtUp | StartVoting | StopVoting
+"""Events that `Locator` handles."""
+
+
+LOCATE_MS = 100
+"""Interval at which a learner asks, while it lacks nothing (ms): two heartbeats."""
+
+
+SOON_MS = 5
+"""The same after it has fetched what it lacked (ms), so that it keeps up under load."""
+
+
+LEARNERS_MAX = 64
+"""Maximum learners of which a node keeps the last report."""
+
+
+class Identity(NamedTuple):
+    """What other nodes must know of this one before it becomes a member."""
+
+    voter: int
+    """The id that its votes name."""
+    journal: int
+    endpoint: str
+    version: str
+
+
+NO_IDENTITY = Identity(0, 0, "", "")
+
+
+class Locator:
+    """Finds the leader and decided slots for a node that receives no heartbeats.
+
+    So a learner follows the log, and a member that was removed, or was away while the members
+    changed, finds out. It asks one node after the other, and the leader if that is known.
+
+    Args:
+        node: the id of its node.
+        config: the views.
+        identity: what other nodes are told of this one.
+        silent_ms: a leader silent for this long is not known any more (ms).
+        ready: whether this node would vote as a member, at present.
+
+    """
+
+    def __init__(
+        self, node: str, config: LogConfig, identity: Identity, silent_ms: int, *, ready: bool
+    ) -> None:
+        self.node = node
+        self.config = config
+        self.identity = identity
+        self.silent_ns = silent_ms * NS_PER_MS
+        self.learns = False
+        """Whether this node is no member."""
+        self.ready = ready
+        """Whether it would vote as a member."""
+        self.master = ""
+        """The leader, as other nodes say; only while this node learns."""
+        self.heard_at = Instant(0)
+        """The time at which that leader last answered."""
+        self.others_at = Instant(0)
+        """The time at which a node other than the leader last had what this node lacks."""
+        self.asked = 0
+        """Number of nodes that were asked in turn."""
+        self.timer = 0
+        """The number of the `LocateDue` timer that runs."""
+        self.learners: dict[str, tuple[Locate, Instant, int]] = {}
+        """The last report of each learner, its time, and the slots that it lacked then."""
+
+    def turn(self, now: Instant) -> list[Effect]:
+        """Learn from now on, or stop to, as the views demand."""
+        self.learns = not self.config.counts(acceptor_of(self.node), self.identity.voter)
+        self.master, self.heard_at = "", now
+        return self._wake(0) if self.learns else []
+
+    def ask_elsewhere(self) -> list[Effect]:
+        """Ask the next node, since no leader is heard: the members may have changed.
+
+        Nodes of versions that cannot change the members know nothing of it, and are not asked.
+        """
+        changed = self.config.newest.number > 0
+        return self._ask_next(
+            [one for one in self.config.nodes if changed or one not in self.config.members]
+        )
+
+    def handle(self, sender: Address, event: LocatorEvent, master: str, now: Instant) -> Effects:
+        """Ask, answer, or fetch what another node has.
+
+        Args:
+            sender: the sender of ``event``.
+            event: the event.
+            master: the leader that this node follows, or itself; empty if none is known.
+            now: the time.
+
+        """
+        match event:
+            case Locate():
+                return self._on_locate(sender, event, master, now)
+            case Located():
+                return self._on_located(sender, event, now)
+            case LocateDue():
+                return self._on_due(event, now)
+            case Behind():
+                return [self._ask(event.node)] if self.config.meet(event.node) else []
+            case CaughtUp():
+                return self._wake(SOON_MS) if self.learns else ()
+            case StartVoting() | StopVoting():
+                self.ready = isinstance(event, StartVoting)
+                return ()
+
+    def facts(self, now: Instant) -> list[NodeFacts]:
+        """Return what learners have reported."""
+        return [
+            NodeFacts(node, report.applied, ms_between(at, now), report.view, report, lag)
+            for node, (report, at, lag) in self.learners.items()
+        ]
+
+    def _wake(self, after_ms: int) -> list[Effect]:
+        self.timer += 1
+        return [Wake(after_ms, LocateDue(number=self.timer))]
+
+    def _on_due(self, due: LocateDue, now: Instant) -> Effects:
+        """Ask a member, and the leader; every other time any node, as members may be gone."""
+        if due.number != self.timer or not self.learns:
+            return ()
+        if now - self.heard_at >= self.silent_ns:
+            self.master = ""
+        known = self.config.nodes if self.asked % 2 else self.config.members
+        return [*self._ask_next(list(known)), *self._wake(LOCATE_MS)]
+
+    def _ask_next(self, known: Sequence[str]) -> list[Effect]:
+        others = [one for one in known if one != self.node]
+        self.asked += 1
+        if not others:
+            return []
+        turn = others[self.asked // 2 % len(others)]
+        asked = dict.fromkeys([turn, self.master] if self.master else [turn])
+        return [self._ask(node) for node in asked if node != self.node]
+
+    def _ask(self, node: str) -> Send:
+        locate = Locate(
+            applied=self.config.applied,
+            view=self.config.newest.number,
+            journal=self.identity.journal,
+            ready=self.ready,
+            endpoint=self.identity.endpoint,
+            version=self.identity.version,
+        )
+        return Send(monitor_of(node), locate)
+
+    def _on_locate(self, sender: Address, locate: Locate, master: str, now: Instant) -> Effects:
+        node = node_of(sender)
+        sound = 1 <= locate.applied < NUMBER_MAX and locate.view >= 0 and locate.journal >= 0
+        if sender != monitor_of(node) or not sound or not self.config.meet(node):
+            return (Observe("paxos.locate_ignored"),)
+        if node in self.learners or len(self.learners) < LEARNERS_MAX:
+            lag = max(0, self.config.applied - locate.applied)
+            self.learners[node] = locate, now, lag
+        located = Located(
+            master=master, applied=self.config.applied, view=self.config.newest.number
+        )
+        return (Send(sender, located),)
+
+    def _on_located(self, sender: Address, located: Located, now: Instant) -> Effects:
+        node = node_of(sender)
+        sound = 1 <= located.applied < NUMBER_MAX and located.view >= 0
+        if node not in self.config.nodes or not sound:
+            return (Observe("paxos.locate_ignored"),)
+        if self.learns and located.master and located.master != self.node:
+            leads = located.master == node
+            if leads or not self.master or now - self.heard_at >= self.silent_ns:
+                self.master = located.master
+            if leads:
+                self.heard_at = now
+        if located.applied <= self.config.applied:
+            return ()
+        if node != self.master:
+            self.others_at = now
+        elif now - self.others_at < self.silent_ns:
+            return ()  # Another node has what this one lacks, too.
+        lacking = Lacking(
+            first=self.config.applied, target=located.applied, source=node, master=self.master
+        )
+        return (Send(catchup_of(self.node), lacking),)

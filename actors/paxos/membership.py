@@ -1,0 +1,157 @@
+"""Memberships as the log carries them: a change is a command of its own, alone in its slot.
+
+Snapshots end with a part for the memberships in force, once they have ever changed. Both begin
+with `CHANGE`, which begins no command and no part of a state machine. So logs and snapshots of a
+group that never changed are the same as those of earlier versions.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from fencelock.actors.paxos.message import NUMBER_MAX, Batch
+
+CHANGE = b"members "
+"""Beginning of a command that changes the members, and of the part of a snapshot with them."""
+
+
+MEMBERS_MAX = 64
+"""Maximum number of members; every leader sends each of them every slot."""
+
+
+TEXT_MAX = 300
+"""Maximum length of a member's name or endpoint."""
+
+
+class Member(NamedTuple):
+    """A node that votes under one journal."""
+
+    name: str
+    endpoint: str
+    """The address at which other nodes reach it, empty if only the configuration has it."""
+    journal: int
+
+
+class Membership(NamedTuple):
+    """All members after ``number`` changes, sorted by name."""
+
+    number: int
+    members: tuple[Member, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the members, sorted."""
+        return tuple(member.name for member in self.members)
+
+    @property
+    def voters(self) -> frozenset[tuple[str, int]]:
+        """The names and journals of the members. Configurations may differ in endpoints."""
+        return frozenset((member.name, member.journal) for member in self.members)
+
+    def with_member(self, member: Member) -> Membership:
+        """Return the membership after ``member`` was added."""
+        return Membership(self.number + 1, tuple(sorted((*self.members, member))))
+
+    def without(self, name: str) -> Membership:
+        """Return the membership after the member ``name`` was removed."""
+        left = tuple(member for member in self.members if member.name != name)
+        return Membership(self.number + 1, left)
+
+    def is_next_of(self, before: Membership) -> bool:
+        """Return whether this is ``before`` with one member more or less (P7)."""
+        changed = self.voters ^ before.voters
+        return self.number == before.number + 1 and len(changed) == 1
+
+
+class Term(NamedTuple):
+    """A membership and the first slot that its members decide."""
+
+    first: int
+    membership: Membership
+
+
+def command_of(membership: Membership) -> bytes:
+    """Return the command that puts ``membership`` into force, `WINDOW` slots after its own."""
+    return CHANGE + json.dumps(membership, separators=(",", ":")).encode()
+
+
+def change_in(batch: Batch) -> Membership | None:
+    """Return the membership that ``batch`` puts into force; None for any other batch."""
+    commands = batch.commands
+    if len(commands) != 1 or not commands[0].startswith(CHANGE):
+        return None
+    return _membership(_load(commands[0]))
+
+
+def terms_part(terms: Sequence[Term]) -> bytes:
+    """Return the part of a snapshot that has ``terms``."""
+    return CHANGE + json.dumps(terms, separators=(",", ":")).encode()
+
+
+def split(chunks: Sequence[bytes]) -> tuple[Sequence[bytes], tuple[Term, ...]]:
+    """Return the chunks of the state machine in a snapshot, and its memberships.
+
+    There are none if the members had never changed.
+
+    Raises:
+        ValueError: the memberships cannot be read.
+
+    """
+    if not chunks or not chunks[-1].startswith(CHANGE):
+        return chunks, ()
+    terms = tuple(_term(one) for one in _list(_load(chunks[-1])))
+    sound = [term for term in terms if term is not None]
+    if len(sound) != len(terms) or len(sound) not in (1, 2):
+        raise ValueError("the members in the snapshot cannot be read")
+    return chunks[:-1], tuple(sound)
+
+
+def _load(content: bytes) -> Any:
+    try:
+        return json.loads(content[len(CHANGE) :])
+    except (ValueError, RecursionError):
+        return None
+
+
+def _list(value: Any, length: int | None = None) -> list[Any]:
+    if type(value) is not list or length not in (None, len(value)):  # pyright: ignore[reportUnknownArgumentType]
+        return [None]
+    items: list[Any] = value  # pyright: ignore[reportUnknownVariableType]
+    return items
+
+
+def _number(value: Any) -> bool:
+    return type(value) is int and 0 <= value < NUMBER_MAX << 1
+
+
+def _term(value: Any) -> Term | None:
+    first, *rest = _list(value, 2)
+    membership = _membership(rest[0]) if rest else None
+    return Term(first, membership) if _number(first) and membership is not None else None
+
+
+def _membership(value: Any) -> Membership | None:
+    """Return the membership in ``value``, None if it is not one."""
+    number, *rest = _list(value, 2)
+    listed = _list(rest[0]) if rest else []
+    if not _number(number) or not 1 <= len(listed) <= MEMBERS_MAX:
+        return None
+    members = [_member(one) for one in listed]
+    sound = tuple(member for member in members if member is not None)
+    names = [member.name for member in sound]
+    in_order = all(one < other for one, other in pairwise(names))
+    return Membership(number, sound) if len(sound) == len(members) and in_order else None
+
+
+def _member(value: Any) -> Member | None:
+    name, *rest = _list(value, 3)
+    if len(rest) != 2 or not _text(name) or not _text(rest[0]) or not _number(rest[1]):  # noqa: PLR2004
+        return None
+    return Member(name, *rest) if name and "/" not in name else None
+
+
+def _text(value: Any) -> bool:
+    return type(value) is str and len(value) <= TEXT_MAX

@@ -1,0 +1,346 @@
+"""``fencelock members``, and the commands that change them: ``join``, ``replace`` and others."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from fencelock.actors.api.membership_message import (
+    ChangeMembers,
+    MemberAction,
+    MembersChanged,
+    MembersRead,
+    NodeReport,
+    NodeRole,
+)
+from fencelock.actors.error import ConfigError, MembershipError, UnavailableError
+from fencelock.cluster.cli.asking import (
+    EXIT_NO_ANSWER,
+    ClusterOption,
+    ConnectOption,
+    Operator,
+    TimeoutOption,
+    as_plain,
+    asking,
+    duration,
+    target,
+)
+
+PAUSE_S = 0.25
+"""Pause before a change that is not done is asked for again (s)."""
+
+LINE_S = 2.0
+"""Shortest interval between lines of progress (s)."""
+
+SILENT_MS = 2_000
+"""A member that was silent for so long does not seem to vote (ms)."""
+
+KIB = 1024
+
+NodeArgument = Annotated[
+    str, typer.Argument(metavar="ID", help="The node, as `fencelock members` names it.")
+]
+WaitOption = Annotated[
+    float, typer.Option("--wait", help="How long to wait until the change is done (s).")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+def members(
+    connect: ConnectOption = None,
+    cluster: ClusterOption = None,
+    timeout: TimeoutOption = 5.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Show [bold]which nodes belong to the cluster[/bold], who leads, and who is behind.
+
+    A master leads, members vote, and learners have the same locks and serve
+    clients, but do not vote. `behind` counts the slots of the log that a node
+    has not applied.
+
+    For example:
+
+      [cyan]fencelock members[/cyan] (where cluster.toml is)
+
+      [cyan]fencelock members --connect tcp://127.0.0.1:4041 --json[/cyan]
+
+    """
+    with asking(target(connect, cluster), timeout) as operator:
+        read = operator.members()
+    if as_json:
+        plain = as_plain(read)
+        for node, report in zip(plain["nodes"], read.nodes, strict=True):
+            node |= {"role": report.role.name.lower(), "journal": f"{report.journal:x}"}
+        typer.echo(json.dumps(plain, indent=2))
+        return
+    console = Console()
+    console.print(Text(headline(read), "bold"))
+    console.print(members_table(read.nodes))
+    for report in read.nodes:
+        if (advice := advice_on(report)) is not None:
+            console.print(advice, markup=False, highlight=False, soft_wrap=True)
+
+
+def headline(read: MembersRead) -> str:
+    """Return the number of members, who leads, and the number of changes so far."""
+    count = sum(report.role is not NodeRole.LEARNER for report in read.nodes)
+    leads = [report.node for report in read.nodes if report.role is NodeRole.MASTER]
+    leader = f"{leads[0]} leads" if leads else "nobody leads that this node knows of"
+    changes = f"{read.view} change{'' if read.view == 1 else 's'} so far"
+    return f"{count} member{'' if count == 1 else 's'}; {leader}; {changes}"
+
+
+def members_table(reports: tuple[NodeReport, ...]) -> Table:
+    """Return a row for each node."""
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1))
+    for name in ("node", "role", "address"):
+        table.add_column(name, overflow="fold", min_width=4)
+    for name in ("applied", "behind", "heard"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("version", overflow="fold", min_width=5)
+    for report in reports:
+        lag = "?" if report.lag is None else str(report.lag)
+        heard = "never" if report.heard_ms is None else duration(report.heard_ms)
+        cells = (report.node, _role(report.role), report.endpoint or "?", str(report.applied))
+        table.add_row(*map(Text, (*cells, lag, heard, report.version or "?")))
+    return table
+
+
+def advice_on(report: NodeReport) -> str | None:
+    """Return what an operator can do about a node that does not vote; None for one that does."""
+    match report.role:
+        case NodeRole.LEARNER:
+            return f"{report.node} does not vote. To make it a member: fencelock join {report.node}"
+        case NodeRole.NON_VOTING:
+            return (
+                f"{report.node} is a member whose journal was lost or is not its own: it does not "
+                f"vote. To give it a vote again: fencelock replace {report.node}"
+            )
+        case NodeRole.MASTER | NodeRole.MEMBER:
+            return None
+
+
+def _role(role: NodeRole) -> str:
+    return "no vote" if role is NodeRole.NON_VOTING else role.name.lower()
+
+
+def command_of(action: MemberAction, text: str) -> Callable[..., None]:
+    """Return the command that carries out ``action`` on one node; ``text`` is its help."""
+
+    def change(
+        node: NodeArgument,
+        connect: ConnectOption = None,
+        cluster: ClusterOption = None,
+        timeout: TimeoutOption = 5.0,
+        wait: WaitOption = 600.0,
+        as_json: JsonOption = False,
+    ) -> None:
+        with asking(target(connect, cluster), timeout) as operator:
+            carry_out(operator, ChangeMembers(action=action, node=node), wait, as_json=as_json)
+
+    change.__doc__ = text
+    return change
+
+
+join = command_of(
+    MemberAction.JOIN,
+    """Make a running node [bold]a member[/bold], which votes.
+
+    First start it, with a configuration that lists itself and some members: it
+    learns all locks from a member that does not lead, and serves clients. Then
+    run this command, anywhere. It shows how far the node is, and the node votes
+    once it has caught up. Clients connect to it by themselves.
+
+    For example, to let a cluster of three survive the loss of two nodes:
+
+      [cyan]fencelock serve --id n4[/cyan] (on its machine; likewise n5)
+
+      [cyan]fencelock join n4[/cyan]
+
+      [cyan]fencelock join n5[/cyan]
+
+    """,
+)
+
+leave = command_of(
+    MemberAction.LEAVE,
+    """Make a running member [bold]a learner[/bold], which does not vote.
+
+    If it leads, another member takes over first. It may then be stopped. A
+    leave is refused if what stays could not form a majority that answers.
+
+    For example, to go from four members to three:
+
+      [cyan]fencelock leave n4[/cyan]
+
+    """,
+)
+
+remove = command_of(
+    MemberAction.REMOVE,
+    """Remove a member [bold]that does not run any more[/bold].
+
+    Every member that is gone for ever makes the next loss more dangerous:
+    remove it, or give its place to another node (see `fencelock replace`).
+
+    For example:
+
+      [cyan]fencelock members[/cyan] (n3 was heard from 2h ago)
+
+      [cyan]fencelock remove n3[/cyan]
+
+    """,
+)
+
+transfer = command_of(
+    MemberAction.TRANSFER,
+    """Let another member [bold]lead[/bold], without a pause for clients.
+
+    For example, before maintenance of the machine of the node that leads:
+
+      [cyan]fencelock transfer n2[/cyan]
+
+    """,
+)
+
+
+def replace(
+    node: Annotated[str, typer.Argument(metavar="OLD", help="The member that goes.")],
+    replacement: Annotated[
+        str | None,
+        typer.Argument(metavar="NEW", help="The node that comes. Default: OLD, anew."),
+    ] = None,
+    connect: ConnectOption = None,
+    cluster: ClusterOption = None,
+    timeout: TimeoutOption = 5.0,
+    wait: WaitOption = 600.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Give the place of a member [bold]to another node[/bold], or to itself after its disk died.
+
+    First start the node that comes, with an empty data folder. Without NEW, it
+    is the same node: what it promised on the lost disk is void, and it votes
+    under its new journal from then on.
+
+    For example:
+
+      [cyan]fencelock serve --id n2[/cyan] (after its disk was replaced)
+
+      [cyan]fencelock replace n2[/cyan]
+
+      [cyan]fencelock replace n3 n6[/cyan] (n6 runs, n3 never will again)
+
+    """
+    with asking(target(connect, cluster), timeout) as operator:
+        journal = 0 if replacement else new_journal_of(operator, node)
+        change = ChangeMembers(
+            action=MemberAction.REPLACE,
+            node=node,
+            journal=journal,
+            replacement=replacement or node,
+        )
+        carry_out(operator, change, wait, as_json=as_json)
+
+
+def new_journal_of(operator: Operator, node: str) -> int:
+    """Return the journal under which ``node`` does not vote yet, 0 if it is not known.
+
+    Raises:
+        MembershipError: the node votes.
+
+    """
+    for report in operator.members().nodes:
+        if report.node != node:
+            continue
+        silent = report.heard_ms is None or report.heard_ms > SILENT_MS
+        if report.role in (NodeRole.LEARNER, NodeRole.NON_VOTING):
+            return report.journal
+        if not silent:
+            raise MembershipError(
+                f"{node} votes: there is nothing to replace. If its disk is to be replaced, stop "
+                "it, start it with an empty data folder, and run this again"
+            )
+    return 0
+
+
+def carry_out(operator: Operator, change: ChangeMembers, wait: float, *, as_json: bool) -> None:
+    """Ask for ``change`` until it is done, show the progress, and print the members.
+
+    Raises:
+        MembershipError: it is refused.
+        typer.Exit: it took too long.
+
+    """
+    if wait <= 0:
+        raise ConfigError(f"--wait is {wait:g}, and must be above 0 (s)")
+    progress = Progress()
+    ends = time.monotonic() + wait
+    while not (reached := _asked(operator, change)).done:
+        text = progress.described(reached)
+        if time.monotonic() >= ends:
+            typer.echo(
+                f"not done within {wait:g} s: {text}. Run the command again to go on", err=True
+            )
+            raise typer.Exit(EXIT_NO_ANSWER)
+        progress.show(text)
+        time.sleep(PAUSE_S)
+    if as_json:
+        typer.echo(json.dumps(as_plain(reached), indent=2))
+        return
+    typer.echo(reached.detail)
+    typer.echo(f"The members are {', '.join(reached.members)}.")
+
+
+def _asked(operator: Operator, change: ChangeMembers) -> MembersChanged:
+    """Return how far ``change`` is; not done, if no node can say."""
+    try:
+        return operator.change_members(change)
+    except UnavailableError as error:  # Perhaps a new leader is being elected.
+        return MembersChanged(done=False, detail=str(error), view=0, members=())
+
+
+class Progress:
+    """Puts a change that is not done into words, with the time left, and prints that now and then.
+
+    Attributes:
+        left: the slots that were left at the first look, and the time of that look (s).
+
+    """
+
+    def __init__(self) -> None:
+        self.left: tuple[int, float] | None = None
+        self._shown = ("", 0.0)
+
+    def described(self, reached: MembersChanged, now: float | None = None) -> str:
+        """Return what ``reached`` waits for, and what is left."""
+        now = time.monotonic() if now is None else now
+        slots = reached.slots_left
+        if not slots:
+            return reached.detail
+        if self.left is None or slots > self.left[0]:
+            self.left = slots, now
+        parts = [f"{slots:,} slots"]
+        if reached.bytes_left:
+            parts.append(f"{-(-reached.bytes_left // KIB):,} KiB")
+        done, took = self.left[0] - slots, now - self.left[1]
+        if done > 0 and took > 0:
+            parts.append(f"about {duration(round(1_000 * slots * took / done))}")
+        return f"{reached.detail} ({', '.join(parts)} left)"
+
+    def show(self, text: str) -> None:
+        """Print ``text`` to the terminal, unless it says the same or comes too soon."""
+        shown, at = self._shown
+        now = time.monotonic()
+        if text == shown or (at and now - at < LINE_S):
+            return
+        self._shown = text, now
+        print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,99 @@
+"""Grows the cluster from one node to three and five, and shrinks it again: ``--grow``."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Self
+
+from contenders import Contenders
+from local_cluster import READY_S, ClusterFailedError, LocalCluster
+
+import fencelock
+from fencelock import ChangeMembers, FencelockError, MemberAction, MembershipError, UnavailableError
+
+JOINING = ("n2", "n3", "n4", "n5")
+LEAVING = ("n1", "n2", "n3", "n4")
+"""The node that was alone at first is the first to go: another one is alone at the end."""
+
+LIMIT_S = 300.0
+"""Time limit for all changes (s); they need some twenty seconds."""
+
+PAUSE_S = 0.1
+STOP_S = 10.0
+
+
+class Grower:
+    """A thread that lets nodes join and leave, each after clients were served since the last.
+
+    Args:
+        cluster: the cluster of one node.
+        watcher: a client of it.
+        contenders: the clients that must go on after each change.
+
+    Attributes:
+        changes: the members after each change.
+        over: whether the last change was made, or one failed.
+
+    """
+
+    def __init__(
+        self, cluster: LocalCluster, watcher: fencelock.Client, contenders: Contenders
+    ) -> None:
+        self.changes: list[tuple[str, ...]] = []
+        self.over = threading.Event()
+        self._cluster, self._watcher, self._contenders = cluster, watcher, contenders
+        self._refusal = ""
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all changes were made."""
+        return len(self.changes) == len(JOINING) + len(LEAVING)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stopped.set()
+        self._thread.join(STOP_S)
+
+    def _run(self) -> None:
+        try:
+            for node in JOINING:
+                self._cluster.add(node)
+                self._change(MemberAction.JOIN, node)
+            for node in LEAVING:
+                self._change(MemberAction.LEAVE, node)
+                self._cluster.stop(node)
+        except (FencelockError, ClusterFailedError) as error:
+            self._contenders.problems.append(f"the cluster did not change: {error}")
+        finally:
+            self.over.set()
+
+    def _change(self, action: MemberAction, node: str) -> None:
+        """Ask for a change until it is done, then until clients were served since."""
+        change = ChangeMembers(action=action, node=node)
+        self._until(lambda: self._is_done(change), f"{action.name} {node}")
+        self._contenders.changed()
+        self._until(lambda: not self._contenders.unserved, "a grant")
+
+    def _is_done(self, change: ChangeMembers) -> bool:
+        try:
+            reached = self._watcher.change_members(change)
+        except (UnavailableError, MembershipError) as error:
+            self._refusal = str(error)  # A node starts, or this machine has much else to do.
+            return False
+        if reached.done:
+            self.changes.append(reached.members)
+        return reached.done
+
+    def _until(self, done: Callable[[], bool], what: str) -> None:
+        ends = time.monotonic() + READY_S
+        while not done():
+            if self._stopped.wait(PAUSE_S) or time.monotonic() > ends:
+                text = f"{what} took more than {READY_S:g} s"
+                raise ClusterFailedError(f"{text}; last refusal: {self._refusal or 'none'}")

@@ -1,0 +1,120 @@
+"""Bugs planted in changes of the members, each seen by the judge named for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+
+from fencelock.actors.bootstrap import vote_id
+from fencelock.actors.message import Address
+from fencelock.actors.paxos import member, reconfigurer, replica
+from fencelock.actors.paxos.config import WINDOW, LogConfig, View
+from fencelock.actors.paxos.member_event import ProposeChange
+from fencelock.actors.paxos.membership import Membership, Term
+from fencelock.actors.paxos.message import NUMBER_MAX
+from fencelock.actors.paxos.replica import Replica
+from fencelock.cluster.simulation.paxos_plan import draw_members_plan
+from fencelock.cluster.simulation.paxos_run import run_log_seed
+
+Patch = tuple[Any, str, Any]
+"""An object, the name of one of its attributes, and the wrong value of that."""
+
+
+def at_once(config: LogConfig, slot: int, membership: Membership) -> bool:
+    """Put a change into force right after the slot that decides it."""
+    return RIGHT_CHANGE(config, slot + 1 - WINDOW, membership)
+
+
+def in_flight_or_not(role: Replica, event: ProposeChange, now: Any) -> Any:
+    """Propose a change whether or not another one is in flight."""
+    role.change_slot = 0
+    return RIGHT_PROPOSE(role, event, now)
+
+
+def with_those_removed(config: LogConfig, term: Term) -> None:
+    """Count the members of the view before as well."""
+    number, seats = term.membership
+    before = config.views[-1][1].seats if config.views else ()
+    every = tuple(sorted({*before, *seats}))
+    names = tuple(seat.name for seat in every)
+    if len(set(names)) == len(names):
+        config.views.append((term.first, View(number, names, config.newest.registered, every)))
+    else:
+        RIGHT_APPEND(config, term)
+
+
+def always(config: LogConfig, acceptor: Address, voter: int) -> range:
+    """Let every node vote on every slot."""
+    del config, acceptor, voter
+    return range(NUMBER_MAX)
+
+
+def by_name(group: Any, name: str, journal: int | None = None) -> int:
+    """Let votes name the member, whichever journal it has."""
+    del journal
+    return RIGHT_ID(group, name)
+
+
+def oldest(config: LogConfig, slot: int) -> View:
+    """Let the view in force decide slots of the next one, too."""
+    del slot
+    return config.current[0]
+
+
+def no_terms(config: LogConfig) -> tuple[Term, ...]:
+    """Leave the members out of snapshots."""
+    del config
+    return ()
+
+
+RIGHT_CHANGE: Callable[..., bool] = LogConfig.change
+RIGHT_PROPOSE: Callable[..., Any] = vars(Replica)["_on_propose_change"]
+RIGHT_APPEND: Callable[..., None] = vars(LogConfig)["_append"]
+RIGHT_ID: Callable[..., int] = vote_id
+
+
+class Mutant(NamedTuple):
+    """A bug, which judge is to see it, and in how many runs at most."""
+
+    judge: str
+    seeds: int
+    patches: tuple[Patch, ...]
+
+
+MUTANTS = {
+    "a change is in force at once": Mutant("P10", 40, ((LogConfig, "change", at_once),)),
+    "two changes are in flight": Mutant(
+        "P17", 40, ((Replica, "_on_propose_change", in_flight_or_not),)
+    ),
+    "a node joins before it caught up": Mutant(
+        "P18", 40, ((reconfigurer, "WINDOW", NUMBER_MAX), (replica, "WINDOW", NUMBER_MAX))
+    ),
+    "a removed member counts": Mutant("P21", 40, ((LogConfig, "_append", with_those_removed),)),
+    "the view of a slot is not checked": Mutant("P10", 40, ((LogConfig, "at", oldest),)),
+    "a snapshot lacks the members": Mutant("P10", 40, ((LogConfig, "terms", no_terms),)),
+    "a learner votes": Mutant("I3", 40, ((LogConfig, "seat", always),)),
+    "a replaced journal keeps its vote": Mutant("I3", 40, ((member, "vote_id", by_name),)),
+}
+
+
+@pytest.mark.parametrize("bug", MUTANTS)
+def test_every_planted_bug_is_seen_by_the_judge_named_for_it(
+    monkeypatch: pytest.MonkeyPatch, bug: str
+) -> None:
+    judge, seeds, patches = MUTANTS[bug]
+    for patched, name, value in patches:
+        monkeypatch.setattr(patched, name, value)
+    for seed in range(seeds):
+        report = run_log_seed(seed, plan=draw_members_plan(seed), judged=frozenset({judge}))
+        if f": {judge}, " in (report.violation or ""):
+            return
+    pytest.fail(f"not seen by {judge} in {seeds} seeds")
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_members_change_under_every_fault(seed: int) -> None:
+    report = run_log_seed(seed, plan=draw_members_plan(seed))
+
+    assert report.violation is None

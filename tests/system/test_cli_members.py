@@ -1,0 +1,181 @@
+"""What operators see and do with members: a client that is made up answers."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from fencelock.actors.api.membership_message import (
+    ChangeMembers,
+    MemberAction,
+    MembersChanged,
+    MembersRead,
+    NodeReport,
+    NodeRole,
+)
+from fencelock.actors.error import MembershipError, UnavailableError
+from fencelock.cluster.cli.main import app
+from fencelock.cluster.cli.members import Progress
+
+READ = MembersRead(
+    node="n1",
+    view=3,
+    nodes=(
+        NodeReport("n1", "tcp://10.0.0.1:4040", NodeRole.MEMBER, 3, 120_344, 0, 0, "0.1.0", 0xA1),
+        NodeReport("n2", "tcp://10.0.0.2:4040", NodeRole.MASTER, 3, 120_344, 0, 12, "0.1.0", 0xA2),
+        NodeReport(
+            "n3", "tcp://10.0.0.3:4040", NodeRole.NON_VOTING, 3, 9, 120_335, 40, "0.1.0", 0xA3
+        ),
+        NodeReport(
+            "n4", "tcp://a-host-with-a-long-name:4040", NodeRole.LEARNER, 2, 0, None, None, ""
+        ),
+    ),
+)
+DONE = MembersChanged(done=True, detail="n4 is a member", view=4, members=("n1", "n2", "n4"))
+
+
+def waits(slots: int = 0) -> MembersChanged:
+    return MembersChanged(done=False, detail="n4 learns", view=3, members=("n1",), slots_left=slots)
+
+
+@dataclass
+class MadeCluster:
+    """A client that gives the answers in order, and remembers the changes."""
+
+    answers: list[MembersChanged | Exception] = field(
+        default_factory=list[MembersChanged | Exception]
+    )
+    asked: list[ChangeMembers] = field(default_factory=list[ChangeMembers])
+
+    def connect_to(self, where: object, *, timeout: float) -> Self:
+        del where, timeout
+        return self
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def members(self) -> MembersRead:
+        return READ
+
+    def change_members(self, change: ChangeMembers) -> MembersChanged:
+        self.asked.append(change)
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+@pytest.fixture
+def client(monkeypatch: pytest.MonkeyPatch) -> MadeCluster:
+    made = MadeCluster()
+    monkeypatch.setattr("fencelock.cluster.client.connect_to", made.connect_to)
+    monkeypatch.setattr("fencelock.cluster.cli.members.PAUSE_S", 0)
+    monkeypatch.setenv("FENCELOCK_CONNECT", "tcp://127.0.0.1:4041")
+    return made
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, arguments, env={"COLUMNS": "80"})
+
+
+def test_members_shows_each_node_in_eighty_columns_and_what_to_do(client: MadeCluster) -> None:
+    done = run("members")
+    assert done.exit_code == 0
+    lines = done.output.splitlines()
+    assert lines[0] == "3 members; n2 leads; 3 changes so far"
+    table = done.output[: done.output.index("n3 is a member")]
+    assert max(map(len, table.splitlines())) <= 80
+    for cell in ("120344", "12ms", "120335", "never", "0.1.0", "no vote", "learner", "?"):
+        assert cell in table
+    assert "fencelock replace n3" in done.output
+    assert "fencelock join n4" in done.output
+
+
+def test_members_as_json_has_roles_as_words(client: MadeCluster) -> None:
+    read = json.loads(run("members", "--json").output)
+    assert read["view"] == 3
+    assert [node["role"] for node in read["nodes"]] == ["member", "master", "non_voting", "learner"]
+    assert read["nodes"][0]["journal"] == "a1"
+    assert read["nodes"][3]["lag"] is None
+
+
+def test_a_join_is_asked_for_until_it_is_done(client: MadeCluster) -> None:
+    client.answers = [waits(4_000), UnavailableError("no node answered"), waits(10), DONE]
+    done = run("join", "n4")
+    assert done.exit_code == 0
+    assert client.asked == [ChangeMembers(action=MemberAction.JOIN, node="n4")] * 4
+    assert "n4 learns (4,000 slots left)" in done.stderr
+    assert done.stdout == "n4 is a member\nThe members are n1, n2, n4.\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "change"),
+    [
+        (("leave", "n4"), ChangeMembers(action=MemberAction.LEAVE, node="n4")),
+        (("remove", "n3"), ChangeMembers(action=MemberAction.REMOVE, node="n3")),
+        (("transfer", "n2"), ChangeMembers(action=MemberAction.TRANSFER, node="n2")),
+        (
+            ("replace", "n3"),
+            ChangeMembers(action=MemberAction.REPLACE, node="n3", replacement="n3", journal=0xA3),
+        ),
+        (
+            ("replace", "n3", "n6"),
+            ChangeMembers(action=MemberAction.REPLACE, node="n3", replacement="n6"),
+        ),
+    ],
+    ids=["leave", "remove", "transfer", "replace by itself", "replace by another"],
+)
+def test_each_command_asks_for_its_change(
+    client: MadeCluster, arguments: tuple[str, ...], change: ChangeMembers
+) -> None:
+    client.answers = [DONE]
+    done = run(*arguments, "--json")
+    assert client.asked == [change]
+    assert json.loads(done.stdout)["members"] == ["n1", "n2", "n4"]
+
+
+def test_a_member_that_votes_is_not_replaced_by_itself(client: MadeCluster) -> None:
+    client.answers = [DONE]
+    done = run("replace", "n2")
+    assert isinstance(done.exception, MembershipError)
+    assert "n2 votes: there is nothing to replace" in str(done.exception)
+    assert client.asked == []
+
+
+def test_a_refusal_is_the_error_of_the_command(client: MadeCluster) -> None:
+    client.answers = [MembershipError("n3 answers: let it leave instead (fencelock leave n3)")]
+    done = run("remove", "n3")
+    assert isinstance(done.exception, MembershipError)
+    assert done.stdout == ""
+
+
+def test_a_change_that_takes_too_long_says_how_to_go_on(client: MadeCluster) -> None:
+    client.answers = [waits(7)]
+    done = run("join", "n4", "--wait", "0.01")
+    assert done.exit_code == 1
+    assert "not done within 0.01 s: n4 learns (7 slots left" in done.stderr
+    assert "Run the command again" in done.stderr
+
+
+def test_progress_says_how_much_is_left_and_for_how_long() -> None:
+    progress = Progress()
+    first = MembersChanged(
+        done=False, detail="n4 learns", view=0, members=(), slots_left=3_000, bytes_left=10_240
+    )
+    assert progress.described(first, 5.0) == "n4 learns (3,000 slots, 10 KiB left)"
+    assert progress.described(waits(2_000), 6.0) == "n4 learns (2,000 slots, about 2s left)"
+    assert progress.described(waits(), 7.0) == "n4 learns"
+
+
+@pytest.mark.parametrize("command", ["members", "join", "leave", "remove", "replace", "transfer"])
+def test_help_teaches_by_example_in_eighty_columns(command: str) -> None:
+    done: Any = run(command, "--help")
+    assert f"fencelock {command}" in done.output.split("For example")[1]
+    assert max(map(len, done.output.splitlines())) <= 80

@@ -1,0 +1,256 @@
+"""`paxos` with real processes whose members change while clients work."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from support.storm import LONG_S, Storm, raging
+
+import fencelock
+from fencelock import ChangeMembers, MemberAction, MembershipError, NodeRole, UnavailableError
+from fencelock.cluster.bench.members import described, master_of
+
+GAP_S = 1.0
+"""The longest time without a grant that an idle machine should show (s)."""
+
+PAIR_MS = 100.0
+"""The longest acquire and release during a transfer that it should show (ms)."""
+
+SLACK = 5
+"""A machine that has much else to do may need so many times as long."""
+
+PAUSE_S = 0.05
+
+
+@pytest.fixture
+def storm(tmp_path: Path) -> Iterator[Storm]:
+    with raging(tmp_path) as storm:
+        yield storm
+
+
+@pytest.fixture
+def watcher(storm: Storm) -> Iterator[fencelock.Client]:
+    """A client that knew only the first three members."""
+    members = storm.members
+    with fencelock.connect(members.connect, cluster=members.cluster, timeout=LONG_S) as watcher:
+        members.wait_until_ready(watcher)
+        yield watcher
+
+
+def until(done: Callable[[], bool], what: str, told: Sequence[str] = ()) -> None:
+    ends = time.monotonic() + LONG_S
+    while not done():
+        assert time.monotonic() < ends, (what, *told[-3:])
+        time.sleep(PAUSE_S)
+
+
+def change(
+    watcher: fencelock.Client, action: MemberAction, node: str, replacement: str = ""
+) -> tuple[str, ...]:
+    """Ask for a change until it is done; return the members then."""
+    wanted = ChangeMembers(action=action, node=node, replacement=replacement)
+    told: list[str] = []
+    reached: list[tuple[str, ...]] = []
+
+    def is_done() -> bool:
+        try:
+            answer = watcher.change_members(wanted)
+        except (UnavailableError, MembershipError) as error:
+            told.append(str(error))  # A node starts, or this machine has much else to do.
+            return False
+        told.append(answer.detail)
+        reached.append(answer.members)
+        return answer.done
+
+    until(is_done, f"{action.name} {node} {replacement}", told)
+    return reached[-1]
+
+
+def role_of(watcher: fencelock.Client, node: str) -> NodeRole | None:
+    """Return the part of ``node`` in the cluster, None if it is not known."""
+    return next((one.role for one in watcher.members().nodes if one.node == node), None)
+
+
+def command(storm: Storm, *arguments: str) -> subprocess.CompletedProcess[str]:
+    members = storm.members
+    where = ["--connect", members.connect, "--cluster", members.cluster]
+    return subprocess.run(
+        [sys.executable, "-m", "fencelock", *arguments, *where],
+        capture_output=True,
+        text=True,
+        timeout=LONG_S,
+        check=False,
+    )
+
+
+def kill_and_restart(storm: Storm, watcher: fencelock.Client) -> None:
+    """Kill any member, often the one that leads, and start it again after some grants."""
+    node = storm.choose(master_of(described(watcher)))
+    storm.members.kill(node)
+    storm.tell(f"{node} killed")
+    storm.wait_for(storm.chance.randrange(1, 20))
+    storm.members.start(node)
+
+
+def test_three_grow_to_five_and_each_of_the_first_is_replaced_under_load_with_kills(
+    storm: Storm, watcher: fencelock.Client
+) -> None:
+    members = storm.members
+    storm.start_clients()
+    storm.wait_for(10)
+    for node in ("n4", "n5"):
+        members.add(node)
+        assert node in change(watcher, MemberAction.JOIN, node)
+        storm.tell(f"{node} joined")
+        storm.wait_for(10)
+        kill_and_restart(storm, watcher)
+        members.wait_until_ready(watcher)
+    for old, new in (("n1", "n6"), ("n2", "n7"), ("n3", "n8")):
+        members.add(new)
+        if storm.chance.random() < 0.5:
+            members.kill(old)  # It will never come back.
+            storm.tell(f"{old} is gone")
+        now = change(watcher, MemberAction.REPLACE, old, new)
+        assert old not in now
+        assert new in now
+        members.drop(old)
+        storm.tell(f"{new} replaced {old}: {', '.join(now)}")
+        storm.wait_for(10)
+        kill_and_restart(storm, watcher)
+        members.wait_until_ready(watcher)
+    read = watcher.members()
+    assert [node.node for node in read.nodes] == ["n4", "n5", "n6", "n7", "n8"]
+    assert all(node.role in (NodeRole.MASTER, NodeRole.MEMBER) for node in read.nodes)
+    assert read.view == 8
+    storm.wait_for(20)
+    print(f"longest time without a grant: {storm.longest_gap_s:.3f} s (bar {GAP_S} s)")
+    assert storm.longest_gap_s < SLACK * GAP_S
+    storm.end_clients()
+    storm.judge(watcher)
+
+
+def test_all_members_restart_at_once_with_the_members_in_their_journals(
+    storm: Storm, watcher: fencelock.Client
+) -> None:
+    """The configuration of each names nodes that are gone, and does not name the other."""
+    members = storm.members
+    for node in ("n4", "n5"):
+        members.add(node)
+        change(watcher, MemberAction.JOIN, node)
+    for node in ("n1", "n2", "n3"):
+        change(watcher, MemberAction.LEAVE, node)
+        members.drop(node)
+    fence = watcher.lock("a").acquire()
+    assert fence
+    fence.release()
+    for node in ("n4", "n5"):
+        members.kill(node)
+    for node in ("n4", "n5"):
+        members.start(node)
+    members.wait_until_ready(watcher)
+    again = watcher.lock("a").acquire(timeout=LONG_S)
+    assert again
+    assert again.fence > fence.fence
+    with fencelock.connect(
+        members.addresses["n5"], cluster=members.cluster, timeout=LONG_S
+    ) as other:
+        assert [node.node for node in other.members().nodes] == ["n4", "n5"]
+
+
+def test_a_member_whose_disk_was_lost_is_replaced_under_load(
+    storm: Storm, watcher: fencelock.Client
+) -> None:
+    members = storm.members
+    storm.start_clients()
+    storm.wait_for(10)
+    members.kill("n2")
+    shutil.rmtree(storm.folder / "data" / "n2")
+    members.start("n2")
+    until(lambda: role_of(watcher, "n2") is NodeRole.NON_VOTING, "n2 lost its journal")
+    replaced = command(storm, "replace", "n2")
+    assert replaced.returncode == 0, replaced.stderr
+    storm.tell("n2 was replaced")
+    members.wait_until_ready(watcher)
+    members.kill("n3")  # From now on nothing is decided without n2.
+    storm.wait_for(20)
+    assert role_of(watcher, "n2") in (NodeRole.MASTER, NodeRole.MEMBER)
+    members.start("n3")
+    members.wait_until_ready(watcher)
+    print(f"longest time without a grant: {storm.longest_gap_s:.3f} s (bar {GAP_S} s)")
+    storm.end_clients()
+    storm.judge(watcher)
+
+
+def test_the_lead_is_transferred_under_load_without_a_pause(
+    storm: Storm, watcher: fencelock.Client
+) -> None:
+    members = storm.members
+    stop = threading.Event()
+    longest_ms: list[float] = []
+
+    def pairs(client: fencelock.Client) -> None:
+        lock = client.lock("transfer")
+        longest = 0.0
+        while not stop.is_set():
+            began = time.monotonic()
+            with lock:
+                pass
+            longest = max(longest, time.monotonic() - began)
+        longest_ms.append(1_000 * longest)
+
+    with fencelock.connect(members.connect, cluster=members.cluster, timeout=LONG_S) as client:
+        worker = threading.Thread(target=pairs, args=(client,))
+        worker.start()
+        for _ in range(3):
+            for node in members.names:
+                change(watcher, MemberAction.TRANSFER, node)
+                until(lambda node=node: master_of(described(watcher)) == node, node)  # type: ignore[misc]
+        stop.set()
+        worker.join(LONG_S)
+    (longest,) = longest_ms
+    print(f"longest pair during nine transfers: {longest:.1f} ms (bar {PAIR_MS:g} ms)")
+    assert longest < SLACK * PAIR_MS
+
+
+def test_operators_see_and_change_the_members_of_real_nodes(
+    storm: Storm, watcher: fencelock.Client
+) -> None:
+    nobody = command(storm, "join", "n9")
+    assert nobody.returncode == 2
+    assert "n9" in nobody.stderr
+    assert "Traceback" not in nobody.stderr
+    storm.members.add("n4")
+    until(lambda: "n4" in {node.node for node in watcher.members().nodes}, "n4 is heard")
+    assert "fencelock join n4" in command(storm, "members").stdout
+    joined = command(storm, "join", "n4")
+    assert joined.returncode == 0, joined.stderr
+    assert "The members are n1, n2, n3, n4." in joined.stdout
+    left = command(storm, "leave", "n4", "--json")
+    assert json.loads(left.stdout)["members"] == ["n1", "n2", "n3"]
+    moved = command(storm, "transfer", "n2")
+    assert moved.returncode == 0, moved.stderr
+    read = json.loads(command(storm, "members", "--json").stdout)
+    assert {node["node"]: node["role"] for node in read["nodes"]}["n2"] == "master"
+
+
+def test_one_living_address_is_enough_and_clients_outlive_it(
+    storm: Storm, watcher: fencelock.Client
+) -> None:
+    members = storm.members
+    with fencelock.connect(
+        members.addresses["n1"], cluster=members.cluster, timeout=LONG_S
+    ) as client:
+        until(lambda: len(client.describe()) == len(members.names), "the members are known")
+        members.drop("n1")
+        hold = client.lock("a").acquire(timeout=LONG_S)
+        assert hold
+        hold.release()
+        assert watcher.protocol == "paxos"
