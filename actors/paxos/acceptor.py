@@ -165,8 +165,8 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
     def begin(self, now: Instant) -> Effects:
         """Honour the lease that an earlier life may have given, perhaps of another length."""
         before_ms = self.recorded_lease_ms
-        if self.promised > NO_BALLOT:
-            self.lease.give(self.promised.leader, now, max(self.lease_ms, before_ms))
+        if self.kept > NO_BALLOT:
+            self.lease.give(self.kept.leader, now, max(self.lease_ms, before_ms))
         if self.lease_ms > before_ms:
             return self._record_lease()
         return (Wake(before_ms, LeaseLapsed()),) if self.lease_ms < before_ms else ()

@@ -155,7 +155,7 @@ def test_a_follower_reports_its_syncs_with_the_next_heartbeat() -> None:
     beat = Heartbeat(ballot=BALLOT, number=1, committed=1, min_applied=0)
     effects = role.handle(COMMANDER, beat, T0)
 
-    ack = HeartbeatAck(ballot=BALLOT, number=1, applied=1, sync_us=QUICK_US)
+    ack = HeartbeatAck(ballot=BALLOT, number=1, applied=1, view=0, sync_us=QUICK_US)
     assert Send(monitor_of("a"), ack) in effects
     seen = BallotSeen(ballot=BALLOT, leads=True)
     assert Send(monitor_of("c"), seen) in effects
