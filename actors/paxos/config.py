@@ -25,6 +25,11 @@ WINDOW = 16
 slot ``s + WINDOW`` (Lamport's rule), so all members must have the same."""
 
 
+JOIN_SLOTS = 4 * WINDOW
+"""Slots that a new member may lack when it is added: it lacked fewer than `WINDOW` when it last
+reported, and under load the log has grown since."""
+
+
 LEASE_MS = TIMING.lease_ms
 """Duration for which an acceptor follows a master after its heartbeat (ms): most of a failover."""
 
