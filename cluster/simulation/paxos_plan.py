@@ -31,7 +31,7 @@ class Focus(Enum):
     LEASES = "leases"
     """Masters that fall silent and live, with the largest allowed clock errors."""
     MIXED_LEASES = "leases of different lengths"
-    """The same, with members that restart, each time with one of two configurations."""
+    """The same, with members that restart with one of two configurations each time."""
 
 
 FOCUSES = (Focus.SWARM,) * 5 + (Focus.DUELS,) * 3 + (Focus.LEASES,) * 2
@@ -236,8 +236,10 @@ def _mixed_leases(random: Random, plan: LogPlan) -> LogPlan:
     plan = _leases(random, plan)
     return replace(
         plan,
-        mixed_leases_ms=(plan.lease_ms, plan.lease_ms // 5),
-        election_ms=plan.lease_ms // 3,
-        others_crash_share=0.5,
-        misfortune=replace(plan.misfortune, crash_every_ms=1_000),
+        lease_ms=800,
+        mixed_leases_ms=(800, 60),
+        election_ms=800,
+        partial_per_mille=50,
+        others_crash_share=0.6,
+        misfortune=replace(plan.misfortune, late_per_mille=0, sync_us=100),
     )

@@ -282,10 +282,10 @@ MUTANTS = {
         "P15", 30, instead(Acceptor, ForgetsItsLease), LEASES
     ),
     "a restart waits for its own lease": StateMutant(
-        "P15", 10, instead(Acceptor, WaitsForItsOwnLease), MIXED
+        "P15", 40, instead(Acceptor, WaitsForItsOwnLease), MIXED
     ),
     "all leases are as long as the master's": StateMutant(
-        "P15", 10, instead(FailureDetector, ReliesOnItsOwnLease), MIXED
+        "P15", 40, instead(FailureDetector, ReliesOnItsOwnLease), MIXED
     ),
     "a lease from the answer on": StateMutant(
         "P15", 40, instead(FailureDetector, CountsFromTheAnswer), LEASES
