@@ -24,16 +24,15 @@ from fencelock.actors.effect import Connect, Disconnect, Effect, Effects, Observ
 from fencelock.actors.error import MembershipError
 from fencelock.actors.message import Address, Instant, address_of, node_of
 from fencelock.actors.paxos.config import WINDOW, MemberArguments, MemberRole, View, members_of
-from fencelock.actors.paxos.event import (
+from fencelock.actors.paxos.event import Resign, Resigned
+from fencelock.actors.paxos.member_event import (
     DescribeNodes,
     NodeFacts,
     NodesDescribed,
     ProposeChange,
-    Resign,
-    Resigned,
     ViewChanged,
 )
-from fencelock.actors.paxos.membership import MEMBERS_MAX, Member, Membership
+from fencelock.actors.paxos.membership import MEMBERS_MAX, Member
 from fencelock.actors.paxos.message import Locate
 from fencelock.actors.proxy.message import MembersKnown, Relay, Relayed
 from fencelock.actors.role import Host, Summary
@@ -232,9 +231,6 @@ class Reconfigurer(MemberRole[MembersEvent]):
         there = facts.learner(new) is not None
         return there and facts.has_majority(self.config.newest.members, joins=1)
 
-    def _propose(self, membership: Membership, detail: str) -> Step:
-        return detail, 0, [Send(self.replica, ProposeChange(membership=membership))]
-
     def _transfer(self, node: str, facts: Facts) -> Step:
         if node not in self.config.newest.members:
             raise MembershipError(f"{node} is not a member: run fencelock join {node} first")
@@ -271,7 +267,10 @@ class Reconfigurer(MemberRole[MembersEvent]):
             return f"{node} learns what was decided", left, []
         endpoint = report.endpoint or request.endpoint
         member = Member(node, endpoint, report.journal)
-        return self._propose(self.config.membership.with_member(member), f"{node} becomes a member")
+        change = ProposeChange(
+            membership=self.config.membership.with_member(member), joiner_applied=report.applied
+        )
+        return f"{node} becomes a member", 0, [Send(self.replica, change)]
 
     def _drop(self, node: str, facts: Facts) -> Step:
         members = self.config.newest.members
@@ -289,7 +288,8 @@ class Reconfigurer(MemberRole[MembersEvent]):
             )
         if node == self.node:
             return f"{node} hands the lead over first", 0, [Send(self.leader, Resign())]
-        return self._propose(self.config.membership.without(node), f"{node} is removed")
+        change = ProposeChange(membership=self.config.membership.without(node))
+        return f"{node} is removed", 0, [Send(self.replica, change)]
 
     def _renew(self, request: ChangeMembers, facts: Facts) -> Step:
         """Replace the journal of a member that lost its own: remove it, then add it again."""

@@ -15,6 +15,7 @@ from fencelock.actors.bootstrap_message import VotersChanged
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.message import Address, Instant, Message, copier, maker, node_of
 from fencelock.actors.paxos.config import (
+    JOIN_SLOTS,
     LOG_MAX,
     WINDOW,
     MemberArguments,
@@ -39,17 +40,16 @@ from fencelock.actors.paxos.event import (
     LeaseHeld,
     LogTimeDue,
     ProposalBatch,
-    ProposeChange,
     ReportApplied,
     Restore,
     Skipped,
     SlotOutcomes,
     SteppedDown,
-    ViewChanged,
 )
 from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.log import Log, LogEvent
 from fencelock.actors.paxos.machine import Machine
+from fencelock.actors.paxos.member_event import ProposeChange, ViewChanged
 from fencelock.actors.paxos.message import COMMAND_BYTES_MAX, Decline, Declined, Propose, Proposed
 from fencelock.actors.paxos.ordering import Ordering, Run
 from fencelock.actors.paxos.reads import ReadEvent, Reads
@@ -307,8 +307,10 @@ class Replica(MemberRole[ReplicaEvent]):
         """
         applied, ordering = self.decided.next, self.ordering
         follows = event.membership.is_next_of(self.config.membership)
+        joiner = event.joiner_applied
         leads = ordering.leadership is not None and not ordering.draining
         late = self.config.pending or applied <= self.change_slot
+        late = late or (joiner is not None and applied - joiner > JOIN_SLOTS)
         if not leads or late or not follows or ordering.free >= applied + WINDOW:
             return (Observe("paxos.change_refused"),)
         self.change_slot = ordering.free

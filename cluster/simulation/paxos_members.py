@@ -111,7 +111,8 @@ class MemberChanges:
         if action is MemberAction.REPLACE:
             replacement = random.choice(spares)
             lost = random.random() < LOST_SHARE and node != self.alone
-            if lost and len(members) >= 3 + self.given_up:
+            in_force = self.electorates.newest.first <= self.electorates.next
+            if lost and in_force and len(members) >= 3 + self.given_up:
                 replacement = node
                 self._lose_disk(node)
         if action in (MemberAction.REMOVE, MemberAction.REPLACE) and random.random() < DEAD_SHARE:
