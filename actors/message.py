@@ -13,6 +13,7 @@ Instant = NewType("Instant", int)
 """Nanoseconds on the host's monotonic clock. Only differences mean anything."""
 
 NS_PER_MS = 1_000_000
+NS_PER_US = 1_000
 """Nanoseconds in a millisecond: instants use the former, durations on the wire the latter."""
 
 

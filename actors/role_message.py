@@ -34,6 +34,10 @@ QUEUED_MAX = 100
 """Entries of one `LockQueue`."""
 
 
+SYNC_REPORT_MS = 250
+"""Least interval between two `DiskSynced` (ms): some heartbeats, and many syncs of a good disk."""
+
+
 class Query(Local, Generic[A]):
     """A request to a role that is answered by an ``A``."""
 
@@ -142,6 +146,16 @@ class LinkDown(Local):
     """The link to ``node`` broke, or was refused; messages sent may be lost."""
 
     node: str
+
+
+@local
+class DiskSynced(Local):
+    """The node's disk took ``mean_us`` for a sync of the journal, on average since the last report.
+
+    The host sends it after a sync, at intervals of at least `SYNC_REPORT_MS`.
+    """
+
+    mean_us: int
 
 
 @local

@@ -28,6 +28,7 @@ from fencelock.actors.bakery.config import (
 from fencelock.actors.bakery.ticket import TERM_MS_MAX
 from fencelock.actors.error import ConfigError
 from fencelock.actors.paxos.snapshots import JOURNAL_BYTES
+from fencelock.actors.timing import TIMING, Timing, derived
 from fencelock.cluster.guarantee import PROMISES
 from fencelock.cluster.topology import ProtocolSettings
 
@@ -41,6 +42,11 @@ JOURNAL_BYTES_MIN = 64 << 10
 """`paxos`: below this (bytes) a node would spend more on snapshots than on serving."""
 JOURNAL_BYTES_MAX = 1 << 30
 """`paxos`: above this (bytes) a node would read its journal for minutes at a start."""
+
+HEARTBEAT_MS_MIN = 10
+"""`paxos`: below this (ms) a node would be busy with heartbeats."""
+TIME_MS_MAX = 10_000
+"""`paxos`: the longest lease or election (ms); sessions live for 15 s by default."""
 
 PRIORITY_OFF = "off"
 PRIORITIES = range(1, 15)
@@ -96,6 +102,7 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
+Time = Annotated[int, Field(ge=1, le=TIME_MS_MAX)]
 Term = Annotated[float, Field(ge=TERM_S_MIN, le=TERM_S_MAX)]
 
 
@@ -119,6 +126,17 @@ class _Central(Strict):
 class _Paxos(Strict):
     durability: Annotated[str, _one_of(DURABILITIES)] = "fsync"
     journal_bytes: Annotated[int, Field(ge=JOURNAL_BYTES_MIN, le=JOURNAL_BYTES_MAX)] = JOURNAL_BYTES
+    heartbeat_ms: Annotated[int, Field(ge=HEARTBEAT_MS_MIN, le=TIME_MS_MAX)] = TIMING.heartbeat_ms
+    lease_ms: Time | None = None
+    isolated_ms: Time | None = None
+    election_ms: Time | None = None
+    rank_ms: Time | None = None
+
+    def timing(self) -> Timing:
+        """Return the times of members; see `timing.derived`."""
+        return derived(
+            self.heartbeat_ms, self.lease_ms, self.isolated_ms, self.election_ms, self.rank_ms
+        )
 
 
 class _Log(Strict):
@@ -165,6 +183,11 @@ ALLOWED = {
     "paxos": "a table with " + " and ".join(_Paxos.model_fields),
     "paxos.durability": "one of " + ", ".join(f'"{kind}"' for kind in DURABILITIES),
     "paxos.journal_bytes": f"{JOURNAL_BYTES_MIN} to {JOURNAL_BYTES_MAX} bytes",
+    "paxos.heartbeat_ms": f"{HEARTBEAT_MS_MIN} to {TIME_MS_MAX} ms",
+    **dict.fromkeys(
+        ("paxos.lease_ms", "paxos.isolated_ms", "paxos.election_ms", "paxos.rank_ms"),
+        f"1 to {TIME_MS_MAX} ms",
+    ),
     "log": "a table with " + " and ".join(_Log.model_fields),
     "log.level": "one of " + ", ".join(f'"{level}"' for level in LOG_LEVELS),
 }
@@ -263,6 +286,7 @@ def parse(text: str, folder: Path) -> Config:
             central_journal=file.central.journal,
             paxos_journal_bytes=file.paxos.journal_bytes,
             paxos_memory=file.paxos.durability == "memory",
+            paxos_timing=file.paxos.timing(),
         ),
         priorities={
             node: OFF if isinstance(table.priority, str) else table.priority
@@ -330,6 +354,12 @@ journal = false  # true: a restarted server goes on where it was
 [paxos]  # read by protocol = "paxos" only
 durability = "fsync"  # memory: no disk; a node that restarts votes only after all restarted
 # journal_bytes = 8388608  # how much a member writes before it trims its journal
+# Times, the same on all members. Those left out are derived from the ones before.
+# heartbeat_ms = 50  # interval between two heartbeats of a leader
+# lease_ms = 250  # no other leader is elected for so long after a heartbeat; 5 heartbeats
+# isolated_ms = 350  # without a majority for so long, a leader sends clients elsewhere
+# election_ms = 700  # silence of a leader after which the first follower stands; twice isolated_ms
+# rank_ms = 150  # so much later the next follower stands; 3 heartbeats, but not below 150
 
 [log]
 level = "INFO"
@@ -374,6 +404,10 @@ def _contradictions(file: File) -> list[str]:
                 "and every node needs an address of its own"
             )
     problems += _problems_of_bakery(file)
+    try:
+        file.paxos.timing()
+    except ValueError as error:
+        problems.append(f"paxos: {error}")
     server = file.central.server
     if server is not None and server not in file.nodes:
         known = ", ".join(_toml(node) for node in sorted(file.nodes))

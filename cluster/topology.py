@@ -34,6 +34,7 @@ from fencelock.actors.proxy.proxy import Proxy
 from fencelock.actors.session.message import Close
 from fencelock.actors.session.session import ClientSession
 from fencelock.actors.table.message import FENCE_FLOOR_MAX, ExtendSessions
+from fencelock.actors.timing import TIMING, Timing
 from fencelock.cluster.host.role_set import Closing, RoleSet
 from fencelock.cluster.lock_machine import LockMachine
 from fencelock.transport.codec import encode
@@ -66,6 +67,8 @@ class ProtocolSettings:
     """`central`: keep the server's table on disk, so that a restarted server goes on."""
     paxos_journal_bytes: int = JOURNAL_BYTES
     """`paxos`: bytes of commands after which a member compacts its journal, 1 or more."""
+    paxos_timing: Timing = TIMING
+    """`paxos`: the times of leases, heartbeats and elections, the same on every member."""
     paxos_memory: bool = False
     """`paxos`: keep nothing on disk. This is faster, but a node that restarts does not vote again
     until all are restarted together, and then all holds are forgotten."""
@@ -286,6 +289,7 @@ def paxos(seat: NodeContext) -> RoleSet:
             journal_bytes=seat.settings.paxos_journal_bytes,
             endpoints=seat.endpoints,
             version=seat.version,
+            timing=seat.settings.paxos_timing,
         ),
     )
     closings = [_closing(seat)]

@@ -145,7 +145,7 @@ class Ends(NamedTuple):
     dropped: int = 0
     """The last request that its client dropped: this one and all before are over."""
     held: int = 0
-    """The fence of the last hold that its client dropped, 0 for none."""
+    """The highest fence of a hold that its client dropped, 0 for none."""
     request: int = 0
     """The request with that fence, 0 if it is not known."""
     lapsed: int = 0
@@ -191,12 +191,16 @@ class Tombstones:
         return (ticket.request, fence) == (ends.lapsed, ends.fence)
 
     def drop(self, lock: str, who: Who, request: int, fence: int = 0) -> None:
-        """Store that a client dropped this request (0: known only by its fence)."""
+        """Store that a client dropped this request (0: known only by its fence).
+
+        An owner's fences rise. So a late copy of an earlier drop replaces no later one, which
+        its client may send again, since the reply was lost.
+        """
         ends = self.of(lock, who)
         if fence and fence == ends.fence:
             request = max(request, ends.lapsed)
         ends = ends._replace(dropped=max(request, ends.dropped))
-        if fence:
+        if fence and fence >= ends.held:
             known = ends.request if fence == ends.held else 0
             ends = ends._replace(held=fence, request=max(request, known))
         self._keep(lock, who, ends)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Unpack
 
 from fencelock.actors.bootstrap_message import StartVoting, StopVoting
-from fencelock.actors.effect import Checkpoint, Effect, Effects, Observe, Persist, Send
+from fencelock.actors.effect import Checkpoint, Effect, Effects, Observe, Persist, Send, Wake
 from fencelock.actors.message import NS_PER_MS, Address, Instant, maker, node_of
 from fencelock.actors.paxos.config import (
     LEASE_MS,
@@ -30,14 +30,14 @@ from fencelock.actors.paxos.config import (
 from fencelock.actors.paxos.event import (
     Applied,
     BallotSeen,
-    Behind,
     Learned,
+    LeaseLapsed,
     LogFull,
     MinApplied,
     Trimmed,
-    ViewChanged,
 )
 from fencelock.actors.paxos.journal import Recovered
+from fencelock.actors.paxos.member_event import Behind, ViewChanged
 from fencelock.actors.paxos.message import (
     BATCH_BYTES_MAX,
     BATCH_COMMANDS_MAX,
@@ -63,12 +63,17 @@ from fencelock.actors.paxos.message import (
 )
 from fencelock.actors.paxos.reads import StalenessBound
 from fencelock.actors.role import Host, Summary
+from fencelock.actors.role_message import DiskSynced
 
 LeaderMessage = Prepare | Accept | Commit | Heartbeat | Release
 """Messages that a leader, its scout or its commander sends."""
 
 
-AcceptorEvent = LeaderMessage | Applied | Trimmed | ViewChanged | StartVoting | StopVoting
+SeatEvent = ViewChanged | StartVoting | StopVoting
+"""Events that change on which slots the acceptor votes."""
+
+OwnEvent = Applied | Trimmed | SeatEvent | DiskSynced | LeaseLapsed
+"""Events of the acceptor's own node."""
 
 
 _accepted = maker(Accepted)
@@ -79,7 +84,7 @@ STREAM_BYTES = 32 << 20
 slots are decided the replica makes one much sooner; but votes may arrive without decisions."""
 
 
-class Acceptor(MemberRole[AcceptorEvent]):
+class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
     """One acceptor. Source: PMMC, section 2.2.
 
     Promises and votes are persisted before they are sent: an acceptor that answered and then
@@ -93,9 +98,10 @@ class Acceptor(MemberRole[AcceptorEvent]):
 
     It also gives the master its lease: for ``lease_ms`` after a heartbeat it adopts no
     ballot of another leader by `Prepare`. A restarted acceptor does not know when it last gave
-    a lease, so it waits for a whole one. `Accept` and `Heartbeat` are never refused for a lease:
-    their leader has a majority's promises, and one of that majority waited for the lease to end.
-    The master may give its lease back (`Release`) when it no longer relies on it.
+    a lease, so it waits for a whole one; the journal says how long that may be. `Accept` and
+    `Heartbeat` are never refused for a lease: their leader has a majority's promises, and one of
+    that majority waited for the lease to end. The master may give its lease back (`Release`) when
+    it no longer relies on it.
 
     On a non-voting node it learns which votes win, and sends nothing to other nodes. It
     promises nothing: a promise that no leader receives would keep it from learning.
@@ -127,6 +133,8 @@ class Acceptor(MemberRole[AcceptorEvent]):
         """The slots on which it votes."""
         self.is_voter = self.trusted and len(self.seat) > 0
         self.lease_ms = lease_ms
+        self.recorded_lease_ms = recovered.lease_ms
+        """The longest lease that counts after a restart, according to the journal."""
         self.promised = recovered.promised if votes else NO_BALLOT
         self.kept = recovered.promised
         """The promise of earlier lives, which binds this one as soon as it votes."""
@@ -151,14 +159,27 @@ class Acceptor(MemberRole[AcceptorEvent]):
         self.staleness = StalenessBound(self.node, self.config)
         self.written = 0
         """Bytes written since the stream was last cut, some of them in earlier lives."""
+        self.sync_us = 0
+        """Mean time of this node's last syncs (us), 0 if none was reported."""
 
     def begin(self, now: Instant) -> Effects:
-        """Honour the lease that an earlier life may have given."""
+        """Honour the lease that an earlier life may have given, perhaps of another length."""
+        before_ms = self.recorded_lease_ms
         if self.promised > NO_BALLOT:
-            self.lease.give(self.promised.leader, now, self.lease_ms)
-        return ()
+            self.lease.give(self.promised.leader, now, max(self.lease_ms, before_ms))
+        if self.lease_ms > before_ms:
+            return self._record_lease()
+        return (Wake(before_ms, LeaseLapsed()),) if self.lease_ms < before_ms else ()
 
-    def handle(self, sender: Address, event: AcceptorEvent, now: Instant) -> Effects:
+    def _record_lease(self) -> Effects:
+        """Record how long leases last from now on; those of earlier lives are shorter, or over."""
+        self.recorded_lease_ms = self.lease_ms
+        return (Persist(self._lease_record()),)
+
+    def _lease_record(self) -> Pledged:
+        return Pledged(pledge=Pledge.LEASE, ballot=Ballot(self.recorded_lease_ms, self.address))
+
+    def handle(self, sender: Address, event: LeaderMessage | OwnEvent, now: Instant) -> Effects:
         """Handle a message of a leader, or news from the replica."""
         if type(event) is Accept and sender == self.commander and event.ballot == self.led:
             effects = self._on_accept(sender, event)
@@ -184,13 +205,9 @@ class Acceptor(MemberRole[AcceptorEvent]):
             if not isinstance(effect, Send) or node_of(effect.to) == self.node
         ]
 
-    def _judge(self, sender: Address, event: AcceptorEvent, now: Instant) -> Effects:
-        if isinstance(event, Applied):
-            return self._on_applied(event)
-        if isinstance(event, Trimmed):
-            return self._on_trimmed(event)
-        if isinstance(event, ViewChanged | StartVoting | StopVoting):
-            return self._on_seat_changed(event)
+    def _judge(self, sender: Address, event: LeaderMessage | OwnEvent, now: Instant) -> Effects:
+        if isinstance(event, OwnEvent):
+            return self._on_own(event)
         if isinstance(event, Prepare) and not self.is_voter:
             return (Observe("paxos.non_voter_asked"),)
         if sender != self.commander or event.ballot != self.led:
@@ -211,7 +228,7 @@ class Acceptor(MemberRole[AcceptorEvent]):
             case Release():
                 return self._on_release(event, now)
 
-    def _on_seat_changed(self, event: ViewChanged | StartVoting | StopVoting) -> Effects:
+    def _on_seat_changed(self, event: SeatEvent) -> Effects:
         """Vote on the slots of the views that count this journal, and on no others."""
         if isinstance(event, StopVoting):
             self.trusted, self.promised, self.kept = False, NO_BALLOT, NO_BALLOT
@@ -232,6 +249,21 @@ class Acceptor(MemberRole[AcceptorEvent]):
             return ()
         located = Located(master="", applied=self.config.applied, view=view)
         return (Send(monitor_of(node), located),)
+
+    def _on_own(self, event: OwnEvent) -> Effects:
+        """Handle an event of this node."""
+        match event:
+            case Applied():
+                return self._on_applied(event)
+            case Trimmed():
+                return self._on_trimmed(event)
+            case LeaseLapsed():
+                return self._record_lease()
+            case DiskSynced():
+                self.sync_us = event.mean_us
+            case ViewChanged() | StartVoting() | StopVoting():
+                return self._on_seat_changed(event)
+        return ()
 
     def _on_prepare(self, scout: Address, prepare: Prepare, now: Instant) -> Effects:
         if not 1 <= prepare.first < NUMBER_MAX:
@@ -343,11 +375,13 @@ class Acceptor(MemberRole[AcceptorEvent]):
             applied=self.applied,
             voter=self.voter,
             view=self.config.newest.number,
+            sync_us=self.sync_us,
+            lease_ms=self.lease_ms,
         )
         effects = [
             *adopted,
             Send(monitor_of(node_of(commander)), ack),
-            Send(self.monitor, BallotSeen(ballot=beat.ballot, leads=True)),
+            Send(self.monitor, BallotSeen(ballot=beat.ballot, leads=True, timing=beat.timing)),
             *self._learn(beat.ballot, beat.committed),
         ]
         fresh = self.staleness.take(beat, now)
@@ -363,7 +397,7 @@ class Acceptor(MemberRole[AcceptorEvent]):
         self.released = max(self.released, release.ballot)
         if self.lease.leader != release.ballot.leader or release.ballot < self.promised:
             return (Observe("paxos.release_ignored"),)
-        self.lease.give(release.ballot.leader, now, 0)
+        self.lease.end(now)
         return (Observe("paxos.lease_released"),)
 
     def _on_applied(self, applied: Applied) -> Effects:
@@ -391,6 +425,8 @@ class Acceptor(MemberRole[AcceptorEvent]):
         promised = max(self.promised, self.kept)
         if promised > NO_BALLOT:
             records.append(Pledged(pledge=Pledge.PROMISED, ballot=promised))
+        if self.recorded_lease_ms != LEASE_MS:
+            records.append(self._lease_record())
         return (Checkpoint(tuple(records)),)
 
 
@@ -455,9 +491,13 @@ class LeasePromise:
         self.until = Instant(0)
 
     def give(self, leader: Address, now: Instant, lease_ms: int) -> None:
-        """Adopt only ``leader`` for ``lease_ms`` from ``now``."""
-        self.leader = leader
-        self.until = Instant(now + lease_ms * NS_PER_MS)
+        """Adopt only ``leader`` for ``lease_ms`` from ``now``, or longer if that was promised."""
+        before = self.until if leader == self.leader else now
+        self.leader, self.until = leader, max(before, Instant(now + lease_ms * NS_PER_MS))
+
+    def end(self, now: Instant) -> None:
+        """Adopt any leader from ``now`` on."""
+        self.until = now
 
     def forbids(self, leader: Address, now: Instant) -> bool:
         """Return whether a ballot of ``leader`` must not be adopted at ``now``."""

@@ -46,6 +46,7 @@ from fencelock.actors.paxos.event import (
     LeaderChanged,
     Skipped,
     SlotOutcomes,
+    TimesDiffer,
 )
 from fencelock.actors.paxos.in_flight import (
     REPEAT_MS,
@@ -131,6 +132,8 @@ class PaxosBackend(Backend):
         """Description of the members' differences; empty if none is known."""
         self.why_no_vote = ""
         """Reason why this member does not vote; empty if it does."""
+        self.why_times = ""
+        """The differences between the master's times and this node's; empty if none is known."""
         self.requests = {
             Command: self._take,
             Inspect: self._on_query,
@@ -153,6 +156,7 @@ class PaxosBackend(Backend):
             Skipped: self._on_skipped,
             VotingStatus: self._on_voting_status,
             Divergence: self._on_divergence,
+            TimesDiffer: self._on_times_differ,
             MembersKnown: self._on_members_known,
             Relayed: self._on_relayed,
         }
@@ -353,6 +357,11 @@ class PaxosBackend(Backend):
             self.closed = event.why
         return ()
 
+    def _on_times_differ(self, sender: Address, event: TimesDiffer, now: Instant) -> Effects:
+        del sender, now
+        self.why_times = event.why
+        return ()
+
     def serving(self) -> tuple[bool, str]:
         """Return whether requests can reach a leader, and the node that leads, empty if unknown."""
         return bool(self.master) and not self.isolated, self.master
@@ -430,7 +439,7 @@ class PaxosBackend(Backend):
         status = self.table_status.finish(self.master, now)
         if status is None:
             return None
-        problems = filter(None, (self.why_diverged, self.why_no_vote))
+        problems = filter(None, (self.why_diverged, self.why_no_vote, self.why_times))
         return status._replace(detail="; ".join((*problems, status.detail)))
 
     def tick(self, now: Instant) -> Effects:

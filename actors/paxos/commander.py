@@ -239,6 +239,7 @@ class Commander(MemberRole[CommanderEvent]):
             answered=request.answered if self.committed > self.opening else (),
             confirmed=request.confirmed,
             view=request.view,
+            timing=request.timing,
         )
         # A member must receive the batches before the heartbeat that reports them as decided.
         asked = list(starmap(Send, self._ask_others()))

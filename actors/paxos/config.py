@@ -34,14 +34,6 @@ LEASE_MS = TIMING.lease_ms
 """Duration for which an acceptor follows a master after its heartbeat (ms): most of a failover."""
 
 
-BEAT_MS = TIMING.beat_ms
-"""Interval between heartbeats (ms): four may be lost before a lease ends."""
-
-
-ELECTION_MS = TIMING.election_ms
-"""A master that was silent for this long is suspected (ms)."""
-
-
 VOTES_MAX = 10_000
 """Slots whose votes an acceptor keeps while its replica lags; beyond it, it stops voting."""
 

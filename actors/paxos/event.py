@@ -7,11 +7,10 @@ The first ones are exchanged with the proxy: `ProposalBatch`, `SlotOutcomes`, `C
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from fencelock.actors.message import Address, Instant, Local, Message, Timer, local, maker, timer
-from fencelock.actors.paxos.membership import Membership
-from fencelock.actors.paxos.message import NO_BALLOT, Ballot, Batch, Locate, Propose, SnapshotChunk
+from fencelock.actors.paxos.message import NO_BALLOT, Ballot, Batch, Propose, SnapshotChunk
+from fencelock.actors.timing import TIMING, Timing
 
 _propose = maker(Propose)
 
@@ -117,6 +116,16 @@ class Isolated(Local):
 
 
 @local
+class TimesDiffer(Local):
+    """Failure detector to the listener: the master's times differ from this node's.
+
+    ``why`` has the differences; it is empty once there are none.
+    """
+
+    why: str
+
+
+@local
 class Divergence(Local):
     """Replica to its listener: members' states differ. ``why`` is empty once they agree again."""
 
@@ -183,6 +192,8 @@ class BallotSeen(Local):
     ballot: Ballot
     leads: bool
     """Whether its leader sent a heartbeat; if not, it is only a candidate."""
+    timing: Timing = TIMING
+    """The times of a leader that sent a heartbeat."""
 
 
 @local
@@ -194,6 +205,7 @@ class SendHeartbeat(Local):
     answered: tuple[int, ...]
     confirmed: int
     view: int
+    timing: Timing = TIMING
 
 
 @local
@@ -428,68 +440,6 @@ class Succeed(Local):
     ballot: Ballot
 
 
-@local
-class ViewChanged(Local):
-    """Replica to the other roles of the log: `LogConfig` has other views than before."""
-
-
-@local
-class ProposeChange(Local):
-    """To the replica: let ``membership`` be the next one, if that is possible now."""
-
-    membership: Membership
-    joiner_applied: int | None = None
-    """The first slot that a new member has not applied; it may lack `JOIN_SLOTS`."""
-
-
-@local
-class Behind(Local):
-    """Acceptor to failure detector: ``node`` knows a view that is not known here."""
-
-    node: str
-
-
-@local
-class CaughtUp(Local):
-    """Catch-up to failure detector: all wanted slots are here."""
-
-
-@local
-class DescribeNodes(Local):
-    """To the failure detector: what is known of other nodes? Answered by `NodesDescribed`."""
-
-
-class NodeFacts(NamedTuple):
-    """What a leader knows of another node."""
-
-    node: str
-    applied: int
-    """The first slot that it has not applied, as it last reported."""
-    heard_ms: int
-    """Time since then (ms)."""
-    view: int
-    """The newest view that it knows; -1 if its version knows none."""
-    learner: Locate | None
-    """Its last report as a node that is no member, None if it sent none."""
-    lag: int = 0
-    """Slots that it lacked when it sent that report."""
-
-
-@local
-class NodesDescribed(Local):
-    """The leader, empty if none is known, and the other nodes that have reported to this one."""
-
-    master: str
-    nodes: tuple[NodeFacts, ...]
-
-
-@timer
-class LocateDue(Timer):
-    """Ask other nodes what is decided; ``number`` is that of the timer."""
-
-    number: int
-
-
 @timer
 class ScoutResend(Timer):
     """Ask again the acceptors that have not answered."""
@@ -510,6 +460,11 @@ class HeartbeatDue(Timer):
     """Send a heartbeat of ``ballot``."""
 
     ballot: Ballot
+
+
+@timer
+class LeaseLapsed(Timer):
+    """Record the length of leases: longer ones, which an earlier life gave, are over."""
 
 
 @timer

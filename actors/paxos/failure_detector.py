@@ -2,9 +2,10 @@
 
 `Suspicion` decides when a silent leader is suspected. `MasterLease` is the master's side of the
 lease (`acceptor.LeasePromise` is the other): an acceptor that answers a heartbeat adopts no other
-leader's ballot for `LEASE_MS` from then. The master counts from when it *sent* the heartbeat,
+leader's ballot for ``lease_ms`` from then. The master counts from when it *sent* the heartbeat,
 which was earlier, and subtracts the drift of two clocks: the acceptor's may run fast and its own
-slow, so the master relies on ``lease * (1 - drift) / (1 + drift)`` only.
+slow, so the master relies on ``lease * (1 - drift) / (1 + drift)`` only. The answer says how
+long its acceptor's lease is, so members whose configurations differ are safe, too.
 
 Source: Cary Gray and David Cheriton, "Leases", SOSP 1989; Chandra, Griesemer and
 Redstone, "Paxos Made Live", PODC 2007, section 5.2 (master leases).
@@ -16,43 +17,49 @@ from typing import TYPE_CHECKING, Unpack
 
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.lease import DRIFT_PPM, PPM, relied_ns
-from fencelock.actors.message import NS_PER_MS, Address, Instant, ms_between, node_of
-from fencelock.actors.paxos.config import (
-    BEAT_MS,
-    ELECTION_MS,
-    LEASE_MS,
-    LogConfig,
-    MemberArguments,
-    MemberRole,
-    acceptor_of,
+from fencelock.actors.message import (
+    NS_PER_MS,
+    NS_PER_US,
+    Address,
+    Instant,
+    address_of,
+    ms_between,
+    node_of,
 )
+from fencelock.actors.paxos.config import LogConfig, MemberArguments, MemberRole, acceptor_of
 from fencelock.actors.paxos.event import (
     BallotSeen,
     Candidate,
     ConfirmLease,
-    DescribeNodes,
     HeartbeatDue,
     Isolated,
     LeaderChanged,
     LeadershipClaimed,
     LeaseHeld,
     MasterCheck,
-    NodeFacts,
-    NodesDescribed,
     Nominate,
     Nominated,
+    Resign,
+    Resigned,
     SendHeartbeat,
     SteppedDown,
     Succeed,
     Suspect,
-    ViewChanged,
+    TimesDiffer,
     Withdraw,
 )
 from fencelock.actors.paxos.locator import NO_IDENTITY, Identity, Locator, LocatorEvent
+from fencelock.actors.paxos.member_event import (
+    DescribeNodes,
+    NodeFacts,
+    NodesDescribed,
+    ViewChanged,
+)
 from fencelock.actors.paxos.message import NO_BALLOT, NUMBER_MAX, HeartbeatAck, TakeOver
+from fencelock.actors.paxos.slow_disk import DiskComparison
 from fencelock.actors.role import Host, Summary
-from fencelock.actors.role_message import LinkDown
-from fencelock.actors.timing import TIMING
+from fencelock.actors.role_message import DiskSynced, Level, LinkDown, RoleNotice
+from fencelock.actors.timing import TIMING, Timing
 
 if TYPE_CHECKING:
     from random import Random
@@ -83,6 +90,8 @@ DetectorEvent = (
     | ViewChanged
     | DescribeNodes
     | LocatorEvent
+    | DiskSynced
+    | Resigned
 )
 
 
@@ -92,11 +101,6 @@ SPREAD_MS = 200
 
 JITTER_MS = 20
 """The same for followers, which are already ranked (ms)."""
-
-
-STALL_MS = 2 * TIMING.beat_ms
-"""A timer this late shows that the process was paused (ms). Messages of the leader may still be
-unread, and the leader may have been paused as well, so it gets this much more time."""
 
 
 class FailureDetector(MemberRole[DetectorEvent]):
@@ -111,8 +115,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
 
     Args:
         random: spreads suspicions.
-        lease_ms: duration that acceptors promise (ms).
-        election_ms: a master silent for this long is suspected (ms).
+        timing: the times of leases, heartbeats and elections.
         drift_ppm: largest deviation of a clock's rate (millionths).
         listener: a role of this node that is notified when no majority answers, or None.
         identity: what other nodes must know of this one before it becomes a member.
@@ -126,8 +129,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
         host: Host,
         *,
         random: Random,
-        lease_ms: int = LEASE_MS,
-        election_ms: int = ELECTION_MS,
+        timing: Timing = TIMING,
         drift_ppm: int = DRIFT_PPM,
         listener: Address | None = None,
         identity: Identity = NO_IDENTITY,
@@ -135,11 +137,12 @@ class FailureDetector(MemberRole[DetectorEvent]):
         **member: Unpack[MemberArguments],
     ) -> None:
         super().__init__(address, host, **member)
-        self.lease_ms = lease_ms
-        self.election_ms = election_ms
+        self.timing = timing
+        self.times_differ = ""
+        """The differences between the master's times and these; empty if there are none."""
         self.drift_ppm = drift_ppm
         self.listener = listener
-        self.suspicion = Suspicion(self.node, self.config, random, lease_ms, election_ms)
+        self.suspicion = Suspicion(self.node, self.config, random, timing)
         self.standing = NO_BALLOT
         """The ballot under which this node is a candidate, if it is."""
         self.leadership: LeadershipClaimed | None = None
@@ -165,7 +168,8 @@ class FailureDetector(MemberRole[DetectorEvent]):
         """Whether no majority answers this leader, as the listener was last notified."""
         self.heard: dict[str, tuple[Instant, int]] = {}
         """The time at which each member last answered this leader, and the newest view it knew."""
-        self.locator = Locator(self.node, self.config, identity, election_ms, ready=votes)
+        self.locator = Locator(self.node, self.config, identity, timing.election_ms, ready=votes)
+        self.disks = DiskComparison()
 
     def begin(self, now: Instant) -> Effects:
         """Listen for a moment, then stand; a single member stands at once."""
@@ -183,7 +187,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
                 return self._on_link_down(event, now)
             case Candidate():
                 self.standing = event.ballot
-                return [*self._follow(""), *self.suspicion.wait(now, 2 * self.election_ms)]
+                return [*self._follow(""), *self.suspicion.wait(now, 2 * self.timing.election_ms)]
             case LeadershipClaimed():
                 return self._on_leadership_claimed(event, now)
             case SteppedDown():
@@ -202,12 +206,19 @@ class FailureDetector(MemberRole[DetectorEvent]):
                 return self._on_other(sender, event, now)
 
     def _on_other(
-        self, sender: Address, event: ViewChanged | DescribeNodes | LocatorEvent, now: Instant
+        self,
+        sender: Address,
+        event: ViewChanged | DescribeNodes | DiskSynced | Resigned | LocatorEvent,
+        now: Instant,
     ) -> Effects:
         if isinstance(event, ViewChanged):
             return self._on_view_changed(now)
         if isinstance(event, DescribeNodes):
             return (Send(sender, self._describe(now)),)
+        if isinstance(event, DiskSynced):
+            return self._on_disk_synced(event, now)
+        if isinstance(event, Resigned):
+            return ()  # The leader answers the `Resign` of a slow disk.
         effects = self.locator.handle(sender, event, self.following, now)
         followed = self._follow(self.locator.master) if self.locator.learns else []
         return [*effects, *followed]
@@ -217,6 +228,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
         return (
             ("follows", self.following or "nobody"),
             ("isolated", self.isolated),
+            ("sync us", self.disks.own_us),
         )
 
     def _follow(self, node: str) -> list[Effect]:
@@ -236,10 +248,24 @@ class FailureDetector(MemberRole[DetectorEvent]):
         if not seen.leads:
             return effects
         self.followed = seen.ballot
-        effects += self._follow(node)
+        effects += [*self._follow(node), *self._compare_times(node, seen.timing)]
         if self.standing > NO_BALLOT:
             self.standing = NO_BALLOT
             effects.append(Send(self.leader, Withdraw()))
+        return effects
+
+    def _compare_times(self, node: str, timing: Timing) -> list[Effect]:
+        """Report it if the times of the master ``node`` differ from this node's, or no longer."""
+        differing = self.timing.differences(timing) if timing != self.timing else ""
+        why = differing and f"the times of {node} differ from this node's: {differing}"
+        if why == self.times_differ:
+            return []
+        self.times_differ = why
+        text = why or "the times of the leader and of this node are the same again"
+        notice = RoleNotice(level=Level.WARNING if why else Level.INFO, text=text)
+        effects: list[Effect] = [Send(address_of(self.node, "node"), notice)]
+        if self.listener is not None:
+            effects.append(Send(self.listener, TimesDiffer(why=why)))
         return effects
 
     def _on_link_down(self, down: LinkDown, now: Instant) -> Effects:
@@ -256,7 +282,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
             return ()
         if again := self.suspicion.check(now):
             return again
-        effects = self.suspicion.wait(now, self.election_ms)
+        effects = self.suspicion.wait(now, self.timing.election_ms)
         if self.locator.learns:
             return effects
         suspect = Suspect(above=self.highest)
@@ -293,8 +319,9 @@ class FailureDetector(MemberRole[DetectorEvent]):
         self.standing = NO_BALLOT
         self.leadership = claimed
         self.since = now
-        self.lease = MasterLease(self.config, self.lease_ms, self.drift_ppm)
+        self.lease = MasterLease(self.config, self.timing.lease_ms, self.drift_ppm)
         self.asked = {}
+        self.disks.clear()
         self.applied, self.answered, self.heard = {}, {}, {}
         return [*self._follow(self.node), *self._beat(now)]
 
@@ -302,7 +329,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
         self.standing = NO_BALLOT
         self.leadership = None
         self.lease = None
-        wait = self.suspicion.wait(now, self.election_ms + stepped_down.pause_ms)
+        wait = self.suspicion.wait(now, self.timing.election_ms + stepped_down.pause_ms)
         return [*self._follow(""), *self._report_isolated(isolated=False), *wait]
 
     def _on_beat(self, beat: HeartbeatDue, now: Instant) -> Effects:
@@ -311,9 +338,12 @@ class FailureDetector(MemberRole[DetectorEvent]):
         answered = max(self.lease.confirmed or self.since, self.since)
         unanswered = min(self.number - self._confirmed(), len(self.asked))
         silent_ms = ms_between(answered, now) if unanswered >= UNANSWERED_MIN else 0
-        if silent_ms > self.election_ms:
+        if silent_ms > self.timing.election_ms:
             return (Send(self.leader, Withdraw()), Observe("paxos.majority_silent"))
-        return [*self._report_isolated(isolated=silent_ms > TIMING.isolated_ms), *self._beat(now)]
+        return [
+            *self._report_isolated(isolated=silent_ms > self.timing.isolated_ms),
+            *self._beat(now),
+        ]
 
     def _report_isolated(self, *, isolated: bool) -> list[Effect]:
         """Notify the listener of a change: meanwhile clients should use another node."""
@@ -331,7 +361,10 @@ class FailureDetector(MemberRole[DetectorEvent]):
 
     def _beat(self, now: Instant) -> list[Effect]:
         assert self.leadership is not None
-        return [*self._pulse(now), Wake(BEAT_MS, HeartbeatDue(ballot=self.leadership.ballot))]
+        return [
+            *self._pulse(now),
+            Wake(self.timing.heartbeat_ms, HeartbeatDue(ballot=self.leadership.ballot)),
+        ]
 
     def _pulse(self, now: Instant) -> list[Effect]:
         """Send a heartbeat, with what is known of earlier ones."""
@@ -346,6 +379,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
             answered=tuple(self.answered.get(one, 0) for one in self.config.newest.members),
             confirmed=self._confirmed(),
             view=self.config.newest.number,
+            timing=self.timing,
         )
         return [Send(self.leadership.commander, pulse)]
 
@@ -360,23 +394,40 @@ class FailureDetector(MemberRole[DetectorEvent]):
         member = node_of(acceptor)
         if not 0 <= ack.applied < NUMBER_MAX:
             return (Observe("paxos.impossible_slot"),)
+        if member != self.node:
+            self.disks.note_other(member, ack.sync_us)
         self.applied[member] = ack.applied
         self.heard[member] = now, ack.view
         self.answered[member] = max(self.answered.get(member, 0), ack.number)
-        until = lease.acknowledge(member, asked)
+        until = lease.acknowledge(member, asked, ack.lease_ms)
         if until is None or lease.confirmed is None:
             return ()
         leased = LeaseHeld(ballot=leadership.ballot, until=until, confirmed=lease.confirmed)
         return (Send(self.replica, leased),)
 
-    def _on_nominate(self, wanted: str, now: Instant) -> Effects:
-        """Name the member that answered within a lease and has applied the most.
+    def _on_disk_synced(self, synced: DiskSynced, now: Instant) -> Effects:
+        """Hand over if this node leads and its disk is far slower than its followers'."""
+        slow = self.disks.is_slow(synced.mean_us, self.config, now)
+        successor = self._successor(now) if slow and self.leadership is not None else ""
+        if not successor:
+            return ()
+        self.suspicion.reluctant_until = self.disks.rest(now)
+        text = f"the leader hands over to {successor}: {self.disks.describe(successor)}"
+        notice = Send(address_of(self.node, "node"), RoleNotice(level=Level.INFO, text=text))
+        return [Send(self.leader, Resign()), notice, Observe("paxos.handed_over_for_disk")]
 
-        Name none if the members that answered are no majority together with this node, or if
-        only ``wanted`` is to be named and it did not answer.
+    def _on_nominate(self, wanted: str, now: Instant) -> Effects:
+        return (Send(self.leader, Nominated(node=self._successor(now, wanted))),)
+
+    def _successor(self, now: Instant, wanted: str = "") -> str:
+        """Return the member that should lead next: it has applied the most, and no slow disk.
+
+        It has answered within a lease, for which a slow disk of this node gives it more time.
+        There is none if the members that answered are no majority together with this node, or if
+        only ``wanted`` may be named and it did not answer.
         """
         asked = {} if self.lease is None else self.lease.asked
-        recent = now - self.lease_ms * NS_PER_MS
+        recent = now - self.timing.lease_ms * NS_PER_MS - 2 * self.disks.own_us * NS_PER_US
         there = [
             member
             for member in self.config.newest.members
@@ -387,8 +438,12 @@ class FailureDetector(MemberRole[DetectorEvent]):
         enough = self.config.is_majority([acceptor_of(one) for one in (*there, self.node)])
         if wanted:
             there = [wanted] if wanted in there else []
-        best = max(there, key=lambda member: self.applied.get(member, 0), default="")
-        return (Send(self.leader, Nominated(node=best if enough else "")),)
+        best = max(
+            there,
+            key=lambda one: (self.disks.is_quick(one), self.applied.get(one, 0)),
+            default="",
+        )
+        return best if enough else ""
 
     def _on_take_over(self, leader: Address, request: TakeOver) -> Effects:
         """Stand at the request of the master that this node follows, and of no other."""
@@ -402,7 +457,7 @@ class Suspicion:
     """The deadline at which a node stands unless a leader or candidate sends something.
 
     Followers are ranked by their distance after the leader in the sorted list of members,
-    which wraps around. The first stands when the leader was silent for ``election_ms``, each
+    which wraps around. The first stands when the leader was silent for `Timing.election_ms`, each
     further one `Timing.rank_ms` later. By then the one before has sent a `Prepare`, if it is
     alive, and every member that promises it restarts its wait.
 
@@ -410,21 +465,23 @@ class Suspicion:
         node: this node.
         config: the views.
         random: spreads attempts.
-        lease_ms: time for which acceptors refuse all but the leader they follow (ms).
-        election_ms: a leader silent for this long is suspected (ms).
+        timing: the times of leases, heartbeats and elections.
 
     """
 
-    def __init__(
-        self, node: str, config: LogConfig, random: Random, lease_ms: int, election_ms: int
-    ) -> None:
+    def __init__(self, node: str, config: LogConfig, random: Random, timing: Timing) -> None:
         self._node, self._config, self._random = node, config, random
-        self._lease_ms, self._election_ms = lease_ms, election_ms
+        self._timing = timing
+        self.stall_ms = 2 * timing.heartbeat_ms
+        """A timer this late shows that the process was paused (ms). Messages of the leader may
+        still be unread, and it may have been paused as well, so it gets this much more time."""
         self._seen_at = Instant(0)
         self.deadline = Instant(0)
         """The time at which this node stands, if it learns of no leader or candidate."""
         self.watching = Instant(0)
         """The deadline for which a timer runs."""
+        self.reluctant_until = Instant(0)
+        """Until then this node stands only after all others had their turns."""
 
     def wait(self, now: Instant, ms: int) -> list[Effect]:
         """Stand after ``ms`` and a little more, unless a message comes."""
@@ -434,12 +491,14 @@ class Suspicion:
     def on_ballot_seen(self, leader: str, now: Instant) -> list[Effect]:
         """Extend the deadline: ``leader`` leads, or stands."""
         self._seen_at = now
-        return self._wait_until(_later(now, self._election_ms + self._turn_ms(leader)), now)
+        return self._wait_until(
+            _later(now, self._timing.election_ms + self._turn_ms(leader, now)), now
+        )
 
     def on_link_down(self, leader: str, now: Instant) -> list[Effect] | None:
         """Stand as soon as the lease of ``leader`` ends; return None if that is no sooner."""
-        ends = max(now, _later(self._seen_at, self._lease_ms + 1))
-        soon = _later(ends, self._turn_ms(leader))
+        ends = max(now, _later(self._seen_at, self._timing.lease_ms + 1))
+        soon = _later(ends, self._turn_ms(leader, now))
         return self._wait_until(soon, now) if soon < self.deadline else None
 
     def is_current(self, watch: MasterCheck) -> bool:
@@ -453,17 +512,19 @@ class Suspicion:
         """Return the timer to wait for; empty if the deadline has passed."""
         if now < self.deadline:
             return self._wait_until(self.deadline, now)
-        if now > _later(self.deadline, STALL_MS):
-            return self._wait_until(_later(now, STALL_MS), now)
+        if now > _later(self.deadline, self.stall_ms):
+            return self._wait_until(_later(now, self.stall_ms), now)
         return []
 
-    def _turn_ms(self, leader: str) -> int:
+    def _turn_ms(self, leader: str, now: Instant) -> int:
         """Return the delay of this node's turn after ``leader`` against the first one (ms)."""
         members = self._config.members
         place = members.index(self._node) if self._node in members else len(members)
         led = members.index(leader) if leader in members else place
         rank = max(0, (place - led) % len(members) - 1)
-        return rank * TIMING.rank_ms + self._random.randrange(JITTER_MS)
+        if now < self.reluctant_until:
+            rank += len(members)
+        return rank * self._timing.rank_ms + self._random.randrange(JITTER_MS)
 
     def _wait_until(self, deadline: Instant, now: Instant) -> list[Effect]:
         self.deadline = deadline
@@ -479,7 +540,7 @@ class MasterLease:
 
     Args:
         config: the views: a majority of each must have promised.
-        lease_ms: duration of each promise (ms).
+        lease_ms: duration for which the master relies on a promise at most (ms).
         drift_ppm: largest deviation of a clock's rate (millionths, below 1,000,000).
 
     """
@@ -487,9 +548,11 @@ class MasterLease:
     def __init__(self, config: LogConfig, lease_ms: int, drift_ppm: int) -> None:
         assert 0 <= drift_ppm < PPM
         self.config = config
-        self.length = relied_ns(lease_ms, drift_ppm)
+        self.lease_ms, self.drift_ppm = lease_ms, drift_ppm
         self.asked: dict[str, Instant] = {}
         """Send time of the last heartbeat that each member answered."""
+        self.until: dict[str, Instant] = {}
+        """The time until which the master relies on the promise of each member."""
         self.confirmed: Instant | None = None
         """The latest instant after which a majority answered; None if none ever did."""
 
@@ -497,19 +560,25 @@ class MasterLease:
         """Return the time at which the lease ends in the present views; None for never granted."""
         confirmed = self.config.reached(self.asked)
         self.confirmed = None if confirmed is None else Instant(confirmed)
-        return None if confirmed is None else Instant(confirmed + self.length)
+        return self._ends_at()
 
-    def acknowledge(self, member: str, asked: Instant) -> Instant | None:
-        """Note that ``member`` answered the heartbeat sent at ``asked``.
+    def _ends_at(self) -> Instant | None:
+        relied = self.config.reached(self.until)
+        return None if relied is None else Instant(relied)
+
+    def acknowledge(self, member: str, asked: Instant, promised_ms: int) -> Instant | None:
+        """Note that ``member`` answered the heartbeat sent at ``asked``, with so long a promise.
 
         Return the time at which the lease ends now; None if the answer does not extend it.
         """
         self.asked[member] = max(asked, self.asked.get(member, asked))
+        until = Instant(asked + relied_ns(min(promised_ms, self.lease_ms), self.drift_ppm))
+        self.until[member] = max(until, self.until.get(member, until))
         confirmed = self.config.reached(self.asked)
         if confirmed is None or confirmed == self.confirmed:
             return None
         self.confirmed = Instant(confirmed)
-        return Instant(confirmed + self.length)
+        return self._ends_at()
 
 
 def _later(now: Instant, ms: int) -> Instant:

@@ -22,6 +22,7 @@ from fencelock.actors.paxos.message import (
     SnapshotChunk,
     Vote,
 )
+from fencelock.actors.timing import TIMING
 
 
 class Base(NamedTuple):
@@ -47,6 +48,8 @@ class Recovered:
     """Batches known to be decided, without a gap, from slot 1 or that of ``base``."""
     later: dict[int, Batch] = field(default_factory=dict[int, Batch])
     """Batches known to be decided behind the first gap, by slot."""
+    lease_ms: int = TIMING.lease_ms
+    """The longest lease that the acceptor may have given (ms)."""
     diverged: str = ""
     """Reason why this node must not take part any more, empty if it may."""
 
@@ -78,6 +81,7 @@ class _Reading:
         self.won: dict[int, Batch] = {}
         self.parts: list[SnapshotChunk] = []
         self.diverged = ""
+        self.lease_ms = TIMING.lease_ms
 
     def take(self, record: Message) -> None:
         """Apply the next record; records of other roles are skipped."""
@@ -96,6 +100,8 @@ class _Reading:
             self.diverged = record.why
         elif isinstance(record, Pledged) and record.pledge is Pledge.PROMISED:
             self.promised = max(self.promised, record.ballot)
+        elif isinstance(record, Pledged) and record.pledge is Pledge.LEASE:
+            self.lease_ms = record.ballot.round
         elif isinstance(record, Pledged):
             self.led = max(self.led, record.ballot.round)
 
@@ -143,4 +149,5 @@ def recover(records: Sequence[Message]) -> Recovered:
         decided=tuple(decided),
         later={slot: won[slot] for slot in sorted(won) if slot > next_slot},
         diverged=reading.diverged,
+        lease_ms=reading.lease_ms,
     )

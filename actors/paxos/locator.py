@@ -9,7 +9,8 @@ from fencelock.actors.bootstrap_message import StartVoting, StopVoting
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.message import NS_PER_MS, Address, Instant, ms_between, node_of
 from fencelock.actors.paxos.config import LogConfig, acceptor_of, catchup_of, monitor_of
-from fencelock.actors.paxos.event import Behind, CaughtUp, Lacking, LocateDue, NodeFacts
+from fencelock.actors.paxos.event import Lacking
+from fencelock.actors.paxos.member_event import Behind, CaughtUp, LocateDue, NodeFacts
 from fencelock.actors.paxos.message import NUMBER_MAX, Locate, Located
 
 LocatorEvent = Locate | Located | LocateDue | Behind | CaughtUp | StartVoting | StopVoting

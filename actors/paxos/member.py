@@ -17,8 +17,6 @@ from fencelock.actors.lease import DRIFT_PPM
 from fencelock.actors.message import Address, Instant, Message
 from fencelock.actors.paxos.acceptor import Acceptor
 from fencelock.actors.paxos.config import (
-    ELECTION_MS,
-    LEASE_MS,
     LOG_MAX,
     LogConfig,
     View,
@@ -39,6 +37,7 @@ from fencelock.actors.paxos.membership import Member
 from fencelock.actors.paxos.reconfigurer import Reconfigurer
 from fencelock.actors.paxos.replica import Replica
 from fencelock.actors.paxos.snapshots import JOURNAL_BYTES, CatchUp
+from fencelock.actors.timing import TIMING, Timing
 
 if TYPE_CHECKING:
     from random import Random
@@ -55,10 +54,8 @@ class LogOptions:
     """A role of this node that receives all outcomes and `VotingStatus`, or None."""
     opening: tuple[bytes, ...] = ()
     """Commands with which every leadership begins."""
-    lease_ms: int = LEASE_MS
-    """Duration for which an acceptor follows a master after its heartbeat (ms); same everywhere."""
-    election_ms: int = ELECTION_MS
-    """A master that was silent for this long is suspected (ms)."""
+    timing: Timing = TIMING
+    """The times of leases, heartbeats and elections; the same everywhere."""
     drift_ppm: int = DRIFT_PPM
     """Largest deviation of a clock's rate (millionths)."""
     log_max: int = LOG_MAX
@@ -89,18 +86,17 @@ def log_roles(
 ) -> tuple[Spawn, ...]:
     """Return the role that creates the log's other roles on ``node`` once the group is known.
 
-    A member whose table differed from a majority's gets a `Quarantined` instead.
+    A member whose table differed from a majority's gets a `Quarantined` instead. A node that is not
+    among the members of the group learns, until the group makes it one.
 
     Args:
         node: the node, one of ``members``.
-        members: all configured nodes, in any order. They found the group; a node that is not among
-            its members learns, until the group makes it one.
+        members: all configured nodes, in any order. They found the group.
         random: spreads elections; one of this node's own.
         machine: an empty machine; the journal is applied to it.
-        records: the node's journal, oldest first for each role; None for a node that
-            keeps nothing on disk.
-        journal: the id of that journal; without a disk, ``boot`` is the id.
-        boot: the id of this life of the node.
+        records: the node's journal, oldest first for each role; None if it keeps nothing on disk.
+        journal: the id of that journal.
+        boot: the id of this life of the node, and without a disk also that of its journal.
         date_ms: the start of this life (ms since 1970).
         options: see there.
 
@@ -112,23 +108,15 @@ def log_roles(
     first_number = random.getrandbits(60)
 
     def seat(group: GroupConfig, votes: bool, voters: Mapping[Address, int]) -> tuple[Spawn, ...]:
-        known, first = recovered, 0
-        if known is None:  # Far above all slots and rounds of earlier groups.
-            first = 1 + group.founded_ms * SLOTS
-            known = Recovered(led=first, base=Base(first, 0, ()))
+        known, first = _begun(recovered, group)
         config = known.recover_views(_config_of(group, voters, options.endpoints, first))
         config.nodes.update(dict.fromkeys(members))
         seats = _MemberRoles(node, config, known, random, machine, options, first_number)
-        voter = vote_id(group, node, identity)
-        told = Identity(voter, identity, options.endpoints.get(node, ""), options.version)
+        endpoint = options.endpoints.get(node, "")
+        told = Identity(vote_id(group, node, identity), identity, endpoint, options.version)
         return seats.all(durable=records is not None, identity=told, votes=votes)
 
     identity = journal if records is not None else boot
-    founded = next((record for record in records or () if isinstance(record, GroupConfig)), None)
-    registered: tuple[Voter, ...] | None = None
-    if founded is not None and recovered is not None:
-        views = recovered.recover_views(_config_of(founded, {}, options.endpoints, 0))
-        registered = views.journals
     arguments = {
         "members": tuple(sorted(members)),
         "journal": identity,
@@ -142,9 +130,27 @@ def log_roles(
         "listener": options.listener,
         "greet_ms": options.greet_ms,
         "grows": True,
-        "journals": registered,
+        "journals": _registered(records or (), recovered, options.endpoints),
     }
     return (Spawn(bootstrap_of(node), Bootstrap, arguments),)
+
+
+def _begun(recovered: Recovered | None, group: GroupConfig) -> tuple[Recovered, int]:
+    """Return the state of a node when its group is known, and the first slot of the group."""
+    if recovered is not None:
+        return recovered, 0
+    first = 1 + group.founded_ms * SLOTS  # Far above all slots and rounds of earlier groups.
+    return Recovered(led=first, base=Base(first, 0, ())), first
+
+
+def _registered(
+    records: Sequence[Message], recovered: Recovered | None, endpoints: Mapping[str, str]
+) -> tuple[Voter, ...] | None:
+    """Return the journals that vote, according to this node's journal; None if it does not know."""
+    founded = next((record for record in records if isinstance(record, GroupConfig)), None)
+    if founded is None or recovered is None:
+        return None
+    return recovered.recover_views(_config_of(founded, {}, endpoints, 0)).journals
 
 
 def _config_of(
@@ -178,11 +184,8 @@ class _MemberRoles:
         seat = {"node": node, "config": self.config}
         known = {**seat, "recovered": self.recovered}
         voting = {**known, "voter": identity.voter, "votes": votes}
-        times = {
-            "lease_ms": options.lease_ms,
-            "election_ms": options.election_ms,
-            "drift_ppm": options.drift_ppm,
-        }
+        lease = {"lease_ms": options.timing.lease_ms}
+        times = {"timing": options.timing, "drift_ppm": options.drift_ppm}
         replica = {
             "listener": options.listener,
             "opening": options.opening,
@@ -193,7 +196,7 @@ class _MemberRoles:
             "machine": self.machine,
         }
         return (
-            Spawn(acceptor_of(node), acceptor, {**voting, "lease_ms": options.lease_ms}),
+            Spawn(acceptor_of(node), acceptor, {**voting, **lease}),
             Spawn(leader_of(node), leader, {**voting, "random": self.random}),
             Spawn(
                 monitor_of(node),
@@ -215,6 +218,10 @@ class _MemberRoles:
 
 class MemoryAcceptor(Acceptor):
     """An acceptor whose promises end with the process, under a journal id of its own."""
+
+    def begin(self, now: Instant) -> Effects:
+        """Begin without promises of an earlier life."""
+        return without_records(super().begin(now))
 
     def handle(self, sender: Address, event: Any, now: Instant) -> Effects:
         """Handle a message of a leader, or news from the replica."""

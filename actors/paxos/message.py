@@ -11,6 +11,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from fencelock.actors.message import Address, Message, message
+from fencelock.actors.timing import TIMING, Timing
 
 COMMAND_BYTES_MAX = 16 << 10
 """Maximum size of a command (bytes): a client's request, not a document."""
@@ -193,6 +194,8 @@ class Heartbeat(Message):
     answered: tuple[int, ...] = ()
     confirmed: int = 0
     view: int = 0
+    timing: Timing = TIMING
+    """The sender's times, which must be the receiver's, too. Without the field: the defaults."""
 
 
 @message(0x27)
@@ -208,6 +211,10 @@ class HeartbeatAck(Message):
     applied: int
     voter: int = 0
     view: int = -1
+    sync_us: int = 0
+    """Mean time of the sender's last syncs (us), 0 if not known."""
+    lease_ms: int = TIMING.lease_ms
+    """Length of the sender's lease (ms)."""
 
 
 @message(0x28)
@@ -295,6 +302,9 @@ class Pledge(IntEnum):
     """The acceptor accepts no lower ballot."""
     LED = 2
     """The leader used this ballot, and must never use it again, even in another life."""
+    LEASE = 3
+    """The acceptor's leases last for up to so many milliseconds as the ballot's round says.
+    Without such a record they last for the default."""
 
 
 @message(0x2E)

@@ -24,13 +24,12 @@ from fencelock.actors.effect import Connect, Disconnect, Effect, Effects, Observ
 from fencelock.actors.error import MembershipError
 from fencelock.actors.message import Address, Instant, address_of, node_of
 from fencelock.actors.paxos.config import WINDOW, MemberArguments, MemberRole, View, members_of
-from fencelock.actors.paxos.event import (
+from fencelock.actors.paxos.event import Resign, Resigned
+from fencelock.actors.paxos.member_event import (
     DescribeNodes,
     NodeFacts,
     NodesDescribed,
     ProposeChange,
-    Resign,
-    Resigned,
     ViewChanged,
 )
 from fencelock.actors.paxos.membership import MEMBERS_MAX, Member

@@ -40,17 +40,16 @@ from fencelock.actors.paxos.event import (
     LeaseHeld,
     LogTimeDue,
     ProposalBatch,
-    ProposeChange,
     ReportApplied,
     Restore,
     Skipped,
     SlotOutcomes,
     SteppedDown,
-    ViewChanged,
 )
 from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.log import Log, LogEvent
 from fencelock.actors.paxos.machine import Machine
+from fencelock.actors.paxos.member_event import ProposeChange, ViewChanged
 from fencelock.actors.paxos.message import COMMAND_BYTES_MAX, Decline, Declined, Propose, Proposed
 from fencelock.actors.paxos.ordering import Ordering, Run
 from fencelock.actors.paxos.reads import ReadEvent, Reads

@@ -23,7 +23,6 @@ from fencelock.actors.message import (
 )
 from fencelock.actors.paxos.config import MemberArguments, MemberRole, catchup_of
 from fencelock.actors.paxos.event import (
-    CaughtUp,
     ExpireSnapshot,
     Export,
     FetchRetry,
@@ -39,6 +38,7 @@ from fencelock.actors.paxos.event import (
 )
 from fencelock.actors.paxos.exports import Exports, chunk_of, in_the_making
 from fencelock.actors.paxos.machine import Machine
+from fencelock.actors.paxos.member_event import CaughtUp
 from fencelock.actors.paxos.membership import Term, terms_part
 from fencelock.actors.paxos.message import (
     CHUNK_BYTES_MAX,
@@ -251,7 +251,7 @@ class Progress:
         self.reports = 0
         self.bytes = 0
         """Bytes of slots and of parts of snapshots that have arrived."""
-        self.parts = (0, 0)
+        self.parts: tuple[int, int] = (0, 0)
         """The number of parts of the snapshot that have arrived, and of all; 0 without one."""
 
     def in_words(self, next_slot: int) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fencelock.actors.api.membership_message import NODE_ID, is_endpoint
 from fencelock.actors.api.self_report import NodeAddress
 from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of, ms_between, node_of
-from fencelock.actors.timing import TIMING
+from fencelock.actors.timing import REPLY_MS
 
 ENDPOINTS_MAX = 64
 """Maximum number of addresses: more than a cluster has nodes, and each costs a link."""
@@ -93,7 +93,7 @@ class Probing:
     due_at: Instant | None = None
     """The time at which all are probed next; None while there is no need."""
     step_ms: int = 0
-    patience_ms: int = TIMING.reply_ms
+    patience_ms: int = REPLY_MS
     """An endpoint that does not reply for this long is silent. Doubled by each false alarm."""
     number: int = 0
 
@@ -129,7 +129,7 @@ class Probing:
         if endpoint.left_at is None:
             return
         soon = ms_between(endpoint.left_at, now) < FALSE_ALARM_MS
-        self.patience_ms = min(2 * self.patience_ms, SILENCE_MS) if soon else TIMING.reply_ms
+        self.patience_ms = min(2 * self.patience_ms, SILENCE_MS) if soon else REPLY_MS
         endpoint.left_at = None
 
 

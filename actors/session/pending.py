@@ -21,9 +21,9 @@ from fencelock.actors.api.message import (
 )
 from fencelock.actors.api.session_message import Evict, ListLocks, Renew
 from fencelock.actors.message import NS_PER_MS, Address, Instant, copier, ms_between
-from fencelock.actors.timing import TIMING
+from fencelock.actors.timing import PROBE_MS
 
-RETRY_MS = TIMING.probe_ms
+RETRY_MS = PROBE_MS
 """First pause before a request is repeated (ms); it doubles from there."""
 
 RETRY_MS_MAX = 4_000

@@ -46,35 +46,40 @@ FORWARDED = (signal.SIGTERM, signal.SIGHUP)
 """Signals that the command gets in place of us. Ctrl-C reaches both by the terminal."""
 
 
+WaitOption = Annotated[
+    float | None,
+    typer.Option(
+        "--timeout", "-w", min=0, help="How long to wait for the lock (s). Default: for ever."
+    ),
+]
+NonblockOption = Annotated[
+    bool, typer.Option("--nonblock", "-n", help="Do not wait if the lock is held.")
+]
+SharedOption = Annotated[
+    int | None,
+    typer.Option("--shared", min=1, help="Hold one of N permits, a semaphore, instead."),
+]
+GraceOption = Annotated[
+    float,
+    typer.Option("--grace", min=0, help="From SIGTERM to SIGKILL if the lock is lost (s)."),
+]
+FirstReplyOption = Annotated[
+    float, typer.Option("--connect-timeout", help="How long to wait for the first reply (s).")
+]
+
+
 def lock(
     name: Annotated[str, typer.Argument(help="The lock.", show_default=False)],
     command: Annotated[
         list[str], typer.Argument(help="The command and its arguments.", show_default=False)
     ],
-    timeout: Annotated[
-        float | None,
-        typer.Option(
-            "--timeout", "-w", min=0, help="How long to wait for the lock (s). Default: for ever."
-        ),
-    ] = None,
-    nonblock: Annotated[
-        bool, typer.Option("--nonblock", "-n", help="Do not wait if the lock is held.")
-    ] = False,
-    shared: Annotated[
-        int | None,
-        typer.Option("--shared", min=1, help="Hold one of N permits, a semaphore, instead."),
-    ] = None,
-    grace: Annotated[
-        float,
-        typer.Option(
-            "--grace", min=0, help="Time between SIGTERM and SIGKILL if the lock is lost (s)."
-        ),
-    ] = 5.0,
+    timeout: WaitOption = None,
+    nonblock: NonblockOption = False,
+    shared: SharedOption = None,
+    grace: GraceOption = 5.0,
     connect: ConnectOption = None,
     cluster: ClusterOption = None,
-    connect_timeout: Annotated[
-        float, typer.Option("--connect-timeout", help="How long to wait for the first reply (s).")
-    ] = 5.0,
+    connect_timeout: FirstReplyOption = 5.0,
 ) -> None:
     """Hold a lock [bold]while a command runs[/bold], and release it when the command ends.
 

@@ -43,6 +43,11 @@ _Members = Annotated[
 ]
 
 
+_Journal = Annotated[
+    bool, typer.Option(help="central: give the server a journal, and crash it, too.")
+]
+
+
 def simulate(
     protocol: Annotated[
         str, typer.Option("--protocol", "-p", help=f"The protocol: {PROTOCOLS}.")
@@ -54,9 +59,7 @@ def simulate(
     trace: Annotated[
         bool, typer.Option("--trace", help="Print every delivery of --seed, one per line.")
     ] = False,
-    central_journal: Annotated[
-        bool, typer.Option(help="central: give the server a journal, and crash it, too.")
-    ] = False,
+    central_journal: _Journal = False,
     workers: Annotated[
         int, typer.Option(min=1, max=64, help="Number of processes that share the seeds.")
     ] = 1,

@@ -258,7 +258,9 @@ def turn(scheduler: Scheduler, gateway: Gateway, links: Links, pace: Pace) -> It
             gateway.flush()  # What needs no record leaves now: peers work meanwhile.
         if asks.settled or asks.waking:
             asks.wake()
+        began = scheduler.now()
         yield
+        scheduler.note_sync(began)
         scheduler.release_held()
     if wrote and scheduler.ready:  # Others may wait only for the held effects: send them at once.
         if scheduler.outgoing:

@@ -27,6 +27,7 @@ from fencelock.actors.effect import (
 )
 from fencelock.actors.message import (
     NS_PER_MS,
+    NS_PER_US,
     Address,
     Event,
     Instant,
@@ -39,7 +40,7 @@ from fencelock.actors.message import (
 )
 from fencelock.actors.proxy.message import Report, Reported
 from fencelock.actors.role import Role
-from fencelock.actors.role_message import RoleDescription, RoleNotice
+from fencelock.actors.role_message import SYNC_REPORT_MS, DiskSynced, RoleDescription, RoleNotice
 from fencelock.cluster.host.pending_asks import WAKING_MS, PendingAsks
 from fencelock.cluster.host.role_set import RoleSet, RoleSlot, counted, describe, describe_all
 from fencelock.cluster.log import write
@@ -116,6 +117,7 @@ class Scheduler:
         self._held: list[tuple[RoleSlot, Effects]] = []
         self._holding: list[RoleSlot] = []
         self._opening = False
+        self._syncs = self._sync_ns = self._syncs_reported_at = 0
 
     def open(self, role_set: RoleSet) -> None:
         """Start all roles of ``role_set``, then give each its first turn and post the openings."""
@@ -252,6 +254,15 @@ class Scheduler:
         self._holding.clear()
         self._performing.extend(held)
         self.work(0)
+
+    def note_sync(self, began: Instant) -> None:
+        """Count a sync of the journal that has taken since ``began``, and report now and then."""
+        now = self.now()
+        self._syncs += 1
+        self._sync_ns += now - began
+        if now - self._syncs_reported_at >= SYNC_REPORT_MS * NS_PER_MS:
+            self.tell_all(DiskSynced(mean_us=self._sync_ns // self._syncs // NS_PER_US))
+            self._syncs, self._sync_ns, self._syncs_reported_at = 0, 0, now
 
     def perform(self, source: Address, effects: Effects) -> None:
         """Carry out ``effects`` of the role at ``source`` before the next event (Host)."""

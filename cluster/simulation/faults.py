@@ -28,9 +28,10 @@ class FaultKind(Enum):
     JUMP = "clock jumps"
     DISK_LOSS = "loss of a whole disk"
     OLD_COPY = "an old copy of a disk"
+    SLOW_DISK = "slow disks"
 
 
-DISKS = frozenset({FaultKind.DISK_LOSS, FaultKind.OLD_COPY})
+DISKS = frozenset({FaultKind.DISK_LOSS, FaultKind.OLD_COPY, FaultKind.SLOW_DISK})
 """Faults of whole disks: survived where journals are registered and starts are compared."""
 
 
@@ -72,6 +73,9 @@ class Faults:
     """Mean interval at which a member loses its disk; never a majority of them."""
     old_copy_every_ms: int = 0
     """Mean interval at which a disk is copied, or replaced by its copy; never for a majority."""
+    slow_disk_every_ms: int = 0
+    slow_disk_ms: int = 2_000
+    """Mean time for which a disk is slow."""
 
 
 CALM = Faults()
@@ -116,8 +120,10 @@ def with_disk_faults(misfortune: Faults, random: Random, survived: frozenset[Fau
     """Return ``misfortune`` with faults of whole disks, if these are ``survived``."""
     lose, copy = random.choice((700, 2_000)), random.choice((300, 1_000))
     loses, copies = random.random() >= OFF_SHARE, random.random() >= OFF_SHARE
+    slow = random.choice((1_000, 3_000)) if random.random() >= OFF_SHARE else 0
     return replace(
         misfortune,
         lose_disk_every_ms=lose if loses and FaultKind.DISK_LOSS in survived else 0,
         old_copy_every_ms=copy if copies and FaultKind.OLD_COPY in survived else 0,
+        slow_disk_every_ms=slow if FaultKind.SLOW_DISK in survived else 0,
     )

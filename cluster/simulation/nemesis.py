@@ -14,6 +14,10 @@ HOLDING_SHARE = 0.3
 """Share of partitions that hold frames back, as TCP does, instead of losing them."""
 
 
+SLOW_SYNC_US = 300_000
+"""Time of each sync of a slow disk (us)."""
+
+
 LULL_MS = 600
 """Pause of all other faults while a member starts from an old copy of its disk (ms)."""
 
@@ -44,6 +48,7 @@ class Nemesis:
         self._plague(knobs.jump_every_ms, self._jump)
         self._plague(knobs.lose_disk_every_ms, self._lose_disk)
         self._plague(knobs.old_copy_every_ms, self._age_disk)
+        self._plague(knobs.slow_disk_every_ms, self._slow_disk)
 
     def heal(self) -> None:
         """End all faults: links are good, nodes are up and run, clocks are true."""
@@ -51,6 +56,7 @@ class Nemesis:
         world = self.world
         world.calm = True
         world.network.mend()
+        world.slow_disks.clear()
         world.mishap("-", "all faults end")
         for node in world.nodes.values():
             if node.clock.rate != PPM:
@@ -123,6 +129,18 @@ class Nemesis:
         if self.world.nodes[name].up:
             self.world.crash(name)
             self.world.after(down, self.world.power_on, name)
+
+    def _slow_disk(self) -> None:
+        """Make the disk of a member slow for a while."""
+        name = self._random.choice(self.world.members)
+        self.world.faults["slow disk"] += 1
+        self.world.mishap(name, "has a slow disk")
+        self.world.slow_disks[name] = SLOW_SYNC_US
+        length = self._about(self.world.misfortune.slow_disk_ms)
+        self.world.after(length, self._end_slow_disk, name)
+
+    def _end_slow_disk(self, name: str) -> None:
+        self.world.slow_disks.pop(name, None)
 
     def _lose_disk(self) -> None:
         """Let a member lose its disk, and restart with an empty one."""

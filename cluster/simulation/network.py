@@ -6,10 +6,8 @@ from collections import Counter
 from random import Random
 from typing import NamedTuple
 
-from fencelock.actors.message import NS_PER_MS
+from fencelock.actors.message import NS_PER_MS, NS_PER_US
 from fencelock.cluster.simulation.faults import Faults
-
-NS_PER_US = 1_000
 
 
 class Cut(NamedTuple):

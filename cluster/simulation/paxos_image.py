@@ -43,7 +43,7 @@ class Image:
                 self.votes[record.slot] = Vote(record.slot, record.ballot, record.batch)
             case Pledged() if record.pledge is Pledge.PROMISED:
                 self.promised = max(self.promised, record.ballot)
-            case Pledged():
+            case Pledged() if record.pledge is Pledge.LED:
                 self.led = max(self.led, record.ballot.round)
             case _:
                 pass

@@ -30,6 +30,8 @@ class Focus(Enum):
     """Leaderships that end with proposals that few have: leaders find each other's votes."""
     LEASES = "leases"
     """Masters that fall silent and live, with the largest allowed clock errors."""
+    MIXED_LEASES = "leases of different lengths"
+    """The same, with members that restart, each time with one of two configurations."""
 
 
 FOCUSES = (Focus.SWARM,) * 5 + (Focus.DUELS,) * 3 + (Focus.LEASES,) * 2
@@ -52,6 +54,8 @@ class LogPlan:
     rest_ms: int = 20
     ttl_ms: int = 600
     lease_ms: int = 250
+    mixed_leases_ms: tuple[int, ...] = ()
+    """If not empty, each life of a member draws its lease from these: configurations differ."""
     election_ms: int = 1_000
     drift_ppm: int = 1_000
     """Largest error of a clock's rate that the log assumes (millionths)."""
@@ -126,6 +130,8 @@ def draw_log_plan(seed: int, focus: Focus | None = None) -> LogPlan:
             return _duels(random, plan)
         case Focus.LEASES:
             return _leases(random, plan)
+        case Focus.MIXED_LEASES:
+            return _mixed_leases(random, plan)
 
 
 def _swarm(random: Random) -> LogPlan:
@@ -223,4 +229,15 @@ def _leases(random: Random, plan: LogPlan) -> LogPlan:
             cut_every_ms=0,
             pause_every_ms=0,
         ),
+    )
+
+
+def _mixed_leases(random: Random, plan: LogPlan) -> LogPlan:
+    plan = _leases(random, plan)
+    return replace(
+        plan,
+        mixed_leases_ms=(plan.lease_ms, plan.lease_ms // 5),
+        election_ms=plan.lease_ms // 3,
+        others_crash_share=0.5,
+        misfortune=replace(plan.misfortune, crash_every_ms=1_000),
     )

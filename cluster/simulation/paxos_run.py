@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from fencelock.actors.effect import Spawn
 from fencelock.actors.message import NS_PER_MS, Address, address_of, node_of
 from fencelock.actors.paxos.member import LogOptions, log_roles
+from fencelock.actors.timing import TIMING
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.simulation.nemesis import Nemesis
 from fencelock.cluster.simulation.paxos_client import LogReader, Proposer, reader_of
@@ -107,11 +108,12 @@ class _LogRun:
         self.judge.begins(seat.node, machine)
         reader = reader_of(seat.node)
         plan = self.plan
+        leases = self.world.streams.fork(f"lease/{seat.node}/{seat.boot}")
+        lease_ms = leases.choice(plan.mixed_leases_ms or (plan.lease_ms,))
         options = LogOptions(
             listener=reader,
             opening=(OPENING,),
-            lease_ms=plan.lease_ms,
-            election_ms=plan.election_ms,
+            timing=TIMING._replace(lease_ms=lease_ms, election_ms=plan.election_ms),
             drift_ppm=plan.drift_ppm,
             log_max=plan.log_max,
             journal_bytes=plan.journal_bytes,

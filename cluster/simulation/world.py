@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from fencelock.actors.message import NS_PER_MS, Address, node_of
+from fencelock.actors.message import NS_PER_MS, NS_PER_US, Address, node_of
 from fencelock.cluster.simulation.environment import Judge
 from fencelock.cluster.simulation.faults import CALM, Faults
 from fencelock.cluster.simulation.links import SimulatedLinks
-from fencelock.cluster.simulation.network import NS_PER_US, Network
+from fencelock.cluster.simulation.network import Network
 from fencelock.cluster.simulation.node import SimulatedNode
 from fencelock.cluster.simulation.streams import Streams
 from fencelock.cluster.simulation.trace import Delivery, Mishap, Trace
@@ -58,6 +58,8 @@ class World:
         self.links = SimulatedLinks(self.nodes, self.streams.nodes, self.after)
         self.calm = False
         """Whether the faults are over."""
+        self.slow_disks: dict[str, int] = {}
+        """The time of each sync of the disks that are slow now (us)."""
         self.may_die_in_sync: frozenset[str] = frozenset()
         """The nodes that may crash while their disk syncs."""
         self._agenda: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
@@ -138,7 +140,8 @@ class World:
     def sync_time(self, node: str, boot: int) -> int:
         """Return how long a disk takes (ns); now and then its node does not live to see it."""
         disk = self.streams.disk
-        time = 1 + int(disk.expovariate(1.0) * self.misfortune.sync_us * NS_PER_US)
+        drawn_us = disk.expovariate(1.0) * self.misfortune.sync_us
+        time = 1 + int(self.slow_disks.get(node, drawn_us) * NS_PER_US)
         dies = disk.randrange(1_000) < self.misfortune.crash_in_sync_per_mille
         if dies and not self.calm and node in self.may_die_in_sync:
             self.faults["crash in sync"] += 1

@@ -6,14 +6,17 @@ when their tables, or their steps, say so. What a client dropped is never taken 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from support.bakery_cluster_harness import ClusterHarness
+from support.leader_trio import LeaderTrio
 
 from fencelock.actors.api.session_message import Renew, Renewed
 from fencelock.actors.bakery.config import Terms, later
 from fencelock.actors.bakery.message import Chosen, Lead, Seating
+from fencelock.actors.bakery.proxy_message import Unlock, Unlocked
 from fencelock.actors.bakery.state_transfer import ENDED_MAX, Import, parts_of
 from fencelock.actors.bakery.table import TicketEntry, TicketPhase, TicketTable, Tombstones
 from fencelock.actors.bakery.ticket import Ticket, Turn, Who, pack_fence
@@ -261,3 +264,47 @@ def test_time_that_is_changed_moves_what_is_over_then() -> None:
     assert entry.until == later(NOW, 5_000)
     table.unvote(entry, later(NOW, 2_000))
     assert table.forget_old(later(NOW, 2_000)) == 1
+
+
+def test_a_late_copy_of_an_earlier_release_does_not_replace_the_record_of_a_later_one() -> None:
+    table = table_with_a_hold(request=5, fence=FENCE + 2)
+    assert table.drop("x", ANN, 0, FENCE + 2)
+
+    table.drop("x", ANN, 3, FENCE)
+
+    assert table.drop("x", ANN, 0, FENCE + 2)  # The release is sent again, and is known.
+    assert table.tombstones.request_of("x", ANN, FENCE + 2) == 5
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_of_two_tables_the_one_with_the_later_release_counts(first: int) -> None:
+    later_, earlier, here = TicketTable(), TicketTable(), TicketTable()
+    earlier.drop("x", ANN, 3, FENCE)
+    later_.drop("x", ANN, 5, FENCE + 2)
+
+    merged(here, *([later_, earlier] if first else [earlier, later_]))
+
+    assert here.drop("x", ANN, 0, FENCE + 2)
+
+
+def test_a_release_that_is_sent_again_after_an_earlier_one_is_confirmed_again() -> None:
+    """F3: the second release took effect, and the first was sent again by a proxy after it."""
+    trio = LeaderTrio()
+    for name in trio.leaders:
+        trio.leaders[name].tickets.drop("x", ANN, 1, FENCE)
+    unlock = Unlock(lock="x", who=ANN, request=0, fence=FENCE + 2, number=2, waiting=False)
+    for name in ("n1", "n2"):
+        entry = trio.leaders[name].tickets.put(ticket(request=3), "n1", trio.now, None)
+        assert entry is not None
+        trio.leaders[name].tickets.vote(entry, FENCE + 2, trio.now)
+    trio.ask("n1", unlock)
+    trio.settle()
+    first = Unlock(lock="x", who=ANN, request=0, fence=FENCE, number=1, waiting=False)
+    trio.ask("n1", first)
+    trio.settle()
+
+    trio.ask("n1", replace(unlock, number=3))
+    trio.settle()
+
+    found = {one.number: one.found for one in trio.heard(Unlocked)}
+    assert (found[2], found[3]) == (True, True)

@@ -129,6 +129,7 @@ def test_a_large_catch_up_is_described_and_reported_now_and_then(role: CatchUp) 
     size = 2 * PAGE * messages.NO_OP.size
     assert text == f"a catches up from c: 32 of 3200 slots, {size} bytes, about 495 s left"
     assert ("received", f"32 of 3200 slots, {size} bytes") in role.summary()
+    last: list[str] = []
     for first in range(33, 3_200, PAGE):
         last = notices(send_slots(role, first, PAGE, at(PROGRESS_MS)))
     size = 3_200 * messages.NO_OP.size

@@ -12,8 +12,6 @@ from fencelock.actors.message import NS_PER_MS, Instant, address_of
 from fencelock.actors.paxos import event as events
 from fencelock.actors.paxos.acceptor import LeasePromise
 from fencelock.actors.paxos.config import (
-    BEAT_MS,
-    ELECTION_MS,
     LEASE_MS,
     LogConfig,
     View,
@@ -26,7 +24,6 @@ from fencelock.actors.paxos.failure_detector import (
     ASKED_MAX,
     JITTER_MS,
     SPREAD_MS,
-    STALL_MS,
     STARTUP_MS,
     FailureDetector,
     MasterLease,
@@ -96,7 +93,7 @@ def test_silence_is_suspicious_and_a_heartbeat_puts_it_off(monitor: FailureDetec
     early = watch(monitor, at(STARTUP_MS + SPREAD_MS))
     assert [effect for effect in early if isinstance(effect, Send)] == []
 
-    late = watch(monitor, at(90 + ELECTION_MS + TIMING.rank_ms + JITTER_MS))
+    late = watch(monitor, at(90 + TIMING.election_ms + TIMING.rank_ms + JITTER_MS))
 
     assert late[0] == Send(LEADER, events.Suspect(above=OTHERS))
 
@@ -111,18 +108,20 @@ def test_followers_stand_one_after_the_other_from_the_leader_on() -> None:
 
     assert sorted(stands_at, key=stands_at.__getitem__) == ["c", "d", "e", "a"]
     for rank, node in enumerate("cdea"):
-        first = ELECTION_MS + rank * TIMING.rank_ms
+        first = TIMING.election_ms + rank * TIMING.rank_ms
         assert first <= stands_at[node] < first + JITTER_MS
 
 
 def test_a_timer_that_rings_late_shows_that_this_node_stood_still(monitor: FailureDetector) -> None:
     monitor.handle(acceptor_of("a"), heard(), at(90))
-    woken = at(90 + 2 * ELECTION_MS)
+    woken = at(90 + 2 * TIMING.election_ms)
 
     late = watch(monitor, woken)
 
     assert [effect for effect in late if isinstance(effect, Send)] == []
-    assert monitor.suspicion.deadline == at(90 + 2 * ELECTION_MS + STALL_MS)
+    assert monitor.suspicion.deadline == at(
+        90 + 2 * TIMING.election_ms + monitor.suspicion.stall_ms
+    )
     assert watch(monitor, monitor.suspicion.deadline)[0] == Send(
         LEADER, events.Suspect(above=OTHERS)
     )
@@ -138,7 +137,7 @@ def test_who_only_stands_is_waited_for_and_not_followed(monitor: FailureDetector
     effects = monitor.handle(acceptor_of("a"), heard(leads=False), at(1))
 
     assert [effect for effect in effects if isinstance(effect, Send)] == []
-    assert monitor.suspicion.deadline >= at(1 + ELECTION_MS)
+    assert monitor.suspicion.deadline >= at(1 + TIMING.election_ms)
 
 
 def test_it_withdraws_from_standing_when_somebody_leads(monitor: FailureDetector) -> None:
@@ -164,7 +163,7 @@ def test_a_leadership_begins_with_a_heartbeat_and_goes_on_with_them(
     monitor: FailureDetector,
 ) -> None:
     begun = monitor.handle(LEADER, LEADING, at(0))
-    next_beat = Wake(BEAT_MS, events.HeartbeatDue(ballot=BALLOT))
+    next_beat = Wake(TIMING.heartbeat_ms, events.HeartbeatDue(ballot=BALLOT))
     assert list(begun) == [*follow("a"), pulse(1, 0, 0, 0), next_beat]
 
     assert list(monitor.handle(HERE, events.HeartbeatDue(ballot=BALLOT), at(50))) == [
@@ -212,7 +211,7 @@ def test_the_lease_counts_from_when_a_majority_was_asked(monitor: FailureDetecto
 
 def test_the_masters_lease_ends_before_the_promise_under_any_drift_within_bounds() -> None:
     lease, promise = MasterLease(LogConfig(View(0, ("b",))), LEASE_MS, 1_000), LeasePromise()
-    until = lease.acknowledge("b", at(0))
+    until = lease.acknowledge("b", at(0), LEASE_MS)
     promise.give(LEADER, at(0), LEASE_MS)
     assert until is not None
 
@@ -242,9 +241,9 @@ def test_a_master_that_no_majority_answers_gives_up(monitor: FailureDetector) ->
     monitor.handle(acceptor_of("a"), ack(1), at(1))
 
     assert pulse(2, 1, 0, 0) in monitor.handle(
-        HERE, events.HeartbeatDue(ballot=BALLOT), at(ELECTION_MS)
+        HERE, events.HeartbeatDue(ballot=BALLOT), at(TIMING.election_ms)
     )
-    late = monitor.handle(HERE, events.HeartbeatDue(ballot=BALLOT), at(ELECTION_MS + 1))
+    late = monitor.handle(HERE, events.HeartbeatDue(ballot=BALLOT), at(TIMING.election_ms + 1))
     assert late[0] == Send(LEADER, events.Withdraw())
 
 
@@ -253,16 +252,18 @@ def test_a_leader_that_no_majority_answers_says_so_long_before_it_gives_up(
 ) -> None:
     monitor.handle(LEADER, LEADING, at(0))
     told: dict[int, events.Isolated] = {}
-    for ms in range(BEAT_MS, ELECTION_MS, BEAT_MS):
+    for ms in range(TIMING.heartbeat_ms, TIMING.election_ms, TIMING.heartbeat_ms):
         for effect in monitor.handle(HERE, events.HeartbeatDue(ballot=BALLOT), at(ms)):
             if isinstance(effect, Send) and isinstance(effect.message, events.Isolated):
                 assert effect.to == PROXY
                 told[ms] = effect.message
-    assert told == {TIMING.isolated_ms + BEAT_MS: events.Isolated(isolated=True)}
+    assert told == {TIMING.isolated_ms + TIMING.heartbeat_ms: events.Isolated(isolated=True)}
 
     for member in "ab":
-        monitor.handle(acceptor_of(member), ack(monitor.number), at(ELECTION_MS))
-    answered = monitor.handle(HERE, events.HeartbeatDue(ballot=BALLOT), at(ELECTION_MS + BEAT_MS))
+        monitor.handle(acceptor_of(member), ack(monitor.number), at(TIMING.election_ms))
+    answered = monitor.handle(
+        HERE, events.HeartbeatDue(ballot=BALLOT), at(TIMING.election_ms + TIMING.heartbeat_ms)
+    )
 
     assert Send(PROXY, events.Isolated(isolated=False)) in answered
 
@@ -274,7 +275,7 @@ def test_a_leader_that_stood_still_itself_waits_for_answers_before_it_gives_up(
     for member in "ab":
         monitor.handle(acceptor_of(member), ack(1), at(1))
 
-    woken = monitor.handle(HERE, events.HeartbeatDue(ballot=BALLOT), at(3 * ELECTION_MS))
+    woken = monitor.handle(HERE, events.HeartbeatDue(ballot=BALLOT), at(3 * TIMING.election_ms))
 
     assert woken[0] == pulse(2, 1, 1, 0, confirmed=1)
 
@@ -285,5 +286,5 @@ def test_who_was_deposed_pauses_before_it_stands_again(monitor: FailureDetector)
     deposed = events.SteppedDown(ballot=BALLOT, by=OTHERS, pause_ms=400)
     assert list(monitor.handle(LEADER, deposed, at(10)))[:2] == follow("")
 
-    assert monitor.suspicion.deadline >= at(10 + ELECTION_MS + 400)
+    assert monitor.suspicion.deadline >= at(10 + TIMING.election_ms + 400)
     assert monitor.handle(HERE, events.HeartbeatDue(ballot=BALLOT), at(60)) == ()

@@ -15,9 +15,10 @@ from support.real_nodes import running_nodes
 
 import fencelock
 from fencelock.actors.message import NS_PER_MS, address_of
-from fencelock.actors.paxos.config import ELECTION_MS, LEASE_MS, leader_of
+from fencelock.actors.paxos.config import LEASE_MS, leader_of
 from fencelock.actors.paxos.event import Resign
 from fencelock.actors.paxos.leader import HANDOVER_MS, RESIGNED_MS
+from fencelock.actors.timing import TIMING
 from fencelock.cluster.node import Node
 from fencelock.cluster.simulation.faults import Faults
 from fencelock.cluster.simulation.world import World
@@ -93,7 +94,7 @@ def test_real_nodes_hand_over_in_a_fraction_of_an_election(nodes: dict[str, Node
     worker.join(LONG_S)
 
     gap = max(b - a for a, b in itertools.pairwise(grants))
-    assert gap < (LEASE_MS + ELECTION_MS) / 1_000
+    assert gap < (LEASE_MS + TIMING.election_ms) / 1_000
     assert took < (HANDOVER_MS + RESIGNED_MS) / 1_000
 
 

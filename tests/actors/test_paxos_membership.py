@@ -19,11 +19,11 @@ from fencelock.actors.paxos.config import (
     monitor_of,
     replica_of,
 )
-from fencelock.actors.paxos.event import (
+from fencelock.actors.paxos.event import Resign
+from fencelock.actors.paxos.member_event import (
     NodeFacts,
     NodesDescribed,
     ProposeChange,
-    Resign,
     ViewChanged,
 )
 from fencelock.actors.paxos.membership import (

@@ -12,10 +12,10 @@ from fencelock.actors.message import Address, node_of
 from fencelock.actors.session.endpoint import PROBE_PAUSE_MS_MAX
 from fencelock.actors.session.pending import later
 from fencelock.actors.session.session_lease import EPOCH
-from fencelock.actors.timing import TIMING
+from fencelock.actors.timing import PROBE_MS, REPLY_MS
 
 TICK_MS = 100
-PROBED_MS = TIMING.probe_ms + 2 * TICK_MS
+PROBED_MS = PROBE_MS + 2 * TICK_MS
 """By then a request that is unanswered has led to a probe."""
 
 
@@ -58,7 +58,7 @@ def test_an_unanswered_request_has_its_gate_probed_and_no_other(parley: SessionH
 
 
 def test_nothing_is_probed_where_something_was_just_heard(parley: SessionHarness) -> None:
-    parley.run(TIMING.probe_ms - TICK_MS)
+    parley.run(PROBE_MS - TICK_MS)
     reply(parley, A)
 
     assert of(Probe, parley.run(TICK_MS + TICK_MS // 2)) == []
@@ -68,7 +68,7 @@ def test_a_gate_that_replies_keeps_what_it_was_asked(parley: SessionHarness) -> 
     parley.run(PROBED_MS)
     reply(parley, A)
 
-    sent = parley.run(TIMING.reply_ms)
+    sent = parley.run(REPLY_MS)
 
     assert of(Probe, sent, B) == []
     assert of(Acquire, sent, B) == []
@@ -79,7 +79,7 @@ def test_silence_has_the_others_probed_and_the_first_that_replies_is_used(
 ) -> None:
     began = parley.now_ms
     sent = silent(parley)
-    assert parley.now_ms - began <= TIMING.probe_ms + TIMING.reply_ms + 3 * TICK_MS
+    assert parley.now_ms - began <= PROBE_MS + REPLY_MS + 3 * TICK_MS
     assert of(Acquire, sent, B) == []
 
     sent = reply(parley, B, leader="a")
@@ -134,11 +134,11 @@ def test_each_false_alarm_makes_a_client_more_patient(parley: SessionHarness) ->
     probing = parley.role.session_state.probing
     silent(parley)
     reply(parley, B)
-    assert probing.patience_ms == TIMING.reply_ms
+    assert probing.patience_ms == REPLY_MS
 
     reply(parley, A)
 
-    assert probing.patience_ms == 2 * TIMING.reply_ms
+    assert probing.patience_ms == 2 * REPLY_MS
 
 
 def test_replies_of_strangers_and_in_other_sessions_change_nothing(parley: SessionHarness) -> None:

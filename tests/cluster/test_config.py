@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from fencelock.actors.error import ConfigError
+from fencelock.actors.timing import TIMING, Timing
 from fencelock.cluster.config import (
     LOG_LEVELS,
     NODES_MAX,
@@ -255,3 +256,25 @@ def test_the_keys_of_paxos_arrive_and_are_bounded() -> None:
         'paxos.durability: "disk" is not usable: one of "fsync", "memory" is expected',
         "paxos.journal_bytes: 1 is not usable: 65536 to 1073741824 bytes is expected",
     ]
+
+
+def test_the_times_of_paxos_are_derived_from_each_other_and_checked() -> None:
+    known = LEAST.replace("central", "paxos") + "[paxos]\n"
+    derived = parse(known + "heartbeat_ms = 100\nelection_ms = 2000\n", HERE).settings
+    assert derived.paxos_timing == Timing(100, 500, 700, 2_000, 300)
+
+    assert complaints(known + "lease_ms = 700\nelection_ms = 700\n") == [
+        "paxos: election_ms is 700, but must be at least isolated_ms (800) + heartbeat_ms (50), "
+        "which is 850",
+    ]
+    assert complaints(known + "lease_ms = 0\nheartbeat_ms = 5\n") == [
+        "paxos.heartbeat_ms: 5 is not usable: 10 to 10000 ms is expected",
+        "paxos.lease_ms: 0 is not usable: 1 to 10000 ms is expected",
+    ]
+
+
+def test_the_times_in_the_starting_configuration_are_the_defaults() -> None:
+    text = starting_config(loopback(3))
+    named = re.sub(r"^# (\w+_ms = )", r"\1", text, flags=re.MULTILINE)
+    assert named.count("_ms = ") == len(Timing._fields)
+    assert parse(named, HERE).settings.paxos_timing == TIMING

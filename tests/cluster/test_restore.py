@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,6 +23,7 @@ from fencelock.cluster.restore import FENCE_MARGIN, check_parts, check_target, o
 from fencelock.cluster.storage.backup import BackupDamagedError, BackupHeader
 from fencelock.cluster.storage.directory import FolderBusyError
 from fencelock.cluster.storage.journal import STREAM, Journal, claim
+from fencelock.cluster.topology import ProtocolSettings
 from fencelock.transport.codec import decode, encode
 
 HEADER = BackupHeader(
@@ -123,23 +124,21 @@ def test_two_restorations_never_form_one_cluster(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "why"),
+    ("fields", "why"),
     [
-        (lambda config: replace(config, cluster="orders"), "orders-2"),
-        (lambda config: replace(config, protocol="lamport"), "lamport"),
-        (lambda config: replace(config, data=None), "data: missing"),
-        (
-            lambda config: replace(config, settings=replace(config.settings, paxos_memory=True)),
-            "durability",
-        ),
+        ({"cluster": "orders"}, "orders-2"),
+        ({"protocol": "lamport"}, "lamport"),
+        ({"data": None}, "data: missing"),
+        ({"settings": ProtocolSettings(paxos_memory=True)}, "durability"),
     ],
+    ids=["the old id", "another protocol", "no folder", "no disk"],
 )
 def test_a_configuration_that_cannot_be_used_is_refused(
-    config: Config, change: Callable[[Config], Config], why: str
+    config: Config, fields: dict[str, Any], why: str
 ) -> None:
     check_target(HEADER, config)
     with pytest.raises(ConfigError, match=why):
-        check_target(HEADER, change(config))
+        check_target(HEADER, replace(config, **fields))
 
 
 def test_what_is_no_table_is_refused() -> None:

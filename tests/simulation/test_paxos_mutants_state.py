@@ -121,6 +121,23 @@ class ForgetsItsLease(Acceptor):
         return ()
 
 
+class WaitsForItsOwnLease(Acceptor):
+    """Forgets that the leases of an earlier life may have been longer."""
+
+    def begin(self, now: Instant) -> Effects:
+        self.recorded_lease_ms = self.lease_ms
+        return super().begin(now)
+
+
+class ReliesOnItsOwnLease(FailureDetector):
+    """Takes every acceptor's lease to be as long as its own."""
+
+    def handle(self, sender: Address, event: Any, now: Instant) -> Effects:
+        if isinstance(event, HeartbeatAck):
+            event = replace(event, lease_ms=self.timing.lease_ms)
+        return super().handle(sender, event, now)
+
+
 class CountsFromTheAnswer(FailureDetector):
     """Takes a lease for as long from the answer as was promised when it was given."""
 
@@ -245,7 +262,7 @@ class StateMutant(NamedTuple):
     spawned: type[Commander] = Commander
 
 
-LEASES = Focus.LEASES
+LEASES, MIXED = Focus.LEASES, Focus.MIXED_LEASES
 MUTANTS = {
     "nothing is synced": StateMutant("P9", 3, LogSubject(disk=NeverSyncs)),
     "a torn tail is a record": StateMutant("P3", 30, LogSubject(disk=TornTail)),
@@ -263,6 +280,12 @@ MUTANTS = {
     "time is the node's own": StateMutant("P12", 10, instead(Replica, OwnTime)),
     "a restart forgets the lease": StateMutant(
         "P15", 30, instead(Acceptor, ForgetsItsLease), LEASES
+    ),
+    "a restart waits for its own lease": StateMutant(
+        "P15", 10, instead(Acceptor, WaitsForItsOwnLease), MIXED
+    ),
+    "all leases are as long as the master's": StateMutant(
+        "P15", 10, instead(FailureDetector, ReliesOnItsOwnLease), MIXED
     ),
     "a lease from the answer on": StateMutant(
         "P15", 40, instead(FailureDetector, CountsFromTheAnswer), LEASES

@@ -13,7 +13,18 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from typing import Any, NamedTuple
 
-from fencelock.actors.effect import Checkpoint, Effects, Observe, Persist, Retire, Send, Spawn, Wake
+from fencelock.actors.effect import (
+    Checkpoint,
+    Connect,
+    Disconnect,
+    Effects,
+    Observe,
+    Persist,
+    Retire,
+    Send,
+    Spawn,
+    Wake,
+)
 from fencelock.actors.message import Address, Event, node_of
 from fencelock.actors.role import Role
 from support.effects import HOST, T0
@@ -151,8 +162,8 @@ class TurnTable:
                     woken |= first.woken
                 case Retire(address):
                     retired.append(address)
-                case Persist() | Checkpoint() | Observe():
-                    pass  # Nothing crashes here.
+                case Persist() | Checkpoint() | Observe() | Connect() | Disconnect():
+                    pass  # Nothing crashes here, and every node is linked.
         mask = sum(1 << letter for letter in sorted(set(sent)))
         return Reaction(
             state, tuple(sent), mask, woken, tuple(said), tuple(spawned), tuple(retired)

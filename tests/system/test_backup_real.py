@@ -71,7 +71,7 @@ def old(tmp_path: Path) -> Iterator[NodeProcesses]:
     folder = tmp_path / "old"
     folder.mkdir()
     with NodeProcesses(folder, "paxos", 3, durable=True) as members:
-        with fencelock.connect(members.connect, cluster=members.cluster) as watcher:
+        with fencelock.connect(members.connect, cluster=members.cluster, timeout=LONG_S) as watcher:
             members.wait_until_ready(watcher)
         yield members
 
@@ -165,7 +165,7 @@ def test_nodes_of_the_old_cluster_cannot_join_the_new_one(
         with fencelock.connect(two, cluster=new.cluster, timeout=LONG_S) as client:
             hold = client.lock("fresh").acquire(timeout=LONG_S)
             assert hold is not None
-            refused = 0
+            refused, statuses = 0, client.describe()
             while not refused:
                 statuses = client.describe()
                 refused = sum(

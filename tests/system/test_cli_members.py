@@ -130,7 +130,7 @@ def test_a_join_is_asked_for_until_it_is_done(client: MadeCluster) -> None:
             ChangeMembers(action=MemberAction.REPLACE, node="n3", replacement="n6"),
         ),
     ],
-    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+    ids=["leave", "remove", "transfer", "replace by itself", "replace by another"],
 )
 def test_each_command_asks_for_its_change(
     client: MadeCluster, arguments: tuple[str, ...], change: ChangeMembers

@@ -62,6 +62,8 @@ EXCEPTIONS = {
         "actors/session/rejection.py",
         "/",
     ): "seconds in a text for people",
+    ("actors/paxos/slow_disk.py", "/"): "milliseconds in a text for people",
+    ("actors/api/membership_message.py", "re"): "patterns of ASCII characters, checked by a proxy",
     ("actors/session/pending.py", "/"): "the jitter of a client's own timers",
     ("actors/session/pending.py", "float"): "the jitter of a client's own timers",
     (

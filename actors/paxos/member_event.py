@@ -1,0 +1,71 @@
+"""Events about members and other nodes, between the roles of the log within a node."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from fencelock.actors.message import Local, Timer, local, timer
+from fencelock.actors.paxos.membership import Membership
+from fencelock.actors.paxos.message import Locate
+
+
+@local
+class ViewChanged(Local):
+    """Replica to the other roles of the log: `LogConfig` has other views than before."""
+
+
+@local
+class ProposeChange(Local):
+    """To the replica: let ``membership`` be the next one, if that is possible now."""
+
+    membership: Membership
+    joiner_applied: int | None = None
+    """The first slot that a new member has not applied; it may lack `JOIN_SLOTS`."""
+
+
+@local
+class Behind(Local):
+    """Acceptor to failure detector: ``node`` knows a view that is not known here."""
+
+    node: str
+
+
+@local
+class CaughtUp(Local):
+    """Catch-up to failure detector: all wanted slots are here."""
+
+
+@local
+class DescribeNodes(Local):
+    """To the failure detector: what is known of other nodes? Answered by `NodesDescribed`."""
+
+
+class NodeFacts(NamedTuple):
+    """What a leader knows of another node."""
+
+    node: str
+    applied: int
+    """The first slot that it has not applied, as it last reported."""
+    heard_ms: int
+    """Time since then (ms)."""
+    view: int
+    """The newest view that it knows; -1 if its version knows none."""
+    learner: Locate | None
+    """Its last report as a node that is no member, None if it sent none."""
+    lag: int = 0
+    """Slots that it lacked when it sent that report."""
+
+
+@local
+class NodesDescribed(Local):
+    """The leader, empty if none is known, and the other nodes that have reported to this one."""
+
+    master: str
+    nodes: tuple[NodeFacts, ...]
+
+
+@timer
+class LocateDue(Timer):
+    """Ask other nodes what is decided; ``number`` is that of the timer."""
+
+    number: int

@@ -1,0 +1,91 @@
+"""The comparison of a leader's disk with those of its followers.
+
+Every slot waits for the leader's own disk. So a leader whose disk is far slower than the others'
+should hand over: the next leader decides slots with the quicker disks of the other members.
+"""
+
+from __future__ import annotations
+
+from fencelock.actors.message import NS_PER_MS, Instant, ms_between
+from fencelock.actors.paxos.config import LogConfig
+
+SLOW_MS_MIN = 50
+"""A disk that syncs within this time (ms) is never slow: a busy machine delays others as much."""
+
+SLOW_FACTOR = 5
+"""A disk is slow beside others that are so many times as quick."""
+
+SLOW_REPORTS_MIN = 3
+SLOW_FOR_MS = 600
+"""A leader hands over after so many reports in a row, and after this time (ms), in which its disk
+was slow. A single long sync, or a pause of its process, is no reason."""
+
+REST_MS = 30_000
+"""A node hands over for its disk at most once in this time (ms). So long it also lets all others
+stand first. If disks become slow in turn, the leader changes at most once a node and rest."""
+
+
+class DiskComparison:
+    """Decides when a leader hands over because its disk is slow.
+
+    Attributes:
+        own_us: mean time of this node's syncs as last reported (us), 0 if none was.
+
+    """
+
+    def __init__(self) -> None:
+        self.own_us = 0
+        self._others_us: dict[str, int] = {}
+        """The same for other members, as they last reported in this leadership."""
+        self._slow_since: Instant | None = None
+        self._slow_reports = 0
+        self._rests_until = Instant(0)
+
+    def clear(self) -> None:
+        """Forget the other members' reports: a leadership begins."""
+        self._others_us.clear()
+        self._slow_since = None
+
+    def note_other(self, member: str, mean_us: int) -> None:
+        """Note the mean time of the syncs of ``member`` (us), 0 if it has reported none."""
+        self._others_us[member] = mean_us
+
+    def is_slow(self, mean_us: int, config: LogConfig, now: Instant) -> bool:
+        """Note a report of this node; return whether it should hand over now if it leads.
+
+        The quickest majority of each current view must be able to decide without this node.
+        """
+        self.own_us = mean_us
+        others = {member: -us for member, us in self._others_us.items() if us > 0}
+        majority = config.reached(others)
+        slow = (
+            mean_us >= SLOW_MS_MIN * 1_000
+            and majority is not None
+            and -majority * SLOW_FACTOR <= mean_us
+        )
+        if not slow:
+            self._slow_since = None
+            return False
+        if self._slow_since is None:
+            self._slow_since, self._slow_reports = now, 0
+        self._slow_reports += 1
+        return (
+            self._slow_reports >= SLOW_REPORTS_MIN
+            and ms_between(self._slow_since, now) >= SLOW_FOR_MS
+            and now >= self._rests_until
+        )
+
+    def is_quick(self, member: str) -> bool:
+        """Return whether the disk of ``member`` is not slow beside the quickest one known."""
+        quickest_us = min(self._others_us.values(), default=0)
+        return self._others_us.get(member, 0) <= max(SLOW_MS_MIN * 1_000, SLOW_FACTOR * quickest_us)
+
+    def describe(self, successor: str) -> str:
+        """Return the reason for handing over to ``successor``."""
+        own_ms, other_ms = self.own_us / 1_000, self._others_us.get(successor, 0) / 1_000
+        return f"its disk takes {own_ms:.0f} ms for a sync, that of {successor} {other_ms:.1f} ms"
+
+    def rest(self, now: Instant) -> Instant:
+        """Return the end of the rest that begins now: until then this node hands over no more."""
+        self._rests_until = Instant(now + REST_MS * NS_PER_MS)
+        return self._rests_until

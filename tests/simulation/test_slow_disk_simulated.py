@@ -1,0 +1,118 @@
+"""A leader whose disk becomes slow, in virtual time; planted bugs that this reveals."""
+
+from __future__ import annotations
+
+import pytest
+from support.log_workload import LogWriter, logbook
+
+from fencelock.actors.message import NS_PER_MS, Instant, address_of
+from fencelock.actors.paxos import slow_disk
+from fencelock.actors.paxos.config import LogConfig
+from fencelock.actors.paxos.slow_disk import DiskComparison
+from fencelock.cluster.simulation.faults import Faults
+from fencelock.cluster.simulation.nemesis import SLOW_SYNC_US
+from fencelock.cluster.simulation.violation import ViolationError
+from fencelock.cluster.simulation.world import World
+
+MEMBERS = ("n1", "n2", "n3")
+BACK_WITHIN_MS = 3_000
+MEASURED_MS = 1_000
+WATCHED_MS = 20_000
+HAND_OVERS = "paxos.handed_over_for_disk"
+
+
+def world_of_three(seed: int) -> World:
+    world = World(seed, Faults(delay_us=500, sync_us=2_000))
+    for name in MEMBERS:
+        world.add(name, logbook(every_ms=2), member=True)
+    world.power_on_all()
+    world.run(2_000 * NS_PER_MS)
+    return world
+
+
+def writers(world: World) -> list[LogWriter]:
+    return [world.role_at(address_of(name, "scribe")) for name in MEMBERS]
+
+
+def decided_in(world: World, ms: int) -> int:
+    """Return the number of commands that are decided in the next ``ms``."""
+    before = max(len(writer.heard) for writer in writers(world))
+    world.run(world.time + ms * NS_PER_MS)
+    return max(len(writer.heard) for writer in writers(world)) - before
+
+
+def leader_of(world: World) -> str:
+    (master,) = {writer.master for writer in writers(world)}
+    return master
+
+
+def judge_slow_leader(seed: int) -> None:
+    """Make the leader's disk slow; demand that another leads soon, and that it stays so."""
+    world = world_of_three(seed)
+    leader, before = leader_of(world), decided_in(world, MEASURED_MS)
+    world.slow_disks[leader] = SLOW_SYNC_US
+    world.run(world.time + BACK_WITHIN_MS * NS_PER_MS)
+    after = decided_in(world, MEASURED_MS)
+    if after < before // 2:
+        raise ViolationError(f"{before} commands a second before, {after} after")
+    if leader_of(world) == leader:
+        raise ViolationError(f"{leader} leads with a slow disk")
+    world.run(world.time + WATCHED_MS * NS_PER_MS)
+    if world.marks[HAND_OVERS] != 1:
+        raise ViolationError(f"{world.marks[HAND_OVERS]} hand-overs for one slow disk")
+
+
+def judge_slow_in_turn(seed: int) -> None:
+    """Make the disk of each leader slow and the others' quick; demand that few hand over."""
+    world = world_of_three(seed)
+    for _ in range(WATCHED_MS // BACK_WITHIN_MS):
+        world.slow_disks = {leader_of(world): SLOW_SYNC_US}
+        world.run(world.time + BACK_WITHIN_MS * NS_PER_MS)
+    if world.marks[HAND_OVERS] > len(MEMBERS):
+        raise ViolationError(f"{world.marks[HAND_OVERS]} hand-overs in {WATCHED_MS} ms")
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_commands_are_decided_quickly_again_soon_after_the_leaders_disk_became_slow(
+    seed: int,
+) -> None:
+    judge_slow_leader(seed)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_leader_changes_at_most_once_a_member_if_disks_become_slow_in_turn(seed: int) -> None:
+    judge_slow_in_turn(seed)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_nothing_changes_while_all_disks_are_slow_alike(seed: int) -> None:
+    world = world_of_three(seed)
+    leader = leader_of(world)
+    world.slow_disks = dict.fromkeys(MEMBERS, SLOW_SYNC_US)
+
+    world.run(world.time + WATCHED_MS * NS_PER_MS)
+
+    assert world.marks[HAND_OVERS] == 0
+    assert leader_of(world) == leader
+
+
+def test_a_leader_that_never_hands_over_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slow_disk, "SLOW_FACTOR", 1 << 40)
+    with pytest.raises(ViolationError, match="commands a second before"):
+        judge_slow_leader(0)
+
+
+def test_leaders_that_hand_over_again_and_again_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slow_disk, "REST_MS", 0)
+    with pytest.raises(ViolationError, match="hand-overs in"):
+        judge_slow_in_turn(0)
+
+
+def test_a_leader_that_compares_with_nobody_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def always(comparison: DiskComparison, mean_us: int, config: LogConfig, now: Instant) -> bool:
+        del comparison, mean_us, config, now
+        return True
+
+    monkeypatch.setattr(DiskComparison, "is_slow", always)
+    with pytest.raises(ViolationError, match="commands a second before"):
+        judge_slow_leader(0)

@@ -1,0 +1,115 @@
+"""Real nodes, one of which has a slow disk: pairs of acquire and release a second."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from support.paths import SUPPORT
+from support.slow_disk_node import slow_file
+
+import fencelock
+from fencelock.cluster.bench.members import NodeProcesses, described, master_of
+
+CLIENTS = 4
+LONG_S = 60.0
+SYNC_S = "0.3"
+BACK_WITHIN_S = 3.0
+MEASURED_S = 2.0
+
+
+class LoadedCluster:
+    """Three nodes with journals, and clients that acquire and release locks."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.members = NodeProcesses(folder, "paxos", 3, durable=True)
+        self.members.program = (str(SUPPORT / "slow_disk_node.py"),)
+        self.pairs: list[float] = []
+        """The times at which pairs ended (monotonic, s)."""
+        self.news = threading.Condition()
+        self.over = False
+
+    def client(self) -> fencelock.Client:
+        members = self.members
+        return fencelock.connect(members.connect, cluster=members.cluster, timeout=LONG_S)
+
+    def work(self, number: int) -> None:
+        with self.client() as client:
+            while not self.over:
+                with client.lock(f"lock-{number}"):
+                    pass
+                with self.news:
+                    self.pairs.append(time.monotonic())
+                    self.news.notify_all()
+
+    def wait_for_pairs(self, count: int) -> None:
+        """Wait until ``count`` more pairs have ended."""
+        with self.news:
+            wanted = len(self.pairs) + count
+            assert self.news.wait_for(lambda: len(self.pairs) >= wanted, LONG_S)
+
+    def pairs_within(self, since: float, seconds: float) -> int:
+        """Wait until ``seconds`` after ``since``, and return the pairs that ended meanwhile."""
+        with self.news:
+            self.news.wait_for(lambda: time.monotonic() >= since + seconds, LONG_S)
+            return sum(since <= at < since + seconds for at in self.pairs)
+
+    def make_slow(self, node: str) -> float:
+        slow_file(self.folder, node).write_text(SYNC_S, encoding="ascii")
+        return time.monotonic()
+
+    def log_of(self, node: str) -> str:
+        return (self.folder / f"{node}.log").read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[LoadedCluster]:
+    cluster = LoadedCluster(tmp_path)
+    with ExitStack() as stack:
+        stack.enter_context(cluster.members)
+        watcher = stack.enter_context(cluster.client())
+        cluster.members.wait_until_ready(watcher)
+        workers = [threading.Thread(target=cluster.work, args=(n,)) for n in range(CLIENTS)]
+        for worker in workers:
+            worker.start()
+        try:
+            cluster.wait_for_pairs(200)
+            yield cluster
+        finally:
+            cluster.over = True
+            for worker in workers:
+                worker.join()
+
+
+def leader_of(cluster: LoadedCluster) -> str:
+    with cluster.client() as watcher:
+        return master_of(described(watcher))
+
+
+def test_throughput_is_back_soon_after_the_leaders_disk_became_slow(cluster: LoadedCluster) -> None:
+    leader = leader_of(cluster)
+    before = cluster.pairs_within(time.monotonic(), MEASURED_S) / MEASURED_S
+
+    struck = cluster.make_slow(leader)
+    meanwhile = cluster.pairs_within(struck, BACK_WITHIN_S) / BACK_WITHIN_S
+    after = cluster.pairs_within(struck + BACK_WITHIN_S, MEASURED_S) / MEASURED_S
+
+    print(f"pairs/s: {before:.0f} before, {meanwhile:.0f} in {BACK_WITHIN_S} s, {after:.0f} after")
+    assert after > before / 3
+    assert leader_of(cluster) != leader
+    assert cluster.log_of(leader).count("hands over to") == 1
+
+
+def test_nobody_hands_over_while_all_disks_are_slow_alike(cluster: LoadedCluster) -> None:
+    leader = leader_of(cluster)
+    for node in cluster.members.names:
+        cluster.make_slow(node)
+    cluster.wait_for_pairs(3 * CLIENTS)
+
+    assert leader_of(cluster) == leader
+    assert "hands over" not in "".join(map(cluster.log_of, cluster.members.names))
