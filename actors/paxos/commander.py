@@ -156,7 +156,7 @@ class Commander(MemberRole[CommanderEvent]):
         while self.backlog and self.next < self.committed + WINDOW:
             batch = self.backlog.popleft()
             slot, self.informed = self.next, self.committed
-            view = self.config.at(slot)
+            view = self.config.at(slot) if self.config.pending else self.config.newest
             if view is not self.quorum_choice.view:
                 self.quorum_choice.turn_to(view)
             self.proposals[slot] = Proposal(batch, view, {})
@@ -176,7 +176,8 @@ class Commander(MemberRole[CommanderEvent]):
         if accepted.ballot != self.ballot or proposal is None:
             return ()  # Decided already, by the votes of others.
         view = proposal.view
-        if not view.counts(acceptor, accepted.voter):
+        registered = view.registered.get(acceptor) == accepted.voter
+        if not registered or acceptor not in view.acceptors:  # `View.counts`, without a call.
             known = acceptor in view.acceptors
             return (Observe("paxos.unregistered_vote" if known else "paxos.stranger_votes"),)
         votes = proposal.votes

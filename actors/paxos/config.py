@@ -25,6 +25,11 @@ WINDOW = 16
 slot ``s + WINDOW`` (Lamport's rule), so all members must have the same."""
 
 
+JOIN_SLOTS = 4 * WINDOW
+"""Slots that a new member may lack when it is added: it lacked fewer than `WINDOW` when it last
+reported, and under load the log has grown since."""
+
+
 LEASE_MS = TIMING.lease_ms
 """Duration for which an acceptor follows a master after its heartbeat (ms): most of a failover."""
 
@@ -85,6 +90,8 @@ class View:
 
     acceptors: tuple[Address, ...] = field(init=False, repr=False, compare=False)
     """Addresses of the members' acceptors."""
+    majority: int = field(init=False, repr=False, compare=False)
+    """The size of a majority: any two of them share a member."""
     registered: Mapping[Address, int] = field(init=False, repr=False, compare=False)
     """The ids of ``voters``, or zeros. It may have acceptors of other views, too: see `counts`."""
 
@@ -93,14 +100,10 @@ class View:
         members = self.members
         assert members
         assert list(members) == sorted(set(members))
+        object.__setattr__(self, "majority", len(members) // 2 + 1)
         object.__setattr__(self, "acceptors", tuple(acceptor_of(one) for one in members))
         registered = dict.fromkeys(self.acceptors, 0) if self.voters is None else self.voters
         object.__setattr__(self, "registered", registered)
-
-    @property
-    def majority(self) -> int:
-        """Return the size of a majority: any two of them share a member."""
-        return len(self.members) // 2 + 1
 
     def counts(self, acceptor: Address, voter: int) -> bool:
         """Return whether a vote of ``acceptor`` that names ``voter`` counts in this view."""

@@ -293,8 +293,8 @@ class Leader(MemberRole[LeaderEvent]):
         """Go on in the new views, or stop if this node is no member of them."""
         if not self.config.counts(self.acceptor, self.voter):
             return self._give_up()
-        if self.phase is LeaderPhase.STANDING and self._has_moved():
-            return self._stand()
+        if self.phase is LeaderPhase.STANDING and self.scouted != self.config.current:
+            return self._stand()  # Nor is a view asked that is over: its members may be gone.
         return ()
 
     def _give_up(self) -> list[Effect]:

@@ -86,25 +86,25 @@ def log_roles(
 ) -> tuple[Spawn, ...]:
     """Return the role that creates the log's other roles on ``node`` once the group is known.
 
-    A member whose table differed from a majority's gets a `Quarantined` instead. A node that is not
-    among the members of the group learns, until the group makes it one.
+    A node that is no member of the group learns. A member that diverged gets a `Quarantined`.
 
     Args:
         node: the node, one of ``members``.
         members: all configured nodes, in any order. They found the group.
         random: spreads elections; one of this node's own.
         machine: an empty machine; the journal is applied to it.
-        records: the node's journal, oldest first for each role; None if it keeps nothing on disk.
+        records: the journal, oldest first for each role; None for a node without a disk.
         journal: the id of that journal.
-        boot: the id of this life of the node, and without a disk also that of its journal.
+        boot: the id of this life of the node; without a disk, it replaces ``journal``.
         date_ms: the start of this life (ms since 1970).
-        options: see there.
+        options: see `LogOptions`.
 
     """
     recovered = None if records is None else recover(records)
     if recovered is not None and recovered.diverged:
         why = {"why": recovered.diverged, "listener": options.listener}
         return (Spawn(replica_of(node), Quarantined, why),)
+    identity = boot if records is None else journal
     first_number = random.getrandbits(60)
 
     def seat(group: GroupConfig, votes: bool, voters: Mapping[Address, int]) -> tuple[Spawn, ...]:
@@ -112,11 +112,10 @@ def log_roles(
         config = known.recover_views(_config_of(group, voters, options.endpoints, first))
         config.nodes.update(dict.fromkeys(members))
         seats = _MemberRoles(node, config, known, random, machine, options, first_number)
-        endpoint = options.endpoints.get(node, "")
-        told = Identity(vote_id(group, node, identity), identity, endpoint, options.version)
+        voter, endpoint = vote_id(group, node, identity), options.endpoints.get(node, "")
+        told = Identity(voter, identity, endpoint, options.version)
         return seats.all(durable=records is not None, identity=told, votes=votes)
 
-    identity = journal if records is not None else boot
     arguments = {
         "members": tuple(sorted(members)),
         "journal": identity,

@@ -20,7 +20,7 @@ class ProposeChange(Local):
 
     membership: Membership
     joiner_applied: int | None = None
-    """The first slot that a new member has not applied; it must be within `WINDOW` of the end."""
+    """The first slot that a new member has not applied; it may lack `JOIN_SLOTS`."""
 
 
 @local

@@ -15,6 +15,7 @@ from fencelock.actors.bootstrap_message import VotersChanged
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.message import Address, Instant, Message, copier, maker, node_of
 from fencelock.actors.paxos.config import (
+    JOIN_SLOTS,
     LOG_MAX,
     WINDOW,
     MemberArguments,
@@ -309,7 +310,7 @@ class Replica(MemberRole[ReplicaEvent]):
         joiner = event.joiner_applied
         leads = ordering.leadership is not None and not ordering.draining
         late = self.config.pending or applied <= self.change_slot
-        late = late or (joiner is not None and applied - joiner > WINDOW)
+        late = late or (joiner is not None and applied - joiner > JOIN_SLOTS)
         if not leads or late or not follows or ordering.free >= applied + WINDOW:
             return (Observe("paxos.change_refused"),)
         self.change_slot = ordering.free

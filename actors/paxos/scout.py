@@ -9,6 +9,7 @@ from fencelock.actors.effect import Effects, Observe, Send, Wake
 from fencelock.actors.message import Address, Instant, node_of
 from fencelock.actors.paxos.config import (
     ROUND_JUMP_MAX,
+    ROUNDS_PER_VIEW,
     TOO_FAR,
     WINDOW,
     MemberArguments,
@@ -28,6 +29,10 @@ from fencelock.actors.role import Host, Summary
 
 SCOUT_RESEND_MS = 50
 """Timeout of an acceptor's answer before it is asked again (ms): a round trip and a sync."""
+
+
+STEPS_MAX = 1 << 10
+"""Ballots of a view whose steps differ, see `Scout._step`."""
 
 
 class Scout(MemberRole[Promise | Preempted | ScoutResend]):
@@ -191,8 +196,17 @@ class Scout(MemberRole[Promise | Preempted | ScoutResend]):
         return (Send(self.leader, adopted), *(mark for mark in marks if mark.count))
 
     def _step(self, acceptor: Address, known: int) -> Send:
-        """Request a promise as far above round ``known`` as is allowed."""
-        step = Ballot(min(self.ballot.round, known + ROUND_JUMP_MAX), self.ballot.leader)
+        """Request a promise as far above round ``known`` as is allowed.
+
+        Ballots are led in the first rounds of each view, so a step is one of the last. Its offset
+        depends on the ballot: no two lives of a node use the same.
+        """
+        highest = known + ROUND_JUMP_MAX
+        if highest < self.ballot.round:
+            views, place = divmod(self.ballot.round, ROUNDS_PER_VIEW)
+            offset = (views * STEPS_MAX + place % STEPS_MAX) % (ROUNDS_PER_VIEW // 2)
+            highest -= highest % ROUNDS_PER_VIEW + 1 + offset
+        step = Ballot(min(self.ballot.round, highest), self.ballot.leader)
         if step < self.ballot:
             self.steps[acceptor] = step
         return self._prepare(acceptor, step)

@@ -148,20 +148,26 @@ class Endpoints:
     """The node that replies soonest, according to the last message about it."""
     view: int = -1
     """Number of the membership that was learned last, -1 before the first."""
+    members: tuple[NodeAddress, ...] = ()
+    """Its members, until it is known which of them the user's endpoints reach."""
 
     def learn(self, view: int, members: tuple[NodeAddress, ...]) -> list[NodeAddress]:
         """Take over the members of a newer view; return those to connect to.
 
         Their links are named after the nodes, and come up later. The user's endpoints stay: they
-        may be names of which the cluster does not know.
+        may lead through relays of which the cluster does not know.
         """
-        if not members or view <= self.view:
+        if members and view > self.view:
+            self.view, self.members = view, members
+            names = {member.node for member in members}
+            for endpoint in self.table.values():
+                endpoint.left = endpoint.learned and endpoint.node not in names
+        endpoints = self.table.values()
+        if not self.members or any(one.usable and not one.node for one in endpoints):
             return []
-        self.view = view
-        names = {member.node for member in members}
-        for endpoint in self.table.values():
-            endpoint.left = endpoint.learned and endpoint.node not in names
-        return [member for member in members if self._is_new(member)]
+        new = [member for member in self.members if self._is_new(member)]
+        self.members = ()
+        return new
 
     def _is_new(self, member: NodeAddress) -> bool:
         """Add ``member`` unless it has an endpoint; return whether to connect to it."""

@@ -132,8 +132,8 @@ def on_alive(state: SessionState, sender: Address, alive: Alive, now: Instant) -
     effects = hear(state, sender, now)
     if session_lease.kept and alive.session == session_lease.assigned:
         effects += state.confirm(session_lease.sent.pop(alive.request, None), now)
-    effects += follow_members(state, sender, alive, now)
     effects += note_node(state, sender, alive.node, alive.master, now)
+    effects += follow_members(state, sender, alive, now)
     return effects + keep_watching(state, now)
 
 
@@ -147,8 +147,8 @@ def on_opened(state: SessionState, sender: Address, opened: Opened, now: Instant
         state.greet_at = None
         effects.append(Observe("client.session_opened"))
     effects += state.tell_watcher(now)
-    effects += follow_members(state, sender, opened, now)
     effects += note_node(state, sender, opened.node, opened.master, now)
+    effects += follow_members(state, sender, opened, now)
     effects += prefer_master(state, now)  # It may have been known before the session.
     return effects + state.in_flight.start_over(now) + keep_watching(state, now)
 

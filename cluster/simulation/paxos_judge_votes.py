@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from fencelock.actors.bootstrap_message import GroupConfig, Voter
 from fencelock.actors.message import Address, Message, node_of, role_of
-from fencelock.actors.paxos.config import WINDOW
+from fencelock.actors.paxos.config import JOIN_SLOTS, WINDOW
 from fencelock.actors.paxos.membership import change_in
 from fencelock.actors.paxos.message import (
     NO_BALLOT,
@@ -231,7 +231,7 @@ class AcceptorJudge:
         assert change is not None
         known = {voter.member for voter in electorates.newest.voters}
         for joiner in [name for name in change.names if name not in known]:
-            if self.applied(joiner) < slot - 2 * WINDOW:
+            if self.applied(joiner) < slot - JOIN_SLOTS - WINDOW:
                 self.violation_report(
                     "P18", f"{joiner} has applied {self.applied(joiner)}, yet {accept}"
                 )

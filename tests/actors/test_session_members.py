@@ -71,6 +71,25 @@ def test_an_idle_client_asks_another_node_when_one_goes_away(play: SessionHarnes
     assert isinstance(greeting.message, KeepAlive)
 
 
+def test_nodes_that_the_users_endpoints_reach_are_not_connected_to_again() -> None:
+    """The user's addresses may lead through relays, and not all have answered yet."""
+    play = SessionHarness()
+    named(play, 1, "a", "b", "d")
+    assert play.links == {}  # B may be any of them.
+    named(play, 1, "a", "b", "d", gate=B)
+    assert set(play.links) == {"d"}
+
+
+def test_an_endpoint_that_does_not_answer_is_not_waited_for() -> None:
+    play = SessionHarness()
+    named(play, 1, "a", "b")
+    play.hear(ME, LinkDown(node="b"))
+    named(play, 1, "a", "b")
+    assert set(play.links) == set()  # It has the address of a link of the user's.
+    named(play, 2, "a", "d")
+    assert set(play.links) == {"d"}
+
+
 def test_a_list_that_is_not_newer_changes_nothing(play: SessionHarness) -> None:
     named(play, 3, "a", "d")
     named(play, 2, "a", "b", "e", gate=B)

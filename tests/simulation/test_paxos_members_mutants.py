@@ -89,7 +89,7 @@ MUTANTS = {
         "P17", 40, ((Replica, "_on_propose_change", in_flight_or_not),)
     ),
     "a node joins before it caught up": Mutant(
-        "P18", 40, ((reconfigurer, "WINDOW", NUMBER_MAX), (replica, "WINDOW", NUMBER_MAX))
+        "P18", 40, ((reconfigurer, "WINDOW", NUMBER_MAX), (replica, "JOIN_SLOTS", NUMBER_MAX))
     ),
     "a removed member counts": Mutant("P21", 40, ((LogConfig, "_append", with_those_removed),)),
     "the view of a slot is not checked": Mutant("P10", 40, ((LogConfig, "at", oldest),)),

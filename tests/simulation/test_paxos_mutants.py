@@ -104,9 +104,9 @@ def lowest_first(scout: Scout, event: Event) -> Event:
 class HalfView(View):
     """Calls half of the members a majority."""
 
-    @property
-    def majority(self) -> int:
-        return (len(self.members) + 1) // 2
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "majority", (len(self.members) + 1) // 2)
 
 
 def half_is_enough(spawn: Spawn) -> Spawn:

@@ -1,0 +1,338 @@
+"""Memberships in the log, the views of slots, and the steps of a change."""
+
+from __future__ import annotations
+
+import pytest
+from support.effects import HOST, T0
+
+from fencelock.actors.api.membership_message import ChangeMembers, MemberAction, MembersChanged
+from fencelock.actors.api.message import Refused
+from fencelock.actors.effect import Connect, Disconnect, Send
+from fencelock.actors.message import Address
+from fencelock.actors.paxos.config import (
+    ROUNDS_PER_VIEW,
+    WINDOW,
+    LogConfig,
+    View,
+    acceptor_of,
+    members_of,
+    monitor_of,
+    replica_of,
+)
+from fencelock.actors.paxos.event import Resign
+from fencelock.actors.paxos.member_event import (
+    NodeFacts,
+    NodesDescribed,
+    ProposeChange,
+    ViewChanged,
+)
+from fencelock.actors.paxos.membership import (
+    CHANGE,
+    Member,
+    Membership,
+    Term,
+    change_in,
+    command_of,
+    split,
+    terms_part,
+)
+from fencelock.actors.paxos.message import Batch, Locate
+from fencelock.actors.paxos.reconfigurer import HEARD_MS, Reconfigurer
+
+A, B, C, D = (Member(name, f"tcp://{name}:1", place) for place, name in enumerate("abcd", start=1))
+THREE = Membership(0, (A, B, C))
+IDS = {acceptor_of(one.name): one.journal for one in THREE.members}
+
+
+def config() -> LogConfig:
+    """Return the views of three members, whose votes name their journals."""
+    view = View(0, THREE.names, dict(IDS), THREE.members)
+    return LogConfig(view, lambda member: member.journal)
+
+
+def batch(*commands: bytes) -> Batch:
+    return Batch(time_ms=1, commands=commands)
+
+
+# The log
+
+
+def test_a_change_is_a_command_that_reads_back() -> None:
+    four = THREE.with_member(D)
+
+    assert change_in(batch(command_of(four))) == Membership(1, (A, B, C, D))
+    assert four.without("a") == Membership(2, (B, C, D))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"7",
+        b"[1]",
+        b"[1,[]]",
+        b'[1,[["a","",1],["a","",2]]]',
+        b'[1,[["b","",1],["a","",2]]]',
+        b'[1,[["a/b","",1]]]',
+        b'[-1,[["a","",1]]]',
+        b'[1,[["a","",true]]]',
+        b"[" * 5_000,
+    ],
+)
+def test_what_is_no_membership_changes_nothing(content: bytes) -> None:
+    assert change_in(batch(CHANGE + content)) is None
+
+
+def test_a_command_beside_others_is_no_change() -> None:
+    command = command_of(THREE.with_member(D))
+
+    assert change_in(batch(command, command)) is None
+    assert change_in(batch(b"a command")) is None
+
+
+def test_a_snapshot_of_a_group_that_never_changed_is_that_of_its_machine() -> None:
+    assert split((b"one", b"two")) == ((b"one", b"two"), ())
+
+
+def test_a_snapshot_ends_with_the_members() -> None:
+    terms = (Term(0, THREE), Term(40, THREE.with_member(D)))
+
+    assert split((b"one", terms_part(terms))) == ((b"one",), terms)
+
+
+def test_a_snapshot_with_unreadable_members_is_refused() -> None:
+    with pytest.raises(ValueError, match="cannot be read"):
+        split((b"one", CHANGE + b"[[1]]"))
+
+
+# The views
+
+
+def test_a_change_is_in_force_a_window_after_its_slot() -> None:
+    views = config()
+
+    assert views.change(10, THREE.with_member(D))
+
+    assert views.at(10 + WINDOW - 1).members == ("a", "b", "c")
+    assert views.at(10 + WINDOW).members == ("a", "b", "c", "d")
+    assert [view.number for view in views.current] == [0, 1]
+
+
+def test_no_change_follows_before_the_last_is_in_force_at_all_slots() -> None:
+    views = config()
+    four = THREE.with_member(D)
+    views.change(10, four)
+
+    assert not views.change(12, four.without("a"))
+    assert not views.advance(10 + WINDOW - 1)
+    assert views.advance(10 + WINDOW)
+    assert views.change(10 + WINDOW, four.without("a"))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        Membership(2, (A, B, C, D)),
+        Membership(1, (A, B, C)),
+        Membership(1, (A, D)),
+        Membership(1, (A, B, C._replace(journal=9))),
+    ],
+    ids=["skips a number", "changes nothing", "changes two", "changes a journal at once"],
+)
+def test_a_change_that_does_not_follow_is_ignored(wrong: Membership) -> None:
+    views = config()
+
+    assert not views.change(10, wrong)
+    assert views.current == (View(0, ("a", "b", "c")),)
+
+
+def test_a_change_that_names_other_endpoints_follows() -> None:
+    elsewhere = tuple(one._replace(endpoint="tcp://x:9") for one in THREE.members)
+
+    assert config().change(10, Membership(1, (*elsewhere, D)))
+
+
+def test_both_views_need_a_majority_until_one_is_over() -> None:
+    views = config()
+    views.change(10, THREE.with_member(D))
+    two = {acceptor_of("a"), acceptor_of("b")}
+
+    assert not views.is_majority(two)
+    assert views.is_majority({*two, acceptor_of("d")})
+    assert views.reached({"a": 5, "b": 4}) is None
+    assert views.reached({"a": 5, "b": 4, "d": 3}) == 3
+
+
+def test_a_journal_votes_on_the_slots_of_its_views_and_on_no_others() -> None:
+    views = config()
+    views.change(10, THREE.without("c"))
+
+    assert views.seat(acceptor_of("c"), 3) == range(10 + WINDOW)
+    assert not views.seat(acceptor_of("c"), 4)
+    assert not views.seat(acceptor_of("d"), 4)
+    views.advance(10 + WINDOW)
+    assert not views.seat(acceptor_of("c"), 3)
+
+
+def test_a_member_with_a_new_journal_votes_on_no_earlier_slot() -> None:
+    views = config()
+    views.change(10, THREE.without("c"))
+    views.advance(30)
+    views.change(40, Membership(2, (A, B, C._replace(journal=9))))
+
+    assert views.seat(acceptor_of("c"), 9).start == 40 + WINDOW
+    assert not views.seat(acceptor_of("c"), 3)
+
+
+def test_ballots_of_a_new_view_are_above_those_of_the_one_before() -> None:
+    views = config()
+    views.change(10, THREE.with_member(D))
+
+    assert views.floor == ROUNDS_PER_VIEW
+
+
+def test_an_old_copy_that_was_shut_out_stays_so_when_the_members_change() -> None:
+    """`Bootstrap` removes the id of a member that runs on an old copy of its journal."""
+    registered = dict(IDS)
+    views = LogConfig(View(0, THREE.names, registered, THREE.members), lambda one: one.journal)
+    del registered[acceptor_of("b")]
+
+    views.change(10, THREE.with_member(D))
+
+    assert not views.counts(acceptor_of("b"), 2)
+    assert views.counts(acceptor_of("d"), 4)
+
+
+# The steps of a change
+
+
+def heard(*members: str, learner: Locate | None = None, view: int = 0) -> tuple[NodeFacts, ...]:
+    """Return facts of members that answered just now, and of ``d`` as a learner."""
+    known = [NodeFacts(member, 5, 0, view, None) for member in members]
+    if learner is not None:
+        known.append(NodeFacts("d", learner.applied, 0, learner.view, learner))
+    return tuple(known)
+
+
+def learner(applied: int = 5, *, ready: bool = True, journal: int = 4) -> Locate:
+    return Locate(
+        applied=applied, view=0, journal=journal, ready=ready, endpoint="tcp://d:1", version="1"
+    )
+
+
+def step(
+    action: MemberAction, node: str, facts: tuple[NodeFacts, ...], *, replacement: str = ""
+) -> tuple[MembersChanged | Refused, list[object]]:
+    """Return the answer of the leader ``a``, and the messages to its other roles."""
+    views = config()
+    views.applied = 5
+    role = Reconfigurer(members_of("a"), HOST, node="a", config=views)
+    request = ChangeMembers(action=action, node=node, replacement=replacement)
+    asker = members_of("b")
+    assert role.handle(asker, request, T0)
+    effects = role.handle(monitor_of("a"), NodesDescribed(master="a", nodes=facts), T0)
+    answers = [one.message for one in effects if isinstance(one, Send) and one.to == asker]
+    (answer,) = answers
+    assert isinstance(answer, MembersChanged | Refused)
+    inner = [one.message for one in effects if isinstance(one, Send) and one.to != asker]
+    return answer, list(inner)
+
+
+def test_a_learner_that_caught_up_is_added() -> None:
+    answer, proposed = step(MemberAction.JOIN, "d", heard("b", "c", learner=learner()))
+
+    assert isinstance(answer, MembersChanged)
+    assert not answer.done
+    assert proposed == [ProposeChange(membership=THREE.with_member(D), joiner_applied=5)]
+
+
+def test_a_learner_that_lacks_slots_has_to_learn_first() -> None:
+    views = heard("b", "c", learner=learner(ready=False))
+
+    answer, proposed = step(MemberAction.JOIN, "d", views)
+
+    assert isinstance(answer, MembersChanged)
+    assert (answer.done, proposed) == (False, [])
+
+
+@pytest.mark.parametrize(
+    ("action", "node", "facts", "text"),
+    [
+        (MemberAction.JOIN, "d", heard("b", "c"), "start it"),
+        (MemberAction.JOIN, "d", heard(learner=learner()), "start members that do not answer"),
+        (MemberAction.JOIN, "d", heard("b", "c", learner=learner(), view=-1), "upgrade it first"),
+        (MemberAction.REMOVE, "b", heard("b"), "c does not answer"),
+        (MemberAction.TRANSFER, "d", heard("b", "c"), "fencelock join d first"),
+        (MemberAction.TRANSFER, "c", heard("b"), "does not answer"),
+    ],
+)
+def test_a_change_that_would_do_harm_is_refused_with_the_next_step(
+    action: MemberAction, node: str, facts: tuple[NodeFacts, ...], text: str
+) -> None:
+    answer, proposed = step(action, node, facts)
+
+    assert isinstance(answer, Refused)
+    assert text in answer.detail
+    assert proposed == []
+
+
+def test_a_dead_member_is_removed_while_a_majority_of_the_rest_answers() -> None:
+    _, proposed = step(MemberAction.REMOVE, "c", heard("b"))
+
+    assert proposed == [ProposeChange(membership=THREE.without("c"))]
+
+
+def test_a_leader_that_is_to_go_hands_over_first() -> None:
+    _, proposed = step(MemberAction.LEAVE, "a", heard("b", "c"))
+
+    assert proposed == [Resign()]
+
+
+def test_a_replacement_is_added_first_and_if_that_costs_the_majority_last() -> None:
+    add = heard("b", "c", learner=learner())
+    few = heard("b")
+
+    _, first = step(MemberAction.REPLACE, "c", add, replacement="d")
+    refused, none = step(MemberAction.REPLACE, "c", few, replacement="d")
+
+    assert first == [ProposeChange(membership=THREE.with_member(D), joiner_applied=5)]
+    assert isinstance(refused, Refused)
+    assert none == []
+
+
+def test_a_change_that_is_done_is_done_however_often_it_is_asked_for() -> None:
+    answer, proposed = step(MemberAction.REMOVE, "d", heard("b", "c"))
+
+    assert isinstance(answer, MembersChanged)
+    assert (answer.done, proposed) == (True, [])
+
+
+def test_a_member_that_was_silent_does_not_count_as_reachable() -> None:
+    late = (NodeFacts("b", 5, HEARD_MS + 1, 0, None), *heard("c"))
+
+    answer, _ = step(MemberAction.REMOVE, "c", late)
+
+    assert isinstance(answer, Refused)
+
+
+def test_links_follow_the_members() -> None:
+    views = config()
+    role = Reconfigurer(members_of("a"), HOST, node="a", config=views)
+    replica: Address = replica_of("a")
+    views.change(10, THREE.with_member(D))
+    role.handle(replica, ViewChanged(), T0)
+    views.advance(30)
+    views.change(40, THREE.with_member(D).without("b"))
+    role.handle(replica, ViewChanged(), T0)
+    views.advance(60)
+
+    effects = role.handle(replica, ViewChanged(), T0)
+
+    assert [one for one in effects if isinstance(one, Connect)] == []
+    assert [one for one in effects if isinstance(one, Disconnect)] == [Disconnect("b")]
+
+
+def test_a_transfer_names_the_successor() -> None:
+    _, proposed = step(MemberAction.TRANSFER, "c", heard("b", "c"))
+
+    assert proposed == [Resign(successor="c")]
