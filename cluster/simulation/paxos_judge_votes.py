@@ -171,7 +171,7 @@ class AcceptorJudge:
         """
         if isinstance(message, Led | Followed) and self._is_silenced(node):
             self.violation_report("I3", f"no group counts {self.voter(node)}, yet {message}")
-        elif isinstance(message, Led):
+        if isinstance(message, Led):
             self._judge_led(node, boot, message)
         elif isinstance(message, Followed) and role_of(sender) == "acceptor":
             self._judge_followed(node, message, local=local)
