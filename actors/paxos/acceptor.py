@@ -543,10 +543,10 @@ def refusal(
     known = speaker in config.members and 1 <= ballot.round <= ROUND_MAX
     if not known or ballot.leader != leader_of(speaker):
         return (Observe("paxos.stranger_leads"),)
-    highest = max(promised.round, floor)
-    near = ballot.round - max(highest, config.floor) <= ROUND_JUMP_MAX
-    if near or speaker == node:
+    highest = max(promised.round, floor, config.floor)
+    if ballot.round - highest <= ROUND_JUMP_MAX or speaker == node:
         return ()
     if not isinstance(event, Prepare):
         return (TOO_FAR,)
-    return (Send(sender, Preempted(ballot=Ballot(highest, promised.leader))), TOO_FAR)
+    known = max(promised.round, config.base)  # Other rounds were not promised.
+    return (Send(sender, Preempted(ballot=Ballot(known, promised.leader))), TOO_FAR)

@@ -111,7 +111,8 @@ class MemberChanges:
         if action is MemberAction.REPLACE:
             replacement = random.choice(spares)
             lost = random.random() < LOST_SHARE and node != self.alone
-            in_force = self.electorates.newest.first <= self.electorates.next
+            # Before a slot is decided the others may not know the group, and found another.
+            in_force = max(1, self.electorates.newest.first) < self.electorates.next
             if lost and in_force and len(members) >= 3 + self.given_up:
                 replacement = node
                 self._lose_disk(node)
