@@ -548,5 +548,5 @@ def refusal(
         return ()
     if not isinstance(event, Prepare):
         return (TOO_FAR,)
-    known = max(promised.round, config.base)  # Other rounds were not promised.
-    return (Send(sender, Preempted(ballot=Ballot(known, promised.leader))), TOO_FAR)
+    told = max(promised.round, config.base)  # Other rounds were not promised.
+    return (Send(sender, Preempted(ballot=Ballot(told, promised.leader))), TOO_FAR)
