@@ -132,7 +132,7 @@ class MemberChanges:
             case MemberAction.JOIN:
                 return lambda: node in self.members
             case MemberAction.LEAVE | MemberAction.REMOVE:
-                return lambda: node not in self.members
+                return lambda: node not in self.members or self.members == (node,)
             case MemberAction.REPLACE if node == new:
                 return lambda: (node, disk.journal_id) in self.electorates.newest.voters
             case MemberAction.REPLACE:
