@@ -83,6 +83,8 @@ class AcceptorJudge:
         """The same in this turn, whose order only the disk knows."""
         self.emitted = dict.fromkeys(members, NO_BALLOT)
         """The highest ballot that an acceptor named in this life, in the order of its events."""
+        self.promisers: dict[tuple[str, Ballot], Voter] = {}
+        """The journal under which each node promised a ballot; it may be lost meanwhile."""
         self.reports: dict[Ballot, dict[Voter, VotesReported]] = {}
         self.proposed: set[tuple[int, Ballot]] = set()
         self.journals: dict[str, int] = {}
@@ -286,6 +288,7 @@ class AcceptorJudge:
             ):
                 self.violation_report("P21", f"{node} is no member, and says {message}")
             case Promise():
+                self.promisers.setdefault((node, ballot), self.voter(node))
                 self._judge_report(node, message)
             case _:
                 pass
@@ -303,7 +306,8 @@ class AcceptorJudge:
 
     def reported(self, acceptor: Address, promise: Promise) -> None:
         """Record that a promise reached its scout."""
-        voter = self.voter(node_of(acceptor))
+        node = node_of(acceptor)
+        voter = self.promisers.get((node, promise.ballot), self.voter(node))
         told = self.reports.setdefault(promise.ballot, {}).setdefault(voter, VotesReported())
         told.asked = promise.asked if not told.end else told.asked
         told.votes.update((vote.slot, vote) for vote in promise.votes)
