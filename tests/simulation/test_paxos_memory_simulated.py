@@ -78,7 +78,7 @@ def test_members_that_crash_and_come_back_never_vote_and_nothing_is_lost() -> No
         assert votes(world).count(None) == 0
         marks.update(world.marks)
     assert marks["bootstrap.non_voting"] > 0
-    assert marks["paxos.cannot_stand"] > 0
+    assert marks["paxos.non_voter_asked"] > 0
 
 
 def split(seed: int, change: Change = unchanged) -> World:
