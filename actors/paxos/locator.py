@@ -30,7 +30,7 @@ LEARNERS_MAX = 64
 
 
 class Identity(NamedTuple):
-    """What other nodes must know of this one before it becomes a member."""
+    """The facts that other nodes must know of this one before it becomes a member."""
 
     voter: int
     """The id that its votes name."""

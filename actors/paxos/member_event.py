@@ -41,7 +41,7 @@ class DescribeNodes(Local):
 
 
 class NodeFacts(NamedTuple):
-    """What a leader knows of another node."""
+    """A leader's knowledge of another node."""
 
     node: str
     applied: int

@@ -368,7 +368,7 @@ Step = tuple[str, int, list[Effect]]
 
 
 class Facts:
-    """What the leader knows of other nodes, as far as changes depend on it.
+    """The leader's knowledge of other nodes, as far as changes depend on it.
 
     Args:
         node: the leader.
