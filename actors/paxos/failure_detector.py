@@ -120,6 +120,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
         listener: a role of this node that is notified when no majority answers, or None.
         identity: what other nodes must know of this one before it becomes a member.
         votes: whether this node would vote as a member.
+        first_number: see `Locator`.
 
     """
 
@@ -134,6 +135,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
         listener: Address | None = None,
         identity: Identity = NO_IDENTITY,
         votes: bool = True,
+        first_number: int = 0,
         **member: Unpack[MemberArguments],
     ) -> None:
         super().__init__(address, host, **member)
@@ -168,7 +170,15 @@ class FailureDetector(MemberRole[DetectorEvent]):
         """Whether no majority answers this leader, as the listener was last notified."""
         self.heard: dict[str, tuple[Instant, int]] = {}
         """The time at which each member last answered this leader, and the newest view it knew."""
-        self.locator = Locator(self.node, self.config, identity, timing.election_ms, ready=votes)
+        self.locator = Locator(
+            self.node,
+            self.config,
+            identity,
+            timing.election_ms,
+            ready=votes,
+            number=first_number,
+            drift_ppm=drift_ppm,
+        )
         self.disks = DiskComparison()
 
     def begin(self, now: Instant) -> Effects:
@@ -219,7 +229,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
             return self._on_disk_synced(event, now)
         if isinstance(event, Resigned):
             return ()  # The leader answers the `Resign` of a slow disk.
-        effects = self.locator.handle(sender, event, self.following, now)
+        effects = self.locator.handle(sender, event, now)
         followed = self._follow(self.locator.master) if self.locator.learns else []
         return [*effects, *followed]
 
@@ -286,7 +296,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
         if self.locator.learns:
             return effects
         suspect = Suspect(above=self.highest)
-        asked = self.locator.ask_elsewhere()
+        asked = self.locator.ask_elsewhere(now)
         return [Send(self.leader, suspect), *asked, Observe("paxos.suspected"), *effects]
 
     def _on_view_changed(self, now: Instant) -> Effects:

@@ -207,6 +207,7 @@ class _MemberRoles:
                     "listener": options.listener,
                     "identity": identity,
                     "votes": votes,
+                    "first_number": self.first_number,
                 },
             ),
             Spawn(members_of(node), Reconfigurer, {**seat, "version": options.version}),

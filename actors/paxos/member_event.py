@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from fencelock.actors.message import Local, Timer, local, timer
+from fencelock.actors.message import Address, Local, Timer, local, timer
 from fencelock.actors.paxos.membership import Membership
 from fencelock.actors.paxos.message import Locate
 
@@ -33,6 +33,14 @@ class Behind(Local):
 @local
 class CaughtUp(Local):
     """Catch-up to failure detector: all wanted slots are here."""
+
+
+@local
+class ReportState(Local):
+    """Failure detector to replica: answer the `Locate` ``number`` of ``asker`` by `Located`."""
+
+    asker: Address
+    number: int
 
 
 @local
