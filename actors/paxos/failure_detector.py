@@ -168,8 +168,9 @@ class FailureDetector(MemberRole[DetectorEvent]):
         """The ballot under which another node led last."""
         self.isolated = False
         """Whether no majority answers this leader, as the listener was last notified."""
-        self.heard: dict[str, tuple[Instant, int]] = {}
-        """The time at which each member last answered this leader, and the newest view it knew."""
+        self.heard: dict[str, tuple[Instant, int, str]] = {}
+        """The time at which each member last answered this leader, the newest view it knew, and
+        the version of its software, empty if it has not told."""
         self.locator = Locator(
             self.node,
             self.config,
@@ -318,8 +319,8 @@ class FailureDetector(MemberRole[DetectorEvent]):
     def _describe(self, now: Instant) -> NodesDescribed:
         """Return what is known of the other members and of learners."""
         facts = [
-            NodeFacts(node, self.applied.get(node, 0), ms_between(at, now), view, None)
-            for node, (at, view) in self.heard.items()
+            NodeFacts(node, self.applied.get(node, 0), ms_between(at, now), view, None, 0, version)
+            for node, (at, view, version) in self.heard.items()
             if node in self.config.members and node != self.node
         ]
         facts += self.locator.facts(now)
@@ -407,7 +408,8 @@ class FailureDetector(MemberRole[DetectorEvent]):
         if member != self.node:
             self.disks.note_other(member, ack.sync_us)
         self.applied[member] = ack.applied
-        self.heard[member] = now, ack.view
+        _, _, version = self.heard.get(member, (now, 0, ""))
+        self.heard[member] = now, ack.view, ack.version or version
         self.answered[member] = max(self.answered.get(member, 0), ack.number)
         until = lease.acknowledge(member, asked, ack.lease_ms)
         if until is None or lease.confirmed is None:

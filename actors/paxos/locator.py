@@ -19,10 +19,10 @@ from fencelock.actors.lease import DRIFT_PPM, surely_over
 from fencelock.actors.message import NS_PER_MS, Address, Instant, ms_between, node_of
 from fencelock.actors.paxos.config import LogConfig, acceptor_of, catchup_of, monitor_of, replica_of
 from fencelock.actors.paxos.event import Fresh, Lacking
-from fencelock.actors.paxos.member_event import Behind, CaughtUp, LocateDue, NodeFacts, ReportState
+from fencelock.actors.paxos.member_event import Behind, Fetched, LocateDue, NodeFacts, ReportState
 from fencelock.actors.paxos.message import NUMBER_MAX, Locate, Located
 
-LocatorEvent = Locate | Located | LocateDue | Behind | CaughtUp | StartVoting | StopVoting
+LocatorEvent = Locate | Located | LocateDue | Behind | Fetched | StartVoting | StopVoting
 """Events that `Locator` handles."""
 
 
@@ -105,6 +105,8 @@ class Locator:
         self.drift_ppm = drift_ppm
         self.requests: dict[int, Instant] = {}
         """The time of each request, by number, oldest first."""
+        self.bytes_left = 0
+        """Estimate of what is still to be fetched (bytes), 0 if nothing is."""
         self.master_due = Instant(0)
         """The time from which the leader may be asked again."""
         self.timer = 0
@@ -139,8 +141,9 @@ class Locator:
                 return self._on_due(event, now)
             case Behind():
                 return [self._ask(event.node, now)] if self.config.meet(event.node) else []
-            case CaughtUp():
-                return self._wake(SOON_MS) if self.learns else ()
+            case Fetched():
+                self.bytes_left = event.bytes_left
+                return () if self.bytes_left or not self.learns else self._wake(SOON_MS)
             case StartVoting() | StopVoting():
                 self.ready = isinstance(event, StartVoting)
                 return ()
@@ -148,7 +151,9 @@ class Locator:
     def facts(self, now: Instant) -> list[NodeFacts]:
         """Return what learners have reported."""
         return [
-            NodeFacts(node, report.applied, ms_between(at, now), report.view, report, lag)
+            NodeFacts(
+                node, report.applied, ms_between(at, now), report.view, report, lag, report.version
+            )
             for node, (report, at, lag) in self.learners.items()
         ]
 
@@ -187,12 +192,14 @@ class Locator:
             endpoint=self.identity.endpoint,
             version=self.identity.version,
             number=self.number,
+            bytes_left=self.bytes_left,
         )
         return Send(monitor_of(node), locate)
 
     def _on_locate(self, sender: Address, locate: Locate, now: Instant) -> Effects:
         node = node_of(sender)
         sound = 1 <= locate.applied < NUMBER_MAX and locate.view >= 0 and locate.journal >= 0
+        sound = sound and 0 <= locate.bytes_left < NUMBER_MAX
         if sender != monitor_of(node) or not sound or not self.config.meet(node):
             return (Observe("paxos.locate_ignored"),)
         if node in self.learners or len(self.learners) < LEARNERS_MAX:

@@ -31,8 +31,10 @@ class Behind(Local):
 
 
 @local
-class CaughtUp(Local):
-    """Catch-up to failure detector: all wanted slots are here."""
+class Fetched(Local):
+    """Catch-up to failure detector: about ``bytes_left`` are missing; 0 once nothing is."""
+
+    bytes_left: int
 
 
 @local
@@ -62,6 +64,8 @@ class NodeFacts(NamedTuple):
     """Its last report as a node that is no member, None if it sent none."""
     lag: int = 0
     """Slots that it lacked when it sent that report."""
+    version: str = ""
+    """The version of its software, empty if it is not known."""
 
 
 @local

@@ -215,6 +215,8 @@ class HeartbeatAck(Message):
     """Mean time of the sender's last syncs (us), 0 if not known."""
     lease_ms: int = TIMING.lease_ms
     """Length of the sender's lease (ms)."""
+    version: str = ""
+    """The version of the sender's software, for operators; empty in most answers."""
 
 
 @message(0x28)
@@ -376,6 +378,8 @@ class Locate(Message):
     version: str
     number: int = 0
     """The number of this request, 1 or more; 0 if the sender's version gives none."""
+    bytes_left: int = 0
+    """Estimate of what it still has to fetch (bytes); 0 if nothing, or not known."""
 
 
 @message(0xD9)
