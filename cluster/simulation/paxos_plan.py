@@ -18,6 +18,16 @@ from fencelock.cluster.simulation.faults import (
 SURVIVED = frozenset(FaultKind) - {FaultKind.JUMP}
 """Clocks drift no further than the log assumes, and do not jump: leases rely on that."""
 
+ABSENT_WITH_LEASES = (
+    FaultKind.LOSS,
+    FaultKind.REPETITION,
+    FaultKind.DRIFT,
+    FaultKind.CRASH,
+    FaultKind.PARTITION,
+    FaultKind.PAUSE,
+)
+"""Faults that runs about leases leave out: the plan itself silences masters and sets clocks."""
+
 LEASES_MS = ((60, 150), (60, 300), (250, 1_000), (2_000, 600))
 """Leases with election timeouts (ms): leaderships of moments, or leases that outlive them."""
 
@@ -77,9 +87,8 @@ class LogPlan:
     gap_share: float = 0.0
     """Share of these in which only the next proposals are lost, and the leader then dies."""
     wrong_clocks: bool = False
-    """Whether such a leader's clock then is as slow as allowed, and all others fast, which may
-    notice
-    that its link is gone."""
+    """Whether such a leader's clock is then as slow as allowed, and all others as fast; these may
+    notice that its link is gone."""
     partial_crash_share: float = 0.0
     """Share of these leaders that crash, too."""
     others_crash_share: float = 0.0
@@ -185,12 +194,9 @@ def _duels(random: Random, plan: LogPlan) -> LogPlan:
         partial_crash_share=random.choice((0.2, 0.8)),
         gap_share=0.6 if gaps else 0.0,
         misfortune=replace(
-            plan.misfortune,
+            plan.misfortune.without(FaultKind.LATENESS, FaultKind.PARTITION, FaultKind.PAUSE),
             delay_us=300,
             down_ms=random.choice((5, 100)),
-            late_per_mille=0,
-            cut_every_ms=0,
-            pause_every_ms=0,
         ),
     )
 
@@ -215,19 +221,12 @@ def _leases(random: Random, plan: LogPlan) -> LogPlan:
         others_crash_share=random.choice((0.0, 0.5)),
         wrong_clocks=True,
         misfortune=replace(
-            plan.misfortune,
-            loss_per_mille=0,
-            repeat_per_mille=0,
+            plan.misfortune.without(*ABSENT_WITH_LEASES),
             delay_us=100,
-            drift_every_ms=0,
             drift_ppm=drift_ppm,
-            crash_every_ms=0,
-            crash_in_sync_per_mille=0,
             down_ms=5,
             late_per_mille=late_per_mille,
             late_ms=lease_ms,
-            cut_every_ms=0,
-            pause_every_ms=0,
         ),
     )
 
@@ -241,5 +240,5 @@ def _mixed_leases(random: Random, plan: LogPlan) -> LogPlan:
         election_ms=800,
         partial_per_mille=50,
         others_crash_share=0.6,
-        misfortune=replace(plan.misfortune, late_per_mille=0, sync_us=100),
+        misfortune=replace(plan.misfortune.without(FaultKind.LATENESS), sync_us=100),
     )
