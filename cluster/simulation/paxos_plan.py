@@ -55,6 +55,8 @@ class LogPlan:
     proposers: int = 2
     """Proposers on each of them."""
     rest_ms: int = 20
+    read_ms: int = 80
+    """Longest time between two reads at a node."""
     ttl_ms: int = 600
     lease_ms: int = 250
     mixed_leases_ms: tuple[int, ...] = ()
@@ -111,6 +113,7 @@ def draw_members_plan(seed: int) -> LogPlan:
     return replace(
         plan,
         drift_ppm=drift_ppm,
+        read_ms=300,
         nodes=random.choice((1, 2, 3, 3, 3, 4, 5)),
         spares=random.choice((1, 2, 3)),
         change_every_ms=random.choice((20, 100, 400)),

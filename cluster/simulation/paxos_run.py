@@ -154,8 +154,8 @@ class _LogRun:
             date_ms=seat.first_stamp // US_PER_MS,
             options=options,
         )
-        arguments = {"random": self.world.streams.fork(f"reader/{seat.node}/{seat.boot}")}
-        reads = Spawn(reader, LogReader, arguments)
+        chance = self.world.streams.fork(f"reader/{seat.node}/{seat.boot}")
+        reads = Spawn(reader, LogReader, {"random": chance, "most_ms": plan.read_ms})
         return RoleSet((changed(bootstrap, self.subject.change), reads, *serving))
 
     def _add_client(self, name: str, nodes: tuple[str, ...]) -> None:
