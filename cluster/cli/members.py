@@ -67,7 +67,7 @@ def members(
 ) -> None:
     """Show [bold]which nodes belong to the cluster[/bold], who leads, and who is behind.
 
-    A master leads, members vote, and learners have the same locks and serve
+    A master leads, members vote, and observers have the same locks and serve
     clients, but do not vote. `behind` counts the slots of the log that a node
     has not applied.
 
@@ -99,7 +99,7 @@ def members(
 
 def headline(read: MembersRead) -> str:
     """Return the number of members, who leads, and the number of changes so far."""
-    count = sum(report.role is not NodeRole.LEARNER for report in read.nodes)
+    count = sum(report.role is not NodeRole.OBSERVER for report in read.nodes)
     leads = [report.node for report in read.nodes if report.role is NodeRole.MASTER]
     leader = f"{leads[0]} leads" if leads else "nobody leads that this node knows of"
     changes = f"{read.view} change{'' if read.view == 1 else 's'} so far"
@@ -128,8 +128,10 @@ def members_table(reports: tuple[NodeReport, ...]) -> Rows:
 def advice_on(report: NodeReport) -> str | None:
     """Return what an operator can do about a node that does not vote; None for one that does."""
     match report.role:
-        case NodeRole.LEARNER:
-            return f"{report.node} does not vote. To make it a member: fencelock join {report.node}"
+        case NodeRole.OBSERVER:
+            return (
+                f"{report.node} is an observer. To make it a member: fencelock join {report.node}"
+            )
         case NodeRole.NON_VOTING:
             return (
                 f"{report.node} is a member whose journal was lost or is not its own: it does not "
@@ -183,7 +185,7 @@ join = command_of(
 
 leave = command_of(
     MemberAction.LEAVE,
-    """Make a running member [bold]a learner[/bold], which does not vote.
+    """Make a running member [bold]an observer[/bold], which does not vote.
 
     If it leads, another member takes over first. It may then be stopped. A
     leave is refused if what stays could not form a majority that answers.
@@ -272,7 +274,7 @@ def new_journal_of(operator: Operator, node: str) -> int:
         if report.node != node:
             continue
         silent = report.heard_ms is None or report.heard_ms > SILENT_MS
-        if report.role in (NodeRole.LEARNER, NodeRole.NON_VOTING):
+        if report.role in (NodeRole.OBSERVER, NodeRole.NON_VOTING):
             return report.journal
         if not silent:
             raise MembershipError(
@@ -320,12 +322,12 @@ class Progress:
     """Puts a change that is not done into words, with the time left, and prints that now and then.
 
     Attributes:
-        left: the slots that were left at the first look, and the time of that look (s).
+        left: the slots, and the bytes, that were left at the first look, and its time (s).
 
     """
 
     def __init__(self) -> None:
-        self.left: tuple[int, float] | None = None
+        self.left: dict[str, tuple[int, float]] = {}
         self._shown = ("", 0.0)
 
     def described(self, reached: MembersChanged, now: float | None = None) -> str:
@@ -334,15 +336,22 @@ class Progress:
         slots = reached.slots_left
         if not slots:
             return reached.detail
-        if self.left is None or slots > self.left[0]:
-            self.left = slots, now
         parts = [f"{slots:,} slots"]
-        if reached.bytes_left:
+        left_ms = self._time_left_ms("slots", slots, now)
+        if reached.bytes_left:  # Of a snapshot, whose slots arrive all at once.
             parts.append(f"{-(-reached.bytes_left // KIB):,} KiB")
-        done, took = self.left[0] - slots, now - self.left[1]
-        if done > 0 and took > 0:
-            parts.append(f"about {duration(round(1_000 * slots * took / done))}")
+            left_ms = self._time_left_ms("bytes", reached.bytes_left, now)
+        if left_ms:
+            parts.append(f"about {duration(left_ms)}")
         return f"{reached.detail} ({', '.join(parts)} left)"
+
+    def _time_left_ms(self, unit: str, left: int, now: float) -> int:
+        """Return the time that the rest takes at the pace since the first look; 0 if unknown."""
+        first, at = self.left.get(unit, (left, now))
+        if left >= first:
+            self.left[unit] = left, now
+            return 0
+        return round(1_000 * left * (now - at) / (first - left))
 
     def show(self, text: str) -> None:
         """Print ``text`` to the terminal, unless it says the same or comes too soon."""
