@@ -7,6 +7,7 @@ from itertools import repeat
 from typing import Any
 
 from fencelock.actors.api.message import Acquire, Granted, Refused, Released
+from fencelock.actors.api.semaphore import AcquirePermits, ReleasePermits
 from fencelock.actors.message import Local, Message
 from fencelock.actors.paxos.machine import Fingerprint, state_of
 from fencelock.actors.paxos.message import Figure
@@ -63,6 +64,10 @@ class LockMachine:
             self._known.clear()
         self._known[command] = read
         return True
+
+    def is_new(self, command: bytes) -> bool:
+        """Return whether ``command`` is about a semaphore; releases before those skip it."""
+        return isinstance(self._known.get(command), AcquirePermits | ReleasePermits)
 
     def is_patient(self, command: bytes) -> bool:
         """Return whether ``command`` would wait a while for a lock that somebody else holds."""

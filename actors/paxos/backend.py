@@ -313,7 +313,8 @@ class PaxosBackend(Backend):
         if known is None:
             return [mark]
         if declined.why is Decline.INVALID:
-            no = refused(known.request, Reason.INVALID, "the log cannot read this request")
+            text = "not all members can read this request: run one release on all of them"
+            no = refused(known.request, Reason.INVALID, text)
         elif declined.why is Decline.OVERLOADED and declined.master and _is_untried(known):
             text = f"too much waits for a place in the log at {declined.master}; nothing was done"
             no = refused(known.request, Reason.OVERLOADED, text)

@@ -334,6 +334,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
         self.asked = {}
         self.disks.clear()
         self.applied, self.answered, self.heard = {}, {}, {}
+        self.config.old = frozenset()
         return [*self._follow(self.node), *self._beat(now)]
 
     def _on_stepped_down(self, stepped_down: SteppedDown, now: Instant) -> Effects:
@@ -410,6 +411,8 @@ class FailureDetector(MemberRole[DetectorEvent]):
         self.applied[member] = ack.applied
         _, _, version = self.heard.get(member, (now, 0, ""))
         self.heard[member] = now, ack.view, ack.version or version
+        if (ack.view < 0) != (member in self.config.old):
+            self.config.old ^= {member}
         self.answered[member] = max(self.answered.get(member, 0), ack.number)
         until = lease.acknowledge(member, asked, ack.lease_ms)
         if until is None or lease.confirmed is None:
