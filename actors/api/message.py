@@ -489,6 +489,8 @@ class LockStatus(Reply):
     """The holders in the order of their grants, where there can be several. The first of them is
     ``holder``, too."""
 
+    TRIMMED = True
+
 
 @message(0x1D)
 class NodeStatus(Reply):

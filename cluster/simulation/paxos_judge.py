@@ -16,6 +16,7 @@ from fencelock.actors.paxos.event import (
     Isolate,
     Learned,
     LeaseHeld,
+    ProposalBatch,
     SlotOutcomes,
     SteppedDown,
 )
@@ -56,8 +57,9 @@ INVARIANTS = {
     "P20": "a member is quarantined if, and only if, its state differs; then it is silent",
     "P21": "a node votes only on the slots that its journal decides",
     "S1": "a session lives as long as its client may believe",
+    "L1": "a lock has one owner",
 }
-"""The judged invariants, by the numbers of the design; S1 is of the machine in the log."""
+"""The judged invariants, by the numbers of the design; S1 and L1 are of the machine in the log."""
 
 
 class Belief(NamedTuple):
@@ -77,6 +79,7 @@ class LogJudge:
     Args:
         members: all nodes that may ever vote.
         plan: the run.
+        twin: an empty machine like those of the members.
         judged: the invariants to judge, by number; None for all.
         wrong: members whose machine has a bug; what they apply and report is not judged.
 
@@ -86,13 +89,16 @@ class LogJudge:
         self,
         members: tuple[str, ...],
         plan: LogPlan,
+        twin: Register,
         judged: frozenset[str] | None = None,
         wrong: frozenset[str] = frozenset(),
     ) -> None:
         self.violation_report = ViolationReport(INVARIANTS, judged)
         self.choices = Choices(self.violation_report)
         self.choices.commands.add(OPENING)
-        self.state = StateJudge(self.choices, self.violation_report, plan.drift_ppm, plan.ttl_ms)
+        self.state = StateJudge(
+            self.choices, self.violation_report, plan.drift_ppm, plan.ttl_ms, twin
+        )
         self.votes = AcceptorJudge(
             self.choices,
             members,
@@ -178,6 +184,8 @@ class LogJudge:
                     self.state.tells(delivered.node, (effect.message,), delivered.time)
                 case Propose() if effect.message.client == delivered.to:
                     self.state.proposes(effect.message, delivered.time)
+                case ProposalBatch():
+                    self.choices.commands.update(effect.message.commands)
                 case Consult():
                     self.state.asks(delivered.to, effect.message)
                 case Consulted():

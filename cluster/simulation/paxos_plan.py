@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from random import Random
 
+from fencelock.actors.lease import DRIFT_PPM
 from fencelock.cluster.simulation.faults import (
     CALM,
     OFF_SHARE,
@@ -14,6 +15,8 @@ from fencelock.cluster.simulation.faults import (
     draw_misfortune,
     with_disk_faults,
 )
+from fencelock.cluster.simulation.plan import TRUE_CLOCKS_SHARE, RunPlan, draw_plan
+from fencelock.cluster.simulation.promise import Survival
 
 SURVIVED = frozenset(FaultKind) - {FaultKind.JUMP}
 """Clocks drift no further than the log assumes, and do not jump: leases rely on that."""
@@ -62,6 +65,8 @@ class LogPlan:
     proposers: int = 2
     """Proposers on each of them."""
     rest_ms: int = 20
+    read_ms: int = 80
+    """Longest time between two reads at a node."""
     ttl_ms: int = 600
     lease_ms: int = 250
     mixed_leases_ms: tuple[int, ...] = ()
@@ -99,24 +104,38 @@ class LogPlan:
     """Nodes that are no members at first."""
     change_every_ms: int = 0
     """Mean interval between changes of the members (ms), 0 for never."""
+    locks: RunPlan | None = None
+    """The use of locks beside that of the list; None for none. It has no faults of its own."""
     misfortune: Faults = CALM
 
 
 def draw_members_plan(seed: int) -> LogPlan:
-    """Return the plan of ``seed`` with changes of the members.
+    """Return the plan of ``seed`` with locks, and changes of the members.
 
     Disks are lost only together with a change that replaces them.
     """
     random = Random(f"{seed}/members")
     plan = draw_log_plan(seed)
     kept = replace(plan.misfortune, lose_disk_every_ms=0, old_copy_every_ms=0)
+    true = random.random() < TRUE_CLOCKS_SHARE
+    drift_ppm = min(plan.drift_ppm, DRIFT_PPM) if true else plan.drift_ppm
     return replace(
         plan,
+        drift_ppm=drift_ppm,
+        read_ms=300,
         nodes=random.choice((1, 2, 3, 3, 3, 4, 5)),
         spares=random.choice((1, 2, 3)),
         change_every_ms=random.choice((20, 100, 400)),
-        misfortune=kept,
+        locks=_draw_locks(seed, plan.chaos_ms),
+        misfortune=replace(kept, drift_ppm=drift_ppm),
     )
+
+
+def _draw_locks(seed: int, chaos_ms: int) -> RunPlan:
+    """Draw the clients of a run whose faults last for ``chaos_ms``."""
+    plan = draw_plan(seed, Survival(survives=SURVIVED, sessions=True))
+    within = tuple(min(ms, chaos_ms - 1) for ms in plan.deaths_ms)
+    return replace(plan, late_start_ms=0, deaths_ms=within, misfortune=CALM)
 
 
 def draw_log_plan(seed: int, focus: Focus | None = None) -> LogPlan:
