@@ -52,7 +52,7 @@ INVARIANTS = {
     "P16": "what is trimmed is in a durable snapshot",
     "P17": "a change follows a decided slot of its leader, when no other change is in flight",
     "P18": "a node has caught up when it becomes a member",
-    "P19": "once misfortune ends, everybody is answered and replicas are equal",
+    "P19": "once the faults end, everybody is answered and replicas are equal",
     "I3": "a journal that was lost, or is an old copy, does not vote",
     "P20": "a member is quarantined if, and only if, its state differs; then it is silent",
     "P21": "a node votes only on the slots that its journal decides",
