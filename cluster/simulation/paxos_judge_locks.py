@@ -1,4 +1,4 @@
-"""The judge of locks in the log: commands and outcomes, in the order of the slots."""
+"""The judges of locks in the log, by commands and outcomes of each slot, and of their sessions."""
 
 from __future__ import annotations
 
@@ -14,10 +14,16 @@ from fencelock.actors.api.message import (
     Release,
     Released,
 )
+from fencelock.actors.api.name import client_of
 from fencelock.actors.api.request import Key
-from fencelock.actors.api.session_message import Ended
-from fencelock.actors.message import Message
+from fencelock.actors.api.session_message import CloseReason, Ended, Opened
+from fencelock.actors.effect import Effects, Send
+from fencelock.actors.message import Instant, Message, address_of
+from fencelock.actors.paxos.event import SlotOutcomes
+from fencelock.actors.session.message import Trusted
 from fencelock.actors.table.message import LogCommand, Queued
+from fencelock.cluster.simulation.paxos_judge_state import ROUNDING_NS
+from fencelock.cluster.simulation.trace import Delivery
 
 Owner = tuple[str, str]
 """A session, and an owner in it."""
@@ -157,3 +163,52 @@ class LogLocksJudge:
             lock.queue = [key for key in lock.queue if key[0] != session]
             if lock.owner is not None and lock.owner[0] == session:
                 lock.owner, lock.count = None, 0
+
+
+class SessionJudge:
+    """Judges S1 for the sessions of clients: none expires while its client may rely on it.
+
+    Args:
+        violation_report: receives the violations.
+        clock_of: reads the clock of a client's node.
+
+    """
+
+    def __init__(
+        self, violation_report: Callable[[str, str], None], clock_of: Callable[[str], Instant]
+    ) -> None:
+        self.violation_report = violation_report
+        self.clock_of = clock_of
+        self.opened: dict[str, str] = {}
+        """The newest session of each client."""
+        self.until: dict[str, Instant] = {}
+        """By session: the time until which its client relies on it, on its own clock."""
+
+    def handled(self, delivered: Delivery, effects: Effects) -> None:
+        """Watch clients that open sessions and rely on them, and replicas that end them."""
+        event, client = delivered.event, delivered.node
+        if type(event) is Opened and delivered.to == address_of(client, "session"):
+            before = self.opened.get(client, "")
+            self.opened[client] = max(before, event.assigned, key=_number_of)
+        elif type(event) is Trusted:
+            self.until[self.opened[client]] = event.until
+        for effect in effects:
+            if type(effect) is Send and type(effect.message) is SlotOutcomes:
+                for outcome in effect.message.outcomes:
+                    if type(outcome) is Ended and outcome.reason is CloseReason.EXPIRED:
+                        self._judge(delivered.node, outcome.session)
+
+    def crashed(self, node: str, boot: int) -> None:
+        """Forget the session of a client that died."""
+        del boot
+        self.until.pop(self.opened.pop(node, ""), None)
+
+    def _judge(self, node: str, session: str) -> None:
+        client = client_of(session)
+        left = self.until.get(session, 0) - self.clock_of(client)
+        if left > ROUNDING_NS and self.opened.get(client) == session:
+            self.violation_report("S1", f"{node} ends {session}, which lives for {left} ns")
+
+
+def _number_of(session: str) -> int:
+    return int(session.rpartition(".")[2] or 0)
