@@ -236,6 +236,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
         if node == self.following:
             return []
         self.following = node
+        self.locator.served = self.locator.served or bool(node and not self.locator.learns)
         follow = LeaderChanged(master=node)
         return [Send(self.replica, follow), Send(self.leader, follow)]
 

@@ -355,6 +355,10 @@ class Figure(NamedTuple):
     value: int
 
 
+UNWILLING = 15
+"""The priority of a node that only an operator makes a member."""
+
+
 @message(0xD8)
 class Locate(Message):
     """Failure detector to failure detector: return which node leads, and what is decided.
@@ -374,6 +378,10 @@ class Locate(Message):
     endpoint: str
     """Where other nodes reach it, empty if it does not know."""
     version: str
+    priority: int = UNWILLING
+    """1 to 14: the smaller, the earlier it becomes a member; `UNWILLING` for never by itself."""
+    life: int = 0
+    """Random number of this life of it, which settles equal priorities."""
 
 
 @message(0xD9)

@@ -19,11 +19,13 @@ from fencelock.actors.paxos.event import (
     SlotOutcomes,
     SteppedDown,
 )
+from fencelock.actors.paxos.member_event import ProposeChange
 from fencelock.actors.paxos.message import Promise, Propose
 from fencelock.actors.paxos.replica import Replica
 from fencelock.cluster.simulation.node import SimulatedNode
 from fencelock.cluster.simulation.paxos_image import Choices
 from fencelock.cluster.simulation.paxos_judge_divergence import DivergenceJudge
+from fencelock.cluster.simulation.paxos_judge_members import TargetJudge
 from fencelock.cluster.simulation.paxos_judge_state import StateJudge
 from fencelock.cluster.simulation.paxos_judge_votes import AcceptorJudge, Followed
 from fencelock.cluster.simulation.paxos_machine import OPENING, Appended, OrderRead, Register
@@ -55,6 +57,7 @@ INVARIANTS = {
     "I3": "a journal that was lost, or is an old copy, does not vote",
     "P20": "a member is quarantined if, and only if, its state differs; then it is silent",
     "P21": "a node votes only on the slots that its journal decides",
+    "P22": "a leader by itself replaces members that do not answer it, while a majority does",
     "S1": "a session lives as long as its client may believe",
 }
 """The judged invariants, by the numbers of the design; S1 is of the machine in the log."""
@@ -69,7 +72,7 @@ class Belief(NamedTuple):
 
 
 class LogJudge:
-    """Sees every event of a run, every record, every frame. Judges P1 to P18, P20, P21, S1.
+    """Sees every event of a run, every record, every frame. Judges P1 to P18, P20 to P22, S1.
 
     It looks at nothing inside a role: only at deliveries, messages and records; and at the
     machines in the replicas, which are its own.
@@ -101,6 +104,8 @@ class LogJudge:
             self.violation_report,
         )
         self.state.wrong = wrong
+        electorates = self.choices.electorates
+        self.target = TargetJudge(plan, electorates, self.violation_report)
         self.divergence = DivergenceJudge(self.state, self.violation_report)
         self.nodes: dict[str, SimulatedNode] = {}
         """The members, once they have been added."""
@@ -140,6 +145,7 @@ class LogJudge:
         event, node = delivered.event, delivered.node
         if isinstance(event, Message) and node_of(delivered.sender) == node:
             self.votes.says(node, delivered.boot, delivered.sender, event, local=True)
+        self.target.handled(delivered)
         match event:
             case Promise():
                 self.votes.reported(delivered.sender, event)
@@ -178,6 +184,9 @@ class LogJudge:
                     self.state.tells(delivered.node, (effect.message,), delivered.time)
                 case Propose() if effect.message.client == delivered.to:
                     self.state.proposes(effect.message, delivered.time)
+                case ProposeChange():
+                    membership = effect.message.membership
+                    self.target.proposes(delivered.node, membership, delivered.time)
                 case Consult():
                     self.state.asks(delivered.to, effect.message)
                 case Consulted():

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 
+from fencelock.actors.bakery.config import PRIORITY
 from fencelock.actors.effect import Spawn
 from fencelock.actors.message import NS_PER_MS, Address, address_of, node_of
 from fencelock.actors.paxos.member import LogOptions, log_roles
+from fencelock.actors.paxos.target import MemberTarget
 from fencelock.actors.timing import TIMING
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.simulation.nemesis import Nemesis
@@ -119,6 +121,8 @@ class _LogRun:
             journal_bytes=plan.journal_bytes,
             digest_slots=plan.digest_slots,
             greet_ms=GREET_MS,
+            target=MemberTarget(plan.target_members, plan.replace_after_ms),
+            priority=PRIORITY,
             endpoints={name: f"tcp://{name}:1" for name in seat.nodes if plan.spares},
         )
         (bootstrap,) = log_roles(
