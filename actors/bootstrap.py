@@ -516,9 +516,10 @@ class Bootstrap(Role[BootstrapEvent]):
         if self.node not in self.journals:
             assert self.group is not None
             was = Voter(self.node, self.own.journal) in self.group.voters or self.confirmed
-            state = "was removed from the cluster" if was else "is not a member"
+            state = "was removed from the cluster, and is" if was else "is"
             return (
-                f"{self.node} {state}: it serves, but does not vote. Run fencelock join {self.node}"
+                f"{self.node} {state} an observer: it learns and serves, but does not vote. To "
+                f"make it a member: fencelock join {self.node}"
             )
         return (
             f"{self.node} lost its journal: it serves, but does not vote. Keep a majority of the "

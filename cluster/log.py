@@ -52,6 +52,19 @@ def write(node: str, notice: RoleNotice) -> None:
     logger.bind(node=node).log(notice.level.name, "{}", notice.text)
 
 
+def printable(text: str) -> str:
+    """Return ``text`` with control and other unprintable characters escaped.
+
+    Names and reasons may come from a peer that nobody checked: none of them may move the cursor
+    of a terminal or begin a line.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        one if one.isprintable() else one.encode("unicode_escape").decode() for one in text
+    )
+
+
 def _line(record: Record) -> str:
     """Return the format of one line: time, level, fields bound to the logger, message."""
     fields = "".join(f" {name}={{extra[{name}]}}" for name in record["extra"])

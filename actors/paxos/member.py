@@ -189,7 +189,7 @@ class _MemberRoles:
         seat = {"node": node, "config": self.config}
         known = {**seat, "recovered": self.recovered}
         voting = {**known, "voter": identity.voter, "votes": votes}
-        lease = {"lease_ms": options.timing.lease_ms}
+        lease = {"lease_ms": options.timing.lease_ms, "version": options.version}
         times = {"timing": options.timing, "drift_ppm": options.drift_ppm}
         replica = {
             "listener": options.listener,
@@ -213,6 +213,7 @@ class _MemberRoles:
                     "listener": options.listener,
                     "identity": identity,
                     "votes": votes,
+                    "first_number": self.first_number,
                 },
             ),
             Spawn(

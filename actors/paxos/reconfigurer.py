@@ -45,6 +45,10 @@ HEARD_MS = 3 * TIMING.lease_ms
 """A node that was silent for this long does not count as reachable (ms)."""
 
 
+VERSION_CHARS_MAX = 64
+"""Maximum length of another node's version; the rest is cut off."""
+
+
 REQUESTS_MAX = 64
 """Maximum requests that wait for an answer; they are asked again."""
 
@@ -231,7 +235,7 @@ class Reconfigurer(MemberRole[MembersEvent]):
         return effects
 
     def _unchanged(
-        self, request: ChangeMembers, detail: str, slots_left: int = 0
+        self, request: ChangeMembers, detail: str, slots_left: int = 0, bytes_left: int = 0
     ) -> MembersChanged:
         view = self.config.newest
         return MembersChanged(
@@ -240,6 +244,7 @@ class Reconfigurer(MemberRole[MembersEvent]):
             view=view.number,
             members=view.members,
             slots_left=slots_left,
+            bytes_left=bytes_left,
             session=request.session,
             request=request.request,
         )
@@ -259,7 +264,10 @@ class Reconfigurer(MemberRole[MembersEvent]):
             )
             return self._reply(sender, refused)
         detail, slots_left, effects = step
-        return [*effects, *self._reply(sender, self._unchanged(request, detail, slots_left))]
+        joiner = facts.learner(request.replacement or request.node) if slots_left else None
+        bytes_left = 0 if joiner is None else joiner.bytes_left
+        reached = self._unchanged(request, detail, slots_left, bytes_left)
+        return [*effects, *self._reply(sender, reached)]
 
     def _step(self, request: ChangeMembers, facts: Facts) -> Step:
         view, node = self.config.newest, request.node
@@ -404,12 +412,13 @@ class Reconfigurer(MemberRole[MembersEvent]):
     ) -> NodeReport:
         seat = _seat_of(self.config.newest, node)
         learner = None if facts is None else facts.learner
-        role = NodeRole.LEARNER if seat is None else NodeRole.MEMBER
+        role = NodeRole.OBSERVER if seat is None else NodeRole.MEMBER
         if node == described.master:
             role = NodeRole.MASTER
         elif seat is not None and learner is not None and learner.journal != seat.journal:
             role = NodeRole.NON_VOTING
         known = heard_ms is not None
+        told = "" if facts is None else facts.version[:VERSION_CHARS_MAX]
         return NodeReport(
             node=node,
             endpoint=seat.endpoint if seat is not None else learner.endpoint if learner else "",
@@ -418,7 +427,7 @@ class Reconfigurer(MemberRole[MembersEvent]):
             applied=applied - 1,
             lag=max(0, self.config.applied - applied) if known else None,
             heard_ms=heard_ms,
-            version=learner.version if learner else self.version if node == self.node else "",
+            version=self.version if facts is None and node == self.node else told,
             journal=learner.journal if learner else seat.journal if seat else 0,
         )
 

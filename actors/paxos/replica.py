@@ -49,8 +49,15 @@ from fencelock.actors.paxos.event import (
 from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.log import Log, LogEvent
 from fencelock.actors.paxos.machine import Machine
-from fencelock.actors.paxos.member_event import ProposeChange, ViewChanged
-from fencelock.actors.paxos.message import COMMAND_BYTES_MAX, Decline, Declined, Propose, Proposed
+from fencelock.actors.paxos.member_event import ProposeChange, ReportState, ViewChanged
+from fencelock.actors.paxos.message import (
+    COMMAND_BYTES_MAX,
+    Decline,
+    Declined,
+    Located,
+    Propose,
+    Proposed,
+)
 from fencelock.actors.paxos.ordering import Ordering, Run
 from fencelock.actors.paxos.reads import ReadEvent, Reads
 from fencelock.actors.paxos.snapshots import JOURNAL_BYTES
@@ -93,6 +100,7 @@ ReplicaEvent = (
     | BatchDelay
     | GapCheck
     | ProposeChange
+    | ReportState
 )
 """Events that a replica handles."""
 
@@ -221,13 +229,15 @@ class Replica(MemberRole[ReplicaEvent]):
     def _on_other(
         self,
         sender: Address,
-        event: ReadEvent | LogEvent | GapCheck | ReportApplied | ProposeChange,
+        event: ReadEvent | LogEvent | GapCheck | ReportApplied | ProposeChange | ReportState,
         now: Instant,
     ) -> Effects:
         if isinstance(event, ProposeChange):
             return self._on_propose_change(event, now)
         if isinstance(event, GapCheck):
             return self._on_gap_check(event)
+        if isinstance(event, ReportState):
+            return [self._report_state(event, now)]
         if isinstance(event, ReportApplied):
             self.reporting = True
             return [Send(self.leader, Applied(slot=self.decided.next))]
@@ -237,6 +247,17 @@ class Replica(MemberRole[ReplicaEvent]):
         if isinstance(event, Fresh) and self.reported < self.decided.next:
             return [*effects, *self._report()]
         return effects
+
+    def _report_state(self, wanted: ReportState, now: Instant) -> Send:
+        """Answer a node that asked which node leads, and what is decided."""
+        located = Located(
+            master=self.forwarding.master,
+            applied=self.decided.next,
+            view=self.config.newest.number,
+            number=wanted.number,
+            age_ms=self.reads.age_ms(now),
+        )
+        return Send(wanted.asker, located)
 
     def _on_propose(self, sender: Address, propose: Propose) -> Effects:
         if sender != self.proposer:

@@ -77,15 +77,8 @@ def granted_by(pending: Pending, renewed: Renewed) -> Granted | None:
     """Return the grant that was renewed before the user received it."""
     if pending.renewed_at is None:
         return None
-    return Granted(
-        lock=renewed.lock,
-        fence=renewed.fence,
-        session=renewed.session,
-        owner=renewed.owner,
-        request=renewed.request,
-        hold_ms=renewed.hold_ms,
-        grace_ms=renewed.grace_ms,
-    )
+    fence, hold_ms, grace_ms = renewed.fence, renewed.hold_ms, renewed.grace_ms
+    return Granted(**renewed.fields(), fence=fence, hold_ms=hold_ms, grace_ms=grace_ms)
 
 
 def lapsed(pending: Pending, refused: Refused) -> bool:

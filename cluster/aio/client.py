@@ -98,7 +98,7 @@ class Client(BaseClient[Lock, RLock, Semaphore]):
 
     async def describe(self, *, roles: bool = False) -> tuple[NodeStatus, ...]:
         """Return the status of each node; see `fencelock.Client.describe`."""
-        return await drive(self._connection.surveying(roles=roles))
+        return (await drive(self._connection.surveying(roles=roles))).statuses
 
     async def close(self) -> None:
         """Release what is held, cancel what waits, and leave nothing running.

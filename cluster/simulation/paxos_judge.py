@@ -16,10 +16,10 @@ from fencelock.actors.paxos.event import (
     Isolate,
     Learned,
     LeaseHeld,
+    ProposalBatch,
     SlotOutcomes,
     SteppedDown,
 )
-from fencelock.actors.paxos.member_event import ProposeChange
 from fencelock.actors.paxos.message import Promise, Propose
 from fencelock.actors.paxos.replica import Replica
 from fencelock.cluster.simulation.node import SimulatedNode
@@ -59,8 +59,9 @@ INVARIANTS = {
     "P21": "a node votes only on the slots that its journal decides",
     "P22": "a leader by itself replaces members that do not answer it, while a majority does",
     "S1": "a session lives as long as its client may believe",
+    "L1": "a lock has one owner",
 }
-"""The judged invariants, by the numbers of the design; S1 is of the machine in the log."""
+"""The judged invariants, by the numbers of the design; S1 and L1 are of the machine in the log."""
 
 
 class Belief(NamedTuple):
@@ -80,6 +81,7 @@ class LogJudge:
     Args:
         members: all nodes that may ever vote.
         plan: the run.
+        twin: an empty machine like those of the members.
         judged: the invariants to judge, by number; None for all.
         wrong: members whose machine has a bug; what they apply and report is not judged.
 
@@ -89,13 +91,16 @@ class LogJudge:
         self,
         members: tuple[str, ...],
         plan: LogPlan,
+        twin: Register,
         judged: frozenset[str] | None = None,
         wrong: frozenset[str] = frozenset(),
     ) -> None:
         self.violation_report = ViolationReport(INVARIANTS, judged)
         self.choices = Choices(self.violation_report)
         self.choices.commands.add(OPENING)
-        self.state = StateJudge(self.choices, self.violation_report, plan.drift_ppm, plan.ttl_ms)
+        self.state = StateJudge(
+            self.choices, self.violation_report, plan.drift_ppm, plan.ttl_ms, twin
+        )
         self.votes = AcceptorJudge(
             self.choices,
             members,
@@ -145,7 +150,7 @@ class LogJudge:
         event, node = delivered.event, delivered.node
         if isinstance(event, Message) and node_of(delivered.sender) == node:
             self.votes.says(node, delivered.boot, delivered.sender, event, local=True)
-        self.target.handled(delivered)
+        self.target.handled(delivered, effects)
         match event:
             case Promise():
                 self.votes.reported(delivered.sender, event)
@@ -184,9 +189,8 @@ class LogJudge:
                     self.state.tells(delivered.node, (effect.message,), delivered.time)
                 case Propose() if effect.message.client == delivered.to:
                     self.state.proposes(effect.message, delivered.time)
-                case ProposeChange():
-                    membership = effect.message.membership
-                    self.target.proposes(delivered.node, membership, delivered.time)
+                case ProposalBatch():
+                    self.choices.commands.update(effect.message.commands)
                 case Consult():
                     self.state.asks(delivered.to, effect.message)
                 case Consulted():

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from fencelock.actors.effect import Effects, Send
 from fencelock.actors.lease import PPM
 from fencelock.actors.message import NS_PER_MS, Instant, node_of
 from fencelock.actors.paxos.config import leader_of, monitor_of
+from fencelock.actors.paxos.member_event import ProposeChange
 from fencelock.actors.paxos.membership import Membership
 from fencelock.actors.paxos.message import NO_BALLOT, HeartbeatAck, Locate
 from fencelock.actors.paxos.reconfigurer import HEARD_MS
@@ -35,9 +37,14 @@ class TargetJudge:
         self.led = dict[str, tuple[int, str]]()
         """The highest ballot of each leader that another node answered."""
 
-    def handled(self, delivered: Delivery) -> None:
-        """Note who answers a leader."""
-        if not self.plan.target_members or delivered.to != monitor_of(delivered.node):
+    def handled(self, delivered: Delivery, effects: Effects) -> None:
+        """Note who answers a leader, and judge the changes for which it asks its replica."""
+        if not self.plan.target_members:
+            return
+        for effect in effects:
+            if isinstance(effect, Send) and isinstance(effect.message, ProposeChange):
+                self._judge(delivered.node, effect.message.membership, delivered.time)
+        if delivered.to != monitor_of(delivered.node):
             return
         node, other, event = delivered.node, node_of(delivered.sender), delivered.event
         match event:
@@ -56,10 +63,7 @@ class TargetJudge:
         past = self.electorates.past
         return {voter.member for voter in past[-1].voters} if past else set()
 
-    def proposes(self, node: str, membership: Membership, time: int) -> None:
-        """Judge a change for which ``node`` asks its replica."""
-        if not self.plan.target_members:
-            return
+    def _judge(self, node: str, membership: Membership, time: int) -> None:
         new = set(membership.names)
         slow, quick = PPM - self.plan.drift_ppm, PPM + self.plan.drift_ppm
         for gone in self.members - new:

@@ -35,18 +35,23 @@ class StateJudge:
         violation_report: receives the violations.
         drift_ppm: the largest error of a clock's rate (millionths).
         ttl_ms: the lifetime of a session without a message from its client.
+        twin: a reference machine, whose state every replica must have after the same slots.
 
     """
 
     def __init__(
-        self, choices: Choices, violation_report: ViolationReport, drift_ppm: int, ttl_ms: int
+        self,
+        choices: Choices,
+        violation_report: ViolationReport,
+        drift_ppm: int,
+        ttl_ms: int,
+        twin: Register,
     ) -> None:
         self.choices = choices
         self.violation_report = violation_report
         self.drift_ppm = drift_ppm
         self.belief_ns = ttl_ms * NS_PER_MS * PPM // (PPM + drift_ppm)
-        self.twin = Register()
-        """A reference machine, whose state every replica must have after the same slots."""
+        self.twin = twin
         self.digests = [b"", self.twin.digest()]
         """Digests of the state after all slots before each."""
         self.chains = [self.twin.chain]

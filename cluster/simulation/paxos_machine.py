@@ -100,6 +100,11 @@ class Register:
         self.sessions: dict[str, tuple[int, int]] = {}
         """The end (log time) and the lifetime without a message (ms) of each session, by client."""
 
+    @property
+    def is_drained(self) -> bool:
+        """Whether no session is left."""
+        return not self.sessions
+
     def admits(self, command: bytes) -> bool:
         """Return whether ``command`` can be read."""
         return command == OPENING or request_in(command) is not None

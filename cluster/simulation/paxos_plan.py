@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from random import Random
 
+from fencelock.actors.lease import DRIFT_PPM
 from fencelock.cluster.simulation.faults import (
     CALM,
     OFF_SHARE,
@@ -14,9 +15,21 @@ from fencelock.cluster.simulation.faults import (
     draw_misfortune,
     with_disk_faults,
 )
+from fencelock.cluster.simulation.plan import TRUE_CLOCKS_SHARE, RunPlan, draw_plan
+from fencelock.cluster.simulation.promise import Survival
 
 SURVIVED = frozenset(FaultKind) - {FaultKind.JUMP}
 """Clocks drift no further than the log assumes, and do not jump: leases rely on that."""
+
+ABSENT_WITH_LEASES = (
+    FaultKind.LOSS,
+    FaultKind.REPETITION,
+    FaultKind.DRIFT,
+    FaultKind.CRASH,
+    FaultKind.PARTITION,
+    FaultKind.PAUSE,
+)
+"""Faults that runs about leases leave out: the plan itself silences masters and sets clocks."""
 
 LEASES_MS = ((60, 150), (60, 300), (250, 1_000), (2_000, 600))
 """Leases with election timeouts (ms): leaderships of moments, or leases that outlive them."""
@@ -52,6 +65,8 @@ class LogPlan:
     proposers: int = 2
     """Proposers on each of them."""
     rest_ms: int = 20
+    read_ms: int = 80
+    """Longest time between two reads at a node."""
     ttl_ms: int = 600
     lease_ms: int = 250
     mixed_leases_ms: tuple[int, ...] = ()
@@ -77,9 +92,8 @@ class LogPlan:
     gap_share: float = 0.0
     """Share of these in which only the next proposals are lost, and the leader then dies."""
     wrong_clocks: bool = False
-    """Whether such a leader's clock then is as slow as allowed, and all others fast, which may
-    notice
-    that its link is gone."""
+    """Whether such a leader's clock is then as slow as allowed, and all others as fast; these may
+    notice that its link is gone."""
     partial_crash_share: float = 0.0
     """Share of these leaders that crash, too."""
     others_crash_share: float = 0.0
@@ -94,6 +108,8 @@ class LogPlan:
     """Number of members at which leaders keep the group by themselves, 0 for none."""
     replace_after_ms: int = 1_000
     """Time after which they replace a member that does not answer (ms)."""
+    locks: RunPlan | None = None
+    """The use of locks beside that of the list; None for none. It has no faults of its own."""
     misfortune: Faults = CALM
 
 
@@ -116,20 +132,32 @@ def draw_target_plan(seed: int) -> LogPlan:
 
 
 def draw_members_plan(seed: int) -> LogPlan:
-    """Return the plan of ``seed`` with changes of the members.
+    """Return the plan of ``seed`` with locks, and changes of the members.
 
     Disks are lost only together with a change that replaces them.
     """
     random = Random(f"{seed}/members")
     plan = draw_log_plan(seed)
     kept = replace(plan.misfortune, lose_disk_every_ms=0, old_copy_every_ms=0)
+    true = random.random() < TRUE_CLOCKS_SHARE
+    drift_ppm = min(plan.drift_ppm, DRIFT_PPM) if true else plan.drift_ppm
     return replace(
         plan,
+        drift_ppm=drift_ppm,
+        read_ms=300,
         nodes=random.choice((1, 2, 3, 3, 3, 4, 5)),
         spares=random.choice((1, 2, 3)),
         change_every_ms=random.choice((20, 100, 400)),
-        misfortune=kept,
+        locks=_draw_locks(seed, plan.chaos_ms),
+        misfortune=replace(kept, drift_ppm=drift_ppm),
     )
+
+
+def _draw_locks(seed: int, chaos_ms: int) -> RunPlan:
+    """Draw the clients of a run whose faults last for ``chaos_ms``."""
+    plan = draw_plan(seed, Survival(survives=SURVIVED, sessions=True))
+    within = tuple(min(ms, chaos_ms - 1) for ms in plan.deaths_ms)
+    return replace(plan, late_start_ms=0, deaths_ms=within, misfortune=CALM)
 
 
 def draw_log_plan(seed: int, focus: Focus | None = None) -> LogPlan:
@@ -207,12 +235,9 @@ def _duels(random: Random, plan: LogPlan) -> LogPlan:
         partial_crash_share=random.choice((0.2, 0.8)),
         gap_share=0.6 if gaps else 0.0,
         misfortune=replace(
-            plan.misfortune,
+            plan.misfortune.without(FaultKind.LATENESS, FaultKind.PARTITION, FaultKind.PAUSE),
             delay_us=300,
             down_ms=random.choice((5, 100)),
-            late_per_mille=0,
-            cut_every_ms=0,
-            pause_every_ms=0,
         ),
     )
 
@@ -237,19 +262,12 @@ def _leases(random: Random, plan: LogPlan) -> LogPlan:
         others_crash_share=random.choice((0.0, 0.5)),
         wrong_clocks=True,
         misfortune=replace(
-            plan.misfortune,
-            loss_per_mille=0,
-            repeat_per_mille=0,
+            plan.misfortune.without(*ABSENT_WITH_LEASES),
             delay_us=100,
-            drift_every_ms=0,
             drift_ppm=drift_ppm,
-            crash_every_ms=0,
-            crash_in_sync_per_mille=0,
             down_ms=5,
             late_per_mille=late_per_mille,
             late_ms=lease_ms,
-            cut_every_ms=0,
-            pause_every_ms=0,
         ),
     )
 
@@ -263,5 +281,5 @@ def _mixed_leases(random: Random, plan: LogPlan) -> LogPlan:
         election_ms=800,
         partial_per_mille=50,
         others_crash_share=0.6,
-        misfortune=replace(plan.misfortune, late_per_mille=0, sync_us=100),
+        misfortune=replace(plan.misfortune.without(FaultKind.LATENESS), sync_us=100),
     )

@@ -318,7 +318,8 @@ def test_a_master_that_drains_or_a_lease_of_another_leadership_answers_no_read(
     decide(replica, 1, OPENING)
     lease = events.LeaseHeld(ballot=BALLOT, until=at(250), confirmed=at(0))
     question = events.Consult(number=1, question=HowMany(), age_ms=None)
-    answer = Send(LISTENER, events.Consulted(number=1, answer=SoMany(count=1), slot=2, age_ms=0))
+    consulted = events.Consulted(number=1, answer=SoMany(count=1), slot=2, age_ms=0, quiet_ms=10)
+    answer = Send(LISTENER, consulted)
     replica.handle(
         leader_of("a"),
         events.LeaseHeld(ballot=messages.NO_BALLOT, until=at(250), confirmed=at(0)),

@@ -14,6 +14,7 @@ from fencelock.actors.paxos.config import LogConfig, View, members_of, monitor_o
 from fencelock.actors.paxos.locator import Identity, Locator
 from fencelock.actors.paxos.member_event import (
     DescribeNodes,
+    LocateDue,
     NodeFacts,
     NodesDescribed,
     ProposeChange,
@@ -212,7 +213,7 @@ def test_a_removed_member_is_not_willing_until_it_is_restarted() -> None:
     locator = Locator("a", config, Identity(0, 1, "tcp://a:1", "1", 3, 7), 700, ready=True)
     for served, priority in ((False, 3), (True, UNWILLING)):
         locator.served = served
-        (asked,) = locator.ask_elsewhere() or [locator._ask("b")]
-        assert isinstance(asked, Send)
-        assert isinstance(asked.message, Locate)
-        assert asked.message.priority == priority
+        locator.turn(at(0))
+        asked = locator.handle(address_of("a", "x"), LocateDue(number=locator.timer), at(0))
+        sent = [one.message for one in asked if isinstance(one, Send)]
+        assert [one.priority for one in sent if isinstance(one, Locate)] == [priority]

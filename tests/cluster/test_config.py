@@ -265,8 +265,8 @@ def test_the_target_of_paxos_and_the_priority_of_a_node_arrive_and_are_bounded()
     config = parse(known + "target_members = 3\nreplace_after_s = 2.5\n", HERE)
     assert config.settings.paxos_target == MemberTarget(3, 2_500)
     assert parse(known, HERE).settings.paxos_target == MemberTarget(0, 300_000)
-    observer = parse(known.replace("[paxos]", 'priority = "off"\n[paxos]'), HERE)
-    assert UNWILLING in {observer.settings_of(node).priority for node in observer.nodes}
+    observer = parse(known.replace("[paxos]", 'nodes.n1.priority = "off"\n[paxos]'), HERE)
+    assert observer.settings_of("n1").priority == UNWILLING
 
     assert complaints(known + "target_members = 10\nreplace_after_s = 0.5\n") == [
         "paxos.target_members: 10 is not usable: 0 to 9, best 3, 5 or 7, is expected",

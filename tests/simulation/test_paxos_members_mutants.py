@@ -14,6 +14,7 @@ from fencelock.actors.paxos.config import WINDOW, LogConfig, View
 from fencelock.actors.paxos.member_event import ProposeChange
 from fencelock.actors.paxos.membership import Membership, Term
 from fencelock.actors.paxos.message import NUMBER_MAX
+from fencelock.actors.paxos.reads import Reads
 from fencelock.actors.paxos.reconfigurer import Facts
 from fencelock.actors.paxos.replica import Replica
 from fencelock.cluster.simulation.paxos_plan import draw_members_plan, draw_target_plan
@@ -64,6 +65,11 @@ def oldest(config: LogConfig, slot: int) -> View:
     return config.current[0]
 
 
+def always_current(reads: Reads, now: Any) -> int:
+    """Let a node that is no member take its state for current."""
+    return RIGHT_AGE(reads, now) if reads.node in reads.config.members else 0
+
+
 def no_terms(config: LogConfig) -> tuple[Term, ...]:
     """Leave the members out of snapshots."""
     del config
@@ -74,6 +80,7 @@ RIGHT_CHANGE: Callable[..., bool] = LogConfig.change
 RIGHT_PROPOSE: Callable[..., Any] = vars(Replica)["_on_propose_change"]
 RIGHT_APPEND: Callable[..., None] = vars(LogConfig)["_append"]
 RIGHT_ID: Callable[..., int] = vote_id
+RIGHT_AGE: Callable[..., int] = Reads.age_ms
 
 
 class Mutant(NamedTuple):
@@ -96,6 +103,7 @@ MUTANTS = {
     "the view of a slot is not checked": Mutant("P10", 40, ((LogConfig, "at", oldest),)),
     "a snapshot lacks the members": Mutant("P10", 40, ((LogConfig, "terms", no_terms),)),
     "a learner votes": Mutant("I3", 40, ((LogConfig, "seat", always),)),
+    "an observer claims to be current": Mutant("P14", 40, ((Reads, "age_ms", always_current),)),
     "a replaced journal keeps its vote": Mutant("I3", 40, ((member, "vote_id", by_name),)),
 }
 

@@ -262,7 +262,7 @@ def test_a_spare_replaces_a_dead_member_by_itself_and_locks_go_on(tmp_path: Path
         with fencelock.connect(members.connect, cluster=members.cluster, timeout=LONG_S) as watcher:
             members.wait_until_ready(watcher)
             members.add("n4")
-            until(lambda: role_of(watcher, "n4") is NodeRole.LEARNER, "n4 learns")
+            until(lambda: role_of(watcher, "n4") is NodeRole.OBSERVER, "n4 learns")
             storm.start_clients()
             storm.wait_for(10)
             dead = min({"n1", "n2", "n3"} - {master_of(described(watcher))})
@@ -275,7 +275,7 @@ def test_a_spare_replaces_a_dead_member_by_itself_and_locks_go_on(tmp_path: Path
             assert f"{dead} has not answered" in logs
             assert "for 2 s: n4 is to replace it" in logs
             members.start(dead)  # It finds out that it is no member any more.
-            until(lambda: role_of(watcher, dead) is NodeRole.LEARNER, f"{dead} learns")
+            until(lambda: role_of(watcher, dead) is NodeRole.OBSERVER, f"{dead} learns")
             storm.wait_for(20)
             assert voting(watcher) == left
             storm.end_clients()
