@@ -27,6 +27,7 @@ from fencelock.cluster.simulation.node import SimulatedNode
 from fencelock.cluster.simulation.paxos_image import Choices
 from fencelock.cluster.simulation.paxos_judge_divergence import DivergenceJudge
 from fencelock.cluster.simulation.paxos_judge_locks import LogLocksJudge
+from fencelock.cluster.simulation.paxos_judge_members import TargetJudge
 from fencelock.cluster.simulation.paxos_judge_state import StateJudge
 from fencelock.cluster.simulation.paxos_judge_votes import AcceptorJudge, Followed
 from fencelock.cluster.simulation.paxos_lock_machine import LockRegister
@@ -59,6 +60,7 @@ INVARIANTS = {
     "I3": "a journal that was lost, or is an old copy, does not vote",
     "P20": "a member is quarantined if, and only if, its state differs; then it is silent",
     "P21": "a node votes only on the slots that its journal decides",
+    "P22": "a leader by itself replaces members that do not answer it, while a majority does",
     "S1": "a session lives as long as its client may believe",
     "L1": "a lock has one owner",
     "L2": "fences rise",
@@ -80,7 +82,7 @@ class Belief(NamedTuple):
 
 
 class LogJudge:
-    """Sees every event of a run, every record, every frame. Judges P1 to P18, P20, P21, S1.
+    """Sees every event of a run, every record, every frame. Judges P1 to P18, P20 to P22, S1.
 
     It looks at nothing inside a role: only at deliveries, messages and records; and at the
     machines in the replicas, which are its own.
@@ -121,6 +123,8 @@ class LogJudge:
             self.violation_report,
         )
         self.state.wrong = wrong
+        electorates = self.choices.electorates
+        self.target = TargetJudge(plan, electorates, self.violation_report)
         self.divergence = DivergenceJudge(self.state, self.violation_report)
         self.nodes: dict[str, SimulatedNode] = {}
         """The members, once they have been added."""
@@ -160,6 +164,7 @@ class LogJudge:
         event, node = delivered.event, delivered.node
         if isinstance(event, Message) and node_of(delivered.sender) == node:
             self.votes.says(node, delivered.boot, delivered.sender, event, local=True)
+        self.target.handled(delivered, effects)
         match event:
             case Promise():
                 self.votes.reported(delivered.sender, event)
