@@ -17,8 +17,10 @@ from fencelock.actors.clock import STAMP_MAX
 from fencelock.actors.error import ConfigError
 from fencelock.actors.message import Message, address_of
 from fencelock.cluster.config import Config
+from fencelock.cluster.event_log import EventLog
 from fencelock.cluster.host.dispatcher import Dispatcher, RoleRef
 from fencelock.cluster.host.profile_marks import ProfileMarks
+from fencelock.cluster.log import note
 from fencelock.cluster.storage.journal import SEGMENT_BYTES_MAX, STREAM, Journal, claim
 from fencelock.cluster.topology import NodeContext, keeps_journal, recipe_of
 from fencelock.transport.codec import decode
@@ -113,6 +115,7 @@ class Node:
             journal=records,
             journal_id=journal_id,
         )
+        _log_start(config, node_id, journal, records, journal_id)
         cast = recipe_of(config.protocol)(seat)
         counters: Counter[str] = Counter()
         hub = SocketHub(
@@ -125,6 +128,7 @@ class Node:
             connections_max=connections_max(raise_limit()),
             count=lambda name, times: counters.update({name: times}),
         )
+        unheard = hub.unheard if config.protocol in VOTING else list[str]
         if marks is not None:
             hub, journal, cast = marks.links(hub), marks.journal(journal), marks.role_set(cast)
         try:
@@ -134,6 +138,8 @@ class Node:
                 members=frozenset(peers),
                 journal=journal,
                 counters=counters,
+                watch=EventLog(node_id, traces=config.log_level == "TRACE").watch,
+                unheard=unheard,
             )
             dispatcher.start(cast)
         except BaseException:
@@ -169,6 +175,40 @@ class Node:
 
     def __exit__(self, *error: object) -> None:
         self.stop()
+
+
+def _log_start(
+    config: Config,
+    node_id: str,
+    journal: Journal | None,
+    records: Mapping[str, Sequence[Message]],
+    journal_id: int,
+) -> None:
+    """Log the version, the configuration and what the journal held."""
+    if journal is None:
+        state = "it keeps nothing on disk"
+    elif not any(records.values()):
+        state = f"its journal is empty ({config.folder_of(node_id)})"
+    else:
+        count = sum(map(len, records.values()))
+        state = (
+            f"recovered {count} records from {journal.disk_bytes:,} bytes of journal "
+            f"({config.folder_of(node_id)})"
+        )
+    text = (
+        f"{node_id} starts, fencelock {__version__}, at {config.nodes[node_id]}, cluster "
+        f'"{config.cluster}", protocol {config.protocol}, nodes {", ".join(config.nodes)}; {state}'
+    )
+    fields: dict[str, object] = {
+        "event": "starts",
+        "version": __version__,
+        "cluster": config.cluster,
+        "protocol": config.protocol,
+        "pid": os.getpid(),
+    }
+    if journal_id:
+        fields["journal"] = f"{journal_id:x}"
+    note(node_id, "INFO", text, **fields)
 
 
 def _first_stamp() -> int:

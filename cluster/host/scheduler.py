@@ -43,7 +43,7 @@ from fencelock.actors.role import Role
 from fencelock.actors.role_message import SYNC_REPORT_MS, DiskSynced, RoleDescription, RoleNotice
 from fencelock.cluster.host.pending_asks import WAKING_MS, PendingAsks
 from fencelock.cluster.host.role_set import RoleSet, RoleSlot, counted, describe, describe_all
-from fencelock.cluster.log import write
+from fencelock.cluster.log import Repeated, write
 from fencelock.transport.frame import NAMES_KEPT, EnvelopeItems
 
 CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
@@ -53,6 +53,9 @@ INBOX_MAX = 10_000
 """Limit of waiting events on a node above which nothing more enters from outside. Roles share one
 thread, so a backlog of one delays all. Releases and cancels of local threads are still let in: a
 caller that goes on without them would hold for ever."""
+
+SLOW_NS = 100_000_000
+"""Syncs, and turns without their syncs, that take longer are logged (ns, 100 ms)."""
 
 BACKLOG_MAX = 1_000_000
 """Limit of waiting events of any kind on a node; more mean that roles of ours flood each other."""
@@ -118,6 +121,9 @@ class Scheduler:
         self._holding: list[RoleSlot] = []
         self._opening = False
         self._syncs = self._sync_ns = self._syncs_reported_at = 0
+        self._slow_syncs = Repeated(node, clock)
+        self.synced_ns = 0
+        """Time of all syncs of the journal (ns)."""
 
     def open(self, role_set: RoleSet) -> None:
         """Start all roles of ``role_set``, then give each its first turn and post the openings."""
@@ -260,6 +266,13 @@ class Scheduler:
         now = self.now()
         self._syncs += 1
         self._sync_ns += now - began
+        self.synced_ns += now - began
+        if now - began > SLOW_NS:
+            text = (
+                "the disk took {worst} ms to sync the journal{times}: requests waited for it. Look "
+                "at what else uses this disk, and whether it is failing"
+            )
+            self._slow_syncs.add(ms_between(began, now), text, event="slow_sync")
         if now - self._syncs_reported_at >= SYNC_REPORT_MS * NS_PER_MS:
             self.tell_all(DiskSynced(mean_us=self._sync_ns // self._syncs // NS_PER_US))
             self._syncs, self._sync_ns, self._syncs_reported_at = 0, 0, now
