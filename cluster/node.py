@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from random import Random
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from fencelock import __version__
 from fencelock.actors.bootstrap_message import GroupConfig
@@ -26,6 +26,9 @@ from fencelock.cluster.topology import NodeContext, keeps_journal, recipe_of
 from fencelock.transport.codec import decode
 from fencelock.transport.descriptors import connections_max, raise_limit
 from fencelock.transport.hub import SocketHub
+
+if TYPE_CHECKING:
+    from fencelock.cluster.metrics import MetricsServer
 
 VOTING = frozenset({"bakery", "paxos"})
 """Protocols whose journals hold promises to a majority: such a journal is tied to its members."""
@@ -56,6 +59,7 @@ class Node:
         self._closing_s = closing_s
         self.proxy: RoleRef = dispatcher.ref(address_of(node_id, "session"))
         self._dispatcher = dispatcher
+        self._metrics: MetricsServer | None = None
 
     @classmethod
     def start(
@@ -146,7 +150,26 @@ class Node:
             hub.close()
             raise
         closing_s = sum(closing.within_ms for closing in cast.closings) / 1000
-        return cls(node_id, hub.endpoint, dispatcher, closing_s=closing_s)
+        node = cls(node_id, hub.endpoint, dispatcher, closing_s=closing_s)
+        if node_id in config.metrics:
+            node.serve_metrics(config.metrics[node_id], config.cluster)
+        return node
+
+    def serve_metrics(self, at: str, cluster: str) -> str:
+        """Serve metrics at ``at`` (``host:port``) until the node stops; return where that is.
+
+        Raises:
+            ConfigError: it cannot listen there; the node has been stopped.
+
+        """
+        from fencelock.cluster.metrics import MetricsServer  # noqa: PLC0415 (only if wanted)
+
+        try:
+            self._metrics = MetricsServer(at, self._dispatcher, cluster)
+        except ConfigError:
+            self.stop()
+            raise
+        return self._metrics.address
 
     @property
     def failure(self) -> BaseException | None:
@@ -168,7 +191,11 @@ class Node:
         lets another node lead. That may take `CLOSE_MS` and `RESIGN_MS` longer (see
         ``cluster/topology.py``). `pykka.ActorRegistry.stop_all` does the same.
         """
-        return self._dispatcher.stop(None if timeout is None else timeout + self._closing_s)
+        stopped = self._dispatcher.stop(None if timeout is None else timeout + self._closing_s)
+        metrics, self._metrics = self._metrics, None
+        if metrics is not None:
+            metrics.close()
+        return stopped
 
     def __enter__(self) -> Self:
         return self

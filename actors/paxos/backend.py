@@ -37,6 +37,7 @@ from fencelock.actors.api.session_message import (
 from fencelock.actors.bootstrap_message import VotingStatus
 from fencelock.actors.effect import Effect, Effects, Observe, Send
 from fencelock.actors.error import OverloadedError, SessionExpiredError
+from fencelock.actors.histogram import Histogram
 from fencelock.actors.message import Address, Instant, Message, address_of, copier, node_of
 from fencelock.actors.paxos.config import members_of, replica_of
 from fencelock.actors.paxos.event import (
@@ -127,6 +128,8 @@ class PaxosBackend(Backend):
         self.in_flight = InFlightRequests(self.proxy, replica, encode)
         self.queries = Queries(node, replica, self.contact)
         self.table_status = TableStatus(self.queries)
+        self.latencies = {kind: Histogram() for kind in ("acquire", "wait", "release", "other")}
+        """Times from a request to its outcome; ``wait`` of acquires that waited in a queue."""
         self.master = ""
         """The node that leads, if any is known."""
         self.isolated = False
@@ -250,7 +253,7 @@ class PaxosBackend(Backend):
     ) -> list[Effect]:
         """Reply to the requests that wait here; count all replies together."""
         effects: list[Effect] = []
-        in_flight = self.in_flight
+        in_flight, latencies = self.in_flight, self.latencies
         granted = released = denied = 0
         for outcome in outcomes:
             if warning and type(outcome) in _LOSSES:
@@ -263,12 +266,18 @@ class PaxosBackend(Backend):
             if isinstance(outcome, Queued):
                 in_flight.known(known, now)
                 continue
-            in_flight.end(known)
+            took = now - known.since
             if isinstance(outcome, Granted):
                 granted += 1
+                latencies["wait" if known.number in in_flight.queued else "acquire"].add(took)
+                in_flight.end(known)
             elif isinstance(outcome, Released):
                 released += 1
+                latencies["release"].add(took)
+                in_flight.end(known)
             else:
+                in_flight.end(known)
+                latencies["other"].add(took)
                 denied += isinstance(outcome, Refused)
                 reply = self._finished(outcome, known.request)
                 effects.append(Send(known.sender, reply))

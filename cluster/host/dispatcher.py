@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from fencelock.cluster.storage.journal import Journal
 
 
+A = TypeVar("A")
+
 ARRIVALS_MAX = 100_000
 """Limit of messages from other threads that wait for the dispatcher."""
 
@@ -153,6 +155,27 @@ class Dispatcher:
     def abandon(self, reply: AskReply) -> None:
         """Withdraw a request whose caller stopped waiting. From any thread."""
         self._enter(partial(self._abandon, reply))
+
+    def read(self, look: Callable[[Scheduler], A], timeout: float) -> A:
+        """Return what ``look`` returns on the dispatcher's thread. From any other thread.
+
+        Raises:
+            pykka.Timeout: the dispatcher does not get to it within ``timeout`` (s).
+            pykka.ActorDeadError: the node has stopped.
+
+        """
+        reply = AskReply()
+
+        def answer() -> None:
+            try:
+                reply.set(look(self._scheduler))
+            except Exception as error:  # noqa: BLE001  # Goes to the caller.
+                reply.fail(error)
+
+        if not self._enter(answer):
+            raise pykka.ActorDeadError(f"node {self.node} has stopped") from self.failure
+        value: A = reply.get(timeout=timeout)
+        return value
 
     def now(self) -> Instant:
         """Read the clock (Host)."""
@@ -447,8 +470,6 @@ DROPPED = {
 }
 """What dropped frames mean, by the counter of each kind."""
 
-
-A = TypeVar("A")
 
 ActorStop = messages._ActorStop  # pyright: ignore[reportPrivateUsage]
 """The message by which Pykka stops an actor, and `pykka.ActorRegistry.stop_all` stops all."""

@@ -194,6 +194,7 @@ class Gateway:
         scheduler, members = self._scheduler, self._members
         slots, ready, counters = scheduler.roles, scheduler.ready, scheduler.counters
         for link, frame in arrivals:
+            scheduler.frames_in += 1
             if link in members and (clock := self._clock or self._find_clock()) is not None:
                 effects = clock.arrived(frame.stamp)
                 if effects:
@@ -216,6 +217,7 @@ class Gateway:
         clock = self._clock or self._find_clock()
         stamp = 0 if clock is None else clock.departing()
         links = self._links
+        self._scheduler.frames_out += len(outgoing)
         for link, envelopes in outgoing.items():
             if len(envelopes) > FRAME_ENVELOPES_MAX:
                 self._send_halves(link, stamp, envelopes)

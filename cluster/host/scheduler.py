@@ -25,6 +25,7 @@ from fencelock.actors.effect import (
     Spawn,
     Wake,
 )
+from fencelock.actors.histogram import Histogram
 from fencelock.actors.message import (
     NS_PER_MS,
     NS_PER_US,
@@ -124,6 +125,8 @@ class Scheduler:
         self._slow_syncs = Repeated(node, clock)
         self.synced_ns = 0
         """Time of all syncs of the journal (ns)."""
+        self.sync_times = Histogram()
+        self.frames_in = self.frames_out = 0
 
     def open(self, role_set: RoleSet) -> None:
         """Start all roles of ``role_set``, then give each its first turn and post the openings."""
@@ -267,6 +270,7 @@ class Scheduler:
         self._syncs += 1
         self._sync_ns += now - began
         self.synced_ns += now - began
+        self.sync_times.add(now - began)
         if now - began > SLOW_NS:
             text = (
                 "the disk took {worst} ms to sync the journal{times}: requests waited for it. Look "
@@ -353,15 +357,23 @@ class Scheduler:
         """Write a line into the log of the node."""
         write(self.node, notice)
 
-    def _report(self) -> Reported:
+    def uptime_ms(self) -> int:
+        """Return the time since the start (ms)."""
+        return ms_between(self._began, self.now())
+
+    def total_counters(self) -> Counter[str]:
+        """Return the counters of the host and of all roles."""
         total = Counter(self.counters)
         for role_slot in self.roles.values():
             if role_slot.counters:
                 total.update(role_slot.counters)
+        return total
+
+    def _report(self) -> Reported:
         waiting = Counter(role_slot for role_slot, _, _ in self.ready)
         return Reported(
-            uptime_ms=ms_between(self._began, self.now()),
-            counters=counted(total),
+            uptime_ms=self.uptime_ms(),
+            counters=counted(self.total_counters()),
             roles=describe_all(self.roles.values(), waiting),
         )
 
