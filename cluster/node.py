@@ -76,9 +76,9 @@ class Node:
             ConfigError: the config has no such node, or lacks something that the node needs, or
                 the node's address cannot be bound (then from a ``zmq.ZMQError``).
             AssertionsOffError: Python runs with ``-O``.
-            fencelock.cluster.storage.error.JournalDamagedError: the journal is not readable.
-            fencelock.cluster.storage.error.JournalForeignError: it is that of another node,
-                cluster or set of members.
+            fencelock.cluster.storage.directory.JournalDamagedError: the journal is not readable.
+            fencelock.cluster.storage.directory.JournalForeignError: the journal belongs to another
+                node, cluster or set of members.
 
         """
         if not __debug__:

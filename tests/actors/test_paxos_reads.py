@@ -64,7 +64,7 @@ def leased(until_ms: int, confirmed_ms: int) -> events.LeaseHeld:
 
 @pytest.fixture
 def reads() -> Reads:
-    """Return those of node ``a``, which follows nobody and has applied slots 1 to 4."""
+    """Return the `Reads` of node ``a``. It follows no master and has applied slots 1 to 4."""
     reads = Reads("a", LogCounter(), CONFIG, 100)
     reads.progress(5, settled=False, now=at(0))
     return reads
