@@ -279,16 +279,22 @@ class Listener:
             if not self._queue.put(name, new_queued_frame((identity, source, part.bytes, None))):
                 self._count("wire.client_flooded", 1)
             return size
-        frame = self._admission.admit(name, part.bytes)
+        frame = self._admitted(name, identity, source, part.bytes)
+        if frame is not None:
+            arrivals.append(new_arrival((name, frame)))
+        return size
+
+    def _admitted(self, name: str, identity: bytes, source: int, raw: bytes) -> Frame | None:
+        """Decode and check a frame; None if it is dropped."""
+        frame = self._admission.admit(name, raw)
         if isinstance(frame, Dropped):
             self._dropped(name, identity, frame)
-            return size
+            return None
         if source >= 0:
-            connections.spoke(source)
+            self.connections.spoke(source)
         if frame.newer:
             self._count("wire.newer_message", frame.newer)
-        arrivals.append(new_arrival((name, frame)))
-        return size
+        return frame
 
     def _mute(self, identity: bytes) -> None:
         """Discard frames under ``identity`` for a while.
@@ -350,15 +356,8 @@ class Listener:
         if self._muted and self._is_muted(identity):
             self._count("wire.muted", 1)
             return None
-        frame = self._admission.admit(name, waiting.raw)
-        if isinstance(frame, Dropped):
-            self._dropped(name, identity, frame)
-            return None
-        if waiting.source >= 0:
-            self.connections.spoke(waiting.source)
-        if frame.newer:
-            self._count("wire.newer_message", frame.newer)
-        if self._clients.heard(name, identity):
+        frame = self._admitted(name, identity, waiting.source, waiting.raw)
+        if frame is not None and self._clients.heard(name, identity):
             self._count("wire.client_forgotten", 1)
         return frame
 

@@ -9,7 +9,7 @@ own, and the fence is its proof.
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypedDict
 
 from fencelock.actors.api.name import (
     INT_MAX,
@@ -116,6 +116,15 @@ ERRORS: dict[Reason, type[RefusedError] | type[UnavailableError]] = {
 """The error that a user's program gets for each reason."""
 
 
+class OwnerFields(TypedDict):
+    """The fields that every message between an owner and the proxy has."""
+
+    lock: str
+    session: str
+    owner: str
+    request: int
+
+
 class OwnerMessage(Message):
     """A message between an owner and the proxy about a lock, or about another object of the table.
 
@@ -139,6 +148,11 @@ class OwnerMessage(Message):
     def key(self) -> Key:
         """The key of the request; its reply has the same."""
         return self.session, self.owner, self.lock, self.request
+
+    def fields(self) -> OwnerFields:
+        """Return the fields that a request and its reply share."""
+        lock, session, owner, request = self.lock, self.session, self.owner, self.request
+        return OwnerFields(lock=lock, session=session, owner=owner, request=request)
 
 
 class LockRequest(OwnerMessage, Request):
@@ -474,6 +488,8 @@ class LockStatus(Reply):
     holders: tuple[Contender, ...] = ()
     """The holders in the order of their grants, where there can be several. The first of them is
     ``holder``, too."""
+
+    TRIMMED = True
 
 
 @message(0x1D)

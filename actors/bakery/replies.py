@@ -79,33 +79,16 @@ def done(
         case Release() if isinstance(event, Unlocked) and not event.found:
             reply = refused(request, Reason.NOT_HELD, not_held(request, node))
         case Release():
-            reply = Released(
-                lock=request.lock,
-                session=request.session,
-                owner=request.owner,
-                request=request.request,
-            )
+            reply = Released(**request.fields())
             return [Send(pending.sender, reply), Observe("proxy.released")]
         case Cancel():
-            reply = Cancelled(
-                lock=request.lock,
-                session=request.session,
-                owner=request.owner,
-                request=request.request,
-            )
+            reply = Cancelled(**request.fields())
         case End():
             text = "what it held was given back"
             reply = Ended(session=request.session, detail=text, request=request.request)
         case Renew() if isinstance(event, HoldRenewed) and event.fence:
-            reply = Renewed(
-                lock=request.lock,
-                fence=event.fence,
-                hold_ms=event.hold_ms,
-                grace_ms=event.grace_ms,
-                session=request.session,
-                owner=request.owner,
-                request=request.request,
-            )
+            fence, hold_ms, grace_ms = event.fence, event.hold_ms, event.grace_ms
+            reply = Renewed(**request.fields(), fence=fence, hold_ms=hold_ms, grace_ms=grace_ms)
         case Renew():
             reply = refused(request, Reason.NOT_HELD, not_held(request, node))
         case Inspect():

@@ -247,6 +247,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
         if node == self.following:
             return []
         self.following = node
+        self.locator.served |= bool(node) and not self.locator.learns
         follow = LeaderChanged(master=node)
         return [Send(self.replica, follow), Send(self.leader, follow)]
 
@@ -331,7 +332,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
         self.leadership = claimed
         self.since = now
         self.lease = MasterLease(self.config, self.timing.lease_ms, self.drift_ppm)
-        self.asked = {}
+        self.asked, self.config.old = {}, frozenset()
         self.disks.clear()
         self.applied, self.answered, self.heard = {}, {}, {}
         return [*self._follow(self.node), *self._beat(now)]
@@ -410,6 +411,8 @@ class FailureDetector(MemberRole[DetectorEvent]):
         self.applied[member] = ack.applied
         _, _, version = self.heard.get(member, (now, 0, ""))
         self.heard[member] = now, ack.view, ack.version or version
+        if (ack.view < 0) is not (member in self.config.old):
+            self.config.old ^= {member}
         self.answered[member] = max(self.answered.get(member, 0), ack.number)
         until = lease.acknowledge(member, asked, ack.lease_ms)
         if until is None or lease.confirmed is None:

@@ -357,6 +357,10 @@ class Figure(NamedTuple):
     value: int
 
 
+UNWILLING = 15
+"""The priority of a node that only an operator makes a member."""
+
+
 @message(0xD8)
 class Locate(Message):
     """Failure detector to failure detector: return which node leads, and what is decided.
@@ -380,6 +384,10 @@ class Locate(Message):
     """The number of this request, 1 or more; 0 if the sender's version gives none."""
     bytes_left: int = 0
     """Estimate of what it still has to fetch (bytes); 0 if nothing, or not known."""
+    priority: int = UNWILLING
+    """1 to 14: the smaller, the earlier it becomes a member; `UNWILLING` for never by itself."""
+    life: int = 0
+    """Random number of this life of it, which settles equal priorities."""
 
 
 @message(0xD9)

@@ -92,6 +92,8 @@ class Reads:
         self.config = config
         self.applied = 1
         """All slots before it are applied."""
+        self.applied_at = Instant(0)
+        """The time at which the last of them was applied."""
         self.settled = False
         """Whether this node leads and has applied all that earlier leaders decided."""
         self.lease: LeaseHeld | None = None
@@ -138,6 +140,7 @@ class Reads:
     def progress(self, applied: int, *, settled: bool, now: Instant) -> list[Effect]:
         """Note that all slots before ``applied`` are applied."""
         self.applied, self.settled, self.last = applied, settled, None
+        self.applied_at = now
         if self.freshness.pending:
             self.freshness.progress(applied)
         indexes = self.indexes
@@ -164,7 +167,7 @@ class Reads:
         if consult.age_ms is not None:
             return self._consult_local(read, now)
         if self._is_sure(now):
-            return [self._answer(read, 0)]
+            return [self._answer(read, 0, now)]
         if len(self.linear) + len(self.indexes) >= READS_MAX:
             return (Observe("paxos.reads_full"),)
         self.linear.append(read)
@@ -218,7 +221,7 @@ class Reads:
         age_ms = self.age_ms(now)
         if age_ms == NOTHING_PROVEN or read.age_ms is None or age_ms > read.age_ms:
             return None
-        return self._answer(read, age_ms)
+        return self._answer(read, age_ms, now)
 
     def age_ms(self, now: Instant) -> int:
         """Return an upper bound on the state's age (ms), `NOTHING_PROVEN` if there is none."""
@@ -232,11 +235,17 @@ class Reads:
         """Return whether everything decided anywhere is applied here."""
         return self.settled and self.lease is not None and now < self.lease.until
 
-    def _answer(self, read: Read, age_ms: int) -> Send:
+    def _answer(self, read: Read, age_ms: int, now: Instant) -> Send:
         last = self.last
         if last is None or last[0] != read.question:
             self.last = last = read.question, self.machine.read(read.question)
-        consulted = _consulted(number=read.number, answer=last[1], slot=self.applied, age_ms=age_ms)
+        consulted = _consulted(
+            number=read.number,
+            answer=last[1],
+            slot=self.applied,
+            age_ms=age_ms,
+            quiet_ms=ms_between(self.applied_at, now),
+        )
         return Send(read.client, consulted)
 
     def _refuse(self, read: Read, now: Instant) -> Send:
@@ -251,11 +260,11 @@ class Reads:
     def _serve(self, now: Instant) -> list[Effect]:
         """Answer the reads that can be answered."""
         effects: list[Effect] = []
-        effects += [self._answer(read, 0) for read in self.indexes.pop(self.applied)]
+        effects += [self._answer(read, 0, now) for read in self.indexes.pop(self.applied)]
         if self.settled and self.lease is not None:
             # Reads up to then are confirmed; while the lease holds, all of them are.
             until = now if self._is_sure(now) else self.lease.confirmed
-            effects += [self._answer(read, 0) for read in self.linear if read.at <= until]
+            effects += [self._answer(read, 0, now) for read in self.linear if read.at <= until]
             self.linear = [read for read in self.linear if read.at > until]
             effects += self.indexes.pass_on(until, self.applied)
         waiting, self.local = self.local, []

@@ -316,7 +316,5 @@ def _on_late(state: SessionState, sender: Address, answer: Answer) -> list[Effec
     debt = CancelKey(ANY_ENDPOINT if kept else sender, claim)
     if repeated or debt in state.in_flight.withdrawals:
         return effects
-    cancel = Cancel(
-        lock=answer.lock, session=answer.session, owner=answer.owner, request=answer.request
-    )
-    return [*effects, Send(sender, cancel), Observe("client.stray_grant_returned")]
+    stray = Observe("client.stray_grant_returned")
+    return [*effects, Send(sender, Cancel(**answer.fields())), stray]

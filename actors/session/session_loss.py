@@ -1,6 +1,7 @@
 """The loss of holds: when a client decides that its locks are lost, and what follows.
 
-The session decides it in four cases, and every one ends in `Hold.lose`:
+The session decides it in four cases. Each ends in `Hold.lose`, except that `let_go` drops a hold
+whose release was already under way (`SessionState.drop_hold`):
 
 - its session may have ended, by the client's clock (`judge_belief`), or the cluster ended it
   (`lose`): all holds are lost;
@@ -77,15 +78,8 @@ def granted_by(pending: Pending, renewed: Renewed) -> Granted | None:
     """Return the grant that was renewed before the user received it."""
     if pending.renewed_at is None:
         return None
-    return Granted(
-        lock=renewed.lock,
-        fence=renewed.fence,
-        session=renewed.session,
-        owner=renewed.owner,
-        request=renewed.request,
-        hold_ms=renewed.hold_ms,
-        grace_ms=renewed.grace_ms,
-    )
+    fence, hold_ms, grace_ms = renewed.fence, renewed.hold_ms, renewed.grace_ms
+    return Granted(**renewed.fields(), fence=fence, hold_ms=hold_ms, grace_ms=grace_ms)
 
 
 def lapsed(pending: Pending, refused: Refused) -> bool:

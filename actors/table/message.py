@@ -163,6 +163,8 @@ class TablePart(Message):
     pools: tuple[PoolRecord, ...] = ()
     amounts: tuple[AmountRecord, ...] = ()
 
+    TRIMMED = True
+
 
 TableSnapshot = tuple[TablePart, ...]
 """All parts, in order."""

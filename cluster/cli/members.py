@@ -9,10 +9,7 @@ from collections.abc import Callable
 from typing import Annotated
 
 import typer
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+from rich.console import RenderableType
 
 from fencelock.actors.api.membership_message import (
     ChangeMembers,
@@ -25,15 +22,21 @@ from fencelock.actors.api.membership_message import (
 from fencelock.actors.error import ConfigError, MembershipError, UnavailableError
 from fencelock.cluster.cli.asking import (
     EXIT_NO_ANSWER,
+    EXIT_UNSERVED,
     ClusterOption,
     ConnectOption,
+    LookTimeoutOption,
     Operator,
     TimeoutOption,
+    WatchOption,
     as_plain,
     asking,
     duration,
+    looking,
     target,
 )
+from fencelock.cluster.cli.screen import Column, Rows, View, json_view, line, present, say
+from fencelock.cluster.log import printable
 
 PAUSE_S = 0.25
 """Pause before a change that is not done is asked for again (s)."""
@@ -58,8 +61,9 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.
 def members(
     connect: ConnectOption = None,
     cluster: ClusterOption = None,
-    timeout: TimeoutOption = 5.0,
+    timeout: LookTimeoutOption = 5.0,
     as_json: JsonOption = False,
+    watch: WatchOption = False,
 ) -> None:
     """Show [bold]which nodes belong to the cluster[/bold], who leads, and who is behind.
 
@@ -74,20 +78,23 @@ def members(
       [cyan]fencelock members --connect tcp://127.0.0.1:4041 --json[/cyan]
 
     """
-    with asking(target(connect, cluster), timeout) as operator:
-        read = operator.members()
-    if as_json:
-        plain = as_plain(read)
-        for node, report in zip(plain["nodes"], read.nodes, strict=True):
-            node |= {"role": report.role.name.lower(), "journal": f"{report.journal:x}"}
-        typer.echo(json.dumps(plain, indent=2))
-        return
-    console = Console()
-    console.print(Text(headline(read), "bold"))
-    console.print(members_table(read.nodes))
-    for report in read.nodes:
-        if (advice := advice_on(report)) is not None:
-            console.print(advice, markup=False, highlight=False, soft_wrap=True)
+    where = target(connect, cluster)
+
+    def look() -> View:
+        with looking(where, timeout) as operator:
+            read = operator.members()
+        leads = any(report.role is NodeRole.MASTER for report in read.nodes)
+        code = 0 if leads else EXIT_UNSERVED
+        if as_json:
+            plain = as_plain(read)
+            for node, report in zip(plain["nodes"], read.nodes, strict=True):
+                node |= {"role": report.role.name.lower(), "journal": f"{report.journal:x}"}
+            return json_view(plain, code)
+        parts: list[RenderableType] = [line(headline(read), "bold"), members_table(read.nodes)]
+        parts += [line(text) for report in read.nodes if (text := advice_on(report)) is not None]
+        return View(parts, code)
+
+    raise typer.Exit(present(look, watch=watch))
 
 
 def headline(read: MembersRead) -> str:
@@ -99,20 +106,23 @@ def headline(read: MembersRead) -> str:
     return f"{count} member{'' if count == 1 else 's'}; {leader}; {changes}"
 
 
-def members_table(reports: tuple[NodeReport, ...]) -> Table:
+def members_table(reports: tuple[NodeReport, ...]) -> Rows:
     """Return a row for each node."""
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1))
-    for name in ("node", "role", "address"):
-        table.add_column(name, overflow="fold", min_width=4)
-    for name in ("applied", "behind", "heard"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("version", overflow="fold", min_width=5)
-    for report in reports:
-        lag = "?" if report.lag is None else str(report.lag)
-        heard = "never" if report.heard_ms is None else duration(report.heard_ms)
-        cells = (report.node, _role(report.role), report.endpoint or "?", str(report.applied))
-        table.add_row(*map(Text, (*cells, lag, heard, report.version or "?")))
-    return table
+    columns = [Column(name) for name in ("node", "role", "address")]
+    columns += [Column(name, right=True) for name in ("applied", "behind", "heard")]
+    rows = [
+        (
+            report.node,
+            _role(report.role),
+            report.endpoint or "?",
+            str(report.applied),
+            "?" if report.lag is None else str(report.lag),
+            "never" if report.heard_ms is None else duration(report.heard_ms),
+            report.version or "?",
+        )
+        for report in reports
+    ]
+    return Rows([*columns, Column("version")], rows)
 
 
 def advice_on(report: NodeReport) -> str | None:
@@ -289,17 +299,15 @@ def carry_out(operator: Operator, change: ChangeMembers, wait: float, *, as_json
     while not (reached := _asked(operator, change)).done:
         text = progress.described(reached)
         if time.monotonic() >= ends:
-            typer.echo(
-                f"not done within {wait:g} s: {text}. Run the command again to go on", err=True
-            )
+            say(f"not done within {wait:g} s: {text}. Run the command again to go on", err=True)
             raise typer.Exit(EXIT_NO_ANSWER)
         progress.show(text)
         time.sleep(PAUSE_S)
     if as_json:
         typer.echo(json.dumps(as_plain(reached), indent=2))
         return
-    typer.echo(reached.detail)
-    typer.echo(f"The members are {', '.join(reached.members)}.")
+    say(reached.detail)
+    say(f"The members are {', '.join(reached.members)}.")
 
 
 def _asked(operator: Operator, change: ChangeMembers) -> MembersChanged:
@@ -352,4 +360,4 @@ class Progress:
         if text == shown or (at and now - at < LINE_S):
             return
         self._shown = text, now
-        print(text, file=sys.stderr, flush=True)
+        print(printable(text), file=sys.stderr, flush=True)

@@ -196,6 +196,15 @@ def _told(hold: JudgedHold) -> str:
     return f"{hold.contender} is in {hold.lock!r} with fence {hold.fence}{through} since {since}"
 
 
+def unserved(contenders: Mapping[Address, LockUser]) -> list[str]:
+    """Describe each contender that is not done."""
+    return [
+        f"{address} {role.mood.value} ({role.lock!r})"
+        for address, role in contenders.items()
+        if role.mood is not Mood.DONE
+    ]
+
+
 def judge_progress(contenders: Mapping[Address, LockUser], bound_ms: int) -> None:
     """Check that every contender was served.
 
@@ -203,12 +212,7 @@ def judge_progress(contenders: Mapping[Address, LockUser], bound_ms: int) -> Non
         ViolationError: one was not, ``bound_ms`` after all faults ended.
 
     """
-    waiting = [
-        f"{address} {role.mood.value} ({role.lock!r})"
-        for address, role in contenders.items()
-        if role.mood is not Mood.DONE
-    ]
-    if waiting:
+    if waiting := unserved(contenders):
         raise ViolationError(f"progress: {bound_ms} ms after all faults ended {', '.join(waiting)}")
 
 

@@ -40,7 +40,6 @@ LARGE_SHARE = 0.02
 LARGE_BYTES = 12_000
 """A few commands are so large that not many fit into one slot."""
 
-READ_MS_MAX = 80
 AGES_MS = (None, None, 100, 1_000)
 """Greatest ages of an answer (ms); None for a linearizable one."""
 
@@ -187,12 +186,14 @@ class LogReader(Role[Heeded]):
 
     Args:
         random: decides the times of queries, the ages of answers, and when to hand over.
+        most_ms: the longest time between two queries.
 
     """
 
-    def __init__(self, address: Address, host: Host, *, random: Random) -> None:
+    def __init__(self, address: Address, host: Host, *, random: Random, most_ms: int) -> None:
         super().__init__(address, host)
         self._random = random
+        self.most_ms = most_ms
         self.node = node_of(address)
         self.number = 0
         self.finishing = False
@@ -229,7 +230,7 @@ class LogReader(Role[Heeded]):
         return (Send(leader_of(self.node), Resign()),)
 
     def _later(self) -> Wake:
-        return Wake(self._random.randint(1, READ_MS_MAX), Curious())
+        return Wake(self._random.randint(1, self.most_ms), Curious())
 
 
 def reader_of(node: str) -> Address:

@@ -100,9 +100,19 @@ class Register:
         self.sessions: dict[str, tuple[int, int]] = {}
         """The end (log time) and the lifetime without a message (ms) of each session, by client."""
 
+    @property
+    def is_drained(self) -> bool:
+        """Whether no session is left."""
+        return not self.sessions
+
     def admits(self, command: bytes) -> bool:
         """Return whether ``command`` can be read."""
         return command == OPENING or request_in(command) is not None
+
+    def is_new(self, command: bytes) -> bool:
+        """Return False: all versions apply every command."""
+        del command
+        return False
 
     def is_patient(self, command: bytes) -> bool:
         """Return true for every other command, so that runs include delayed batches, too."""

@@ -57,6 +57,7 @@ def test_what_has_no_outcome_is_proposed_again_as_it_was(door: Proxy) -> None:
 def test_a_wait_that_the_log_knows_is_looked_after_seldom(door: Proxy) -> None:
     door.handle(ANN, acquire(), T0)
     happens(door, queued())
+    door.handle(ANN, acquire(), at(1))
     assert proposals(door.handle(DOOR, Tick(), at(CHECK_WAIT_MS - 1))) == []
     assert len(proposals(door.handle(DOOR, Tick(), at(CHECK_WAIT_MS)))) == 1
     soon = at(CHECK_WAIT_MS + REPEAT_MS)
@@ -64,6 +65,17 @@ def test_a_wait_that_the_log_knows_is_looked_after_seldom(door: Proxy) -> None:
     happens(door, queued(), now=soon)
     later = at(CHECK_WAIT_MS + 3 * REPEAT_MS)
     assert proposals(door.handle(DOOR, Tick(), later)) == []
+
+
+def test_a_wait_of_a_silent_client_is_not_proposed_again_as_that_would_keep_its_session(
+    door: Proxy,
+) -> None:
+    door.handle(ANN, acquire(), T0)
+    happens(door, queued())
+    assert proposals(door.handle(DOOR, Tick(), at(CHECK_WAIT_MS))) == []
+    assert proposals(door.handle(REPLICA, Skipped(slot=9), at(CHECK_WAIT_MS + 1))) == []
+    door.handle(ANN, acquire(), at(CHECK_WAIT_MS + 2))
+    assert len(proposals(door.handle(DOOR, Tick(), at(2 * CHECK_WAIT_MS + 1)))) == 1
 
 
 def test_an_idle_door_sets_no_timer(door: Proxy) -> None:
@@ -124,6 +136,7 @@ def test_a_crowd_that_waits_in_the_log_is_looked_after_little_by_little(door: Pr
     for request in range(2, WAIT_CHECKS_MAX + 12):
         door.handle(ANN, acquire(request, f"l{request}"), T0)
         happens(door, Queued(session=ME, owner="o", request=request, lock=f"l{request}"))
+    door.handle(ANN, acquire(2, "l2"), at(2))
     first = proposed(door.handle(DOOR, Tick(), at(CHECK_WAIT_MS)))
     second = proposed(door.handle(DOOR, Tick(), at(CHECK_WAIT_MS + 1)))
     assert (len(first), len(second)) == (WAIT_CHECKS_MAX, 10)

@@ -18,6 +18,7 @@ from fencelock.actors.api.membership_message import (
     NodeRole,
 )
 from fencelock.actors.error import MembershipError, UnavailableError
+from fencelock.actors.session.message import Surveyed
 from fencelock.cluster.cli.main import app
 from fencelock.cluster.cli.members import Progress
 
@@ -60,6 +61,12 @@ class MadeCluster:
 
     def __exit__(self, *error: object) -> None:
         pass
+
+    def answer_by(self, ends_at: float) -> None:
+        del ends_at
+
+    def survey(self) -> Surveyed:
+        return Surveyed(statuses=(), silent=())
 
     def members(self) -> MembersRead:
         return READ

@@ -299,3 +299,38 @@ def test_an_observer_serves_local_reads_while_any_member_is_stopped(
         assert "n4 is an observer" in status.detail
     until(lambda: all(one.version for one in watcher.members().nodes), "each tells its version")
     assert role_of(watcher, "n4") is NodeRole.OBSERVER  # It never becomes a member by itself.
+
+
+def test_a_spare_replaces_a_dead_member_by_itself_and_locks_go_on(tmp_path: Path) -> None:
+    with raging(tmp_path, "[paxos]\ntarget_members = 3\nreplace_after_s = 2\n") as storm:
+        members = storm.members
+        with fencelock.connect(members.connect, cluster=members.cluster, timeout=LONG_S) as watcher:
+            members.wait_until_ready(watcher)
+            members.add("n4")
+            until(lambda: role_of(watcher, "n4") is NodeRole.OBSERVER, "n4 learns")
+            storm.start_clients()
+            storm.wait_for(10)
+            dead = min({"n1", "n2", "n3"} - {master_of(described(watcher))})
+            left = {"n1", "n2", "n3", "n4"} - {dead}
+            members.kill(dead)
+            until(lambda: voting(watcher) == left, f"n4 replaces {dead}")
+            storm.tell(f"n4 replaced {dead}")
+            storm.wait_for(20)
+            logs = "".join(log.read_text("utf-8") for log in tmp_path.glob("n*.log"))
+            assert f"{dead} has not answered" in logs
+            assert "for 2 s: n4 is to replace it" in logs
+            members.start(dead)  # It finds out that it is no member any more.
+            until(lambda: role_of(watcher, dead) is NodeRole.OBSERVER, f"{dead} learns")
+            storm.wait_for(20)
+            assert voting(watcher) == left
+            storm.end_clients()
+            storm.judge(watcher)
+
+
+def voting(watcher: fencelock.Client) -> set[str]:
+    """Return the members, as far as they are known."""
+    roles = (NodeRole.MASTER, NodeRole.MEMBER)
+    try:
+        return {one.node for one in watcher.members().nodes if one.role in roles}
+    except UnavailableError:
+        return set()

@@ -13,10 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.paths import PINS
 
-from fencelock.actors.api.message import Acquire, Granted
+from fencelock.actors.api.message import Acquire, Granted, LockStatus
 from fencelock.actors.api.session_message import Open
 from fencelock.actors.message import REGISTRY, Address, Message, message
 from fencelock.actors.paxos.message import Accept, Ballot, Batch
+from fencelock.actors.table.message import TablePart
 from fencelock.actors.table.operation import COMMANDS
 from fencelock.cluster.bench.ports import free_ports
 from fencelock.cluster.config import parse, starting_config
@@ -130,6 +131,55 @@ def test_a_message_in_a_message_does_not_grow() -> None:
 
 def test_all_fields_are_written_also_those_with_their_defaults() -> None:
     assert cbor2.loads(encode(GrownOrder(lock="a", many=3))) == [0xFF20, "a", 3, "", 5, [[1, 2]]]
+
+
+@message(0xFF25)
+class GrownPart(Message):
+    first: int
+    places: tuple[Point, ...] = ()
+    many: int = 1
+    TRIMMED = True
+
+
+@message(0xFF26)
+class GrownParts(Message):
+    parts: tuple[GrownPart, ...]
+
+
+@pytest.mark.parametrize(
+    ("part", "items"),
+    [
+        (GrownPart(first=4), [4]),
+        (GrownPart(first=4, places=(Point(1, 2),)), [4, [[1, 2]]]),
+        (GrownPart(first=-4, many=-2), [-4, [], -2]),
+    ],
+)
+def test_a_trimmed_message_is_written_and_read_without_its_last_defaults(
+    part: GrownPart, items: list[Any]
+) -> None:
+    """By itself in a frame it has all fields, as its readers may ignore some."""
+    record = [0xFF25, *items]
+    assert cbor2.loads(encode(part)) == record
+    assert decode(cbor2.dumps(record)) == part
+    assert schema_of(GrownPart).pack(part) == record
+    whole = GrownParts(parts=(part, part))
+    assert cbor2.loads(encode(whole)) == [0xFF26, [record, record]]
+    assert received([0xFF26, [record, record]]) == ([whole], 0)
+    framed_alone = cbor2.loads(encode_frame(Frame("test", 0, 0, (Envelope(TO, SENDER, part),))))
+    full = [0xFF25, *items, *[[], 1][len(items) - 1 :]]
+    assert framed_alone[4] == [[TO, SENDER, *full]]
+    with pytest.raises(MalformedFrameError, match="Part has 3 fields, not 4"):
+        decode(cbor2.dumps([*full, 0]))
+
+
+@pytest.mark.parametrize(("cls", "fields_before"), [(LockStatus, 8), (TablePart, 6)], ids=str)
+def test_the_release_before_semaphores_reads_and_is_read(
+    cls: type[Message], fields_before: int
+) -> None:
+    """`LockStatus` is sent inside `NodeStatus`, `TablePart` is a part of a snapshot."""
+    pinned = cbor2.loads(PINNED[cls.TAG])
+    before = cbor2.dumps(pinned[: 1 + fields_before])
+    assert encode(decode(before)) == before
 
 
 POINTS = st.lists(st.builds(Point, st.integers(0, 9), st.integers(-9, 9)))
