@@ -31,13 +31,13 @@ LOCATE_MS = 100
 """Interval at which a learner asks, while it lacks nothing (ms): two heartbeats."""
 
 
+SOON_MS = 5
+"""The same after it has fetched what it lacked (ms), so that it keeps up under load."""
+
+
 LEADER_MS = TIMING.heartbeat_ms
 """Shortest interval at which it asks the leader (ms), which sends each member as many heartbeats.
 A new member must have reported soon before it is added: see `config.JOIN_SLOTS`."""
-
-
-SOON_MS = 5
-"""The same after it has fetched what it lacked (ms), so that it keeps up under load."""
 
 
 LEARNERS_MAX = 64
