@@ -38,6 +38,17 @@ class ServeError(FencelockError):
     """The node cannot serve here; the text says what to do."""
 
 
+def _complete_id(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the ids of the configuration's nodes, for a shell."""
+    from fencelock.cluster.config import load  # noqa: PLC0415 (pydantic: not for --help)
+
+    try:
+        nodes = load(Path(ctx.params.get("config") or "cluster.toml")).nodes
+    except ConfigError:
+        return []
+    return [node for node in nodes if node.startswith(incomplete)]
+
+
 SPIN = (
     "While busy, poll for 0.3 ms before sleeping: replies are faster and cost more processor "
     "time. Use `--no-spin` where processor time is limited."
@@ -45,7 +56,12 @@ SPIN = (
 
 
 def serve(
-    node_id: Annotated[str, typer.Option("--id", help="The node's id in the configuration.")],
+    node_id: Annotated[
+        str,
+        typer.Option(
+            "--id", help="The node's id in the configuration.", autocompletion=_complete_id
+        ),
+    ],
     config: Annotated[Path, typer.Option(help="The cluster's configuration.")] = Path(
         "cluster.toml"
     ),
