@@ -1,5 +1,7 @@
 """The destination of log lines. A library stays silent until its program asks for them.
 
+A client's lines also go to the standard library's logger ``fencelock``, as ``logging`` expects.
+
 ``silence`` is called when the package is imported; ``fencelock serve`` calls `set_up`. A program
 that embeds a node and wants its lines calls ``loguru.logger.enable("fencelock")`` and keeps
 its own sinks, as loguru advises.
@@ -7,6 +9,7 @@ its own sinks, as loguru advises.
 
 from __future__ import annotations
 
+import logging
 import sys
 from typing import TYPE_CHECKING, TextIO
 
@@ -18,6 +21,9 @@ if TYPE_CHECKING:
     from loguru import Record
 
 PACKAGE = "fencelock"
+
+standard = logging.getLogger(PACKAGE)
+standard.addHandler(logging.NullHandler())  # Without one, ``logging`` writes to standard error.
 
 
 def silence() -> None:
@@ -45,6 +51,22 @@ def set_up(level: str = "INFO", *, serialize: bool = False, stream: TextIO | Non
         backtrace=False,
         diagnose=False,
     )
+
+
+def report(level: str, text: str, error: BaseException | None = None) -> None:
+    """Write a line of a client to both logs. Call it where handlers of a program may block."""
+    logger.opt(exception=error).log(level, "{}", text)
+    standard.log(logging.getLevelNamesMapping()[level], "%s", text, exc_info=error)
+
+
+def warn(text: str) -> None:
+    """Write a warning of a client; see `report`."""
+    report("WARNING", text)
+
+
+def inform(text: str) -> None:
+    """Write a line that needs no action; see `report`."""
+    report("INFO", text)
 
 
 def write(node: str, notice: RoleNotice) -> None:

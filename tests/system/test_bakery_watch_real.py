@@ -95,7 +95,7 @@ def test_a_client_is_told_when_its_cluster_goes_down_and_when_it_is_up_again(
     trio: WatchedProcesses,
 ) -> None:
     addresses = ",".join(trio.addresses.values())
-    with fencelock.connect(addresses, cluster=CLUSTER, timeout=PATIENCE_S) as client:
+    with fencelock.connect(addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S) as client:
         seen = SeenNews()
         client.on_cluster(seen)
         first = seen.until(is_ready)
@@ -120,7 +120,7 @@ def test_a_client_is_told_when_its_cluster_goes_down_and_when_it_is_up_again(
 
 def test_a_node_that_is_silent_says_nothing_of_the_cluster_any_more(trio: WatchedProcesses) -> None:
     address = trio.addresses["n1"]
-    with fencelock.connect(address, cluster=CLUSTER, timeout=PATIENCE_S, ttl=3) as client:
+    with fencelock.connect(address, cluster=CLUSTER, connect_timeout=PATIENCE_S, ttl=3) as client:
         seen = SeenNews()
         client.on_cluster(seen)
         seen.until(is_ready)
@@ -149,7 +149,7 @@ def test_a_task_is_told_on_its_loop_and_an_error_in_a_callback_is_counted(
             raise RuntimeError(state.reason)
 
         addresses = ",".join(trio.addresses.values())
-        async with aio.connect(addresses, cluster=CLUSTER, timeout=PATIENCE_S) as client:
+        async with aio.connect(addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S) as client:
             assert not client.cluster.up
             client.on_cluster(see)
             async with asyncio.timeout(PATIENCE_S):
@@ -186,7 +186,7 @@ def test_paxos_does_not_tell_and_says_who_does(tmp_path: Path) -> None:
     config = parse(starting_config({"n1": address}, cluster=CLUSTER), tmp_path)
     with (
         Node.start(config, "n1") as node,
-        fencelock.connect(address, cluster=CLUSTER, timeout=PATIENCE_S) as client,
+        fencelock.connect(address, cluster=CLUSTER, connect_timeout=PATIENCE_S) as client,
     ):
         for watch in (lambda: client.cluster, lambda: client.on_cluster(print)):
             with pytest.raises(fencelock.UnsupportedError, match="bakery has it"):

@@ -54,7 +54,7 @@ class CentralProcesses:
 
     def connect(self, *nodes: str) -> fencelock.Client:
         addresses = ",".join(self.at[node] for node in nodes)
-        return fencelock.connect(addresses, timeout=LONG_S)
+        return fencelock.connect(addresses, connect_timeout=LONG_S)
 
 
 @pytest.fixture
@@ -172,7 +172,7 @@ def test_an_operator_releases_a_lock_of_a_dead_client_through_a_restarted_node(
 ) -> None:
     code = (
         "import os, sys, fencelock\n"
-        f"client = fencelock.connect({members.at[GATE]!r}, timeout=60)\n"
+        f"client = fencelock.connect({members.at[GATE]!r}, connect_timeout=60)\n"
         "print(client.lock('a').acquire(timeout=60).fence, flush=True)\n"
         "os._exit(0)\n"
     )

@@ -40,7 +40,9 @@ def storm(tmp_path: Path) -> Iterator[Storm]:
 def watcher(storm: Storm) -> Iterator[fencelock.Client]:
     """A client that knew only the first three members."""
     members = storm.members
-    with fencelock.connect(members.connect, cluster=members.cluster, timeout=LONG_S) as watcher:
+    with fencelock.connect(
+        members.connect, cluster=members.cluster, connect_timeout=LONG_S
+    ) as watcher:
         members.wait_until_ready(watcher)
         yield watcher
 
@@ -160,7 +162,7 @@ def test_all_members_restart_at_once_with_the_members_in_their_journals(
     assert again
     assert again.fence > fence.fence
     with fencelock.connect(
-        members.addresses["n5"], cluster=members.cluster, timeout=LONG_S
+        members.addresses["n5"], cluster=members.cluster, connect_timeout=LONG_S
     ) as other:
         assert [node.node for node in other.members().nodes] == ["n4", "n5"]
 
@@ -206,7 +208,9 @@ def test_the_lead_is_transferred_under_load_without_a_pause(
             longest = max(longest, time.monotonic() - began)
         longest_ms.append(1_000 * longest)
 
-    with fencelock.connect(members.connect, cluster=members.cluster, timeout=LONG_S) as client:
+    with fencelock.connect(
+        members.connect, cluster=members.cluster, connect_timeout=LONG_S
+    ) as client:
         worker = threading.Thread(target=pairs, args=(client,))
         worker.start()
         for _ in range(3):
@@ -246,7 +250,7 @@ def test_one_living_address_is_enough_and_clients_outlive_it(
 ) -> None:
     members = storm.members
     with fencelock.connect(
-        members.addresses["n1"], cluster=members.cluster, timeout=LONG_S
+        members.addresses["n1"], cluster=members.cluster, connect_timeout=LONG_S
     ) as client:
         until(lambda: len(client.describe()) == len(members.names), "the members are known")
         members.drop("n1")
