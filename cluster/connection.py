@@ -86,7 +86,7 @@ class Connection:
         self.executor = executor
         self.cluster_watch = ClusterWatch(executor, lambda: self.line.tell(WatchCluster()))
         self._guard = threading.Lock()
-        links = {f"gate.{number}": endpoint for number, endpoint in enumerate(self.endpoints)}
+        links = {f"endpoint.{number}": endpoint for number, endpoint in enumerate(self.endpoints)}
         counters: Counter[str] = Counter()
         hub = SocketHub(
             node=self.session,
@@ -94,7 +94,7 @@ class Connection:
             cluster=settings.target.cluster,
             listen=None,
             peers=links,
-            gates=True,
+            client=True,
             count=lambda name, times: counters.update({name: times}),
         )
         if marks is not None:

@@ -178,8 +178,8 @@ def _measured(members: NodeProcesses, kind: JobKind, seconds: float) -> tuple[di
 
 
 def _logs(members: NodeProcesses, seen: dict[str, Any]) -> dict[str, NodeMarks]:
-    gates = {f"gate.{number}": node for number, node in enumerate(members.names)}
-    logs = {CLIENT: NodeMarks(CLIENT, [Mark(*mark) for mark in seen["marks"]], gates)}
+    endpoints = {f"endpoint.{number}": node for number, node in enumerate(members.names)}
+    logs = {CLIENT: NodeMarks(CLIENT, [Mark(*mark) for mark in seen["marks"]], endpoints)}
     for node in members.names:
         logs[node] = NodeMarks(node, read_marks(members.marks_of(node)), {seen["session"]: CLIENT})
     return logs
