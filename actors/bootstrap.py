@@ -516,9 +516,10 @@ class Bootstrap(Role[BootstrapEvent]):
         if self.node not in self.journals:
             assert self.group is not None
             was = Voter(self.node, self.own.journal) in self.group.voters or self.confirmed
-            state = "was removed from the cluster" if was else "is not a member"
+            state = "was removed from the cluster, and is" if was else "is"
             return (
-                f"{self.node} {state}: it serves, but does not vote. Run fencelock join {self.node}"
+                f"{self.node} {state} an observer: it learns and serves, but does not vote. To "
+                f"make it a member: fencelock join {self.node}"
             )
         return (
             f"{self.node} lost its journal: it serves, but does not vote. Keep a majority of the "
@@ -544,7 +545,8 @@ class Bootstrap(Role[BootstrapEvent]):
         if status == self.reported:
             return []
         self.reported = status
-        level = Level.WARNING if self.standing is JournalStatus.NON_VOTING else Level.INFO
+        lost = self.standing is JournalStatus.NON_VOTING and self.node in self.journals
+        level = Level.WARNING if lost else Level.INFO
         text = why or f"{self.node} votes"
         effects: list[Effect] = [
             Send(address_of(self.node, "node"), RoleNotice(level=level, text=text))

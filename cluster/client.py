@@ -12,8 +12,9 @@ from fencelock.actors.api.backup_message import BackupPart
 from fencelock.actors.api.membership_message import ChangeMembers, MembersChanged, MembersRead
 from fencelock.actors.api.message import Contender, LockStatus, NodeStatus
 from fencelock.actors.api.session_message import ListedLock
+from fencelock.actors.session.message import Surveyed
 from fencelock.cluster.base_client import BaseClient, namer
-from fencelock.cluster.callback_executor import ThreadExecutor
+from fencelock.cluster.callback_executor import CallbackExecutor, ThreadExecutor
 from fencelock.cluster.connection import Connection
 from fencelock.cluster.lock import Lock, RLock
 from fencelock.cluster.operation import drive
@@ -179,7 +180,24 @@ class Client(BaseClient[Lock, RLock, Semaphore]):
             ClosedError: the client is closed.
 
         """
+        return self.survey(roles=roles).statuses
+
+    def survey(self, *, roles: bool = False) -> Surveyed:
+        """Return what `describe` does, and the addresses that did not answer, with the reasons.
+
+        Raises:
+            UnavailableError: no node answered.
+            ClosedError: the client is closed.
+
+        """
         return drive(self._connection.surveying(roles=roles))
+
+    def answer_by(self, ends_at: float) -> None:
+        """Let later requests fail at ``ends_at`` (s, of ``time.monotonic``); not those of locks.
+
+        They raise `UnavailableError`.
+        """
+        self._connection.line.ends_at = ends_at
 
     def close(self) -> None:
         """Release what is held, cancel what waits, and leave nothing running.
@@ -235,11 +253,15 @@ def connect_to(
     target: Target, *, timeout: float, ttl: float = 15.0, label: str | None = None
 ) -> Client:
     """Connect to ``target``; see `connect`."""
-    settings = Settings(target, timeout, ttl, label)
-    connection = Connection(settings, ThreadExecutor())
+    return Client(greeted(Settings(target, timeout, ttl, label), ThreadExecutor()))
+
+
+def greeted(settings: Settings, executor: CallbackExecutor) -> Connection:
+    """Return a connection once a node answered; see `connect`."""
+    connection = Connection(settings, executor)
     try:
         drive(connection.greeting())
-        return Client(connection)
     except BaseException:
         connection.stop()
         raise
+    return connection

@@ -41,6 +41,7 @@ from fencelock.cluster.callback_executor import CallbackExecutor, ClusterWatch
 from fencelock.cluster.guarantee import Guarantee, demand
 from fencelock.cluster.hold_registry import HoldRegistry
 from fencelock.cluster.host.dispatcher import Dispatcher
+from fencelock.cluster.host.gateway import Links
 from fencelock.cluster.host.pending_asks import AskReply
 from fencelock.cluster.host.profile_marks import ProfileMarks
 from fencelock.cluster.host.role_set import Closing, RoleSet
@@ -67,6 +68,11 @@ PAGE = 1_000
 """Locks requested at a time when they are listed."""
 
 
+def alias_of(number: int) -> str:
+    """Return the name of the link to an endpoint, whose node is not known before it replies."""
+    return f"endpoint.{number}"
+
+
 class Connection:
     """One client's node: a thread with a session role; see `Client` for its operations.
 
@@ -86,7 +92,7 @@ class Connection:
         self.executor = executor
         self.cluster_watch = ClusterWatch(executor, lambda: self.line.tell(WatchCluster()))
         self._guard = threading.Lock()
-        links = {f"endpoint.{number}": endpoint for number, endpoint in enumerate(self.endpoints)}
+        links = {alias_of(number): endpoint for number, endpoint in enumerate(self.endpoints)}
         counters: Counter[str] = Counter()
         hub = SocketHub(
             node=self.session,
@@ -99,6 +105,7 @@ class Connection:
         )
         if marks is not None:
             hub = marks.links(hub)
+        self.links: Links = hub
         try:
             self._dispatcher = Dispatcher(self.session, hub, counters=counters)
             holds: dict[Claim, Hold] = {}
@@ -175,16 +182,28 @@ class Connection:
             assert isinstance(status, NodeStatus)
             self.protocol = status.protocol
             return
-        try:
-            tried = yield AwaitReply(looking(self.endpoints), 2 * LOOK_S)
-        except TimeoutError:  # The machine is busy.
-            tried = ", ".join(self.endpoints)
+        tried = yield from self._tried()
         if self._source:
             tried = f"{tried} ({self._source})"
         raise UnavailableError(
             f"no node answered within {limit:g} s. Tried {tried}. Are the nodes running, are these "
             "their hosts and ports, and does no firewall stand between?"
         )
+
+    def _tried(self) -> Operation[str]:
+        """End with the addresses that were tried, and why each failed, as far as that is known."""
+        survey = AskReply()
+        self.line.submit(Survey(), survey)
+        reached = looking(self.endpoints)
+        refused: tuple[str, ...] = ()
+        with suppress(TimeoutError, FencelockError, pykka.ActorDeadError):
+            surveyed = yield AwaitReply(survey, LOOK_S)
+            refused = tuple(one for one in surveyed.silent if " " in one)  # With a reason.
+        try:
+            tried = yield AwaitReply(reached, 2 * LOOK_S)
+        except TimeoutError:  # The machine is busy.
+            tried = ", ".join(self.endpoints)
+        return f"{tried}; refused: {'; '.join(refused)}" if refused else tried
 
     def options(
         self,
@@ -222,13 +241,13 @@ class Connection:
         pack(Acquire(lock=name, owner=owner or "", limit=most, label=label))
         return LockOptions(name, timeout, owner, reentrant, most, label, hold_ms, grace_ms)
 
-    def surveying(self, *, roles: bool = False) -> Operation[tuple[NodeStatus, ...]]:
+    def surveying(self, *, roles: bool = False) -> Operation[Surveyed]:
         """End with the status of each node, with its roles if ``roles`` is set."""
         surveyed = yield from self.line.ask(Survey(roles=roles))
         assert isinstance(surveyed, Surveyed)
         if not surveyed.statuses:
             raise UnavailableError(f"no node described itself: {', '.join(surveyed.silent)}")
-        return surveyed.statuses
+        return surveyed
 
     def age_ms(self, read: Read, max_age: float) -> int | None:
         """Return the greatest age of an answer (ms), None for a linearizable read.
@@ -302,7 +321,7 @@ class Connection:
             reply = AskReply()
             self.line.submit(Close(), reply)
             with suppress(pykka.ActorDeadError, TimeoutError, FencelockError):
-                yield AwaitReply(reply, 2 * CLOSE_MS / 1000)
+                yield AwaitReply(reply, self.line.left_s(2 * CLOSE_MS / 1000))
             self._dispatcher.stop(0, at_once=True)
             with suppress(TimeoutError):
                 yield AwaitReply(self._dispatcher.ended, STOP_S)

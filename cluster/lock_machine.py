@@ -7,6 +7,7 @@ from itertools import repeat
 from typing import Any
 
 from fencelock.actors.api.message import Acquire, Granted, Refused, Released
+from fencelock.actors.api.semaphore import AcquirePermits, ReleasePermits
 from fencelock.actors.message import Local, Message
 from fencelock.actors.paxos.machine import Fingerprint, state_of
 from fencelock.actors.paxos.message import Figure
@@ -56,13 +57,17 @@ class LockMachine:
         """Return whether ``command`` is one of the table's, encoded as on the wire."""
         if command in self._known:
             return True
-        read = _read(command)
+        read = read_command(command)
         if read is None:
             return False
         if len(self._known) >= KNOWN_MAX:
             self._known.clear()
         self._known[command] = read
         return True
+
+    def is_new(self, command: bytes) -> bool:
+        """Return whether ``command`` is about a semaphore; releases before those skip it."""
+        return isinstance(self._known.get(command), AcquirePermits | ReleasePermits)
 
     def is_patient(self, command: bytes) -> bool:
         """Return whether ``command`` would wait a while for a lock that somebody else holds."""
@@ -171,11 +176,12 @@ def _read_all(commands: Sequence[bytes]) -> list[LogCommand | None]:
     """Return each of ``commands`` decoded, None for one that cannot be read."""
     values = load_each(commands)
     if values is None:
-        return [_read(command) for command in commands]
+        return [read_command(command) for command in commands]
     return list(map(_command_in, values))
 
 
-def _read(command: bytes) -> LogCommand | None:
+def read_command(command: bytes) -> LogCommand | None:
+    """Return ``command`` decoded, None if it cannot be read."""
     try:
         return _command_in(load(command))
     except MalformedFrameError:

@@ -63,7 +63,9 @@ class WrongVersionError(MalformedFrameError):
     """The frame is of another version of the wire, ``version``."""
 
     def __init__(self, version: int) -> None:
-        super().__init__(f"frame of wire version {version}, this node speaks {WIRE_VERSION}")
+        super().__init__(
+            f"frames of version {version} are refused by a node of wire version {WIRE_VERSION}"
+        )
         self.version = version
 
 
@@ -71,7 +73,9 @@ class ForeignClusterError(MalformedFrameError):
     """The frame is for the cluster ``found``, but this node is of ``expected``."""
 
     def __init__(self, found: str, expected: str) -> None:
-        super().__init__(f"frame for cluster {found!r}, this is cluster {expected!r}")
+        super().__init__(
+            f"frames for cluster {found!r} are refused by a node of cluster {expected!r}"
+        )
         self.found = found
 
 

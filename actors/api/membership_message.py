@@ -49,8 +49,8 @@ class NodeRole(IntEnum):
     """A member that leads."""
     MEMBER = 2
     """A member that votes."""
-    LEARNER = 3
-    """A node that learns and serves clients, and does not vote."""
+    OBSERVER = 3
+    """A node that is no member: it learns, serves clients and does not vote."""
     NON_VOTING = 4
     """A member that does not vote: its journal is not the registered one."""
 
@@ -151,7 +151,7 @@ class NodeReport(NamedTuple):
 
 @message(0xBE)
 class MembersRead(Reply):
-    """The nodes that the answering ``node`` knows: the members and the learners, by name."""
+    """The nodes that the answering ``node`` knows: the members and the observers, by name."""
 
     node: str
     view: int

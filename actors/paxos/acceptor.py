@@ -84,6 +84,10 @@ STREAM_BYTES = 32 << 20
 slots are decided the replica makes one much sooner; but votes may arrive without decisions."""
 
 
+VERSION_HEARTBEATS = 20
+"""Every so many heartbeats are answered with this node's version: once a second."""
+
+
 class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
     """One acceptor. Source: PMMC, section 2.2.
 
@@ -111,6 +115,7 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
         voter: the id that its votes name.
         votes: whether its journal is the registered one, and not an old copy.
         lease_ms: duration of the lease that a heartbeat renews (ms).
+        version: the version of this software, for operators.
 
     """
 
@@ -123,6 +128,7 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
         voter: int = 0,
         votes: bool = True,
         lease_ms: int = LEASE_MS,
+        version: str = "",
         **member: Unpack[MemberArguments],
     ) -> None:
         super().__init__(address, host, **member)
@@ -133,6 +139,7 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
         """The slots on which it votes."""
         self.is_voter = self.trusted and len(self.seat) > 0
         self.lease_ms = lease_ms
+        self.version = version
         self.recorded_lease_ms = recovered.lease_ms
         """The longest lease that counts after a restart, according to the journal."""
         self.promised = recovered.promised if votes else NO_BALLOT
@@ -377,6 +384,7 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
             view=self.config.newest.number,
             sync_us=self.sync_us,
             lease_ms=self.lease_ms,
+            version="" if beat.number % VERSION_HEARTBEATS else self.version,
         )
         effects = [
             *adopted,

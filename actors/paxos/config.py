@@ -139,6 +139,9 @@ class LogConfig:
         self._ids = dict(view.registered)
         self.applied = 1
         """The first slot that is not applied here."""
+        self.old: frozenset[str] = frozenset()
+        """Members that this node leads and that run a version without changes of the members. The
+        failure detector alone changes it."""
         self.nodes: dict[str, None] = dict.fromkeys(view.members)
         """Nodes that are answered: those of the configuration, members, and learners."""
         self.views: list[tuple[int, View]] = [(0, view)]

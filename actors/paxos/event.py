@@ -106,6 +106,8 @@ class Consulted(Local):
     age_ms: int
     """Largest possible age of the state (ms): 0 for linearizable. Without an answer, the best bound
     that could be proven; -1 if there was none."""
+    quiet_ms: int = 0
+    """The time since this node applied the last slot (ms): durations in ``answer`` end there."""
 
 
 @local

@@ -120,6 +120,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
         listener: a role of this node that is notified when no majority answers, or None.
         identity: what other nodes must know of this one before it becomes a member.
         votes: whether this node would vote as a member.
+        first_number: see `Locator`.
 
     """
 
@@ -134,6 +135,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
         listener: Address | None = None,
         identity: Identity = NO_IDENTITY,
         votes: bool = True,
+        first_number: int = 0,
         **member: Unpack[MemberArguments],
     ) -> None:
         super().__init__(address, host, **member)
@@ -166,9 +168,18 @@ class FailureDetector(MemberRole[DetectorEvent]):
         """The ballot under which another node led last."""
         self.isolated = False
         """Whether no majority answers this leader, as the listener was last notified."""
-        self.heard: dict[str, tuple[Instant, int]] = {}
-        """The time at which each member last answered this leader, and the newest view it knew."""
-        self.locator = Locator(self.node, self.config, identity, timing.election_ms, ready=votes)
+        self.heard: dict[str, tuple[Instant, int, str]] = {}
+        """The time at which each member last answered this leader, the newest view it knew, and
+        the version of its software, empty if it has not told."""
+        self.locator = Locator(
+            self.node,
+            self.config,
+            identity,
+            timing.election_ms,
+            ready=votes,
+            number=first_number,
+            drift_ppm=drift_ppm,
+        )
         self.disks = DiskComparison()
 
     def begin(self, now: Instant) -> Effects:
@@ -219,7 +230,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
             return self._on_disk_synced(event, now)
         if isinstance(event, Resigned):
             return ()  # The leader answers the `Resign` of a slow disk.
-        effects = self.locator.handle(sender, event, self.following, now)
+        effects = self.locator.handle(sender, event, now)
         followed = self._follow(self.locator.master) if self.locator.learns else []
         return [*effects, *followed]
 
@@ -236,6 +247,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
         if node == self.following:
             return []
         self.following = node
+        self.locator.served |= bool(node) and not self.locator.learns
         follow = LeaderChanged(master=node)
         return [Send(self.replica, follow), Send(self.leader, follow)]
 
@@ -286,7 +298,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
         if self.locator.learns:
             return effects
         suspect = Suspect(above=self.highest)
-        asked = self.locator.ask_elsewhere()
+        asked = self.locator.ask_elsewhere(now)
         return [Send(self.leader, suspect), *asked, Observe("paxos.suspected"), *effects]
 
     def _on_view_changed(self, now: Instant) -> Effects:
@@ -308,8 +320,8 @@ class FailureDetector(MemberRole[DetectorEvent]):
     def _describe(self, now: Instant) -> NodesDescribed:
         """Return what is known of the other members and of learners."""
         facts = [
-            NodeFacts(node, self.applied.get(node, 0), ms_between(at, now), view, None)
-            for node, (at, view) in self.heard.items()
+            NodeFacts(node, self.applied.get(node, 0), ms_between(at, now), view, None, 0, version)
+            for node, (at, view, version) in self.heard.items()
             if node in self.config.members and node != self.node
         ]
         facts += self.locator.facts(now)
@@ -320,7 +332,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
         self.leadership = claimed
         self.since = now
         self.lease = MasterLease(self.config, self.timing.lease_ms, self.drift_ppm)
-        self.asked = {}
+        self.asked, self.config.old = {}, frozenset()
         self.disks.clear()
         self.applied, self.answered, self.heard = {}, {}, {}
         return [*self._follow(self.node), *self._beat(now)]
@@ -397,7 +409,10 @@ class FailureDetector(MemberRole[DetectorEvent]):
         if member != self.node:
             self.disks.note_other(member, ack.sync_us)
         self.applied[member] = ack.applied
-        self.heard[member] = now, ack.view
+        _, _, version = self.heard.get(member, (now, 0, ""))
+        self.heard[member] = now, ack.view, ack.version or version
+        if (ack.view < 0) is not (member in self.config.old):
+            self.config.old ^= {member}
         self.answered[member] = max(self.answered.get(member, 0), ack.number)
         until = lease.acknowledge(member, asked, ack.lease_ms)
         if until is None or lease.confirmed is None:

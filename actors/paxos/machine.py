@@ -32,6 +32,10 @@ class Machine(Protocol):
         """Return whether ``command`` can be read; an unreadable one is never put into the log."""
         ...
 
+    def is_new(self, command: bytes) -> bool:
+        """Return whether versions without changes of the members cannot apply ``command``."""
+        ...
+
     def is_patient(self, command: bytes) -> bool:
         """Return whether ``command``, applied now, would only wait for some later command."""
         ...

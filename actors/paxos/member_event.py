@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from fencelock.actors.message import Local, Timer, local, timer
+from fencelock.actors.message import Address, Local, Timer, local, timer
 from fencelock.actors.paxos.membership import Membership
 from fencelock.actors.paxos.message import Locate
 
@@ -31,8 +31,18 @@ class Behind(Local):
 
 
 @local
-class CaughtUp(Local):
-    """Catch-up to failure detector: all wanted slots are here."""
+class Fetched(Local):
+    """Catch-up to failure detector: about ``bytes_left`` are missing; 0 once nothing is."""
+
+    bytes_left: int
+
+
+@local
+class ReportState(Local):
+    """Failure detector to replica: answer the `Locate` ``number`` of ``asker`` by `Located`."""
+
+    asker: Address
+    number: int
 
 
 @local
@@ -54,6 +64,8 @@ class NodeFacts(NamedTuple):
     """Its last report as a node that is no member, None if it sent none."""
     lag: int = 0
     """Slots that it lacked when it sent that report."""
+    version: str = ""
+    """The version of its software, empty if it is not known."""
 
 
 @local
@@ -62,6 +74,11 @@ class NodesDescribed(Local):
 
     master: str
     nodes: tuple[NodeFacts, ...]
+
+
+@timer
+class TargetDue(Timer):
+    """Check whether the group has its target size, and whether its members answer."""
 
 
 @timer

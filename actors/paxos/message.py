@@ -215,6 +215,8 @@ class HeartbeatAck(Message):
     """Mean time of the sender's last syncs (us), 0 if not known."""
     lease_ms: int = TIMING.lease_ms
     """Length of the sender's lease (ms)."""
+    version: str = ""
+    """The version of the sender's software, for operators; empty in most answers."""
 
 
 @message(0x28)
@@ -355,6 +357,10 @@ class Figure(NamedTuple):
     value: int
 
 
+UNWILLING = 15
+"""The priority of a node that only an operator makes a member."""
+
+
 @message(0xD8)
 class Locate(Message):
     """Failure detector to failure detector: return which node leads, and what is decided.
@@ -374,18 +380,30 @@ class Locate(Message):
     endpoint: str
     """Where other nodes reach it, empty if it does not know."""
     version: str
+    number: int = 0
+    """The number of this request, 1 or more; 0 if the sender's version gives none."""
+    bytes_left: int = 0
+    """Estimate of what it still has to fetch (bytes); 0 if nothing, or not known."""
+    priority: int = UNWILLING
+    """1 to 14: the smaller, the earlier it becomes a member; `UNWILLING` for never by itself."""
+    life: int = 0
+    """Random number of this life of it, which settles equal priorities."""
 
 
 @message(0xD9)
 class Located(Message):
     """The node that leads is ``master``, empty if none is known here.
 
-    Slots before ``applied`` are decided, and the sender has them.
+    Slots before ``applied`` are decided, and the sender has them. They include everything that was
+    known anywhere to be decided ``age_ms`` before this was sent; -1 if that cannot be bounded.
+    ``number`` is that of the `Locate`, 0 if this answers none.
     """
 
     master: str
     applied: int
     view: int
+    number: int = 0
+    age_ms: int = -1
 
 
 @message(0xAD)

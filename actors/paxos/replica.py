@@ -1,7 +1,7 @@
 """The replica: puts commands into the log or forwards them, applies slots, and sends outcomes.
 
-A follower that misses a slot fetches it after `GAP_MS`: see `Replica._watch_gap`, which asks
-`snapshots.CatchUp`.
+A follower that misses a slot for `GAP_MS` fetches it: `Replica._watch_gap` sets the timer, and
+`Replica._on_gap_check` asks `snapshots.CatchUp`.
 """
 
 from __future__ import annotations
@@ -49,8 +49,15 @@ from fencelock.actors.paxos.event import (
 from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.log import Log, LogEvent
 from fencelock.actors.paxos.machine import Machine
-from fencelock.actors.paxos.member_event import ProposeChange, ViewChanged
-from fencelock.actors.paxos.message import COMMAND_BYTES_MAX, Decline, Declined, Propose, Proposed
+from fencelock.actors.paxos.member_event import ProposeChange, ReportState, ViewChanged
+from fencelock.actors.paxos.message import (
+    COMMAND_BYTES_MAX,
+    Decline,
+    Declined,
+    Located,
+    Propose,
+    Proposed,
+)
 from fencelock.actors.paxos.ordering import Ordering, Run
 from fencelock.actors.paxos.reads import ReadEvent, Reads
 from fencelock.actors.paxos.snapshots import JOURNAL_BYTES
@@ -93,6 +100,7 @@ ReplicaEvent = (
     | BatchDelay
     | GapCheck
     | ProposeChange
+    | ReportState
 )
 """Events that a replica handles."""
 
@@ -221,13 +229,15 @@ class Replica(MemberRole[ReplicaEvent]):
     def _on_other(
         self,
         sender: Address,
-        event: ReadEvent | LogEvent | GapCheck | ReportApplied | ProposeChange,
+        event: ReadEvent | LogEvent | GapCheck | ReportApplied | ProposeChange | ReportState,
         now: Instant,
     ) -> Effects:
         if isinstance(event, ProposeChange):
             return self._on_propose_change(event, now)
         if isinstance(event, GapCheck):
             return self._on_gap_check(event)
+        if isinstance(event, ReportState):
+            return [self._report_state(event, now)]
         if isinstance(event, ReportApplied):
             self.reporting = True
             return [Send(self.leader, Applied(slot=self.decided.next))]
@@ -238,12 +248,23 @@ class Replica(MemberRole[ReplicaEvent]):
             return [*effects, *self._report()]
         return effects
 
+    def _report_state(self, wanted: ReportState, now: Instant) -> Send:
+        """Answer a node that asked which node leads, and what is decided."""
+        located = Located(
+            master=self.forwarding.master,
+            applied=self.decided.next,
+            view=self.config.newest.number,
+            number=wanted.number,
+            age_ms=self.reads.age_ms(now),
+        )
+        return Send(wanted.asker, located)
+
     def _on_propose(self, sender: Address, propose: Propose) -> Effects:
         if sender != self.proposer:
             if node_of(sender) not in self.config.nodes:
                 return (Observe("paxos.stranger_proposes"),)  # Clients must use the proxy.
             self.proposer = sender
-        refusal = self.forwarding.refusal(propose, self.machine)
+        refusal = self.forwarding.refusal(propose, self.machine, old=bool(self.config.old))
         if refusal:
             return refusal
         if self.ordering.leadership is None:
@@ -267,6 +288,7 @@ class Replica(MemberRole[ReplicaEvent]):
         if (
             ordering.leadership is None
             or ordering.draining
+            or self.config.old
             or not ordering.proposals.add_all(proposal_batch)
         ):
             return [done for one in proposal_batch.each() for done in self._on_propose(sender, one)]
@@ -490,8 +512,12 @@ class Forwarding:
         self.waiting: dict[tuple[Address, int], Propose] = {}
         """Commands that arrived while no master was known."""
 
-    def refusal(self, propose: Propose, machine: Machine) -> Effects:
-        """Return the refusal of a command that must never enter the log; empty for any other."""
+    def refusal(self, propose: Propose, machine: Machine, *, old: bool) -> Effects:
+        """Return the refusal of a command that must not enter the log; empty for any other.
+
+        If some member runs an ``old`` version, that includes what only new ones apply: the states
+        of the members would differ.
+        """
         client = propose.client
         if client != self.client:
             if not node_of(client) or "/" not in client or len(client) > CLIENT_CHARS_MAX:
@@ -499,14 +525,15 @@ class Forwarding:
             self.client = client
         if len(propose.command) > COMMAND_BYTES_MAX or not machine.admits(propose.command):
             return (self.decline(propose, Decline.INVALID),)
+        if old and machine.is_new(propose.command):
+            return (self.decline(propose, Decline.INVALID), Observe("paxos.too_new_refused"))
         return ()
 
     def pass_on(self, propose: Propose) -> Effects:
         """Forward a command to the master, once, so that two replicas cannot send it in circles.
 
         While no master is known, the command waits even if it was forwarded: this node may have
-        been
-        the master, and learns first which node is next.
+        been the master, and must first learn which node is next.
         """
         if not self.master:
             return self.hold(propose)

@@ -21,7 +21,7 @@ from fencelock.actors.message import (
     ms_between,
     node_of,
 )
-from fencelock.actors.paxos.config import MemberArguments, MemberRole, catchup_of
+from fencelock.actors.paxos.config import MemberArguments, MemberRole, catchup_of, monitor_of
 from fencelock.actors.paxos.event import (
     ExpireSnapshot,
     Export,
@@ -38,7 +38,7 @@ from fencelock.actors.paxos.event import (
 )
 from fencelock.actors.paxos.exports import Exports, chunk_of, in_the_making
 from fencelock.actors.paxos.machine import Machine
-from fencelock.actors.paxos.member_event import CaughtUp
+from fencelock.actors.paxos.member_event import Fetched
 from fencelock.actors.paxos.membership import Term, terms_part
 from fencelock.actors.paxos.message import (
     CHUNK_BYTES_MAX,
@@ -261,15 +261,21 @@ class Progress:
         return f"{wanted}{parts}, {self.bytes} bytes"
 
     def report(self, next_slot: int, target: int, source: str, now: Instant) -> list[Effect]:
-        """Return a line for the log, if one is due."""
+        """Return how much is left, and a line for the log if one is due."""
         self.target = target
+        done, left = self._left(next_slot)
+        size = self.bytes * left // done if done else 0
+        told: list[Effect] = [Send(monitor_of(self.node), Fetched(bytes_left=size))] if size else []
         large = target - self.first >= LARGE_SLOTS or self.parts[1] > 0
         if not large or (self.reports and ms_between(self.reported_at, now) < PROGRESS_MS):
-            return []
+            return told
         self.reports += 1
         self.reported_at = now
         text = f"{self.node} catches up from {source}: {self.in_words(next_slot)}"
-        return self._notice(f"{text}{self._left(next_slot, now)}")
+        took_ms = ms_between(self.since, now)
+        if took_ms >= MS_PER_S and done:
+            text = f"{text}, about {took_ms * left // done // MS_PER_S} s left"
+        return [*told, *self._notice(text)]
 
     def end(self, next_slot: int, source: str, now: Instant) -> list[Effect]:
         """Return the last line, if there were others."""
@@ -279,15 +285,12 @@ class Progress:
         words = self.in_words(next_slot)
         return self._notice(f"{self.node} has caught up, last from {source}: {words} in {took} ms")
 
-    def _left(self, next_slot: int, now: Instant) -> str:
-        """Return how long it takes at this pace, once a second has passed."""
-        took_ms = ms_between(self.since, now)
-        done, wanted = next_slot - self.first, self.target - self.first
-        if self.parts[0] < self.parts[1]:
-            done, wanted = self.parts
-        if took_ms < MS_PER_S or not done:
-            return ""
-        return f", about {took_ms * (wanted - done) // done // MS_PER_S} s left"
+    def _left(self, next_slot: int) -> tuple[int, int]:
+        """Return how much has arrived and how much is left, in parts or in slots."""
+        done, parts = self.parts
+        if done < parts:
+            return done, parts - done
+        return next_slot - self.first, max(0, self.target - next_slot)
 
     def _notice(self, text: str) -> list[Effect]:
         return [Send(address_of(self.node, "node"), RoleNotice(level=Level.INFO, text=text))]
@@ -428,7 +431,7 @@ class CatchUp(MemberRole[CatchUpEvent]):
         if self.next >= self.target:
             self.target, self.question, self.unanswered, self.progress = 0, None, 0, None
             done = [] if progress is None else progress.end(self.next, self.source, now)
-            return [*done, Send(self.monitor, CaughtUp())]
+            return [*done, Send(self.monitor, Fetched(bytes_left=0))]
         self.source = self._choose(now)
         asked = self._ask(Fetch(first=self.next, slot=0, chunk=0))
         if progress is None:

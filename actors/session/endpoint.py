@@ -69,6 +69,13 @@ class Endpoint:
         """Whether it may be asked."""
         return not self.down and not self.refused
 
+    def named(self) -> str:
+        """Return its label, with the reason if it refuses this client's frames."""
+        if not self.refused:
+            return self.label
+        # A link's refusal begins with its source, which usually is the label.
+        return f"{self.label} ({self.refused.removeprefix(f'{self.label}: ')})"
+
     def seen_within(self, ms: int, now: Instant) -> bool:
         """Return whether anything came from it in the last ``ms`` milliseconds."""
         seen = max(self.heard_at or NEVER, self.seen_at or NEVER)
@@ -280,8 +287,7 @@ class Endpoints:
 
 def _describe(endpoint: Endpoint, now: Instant) -> str:
     if endpoint.refused:
-        # A link's refusal begins with its source, which usually is the endpoint's label.
-        return f"{endpoint.label} ({endpoint.refused.removeprefix(f'{endpoint.label}: ')})"
+        return endpoint.named()
     if endpoint.excuse and ms_between(endpoint.excused_at, now) < EXCUSE_MS:
         return f"{endpoint.label} ({endpoint.excuse})"
     if endpoint.owing_since is None:

@@ -29,7 +29,7 @@ class Survey(Local):
 
 @local
 class Surveyed(Local):
-    """The endpoints' replies, in order, and the names of those that did not reply."""
+    """The endpoints' replies, in order, and those that did not reply, with a reason if known."""
 
     statuses: tuple[NodeStatus, ...]
     silent: tuple[str, ...]

@@ -19,7 +19,7 @@ from fencelock.actors.api.probe_message import ProbeReply
 from fencelock.actors.api.session_message import ConfirmHold, Ended, HoldLost, Opened, Unlocking
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.message import NS_PER_MS, Address, Instant, node_of
-from fencelock.actors.role import Host, Role
+from fencelock.actors.role import Host, Role, Summary
 from fencelock.actors.role_message import LinkDown, LinkRefused, LinkUp
 from fencelock.actors.session import (
     cancellation,
@@ -147,6 +147,13 @@ class ClientSession(Role[Said | SessionTick]):
             *greet(self.session_state, self.session_state.endpoints.table, now),
             *self._rearm(TICK_MS, now),
         ]
+
+    def summary(self) -> Summary:
+        """Return the session in force, empty if there is none, and the number of its holds."""
+        return ("session", self.session_state.session_lease.assigned), (
+            "holds",
+            len(self.session_state.holds),
+        )
 
     def handle(self, sender: Address, event: Said | SessionTick, now: Instant) -> Effects:
         """Process a request or a message, and make sure that the next tick comes in time."""

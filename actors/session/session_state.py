@@ -28,13 +28,13 @@ class Broadcast:
     statuses: dict[Address, NodeStatus] = field(default_factory=dict[Address, NodeStatus])
 
     def result(self, endpoints: Endpoints) -> Surveyed:
-        """Return the replies, and the names of silent endpoints, in the order of ``endpoints``."""
+        """Return the replies, and the silent endpoints, in the order of ``endpoints``."""
         return Surveyed(
             statuses=tuple(
                 self.statuses[endpoint] for endpoint in endpoints.table if endpoint in self.statuses
             ),
             silent=tuple(
-                endpoints.table[endpoint].label
+                endpoints.table[endpoint].named()
                 for endpoint in endpoints.table
                 if endpoint in self.missing
             ),

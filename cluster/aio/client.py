@@ -98,7 +98,7 @@ class Client(BaseClient[Lock, RLock, Semaphore]):
 
     async def describe(self, *, roles: bool = False) -> tuple[NodeStatus, ...]:
         """Return the status of each node; see `fencelock.Client.describe`."""
-        return await drive(self._connection.surveying(roles=roles))
+        return (await drive(self._connection.surveying(roles=roles))).statuses
 
     async def close(self) -> None:
         """Release what is held, cancel what waits, and leave nothing running.
@@ -145,7 +145,9 @@ class Connecting:
         await self._client.close()
 
     async def _connect(self) -> Client:
-        connection = Connection(self._settings, LoopExecutor())
+        executor = LoopExecutor()
+        executor.bind()
+        connection = Connection(self._settings, executor)
         try:
             await drive(connection.greeting())
             return Client(connection)

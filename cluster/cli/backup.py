@@ -24,6 +24,7 @@ from fencelock.cluster.cli.asking import (
     target,
 )
 from fencelock.cluster.cli.locks import at_terminal
+from fencelock.cluster.cli.screen import say
 
 if TYPE_CHECKING:
     from fencelock.actors.api.backup_message import BackupPart
@@ -68,7 +69,7 @@ def backup(
     where = target(connect, cluster)
     why = "no node answers"
     with asking(where, timeout) as operator:
-        statuses = operator.describe()
+        statuses = operator.survey().statuses
         least = _last_slot(operator, statuses)
         if not least:
             typer.echo("No majority answers: the last changes may be missing.", err=True)
@@ -77,13 +78,13 @@ def backup(
                 header, size = _fetch(operator, source, where.cluster, file, least)
             except UnavailableError as error:
                 why = str(error)
-                typer.echo(f"{source.node}: {why}", err=True)
+                say(f"{source.node}: {why}", err=True)
                 continue
             follower = "a follower" if source.master else "a member"
             kind = "the leader" if source.master == source.node else follower
-            typer.echo(f"Wrote {file}: {in_words(header)}, {decimal(size)}, from {kind}.")
+            say(f"Wrote {file}: {in_words(header)}, {decimal(size)}, from {kind}.")
             return
-    typer.echo(f"Nothing was written: {why}", err=True)
+    say(f"Nothing was written: {why}", err=True)
     raise typer.Exit(EXIT_NO_ANSWER)
 
 

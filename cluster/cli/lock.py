@@ -21,6 +21,7 @@ from fencelock.actors.error import (
     UnavailableError,
 )
 from fencelock.cluster.cli.asking import ClusterOption, ConnectOption, in_full, target
+from fencelock.cluster.cli.screen import say
 from fencelock.cluster.guarantee import PROMISES, Guarantee
 
 if TYPE_CHECKING:
@@ -112,19 +113,19 @@ def lock(
             client = stack.enter_context(connect_to(where, timeout=connect_timeout))
             hold = _acquire(client, name, shared, 0 if nonblock else timeout)
         except UnavailableError as error:
-            typer.echo(f"{name} was not acquired: {error}", err=True)
+            say(f"{name} was not acquired: {error}", err=True)
             raise typer.Exit(EXIT_NOT_HAD) from error
         except KeyboardInterrupt:
             typer.echo(f"{name} was not acquired: interrupted", err=True)
             raise
         if hold is None:
-            typer.echo(f"{name} was not acquired: {_whose(client, name, shared)}", err=True)
+            say(f"{name} was not acquired: {_whose(client, name, shared)}", err=True)
             raise typer.Exit(EXIT_NOT_HAD)
         renews = Guarantee.DEADLINES in PROMISES[client.protocol].guarantees
         status, lost = _run(command, hold, grace, renews=renews)
         lost = lost or not _release(hold)
     if lost:
-        typer.echo(f"{name} was lost while the command ran: {lost_advice(hold)}", err=True)
+        say(f"{name} was lost while the command ran: {lost_advice(hold)}", err=True)
         raise typer.Exit(EXIT_LOST)
     raise typer.Exit(SIGNALLED - status if status < 0 else status)
 
@@ -227,5 +228,5 @@ def _release(hold: Hold) -> bool:
     except (NotHeldError, LockOwnershipLostError):
         return False
     except UnavailableError as error:
-        typer.echo(f"{hold.name}: {error}", err=True)
+        say(f"{hold.name}: {error}", err=True)
     return True

@@ -20,6 +20,7 @@ from fencelock.cluster.cli.locks import locks, release, who
 from fencelock.cluster.cli.members import join, leave, members, remove, replace, transfer
 from fencelock.cluster.cli.serve import serve
 from fencelock.cluster.cli.status import status
+from fencelock.cluster.log import printable
 
 EXIT_REFUSED = 2
 EXIT_INTERRUPTED = 130
@@ -130,8 +131,9 @@ def main() -> None:
     try:
         app()
     except FencelockError as error:
+        text = "\n".join(map(printable, str(error).split("\n")))
         console = Console(stderr=True)
-        console.print(str(error), style="red", markup=False, highlight=False, soft_wrap=True)
+        console.print(text, style="red", markup=False, highlight=False, soft_wrap=True)
         sys.exit(EXIT_REFUSED)
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)

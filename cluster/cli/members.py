@@ -9,10 +9,7 @@ from collections.abc import Callable
 from typing import Annotated
 
 import typer
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+from rich.console import RenderableType
 
 from fencelock.actors.api.membership_message import (
     ChangeMembers,
@@ -25,15 +22,21 @@ from fencelock.actors.api.membership_message import (
 from fencelock.actors.error import ConfigError, MembershipError, UnavailableError
 from fencelock.cluster.cli.asking import (
     EXIT_NO_ANSWER,
+    EXIT_UNSERVED,
     ClusterOption,
     ConnectOption,
+    LookTimeoutOption,
     Operator,
     TimeoutOption,
+    WatchOption,
     as_plain,
     asking,
     duration,
+    looking,
     target,
 )
+from fencelock.cluster.cli.screen import Column, Rows, View, json_view, line, present, say
+from fencelock.cluster.log import printable
 
 PAUSE_S = 0.25
 """Pause before a change that is not done is asked for again (s)."""
@@ -56,12 +59,13 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.
 def members(
     connect: ConnectOption = None,
     cluster: ClusterOption = None,
-    timeout: TimeoutOption = 5.0,
+    timeout: LookTimeoutOption = 5.0,
     as_json: JsonOption = False,
+    watch: WatchOption = False,
 ) -> None:
     """Show [bold]which nodes belong to the cluster[/bold], who leads, and who is behind.
 
-    A master leads, members vote, and learners have the same locks and serve
+    A master leads, members vote, and observers have the same locks and serve
     clients, but do not vote. `behind` counts the slots of the log that a node
     has not applied.
 
@@ -72,52 +76,60 @@ def members(
       [cyan]fencelock members --connect tcp://127.0.0.1:4041 --json[/cyan]
 
     """
-    with asking(target(connect, cluster), timeout) as operator:
-        read = operator.members()
-    if as_json:
-        plain = as_plain(read)
-        for node, report in zip(plain["nodes"], read.nodes, strict=True):
-            node |= {"role": report.role.name.lower(), "journal": f"{report.journal:x}"}
-        typer.echo(json.dumps(plain, indent=2))
-        return
-    console = Console()
-    console.print(Text(headline(read), "bold"))
-    console.print(members_table(read.nodes))
-    for report in read.nodes:
-        if (advice := advice_on(report)) is not None:
-            console.print(advice, markup=False, highlight=False, soft_wrap=True)
+    where = target(connect, cluster)
+
+    def look() -> View:
+        with looking(where, timeout) as operator:
+            read = operator.members()
+        leads = any(report.role is NodeRole.MASTER for report in read.nodes)
+        code = 0 if leads else EXIT_UNSERVED
+        if as_json:
+            plain = as_plain(read)
+            for node, report in zip(plain["nodes"], read.nodes, strict=True):
+                node |= {"role": report.role.name.lower(), "journal": f"{report.journal:x}"}
+            return json_view(plain, code)
+        parts: list[RenderableType] = [line(headline(read), "bold"), members_table(read.nodes)]
+        parts += [line(text) for report in read.nodes if (text := advice_on(report)) is not None]
+        return View(parts, code)
+
+    raise typer.Exit(present(look, watch=watch))
 
 
 def headline(read: MembersRead) -> str:
     """Return the number of members, who leads, and the number of changes so far."""
-    count = sum(report.role is not NodeRole.LEARNER for report in read.nodes)
+    count = sum(report.role is not NodeRole.OBSERVER for report in read.nodes)
     leads = [report.node for report in read.nodes if report.role is NodeRole.MASTER]
     leader = f"{leads[0]} leads" if leads else "nobody leads that this node knows of"
     changes = f"{read.view} change{'' if read.view == 1 else 's'} so far"
     return f"{count} member{'' if count == 1 else 's'}; {leader}; {changes}"
 
 
-def members_table(reports: tuple[NodeReport, ...]) -> Table:
+def members_table(reports: tuple[NodeReport, ...]) -> Rows:
     """Return a row for each node."""
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1))
-    for name in ("node", "role", "address"):
-        table.add_column(name, overflow="fold", min_width=4)
-    for name in ("applied", "behind", "heard"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("version", overflow="fold", min_width=5)
-    for report in reports:
-        lag = "?" if report.lag is None else str(report.lag)
-        heard = "never" if report.heard_ms is None else duration(report.heard_ms)
-        cells = (report.node, _role(report.role), report.endpoint or "?", str(report.applied))
-        table.add_row(*map(Text, (*cells, lag, heard, report.version or "?")))
-    return table
+    columns = [Column(name) for name in ("node", "role", "address")]
+    columns += [Column(name, right=True) for name in ("applied", "behind", "heard")]
+    rows = [
+        (
+            report.node,
+            _role(report.role),
+            report.endpoint or "?",
+            str(report.applied),
+            "?" if report.lag is None else str(report.lag),
+            "never" if report.heard_ms is None else duration(report.heard_ms),
+            report.version or "?",
+        )
+        for report in reports
+    ]
+    return Rows([*columns, Column("version")], rows)
 
 
 def advice_on(report: NodeReport) -> str | None:
     """Return what an operator can do about a node that does not vote; None for one that does."""
     match report.role:
-        case NodeRole.LEARNER:
-            return f"{report.node} does not vote. To make it a member: fencelock join {report.node}"
+        case NodeRole.OBSERVER:
+            return (
+                f"{report.node} is an observer. To make it a member: fencelock join {report.node}"
+            )
         case NodeRole.NON_VOTING:
             return (
                 f"{report.node} is a member whose journal was lost or is not its own: it does not "
@@ -171,7 +183,7 @@ join = command_of(
 
 leave = command_of(
     MemberAction.LEAVE,
-    """Make a running member [bold]a learner[/bold], which does not vote.
+    """Make a running member [bold]an observer[/bold], which does not vote.
 
     If it leads, another member takes over first. It may then be stopped. A
     leave is refused if the remaining members could not form a majority that
@@ -262,7 +274,7 @@ def new_journal_of(operator: Operator, node: str) -> int:
         if report.node != node:
             continue
         silent = report.heard_ms is None or report.heard_ms > SILENT_MS
-        if report.role in (NodeRole.LEARNER, NodeRole.NON_VOTING):
+        if report.role in (NodeRole.OBSERVER, NodeRole.NON_VOTING):
             return report.journal
         if not silent:
             raise MembershipError(
@@ -287,17 +299,15 @@ def carry_out(operator: Operator, change: ChangeMembers, wait: float, *, as_json
     while not (reached := _asked(operator, change)).done:
         text = progress.described(reached)
         if time.monotonic() >= ends:
-            typer.echo(
-                f"not done within {wait:g} s: {text}. Run the command again to continue", err=True
-            )
+            say(f"not done within {wait:g} s: {text}. Run the command again to continue", err=True)
             raise typer.Exit(EXIT_NO_ANSWER)
         progress.show(text)
         time.sleep(PAUSE_S)
     if as_json:
         typer.echo(json.dumps(as_plain(reached), indent=2))
         return
-    typer.echo(reached.detail)
-    typer.echo(f"The members are {', '.join(reached.members)}.")
+    say(reached.detail)
+    say(f"The members are {', '.join(reached.members)}.")
 
 
 def _asked(operator: Operator, change: ChangeMembers) -> MembersChanged:
@@ -312,12 +322,12 @@ class Progress:
     """Describes a change that is not done, with the time left, and prints that at intervals.
 
     Attributes:
-        left: the slots that were left at the first look, and the time of that look (s).
+        left: the slots, and the bytes, that were left at the first look, and its time (s).
 
     """
 
     def __init__(self) -> None:
-        self.left: tuple[int, float] | None = None
+        self.left: dict[str, tuple[int, float]] = {}
         self._shown = ("", 0.0)
 
     def described(self, reached: MembersChanged, now: float | None = None) -> str:
@@ -326,15 +336,22 @@ class Progress:
         slots = reached.slots_left
         if not slots:
             return reached.detail
-        if self.left is None or slots > self.left[0]:
-            self.left = slots, now
         parts = [f"{slots:,} slots"]
-        if reached.bytes_left:
+        left_ms = self._time_left_ms("slots", slots, now)
+        if reached.bytes_left:  # Of a snapshot, whose slots arrive all at once.
             parts.append(f"{-(-reached.bytes_left // KIB):,} KiB")
-        done, took = self.left[0] - slots, now - self.left[1]
-        if done > 0 and took > 0:
-            parts.append(f"about {duration(round(1_000 * slots * took / done))}")
+            left_ms = self._time_left_ms("bytes", reached.bytes_left, now)
+        if left_ms:
+            parts.append(f"about {duration(left_ms)}")
         return f"{reached.detail} ({', '.join(parts)} left)"
+
+    def _time_left_ms(self, unit: str, left: int, now: float) -> int:
+        """Return the time that the rest takes at the pace since the first look; 0 if unknown."""
+        first, at = self.left.get(unit, (left, now))
+        if left >= first:
+            self.left[unit] = left, now
+            return 0
+        return round(1_000 * left * (now - at) / (first - left))
 
     def show(self, text: str) -> None:
         """Print ``text`` to standard error, unless it is unchanged or too soon after the last."""
@@ -343,4 +360,4 @@ class Progress:
         if text == shown or (at and now - at < LINE_S):
             return
         self._shown = text, now
-        print(text, file=sys.stderr, flush=True)
+        print(printable(text), file=sys.stderr, flush=True)

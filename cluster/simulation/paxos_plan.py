@@ -104,9 +104,31 @@ class LogPlan:
     """Nodes that are no members at first."""
     change_every_ms: int = 0
     """Mean interval between changes of the members (ms), 0 for never."""
+    target_members: int = 0
+    """Number of members at which leaders keep the group by themselves, 0 for none."""
+    replace_after_ms: int = 1_000
+    """Time after which they replace a member that does not answer (ms)."""
     locks: RunPlan | None = None
     """The use of locks beside that of the list; None for none. It has no faults of its own."""
     faults: Faults = CALM
+
+
+def draw_target_plan(seed: int) -> LogPlan:
+    """Return the plan of ``seed`` with leaders that change the members, and without operators."""
+    random = Random(f"{seed}/target")
+    plan = draw_members_plan(seed)
+    nodes = random.choice((2, 3, 3, 3, 5))
+    return replace(
+        plan,
+        nodes=nodes,
+        spares=random.choice((1, 2, 3)),
+        change_every_ms=0,
+        target_members=random.choice((3, 3, nodes)),
+        replace_after_ms=random.choice((100, 300, 1_000)),
+        chaos_ms=8_000,
+        partial_reign_per_mille=0,
+        faults=replace(plan.faults, down_ms=random.choice((500, 1_500, 3_000))),
+    )
 
 
 def draw_members_plan(seed: int) -> LogPlan:

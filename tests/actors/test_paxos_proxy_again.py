@@ -57,6 +57,7 @@ def test_what_has_no_outcome_is_proposed_again_as_it_was(proxy: Proxy) -> None:
 def test_a_wait_that_the_log_knows_is_looked_after_seldom(proxy: Proxy) -> None:
     proxy.handle(ANN, acquire(), T0)
     happens(proxy, queued())
+    proxy.handle(ANN, acquire(), at(1))
     assert proposals(proxy.handle(PROXY, Tick(), at(CHECK_WAIT_MS - 1))) == []
     assert len(proposals(proxy.handle(PROXY, Tick(), at(CHECK_WAIT_MS)))) == 1
     soon = at(CHECK_WAIT_MS + REPEAT_MS)
@@ -64,6 +65,17 @@ def test_a_wait_that_the_log_knows_is_looked_after_seldom(proxy: Proxy) -> None:
     happens(proxy, queued(), now=soon)
     later = at(CHECK_WAIT_MS + 3 * REPEAT_MS)
     assert proposals(proxy.handle(PROXY, Tick(), later)) == []
+
+
+def test_a_wait_of_a_silent_client_is_not_proposed_again_as_that_would_keep_its_session(
+    proxy: Proxy,
+) -> None:
+    proxy.handle(ANN, acquire(), T0)
+    happens(proxy, queued())
+    assert proposals(proxy.handle(PROXY, Tick(), at(CHECK_WAIT_MS))) == []
+    assert proposals(proxy.handle(REPLICA, Skipped(slot=9), at(CHECK_WAIT_MS + 1))) == []
+    proxy.handle(ANN, acquire(), at(CHECK_WAIT_MS + 2))
+    assert len(proposals(proxy.handle(PROXY, Tick(), at(2 * CHECK_WAIT_MS + 1)))) == 1
 
 
 def test_an_idle_proxy_sets_no_timer(proxy: Proxy) -> None:
@@ -124,6 +136,7 @@ def test_a_crowd_that_waits_in_the_log_is_looked_after_little_by_little(proxy: P
     for request in range(2, WAIT_CHECKS_MAX + 12):
         proxy.handle(ANN, acquire(request, f"l{request}"), T0)
         happens(proxy, Queued(session=ME, owner="o", request=request, lock=f"l{request}"))
+    proxy.handle(ANN, acquire(2, "l2"), at(2))
     first = proposed(proxy.handle(PROXY, Tick(), at(CHECK_WAIT_MS)))
     second = proposed(proxy.handle(PROXY, Tick(), at(CHECK_WAIT_MS + 1)))
     assert (len(first), len(second)) == (WAIT_CHECKS_MAX, 10)

@@ -87,6 +87,18 @@ def test_a_free_lock_has_no_holder(proxy: Proxy) -> None:
     assert (status.holder, status.waiters) == (None, ())
 
 
+def test_durations_go_on_while_nothing_is_applied(proxy: Proxy) -> None:
+    shown: list[tuple[int, int]] = []
+    for number, quiet_ms in enumerate((0, 900, 900, 13_000), 1):
+        proxy.handle(ANN, api.Inspect(lock="a", session="ann", request=number), T0)
+        looked = Looked(report=REPORT)
+        event = Consulted(number=number, answer=looked, slot=12, age_ms=0, quiet_ms=quiet_ms)
+        (status,) = sent(proxy.handle(REPLICA, event, T0), api.LockStatus, ANN)
+        assert status.holder is not None
+        shown.append((status.holder.since_ms, status.waiters[0].since_ms))
+    assert shown == [(40, 20), (940, 920), (940, 920), (13_040, 13_020)]
+
+
 def test_a_question_that_is_sent_again_is_asked_once(proxy: Proxy) -> None:
     proxy.handle(ANN, INSPECT, T0)
     assert list(proxy.handle(ANN, INSPECT, at(5))) == []

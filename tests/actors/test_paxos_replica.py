@@ -112,6 +112,21 @@ def test_a_command_gets_a_slot_at_once_and_later_ones_share_what_comes_free(
     assert len(rest.batch.commands) == 1
 
 
+def test_a_command_that_some_member_is_too_old_for_is_declined(
+    replica: Replica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lead(replica)
+    monkeypatch.setattr(replica.machine, "is_new", lambda command: command == b"new")
+    for old, too_new in (({"b"}, True), (set[str](), False)):
+        replica.config.old = frozenset(old)
+        batch = events.ProposalBatch(client=LISTENER, numbers=(1, 2), commands=(b"x", b"new"))
+        effects = [*replica.handle(LISTENER, batch, T0), *gather(replica)]
+        (ordered,) = orders(effects)
+        assert ordered.batch.commands == ((b"x",) if too_new else (b"x", b"new"))
+        declined = messages.Declined(number=2, why=messages.Decline.INVALID, master="a")
+        assert (Send(LISTENER, declined) in effects) is too_new
+
+
 def test_the_listener_hears_outcomes_once_and_another_nodes_client_directly(
     replica: Replica,
 ) -> None:
@@ -281,7 +296,8 @@ def test_a_master_that_drains_or_a_lease_of_another_leadership_answers_no_read(
     decide(replica, 1, OPENING)
     lease = events.LeaseHeld(ballot=BALLOT, until=at(250), confirmed=at(0))
     question = events.Consult(number=1, question=HowMany(), age_ms=None)
-    answer = Send(LISTENER, events.Consulted(number=1, answer=SoMany(count=1), slot=2, age_ms=0))
+    consulted = events.Consulted(number=1, answer=SoMany(count=1), slot=2, age_ms=0, quiet_ms=10)
+    answer = Send(LISTENER, consulted)
     replica.handle(
         leader_of("a"),
         events.LeaseHeld(ballot=messages.NO_BALLOT, until=at(250), confirmed=at(0)),

@@ -48,8 +48,6 @@ GAP_S = 5.0
 """The bar: the longest time without a grant. A leader that is killed costs a second, and this
 machine may have much else to do."""
 
-REFUSED = "while {} runs the old release"
-
 
 class Release(NamedTuple):
     """A commit, and the Python in whose environment it is installed."""
@@ -157,21 +155,21 @@ class Rolling:
                 raise BenchFailedError(f"{what} was not refused: {done}")
 
     def remove(self) -> object:
-        """Ask for a member less."""
-        follower = min(set(self.members.names) - {master_of(described(self.watcher))})
+        """Ask for a member less, so that one of the old release would remain."""
+        followers = set(self.members.names) - {master_of(described(self.watcher))}
+        follower = min(followers, key=lambda node: self.members.releases[node] == self.old)
         return self.watcher.change_members(ChangeMembers(action=MemberAction.REMOVE, node=follower))
 
     def permit(self) -> object:
         """Ask for a permit of a semaphore."""
-        with self.watcher.semaphore("permits", 2).acquire(timeout=2.0) as hold:
-            return hold
+        return self.watcher.semaphore("permits", 2).acquire(timeout=2.0)
 
     def counters(self) -> dict[str, dict[str, int]]:
         """Return what each node counted of frames and messages that it did not take."""
         kinds = ("wire.", "paxos.divergence", "paxos.quarantine", "paxos.differs")
         return {
             status.node: {
-                one.name: one.count for one in status.counters if one.name.startswith(kinds)
+                one.name: one.times for one in status.counters if one.name.startswith(kinds)
             }
             for status in described(self.watcher)
         }

@@ -1,4 +1,4 @@
-"""A replica whose state differs from a majority's leaves the group, and says what to do."""
+"""If a replica's state differs from a majority's, it leaves the group and says what to do."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ def test_the_version_is_judged_before_anything_else() -> None:
     rests: list[list[Any]] = [[], [{}], RAW[1:]]
     for version in (0, 2, -1, 1 << 40):
         for rest in rests:
-            with pytest.raises(WrongVersionError, match=f"{version}, this node speaks") as caught:
+            with pytest.raises(WrongVersionError, match=f"version {version} are refused") as caught:
                 decode_frame(cbor2.dumps([version, *rest]))
             assert caught.value.version == version
     for tail in (b"\xc1\x00", b"\x9f\xff", b"\x81" * 100, b"\xff"):  # CBOR we do not speak.
@@ -130,7 +130,9 @@ def test_the_version_is_judged_before_anything_else() -> None:
 def test_the_cluster_is_judged_before_the_envelopes() -> None:
     assert decode_frame(encode_frame(FRAME), cluster="test") == FRAME
     for raw in (encode_frame(FRAME), changed(4, [[1]])):
-        with pytest.raises(ForeignClusterError, match="'test', this is cluster 'prod'"):
+        with pytest.raises(
+            ForeignClusterError, match="'test' are refused by a node of cluster 'prod'"
+        ):
             decode_frame(raw, cluster="prod")
 
 

@@ -44,7 +44,8 @@ def test_a_client_of_another_cluster_is_told_and_the_node_serves_on(station: Mak
     assert up == LinkUp(node="endpoint-0")
     assert refused == LinkRefused(
         node="endpoint-0",
-        detail=f"{node.hub.endpoint}: frame for cluster 'right', this is cluster 'left'",
+        detail=f"{node.hub.endpoint}: frames for cluster 'right' are refused by a node of "
+        "cluster 'left'",
     )
     assert node.counters == {"wire.wrong_cluster": 3}
 
@@ -169,5 +170,5 @@ def test_a_node_that_speaks_another_version_is_reported(station: Make) -> None:
         until(lambda: a.counters["wire.wrong_version"] == 2, a)
         future.send_multipart([identity, b"\x01"])
         until(lambda: a.counters["wire.malformed"], a)
-    detail = f"tcp://127.0.0.1:{port}: frame of wire version 7, this node speaks 1"
+    detail = f"tcp://127.0.0.1:{port}: frames of version 7 are refused by a node of wire version 1"
     assert a.news == [LinkUp(node="b"), LinkRefused(node="b", detail=detail)]
