@@ -76,6 +76,11 @@ PAGE = 1_000
 """Locks requested at a time when they are listed."""
 
 
+def alias_of(number: int) -> str:
+    """Return the name of the link to an endpoint, whose node is not known before it replies."""
+    return f"endpoint.{number}"
+
+
 class Connection:
     """One client's node: a thread with a session role; see `Client` for its operations.
 
@@ -95,7 +100,7 @@ class Connection:
         self.executor = executor
         self.cluster_watch = ClusterWatch(executor, lambda: self.line.tell(WatchCluster()))
         self._guard = threading.Lock()
-        links = {f"gate.{number}": endpoint for number, endpoint in enumerate(self.endpoints)}
+        links = {alias_of(number): endpoint for number, endpoint in enumerate(self.endpoints)}
         counters: Counter[str] = Counter()
         hub = SocketHub(
             node=self.session,
@@ -103,7 +108,7 @@ class Connection:
             cluster=settings.target.cluster,
             listen=None,
             peers=links,
-            gates=True,
+            client=True,
             count=lambda name, times: counters.update({name: times}),
         )
         if marks is not None:

@@ -132,13 +132,13 @@ class ClientSession(Role[Said | SessionTick]):
             endpoint: Endpoint(endpoint, label)
             for endpoint, label in zip(endpoints, labels, strict=True)
         }
-        doors = Endpoints(table, endpoints[random.randrange(len(endpoints))])
+        known = Endpoints(table, endpoints[random.randrange(len(endpoints))])
         session_lease = SessionLease(session, ttl_ms, label)
-        in_flight, home = InFlight(random, doors, session_lease), f"{node_of(address)}/"
-        self.session_state = SessionState(doors, in_flight, session_lease, home, watcher)
+        in_flight, home = InFlight(random, known, session_lease), f"{node_of(address)}/"
+        self.session_state = SessionState(known, in_flight, session_lease, home, watcher)
         if holds is not None:
             self.session_state.holds = holds
-        self.used = table[doors.current].label
+        self.used = table[known.current].label
         """The endpoint in use at the last tick, as its user named it."""
         self.surveys_begun = 0
         self.closing = ClientClosing()

@@ -40,7 +40,7 @@ class VirtualLinks:
         self._former: set[str] = set()
         """Nodes that were members: what they sent before they knew better may be too large."""
         self._client = not machine.member
-        self._admission = FrameValidator(machine.name, CLUSTER, gates=self._client, members=peers)
+        self._admission = FrameValidator(machine.name, CLUSTER, client=self._client, members=peers)
         self._clients = ClientQueue()
         self.waiting: Collection[str] = self._clients.frames
         self._frames: list[tuple[str, int, bytes]] = []

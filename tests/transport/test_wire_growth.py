@@ -59,8 +59,8 @@ def framed(*messages: list[Any]) -> bytes:
 def received(*messages: list[Any]) -> tuple[list[Message], int]:
     """Return what a node gets of ``messages``, whether it has seen their like before or not."""
     raw = framed(*messages)
-    fresh = FrameValidator("n1", "test", gates=False)
-    experienced = FrameValidator("n1", "test", gates=False)
+    fresh = FrameValidator("n1", "test", client=False)
+    experienced = FrameValidator("n1", "test", client=False)
     assert isinstance(experienced.admit("me", framed(FULL)), Frame)
     frame = decode_frame(raw)
     assert frame == fresh.admit("me", raw) == experienced.admit("me", raw)
@@ -221,7 +221,7 @@ def test_any_message_passes_between_any_two_versions(data: st.DataObject) -> Non
     assert type(envelope[2]) is VERSIONS[ours]
     assert [getattr(envelope[2], one.name) for one in fields(cast("Any", envelope[2]))] == expected
     assert frame.newer == (theirs > ours)
-    admission = FrameValidator("n1", "test", gates=False)
+    admission = FrameValidator("n1", "test", client=False)
     assert [admission.admit("me", raw) for _ in range(2)] == [frame, frame]
 
 
