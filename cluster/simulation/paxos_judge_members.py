@@ -9,7 +9,7 @@ from fencelock.actors.paxos.config import leader_of, monitor_of
 from fencelock.actors.paxos.member_event import ProposeChange
 from fencelock.actors.paxos.membership import Membership
 from fencelock.actors.paxos.message import NO_BALLOT, HeartbeatAck, Locate
-from fencelock.actors.paxos.reconfigurer import HEARD_MS
+from fencelock.actors.paxos.node_facts import HEARD_MS
 from fencelock.cluster.simulation.paxos_image import Electorates
 from fencelock.cluster.simulation.paxos_plan import LogPlan
 from fencelock.cluster.simulation.trace import Delivery
