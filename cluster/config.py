@@ -38,6 +38,7 @@ NODES_MAX = 64
 CLUSTER_ID = re.compile(r"[a-z0-9-]{1,64}")
 FOLDER = re.compile(r"[^\0]+")
 DURABILITIES = ("fsync", "memory")
+METRICS = r"(\[[0-9a-fA-F:.]+\]|[\w.-]+):\d{1,5}"
 LOG_LEVELS = ("TRACE", "DEBUG", "INFO", "WARNING", "ERROR")
 JOURNAL_BYTES_MIN = 64 << 10
 """`paxos`: below this (bytes) a node would spend more on snapshots than on serving."""
@@ -108,6 +109,7 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
+Metrics = Annotated[str, _matching(re.compile(METRICS))]
 Time = Annotated[int, Field(ge=1, le=TIME_MS_MAX)]
 Term = Annotated[float, Field(ge=TERM_S_MIN, le=TERM_S_MAX)]
 
@@ -115,6 +117,7 @@ Term = Annotated[float, Field(ge=TERM_S_MIN, le=TERM_S_MAX)]
 class _Node(Strict):
     address: Annotated[str, AfterValidator(_address)]
     priority: Annotated[int | str, PlainValidator(_priority)] = PRIORITY
+    metrics: Metrics | None = None
 
 
 class _Bakery(Strict):
@@ -170,6 +173,7 @@ class File(Strict):
     central: _Central = _Central()
     paxos: _Paxos = _Paxos()
     log: _Log = _Log()
+    metrics: Metrics | None = None
 
 
 _TERM = f"{TERM_S_MIN:g} to {TERM_S_MAX:g} s"
@@ -204,6 +208,9 @@ ALLOWED = {
     ),
     "paxos.target_members": f"0 to {TARGET_MAX}, best 3, 5 or 7,",
     "paxos.replace_after_s": f"{REPLACE_S_MIN:g} to {REPLACE_S_MAX:g} s",
+    **dict.fromkeys(
+        ("metrics", "nodes.*.metrics"), 'where this machine is scraped, like "127.0.0.1:9404"'
+    ),
     "log": "a table with " + " and ".join(_Log.model_fields),
     "log.level": "one of " + ", ".join(f'"{level}"' for level in LOG_LEVELS),
 }
@@ -233,6 +240,8 @@ class Config:
     data: Path | None = None
     """The folder for what must survive a restart; see `folder_of`."""
     log_level: str = "INFO"
+    metrics: dict[str, str] = field(default_factory=dict[str, str])
+    """Where each node that serves metrics does so, ``host:port``."""
 
     def folder_of(self, node: str) -> Path | None:
         """Return the folder of ``node``: nodes of one machine share ``data``, but not a journal."""
@@ -312,6 +321,11 @@ def parse(text: str, folder: Path) -> Config:
         },
         data=None if file.data is None else folder / file.data,
         log_level=file.log.level,
+        metrics={
+            node: at
+            for node, table in sorted(file.nodes.items())
+            if (at := table.metrics or file.metrics)
+        },
     )
 
 

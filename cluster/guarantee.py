@@ -15,7 +15,7 @@ class Guarantee(Enum):
     FENCED = "every grant carries a number above that of each earlier grant of the same lock"
     FIFO = "first come, first served"
     REENTRANT = "an owner may acquire a lock it holds once more, and releases it as often"
-    SEMAPHORES = "a semaphore has a number of permits, which clients hold at most at a time"
+    SEMAPHORES = "all clients together hold at most as many permits as the semaphore has"
     SESSIONS = "a client that is gone is noticed, and what it held or waited for is given up"
     EXACTLY_ONCE = "a request that is sent again takes effect once and gets its first answer again"
     LINEARIZABLE = "every answer, of reads too, is true at one instant between question and answer"

@@ -125,20 +125,20 @@ class BaseHold:
         check_held(self._registry, self._own, self.token)
 
     def on_lost(self, callback: Callback) -> None:
-        """Have ``callback`` called with a `Notice` when this hold is lost, or at once if it was.
+        """Call ``callback`` with a `Notice` when this hold is lost, or at once if it is.
 
         See `BaseClient.on_lost` for where callbacks run and what becomes of their exceptions.
         """
         self._registry.listen(self._own, Listeners(lost=[callback]))
 
     def on_suspect(self, callback: Callback) -> None:
-        """Have ``callback`` called with a `Notice` when this hold becomes suspect."""
+        """Call ``callback`` with a `Notice` when this hold becomes suspect."""
         self._registry.listen(self._own, Listeners(suspect=[callback]))
 
     def on_unlocking(self, callback: Callback) -> None:
-        """Have ``callback`` called with a `Notice` when the duration of this hold ends.
+        """Call ``callback`` with a `Notice` when the duration of this hold ends.
 
-        Nothing is unlocked before the grace ends, too: until then the holder decides, by
+        The lock stays held until the grace has ended as well. Until then the holder chooses
         ``release`` or ``renew``.
         """
         self._registry.listen(self._own, Listeners(unlocking=[callback]))

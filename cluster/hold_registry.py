@@ -48,7 +48,7 @@ class Listeners:
 
 @dataclass(eq=False)
 class Ownership:
-    """One owner's time with one lock, from its first acquire to its last release.
+    """The period in which one owner holds or waits for one lock: first acquire to last release.
 
     Whether the lock is held is not recorded here: the session decides that, in `hold`.
     """
@@ -327,7 +327,7 @@ class HoldRegistry:
                 del self._owners[key]  # As nearly always.
 
     def report_loss(self, own: Ownership, token: int | None) -> LockOwnershipLostError:
-        """Return the error that reports the loss of the acquire ``token``; None for that of all."""
+        """Return the error for the loss of acquire ``token``; if it is None, of all acquires."""
         with self._guard:
             if token is None:
                 own.levels.clear()

@@ -165,7 +165,7 @@ def names_of(leaders: Sequence[Chosen]) -> str:
 
 
 def _missing(seating: Seating, seen: Sequence[Member], configured: int, *, heeded: bool) -> str:
-    """Return the first condition that is not met, in words; empty if all are."""
+    """Return a text that names the first unmet condition, or an empty text if there is none."""
     choice = choose(seating, seen, configured)
     if choice.why_not:
         return choice.why_not

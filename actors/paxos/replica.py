@@ -1,7 +1,7 @@
 """The replica: puts commands into the log or forwards them, applies slots, and sends outcomes.
 
-A follower that misses a slot fetches it after `GAP_MS`: see `Replica._watch_gap`, which asks
-`snapshots.CatchUp`.
+A follower that misses a slot for `GAP_MS` fetches it: `Replica._watch_gap` sets the timer, and
+`Replica._on_gap_check` asks `snapshots.CatchUp`.
 """
 
 from __future__ import annotations
@@ -533,8 +533,7 @@ class Forwarding:
         """Forward a command to the master, once, so that two replicas cannot send it in circles.
 
         While no master is known, the command waits even if it was forwarded: this node may have
-        been
-        the master, and learns first which node is next.
+        been the master, and must first learn which node is next.
         """
         if not self.master:
             return self.hold(propose)

@@ -123,13 +123,14 @@ class Hold:
             a trust of its own. So a reader that finds a time passed may be too careful, never
             too confident.
 
-    A reader that finds the hold lost by the clock calls `disown`: from then on all readers find
-    it lost, although the session may hear of its confirmation just then, and hold on to it.
+    A thread that finds the hold lost by its clock sets `disowned` (`HoldRegistry`). From then on
+    all readers find it lost, even if the session receives a confirmation at that moment and keeps
+    the hold.
     """
 
     # One is made for each grant. Rarely set fields default on the class, which is cheaper.
     endpoint: Address
-    """The endpoint that granted it; where the cluster keeps no sessions the hold lives there."""
+    """The endpoint that granted it. Where the cluster keeps no sessions, only it knows the hold."""
     fence: int
     levels: list[Acquisition]
     """Its acquires without a confirmed release, oldest first."""

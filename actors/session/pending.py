@@ -53,11 +53,11 @@ class RandomSource(Protocol):
     """The part of ``random.Random`` that a session draws from."""
 
     def random(self) -> float:
-        """Return a number from 0 to less than 1."""
+        """Return a random number x with 0 <= x < 1."""
         ...
 
     def randrange(self, stop: int, /) -> int:
-        """Return a number from 0 to less than ``stop``."""
+        """Return a random integer n with 0 <= n < ``stop``."""
         ...
 
 

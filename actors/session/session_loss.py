@@ -1,6 +1,7 @@
 """The loss of holds: when a client decides that its locks are lost, and what follows.
 
-The session decides it in four cases, and every one ends in `Hold.lose`:
+The session decides it in four cases. Each ends in `Hold.lose`, except that `let_go` drops a hold
+whose release was already under way (`SessionState.drop_hold`):
 
 - its session may have ended, by the client's clock (`judge_belief`), or the cluster ended it
   (`lose`): all holds are lost;

@@ -22,7 +22,7 @@ class Semaphore(BaseSemaphore[Hold], Exiting):
     async def acquire(
         self, n: int = 1, *, blocking: bool = True, timeout: float | None = None
     ) -> Hold | None:
-        """Wait for ``n`` permits and hold them, all at once."""
+        """Wait until ``n`` permits are free, then take all of them together."""
         return await drive(self._acquiring_permits(n, blocking, timeout))
 
     async def release(self, n: int = 1) -> None:

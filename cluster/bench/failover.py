@@ -41,8 +41,8 @@ class Failover:
 
     Attributes:
         gaps_ms: for each kill the longest time without any grant (ms).
-        client_gaps_ms: for each kill the longest time without a grant to one of the client
-            processes, the one that was hit hardest (ms).
+        client_gaps_ms: for each kill: the longest gap of the client process that was hit hardest
+            (ms).
         errors: how often clients' calls raised each error, by its name.
 
     """

@@ -21,6 +21,7 @@ from fencelock.cluster.simulation.judge import LockJudge
 from fencelock.cluster.simulation.nemesis import Nemesis
 from fencelock.cluster.simulation.paxos_client import LogReader, Proposer, reader_of
 from fencelock.cluster.simulation.paxos_judge import LogJudge
+from fencelock.cluster.simulation.paxos_judge_locks import SessionJudge
 from fencelock.cluster.simulation.paxos_lock_machine import LockRegister
 from fencelock.cluster.simulation.paxos_machine import OPENING, Register
 from fencelock.cluster.simulation.paxos_members import MemberChanges
@@ -192,12 +193,10 @@ class _LogRun:
         users = Users(
             world, plan, gates, session_door, ttl_ms=plan.ttl_ms, levels=LEVELS, prefix="u"
         )
-        judge = LockJudge(
-            members,
-            users.addresses,
-            sessions=users.clock_of,
-            clocks_true=self.plan.drift_ppm <= DRIFT_PPM,
-        )
+        true = self.plan.drift_ppm <= DRIFT_PPM
+        if true:
+            world.judges.append(SessionJudge(self.judge.violation_report, users.clock_of))
+        judge = LockJudge(members, users.addresses, sessions=users.clock_of, clocks_true=true)
         if judged is None or "L1" in judged:
             world.judges.append(judge)
             chance = world.streams.fork("adversary")

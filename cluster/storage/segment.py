@@ -88,10 +88,10 @@ class Segment:
 
     @classmethod
     def reopen(cls, folder: Path, header: Header, end: int, *, torn: bool) -> Self:
-        """Open a segment to go on at ``end``, and make its content durable.
+        """Open a segment and continue to write at ``end``. Make its content durable first.
 
         Args:
-            folder: of the file.
+            folder: the folder of the file.
             header: the header that was read from it.
             end: the end of its last group (bytes from the start of the file).
             torn: whether an unfinished write follows. It is cut off with the room: later groups

@@ -154,7 +154,8 @@ def test_a_frame_of_a_courier_is_one_of_four() -> None:
 
 
 class BelievesAnyIntroduction(ReliableChannel):
-    """Forgets that an introduction may be late and from a former life."""
+    """Planted bug: accepts an `Introduce` that is late, or that an earlier life of the peer
+    sent."""
 
     def _on_introduce(self, peer: Peer, introduce: messages.Introduce) -> Effects:
         peer.nonce = introduce.nonce

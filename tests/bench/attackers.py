@@ -89,7 +89,7 @@ def describe_4096(addresses: list[str], seconds: float) -> None:
 
 
 def describe_256(addresses: list[str], seconds: float) -> None:
-    """Send frames of as many requests for a description as a client's frame may carry."""
+    """Send frames that each carry 256 `Describe` requests, the maximum for a client's frame."""
     flood(addresses[:1], [describes(256)], 2 << 20, seconds)
 
 

@@ -21,7 +21,7 @@ YARDSTICKS = ("bare",)
 
 
 class Chart(NamedTuple):
-    """A figure of a workload, whose name is also the file's."""
+    """A chart of one figure of a workload. The workload's name is also the file name."""
 
     workload: str
     figure: str

@@ -32,7 +32,7 @@ DAY_MS = 24 * 3_600_000
 def test_of_two_who_ask_for_votes_the_first_in_rank_goes_on_with_the_request(
     order: tuple[str, str],
 ) -> None:
-    """Neither heard that the other's enters: each learns it by what asks for its vote."""
+    """Each leader misses the other's `Entering`, and learns of it only from the `AddTicket`."""
     trio = LeaderTrio()
     trio.lose_between(*order, messages.Entering)
     for name in order:
@@ -96,8 +96,8 @@ def test_a_wait_that_is_over_takes_no_vote_back_that_another_may_have_won_with()
     assert trio.owners() == []
 
 
-def test_a_release_by_fence_ends_the_copy_of_who_knows_the_request_only() -> None:
-    """The leader that is asked did not vote; another names the request, and all forget it."""
+def test_a_release_by_fence_also_ends_the_copy_of_a_leader_that_knows_only_the_request() -> None:
+    """The leader that gets the release did not vote. Another names the request, and all drop it."""
     trio = LeaderTrio()
     trio.hold("n2", "n3", owner="n3")
     waits = trio.leaders["n2"].tickets.of("x", ANN)[0].ticket

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
+from support.judged import assert_seen
 
 from fencelock.actors.bootstrap import vote_id
 from fencelock.actors.message import Address
@@ -19,6 +20,7 @@ from fencelock.actors.paxos.reads import Reads
 from fencelock.actors.paxos.replica import Replica
 from fencelock.cluster.simulation.paxos_plan import draw_members_plan, draw_target_plan
 from fencelock.cluster.simulation.paxos_run import run_log_seed
+from fencelock.cluster.simulation.report import RunReport
 
 Patch = tuple[Any, str, Any]
 """An object, the name of one of its attributes, and the wrong value of that."""
@@ -115,11 +117,11 @@ def test_every_planted_bug_is_seen_by_the_judge_named_for_it(
     judge, seeds, patches = MUTANTS[bug]
     for patched, name, value in patches:
         monkeypatch.setattr(patched, name, value)
-    for seed in range(seeds):
-        report = run_log_seed(seed, plan=draw_members_plan(seed), judged=frozenset({judge}))
-        if f": {judge}, " in (report.violation or ""):
-            return
-    pytest.fail(f"not seen by {judge} in {seeds} seeds")
+
+    def run(seed: int, judged: frozenset[str]) -> RunReport:
+        return run_log_seed(seed, plan=draw_members_plan(seed), judged=judged)
+
+    assert_seen(judge, range(seeds), run)
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -81,7 +81,7 @@ class BareMaster:
                 self.propose([(who, *cbor2.loads(raw)) for who, raw in drained(self.router)])
 
     def propose(self, requests: list[Request]) -> None:
-        """Ask the followers, and write meanwhile what they are asked."""
+        """Send the batch to the followers, then write and sync the same batch here."""
         self.place += 1
         self.proposed[self.place] = requests
         raw = cbor2.dumps([self.place, [[take, lock] for _, take, lock in requests]])
