@@ -37,7 +37,7 @@ class Voter(NamedTuple):
 class Join(Message):
     """Announce a start. Answered by `JoinAck` or `Superseded`, and `GroupConfig` if that helps.
 
-    ``founded_ms`` names the group that the sender knows, 0 if it knows none.
+    ``founded_ms`` names the group that the sender knows, or 0 if it knows none.
     """
 
     start: Start

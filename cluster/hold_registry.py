@@ -65,7 +65,7 @@ class Ownership:
     hold: Hold | None = field(init=False, default=None)
     """The session's hold, once the lock was granted."""
     acquiring: int = field(init=False, default=0)
-    """The token of the acquire that has begun and has no answer, one at a time; 0 for none. Not
+    """The token of the acquire that has begun and has no answer, one at a time, or 0 for none. Not
     the call: it would keep the task that waits alive when its loop is closed and gone."""
     leaving: ReleaseCall | None = field(init=False, default=None)
     """The release that has begun and is not confirmed; one at a time."""
@@ -279,7 +279,7 @@ class HoldRegistry:
             return leaving
 
     def repeat(self, leaving: ReleaseCall) -> ReleaseCall | None:
-        """Return a call for a repetition of a release that failed; None if it was confirmed."""
+        """Return a call for a repetition of a release that failed, or None if it was confirmed."""
         own = leaving.own
         with self._guard:
             if own.leaving is not leaving:
@@ -397,7 +397,7 @@ class HoldRegistry:
                 self._wake(own)
 
     def _holder(self, lock: str, owner: str, fence: int) -> Ownership | None:
-        """Return who holds ``lock`` under ``fence``; None if its loss was noticed already."""
+        """Return who holds ``lock`` under ``fence``, or None if its loss was noticed already."""
         own = self._owners.get((lock, owner))
         if own is None or own.noticed or own.hold is None or own.hold.fence != fence:
             return None

@@ -90,8 +90,8 @@ class Lock(BaseLock[Hold], Exiting):
                 applies: none, but on `bakery` 5 s, or what its config says.
 
         Returns:
-            The hold, which is true; None if the time ran out, or if without ``blocking`` somebody
-            holds the lock, this object included.
+            The hold, which is true, or None if the time ran out, or if without ``blocking``
+            somebody holds the lock, this object included.
 
         Raises:
             LimitReachedError: this owner holds an `RLock` as often as it may, and ``blocking``.

@@ -173,7 +173,7 @@ def _weight(outcomes: Sequence[Sequence[Message]]) -> int:
 
 
 def _read_all(commands: Sequence[bytes]) -> list[LogCommand | None]:
-    """Return each of ``commands`` decoded, None for one that cannot be read."""
+    """Return each of ``commands`` decoded, or None for one that cannot be read."""
     values = load_each(commands)
     if values is None:
         return [_read(command) for command in commands]
@@ -188,7 +188,7 @@ def _read(command: bytes) -> LogCommand | None:
 
 
 def _command_in(items: Any) -> LogCommand | None:
-    """Return the command in ``items``, None if there is none."""
+    """Return the command in ``items``, or None if there is none."""
     try:
         if type(items) is list and type(items[0]) is int:  # pyright: ignore[reportUnknownArgumentType]
             command: LogCommand = _READERS[items[0]](items)  # pyright: ignore[reportUnknownArgumentType]

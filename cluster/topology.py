@@ -96,7 +96,7 @@ class NodeContext:
     )
     """The records in this node's journal, by the name of the role that wrote them."""
     journal_id: int = 0
-    """The random id of that journal, 0 if there is none."""
+    """The random id of that journal, or 0 if there is none."""
 
     @property
     def records(self) -> tuple[Message, ...]:

@@ -89,7 +89,7 @@ class Dropped(NamedTuple):
 
 @lru_cache(maxsize=NAMES_KEPT)
 def link_of(identity: bytes) -> str | None:
-    """Return the node or client id in a routing id, ``id#boot``; None if there is none."""
+    """Return the node or client id in a routing id, ``id#boot``, or None if there is none."""
     name, mark, boot = identity.partition(b"#")
     try:
         link = name.decode()

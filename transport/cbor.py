@@ -88,7 +88,7 @@ _MARKED = dump(_MARK)
 
 
 def load_each(items: Sequence[bytes]) -> list[Any] | None:
-    """Return what `load` returns for each of ``items``; None if one may be refused.
+    """Return what `load` returns for each of ``items``, or None if one may be refused.
 
     The items are read as one array, in half the time, with a mark behind each. A count ensures
     that the mark occurs nowhere else. So if each value is followed by the mark, each mark is

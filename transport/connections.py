@@ -77,7 +77,7 @@ class Connections:
         fresh: the connections that have sent nothing so far, by descriptor, oldest first.
         beating: those that have sent heartbeats, but no frame.
         is_behind: whether events may wait, so that frames come over connections not known yet.
-        tend_ms: time until the next call of `tend` is due (ms), None if none is.
+        tend_ms: time until the next call of `tend` is due (ms), or None if none is.
 
     """
 
@@ -237,7 +237,7 @@ class Connections:
 
 
 def _borrow(descriptor: int, act: Callable[[tcp.socket], T]) -> T | None:
-    """Return ``act`` of a descriptor that belongs to libzmq; None if it is no open connection.
+    """Return ``act`` of a descriptor that belongs to libzmq, or None if it is no open connection.
 
     libzmq may close it at any time, and another file may get its number, so check its peer first.
     """

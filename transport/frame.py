@@ -207,8 +207,8 @@ def decode_frame(data: bytes, *, cluster: str | None = None) -> Frame:
 
     Args:
         data: the received bytes, all of them.
-        cluster: the only cluster id to accept, checked before any envelope is read; None
-            for any.
+        cluster: the only cluster id to accept, checked before any envelope is read, or None for
+            any.
 
     Raises:
         WrongVersionError: its version is not `WIRE_VERSION`.

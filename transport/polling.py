@@ -72,7 +72,7 @@ class Poller:
         del self._sources[descriptor]
 
     def poll(self, timeout_ms: int | None) -> set[Socket | int]:
-        """Return the sources that may be readable, after at most ``timeout_ms``; None for no limit.
+        """Return the sources that may be readable, after at most ``timeout_ms`` (None: no limit).
 
         A socket among them may turn out to have nothing after all.
         """

@@ -30,7 +30,7 @@ class LeaderSelection(NamedTuple):
 
     leaders: tuple[Chosen, ...]
     why_not: str
-    """Text that says what an election lacks; empty if nothing."""
+    """Text that names the missing condition of an election; empty if there is none."""
 
 
 NO_CHANGE = LeaderSelection((), "")
@@ -154,7 +154,7 @@ def readiness(
 
 
 def leadership(node: str, epoch: int, leaders: Sequence[Chosen]) -> Leaders:
-    """Return what a role of ``node`` replies to `ReadLeaders`."""
+    """Return the reply of a role of ``node`` to `ReadLeaders`."""
     names = tuple(leader.node for leader in leaders)
     return Leaders(leaders=names, number=epoch, here=node in names)
 

@@ -100,7 +100,7 @@ class Peek(Message):
 
 @message(0x56)
 class Peeked(Message):
-    """The holder of ``lock`` as the server knows it, None if it is free."""
+    """The holder of ``lock`` as the server knows it, or None if it is free."""
 
     lock: str
     query: int

@@ -371,7 +371,7 @@ def _reply_to(free: Free, ended: EndedHold | None) -> FreeReply:
 
     Args:
         free: the request, which has been performed if possible.
-        ended: the end of the hold; None if no such hold is known.
+        ended: the end of the hold, or None if no such hold is known.
 
     """
     outcome, holder = ReleaseOutcome.NOT_HELD, None

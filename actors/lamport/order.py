@@ -221,7 +221,7 @@ class Requests:
             self.remove(lock, node)
 
     def stamp(self, lock: str, node: str) -> int | None:
-        """Return the stamp of the request of ``node`` for ``lock``, None if it has none."""
+        """Return the stamp of the request of ``node`` for ``lock``, or None if it has none."""
         queue = self.queues.get(lock)
         return queue.stamps.get(node) if queue is not None else None
 
@@ -389,7 +389,7 @@ class Rejoin:
     ready. If all lose their clocks at once, no process is left to ask; see the README.
 
     Args:
-        others: every process but this one, None if they are not known yet.
+        others: every process but this one, or None if they are not known yet.
 
     """
 

@@ -143,7 +143,7 @@ class Peer:
     incoming: Incoming[Content] = field(default_factory=Incoming[Content])
     congested: bool = False
     nonce: int | None = None
-    """Number of the request that it has not answered, None if there is none."""
+    """Number of the request that it has not answered, or None if there is none."""
     ask_ms: int = RESEND_MS
     ask_armed: bool = False
     resend_ms: int = RESEND_MS

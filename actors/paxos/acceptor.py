@@ -167,7 +167,7 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
         self.written = 0
         """Bytes written since the stream was last cut, some of them in earlier lives."""
         self.sync_us = 0
-        """Mean time of this node's last syncs (us), 0 if none was reported."""
+        """Mean time of this node's last syncs (us), or 0 if none was reported."""
 
     def begin(self, now: Instant) -> Effects:
         """Honour the lease that an earlier life may have given, perhaps of another length."""

@@ -84,7 +84,7 @@ class View:
     members: tuple[str, ...]
     """Sorted, without repetition, never empty."""
     voters: Mapping[Address, int] | None = field(default=None, repr=False, compare=False)
-    """The id that each acceptor's votes name, at present; 0 for all if left out."""
+    """The id that each acceptor's votes name, at present, or 0 for all if left out."""
     seats: tuple[Member, ...] = field(default=(), repr=False, compare=False)
     """The members with their endpoints and journals."""
 

@@ -298,7 +298,7 @@ class Digests:
         self.wanted = False
         """Whether the next digest is sent, whatever its slot."""
         self._since: int | None = None
-        """`Fingerprint.decided` at the last agreed slot; None if that slot was not applied."""
+        """`Fingerprint.decided` at the last agreed slot, or None if that slot was not applied."""
 
     def turn(self) -> None:
         """Compare with the members of the newest view from now on."""
@@ -374,7 +374,7 @@ class Digests:
         return True
 
     def compare(self, slot: int) -> Comparison | None:
-        """Compare the known digests of ``slot``; None if this member's own is not known."""
+        """Compare the known digests of ``slot``; return None if this member's own is not known."""
         own, received = self.get(slot), self.received.get(slot, {})
         if own is None:
             return None

@@ -323,8 +323,8 @@ class Lacking(Local):
 class FetchSlots(Local):
     """Catch-up to replica: send ``receiver`` decided slots from ``first``, or make a snapshot.
 
-    The last snapshot was of ``slot``, 0 if there is none. It is used again if all slots after
-    it are still here.
+    The last snapshot was of ``slot``, or 0 if there is none. It is used again if all slots after it
+    are still here.
     """
 
     receiver: Address
@@ -380,7 +380,7 @@ class TakeSnapshot(Local):
 
 @local
 class SnapshotBegun(Local):
-    """Replica to catch-up: the snapshot of ``slot`` is being made; 0 if nothing is applied yet."""
+    """Replica to catch-up: the snapshot of ``slot`` is being made (0: nothing is applied yet)."""
 
     slot: int
 

@@ -569,10 +569,10 @@ class MasterLease:
         self.until: dict[str, Instant] = {}
         """The time until which the master relies on the promise of each member."""
         self.confirmed: Instant | None = None
-        """The latest instant after which a majority answered; None if none ever did."""
+        """The latest instant after which a majority answered, or None if none ever did."""
 
     def recount(self) -> Instant | None:
-        """Return the time at which the lease ends in the present views; None for never granted."""
+        """Return the time at which the lease ends in the present views, or None if it has none."""
         confirmed = self.config.reached(self.asked)
         self.confirmed = None if confirmed is None else Instant(confirmed)
         return self._ends_at()
@@ -584,7 +584,7 @@ class MasterLease:
     def acknowledge(self, member: str, asked: Instant, promised_ms: int) -> Instant | None:
         """Note that ``member`` answered the heartbeat sent at ``asked``, with so long a promise.
 
-        Return the time at which the lease ends now; None if the answer does not extend it.
+        Return the time at which the lease ends now, or None if the answer does not extend it.
         """
         self.asked[member] = max(asked, self.asked.get(member, asked))
         until = Instant(asked + relied_ns(min(promised_ms, self.lease_ms), self.drift_ppm))

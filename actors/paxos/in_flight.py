@@ -140,7 +140,7 @@ class InFlightRequests:
         )
 
     def numbered(self, number: int) -> InFlightRequest | None:
-        """Return the request that replicas know by ``number``, None if it is over."""
+        """Return the request that replicas know by ``number``, or None if it is over."""
         return self.unconfirmed.get(number) or self.queued.get(number)
 
     def end(self, pending: InFlightRequest) -> None:

@@ -61,7 +61,7 @@ class NodeFacts(NamedTuple):
     view: int
     """The newest view that it knows; -1 if its version knows none."""
     learner: Locate | None
-    """Its last report as a node that is no member, None if it sent none."""
+    """Its last report as a node that is no member, or None if it sent none."""
     lag: int = 0
     """Slots that it lacked when it sent that report."""
     version: str = ""

@@ -182,9 +182,9 @@ class Heartbeat(Message):
     """I lead. Renew my lease, and answer with `HeartbeatAck`.
 
     Every member has applied all slots before ``min_applied``. ``answered`` has for each member, in
-    order, the number of the last heartbeat whose answer arrived, 0 for none; it is empty while
-    a slot of phase one is undecided. A majority answered heartbeat ``confirmed``, or later
-    ones (0: none yet). ``view`` is the number of the newest view, whose members are meant.
+    order, the number of the last heartbeat whose answer arrived, or 0 for none; it is empty while a
+    slot of phase one is undecided. A majority answered heartbeat ``confirmed``, or later ones (0:
+    none yet). ``view`` is the number of the newest view, whose members are meant.
     """
 
     ballot: Ballot
@@ -212,7 +212,7 @@ class HeartbeatAck(Message):
     voter: int = 0
     view: int = -1
     sync_us: int = 0
-    """Mean time of the sender's last syncs (us), 0 if not known."""
+    """Mean time of the sender's last syncs (us), or 0 if not known."""
     lease_ms: int = TIMING.lease_ms
     """Length of the sender's lease (ms)."""
     version: str = ""
@@ -377,9 +377,9 @@ class Locate(Message):
     """Where other nodes reach it, empty if it does not know."""
     version: str
     number: int = 0
-    """The number of this request, 1 or more; 0 if the sender's version gives none."""
+    """The number of this request, 1 or more, or 0 if the sender's version gives none."""
     bytes_left: int = 0
-    """Estimate of what it still has to fetch (bytes); 0 if nothing, or not known."""
+    """Estimate of what it still has to fetch (bytes), or 0 if nothing, or not known."""
 
 
 @message(0xD9)
@@ -388,7 +388,7 @@ class Located(Message):
 
     Slots before ``applied`` are decided, and the sender has them. They include everything that was
     known anywhere to be decided ``age_ms`` before this was sent; -1 if that cannot be bounded.
-    ``number`` is that of the `Locate`, 0 if this answers none.
+    ``number`` is that of the `Locate`, or 0 if this answers none.
     """
 
     master: str
@@ -411,8 +411,8 @@ class TableDigest(Message):
     state: int
     """Equal for equal states."""
     decided: int | None
-    """Equal if the same was decided since the previous agreed slot; None if the sender restored a
-    snapshot since then, so that it did not apply all slots."""
+    """Equal if the same was decided since the previous agreed slot, or None if the sender restored
+    a snapshot since then, so that it did not apply all slots."""
     counters: tuple[Figure, ...]
     asks: bool
 

@@ -173,7 +173,7 @@ class Replica(MemberRole[ReplicaEvent]):
         self.change_slot = 0
         """While this node leads, the slot of the last change it proposed, or its opening slot."""
         self.checking = 0
-        """The slot of the `GapCheck` timer that runs, 0 if none does."""
+        """The slot of the `GapCheck` timer that runs, or 0 if none does."""
         self.proposer: Address | None = None
         """The last proposer that was found to be a member's role."""
         self._recovered = recovered

@@ -29,7 +29,7 @@ class DiskComparison:
     """Decides when a leader hands over because its disk is slow.
 
     Attributes:
-        own_us: mean time of this node's syncs as last reported (us), 0 if none was.
+        own_us: mean time of this node's syncs as last reported (us), or 0 if none was.
 
     """
 
@@ -47,7 +47,7 @@ class DiskComparison:
         self._slow_since = None
 
     def note_other(self, member: str, mean_us: int) -> None:
-        """Note the mean time of the syncs of ``member`` (us), 0 if it has reported none."""
+        """Note the mean time of the syncs of ``member`` (us); 0 means that it has reported none."""
         self._others_us[member] = mean_us
 
     def is_slow(self, mean_us: int, config: LogConfig, now: Instant) -> bool:

@@ -120,7 +120,7 @@ class Snapshots:
     unnoticed.
 
     Args:
-        journal_bytes: applied bytes after which the journal is cut; 0 for never.
+        journal_bytes: applied bytes after which the journal is cut, or 0 for never.
         place: index of this member.
         members: number of members.
 
@@ -315,7 +315,7 @@ class CatchUp(MemberRole[CatchUpEvent]):
         self.next = 1
         """The first slot that is still missing."""
         self.target = 0
-        """Slots before it are wanted; 0 if none are."""
+        """Slots before it are wanted, or 0 if none are."""
         self.source = ""
         """The member that is asked."""
         self.master = ""

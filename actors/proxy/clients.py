@@ -87,7 +87,7 @@ class RemoteClients:
         self.latest = known
 
     def of(self, session: str) -> RemoteClient | None:
-        """Return the client that uses ``session``, None if it has sent nothing here lately."""
+        """Return the client that uses ``session``, or None if it has sent nothing here lately."""
         client = client_of(session)
         return self.local if client == self.node else self.by_id.get(client)
 

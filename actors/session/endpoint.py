@@ -45,7 +45,7 @@ class Endpoint:
     """The node behind it, once known; a client's links have names of their own."""
     heard_at: Instant | None = None
     owing_since: Instant | None = None
-    """The time of the first message since it last sent something; None if it owes nothing."""
+    """The time of the first message since it last sent something, or None if it owes nothing."""
     down: bool = False
     """Whether its link broke, or it was silent for too long."""
     refused: str = ""

@@ -220,7 +220,7 @@ class InFlight:
         ]
 
     def next_at(self) -> Instant | None:
-        """Return when the next one is due; None if nothing is unanswered."""
+        """Return when the next one is due, or None if nothing is unanswered."""
         ends = (self._end(pending) for pending in self.pending.values())
         return min(
             [

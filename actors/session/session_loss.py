@@ -199,7 +199,7 @@ def _lose_at_deadline(state: SessionState, claim: Claim, now: Instant) -> list[E
 
 
 def why_not_renew(state: SessionState, renew: Renew, claim: Claim) -> Rejection | None:
-    """Return why a renewal of ``claim`` is not sent, None if it is."""
+    """Return why a renewal of ``claim`` is not sent, or None if it is."""
     hold = state.holds.get(claim)
     if hold is not None and hold.fence == renew.fence and hold.lease is not None:
         return None

@@ -330,7 +330,7 @@ def _repeat(owner_state: OwnerState, command: AcquireRequest | ReleaseRequest) -
 def _begin_acquire(
     table: TableState, command: AcquireRequest, out: list[Result]
 ) -> OwnerState | None:
-    """Make a new acquire the last request of its owner; None if its outcome was sent."""
+    """Make a new acquire the last request of its owner; return None if its outcome was sent."""
     owner_state = _begin(table, command, out)
     if owner_state is None:
         return None

@@ -83,7 +83,7 @@ class LockTable(TableState):
         return out
 
     def due_ms(self, before: int | None = None) -> int | None:
-        """Return the next log time at which `advance` has something to do, None for never.
+        """Return the next log time at which `advance` has something to do, or None for never.
 
         With ``before``, return None for a time that is not earlier, too. That is quick.
         """

@@ -121,7 +121,7 @@ def _check_free(file: Path) -> None:
 
 
 def _last_slot(operator: Operator, statuses: Sequence[NodeStatus]) -> int:
-    """Return a slot after all that is decided by now; 0 if no majority answers."""
+    """Return a slot after all that is decided by now, or 0 if no majority answers."""
     if not any(status.ready for status in statuses):
         return 0
     try:

@@ -143,7 +143,7 @@ def lost_advice(hold: Hold) -> str:
 
 
 def _acquire(client: Client, name: str, shared: int | None, timeout: float | None) -> Hold | None:
-    """Return the hold, None if the lock was not free in time."""
+    """Return the hold, or None if the lock was not free in time."""
     wanted = client.lock(name) if shared is None else client.semaphore(name, permits=shared)
     blocking = timeout != 0
     return wanted.acquire(blocking=blocking, timeout=timeout if blocking else None)

@@ -224,7 +224,7 @@ class Gateway:
                 self._send_halves(link, stamp, part)
 
     def _find_clock(self) -> Clock | None:
-        """Return the clock of this node, None if it has none."""
+        """Return the clock of this node, or None if it has none."""
         role_slot = self._scheduler.roles.get(self._clock_at)
         if role_slot is not None:
             assert isinstance(role_slot.role, Clock)

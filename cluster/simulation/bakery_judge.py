@@ -38,7 +38,7 @@ class BakeryJudge:
 
     Args:
         world: where everything happens.
-        judged: the invariants to judge, by number; None for all.
+        judged: the invariants to judge, by number, or None for all.
 
     """
 

@@ -43,7 +43,7 @@ def knob(kind: FaultKind | None, *values: Any, default: Any = 0) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Faults:
-    """The knobs. ``_every_ms`` is a mean interval over the whole cluster, 0 for never."""
+    """The knobs. ``_every_ms`` is a mean interval over the whole cluster, or 0 for never."""
 
     loss_per_mille: int = knob(FaultKind.LOSS, 10, 50, 100, 300)
     repeat_per_mille: int = knob(FaultKind.REPETITION, 10, 100, 300, 500)

@@ -80,7 +80,7 @@ class LogJudge:
         members: all nodes that may ever vote.
         plan: the run.
         twin: an empty machine like those of the members.
-        judged: the invariants to judge, by number; None for all.
+        judged: the invariants to judge, by number, or None for all.
         wrong: members whose machine has a bug; what they apply and report is not judged.
 
     """

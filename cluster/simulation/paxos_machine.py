@@ -70,7 +70,7 @@ def command_of(request: AppendRequest, padding: int) -> bytes:
 
 
 def request_in(command: bytes) -> AppendRequest | None:
-    """Return the request in ``command``, None if it is not a client's."""
+    """Return the request in ``command``, or None if it is not a client's."""
     parts = command.split(b" ")
     if (
         len(parts) != len(AppendRequest._fields) + 1

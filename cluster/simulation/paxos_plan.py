@@ -103,9 +103,9 @@ class LogPlan:
     spares: int = 0
     """Nodes that are no members at first."""
     change_every_ms: int = 0
-    """Mean interval between changes of the members (ms), 0 for never."""
+    """Mean interval between changes of the members (ms), or 0 for never."""
     locks: RunPlan | None = None
-    """The use of locks beside that of the list; None for none. It has no faults of its own."""
+    """The use of locks beside the list, or None for no locks. It adds no faults."""
     misfortune: Faults = CALM
 
 

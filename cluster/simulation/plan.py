@@ -41,9 +41,10 @@ class RunPlan:
     closings_ms: tuple[int, ...] = ()
     """Times at which clients close, whatever they wait for or hold; others replace them."""
     strikes_every_ms: int = 0
-    """Mean interval at which a client that holds a lock is cut off or paused (ms), 0 for never."""
+    """Mean interval at which a client that holds a lock is cut off or paused (ms), or 0 for
+    never."""
     hunts_every_ms: int = 0
-    """Mean interval at which leaders of `bakery` are struck in particular (ms), 0 for never."""
+    """Mean interval at which leaders of `bakery` are struck in particular (ms), or 0 for never."""
     misfortune: Faults = CALM
     audit: bool = True
     """Whether proxies are asked to describe themselves at the end."""

@@ -18,7 +18,7 @@ class Users:
         plan: their numbers, and the times at which they die or close.
         gates: the proxies that they may use; each client begins with another one.
         door: makes a client's role ``session``.
-        ttl_ms: TTL of their sessions, 0 if the cluster has no sessions.
+        ttl_ms: TTL of their sessions, or 0 if the cluster has no sessions.
         levels: limit of an owner's holds of a lock at once.
         user: the role of each owner.
         prefix: the beginning of the clients' names.

@@ -158,7 +158,7 @@ class Index:
         return extent is not None and extent.begins.sequence <= sequence
 
     def begins(self) -> Place | None:
-        """Return the first group with live records, None if there is none."""
+        """Return the first group with live records, or None if there is none."""
         return min((extent.begins for extent in self.extents.values()), default=None)
 
     def move(self, place: Place) -> None:
