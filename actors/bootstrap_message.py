@@ -110,4 +110,4 @@ class StartVoting(Local):
 
 @local
 class StopVoting(Local):
-    """Vote and stand no more, in this life of the node. From `Bootstrap` to roles that vote."""
+    """Do not vote or stand for election again in this life. From `Bootstrap` to roles that vote."""

@@ -220,7 +220,7 @@ class Idle(Local):
 
 @local
 class LocalView(Local):
-    """From the broker to the watch: add what the server knows to this, and answer."""
+    """From the broker to the watch: add the server's knowledge to this, and reply."""
 
     lock: str
     query: int

@@ -54,7 +54,7 @@ RECEIVED_SLOTS_MAX = 32
 
 
 COMPARE_MS = 2_000
-"""Timeout after which a member that has not sent its digest is asked for it (ms)."""
+"""Timeout after which a member is asked for a digest that it has not sent (ms)."""
 
 
 ATTEMPTS_MAX = 3
@@ -296,7 +296,7 @@ class Digests:
         self.due: list[int] = []
         """Slots whose digest must be sent now."""
         self.wanted = False
-        """Whether the next digest is sent, whatever its slot."""
+        """Whether the next digest is sent for any slot."""
         self._since: int | None = None
         """`Fingerprint.decided` at the last agreed slot, or None if that slot was not applied."""
 

@@ -437,7 +437,7 @@ class Drained(Local):
 
 @local
 class Succeed(Local):
-    """Failure detector to leader: the master, which led ``ballot``, asks you to stand."""
+    """Failure detector to leader: the master of ``ballot`` asks you to stand for election."""
 
     ballot: Ballot
 
@@ -454,7 +454,7 @@ class CommanderResend(Timer):
 
 @timer
 class SpreadNews(Timer):
-    """Send followers what is decided, and the proposals that some were not asked for."""
+    """Report decisions to followers, and send the proposals that some have not received."""
 
 
 @timer
@@ -522,7 +522,7 @@ class ReadAgain(Timer):
 
 @timer
 class AgeCheck(Timer):
-    """Answer local reads that have waited long enough with what is known by now."""
+    """Reply to local reads that have waited long enough, from the present state."""
 
 
 @timer

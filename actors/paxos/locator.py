@@ -32,7 +32,7 @@ asked no more often."""
 
 
 SOON_MS = 5
-"""The same after it has fetched what it lacked (ms), so that it keeps up under load."""
+"""The same after it has fetched missing slots (ms), so that it keeps up under load."""
 
 
 LEARNERS_MAX = 64
@@ -65,11 +65,11 @@ class Locator:
     Args:
         node: the id of its node.
         config: the views.
-        identity: what other nodes are told of this one.
+        identity: what this node reports about itself to others.
         silent_ms: a leader silent for this long is not known any more (ms).
         ready: whether this node would vote as a member, at present.
-        number: the number before that of the first request: a random one, so that no earlier life
-            of this node used any near it.
+        number: one below the number of the first request. It is random, so that no earlier life of
+            this node used numbers near it.
         drift_ppm: largest deviation of a clock's rate (millionths).
 
     """
@@ -98,7 +98,7 @@ class Locator:
         self.heard_at = Instant(0)
         """The time at which that leader last answered."""
         self.others_at = Instant(0)
-        """The time at which a node other than the leader last had what this node lacks."""
+        """The time at which a node other than the leader last had the missing slots."""
         self.asked = 0
         """Number of nodes that were asked in turn."""
         self.number = number
@@ -131,7 +131,7 @@ class Locator:
         )
 
     def handle(self, sender: Address, event: LocatorEvent, now: Instant) -> Effects:
-        """Ask, answer, or fetch what another node has."""
+        """Send a request or a reply, or fetch slots that another node has."""
         match event:
             case Locate():
                 return self._on_locate(sender, event, now)
@@ -149,7 +149,7 @@ class Locator:
                 return ()
 
     def facts(self, now: Instant) -> list[NodeFacts]:
-        """Return what learners have reported."""
+        """Return the learners' reports."""
         return [
             NodeFacts(
                 node, report.applied, ms_between(at, now), report.view, report, lag, report.version
@@ -224,14 +224,14 @@ class Locator:
         if node != self.master:
             self.others_at = now
         elif now - self.others_at < self.silent_ns:
-            return proven  # Another node has what this one lacks, too.
+            return proven  # Another node has the missing slots too.
         lacking = Lacking(
             first=self.config.applied, target=located.applied, source=node, master=self.master
         )
         return [*proven, Send(catchup_of(self.node), lacking)]
 
     def _prove(self, located: Located) -> list[Effect]:
-        """Bound the age of this node's state once it has applied what the other node has."""
+        """Bound the age of this node's state once it has applied as much as the other node."""
         asked = self.requests.get(located.number)
         if asked is None or not 0 <= located.age_ms < NUMBER_MAX:
             return []

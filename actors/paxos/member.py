@@ -67,7 +67,7 @@ class LogOptions:
     digest_slots: int = AGREED_SLOTS
     """Number of slots between comparisons of the members' states; the same everywhere."""
     endpoints: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Where other nodes reach each configured node, as far as that is known."""
+    """The endpoint of each configured node for other nodes, as far as it is known."""
     version: str = ""
     """The version of this software, for operators."""
 

@@ -47,7 +47,7 @@ class ReportState(Local):
 
 @local
 class DescribeNodes(Local):
-    """To the failure detector: what is known of other nodes? Answered by `NodesDescribed`."""
+    """To the failure detector: describe the other nodes. Answered by `NodesDescribed`."""
 
 
 class NodeFacts(NamedTuple):
@@ -78,6 +78,6 @@ class NodesDescribed(Local):
 
 @timer
 class LocateDue(Timer):
-    """Ask other nodes what is decided; ``number`` is that of the timer."""
+    """Ask other nodes which slots are decided; ``number`` is the timer's number."""
 
     number: int

@@ -1,8 +1,8 @@
-"""Memberships as the log carries them: a change is a command of its own, alone in its slot.
+"""Memberships as the log carries them: a change is a separate command, alone in its slot.
 
 Snapshots end with a part for the memberships in force, once they have ever changed. Both begin
-with `CHANGE`, which begins no command and no part of a state machine. So logs and snapshots of a
-group that never changed are the same as those of earlier versions.
+with `CHANGE`, which begins no command and no part of a state machine. So a group that never changed
+writes the same logs and snapshots as earlier versions.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The comparison of a leader's disk with those of its followers.
+"""The comparison of a leader's disk with the disks of its followers.
 
 Every slot waits for the leader's own disk. So a leader whose disk is far slower than the others'
 should hand over: the next leader decides slots with the quicker disks of the other members.
@@ -21,8 +21,9 @@ SLOW_FOR_MS = 600
 was slow. A single long sync, or a pause of its process, is no reason."""
 
 REST_MS = 30_000
-"""A node hands over for its disk at most once in this time (ms). So long it also lets all others
-stand first. If disks become slow in turn, the leader changes at most once a node and rest."""
+"""A node hands over for its disk at most once in this time (ms). For as long, it also lets all
+others stand for election first. If disks become slow in turn, the leader changes at most once per
+node in this time."""
 
 
 class DiskComparison:
