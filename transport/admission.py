@@ -106,8 +106,8 @@ class FrameValidator:
         node: our own id.
         cluster: the only cluster whose frames pass.
         members: the nodes whose frames may be larger than a client's.
-        gates: the names of links are our own aliases of endpoints, whose nodes are not known:
-            the node of every sender is replaced by the alias.
+        gates: the names of links are our own aliases of endpoints, since their nodes are not known.
+            The alias replaces the node of every sender.
 
     """
 
@@ -157,7 +157,7 @@ class FrameValidator:
                 return self._examine(link, raw, known=known)
             items: list[list[Any]] = packed  # pyright: ignore[reportUnknownVariableType]
             for one in items:
-                if type(one) is not list:  # A map has items, too.
+                if type(one) is not list:  # A map also has items.
                     return self._examine(link, raw, known=known)
                 to, sender = one[0], one[1]
                 if to != last_to or sender != last_sender:  # Mostly the same as before.

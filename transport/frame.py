@@ -27,7 +27,7 @@ from fencelock.transport.cbor import (
 from fencelock.transport.codec import ENVELOPE_HEAD_ITEMS, array, schema_of, unpack_fitted
 
 WIRE_VERSION = 1
-"""Raised when a node of the version before could misread a frame of this one."""
+"""Raised when a node of the previous version could misread a frame of this one."""
 
 ENVELOPES_MAX = 4096
 """Limit of messages in one frame: more than one turn should send to one peer."""
@@ -37,7 +37,7 @@ FRAME_ITEMS = 5
 USUAL_START = b"\x85\x01"
 """The usual first bytes: an array of `FRAME_ITEMS`, and `WIRE_VERSION`."""
 _SHORT_ARRAYS = range(0x81, 0x98)
-"""First bytes of arrays of 1 to 23 items, whose first item is the next byte."""
+"""First bytes of arrays of 1 to 23 items. The next byte is the first item."""
 _SMALL_INTS = range(24)
 """Integers that are their own encoding."""
 

@@ -92,8 +92,8 @@ new_queued_frame: Callable[[tuple[bytes, int, bytes, Frame | None]], QueuedFrame
 class ClientQueue:
     """The waiting frames of clients, by client.
 
-    `take` serves one client after the other. So a client that sends much waits longer itself,
-    and others wait for at most one of its frames.
+    `take` serves one client after the other. So a client that sends much waits longer itself, and
+    others wait for at most one frame of it.
 
     Attributes:
         frames: the waiting frames of each client, the next client first; read only.

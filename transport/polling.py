@@ -34,7 +34,7 @@ class Poller:
     """Sleeps until a socket or a descriptor may have something to read.
 
     A caller that reads from a socket must read until nothing is left, or add it to ``used``: a
-    descriptor shows only what is new.
+    descriptor only signals new events.
 
     Args:
         spins: whether to poll for `SPIN_NS` before sleeping, while waits are brief and no other

@@ -90,8 +90,8 @@ class PaxosBackend(Backend):
     gets the outcome of the first time.
 
     While no majority answers, requests wait, since their outcome is not known. A client has its own
-    timeout and cancels; the session of callers inside the process is told which members are
-    missing. Clients keep their own sessions alive, through any proxy.
+    timeout and cancels; the session of callers inside the process receives `Undecided` with the
+    reason. Clients keep their own sessions alive, through any proxy.
 
     Args:
         node: this node.

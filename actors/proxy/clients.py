@@ -1,4 +1,4 @@
-"""Clients that use a node's proxy; the callers inside its process are one of them. Pure."""
+"""Clients that use a node's proxy; the callers inside its process count as one client. Pure."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def why_not(
 ) -> Rejection | None:
     """Return why ``question`` is not sent to any endpoint, or None if it is.
 
-    ``claim`` is that of the question, or None if it needs no session.
+    ``claim`` is the question's claim, or None if it needs no session.
     """
     problem = problem_of(question)
     if problem is not None:

@@ -51,7 +51,7 @@ class Endpoint:
     refused: str = ""
     """Reason why it is the wrong endpoint: another cluster or version."""
     serving: bool = True
-    """Whether it can have requests decided, by its last reply to a probe."""
+    """Whether it can get requests decided, according to its last reply to a probe."""
     seen_at: Instant | None = None
     """The time of its last reply to a probe."""
     left_at: Instant | None = None

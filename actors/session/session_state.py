@@ -170,7 +170,7 @@ class SessionState:
     def claim_of(self, user: Address, question: Question) -> Claim | None:
         """Return the claim of ``question`` that needs a session, or None if it needs none.
 
-        An acquire that names no owner is an owner of its own; its fence is enough to release it.
+        An acquire that names no owner is a separate owner; its fence is enough to release it.
         """
         match question:
             case AcquireRequest():
@@ -229,7 +229,7 @@ class SessionState:
         return self.reply(pending, refused(pending.asked, self.session_lease.name, no))
 
     def refuse(self, pending: Pending, no: Rejection, now: Instant) -> list[Effect]:
-        """End ``pending`` with ``no``; a wait is cancelled, a release goes on unattended."""
+        """End ``pending`` with ``no``; a wait is cancelled, a release continues unattended."""
         effects = self.reply_no(pending, no)
         if isinstance(pending.asked, ReleaseRequest):
             pending.user, pending.ends_at = None, None

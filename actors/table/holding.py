@@ -163,7 +163,7 @@ class Pool:
         return len(self.queue)
 
     def next_wait(self) -> Wait | None:
-        """Remove and return the head of the queue, if what it asks for is free (L9)."""
+        """Remove and return the head of the queue, if its permits are free (L9)."""
         if not self.queue or next(iter(self.queue.values())).amount > self.free:
             return None
         return self.queue.popitem(last=False)[1]

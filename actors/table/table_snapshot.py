@@ -278,7 +278,7 @@ def _rest(table: TableState) -> list[Record]:
 
 
 def _records(notes: list[Notes], rest: list[Record]) -> Iterator[Record]:
-    """Yield the records of what was noted, in canonical order."""
+    """Yield the noted records in canonical order."""
     for session, busy, quiet in notes:
         yield session
         for note in sorted(busy, key=lambda note: (note[0].owner, note[0].lock)):
