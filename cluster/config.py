@@ -215,7 +215,7 @@ class Config:
     priorities: dict[str, int] = field(default_factory=dict[str, int])
     """`bakery`: the priorities of nodes that set their own: 1 to 14, or 15 for off."""
     data: Path | None = None
-    """The folder for what must survive a restart; see `folder_of`."""
+    """The folder for data that must survive a restart; see `folder_of`."""
     log_level: str = "INFO"
 
     def folder_of(self, node: str) -> Path | None:
@@ -254,7 +254,7 @@ def load(path: Path) -> Config:
 
 
 def parse(text: str, folder: Path) -> Config:
-    """Read a configuration from ``text``, whose relative paths begin at ``folder``.
+    """Read a configuration from ``text``. Its relative paths begin at ``folder``.
 
     Raises:
         ConfigError: as for `load`.
@@ -449,7 +449,7 @@ def _key(step: str) -> str:
 
 
 def _toml(value: object) -> str:
-    """Return ``value`` much as it stands in the file; for text, exactly a TOML string."""
+    """Return ``value`` much as the file has it; for text, exactly a TOML string."""
     if isinstance(value, dict):
         return "a table"
     if isinstance(value, list):

@@ -301,7 +301,7 @@ class Connection:
         return f"{self.session} {state}"
 
     def closing(self, then: Callable[[], None]) -> Operation[None]:
-        """Release what is held, cancel what waits, stop what runs, and call ``then``."""
+        """Release all holds, cancel all waits, stop all threads, and call ``then``."""
         if self.line.forked:
             return
         with self._guard:

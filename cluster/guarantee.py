@@ -109,7 +109,7 @@ def demand(protocol: str, guarantee: Guarantee) -> None:
 
     Args:
         protocol: one of `PROMISES`.
-        guarantee: what the caller relies on.
+        guarantee: the property on which the caller relies.
 
     Raises:
         UnsupportedError: it does not; the text names the protocols that do.

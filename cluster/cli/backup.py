@@ -39,7 +39,7 @@ AGAIN_S = 0.05
 """Pause before a node that is making its snapshot is asked again (s)."""
 
 LAG_S = 10.0
-"""Time for a follower to apply what was decided when the command began (s)."""
+"""Time for a follower to apply the slots that were decided when the command began (s)."""
 
 
 def backup(
@@ -50,10 +50,10 @@ def backup(
 ) -> None:
     """Write all locks, sessions and waits of a running [bold]paxos[/bold] cluster to a file.
 
-    The cluster goes on meanwhile. The file has everything that was decided when
-    the command began. A follower sends it, if one answers, so that the leader
-    is not slowed down. Without a majority, any member sends what it knows; the
-    command then says that the last changes may be missing.
+    The cluster keeps serving meanwhile. The file has everything that was decided when the command
+    began. A follower sends it, if one answers, so that the leader is not slowed down. Without a
+    majority, any member sends what it knows; the command then says that the last changes may be
+    missing.
 
     Only you can read the file (mode 0600): it has the names of locks and clients.
     `head -c 400 FILE` shows what it is. Keep it on another machine.
@@ -236,7 +236,7 @@ def restore(
 
     Use it when a majority of the members is lost for good. The new cluster begins with
     the locks, sessions and waits of the backup, and with fences 2**40 above its
-    highest, since the old cluster may have gone on after it.
+    highest, since the old cluster may have continued after the backup.
 
     Write a configuration with another cluster id first, and any number of nodes.
     One run makes the folders of all nodes: move each to its machine, and keep no

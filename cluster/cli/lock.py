@@ -41,7 +41,7 @@ SIGNALLED = 128
 """A command that ends by signal 9 exits with 137, as in a shell."""
 
 RENEWALS = 3
-"""Where holds have deadlines, each is renewed so often within its duration."""
+"""Where holds have deadlines, the number of renewals within each duration."""
 
 FORWARDED = (signal.SIGTERM, signal.SIGHUP)
 """Signals that the command gets in place of us. Ctrl-C reaches both by the terminal."""
@@ -135,7 +135,7 @@ def _exit(number: int, _: object) -> None:
 
 
 def lost_advice(hold: Hold) -> str:
-    """Return what a person should check after a loss."""
+    """Return a text that says what to check after a loss."""
     return (
         f"another may have held it meanwhile. What was written under fence {hold.fence} after "
         "that is safe only where fences are checked"
@@ -150,7 +150,7 @@ def _acquire(client: Client, name: str, shared: int | None, timeout: float | Non
 
 
 def _whose(client: Client, name: str, shared: int | None) -> str:
-    """Return who holds the lock now, in words."""
+    """Return a text that names the present holder of the lock."""
     if shared is not None:
         return f"all {shared} permits are taken"
     try:
@@ -208,7 +208,7 @@ def _renew(hold: Hold, ended: threading.Event) -> None:
 
 @contextmanager
 def _signals_for(process: subprocess.Popen[bytes]) -> Generator[None]:
-    """Pass signals on to ``process`` and go on waiting for it."""
+    """Pass signals on to ``process`` and keep waiting for it."""
     former = {number: signal.getsignal(number) for number in (*FORWARDED, signal.SIGINT)}
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for number in FORWARDED:

@@ -253,7 +253,7 @@ def turn(scheduler: Scheduler, gateway: Gateway, links: Links, pace: Pace) -> It
         gateway.arrive(arrivals)
     scheduler.work(TURN_MAX)
     wrote = bool(scheduler.records)
-    while scheduler.records:  # A role that is spawned by a held effect may persist, too.
+    while scheduler.records:  # A role that a held effect spawns may also persist.
         if scheduler.outgoing:
             gateway.flush()  # What needs no record leaves now: peers work meanwhile.
         if asks.settled or asks.waking:

@@ -1,4 +1,4 @@
-"""A run of `bakery` under faults of its own, before a judge that sees everything."""
+"""A run of `bakery` under special faults, with a judge that sees everything."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from fencelock.cluster.simulation.disk import Copy
 from fencelock.cluster.simulation.world import World
 
 STREAM = "bootstrap"
-"""The role that records what must be known of other members."""
+"""The role that records the journals and starts of other members."""
 
 
 class DiskFaults:

@@ -84,7 +84,7 @@ class Faults:
     """Mean time for which a disk is slow."""
 
     def without(self, *kinds: FaultKind) -> Faults:
-        """Return these faults less the ``kinds``, whose knobs `knob` declares."""
+        """Return these faults without the ``kinds``; `knob` declares their knobs."""
         knobs = [one for one in fields(self) if one.metadata.get("kind") in kinds]
         defaults: dict[str, Any] = {one.name: one.default for one in knobs}
         return replace(self, **defaults)

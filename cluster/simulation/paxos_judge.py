@@ -81,7 +81,7 @@ class LogJudge:
         plan: the run.
         twin: an empty machine like those of the members.
         judged: the invariants to judge, by number, or None for all.
-        wrong: members whose machine has a bug; what they apply and report is not judged.
+        wrong: members whose machine has a bug; their states and reports are not judged.
 
     """
 
@@ -205,7 +205,7 @@ class LogJudge:
             self.state.applies(node, applied)
 
     def _judge_lease(self, delivered: Delivery, leased: LeaseHeld) -> None:
-        """Check that no other node believes in a lease of its own when one begins or is renewed."""
+        """Check that no other node relies on a lease when a node's lease begins or is renewed."""
         node = self.nodes[delivered.node]
         if node.now() >= leased.until:
             self.beliefs.pop(node.name, None)

@@ -95,7 +95,7 @@ class LogPlan:
     """Whether such a leader's clock is then as slow as allowed, and all others as fast; these may
     notice that its link is gone."""
     partial_crash_share: float = 0.0
-    """Share of these leaders that crash, too."""
+    """Share of these leaders that also crash."""
     others_crash_share: float = 0.0
     """Share of these in which all others crash, and return while it believes that it leads."""
     crash_at_ballot_per_mille: int = 0
