@@ -545,7 +545,8 @@ class Bootstrap(Role[BootstrapEvent]):
         if status == self.reported:
             return []
         self.reported = status
-        level = Level.WARNING if self.standing is JournalStatus.NON_VOTING else Level.INFO
+        lost = self.standing is JournalStatus.NON_VOTING and self.node in self.journals
+        level = Level.WARNING if lost else Level.INFO
         text = why or f"{self.node} votes"
         effects: list[Effect] = [
             Send(address_of(self.node, "node"), RoleNotice(level=level, text=text))

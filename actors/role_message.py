@@ -169,6 +169,8 @@ class LinkRefused(Local):
 class Level(IntEnum):
     """Severity of a `RoleNotice`."""
 
+    DEBUG = 10
+    """Information for somebody who looks for a fault."""
     INFO = 20
     """Information for an operator that requires no action."""
     WARNING = 30
@@ -181,7 +183,11 @@ class Level(IntEnum):
 
 @local
 class RoleNotice(Local):
-    """To the host, at ``node/node``: write ``text`` into the log. The simulator counts it."""
+    """To the host, at ``node/node``: write ``text`` into the log. The simulator counts it.
+
+    ``fields`` have names and values, for programs that read the log.
+    """
 
     level: Level
     text: str
+    fields: tuple[tuple[str, str], ...] = ()

@@ -14,7 +14,7 @@ from fencelock.actors.api.message import Contender, LockStatus, NodeStatus
 from fencelock.actors.api.session_message import ListedLock
 from fencelock.actors.session.message import Surveyed
 from fencelock.cluster.base_client import BaseClient, namer
-from fencelock.cluster.callback_executor import ThreadExecutor
+from fencelock.cluster.callback_executor import CallbackExecutor, ThreadExecutor
 from fencelock.cluster.connection import Connection
 from fencelock.cluster.lock import Lock, RLock
 from fencelock.cluster.operation import drive
@@ -253,11 +253,15 @@ def connect_to(
     target: Target, *, timeout: float, ttl: float = 15.0, label: str | None = None
 ) -> Client:
     """Connect to ``target``; see `connect`."""
-    settings = Settings(target, timeout, ttl, label)
-    connection = Connection(settings, ThreadExecutor())
+    return Client(greeted(Settings(target, timeout, ttl, label), ThreadExecutor()))
+
+
+def greeted(settings: Settings, executor: CallbackExecutor) -> Connection:
+    """Return a connection once a node answered; see `connect`."""
+    connection = Connection(settings, executor)
     try:
         drive(connection.greeting())
-        return Client(connection)
     except BaseException:
         connection.stop()
         raise
+    return connection

@@ -41,6 +41,7 @@ from fencelock.cluster.callback_executor import CallbackExecutor, ClusterWatch
 from fencelock.cluster.guarantee import Guarantee, demand
 from fencelock.cluster.hold_registry import HoldRegistry
 from fencelock.cluster.host.dispatcher import Dispatcher
+from fencelock.cluster.host.gateway import Links
 from fencelock.cluster.host.pending_asks import AskReply
 from fencelock.cluster.host.profile_marks import ProfileMarks
 from fencelock.cluster.host.role_set import Closing, RoleSet
@@ -99,6 +100,7 @@ class Connection:
         )
         if marks is not None:
             hub = marks.links(hub)
+        self.links: Links = hub
         try:
             self._dispatcher = Dispatcher(self.session, hub, counters=counters)
             holds: dict[Claim, Hold] = {}

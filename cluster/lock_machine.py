@@ -57,7 +57,7 @@ class LockMachine:
         """Return whether ``command`` is a command of the table, encoded as on the wire."""
         if command in self._known:
             return True
-        read = _read(command)
+        read = read_command(command)
         if read is None:
             return False
         if len(self._known) >= KNOWN_MAX:
@@ -176,11 +176,12 @@ def _read_all(commands: Sequence[bytes]) -> list[LogCommand | None]:
     """Return each of ``commands`` decoded, or None for one that cannot be read."""
     values = load_each(commands)
     if values is None:
-        return [_read(command) for command in commands]
+        return [read_command(command) for command in commands]
     return list(map(_command_in, values))
 
 
-def _read(command: bytes) -> LogCommand | None:
+def read_command(command: bytes) -> LogCommand | None:
+    """Return ``command`` decoded, None if it cannot be read."""
     try:
         return _command_in(load(command))
     except MalformedFrameError:

@@ -29,6 +29,7 @@ from fencelock.actors.paxos.config import leader_of
 from fencelock.actors.paxos.event import Resign
 from fencelock.actors.paxos.member import LogOptions, log_roles
 from fencelock.actors.paxos.snapshots import JOURNAL_BYTES
+from fencelock.actors.paxos.target import NO_TARGET, MemberTarget
 from fencelock.actors.proxy.lock_manager import LockManager
 from fencelock.actors.proxy.proxy import Proxy
 from fencelock.actors.session.message import Close
@@ -57,8 +58,9 @@ class ProtocolSettings:
 
     bakery_terms: Terms = DEFAULT_TERMS
     """`bakery`: default durations of holds and waits, the same on every node."""
-    bakery_priority: int = PRIORITY
-    """`bakery`: the priority of this node as a leader, 1 to 14, lower is likelier; 15 is off."""
+    priority: int = PRIORITY
+    """The priority of this node, 1 to 14, lower is likelier; 15 is off. `bakery`: as a leader.
+    `paxos`: as a new member, if it is none."""
     bakery_pid: int = 0
     """`bakery`: the id of this process, which distinguishes candidates."""
     central_server: str = ""
@@ -69,6 +71,8 @@ class ProtocolSettings:
     """`paxos`: bytes of commands after which a member compacts its journal, 1 or more."""
     paxos_timing: Timing = TIMING
     """`paxos`: the times of leases, heartbeats and elections, the same on every member."""
+    paxos_target: MemberTarget = NO_TARGET
+    """`paxos`: the number of members at which the leader keeps the group."""
     paxos_memory: bool = False
     """`paxos`: keep nothing on disk. This is faster, but a node that restarts does not vote again
     until all are restarted together, and then all holds are forgotten."""
@@ -157,7 +161,7 @@ def bakery(seat: NodeContext) -> RoleSet:
     status = {
         **known,
         "life": seat.boot,
-        "priority": settings.bakery_priority,
+        "priority": settings.priority,
         "pid": settings.bakery_pid,
     }
     election = {**known, "bound_ms": terms.lease_ms, "random": seat.random, "records": kept}
@@ -290,6 +294,8 @@ def paxos(seat: NodeContext) -> RoleSet:
             endpoints=seat.endpoints,
             version=seat.version,
             timing=seat.settings.paxos_timing,
+            target=seat.settings.paxos_target,
+            priority=seat.settings.priority,
         ),
     )
     closings = [_closing(seat)]

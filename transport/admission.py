@@ -173,6 +173,10 @@ class FrameValidator:
             return Dropped("wire.malformed", detail=str(error))
         return new_frame((cluster, view, stamp, tuple(envelopes), 0))
 
+    def has_heard(self, link: str) -> bool:
+        """Return whether a frame of ``link`` passed lately, or ever while there are few links."""
+        return any(name == link for name, _, _ in self._passed)
+
     def _examine(self, link: str, raw: bytes, *, known: bool) -> Frame | Dropped:
         """Check a frame part by part, the cheapest first; return it or the reason to drop it."""
         if link == self.node:  # Its senders could pose as roles and callers of our own.

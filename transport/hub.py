@@ -317,6 +317,11 @@ class SocketHub:
             news += link.news()
         return news
 
+    def unheard(self) -> list[str]:
+        """Return the peers to which a link is up, if no frame ever came from any peer."""
+        up = [name for name, link in self._links.items() if link.up]
+        return [] if any(map(self._admission.has_heard, self._peers)) else up
+
     def send(self, link: str, frame: Frame) -> None:
         """Send ``frame`` to a peer or a client; never blocks.
 

@@ -248,6 +248,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
         if node == self.following:
             return []
         self.following = node
+        self.locator.served |= bool(node) and not self.locator.learns
         follow = LeaderChanged(master=node)
         return [Send(self.replica, follow), Send(self.leader, follow)]
 
@@ -332,10 +333,9 @@ class FailureDetector(MemberRole[DetectorEvent]):
         self.leadership = claimed
         self.since = now
         self.lease = MasterLease(self.config, self.timing.lease_ms, self.drift_ppm)
-        self.asked = {}
+        self.asked, self.config.old = {}, frozenset()
         self.disks.clear()
         self.applied, self.answered, self.heard = {}, {}, {}
-        self.config.old = frozenset()
         return [*self._follow(self.node), *self._beat(now)]
 
     def _on_stepped_down(self, stepped_down: SteppedDown, now: Instant) -> Effects:
@@ -412,7 +412,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
         self.applied[member] = ack.applied
         _, _, version = self.heard.get(member, (now, 0, ""))
         self.heard[member] = now, ack.view, ack.version or version
-        if (ack.view < 0) != (member in self.config.old):
+        if (ack.view < 0) is not (member in self.config.old):
             self.config.old ^= {member}
         self.answered[member] = max(self.answered.get(member, 0), ack.number)
         until = lease.acknowledge(member, asked, ack.lease_ms)

@@ -20,7 +20,7 @@ from fencelock.actors.message import NS_PER_MS, Address, Instant, ms_between, no
 from fencelock.actors.paxos.config import LogConfig, acceptor_of, catchup_of, monitor_of, replica_of
 from fencelock.actors.paxos.event import Fresh, Lacking
 from fencelock.actors.paxos.member_event import Behind, Fetched, LocateDue, NodeFacts, ReportState
-from fencelock.actors.paxos.message import NUMBER_MAX, Locate, Located
+from fencelock.actors.paxos.message import NUMBER_MAX, UNWILLING, Locate, Located
 
 LocatorEvent = Locate | Located | LocateDue | Behind | Fetched | StartVoting | StopVoting
 """Events that `Locator` handles."""
@@ -51,9 +51,13 @@ class Identity(NamedTuple):
     journal: int
     endpoint: str
     version: str
+    priority: int
+    """Its place among those that could become members; `UNWILLING` for none."""
+    life: int
+    """A random number of this life."""
 
 
-NO_IDENTITY = Identity(0, 0, "", "")
+NO_IDENTITY = Identity(0, 0, "", "", UNWILLING, 0)
 
 
 class Locator:
@@ -93,6 +97,9 @@ class Locator:
         """Whether this node is no member."""
         self.ready = ready
         """Whether it would vote as a member."""
+        self.served = False
+        """Whether it was a member under a leader in this life. If it was removed since then, it
+        does not become a member again without an operator, until it is restarted."""
         self.master = ""
         """The leader, as other nodes say; only while this node learns."""
         self.heard_at = Instant(0)
@@ -193,13 +200,19 @@ class Locator:
             version=self.identity.version,
             number=self.number,
             bytes_left=self.bytes_left,
+            priority=UNWILLING if self.served else self.identity.priority,
+            life=self.identity.life,
         )
         return Send(monitor_of(node), locate)
 
     def _on_locate(self, sender: Address, locate: Locate, now: Instant) -> Effects:
         node = node_of(sender)
-        sound = 1 <= locate.applied < NUMBER_MAX and locate.view >= 0 and locate.journal >= 0
-        sound = sound and 0 <= locate.bytes_left < NUMBER_MAX
+        sound = (
+            1 <= locate.applied < NUMBER_MAX
+            and min(locate.view, locate.journal, locate.life) >= 0
+            and 0 <= locate.bytes_left < NUMBER_MAX
+            and 1 <= locate.priority <= UNWILLING
+        )
         if sender != monitor_of(node) or not sound or not self.config.meet(node):
             return (Observe("paxos.locate_ignored"),)
         if node in self.learners or len(self.learners) < LEARNERS_MAX:

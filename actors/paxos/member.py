@@ -34,9 +34,11 @@ from fencelock.actors.paxos.leader import Leader
 from fencelock.actors.paxos.locator import Identity
 from fencelock.actors.paxos.machine import Machine
 from fencelock.actors.paxos.membership import Member
+from fencelock.actors.paxos.message import UNWILLING
 from fencelock.actors.paxos.reconfigurer import Reconfigurer
 from fencelock.actors.paxos.replica import Replica
 from fencelock.actors.paxos.snapshots import JOURNAL_BYTES, CatchUp
+from fencelock.actors.paxos.target import NO_TARGET, MemberTarget
 from fencelock.actors.timing import TIMING, Timing
 
 if TYPE_CHECKING:
@@ -70,6 +72,10 @@ class LogOptions:
     """The endpoint of each configured node for other nodes, as far as it is known."""
     version: str = ""
     """The version of this software, for operators."""
+    target: MemberTarget = NO_TARGET
+    """The number of members at which the leader keeps the group."""
+    priority: int = UNWILLING
+    """The place of this node among those that could become members, 1 to 14."""
 
 
 def log_roles(
@@ -113,7 +119,7 @@ def log_roles(
         config.nodes.update(dict.fromkeys(members))
         seats = _MemberRoles(node, config, known, random, machine, options, first_number)
         voter, endpoint = vote_id(group, node, identity), options.endpoints.get(node, "")
-        told = Identity(voter, identity, endpoint, options.version)
+        told = Identity(voter, identity, endpoint, options.version, options.priority, boot)
         return seats.all(durable=records is not None, identity=told, votes=votes)
 
     arguments = {
@@ -210,7 +216,11 @@ class _MemberRoles:
                     "first_number": self.first_number,
                 },
             ),
-            Spawn(members_of(node), Reconfigurer, {**seat, "version": options.version}),
+            Spawn(
+                members_of(node),
+                Reconfigurer,
+                {**seat, "version": options.version, "target": options.target},
+            ),
             Spawn(catchup_of(node), catchup, seat),
             Spawn(replica_of(node), Replica, {**known, **replica}),
         )

@@ -77,6 +77,11 @@ class NodesDescribed(Local):
 
 
 @timer
+class TargetDue(Timer):
+    """Check whether the group has its target size, and whether its members answer."""
+
+
+@timer
 class LocateDue(Timer):
     """Ask other nodes which slots are decided; ``number`` is the timer's number."""
 

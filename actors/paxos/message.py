@@ -357,6 +357,10 @@ class Figure(NamedTuple):
     value: int
 
 
+UNWILLING = 15
+"""The priority of a node that only an operator makes a member."""
+
+
 @message(0xD8)
 class Locate(Message):
     """Failure detector to failure detector: return which node leads, and which slots are decided.
@@ -381,6 +385,10 @@ class Locate(Message):
     bytes_left: int = 0
     """Estimate of the bytes that it still has to fetch; 0 if there are none, or if it is not
     known."""
+    priority: int = UNWILLING
+    """1 to 14: the smaller, the earlier it becomes a member. `UNWILLING`: never by itself."""
+    life: int = 0
+    """Random number of the sender's life, which settles equal priorities."""
 
 
 @message(0xD9)

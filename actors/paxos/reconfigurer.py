@@ -20,9 +20,9 @@ from fencelock.actors.api.membership_message import (
 )
 from fencelock.actors.api.message import Reason, Refused
 from fencelock.actors.api.self_report import NodeAddress
-from fencelock.actors.effect import Connect, Disconnect, Effect, Effects, Observe, Send
+from fencelock.actors.effect import Connect, Disconnect, Effect, Effects, Observe, Send, Wake
 from fencelock.actors.error import MembershipError
-from fencelock.actors.message import Address, Instant, address_of, node_of
+from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of, ms_between, node_of
 from fencelock.actors.paxos.config import WINDOW, MemberArguments, MemberRole, View, members_of
 from fencelock.actors.paxos.event import Resign, Resigned
 from fencelock.actors.paxos.member_event import (
@@ -30,12 +30,15 @@ from fencelock.actors.paxos.member_event import (
     NodeFacts,
     NodesDescribed,
     ProposeChange,
+    TargetDue,
     ViewChanged,
 )
 from fencelock.actors.paxos.membership import MEMBERS_MAX, Member
 from fencelock.actors.paxos.message import Locate
+from fencelock.actors.paxos.target import CHECK_MS, NO_TARGET, QUIET_MS, MemberTarget, wish_of
 from fencelock.actors.proxy.message import MembersKnown, Relay, Relayed
 from fencelock.actors.role import Host, Summary
+from fencelock.actors.role_message import Level, RoleNotice
 from fencelock.actors.timing import TIMING
 
 HEARD_MS = 3 * TIMING.lease_ms
@@ -52,7 +55,9 @@ REQUESTS_MAX = 64
 
 MembersRequest = ChangeMembers | ReadMembers
 MembersReply = MembersChanged | MembersRead | Refused
-MembersEvent = Relay | MembersRequest | MembersReply | NodesDescribed | ViewChanged | Resigned
+MembersEvent = (
+    Relay | MembersRequest | MembersReply | NodesDescribed | ViewChanged | Resigned | TargetDue
+)
 """Events that a `Reconfigurer` handles."""
 
 
@@ -62,16 +67,34 @@ class Reconfigurer(MemberRole[MembersEvent]):
     It only judges whether a change is wise: that a majority can still be reached, and that a
     new member has the log. The replica judges whether it is safe.
 
+    With a target, it also keeps the group at that size by itself (`wish_of`).
+
     Args:
         version: the version of this software, for reports.
+        target: the wanted number of members.
 
     """
 
     def __init__(
-        self, address: Address, host: Host, *, version: str = "", **member: Unpack[MemberArguments]
+        self,
+        address: Address,
+        host: Host,
+        *,
+        version: str = "",
+        target: MemberTarget = NO_TARGET,
+        **member: Unpack[MemberArguments],
     ) -> None:
         super().__init__(address, host, **member)
         self.version = version
+        self.target = target
+        self.checking = False
+        """Whether the next description of the nodes is to be compared with the target."""
+        self.led_since: dict[tuple[str, int], Instant] = {}
+        """While this node leads, the time since which it has led each member and its journal."""
+        self.quiet_until = Instant(0)
+        """Until then the members are left to the operator who asked for a change."""
+        self.wished = ""
+        """The last wish that was logged, empty if there is none."""
         self.clients: dict[tuple[str, int], Address] = {}
         """The client of this node's proxy that sent each request, by session and number."""
         self.waiting: list[tuple[Address, MembersRequest]] = []
@@ -82,11 +105,11 @@ class Reconfigurer(MemberRole[MembersEvent]):
     def begin(self, now: Instant) -> Effects:
         """Connect to the members, unless they are the nodes of the configuration."""
         del now
-        return self._link() if self.config.newest.number else [self._known()]
+        links = self._link() if self.config.newest.number else [self._known()]
+        return [*links, Wake(CHECK_MS, TargetDue())] if self.target.members else links
 
     def handle(self, sender: Address, event: MembersEvent, now: Instant) -> Effects:
         """Answer a request, or pass it on to the leader; follow changes."""
-        del now
         match event:
             case Relay():
                 return self._on_relay(event)
@@ -95,9 +118,12 @@ class Reconfigurer(MemberRole[MembersEvent]):
             case MembersChanged() | MembersRead() | Refused():
                 return self._on_reply(sender, event)
             case NodesDescribed():
-                return self._on_described(event)
+                return [*self._on_described(event, now), *self._approach_target(event, now)]
             case ViewChanged():
                 return self._link()
+            case TargetDue():
+                self.checking = True
+                return [Send(self.monitor, DescribeNodes()), Wake(CHECK_MS, TargetDue())]
             case Resigned():
                 return ()
 
@@ -157,7 +183,7 @@ class Reconfigurer(MemberRole[MembersEvent]):
         relayed = Relayed(client=client, reply=reply)
         return [Send(address_of(self.node, "proxy"), relayed)]
 
-    def _on_described(self, described: NodesDescribed) -> Effects:
+    def _on_described(self, described: NodesDescribed, now: Instant) -> list[Effect]:
         """Reply to the waiting requests, or forward them to the leader."""
         waiting, self.waiting = self.waiting, []
         leads = described.master == self.node
@@ -171,7 +197,41 @@ class Reconfigurer(MemberRole[MembersEvent]):
                 told = self._unchanged(request, "no leader is known at present")
                 effects += self._reply(sender, told)
             else:
+                self.quiet_until = Instant(now + QUIET_MS * NS_PER_MS)
                 effects += self._change(sender, request, Facts(self.node, described.nodes))
+        return effects
+
+    def _approach_target(self, described: NodesDescribed, now: Instant) -> list[Effect]:
+        """Take the next step towards the target, if this node leads; log why, once."""
+        if not self.checking:
+            return []
+        self.checking = False
+        if described.master != self.node:
+            self.led_since, self.wished = {}, ""
+            return []
+        view = self.config.newest
+        led = self.led_since = {
+            (seat.name, seat.journal): self.led_since.get((seat.name, seat.journal), now)
+            for seat in view.seats
+        }
+        if now < self.quiet_until or self._pending():
+            return []
+        facts = Facts(self.node, described.nodes)
+        silent_ms = {
+            name: facts.silent_ms(name, ms_between(led[name, journal], now))
+            for name, journal in led
+        }
+        wish = wish_of(view, self.target, facts, silent_ms.__getitem__)
+        level, text, effects = Level.WARNING, "" if wish is None else wish.why, list[Effect]()
+        if wish is not None and wish.request is not None:
+            try:
+                _, _, effects = self._step(wish.request, facts)
+                level = Level.INFO
+            except MembershipError as error:
+                text = f"{wish.why}, but {error}"
+        if text and text != self.wished:
+            effects.append(Send(address_of(self.node, "node"), RoleNotice(level=level, text=text)))
+        self.wished = text
         return effects
 
     def _unchanged(
@@ -395,6 +455,11 @@ class Facts:
         """Return whether ``member`` voted lately, under its registered journal."""
         facts = self.members.get(member)
         return member == self.node or (facts is not None and facts.heard_ms <= HEARD_MS)
+
+    def silent_ms(self, member: str, led_ms: int) -> int:
+        """Return the time for which ``member`` has not answered a leader of ``led_ms`` (ms)."""
+        facts = self.members.get(member)
+        return led_ms if facts is None else min(led_ms, facts.heard_ms)
 
     def has_majority(self, members: tuple[str, ...], joins: int = 0) -> bool:
         """Return whether a majority of ``members``, and ``joins`` more that answer, is there."""

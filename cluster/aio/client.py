@@ -145,7 +145,9 @@ class Connecting:
         await self._client.close()
 
     async def _connect(self) -> Client:
-        connection = Connection(self._settings, LoopExecutor())
+        executor = LoopExecutor()
+        executor.bind()
+        connection = Connection(self._settings, executor)
         try:
             await drive(connection.greeting())
             return Client(connection)

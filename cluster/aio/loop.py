@@ -123,11 +123,23 @@ class LoopExecutor:
 
     def __init__(self) -> None:
         self.failed = 0
-        self._loop = asyncio.get_running_loop()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._stopped = False
+
+    def bind(self) -> None:
+        """Call callbacks on the loop that runs here, unless there is one already.
+
+        Raises:
+            RuntimeError: no loop runs here.
+
+        """
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
 
     def call(self, callback: Callable[[T], object], news: T) -> None:
         """Call ``callback`` with ``news`` on the loop (CallbackExecutor)."""
+        if self._loop is None:
+            return  # Nothing is held yet.
         with suppress(RuntimeError):  # The loop was closed.
             self._loop.call_soon_threadsafe(self._call, callback, news)
 

@@ -14,7 +14,6 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from loguru import logger
 
 from fencelock.actors.error import ConfigError, FencelockError
 from fencelock.cluster import log
@@ -81,26 +80,27 @@ def serve(
     if node_id not in settings.nodes:
         known = ", ".join(settings.nodes)
         raise ConfigError(f'--id: "{node_id}" is no node of {config}, which knows {known}')
-    log.set_up(settings.log_level, serialize=log_json)
+    log.set_up(settings.log_level, as_json=log_json)
     with _stops_on_signals() as stops:
         marked = None if marks is None else _marks()
-        node = _start(settings, node_id, marked, spins=spin)
+        node = _start(settings, node_id, marked, spins=spin, as_json=log_json)
         _spare_the_collector()
         watcher = threading.Thread(target=_watch, args=(node, stops), name="watch-node")
         watcher.start()
-        _greet(settings, node)
+        _greet(settings, node, as_json=log_json)
         why = stops.get()
-        logger.bind(node=node_id).info("stops: {}", why)
+        log.note(node_id, "INFO", f"{node_id} stops: {why}", event="stops")
         stopped = node.stop()
         watcher.join()
     if marks is not None and marked is not None:
         marked.write(marks)
     if node.failure is not None:
-        typer.echo(f"{node_id} stopped after a fatal error: {node.failure!r}", err=True)
+        _print_fatal(node_id, node.failure, as_json=log_json)
         raise typer.Exit(EXIT_BUG)
     if not stopped:
         raise ServeError(f"{node_id} did not stop in time")
-    typer.echo(f"{node_id} stopped")
+    text = f"{node_id} stopped"
+    typer.echo(log.json_object(text, node=node_id, event="stopped") if log_json else text)
 
 
 def _marks() -> ProfileMarks:
@@ -109,7 +109,15 @@ def _marks() -> ProfileMarks:
     return ProfileMarks()
 
 
-def _start(config: Config, node_id: str, marks: ProfileMarks | None, *, spins: bool) -> Node:
+def _print_fatal(node_id: str, failure: BaseException | None, *, as_json: bool) -> None:
+    text = f"{node_id} stopped after a fatal error: {failure!r}"
+    told = log.json_object(text, level="CRITICAL", node=node_id, event="failed")
+    typer.echo(told if as_json else text, err=True)
+
+
+def _start(
+    config: Config, node_id: str, marks: ProfileMarks | None, *, spins: bool, as_json: bool
+) -> Node:
     import pykka  # noqa: PLC0415 (as the next)
     import zmq  # noqa: PLC0415 (sockets: not for --help)
 
@@ -118,7 +126,7 @@ def _start(config: Config, node_id: str, marks: ProfileMarks | None, *, spins: b
     try:
         return Node.start(config, node_id, marks=marks, spins=spins)
     except pykka.ActorDeadError as error:  # It failed before this thread could wait for it.
-        typer.echo(f"{node_id} stopped after a fatal error: {error.__cause__!r}", err=True)
+        _print_fatal(node_id, error.__cause__, as_json=as_json)
         raise typer.Exit(EXIT_BUG) from error
     except ConfigError as error:
         if not isinstance(error.__cause__, zmq.ZMQError):
@@ -141,11 +149,13 @@ def _spare_the_collector() -> None:
     gc.set_threshold(*GC_THRESHOLDS)
 
 
-def _greet(config: Config, node: Node) -> None:
-    typer.echo(
+def _greet(config: Config, node: Node, *, as_json: bool) -> None:
+    text = (
         f'{node.id} serves at {node.address}: cluster "{config.cluster}", protocol '
         f"{config.protocol}. Mind: {PROMISES[config.protocol].does_not_survive}"
     )
+    told = log.json_object(text, node=node.id, event="serves", address=node.address)
+    typer.echo(told if as_json else text)
     sys.stdout.flush()  # A program that started us through a pipe waits for this line.
 
 

@@ -39,7 +39,10 @@ _Semaphores = Annotated[
 
 
 _Members = Annotated[
-    bool, typer.Option("--members", help="paxos: the log alone, while its members change.")
+    bool,
+    typer.Option(
+        "--members", help="paxos: the log alone, while operators or leaders change its members."
+    ),
 ]
 
 

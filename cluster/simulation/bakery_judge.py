@@ -45,7 +45,7 @@ class BakeryJudge:
     def __init__(self, world: World, judged: frozenset[str] | None = None) -> None:
         self.world = world
         violation_report = ViolationReport(INVARIANTS, judged)
-        true = promise_of("bakery", ProtocolSettings()).clocks_true(world.misfortune)
+        true = promise_of("bakery", ProtocolSettings()).clocks_true(world.faults)
         self.election = ElectionJudge(world, violation_report)
         self.votes = TicketJudge(world, violation_report, self.election, clocks_true=true)
         self.drops = DropsJudge(world, violation_report)

@@ -43,7 +43,7 @@ def draw_bakery_plan(seed: int) -> RunPlan:
         deaths_ms=tuple(
             random.randrange(chaos_ms) for _ in range(random.choice((0, 0, 1, clients)))
         ),
-        misfortune=Faults(
+        faults=Faults(
             loss_per_mille=random.choice((0, 0, 10, 100)),
             repeat_per_mille=random.choice((0, 0, 10, 300)),
             delay_us=random.choice((200, 2_000, 10_000)),

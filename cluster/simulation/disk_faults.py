@@ -67,7 +67,7 @@ class DiskFaults:
 
     def _note(self, name: str, what: str) -> None:
         self.replaced.append(name)
-        self.world.faults[what] += 1
+        self.world.fault_counts[what] += 1
         self.world.mishap(name, what)
         for watch in self.world.disk_watchers:
             watch(name)

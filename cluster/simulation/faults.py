@@ -94,7 +94,7 @@ CALM = Faults()
 """No faults; frames take their time, and keep their order."""
 
 
-def draw_misfortune(random: Random, survived: frozenset[FaultKind]) -> Faults:
+def draw_faults(random: Random, survived: frozenset[FaultKind]) -> Faults:
     """Draw knobs: each kind in ``survived`` is on in about 60 % of the draws.
 
     Leaving a kind out changes no other, since its knobs are drawn all the same.
@@ -109,13 +109,13 @@ def draw_misfortune(random: Random, survived: frozenset[FaultKind]) -> Faults:
     return Faults(**drawn)
 
 
-def with_disk_faults(misfortune: Faults, random: Random, survived: frozenset[FaultKind]) -> Faults:
-    """Return ``misfortune`` with faults of whole disks, if these are ``survived``."""
+def with_disk_faults(faults: Faults, random: Random, survived: frozenset[FaultKind]) -> Faults:
+    """Return ``faults`` with faults of whole disks, if these are ``survived``."""
     lose, copy = random.choice((700, 2_000)), random.choice((300, 1_000))
     loses, copies = random.random() >= OFF_SHARE, random.random() >= OFF_SHARE
     slow = random.choice((1_000, 3_000)) if random.random() >= OFF_SHARE else 0
     return replace(
-        misfortune,
+        faults,
         lose_disk_every_ms=lose if loses and FaultKind.DISK_LOSS in survived else 0,
         old_copy_every_ms=copy if copies and FaultKind.OLD_COPY in survived else 0,
         slow_disk_every_ms=slow if FaultKind.SLOW_DISK in survived else 0,

@@ -57,7 +57,7 @@ class VirtualLinks:
         if link in self._peers:
             self._frames.append((link, boot, raw))
         elif not self._clients.put(link, QueuedFrame(b"%s#%x" % (link.encode(), boot), -1, raw)):
-            self._machine.world.faults["client flooded"] += 1
+            self._machine.world.fault_counts["client flooded"] += 1
 
     def change(self, news: LinkUp | LinkDown) -> None:
         """Let the news of a link wait."""
@@ -126,7 +126,7 @@ class VirtualLinks:
     def _admit(self, link: str, raw: bytes) -> Arrival:
         frame = self._admission.admit(link, raw)
         if not isinstance(frame, Frame) and link in self._former and frame.counter == OVERSIZED:
-            self._machine.world.faults["too large for a former member"] += 1
+            self._machine.world.fault_counts["too large for a former member"] += 1
             return Arrival(link, Frame(CLUSTER, 0, 0, ()))
         if not isinstance(frame, Frame):
             raise ViolationError(

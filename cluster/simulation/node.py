@@ -104,7 +104,7 @@ class SimulatedNode:
         self.up = self.paused = self.syncing = False
         self._begin_life()
         self._set_alarm()
-        self.world.faults["records lost"] += lost
+        self.world.fault_counts["records lost"] += lost
         self.world.mishap(self.name, f"crashes and loses {lost} unsynced records")
         for judge in self.world.judges:
             judge.crashed(self.name, self.boot)
@@ -145,7 +145,7 @@ class SimulatedNode:
     def arrive(self, link: str, boot: int, frame: bytes) -> None:
         """Take a frame from the node ``link``, sent in its life ``boot``."""
         if not self.up:
-            self.world.faults["sent to a dead node"] += 1
+            self.world.fault_counts["sent to a dead node"] += 1
             return
         self.links.arrive(link, boot, frame)
         self._turn()

@@ -22,11 +22,15 @@ from fencelock.actors.paxos.event import (
 )
 from fencelock.actors.paxos.message import Promise, Propose
 from fencelock.actors.paxos.replica import Replica
+from fencelock.cluster.lock_machine import read_command
 from fencelock.cluster.simulation.node import SimulatedNode
 from fencelock.cluster.simulation.paxos_image import Choices
 from fencelock.cluster.simulation.paxos_judge_divergence import DivergenceJudge
+from fencelock.cluster.simulation.paxos_judge_locks import LogLocksJudge
+from fencelock.cluster.simulation.paxos_judge_members import TargetJudge
 from fencelock.cluster.simulation.paxos_judge_state import StateJudge
 from fencelock.cluster.simulation.paxos_judge_votes import AcceptorJudge, Followed
+from fencelock.cluster.simulation.paxos_lock_machine import LockRegister
 from fencelock.cluster.simulation.paxos_machine import OPENING, Appended, OrderRead, Register
 from fencelock.cluster.simulation.paxos_plan import LogPlan
 from fencelock.cluster.simulation.paxos_world import Letter
@@ -52,14 +56,21 @@ INVARIANTS = {
     "P16": "what is trimmed is in a durable snapshot",
     "P17": "a change follows a decided slot of its leader, when no other change is in flight",
     "P18": "a node has caught up when it becomes a member",
-    "P19": "once misfortune ends, everybody is answered and replicas are equal",
+    "P19": "once the faults end, everybody is answered and replicas are equal",
     "I3": "a journal that was lost, or is an old copy, does not vote",
     "P20": "a member is quarantined if, and only if, its state differs; then it is silent",
     "P21": "a node votes only on the slots that its journal decides",
+    "P22": "a leader by itself replaces members that do not answer it, while a majority does",
     "S1": "a session lives as long as its client may believe",
     "L1": "a lock has one owner",
+    "L2": "fences rise",
+    "L3": "an owner enters again under the same fence, within its limit",
+    "L4": "waiters are granted in the order of the log",
+    "L5": "an ended session is granted nothing",
+    "L6": "a release needs the owner and the fence",
+    "L7": "a request takes effect once",
 }
-"""The judged invariants, by the numbers of the design; S1 and L1 are of the machine in the log."""
+"""The judged invariants, by the numbers of the design; S1 and the Ls are of the log's machine."""
 
 
 class Belief(NamedTuple):
@@ -71,7 +82,7 @@ class Belief(NamedTuple):
 
 
 class LogJudge:
-    """Sees every event of a run, every record, every frame. Judges P1 to P18, P20, P21, S1.
+    """Sees every event of a run, every record, every frame. Judges P1 to P18, P20 to P22, S1.
 
     It looks at nothing inside a role: only at deliveries, messages and records; and at the
     machines in the replicas, which are its own.
@@ -99,6 +110,11 @@ class LogJudge:
         self.state = StateJudge(
             self.choices, self.violation_report, plan.drift_ppm, plan.ttl_ms, twin
         )
+        self.locks = LogLocksJudge(self.violation_report)
+        if isinstance(twin, LockRegister):
+            self.state.watch = lambda command, outcomes: self.locks.applied(
+                read_command(command), outcomes
+            )
         self.votes = AcceptorJudge(
             self.choices,
             members,
@@ -107,6 +123,8 @@ class LogJudge:
             self.violation_report,
         )
         self.state.wrong = wrong
+        electorates = self.choices.electorates
+        self.target = TargetJudge(plan, electorates, self.violation_report)
         self.divergence = DivergenceJudge(self.state, self.violation_report)
         self.nodes: dict[str, SimulatedNode] = {}
         """The members, once they have been added."""
@@ -146,6 +164,7 @@ class LogJudge:
         event, node = delivered.event, delivered.node
         if isinstance(event, Message) and node_of(delivered.sender) == node:
             self.votes.says(node, delivered.boot, delivered.sender, event, local=True)
+        self.target.handled(delivered, effects)
         match event:
             case Promise():
                 self.votes.reported(delivered.sender, event)
@@ -179,7 +198,7 @@ class LogJudge:
                 self.votes.emits(delivered.node, effect.message)
             match effect.message:
                 case SlotOutcomes():
-                    self.state.tells(delivered.node, effect.message.outcomes, delivered.time)
+                    self.state.has_applied(delivered.node, effect.message, delivered.time)
                 case Appended():
                     self.state.tells(delivered.node, (effect.message,), delivered.time)
                 case Propose() if effect.message.client == delivered.to:

@@ -143,7 +143,7 @@ class MemberChanges:
         self.until = self.world.time + GIVEN_UP_MS * NS_PER_MS
         if action in (MemberAction.REMOVE, MemberAction.REPLACE) and random.random() < DEAD_SHARE:
             self._kill(node)
-        self.world.faults[f"asked to {action.name.lower()}"] += 1
+        self.world.fault_counts[f"asked to {action.name.lower()}"] += 1
         self.world.mishap("-", f"the members shall change: {action.name} {node} {replacement}")
         self.wanted = ChangeMembers(action=action, node=node, replacement=replacement)
         self.done = self._goal(action, node, replacement)
@@ -167,7 +167,7 @@ class MemberChanges:
         self.lost, self.wanted, self.done = node, None, lambda: True
         self.world.crash(node)
         self.world.nodes[node].disk.lose()
-        self.world.faults["lost a disk"] += 1
+        self.world.fault_counts["lost a disk"] += 1
         self.world.mishap(node, "loses its disk")
         self._power_on(node)
 

@@ -12,7 +12,7 @@ from fencelock.cluster.simulation.faults import (
     OFF_SHARE,
     FaultKind,
     Faults,
-    draw_misfortune,
+    draw_faults,
     with_disk_faults,
 )
 from fencelock.cluster.simulation.plan import TRUE_CLOCKS_SHARE, RunPlan, draw_plan
@@ -104,9 +104,31 @@ class LogPlan:
     """Nodes that are no members at first."""
     change_every_ms: int = 0
     """Mean interval between changes of the members (ms), or 0 for never."""
+    target_members: int = 0
+    """Number of members at which leaders keep the group by themselves, or 0 if they do not."""
+    replace_after_ms: int = 1_000
+    """Time after which they replace a member that does not answer (ms)."""
     locks: RunPlan | None = None
     """The use of locks beside the list, or None for no locks. It adds no faults."""
-    misfortune: Faults = CALM
+    faults: Faults = CALM
+
+
+def draw_target_plan(seed: int) -> LogPlan:
+    """Return the plan of ``seed`` with leaders that change the members, and without operators."""
+    random = Random(f"{seed}/target")
+    plan = draw_members_plan(seed)
+    nodes = random.choice((2, 3, 3, 3, 5))
+    return replace(
+        plan,
+        nodes=nodes,
+        spares=random.choice((1, 2, 3)),
+        change_every_ms=0,
+        target_members=random.choice((3, 3, nodes)),
+        replace_after_ms=random.choice((100, 300, 1_000)),
+        chaos_ms=8_000,
+        partial_reign_per_mille=0,
+        faults=replace(plan.faults, down_ms=random.choice((500, 1_500, 3_000))),
+    )
 
 
 def draw_members_plan(seed: int) -> LogPlan:
@@ -116,7 +138,7 @@ def draw_members_plan(seed: int) -> LogPlan:
     """
     random = Random(f"{seed}/members")
     plan = draw_log_plan(seed)
-    kept = replace(plan.misfortune, lose_disk_every_ms=0, old_copy_every_ms=0)
+    kept = replace(plan.faults, lose_disk_every_ms=0, old_copy_every_ms=0)
     true = random.random() < TRUE_CLOCKS_SHARE
     drift_ppm = min(plan.drift_ppm, DRIFT_PPM) if true else plan.drift_ppm
     return replace(
@@ -127,7 +149,7 @@ def draw_members_plan(seed: int) -> LogPlan:
         spares=random.choice((1, 2, 3)),
         change_every_ms=random.choice((20, 100, 400)),
         locks=_draw_locks(seed, plan.chaos_ms),
-        misfortune=replace(kept, drift_ppm=drift_ppm),
+        faults=replace(kept, drift_ppm=drift_ppm),
     )
 
 
@@ -135,7 +157,7 @@ def _draw_locks(seed: int, chaos_ms: int) -> RunPlan:
     """Draw the clients of a run whose faults last for ``chaos_ms``."""
     plan = draw_plan(seed, Survival(survives=SURVIVED, sessions=True))
     within = tuple(min(ms, chaos_ms - 1) for ms in plan.deaths_ms)
-    return replace(plan, late_start_ms=0, deaths_ms=within, misfortune=CALM)
+    return replace(plan, late_start_ms=0, deaths_ms=within, faults=CALM)
 
 
 def draw_log_plan(seed: int, focus: Focus | None = None) -> LogPlan:
@@ -152,8 +174,8 @@ def draw_log_plan(seed: int, focus: Focus | None = None) -> LogPlan:
     plan = replace(_swarm(random), digest_slots=digest_slots)
     match focus or drawn:
         case Focus.SWARM:
-            disks = with_disk_faults(plan.misfortune, Random(f"{seed}/disks"), SURVIVED)
-            return replace(plan, misfortune=disks)
+            disks = with_disk_faults(plan.faults, Random(f"{seed}/disks"), SURVIVED)
+            return replace(plan, faults=disks)
         case Focus.DUELS:
             return _duels(random, plan)
         case Focus.LEASES:
@@ -164,16 +186,16 @@ def draw_log_plan(seed: int, focus: Focus | None = None) -> LogPlan:
 
 def _swarm(random: Random) -> LogPlan:
     drift_ppm = random.choice((1_000, 1_000, 50_000, 200_000))
-    misfortune = draw_misfortune(random, SURVIVED)
-    misfortune = replace(
-        misfortune,
+    faults = draw_faults(random, SURVIVED)
+    faults = replace(
+        faults,
         drift_ppm=drift_ppm,
-        crash_every_ms=misfortune.crash_every_ms and random.choice((200, 600, 1_500)),
-        cut_every_ms=misfortune.cut_every_ms and random.choice((300, 1_000)),
+        crash_every_ms=faults.crash_every_ms and random.choice((200, 600, 1_500)),
+        cut_every_ms=faults.cut_every_ms and random.choice((300, 1_000)),
         delay_us=random.choice((100, 300, 2_000, 10_000)),
     )
     lease_ms, election_ms = random.choice(LEASES_MS)
-    crashes = misfortune.crash_every_ms > 0
+    crashes = faults.crash_every_ms > 0
 
     def on() -> bool:
         return random.random() >= OFF_SHARE
@@ -194,7 +216,7 @@ def _swarm(random: Random) -> LogPlan:
         partial_reign_per_mille=random.choice((100, 400, 700)) * on(),
         partial_crash_share=0.5 * crashes,
         crash_at_ballot_per_mille=random.choice((50, 300)) * crashes,
-        misfortune=misfortune,
+        faults=faults,
     )
 
 
@@ -212,8 +234,8 @@ def _duels(random: Random, plan: LogPlan) -> LogPlan:
         partial_reign_per_mille=random.choice((600, 900)),
         partial_crash_share=random.choice((0.2, 0.8)),
         gap_share=0.6 if gaps else 0.0,
-        misfortune=replace(
-            plan.misfortune.without(FaultKind.LATENESS, FaultKind.PARTITION, FaultKind.PAUSE),
+        faults=replace(
+            plan.faults.without(FaultKind.LATENESS, FaultKind.PARTITION, FaultKind.PAUSE),
             delay_us=300,
             down_ms=random.choice((5, 100)),
         ),
@@ -239,8 +261,8 @@ def _leases(random: Random, plan: LogPlan) -> LogPlan:
         partial_crash_share=0.0,
         others_crash_share=random.choice((0.0, 0.5)),
         wrong_clocks=True,
-        misfortune=replace(
-            plan.misfortune.without(*ABSENT_WITH_LEASES),
+        faults=replace(
+            plan.faults.without(*ABSENT_WITH_LEASES),
             delay_us=100,
             drift_ppm=drift_ppm,
             down_ms=5,
@@ -259,5 +281,5 @@ def _mixed_leases(random: Random, plan: LogPlan) -> LogPlan:
         election_ms=800,
         partial_per_mille=50,
         others_crash_share=0.6,
-        misfortune=replace(plan.misfortune.without(FaultKind.LATENESS), sync_us=100),
+        faults=replace(plan.faults.without(FaultKind.LATENESS), sync_us=100),
     )

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 
+from fencelock.actors.bakery.config import PRIORITY
 from fencelock.actors.effect import Spawn
 from fencelock.actors.lease import DRIFT_PPM
 from fencelock.actors.message import NS_PER_MS, Address, address_of, node_of
 from fencelock.actors.paxos.backend import PaxosBackend
 from fencelock.actors.paxos.member import LogOptions, log_roles
+from fencelock.actors.paxos.target import MemberTarget
 from fencelock.actors.proxy.proxy import Proxy
 from fencelock.actors.table.message import ExtendSessions
 from fencelock.actors.timing import TIMING
@@ -19,10 +21,16 @@ from fencelock.cluster.simulation.judge import LockJudge
 from fencelock.cluster.simulation.nemesis import Nemesis
 from fencelock.cluster.simulation.paxos_client import LogReader, Proposer, reader_of
 from fencelock.cluster.simulation.paxos_judge import LogJudge
+from fencelock.cluster.simulation.paxos_judge_locks import SessionJudge
 from fencelock.cluster.simulation.paxos_lock_machine import LockRegister
 from fencelock.cluster.simulation.paxos_machine import OPENING, Register
 from fencelock.cluster.simulation.paxos_members import MemberChanges
-from fencelock.cluster.simulation.paxos_plan import LogPlan, draw_log_plan, draw_members_plan
+from fencelock.cluster.simulation.paxos_plan import (
+    LogPlan,
+    draw_log_plan,
+    draw_members_plan,
+    draw_target_plan,
+)
 from fencelock.cluster.simulation.paxos_world import LogWorld, WatchedDisk, Watcher
 from fencelock.cluster.simulation.plan import RunPlan
 from fencelock.cluster.simulation.planting import Change, changed
@@ -141,6 +149,8 @@ class _LogRun:
             journal_bytes=plan.journal_bytes,
             digest_slots=plan.digest_slots,
             greet_ms=GREET_MS,
+            target=MemberTarget(plan.target_members, plan.replace_after_ms),
+            priority=PRIORITY,
             endpoints=endpoints,
         )
         (bootstrap,) = log_roles(
@@ -183,12 +193,10 @@ class _LogRun:
         users = Users(
             world, plan, gates, session_door, ttl_ms=plan.ttl_ms, levels=LEVELS, prefix="u"
         )
-        judge = LockJudge(
-            members,
-            users.addresses,
-            sessions=users.clock_of,
-            clocks_true=self.plan.drift_ppm <= DRIFT_PPM,
-        )
+        true = self.plan.drift_ppm <= DRIFT_PPM
+        if true:
+            world.judges.append(SessionJudge(self.judge.violation_report, users.clock_of))
+        judge = LockJudge(members, users.addresses, sessions=users.clock_of, clocks_true=true)
         if judged is None or "L1" in judged:
             world.judges.append(judge)
             chance = world.streams.fork("adversary")
@@ -245,8 +253,12 @@ class _LogRun:
 
 
 def run_members_seed(seed: int) -> RunReport:
-    """Run the log of one seed with changes of the members, and judge it."""
-    return run_log_seed(seed, plan=draw_members_plan(seed))
+    """Run the log of one seed with changes of the members, and judge it.
+
+    In one of three, operators ask for nothing, and leaders keep the number of members.
+    """
+    draw = draw_target_plan if seed % 3 == 2 else draw_members_plan  # noqa: PLR2004
+    return run_log_seed(seed, plan=draw(seed))
 
 
 def sweep_members(seeds: Iterable[int], *, workers: int = 1) -> Generator[RunReport, None, None]:

@@ -39,10 +39,10 @@ class Survival:
         """Whether every proxy can list all held locks of the cluster."""
         return self.sessions and not self.leases
 
-    def clocks_true(self, misfortune: Faults) -> bool:
+    def clocks_true(self, faults: Faults) -> bool:
         """Return whether clocks keep to the bounds that the protocol declares."""
-        drifts = misfortune.drift_every_ms > 0 and misfortune.drift_ppm > self.drift_ppm
-        return not self.sessions or not (drifts or misfortune.jump_every_ms > 0)
+        drifts = faults.drift_every_ms > 0 and faults.drift_ppm > self.drift_ppm
+        return not self.sessions or not (drifts or faults.jump_every_ms > 0)
 
 
 EVERYTHING = frozenset(FaultKind)

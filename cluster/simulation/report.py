@@ -82,7 +82,7 @@ def report_of(
         chosen=chosen(),
         virtual_ms=world.time // NS_PER_MS,
         marks=dict(sorted(world.marks.items())),
-        faults=dict(sorted(world.faults.items())),
+        faults=dict(sorted(world.fault_counts.items())),
         recorded=world.trace,
     )
 

@@ -103,7 +103,7 @@ class _LockRun:
         self.seed = seed
         self.workload = workload
         self.plan = plan
-        self.world = World(seed, plan.misfortune)
+        self.world = World(seed, plan.faults)
         members = tuple(f"n{number}" for number in range(1, plan.nodes + 1))
         for name in members:
             node = self.world.add(name, recipe, member=True, settings=settings)
@@ -129,7 +129,7 @@ class _LockRun:
             self.users.addresses,
             holds_end_with_gate=promise.hold_ends_with_gate,
             sessions=self.users.clock_of if promise.sessions else None,
-            clocks_true=promise.clocks_true(plan.misfortune),
+            clocks_true=promise.clocks_true(plan.faults),
         )
         self.users.judge = self.judge
         self.world.judges.append(self.judge)

@@ -86,13 +86,13 @@ class Users:
 
     def _die(self, name: str) -> None:
         """Let a client die for good, and another one take its place."""
-        self.world.faults["death of a client"] += 1
+        self.world.fault_counts["death of a client"] += 1
         self.world.crash(name)
         self.world.power_on(f"{name}r")
 
     def _close(self, name: str) -> None:
         """Let a client close, and another one take its place."""
-        self.world.faults["close of a client"] += 1
+        self.world.fault_counts["close of a client"] += 1
         node = self.world.nodes[name]
         if self.judge is not None:
             self.judge.left(name)

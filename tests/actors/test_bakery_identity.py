@@ -270,7 +270,7 @@ class DiskLoss:
             self.left.remove(node)
             disk.lose()
             self.judge.disk_replaced(node)
-            self.world.faults["disk lost"] += 1
+            self.world.fault_counts["disk lost"] += 1
 
 
 def run_with_disk_loss(seed: int, change: Change = unchanged) -> RunReport:

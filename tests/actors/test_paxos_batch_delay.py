@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import pytest
-from support.effects import HOST, T0
+from support.effects import T0
+from support.replicas import HERE, replica_of_a
 
 from fencelock.actors.api.message import Acquire, Granted, Release
 from fencelock.actors.api.session_message import Open
 from fencelock.actors.effect import Effects, Send, Wake
 from fencelock.actors.message import Local, Message, address_of
-from fencelock.actors.paxos.config import LogConfig, View, leader_of, replica_of
+from fencelock.actors.paxos.config import leader_of
 from fencelock.actors.paxos.event import BatchDelay, Decided, Gather, Leadership, Order
-from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.message import Ballot, Propose
 from fencelock.actors.paxos.ordering import BATCH_DELAY_MS
-from fencelock.actors.paxos.replica import Replica
 from fencelock.actors.table.message import LogCommand
 from fencelock.cluster.lock_machine import LockMachine
 
-HERE, ELSEWHERE = replica_of("a"), address_of("b", "proxy")
+ELSEWHERE = address_of("b", "proxy")
 COMMANDER = address_of("a", "commander-3")
 GATHER, LATER = Send(HERE, Gather()), Wake(BATCH_DELAY_MS, BatchDelay())
 
@@ -28,14 +27,7 @@ class DelayingMaster:
 
     def __init__(self) -> None:
         self.machine = LockMachine()
-        self.replica = Replica(
-            HERE,
-            HOST,
-            node="a",
-            config=LogConfig(View(0, ("a", "b", "c"))),
-            machine=self.machine,
-            recovered=Recovered(),
-        )
+        self.replica = replica_of_a(machine=self.machine, listener=None)
         self.number = 0
         ballot = Ballot(3, leader_of("a"))
         reign = Leadership(ballot=ballot, commander=COMMANDER, first=1, time_ms=0)

@@ -64,12 +64,10 @@ BUGS = {kind.__name__: kind for kind in (Repeats, AnotherDecision, NeverExtends)
 def plan_of(seed: int, nodes: int = 3) -> LogPlan:
     """Return a plan in which members compare often, keep their disks, and get all from the log."""
     plan = draw_log_plan(seed)
-    disks = replace(
-        plan.misfortune, lose_disk_every_ms=0, old_copy_every_ms=0, slow_disk_every_ms=0
-    )
+    disks = replace(plan.faults, lose_disk_every_ms=0, old_copy_every_ms=0, slow_disk_every_ms=0)
     return replace(
         plan,
-        misfortune=disks,
+        faults=disks,
         nodes=nodes,
         digest_slots=5,
         log_max=10_000,

@@ -33,11 +33,12 @@ from fencelock.actors.api.session_message import (
     Opened,
     ended,
 )
-from fencelock.actors.effect import Observe, Wake
+from fencelock.actors.effect import Observe, Send, Wake
 from fencelock.actors.message import Address, Message
 from fencelock.actors.paxos.backend import PaxosBackend
 from fencelock.actors.paxos.event import LeaderChanged
 from fencelock.actors.proxy.proxy import Proxy, Tick
+from fencelock.actors.role_message import RoleNotice
 from fencelock.actors.table.message import LogCommand, Queued, Result
 
 OPEN = Open(session="ann", ttl_ms=9_000, label="host:1", request=1)
@@ -132,7 +133,10 @@ def test_a_client_hears_unasked_that_an_operator_took_its_hold(door: Proxy) -> N
 def test_losses_of_clients_that_are_elsewhere_are_told_by_nobody_here(door: Proxy) -> None:
     lost = HoldLost(session="bob.3", owner="o", lock="a", fence=5, detail="eve (n2)")
     closed = ended("bob.3", CloseReason.EXPIRED)
-    assert happens(door, lost, closed) == []
+    (noted,) = happens(door, lost, closed)
+    assert isinstance(noted, Send)
+    assert isinstance(noted.message, RoleNotice)
+    assert noted.message.text.startswith("session bob.3 expired: ")
 
 
 def test_the_masters_own_word_answers_ahead_of_the_log(door: Proxy) -> None:

@@ -87,16 +87,16 @@ def test_a_request_is_repeated_under_its_number_ever_more_slowly_until_answered(
     play: UnkeptSession,
 ) -> None:
     asked = play.acquire()
-    repeats = of(Acquire, play.run_answering(60_000, A))
+    repeats = of(Acquire, play.run_kept(60_000, A))
     assert set(repeats) == {asked.message}
     assert 15 <= len(repeats) <= 20
     play.grant(asked)
-    assert of(Acquire, play.run_answering(10_000, A)) == []
+    assert of(Acquire, play.run_kept(10_000, A)) == []
 
 
 def test_a_repeated_acquire_says_what_is_left_of_its_wait(play: UnkeptSession) -> None:
     play.acquire(wait_ms=2_000)
-    waits = [repeat.wait_ms for repeat in of(Acquire, play.run_answering(1_900, A))]
+    waits = [repeat.wait_ms for repeat in of(Acquire, play.run_kept(1_900, A))]
     assert all(wait is not None and wait < 2_000 for wait in waits)
     assert waits == sorted(waits, key=lambda wait: -(wait or 0))
 

@@ -29,8 +29,8 @@ def test_a_wait_with_a_limit_that_no_gate_decides_ends_a_margin_after_it(
     play: UnkeptSession,
 ) -> None:
     play.acquire(wait_ms=2_000)
-    assert of(Refused, play.run_answering(6_400, A)) == []
-    assert refusal(play.run_answering(300, A)).reason is Reason.UNAVAILABLE
+    assert of(Refused, play.run_kept(6_400, A)) == []
+    assert refusal(play.run_kept(300, A)).reason is Reason.UNAVAILABLE
 
 
 def test_a_wait_ends_when_every_gate_is_silent_naming_each(play: UnkeptSession) -> None:

@@ -58,16 +58,16 @@ def test_a_gate_that_is_silent_while_something_waits_is_left(play: UnkeptSession
     for number, gate in ((2, A), (3, B)):
         play.hear(gate, api.Alive(session="c", node=node_of(gate), request=number))
     play.acquire()
-    said = play.run_answering(2_900, B)
+    said = play.run_kept(2_900, B)
     assert of(api.Acquire, said, B) == []
     assert of(api.KeepAlive, said, A)
-    assert of(api.Acquire, play.run_answering(400, B), B)
+    assert of(api.Acquire, play.run_kept(400, B), B)
     assert "client.gate_silent" in play.counted
 
 
 def test_a_gate_that_answers_greetings_is_kept_however_long_the_wait(play: UnkeptSession) -> None:
     play.acquire()
-    said = play.run_answering(60_000, A)
+    said = play.run_kept(60_000, A)
     assert of(api.Acquire, said, B) == []
     assert of(api.Refused, said) == []
 
@@ -77,7 +77,7 @@ def test_a_first_gate_that_was_never_heard_is_left_sooner_if_another_was(
 ) -> None:
     play.hear(B, api.Alive(session="c", node="b", request=3))
     play.acquire()
-    assert of(api.Acquire, play.run_answering(800, B), B)
+    assert of(api.Acquire, play.run_kept(800, B), B)
 
 
 def test_a_session_stays_with_the_new_gate_when_the_old_one_is_back(play: UnkeptSession) -> None:

@@ -1,4 +1,4 @@
-"""What a session decides at one look is what it decides by all its questions, in any misfortune."""
+"""What a session decides at one look is what it decides by all its questions, under any fault."""
 
 from __future__ import annotations
 

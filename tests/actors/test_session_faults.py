@@ -21,10 +21,10 @@ ME = Address("c/session")
 
 def test_over_a_network_that_loses_and_repeats_every_user_is_served_and_nothing_is_left() -> None:
     for seed in range(40):
-        Misfortune(seed).run()
+        Fault(seed).run()
 
 
-class Misfortune:
+class Fault:
     """Users that lock and unlock through two forgetful links, each gate with its own locks."""
 
     def __init__(self, seed: int) -> None:

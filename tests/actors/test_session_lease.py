@@ -31,27 +31,11 @@ def ns(ms: float) -> Instant:
 
 
 def grant(asked: Acquire, fence: int = FENCE, hold_ms: int = HOLD_MS) -> Granted:
-    return Granted(
-        lock=asked.lock,
-        fence=fence,
-        session=asked.session,
-        owner=asked.owner,
-        request=asked.request,
-        hold_ms=hold_ms,
-        grace_ms=GRACE_MS,
-    )
+    return Granted(**asked.fields(), fence=fence, hold_ms=hold_ms, grace_ms=GRACE_MS)
 
 
 def renewed(asked: Renew, hold_ms: int = HOLD_MS) -> Renewed:
-    return Renewed(
-        lock=asked.lock,
-        fence=asked.fence,
-        hold_ms=hold_ms,
-        grace_ms=GRACE_MS,
-        session=asked.session,
-        owner=asked.owner,
-        request=asked.request,
-    )
+    return Renewed(**asked.fields(), fence=asked.fence, hold_ms=hold_ms, grace_ms=GRACE_MS)
 
 
 def refused(asked: Acquire | Renew, reason: Reason, detail: str) -> Refused:

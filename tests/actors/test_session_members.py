@@ -39,6 +39,14 @@ def table(play: SessionHarness) -> set[str]:
     return {node_of(one) for one in play.role.session_state.endpoints.table}
 
 
+def leave_only_d(play: SessionHarness) -> None:
+    """Add the member D, and take down the links to the endpoints that the user named."""
+    named(play, 1, "d")
+    play.hear(ME, LinkUp(node="d"))
+    play.hear(ME, LinkDown(node="a"))
+    play.hear(ME, LinkDown(node="b"))
+
+
 def test_a_new_member_is_connected_to_and_used_once_its_link_is_up(play: SessionHarness) -> None:
     named(play, 1, "a", "b", "d")
     assert play.links == {"d": "tcp://host-d:4040"}
@@ -101,10 +109,7 @@ def test_a_list_that_is_not_newer_changes_nothing(play: SessionHarness) -> None:
 def test_a_learned_member_that_left_is_dropped_with_its_requests_moved(
     play: SessionHarness,
 ) -> None:
-    named(play, 1, "d")
-    play.hear(ME, LinkUp(node="d"))
-    play.hear(ME, LinkDown(node="a"))
-    play.hear(ME, LinkDown(node="b"))
+    leave_only_d(play)
     play.hear(play.role.address, Describe())  # It waits at D.
     play.hear(ME, LinkUp(node="b"))
     said = named(play, 2, "b", gate=B)
@@ -116,10 +121,7 @@ def test_a_learned_member_that_left_is_dropped_with_its_requests_moved(
 def test_a_member_that_left_stays_while_it_is_the_only_one_that_answers(
     play: SessionHarness,
 ) -> None:
-    named(play, 1, "d")
-    play.hear(ME, LinkUp(node="d"))
-    play.hear(ME, LinkDown(node="a"))
-    play.hear(ME, LinkDown(node="b"))
+    leave_only_d(play)
     play.hear(D, Alive(session="c", node="d", view=2, members=members("e")))
     assert set(play.links) == {"d", "e"}
     play.hear(ME, LinkUp(node="e"))

@@ -163,7 +163,7 @@ def test_a_new_wait_of_the_owner_waits_until_the_old_one_is_cancelled_there(
     play.hear(ANN, api.Abandon())
     (sent,) = play.hear(ANN, api.Acquire(lock="x", owner="ann"))
     assert sent == Send(A, api.Cancel(lock="x", session="c", owner="ann", request=1))
-    assert of(api.Acquire, play.run_answering(2_000, A)) == []
+    assert of(api.Acquire, play.run_kept(2_000, A)) == []
     done = api.Cancelled(lock="x", session="c", owner="ann", request=1)
     assert one(api.Acquire, play.hear(A, done), A).request == 2
 

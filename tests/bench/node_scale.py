@@ -17,20 +17,17 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 import multiprocessing
 import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping
-from dataclasses import asdict
 from itertools import count
 from multiprocessing.connection import Connection
 from random import Random
 from typing import TypeVar
 
-from rich.console import Console
-from scale_loads import SLOWER_MAX, Loads, SizeCost, costs, show
+from scale_loads import Loads, SizeCost, costs, report
 
 from fencelock.actors.api.message import Acquire, Granted, Release, Released
 from fencelock.actors.api.session_message import Open, Opened
@@ -180,12 +177,7 @@ def main() -> int:
         if not given.only or part in given.only
         for line in measure(what, sizes, given.rounds)
     ]
-    ok = all(line.slower <= SLOWER_MAX for line in lines)
-    if given.json:
-        print(json.dumps({"ok": ok, "lines": [asdict(line) for line in lines]}))
-    else:
-        Console().print(show("A whole node, without sockets and disk", lines))
-    return 0 if ok else 1
+    return report("A whole node, without sockets and disk", lines, as_json=given.json)
 
 
 if __name__ == "__main__":

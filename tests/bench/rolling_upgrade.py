@@ -155,8 +155,9 @@ class Rolling:
                 raise BenchFailedError(f"{what} was not refused: {done}")
 
     def remove(self) -> object:
-        """Ask for a member less."""
-        follower = min(set(self.members.names) - {master_of(described(self.watcher))})
+        """Ask for a member less, so that one of the old release would remain."""
+        followers = set(self.members.names) - {master_of(described(self.watcher))}
+        follower = min(followers, key=lambda node: self.members.releases[node] == self.old)
         return self.watcher.change_members(ChangeMembers(action=MemberAction.REMOVE, node=follower))
 
     def permit(self) -> object:

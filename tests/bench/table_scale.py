@@ -11,15 +11,12 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from itertools import count
 
-from rich.console import Console
-from scale_loads import SLOWER_MAX, Loads, Run, SizeCost, costs, show
+from scale_loads import Loads, Run, SizeCost, costs, report
 
 from fencelock.actors.api.message import Acquire, Granted, Release
 from fencelock.actors.api.session_message import Open
@@ -98,12 +95,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=7, help="of each size (default: 7)")
     options = parser.parse_args()
     lines = [line for what in KINDS for line in measure(what, options.rounds)]
-    ok = all(line.slower <= SLOWER_MAX for line in lines)
-    if options.json:
-        print(json.dumps({"ok": ok, "lines": [asdict(line) for line in lines]}))
-    else:
-        Console().print(show("The table of locks by itself", lines))
-    return 0 if ok else 1
+    return report("The table of locks by itself", lines, as_json=options.json)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Sessions of clients where two misfortunes meet: no hold is left to nobody, or believed in."""
+"""Sessions of clients where two faults coincide: no hold is left to nobody, or believed in."""
 
 from __future__ import annotations
 

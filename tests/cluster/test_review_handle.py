@@ -1,4 +1,4 @@
-"""A handle where two misfortunes meet: what is left is released, what is not mine is not held."""
+"""A handle where two faults coincide: what is left is released, what is not mine is not held."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`bakery` under every misfortune it survives, and calm clusters of every size."""
+"""`bakery` under every fault it survives, and calm clusters of every size."""
 
 from __future__ import annotations
 

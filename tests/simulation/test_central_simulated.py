@@ -1,4 +1,4 @@
-"""`central` under every misfortune it survives, and mutants of it that the judges catch."""
+"""`central` under every fault it survives, and mutants of it that the judges catch."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def with_client(mutant: type[LockClient]) -> Recipe:
     ],
     ids=["without a journal", "with a journal and crashes of the server"],
 )
-def test_no_seed_breaks_a_promise_and_every_misfortune_was_met(
+def test_no_seed_breaks_a_promise_and_every_fault_occurred(
     settings: ProtocolSettings, met: tuple[str, ...]
 ) -> None:
     """Nodes restart while their clients live, and clients close in the middle of it."""
@@ -201,7 +201,7 @@ LATE = RunPlan(
     owners=2,
     locks=1,
     chaos_ms=6_000,
-    misfortune=Faults(
+    faults=Faults(
         late_per_mille=150, late_ms=2_500, crash_every_ms=250, down_ms=5, reordering=True
     ),
 )

@@ -1,4 +1,4 @@
-"""`lamport` under every misfortune it survives, and mutants of it that the judges catch."""
+"""`lamport` under every fault it survives, and mutants of it that the judges catch."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class HearsNoTime(Clock):
         return ()
 
 
-def test_no_seed_breaks_a_promise_and_every_misfortune_was_met() -> None:
+def test_no_seed_breaks_a_promise_and_every_fault_occurred() -> None:
     marks: Counter[str] = Counter()
     grants = 0
     for seed in range(SEEDS):

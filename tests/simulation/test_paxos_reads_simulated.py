@@ -1,4 +1,4 @@
-"""Reads of a log under misfortune, judged by who knows everything; planted bugs are caught."""
+"""Reads of a log under faults, judged by who knows everything; planted bugs are caught."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fencelock.actors.paxos.event import Fresh
 from fencelock.actors.paxos.locator import Locator
 from fencelock.actors.paxos.message import Heartbeat, Located
 from fencelock.actors.paxos.reads import Freshness, ReadIndexes, Reads, StalenessBound
-from fencelock.cluster.simulation.faults import FaultKind, Faults, draw_misfortune
+from fencelock.cluster.simulation.faults import FaultKind, Faults, draw_faults
 from fencelock.cluster.simulation.world import World
 
 SEEDS = 8
@@ -26,9 +26,9 @@ SEEDS_FOR_A_MUTANT = 25
 
 
 def run(seed: int, marks: Counter[str], observers: int = 0) -> None:
-    """Let scribes write and read under misfortune; judges know what anybody knew."""
+    """Let scribes write and read under faults; judges know what anybody knew."""
     random = Random(f"{seed}/reads")
-    fate = draw_misfortune(
+    fate = draw_faults(
         random, frozenset(FaultKind) - {FaultKind.JUMP}
     )  # A lease is over by a jump.
     world = World(seed, replace(fate, drift_ppm=1_000))
@@ -49,7 +49,7 @@ def play(world: World, members: int, every_ms: int, observers: int = 0) -> None:
     assert silent == [], "observers that answer no read with an age bound"
 
 
-def test_no_read_is_staler_than_it_says_under_any_misfortune() -> None:
+def test_no_read_is_staler_than_it_says_under_any_fault() -> None:
     marks: Counter[str] = Counter()
     for seed in range(SEEDS):
         run(seed, marks)

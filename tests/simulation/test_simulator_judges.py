@@ -153,7 +153,7 @@ class ForgetsWaiters(Server):
         return [Send(sender, api.Released(lock=release.lock, owner=release.owner))]
 
 
-def test_a_server_that_forgets_who_waits_is_caught_when_misfortune_is_over() -> None:
+def test_a_server_that_forgets_who_waits_is_caught_when_the_faults_are_over() -> None:
     violation = run(ForgetsWaiters).violation or ""
 
     assert violation.startswith("23000.000 ms: progress: 20000 ms after all faults ended")
@@ -218,19 +218,19 @@ def test_a_violation_is_the_same_each_time_and_comes_with_its_trace() -> None:
     assert "Granted(" in first.trace()[-1]
 
 
-def test_each_misfortune_is_off_in_about_two_runs_of_five_and_never_on_unpromised() -> None:
+def test_each_fault_is_off_in_about_two_runs_of_five_and_never_on_unpromised() -> None:
     promise = Survival(survives=frozenset({FaultKind.LOSS, FaultKind.PAUSE}))
     plans = [draw_plan(seed, promise) for seed in range(400)]
 
     for knob in ("loss_per_mille", "pause_every_ms"):
-        off = sum(getattr(plan.misfortune, knob) == 0 for plan in plans)
+        off = sum(getattr(plan.faults, knob) == 0 for plan in plans)
         assert 120 < off < 200
-    assert all(plan.misfortune.crash_every_ms == 0 for plan in plans)
-    assert all(plan.misfortune.cut_every_ms == 0 for plan in plans)
+    assert all(plan.faults.crash_every_ms == 0 for plan in plans)
+    assert all(plan.faults.cut_every_ms == 0 for plan in plans)
     assert len({plan.nodes for plan in plans}) == 5
 
 
 def test_calm_is_calm() -> None:
-    report = run(Server, replace(PLAN, misfortune=CALM))
+    report = run(Server, replace(PLAN, faults=CALM))
 
     assert report.faults == {}

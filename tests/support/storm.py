@@ -50,6 +50,15 @@ CROWDS = (Crowd("threads"), Crowd("threads"), Crowd("tasks"))
 class GrowingProcesses(NodeProcesses):
     """Nodes that others may join, and from which some go for good."""
 
+    options = ""
+    """The end of every configuration."""
+
+    def configure(self, options: str) -> None:
+        """Add ``options`` to every configuration, before a node is started."""
+        self.options = options
+        with (self.folder / "cluster.toml").open("a", encoding="utf-8") as file:
+            file.write(options)
+
     def add(self, node: str) -> None:
         """Start a node whose configuration lists itself and the nodes that run, and no other."""
         (port,) = free_ports(1)
@@ -57,7 +66,7 @@ class GrowingProcesses(NodeProcesses):
         self.addresses[node] = f"tcp://127.0.0.1:{port}"
         mine = known | {node: self.addresses[node]}
         text = configuration(self.cluster, "paxos", mine, durable=True)
-        self.configuration_of(node).write_text(text, encoding="utf-8")
+        self.configuration_of(node).write_text(text + self.options, encoding="utf-8")
         self.start(node)
 
     def drop(self, node: str) -> None:
@@ -187,13 +196,20 @@ class Storm:
 
 
 @contextmanager
-def raging(folder: Path) -> Generator[Storm]:
-    """Run three nodes; stop them, and the clients, at the end."""
+def raging(folder: Path, options: str = "") -> Generator[Storm]:
+    """Run three nodes; stop them, and the clients, at the end.
+
+    Args:
+        folder: for everything.
+        options: the end of every node's configuration.
+
+    """
     seed = int(os.environ.get("FENCELOCK_STORM_SEED", secrets.randbits(32)))
     print(f"FENCELOCK_STORM_SEED={seed} chooses the same nodes and times again")
     with ExitStack() as stack:
         storm = Storm(folder, seed)
         stack.callback(storm.close)
+        storm.members.configure(options)
         stack.enter_context(storm.members)
         stack.callback(storm.tell_logs)
         yield storm

@@ -133,6 +133,15 @@ class ServersPeer(ComparedPeer):
 class ReplicatedPeer(ServersPeer):
     """A peer with a leader, whose servers are killed and start again."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._ports: list[int] = []
+
+    def spec(self) -> Spec:
+        """Return the ports, the leader's first: the others only pass requests on to it."""
+        leader = self.leader() or 0
+        return {"ports": self._ports[leader:] + self._ports[:leader]}
+
     def kill(self, index: int) -> None:
         """End server ``index`` with SIGKILL."""
         self.servers.kill(index)

@@ -42,10 +42,6 @@ class ZooKeeper(ReplicatedPeer):
     packages = ("kazoo",)
     programs = (("java", "default-jre-headless"),)
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._ports: list[int] = []
-
     def missing(self) -> str | None:
         """Name the package with the jar, too."""
         jar = None if JAR.exists() else "apt-get install zookeeper"
@@ -71,11 +67,6 @@ class ZooKeeper(ReplicatedPeer):
             own = f"dataDir={data}\nclientPort={port}\nclientPortAddress=127.0.0.1\n"
             (folder / f"zoo-{index}.cfg").write_text(CONFIG + own + members, encoding="ascii")
         self.start_servers(folder, SERVERS)
-
-    def spec(self) -> Spec:
-        """Return the ports, the leader's first: what others get they only pass on."""
-        leader = self.leader() or 0
-        return {"ports": self._ports[leader:] + self._ports[:leader]}
 
     def leader(self) -> int | None:
         """Return the index of the server that says it leads."""
