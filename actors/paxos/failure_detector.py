@@ -65,8 +65,7 @@ if TYPE_CHECKING:
     from random import Random
 
 STARTUP_MS = 100
-"""Time for which a starting node waits for a master before it stands for election (ms): two
-heartbeats."""
+"""Time for which a starting node waits for a master before an election (ms): two heartbeats."""
 
 
 UNANSWERED_MIN = 2
@@ -97,7 +96,7 @@ DetectorEvent = (
 
 
 SPREAD_MS = 200
-"""Range over which elections are spread if no node led, so that two rarely start at once (ms)."""
+"""Range over which elections are spread if no node led, so that two rarely coincide (ms)."""
 
 
 JITTER_MS = 20
@@ -493,8 +492,7 @@ class Suspicion:
         still be unread, and it may have been paused as well, so it gets this much more time."""
         self._seen_at = Instant(0)
         self.deadline = Instant(0)
-        """The time at which this node stands for election, if it learns of no leader or
-        candidate."""
+        """The time of this node's next election, if it learns of no leader or candidate."""
         self.watching = Instant(0)
         """The deadline for which a timer runs."""
         self.reluctant_until = Instant(0)
