@@ -131,7 +131,7 @@ class ClusterWatch:
     def last(self) -> ClusterState:
         """Return the last state received, or an unknown one if there is none."""
         self._watch()
-        return self._state or unknown("no node has said yet how it is")
+        return self._state or unknown("no node has reported its state yet")
 
     def add(self, callback: ClusterCallback) -> None:
         """Call ``callback`` with the known state, if there is one, and with later ones."""

@@ -182,7 +182,7 @@ class Connection:
             tried = f"{tried} ({self._source})"
         raise UnavailableError(
             f"no node answered within {limit:g} s. Tried {tried}. Are the nodes running, are these "
-            "their hosts and ports, and does no firewall stand between?"
+            "their hosts and ports, and is no firewall in between?"
         )
 
     def _tried(self) -> Operation[str]:
@@ -219,7 +219,7 @@ class Connection:
         wait_ms_of(timeout)
         if owner is not None:
             if not owner:
-                raise InvalidRequestError("owner is empty; leave it out for one of its own")
+                raise InvalidRequestError("owner is empty; without it, each acquire is an owner")
             check_owner(owner)
         check_text("label", label, InvalidRequestError)
         if limit is not None and not 1 <= limit < NUMBER_END:

@@ -355,7 +355,7 @@ class HoldRegistry:
                 case Suspected(silent_ms=silent_ms, left_ms=left_ms):
                     reason = (
                         f"the cluster has not confirmed the session for {silent_ms} ms; "
-                        f"what it holds counts as lost in {left_ms} ms"
+                        f"its locks count as lost in {left_ms} ms"
                     )
                     for own in self._owners.values():
                         if own.hold is not None and not own.noticed:

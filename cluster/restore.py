@@ -64,7 +64,7 @@ def check_target(header: BackupHeader, config: Config) -> None:
     """
     if config.protocol != header.protocol:
         raise ConfigError(
-            f'protocol: "{config.protocol}" cannot go on from a backup of {header.protocol}'
+            f'protocol: "{config.protocol}" cannot start from a backup of {header.protocol}'
         )
     if config.settings.paxos_memory:
         raise ConfigError(

@@ -173,7 +173,7 @@ def _missing(seating: Seating, seen: Sequence[Member], configured: int, *, heede
     if waiting_ms > 0:
         seconds = -(-waiting_ms // MS_PER_S)
         return (
-            "too many leaders were lost at once: nobody knows who holds what, so every lease "
+            "too many leaders were lost at once, and the holders with them: every lease "
             f"must be over first, in {seconds} s at most"
         )
     if seating.epoch == 0:

@@ -84,7 +84,8 @@ class DiskComparison:
     def describe(self, successor: str) -> str:
         """Return the reason for handing over to ``successor``."""
         own_ms, other_ms = self.own_us / 1_000, self._others_us.get(successor, 0) / 1_000
-        return f"its disk takes {own_ms:.0f} ms for a sync, that of {successor} {other_ms:.1f} ms"
+        own = f"its disk takes {own_ms:.0f} ms for a sync"
+        return f"{own}, the disk of {successor} takes {other_ms:.1f} ms"
 
     def rest(self, now: Instant) -> Instant:
         """Return the end of the rest that begins now: until then this node hands over no more."""

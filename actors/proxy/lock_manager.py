@@ -408,7 +408,7 @@ class LockManager(Backend):
         if self.confirms:
             _remember(self.ends, end.session, (sender, end))
             return [*effects, Send(self.granter, EndHolds(session=end.session))]
-        text = "what it held here was given back"
+        text = "its holds here were released"
         return [*effects, Send(sender, _ended(end, text))]
 
     def _on_holds_ended(self, sender: Address, ended: HoldsEnded, now: Instant) -> Effects:
@@ -417,7 +417,7 @@ class LockManager(Backend):
         client, end = self.ends.pop(ended.session, (None, None))
         if client is None or end is None:
             return []
-        return [Send(client, _ended(end, "what it held was given back"))]
+        return [Send(client, _ended(end, "its holds were released"))]
 
     def _on_wait_over(self, sender: Address, over: WaitOver, now: Instant) -> Effects:
         """End a wait that timed out, once the protocol has named the holder."""

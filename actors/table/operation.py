@@ -442,7 +442,7 @@ def _not_held(table: TableState, command: Evict) -> str:
 
 
 def _nothing_done(command: AcquireRequest | ReleaseRequest) -> str:
-    later = "this owner has since asked for something else, so nothing is done now"
+    later = "this owner has sent a later request, so nothing is done now"
     return f"{titled(command.lock)}: {later}"
 
 

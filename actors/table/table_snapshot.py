@@ -195,7 +195,7 @@ def _check_whole(parts: Sequence[TablePart]) -> None:
     for index, part in enumerate(parts):
         if (part.index, part.count) != (index, len(parts)):
             raise ValueError(
-                f"part {part.index} of {part.count} stands where {index} of {len(parts)} should"
+                f"part {part.index} of {part.count} is in the place of {index} of {len(parts)}"
             )
         if part.head != parts[0].head:
             raise ValueError(f"part {index} belongs to another snapshot than part 0")

@@ -115,7 +115,7 @@ def holder_lines(status: LockStatus) -> Iterator[str]:
         yield f"{name} is free."
         return
     if holder is None:
-        yield f"{name} is free, or nobody that this node knows of holds it."
+        yield f"{name} is free, or this node knows of no holder."
         return
     times = "" if holder.times < TWICE else f", {holder.times} times at once"
     yield f"{name} is held by {in_full(holder)}"

@@ -299,7 +299,7 @@ def carry_out(operator: Operator, change: ChangeMembers, wait: float, *, as_json
     while not (reached := _asked(operator, change)).done:
         text = progress.described(reached)
         if time.monotonic() >= ends:
-            say(f"not done within {wait:g} s: {text}. Run the command again to go on", err=True)
+            say(f"not done within {wait:g} s: {text}. Run the command again to continue", err=True)
             raise typer.Exit(EXIT_NO_ANSWER)
         progress.show(text)
         time.sleep(PAUSE_S)

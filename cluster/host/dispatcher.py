@@ -443,7 +443,7 @@ class Watchdog:
 
 
 SLOW_TURN = (
-    "this node was busy or paused for {worst} ms{times}: it answered nobody meanwhile. Look for "
+    "this node was busy or paused for {worst} ms{times}: it sent no replies meanwhile. Look for "
     "other load on this machine, for swapping, or for a container limited in processor time"
 )
 

@@ -315,7 +315,7 @@ def scan_groups(
         offset, sequence = group.end, sequence + 1
     if group is not None and content[group.end :].strip(b"\0"):
         raise _damaged(
-            name, offset, f"group {sequence} cannot be read, yet the file goes on after it"
+            name, offset, f"group {sequence} cannot be read, yet the file continues after it"
         )
     found = _next_group(content, salt, offset + 1)
     if found is not None:

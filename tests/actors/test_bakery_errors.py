@@ -77,7 +77,7 @@ def test_timed_out_says_how_long_it_waited_and_where_that_is_configured(
         with pytest.raises(fencelock.LockTimeoutError) as caught, waiter:
             pass
         assert f"held by holder through n1 under fence {held.fence}" in str(caught.value)
-        assert "no timeout was said, and then it is 600 ms here" in str(caught.value)
+        assert "without a timeout in the call, the limit is 600 ms" in str(caught.value)
         assert '"obtention" under [bakery]' in str(caught.value)
         assert waiter.acquire() is None
 

@@ -183,7 +183,7 @@ def test_who_says_no_timeout_has_the_clusters_and_is_told_so() -> None:
     refused = one(Refused, play.run(3_000), ANN)
     assert refused.reason is Reason.TIMED_OUT
     assert refused.detail.endswith(
-        'no timeout was said, and then it is 2000 ms here: "obtention" under [bakery] in the '
+        'without a timeout in the call, the limit is 2000 ms: "obtention" under [bakery] in the '
         "configuration"
     )
 
@@ -195,7 +195,7 @@ def test_what_the_leader_says_of_it_has_the_same_words() -> None:
         lock="x", who=Who("ann", "o"), request=1, error=Error.TIMED_OUT, detail="held by ben"
     )
     refused = one(Refused, play.hear(leader, said), ANN)
-    assert refused.detail.startswith("held by ben; no timeout was said")
+    assert refused.detail.startswith("held by ben; without a timeout")
 
 
 def test_a_timeout_that_was_said_is_nobody_elses_business() -> None:

@@ -80,7 +80,8 @@ def test_a_leader_with_a_far_slower_disk_hands_over_and_says_why() -> None:
 
     effects = node.sync(SLOW_US, b=QUICK_US, c=QUICK_US)
 
-    text = "the leader hands over to b: its disk takes 300 ms for a sync, that of b 2.0 ms"
+    disks = "its disk takes 300 ms for a sync, the disk of b takes 2.0 ms"
+    text = f"the leader hands over to b: {disks}"
     assert effects == [
         Send(LEADER, Resign()),
         Send(address_of("a", "node"), RoleNotice(level=Level.INFO, text=text)),
