@@ -23,7 +23,7 @@ PATIENCE_S = 60
 CLUSTER = "bakery-errors"
 OBTENTION_S = 0.6
 TICKETS = 4
-"""How many tickets the leaders of these processes take: in real ones a test would fill memory."""
+"""Maximum number of tickets at these leaders: the real limit would fill memory."""
 
 SERVE = f"""
 import sys

@@ -1,4 +1,4 @@
-"""What members of `bakery` do not take from each other: what cannot be, and what is late."""
+"""Messages that members of `bakery` refuse from each other: impossible and late ones."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ class InputHarness(RoleHarness[Leader]):
         self.trust()
 
     def trust(self) -> None:
-        """Have a majority trust it now."""
+        """Let a majority trust it now."""
         self.role.epoch_state.trusted_at = Instant(self.now_ms * NS_PER_MS)
 
 
@@ -235,7 +235,7 @@ def test_a_vote_is_given_once_and_said_again(play: InputHarness) -> None:
 
 
 def test_an_answer_to_what_this_leader_never_asked_has_no_effect(play: InputHarness) -> None:
-    """Scenarios 70, 73 (!) and 76: there it goes on as if the ticket were its own."""
+    """Scenarios 70, 73 (!) and 76: the original continues as if the ticket were its own."""
     play.hear(leader_of("n2"), entering())
     collected = Collected(
         epoch=1, lock="x", who=WHO, request=1, round=1, voted=True, ahead=None, highest=1, known=1

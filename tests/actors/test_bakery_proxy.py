@@ -63,7 +63,7 @@ class ProxyHarness(RoleHarness[Proxy]):
         return self.hear(election_of("n4"), readiness)
 
     def acquire(self, request: int = 1, wait_ms: int | None = 60_000) -> list[Send]:
-        """Have ann ask for x."""
+        """Let ann ask for x."""
         asked = Acquire(lock="x", session="ann", owner="o", request=request, wait_ms=wait_ms)
         return self.hear(ANN, asked)
 
@@ -225,7 +225,7 @@ def renew(play: ProxyHarness) -> tuple[str, RenewHold]:
 
 
 def deny(play: ProxyHarness, leader: str, word: RenewHold) -> list[Send]:
-    """Have a leader say that it does not hold it."""
+    """Let a leader reply that it does not have the hold."""
     gone = HoldRenewed(number=word.number, fence=0, hold_ms=0, grace_ms=0)
     return play.hear(leader_of(leader), gone)
 

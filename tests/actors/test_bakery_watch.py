@@ -1,4 +1,4 @@
-"""Who watches a cluster: the door that answers when it changes, and the session that asks."""
+"""Watching a cluster: the proxy that replies when it changes, and the session that asks."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def watchers() -> Watchers:
 
 
 def know(watchers: Watchers, asker: Address = ANN, ms: int = 0) -> int:
-    """Have ``asker`` learn the present state, and wait for the next; return its number."""
+    """Let ``asker`` learn the present state, and wait for the next; return its number."""
     (now,) = said(watchers.watch(asker, Watch(session="ann", request=1), at(ms)))
     watched = Watch(known=now.number, session="ann", request=2)
     assert watchers.watch(asker, watched, at(ms)) == []
@@ -183,7 +183,7 @@ def up(asked: Watch, number: int = 11, reason: str = "ready") -> ClusterUp:
 
 
 def watching(parley: SessionHarness) -> Watch:
-    """Have the session watch; return what it asked gate A."""
+    """Let the session watch; return its request to gate A."""
     return one(Watch, parley.open(parley.hear(ME, WatchCluster())), A)
 
 

@@ -1,4 +1,4 @@
-"""What a door says of sessions and operators where the cluster keeps no table of locks."""
+"""Replies of a proxy about sessions and to operators where the cluster keeps no table of locks."""
 
 from __future__ import annotations
 

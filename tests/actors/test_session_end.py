@@ -1,4 +1,4 @@
-"""How a client's session ends: waits unanswered, surveys, closing."""
+"""The end of a client's session: unanswered waits, surveys, closing."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_closing_does_not_wait_for_ever_nor_for_a_gate_that_is_down(play: Unkept
 def test_closing_ends_the_session_at_another_gate_if_the_one_that_granted_is_down(
     play: UnkeptSession,
 ) -> None:
-    """Where holds belong to sessions, that frees what cannot be released where it was granted."""
+    """Where holds belong to sessions, that frees holds that the granting node cannot release."""
     play.held()
     play.hear(ME, LinkDown(node="a"))
     play.hear(B, Alive(session="c", node="b", request=1))

@@ -1,4 +1,4 @@
-"""How a client's session chooses its gates, and leaves the silent ones."""
+"""A client's session chooses its endpoints, and leaves the silent ones."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ TTL_MS = 600_000
 HOLD_MS, GRACE_MS = 10_000, 4_000
 FENCE = 7
 SURE = (1_000_000 - 1_000) / (1_000_000 + 1_000)
-"""What is left of a duration when two clocks drifted apart."""
+"""The rest of a duration when two clocks have drifted apart."""
 
 
 @pytest.fixture
@@ -50,12 +50,12 @@ def refused(asked: Acquire | Renew, reason: Reason, detail: str) -> Refused:
 
 
 def wanted(parley: SessionHarness) -> Acquire:
-    """Have ann ask for the lock; return what gate A hears."""
+    """Let ann request the lock; return the messages to gate A."""
     return one(Acquire, parley.open(parley.acquire()), A)
 
 
 def held(parley: SessionHarness, after_ms: int = 0) -> list[Send]:
-    """Have ann hold the lock, granted ``after_ms`` later; return what is said then."""
+    """Let ann hold the lock, granted ``after_ms`` later; return the messages sent then."""
     asked = wanted(parley)
     parley.run_kept(after_ms, A)
     return parley.hear(A, grant(asked))

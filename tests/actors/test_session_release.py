@@ -1,4 +1,4 @@
-"""How a client's session gives back what it holds, and what it no longer waits for."""
+"""A client's session releases its holds, and cancels waits that no user needs any more."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_release_can_be_waited_for_again_while_it_goes_on(play: UnkeptSession)
 
 
 def release_refused(play: UnkeptSession, reason: api.Reason) -> None:
-    """Have ann's release refused."""
+    """Refuse ann's release."""
     play.held()
     play.hear(ANN, api.Release(lock="x", owner="ann", fence=7))
     no = api.Refused(lock="x", reason=reason, detail="no", session="c", owner="ann", request=2)

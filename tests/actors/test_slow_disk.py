@@ -125,7 +125,7 @@ def test_a_node_hands_over_for_its_disk_at_most_once_in_a_while() -> None:
 
 def test_a_node_with_a_slow_disk_stands_after_all_others_for_a_while() -> None:
     def turn_ms(node: LeadingNode) -> int:
-        """Return when ``a`` stands after ``c``, whose first heir it is (ms)."""
+        """Return when ``a``, the first follower after ``c``, stands for election (ms)."""
         follower = node.role.suspicion
         follower.on_ballot_seen("c", node.now)
         return (follower.deadline - node.now) // NS_PER_MS

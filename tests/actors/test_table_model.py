@@ -40,7 +40,7 @@ def test_long_logs_too(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_logs_about_locks_and_semaphores(seed: int) -> None:
-    """L8 and L9, too: permits are never more than there are, and no claim overtakes another."""
+    """Also L8 and L9: no more permits are held than exist, and no claim overtakes another."""
     play(steps_of(seed), MixedComposer)
 
 

@@ -129,7 +129,7 @@ def test_what_an_owner_does_with_one_lock_does_not_touch_what_it_does_with_anoth
 def test_a_release_that_later_requests_for_other_locks_overtook_is_still_done(
     table: LockTable,
 ) -> None:
-    """A release may go on in the background, under a number that is long not the last."""
+    """A release may be repeated in the background long after later requests."""
     play(table, acquire("a", 1), acquire("a", 9, lock="M"))
     assert play(table, release("a", 2, 1)) == [freed("a", 2)]
     assert play(table, release("a", 2, 1)) == [freed("a", 2)]
@@ -209,7 +209,7 @@ def test_a_forced_release_asked_again_does_not_hit_the_next_holder(table: LockTa
 
 
 def test_the_last_outcome_is_kept_for_a_ttl_after_the_last_release(table: LockTable) -> None:
-    """Rule 53: longer than a client goes on asking; then what was asked is not done again."""
+    """Rule 53: longer than a client repeats a request; after that, the request has no effect."""
     play(table, acquire("a", 1), release("a", 2, 1))
     play(table, api.KeepAlive(session="s.1"))
     table.advance(DAY_MS - 1)

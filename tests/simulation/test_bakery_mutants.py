@@ -24,7 +24,7 @@ from fencelock.cluster.simulation.violation import ViolationError
 
 
 class Patch(NamedTuple):
-    """What is planted where."""
+    """The place and the value of a planted bug."""
 
     owner: Any
     name: str

@@ -118,7 +118,7 @@ def test_a_name_that_nobody_asked_for_changes_nothing() -> None:
 
 
 def lapsed_at_n1() -> LeaderTrio:
-    """Have all hold ann's request, and n1's clock say that its time is over."""
+    """Let all hold ann's request, and n1's clock say that its time is over."""
     trio = LeaderTrio()
     trio.hold(*NAMES, owner="n2")
     trio.leaders["n1"].tickets.forget_old(later(NOW, LEASE_MS))

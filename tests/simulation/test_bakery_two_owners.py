@@ -57,7 +57,7 @@ class TwoOwners:
         self.transfer = StateTransfer(self.attempts, endings, frozenset({"n1", "n2", "n3"}))
 
     def asks(self, who: Who = ANN, held: int = 0) -> TicketAttempt:
-        """Have n1 own request 1 of ``who``, with its number drawn; a fence that another held."""
+        """Let n1 own request 1 of ``who``, with its number drawn; a fence that another held."""
         asked = Lock(
             lock="x", who=who, request=1, wait_ms=None, hold_ms=500, grace_ms=500, label=""
         )
@@ -69,7 +69,7 @@ class TwoOwners:
         return found
 
     def hears(self, step: AddTicket | DropTicket | Extend) -> list[Any]:
-        """Have n2 say ``step``; return what is said to anybody."""
+        """Let n2 say ``step``; return what is said to anybody."""
         return said(self.voting.on_step("n2", step, NOW))
 
 
@@ -95,7 +95,7 @@ def table_of(life: int, record: Record) -> TablePart:
 
 
 def waits_behind_ben(bench: TwoOwners) -> TicketAttempt:
-    """Have n1 own ann's request while ben's, which is n2's, is ahead of it."""
+    """Let n1 own ann's request while ben's, which is n2's, is ahead of it."""
     bench.hears(add(BEN, 2, fence=pack_fence(1, 2)))
     attempt = bench.asks()
     assert attempt.step is TicketStep.WAITING

@@ -181,7 +181,7 @@ MUTANTS: dict[str, tuple[Recipe, ProtocolSettings, str]] = {
 """The recipe, its settings, and the judge who must see it."""
 
 RARE = {"grants are written too late": 280, "nobody is asked": 50, "holders are not reminded": 30}
-"""Where the search for a seed begins, so that it is short."""
+"""The first seed of the search, which keeps the search short."""
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)

@@ -266,7 +266,7 @@ MUTANTS = {
 
 
 RARE = {"promise before it is durable, forgotten": 22}
-"""Where the search for a seed begins, so that it is short."""
+"""The first seed of the search, which keeps the search short."""
 
 
 @pytest.mark.parametrize("bug", MUTANTS)

@@ -306,7 +306,7 @@ MUTANTS = {
 
 
 RARE = {"a torn tail is a record, two chosen": 13}
-"""Where the search for a seed begins, so that it is short."""
+"""The first seed of the search, which keeps the search short."""
 
 
 @pytest.mark.parametrize("bug", MUTANTS)

@@ -159,7 +159,7 @@ class ClusterHarness:
         return [name for name in self.names if name not in self.serving()]
 
     def say(self, gate: str, message: Message) -> None:
-        """Have the user send ``message`` to the proxy of ``gate``."""
+        """Let the user send ``message`` to the proxy of ``gate``."""
         said = Say(to=address_of(gate, "proxy"), message=message)
         self.world.nodes["u"].tell(Address("u/user"), said)
 
