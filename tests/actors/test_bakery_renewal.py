@@ -21,7 +21,8 @@ LEASE_MS = HOLD_MS + GRACE_MS
 
 
 def forget_at(harness: ClusterHarness, name: str, *, lapsed: bool) -> None:
-    """Let a leader consider all its holds ended, by its clock; or make it forget its votes."""
+    """Let a leader consider all its holds ended, by its clock; or make it forget its votes and
+    holds."""
     leader = harness.leader(name)
     now = Instant(harness.world.nodes[name].now())
     for entry in list(leader.tickets.entries()):

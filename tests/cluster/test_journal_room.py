@@ -18,7 +18,7 @@ from fencelock.cluster.storage.record import Entry
 from fencelock.cluster.storage.segment import ROOM_BYTES, ROOM_BYTES_MIN, segment_path
 
 SECTOR = 512
-"""What a disk writes whole or not at all (bytes)."""
+"""Size of the blocks that a disk writes whole or not at all (bytes)."""
 
 SMALL = 8_000
 """Length of a segment here (bytes)."""

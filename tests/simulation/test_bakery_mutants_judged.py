@@ -52,7 +52,7 @@ class JudgedMutant(NamedTuple):
 
 
 def always(value: object) -> Callable[..., Any]:
-    """Return what answers so, whatever it is asked."""
+    """Return a function that returns ``value`` for any arguments."""
 
     def answer(*_: object) -> object:
         return value

@@ -140,7 +140,7 @@ class FreedByAnySession(LockServer):
 
 
 def holds_end_with_the_life_of_a_node(seat: NodeContext) -> RoleSet:
-    """Seat a proxy that knows of no holds but those of its own life."""
+    """Seat a proxy that only knows holds of its own life."""
     cast = central(seat)
     clients = address_of(seat.node, "clients")
     forgetful = {"backend": LockManager(seat.node, seat.nodes, "central", clients)}

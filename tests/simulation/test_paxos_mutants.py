@@ -120,7 +120,7 @@ def half_is_enough(spawn: Spawn) -> Spawn:
 
 
 def heeds_the_past(acceptor: Acceptor, event: Event, effects: Effects) -> Sequence[Effect]:
-    """Accept what is below the promise, too."""
+    """Also accept batches below the promise."""
     refused = [e for e in effects if isinstance(e, Send) and isinstance(e.message, Preempted)]
     if not isinstance(event, Accept) or not refused:
         return effects
@@ -221,7 +221,7 @@ class Mutant(NamedTuple):
     seeds: int
     change: Change = lambda spawn: spawn
     spawned: type[Role[Any]] | None = None
-    """What a leader spawns in the place of its scout or commander."""
+    """The roles that a leader spawns in place of its scout or commander."""
     focus: Focus | None = None
 
 

@@ -149,7 +149,7 @@ class CountsFromTheAnswer(FailureDetector):
 
 
 class KeepsTheLease(Leader):
-    """Hands over, gives its lease back, and goes on believing in it."""
+    """Hands over, gives its lease back, and keeps relying on it."""
 
     def handle(self, sender: Address, event: Any, now: Instant) -> Effects:
         effects = super().handle(sender, event, now)

@@ -54,7 +54,7 @@ class LeaderTrio:
         self.lost: set[tuple[type[Message], str, str]] = set()
 
     def say(self, sender: Address, to: str, word: Message) -> None:
-        """Let a leader handle ``word``; queue its messages, or record those to proxies."""
+        """Let a leader handle ``word``; queue its messages to leaders, record those to proxies."""
         leader: Any = self.leaders[to]
         self.perform(to, leader.handle(sender, word, self.now))
 

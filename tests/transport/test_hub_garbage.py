@@ -86,7 +86,7 @@ def test_the_decoder_meets_garbage_with_one_error_only() -> None:
             outcomes["decoded"] += 1
     assert outcomes.keys() == {
         "MalformedFrameError",
-        "UndecodableError",  # One of the former, as the next two.
+        "UndecodableError",  # A subclass, as are the next two.
         "FieldCountError",
         "WrongVersionError",
         "decoded",
