@@ -1,8 +1,8 @@
 """Changes of the members: join, leave, remove, replace, and transfer of the lead.
 
-A change is asked for until it is done. Each time the leader compares the wanted members with
-those in force, and takes the next step: one member more, or one less. So a change goes on under
-the next leader, and a repetition has no further effect.
+The client repeats its request until the change is done. Each time the leader compares the wanted
+members with those in force, and takes the next step: one member more, or one less. So a change
+continues under the next leader, and a repetition has no further effect.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ MembersEvent = (
 
 
 class Reconfigurer(MemberRole[MembersEvent]):
-    """Answers requests about the members. That of the leader changes them, one at a time.
+    """Replies to requests about the members. The leader's reconfigurer changes them, one at a time.
 
     It only judges whether a change is wise: that a majority can still be reached, and that a
     new member has the log. The replica judges whether it is safe.
@@ -95,10 +95,10 @@ class Reconfigurer(MemberRole[MembersEvent]):
         self.waiting: list[tuple[Address, MembersRequest]] = []
         """Requests that are answered once the failure detector has described the nodes."""
         self.linked: dict[str, str] = {}
-        """The endpoints of the members that this node was told to connect to."""
+        """The endpoints of the members to which this node connects."""
 
     def begin(self, now: Instant) -> Effects:
-        """Connect to the members, unless they are those of the configuration."""
+        """Connect to the members, unless they are the nodes of the configuration."""
         del now
         links = self._link() if self.config.newest.number else [self._known()]
         return [*links, Wake(CHECK_MS, TargetDue())] if self.target.members else links
@@ -179,7 +179,7 @@ class Reconfigurer(MemberRole[MembersEvent]):
         return [Send(address_of(self.node, "proxy"), relayed)]
 
     def _on_described(self, described: NodesDescribed, now: Instant) -> list[Effect]:
-        """Answer what waits, or pass it on to the leader."""
+        """Reply to the waiting requests, or forward them to the leader."""
         waiting, self.waiting = self.waiting, []
         leads = described.master == self.node
         effects: list[Effect] = []
@@ -285,7 +285,7 @@ class Reconfigurer(MemberRole[MembersEvent]):
                 return (detail or self._pending(), left, effects)
 
     def _pending(self) -> str:
-        """Return what a change that was decided waits for, empty if nothing."""
+        """Return the condition that a decided change waits for; empty if there is none."""
         number = self.config.newest.number
         return f"change {number} is not in force yet" if self.config.pending else ""
 
@@ -375,7 +375,7 @@ class Reconfigurer(MemberRole[MembersEvent]):
                 )
 
     def _read(self, request: ReadMembers, described: NodesDescribed) -> MembersRead:
-        """Return what is known of each node."""
+        """Return a report of each node."""
         applied = self.config.applied
         reports = {
             self.node: self._report(self.node, applied, 0, self.config.newest.number, described)
@@ -428,7 +428,8 @@ class Reconfigurer(MemberRole[MembersEvent]):
 
 
 Step = tuple[str, int, list[Effect]]
-"""What a change waits for, empty if it is done; the slots that a learner lacks; and the effects."""
+"""The condition that a change waits for (empty if it is done), the slots that a learner lacks, and
+the effects."""
 
 
 def _seat_of(view: View, node: str) -> Member | None:

@@ -159,7 +159,7 @@ def _acquire(client: Client, name: str, shared: int | None, timeout: float | Non
 
 
 def _whose(client: Client, name: str, shared: int | None) -> str:
-    """Return who holds the lock now, in words."""
+    """Return a text that names the present holder of the lock."""
     if shared is not None:
         return f"all {shared} permits are taken"
     try:

@@ -54,7 +54,7 @@ IDS = {acceptor_of(one.name): one.journal for one in THREE.members}
 
 
 def config() -> LogConfig:
-    """Return the views of three members, whose votes name their journals."""
+    """Return the views of three members with votes that name their journals."""
     view = View(0, THREE.names, dict(IDS), THREE.members)
     return LogConfig(view, lambda member: member.journal)
 

@@ -72,7 +72,7 @@ class MixedProcesses(GrowingProcesses):
 
 
 class Rolling:
-    """One cluster, whose members change their releases one at a time.
+    """One cluster. Its members change their releases one at a time.
 
     Args:
         storm: the cluster and its clients.
@@ -145,7 +145,7 @@ class Rolling:
             time.sleep(0.05)
 
     def check_refusals(self) -> None:
-        """What old members cannot read is refused, by a leader of either release."""
+        """A leader of either release refuses commands that old members cannot read."""
         for what, ask in (("a change of the members", self.remove), ("a semaphore", self.permit)):
             try:
                 done = ask()
@@ -165,7 +165,7 @@ class Rolling:
         return self.watcher.semaphore("permits", 2).acquire(timeout=2.0)
 
     def counters(self) -> dict[str, dict[str, int]]:
-        """Return what each node counted of frames and messages that it did not take."""
+        """Return each node's counters of frames and messages that it dropped."""
         kinds = ("wire.", "paxos.divergence", "paxos.quarantine", "paxos.differs")
         return {
             status.node: {

@@ -23,7 +23,7 @@ from fencelock.cluster.simulation.paxos_run import run_log_seed
 from fencelock.cluster.simulation.report import RunReport
 
 Patch = tuple[Any, str, Any]
-"""An object, the name of one of its attributes, and the wrong value of that."""
+"""An object, the name of an attribute, and its wrong value."""
 
 
 def at_once(config: LogConfig, slot: int, membership: Membership) -> bool:
@@ -62,7 +62,7 @@ def by_name(group: Any, name: str, journal: int | None = None) -> int:
 
 
 def oldest(config: LogConfig, slot: int) -> View:
-    """Let the view in force decide slots of the next one, too."""
+    """Let the view in force also decide slots of the next one."""
     del slot
     return config.current[0]
 

@@ -57,7 +57,8 @@ def framed(*messages: list[Any]) -> bytes:
 
 
 def received(*messages: list[Any]) -> tuple[list[Message], int]:
-    """Return what a node gets of ``messages``, whether it has seen their like before or not."""
+    """Return ``messages`` as a node receives them, whether it has received such ones before or
+    not."""
     raw = framed(*messages)
     fresh = FrameValidator("n1", "test", client=False)
     experienced = FrameValidator("n1", "test", client=False)
