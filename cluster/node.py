@@ -119,7 +119,6 @@ class Node:
             journal=records,
             journal_id=journal_id,
         )
-        _log_start(config, node_id, journal, records, journal_id)
         cast = recipe_of(config.protocol)(seat)
         counters: Counter[str] = Counter()
         hub = SocketHub(
@@ -132,6 +131,7 @@ class Node:
             connections_max=connections_max(raise_limit()),
             count=lambda name, times: counters.update({name: times}),
         )
+        _log_start(config, node_id, journal, records, journal_id)
         unheard = hub.unheard if config.protocol in VOTING else list[str]
         if marks is not None:
             hub, journal, cast = marks.links(hub), marks.journal(journal), marks.role_set(cast)
@@ -260,7 +260,7 @@ def _open_journal(config: Config, node_id: str) -> Journal | None:
 
 
 def identity_of(config: Config, node_id: str, *, founded: bool = False) -> dict[str, str]:
-    """Return what the journal of ``node_id`` belongs to, in words.
+    """Return the identity of the journal of ``node_id``, in words.
 
     The members of a group that is ``founded`` are in its log.
     """
@@ -271,7 +271,7 @@ def identity_of(config: Config, node_id: str, *, founded: bool = False) -> dict[
 
 
 def _is_founded(config: Config, found: Mapping[str, Sequence[bytes]]) -> bool:
-    """Return whether the journal belongs to a group that decides itself who its members are."""
+    """Return whether the journal belongs to a group that decides its own members."""
     records = map(decode, found.get("bootstrap", ()))
     return config.protocol == "paxos" and any(isinstance(one, GroupConfig) for one in records)
 

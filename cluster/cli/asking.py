@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, cast
 
@@ -68,7 +68,7 @@ class Operator(Protocol):
         ...
 
     def status(self, name: str) -> LockStatus:
-        """Return who holds a lock, and who waits."""
+        """Return the holder and the queue of a lock."""
         ...
 
     def locks(self, prefix: str = "") -> Iterable[ListedLock]:
@@ -115,7 +115,7 @@ def asking(where: Target, timeout: float) -> Generator[Operator]:
     """Connect; if no node answers, or none can, print a line and exit with the status for that.
 
     Raises:
-        WrongClusterError: the nodes that answer are of another cluster or version.
+        WrongClusterError: the nodes that answer belong to another cluster or version.
         RefusedError: a request in the ``with`` is refused.
 
     """
@@ -133,7 +133,7 @@ def looking(where: Target, timeout: float, *, bounded: bool = True) -> Generator
 
     Raises:
         Unanswered: no node answers, or none can without a leader or a majority.
-        WrongClusterError: the nodes that answer are of another cluster or version.
+        WrongClusterError: the nodes that answer belong to another cluster or version.
         RefusedError: a request in the ``with`` is refused.
 
     """
@@ -168,6 +168,45 @@ def _why_unserved(operator: Operator, error: UnavailableError) -> str:
         return str(error)
     reasons = "; ".join(f"{node.node}: {node.detail}" for node in nodes if not node.ready)
     return f"No node can answer now. {reasons}" if reasons else str(error)
+
+
+COMPLETE_S = 1.0
+"""Time limit for the completion of a name in a shell (s)."""
+
+
+def _completed(
+    ctx: typer.Context, incomplete: str, names_of: Callable[[Operator], Iterable[str]]
+) -> list[str]:
+    """Return the names that begin with ``incomplete``; none if the cluster does not answer.
+
+    Names that a terminal cannot show are left out: the shell would print them as they are.
+    """
+    try:
+        where = target(ctx.params.get("connect"), ctx.params.get("cluster"))
+        with looking(where, COMPLETE_S) as operator:
+            names = sorted(set(names_of(operator)))
+    except (FencelockError, Unanswered):
+        return []
+    return [name for name in names if name.startswith(incomplete) and name.isprintable()]
+
+
+def complete_lock(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the names of held locks, for a shell."""
+    return _completed(
+        ctx, incomplete, lambda operator: (lock.lock for lock in operator.locks(incomplete))
+    )
+
+
+def complete_node(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the ids of nodes, for a shell."""
+    return _completed(
+        ctx,
+        incomplete,
+        lambda operator: (name for node in operator.survey().statuses for name in node.nodes),
+    )
+
+
+LockArgument = Annotated[str, typer.Argument(help="The lock's name.", autocompletion=complete_lock)]
 
 
 _UNITS = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000))

@@ -51,17 +51,6 @@ def with_handle(role: Any, broken: Broken) -> type[Role[Any]]:
     return type(f"Broken{role.__name__}", (role,), {"handle": broken(role.handle)})
 
 
-def with_arguments(role: type[Role[Any]], **arguments: Any) -> Change:
-    def change(spawn: Spawn) -> Spawn:
-        return (
-            replace(spawn, arguments={**spawn.arguments, **arguments})
-            if spawn.role is role
-            else spawn
-        )
-
-    return change
-
-
 def hears(alter: Callable[[Any, Any], Any]) -> Broken:
     """Let a role hear something else."""
     return lambda sound: (
@@ -120,7 +109,7 @@ def half_is_enough(spawn: Spawn) -> Spawn:
 
 
 def heeds_the_past(acceptor: Acceptor, event: Event, effects: Effects) -> Sequence[Effect]:
-    """Accept what is below the promise, too."""
+    """Also accept batches below the promise."""
     refused = [e for e in effects if isinstance(e, Send) and isinstance(e.message, Preempted)]
     if not isinstance(event, Accept) or not refused:
         return effects
@@ -221,7 +210,7 @@ class Mutant(NamedTuple):
     seeds: int
     change: Change = lambda spawn: spawn
     spawned: type[Role[Any]] | None = None
-    """What a leader spawns in the place of its scout or commander."""
+    """The roles that a leader spawns in place of its scout or commander."""
     focus: Focus | None = None
 
 
@@ -266,7 +255,7 @@ MUTANTS = {
 
 
 RARE = {"promise before it is durable, forgotten": 22}
-"""Where the search for a seed begins, so that it is short."""
+"""The first seed of the search, which keeps the search short."""
 
 
 @pytest.mark.parametrize("bug", MUTANTS)

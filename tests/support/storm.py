@@ -1,8 +1,8 @@
 """Real nodes of `paxos` that are killed, paused and changed while processes of clients work.
 
-The clients (`storm_client.py`) are processes of their own that write under each lock into
-a file that shows any overlap, lost update and late fence. While a majority lives no call of
-theirs may end in an error: nobody is told of what the others go on without.
+The clients (`storm_client.py`) are separate processes. Under each lock they write into a file that
+shows any overlap, lost update and late fence. While a majority lives, no call of theirs may end in
+an error: clients do not notice the loss of a minority.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LOCKS = ("a", "b", "c", "d", "e")
 LOG_LINES = 15
 FOUNDERS = 3
 SERVED_AFTER_S = 20.0
-"""How long the longest time without a grant may be, on a machine that has much else to do."""
+"""Maximum time without a grant, on a machine that is busy with other work."""
 
 
 class Crowd(NamedTuple):

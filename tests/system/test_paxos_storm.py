@@ -25,7 +25,9 @@ def rage(storm: Storm, fault: Callable[[str], None], *, seconds: float, times: i
     """Do it to one member after another for so long and so often; judge; return how often."""
     done = 0
     members = storm.members
-    with fencelock.connect(members.connect, cluster=members.cluster, timeout=LONG_S) as watcher:
+    with fencelock.connect(
+        members.connect, cluster=members.cluster, connect_timeout=LONG_S
+    ) as watcher:
         storm.start_clients()
         storm.wait_for(10)
         ends = time.monotonic() + seconds
@@ -45,7 +47,7 @@ def test_members_killed_at_random_for_a_minute_cost_no_lock_no_update_and_no_err
     storm: Storm,
 ) -> None:
     def kill(node: str) -> None:
-        # Sometimes it is back before the others notice, sometimes they go on without it.
+        # Sometimes it is back before the others notice, sometimes they continue without it.
         at_once = storm.chance.random() < 0.3
         storm.members.kill(node)
         storm.tell(f"{node} killed, {'back at once' if at_once else 'back after more grants'}")
