@@ -289,7 +289,7 @@ def test_an_observer_serves_local_reads_while_any_member_is_stopped(
         return status.holder.fence if status.holder is not None else 0
 
     with fencelock.connect(
-        members.addresses["n4"], cluster=members.cluster, timeout=LONG_S
+        members.addresses["n4"], cluster=members.cluster, connect_timeout=LONG_S
     ) as reader:
         for node in ("n1", "n2", "n3"):
             members.processes[node].send_signal(signal.SIGSTOP)
