@@ -25,6 +25,7 @@ from fencelock.actors.api.session_message import (
     Evict,
     HoldLost,
     ListLocks,
+    ListRecords,
     Opened,
     Renew,
     Unlocking,
@@ -194,6 +195,7 @@ class ClientSession(Role[Said | SessionTick]):
                 | Cancel()
                 | Describe()
                 | ListLocks()
+                | ListRecords()
                 | Evict()
                 | ReadMembers()
                 | ChangeMembers()
@@ -271,6 +273,7 @@ class ClientSession(Role[Said | SessionTick]):
                 | Renew()
                 | Describe()
                 | ListLocks()
+                | ListRecords()
                 | Evict()
                 | ReadMembers()
                 | ChangeMembers()
