@@ -16,22 +16,13 @@ from types import ModuleType
 from typing import Any
 
 import httpx
-import pytest
+from support import optional
 from support.paths import EXAMPLES
 
 from fencelock.cluster.bench.ports import free_ports
 from fencelock.testing import LocalCluster
 
 PATIENCE_S = 60
-
-
-def needed(package: str) -> None:
-    """Skip the test if ``package``, of the extra ``examples``, is missing; in CI, fail."""
-    if importlib.util.find_spec(package) is not None:
-        return
-    if os.environ.get("CI"):
-        pytest.fail(f"{package} is missing: install fencelock[examples]")
-    pytest.skip(f"{package} is not installed: it is in the extra 'examples'")
 
 
 def loaded(name: str) -> ModuleType:
@@ -65,7 +56,7 @@ def test_fastapi_serves_one_request_for_an_order_at_a_time(
 
 
 def test_django_serves_a_view_under_a_lock(fencelock_cluster: LocalCluster) -> None:
-    needed("django")
+    optional.package("django")
     example = loaded("django_app")
     browser: Any = importlib.import_module("django.test").Client()
     with fencelock_cluster.connect().lock("pages/home") as hold:
@@ -79,7 +70,7 @@ def test_django_serves_a_view_under_a_lock(fencelock_cluster: LocalCluster) -> N
 
 
 def test_a_celery_task_runs_once(fencelock_cluster: LocalCluster, tmp_path: Path) -> None:
-    needed("celery")
+    optional.package("celery")
     example = loaded("celery_once")
     start_worker = importlib.import_module("celery.contrib.testing.worker").start_worker
     options: dict[str, Any] = {"perform_ping_check": False, "pool": "threads", "concurrency": 4}
@@ -142,7 +133,7 @@ def gunicorn(port: int, log: Path) -> Generator[str]:
 def test_workers_that_gunicorn_forks_have_clients_of_their_own(
     fencelock_cluster: LocalCluster, tmp_path: Path
 ) -> None:
-    needed("gunicorn")
+    optional.package("gunicorn")
     with gunicorn(free_ports(1)[0], tmp_path / "log") as where:
         processes: set[int] = set()
         fences: list[int] = []
