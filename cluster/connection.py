@@ -34,7 +34,14 @@ from fencelock.actors.error import (
 from fencelock.actors.message import Event, address_of
 from fencelock.actors.session.cancellation import CLOSE_MS
 from fencelock.actors.session.holding import Hold
-from fencelock.actors.session.message import Close, ClusterState, Survey, Surveyed, WatchCluster
+from fencelock.actors.session.message import (
+    Close,
+    ClusterState,
+    EndpointChanged,
+    Survey,
+    Surveyed,
+    WatchCluster,
+)
 from fencelock.actors.session.pending import Claim
 from fencelock.actors.session.session import ClientSession
 from fencelock.cluster.callback_executor import CallbackExecutor, ClusterWatch
@@ -47,6 +54,7 @@ from fencelock.cluster.host.profile_marks import ProfileMarks
 from fencelock.cluster.host.role_set import Closing, RoleSet
 from fencelock.cluster.host.scheduler import READ_CLOCK
 from fencelock.cluster.lock_options import LockOptions, check_name_type, term_ms_of, wait_ms_of
+from fencelock.cluster.log import inform
 from fencelock.cluster.operation import AwaitReply, Operation
 from fencelock.cluster.owner import process_label, process_user
 from fencelock.cluster.reachability import LOOK_S, looking
@@ -148,6 +156,8 @@ class Connection:
     def _hear(self, event: Event) -> None:
         if isinstance(event, ClusterState):
             self.cluster_watch.hear(event)
+        elif isinstance(event, EndpointChanged):
+            self.executor.call(inform, f"{event.former} is left; requests go to {event.endpoint}")
         else:
             self.hold_registry.hear(event)
 
@@ -183,12 +193,11 @@ class Connection:
             self.protocol = status.protocol
             return
         tried = yield from self._tried()
-        if self._source:
-            tried = f"{tried} ({self._source})"
+        source = self._source or "as given"
         raise UnavailableError(
-            f"no node answered within {limit:g} s. Tried {tried}. Are the nodes running, are these "
-            "their hosts and ports, and does no firewall stand between?"
-        )
+            f"no node answered within {limit:g} s. Tried {tried} ({source}). Are the nodes "
+            "running, are these their hosts and ports, and does no firewall stand between?"
+        ) from None
 
     def _tried(self) -> Operation[str]:
         """End with the addresses that were tried, and why each failed, as far as that is known."""

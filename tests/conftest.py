@@ -136,12 +136,14 @@ class Face:
         self._users: list[Thread | Task] = []
         self.client: Any = None
         if kind == "threads":
-            self.client = fencelock.connect(addresses, cluster=CLUSTER, timeout=PATIENCE_S, ttl=ttl)
+            self.client = fencelock.connect(
+                addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S, ttl=ttl
+            )
         elif kind == "tasks":
             self.client = self.on_loop(self._connect(addresses, ttl))
 
     async def _connect(self, addresses: str, ttl: float) -> aio.Client:
-        return await aio.connect(addresses, cluster=CLUSTER, timeout=PATIENCE_S, ttl=ttl)
+        return await aio.connect(addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S, ttl=ttl)
 
     def on_loop(self, work: Any) -> Any:
         if not inspect.isawaitable(work):

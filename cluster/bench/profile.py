@@ -163,7 +163,7 @@ def steps_table(found: Profile) -> Table:
 
 def _measured(members: NodeProcesses, kind: JobKind, seconds: float) -> tuple[dict[str, Any], str]:
     """Return the results of a lone client, and the master's id."""
-    with connect(members.connect, cluster=members.cluster, timeout=CONNECT_S) as watcher:
+    with connect(members.connect, cluster=members.cluster, connect_timeout=CONNECT_S) as watcher:
         members.wait_until_ready(watcher)
         master = master_of(described(watcher))
     job = Job(

@@ -20,7 +20,13 @@ from fencelock.actors.error import (
     NotHeldError,
     UnavailableError,
 )
-from fencelock.cluster.cli.asking import ClusterOption, ConnectOption, in_full, target
+from fencelock.cluster.cli.asking import (
+    ClusterOption,
+    ConnectOption,
+    complete_lock,
+    in_full,
+    target,
+)
 from fencelock.cluster.cli.screen import say
 from fencelock.cluster.guarantee import PROMISES, Guarantee
 
@@ -70,7 +76,9 @@ FirstReplyOption = Annotated[
 
 
 def lock(
-    name: Annotated[str, typer.Argument(help="The lock.", show_default=False)],
+    name: Annotated[
+        str, typer.Argument(help="The lock.", show_default=False, autocompletion=complete_lock)
+    ],
     command: Annotated[
         list[str], typer.Argument(help="The command and its arguments.", show_default=False)
     ],

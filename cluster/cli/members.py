@@ -31,6 +31,7 @@ from fencelock.cluster.cli.asking import (
     WatchOption,
     as_plain,
     asking,
+    complete_node,
     duration,
     looking,
     target,
@@ -50,7 +51,12 @@ SILENT_MS = 2_000
 KIB = 1024
 
 NodeArgument = Annotated[
-    str, typer.Argument(metavar="ID", help="The node, as `fencelock members` names it.")
+    str,
+    typer.Argument(
+        metavar="ID",
+        help="The node, as `fencelock members` names it.",
+        autocompletion=complete_node,
+    ),
 ]
 WaitOption = Annotated[float, typer.Option("--wait", help="How long to wait for the change (s).")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
@@ -226,7 +232,10 @@ transfer = command_of(
 
 
 def replace(
-    node: Annotated[str, typer.Argument(metavar="OLD", help="The member to replace.")],
+    node: Annotated[
+        str,
+        typer.Argument(metavar="OLD", help="The member to replace.", autocompletion=complete_node),
+    ],
     replacement: Annotated[
         str | None,
         typer.Argument(metavar="NEW", help="The node to add. Default: OLD itself."),

@@ -543,7 +543,7 @@ def test_a_real_node_without_its_journal_serves_and_does_not_vote(
 
     def hold(proxy: str) -> int:
         with (
-            fencelock.connect(addresses[proxy], timeout=LONG_S) as client,
+            fencelock.connect(addresses[proxy], connect_timeout=LONG_S) as client,
             client.lock("x", timeout=LONG_S) as held,
         ):
             assert held.fence is not None

@@ -77,7 +77,7 @@ def test_real_nodes_hand_over_in_a_fraction_of_an_election(nodes: dict[str, Node
     over = threading.Event()
 
     def work() -> None:
-        with fencelock.connect(proxy.address, timeout=LONG_S) as client:
+        with fencelock.connect(proxy.address, connect_timeout=LONG_S) as client:
             while not over.is_set():
                 with client.lock("x", timeout=LONG_S):
                     grants.append(time.monotonic())

@@ -29,14 +29,20 @@ def test_a_wait_with_a_limit_that_no_endpoint_decides_ends_a_margin_after_it(
     unkept: UnkeptSession,
 ) -> None:
     unkept.acquire(wait_ms=2_000)
-    assert of(Refused, unkept.run_kept(6_400, A)) == []
+    assert of(Refused, unkept.run_kept(2_400, A)) == []
+    assert refusal(unkept.run_kept(300, A)).reason is Reason.UNAVAILABLE
+
+
+def test_an_acquire_that_does_not_wait_has_time_to_be_decided(unkept: UnkeptSession) -> None:
+    unkept.acquire(wait_ms=0)
+    assert of(Refused, unkept.run_kept(1_400, A)) == []
     assert refusal(unkept.run_kept(300, A)).reason is Reason.UNAVAILABLE
 
 
 def test_a_wait_ends_when_every_endpoint_is_silent_naming_each(unkept: UnkeptSession) -> None:
-    unkept.acquire(wait_ms=2_000)
-    assert of(Refused, unkept.run(2_000)) == []
-    answer = refusal(unkept.run(4_600))
+    unkept.acquire(wait_ms=6_000)
+    assert of(Refused, unkept.run(6_000)) == []
+    answer = refusal(unkept.run(600))
     assert answer.reason is Reason.UNAVAILABLE
     assert "a (silent for" in answer.detail
     assert "b (silent for" in answer.detail

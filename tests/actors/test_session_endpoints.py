@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from support.session_harness import ANN, BEN, ME, A, B, of, one
+from support.session_harness import ANN, BEN, ME, WATCHER, A, B, SessionHarness, of, one
 from support.unkept_session import UnkeptSession, refusal
 
 from fencelock.actors.api import message as api
@@ -13,6 +13,7 @@ from fencelock.actors.effect import Send
 from fencelock.actors.message import node_of
 from fencelock.actors.role_message import LinkDown, LinkRefused, LinkUp
 from fencelock.actors.session import admission
+from fencelock.actors.session.message import EndpointChanged
 from fencelock.actors.session.pending import Claim
 
 
@@ -52,6 +53,14 @@ def test_a_grant_of_the_endpoint_that_was_left_reaches_nobody(unkept: UnkeptSess
     assert of(api.Granted, unkept.grant(asked, fence=7)) == []
     assert one(api.Granted, unkept.grant(moved, fence=9), ANN).fence == 9
     assert unkept.role.session_state.holds[Claim("x", "ann")].endpoint == B
+
+
+def test_the_watcher_is_told_of_another_endpoint_once(harness: SessionHarness) -> None:
+    harness.open(harness.acquire())
+    assert of(EndpointChanged, harness.run_kept(1_000, A, B)) == []
+    harness.hear(ME, LinkDown(node="a"))
+    said = harness.run_kept(5_000, B)
+    assert of(EndpointChanged, said, WATCHER) == [EndpointChanged(endpoint="b", former="a")]
 
 
 def test_an_endpoint_that_is_silent_while_something_waits_is_left(unkept: UnkeptSession) -> None:

@@ -217,7 +217,7 @@ def upgrading(folder: Path, old: Release, new: Release, say: Say) -> Iterator[Ro
         stack.callback(storm.close)
         stack.enter_context(members)
         watcher = stack.enter_context(
-            fencelock.connect(members.connect, cluster=members.cluster, timeout=LONG_S)
+            fencelock.connect(members.connect, cluster=members.cluster, connect_timeout=LONG_S)
         )
         members.wait_until_ready(watcher)
         storm.start_clients(

@@ -107,7 +107,7 @@ def test_an_interrupted_close_leaves_nothing_running(
         raise KeyboardInterrupt
 
     before = threads()
-    client = connect(central.addresses("n1"), cluster=CLUSTER, timeout=PATIENCE_S)
+    client = connect(central.addresses("n1"), cluster=CLUSTER, connect_timeout=PATIENCE_S)
     with monkeypatch.context() as patch:
         patch.setattr(AskReply, "get", interrupted)
         with pytest.raises(KeyboardInterrupt):

@@ -135,7 +135,7 @@ def test_real_members_without_a_disk(
 
     def hold(proxy: str, lock: str) -> None:
         with (
-            fencelock.connect(addresses[proxy], timeout=LONG_S) as client,
+            fencelock.connect(addresses[proxy], connect_timeout=LONG_S) as client,
             client.lock(lock, timeout=LONG_S) as held,
         ):
             assert held.fence is not None

@@ -37,7 +37,7 @@ class CentralProcesses(NodeProcesses):
 
     def client_of(self, *nodes: str) -> fencelock.Client:
         addresses = ",".join(self.addresses[node] for node in nodes)
-        return fencelock.connect(addresses, cluster=self.cluster, timeout=LONG_S)
+        return fencelock.connect(addresses, cluster=self.cluster, connect_timeout=LONG_S)
 
 
 @pytest.fixture
@@ -152,7 +152,7 @@ def test_an_operator_releases_a_lock_of_a_dead_client_through_a_restarted_node(
     code = (
         "import os, sys, fencelock\n"
         f"at, cluster = {members.addresses[PROXY]!r}, {CLUSTER!r}\n"
-        "client = fencelock.connect(at, cluster=cluster, timeout=60)\n"
+        "client = fencelock.connect(at, cluster=cluster, connect_timeout=60)\n"
         "print(client.lock('a').acquire(timeout=60).fence, flush=True)\n"
         "os._exit(0)\n"
     )
