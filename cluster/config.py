@@ -238,7 +238,7 @@ class Config:
     priorities: dict[str, int] = field(default_factory=dict[str, int])
     """The priorities of nodes that set their own: 1 to 14, or 15 for off."""
     data: Path | None = None
-    """The folder for what must survive a restart; see `folder_of`."""
+    """The folder for data that must survive a restart; see `folder_of`."""
     log_level: str = "INFO"
     metrics: dict[str, str] = field(default_factory=dict[str, str])
     """Where each node that serves metrics does so, ``host:port``."""
@@ -279,7 +279,7 @@ def load(path: Path) -> Config:
 
 
 def parse(text: str, folder: Path) -> Config:
-    """Read a configuration from ``text``, whose relative paths begin at ``folder``.
+    """Read a configuration from ``text``. Its relative paths begin at ``folder``.
 
     Raises:
         ConfigError: as for `load`.
@@ -374,23 +374,23 @@ data = "./data"  # where nodes keep what must survive a restart; relative to thi
 {nodes}
 [bakery]  # read by protocol = "bakery" only; [nodes.*] may have a priority = 1 to 14 or "off"
 duration = 5.0  # default duration of a hold (s); then the holder must release or renew
-grace = 5.0  # so much later it is taken away
+grace = 5.0  # time after that until the lock is taken away (s)
 least = 3.0  # shorter durations and graces are refused, and so are shorter defaults
-obtention = 5.0  # how long who says no timeout waits for a lock (s), or "unlimited": a week
+obtention = 5.0  # acquire timeout if none is given (s), or "unlimited": a week
 
 [central]  # read by protocol = "central" only
 # server = {first}  # the node that owns every lock; the first by name if left out
-journal = false  # true: a restarted server goes on where it was
+journal = false  # true: a restarted server keeps its table
 
 [paxos]  # read by protocol = "paxos" only
 durability = "fsync"  # memory: no disk; a node that restarts votes only after all restarted
 # journal_bytes = 8388608  # how much a member writes before it trims its journal
-# Times, the same on all members. Those left out are derived from the ones before.
+# Times, the same on all members. Omitted times are derived from those above.
 # heartbeat_ms = 50  # interval between two heartbeats of a leader
-# lease_ms = 250  # no other leader is elected for so long after a heartbeat; 5 heartbeats
-# isolated_ms = 350  # without a majority for so long, a leader sends clients elsewhere
-# election_ms = 700  # silence of a leader after which the first follower stands; twice isolated_ms
-# rank_ms = 150  # so much later the next follower stands; 3 heartbeats, but not below 150
+# lease_ms = 250  # time after a heartbeat in which no other leader is elected; 5 heartbeats
+# isolated_ms = 350  # time without a majority after which a leader sends clients elsewhere
+# election_ms = 700  # silence of a leader before the first election; twice isolated_ms
+# rank_ms = 150  # delay between the followers' elections; 3 heartbeats, but not below 150
 # target_members = 3  # 3, 5 or 7: the leader keeps so many members by itself; 0: operators do
 # replace_after_s = 300  # a member that is silent for so long is replaced, if target_members is set
 
@@ -482,7 +482,7 @@ def _key(step: str) -> str:
 
 
 def _toml(value: object) -> str:
-    """Return ``value`` much as it stands in the file; for text, exactly a TOML string."""
+    """Return ``value`` much as the file has it; for text, exactly a TOML string."""
     if isinstance(value, dict):
         return "a table"
     if isinstance(value, list):

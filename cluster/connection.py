@@ -233,7 +233,7 @@ class Connection:
         wait_ms_of(timeout)
         if owner is not None:
             if not owner:
-                raise InvalidRequestError("owner is empty; leave it out for one of its own")
+                raise InvalidRequestError("owner is empty; without it, each acquire is an owner")
             check_owner(owner)
         check_text("label", label, InvalidRequestError)
         if limit is not None and not 1 <= limit < NUMBER_END:
@@ -317,7 +317,7 @@ class Connection:
         return f"{self.session} {state}"
 
     def closing(self, then: Callable[[], None]) -> Operation[None]:
-        """Release what is held, cancel what waits, stop what runs, and call ``then``."""
+        """Release all holds, cancel all waits, stop all threads, and call ``then``."""
         if self.line.forked:
             return
         with self._guard:

@@ -66,7 +66,7 @@ class ProtocolSettings:
     central_server: str = ""
     """`central`: the node that runs the lock server; empty for the first by name."""
     central_journal: bool = False
-    """`central`: keep the server's table on disk, so that a restarted server goes on."""
+    """`central`: keep the server's table on disk, so that a restarted server continues."""
     paxos_journal_bytes: int = JOURNAL_BYTES
     """`paxos`: bytes of commands after which a member compacts its journal, 1 or more."""
     paxos_timing: Timing = TIMING
@@ -86,7 +86,7 @@ class NodeContext:
     nodes: tuple[str, ...]
     """All nodes of the configuration, this one too, sorted."""
     endpoints: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Where each of them is reached, as far as the configuration says."""
+    """The endpoint of each node, as far as the configuration says."""
     version: str = ""
     """The version of this software, for operators."""
     boot: int
@@ -100,7 +100,7 @@ class NodeContext:
     )
     """The records in this node's journal, by the name of the role that wrote them."""
     journal_id: int = 0
-    """The random id of that journal, 0 if there is none."""
+    """The random id of that journal, or 0 if there is none."""
 
     @property
     def records(self) -> tuple[Message, ...]:
@@ -259,7 +259,7 @@ def central(seat: NodeContext) -> RoleSet:
     ]
     if seat.node == owner:
         # The date is the floor of the fences. A restarted server without a journal has forgotten
-        # who holds what, but its fences still rise, so that storage can refuse the old ones.
+        # the holders, but its fences still rise, so that storage can refuse the old ones.
         arguments = {
             "granted": seat.first_stamp,
             "journal": seat.settings.central_journal,

@@ -246,7 +246,7 @@ def paxos_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Node]
 
 @pytest.fixture
 def paxos_addresses(paxos_nodes: list[Node]) -> str:
-    """Where the shared nodes serve clients."""
+    """Return the addresses of the shared nodes."""
     return ",".join(node.address for node in paxos_nodes)
 
 
@@ -326,7 +326,8 @@ def client_face(request: pytest.FixtureRequest, paxos_nodes: list[Node]) -> Iter
 
 @pytest.fixture
 def make_face(paxos_nodes: list[Node]) -> Callable[[str, str, float], Face]:
-    """Return what makes a face of a kind, to addresses, with a TTL (s); who calls it closes it."""
+    """Return a function that connects a client of a kind to addresses, with a TTL (s); the caller
+    must close the client."""
     return lambda kind, addresses, ttl: Face(kind, addresses, paxos_nodes[0], ttl)
 
 

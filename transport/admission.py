@@ -89,7 +89,7 @@ class Dropped(NamedTuple):
 
 @lru_cache(maxsize=NAMES_KEPT)
 def link_of(identity: bytes) -> str | None:
-    """Return the node or client id in a routing id, ``id#boot``; None if there is none."""
+    """Return the node or client id in a routing id, ``id#boot``, or None if there is none."""
     name, mark, boot = identity.partition(b"#")
     try:
         link = name.decode()
@@ -157,7 +157,7 @@ class FrameValidator:
                 return self._examine(link, raw, known=known)
             items: list[list[Any]] = packed  # pyright: ignore[reportUnknownVariableType]
             for one in items:
-                if type(one) is not list:  # A map has items, too.
+                if type(one) is not list:  # A map also has items.
                     return self._examine(link, raw, known=known)
                 to, sender = one[0], one[1]
                 if to != last_to or sender != last_sender:  # Mostly the same as before.

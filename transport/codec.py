@@ -71,8 +71,8 @@ class Schema(NamedTuple):
     pack: Pack
     """From a message to the whole array, field by field."""
     unpack: Unpack
-    """From the whole array, whose tag was read, to a message. It takes exactly `length` items,
-    else it raises `FieldCountError`; fewer if the message is `TRIMMED`."""
+    """From the whole array to a message; its tag was read. It takes exactly `length` items (fewer
+    if the message is `TRIMMED`), else it raises `FieldCountError`."""
     unpack_enveloped: Unpack
     """The same from an envelope: two addresses precede the tag and were checked before."""
     write: Write
@@ -93,8 +93,8 @@ class TrimmedCodec(NamedTuple):
     write: Callable[[Any], bytes]
     """From a message to its array as CBOR."""
     read: Unpack
-    """From an array, whose tag was read, to a message. One with more fields than the class
-    declares is refused: a member that ignored a field would apply another command than others."""
+    """From an array to a message; its tag was read. One with more fields than the class declares is
+    refused: a member that ignored a field would apply another command than others."""
 
 
 def trimmed_codec(cls: type[Message]) -> TrimmedCodec:

@@ -38,8 +38,8 @@ READ_NS = 10_000_000
 LinkEvent = LinkUp | LinkDown | LinkRefused
 
 LOOKS = 16
-"""Among members a link brings nothing but refusals, since each sends over links of its own. So it
-is asked for events only after so many frames, and after each of its first ones."""
+"""Among members a link brings only refusals, since each member sends over its own links. So it is
+polled for events only after this many frames, and after each of its first ones."""
 
 DETAIL_CHARS_MAX = 300
 """Limit of a stranger's explanation that is passed on."""
@@ -106,8 +106,8 @@ class SocketHub:
     links lose frames, and roles expect that.
 
     Args:
-        node: our id; a client's is its session.
-        boot: tells this life of the node from earlier ones, 0 to 2**64-1.
+        node: our id; for a client, its session.
+        boot: a number that differs in each life of the node, 0 to 2**64-1.
         cluster: the cluster id of every frame.
         listen: the endpoint to bind, ``tcp://address:port``, port 0 for any; None for none.
         peers: the endpoint of each peer, by node id, or by alias if ``client``; `connect` and
@@ -236,8 +236,8 @@ class SocketHub:
     def poll(self, timeout_ms: int | None) -> None:
         """Sleep until a socket is readable, `ring` was called, or ``timeout_ms`` have passed.
 
-        None is without limit. Returns at once if clients' frames wait, or news of a link. Only
-        what was found here is received.
+        None is without limit. Returns at once if clients' frames or news of a link wait. Only
+        sockets that were found ready here are received from.
         """
         listener, tend_ms = self._listener, None
         if listener is not None:

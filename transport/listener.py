@@ -92,8 +92,8 @@ new_queued_frame: Callable[[tuple[bytes, int, bytes, Frame | None]], QueuedFrame
 class ClientQueue:
     """The waiting frames of clients, by client.
 
-    `take` serves one client after the other. So a client that sends much waits longer itself,
-    and others wait for at most one of its frames.
+    `take` serves one client after the other. So a client that sends much waits longer itself, and
+    others wait for at most one frame of it.
 
     Attributes:
         frames: the waiting frames of each client, the next client first; read only.
@@ -150,7 +150,7 @@ class Clients:
         self._most = most
         self._identities: OrderedDict[str, bytes] = OrderedDict()
         self.identity: Callable[[str], bytes | None] = self._identities.get
-        """Returns the routing id of a client, None for one that is not known."""
+        """Returns the routing id of a client, or None for an unknown client."""
 
     def heard(self, client: str, identity: bytes) -> bool:
         """Record a message of ``client``; return whether another client was forgotten for it."""
@@ -285,7 +285,7 @@ class Listener:
         return size
 
     def _admitted(self, name: str, identity: bytes, source: int, raw: bytes) -> Frame | None:
-        """Decode and check a frame; None if it is dropped."""
+        """Decode and check a frame; return None if it is dropped."""
         frame = self._admission.admit(name, raw)
         if isinstance(frame, Dropped):
             self._dropped(name, identity, frame)
@@ -351,7 +351,7 @@ class Listener:
         return arrivals, most - left
 
     def _opened(self, name: str, waiting: QueuedFrame) -> Frame | None:
-        """Decode a client's frame; None if it is dropped."""
+        """Decode a client's frame; return None if it is dropped."""
         identity = waiting.identity
         if self._muted and self._is_muted(identity):
             self._count("wire.muted", 1)

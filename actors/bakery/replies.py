@@ -84,7 +84,7 @@ def done(
         case Cancel():
             reply = Cancelled(**request.fields())
         case End():
-            text = "what it held was given back"
+            text = "its holds were released"
             reply = Ended(session=request.session, detail=text, request=request.request)
         case Renew() if isinstance(event, HoldRenewed) and event.fence:
             fence, hold_ms, grace_ms = event.fence, event.hold_ms, event.grace_ms
@@ -130,7 +130,7 @@ def not_held(request: Release | Renew, node: str) -> str:
 def default_timeout(wait_ms: int) -> str:
     """Return the note for the refusal of a wait that had the cluster's default timeout."""
     return (
-        f"; no timeout was said, and then it is {wait_ms} ms here: "
+        f"; without a timeout in the call, the limit is {wait_ms} ms: "
         '"obtention" under [bakery] in the configuration'
     )
 

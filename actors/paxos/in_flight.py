@@ -104,7 +104,7 @@ class InFlightRequests:
         sender: Address,
         client: RemoteClient | None = None,
     ) -> InFlightRequest:
-        """Add a command, whose ``key`` must be free; the caller has it proposed."""
+        """Add a command; its ``key`` must be free. The caller then proposes it."""
         assert key not in self.by_key
         self.number = number = self.number + 1
         pending = _in_flight_request(
@@ -140,7 +140,7 @@ class InFlightRequests:
         )
 
     def numbered(self, number: int) -> InFlightRequest | None:
-        """Return the request that replicas know by ``number``, None if it is over."""
+        """Return the request that replicas know by ``number``, or None if it is over."""
         return self.unconfirmed.get(number) or self.queued.get(number)
 
     def end(self, pending: InFlightRequest) -> None:

@@ -32,7 +32,7 @@ LOCATE_MS = 100
 
 
 SOON_MS = 5
-"""The same after it has fetched what it lacked (ms), so that it keeps up under load."""
+"""The same after it has fetched missing slots (ms), so that it keeps up under load."""
 
 
 LEADER_MS = TIMING.heartbeat_ms
@@ -74,11 +74,11 @@ class Locator:
     Args:
         node: the id of its node.
         config: the views.
-        identity: what other nodes are told of this one.
+        identity: what this node reports about itself to others.
         silent_ms: a leader silent for this long is not known any more (ms).
         ready: whether this node would vote as a member, at present.
-        number: the number before that of the first request: a random one, so that no earlier life
-            of this node used any near it.
+        number: one below the number of the first request. It is random, so that no earlier life of
+            this node used numbers near it.
         drift_ppm: largest deviation of a clock's rate (millionths).
 
     """
@@ -110,7 +110,7 @@ class Locator:
         self.heard_at = Instant(0)
         """The time at which that leader last answered."""
         self.others_at = Instant(0)
-        """The time at which a node other than the leader last had what this node lacks."""
+        """The time at which a node other than the leader last had the missing slots."""
         self.asked = 0
         """Number of nodes that were asked in turn."""
         self.number = number
@@ -118,7 +118,7 @@ class Locator:
         self.requests: dict[int, Instant] = {}
         """The time of each request, by number, oldest first."""
         self.bytes_left = 0
-        """Estimate of what is still to be fetched (bytes), 0 if nothing is."""
+        """Estimate of what is still to be fetched (bytes), or 0 if nothing is."""
         self.master_due = Instant(0)
         """The time from which the leader may be asked again."""
         self.timer = 0
@@ -143,7 +143,7 @@ class Locator:
         )
 
     def handle(self, sender: Address, event: LocatorEvent, now: Instant) -> Effects:
-        """Ask, answer, or fetch what another node has."""
+        """Send a request or a reply, or fetch slots that another node has."""
         match event:
             case Locate():
                 return self._on_locate(sender, event, now)
@@ -161,7 +161,7 @@ class Locator:
                 return ()
 
     def facts(self, now: Instant) -> list[NodeFacts]:
-        """Return what learners have reported."""
+        """Return the learners' reports."""
         return [
             NodeFacts(
                 node, report.applied, ms_between(at, now), report.view, report, lag, report.version
@@ -242,14 +242,14 @@ class Locator:
         if node != self.master:
             self.others_at = now
         elif now - self.others_at < self.silent_ns:
-            return proven  # Another node has what this one lacks, too.
+            return proven  # Another node has the missing slots too.
         lacking = Lacking(
             first=self.config.applied, target=located.applied, source=node, master=self.master
         )
         return [*proven, Send(catchup_of(self.node), lacking)]
 
     def _prove(self, located: Located) -> list[Effect]:
-        """Bound the age of this node's state once it has applied what the other node has."""
+        """Bound the age of this node's state once it has applied as much as the other node."""
         asked = self.requests.get(located.number)
         if asked is None or not 0 <= located.age_ms < NUMBER_MAX:
             return []

@@ -53,9 +53,9 @@ class Machine(Protocol):
         ...
 
     def due_ms(self, before: int | None = None) -> int | None:
-        """Return the log time at which `advance` has something to do next, None for never.
+        """Return the log time at which `advance` has something to do next, or None for never.
 
-        With ``before`` it may return None for a time that is not earlier, too.
+        With ``before`` it may also return None for a time that is not earlier.
         """
         ...
 

@@ -63,13 +63,13 @@ class LogOptions:
     log_max: int = LOG_MAX
     """Decided slots that each replica keeps for others, 1 or more."""
     journal_bytes: int = JOURNAL_BYTES
-    """Bytes of commands after which the journal is cut; 0 for never."""
+    """Bytes of commands after which the journal is cut, or 0 for never."""
     greet_ms: int = GREET_MS
     """Time for which a restarted member waits for others to confirm its start (ms)."""
     digest_slots: int = AGREED_SLOTS
     """Number of slots between comparisons of the members' states; the same everywhere."""
     endpoints: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Where other nodes reach each configured node, as far as that is known."""
+    """The endpoint of each configured node for other nodes, as far as it is known."""
     version: str = ""
     """The version of this software, for operators."""
     target: MemberTarget = NO_TARGET
@@ -151,7 +151,7 @@ def _begun(recovered: Recovered | None, group: GroupConfig) -> tuple[Recovered, 
 def _registered(
     records: Sequence[Message], recovered: Recovered | None, endpoints: Mapping[str, str]
 ) -> tuple[Voter, ...] | None:
-    """Return the journals that vote, according to this node's journal; None if it does not know."""
+    """Return the journals that vote, by this node's journal, or None if it does not know them."""
     founded = next((record for record in records if isinstance(record, GroupConfig)), None)
     if founded is None or recovered is None:
         return None

@@ -47,7 +47,7 @@ class ReportState(Local):
 
 @local
 class DescribeNodes(Local):
-    """To the failure detector: what is known of other nodes? Answered by `NodesDescribed`."""
+    """To the failure detector: describe the other nodes. Answered by `NodesDescribed`."""
 
 
 class NodeFacts(NamedTuple):
@@ -61,7 +61,7 @@ class NodeFacts(NamedTuple):
     view: int
     """The newest view that it knows; -1 if its version knows none."""
     learner: Locate | None
-    """Its last report as a node that is no member, None if it sent none."""
+    """Its last report as a node that is no member, or None if it sent none."""
     lag: int = 0
     """Slots that it lacked when it sent that report."""
     version: str = ""
@@ -83,6 +83,6 @@ class TargetDue(Timer):
 
 @timer
 class LocateDue(Timer):
-    """Ask other nodes what is decided; ``number`` is that of the timer."""
+    """Ask other nodes which slots are decided; ``number`` is the timer's number."""
 
     number: int

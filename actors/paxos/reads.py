@@ -309,7 +309,7 @@ class ReadIndexes:
 
     Args:
         node: where it is.
-        number: the number before that of the first request.
+        number: one below the number of the first request.
 
     """
 
@@ -387,7 +387,7 @@ class ReadIndexes:
 
 
 class StalenessBound:
-    """An acceptor's side: what the heartbeats of one master prove about slots.
+    """An acceptor's side: the slots that the heartbeats of one master prove to be decided.
 
     Let this acceptor have answered heartbeat ``i`` of ballot ``b`` at ``a`` (by its own
     clock, the first time it did). If heartbeat ``j`` reports that answer as received, ``j``
@@ -424,7 +424,7 @@ class StalenessBound:
         rising."""
 
     def take(self, beat: Heartbeat, now: Instant) -> Fresh | None:
-        """Take a heartbeat that is answered at ``now``; return what it proves, if anything.
+        """Take a heartbeat that gets a reply at ``now``; return its proof, if it is one.
 
         Its ballot is not below the previous one, and its leader was checked.
         """

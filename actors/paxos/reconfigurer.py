@@ -1,8 +1,8 @@
 """Changes of the members: join, leave, remove, replace, and transfer of the lead.
 
-A change is asked for until it is done. Each time the leader compares the wanted members with
-those in force, and takes the next step: one member more, or one less. So a change goes on under
-the next leader, and a repetition has no further effect.
+The client repeats its request until the change is done. Each time the leader compares the wanted
+members with those in force, and takes the next step: one member more, or one less. So a change
+continues under the next leader, and a repetition has no further effect.
 """
 
 from __future__ import annotations
@@ -34,16 +34,11 @@ from fencelock.actors.paxos.member_event import (
     ViewChanged,
 )
 from fencelock.actors.paxos.membership import MEMBERS_MAX, Member
-from fencelock.actors.paxos.message import Locate
+from fencelock.actors.paxos.node_facts import Facts
 from fencelock.actors.paxos.target import CHECK_MS, NO_TARGET, QUIET_MS, MemberTarget, wish_of
 from fencelock.actors.proxy.message import MembersKnown, Relay, Relayed
 from fencelock.actors.role import Host, Summary
 from fencelock.actors.role_message import Level, RoleNotice
-from fencelock.actors.timing import TIMING
-
-HEARD_MS = 3 * TIMING.lease_ms
-"""A node that was silent for this long does not count as reachable (ms)."""
-
 
 VERSION_CHARS_MAX = 64
 """Maximum length of another node's version; the rest is cut off."""
@@ -62,7 +57,7 @@ MembersEvent = (
 
 
 class Reconfigurer(MemberRole[MembersEvent]):
-    """Answers requests about the members. That of the leader changes them, one at a time.
+    """Replies to requests about the members. The leader's reconfigurer changes them, one at a time.
 
     It only judges whether a change is wise: that a majority can still be reached, and that a
     new member has the log. The replica judges whether it is safe.
@@ -100,10 +95,10 @@ class Reconfigurer(MemberRole[MembersEvent]):
         self.waiting: list[tuple[Address, MembersRequest]] = []
         """Requests that are answered once the failure detector has described the nodes."""
         self.linked: dict[str, str] = {}
-        """The endpoints of the members that this node was told to connect to."""
+        """The endpoints of the members to which this node connects."""
 
     def begin(self, now: Instant) -> Effects:
-        """Connect to the members, unless they are those of the configuration."""
+        """Connect to the members, unless they are the nodes of the configuration."""
         del now
         links = self._link() if self.config.newest.number else [self._known()]
         return [*links, Wake(CHECK_MS, TargetDue())] if self.target.members else links
@@ -184,7 +179,7 @@ class Reconfigurer(MemberRole[MembersEvent]):
         return [Send(address_of(self.node, "proxy"), relayed)]
 
     def _on_described(self, described: NodesDescribed, now: Instant) -> list[Effect]:
-        """Answer what waits, or pass it on to the leader."""
+        """Reply to the waiting requests, or forward them to the leader."""
         waiting, self.waiting = self.waiting, []
         leads = described.master == self.node
         effects: list[Effect] = []
@@ -290,7 +285,7 @@ class Reconfigurer(MemberRole[MembersEvent]):
                 return (detail or self._pending(), left, effects)
 
     def _pending(self) -> str:
-        """Return what a change that was decided waits for, empty if nothing."""
+        """Return the condition that a decided change waits for; empty if there is none."""
         number = self.config.newest.number
         return f"change {number} is not in force yet" if self.config.pending else ""
 
@@ -380,7 +375,7 @@ class Reconfigurer(MemberRole[MembersEvent]):
                 )
 
     def _read(self, request: ReadMembers, described: NodesDescribed) -> MembersRead:
-        """Return what is known of each node."""
+        """Return a report of each node."""
         applied = self.config.applied
         reports = {
             self.node: self._report(self.node, applied, 0, self.config.newest.number, described)
@@ -433,56 +428,8 @@ class Reconfigurer(MemberRole[MembersEvent]):
 
 
 Step = tuple[str, int, list[Effect]]
-"""What a change waits for, empty if it is done; the slots that a learner lacks; and the effects."""
-
-
-class Facts:
-    """The leader's knowledge of other nodes, as far as changes depend on it.
-
-    Args:
-        node: the leader.
-        nodes: the facts of other nodes.
-
-    """
-
-    def __init__(self, node: str, nodes: tuple[NodeFacts, ...]) -> None:
-        self.node = node
-        self.members = {one.node: one for one in nodes if one.learner is None}
-        self.learners = {one.node: one for one in nodes if one.learner is not None}
-
-    def votes(self, member: str) -> bool:
-        """Return whether ``member`` voted lately, under its registered journal."""
-        facts = self.members.get(member)
-        return member == self.node or (facts is not None and facts.heard_ms <= HEARD_MS)
-
-    def silent_ms(self, member: str, led_ms: int) -> int:
-        """Return the time for which ``member`` has not answered a leader of ``led_ms`` (ms)."""
-        facts = self.members.get(member)
-        return led_ms if facts is None else min(led_ms, facts.heard_ms)
-
-    def has_majority(self, members: tuple[str, ...], joins: int = 0) -> bool:
-        """Return whether a majority of ``members``, and ``joins`` more that answer, is there."""
-        return sum(map(self.votes, members)) + joins > (len(members) + joins) // 2
-
-    def is_old(self, member: str) -> bool:
-        """Return whether ``member`` runs a version without changes of the members."""
-        facts = self.members.get(member)
-        return facts is not None and facts.view < 0
-
-    def learner(self, node: str) -> Locate | None:
-        """Return the last report of ``node`` as a learner, if it is recent."""
-        facts = self.learners.get(node)
-        return None if facts is None or facts.heard_ms > HEARD_MS else facts.learner
-
-    def joiner(self, node: str) -> Locate:
-        """Return the report of a node that is to join; refuse one that has not been heard."""
-        report = self.learner(node)
-        if report is None:
-            raise MembershipError(
-                f"{node} has not been heard from: start it with the address of a member in its "
-                "configuration, and try again"
-            )
-        return report
+"""The condition that a change waits for (empty if it is done), the slots that a learner lacks, and
+the effects."""
 
 
 def _seat_of(view: View, node: str) -> Member | None:

@@ -70,7 +70,7 @@ been overtaken by later ones."""
 
 REPORT_SLOTS = 8
 """Applied slots after which the acceptor is notified: until then it keeps their votes, and a
-promise may report them. A heartbeat that proves something has them reported, too."""
+promise may report them. They are also reported when a heartbeat proves something."""
 
 
 WAITING_MAX = 1_000
@@ -117,9 +117,9 @@ _with_forwarded = copier(Propose, "forwarded")
 class Replica(MemberRole[ReplicaEvent]):
     """One replica. Source: PMMC, section 2.1.
 
-    Differences from PMMC: only the master's replica gives slots (`Ordering`). Outcomes are sent
-    to the proposer on another node, and those of all slots to the listener of every node. A
-    snapshot is made now and then, so that journals can drop what was applied (`Log`).
+    Differences from PMMC: only the master's replica gives slots (`Ordering`). Outcomes are sent to
+    the proposer on another node, and the outcomes of all slots to the listener of every node. A
+    snapshot is made now and then, so that journals can drop applied slots (`Log`).
 
     Args:
         machine: the state machine that commands are applied to.
@@ -167,19 +167,20 @@ class Replica(MemberRole[ReplicaEvent]):
         self.reported = 1
         """All slots before it were reported as applied to the acceptor."""
         self.reporting = False
-        """Whether the leader wants each applied slot reported: it stands, or must catch up."""
+        """Whether to report each applied slot to the leader: it stands for election, or must catch
+        up."""
         self.committed = 1
         """All slots before it are known here to be decided."""
         self.change_slot = 0
         """While this node leads, the slot of the last change it proposed, or its opening slot."""
         self.checking = 0
-        """The slot of the `GapCheck` timer that runs, 0 if none does."""
+        """The slot of the `GapCheck` timer that runs, or 0 if none does."""
         self.proposer: Address | None = None
         """The last proposer that was found to be a member's role."""
         self._recovered = recovered
 
     def begin(self, now: Instant) -> Effects:
-        """Apply what the journal knows to be decided. Its outcomes were sent in an earlier life."""
+        """Apply the slots that the journal knows to be decided; their outcomes were sent before."""
         compared = self.log.recover(self._recovered)
         self._recovered = Recovered()
         self.committed = self.decided.next
@@ -249,7 +250,7 @@ class Replica(MemberRole[ReplicaEvent]):
         return effects
 
     def _report_state(self, wanted: ReportState, now: Instant) -> Send:
-        """Answer a node that asked which node leads, and what is decided."""
+        """Reply to a node that asked which node leads, and which slots are decided."""
         located = Located(
             master=self.forwarding.master,
             applied=self.decided.next,
@@ -357,7 +358,7 @@ class Replica(MemberRole[ReplicaEvent]):
         return self.ordering.fill(self.config.pending, self.decided.next, now)
 
     def _on_stepped_down(self, now: Instant) -> Effects:
-        """Ask clients to propose again: what has a slot may still be decided, or not."""
+        """Ask clients to propose again: a proposal that has a slot may or may not be decided."""
         self.reporting = False
         asked = self.ordering.end()
         followed = self._follow("", now)
@@ -406,7 +407,7 @@ class Replica(MemberRole[ReplicaEvent]):
         return effects
 
     def _apply(self, now: Instant) -> list[Effect]:
-        """Apply what is decided without a gap, answer, and go on ordering."""
+        """Apply the decided slots up to the first gap, send outcomes, and order more proposals."""
         log, decided, ordering = self.log, self.decided, self.ordering
         first = decided.next
         effects: list[Effect] = []
@@ -452,7 +453,7 @@ class Replica(MemberRole[ReplicaEvent]):
         return [Send(self.acceptor, applied), *to_leader]
 
     def _progress(self, now: Instant) -> list[Effect]:
-        """Answer the reads that waited for what is applied now."""
+        """Reply to the reads that waited for the slots applied now."""
         leadership, applied = self.ordering.leadership, self.decided.next
         settled = leadership is not None and applied > leadership.first
         return self.reads.progress(applied, settled=settled, now=now)
@@ -515,8 +516,8 @@ class Forwarding:
     def refusal(self, propose: Propose, machine: Machine, *, old: bool) -> Effects:
         """Return the refusal of a command that must not enter the log; empty for any other.
 
-        If some member runs an ``old`` version, that includes what only new ones apply: the states
-        of the members would differ.
+        If some member runs an ``old`` version, commands that only new versions apply are also
+        refused: the states of the members would differ.
         """
         client = propose.client
         if client != self.client:

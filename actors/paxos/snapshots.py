@@ -1,9 +1,9 @@
 """Snapshots of a replica's state, and catch-up: slots or a snapshot for members that lack them.
 
-A snapshot lets the journal drop what led to it, and is sent to members that lack slots
-which no replica keeps any more. Freezing the state costs a fraction of writing it, which
-is done part by part, between the turns of all other roles (`Snapshots`). `CatchUp` fetches what
-this node lacks, and sends others what they lack.
+A snapshot lets the journal drop the slots before it, and is sent to members that lack slots which
+no replica keeps any more. Freezing the state costs a fraction of writing it, which is done part by
+part, between the turns of all other roles (`Snapshots`). `CatchUp` fetches the slots that this node
+lacks, and sends others the slots that they lack.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class Snapshots:
     unnoticed.
 
     Args:
-        journal_bytes: applied bytes after which the journal is cut; 0 for never.
+        journal_bytes: applied bytes after which the journal is cut, or 0 for never.
         place: index of this member.
         members: number of members.
 
@@ -255,7 +255,7 @@ class Progress:
         """The number of parts of the snapshot that have arrived, and of all; 0 without one."""
 
     def in_words(self, next_slot: int) -> str:
-        """Describe what has arrived."""
+        """Describe the parts that have arrived."""
         wanted = f"{next_slot - self.first} of {self.target - self.first} slots"
         parts = f", {self.parts[0]} of {self.parts[1]} parts of a snapshot" if self.parts[1] else ""
         return f"{wanted}{parts}, {self.bytes} bytes"
@@ -299,10 +299,10 @@ class Progress:
 class CatchUp(MemberRole[CatchUpEvent]):
     """Fetches in small parts, one at a time: the receiver sets the pace.
 
-    Everything fetched is decided, so its source and age do not matter. The master has enough to
-    do, so it is asked only for what no other member has. Fetched slots are written to the
-    journal, since that may hold votes of older ballots for them. These records are removed when
-    the replica's stream covers them (P16).
+    Everything fetched is decided, so its source and age do not matter. The master has enough to do,
+    so it is asked only for slots that no other member has. Fetched slots are written to the
+    journal, since that may hold votes of older ballots for them. These records are removed when the
+    replica's stream covers them (P16).
 
     Args:
         node: the id of its node.
@@ -315,15 +315,15 @@ class CatchUp(MemberRole[CatchUpEvent]):
         self.next = 1
         """The first slot that is still missing."""
         self.target = 0
-        """Slots before it are wanted; 0 if none are."""
+        """Slots before it are wanted, or 0 if none are."""
         self.source = ""
         """The member that is asked."""
         self.master = ""
         """The node that leads, if any is known."""
         self.likely = ""
-        """The member that has what is missing, if one is known to."""
+        """The member that has the missing slots, if one is known."""
         self.tried: set[str] = set()
-        """Members that did not have what comes next, or did not answer."""
+        """Members that did not have the next slots, or did not reply."""
         self.silent_until: dict[str, Instant] = {}
         """Members that did not answer lately."""
         self.progress: Progress | None = None
@@ -379,7 +379,7 @@ class CatchUp(MemberRole[CatchUpEvent]):
                 return self._on_expire(event)
 
     def summary(self) -> Summary:
-        """Return what it fetches, from which node, and how much has arrived."""
+        """Return which slots it fetches, from which node, and how many bytes have arrived."""
         progress = self.progress
         return (
             ("next", self.next),
@@ -425,7 +425,7 @@ class CatchUp(MemberRole[CatchUpEvent]):
         )
 
     def _ask_anew(self, now: Instant) -> list[Effect]:
-        """Request what comes next: slots, if the other member still has them."""
+        """Request the next slots, if the other member still has them, or else a snapshot."""
         self.begun, self.parts = None, []
         progress = self.progress
         if self.next >= self.target:
@@ -446,7 +446,7 @@ class CatchUp(MemberRole[CatchUpEvent]):
         return [Send(catchup_of(self.source), fetch), Wake(wait_ms, retry)]
 
     def _on_retry(self, retry: FetchRetry, now: Instant) -> Effects:
-        """Ask another member: this one does not answer, or none had it."""
+        """Ask another member: this one did not reply, or does not have the slots."""
         if self.question is None or retry.attempt != self.attempt:
             return ()
         if self.making:
@@ -490,7 +490,7 @@ class CatchUp(MemberRole[CatchUpEvent]):
         return self._ask_another(now)
 
     def _answered(self, size: int) -> None:
-        """Note that the source sent ``size`` bytes of what is missing."""
+        """Note that the source sent ``size`` of the missing bytes."""
         self.tried.clear()
         self.silent_until.pop(self.source, None)
         if self.progress is not None:

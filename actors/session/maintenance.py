@@ -69,7 +69,7 @@ It applies where the cluster keeps no sessions; else see `SessionLease.keep_ms`.
 
 
 def keep_up(state: SessionState, now: Instant) -> list[Effect]:
-    """Do what is due: send keep-alives, leave silent endpoints, end timed-out requests, repeat."""
+    """Run due work: send keep-alives, leave silent endpoints, end timed-out requests, repeat."""
     effects: list[Effect] = []
     busy = _busy(state, now)
     _forgive_idle(state, busy)
@@ -99,7 +99,7 @@ def keep_up(state: SessionState, now: Instant) -> list[Effect]:
 
 
 def on_link_up(state: SessionState, node: str, now: Instant) -> list[Effect]:
-    """Send ``node`` a keep-alive, since it may be new, and repeat what is unanswered there."""
+    """Send ``node`` a keep-alive, since it may be new, and repeat its unanswered requests."""
     endpoint = state.endpoints.of_node(node)
     if endpoint is None:
         return [Observe("client.unknown_link")]

@@ -127,7 +127,7 @@ class Pending:
     asked: Question
     """The request as the user sent it."""
     claim: Claim | None
-    """The claim that needs a session, None if it needs none."""
+    """The claim that needs a session, or None if it needs none."""
     endpoint: Address
     requested_at: Instant
     ends_at: Instant | None
@@ -204,7 +204,7 @@ def cancel_of(debt: CancelKey, withdrawal: PendingCancel, session: str) -> Cance
 def settle(
     withdrawals: dict[CancelKey, PendingCancel], endpoints: Iterable[Address], cancelled: Cancelled
 ) -> tuple[CancelKey, PendingCancel] | None:
-    """Note that a wait was cancelled; return the cancel, None if none was pending."""
+    """Note that a wait was cancelled; return the cancel, or None if none was pending."""
     claim = Claim(cancelled.lock, cancelled.owner)
     for endpoint in (ANY_ENDPOINT, *endpoints):
         debt = CancelKey(endpoint, claim)

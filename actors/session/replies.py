@@ -225,7 +225,7 @@ def _on_released(
     state: SessionState, pending: Pending, released: Released, now: Instant
 ) -> list[Effect]:
     claim = _settled(state, pending)
-    hold = state.holds.get(claim)  # None if what was left was taken away meanwhile.
+    hold = state.holds.get(claim)  # None if the rest was taken away meanwhile.
     if hold is not None:
         if released.count <= 0 or not _is_partial(pending.asked):
             hold.freed(released.count, owed=pending.owed)
@@ -257,7 +257,7 @@ def _on_refused(
             pending.asked.PARTIAL and answer.reason is Reason.INVALID  # It is too much of the hold.
         ):
             if pending.user is None or state.session_lease.kept:
-                return []  # The hold is still there, or an earlier copy may be done: go on.
+                return []  # The hold is still there, or an earlier copy may be done: continue.
         case _:
             pass
     state.in_flight.drop(pending)

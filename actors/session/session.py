@@ -91,8 +91,8 @@ class ClientSession(Role[Said | SessionTick]):
     Invariants:
         C1  A user receives one reply to a request, from an endpoint or the session.
         C2  A grant that no user waits for any more is cancelled until that is confirmed.
-        C3  Without a kept session a claim waits at one endpoint at a time, is held through
-            at most one, never both.
+        C3  Without a kept session a claim waits at one endpoint at a time, or is held through one,
+            never both.
         C4  Nothing is held after ``session_lease.until``, whatever the cluster sends later.
 
     Args:

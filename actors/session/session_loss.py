@@ -1,4 +1,4 @@
-"""The loss of holds: when a client decides that its locks are lost, and what follows.
+"""The loss of holds: when a client decides that its locks are lost, and the consequences.
 
 The session decides it in four cases. Each ends in `Hold.lose`, except that `let_go` drops a hold
 whose release was already under way (`SessionState.drop_hold`):
@@ -142,7 +142,7 @@ def _count_from(
 
 
 def judge_deadlines(state: SessionState, now: Instant) -> list[Effect]:
-    """Lose the holds whose leases may be over; notify the users of those whose duration is over."""
+    """Lose the holds with leases that may be over; notify users of holds past their duration."""
     if state.lapses_at is None or now < state.lapses_at:
         return []
     effects: list[Effect] = []
@@ -199,7 +199,7 @@ def _lose_at_deadline(state: SessionState, claim: Claim, now: Instant) -> list[E
 
 
 def why_not_renew(state: SessionState, renew: Renew, claim: Claim) -> Rejection | None:
-    """Return why a renewal of ``claim`` is not sent, None if it is."""
+    """Return why a renewal of ``claim`` is not sent, or None if it is."""
     hold = state.holds.get(claim)
     if hold is not None and hold.fence == renew.fence and hold.lease is not None:
         return None
@@ -350,7 +350,7 @@ def on_hold_lost(
 def on_confirm_hold(
     state: SessionState, sender: Address, word: ConfirmHold, now: Instant
 ) -> list[Effect]:
-    """Notify a node that lost its memory if one of its holds is not ours.
+    """Notify a node that lost its memory if this client does not have the hold.
 
     A client that disowns a hold must never take a late grant of it. So each wait for the lock
     is sent again under a new number: only a grant of the latest number is accepted.

@@ -285,7 +285,7 @@ COMMANDS: tuple[type[LogCommand], ...] = (*OPERATIONS, ExtendSessions)
 def _begin(
     table: TableState, command: AcquireRequest | ReleaseRequest, out: list[Result]
 ) -> OwnerState | None:
-    """Make a new request the last one of its owner; for a repeated one, send its outcome: None.
+    """Make a new request its owner's last one; for a repetition, send its outcome, return None.
 
     Any request but an invalid one counts as a keep-alive (rule 85).
     """
@@ -330,7 +330,7 @@ def _repeat(owner_state: OwnerState, command: AcquireRequest | ReleaseRequest) -
 def _begin_acquire(
     table: TableState, command: AcquireRequest, out: list[Result]
 ) -> OwnerState | None:
-    """Make a new acquire the last request of its owner; None if its outcome was sent."""
+    """Make a new acquire the last request of its owner; return None if its outcome was sent."""
     owner_state = _begin(table, command, out)
     if owner_state is None:
         return None
@@ -416,7 +416,7 @@ def _take(table: TableState, hold: Hold, command: Evict, out: list[Result]) -> N
     text = f"{titled(lock)}: the hold under fence {hold.fence} was {taken}"
     lost = HoldLost(lock=lock, fence=hold.fence, session=session, owner=owner, detail=text)
     out += [evicted, lost]
-    if owner_state.outcome is None:  # Else a repetition would be told that it holds.
+    if owner_state.outcome is None:  # Else the reply to a repetition would say that it holds.
         answer = owner_state.denied(Reason.OWNERSHIP_LOST, f"this owner has lost it; {taken}")
         owner_state.settle(answer)
     owner_state.lost = hold.fence
@@ -442,7 +442,7 @@ def _not_held(table: TableState, command: Evict) -> str:
 
 
 def _nothing_done(command: AcquireRequest | ReleaseRequest) -> str:
-    later = "this owner has since asked for something else, so nothing is done now"
+    later = "this owner has sent a later request, so nothing is done now"
     return f"{titled(command.lock)}: {later}"
 
 

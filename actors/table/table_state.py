@@ -96,7 +96,7 @@ class TableState:
         return hold if hold is not None and hold.fence == fence else None
 
     def wording(self, lock: str) -> str:
-        """Describe who holds an object."""
+        """Return a text that names the holders of an object."""
         holder = self.pools.get(lock) or self.locks.get(lock)
         return "nobody holds it" if holder is None else holder.wording()
 
@@ -134,7 +134,7 @@ class TableState:
         self.serve(lock, out)
 
     def end_hold(self, hold: Hold, out: list[Result]) -> None:
-        """End ``hold`` of an owner whose session goes on, and grant the lock to the next one."""
+        """End ``hold``, but not its owner's session, and grant the lock to the next owner."""
         owner_state = hold.owner_state
         owner_state.hold = None
         session = owner_state.session

@@ -30,7 +30,7 @@ class Semaphore(BaseSemaphore[Hold], Exiting):
         await drive(self._releasing_permits(n))
 
     async def status(self, read: Read = "linearizable", max_age: float = 1.0) -> LockStatus:
-        """Return who holds permits and who waits, in order."""
+        """Return the holders and the queue, in order."""
         return await drive(self._inspecting(age_ms_of(read, max_age)))
 
     async def evict(self, fence: int, operator: str | None = None) -> Contender:

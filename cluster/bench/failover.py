@@ -29,7 +29,7 @@ SETTLE_S = 1.0
 """Time under load with all nodes up, before a kill (s)."""
 
 DOWN_S = 2.0
-"""Downtime of a killed node (s); the others go on well before."""
+"""Downtime of a killed node (s); the others serve again well before."""
 
 SILENT_S = 6.0
 """Downtime of a leader that dies silently (s): longer than any such failover took."""

@@ -92,7 +92,7 @@ class NodeProcesses:
         stop_all(list(self.processes.values()))
 
     def start(self, node: str) -> None:
-        """Start the process of ``node``; it goes on with its journal on disk."""
+        """Start the process of ``node``; it continues from its journal on disk."""
         command = [self.python_of(node), *self.program, "serve", "--id", node]
         if self._marks:
             command += ["--marks", str(self.marks_of(node))]

@@ -39,7 +39,7 @@ AGAIN_S = 0.05
 """Pause before a node that is making its snapshot is asked again (s)."""
 
 LAG_S = 10.0
-"""Time for a follower to apply what was decided when the command began (s)."""
+"""Time for a follower to apply the slots that were decided when the command began (s)."""
 
 
 def backup(

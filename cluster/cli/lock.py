@@ -59,6 +59,9 @@ WaitOption = Annotated[
         "--timeout", "-w", min=0, help="How long to wait for the lock (s). Default: for ever."
     ),
 ]
+NameArgument = Annotated[
+    str, typer.Argument(help="The lock.", show_default=False, autocompletion=complete_lock)
+]
 NonblockOption = Annotated[
     bool, typer.Option("--nonblock", "-n", help="Do not wait if the lock is held.")
 ]
@@ -76,9 +79,7 @@ FirstReplyOption = Annotated[
 
 
 def lock(
-    name: Annotated[
-        str, typer.Argument(help="The lock.", show_default=False, autocompletion=complete_lock)
-    ],
+    name: NameArgument,
     command: Annotated[
         list[str], typer.Argument(help="The command and its arguments.", show_default=False)
     ],
@@ -159,7 +160,7 @@ def _acquire(client: Client, name: str, shared: int | None, timeout: float | Non
 
 
 def _whose(client: Client, name: str, shared: int | None) -> str:
-    """Return who holds the lock now, in words."""
+    """Return a text that names the present holder of the lock."""
     if shared is not None:
         return f"all {shared} permits are taken"
     try:

@@ -130,7 +130,7 @@ def members_table(reports: tuple[NodeReport, ...]) -> Rows:
 
 
 def advice_on(report: NodeReport) -> str | None:
-    """Return what an operator can do about a node that does not vote; None for one that does."""
+    """Return what an operator can do about a node that does not vote, or None for one that does."""
     match report.role:
         case NodeRole.OBSERVER:
             return (
@@ -273,7 +273,7 @@ def replace(
 
 
 def new_journal_of(operator: Operator, node: str) -> int:
-    """Return the journal under which ``node`` does not vote yet, 0 if it is not known.
+    """Return the journal under which ``node`` does not vote yet, or 0 if it is not known.
 
     Raises:
         MembershipError: the node votes.
@@ -355,7 +355,7 @@ class Progress:
         return f"{reached.detail} ({', '.join(parts)} left)"
 
     def _time_left_ms(self, unit: str, left: int, now: float) -> int:
-        """Return the time that the rest takes at the pace since the first look; 0 if unknown."""
+        """Return the time that the rest takes at the pace since the first look, or 0 if unknown."""
         first, at = self.left.get(unit, (left, now))
         if left >= first:
             self.left[unit] = left, now

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from fencelock.cluster.node import Node
 
 EXIT_BUG = 70
-"""A role broke one of its own invariants (EX_SOFTWARE of ``sysexits.h``): restart the node."""
+"""A role broke an invariant (EX_SOFTWARE of ``sysexits.h``): restart the node."""
 
 GC_THRESHOLDS = (20_000, 50, 100)
 """Thresholds of Python's cycle collector: new objects, then young and middle collections."""
@@ -49,6 +49,10 @@ def _complete_id(ctx: typer.Context, incomplete: str) -> list[str]:
     return [node for node in nodes if node.startswith(incomplete)]
 
 
+NodeIdOption = Annotated[
+    str,
+    typer.Option("--id", help="The node's id in the configuration.", autocompletion=_complete_id),
+]
 SPIN = (
     "While busy, poll for 0.3 ms before sleeping: replies are faster and cost more processor "
     "time. Use `--no-spin` where processor time is limited."
@@ -56,12 +60,7 @@ SPIN = (
 
 
 def serve(
-    node_id: Annotated[
-        str,
-        typer.Option(
-            "--id", help="The node's id in the configuration.", autocompletion=_complete_id
-        ),
-    ],
+    node_id: NodeIdOption,
     config: Annotated[Path, typer.Option(help="The cluster's configuration.")] = Path(
         "cluster.toml"
     ),

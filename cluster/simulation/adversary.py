@@ -20,7 +20,7 @@ class Adversary:
         world: the world of the clients.
         judge: knows which contenders are inside.
         random: draws the time, the client and the kind of a strike.
-        every_ms: the mean interval of strikes, 0 for none.
+        every_ms: the mean interval of strikes, or 0 for none.
         ttl_ms: of the clients' sessions.
 
     """

@@ -33,12 +33,12 @@ INVARIANTS = {
 class BakeryJudge:
     """Judges B1 to B11, each on its own: see ``actors/bakery/README.md``.
 
-    It trusts no counter of a role: it counts deliveries and messages itself. It looks into
-    tables and epoch states only for what is in force.
+    It trusts no counter of a role: it counts deliveries and messages itself. It looks into tables
+    and epoch states only for the present state.
 
     Args:
         world: where everything happens.
-        judged: the invariants to judge, by number; None for all.
+        judged: the invariants to judge, by number, or None for all.
 
     """
 

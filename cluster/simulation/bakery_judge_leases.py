@@ -75,7 +75,7 @@ class LeasesJudge:
         """By proxy, its life, session, owner, lock and request: the fence of the answer."""
 
     def at_client(self, delivered: Delivery, effects: Effects) -> None:
-        """Record the beliefs of clients, and what they give back."""
+        """Record how long clients rely on holds, and their releases."""
         event, client = delivered.event, delivered.node
         if type(event) is Leased:
             lease = self.leases.get(event.lock, {}).get(event.fence)

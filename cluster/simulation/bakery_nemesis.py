@@ -38,7 +38,7 @@ class LeaderNemesis:
 
     Args:
         world: the world of the leaders.
-        blows: the kinds of strikes; one of them is drawn each time.
+        blows: the kinds of strikes; one kind is drawn each time.
         every_ms: the mean interval of strikes (ms).
 
     """

@@ -7,7 +7,7 @@ from fencelock.cluster.simulation.disk import Copy
 from fencelock.cluster.simulation.world import World
 
 STREAM = "bootstrap"
-"""The role that records what must be known of other members."""
+"""The role that records the journals and starts of other members."""
 
 
 class DiskFaults:
@@ -33,7 +33,7 @@ class DiskFaults:
         self._random = world.streams.fork("disks")
 
     def may_be_lost(self) -> str | None:
-        """Return a member that may lose its disk now, None if none may."""
+        """Return a member that may lose its disk now, or None if none may."""
         return self._choose()
 
     def lose(self, name: str) -> None:

@@ -43,7 +43,7 @@ def knob(kind: FaultKind | None, *values: Any, default: Any = 0) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Faults:
-    """The knobs. ``_every_ms`` is a mean interval over the whole cluster, 0 for never."""
+    """The knobs. ``_every_ms`` is a mean interval over the whole cluster, or 0 for never."""
 
     loss_per_mille: int = knob(FaultKind.LOSS, 10, 50, 100, 300)
     repeat_per_mille: int = knob(FaultKind.REPETITION, 10, 100, 300, 500)
@@ -84,7 +84,7 @@ class Faults:
     """Mean time for which a disk is slow."""
 
     def without(self, *kinds: FaultKind) -> Faults:
-        """Return these faults less the ``kinds``, whose knobs `knob` declares."""
+        """Return these faults without the ``kinds``; `knob` declares their knobs."""
         knobs = [one for one in fields(self) if one.metadata.get("kind") in kinds]
         defaults: dict[str, Any] = {one.name: one.default for one in knobs}
         return replace(self, **defaults)

@@ -38,7 +38,8 @@ class VirtualLinks:
         self._queue = queue
         self._peers = peers
         self._former: set[str] = set()
-        """Nodes that were members: what they sent before they knew better may be too large."""
+        """Nodes that were members: frames that they sent before they learned of the change may be
+        too large."""
         self._client = not machine.member
         self._admission = FrameValidator(machine.name, CLUSTER, client=self._client, members=peers)
         self._clients = ClientQueue()
@@ -68,7 +69,7 @@ class VirtualLinks:
         return bool(self._news)
 
     def events(self) -> list[LinkUp | LinkDown | LinkRefused]:
-        """Return what changed about links since the last call."""
+        """Return the changes of links since the last call."""
         news, self._news = self._news, []
         return news
 
@@ -134,7 +135,7 @@ class VirtualLinks:
         return Arrival(link, frame)
 
     def _delivered(self, arrivals: Sequence[tuple[int, Arrival]]) -> Iterator[Arrival]:
-        """Yield arrivals; while one of them is delivered, the queue knows its sender's life."""
+        """Yield arrivals; while an arrival is delivered, the queue knows its sender's life."""
         for boot, arrival in arrivals:
             self._queue.boot = boot
             yield arrival

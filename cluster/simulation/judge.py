@@ -1,4 +1,4 @@
-"""The judges of locks: they stand outside the roles, know true time, and see every grant."""
+"""The judges of locks: they are no part of the roles, know true time, and see every grant."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class LockJudge:
                 self._leave(delivered.to, effect.message.lock)
 
     def crashed(self, node: str, boot: int) -> None:
-        """End the holds of ``node``, and those granted through it if the protocol says so."""
+        """End the holds of ``node``, and holds granted through it if the protocol says so."""
         self.left(node)
         if self.holds_end_with_node:
             self._dead.add((node, boot))
@@ -146,7 +146,7 @@ class LockJudge:
             return
         other = self.inside.get(hold.lock)
         if other is not None and (other.contender, other.fence) == (contender, hold.fence):
-            return  # It enters again what it holds.
+            return  # It enters a lock again that it holds.
         if not self._believes(contender):
             raise ViolationError(f"belief: {_told(hold)}, which it cannot rely on")
         if other is not None and self.clocks_true and self.may_be_inside(other):

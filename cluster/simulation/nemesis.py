@@ -23,7 +23,7 @@ LULL_MS = 600
 
 
 class Nemesis:
-    """Causes the faults that ``world.faults`` sets, at times from a stream of its own.
+    """Causes the faults that ``world.faults`` sets, at times from its own random stream.
 
     Args:
         world: the world of the nodes.

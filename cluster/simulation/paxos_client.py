@@ -63,7 +63,7 @@ class Unanswered(Timer):
 class Proposer(
     Role[Finish | Appended | SessionDropped | Proposed | Declined | ProposeNext | Unanswered]
 ):
-    """Has one command after the other appended, each under a number of its own.
+    """Appends one command after the other, each under a new number.
 
     Args:
         nodes: the members, the first one to use first.
@@ -182,7 +182,7 @@ Heeded = Propose | Finish | SlotOutcomes | LeaderChanged | Skipped | Consulted |
 
 
 class LogReader(Role[Heeded]):
-    """Receives what its node's replica applies, queries it now and then, and forwards proposals.
+    """Receives the slots that its node's replica applies, queries it, and forwards proposals.
 
     Args:
         random: decides the times of queries, the ages of answers, and when to hand over.

@@ -91,8 +91,8 @@ class LogJudge:
         members: all nodes that may ever vote.
         plan: the run.
         twin: an empty machine like those of the members.
-        judged: the invariants to judge, by number; None for all.
-        wrong: members whose machine has a bug; what they apply and report is not judged.
+        judged: the invariants to judge, by number, or None for all.
+        wrong: members whose machine has a bug; their states and reports are not judged.
 
     """
 
@@ -224,7 +224,7 @@ class LogJudge:
             self.state.applies(node, applied)
 
     def _judge_lease(self, delivered: Delivery, leased: LeaseHeld) -> None:
-        """Check that no other node believes in a lease of its own when one begins or is renewed."""
+        """Check that no other node relies on a lease when a node's lease begins or is renewed."""
         node = self.nodes[delivered.node]
         if node.now() >= leased.until:
             self.beliefs.pop(node.name, None)

@@ -28,14 +28,14 @@ MAX_TIME = 1 << 62
 
 
 class StateJudge:
-    """Judges P12 to P14 and S1. It applies the chosen batches to a machine of its own.
+    """Judges P12 to P14 and S1. It applies the chosen batches to its own machine.
 
     Args:
         choices: the chosen batches.
         violation_report: receives the violations.
         drift_ppm: the largest error of a clock's rate (millionths).
         ttl_ms: the lifetime of a session without a message from its client.
-        twin: a reference machine, whose state every replica must have after the same slots.
+        twin: a reference machine; every replica must have its state after the same slots.
 
     """
 
@@ -66,7 +66,7 @@ class StateJudge:
         self.best: dict[str, int] = {}
         """The most that each member applied with its present disk, in any life."""
         self.wrong: frozenset[str] = frozenset()
-        """Members whose machine has a planted bug: what they apply and report is not judged."""
+        """Members whose machine has a planted bug: their states and reports are not judged."""
         self.unlike: set[str] = set()
         """Members whose state differed from the correct one."""
         self.answers: dict[tuple[str, int], Appended] = {}

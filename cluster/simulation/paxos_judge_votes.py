@@ -80,7 +80,7 @@ class AcceptorJudge:
         self.said = dict.fromkeys(members, NO_BALLOT)
         """The highest ballot that an acceptor named as promised, before this turn."""
         self.fresh = dict.fromkeys(members, NO_BALLOT)
-        """The same in this turn, whose order only the disk knows."""
+        """The same in this turn; only the disk knows its order."""
         self.emitted = dict.fromkeys(members, NO_BALLOT)
         """The highest ballot that an acceptor named in this life, in the order of its events."""
         self.promisers: dict[tuple[str, Ballot], Voter] = {}
@@ -166,7 +166,7 @@ class AcceptorJudge:
         self.emitted[node] = max(self.emitted[node], message.ballot)
 
     def says(self, node: str, boot: int, sender: Address, message: Message, *, local: bool) -> None:
-        """Judge a message of a role of ``node``, to another node or to a role of its own.
+        """Judge a message of a role of ``node``, to another node or to one of its own roles.
 
         A message between its own roles may be handled after later ones have left: `emits` judges
         their order.

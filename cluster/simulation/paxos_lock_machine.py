@@ -21,7 +21,7 @@ def is_of_locks(command: bytes) -> bool:
 
 
 class LockRegister(Register):
-    """A list that grows, and a table of locks: each command is for one of them."""
+    """A list that grows, and a table of locks: each command is for one of the two."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class LockRegister(Register):
         return [*super().advance(time_ms), *self.locks.advance(time_ms)]
 
     def do(self, time_ms: int, command: bytes) -> Sequence[Message]:
-        """Do ``command``, and what is due."""
+        """Apply ``command`` and the deadlines that are due."""
         if is_of_locks(command):
             (outcomes,) = self.locks.apply(time_ms, (command,))
             return [*outcomes, *super().advance(time_ms)]

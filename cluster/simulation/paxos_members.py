@@ -149,7 +149,7 @@ class MemberChanges:
         self.done = self._goal(action, node, replacement)
 
     def _goal(self, action: MemberAction, node: str, new: str) -> Callable[[], bool]:
-        """Return whether the change is decided; nobody knows that of a transfer."""
+        """Return whether the change is decided; for a transfer, nobody knows that."""
         disk = self.world.nodes[node].disk
         match action:
             case MemberAction.TRANSFER:

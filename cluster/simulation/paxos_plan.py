@@ -95,7 +95,7 @@ class LogPlan:
     """Whether such a leader's clock is then as slow as allowed, and all others as fast; these may
     notice that its link is gone."""
     partial_crash_share: float = 0.0
-    """Share of these leaders that crash, too."""
+    """Share of these leaders that also crash."""
     others_crash_share: float = 0.0
     """Share of these in which all others crash, and return while it believes that it leads."""
     crash_at_ballot_per_mille: int = 0
@@ -103,13 +103,13 @@ class LogPlan:
     spares: int = 0
     """Nodes that are no members at first."""
     change_every_ms: int = 0
-    """Mean interval between changes of the members (ms), 0 for never."""
+    """Mean interval between changes of the members (ms), or 0 for never."""
     target_members: int = 0
-    """Number of members at which leaders keep the group by themselves, 0 for none."""
+    """Number of members at which leaders keep the group by themselves, or 0 if they do not."""
     replace_after_ms: int = 1_000
     """Time after which they replace a member that does not answer (ms)."""
     locks: RunPlan | None = None
-    """The use of locks beside that of the list; None for none. It has no faults of its own."""
+    """The use of locks beside the list, or None for no locks. It adds no faults."""
     faults: Faults = CALM
 
 
@@ -127,6 +127,7 @@ def draw_target_plan(seed: int) -> LogPlan:
         replace_after_ms=random.choice((100, 300, 1_000)),
         chaos_ms=8_000,
         partial_reign_per_mille=0,
+        locks=None,
         faults=replace(plan.faults, down_ms=random.choice((500, 1_500, 3_000))),
     )
 

@@ -78,7 +78,7 @@ def run_log_seed(
         seed: fixes everything.
         plan: the plan to run; drawn from the seed if None.
         subject: the subject to judge.
-        judged: the invariants to judge, by number; None for all.
+        judged: the invariants to judge, by number, or None for all.
 
     """
     run = _LogRun(seed, plan or draw_log_plan(seed), subject, judged)

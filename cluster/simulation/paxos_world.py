@@ -89,7 +89,7 @@ class WatchedDisk(Disk):
         self.watcher.replaced(self.node, records)
 
     def sync(self) -> None:
-        """Make the tail durable, which after a crash may be shorter than what was written."""
+        """Make the tail durable; after a crash it may be shorter than the written data."""
         written = list(zip(self.tail, self.unsynced, strict=False))
         self.unsynced = []
         super().sync()
@@ -111,7 +111,7 @@ class WatchedGateway(Gateway):
         self.departs = departs
 
     def flush(self) -> None:
-        """Send what waits for each peer."""
+        """Send the messages that wait for each peer."""
         self.departs()
         super().flush()
 

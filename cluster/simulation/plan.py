@@ -29,21 +29,22 @@ class RunPlan:
     served_ms: int = 90_000
     """Deadline for serving every contender, from the end of all faults (ms)."""
     drained_ms: int = 60_000
-    """Deadline after that for the proxies to forget all waits and holds (ms). A client gives
-    up when it learns of silence, but its session goes on cancelling."""
+    """Deadline after that for the proxies to forget all waits and holds (ms). A client stops
+    waiting when it learns of silence, but its session continues to cancel."""
     grants_min: int = 0
-    """Least number of grants, besides the last one of each contender. A run with fewer proves
+    """Least number of grants, besides the last grant of each contender. A run with fewer proves
     nothing, and fails."""
     ttl_ms: int = 2_500
     """Time that a session outlives its client's last message, where there are sessions (ms)."""
     deaths_ms: tuple[int, ...] = ()
     """Times at which clients die, the first, the second and so on; others replace them."""
     closings_ms: tuple[int, ...] = ()
-    """Times at which clients close, whatever they wait for or hold; others replace them."""
+    """Times at which clients close, even while they wait or hold; others replace them."""
     strikes_every_ms: int = 0
-    """Mean interval at which a client that holds a lock is cut off or paused (ms), 0 for never."""
+    """Mean interval at which a client that holds a lock is cut off or paused (ms), or 0 for
+    never."""
     hunts_every_ms: int = 0
-    """Mean interval at which leaders of `bakery` are struck in particular (ms), 0 for never."""
+    """Mean interval at which leaders of `bakery` are struck in particular (ms), or 0 for never."""
     faults: Faults = CALM
     audit: bool = True
     """Whether proxies are asked to describe themselves at the end."""

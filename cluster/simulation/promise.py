@@ -29,8 +29,7 @@ class Survival:
     """Whether the cluster keeps sessions of clients, so that a client that dies frees its
     locks, and a holder knows of its loss before another is granted the lock."""
     leases: bool = False
-    """Whether each hold has a deadline of its own, after which its holder knows of its loss.
-    Sessions
+    """Whether each hold has its own deadline, after which its holder knows of its loss. Sessions
     then matter to a client only, and no proxy has a table of locks."""
     drift_ppm: int = PPM
     """Largest clock error for that (millionths); above it only fences are judged."""
@@ -57,10 +56,9 @@ def promise_of(protocol: str, settings: ProtocolSettings) -> Survival:
     `bakery` survives everything, two leaders lost at once only after a while. A hold ends with
     its lease, which its client counts by its own clock. `lamport` survives everything, as
     long as every node comes back. `central` survives everything but crashes of the server's
-    node, and with a journal these, too; a hold lasts until its client's session ends it.
-    `paxos` survives everything; a hold belongs to its client's session, and ends when that
-    does. Whether its holder knows of that first is judged while no clock is further from true
-    than declared.
+    node, and with a journal also those; a hold lasts until its client's session ends it. `paxos`
+    survives everything; a hold belongs to its client's session, and ends when that does. The judge
+    checks that its holder knows of the end first, while every clock is within its declared error.
 
     Raises:
         ConfigError: there is no such protocol.

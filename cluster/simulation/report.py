@@ -22,7 +22,7 @@ class RunReport:
     seed: int
     plan: RunPlan | LogPlan
     violation: str | None
-    """The broken promise or invariant, None if there is none."""
+    """The broken promise or invariant, or None if there is none."""
     deliveries: int
     grants: int
     """Number of grants; of answered requests in a run of the log alone."""

@@ -88,8 +88,8 @@ class LockUser(Role[Met]):
         owner: its owner name in that client.
         locks: the names to choose from.
         random: decides its choices and the lengths of waits, holds and rests.
-        lease_ms: time that its holds outlive its client's silence, 0 if there is no such
-            limit; with one it sometimes holds for longer.
+        lease_ms: time that its holds outlive its client's silence, or 0 if there is no such limit;
+            with one it sometimes holds for longer.
         levels: limit of its holds of a lock at once; with more than one it sometimes
             enters again.
 

@@ -33,8 +33,7 @@ class World:
 
     Args:
         seed: fixes all chance.
-        faults: what may happen to frames, disks and clocks; what happens to nodes
-            is the work of a `Nemesis`.
+        faults: the faults of frames, disks and clocks; a `Nemesis` causes the faults of nodes.
 
     """
 
@@ -166,5 +165,5 @@ class World:
             raise ViolationError(f"no end of the run in {DELIVERIES_MAX} deliveries")
 
     def mishap(self, node: str, what: str) -> None:
-        """Write what happened to a node into the trace."""
+        """Write an event of a node into the trace."""
         self.trace.entries.append(Mishap(self.time, node, what))

@@ -1,4 +1,4 @@
-r"""The file of a backup: what it contains, in words, and the parts of a table.
+r"""The file of a backup: a description of its content, and the parts of a table.
 
 A file is a line of text and then blocks::
 
@@ -7,7 +7,7 @@ A file is a line of text and then blocks::
              content
 
 The first block is the `BackupHeader` as JSON, so that ``head`` shows it. Each further block is one
-part of the table. As each digest covers the one before, blocks can neither be exchanged nor come
+part of the table. As each digest covers the previous one, blocks can neither be exchanged nor come
 from another file. The header has the number of parts, so a file that was cut off is noticed.
 """
 
@@ -166,7 +166,7 @@ def _blocks(path: Path, file: BinaryIO) -> Iterator[bytes]:
 
 
 def _header(path: Path, content: bytes) -> BackupHeader:
-    """Read the first block; its digest was right, so it is what some release wrote."""
+    """Read the first block; its digest was right, so some release wrote it."""
     try:
         found = json.loads(content)
         return BackupHeader(**{field.name: found[field.name] for field in fields(BackupHeader)})

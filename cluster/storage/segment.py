@@ -1,10 +1,10 @@
 """The files of a journal's folder: segments, with room made before it is needed, and snapshots.
 
-To sync a write that makes a file longer, a file system must write its own journal, too. So the
-journal writes and syncs zeros ahead of the groups while no caller waits; a group that replaces
-some of them needs no more than its own blocks on the disk. Reserving blocks would not be
-enough: the first write to each reserved block costs the file system's journal again. PostgreSQL
-prepares its log in the same way (``wal_init_zero``).
+To sync a write that makes a file longer, a file system must also write its own journal. So the
+journal writes and syncs zeros ahead of the groups while no caller waits; a group that replaces some
+of them needs no more than its own blocks on the disk. Reserving blocks would not be enough: the
+first write to each reserved block costs the file system's journal again. PostgreSQL prepares its
+log in the same way (``wal_init_zero``).
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ def backend_of(harness: ClusterHarness, node: str) -> BakeryBackend:
 
 
 def elect_without_n3(harness: ClusterHarness) -> Granted:
-    """Have n1 and n2 elect an epoch that n3 never hears of, and grant a long lease in it."""
+    """Let n1 and n2 elect an epoch that n3 never hears of, and grant a long lease in it."""
     harness.start().ready()
     harness.until(lambda: len(harness.serving()) == 3)
     harness.world.crash("n3")

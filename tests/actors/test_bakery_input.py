@@ -1,4 +1,4 @@
-"""What members of `bakery` do not take from each other: what cannot be, and what is late."""
+"""Messages that members of `bakery` refuse from each other: impossible and late ones."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ class InputHarness(RoleHarness[Leader]):
         self.trust()
 
     def trust(self) -> None:
-        """Have a majority trust it now."""
+        """Let a majority trust it now."""
         self.role.epoch_state.trusted_at = Instant(self.now_ms * NS_PER_MS)
 
 

@@ -150,7 +150,7 @@ def test_a_cluster_that_is_down_and_up_again_keeps_what_is_granted() -> None:
 
 
 def deaf(seed: int) -> ClusterHarness:
-    """Have n1 and n2 not hear each other, while the other three hear both, of which one leads."""
+    """Cut n1 and n2 from each other; the other three, of which one leads, still reach both."""
     harness = ClusterHarness(5, seed=seed).start().ready()
     harness.until(lambda: len(harness.serving()) == 3)
     assert {"n1", "n2"} & set(harness.serving())

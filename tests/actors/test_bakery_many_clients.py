@@ -108,7 +108,7 @@ def test_a_member_that_leads_nothing_comes_and_goes_without_an_election() -> Non
 
 
 def test_with_less_than_a_majority_no_leader_serves_and_a_request_is_kept() -> None:
-    """Scenario 99 (!): there three leaders go on, and nobody is told."""
+    """Scenario 99 (!): in the original three leaders continue, and no client is notified."""
     harness = led_by_three()
     proxy, gone = harness.serving()[0], [harness.serving()[1], *harness.others()]
     for name in gone:

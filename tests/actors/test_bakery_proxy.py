@@ -63,7 +63,7 @@ class ProxyHarness(RoleHarness[Proxy]):
         return self.hear(election_of("n4"), readiness)
 
     def acquire(self, request: int = 1, wait_ms: int | None = 60_000) -> list[Send]:
-        """Have ann ask for x."""
+        """Let ann ask for x."""
         asked = Acquire(lock="x", session="ann", owner="o", request=request, wait_ms=wait_ms)
         return self.hear(ANN, asked)
 
@@ -183,7 +183,7 @@ def test_who_says_no_timeout_has_the_clusters_and_is_told_so() -> None:
     refused = one(Refused, harness.run(3_000), ANN)
     assert refused.reason is Reason.TIMED_OUT
     assert refused.detail.endswith(
-        'no timeout was said, and then it is 2000 ms here: "obtention" under [bakery] in the '
+        'without a timeout in the call, the limit is 2000 ms: "obtention" under [bakery] in the '
         "configuration"
     )
 

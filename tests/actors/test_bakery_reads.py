@@ -57,7 +57,7 @@ class LockReader(RoleHarness[Proxy]):
         return self._note(self.hear(election_of("n4"), readiness))
 
     def ask(self) -> list[str]:
-        """Have ann ask, and return which leaders are asked."""
+        """Let ann request a report; return the leaders to which requests are sent."""
         inspect = Inspect(lock="x", session="ann", request=1)
         return [node_of(send.to) for send in self._note(self.hear(ANN, inspect))]
 
@@ -81,7 +81,7 @@ class LockReader(RoleHarness[Proxy]):
         peek: Query | None = None,
         lock: str = "x",
     ) -> list[Send]:
-        """Have a leader answer, and return what ann is told."""
+        """Let a leader reply; return the messages to ann."""
         peek = peek or self.peek
         said = QueryResult(
             lock=lock,

@@ -21,7 +21,8 @@ LEASE_MS = HOLD_MS + GRACE_MS
 
 
 def forget_at(harness: ClusterHarness, name: str, *, lapsed: bool) -> None:
-    """Have a leader's clock take all it holds for over; or have it never have voted."""
+    """Let a leader consider all its holds ended, by its clock; or make it forget its votes and
+    holds."""
     leader = harness.leader(name)
     now = Instant(harness.world.nodes[name].now())
     for entry in list(leader.tickets.entries()):
@@ -80,7 +81,7 @@ def prolong(*missed: str) -> RenewHold:
 
 
 def three_connected(*voters: str) -> LeaderTrio:
-    """Have ``voters`` hold what all of them take for n1's."""
+    """Let ``voters`` hold a ticket that all of them attribute to n1."""
     trio = LeaderTrio()
     trio.hold(*voters)
     for leader in trio.leaders.values():

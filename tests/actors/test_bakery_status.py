@@ -1,4 +1,4 @@
-"""What `fencelock status` and the configuration say of a `bakery` cluster."""
+"""The output of `fencelock status`, and the configuration, for a `bakery` cluster."""
 
 from __future__ import annotations
 

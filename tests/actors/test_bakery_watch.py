@@ -51,7 +51,7 @@ def watchers() -> Watchers:
 
 
 def know(watchers: Watchers, asker: Address = ANN, ms: int = 0) -> int:
-    """Have ``asker`` learn the present state, and wait for the next; return its number."""
+    """Let ``asker`` learn the present state, and wait for the next; return its number."""
     (now,) = said(watchers.watch(asker, Watch(session="ann", request=1), at(ms)))
     watched = Watch(known=now.number, session="ann", request=2)
     assert watchers.watch(asker, watched, at(ms)) == []

@@ -1,4 +1,4 @@
-"""What `central` does not survive, shown: a dead client, a crashed server, a forgetful one."""
+"""Faults that `central` does not survive: a dead client, a crashed server, one that forgot."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_a_server_with_a_journal_comes_back_and_everybody_is_served() -> None:
 
 
 def test_a_server_without_a_journal_comes_back_and_forgets_who_holds() -> None:
-    """Two hold at once then, and what tells them apart is the fence, which goes on rising."""
+    """Two clients then hold at once. Only the fence distinguishes them: it keeps rising."""
     world = world_in_which_c2_holds(journal=False)
     fence = contender(world, HOLDER).fence
     world.nodes["c2"].pause()  # A holder that takes its time.

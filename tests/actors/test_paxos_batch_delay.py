@@ -45,7 +45,7 @@ class DelayingMaster:
         return self.replica.handle(HERE, Gather(), T0)
 
     def decide(self, effects: Effects) -> list[Message | Local]:
-        """Have all that was ordered decided, and return what is said of it."""
+        """Decide all ordered slots, and return the messages about them."""
         told: list[Message | Local] = []
         for order in orders(effects):
             word = Decided(slot=order.slot, batch=order.batch)

@@ -129,7 +129,8 @@ def product(wrong: str) -> Recipe:
 
 
 SILENT = "everybody was done, n2/proxy: it never answered"
-"""What the auditor says, who asks every member in the end: a quarantined one does not answer."""
+"""Return the auditor's report. It asks every member at the end; a quarantined one does not
+reply."""
 
 
 @pytest.mark.parametrize("wrong", ["n2", ""])
@@ -148,7 +149,7 @@ def test_in_the_whole_product_a_wrong_member_is_found_and_every_promise_is_kept(
 
 
 def test_without_the_comparison_nobody_would_notice() -> None:
-    """What the tests above find is found by nothing else."""
+    """No other test finds the bugs of the tests above."""
     for seed in SEEDS:
         report = run(seed, Repeats, digest_slots=1 << 40)
         assert not report.marks.get("paxos.diverged")

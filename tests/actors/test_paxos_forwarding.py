@@ -1,4 +1,4 @@
-"""What a replica does with commands that it cannot put into the log itself."""
+"""Commands that a replica cannot put into the log itself: it forwards, holds or refuses them."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def orders(effects: Effects) -> list[Order]:
 
 
 def decide(replica: Replica, effects: Effects) -> list[Send]:
-    """Have all that was ordered decided; return what is sent then."""
+    """Decide all ordered slots; return the messages sent then."""
     return [
         effect
         for order in orders(effects)

@@ -22,7 +22,8 @@ from fencelock.actors.paxos.member_event import (
 )
 from fencelock.actors.paxos.membership import Member
 from fencelock.actors.paxos.message import UNWILLING, Locate
-from fencelock.actors.paxos.reconfigurer import Facts, Reconfigurer
+from fencelock.actors.paxos.node_facts import Facts
+from fencelock.actors.paxos.reconfigurer import Reconfigurer
 from fencelock.actors.paxos.target import CHECK_MS, QUIET_MS, MemberTarget, Wish, wish_of
 from fencelock.actors.role_message import Level, RoleNotice
 
@@ -46,7 +47,7 @@ def view_of(members: str) -> View:
 
 
 def facts_of(answering: str, **learners: Locate) -> tuple[NodeFacts, ...]:
-    """Return what the leader ``a`` knows."""
+    """Return the facts that the leader ``a`` knows."""
     known = [NodeFacts(one, 5, 0, 0, None) for one in answering]
     return (*known, *(NodeFacts(one, 5, 0, 0, report) for one, report in learners.items()))
 
@@ -73,7 +74,7 @@ def test_a_member_that_was_silent_for_long_is_replaced() -> None:
 
 
 def test_a_member_beyond_the_target_is_removed() -> None:
-    """The second half of a replacement, too."""
+    """Also the second half of a replacement."""
     request = request_of(wish("abcd", "bd", e=WILLING))
     assert (request.action, request.node) == (MemberAction.REMOVE, "c")
 
@@ -148,7 +149,7 @@ def proposed(effects: Effects) -> list[tuple[str, ...]]:
 
 
 def notices(effects: Effects) -> list[RoleNotice]:
-    """Return what is logged."""
+    """Return the log lines."""
     here = address_of("a", "node")
     sent = [one.message for one in effects if isinstance(one, Send) and one.to == here]
     return [one for one in sent if isinstance(one, RoleNotice)]

@@ -1,4 +1,4 @@
-"""How a client's session ends: waits unanswered, surveys, closing."""
+"""The end of a client's session: unanswered waits, surveys, closing."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ TTL_MS = 600_000
 HOLD_MS, GRACE_MS = 10_000, 4_000
 FENCE = 7
 SURE = (1_000_000 - 1_000) / (1_000_000 + 1_000)
-"""What is left of a duration when two clocks drifted apart."""
+"""The rest of a duration when two clocks have drifted apart."""
 
 
 @pytest.fixture

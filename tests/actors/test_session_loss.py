@@ -1,4 +1,4 @@
-"""What a client believes of its session: trusted, suspect, lost; and what becomes of its waits."""
+"""A client's trust in its session: trusted, suspect, lost; and the fate of its waits."""
 
 from __future__ import annotations
 

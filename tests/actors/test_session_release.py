@@ -1,4 +1,4 @@
-"""How a client's session gives back what it holds, and what it no longer waits for."""
+"""A client's session releases its holds, and cancels waits that no user needs any more."""
 
 from __future__ import annotations
 

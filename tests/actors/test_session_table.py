@@ -27,7 +27,7 @@ from fencelock.actors.table.table import LockTable
 
 SEEDS = 60
 ANCHOR = address_of("c", "anchor")
-"""Holds a lock of its own all along, so that the session goes on."""
+"""Holds another lock all along, so that the session stays alive."""
 
 
 def answer_to(out: Result) -> Message | None:
@@ -52,7 +52,7 @@ class User:
         return event
 
     def next(self, chance: Random, *, leaving: bool) -> Event | None:
-        """Return what it says now; None for nothing."""
+        """Return its present message, or None if there is none."""
         owner = role_of(self.address)
         if self.asking:
             if self.token and chance.random() < 0.1:

@@ -1,4 +1,4 @@
-"""What a request costs a whole node, and whether that depends on how full and how old it is.
+"""The cost of a request for a whole node, and whether it grows on a full or an old node.
 
     python tests/bench/node_scale.py                       # a table, and status 1 if it is not flat
     python tests/bench/node_scale.py --only age --json     # one part; one JSON object
@@ -63,16 +63,16 @@ class NodeSubject:
             self.sessions.append(self.ask(client, opening, Opened).assigned)
 
     def acquire(self, who: int, lock: str, owner: str = "") -> int:
-        """Have the session take ``lock``; return the fence."""
+        """Let the session take ``lock``; return the fence."""
         return self.ask(f"client-{who}", self._asking(who, lock, owner), Granted).fence
 
     def wait(self, who: int, lock: str, owner: str) -> None:
-        """Have ``owner`` stand in line for ``lock``, which somebody holds."""
+        """Let ``owner`` wait for ``lock``, which somebody holds."""
         self.say(f"client-{who}", self._asking(who, lock, owner))
         self.turn()
 
     def release(self, who: int, lock: str, fence: int, owner: str = "") -> None:
-        """Have the session give ``lock`` back."""
+        """Let the session give ``lock`` back."""
         release = Release(
             lock=lock, fence=fence, session=self.sessions[who], owner=owner,
             request=next(self.numbers),

@@ -23,7 +23,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -54,6 +54,8 @@ class Release(NamedTuple):
 
     commit: str
     python: str
+    client: Path
+    """The program of its clients."""
 
 
 class MixedProcesses(GrowingProcesses):
@@ -72,7 +74,7 @@ class MixedProcesses(GrowingProcesses):
 
 
 class Rolling:
-    """One cluster, whose members change their releases one at a time.
+    """One cluster. Its members change their releases one at a time.
 
     Args:
         storm: the cluster and its clients.
@@ -145,7 +147,7 @@ class Rolling:
             time.sleep(0.05)
 
     def check_refusals(self) -> None:
-        """What old members cannot read is refused, by a leader of either release."""
+        """A leader of either release refuses commands that old members cannot read."""
         for what, ask in (("a change of the members", self.remove), ("a semaphore", self.permit)):
             try:
                 done = ask()
@@ -165,7 +167,7 @@ class Rolling:
         return self.watcher.semaphore("permits", 2).acquire(timeout=2.0)
 
     def counters(self) -> dict[str, dict[str, int]]:
-        """Return what each node counted of frames and messages that it did not take."""
+        """Return each node's counters of frames and messages that it dropped."""
         kinds = ("wire.", "paxos.divergence", "paxos.quarantine", "paxos.differs")
         return {
             status.node: {
@@ -204,11 +206,11 @@ def build(folder: Path, name: str, commit: str) -> Release:
         install = [str(python), "-m", "pip", "install", "--quiet", str(home / "source")]
         subprocess.run(install, check=True)
         (home / "built").touch()
-    return Release(short, str(python))
+    return Release(short, str(python), home / "source" / "tests" / "support" / "storm_client.py")
 
 
 @contextmanager
-def upgrading(folder: Path, old: Release, new: Release, say: Say) -> Iterator[Rolling]:
+def upgrading(folder: Path, old: Release, new: Release, say: Say) -> Generator[Rolling]:
     """Run three members of ``old``, and clients of both releases."""
     with ExitStack() as stack:
         storm = Storm(folder, secrets.randbits(32))
@@ -222,7 +224,7 @@ def upgrading(folder: Path, old: Release, new: Release, say: Say) -> Iterator[Ro
         members.wait_until_ready(watcher)
         storm.start_clients(
             [
-                Crowd(kind, (*LOCKS, f"own-{number}"), release.python)
+                Crowd(kind, (*LOCKS, f"own-{number}"), release.python, release.client)
                 for number, (kind, release) in enumerate(
                     (kind, release) for kind in ("threads", "tasks") for release in (old, new)
                 )
@@ -261,7 +263,7 @@ def run(folder: Path, old: Release, new: Release, order: str, say: Say) -> dict[
 
 def main() -> int:
     """Run both orders, and print what was found."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--before", default=BEFORE, help="the commit of the old release")
     parser.add_argument("--after", default="HEAD", help="the commit of the new release")
     parser.add_argument("--folder", type=Path, help="keep the two environments here, for next time")

@@ -25,15 +25,15 @@ class LoadSubject(Protocol):
     """Something with sessions, which acquire and release locks."""
 
     def acquire(self, who: int, lock: str, owner: str = "") -> int:
-        """Have session ``who`` take ``lock``; return the fence."""
+        """Let session ``who`` take ``lock``; return the fence."""
         ...
 
     def wait(self, who: int, lock: str, owner: str) -> None:
-        """Have ``owner`` wait for ``lock``, which somebody holds."""
+        """Let ``owner`` wait for ``lock``, which somebody holds."""
         ...
 
     def release(self, who: int, lock: str, fence: int, owner: str = "") -> None:
-        """Have session ``who`` give ``lock`` back."""
+        """Let session ``who`` give ``lock`` back."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""How fast the table of locks is by itself, and whether that depends on how full it is.
+"""The speed of the table of locks by itself, and whether it depends on its size.
 
     python tests/bench/table_scale.py            # a table, and status 1 if it is not flat
     python tests/bench/table_scale.py --json     # one JSON object
@@ -42,15 +42,15 @@ class TableSubject:
             self.table.apply(0, opening)
 
     def acquire(self, who: int, lock: str, owner: str = "thread-1") -> int:
-        """Have session ``who`` take ``lock``, a millisecond later; return the fence."""
+        """Let session ``who`` take ``lock``, a millisecond later; return the fence."""
         return next(one.fence for one in self._ask(who, lock, owner) if isinstance(one, Granted))
 
     def wait(self, who: int, lock: str, owner: str) -> None:
-        """Have ``owner`` wait for ``lock``, a millisecond later."""
+        """Let ``owner`` wait for ``lock``, a millisecond later."""
         self._ask(who, lock, owner)
 
     def release(self, who: int, lock: str, fence: int, owner: str = "thread-1") -> None:
-        """Have session ``who`` give ``lock`` back."""
+        """Let session ``who`` give ``lock`` back."""
         command = Release(
             session=self.names[who], owner=owner, request=next(self.numbers), lock=lock, fence=fence
         )
@@ -70,7 +70,7 @@ KINDS: dict[str, tuple[Callable[[int], Run], tuple[int, ...]]] = {
     "sessions": (LOADS.sessions, (10, 10_000)),
     "waiters": (LOADS.waiters, (10, 10_000)),
 }
-"""What is measured, and at which sizes; a table may have a million claims in all."""
+"""The measurements and their sizes; a table may have a million claims in all."""
 
 
 def measure(what: str, rounds: int) -> list[SizeCost]:

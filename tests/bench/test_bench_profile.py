@@ -56,7 +56,7 @@ CALL, BACK = 1_000, 1_450
 
 
 def shifted(marks: list[Mark], times: int) -> list[Mark]:
-    """Return what happens ``times`` times, one after the other."""
+    """Return the events of ``times`` pairs, one after the other."""
     return [
         mark._replace(begin_ns=mark.begin_ns + at, end_ns=mark.end_ns + at)
         for at in range(0, times * 5_000, 5_000)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from support.bench_programs import run_program
 
 SLOWER_MAX = 4
-"""Far above the bar of the benchmark, for a machine that does other things, too; and far below
-what a search of ten thousand costs."""
+"""Far above the bar of the benchmark, for a machine that also does other things; and far below the
+cost of a search of ten thousand."""
 
 
 def test_a_request_costs_a_node_the_same_whoever_else_is_there() -> None:

@@ -1,4 +1,4 @@
-"""What a client library owes its user: scenarios 1 to 24 of the design page, in our faces."""
+"""The duties of a client library: scenarios 1 to 24 of the design page, with both clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How clients, waits and nodes end: by interrupt, close, exit, fork, or a node that goes away."""
+"""The end of clients, waits and nodes: by interrupt, close, exit, fork, or the loss of a node."""
 
 from __future__ import annotations
 

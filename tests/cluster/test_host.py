@@ -250,7 +250,7 @@ def test_stopping_leaves_no_thread_no_file_and_no_hanging_future() -> None:
     with pytest.raises(pykka.ActorDeadError):
         ref.ask(Acquire(lock="a"), timeout=LONG_S)
     assert process.num_fds() == files
-    assert threading.active_count() <= threads  # One of an earlier test may have ended meanwhile.
+    assert threading.active_count() <= threads  # Threads of an earlier test may have ended.
 
 
 def test_many_threads_ask_at_once_and_each_gets_its_own_answer(start: Start) -> None:

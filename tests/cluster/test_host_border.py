@@ -1,4 +1,4 @@
-"""What threads outside a node may do to it: give up, and ask in wrong types."""
+"""Requests of threads outside a node: they time out, or have wrong types."""
 
 from __future__ import annotations
 

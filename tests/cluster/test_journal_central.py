@@ -1,4 +1,4 @@
-"""The journal of `central`'s lock server: bounded for ever, and the server goes on from it."""
+"""The journal of `central`'s lock server: it stays bounded, and the server continues from it."""
 
 from __future__ import annotations
 

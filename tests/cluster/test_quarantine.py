@@ -120,7 +120,7 @@ def test_members_that_differ_without_a_majority_say_so_and_go_on() -> None:
     assert notice.level is Level.ERROR
     (told,) = sent(effects, Divergence)
     assert not told.quarantined
-    assert decide(role, 2)  # It goes on.
+    assert decide(role, 2)  # It continues.
 
 
 def test_strangers_are_not_heard() -> None:

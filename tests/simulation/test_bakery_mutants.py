@@ -24,7 +24,7 @@ from fencelock.cluster.simulation.violation import ViolationError
 
 
 class Patch(NamedTuple):
-    """What is planted where."""
+    """The place and the value of a planted bug."""
 
     owner: Any
     name: str
@@ -56,7 +56,7 @@ def test_a_minority_of_leaders_that_trusts_itself_grants(monkeypatch: pytest.Mon
 def test_two_sides_hold_one_lock_and_the_judge_of_quorums_sees_the_first_grant(
     monkeypatch: pytest.MonkeyPatch, judged: frozenset[str]
 ) -> None:
-    """The majority goes on under a new epoch; then two leaders that are cut off grant, too."""
+    """The majority continues under a new epoch; then two leaders that are cut off also grant."""
     plant(monkeypatch, (Patch(EpochState, "trusted", self_confident),))
     harness = ClusterHarness(5).start().ready()
     cut_off, epoch = harness.serving()[:2], harness.epoch()

@@ -36,7 +36,7 @@ SEEDS_MOST = 100
 
 
 class JudgedPatch(NamedTuple):
-    """What is planted where."""
+    """The place and the value of a planted bug."""
 
     owner: Any
     name: str
@@ -52,7 +52,7 @@ class JudgedMutant(NamedTuple):
 
 
 def always(value: object) -> Callable[..., Any]:
-    """Return what answers so, whatever it is asked."""
+    """Return a function that returns ``value`` for any arguments."""
 
     def answer(*_: object) -> object:
         return value
@@ -227,7 +227,7 @@ SEEN_BY_CLIENTS = (
 """Planted bugs by which two clients hold a lock."""
 
 RARE = {"a leader returns with an empty table": 10, "no hand-over barrier": 9}
-"""Where the search for a seed begins, so that it is short."""
+"""The first seed of the search, which keeps the search short."""
 
 
 def plant(monkeypatch: pytest.MonkeyPatch, bug: str) -> None:

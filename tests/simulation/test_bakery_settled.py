@@ -1,6 +1,6 @@
-"""Which of two owners goes on with a request, and drops and renewals that not all have heard of.
+"""Which of two owners continues with a request; drops and renewals that some leaders missed.
 
-What seeds found, played by hand with three leaders.
+Bugs that seeds found, played by hand with three leaders.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def test_a_name_that_nobody_asked_for_changes_nothing() -> None:
 
 
 def lapsed_at_n1() -> LeaderTrio:
-    """Have all hold ann's request, and n1's clock say that its time is over."""
+    """Let all leaders hold ann's request, and let its time be over by n1's clock."""
     trio = LeaderTrio()
     trio.hold(*NAMES, owner="n2")
     trio.leaders["n1"].tickets.forget_old(later(NOW, LEASE_MS))
@@ -181,7 +181,7 @@ def test_a_step_that_takes_nothing_over_is_told_that_it_is_over() -> None:
 
 
 def test_a_hold_is_not_granted_anew_under_a_fence_below_one_that_was_voted_for() -> None:
-    """Who holds under it may renew all the same."""
+    """The holder under it may still renew."""
     trio = LeaderTrio()
     trio.hold(*NAMES, owner="gone")
     for name in NAMES:

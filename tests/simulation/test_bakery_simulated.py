@@ -20,7 +20,7 @@ RARE = (
     "bakery.untrusted",
     "client.wait_renewed",
 )
-"""What a sweep must have seen, or it was too kind."""
+"""Counters that a sweep of seeds must reach, or its faults were too few."""
 
 
 def calm(nodes: int, seed: int = 1) -> RunReport:

@@ -140,7 +140,7 @@ class FreedByAnySession(LockServer):
 
 
 def holds_end_with_the_life_of_a_node(seat: NodeContext) -> RoleSet:
-    """Seat a proxy that knows of no holds but those of its own life."""
+    """Seat a proxy that only knows holds of its own life."""
     cast = central(seat)
     clients = address_of(seat.node, "clients")
     forgetful = {"backend": LockManager(seat.node, seat.nodes, "central", clients)}
@@ -181,7 +181,7 @@ MUTANTS: dict[str, tuple[Recipe, ProtocolSettings, str]] = {
 """The recipe, its settings, and the judge who must see it."""
 
 RARE = {"grants are written too late": 280, "nobody is asked": 50, "holders are not reminded": 30}
-"""Where the search for a seed begins, so that it is short."""
+"""The first seed of the search, which keeps the search short."""
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)

@@ -28,7 +28,7 @@ SEEDS = 30
 MUTANT_SEEDS = 40
 FOUNDING_SEEDS = 100
 FOUNDING_RARE = 75
-"""Where the search for a group founded by a majority begins, so that it is short."""
+"""The first seed of the search for a group founded by a majority, which keeps it short."""
 ROUNDS = 12
 
 

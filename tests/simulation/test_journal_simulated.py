@@ -42,7 +42,7 @@ def kept(number: int) -> Alive:
 class JournaledLedger(Role[LedgerTick]):
     """Counts on over crashes; each fourth number and the one after it begin its journal anew.
 
-    What it says is never ahead of its disk: after a crash it goes on at least there.
+    Its messages are never ahead of its disk: after a crash it continues at least from there.
     """
 
     said = 0

@@ -124,7 +124,7 @@ class KeepsTheDead(LockProcess):
 
 
 class HearsNoTime(Clock):
-    """Does not go on from later than what it receives: IR2 is missing."""
+    """Planted bug: its clock does not move past the stamps that it receives: IR2 is missing."""
 
     def arrived(self, stamp: int) -> Effects:
         del stamp

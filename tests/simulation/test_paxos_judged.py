@@ -21,7 +21,7 @@ MARKS = {
     "paxos.slots_fetched": 200,
     "paxos.ticked": 100,
 }
-"""What must have been met in all seeds together, and how often."""
+"""Events that all seeds together must reach, and how often."""
 FAULTS = (
     "clock drift", "crash", "crash at a ballot", "crash in sync", "cut off", "held by a cut",
     "lost",

@@ -15,15 +15,15 @@ from fencelock.actors.paxos.config import WINDOW, LogConfig, View
 from fencelock.actors.paxos.member_event import ProposeChange
 from fencelock.actors.paxos.membership import Membership, Term
 from fencelock.actors.paxos.message import NUMBER_MAX
+from fencelock.actors.paxos.node_facts import Facts
 from fencelock.actors.paxos.reads import Reads
-from fencelock.actors.paxos.reconfigurer import Facts
 from fencelock.actors.paxos.replica import Replica
 from fencelock.cluster.simulation.paxos_plan import draw_members_plan, draw_target_plan
 from fencelock.cluster.simulation.paxos_run import run_log_seed
 from fencelock.cluster.simulation.report import RunReport
 
 Patch = tuple[Any, str, Any]
-"""An object, the name of one of its attributes, and the wrong value of that."""
+"""An object, the name of an attribute, and its wrong value."""
 
 
 def at_once(config: LogConfig, slot: int, membership: Membership) -> bool:
@@ -62,7 +62,7 @@ def by_name(group: Any, name: str, journal: int | None = None) -> int:
 
 
 def oldest(config: LogConfig, slot: int) -> View:
-    """Let the view in force decide slots of the next one, too."""
+    """Let the view in force also decide slots of the next one."""
     del slot
     return config.current[0]
 

@@ -109,7 +109,7 @@ def half_is_enough(spawn: Spawn) -> Spawn:
 
 
 def heeds_the_past(acceptor: Acceptor, event: Event, effects: Effects) -> Sequence[Effect]:
-    """Accept what is below the promise, too."""
+    """Also accept batches below the promise."""
     refused = [e for e in effects if isinstance(e, Send) and isinstance(e.message, Preempted)]
     if not isinstance(event, Accept) or not refused:
         return effects
@@ -210,7 +210,7 @@ class Mutant(NamedTuple):
     seeds: int
     change: Change = lambda spawn: spawn
     spawned: type[Role[Any]] | None = None
-    """What a leader spawns in the place of its scout or commander."""
+    """The roles that a leader spawns in place of its scout or commander."""
     focus: Focus | None = None
 
 
@@ -255,7 +255,7 @@ MUTANTS = {
 
 
 RARE = {"promise before it is durable, forgotten": 22}
-"""Where the search for a seed begins, so that it is short."""
+"""The first seed of the search, which keeps the search short."""
 
 
 @pytest.mark.parametrize("bug", MUTANTS)

@@ -149,7 +149,7 @@ class CountsFromTheAnswer(FailureDetector):
 
 
 class KeepsTheLease(Leader):
-    """Hands over, gives its lease back, and goes on believing in it."""
+    """Hands over, gives its lease back, and keeps relying on it."""
 
     def handle(self, sender: Address, event: Any, now: Instant) -> Effects:
         effects = super().handle(sender, event, now)
@@ -306,7 +306,7 @@ MUTANTS = {
 
 
 RARE = {"a torn tail is a record, two chosen": 13}
-"""Where the search for a seed begins, so that it is short."""
+"""The first seed of the search, which keeps the search short."""
 
 
 @pytest.mark.parametrize("bug", MUTANTS)

@@ -1,4 +1,4 @@
-"""What a crash of the node that granted a lock means for its holder, as the judge sees it."""
+"""The judge's view of a holder whose granting node crashes."""
 
 from __future__ import annotations
 

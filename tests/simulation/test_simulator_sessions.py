@@ -101,7 +101,7 @@ def test_a_planted_bug_is_caught(
 
 
 class SessionWorld:
-    """A judge of two contenders, whose clients' clocks show what they are set to."""
+    """A judge of two contenders; the test sets the clocks of their clients."""
 
     def __init__(self, *, clocks_true: bool = True) -> None:
         self.clocks = {"c1": 0, "c2": 0}

@@ -60,7 +60,7 @@ def happens(proxy: Proxy, *outcomes: Result, now: Instant = T0) -> Effects:
 
 
 def proposals(effects: Effects) -> list[Propose]:
-    """Return what is proposed."""
+    """Return the proposals."""
     return sent(effects, Propose, REPLICA)
 
 

@@ -132,12 +132,12 @@ class ReadsJudge:
 
 
 def run_read_seed(protocol: str, seed: int, *, recipe: Recipe | None = None) -> RunReport:
-    """Run one seed with a reader in it, and judge the reads, too.
+    """Run one seed with a reader in it, and also judge the reads.
 
     Args:
-        protocol: which one.
+        protocol: its name.
         seed: fixes everything.
-        recipe: how a member is seated, such as with a bug planted; that of the protocol if None.
+        recipe: sets up a member, for example with a planted bug; the protocol's own if None.
 
     """
     promise = promise_of(protocol, ProtocolSettings())

@@ -166,7 +166,7 @@ class SessionHarness(KeptAlive):
         limit: int = 1,
         count: int = 1,
     ) -> list[Send]:
-        """Have ``user`` hold ``lock``, in a new session if there is none; return all sends."""
+        """Let ``user`` hold ``lock``, in a new session if there is none; return all sends."""
         said = self.acquire(user, lock, token=token, limit=limit)
         if not self.assigned:
             said = [*said, *self.open(said)]

@@ -1,8 +1,8 @@
 """Real nodes of `paxos` that are killed, paused and changed while processes of clients work.
 
-The clients (`storm_client.py`) are processes of their own that write under each lock into
-a file that shows any overlap, lost update and late fence. While a majority lives no call of
-theirs may end in an error: nobody is told of what the others go on without.
+The clients (`storm_client.py`) are separate processes. Under each lock they write into a file that
+shows any overlap, lost update and late fence. While a majority lives, no call of theirs may end in
+an error: clients do not notice the loss of a minority.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LOCKS = ("a", "b", "c", "d", "e")
 LOG_LINES = 15
 FOUNDERS = 3
 SERVED_AFTER_S = 20.0
-"""How long the longest time without a grant may be, on a machine that has much else to do."""
+"""Maximum time without a grant, on a machine that is busy with other work."""
 
 
 class Crowd(NamedTuple):
@@ -42,6 +42,8 @@ class Crowd(NamedTuple):
     """``threads`` or ``tasks``."""
     locks: tuple[str, ...] = LOCKS
     python: str = sys.executable
+    program: Path = SUPPORT / "storm_client.py"
+    """Its code; that of another release may call the library in another way."""
 
 
 CROWDS = (Crowd("threads"), Crowd("threads"), Crowd("tasks"))
@@ -109,12 +111,18 @@ class Storm:
 
     def start_clients(self, crowds: Sequence[Crowd] = CROWDS) -> None:
         self.crowds = crowds
-        program = str(SUPPORT / "storm_client.py")
         for number, crowd in enumerate(crowds):
             seed = str(self.chance.getrandbits(32))
             options = [self.members.connect, self.members.cluster, str(self.folder)]
             client = subprocess.Popen(
-                [crowd.python, program, crowd.kind, *options, ",".join(crowd.locks), seed],
+                [
+                    crowd.python,
+                    str(crowd.program),
+                    crowd.kind,
+                    *options,
+                    ",".join(crowd.locks),
+                    seed,
+                ],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,

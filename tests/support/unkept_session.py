@@ -34,7 +34,7 @@ class UnkeptSession(KeptAlive):
         return self.hear(asked.to, Granted(**asked.message.fields(), fence=fence))
 
     def held(self, user: Address = ANN, token: int = 0) -> Send:
-        """Have ``user`` hold lock ``x`` under fence 7; return the request that got it."""
+        """Let ``user`` hold lock ``x`` under fence 7; return the request that got it."""
         asked = self.acquire(user, token=token)
         self.grant(asked)
         return asked

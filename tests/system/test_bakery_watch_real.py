@@ -40,7 +40,7 @@ def trio(tmp_path: Path) -> Iterator[WatchedProcesses]:
 
 
 class SeenNews:
-    """What a callback was told, and a way to wait for something in particular."""
+    """The notices that a callback got, and a way to wait for one of them."""
 
     def __init__(self) -> None:
         self.states: list[fencelock.ClusterState] = []

@@ -18,7 +18,7 @@ from fencelock.cluster.bench.members import NodeProcesses
 
 LONG_S = 60.0
 FREE_S = 20.0
-"""How long a lock that must be free may take to be granted (s)."""
+"""Time in which a lock that must be free must be granted (s)."""
 CLUSTER = "central-test"
 NODES = ("n1", "n2", "n3")
 SERVER, PROXY = "n1", "n2"

@@ -1,4 +1,4 @@
-"""What `fencelock backup` and `fencelock restore` ask, refuse and print."""
+"""`fencelock backup` and `fencelock restore`: their questions, refusals and output."""
 
 from __future__ import annotations
 

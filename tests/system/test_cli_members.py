@@ -1,4 +1,4 @@
-"""What operators see and do with members: a client that is made up answers."""
+"""Operators' commands about members, with a fake client that replies."""
 
 from __future__ import annotations
 

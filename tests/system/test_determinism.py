@@ -34,7 +34,7 @@ MODULES = {
 """Modules whose results depend on the interpreter, on the machine or on their own version."""
 
 TABLE = "actors/table/table.py"
-"""What this module imports, directly or not, makes up the replicated table."""
+"""The modules that this module imports, directly or not, make up the replicated table."""
 
 UNORDERED = {"sorted", "set", "frozenset", "any", "all"}
 """Functions to which the order of what they iterate over makes no difference."""

@@ -47,7 +47,7 @@ def test_members_killed_at_random_for_a_minute_cost_no_lock_no_update_and_no_err
     storm: Storm,
 ) -> None:
     def kill(node: str) -> None:
-        # Sometimes it is back before the others notice, sometimes they go on without it.
+        # Sometimes it is back before the others notice, sometimes they continue without it.
         at_once = storm.chance.random() < 0.3
         storm.members.kill(node)
         storm.tell(f"{node} killed, {'back at once' if at_once else 'back after more grants'}")

@@ -206,7 +206,7 @@ def test_all_roles_of_a_node_are_registered_and_stop_all_ends_them(
     assert node.wait(0)
     assert node.failure is None
     assert process.num_fds() == files
-    assert threading.active_count() <= threads  # One of an earlier test may have ended meanwhile.
+    assert threading.active_count() <= threads  # Threads of an earlier test may have ended.
     assert node.stop()
 
 

@@ -32,7 +32,7 @@ WITHIN_MS = TIMING.election_ms + TIMING.rank_ms + ELECTION_AND_SYNCS_MS
 
 
 class SilentDeath(Enum):
-    """What happens to the leader."""
+    """The fault of the leader."""
 
     STOPPED = "stopped"
     CUT_OFF = "cut off from all"

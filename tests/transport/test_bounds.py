@@ -1,4 +1,4 @@
-"""What a frame may hold is judged by its size and a count, before anything of it is decoded."""
+"""A frame is checked by its size and a count before anything of it is decoded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is like earlier frames is judged in one pass, and passes as it did the first time."""
+"""Frames like earlier ones are checked in one pass, with the result of the full check."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ from fencelock.transport.frame import (
 Socket: TypeAlias = "zmq.Socket[bytes]"
 
 PATIENCE_S = 60
-"""How long the test waits for an event before it fails; far beyond what any takes."""
+"""Time that a test waits for an event before it fails (s); no event takes nearly as long."""
 
 FRAMES = 100_000
 GROWTH_BYTES_MAX = 64 << 20
@@ -86,7 +86,7 @@ def test_the_decoder_meets_garbage_with_one_error_only() -> None:
             outcomes["decoded"] += 1
     assert outcomes.keys() == {
         "MalformedFrameError",
-        "UndecodableError",  # One of the former, as the next two.
+        "UndecodableError",  # A subclass, as are the next two.
         "FieldCountError",
         "WrongVersionError",
         "decoded",

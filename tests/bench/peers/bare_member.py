@@ -19,7 +19,7 @@ import cbor2
 import zmq
 
 Request = tuple[bytes, bool, str]
-"""Who asked, whether for the lock or to give it back, and which."""
+"""The client, whether it acquires or releases, and the lock."""
 
 
 def opened(path: str) -> int:
@@ -28,7 +28,7 @@ def opened(path: str) -> int:
 
 
 def drained(socket: zmq.Socket[bytes]) -> list[list[bytes]]:
-    """Return what can be read without waiting."""
+    """Return the messages that can be read without waiting."""
     messages: list[list[bytes]] = []
     while True:
         try:

@@ -21,8 +21,8 @@ MEMBERS = 3
 LEASE_S = 600
 """Outlives every run, so that nobody spends time on renewing it."""
 PATIENCE_S = 0.3
-"""When a question is asked again, of another member (s): one that waits for its turn keeps it
-only while it is asked, so this is used where no lock is contended."""
+"""Time after which a request is sent again to another member (s). A waiter keeps its place only
+while its request is open, so this is used only without contention."""
 LOCK, UNLOCK = "/v3lockpb.Lock/Lock", "/v3lockpb.Lock/Unlock"
 GRANT, STATUS = "/etcdserverpb.Lease/LeaseGrant", "/etcdserverpb.Maintenance/Status"
 CHANNEL = (("grpc.use_local_subchannel_pool", 1), ("grpc.max_reconnect_backoff_ms", 100))
@@ -69,7 +69,7 @@ class Etcd(ReplicatedPeer):
         return len(leaders) == 1 and 0 not in leaders
 
     def start_server(self, index: int) -> None:
-        """Start one of them; see `ServersPeer.start_server`."""
+        """Start one server; see `ServersPeer.start_server`."""
         names = [f"m{number}=http://127.0.0.1:{port}" for number, port in enumerate(self._peers)]
         client = f"http://127.0.0.1:{self._ports[index]}"
         peer = f"http://127.0.0.1:{self._peers[index]}"
