@@ -49,7 +49,7 @@ def _complete_id(ctx: typer.Context, incomplete: str) -> list[str]:
     return [node for node in nodes if node.startswith(incomplete)]
 
 
-IdOption = Annotated[
+NodeIdOption = Annotated[
     str,
     typer.Option("--id", help="The node's id in the configuration.", autocompletion=_complete_id),
 ]
@@ -61,7 +61,7 @@ SPIN = (
 
 
 def serve(
-    node_id: IdOption,
+    node_id: NodeIdOption,
     config: Annotated[Path, typer.Option(help="The cluster's configuration.")] = Path(
         "cluster.toml"
     ),
