@@ -39,7 +39,7 @@ _Semaphores = Annotated[
 
 
 _Members = Annotated[
-    bool, typer.Option("--members", help="paxos: the log alone, while its members change.")
+    bool, typer.Option("--members", help="paxos: locks and the log, while its members change.")
 ]
 
 
