@@ -44,7 +44,7 @@ MARKS = {
     ),
     "paxos.rounds_exhausted": (
         "ERROR",
-        "can stand no more, since no ballot is left: back the cluster up and restore it",
+        "cannot stand for election, since no ballot is left: back the cluster up and restore it",
     ),
     "paxos.link_suspected": (
         "DEBUG",
@@ -65,7 +65,7 @@ TWIN_NS = 10_000_000_000
 
 TWIN = (
     "NODE gets replies to another process that runs as NODE{times}: two processes under one id "
-    "disturb each other. Stop the other one, or give it an id of its own"
+    "disturb each other. Stop the other one, or give it another id"
 )
 
 
@@ -171,7 +171,7 @@ class EventLog:
             case Preempted():
                 return "another candidate was faster"
             case _:
-                return "it goes on in the new membership"
+                return "it continues in the new membership"
 
     def _note_end(self, role: Leader, event: Any) -> None:
         """Log the end of a leadership, or of an attempt."""

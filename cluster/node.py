@@ -76,9 +76,9 @@ class Node:
             ConfigError: the config has no such node, or lacks something that the node needs, or
                 the node's address cannot be bound (then from a ``zmq.ZMQError``).
             AssertionsOffError: Python runs with ``-O``.
-            fencelock.cluster.storage.error.JournalDamagedError: the journal is not readable.
-            fencelock.cluster.storage.error.JournalForeignError: it is that of another node,
-                cluster or set of members.
+            fencelock.cluster.storage.directory.JournalDamagedError: the journal is not readable.
+            fencelock.cluster.storage.directory.JournalForeignError: the journal belongs to another
+                node, cluster or set of members.
 
         """
         if not __debug__:
@@ -260,7 +260,7 @@ def _open_journal(config: Config, node_id: str) -> Journal | None:
 
 
 def identity_of(config: Config, node_id: str, *, founded: bool = False) -> dict[str, str]:
-    """Return what the journal of ``node_id`` belongs to, in words.
+    """Return the identity of the journal of ``node_id``, in words.
 
     The members of a group that is ``founded`` are in its log.
     """
@@ -271,7 +271,7 @@ def identity_of(config: Config, node_id: str, *, founded: bool = False) -> dict[
 
 
 def _is_founded(config: Config, found: Mapping[str, Sequence[bytes]]) -> bool:
-    """Return whether the journal belongs to a group that decides itself who its members are."""
+    """Return whether the journal belongs to a group that decides its own members."""
     records = map(decode, found.get("bootstrap", ()))
     return config.protocol == "paxos" and any(isinstance(one, GroupConfig) for one in records)
 

@@ -95,8 +95,8 @@ class PaxosBackend(Backend):
     gets the outcome of the first time.
 
     While no majority answers, requests wait, since their outcome is not known. A client has its own
-    timeout and cancels; the session of callers inside the process is sent what is missing.
-    Clients keep their own sessions alive, through any proxy.
+    timeout and cancels; the session of callers inside the process receives `Undecided` with the
+    reason. Clients keep their own sessions alive, through any proxy.
 
     Args:
         node: this node.
@@ -235,7 +235,7 @@ class PaxosBackend(Backend):
         return ()
 
     def _on_slot_outcomes(self, sender: Address, slot: SlotOutcomes, now: Instant) -> Effects:
-        """Process the outcomes of one slot; this node's replica sends those of every slot."""
+        """Process the outcomes of one slot; this node's replica sends them for every slot."""
         del sender
         self.contact.received_at = now
         outcomes = slot.outcomes
@@ -336,7 +336,8 @@ class PaxosBackend(Backend):
         if known is None:
             return [mark]
         if declined.why is Decline.INVALID:
-            no = refused(known.request, Reason.INVALID, "the log cannot read this request")
+            text = "not all members can read this request: run one release on all of them"
+            no = refused(known.request, Reason.INVALID, text)
         elif declined.why is Decline.OVERLOADED and declined.master and _is_untried(known):
             text = f"too much waits for a place in the log at {declined.master}; nothing was done"
             no = refused(known.request, Reason.OVERLOADED, text)
@@ -362,7 +363,7 @@ class PaxosBackend(Backend):
         return self._notify_if_changed(served)
 
     def _on_skipped(self, sender: Address, event: Skipped, now: Instant) -> Effects:
-        """Propose again what may have been in the slots that this node did not apply."""
+        """Propose requests again that may be in slots that this node did not apply."""
         del sender, event
         self.in_flight.doubt(now, queued=True)
         return self._repeat(now, NEW_MASTER_REPEAT_MAX)
@@ -458,7 +459,7 @@ class PaxosBackend(Backend):
         return self.table_status.gather(now)
 
     def status(self, now: Instant) -> Status | None:
-        """Return readiness and locks, with what is wrong with this member or another."""
+        """Return readiness and locks, with the faults of this member or another."""
         status = self.table_status.finish(self.master, now)
         if status is None:
             return None
@@ -466,7 +467,7 @@ class PaxosBackend(Backend):
         return status._replace(detail="; ".join((*problems, status.detail)))
 
     def tick(self, now: Instant) -> Effects:
-        """Propose again what is due, and end what has lasted too long."""
+        """Propose the requests again that are due, and end those that time out."""
         explained = [*self._explain(now), *self._tell_members()]
         return [*explained, *self.queries.end_old(now), *self._repeat(now, REPEAT_MAX)]
 
@@ -478,7 +479,7 @@ class PaxosBackend(Backend):
         return [Send(local.address, Undecided(detail=self.contact.in_words(now)))]
 
     def _repeat(self, now: Instant, most: int) -> list[Effect]:
-        """Propose again what is due."""
+        """Propose the requests again that are due."""
         return [self.in_flight.propose(known) for known in self.in_flight.due(now, most)]
 
     def forget(self, clients: list[str], now: Instant) -> Effects:

@@ -187,7 +187,7 @@ class Queries:
 
 
 class TableStatus:
-    """The table's part of a node's description: the locks, and the age of what is shown.
+    """The table's part of a node's description: the locks, and the age of this state.
 
     Args:
         queries: gives the queries to the replica their numbers.

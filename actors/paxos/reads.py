@@ -2,7 +2,7 @@
 
 `ReadIndexes` are what linearizable reads of a follower wait for. `StalenessBound` (in the acceptor)
 and `Freshness` (in the replica) bound the age of a follower's state by heartbeats; nothing is
-estimated.
+estimated. A node without heartbeats asks others how old their states are (`locator`).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ AGE_WAIT_MS = 150
 
 
 NOTHING_PROVEN = -1
-"""The `Consulted.age_ms` of a node that cannot bound the age of its state."""
+"""The age of the state of a node that cannot bound it (ms)."""
 
 
 BEATS_MAX = 64
@@ -218,13 +218,13 @@ class Reads:
         return [Wake(AGE_WAIT_MS, AgeCheck())]
 
     def _answer_local(self, read: Read, now: Instant) -> Send | None:
-        age_ms = self._age_ms(now)
-        if age_ms is None or read.age_ms is None or age_ms > read.age_ms:
+        age_ms = self.age_ms(now)
+        if age_ms == NOTHING_PROVEN or read.age_ms is None or age_ms > read.age_ms:
             return None
         return self._answer(read, age_ms, now)
 
-    def _age_ms(self, now: Instant) -> int | None:
-        """Return an upper bound on the state's age (ms), None if nothing is proven."""
+    def age_ms(self, now: Instant) -> int:
+        """Return an upper bound on the state's age (ms), `NOTHING_PROVEN` if there is none."""
         if self._is_sure(now):
             return 0
         if self.settled and self.lease is not None:
@@ -249,9 +249,9 @@ class Reads:
         return Send(read.client, consulted)
 
     def _refuse(self, read: Read, now: Instant) -> Send:
-        age_ms = self._age_ms(now)
-        shown = NOTHING_PROVEN if age_ms is None else age_ms
-        consulted = Consulted(number=read.number, answer=None, slot=self.applied, age_ms=shown)
+        consulted = Consulted(
+            number=read.number, answer=None, slot=self.applied, age_ms=self.age_ms(now)
+        )
         return Send(read.client, consulted)
 
     def _is_waited_for(self) -> bool:
@@ -309,7 +309,7 @@ class ReadIndexes:
 
     Args:
         node: where it is.
-        number: the number before that of the first request.
+        number: one below the number of the first request.
 
     """
 
@@ -387,7 +387,7 @@ class ReadIndexes:
 
 
 class StalenessBound:
-    """An acceptor's side: what the heartbeats of one master prove about slots.
+    """An acceptor's side: the slots that the heartbeats of one master prove to be decided.
 
     Let this acceptor have answered heartbeat ``i`` of ballot ``b`` at ``a`` (by its own
     clock, the first time it did). If heartbeat ``j`` reports that answer as received, ``j``
@@ -424,7 +424,7 @@ class StalenessBound:
         rising."""
 
     def take(self, beat: Heartbeat, now: Instant) -> Fresh | None:
-        """Take a heartbeat that is answered at ``now``; return what it proves, if anything.
+        """Take a heartbeat that gets a reply at ``now``; return its proof, if it is one.
 
         Its ballot is not below the previous one, and its leader was checked.
         """
@@ -468,19 +468,22 @@ class Freshness:
 
     def take(self, fresh: Fresh, applied: int) -> None:
         """Take a proof; all slots before ``applied`` are applied."""
-        if len(self.pending) < PENDING_MAX:
+        if fresh.slot <= applied:
+            self._count(fresh)
+        elif len(self.pending) < PENDING_MAX:
             self.pending.append(fresh)
-        self.progress(applied)
 
     def progress(self, applied: int) -> None:
         """Note that all slots before ``applied`` are applied."""
         while self.pending and self.pending[0].slot <= applied:
-            since = self.pending.popleft().since
-            self.since = since if self.since is None else max(self.since, since)
+            self._count(self.pending.popleft())
 
-    def age_ms(self, now: Instant) -> int | None:
-        """Return an upper bound on the state's age (ms, rounded up), None if none is proven."""
-        return None if self.since is None else ms_up(self.since, now)
+    def _count(self, fresh: Fresh) -> None:
+        self.since = fresh.since if self.since is None else max(self.since, fresh.since)
+
+    def age_ms(self, now: Instant) -> int:
+        """Return an upper bound on the state's age (ms, rounded up), or `NOTHING_PROVEN`."""
+        return NOTHING_PROVEN if self.since is None else ms_up(self.since, now)
 
 
 def _is_young(read: Read, now: Instant) -> bool:

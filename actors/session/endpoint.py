@@ -45,13 +45,13 @@ class Endpoint:
     """The node behind it, once known; a client's links have names of their own."""
     heard_at: Instant | None = None
     owing_since: Instant | None = None
-    """The time of the first message since it last sent something; None if it owes nothing."""
+    """The time of the first message since it last sent something, or None if it owes nothing."""
     down: bool = False
     """Whether its link broke, or it was silent for too long."""
     refused: str = ""
     """Reason why it is the wrong endpoint: another cluster or version."""
     serving: bool = True
-    """Whether it can have requests decided, by its last reply to a probe."""
+    """Whether it can get requests decided, according to its last reply to a probe."""
     seen_at: Instant | None = None
     """The time of its last reply to a probe."""
     left_at: Instant | None = None

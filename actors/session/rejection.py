@@ -84,7 +84,7 @@ def refused(question: Question, session: str, no: Rejection) -> Refused:
 
 
 def problem_of(question: Question) -> Rejection | None:
-    """Return the problem of the fields of ``question``, None if there is none."""
+    """Return the problem of the fields of ``question``, or None if there is none."""
     try:
         match question:
             case Inspect() | Evict():

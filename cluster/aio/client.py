@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import functools
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from typing import Any, ParamSpec, Self, TypeVar
 
 from fencelock.actors.api.backup_message import BackupPart
@@ -19,7 +19,7 @@ from fencelock.cluster.aio.loop import LoopExecutor, drive
 from fencelock.cluster.aio.semaphore import Semaphore
 from fencelock.cluster.base_client import BaseClient, namer
 from fencelock.cluster.connection import Connection
-from fencelock.cluster.settings import Read, Settings, Target
+from fencelock.cluster.settings import CONNECT_S, Read, Settings, Target
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -28,9 +28,9 @@ T = TypeVar("T")
 class Client(BaseClient[Lock, RLock, Semaphore]):
     """A connection to a cluster, for all tasks of one loop. From `fencelock.aio.connect`.
 
-    A thread of its own keeps the session alive, however busy the loop is. It leaves nothing
-    running after `close`, which ``async with`` and the end of the process call. Arguments,
-    values and errors are those of `fencelock.Client`.
+    A separate thread keeps the session alive, however busy the loop is. `close` leaves nothing
+    running; ``async with`` and the end of the process call it. Arguments, values and errors are as
+    in `fencelock.Client`.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -70,7 +70,7 @@ class Client(BaseClient[Lock, RLock, Semaphore]):
     async def status(
         self, name: str, read: Read = "linearizable", max_age: float = 1.0
     ) -> LockStatus:
-        """Return who holds ``name`` and who waits; see `fencelock.Client.status`."""
+        """Return the holder and the queue of ``name``; see `fencelock.Client.status`."""
         return await drive(
             self._connection.line.inspecting(name, self._connection.age_ms(read, max_age))
         )
@@ -120,7 +120,7 @@ class Client(BaseClient[Lock, RLock, Semaphore]):
         return (await self.survey(roles=roles)).statuses
 
     async def close(self) -> None:
-        """Release what is held, cancel what waits, and leave nothing running.
+        """Release all holds, cancel all waits, and leave nothing running.
 
         Waits up to 2 s until reachable nodes confirm, or until it is cancelled. Tasks that wait
         for a lock get `fencelock.AcquireCancelledError`.
@@ -164,7 +164,9 @@ class Connecting:
         await self._client.close()
 
     async def _connect(self) -> Client:
-        connection = Connection(self._settings, LoopExecutor())
+        executor = LoopExecutor()
+        executor.bind()
+        connection = Connection(self._settings, executor)
         try:
             await drive(connection.greeting())
             return Client(connection)
@@ -174,10 +176,10 @@ class Connecting:
 
 
 def connect(
-    addresses: str | None = None,
+    addresses: str | Sequence[str] | None = None,
     *,
     cluster: str | None = None,
-    timeout: float = 10.0,
+    connect_timeout: float = CONNECT_S,
     ttl: float = 15.0,
     label: str | None = None,
 ) -> Connecting:
@@ -190,4 +192,4 @@ def connect(
         ConfigError: an argument is not usable; at once.
 
     """
-    return Connecting(Settings(Target.find(addresses, cluster), timeout, ttl, label))
+    return Connecting(Settings(Target.find(addresses, cluster), connect_timeout, ttl, label))

@@ -68,7 +68,7 @@ class Operator(Protocol):
         ...
 
     def status(self, name: str) -> LockStatus:
-        """Return who holds a lock, and who waits."""
+        """Return the holder and the queue of a lock."""
         ...
 
     def locks(self, prefix: str = "") -> Iterable[ListedLock]:
@@ -123,7 +123,7 @@ def asking(where: Target, timeout: float) -> Generator[Operator]:
     """Connect; if no node answers, or none can, print a line and exit with the status for that.
 
     Raises:
-        WrongClusterError: the nodes that answer are of another cluster or version.
+        WrongClusterError: the nodes that answer belong to another cluster or version.
         RefusedError: a request in the ``with`` is refused.
 
     """
@@ -141,7 +141,7 @@ def looking(where: Target, timeout: float, *, bounded: bool = True) -> Generator
 
     Raises:
         Unanswered: no node answers, or none can without a leader or a majority.
-        WrongClusterError: the nodes that answer are of another cluster or version.
+        WrongClusterError: the nodes that answer belong to another cluster or version.
         RefusedError: a request in the ``with`` is refused.
 
     """

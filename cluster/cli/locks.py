@@ -96,7 +96,7 @@ def who(
 
 
 def described(status: LockStatus) -> list[RenderableType]:
-    """Return who holds a lock, who waits, and what the next grant waits for."""
+    """Return the holder and the queue of a lock, and the nodes that the next grant waits for."""
     parts: list[RenderableType] = [*map(line, holder_lines(status))]
     if status.waiters:
         parts.append(queue_table(status.waiters))
@@ -110,13 +110,13 @@ def described(status: LockStatus) -> list[RenderableType]:
 
 
 def holder_lines(status: LockStatus) -> Iterator[str]:
-    """Yield lines on who holds a lock, how often, since when, under which fence."""
+    """Yield lines about the holder of a lock: how often it holds it, how long, which fence."""
     name, holder = object_shown(status.lock), status.holder
     if holder is None and status.age_ms == 0:
         yield f"{name} is free."
         return
     if holder is None:
-        yield f"{name} is free, or nobody that this node knows of holds it."
+        yield f"{name} is free, or this node knows of no holder."
         return
     times = "" if holder.times < TWICE else f", {holder.times} times at once"
     yield f"{name} is held by {in_full(holder)}"
@@ -215,7 +215,7 @@ def at_terminal() -> bool:
 
 
 def _confirm(status: LockStatus, fence: int) -> None:
-    """Print what would be done, and return if the user confirms it.
+    """Print the action, and return if the user confirms it.
 
     Raises:
         NotHeldError: there is nothing to do: no client holds the lock under ``fence``.

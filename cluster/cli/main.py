@@ -60,7 +60,7 @@ class LateGroup(TyperGroup):
     """Lists the `LATE` commands, and loads one only when it is run: ``--help`` stays quick."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Put the real command where its stand-in was, and go on as usual."""
+        """Put the real command in place of its stand-in, and run it as usual."""
         if args and args[0] in LATE:
             _, load = LATE[args[0]]
             self.commands[args[0]] = get_group(load()).commands[args[0]]

@@ -34,7 +34,7 @@ class Column(NamedTuple):
 
     name: str
     right: bool = False
-    """Whether its values are numbers, which stand at the right."""
+    """Whether its values are numbers, which are right-aligned."""
     prose: bool = False
     """Whether its values are sentences, which may be wrapped."""
 

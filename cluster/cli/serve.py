@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from fencelock.cluster.node import Node
 
 EXIT_BUG = 70
-"""A role broke one of its own invariants (EX_SOFTWARE of ``sysexits.h``): restart the node."""
+"""A role broke an invariant (EX_SOFTWARE of ``sysexits.h``): restart the node."""
 
 GC_THRESHOLDS = (20_000, 50, 100)
 """Thresholds of Python's cycle collector: new objects, then young and middle collections."""

@@ -139,7 +139,7 @@ class Dispatcher:
 
         Args:
             timeout: how long to wait for it (s), None for without limit.
-            at_once: whether to leave out the closings, or what is left of them.
+            at_once: whether to skip the closing messages, or the rest of them.
 
         Returns:
             Whether everything has stopped.
@@ -245,10 +245,10 @@ class Dispatcher:
         reply.fail(error)
 
     def _enter(self, arrival: Callable[[], None]) -> bool:
-        """Have ``arrival`` run on the dispatcher's thread; False when it has stopped."""
+        """Run ``arrival`` on the dispatcher's thread; return False when it has stopped."""
         self._arrivals.put(arrival)
         # The closing thread sets `_closed`, then empties the queue. An arrival that was added
-        # before is run; one that was added after is taken back here, unless it was run, too.
+        # before is run; one that was added after is taken back here, unless it was also run.
         return not (self._closed and self._arrivals.take_back(arrival))
 
     def _take(self, role_slot: RoleSlot, message: Any, reply: AskReply | None) -> None:
@@ -444,7 +444,7 @@ class Watchdog:
 
 
 SLOW_TURN = (
-    "this node was busy or paused for {worst} ms{times}: it answered nobody meanwhile. Look for "
+    "this node was busy or paused for {worst} ms{times}: it sent no replies meanwhile. Look for "
     "other load on this machine, for swapping, or for a container limited in processor time"
 )
 

@@ -243,7 +243,7 @@ class Gateway:
                 self._send_halves(link, stamp, part)
 
     def _find_clock(self) -> Clock | None:
-        """Return the clock of this node, None if it has none."""
+        """Return the clock of this node, or None if it has none."""
         role_slot = self._scheduler.roles.get(self._clock_at)
         if role_slot is not None:
             assert isinstance(role_slot.role, Clock)
@@ -272,7 +272,7 @@ def turn(scheduler: Scheduler, gateway: Gateway, links: Links, pace: Pace) -> It
         gateway.arrive(arrivals)
     scheduler.work(TURN_MAX)
     wrote = bool(scheduler.records)
-    while scheduler.records:  # A role that is spawned by a held effect may persist, too.
+    while scheduler.records:  # A role that a held effect spawns may also persist.
         if scheduler.outgoing:
             gateway.flush()  # What needs no record leaves now: peers work meanwhile.
         if asks.settled or asks.waking:

@@ -48,12 +48,13 @@ from fencelock.cluster.log import Repeated, write
 from fencelock.transport.frame import NAMES_KEPT, EnvelopeItems
 
 CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-"""A clock that goes on while the machine sleeps, so that a lease cannot outlive a suspend."""
+"""A clock that keeps counting while the machine sleeps, so that a lease cannot outlive a
+suspend."""
 
 INBOX_MAX = 10_000
-"""Limit of waiting events on a node above which nothing more enters from outside. Roles share one
-thread, so a backlog of one delays all. Releases and cancels of local threads are still let in: a
-caller that goes on without them would hold for ever."""
+"""Limit of waiting events on a node. Above it, nothing more enters from outside. Roles share one
+thread, so a backlog of one delays all. Releases and cancels of local threads are still accepted:
+otherwise the lock of a caller that continues without them would stay held for ever."""
 
 SLOW_NS = 100_000_000
 """Syncs, and turns without their syncs, that take longer are logged (ns, 100 ms)."""

@@ -31,8 +31,8 @@ class EventQueue(deque[Waiting]):
         machine: the node.
 
     Attributes:
-        boot: the life of the sender of what is appended next.
-        delivered: what left last.
+        boot: the life of the sender of the next appended message.
+        delivered: the message that left last.
 
     """
 
@@ -81,7 +81,7 @@ class TurnCount(Counter[str]):
 
 
 class SimulatedScheduler(Scheduler):
-    """Production's scheduler over a virtual clock and disk; judges see what each role handles.
+    """Production's scheduler over a virtual clock and disk; judges see all that each role handles.
 
     Args:
         machine: the node, with its clock and disk.

@@ -5,14 +5,31 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from support.effects import at, sends
+from support.effects import HOST, at, sends
 from support.log_workload import HowMany, LogCounter, SoMany
 
-from fencelock.actors.effect import Observe, Send, Wake
-from fencelock.actors.message import Address, address_of
+from fencelock.actors.effect import Effects, Observe, Send, Wake
+from fencelock.actors.message import Address, address_of, node_of
 from fencelock.actors.paxos import event as events
-from fencelock.actors.paxos.config import LogConfig, View, leader_of, monitor_of
-from fencelock.actors.paxos.message import Ballot, Heartbeat, ReadIndex, ReadIndexReached
+from fencelock.actors.paxos.config import (
+    LogConfig,
+    View,
+    acceptor_of,
+    leader_of,
+    monitor_of,
+    replica_of,
+)
+from fencelock.actors.paxos.journal import Recovered
+from fencelock.actors.paxos.locator import NO_IDENTITY, Locator
+from fencelock.actors.paxos.member_event import LocateDue, ReportState
+from fencelock.actors.paxos.message import (
+    Ballot,
+    Heartbeat,
+    Locate,
+    Located,
+    ReadIndex,
+    ReadIndexReached,
+)
 from fencelock.actors.paxos.reads import (
     AGAIN_MS,
     AGE_WAIT_MS,
@@ -22,6 +39,8 @@ from fencelock.actors.paxos.reads import (
     Reads,
     StalenessBound,
 )
+from fencelock.actors.paxos.replica import Replica
+from fencelock.actors.timing import TIMING
 
 BALLOT = Ballot(3, leader_of("a"))
 CONFIG = LogConfig(View(0, ("a", "b", "c")))
@@ -46,7 +65,7 @@ def leased(until_ms: int, confirmed_ms: int) -> events.LeaseHeld:
 
 @pytest.fixture
 def reads() -> Reads:
-    """Return those of node ``a``, which follows nobody and has applied slots 1 to 4."""
+    """Return the `Reads` of node ``a``. It follows no master and has applied slots 1 to 4."""
     reads = Reads("a", LogCounter(), CONFIG, 100)
     reads.progress(5, settled=False, now=at(0))
     return reads
@@ -272,3 +291,84 @@ def test_answers_to_another_ballot_or_an_unsettled_leadership_prove_nothing() ->
     unsettled.take(beat(1, heard=None, confirmed=0), at(100))
     unsettled.take(beat(2, heard=None, confirmed=1), at(150))
     assert unsettled.take(beat(3, heard=None, confirmed=2), at(200)) is None
+
+
+# Nodes that are no members ask others
+
+
+def located(number: int, age_ms: int, applied: int = 7, master: str = "") -> Located:
+    return Located(master=master, applied=applied, view=0, number=number, age_ms=age_ms)
+
+
+def asked(effects: Effects) -> dict[str, int]:
+    """Return the number of the request to each node in ``effects``."""
+    sent = [(one.to, one.message) for one in effects if isinstance(one, Send)]
+    return {node_of(to): said.number for to, said in sent if isinstance(said, Locate)}
+
+
+def proven(effects: Effects) -> list[events.Fresh]:
+    return [
+        one.message
+        for one in effects
+        if isinstance(one, Send) and isinstance(one.message, events.Fresh)
+    ]
+
+
+@pytest.fixture
+def observer() -> Locator:
+    locator = Locator("d", LogConfig(View(0, ("a", "b", "c"))), NO_IDENTITY, 1_000, ready=True)
+    locator.turn(at(0))
+    return locator
+
+
+def ask(observer: Locator, ms: int) -> dict[str, int]:
+    """Let the timer of ``observer`` ring; return the requests that it sends."""
+    return asked(observer.handle(A, LocateDue(number=observer.timer), at(ms)))
+
+
+def test_the_age_of_an_observer_counts_from_its_request_and_adds_that_of_the_other_node(
+    observer: Locator,
+) -> None:
+    ((node, number),) = ask(observer, 100).items()
+    old = at(100 - 41)  # 40 ms by any other clock are at most 41 ms by this one.
+
+    for arrival_ms in (130, 900):
+        answer = observer.handle(monitor_of(node), located(number, age_ms=40), at(arrival_ms))
+        assert proven(answer) == [events.Fresh(since=old, slot=7)]
+
+
+def test_an_answer_to_no_request_or_without_an_age_proves_nothing(observer: Locator) -> None:
+    ((node, number),) = ask(observer, 100).items()
+
+    for told in (located(number, -1), located(number + 1, 0), located(0, 0), located(number, -7)):
+        assert proven(observer.handle(monitor_of(node), told, at(110))) == []
+
+
+def test_the_leader_is_asked_no_more_often_than_it_sends_heartbeats(observer: Locator) -> None:
+    ((node, number),) = ask(observer, 0).items()
+    observer.handle(monitor_of(node), located(number, 0, master="b"), at(1))
+
+    rounds = [ask(observer, ms) for ms in range(0, 400, 5)]
+    leader = [one["b"] for one in rounds if "b" in one]
+    assert len(leader) == 400 // TIMING.heartbeat_ms
+    assert all(set(one) & {"a", "c"} for one in rounds)
+
+
+def test_a_replica_tells_who_asks_how_old_its_state_is() -> None:
+    replica = Replica(
+        replica_of("a"),
+        HOST,
+        node="a",
+        config=LogConfig(View(0, ("a", "b", "c"))),
+        machine=LogCounter(),
+        recovered=Recovered(),
+    )
+    wanted = ReportState(asker=monitor_of("d"), number=3)
+
+    assert replica.handle(monitor_of("a"), wanted, at(50)) == [
+        Send(monitor_of("d"), located(3, NOTHING_PROVEN, applied=1))
+    ]
+    replica.handle(acceptor_of("a"), events.Fresh(since=at(10), slot=1), at(50))
+    assert replica.handle(monitor_of("a"), wanted, at(50)) == [
+        Send(monitor_of("d"), located(3, 40, applied=1))
+    ]

@@ -40,7 +40,7 @@ def samples(address: str) -> dict[str, float]:
 
 @pytest.fixture
 def alone(tmp_path: Path) -> Iterator[Node]:
-    """Return the one node of a cluster."""
+    """Return the only node of a cluster."""
     with Node.start(parse(starting_config(loopback_addresses(1)), tmp_path), "n1") as node:
         yield node
 

@@ -62,7 +62,7 @@ def test_one_command_serves_and_tells_who_holds_what(tmp_path: Path, data: str |
             assert first.startswith(f"fencelock dev serves at {address}, locks are {where}. ")
             assert f'connect("{address}")' in first
             lines.readline()
-            with fencelock.connect(address, timeout=PATIENCE_S, label="me") as client:
+            with fencelock.connect(address, connect_timeout=PATIENCE_S, label="me") as client:
                 with client.lock("hello", timeout=PATIENCE_S) as hold:
                     assert lines.readline() == f"hello is held by me under fence {hold.fence}\n"
                 assert lines.readline() == "hello is free\n"

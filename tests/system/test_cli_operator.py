@@ -1,4 +1,4 @@
-"""What operators ask and do, with a client that is made up: `locks`, `who` and `release`."""
+"""Operators' commands `locks`, `who` and `release`, with a fake client."""
 
 from __future__ import annotations
 

@@ -230,7 +230,7 @@ def test_nothing_that_a_peer_names_reaches_the_terminal_unescaped(
     client.nodes, client.silent = (one, other), (HOSTILE,)
     client.listed = (ListedLock(HOSTILE, evil, 1), ListedLock(HOSTILE, nameless, 1))
     client.read = MembersRead(
-        node=HOSTILE, view=1, nodes=(report(HOSTILE, NodeRole.LEARNER, HOSTILE),)
+        node=HOSTILE, view=1, nodes=(report(HOSTILE, NodeRole.OBSERVER, HOSTILE),)
     )
     client.open = (ListedSession(HOSTILE, HOSTILE, 1, 1, 1),)
     client.taken = (ListedEviction(HOSTILE, 7, evil, HOSTILE, 1),)

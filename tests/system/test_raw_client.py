@@ -25,7 +25,7 @@ from fencelock.transport.frame import Envelope, Frame, Mismatch, Rejected, encod
 
 CLIENT = ROOT / "examples" / "raw_zmq_client.py"
 PATIENCE_S = 60
-"""How long a test waits for the program; far beyond what it takes."""
+"""Time that a test waits for the program (s), which takes far less."""
 
 
 class AnsweringNode:
@@ -39,7 +39,7 @@ class AnsweringNode:
         self.deaf_after = deaf_after
         self.ttl_ms = ttl_ms
         self.lost: Message | None = None
-        """What is said unasked to whoever keeps alive."""
+        """The unsolicited message to every client that sends keep-alives."""
         self.heard: list[Message] = []
         self.counters: Counter[str] = Counter()
         self.hub = listening_hub(self.counters)
