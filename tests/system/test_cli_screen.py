@@ -7,10 +7,10 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
 
 import pytest
 from rich.text import Text
+from support.made_client import MadeClient
 from typer.testing import CliRunner, Result
 
 from fencelock.actors.api.membership_message import MembersRead, NodeReport, NodeRole
@@ -107,7 +107,7 @@ TAKEN = (ListedEviction(LOCKS[0], FENCE, contender(CLIENTS[0]), "alice (client-1
 
 
 @dataclass
-class MadeLooks:
+class MadeLooks(MadeClient):
     """A client that shows what it was given."""
 
     nodes: tuple[NodeStatus, ...] = NODES
@@ -120,19 +120,6 @@ class MadeLooks:
     open: tuple[ListedSession, ...] = SESSIONS
     taken: tuple[ListedEviction, ...] = TAKEN
     error: Exception | None = None
-
-    def connect_to(self, where: object, *, timeout: float) -> Self:
-        del where, timeout
-        return self
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        pass
-
-    def answer_by(self, ends_at: float) -> None:
-        del ends_at
 
     def survey(self, *, roles: bool = False) -> Surveyed:
         del roles
