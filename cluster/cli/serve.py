@@ -53,6 +53,7 @@ NodeIdOption = Annotated[
     str,
     typer.Option("--id", help="The node's id in the configuration.", autocompletion=_complete_id),
 ]
+
 SPIN = (
     "While busy, poll for 0.3 ms before sleeping: replies are faster and cost more processor "
     "time. Use `--no-spin` where processor time is limited."
@@ -157,8 +158,12 @@ def start(
         if error.__cause__.errno == errno.EADDRINUSE:
             advice = "another program listens there: stop it, or change the port in the file"
         else:
-            advice = "the host in the file must be this machine's own"
-        raise ServeError(f"nodes.{node_id}.address: {error}; {advice}") from error
+            advice = (
+                "the host in the file must be this machine's own. In a container or behind NAT, "
+                'keep the address that others use, and set listen = "tcp://0.0.0.0:PORT" beside it'
+            )
+        key = "listen" if node_id in config.listens else "address"
+        raise ServeError(f"nodes.{node_id}.{key}: {error}; {advice}") from error
 
 
 def spare_the_collector() -> None:

@@ -136,8 +136,8 @@ def test_every_planted_bug_is_seen_by_the_judge_named_for_it(
     monkeypatch: pytest.MonkeyPatch, bug: str
 ) -> None:
     judged, told, patched, name, value = MUTANTS[bug]
-    if isinstance(patched, dict):
-        monkeypatch.setitem(patched, name, value)
+    if patched is OPERATIONS:
+        monkeypatch.setitem(OPERATIONS, name, value)
     else:
         monkeypatch.setattr(patched, name, value)
     others: list[str] = []
