@@ -118,4 +118,4 @@ class ClosedError(FencelockError):
 
 
 class ConfigError(FencelockError, ValueError):
-    """The configuration is not usable; the text names the key, the value and what is allowed."""
+    """The configuration is not usable; the text names the key, the value and the allowed values."""

@@ -46,7 +46,7 @@ class CallbackExecutor(Protocol):
 
 
 class ThreadExecutor:
-    """Calls callbacks one after the other on a thread of its own, started by the first.
+    """Calls callbacks one after the other on its own thread, started by the first callback.
 
     A callback may block or use the client; the callbacks after it wait meanwhile.
     """
@@ -130,10 +130,10 @@ class ClusterWatch:
     def last(self) -> ClusterState:
         """Return the last state received, or an unknown one if there is none."""
         self._watch()
-        return self._state or unknown("no node has said yet how it is")
+        return self._state or unknown("no node has reported its state yet")
 
     def add(self, callback: ClusterCallback) -> None:
-        """Have ``callback`` called with the known state, if there is one, and with later ones."""
+        """Call ``callback`` with the known state, if there is one, and with later ones."""
         with self._guard:
             self._callbacks.append(callback)
             if self._state is not None:

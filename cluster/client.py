@@ -12,6 +12,7 @@ from fencelock.actors.api.backup_message import BackupPart
 from fencelock.actors.api.membership_message import ChangeMembers, MembersChanged, MembersRead
 from fencelock.actors.api.message import Contender, LockStatus, NodeStatus
 from fencelock.actors.api.session_message import ListedLock
+from fencelock.actors.session.message import Surveyed
 from fencelock.cluster.base_client import BaseClient, namer
 from fencelock.cluster.callback_executor import CallbackExecutor, ThreadExecutor
 from fencelock.cluster.connection import Connection
@@ -74,10 +75,10 @@ class Client(BaseClient[Lock, RLock, Semaphore]):
         return decorate
 
     def status(self, name: str, read: Read = "linearizable", max_age: float = 1.0) -> LockStatus:
-        """Return who holds ``name`` and who waits, in order; stale on arrival.
+        """Return the holder and the queue of ``name``, in order; stale on arrival.
 
         Args:
-            name: of the lock.
+            name: the name of the lock.
             read: ``"linearizable"``: true at one instant between question and answer,
                 where the protocol promises that; ``"local"``: as one node knows it.
             max_age: how old a local answer may be (s), 0 to an hour.
@@ -125,12 +126,12 @@ class Client(BaseClient[Lock, RLock, Semaphore]):
     def evict(self, name: str, fence: int, operator: str | None = None) -> Contender:
         """Take the lock ``name`` from its holder under ``fence``; return that holder.
 
-        The holder is notified, and may still act on what the lock protects: only a fence that
-        is checked stops it. The cluster's log records the eviction and the operator's name.
+        The holder is notified, and may still act on the protected resource: only a fence that is
+        checked stops it. The cluster's log records the eviction and the operator's name.
 
         Args:
-            name: of the lock.
-            fence: of the hold, as `status` shows it: a later holder is not affected.
+            name: the name of the lock.
+            fence: the fence of the hold, as `status` shows it: a later holder is not affected.
             operator: the name of the person who does it, up to 200 bytes; by default user and host.
 
         Raises:
@@ -179,10 +180,27 @@ class Client(BaseClient[Lock, RLock, Semaphore]):
             ClosedError: the client is closed.
 
         """
+        return self.survey(roles=roles).statuses
+
+    def survey(self, *, roles: bool = False) -> Surveyed:
+        """Return what `describe` does, and the addresses that did not answer, with the reasons.
+
+        Raises:
+            UnavailableError: no node answered.
+            ClosedError: the client is closed.
+
+        """
         return drive(self._connection.surveying(roles=roles))
 
+    def answer_by(self, ends_at: float) -> None:
+        """Let later requests fail at ``ends_at`` (s, of ``time.monotonic``); not those of locks.
+
+        They raise `UnavailableError`.
+        """
+        self._connection.line.ends_at = ends_at
+
     def close(self) -> None:
-        """Release what is held, cancel what waits, and leave nothing running.
+        """Release all holds, cancel all waits, and leave nothing running.
 
         Waits up to 2 s until reachable nodes confirm. Threads that wait for a lock get
         `AcquireCancelledError`. Closing again, or in a forked process, does nothing.

@@ -76,6 +76,11 @@ PAGE = 1_000
 """Locks requested at a time when they are listed."""
 
 
+def alias_of(number: int) -> str:
+    """Return the name of the link to an endpoint, whose node is not known before it replies."""
+    return f"endpoint.{number}"
+
+
 class Connection:
     """One client's node: a thread with a session role; see `Client` for its operations.
 
@@ -95,7 +100,7 @@ class Connection:
         self.executor = executor
         self.cluster_watch = ClusterWatch(executor, lambda: self.line.tell(WatchCluster()))
         self._guard = threading.Lock()
-        links = {f"gate.{number}": endpoint for number, endpoint in enumerate(self.endpoints)}
+        links = {alias_of(number): endpoint for number, endpoint in enumerate(self.endpoints)}
         counters: Counter[str] = Counter()
         hub = SocketHub(
             node=self.session,
@@ -103,7 +108,7 @@ class Connection:
             cluster=settings.target.cluster,
             listen=None,
             peers=links,
-            gates=True,
+            client=True,
             count=lambda name, times: counters.update({name: times}),
         )
         if marks is not None:
@@ -187,15 +192,27 @@ class Connection:
             assert isinstance(status, NodeStatus)
             self.protocol = status.protocol
             return
-        try:
-            tried = yield AwaitReply(looking(self.endpoints), 2 * LOOK_S)
-        except TimeoutError:  # The machine is busy.
-            tried = ", ".join(self.endpoints)
+        tried = yield from self._tried()
         source = self._source or "as given"
         raise UnavailableError(
             f"no node answered within {limit:g} s. Tried {tried} ({source}). Are the nodes "
             "running, are these their hosts and ports, and does no firewall stand between?"
         ) from None
+
+    def _tried(self) -> Operation[str]:
+        """End with the addresses that were tried, and why each failed, as far as that is known."""
+        survey = AskReply()
+        self.line.submit(Survey(), survey)
+        reached = looking(self.endpoints)
+        refused: tuple[str, ...] = ()
+        with suppress(TimeoutError, FencelockError, pykka.ActorDeadError):
+            surveyed = yield AwaitReply(survey, LOOK_S)
+            refused = tuple(one for one in surveyed.silent if " " in one)  # With a reason.
+        try:
+            tried = yield AwaitReply(reached, 2 * LOOK_S)
+        except TimeoutError:  # The machine is busy.
+            tried = ", ".join(self.endpoints)
+        return f"{tried}; refused: {'; '.join(refused)}" if refused else tried
 
     def options(
         self,
@@ -216,7 +233,7 @@ class Connection:
         wait_ms_of(timeout)
         if owner is not None:
             if not owner:
-                raise InvalidRequestError("owner is empty; leave it out for one of its own")
+                raise InvalidRequestError("owner is empty; without it, each acquire is an owner")
             check_owner(owner)
         check_text("label", label, InvalidRequestError)
         if limit is not None and not 1 <= limit < NUMBER_END:
@@ -233,13 +250,13 @@ class Connection:
         pack(Acquire(lock=name, owner=owner or "", limit=most, label=label))
         return LockOptions(name, timeout, owner, reentrant, most, label, hold_ms, grace_ms)
 
-    def surveying(self, *, roles: bool = False) -> Operation[tuple[NodeStatus, ...]]:
+    def surveying(self, *, roles: bool = False) -> Operation[Surveyed]:
         """End with the status of each node, with its roles if ``roles`` is set."""
         surveyed = yield from self.line.ask(Survey(roles=roles))
         assert isinstance(surveyed, Surveyed)
         if not surveyed.statuses:
             raise UnavailableError(f"no node described itself: {', '.join(surveyed.silent)}")
-        return surveyed.statuses
+        return surveyed
 
     def age_ms(self, read: Read, max_age: float) -> int | None:
         """Return the greatest age of an answer (ms), None for a linearizable read.
@@ -300,7 +317,7 @@ class Connection:
         return f"{self.session} {state}"
 
     def closing(self, then: Callable[[], None]) -> Operation[None]:
-        """Release what is held, cancel what waits, stop what runs, and call ``then``."""
+        """Release all holds, cancel all waits, stop all threads, and call ``then``."""
         if self.line.forked:
             return
         with self._guard:
@@ -313,7 +330,7 @@ class Connection:
             reply = AskReply()
             self.line.submit(Close(), reply)
             with suppress(pykka.ActorDeadError, TimeoutError, FencelockError):
-                yield AwaitReply(reply, 2 * CLOSE_MS / 1000)
+                yield AwaitReply(reply, self.line.left_s(2 * CLOSE_MS / 1000))
             self._dispatcher.stop(0, at_once=True)
             with suppress(TimeoutError):
                 yield AwaitReply(self._dispatcher.ended, STOP_S)

@@ -141,7 +141,7 @@ def parse_addresses(addresses: str) -> tuple[str, ...]:
                 f"with a port from 1 to {PORT_MAX}; several are separated by commas"
             )
         if endpoints.count(endpoint) > 1:
-            raise ConfigError(f"addresses: {endpoint!r} stands in {addresses!r} twice")
+            raise ConfigError(f"addresses: {endpoint!r} is twice in {addresses!r}")
     if len(endpoints) > ENDPOINTS_MAX:
         raise ConfigError(f"addresses: {len(endpoints)} given, at most {ENDPOINTS_MAX} are allowed")
     return endpoints

@@ -23,7 +23,7 @@ class CheckedFile:
     """One file a lock, changed by read, pause and write: two writers at once lose an update.
 
     A client creates a marker beside the file when it enters, and removes it when it leaves.
-    A client that finds the marker knows that another one is inside, too.
+    A client that finds the marker knows that another one is also inside.
     """
 
     def __init__(self, folder: Path, lock: str) -> None:
@@ -57,7 +57,7 @@ class CheckedFile:
                 self._marker.unlink(missing_ok=True)
 
     def _refuse_same(self, fence: int) -> None:
-        """Refuse the fence of the last update: each update is that of a new hold."""
+        """Refuse the fence of the last update: each update belongs to a new hold."""
         if fence == self.read()["fence"]:
             raise StaleFenceError(self._file.stem, fence, fence)
 

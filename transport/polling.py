@@ -38,7 +38,7 @@ class Poller:
     """Sleeps until a socket or a descriptor may have something to read.
 
     A caller that reads from a socket must read until nothing is left, or add it to ``used``: a
-    descriptor shows only what is new.
+    descriptor only signals new events.
 
     Args:
         spins: whether to poll for `SPIN_NS` before sleeping, while waits are brief and no other
@@ -76,7 +76,7 @@ class Poller:
         del self._sources[descriptor]
 
     def poll(self, timeout_ms: int | None) -> set[Socket | int]:
-        """Return the sources that may be readable, after at most ``timeout_ms``; None for no limit.
+        """Return the sources that may be readable, after at most ``timeout_ms`` (None: no limit).
 
         A socket among them may turn out to have nothing after all.
         """

@@ -95,8 +95,8 @@ class Open(Command):
 class Opened(Outcome):
     """Use ``assigned`` as session from now on.
 
-    With ``ttl_ms`` 0 the cluster keeps no sessions: ``assigned`` is the client's id, and a
-    hold lives at the node that granted it. ``node`` and what follows ``request`` are as in `Alive`.
+    With ``ttl_ms`` 0 the cluster keeps no sessions: ``assigned`` is the client's id, and only the
+    node that granted a hold knows it. ``node`` and the fields after ``request`` are as in `Alive`.
     """
 
     session: str

@@ -57,9 +57,9 @@ Received = Beat | BeatDue | LinkDown | BeatContents | Serving | StopVoting
 class ClusterStatus(VotingRole[Received]):
     """Reports the connected members to the coordinator of its node, and trust to the leader.
 
-    Only configured members count, and only those that receive our beats, too: with a link that
-    carries one way, a node would be elected that cannot answer. A non-voting member is
-    connected like any other, and counts in no majority.
+    Only configured members count that also receive our beats. With a link that carries only one
+    way, a node could be elected that cannot reply. A non-voting member is connected like any other,
+    and counts in no majority.
 
     Args:
         node, members, voting: see `VotingRole`.

@@ -48,8 +48,9 @@ DESCRIBE_MS = 500
 """Timeout of a description's queries to the replica (ms); then it does without."""
 
 
-_Shown = tuple[LockReport, Contender | None, tuple[Contender, ...], tuple[Contender, ...]]
-"""A report, and its holder, its holders and its waiters as clients see them."""
+_Shown = tuple[LockReport, int, Contender | None, tuple[Contender, ...], tuple[Contender, ...]]
+"""A report, how long it has been true (ms), and its holder, its holders and its waiters as clients
+see them."""
 
 
 class Queries:
@@ -141,12 +142,14 @@ class Queries:
         ]
 
     def _status(self, report: LockReport, inspect: Inspect, consulted: Consulted) -> Message:
-        if self.shown is None or self.shown[0] is not report:
-            holder = None if report.holder is None else holder_of(report.holder)
-            holders = _fitting(map(holder_of, report.holders), SHOWN_BYTES_MAX)
+        quiet_ms = consulted.quiet_ms
+        if self.shown is None or self.shown[0] is not report or self.shown[1] != quiet_ms:
+            holder = None if report.holder is None else holder_of(report.holder, quiet_ms)
+            each = (holder_of(seen, quiet_ms) for seen in report.holders)
+            holders = _fitting(each, SHOWN_BYTES_MAX)
             left = SHOWN_BYTES_MAX - sum(map(size_of, holders))
-            self.shown = report, holder, holders, waiters_of(report, left)
-        _, holder, holders, waiters = self.shown
+            self.shown = report, quiet_ms, holder, holders, waiters_of(report, left, quiet_ms)
+        _, _, holder, holders, waiters = self.shown
         return _lock_status(
             lock=inspect.lock,
             holder=holder,
@@ -169,7 +172,7 @@ class Queries:
 
 
 class TableStatus:
-    """The table's part of a node's description: the locks, and the age of what is shown.
+    """The table's part of a node's description: the locks, and the age of this state.
 
     Args:
         queries: gives the queries to the replica their numbers.
@@ -252,15 +255,16 @@ class TableStatus:
         """Return the locks with their waiters, as many as fit a frame."""
         statuses: list[LockStatus] = []
         left = SHOWN_BYTES_MAX
-        slot = self.browsed.slot if self.browsed is not None else 0
-        age_ms = self.browsed.age_ms if self.browsed is not None else None
+        seen = self.browsed
+        slot, quiet_ms = (0, 0) if seen is None else (seen.slot, seen.quiet_ms)
+        age_ms = None if seen is None else seen.age_ms
         for line in self.lines:
-            holder = holder_of(line.holder)
+            holder = holder_of(line.holder, quiet_ms)
             left -= size_of(holder) + len(line.lock.encode()) + 32
             if left < 0:
                 break
             report = self.reports.get(line.lock)
-            waiters = waiters_of(report, left) if report is not None else ()
+            waiters = waiters_of(report, left, quiet_ms) if report is not None else ()
             left -= sum(map(size_of, waiters))
             status = LockStatus(
                 lock=line.lock,
@@ -281,22 +285,22 @@ def in_words(age_ms: int) -> str:
     return f"its state may be {age_ms} ms old"
 
 
-def holder_of(seen: HolderSeen) -> Contender:
-    """Return a holder as clients see it."""
+def holder_of(seen: HolderSeen, quiet_ms: int) -> Contender:
+    """Return a holder as clients see it, ``quiet_ms`` after the report."""
     return Contender(
         node=client_of(seen.session),
         session=seen.session,
         owner=seen.owner,
         fence=seen.fence,
-        since_ms=seen.held_ms,
+        since_ms=seen.held_ms + quiet_ms,
         label=seen.label,
         times=seen.times,
     )
 
 
-def waiters_of(report: LockReport, bytes_max: int) -> tuple[Contender, ...]:
+def waiters_of(report: LockReport, bytes_max: int, quiet_ms: int) -> tuple[Contender, ...]:
     """Return the waiters of a lock as clients see them, in order, as many as fit."""
-    return _fitting(map(_waiter, report.waiters), bytes_max)
+    return _fitting((_waiter(seen, quiet_ms) for seen in report.waiters), bytes_max)
 
 
 def _fitting(contenders: Iterable[Contender], bytes_max: int) -> tuple[Contender, ...]:
@@ -316,13 +320,13 @@ def size_of(contender: Contender) -> int:
     return sum(len(text.encode()) + 3 for text in texts) + 32
 
 
-def _waiter(seen: WaiterSeen) -> Contender:
+def _waiter(seen: WaiterSeen, quiet_ms: int) -> Contender:
     return Contender(
         node=client_of(seen.session),
         session=seen.session,
         owner=seen.owner,
         fence=None,
-        since_ms=seen.waited_ms,
+        since_ms=seen.waited_ms + quiet_ms,
         label=seen.label,
         times=seen.amount,
     )
@@ -332,7 +336,7 @@ def _list(browsed: Browsed, request: ListLocks, consulted: Consulted) -> Message
     lines: list[ListedLock] = []
     left = SHOWN_BYTES_MAX
     for line in browsed.lines:
-        listed = ListedLock(line.lock, holder_of(line.holder), line.waiting)
+        listed = ListedLock(line.lock, holder_of(line.holder, consulted.quiet_ms), line.waiting)
         left -= size_of(listed.holder) + len(line.lock.encode()) + 16
         if left < 0:
             break

@@ -1,8 +1,8 @@
 """Changes of the members: join, leave, remove, replace, and transfer of the lead.
 
-A change is asked for until it is done. Each time the leader compares the wanted members with
-those in force, and takes the next step: one member more, or one less. So a change goes on under
-the next leader, and a repetition has no further effect.
+The client repeats its request until the change is done. Each time the leader compares the wanted
+members with those in force, and takes the next step: one member more, or one less. So a change
+continues under the next leader, and a repetition has no further effect.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from fencelock.actors.api.membership_message import (
 )
 from fencelock.actors.api.message import Reason, Refused
 from fencelock.actors.api.self_report import NodeAddress
-from fencelock.actors.effect import Connect, Disconnect, Effect, Effects, Observe, Send
+from fencelock.actors.effect import Connect, Disconnect, Effect, Effects, Observe, Send, Wake
 from fencelock.actors.error import MembershipError
-from fencelock.actors.message import Address, Instant, address_of, node_of
+from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of, ms_between, node_of
 from fencelock.actors.paxos.config import WINDOW, MemberArguments, MemberRole, View, members_of
 from fencelock.actors.paxos.event import Resign, Resigned
 from fencelock.actors.paxos.member_event import (
@@ -30,16 +30,18 @@ from fencelock.actors.paxos.member_event import (
     NodeFacts,
     NodesDescribed,
     ProposeChange,
+    TargetDue,
     ViewChanged,
 )
 from fencelock.actors.paxos.membership import MEMBERS_MAX, Member
-from fencelock.actors.paxos.message import Locate
+from fencelock.actors.paxos.node_facts import Facts
+from fencelock.actors.paxos.target import CHECK_MS, NO_TARGET, QUIET_MS, MemberTarget, wish_of
 from fencelock.actors.proxy.message import MembersKnown, Relay, Relayed
 from fencelock.actors.role import Host, Summary
-from fencelock.actors.timing import TIMING
+from fencelock.actors.role_message import Level, RoleNotice
 
-HEARD_MS = 3 * TIMING.lease_ms
-"""A node that was silent for this long does not count as reachable (ms)."""
+VERSION_CHARS_MAX = 64
+"""Maximum length of another node's version; the rest is cut off."""
 
 
 REQUESTS_MAX = 64
@@ -48,41 +50,61 @@ REQUESTS_MAX = 64
 
 MembersRequest = ChangeMembers | ReadMembers
 MembersReply = MembersChanged | MembersRead | Refused
-MembersEvent = Relay | MembersRequest | MembersReply | NodesDescribed | ViewChanged | Resigned
+MembersEvent = (
+    Relay | MembersRequest | MembersReply | NodesDescribed | ViewChanged | Resigned | TargetDue
+)
 """Events that a `Reconfigurer` handles."""
 
 
 class Reconfigurer(MemberRole[MembersEvent]):
-    """Answers requests about the members. That of the leader changes them, one at a time.
+    """Replies to requests about the members. The leader's reconfigurer changes them, one at a time.
 
     It only judges whether a change is wise: that a majority can still be reached, and that a
     new member has the log. The replica judges whether it is safe.
 
+    With a target, it also keeps the group at that size by itself (`wish_of`).
+
     Args:
         version: the version of this software, for reports.
+        target: the wanted number of members.
 
     """
 
     def __init__(
-        self, address: Address, host: Host, *, version: str = "", **member: Unpack[MemberArguments]
+        self,
+        address: Address,
+        host: Host,
+        *,
+        version: str = "",
+        target: MemberTarget = NO_TARGET,
+        **member: Unpack[MemberArguments],
     ) -> None:
         super().__init__(address, host, **member)
         self.version = version
+        self.target = target
+        self.checking = False
+        """Whether the next description of the nodes is to be compared with the target."""
+        self.led_since: dict[tuple[str, int], Instant] = {}
+        """While this node leads, the time since which it has led each member and its journal."""
+        self.quiet_until = Instant(0)
+        """Until then the members are left to the operator who asked for a change."""
+        self.wished = ""
+        """The last wish that was logged, empty if there is none."""
         self.clients: dict[tuple[str, int], Address] = {}
         """The client of this node's proxy that sent each request, by session and number."""
         self.waiting: list[tuple[Address, MembersRequest]] = []
         """Requests that are answered once the failure detector has described the nodes."""
         self.linked: dict[str, str] = {}
-        """The endpoints of the members that this node was told to connect to."""
+        """The endpoints of the members to which this node connects."""
 
     def begin(self, now: Instant) -> Effects:
-        """Connect to the members, unless they are those of the configuration."""
+        """Connect to the members, unless they are the nodes of the configuration."""
         del now
-        return self._link() if self.config.newest.number else [self._known()]
+        links = self._link() if self.config.newest.number else [self._known()]
+        return [*links, Wake(CHECK_MS, TargetDue())] if self.target.members else links
 
     def handle(self, sender: Address, event: MembersEvent, now: Instant) -> Effects:
         """Answer a request, or pass it on to the leader; follow changes."""
-        del now
         match event:
             case Relay():
                 return self._on_relay(event)
@@ -91,9 +113,12 @@ class Reconfigurer(MemberRole[MembersEvent]):
             case MembersChanged() | MembersRead() | Refused():
                 return self._on_reply(sender, event)
             case NodesDescribed():
-                return self._on_described(event)
+                return [*self._on_described(event, now), *self._approach_target(event, now)]
             case ViewChanged():
                 return self._link()
+            case TargetDue():
+                self.checking = True
+                return [Send(self.monitor, DescribeNodes()), Wake(CHECK_MS, TargetDue())]
             case Resigned():
                 return ()
 
@@ -153,8 +178,8 @@ class Reconfigurer(MemberRole[MembersEvent]):
         relayed = Relayed(client=client, reply=reply)
         return [Send(address_of(self.node, "proxy"), relayed)]
 
-    def _on_described(self, described: NodesDescribed) -> Effects:
-        """Answer what waits, or pass it on to the leader."""
+    def _on_described(self, described: NodesDescribed, now: Instant) -> list[Effect]:
+        """Reply to the waiting requests, or forward them to the leader."""
         waiting, self.waiting = self.waiting, []
         leads = described.master == self.node
         effects: list[Effect] = []
@@ -167,11 +192,45 @@ class Reconfigurer(MemberRole[MembersEvent]):
                 told = self._unchanged(request, "no leader is known at present")
                 effects += self._reply(sender, told)
             else:
+                self.quiet_until = Instant(now + QUIET_MS * NS_PER_MS)
                 effects += self._change(sender, request, Facts(self.node, described.nodes))
         return effects
 
+    def _approach_target(self, described: NodesDescribed, now: Instant) -> list[Effect]:
+        """Take the next step towards the target, if this node leads; log why, once."""
+        if not self.checking:
+            return []
+        self.checking = False
+        if described.master != self.node:
+            self.led_since, self.wished = {}, ""
+            return []
+        view = self.config.newest
+        led = self.led_since = {
+            (seat.name, seat.journal): self.led_since.get((seat.name, seat.journal), now)
+            for seat in view.seats
+        }
+        if now < self.quiet_until or self._pending():
+            return []
+        facts = Facts(self.node, described.nodes)
+        silent_ms = {
+            name: facts.silent_ms(name, ms_between(led[name, journal], now))
+            for name, journal in led
+        }
+        wish = wish_of(view, self.target, facts, silent_ms.__getitem__)
+        level, text, effects = Level.WARNING, "" if wish is None else wish.why, list[Effect]()
+        if wish is not None and wish.request is not None:
+            try:
+                _, _, effects = self._step(wish.request, facts)
+                level = Level.INFO
+            except MembershipError as error:
+                text = f"{wish.why}, but {error}"
+        if text and text != self.wished:
+            effects.append(Send(address_of(self.node, "node"), RoleNotice(level=level, text=text)))
+        self.wished = text
+        return effects
+
     def _unchanged(
-        self, request: ChangeMembers, detail: str, slots_left: int = 0
+        self, request: ChangeMembers, detail: str, slots_left: int = 0, bytes_left: int = 0
     ) -> MembersChanged:
         view = self.config.newest
         return MembersChanged(
@@ -180,6 +239,7 @@ class Reconfigurer(MemberRole[MembersEvent]):
             view=view.number,
             members=view.members,
             slots_left=slots_left,
+            bytes_left=bytes_left,
             session=request.session,
             request=request.request,
         )
@@ -199,7 +259,10 @@ class Reconfigurer(MemberRole[MembersEvent]):
             )
             return self._reply(sender, refused)
         detail, slots_left, effects = step
-        return [*effects, *self._reply(sender, self._unchanged(request, detail, slots_left))]
+        joiner = facts.learner(request.replacement or request.node) if slots_left else None
+        bytes_left = 0 if joiner is None else joiner.bytes_left
+        reached = self._unchanged(request, detail, slots_left, bytes_left)
+        return [*effects, *self._reply(sender, reached)]
 
     def _step(self, request: ChangeMembers, facts: Facts) -> Step:
         view, node = self.config.newest, request.node
@@ -222,7 +285,7 @@ class Reconfigurer(MemberRole[MembersEvent]):
                 return (detail or self._pending(), left, effects)
 
     def _pending(self) -> str:
-        """Return what a change that was decided waits for, empty if nothing."""
+        """Return the condition that a decided change waits for; empty if there is none."""
         number = self.config.newest.number
         return f"change {number} is not in force yet" if self.config.pending else ""
 
@@ -312,7 +375,7 @@ class Reconfigurer(MemberRole[MembersEvent]):
                 )
 
     def _read(self, request: ReadMembers, described: NodesDescribed) -> MembersRead:
-        """Return what is known of each node."""
+        """Return a report of each node."""
         applied = self.config.applied
         reports = {
             self.node: self._report(self.node, applied, 0, self.config.newest.number, described)
@@ -344,12 +407,13 @@ class Reconfigurer(MemberRole[MembersEvent]):
     ) -> NodeReport:
         seat = _seat_of(self.config.newest, node)
         learner = None if facts is None else facts.learner
-        role = NodeRole.LEARNER if seat is None else NodeRole.MEMBER
+        role = NodeRole.OBSERVER if seat is None else NodeRole.MEMBER
         if node == described.master:
             role = NodeRole.MASTER
         elif seat is not None and learner is not None and learner.journal != seat.journal:
             role = NodeRole.NON_VOTING
         known = heard_ms is not None
+        told = "" if facts is None else facts.version[:VERSION_CHARS_MAX]
         return NodeReport(
             node=node,
             endpoint=seat.endpoint if seat is not None else learner.endpoint if learner else "",
@@ -358,57 +422,14 @@ class Reconfigurer(MemberRole[MembersEvent]):
             applied=applied - 1,
             lag=max(0, self.config.applied - applied) if known else None,
             heard_ms=heard_ms,
-            version=learner.version if learner else self.version if node == self.node else "",
+            version=self.version if facts is None and node == self.node else told,
             journal=learner.journal if learner else seat.journal if seat else 0,
         )
 
 
 Step = tuple[str, int, list[Effect]]
-"""What a change waits for, empty if it is done; the slots that a learner lacks; and the effects."""
-
-
-class Facts:
-    """The leader's knowledge of other nodes, as far as changes depend on it.
-
-    Args:
-        node: the leader.
-        nodes: the facts of other nodes.
-
-    """
-
-    def __init__(self, node: str, nodes: tuple[NodeFacts, ...]) -> None:
-        self.node = node
-        self.members = {one.node: one for one in nodes if one.learner is None}
-        self.learners = {one.node: one for one in nodes if one.learner is not None}
-
-    def votes(self, member: str) -> bool:
-        """Return whether ``member`` voted lately, under its registered journal."""
-        facts = self.members.get(member)
-        return member == self.node or (facts is not None and facts.heard_ms <= HEARD_MS)
-
-    def has_majority(self, members: tuple[str, ...], joins: int = 0) -> bool:
-        """Return whether a majority of ``members``, and ``joins`` more that answer, is there."""
-        return sum(map(self.votes, members)) + joins > (len(members) + joins) // 2
-
-    def is_old(self, member: str) -> bool:
-        """Return whether ``member`` runs a version without changes of the members."""
-        facts = self.members.get(member)
-        return facts is not None and facts.view < 0
-
-    def learner(self, node: str) -> Locate | None:
-        """Return the last report of ``node`` as a learner, if it is recent."""
-        facts = self.learners.get(node)
-        return None if facts is None or facts.heard_ms > HEARD_MS else facts.learner
-
-    def joiner(self, node: str) -> Locate:
-        """Return the report of a node that is to join; refuse one that has not been heard."""
-        report = self.learner(node)
-        if report is None:
-            raise MembershipError(
-                f"{node} has not been heard from: start it with the address of a member in its "
-                "configuration, and try again"
-            )
-        return report
+"""The condition that a change waits for (empty if it is done), the slots that a learner lacks, and
+the effects."""
 
 
 def _seat_of(view: View, node: str) -> Member | None:

@@ -34,14 +34,14 @@ class Status(NamedTuple):
 
 
 class Backend(ABC):
-    """The protocol's part of a proxy: it has requests decided, and replies to them.
+    """The protocol's part of a proxy: it gets requests decided, and replies to them.
 
     The proxy admits and checks a request before a handler gets it. A handler that raises a
     `RefusedError` or an `UnavailableError` refuses the request with that error's text.
 
     Attributes:
-        requests: the handlers by request type; one of a base serves its subclasses. The proxy
-            refuses the types that are missing as unsupported.
+        requests: the handlers by request type; the handler of a base class serves its subclasses.
+            The proxy refuses the types that are missing as unsupported.
         events: the handlers of all other events that the proxy accepts, by type.
         clients: the clients of the proxy; the latest is charged for the request that is handled.
         closed: reason why this node must not serve any more; empty while it may.
@@ -79,7 +79,7 @@ class Backend(ABC):
 
     @abstractmethod
     def tick(self, now: Instant) -> Effects:
-        """Repeat what is due, and end what has lasted too long."""
+        """Repeat the requests that are due, and end those that time out."""
 
     @abstractmethod
     def forget(self, clients: list[str], now: Instant) -> Effects:

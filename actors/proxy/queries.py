@@ -68,7 +68,7 @@ class PendingQueries:
         return number
 
     def end(self, number: int) -> PendingQuery | None:
-        """Remove and return a query, None if it is over."""
+        """Remove and return a query, or None if it is over."""
         query = self.by_number.pop(number, None)
         if query is not None:
             self._known.discard((query.sender, query.request))

@@ -32,10 +32,10 @@ from fencelock.actors.session.session_lease import SessionLease
 
 @dataclass(slots=True)
 class InFlight:
-    """All unanswered requests; those of one claim are sent one after another.
+    """All unanswered requests; the requests of one claim are sent one after another.
 
     No `Acquire` is sent to an endpoint that owes a `Cancelled` for its claim, and none of a
-    claim's requests while an earlier one is unanswered (``releases`` has renewals, too). So an
+    claim's requests while an earlier one is unanswered (``releases`` also has renewals). So an
     endpoint knows of one wait of a claim at a time, and one cancel per endpoint and claim is
     enough. Where sessions are kept any endpoint will do; else each has its own waits and holds.
     """
@@ -221,7 +221,7 @@ class InFlight:
         ]
 
     def next_at(self) -> Instant | None:
-        """Return when the next one is due; None if nothing is unanswered."""
+        """Return when the next request is due, or None if all are answered."""
         ends = (self._end(pending) for pending in self.pending.values())
         return min(
             [

@@ -60,11 +60,11 @@ class RandomSource(Protocol):
     """The part of ``random.Random`` that a session draws from."""
 
     def random(self) -> float:
-        """Return a number from 0 to less than 1."""
+        """Return a random number x with 0 <= x < 1."""
         ...
 
     def randrange(self, stop: int, /) -> int:
-        """Return a number from 0 to less than ``stop``."""
+        """Return a random integer n with 0 <= n < ``stop``."""
         ...
 
 
@@ -127,7 +127,7 @@ class Pending:
     asked: Question
     """The request as the user sent it."""
     claim: Claim | None
-    """The claim that needs a session, None if it needs none."""
+    """The claim that needs a session, or None if it needs none."""
     endpoint: Address
     requested_at: Instant
     ends_at: Instant | None
@@ -204,7 +204,7 @@ def cancel_of(debt: CancelKey, withdrawal: PendingCancel, session: str) -> Cance
 def settle(
     withdrawals: dict[CancelKey, PendingCancel], endpoints: Iterable[Address], cancelled: Cancelled
 ) -> tuple[CancelKey, PendingCancel] | None:
-    """Note that a wait was cancelled; return the cancel, None if none was pending."""
+    """Note that a wait was cancelled; return the cancel, or None if none was pending."""
     claim = Claim(cancelled.lock, cancelled.owner)
     for endpoint in (ANY_ENDPOINT, *endpoints):
         debt = CancelKey(endpoint, claim)

@@ -74,7 +74,7 @@ def refused(question: Question, session: str, no: Rejection) -> Refused:
 
 
 def problem_of(question: Question) -> Rejection | None:
-    """Return the problem of the fields of ``question``, None if there is none."""
+    """Return the problem of the fields of ``question``, or None if there is none."""
     try:
         match question:
             case Inspect() | Evict():
@@ -153,7 +153,9 @@ def silence(pending: Pending, endpoints: Endpoints, now: Instant) -> Rejection:
 def wrong_cluster(endpoints: Endpoints, now: Instant) -> Rejection:
     """Return why nothing can be requested when every endpoint is the wrong one."""
     return Rejection(
-        Reason.WRONG_CLUSTER, f"no address is the right one: {endpoints.describe(now)}"
+        Reason.WRONG_CLUSTER,
+        f"no node of this cluster and version answers: {endpoints.describe(now)}. Is the name of "
+        "the cluster right? (--cluster, FENCELOCK_CLUSTER, or the argument of connect)",
     )
 
 

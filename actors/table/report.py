@@ -39,7 +39,7 @@ class WaiterSeen(NamedTuple):
     request: int
     waited_ms: int
     left_ms: int | None
-    """Time until it gives up (ms), None for never."""
+    """Time until it gives up (ms), or None for never."""
     amount: int = 1
     """Number of permits that it asks for."""
 

@@ -3,7 +3,7 @@
 Every member applies the same commands with the same log times, and so has the same table
 and the same outcomes. It reads no clock and no random numbers, and iterates in order. The cost
 of a command does not depend on the number of names, sessions or waiters (heaps aside:
-O(log n)); closing a session costs in proportion to what it has.
+O(log n)); closing a session costs in proportion to its holds and waits.
 
 Source: the rules of Hazelcast's FencedLock; ``tests/rules.md`` lists the differences.
 """
@@ -61,8 +61,8 @@ class LockTable(TableState):
     def advance(self, time_ms: int) -> list[Result]:
         """Perform everything that falls due up to log time ``time_ms``, in that order.
 
-        Of what is due at the same time, waits come first, by ticket, then sessions, by number:
-        a wait is never granted at the very time at which it ends.
+        Among items due at the same time, waits come first, by ticket, then sessions, by number: a
+        wait is never granted at the very time at which it ends.
         """
         out: list[Result] = []
         if time_ms <= self.time_ms:
@@ -83,9 +83,9 @@ class LockTable(TableState):
         return out
 
     def due_ms(self, before: int | None = None) -> int | None:
-        """Return the next log time at which `advance` has something to do, None for never.
+        """Return the next log time at which `advance` has something to do, or None for never.
 
-        With ``before``, return None for a time that is not earlier, too. That is quick.
+        With ``before``, also return None for a time that is not earlier. That is quick.
         """
         if before is not None:
             waits, sessions = self.timeouts.heap, self.sessions.heap
@@ -172,7 +172,7 @@ class LockTable(TableState):
         )
 
     def _extend(self, time_ms: int, command: ExtendSessions) -> list[Result]:
-        """Extend the sessions before `advance`, which would end them, and raise fences first, too.
+        """Extend the sessions and raise fences before `advance`, which would end those sessions.
 
         A wait that times out may be the head of a queue, behind which others are granted permits.
         """

@@ -27,9 +27,9 @@ T = TypeVar("T")
 class Client(BaseClient[Lock, RLock, Semaphore]):
     """A connection to a cluster, for all tasks of one loop. From `fencelock.aio.connect`.
 
-    A thread of its own keeps the session alive, however busy the loop is. It leaves nothing
-    running after `close`, which ``async with`` and the end of the process call. Arguments,
-    values and errors are those of `fencelock.Client`.
+    A separate thread keeps the session alive, however busy the loop is. `close` leaves nothing
+    running; ``async with`` and the end of the process call it. Arguments, values and errors are as
+    in `fencelock.Client`.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -69,7 +69,7 @@ class Client(BaseClient[Lock, RLock, Semaphore]):
     async def status(
         self, name: str, read: Read = "linearizable", max_age: float = 1.0
     ) -> LockStatus:
-        """Return who holds ``name`` and who waits; see `fencelock.Client.status`."""
+        """Return the holder and the queue of ``name``; see `fencelock.Client.status`."""
         return await drive(
             self._connection.line.inspecting(name, self._connection.age_ms(read, max_age))
         )
@@ -98,10 +98,10 @@ class Client(BaseClient[Lock, RLock, Semaphore]):
 
     async def describe(self, *, roles: bool = False) -> tuple[NodeStatus, ...]:
         """Return the status of each node; see `fencelock.Client.describe`."""
-        return await drive(self._connection.surveying(roles=roles))
+        return (await drive(self._connection.surveying(roles=roles))).statuses
 
     async def close(self) -> None:
-        """Release what is held, cancel what waits, and leave nothing running.
+        """Release all holds, cancel all waits, and leave nothing running.
 
         Waits up to 2 s until reachable nodes confirm, or until it is cancelled. Tasks that wait
         for a lock get `fencelock.AcquireCancelledError`.

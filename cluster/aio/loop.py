@@ -21,8 +21,8 @@ async def drive(operation: Operation[T]) -> T:
     """Carry out ``operation`` in this task, which awaits each answer.
 
     Raises:
-        BaseException: the error that ends the operation. A cancellation is thrown in at the
-            wait, so that the operation can undo what it began.
+        BaseException: the error that ends the operation. A cancellation is thrown in at the wait,
+            so that the operation can undo its steps.
 
     """
     try:
@@ -46,7 +46,7 @@ async def drive(operation: Operation[T]) -> T:
         value: T = end.value
         return value
     finally:
-        operation.close()  # An interrupt between two lines of this function ends it, too.
+        operation.close()  # An interrupt between two lines of this function also ends it.
 
 
 Waiter = tuple["asyncio.Future[None]", Operation[Any]]
@@ -71,7 +71,7 @@ class Bell:
         """Return a future that is done once ``operation`` has its answer.
 
         If the loop is closed by then, its tasks never run again. So ``operation`` is ended at once:
-        it undoes what it began, and no task that is gone holds anything.
+        it undoes its steps, and no task that is gone holds anything.
         """
         done = self.loop.create_future()
         reply.add_done_callback(partial(self._ring, (done, operation)))
@@ -88,7 +88,7 @@ class Bell:
         except RuntimeError:  # The loop was closed.
             while self._answered:
                 with suppress(IndexError, ValueError):  # Another thread, or the end of its
-                    self._answered.popleft()[1].close()  # task, may be closing it, too.
+                    self._answered.popleft()[1].close()  # task, may be closing it.
         except BaseException:
             self._rung = False  # An interrupt on the loop's own thread must not leave it deaf.
             raise
@@ -137,7 +137,7 @@ class LoopExecutor:
             self._loop = asyncio.get_running_loop()
 
     def call(self, callback: Callable[[T], object], news: T) -> None:
-        """Have ``callback`` called with ``news`` (CallbackExecutor)."""
+        """Call ``callback`` with ``news`` on the loop (CallbackExecutor)."""
         if self._loop is None:
             return  # Nothing is held yet.
         with suppress(RuntimeError):  # The loop was closed.

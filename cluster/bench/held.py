@@ -79,7 +79,7 @@ def held_reading(
 
 
 def held(members: NodeProcesses, locks: int, say: Callable[[str], None]) -> HeldMemory:
-    """Have clients acquire ``locks`` locks and keep them; return the cost at each node.
+    """Let clients acquire and keep ``locks`` locks; return the cost at each node.
 
     Args:
         members: fresh nodes, without other clients.

@@ -23,7 +23,7 @@ from fencelock.cluster.client import Client, connect
 
 PROCESSES = 2
 THREADS = 64
-"""Threads of each process, each on a lock of its own."""
+"""Threads of each process, each on its own lock."""
 RIVALS = 4
 """Threads of each process, all on one lock."""
 TASKS = 256
@@ -201,7 +201,7 @@ class _Bench:
             Part.FAILOVER: self._failover,
             Part.READS: self._reads,
         }
-        return runs[part]()  # `Part.HELD` has nodes of its own.
+        return runs[part]()  # `Part.HELD` has its own nodes.
 
     def _pair(self) -> list[NotedFigure]:
         (took,) = self._measured(replace(self.job, kind=JobKind.PAIR))

@@ -1,4 +1,4 @@
-"""What callers inside a node lose, and when they are told: a log that is silent, forced ends.
+"""Losses of callers inside a node, and when they are notified: a silent log, forced ends.
 
 The log here loses nothing and takes no time, unless it is silent.
 """

@@ -12,8 +12,8 @@ from support.paths import BENCH
 LONG_S = 120.0
 
 SLOWER_MAX = 4
-"""Far above the bar of the benchmark, for a machine that does other things, too; and far below
-what a search of ten thousand costs."""
+"""Far above the bar of the benchmark, for a machine that also does other things; and far below the
+cost of a search of ten thousand."""
 
 
 def lines(program: str, *options: str) -> tuple[dict[str, Any], int]:

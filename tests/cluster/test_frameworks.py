@@ -47,7 +47,7 @@ def assert_free(other: fencelock.Client, name: str) -> None:
 
 
 class Protected:
-    """What the locks protect: nobody may enter while somebody is inside."""
+    """The resource that the locks protect: nobody may enter while somebody is inside."""
 
     def __init__(self) -> None:
         self.inside: set[str] = set()
@@ -253,7 +253,7 @@ def test_a_pytest_asyncio_fixture_holds_and_releases(
 def test_a_hold_may_be_released_by_any_thread(
     client: fencelock.Client, other: fencelock.Client
 ) -> None:
-    """What another thread acquired is not lost with it."""
+    """A lock that another thread acquired is not lost with that thread."""
     lock = client.lock("handed on")
     releases: list[Callable[[fencelock.Hold], None]] = [
         lambda _: lock.release(),

@@ -1,4 +1,4 @@
-"""What a lock is told and what it makes of it: waits, owners, ages, labels."""
+"""Arguments of a lock and the requests made of them: waits, owners, ages, labels."""
 
 from __future__ import annotations
 

@@ -28,14 +28,14 @@ PATIENCE_S = 45.0
 """Far above any wait there may be while a majority lives."""
 
 WORK_S = (0.0, 0.005)
-"""How long what a lock protects takes, drawn anew each time."""
+"""Range of the time spent under a lock, drawn anew each time."""
 
 CONNECT_S = 60.0
 DETAILS_MAX = 5
 
 
 class StormLedger:
-    """What one lock protects: a file that refuses a fence which is not above all before it.
+    """The resource of one lock: a file that refuses a fence which is not above all earlier ones.
 
     The change is a read, a pause and a write: of two writers at once one loses its update.
     A second file shows whoever is inside.
@@ -168,7 +168,7 @@ async def one_task(client: StormClient, connection: aio.Client) -> None:
             await asyncio.sleep(work_s)
             client.end_work(name, hold.fence, updates)
             await lock.release()
-        except Exception as error:  # noqa: BLE001 (whatever it is, it is told, and the task goes on)
+        except Exception as error:  # noqa: BLE001 (any error is reported, and the task continues)
             client.complain(type(error).__name__, traceback.format_exc())
 
 

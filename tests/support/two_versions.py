@@ -13,7 +13,8 @@ VERSION is one of:
     As ``old``, with a planted bug: the reader refuses messages that have more fields.
 
 ``serve`` is ``fencelock serve``. ``lock`` connects to each address in turn, acquires and releases
-a lock there, and prints a line of JSON: the fences, the client's counters, and those of each node.
+a lock there, and prints a line of JSON: the fences, the client's counters, and the counters of each
+node.
 """
 
 # ruff: noqa: PLC0415  (the package is imported after its messages are replaced)

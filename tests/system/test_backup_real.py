@@ -156,7 +156,7 @@ def test_nodes_of_the_old_cluster_cannot_join_the_new_one(
     folder.mkdir()
     new = RestoredProcesses(folder, "paxos", 3, durable=True)
     fencelock_command("restore", str(file), "--config", str(new.configuration_of("n1")))
-    # The old third node is at the address of the new one, and knows those of the others.
+    # The old third node has the address of the new one, and knows the addresses of the others.
     text = configuration(old.cluster, "paxos", new.addresses, durable=True)
     old.configuration_of("n3").write_text(text, encoding="utf-8")
     try:

@@ -62,7 +62,7 @@ def wait_for(holds: Callable[[], object]) -> None:
 
 
 def elected(client: fencelock.Client) -> fencelock.Elected:
-    """What the nodes say of the last election; nobody leads if none answers."""
+    """Return the nodes' reports of the last election; no leaders if none replies."""
     try:
         told = [status.elected for status in client.describe() if status.elected]
     except UnavailableError:

@@ -96,7 +96,7 @@ def test_an_overtaken_transaction_of_postgresql_cannot_commit(
 
 
 def test_first_writers_of_a_new_resource_meet(postgres: str) -> None:
-    """Both find no row: one adds it, and the other must not commit unchecked."""
+    """Both find no row: one adds it, and the other must not go on, whenever it looked."""
     one, two = connected(postgres), connected(postgres)
     SqlGuard(two).check("new", 18)
     errors: list[BaseException] = []
@@ -104,13 +104,14 @@ def test_first_writers_of_a_new_resource_meet(postgres: str) -> None:
     def write_late() -> None:
         try:
             SqlGuard(one).check("new", 17)
-        except psycopg.errors.UniqueViolation as error:
+        except (StaleFenceError, psycopg.errors.UniqueViolation) as error:
             errors.append(error)
 
     thread = threading.Thread(target=write_late)
     thread.start()
     two.commit()
     thread.join(PATIENCE_S)
+    assert len(errors) == 1
     one.rollback()
     with pytest.raises(StaleFenceError):
         SqlGuard(one).check("new", 17)

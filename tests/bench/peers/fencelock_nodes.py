@@ -51,7 +51,7 @@ class Fencelock(ReplicatedPeer):
         return list(self._addresses).index(masters.pop()) if len(masters) == 1 else None
 
     def start_server(self, index: int) -> None:
-        """Start one of them; see `ServersPeer.start_server`."""
+        """Start one server; see `ServersPeer.start_server`."""
         command = [sys.executable, "-m", "fencelock", "serve", "--id", f"n{index + 1}"]
         search = os.pathsep.join(entry for entry in sys.path if entry)
         self.servers.start(index, [*command, "--config", str(self._config)], {"PYTHONPATH": search})
