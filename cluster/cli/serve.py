@@ -49,6 +49,11 @@ def _complete_id(ctx: typer.Context, incomplete: str) -> list[str]:
     return [node for node in nodes if node.startswith(incomplete)]
 
 
+IdOption = Annotated[
+    str,
+    typer.Option("--id", help="The node's id in the configuration.", autocompletion=_complete_id),
+]
+
 SPIN = (
     "While busy, poll for 0.3 ms before sleeping: replies are faster and cost more processor "
     "time. Use `--no-spin` where processor time is limited."
@@ -56,12 +61,7 @@ SPIN = (
 
 
 def serve(
-    node_id: Annotated[
-        str,
-        typer.Option(
-            "--id", help="The node's id in the configuration.", autocompletion=_complete_id
-        ),
-    ],
+    node_id: IdOption,
     config: Annotated[Path, typer.Option(help="The cluster's configuration.")] = Path(
         "cluster.toml"
     ),
