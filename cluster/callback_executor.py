@@ -8,12 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from loguru import logger
-
 from fencelock.actors.api.name import titled
 from fencelock.actors.session.holding import HoldState
 from fencelock.actors.session.message import ClusterState
 from fencelock.actors.session.session_state import unknown
+from fencelock.cluster.log import report
 
 T = TypeVar("T")
 
@@ -97,7 +96,7 @@ def call_guarded(callback: Callable[[T], object], news: T) -> bool:
         about = "the cluster"
         if isinstance(news, Notice):
             about = f"{titled(news.lock)} ({news.state.value})"
-        logger.opt(exception=error).error("a callback for {} failed: {!r}", about, error)
+        report("ERROR", f"a callback for {about} failed: {error!r}", error)
         return False
     return True
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, Self, TypeVar
 
 from fencelock.actors.api.backup_message import BackupPart
@@ -19,7 +19,7 @@ from fencelock.cluster.connection import Connection
 from fencelock.cluster.lock import Lock, RLock
 from fencelock.cluster.operation import drive
 from fencelock.cluster.semaphore import Semaphore
-from fencelock.cluster.settings import Read, Settings, Target
+from fencelock.cluster.settings import CONNECT_S, Read, Settings, Target
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -218,23 +218,24 @@ class Client(BaseClient[Lock, RLock, Semaphore]):
 
 
 def connect(
-    addresses: str | None = None,
+    addresses: str | Sequence[str] | None = None,
     *,
     cluster: str | None = None,
-    timeout: float = 10.0,
+    connect_timeout: float = CONNECT_S,
     ttl: float = 15.0,
     label: str | None = None,
 ) -> Client:
     """Connect to a cluster and return once a node answered.
 
     Args:
-        addresses: one or more nodes, ``"tcp://10.0.0.1:4040,tcp://10.0.0.2:4040"``. Any
-            will do; when one goes away, the client moves to another. By default those in the
+        addresses: one or more nodes, ``"tcp://10.0.0.1:4040,tcp://10.0.0.2:4040"``, or a list of
+            such texts. Any will do; when one goes away, the client moves to another. By default
+            those in the
             environment variable ``FENCELOCK_CONNECT``, else those of ``./cluster.toml``, else
             ``tcp://127.0.0.1:4040``.
         cluster: the id of the cluster, as in its config. By default ``FENCELOCK_CLUSTER``, else
             that of ``./cluster.toml`` if it names the addresses, else ``fencelock``.
-        timeout: how long to wait for the first answer (s), above 0.
+        connect_timeout: how long to wait for the first answer (s), above 0.
         ttl: how long the cluster keeps this client's locks after its last message (s), 1 to
             3600. With a short one, locks of dead clients are soon free; with a long one, the
             client survives longer pauses and cuts. Only where the protocol has sessions.
@@ -243,10 +244,11 @@ def connect(
     Raises:
         ConfigError: an argument is not usable.
         WrongClusterError: what answers belongs to another cluster or version.
-        UnavailableError: nobody answered in time.
+        UnavailableError: nobody answered in time; it names the addresses and their source.
 
     """
-    return connect_to(Target.find(addresses, cluster), timeout=timeout, ttl=ttl, label=label)
+    target = Target.find(addresses, cluster)
+    return connect_to(target, timeout=connect_timeout, ttl=ttl, label=label)
 
 
 def connect_to(

@@ -34,7 +34,14 @@ from fencelock.actors.error import (
 from fencelock.actors.message import Event, address_of
 from fencelock.actors.session.cancellation import CLOSE_MS
 from fencelock.actors.session.holding import Hold
-from fencelock.actors.session.message import Close, ClusterState, Survey, Surveyed, WatchCluster
+from fencelock.actors.session.message import (
+    Close,
+    ClusterState,
+    EndpointChanged,
+    Survey,
+    Surveyed,
+    WatchCluster,
+)
 from fencelock.actors.session.pending import Claim
 from fencelock.actors.session.session import ClientSession
 from fencelock.cluster.callback_executor import CallbackExecutor, ClusterWatch
@@ -47,6 +54,7 @@ from fencelock.cluster.host.profile_marks import ProfileMarks
 from fencelock.cluster.host.role_set import Closing, RoleSet
 from fencelock.cluster.host.scheduler import READ_CLOCK
 from fencelock.cluster.lock_options import LockOptions, check_name_type, term_ms_of, wait_ms_of
+from fencelock.cluster.log import inform
 from fencelock.cluster.operation import AwaitReply, Operation
 from fencelock.cluster.owner import process_label, process_user
 from fencelock.cluster.reachability import LOOK_S, looking
@@ -68,6 +76,11 @@ PAGE = 1_000
 """Locks requested at a time when they are listed."""
 
 
+def alias_of(number: int) -> str:
+    """Return the name of the link to an endpoint, whose node is not known before it replies."""
+    return f"endpoint.{number}"
+
+
 class Connection:
     """One client's node: a thread with a session role; see `Client` for its operations.
 
@@ -87,7 +100,7 @@ class Connection:
         self.executor = executor
         self.cluster_watch = ClusterWatch(executor, lambda: self.line.tell(WatchCluster()))
         self._guard = threading.Lock()
-        links = {f"gate.{number}": endpoint for number, endpoint in enumerate(self.endpoints)}
+        links = {alias_of(number): endpoint for number, endpoint in enumerate(self.endpoints)}
         counters: Counter[str] = Counter()
         hub = SocketHub(
             node=self.session,
@@ -95,7 +108,7 @@ class Connection:
             cluster=settings.target.cluster,
             listen=None,
             peers=links,
-            gates=True,
+            client=True,
             count=lambda name, times: counters.update({name: times}),
         )
         if marks is not None:
@@ -143,6 +156,8 @@ class Connection:
     def _hear(self, event: Event) -> None:
         if isinstance(event, ClusterState):
             self.cluster_watch.hear(event)
+        elif isinstance(event, EndpointChanged):
+            self.executor.call(inform, f"{event.former} is left; requests go to {event.endpoint}")
         else:
             self.hold_registry.hear(event)
 
@@ -178,12 +193,11 @@ class Connection:
             self.protocol = status.protocol
             return
         tried = yield from self._tried()
-        if self._source:
-            tried = f"{tried} ({self._source})"
+        source = self._source or "as given"
         raise UnavailableError(
-            f"no node answered within {limit:g} s. Tried {tried}. Are the nodes running, are these "
-            "their hosts and ports, and is no firewall in between?"
-        )
+            f"no node answered within {limit:g} s. Tried {tried} ({source}). Are the nodes "
+            "running, are these their hosts and ports, and is no firewall in between?"
+        ) from None
 
     def _tried(self) -> Operation[str]:
         """End with the addresses that were tried, and why each failed, as far as that is known."""

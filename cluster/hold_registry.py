@@ -19,11 +19,15 @@ from fencelock.actors.session.message import HoldsLost, Leased, Suspected, Trust
 from fencelock.actors.session.pending import Claim, claim_named
 from fencelock.cluster.callback_executor import CallbackExecutor, Notice
 from fencelock.cluster.host.pending_asks import AskReply
+from fencelock.cluster.log import warn
 from fencelock.cluster.owner import owner_of_acquire
 
 LOST_MAX = 10_000
 """Limit of remembered losses that no error reported yet. Release of an older one raises "not
 held"."""
+
+NAMED_MAX = 3
+"""Limit of holds that one line of the log names."""
 
 Callback = Callable[[Notice], object]
 
@@ -357,9 +361,10 @@ class HoldRegistry:
                         f"the cluster has not confirmed the session for {silent_ms} ms; "
                         f"its locks count as lost in {left_ms} ms"
                     )
-                    for own in self._owners.values():
-                        if own.hold is not None and not own.noticed:
-                            self._notify(own, HoldState.SUSPECT, reason)
+                    held = [own for own in self._owners.values() if own.hold and not own.noticed]
+                    for own in held:
+                        self._notify(own, HoldState.SUSPECT, reason)
+                    self._warn("suspect", held, reason)
                 case Unlocking(lock=lock, owner=owner, fence=fence, grace_ms=grace_ms):
                     reason = (
                         f"its duration is over: release or renew it, or it is lost in {grace_ms} ms"
@@ -367,9 +372,11 @@ class HoldRegistry:
                     if (unlocking := self._holder(lock, owner, fence)) is not None:
                         self._notify(unlocking, HoldState.UNLOCKING, reason)
                 case HoldsLost(losses=losses, detail=detail):
-                    for lock, owner, fence in losses:
-                        if (lost := self._holder(lock, owner, fence)) is not None:
-                            self._notice_loss(lost, detail)
+                    found = [self._holder(*loss) for loss in losses]
+                    lost = [own for own in found if own is not None]
+                    for own in lost:
+                        self._notice_loss(own, detail)
+                    self._warn("lost", lost, detail)
                 case _:
                     raise AssertionError(f"no watcher is told {event}")
 
@@ -412,7 +419,19 @@ class HoldRegistry:
                 hold.disowned = True  # G1
                 for _ in own.levels:  # The session may yet believe that it is held.
                     self._tell(Release(lock=own.lock, fence=hold.fence, owner=own.owner))
-            self._notice_loss(own, hold.why(now))
+            reason = hold.why(now)
+            self._notice_loss(own, reason)
+            self._warn("lost", [own], reason)
+
+    def _warn(self, state: str, owns: list[Ownership], reason: str) -> None:
+        """Log that holds are suspect or lost: one line, whose length is bounded."""
+        if not owns:
+            return
+        named = ", ".join(
+            f"{titled(own.lock)} (fence {own.hold.fence})" for own in owns[:NAMED_MAX] if own.hold
+        )
+        more = f" and {len(owns) - NAMED_MAX} more" if len(owns) > NAMED_MAX else ""
+        self._executor.call(warn, f"{state}: {named}{more}: {reason}")
 
     def _notice_loss(self, own: Ownership, reason: str) -> None:
         if own.noticed:

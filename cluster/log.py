@@ -1,5 +1,7 @@
 """The destination of log lines. A library stays silent until its program asks for them.
 
+A client's lines also go to the standard library's logger ``fencelock``, as ``logging`` expects.
+
 ``silence`` is called when the package is imported; ``fencelock serve`` calls `set_up`. A program
 that embeds a node and wants its lines calls ``loguru.logger.enable("fencelock")`` and keeps
 its own sinks, as loguru advises.
@@ -8,6 +10,7 @@ its own sinks, as loguru advises.
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -25,6 +28,8 @@ PACKAGE = "fencelock"
 
 FIRST = ("node", "role")
 """Fields that stand before the message; others follow it."""
+standard = logging.getLogger(PACKAGE)
+standard.addHandler(logging.NullHandler())  # Without one, ``logging`` writes to standard error.
 
 
 def silence() -> None:
@@ -51,6 +56,22 @@ def set_up(level: str = "INFO", *, as_json: bool = False, stream: TextIO | None 
         backtrace=False,
         diagnose=False,
     )
+
+
+def report(level: str, text: str, error: BaseException | None = None) -> None:
+    """Write a line of a client to both logs. Call it where handlers of a program may block."""
+    logger.opt(exception=error).log(level, "{}", text)
+    standard.log(logging.getLevelNamesMapping()[level], "%s", text, exc_info=error)
+
+
+def warn(text: str) -> None:
+    """Write a warning of a client; see `report`."""
+    report("WARNING", text)
+
+
+def inform(text: str) -> None:
+    """Write a line that needs no action; see `report`."""
+    report("INFO", text)
 
 
 def write(node: str, notice: RoleNotice) -> None:

@@ -119,7 +119,6 @@ class Node:
             journal=records,
             journal_id=journal_id,
         )
-        _log_start(config, node_id, journal, records, journal_id)
         cast = recipe_of(config.protocol)(seat)
         counters: Counter[str] = Counter()
         hub = SocketHub(
@@ -132,6 +131,7 @@ class Node:
             connections_max=connections_max(raise_limit()),
             count=lambda name, times: counters.update({name: times}),
         )
+        _log_start(config, node_id, journal, records, journal_id)
         unheard = hub.unheard if config.protocol in VOTING else list[str]
         if marks is not None:
             hub, journal, cast = marks.links(hub), marks.journal(journal), marks.role_set(cast)

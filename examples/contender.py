@@ -51,7 +51,7 @@ def contend(
     names = [f"lock-{number + 1}" for number in range(locks)]
     files = {lock: CheckedFile(folder, lock) for lock in names}
     grants = 0
-    with fencelock.connect(connect, cluster=cluster, timeout=CONNECT_S) as client:
+    with fencelock.connect(connect, cluster=cluster, connect_timeout=CONNECT_S) as client:
         say("ready", client=name)
         if not sys.stdin.readline():  # The parent says when, so that all begin together.
             return  # It is gone.

@@ -106,18 +106,18 @@ class FrameValidator:
         node: our own id.
         cluster: the only cluster whose frames pass.
         members: the nodes whose frames may be larger than a client's.
-        gates: the names of links are our own aliases of endpoints, since their nodes are not known.
-            The alias replaces the node of every sender.
+        client: the names of links are our own aliases of endpoints, since their nodes are not
+            known. The alias replaces the node of every sender.
 
     """
 
     def __init__(
-        self, node: str, cluster: str, *, gates: bool, members: Collection[str] = ()
+        self, node: str, cluster: str, *, client: bool, members: Collection[str] = ()
     ) -> None:
         self.node = node
         self._members = members
         self.cluster = cluster
-        self.gates = gates
+        self.client = client
         self._ours = f"{node}/"
         self._passed: dict[tuple[str, str, str], tuple[Address, Address]] = {}
         """The addresses of envelopes that passed, completed, by link, ``to`` and ``from``."""
@@ -130,7 +130,7 @@ class FrameValidator:
         A frame that resembles others which passed before is checked here in one pass. Any other
         is left to `_examine`, which checks it part by part.
         """
-        known = self.gates or link in self._members
+        known = self.client or link in self._members
         size = len(raw)
         if (
             link == self.node
@@ -206,7 +206,7 @@ class FrameValidator:
         for to, sender, message in frame.envelopes:
             if type(message) is Rejected:  # So it never gets onto the fast path.
                 return Dropped("wire.rejected", message.code, message.detail)
-            if self.gates:
+            if self.client:
                 completed_sender = address_of(link, role_of(sender))
             elif sender.startswith(theirs):
                 completed_sender = sender

@@ -110,9 +110,9 @@ class SocketHub:
         boot: a number that differs in each life of the node, 0 to 2**64-1.
         cluster: the cluster id of every frame.
         listen: the endpoint to bind, ``tcp://address:port``, port 0 for any; None for none.
-        peers: the endpoint of each peer, by node id, or by alias if ``gates``; `connect` and
+        peers: the endpoint of each peer, by node id, or by alias if ``client``; `connect` and
             `disconnect` change them.
-        gates: for a client: a peer's name is an alias of an endpoint, since its node is not known.
+        client: for a client: a peer's name is an alias of an endpoint, since its node is not known.
         spins: see `Poller`.
         connections_max: limit of connections to ``listen``.
         count: called with a counter's name and its increment.
@@ -135,7 +135,7 @@ class SocketHub:
         cluster: str,
         listen: str | None,
         peers: Mapping[str, str],
-        gates: bool = False,
+        client: bool = False,
         spins: bool = False,
         connections_max: int = CONNECTIONS_MAX,
         count: Callable[[str, int], None],
@@ -149,7 +149,7 @@ class SocketHub:
         self._identity = f"{node}#{boot:x}"
         self._peers: set[str] = set()
         """The peers whose frames are a member's; admission and listener read it."""
-        self._admission = FrameValidator(node, cluster, gates=gates, members=self._peers)
+        self._admission = FrameValidator(node, cluster, client=client, members=self._peers)
         self._links: dict[str, Link] = {}
         self._connected = 0
         """Links made so far."""
@@ -334,10 +334,10 @@ class SocketHub:
             ValueError: an address is not well-formed.
 
         """
-        gates = self._admission.gates
-        raw = encode_frame(frame, link if gates else "")
+        client = self._admission.client
+        raw = encode_frame(frame, link if client else "")
         if len(raw) > CLIENT_BYTES_MAX:
-            check_client_size(frame, len(raw), client=gates)
+            check_client_size(frame, len(raw), client=client)
         peer = self._links.get(link)
         if peer is None:
             if self._listener is None:
@@ -346,7 +346,7 @@ class SocketHub:
                 self._listener.send(link, raw)
             return
         peer.sent += 1
-        if gates or peer.sent <= LOOKS or peer.sent % LOOKS == 0:
+        if client or peer.sent <= LOOKS or peer.sent % LOOKS == 0:
             self._poller.used[peer.dealer] = None
         try:
             send_part(peer.dealer, raw, NOBLOCK)

@@ -45,7 +45,7 @@ ENTERING_MAX = 1_000
 
 
 def problem_of(
-    door: Address, asked: Lock | Unlock | RenewHold, table: TicketTable, terms: Terms, now: Instant
+    proxy: Address, asked: Lock | Unlock | RenewHold, table: TicketTable, terms: Terms, now: Instant
 ) -> Effect | None:
     """Return the reply to a request that is not accepted, or None for one that is."""
     who = asked.who
@@ -67,7 +67,7 @@ def problem_of(
     if error is None:
         return None
     failed = LockFailed(lock=asked.lock, who=who, request=asked.request, error=error, detail=text)
-    return Send(door, failed)
+    return Send(proxy, failed)
 
 
 def _judge(asked: Lock, table: TicketTable, terms: Terms, now: Instant) -> tuple[Error | None, str]:

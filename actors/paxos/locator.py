@@ -21,18 +21,23 @@ from fencelock.actors.paxos.config import LogConfig, acceptor_of, catchup_of, mo
 from fencelock.actors.paxos.event import Fresh, Lacking
 from fencelock.actors.paxos.member_event import Behind, Fetched, LocateDue, NodeFacts, ReportState
 from fencelock.actors.paxos.message import NUMBER_MAX, UNWILLING, Locate, Located
+from fencelock.actors.timing import TIMING
 
 LocatorEvent = Locate | Located | LocateDue | Behind | Fetched | StartVoting | StopVoting
 """Events that `Locator` handles."""
 
 
 LOCATE_MS = 100
-"""Interval at which a learner asks, while it lacks nothing (ms): two heartbeats. The leader is
-asked no more often."""
+"""Interval at which a learner asks, while it lacks nothing (ms): two heartbeats."""
 
 
 SOON_MS = 5
 """The same after it has fetched missing slots (ms), so that it keeps up under load."""
+
+
+LEADER_MS = TIMING.heartbeat_ms
+"""Shortest interval at which it asks the leader (ms), which sends each member as many heartbeats.
+A new member must have reported soon before it is added: see `config.JOIN_SLOTS`."""
 
 
 LEARNERS_MAX = 64
@@ -182,7 +187,7 @@ class Locator:
         self.asked += 1
         asked = [others[self.asked // 2 % len(others)]] if others else []
         if self.master and now >= self.master_due:
-            self.master_due = Instant(now + LOCATE_MS * NS_PER_MS)
+            self.master_due = Instant(now + LEADER_MS * NS_PER_MS)
             asked.append(self.master)
         return [self._ask(node, now) for node in asked]
 

@@ -34,16 +34,11 @@ from fencelock.actors.paxos.member_event import (
     ViewChanged,
 )
 from fencelock.actors.paxos.membership import MEMBERS_MAX, Member
-from fencelock.actors.paxos.message import Locate
+from fencelock.actors.paxos.node_facts import Facts
 from fencelock.actors.paxos.target import CHECK_MS, NO_TARGET, QUIET_MS, MemberTarget, wish_of
 from fencelock.actors.proxy.message import MembersKnown, Relay, Relayed
 from fencelock.actors.role import Host, Summary
 from fencelock.actors.role_message import Level, RoleNotice
-from fencelock.actors.timing import TIMING
-
-HEARD_MS = 3 * TIMING.lease_ms
-"""A node that was silent for this long does not count as reachable (ms)."""
-
 
 VERSION_CHARS_MAX = 64
 """Maximum length of another node's version; the rest is cut off."""
@@ -435,55 +430,6 @@ class Reconfigurer(MemberRole[MembersEvent]):
 Step = tuple[str, int, list[Effect]]
 """The condition that a change waits for (empty if it is done), the slots that a learner lacks, and
 the effects."""
-
-
-class Facts:
-    """The leader's knowledge of other nodes, as far as changes depend on it.
-
-    Args:
-        node: the leader.
-        nodes: the facts of other nodes.
-
-    """
-
-    def __init__(self, node: str, nodes: tuple[NodeFacts, ...]) -> None:
-        self.node = node
-        self.members = {one.node: one for one in nodes if one.learner is None}
-        self.learners = {one.node: one for one in nodes if one.learner is not None}
-
-    def votes(self, member: str) -> bool:
-        """Return whether ``member`` voted lately, under its registered journal."""
-        facts = self.members.get(member)
-        return member == self.node or (facts is not None and facts.heard_ms <= HEARD_MS)
-
-    def silent_ms(self, member: str, led_ms: int) -> int:
-        """Return the time for which ``member`` has not answered a leader of ``led_ms`` (ms)."""
-        facts = self.members.get(member)
-        return led_ms if facts is None else min(led_ms, facts.heard_ms)
-
-    def has_majority(self, members: tuple[str, ...], joins: int = 0) -> bool:
-        """Return whether a majority of ``members``, and ``joins`` more that answer, is there."""
-        return sum(map(self.votes, members)) + joins > (len(members) + joins) // 2
-
-    def is_old(self, member: str) -> bool:
-        """Return whether ``member`` runs a version without changes of the members."""
-        facts = self.members.get(member)
-        return facts is not None and facts.view < 0
-
-    def learner(self, node: str) -> Locate | None:
-        """Return the last report of ``node`` as a learner, if it is recent."""
-        facts = self.learners.get(node)
-        return None if facts is None or facts.heard_ms > HEARD_MS else facts.learner
-
-    def joiner(self, node: str) -> Locate:
-        """Return the report of a node that is to join; refuse one that has not been heard."""
-        report = self.learner(node)
-        if report is None:
-            raise MembershipError(
-                f"{node} has not been heard from: start it with the address of a member in its "
-                "configuration, and try again"
-            )
-        return report
 
 
 def _seat_of(view: View, node: str) -> Member | None:

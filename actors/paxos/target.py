@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from fencelock.actors.api.membership_message import ChangeMembers, MemberAction
 from fencelock.actors.paxos.config import View
 from fencelock.actors.paxos.message import UNWILLING
-
-if TYPE_CHECKING:
-    from fencelock.actors.paxos.reconfigurer import Facts
+from fencelock.actors.paxos.node_facts import Facts
 
 CHECK_MS = 250
 """Interval at which a leader checks its members (ms)."""

@@ -11,6 +11,7 @@ from fencelock.actors.message import Address, Instant
 from fencelock.actors.session.endpoint import Endpoints
 from fencelock.actors.session.pending import (
     ANY_ENDPOINT,
+    DECISION_MS,
     MARGIN_MS,
     RETRY_MS,
     RETRY_MS_MAX,
@@ -239,8 +240,10 @@ class InFlight:
     def _end(self, pending: Pending) -> Instant | None:
         if pending.ends_at is None or not isinstance(pending.asked, AcquireRequest):
             return pending.ends_at
-        # With every link broken no node can judge the wait, or grant it.
-        return later(pending.ends_at, MARGIN_MS if self.endpoints.any_usable() else 0)
+        if not self.endpoints.any_usable():
+            return pending.ends_at  # No node can judge the wait, or grant it.
+        least = later(pending.requested_at, DECISION_MS)
+        return max(least, later(pending.ends_at, MARGIN_MS))
 
     def again(self, pending: Pending, endpoint: Address, now: Instant) -> list[Effect]:
         """Send the request to ``endpoint`` under a new number; cancel a wait under the old."""

@@ -81,7 +81,7 @@ def keep_up(state: SessionState, now: Instant) -> list[Effect]:
         effects += greet(state, greeted, now)
         state.greet_at = later(now, KEEPALIVE_MS)
     for endpoint in state.endpoints.fall_silent(busy, now):
-        effects.append(Observe("client.gate_silent"))
+        effects.append(Observe("client.endpoint_silent"))
         effects += _leave(state, endpoint, now)
     for pending in state.in_flight.over(now):
         if pending.survey:
@@ -153,7 +153,7 @@ def on_link_refused(state: SessionState, node: str, detail: str, now: Instant) -
     if endpoint is None:
         return [Observe("client.unknown_link")]
     endpoint.refused = detail
-    effects: list[Effect] = [Observe("client.gate_refused")]
+    effects: list[Effect] = [Observe("client.endpoint_refused")]
     if state.endpoints.all_refused():
         no = wrong_cluster(state.endpoints, now)
         for pending in list(state.in_flight.pending.values()):

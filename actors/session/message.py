@@ -87,6 +87,14 @@ class HoldsLost(Local):
 
 
 @local
+class EndpointChanged(Local):
+    """To the watcher: the client has left the endpoint ``former`` and uses ``endpoint``."""
+
+    endpoint: str
+    former: str
+
+
+@local
 class Undecided(Local):
     """From the proxy on the session's own node: the reason why requests get no reply yet."""
 

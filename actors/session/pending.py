@@ -32,10 +32,17 @@ RETRY_MS_MAX = 4_000
 WITHDRAWAL_MS_MAX = 15_000
 """Longest pause between two cancels of one wait (ms): no user waits for it any more."""
 
-MARGIN_MS = 4_500
+MARGIN_MS = 500
 """Delay after which the session ends a wait itself, if the proxy did not at its timeout (ms).
 
-It is long enough to leave a silent endpoint (`SILENCE_MS`) and to get a reply from the next.
+A proxy's "not granted in time" says more than the session's "no node decided". It takes a few
+milliseconds where the cluster serves; where it does not, users get their time.
+"""
+
+DECISION_MS = 1_500
+"""The least time for an acquire to be decided (ms), also for one that does not wait for the lock.
+
+It is long enough for a new leader to be elected, if the others are idle.
 """
 
 ANSWER_MS = 10_000

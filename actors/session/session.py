@@ -35,7 +35,14 @@ from fencelock.actors.session.endpoint import ENDPOINTS_MAX, Endpoint, Endpoints
 from fencelock.actors.session.holding import Hold
 from fencelock.actors.session.in_flight import InFlight
 from fencelock.actors.session.keep_alive import greet, open_session
-from fencelock.actors.session.message import Close, SessionTick, Survey, Undecided, WatchCluster
+from fencelock.actors.session.message import (
+    Close,
+    EndpointChanged,
+    SessionTick,
+    Survey,
+    Undecided,
+    WatchCluster,
+)
 from fencelock.actors.session.pending import ANSWER_MS, Claim, Question, RandomSource, later
 from fencelock.actors.session.rejection import Answer, refused
 from fencelock.actors.session.session_lease import SessionLease
@@ -125,12 +132,14 @@ class ClientSession(Role[Said | SessionTick]):
             endpoint: Endpoint(endpoint, label)
             for endpoint, label in zip(endpoints, labels, strict=True)
         }
-        doors = Endpoints(table, endpoints[random.randrange(len(endpoints))])
+        known = Endpoints(table, endpoints[random.randrange(len(endpoints))])
         session_lease = SessionLease(session, ttl_ms, label)
-        in_flight, home = InFlight(random, doors, session_lease), f"{node_of(address)}/"
-        self.session_state = SessionState(doors, in_flight, session_lease, home, watcher)
+        in_flight, home = InFlight(random, known, session_lease), f"{node_of(address)}/"
+        self.session_state = SessionState(known, in_flight, session_lease, home, watcher)
         if holds is not None:
             self.session_state.holds = holds
+        self.used = table[known.current].label
+        """The endpoint in use at the last tick, as its user named it."""
         self.surveys_begun = 0
         self.closing = ClientClosing()
         self.round = 0
@@ -301,6 +310,7 @@ class ClientSession(Role[Said | SessionTick]):
         self.wake_at = None
         effects = [
             *maintenance.keep_up(self.session_state, now),
+            *self._endpoint_news(),
             *self.closing.finish(self.session_state, now),
         ]
         due = self.session_state.next_at(now)
@@ -309,6 +319,14 @@ class ClientSession(Role[Said | SessionTick]):
         if due is None:
             return effects
         return [*effects, *self._rearm(max(TICK_MS, -((now - due) // NS_PER_MS)), now)]
+
+    def _endpoint_news(self) -> list[Effect]:
+        """Notify the watcher if another endpoint is used than at the last tick."""
+        endpoints, watcher = self.session_state.endpoints, self.session_state.watcher
+        former, self.used = self.used, endpoints.table[endpoints.current].label
+        if watcher is None or former == self.used:
+            return []
+        return [Send(watcher, EndpointChanged(endpoint=self.used, former=former))]
 
     def _rearm(self, after_ms: int, now: Instant) -> list[Effect]:
         """Set a timer for a tick in ``after_ms``, unless one comes before that."""

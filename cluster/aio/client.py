@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import functools
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from typing import Any, ParamSpec, Self, TypeVar
 
 from fencelock.actors.api.backup_message import BackupPart
@@ -18,7 +18,7 @@ from fencelock.cluster.aio.loop import LoopExecutor, drive
 from fencelock.cluster.aio.semaphore import Semaphore
 from fencelock.cluster.base_client import BaseClient, namer
 from fencelock.cluster.connection import Connection
-from fencelock.cluster.settings import Read, Settings, Target
+from fencelock.cluster.settings import CONNECT_S, Read, Settings, Target
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -157,10 +157,10 @@ class Connecting:
 
 
 def connect(
-    addresses: str | None = None,
+    addresses: str | Sequence[str] | None = None,
     *,
     cluster: str | None = None,
-    timeout: float = 10.0,
+    connect_timeout: float = CONNECT_S,
     ttl: float = 15.0,
     label: str | None = None,
 ) -> Connecting:
@@ -173,4 +173,4 @@ def connect(
         ConfigError: an argument is not usable; at once.
 
     """
-    return Connecting(Settings(Target.find(addresses, cluster), timeout, ttl, label))
+    return Connecting(Settings(Target.find(addresses, cluster), connect_timeout, ttl, label))

@@ -115,7 +115,7 @@ def measure_deaths(
     for kind in kinds:
         with tempfile.TemporaryDirectory(prefix="fencelock-bench-") as name, ExitStack() as stack:
             members = stack.enter_context(RelayedMembers(Path(name), "paxos", nodes))
-            watcher = connect(members.connect, cluster=members.cluster, timeout=CONNECT_S)
+            watcher = connect(members.connect, cluster=members.cluster, connect_timeout=CONNECT_S)
             stack.enter_context(watcher)
             members.wait_until_ready(watcher)
             seen = deaths(members, watcher, kind, times, say)

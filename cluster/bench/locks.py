@@ -133,7 +133,7 @@ def _in_one_cluster(
     with ExitStack() as stack:
         members = NodeProcesses(folder, plan.protocol, plan.nodes, durable=plan.durable)
         stack.enter_context(members)
-        watcher = connect(members.connect, cluster=members.cluster, timeout=CONNECT_S)
+        watcher = connect(members.connect, cluster=members.cluster, connect_timeout=CONNECT_S)
         stack.enter_context(watcher)
         members.wait_until_ready(watcher)
         bench = _Bench(plan, members, watcher, say)

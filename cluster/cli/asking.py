@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, cast
 
@@ -168,6 +168,45 @@ def _why_unserved(operator: Operator, error: UnavailableError) -> str:
         return str(error)
     reasons = "; ".join(f"{node.node}: {node.detail}" for node in nodes if not node.ready)
     return f"No node can answer now. {reasons}" if reasons else str(error)
+
+
+COMPLETE_S = 1.0
+"""Time limit for the completion of a name in a shell (s)."""
+
+
+def _completed(
+    ctx: typer.Context, incomplete: str, names_of: Callable[[Operator], Iterable[str]]
+) -> list[str]:
+    """Return the names that begin with ``incomplete``; none if the cluster does not answer.
+
+    Names that a terminal cannot show are left out: the shell would print them as they are.
+    """
+    try:
+        where = target(ctx.params.get("connect"), ctx.params.get("cluster"))
+        with looking(where, COMPLETE_S) as operator:
+            names = sorted(set(names_of(operator)))
+    except (FencelockError, Unanswered):
+        return []
+    return [name for name in names if name.startswith(incomplete) and name.isprintable()]
+
+
+def complete_lock(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the names of held locks, for a shell."""
+    return _completed(
+        ctx, incomplete, lambda operator: (lock.lock for lock in operator.locks(incomplete))
+    )
+
+
+def complete_node(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the ids of nodes, for a shell."""
+    return _completed(
+        ctx,
+        incomplete,
+        lambda operator: (name for node in operator.survey().statuses for name in node.nodes),
+    )
+
+
+LockArgument = Annotated[str, typer.Argument(help="The lock's name.", autocompletion=complete_lock)]
 
 
 _UNITS = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000))

@@ -20,7 +20,13 @@ from fencelock.actors.error import (
     NotHeldError,
     UnavailableError,
 )
-from fencelock.cluster.cli.asking import ClusterOption, ConnectOption, in_full, target
+from fencelock.cluster.cli.asking import (
+    ClusterOption,
+    ConnectOption,
+    complete_lock,
+    in_full,
+    target,
+)
 from fencelock.cluster.cli.screen import say
 from fencelock.cluster.guarantee import PROMISES, Guarantee
 
@@ -41,10 +47,10 @@ SIGNALLED = 128
 """A command that ends by signal 9 exits with 137, as in a shell."""
 
 RENEWALS = 3
-"""Where holds have deadlines, the number of renewals within each duration."""
+"""Number of renewals within the duration of a hold, where holds have deadlines."""
 
 FORWARDED = (signal.SIGTERM, signal.SIGHUP)
-"""Signals that the command gets in place of us. Ctrl-C reaches both by the terminal."""
+"""Signals that are passed on to the command. The terminal sends Ctrl-C to both."""
 
 
 WaitOption = Annotated[
@@ -58,11 +64,11 @@ NonblockOption = Annotated[
 ]
 SharedOption = Annotated[
     int | None,
-    typer.Option("--shared", min=1, help="Hold one of N permits, a semaphore, instead."),
+    typer.Option("--shared", min=1, help="Hold one of N permits of a semaphore instead."),
 ]
 GraceOption = Annotated[
     float,
-    typer.Option("--grace", min=0, help="From SIGTERM to SIGKILL if the lock is lost (s)."),
+    typer.Option("--grace", min=0, help="Time from SIGTERM to SIGKILL if the lock is lost (s)."),
 ]
 FirstReplyOption = Annotated[
     float, typer.Option("--connect-timeout", help="How long to wait for the first reply (s).")
@@ -70,7 +76,9 @@ FirstReplyOption = Annotated[
 
 
 def lock(
-    name: Annotated[str, typer.Argument(help="The lock.", show_default=False)],
+    name: Annotated[
+        str, typer.Argument(help="The lock.", show_default=False, autocompletion=complete_lock)
+    ],
     command: Annotated[
         list[str], typer.Argument(help="The command and its arguments.", show_default=False)
     ],
@@ -84,12 +92,13 @@ def lock(
 ) -> None:
     """Hold a lock [bold]while a command runs[/bold], and release it when the command ends.
 
-    FENCELOCK_NAME and FENCELOCK_FENCE tell the command the lock and the fence. Let
-    it pass the fence on to what it writes to, so that a late write can be refused.
+    The command finds the name of the lock in FENCELOCK_NAME and the fence in
+    FENCELOCK_FENCE. Let it send the fence with each write, so that storage can
+    refuse a late one.
 
     Exits with the status of the command. Exits with 75 if the lock was not
-    acquired: then the command did not run. Exits with 74 if the lock was lost:
-    then the command got SIGTERM, and SIGKILL after --grace.
+    acquired and the command did not run. Exits with 74 if the lock was lost; the
+    command was then sent SIGTERM, and SIGKILL after --grace.
 
     For example:
 
@@ -130,20 +139,20 @@ def lock(
 
 
 def _exit(number: int, _: object) -> None:
-    """Leave in order while no command runs, so that a waiting client does not stay in the queue."""
+    """Exit cleanly while no command runs, so that a waiting client leaves the queue."""
     sys.exit(SIGNALLED + number)
 
 
 def lost_advice(hold: Hold) -> str:
     """Return a text that says what to check after a loss."""
     return (
-        f"another may have held it meanwhile. What was written under fence {hold.fence} after "
-        "that is safe only where fences are checked"
+        "another client may have held it meanwhile. Later writes under fence "
+        f"{hold.fence} were refused only where fences are checked"
     )
 
 
 def _acquire(client: Client, name: str, shared: int | None, timeout: float | None) -> Hold | None:
-    """Return the hold, or None if the lock was not free in time."""
+    """Return the hold; None if the lock was not free in time."""
     wanted = client.lock(name) if shared is None else client.semaphore(name, permits=shared)
     blocking = timeout != 0
     return wanted.acquire(blocking=blocking, timeout=timeout if blocking else None)
@@ -196,19 +205,19 @@ def _stop_if_lost(
 
 
 def _renew(hold: Hold, ended: threading.Event) -> None:
-    """Begin the duration of the hold anew, several times within each."""
+    """Renew the hold several times within each of its durations."""
     while not ended.wait(hold.remaining / RENEWALS):
         try:
             hold.renew()
         except (NotHeldError, LockOwnershipLostError):
             return
         except FencelockError:
-            continue  # While it can, the hold lasts; its loss is reported otherwise.
+            continue  # Try again. If the hold ends, `on_lost` reports it.
 
 
 @contextmanager
 def _signals_for(process: subprocess.Popen[bytes]) -> Generator[None]:
-    """Pass signals on to ``process`` and keep waiting for it."""
+    """Pass signals on to ``process`` until it ends."""
     former = {number: signal.getsignal(number) for number in (*FORWARDED, signal.SIGINT)}
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for number in FORWARDED:

@@ -16,6 +16,7 @@ from fencelock.actors.error import ConfigError, NotHeldError
 from fencelock.cluster.cli.asking import (
     ClusterOption,
     ConnectOption,
+    LockArgument,
     LookTimeoutOption,
     TimeoutOption,
     WatchOption,
@@ -70,7 +71,7 @@ def locks(
 
 
 def who(
-    name: Annotated[str, typer.Argument(help="The lock's name.")],
+    name: LockArgument,
     connect: ConnectOption = None,
     cluster: ClusterOption = None,
     timeout: LookTimeoutOption = 5.0,
@@ -160,7 +161,7 @@ holder is notified, but may go on writing: only storage that checks fences stops
 
 
 def release(
-    name: Annotated[str, typer.Argument(help="The lock's name.")],
+    name: LockArgument,
     fence: Annotated[
         int,
         typer.Option(

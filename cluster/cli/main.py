@@ -14,6 +14,7 @@ from typer.main import get_group
 from fencelock import __version__
 from fencelock.actors.error import FencelockError
 from fencelock.cluster.cli.backup import backup, restore
+from fencelock.cluster.cli.dev import dev
 from fencelock.cluster.cli.init import init
 from fencelock.cluster.cli.lock import lock
 from fencelock.cluster.cli.locks import locks, release, who
@@ -92,6 +93,8 @@ def fencelock(
 ) -> None:
     """[bold]Distributed locks[/bold] with fencing tokens, over ZeroMQ.
 
+    Try it: [cyan]fencelock dev[/cyan] is a cluster of one node with a live view.
+
     Run a cluster on this machine in three steps:
 
       [cyan]fencelock init --nodes 3[/cyan]
@@ -107,6 +110,7 @@ def fencelock(
     del version
 
 
+app.command()(dev)
 app.command()(init)
 app.command()(serve)
 app.command()(status)

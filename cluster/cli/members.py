@@ -31,6 +31,7 @@ from fencelock.cluster.cli.asking import (
     WatchOption,
     as_plain,
     asking,
+    complete_node,
     duration,
     looking,
     target,
@@ -45,16 +46,19 @@ LINE_S = 2.0
 """Shortest interval between lines of progress (s)."""
 
 SILENT_MS = 2_000
-"""A member that was silent for so long does not seem to vote (ms)."""
+"""A member that was silent for this long is assumed not to vote (ms)."""
 
 KIB = 1024
 
 NodeArgument = Annotated[
-    str, typer.Argument(metavar="ID", help="The node, as `fencelock members` names it.")
+    str,
+    typer.Argument(
+        metavar="ID",
+        help="The node, as `fencelock members` names it.",
+        autocompletion=complete_node,
+    ),
 ]
-WaitOption = Annotated[
-    float, typer.Option("--wait", help="How long to wait until the change is done (s).")
-]
+WaitOption = Annotated[float, typer.Option("--wait", help="How long to wait for the change (s).")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
@@ -167,10 +171,10 @@ join = command_of(
     MemberAction.JOIN,
     """Make a running node [bold]a member[/bold], which votes.
 
-    First start it, with a configuration that lists itself and some members: it
-    learns all locks from a member that does not lead, and serves clients. Then
-    run this command, anywhere. It shows how far the node is, and the node votes
-    once it has caught up. Clients connect to it by themselves.
+    First start the node with a configuration that lists itself and some members:
+    it fetches the locks from a member that does not lead, and serves clients. Then
+    run this command on any machine. It shows how far behind the node is, and the
+    node votes once it has caught up. Clients connect to it by themselves.
 
     For example, to let a cluster of three survive the loss of two nodes:
 
@@ -188,7 +192,8 @@ leave = command_of(
     """Make a running member [bold]an observer[/bold], which does not vote.
 
     If it leads, another member takes over first. It may then be stopped. A
-    leave is refused if what stays could not form a majority that answers.
+    leave is refused if the remaining members could not form a majority that
+    answers.
 
     For example, to go from four members to three:
 
@@ -199,10 +204,11 @@ leave = command_of(
 
 remove = command_of(
     MemberAction.REMOVE,
-    """Remove a member [bold]that does not run any more[/bold].
+    """Remove a member [bold]that no longer runs[/bold].
 
-    Every member that is gone for ever makes the next loss more dangerous:
-    remove it, or give its place to another node (see `fencelock replace`).
+    A member that is gone for good still counts for the majority, so the next
+    loss is more dangerous: remove it, or give its place to another node (see
+    `fencelock replace`).
 
     For example:
 
@@ -215,9 +221,9 @@ remove = command_of(
 
 transfer = command_of(
     MemberAction.TRANSFER,
-    """Let another member [bold]lead[/bold], without a pause for clients.
+    """Make another member [bold]the leader[/bold], without a pause for clients.
 
-    For example, before maintenance of the machine of the node that leads:
+    For example, before maintenance of the leader's machine:
 
       [cyan]fencelock transfer n2[/cyan]
 
@@ -226,10 +232,13 @@ transfer = command_of(
 
 
 def replace(
-    node: Annotated[str, typer.Argument(metavar="OLD", help="The member that goes.")],
+    node: Annotated[
+        str,
+        typer.Argument(metavar="OLD", help="The member to replace.", autocompletion=complete_node),
+    ],
     replacement: Annotated[
         str | None,
-        typer.Argument(metavar="NEW", help="The node that comes. Default: OLD, anew."),
+        typer.Argument(metavar="NEW", help="The node to add. Default: OLD itself."),
     ] = None,
     connect: ConnectOption = None,
     cluster: ClusterOption = None,
@@ -239,9 +248,9 @@ def replace(
 ) -> None:
     """Give the place of a member [bold]to another node[/bold], or to itself after its disk died.
 
-    First start the node that comes, with an empty data folder. Without NEW, it
-    is the same node: what it promised on the lost disk is void, and it votes
-    under its new journal from then on.
+    First start the new node with an empty data folder. Without NEW, it is the
+    same node: what it promised on the lost disk is void, and it votes under its
+    new journal from then on.
 
     For example:
 
@@ -311,7 +320,7 @@ def carry_out(operator: Operator, change: ChangeMembers, wait: float, *, as_json
 
 
 def _asked(operator: Operator, change: ChangeMembers) -> MembersChanged:
-    """Return how far ``change`` is; not done, if no node can say."""
+    """Return the progress of ``change``; not done if no node can report it."""
     try:
         return operator.change_members(change)
     except UnavailableError as error:  # Perhaps a new leader is being elected.
@@ -319,7 +328,7 @@ def _asked(operator: Operator, change: ChangeMembers) -> MembersChanged:
 
 
 class Progress:
-    """Puts a change that is not done into words, with the time left, and prints that now and then.
+    """Describes a change that is not done, with the time left, and prints that at intervals.
 
     Attributes:
         left: the slots, and the bytes, that were left at the first look, and its time (s).
@@ -354,7 +363,7 @@ class Progress:
         return round(1_000 * left * (now - at) / (first - left))
 
     def show(self, text: str) -> None:
-        """Print ``text`` to the terminal, unless it says the same or comes too soon."""
+        """Print ``text`` to standard error, unless it is unchanged or too soon after the last."""
         shown, at = self._shown
         now = time.monotonic()
         if text == shown or (at and now - at < LINE_S):

@@ -38,6 +38,17 @@ class ServeError(FencelockError):
     """The node cannot serve here; the text says what to do."""
 
 
+def _complete_id(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the ids of the configuration's nodes, for a shell."""
+    from fencelock.cluster.config import load  # noqa: PLC0415 (pydantic: not for --help)
+
+    try:
+        nodes = load(Path(ctx.params.get("config") or "cluster.toml")).nodes
+    except ConfigError:
+        return []
+    return [node for node in nodes if node.startswith(incomplete)]
+
+
 SPIN = (
     "While busy, poll for 0.3 ms before sleeping: replies are faster and cost more processor "
     "time. Use `--no-spin` where processor time is limited."
@@ -45,7 +56,12 @@ SPIN = (
 
 
 def serve(
-    node_id: Annotated[str, typer.Option("--id", help="The node's id in the configuration.")],
+    node_id: Annotated[
+        str,
+        typer.Option(
+            "--id", help="The node's id in the configuration.", autocompletion=_complete_id
+        ),
+    ],
     config: Annotated[Path, typer.Option(help="The cluster's configuration.")] = Path(
         "cluster.toml"
     ),
@@ -81,10 +97,10 @@ def serve(
         known = ", ".join(settings.nodes)
         raise ConfigError(f'--id: "{node_id}" is no node of {config}, which knows {known}')
     log.set_up(settings.log_level, as_json=log_json)
-    with _stops_on_signals() as stops:
+    with stops_on_signals() as stops:
         marked = None if marks is None else _marks()
-        node = _start(settings, node_id, marked, spins=spin, as_json=log_json)
-        _spare_the_collector()
+        node = start(settings, node_id, marked, spins=spin, as_json=log_json)
+        spare_the_collector()
         watcher = threading.Thread(target=_watch, args=(node, stops), name="watch-node")
         watcher.start()
         _greet(settings, node, as_json=log_json)
@@ -115,9 +131,17 @@ def _print_fatal(node_id: str, failure: BaseException | None, *, as_json: bool) 
     typer.echo(told if as_json else text, err=True)
 
 
-def _start(
-    config: Config, node_id: str, marks: ProfileMarks | None, *, spins: bool, as_json: bool
+def start(
+    config: Config, node_id: str, marks: ProfileMarks | None, *, spins: bool, as_json: bool = False
 ) -> Node:
+    """Start a node.
+
+    Raises:
+        ServeError: it cannot serve at its address.
+        ConfigError: see `Node.start`.
+        typer.Exit: it failed at once.
+
+    """
     import pykka  # noqa: PLC0415 (as the next)
     import zmq  # noqa: PLC0415 (sockets: not for --help)
 
@@ -138,7 +162,7 @@ def _start(
         raise ServeError(f"nodes.{node_id}.address: {error}; {advice}") from error
 
 
-def _spare_the_collector() -> None:
+def spare_the_collector() -> None:
     """Keep Python's cyclic collector away from objects that live as long as the node.
 
     Objects of a request are freed by reference counts; the few cycles can wait. With 100,000
@@ -165,7 +189,8 @@ def _watch(node: Node, stops: Stops) -> None:
 
 
 @contextmanager
-def _stops_on_signals() -> Generator[Stops]:
+def stops_on_signals() -> Generator[Stops]:
+    """Yield a queue that gets the names of signals to stop."""
     stops = Stops()
 
     def on_signal(number: int, frame: object) -> None:

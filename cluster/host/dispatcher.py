@@ -299,6 +299,7 @@ class Dispatcher:
     def _run(self) -> None:
         """Run turns until `stop` is called, or until a role or the disk fails."""
         _DISPATCHING.on = True
+        self._watchdog.begin_turn()
         try:
             while not self._stopping:
                 self._turn()

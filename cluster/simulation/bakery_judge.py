@@ -25,7 +25,7 @@ INVARIANTS = {
     "B8": "fences of a lock rise",
     "B9": "nothing is granted that a client believes to hold",
     "B10": "what was dropped stays dropped",
-    "B11": "a door answers a request once",
+    "B11": "a proxy answers a request once",
 }
 """The invariants of ``actors/bakery/README.md``, as far as a violation is visible from outside."""
 
@@ -63,7 +63,7 @@ class BakeryJudge:
             self.leases.at_leader(delivered, effects)
             self.drops.handled(delivered, effects)
         elif to == proxy_of(node):
-            self.leases.at_door(delivered, effects)
+            self.leases.at_proxy(delivered, effects)
         elif to == election_of(node):
             self.election.handled(delivered, effects)
 

@@ -41,7 +41,7 @@ class VirtualLinks:
         """Nodes that were members: frames that they sent before they learned of the change may be
         too large."""
         self._client = not machine.member
-        self._admission = FrameValidator(machine.name, CLUSTER, gates=self._client, members=peers)
+        self._admission = FrameValidator(machine.name, CLUSTER, client=self._client, members=peers)
         self._clients = ClientQueue()
         self.waiting: Collection[str] = self._clients.frames
         self._frames: list[tuple[str, int, bytes]] = []

@@ -86,7 +86,7 @@ class Proposer(
         super().__init__(address, host)
         self.nodes, self._random = nodes, random
         self.ttl_ms, self.rest_ms = ttl_ms, rest_ms
-        self.gate = nodes[0]
+        self.node = nodes[0]
         self.number = 0
         self.command = b""
         """The request without an answer, empty if there is none."""
@@ -143,10 +143,10 @@ class Proposer(
     def _ask(self) -> list[Effect]:
         self.attempt += 1
         propose = Propose(client=self.address, number=self.number, command=self.command)
-        gates = [self.gate]
+        asked_nodes = [self.node]
         if self._random.random() < TWICE_SHARE:
-            gates.append(self._random.choice(self.nodes))
-        asked = [Send(reader_of(gate), propose) for gate in gates]
+            asked_nodes.append(self._random.choice(self.nodes))
+        asked = [Send(reader_of(node), propose) for node in asked_nodes]
         return [*asked, Wake(ANSWER_MS, Unanswered(attempt=self.attempt))]
 
     def _on_appended(self, appended: Appended) -> Effects:
@@ -159,18 +159,18 @@ class Proposer(
     def _on_declined(self, declined: Declined) -> Effects:
         if declined.number != self.number or not self.command:
             return ()
-        self.gate = declined.master if declined.master in self.nodes else self._next_gate()
+        self.node = declined.master if declined.master in self.nodes else self._next_node()
         self.attempt += 1
         return (Wake(DECLINED_MS, Unanswered(attempt=self.attempt)),)
 
     def _on_unanswered(self, unanswered: Unanswered) -> Effects:
         if unanswered.attempt != self.attempt or not self.command:
             return ()
-        self.gate = self._next_gate()
+        self.node = self._next_node()
         return self._ask()
 
-    def _next_gate(self) -> str:
-        return self.nodes[(self.nodes.index(self.gate) + 1) % len(self.nodes)]
+    def _next_node(self) -> str:
+        return self.nodes[(self.nodes.index(self.node) + 1) % len(self.nodes)]
 
 
 @timer

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from fencelock.actors.effect import Effects, Send
+from fencelock.actors.effect import Effects, Observe, Send
 from fencelock.actors.lease import PPM
 from fencelock.actors.message import NS_PER_MS, Instant, node_of
 from fencelock.actors.paxos.config import leader_of, monitor_of
 from fencelock.actors.paxos.member_event import ProposeChange
 from fencelock.actors.paxos.membership import Membership
 from fencelock.actors.paxos.message import NO_BALLOT, HeartbeatAck, Locate
-from fencelock.actors.paxos.reconfigurer import HEARD_MS
+from fencelock.actors.paxos.node_facts import HEARD_MS
 from fencelock.cluster.simulation.paxos_image import Electorates
 from fencelock.cluster.simulation.paxos_plan import LogPlan
 from fencelock.cluster.simulation.trace import Delivery
 from fencelock.cluster.simulation.violation_report import ViolationReport
+
+UNREGISTERED = Observe("paxos.unregistered_vote")
 
 
 class TargetJudge:
@@ -44,8 +46,8 @@ class TargetJudge:
         for effect in effects:
             if isinstance(effect, Send) and isinstance(effect.message, ProposeChange):
                 self._judge(delivered.node, effect.message.membership, delivered.time)
-        if delivered.to != monitor_of(delivered.node):
-            return
+        if delivered.to != monitor_of(delivered.node) or UNREGISTERED in effects:
+            return  # A member without its registered journal does not answer, as far as votes go.
         node, other, event = delivered.node, node_of(delivered.sender), delivered.event
         match event:
             case HeartbeatAck() if event.ballot.leader == leader_of(node):

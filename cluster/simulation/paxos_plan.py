@@ -127,6 +127,7 @@ def draw_target_plan(seed: int) -> LogPlan:
         replace_after_ms=random.choice((100, 300, 1_000)),
         chaos_ms=8_000,
         partial_reign_per_mille=0,
+        locks=None,
         faults=replace(plan.faults, down_ms=random.choice((500, 1_500, 3_000))),
     )
 

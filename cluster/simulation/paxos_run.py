@@ -37,7 +37,7 @@ from fencelock.cluster.simulation.planting import Change, changed
 from fencelock.cluster.simulation.report import RunReport, report_of
 from fencelock.cluster.simulation.sweep import reports
 from fencelock.cluster.simulation.users import Users
-from fencelock.cluster.simulation.workload import LEVELS, Finish, session_door
+from fencelock.cluster.simulation.workload import LEVELS, Finish, client_session
 from fencelock.cluster.topology import US_PER_MS, NodeContext, Recipe
 from fencelock.transport.codec import encode
 
@@ -189,9 +189,9 @@ class _LogRun:
         """Add the clients that use locks. Half of the runs name the founders to them only."""
         world, members = self.world, tuple(self.judge.nodes)
         named = self.founders if self.seed % 2 else members
-        gates = tuple(address_of(name, "proxy") for name in named)
+        proxies = tuple(address_of(name, "proxy") for name in named)
         users = Users(
-            world, plan, gates, session_door, ttl_ms=plan.ttl_ms, levels=LEVELS, prefix="u"
+            world, plan, proxies, client_session, ttl_ms=plan.ttl_ms, levels=LEVELS, prefix="u"
         )
         true = self.plan.drift_ppm <= DRIFT_PPM
         if true:

@@ -21,7 +21,7 @@ class Survival:
     holds_by_session: bool = False
     """Whether a hold belongs to its client's session, whichever nodes restart meanwhile, and lasts
     until that client releases it or ends its session, however long it is silent."""
-    hold_ends_with_gate: bool = False
+    hold_ends_with_node: bool = False
     """Whether a lock granted through a node is free again when that node crashes. Its holder does
     not
     know yet; its fence is lower than any later one, which is what stops it."""
@@ -68,7 +68,7 @@ def promise_of(protocol: str, settings: ProtocolSettings) -> Survival:
         case "bakery":
             return Survival(survives=EVERYTHING, sessions=True, leases=True, drift_ppm=DRIFT_PPM)
         case "lamport":
-            return Survival(survives=KEEPS_DISKS, hold_ends_with_gate=True)
+            return Survival(survives=KEEPS_DISKS, hold_ends_with_node=True)
         case "paxos":
             return Survival(survives=EVERYTHING, sessions=True, drift_ppm=DRIFT_PPM)
         case "central":

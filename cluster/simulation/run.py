@@ -21,7 +21,7 @@ from fencelock.cluster.simulation.promise import NO_CRASH, Survival, promise_of
 from fencelock.cluster.simulation.report import RunReport, report_of
 from fencelock.cluster.simulation.users import Users
 from fencelock.cluster.simulation.violation import ViolationError
-from fencelock.cluster.simulation.workload import LEVELS, Door, LockUser, session_door
+from fencelock.cluster.simulation.workload import LEVELS, LockUser, MakeSession, client_session
 from fencelock.cluster.simulation.world import World
 from fencelock.cluster.topology import NodeContext, ProtocolSettings, Recipe
 
@@ -46,7 +46,7 @@ def run_seed(
     plan: RunPlan | None = None,
     settings: ProtocolSettings | None = None,
     promise: Survival | None = None,
-    door: Door = session_door,
+    make_session: MakeSession = client_session,
     judges: Callable[[World], list[Judge]] | None = None,
     workload: Workload = LOCKS,
 ) -> RunReport:
@@ -59,7 +59,7 @@ def run_seed(
         settings: for the recipe.
         promise: the faults to draw the plan from, and the effect of a crash on a hold; the
             protocol's own promise if None; for a recipe everything but crashes.
-        door: returns a client's role ``session``.
+        make_session: returns a client's role ``session``.
         judges: makes further judges for the world before anything happens in it.
         workload: the users and their judge.
 
@@ -73,7 +73,7 @@ def run_seed(
         plan = draw_plan(seed, promise)
     if promise.leases:
         chosen = with_terms(chosen, seed)
-    run = _LockRun(_recipe(protocol), seed, plan, chosen, promise, door, workload)
+    run = _LockRun(_recipe(protocol), seed, plan, chosen, promise, make_session, workload)
     if judges is not None:
         run.world.judges += judges(run.world)
     return report_of(run.world, seed, run.plan, run.play, grants=lambda: run.judge.grants)
@@ -97,7 +97,7 @@ class _LockRun:
         plan: RunPlan,
         settings: ProtocolSettings,
         promise: Survival,
-        door: Door,
+        make_session: MakeSession,
         workload: Workload,
     ) -> None:
         self.seed = seed
@@ -113,13 +113,13 @@ class _LockRun:
         if promise.spares_server:
             crashing = tuple(name for name in crashing if name != server)
         self.server = address_of(server, "server")
-        self.gates = tuple(address_of(name, "proxy") for name in members)
+        self.proxies = tuple(address_of(name, "proxy") for name in members)
         self.promise = promise
         self.users = Users(
             self.world,
             plan,
-            self.gates,
-            door,
+            self.proxies,
+            make_session,
             ttl_ms=plan.ttl_ms if promise.sessions else 0,
             levels=1 if promise.leases else LEVELS,
             user=workload.user,
@@ -127,7 +127,7 @@ class _LockRun:
         self.judge = workload.judge(
             members,
             self.users.addresses,
-            holds_end_with_gate=promise.hold_ends_with_gate,
+            holds_end_with_node=promise.hold_ends_with_node,
             sessions=self.users.clock_of if promise.sessions else None,
             clocks_true=promise.clocks_true(plan.faults),
         )
@@ -185,7 +185,7 @@ class _LockRun:
 
         def cast(seat: NodeContext) -> RoleSet:
             del seat
-            arguments = {"gates": self.gates, "table": self.promise.table}
+            arguments = {"proxies": self.proxies, "table": self.promise.table}
             return RoleSet((Spawn(address, Auditor, arguments),))
 
         node = self.world.add("auditor", cast, member=False)

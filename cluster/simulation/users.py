@@ -6,7 +6,7 @@ from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of, no
 from fencelock.actors.session.message import Close
 from fencelock.cluster.simulation.judge import LockJudge, unserved
 from fencelock.cluster.simulation.plan import RunPlan
-from fencelock.cluster.simulation.workload import ClientPlan, Door, Finish, LockUser
+from fencelock.cluster.simulation.workload import ClientPlan, Finish, LockUser, MakeSession
 from fencelock.cluster.simulation.world import World
 
 
@@ -16,9 +16,9 @@ class Users:
     Args:
         world: the world of the clients.
         plan: their numbers, and the times at which they die or close.
-        gates: the proxies that they may use; each client begins with another one.
-        door: makes a client's role ``session``.
-        ttl_ms: TTL of their sessions, or 0 if the cluster has no sessions.
+        proxies: the proxies that they may use; each client begins with another one.
+        make_session: makes a client's role ``session``.
+        ttl_ms: TTL of their sessions, 0 if the cluster has no sessions.
         levels: limit of an owner's holds of a lock at once.
         user: the role of each owner.
         prefix: the beginning of the clients' names.
@@ -29,8 +29,8 @@ class Users:
         self,
         world: World,
         plan: RunPlan,
-        gates: tuple[Address, ...],
-        door: Door,
+        proxies: tuple[Address, ...],
+        make_session: MakeSession,
         *,
         ttl_ms: int,
         levels: int,
@@ -47,9 +47,9 @@ class Users:
         """The clients that die, or close, in order."""
         self.names = (*names, *(f"{name}r" for name in self.dying))
         for number, name in enumerate(self.names):
-            turned = number % len(gates)
-            turned_gates = gates[turned:] + gates[:turned]
-            client = ClientPlan(turned_gates, owners, locks, door, ttl_ms, levels, user)
+            turned = number % len(proxies)
+            turned_proxies = proxies[turned:] + proxies[:turned]
+            client = ClientPlan(turned_proxies, owners, locks, make_session, ttl_ms, levels, user)
             world.add(name, client.recipe(), member=False)
         self.addresses = tuple(address_of(name, one) for name in self.names for one in owners)
 

@@ -21,7 +21,6 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from hashlib import blake2b
 from pathlib import Path
-from types import TracebackType
 from typing import BinaryIO, Self
 
 from fencelock.actors.paxos.message import CHUNK_BYTES_MAX, CHUNKS_MAX
@@ -116,12 +115,7 @@ class BackupWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if not self._file.closed:
             self._file.close()
         self._partial.unlink(missing_ok=True)

@@ -18,7 +18,7 @@ from fencelock.actors.api.session_message import End, Evict
 from fencelock.actors.message import address_of
 from fencelock.actors.role_message import DescribeRole
 from fencelock.cluster.base_client import BaseClient
-from fencelock.cluster.connection import Connection
+from fencelock.cluster.connection import Connection, alias_of
 from fencelock.cluster.hold import BaseHold
 from fencelock.cluster.host.gateway import VIEW, Links
 from fencelock.cluster.operation import drive
@@ -137,7 +137,7 @@ def expire(client: AnyClient) -> None:
     faults, connection = _faults_of(client), _connection_of(client)
     role = address_of(client.session, "session")
     for number in range(len(connection.endpoints)):
-        link = f"gate.{number}"
+        link = alias_of(number)
         end = (address_of(link, "proxy"), role, End(session=session))
         faults.put(link, Frame(connection.links.cluster, VIEW, 0, [end]))
     _wait_until(lambda: _session_of(client) != session, f"session {session} did not end")

@@ -54,7 +54,7 @@ def serving(folder: Path, nodes: int) -> Iterator[fencelock.Client]:
             [*command, "--config", str(folder / "cluster.toml")], stdout=log, stderr=log
         )
     try:
-        with fencelock.connect(at["n1"], cluster=CLUSTER, timeout=PATIENCE_S) as client:
+        with fencelock.connect(at["n1"], cluster=CLUSTER, connect_timeout=PATIENCE_S) as client:
             yield client
     finally:
         stop_all([process])

@@ -541,9 +541,9 @@ def test_a_real_node_without_its_journal_serves_and_does_not_vote(
     config = parse(starting_config(addresses, protocol="bakery"), tmp_path)
     nodes.update((name, Node.start(config, name)) for name in NAMES)
 
-    def hold(gate: str) -> int:
+    def hold(proxy: str) -> int:
         with (
-            fencelock.connect(addresses[gate], timeout=LONG_S) as client,
+            fencelock.connect(addresses[proxy], connect_timeout=LONG_S) as client,
             client.lock("x", timeout=LONG_S) as held,
         ):
             assert held.fence is not None

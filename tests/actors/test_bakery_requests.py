@@ -284,7 +284,7 @@ def test_a_hold_under_a_fence_of_a_later_epoch_is_not_taken_over() -> None:
 def test_a_hold_that_is_handed_over_to_who_only_knew_that_the_request_enters_has_its_number() -> (
     None
 ):
-    """Its door had come to both; without a number nobody takes the hold over (seed 1100960)."""
+    """Its proxy had come to both; without a number nobody takes the hold over (seed 1100960)."""
     lead = Lead(epoch=2, leaders=LIVES, former=Seating(1, LIVES, 10_000), empty=False)
     arriving = Import(lead, Address("n1/election"), own=True)
     record = Record(ticket(), "n2", FENCE, 500)

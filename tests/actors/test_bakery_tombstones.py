@@ -35,8 +35,8 @@ AGES_MS = 600_000
 
 
 def ticket(request: int = 1, owner: str = "ann") -> Ticket:
-    door = Address("n2/proxy")
-    return Ticket("x", Who("c", owner), request, Turn(7, "n2", 1), door, 500, 500, "")
+    proxy = Address("n2/proxy")
+    return Ticket("x", Who("c", owner), request, Turn(7, "n2", 1), proxy, 500, 500, "")
 
 
 def table_with_a_hold(now: Instant = NOW, request: int = 1, fence: int = FENCE) -> TicketTable:

@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from support.table_comparison import LogComposer, steps_of
 from support.table_model import Model
-from support.table_play import LogComposer, steps_of
 
 from fencelock.actors.api.message import Acquire, Cancel, Release
 from fencelock.actors.api.session_message import Evict, Open

@@ -65,7 +65,7 @@ class DelayingMaster:
             session=self.session,
             owner=owner,
             request=request,
-            lock="door",
+            lock="proxy",
             wait_ms=wait_ms,
             limit=0,
         )
@@ -94,7 +94,7 @@ def test_who_must_wait_anyway_shares_the_slot_of_the_release_and_is_granted_by_i
 ) -> None:
     assert master.propose(master.acquire("2")) == [LATER]
     assert master.propose(master.acquire("3")) == []  # That timer serves both.
-    release = Release(session=master.session, owner="1", request=2, lock="door", fence=1)
+    release = Release(session=master.session, owner="1", request=2, lock="proxy", fence=1)
 
     assert master.propose(release) == [GATHER]
     ordered = master.gather()
@@ -119,7 +119,7 @@ def test_without_another_command_it_gets_a_slot_after_a_moment_and_the_next_ling
 def test_while_a_slot_is_under_way_nothing_lingers_since_the_lock_may_be_free_after_it(
     master: DelayingMaster,
 ) -> None:
-    master.propose(Release(session=master.session, owner="1", request=2, lock="door", fence=1))
+    master.propose(Release(session=master.session, owner="1", request=2, lock="proxy", fence=1))
     assert sizes(master.gather()) == [1]
 
     assert master.propose(master.acquire("2")) == [GATHER]

@@ -45,7 +45,8 @@ from fencelock.actors.paxos.membership import (
     terms_part,
 )
 from fencelock.actors.paxos.message import Batch, Locate
-from fencelock.actors.paxos.reconfigurer import HEARD_MS, VERSION_CHARS_MAX, Reconfigurer
+from fencelock.actors.paxos.node_facts import HEARD_MS
+from fencelock.actors.paxos.reconfigurer import VERSION_CHARS_MAX, Reconfigurer
 
 A, B, C, D = (Member(name, f"tcp://{name}:1", place) for place, name in enumerate("abcd", start=1))
 THREE = Membership(0, (A, B, C))

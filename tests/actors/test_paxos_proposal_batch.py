@@ -69,11 +69,11 @@ def master(replica: Replica) -> Replica:
 
 
 @pytest.fixture
-def door() -> Proxy:
+def proxy() -> Proxy:
     members = ("a", "b", "c")
-    door = Proxy(LISTENER, HOST, backend=PaxosBackend("a", members, encode))
-    door.begin(T0)
-    return door
+    proxy = Proxy(LISTENER, HOST, backend=PaxosBackend("a", members, encode))
+    proxy.begin(T0)
+    return proxy
 
 
 def proposal_batch(*commands: bytes, first: int = 1) -> ProposalBatch:
@@ -104,36 +104,36 @@ def acquire(request: int) -> Acquire:
     return Acquire(lock=f"l{request}", session="ann.7", owner="o", request=request)
 
 
-def test_a_door_brings_all_of_a_turn_at_its_end(door: Proxy) -> None:
-    gather, tick = door.handle(ANN, acquire(2), T0)
+def test_a_proxy_brings_all_of_a_turn_at_its_end(proxy: Proxy) -> None:
+    gather, tick = proxy.handle(ANN, acquire(2), T0)
     assert gather == Send(LISTENER, Gather())
-    assert door.handle(ANN, acquire(3), T0) == ()
+    assert proxy.handle(ANN, acquire(3), T0) == ()
 
-    (brought,) = door.handle(LISTENER, Gather(), T0)
+    (brought,) = proxy.handle(LISTENER, Gather(), T0)
 
     assert isinstance(brought, Send)
     assert isinstance(brought.message, ProposalBatch)
     assert (brought.to, len(brought.message.commands)) == (HERE, 2)
     assert brought.message.numbers == (1, 2)
     assert tick == Wake(250, Tick())
-    assert door.handle(ANN, acquire(4), T0) == (Send(LISTENER, Gather()),)
+    assert proxy.handle(ANN, acquire(4), T0) == (Send(LISTENER, Gather()),)
 
 
-def test_a_door_that_gathered_nothing_brings_nothing(door: Proxy) -> None:
-    effects = door.handle(LISTENER, Gather(), T0)
+def test_a_proxy_that_gathered_nothing_brings_nothing(proxy: Proxy) -> None:
+    effects = proxy.handle(LISTENER, Gather(), T0)
     assert not [effect for effect in effects if isinstance(effect, Send)]
 
 
-def test_each_of_a_bundle_is_answered_by_its_own_outcome(door: Proxy) -> None:
+def test_each_of_a_bundle_is_answered_by_its_own_outcome(proxy: Proxy) -> None:
     for request in (2, 3):
-        door.handle(ANN, acquire(request), T0)
-    door.handle(LISTENER, Gather(), T0)
+        proxy.handle(ANN, acquire(request), T0)
+    proxy.handle(LISTENER, Gather(), T0)
     outcomes = tuple(
         Granted(session="ann.7", owner="o", request=n, lock=f"l{n}", fence=n, count=1)
         for n in (3, 2)
     )
 
-    effects = door.handle(HERE, SlotOutcomes(slot=1, time_ms=1, outcomes=outcomes), T0)
+    effects = proxy.handle(HERE, SlotOutcomes(slot=1, time_ms=1, outcomes=outcomes), T0)
 
     told = [effect.message for effect in effects if isinstance(effect, Send)]
     assert [one.request for one in told if isinstance(one, Granted)] == [3, 2]

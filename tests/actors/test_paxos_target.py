@@ -22,7 +22,8 @@ from fencelock.actors.paxos.member_event import (
 )
 from fencelock.actors.paxos.membership import Member
 from fencelock.actors.paxos.message import UNWILLING, Locate
-from fencelock.actors.paxos.reconfigurer import Facts, Reconfigurer
+from fencelock.actors.paxos.node_facts import Facts
+from fencelock.actors.paxos.reconfigurer import Reconfigurer
 from fencelock.actors.paxos.target import CHECK_MS, QUIET_MS, MemberTarget, Wish, wish_of
 from fencelock.actors.role_message import Level, RoleNotice
 

@@ -85,7 +85,7 @@ def wait_until_applied(members: NodeProcesses, node: str, target: int) -> None:
     """Return once ``node`` has applied all slots before ``target``."""
     ends = time.monotonic() + LONG_S
     address = members.addresses[node]
-    with fencelock.connect(address, cluster=members.cluster, timeout=LONG_S) as client:
+    with fencelock.connect(address, cluster=members.cluster, connect_timeout=LONG_S) as client:
         while not any(applied(status) >= target for status in client.describe(roles=True)):
             if time.monotonic() > ends:
                 raise TimeoutError(f"{node} did not catch up")

@@ -58,7 +58,7 @@ def measure(folder: Path, observers: int, seconds: float, threads: int) -> dict[
     """Return the reads of each node a second, its processor time a read, and the leader's rest."""
     with (
         ObservedProcesses(folder, observers) as nodes,
-        fencelock.connect(nodes.connect, cluster=nodes.cluster, timeout=LONG_S) as watcher,
+        fencelock.connect(nodes.connect, cluster=nodes.cluster, connect_timeout=LONG_S) as watcher,
         ExitStack() as stack,
     ):
         master = master_of(nodes.wait_until_ready(watcher))

@@ -23,7 +23,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -208,7 +208,7 @@ def build(folder: Path, name: str, commit: str) -> Release:
 
 
 @contextmanager
-def upgrading(folder: Path, old: Release, new: Release, say: Say) -> Iterator[Rolling]:
+def upgrading(folder: Path, old: Release, new: Release, say: Say) -> Generator[Rolling]:
     """Run three members of ``old``, and clients of both releases."""
     with ExitStack() as stack:
         storm = Storm(folder, secrets.randbits(32))
@@ -217,7 +217,7 @@ def upgrading(folder: Path, old: Release, new: Release, say: Say) -> Iterator[Ro
         stack.callback(storm.close)
         stack.enter_context(members)
         watcher = stack.enter_context(
-            fencelock.connect(members.connect, cluster=members.cluster, timeout=LONG_S)
+            fencelock.connect(members.connect, cluster=members.cluster, connect_timeout=LONG_S)
         )
         members.wait_until_ready(watcher)
         storm.start_clients(
@@ -261,7 +261,7 @@ def run(folder: Path, old: Release, new: Release, order: str, say: Say) -> dict[
 
 def main() -> int:
     """Run both orders, and print what was found."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--before", default=BEFORE, help="the commit of the old release")
     parser.add_argument("--after", default="HEAD", help="the commit of the new release")
     parser.add_argument("--folder", type=Path, help="keep the two environments here, for next time")

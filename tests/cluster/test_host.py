@@ -171,7 +171,7 @@ def test_roles_can_ask_the_host_what_was_counted(start: Start) -> None:
 
 def test_a_role_can_be_started_and_stopped_as_pykka_users_do(start: Start) -> None:
     dispatcher = start()
-    ref: pykka.ActorRef[Any] = EchoClerk.start(address_of("n1", "guest"), dispatcher)
+    ref: pykka.ActorRef[Any] = EchoClerk.start(address_of("n1", "client"), dispatcher)
     answer: Any = ref.ask(Acquire(lock="a"), timeout=LONG_S)
     assert answer == Granted(lock="a", fence=1)
     assert ref.stop(timeout=LONG_S)

@@ -75,8 +75,6 @@ def test_what_was_answered_after_a_persist_is_on_the_disk(start: Start, tmp_path
 
 class CountingJournal(Journal):
     syncs = 0
-    blocked: threading.Event | None = None
-    answered_early = False
 
     def sync(self) -> None:
         self.syncs += 1

@@ -102,8 +102,8 @@ def test_a_hand_over_that_found_no_successor_can_be_requested_again() -> None:
     assert sent(named, config.replica_of("a")) == [events.Drain(ballot=leader.ballot)]
 
 
-def test_a_stranger_cannot_put_commands_into_the_log_past_the_door() -> None:
-    """At the door a client speaks for its own session only; a replica cannot tell."""
+def test_a_stranger_cannot_put_commands_into_the_log_past_the_proxy() -> None:
+    """At the proxy a client speaks for its own session only; a replica cannot tell."""
     role, client = replica(), address_of("client", "me")
     role.handle(config.leader_of("a"), REIGN, T0)
     propose = messages.Propose(client=client, number=1, command=b"x")

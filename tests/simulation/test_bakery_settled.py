@@ -83,7 +83,7 @@ def test_who_takes_a_hold_over_goes_before_who_knows_of_none() -> None:
 
 
 def test_a_wait_that_is_over_takes_no_vote_back_that_another_may_have_won_with() -> None:
-    """Its client spoke to two doors, and was let in through the other."""
+    """Its client spoke to two proxies, and was let in through the other."""
     trio = LeaderTrio()
     trio.hold("n2", "n3")
     trio.lost = {(messages.AddTicket, "n2", name) for name in NAMES}

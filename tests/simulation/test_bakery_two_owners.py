@@ -1,6 +1,6 @@
 """Two leaders with one request, holds that are taken over, votes that are too late: found by seeds.
 
-A door that turns to another leader, or a client that turns to another door, makes two leaders
+A proxy that turns to another leader, or a client that turns to another proxy, makes two leaders
 take the steps of one request. Whatever they do to each other, a vote stands until it is given
 back, and what was released stays released.
 """

@@ -15,8 +15,8 @@ from fencelock.actors.paxos.config import WINDOW, LogConfig, View
 from fencelock.actors.paxos.member_event import ProposeChange
 from fencelock.actors.paxos.membership import Membership, Term
 from fencelock.actors.paxos.message import NUMBER_MAX
+from fencelock.actors.paxos.node_facts import Facts
 from fencelock.actors.paxos.reads import Reads
-from fencelock.actors.paxos.reconfigurer import Facts
 from fencelock.actors.paxos.replica import Replica
 from fencelock.cluster.simulation.paxos_plan import draw_members_plan, draw_target_plan
 from fencelock.cluster.simulation.paxos_run import run_log_seed

@@ -133,9 +133,9 @@ def test_real_members_without_a_disk(
     nodes.update((name, Node.start(config, name)) for name in NAMES)
     fences: list[int] = []
 
-    def hold(gate: str, lock: str) -> None:
+    def hold(proxy: str, lock: str) -> None:
         with (
-            fencelock.connect(addresses[gate], timeout=LONG_S) as client,
+            fencelock.connect(addresses[proxy], connect_timeout=LONG_S) as client,
             client.lock(lock, timeout=LONG_S) as held,
         ):
             assert held.fence is not None

@@ -51,17 +51,6 @@ def with_handle(role: Any, broken: Broken) -> type[Role[Any]]:
     return type(f"Broken{role.__name__}", (role,), {"handle": broken(role.handle)})
 
 
-def with_arguments(role: type[Role[Any]], **arguments: Any) -> Change:
-    def change(spawn: Spawn) -> Spawn:
-        return (
-            replace(spawn, arguments={**spawn.arguments, **arguments})
-            if spawn.role is role
-            else spawn
-        )
-
-    return change
-
-
 def hears(alter: Callable[[Any, Any], Any]) -> Broken:
     """Let a role hear something else."""
     return lambda sound: (

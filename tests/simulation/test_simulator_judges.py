@@ -75,9 +75,9 @@ class Server(Role[api.Acquire | api.Release | api.Describe]):
 class Doorway(Role[api.Acquire | api.Release | api.Granted | api.Released | api.Refused]):
     """A session for a good network: passes everything on."""
 
-    def __init__(self, address: Address, host: Any, *, gate: Address) -> None:
+    def __init__(self, address: Address, host: Any, *, proxy: Address) -> None:
         super().__init__(address, host)
-        self.gate = gate
+        self.proxy = proxy
 
     def handle(
         self,
@@ -86,12 +86,12 @@ class Doorway(Role[api.Acquire | api.Release | api.Granted | api.Released | api.
         now: Instant,
     ) -> Effects:
         if isinstance(event, api.Acquire | api.Release):
-            return [Send(self.gate, replace(event, session="s"))]
+            return [Send(self.proxy, replace(event, session="s"))]
         return [Send(Address(f"{self.address.partition('/')[0]}/{event.owner}"), event)]
 
 
-def doorway(seat: NodeContext, gates: tuple[Address, ...]) -> Spawn:
-    return Spawn(Address(f"{seat.node}/session"), Doorway, {"gate": gates[0]})
+def doorway(seat: NodeContext, proxies: tuple[Address, ...]) -> Spawn:
+    return Spawn(Address(f"{seat.node}/session"), Doorway, {"proxy": proxies[0]})
 
 
 def serving(server: type[Server]) -> Recipe:
@@ -102,7 +102,7 @@ def serving(server: type[Server]) -> Recipe:
 
 
 def run(server: type[Server], plan: RunPlan = PLAN, seed: int = 3) -> RunReport:
-    return run_seed(serving(server), seed, plan=plan, door=doorway)
+    return run_seed(serving(server), seed, plan=plan, make_session=doorway)
 
 
 def test_an_honest_server_passes_every_judge() -> None:
@@ -188,7 +188,7 @@ class KeepsAResidue(Server):
         return replace(super().status(), locks=(residue,))
 
 
-def test_a_gate_that_remembers_a_lock_when_everybody_is_done_is_caught() -> None:
+def test_a_proxy_that_remembers_a_lock_when_everybody_is_done_is_caught() -> None:
     violation = run(KeepsAResidue).violation or ""
 
     assert "drain: 2000 ms after everybody was done, n1/proxy: it still has" in violation

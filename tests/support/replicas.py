@@ -17,5 +17,10 @@ HERE, LISTENER = replica_of("a"), address_of("a", "proxy")
 
 def replica_of_a(**options: Any) -> Replica:
     """Return the replica of ``a``, which counts what it applies, with ``options`` of `Replica`."""
-    given: dict[str, Any] = {"machine": LogCounter(), "recovered": Recovered()}
-    return Replica(HERE, HOST, node="a", config=CONFIG, **given | {"listener": LISTENER} | options)
+    given: dict[str, Any] = {
+        "machine": LogCounter(),
+        "recovered": Recovered(),
+        "listener": LISTENER,
+        **options,
+    }
+    return Replica(HERE, HOST, node="a", config=CONFIG, **given)

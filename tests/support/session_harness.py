@@ -44,14 +44,14 @@ class KeptAlive(RoleHarness[ClientSession]):
         alive = api.Alive(session=session, node=node_of(greeting.to), request=number, master=master)
         return self.hear(greeting.to, alive)
 
-    def run_kept(self, ms: int, *gates: Address) -> list[Send]:
-        """Let time pass while ``gates`` confirm the session; return the sends."""
+    def run_kept(self, ms: int, *endpoints: Address) -> list[Send]:
+        """Let time pass while ``endpoints`` confirm the session; return the sends."""
         said: list[Send] = []
         for _ in range(0, ms, 100):
             heard = self.run(100)
             said += heard
             for send in heard:
-                if isinstance(send.message, api.KeepAlive) and send.to in gates:
+                if isinstance(send.message, api.KeepAlive) and send.to in endpoints:
                     said += self.alive(send)
         return said
 

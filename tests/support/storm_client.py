@@ -146,7 +146,7 @@ def one_thread(client: StormClient, connection: fencelock.Client) -> None:
 
 async def with_tasks(client: StormClient, address: str, cluster: str) -> None:
     async with (
-        aio.connect(address, cluster=cluster, timeout=CONNECT_S) as connection,
+        aio.connect(address, cluster=cluster, connect_timeout=CONNECT_S) as connection,
         asyncio.TaskGroup() as group,
     ):
         for _ in range(OWNERS):
@@ -176,7 +176,7 @@ def main(kind: str, address: str, cluster: str, folder: str, locks: str, seed: s
     client = StormClient(Path(folder), locks.split(","), Random(seed))
 
     def connect() -> fencelock.Client:
-        return fencelock.connect(address, cluster=cluster, timeout=CONNECT_S)
+        return fencelock.connect(address, cluster=cluster, connect_timeout=CONNECT_S)
 
     if kind == "threads":
         with_threads(client, connect)

@@ -21,6 +21,7 @@ node.
 
 from __future__ import annotations
 
+import inspect
 import json
 import sys
 from collections import Counter
@@ -112,9 +113,11 @@ def lock(cluster: str, patience_s: float, times: int, addresses: Sequence[str]) 
         return hub_of(count=count_both, **arguments)
 
     setattr(connection, "SocketHub", counting_hub)  # noqa: B010
+    known = inspect.signature(fencelock.connect).parameters  # An older one says ``timeout``.
+    limit: Any = {"connect_timeout" if "connect_timeout" in known else "timeout": patience_s}
     fences: list[int] = []
     for address in addresses:
-        with fencelock.connect(address, cluster=cluster, timeout=patience_s) as client:
+        with fencelock.connect(address, cluster=cluster, **limit) as client:
             for _ in range(times):
                 held = client.lock("printer")
                 held.acquire(timeout=patience_s)
@@ -122,7 +125,7 @@ def lock(cluster: str, patience_s: float, times: int, addresses: Sequence[str]) 
                 fences.append(held.fence)
                 held.release()
             assert client.status("printer").holder is None
-    with fencelock.connect(",".join(addresses), cluster=cluster, timeout=patience_s) as client:
+    with fencelock.connect(",".join(addresses), cluster=cluster, **limit) as client:
         statuses = client.describe()
     nodes = {one.node: {each.name: each.times for each in one.counters} for one in statuses}
     return {"fences": fences, "client": dict(counted), "nodes": nodes}

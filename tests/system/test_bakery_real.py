@@ -103,7 +103,7 @@ def five(tmp_path: Path) -> Iterator[Processes]:
 
 @pytest.fixture
 def client(five: Processes) -> Iterator[fencelock.Client]:
-    with fencelock.connect(five.connect, cluster=CLUSTER, timeout=PATIENCE_S) as client:
+    with fencelock.connect(five.connect, cluster=CLUSTER, connect_timeout=PATIENCE_S) as client:
         wait_for(lambda: len(ready(client)) == len(five.addresses))
         yield client
 

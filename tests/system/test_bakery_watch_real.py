@@ -68,7 +68,7 @@ def is_ready(state: fencelock.ClusterState) -> bool:
 def test_a_client_is_told_when_its_cluster_goes_down_and_when_it_is_up_again(
     trio: WatchedProcesses,
 ) -> None:
-    with fencelock.connect(trio.connect, cluster=CLUSTER, timeout=PATIENCE_S) as client:
+    with fencelock.connect(trio.connect, cluster=CLUSTER, connect_timeout=PATIENCE_S) as client:
         seen = SeenNews()
         client.on_cluster(seen)
         first = seen.until(is_ready)
@@ -97,7 +97,7 @@ def test_a_client_is_told_when_its_cluster_goes_down_and_when_it_is_up_again(
 
 def test_a_node_that_is_silent_says_nothing_of_the_cluster_any_more(trio: WatchedProcesses) -> None:
     address = trio.addresses["n1"]
-    with fencelock.connect(address, cluster=CLUSTER, timeout=PATIENCE_S, ttl=3) as client:
+    with fencelock.connect(address, cluster=CLUSTER, connect_timeout=PATIENCE_S, ttl=3) as client:
         seen = SeenNews()
         client.on_cluster(seen)
         seen.until(is_ready)
@@ -125,7 +125,7 @@ def test_a_task_is_told_on_its_loop_and_an_error_in_a_callback_is_counted(
                 told.set()
             raise RuntimeError(state.reason)
 
-        async with aio.connect(trio.connect, cluster=CLUSTER, timeout=PATIENCE_S) as client:
+        async with aio.connect(trio.connect, cluster=CLUSTER, connect_timeout=PATIENCE_S) as client:
             assert not client.cluster.up
             client.on_cluster(see)
             async with asyncio.timeout(PATIENCE_S):
@@ -162,7 +162,7 @@ def test_paxos_does_not_tell_and_says_who_does(tmp_path: Path) -> None:
     config = parse(starting_config({"n1": address}, cluster=CLUSTER), tmp_path)
     with (
         Node.start(config, "n1") as node,
-        fencelock.connect(address, cluster=CLUSTER, timeout=PATIENCE_S) as client,
+        fencelock.connect(address, cluster=CLUSTER, connect_timeout=PATIENCE_S) as client,
     ):
         for watch in (lambda: client.cluster, lambda: client.on_cluster(print)):
             with pytest.raises(fencelock.UnsupportedError, match="bakery has it"):

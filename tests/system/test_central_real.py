@@ -21,7 +21,7 @@ FREE_S = 20.0
 """Time in which a lock that must be free must be granted (s)."""
 CLUSTER = "central-test"
 NODES = ("n1", "n2", "n3")
-SERVER, GATE = "n1", "n2"
+SERVER, PROXY = "n1", "n2"
 
 
 class CentralProcesses(NodeProcesses):
@@ -37,7 +37,7 @@ class CentralProcesses(NodeProcesses):
 
     def client_of(self, *nodes: str) -> fencelock.Client:
         addresses = ",".join(self.addresses[node] for node in nodes)
-        return fencelock.connect(addresses, cluster=self.cluster, timeout=LONG_S)
+        return fencelock.connect(addresses, cluster=self.cluster, connect_timeout=LONG_S)
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def members(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[CentralP
 
 
 RESTARTS = [
-    pytest.param(False, (GATE,), id="the node it came through"),
+    pytest.param(False, (PROXY,), id="the node it came through"),
     pytest.param(True, (SERVER,), id="the server, with a journal"),
     pytest.param(True, NODES, id="all nodes, with a journal"),
 ]
@@ -95,13 +95,13 @@ def is_granted_at_once(client: fencelock.Client) -> bool:
 def test_a_living_clients_lock_outlives_restarts_and_can_be_released(
     members: CentralProcesses, restarted: tuple[str, ...]
 ) -> None:
-    with members.client_of(GATE) as holder, members.client_of("n3") as other:
+    with members.client_of(PROXY) as holder, members.client_of("n3") as other:
         lock = holder.lock("a")
         fence = fence_of(lock.acquire(timeout=LONG_S))
         assert fence is not None
 
         members.restart(*restarted)
-        wait_until_ready(holder, GATE)
+        wait_until_ready(holder, PROXY)
 
         wait_until_ready(other, "n3")
         assert lock.held
@@ -116,11 +116,11 @@ def test_a_lock_is_free_once_its_client_is_closed_after_restarts(
     members: CentralProcesses, restarted: tuple[str, ...]
 ) -> None:
     with members.client_of("n3") as other:
-        with members.client_of(GATE) as holder:
+        with members.client_of(PROXY) as holder:
             fence = fence_of(holder.lock("a").acquire(timeout=LONG_S))
             assert fence is not None
             members.restart(*restarted)
-            wait_until_ready(holder, GATE)
+            wait_until_ready(holder, PROXY)
         wait_until_ready(other, "n3")
         assert granted_in_time(other) > fence
 
@@ -131,18 +131,18 @@ def test_a_client_that_closes_while_its_node_is_down_leaves_nothing_held(
 ) -> None:
     with members.client_of("n3") as other:
         while True:  # A client begins at any of its nodes.
-            holder = members.client_of(GATE, "n3")
+            holder = members.client_of(PROXY, "n3")
             fence = fence_of(holder.lock("a").acquire(timeout=LONG_S))
             status = other.status("a")
             assert status.holder is not None
-            if status.holder.node == GATE:
+            if status.holder.node == PROXY:
                 break
             holder.close()
-        members.kill(GATE)
+        members.kill(PROXY)
         holder.close()
         assert fence is not None
         assert granted_in_time(other) > fence
-        members.start(GATE)
+        members.start(PROXY)
 
 
 @pytest.mark.parametrize("members", [False], indirect=True)
@@ -151,14 +151,14 @@ def test_an_operator_releases_a_lock_of_a_dead_client_through_a_restarted_node(
 ) -> None:
     code = (
         "import os, sys, fencelock\n"
-        f"at, cluster = {members.addresses[GATE]!r}, {CLUSTER!r}\n"
-        "client = fencelock.connect(at, cluster=cluster, timeout=60)\n"
+        f"at, cluster = {members.addresses[PROXY]!r}, {CLUSTER!r}\n"
+        "client = fencelock.connect(at, cluster=cluster, connect_timeout=60)\n"
         "print(client.lock('a').acquire(timeout=60).fence, flush=True)\n"
         "os._exit(0)\n"
     )
     command = [sys.executable, "-c", code]
     dead = subprocess.run(command, capture_output=True, text=True, timeout=LONG_S, check=True)
-    members.restart(GATE)
+    members.restart(PROXY)
 
     with members.client_of("n3") as other:
         assert not is_granted_at_once(other)

@@ -53,7 +53,7 @@ def refusal(*arguments: str | Path) -> FencelockError:
 
 def test_a_file_is_checked_without_a_configuration(file: Path) -> None:
     out = run("restore", file, "--check").output
-    assert 'is whole: cluster "orders" before slot 54, as of 2025-11-22' in out
+    assert 'is complete: cluster "orders" before slot 54, as of 2025-11-22' in out
 
 
 def test_a_damaged_file_is_refused_with_the_part_and_the_byte(file: Path, config: Path) -> None:

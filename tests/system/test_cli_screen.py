@@ -21,6 +21,7 @@ from fencelock.actors.session.message import Surveyed
 from fencelock.cluster.cli import screen
 from fencelock.cluster.cli.main import app
 from fencelock.cluster.cli.screen import View, line, present
+from fencelock.cluster.config import loopback, starting_config
 from fencelock.cluster.log import printable
 
 FENCE = 1_763_724_000_123_456_789
@@ -297,3 +298,31 @@ def test_a_watch_shows_each_look_until_it_is_interrupted(
     monkeypatch.setattr(screen, "WATCH_S", 0)
     assert present(look, watch=True) == 0
     assert capsys.readouterr().out.split("\n") == ["one", "nobody answers", "two", ""]
+
+
+def completed(words: str, place: int) -> list[str]:
+    """Return what bash offers for word number ``place`` of ``words``."""
+    env = {"_FENCELOCK_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(place)}
+    return CliRunner().invoke(app, [], prog_name="fencelock", env=env).stdout.split()
+
+
+def test_a_shell_completes_commands_locks_and_nodes(
+    client: MadeLooks, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert {"status", "who", "locks", "members"} <= set(completed("fencelock ", 1))
+    assert completed("fencelock who o", 2) == [LOCKS[0]]
+    assert set(completed("fencelock release ", 2)) == set(LOCKS)
+    assert completed("fencelock lock inv", 2) == [LOCKS[1]]
+    assert completed("fencelock remove fencelock-1", 2) == [NODES[1].node]
+    (tmp_path / "cluster.toml").write_text(starting_config(loopback(3)))
+    assert completed("fencelock serve --id n", 3) == ["n1", "n2", "n3"]
+
+    hostile = ListedLock(HOSTILE, contender("c"), 0)
+    client.listed = (hostile,)
+    assert completed("fencelock who ", 2) == []
+
+    def nobody(where: object, *, timeout: float) -> MadeLooks:
+        raise UnavailableError(f"no node of {where} answers within {timeout} s")
+
+    monkeypatch.setattr("fencelock.cluster.client.connect_to", nobody)
+    assert completed("fencelock who ", 2) == []

@@ -64,7 +64,9 @@ class Mixed(NodeProcesses):
 def ready(cluster: Mixed) -> Generator[Mixed]:
     with (
         cluster,
-        fencelock.connect(cluster.connect, cluster=cluster.cluster, timeout=PATIENCE_S) as watcher,
+        fencelock.connect(
+            cluster.connect, cluster=cluster.cluster, connect_timeout=PATIENCE_S
+        ) as watcher,
     ):
         cluster.wait_until_ready(watcher)
         yield cluster

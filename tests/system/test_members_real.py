@@ -51,7 +51,9 @@ def storm(tmp_path: Path) -> Iterator[Storm]:
 def watcher(storm: Storm) -> Iterator[fencelock.Client]:
     """A client that knew only the first three members."""
     members = storm.members
-    with fencelock.connect(members.connect, cluster=members.cluster, timeout=LONG_S) as watcher:
+    with fencelock.connect(
+        members.connect, cluster=members.cluster, connect_timeout=LONG_S
+    ) as watcher:
         members.wait_until_ready(watcher)
         yield watcher
 
@@ -171,7 +173,7 @@ def test_all_members_restart_at_once_with_the_members_in_their_journals(
     assert again
     assert again.fence > fence.fence
     with fencelock.connect(
-        members.addresses["n5"], cluster=members.cluster, timeout=LONG_S
+        members.addresses["n5"], cluster=members.cluster, connect_timeout=LONG_S
     ) as other:
         assert [node.node for node in other.members().nodes] == ["n4", "n5"]
 
@@ -217,7 +219,9 @@ def test_the_lead_is_transferred_under_load_without_a_pause(
             longest = max(longest, time.monotonic() - began)
         longest_ms.append(1_000 * longest)
 
-    with fencelock.connect(members.connect, cluster=members.cluster, timeout=LONG_S) as client:
+    with fencelock.connect(
+        members.connect, cluster=members.cluster, connect_timeout=LONG_S
+    ) as client:
         worker = threading.Thread(target=pairs, args=(client,))
         worker.start()
         for _ in range(3):
@@ -257,7 +261,7 @@ def test_one_living_address_is_enough_and_clients_outlive_it(
 ) -> None:
     members = storm.members
     with fencelock.connect(
-        members.addresses["n1"], cluster=members.cluster, timeout=LONG_S
+        members.addresses["n1"], cluster=members.cluster, connect_timeout=LONG_S
     ) as client:
         until(lambda: len(client.describe()) == len(members.names), "the members are known")
         members.drop("n1")
@@ -285,7 +289,7 @@ def test_an_observer_serves_local_reads_while_any_member_is_stopped(
         return status.holder.fence if status.holder is not None else 0
 
     with fencelock.connect(
-        members.addresses["n4"], cluster=members.cluster, timeout=LONG_S
+        members.addresses["n4"], cluster=members.cluster, connect_timeout=LONG_S
     ) as reader:
         for node in ("n1", "n2", "n3"):
             members.processes[node].send_signal(signal.SIGSTOP)
@@ -304,7 +308,9 @@ def test_an_observer_serves_local_reads_while_any_member_is_stopped(
 def test_a_spare_replaces_a_dead_member_by_itself_and_locks_go_on(tmp_path: Path) -> None:
     with raging(tmp_path, "[paxos]\ntarget_members = 3\nreplace_after_s = 2\n") as storm:
         members = storm.members
-        with fencelock.connect(members.connect, cluster=members.cluster, timeout=LONG_S) as watcher:
+        with fencelock.connect(
+            members.connect, cluster=members.cluster, connect_timeout=LONG_S
+        ) as watcher:
             members.wait_until_ready(watcher)
             members.add("n4")
             until(lambda: role_of(watcher, "n4") is NodeRole.OBSERVER, "n4 learns")

@@ -25,7 +25,9 @@ def rage(storm: Storm, fault: Callable[[str], None], *, seconds: float, times: i
     """Do it to one member after another for so long and so often; judge; return how often."""
     done = 0
     members = storm.members
-    with fencelock.connect(members.connect, cluster=members.cluster, timeout=LONG_S) as watcher:
+    with fencelock.connect(
+        members.connect, cluster=members.cluster, connect_timeout=LONG_S
+    ) as watcher:
         storm.start_clients()
         storm.wait_for(10)
         ends = time.monotonic() + seconds

@@ -115,9 +115,9 @@ def test_a_spawned_role_is_registered_until_it_retires(dispatcher: Dispatcher) -
 
 
 def test_a_role_that_a_user_started_is_registered_until_it_stops(dispatcher: Dispatcher) -> None:
-    guest = Parent.start(address_of("n1", "guest"), dispatcher)
-    assert guest in pykka.ActorRegistry.get_all()
-    assert guest.stop(timeout=LONG_S)
+    extra = Parent.start(address_of("n1", "extra"), dispatcher)
+    assert extra in pykka.ActorRegistry.get_all()
+    assert extra.stop(timeout=LONG_S)
     assert registered() == [PARENT]
 
 

@@ -216,18 +216,18 @@ def test_an_identity_names_its_link() -> None:
 
 
 def test_a_node_admits_what_is_addressed_to_it_and_completes_the_star() -> None:
-    admission = FrameValidator("n1", "test", gates=False)
+    admission = FrameValidator("n1", "test", client=False)
     assert admission.admit("s-1", encode_frame(FRAME)) == FRAME
     star = FRAME._replace(envelopes=(ENVELOPE._replace(to=Address("*/proxy")),))
     assert admission.admit("s-1", encode_frame(star)) == FRAME
     assert admission.admit("s", encode_frame(FRAME)) == Dropped("wire.spoofed_sender")
-    assert FrameValidator("n", "test", gates=False).admit("s-1", encode_frame(FRAME)) == Dropped(
+    assert FrameValidator("n", "test", client=False).admit("s-1", encode_frame(FRAME)) == Dropped(
         "wire.misdirected"
     )
 
 
 def test_nobody_passes_for_a_role_of_the_node_itself() -> None:
-    admission = FrameValidator("s-1", "test", gates=False)
+    admission = FrameValidator("s-1", "test", client=False)
     ours = FRAME._replace(envelopes=(ENVELOPE._replace(to=Address("s-1/proxy")),))
     assert admission.admit("s-1", encode_frame(ours)) == Dropped("wire.spoofed_sender")
 

@@ -60,8 +60,8 @@ def received(*messages: list[Any]) -> tuple[list[Message], int]:
     """Return ``messages`` as a node receives them, whether it has received such ones before or
     not."""
     raw = framed(*messages)
-    fresh = FrameValidator("n1", "test", gates=False)
-    experienced = FrameValidator("n1", "test", gates=False)
+    fresh = FrameValidator("n1", "test", client=False)
+    experienced = FrameValidator("n1", "test", client=False)
     assert isinstance(experienced.admit("me", framed(FULL)), Frame)
     frame = decode_frame(raw)
     assert frame == fresh.admit("me", raw) == experienced.admit("me", raw)
@@ -147,19 +147,19 @@ class GrownParts(Message):
     parts: tuple[GrownPart, ...]
 
 
-@pytest.mark.parametrize(
-    ("part", "items"),
-    [
-        (GrownPart(first=4), [4]),
-        (GrownPart(first=4, places=(Point(1, 2),)), [4, [[1, 2]]]),
-        (GrownPart(first=-4, many=-2), [-4, [], -2]),
-    ],
-)
+TRIMMED: list[tuple[GrownPart, list[Any]]] = [
+    (GrownPart(first=4), [4]),
+    (GrownPart(first=4, places=(Point(1, 2),)), [4, [[1, 2]]]),
+    (GrownPart(first=-4, many=-2), [-4, [], -2]),
+]
+
+
+@pytest.mark.parametrize(("part", "items"), TRIMMED)
 def test_a_trimmed_message_is_written_and_read_without_its_last_defaults(
     part: GrownPart, items: list[Any]
 ) -> None:
     """By itself in a frame it has all fields, as its readers may ignore some."""
-    record = [0xFF25, *items]
+    record: list[Any] = [0xFF25, *items]
     assert cbor2.loads(encode(part)) == record
     assert decode(cbor2.dumps(record)) == part
     assert schema_of(GrownPart).pack(part) == record
@@ -167,7 +167,8 @@ def test_a_trimmed_message_is_written_and_read_without_its_last_defaults(
     assert cbor2.loads(encode(whole)) == [0xFF26, [record, record]]
     assert received([0xFF26, [record, record]]) == ([whole], 0)
     framed_alone = cbor2.loads(encode_frame(Frame("test", 0, 0, (Envelope(TO, SENDER, part),))))
-    full = [0xFF25, *items, *[[], 1][len(items) - 1 :]]
+    defaults: list[Any] = [[], 1]
+    full: list[Any] = [0xFF25, *items, *defaults[len(items) - 1 :]]
     assert framed_alone[4] == [[TO, SENDER, *full]]
     with pytest.raises(MalformedFrameError, match="Part has 3 fields, not 4"):
         decode(cbor2.dumps([*full, 0]))
@@ -222,7 +223,7 @@ def test_any_message_passes_between_any_two_versions(data: st.DataObject) -> Non
     assert type(envelope[2]) is VERSIONS[ours]
     assert [getattr(envelope[2], one.name) for one in fields(cast("Any", envelope[2]))] == expected
     assert frame.newer == (theirs > ours)
-    admission = FrameValidator("n1", "test", gates=False)
+    admission = FrameValidator("n1", "test", client=False)
     assert [admission.admit("me", raw) for _ in range(2)] == [frame, frame]
 
 

@@ -64,7 +64,7 @@ class Fencelock(ReplicatedPeer):
         connect = ",".join(self._addresses.values())
         with (
             contextlib.suppress(fencelock.FencelockError),
-            fencelock.connect(connect, cluster="compare", timeout=1.0) as client,
+            fencelock.connect(connect, cluster="compare", connect_timeout=1.0) as client,
         ):
             return client.describe()
         return ()
@@ -74,7 +74,9 @@ class FencelockConnection:
     """One client for all threads of a process."""
 
     def __init__(self, spec: Spec) -> None:
-        self._client = fencelock.connect(spec["connect"], cluster="compare", timeout=CONNECT_S)
+        self._client = fencelock.connect(
+            spec["connect"], cluster="compare", connect_timeout=CONNECT_S
+        )
 
     def lock(self, name: str) -> Handle:
         """Return the calling thread's lock."""

@@ -11,7 +11,7 @@ from support.session_harness import ANN, ME, A, B, First, KeptAlive, one
 
 
 class UnkeptSession(KeptAlive):
-    """A session ``c`` with two gates of a cluster that keeps no sessions, as it has said."""
+    """A session ``c`` with two endpoints of a cluster that keeps no sessions, as it has said."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -23,7 +23,7 @@ class UnkeptSession(KeptAlive):
     def acquire(
         self, user: Address = ANN, lock: str = "x", wait_ms: int | None = None, token: int = 0
     ) -> Send:
-        """Ask for a lock as ``user``; return what went to a gate."""
+        """Ask for a lock as ``user``; return what went to an endpoint."""
         owner = user.partition("/")[2]
         said = self.hear(user, Acquire(lock=lock, owner=owner, wait_ms=wait_ms, request=token))
         (send,) = said
