@@ -92,9 +92,8 @@ def lock(
 ) -> None:
     """Hold a lock [bold]while a command runs[/bold], and release it when the command ends.
 
-    The command finds the name of the lock in FENCELOCK_NAME and the fence in
-    FENCELOCK_FENCE. Let it send the fence with each write, so that storage can
-    refuse a late one.
+    The command finds the lock's name in FENCELOCK_NAME and its fence in FENCELOCK_FENCE.
+    Let it send the fence with each write, so that storage can refuse a late one.
 
     Exits with the status of the command. Exits with 75 if the lock was not
     acquired and the command did not run. Exits with 74 if the lock was lost; the
