@@ -77,7 +77,7 @@ PAGE = 1_000
 
 
 def alias_of(number: int) -> str:
-    """Return the name of the link to an endpoint, whose node is not known before it replies."""
+    """Return the name of the link to an endpoint. Its node is not known before it replies."""
     return f"endpoint.{number}"
 
 

@@ -90,7 +90,7 @@ class Link:
             self._news.append(LinkRefused(node=self.node, detail=detail))
 
     def news(self) -> list[LinkEvent]:
-        """Return what changed since the last call, oldest first."""
+        """Return the changes of links since the last call, oldest first."""
         news, self._news = self._news, []
         return news
 

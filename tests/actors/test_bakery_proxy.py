@@ -1,4 +1,4 @@
-"""A proxy of `bakery` played by hand: what is said again, given up, or granted to nobody."""
+"""A proxy of `bakery` by hand: repetitions, timeouts, and grants that nobody waits for."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class ProxyHarness(RoleHarness[Proxy]):
         self.reach(MEMBERS)
 
     def reach(self, reachable: tuple[str, ...], epoch: int = 1) -> list[Send]:
-        """Tell the proxy who can be reached."""
+        """Tell the proxy which leaders can be reached."""
         readiness = Readiness(
             epoch=epoch,
             leaders=tuple(Chosen(name, 1) for name in MEMBERS[:3]),
@@ -69,7 +69,7 @@ class ProxyHarness(RoleHarness[Proxy]):
 
 
 def asked_of(said: list[Send], kind: type[Lock | Unlock]) -> Address:
-    """Return who was asked by the only word of ``kind``."""
+    """Return the receiver of the only message of ``kind``."""
     (to,) = [send.to for send in said if isinstance(send.message, kind)]
     return to
 
@@ -214,7 +214,7 @@ def test_a_stranger_grants_nothing() -> None:
 
 
 def renewal_of(said: list[Send]) -> tuple[str, RenewHold]:
-    """Return who was asked to renew, and how."""
+    """Return the receiver of the renewal, and the renewal."""
     ((to, word),) = [(s.to, s.message) for s in said if isinstance(s.message, RenewHold)]
     return node_of(to), word
 

@@ -1,4 +1,4 @@
-"""Reads of `bakery`: no leader's word alone says that a lock is free."""
+"""Reads of `bakery`: one leader's reply does not prove that a lock is free."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def test_a_client_whose_first_session_nobody_opened_is_served_when_a_node_is_the
     harness = client.SessionHarness()
 
     def through_the_proxy(said: list[Send]) -> list[Send]:
-        """Pass on what is asked of the node, and what it answers."""
+        """Pass requests to the node, and its replies back."""
         more: list[Send] = []
         for send in said:
             assert isinstance(send.message, Open | Acquire)

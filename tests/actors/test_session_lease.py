@@ -1,4 +1,4 @@
-"""Holds with a deadline, at a session played by hand: from when they count, who is told what."""
+"""Holds with a deadline, in a session played by hand: start of the lease, and notices."""
 
 from __future__ import annotations
 
@@ -239,7 +239,7 @@ def test_a_hold_without_a_deadline_is_not_renewed(harness: SessionHarness) -> No
 
 
 def test_a_grant_that_nobody_waits_for_any_more_is_given_back(harness: SessionHarness) -> None:
-    """F23: the proxy said that the time was over, while a leader granted."""
+    """F23: the proxy reported a timeout while a leader granted."""
     asked = wanted(harness)
     no = refused(asked, Reason.TIMED_OUT, "late")
     assert one(Refused, harness.hear(A, no), ANN).reason is Reason.TIMED_OUT

@@ -1,7 +1,7 @@
 """The replicated table against a dumb model of it, and planted bugs that this must find.
 
-Both get the same random log, with repetitions, expiry, force and restores; what comes of each
-command is compared word by word, and the invariants are judged on the table alone.
+Both get the same random log, with repetitions, expiry, force and restores; the outcomes of each
+command are compared exactly, and the invariants are checked on the table alone.
 """
 
 from __future__ import annotations

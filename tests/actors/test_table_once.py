@@ -1,4 +1,4 @@
-"""Exactly once: what is repeated is not done again, and what the table forgets. Rules 41 to 54."""
+"""Exactly once: a repeated command has no second effect, and the table forgets. Rules 41 to 54."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_re_entry_asked_again_counts_once(table: LockTable) -> None:
 def test_a_waiting_acquire_asked_again_neither_cancels_nor_doubles(
     table: LockTable, wait_ms: int | None
 ) -> None:
-    """Rules 46, 93: a wait that is asked again is told that it lives."""
+    """Rules 46, 93: a repeated acquire that still waits gets a reply that it waits."""
     applied(table, acquire("a", 1), acquire("b", 2, 100))
     assert applied(table, acquire("b", 2, wait_ms)) == [queued("b", 2)]
     assert len(table.status("L").waiters) == len(table.timeouts.waits) == 1
@@ -272,7 +272,7 @@ def test_the_quietest_are_forgotten_beyond_a_bound_and_what_they_asked_is_not_re
 
 
 def test_a_request_that_many_others_overtook_may_be_asked_anew(table: LockTable) -> None:
-    """Rule 54: it was never done, and is told what is true of it too: that it holds nothing."""
+    """Rule 54: it never took effect, and the reply is also true of it: that it holds nothing."""
     for i in range(QUIET_MAX + 6):
         applied(table, cancel(f"t{i}", i + 6))
     assert reasons(applied(table, acquire("late", 5))) == [("late", 5, api.Reason.FORGOTTEN)]

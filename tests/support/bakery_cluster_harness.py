@@ -48,7 +48,7 @@ Said = Say | Granted | Refused | Released | Renewed | Unlocking | HoldLost | Loc
 
 
 class ScriptedUser(Role[Said]):
-    """A raw client: sends what a test tells it to, and records what it receives."""
+    """A raw client: sends messages for a test, and records the messages that it receives."""
 
     def __init__(self, address: Address, host: Host) -> None:
         super().__init__(address, host)
