@@ -241,7 +241,7 @@ def test_each_refusal_is_an_error_of_its_own(
 
 
 def harness_asked(harness: SessionHarness) -> api.Acquire:
-    """Return ann's timeout as the proxy received it."""
+    """Return ann's `Acquire` as the proxy received it."""
     (pending,) = harness.role.session_state.in_flight.pending.values()
     return api.Acquire(lock="x", session=harness.assigned, owner="ann", request=pending.number)
 
