@@ -11,7 +11,7 @@ from typing import Any, ParamSpec, Self, TypeVar
 from fencelock.actors.api.backup_message import BackupPart
 from fencelock.actors.api.membership_message import ChangeMembers, MembersChanged, MembersRead
 from fencelock.actors.api.message import Contender, LockStatus, NodeStatus
-from fencelock.actors.api.session_message import ListedLock
+from fencelock.actors.api.session_message import ListedEviction, ListedLock, ListedSession, Records
 from fencelock.actors.session.message import Surveyed
 from fencelock.cluster.base_client import BaseClient, namer
 from fencelock.cluster.callback_executor import CallbackExecutor, ThreadExecutor
@@ -108,6 +108,28 @@ class Client(BaseClient[Lock, RLock, Semaphore]):
 
         """
         return drive(self._connection.listing(prefix, read, max_age))
+
+    def sessions(self) -> tuple[ListedSession, ...]:
+        """Return the open sessions of all clients, the oldest first.
+
+        Raises:
+            UnsupportedError: the protocol keeps no table of locks.
+            UnavailableError: no node answered for 10 s.
+            ClosedError: the client is closed.
+
+        """
+        pages = drive(self._connection.listing_records(Records.SESSIONS))
+        return tuple(session for page in pages for session in page.sessions)
+
+    def evictions(self) -> tuple[ListedEviction, ...]:
+        """Return the last 1,000 forced releases, the oldest first: whose lock, and by whom.
+
+        Raises:
+            UnsupportedError: as for `sessions`, as are the others.
+
+        """
+        pages = drive(self._connection.listing_records(Records.EVICTIONS))
+        return tuple(eviction for page in pages for eviction in page.evictions)
 
     def backup_part(self, node: str = "", slot: int = 0, chunk: int = 0) -> BackupPart:
         """Return part ``chunk`` of the snapshot of ``slot``; with ``slot`` 0, begin a snapshot.

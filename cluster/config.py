@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator, ValidationError
 
-from fencelock.actors.api.membership_message import NODE_ID, is_endpoint
+from fencelock.actors.api.membership_message import NODE_ID, PORT_MAX, is_endpoint
 from fencelock.actors.api.name import WAIT_MS_MAX
 from fencelock.actors.bakery.config import (
     GRACE_MS,
@@ -36,6 +36,8 @@ from fencelock.cluster.topology import ProtocolSettings
 NODES_MAX = 64
 """The most nodes of a cluster. Every node talks to every other: 64 means 63 links a node."""
 CLUSTER_ID = re.compile(r"[a-z0-9-]{1,64}")
+LISTEN = re.compile(r"tcp://(\*|[0-9.]{7,15}|\[[0-9a-fA-F:.]{2,45}\]):(?P<port>[0-9]{1,5})")
+"""An address to bind to: ``*``, or an IP address of the machine, and a port."""
 FOLDER = re.compile(r"[^\0]+")
 DURABILITIES = ("fsync", "memory")
 METRICS = r"(\[[0-9a-fA-F:.]+\]|[\w.-]+):\d{1,5}"
@@ -85,6 +87,13 @@ def _address(value: str) -> str:
     return value
 
 
+def _listen(value: str) -> str:
+    match = LISTEN.fullmatch(value)
+    if match is None or not 1 <= int(match["port"]) <= PORT_MAX:
+        raise ValueError(value)
+    return value
+
+
 def _priority(value: object) -> int | str:
     if value == PRIORITY_OFF:
         return PRIORITY_OFF
@@ -116,6 +125,7 @@ Term = Annotated[float, Field(ge=TERM_S_MIN, le=TERM_S_MAX)]
 
 class _Node(Strict):
     address: Annotated[str, AfterValidator(_address)]
+    listen: Annotated[str, AfterValidator(_listen)] | None = None
     priority: Annotated[int | str, PlainValidator(_priority)] = PRIORITY
     metrics: Metrics | None = None
 
@@ -188,7 +198,13 @@ ALLOWED = {
         "a table with an address, under an id of 1 to 32 of a-z, 0-9 and - "
         'that begins with a letter or digit, like "n1"'
     ),
-    "nodes.*.address": 'an address the other nodes can reach like "tcp://10.0.0.1:4040"',
+    "nodes.*.address": (
+        'an address the other nodes can reach like "tcp://10.0.0.1:4040" (set listen beside it '
+        'to bind to another, like "tcp://0.0.0.0:4040")'
+    ),
+    "nodes.*.listen": (
+        'an address of this machine to bind to, like "tcp://0.0.0.0:4040" (the others use address)'
+    ),
     "nodes.*.priority": '1 to 14, the smaller the likelier to lead or to become a member, or "off"',
     "bakery": "a table with " + " and ".join(_Bakery.model_fields),
     "bakery.duration": _TERM,
@@ -237,6 +253,8 @@ class Config:
     settings: ProtocolSettings = field(default_factory=ProtocolSettings)
     priorities: dict[str, int] = field(default_factory=dict[str, int])
     """The priorities of nodes that set their own: 1 to 14, or 15 for off."""
+    listens: dict[str, str] = field(default_factory=dict[str, str])
+    """Where nodes are bound whose address is not one of their own machine; see `listen_of`."""
     data: Path | None = None
     """The folder for data that must survive a restart; see `folder_of`."""
     log_level: str = "INFO"
@@ -246,6 +264,10 @@ class Config:
     def folder_of(self, node: str) -> Path | None:
         """Return the folder of ``node``: nodes of one machine share ``data``, but not a journal."""
         return None if self.data is None else self.data / node
+
+    def listen_of(self, node: str) -> str:
+        """Return the endpoint to which ``node`` is bound: its ``listen``, or else its address."""
+        return self.listens.get(node, self.nodes[node])
 
     def settings_of(self, node: str) -> ProtocolSettings:
         """Return the settings of ``node``: the common ones, with its own priority."""
@@ -319,6 +341,7 @@ def parse(text: str, folder: Path) -> Config:
             for node, table in sorted(file.nodes.items())
             if table.priority != PRIORITY
         },
+        listens={node: table.listen for node, table in file.nodes.items() if table.listen},
         data=None if file.data is None else folder / file.data,
         log_level=file.log.level,
         metrics={
@@ -370,7 +393,8 @@ cluster = {cluster}  # a name of a-z, 0-9 and -; frames of another cluster are r
 protocol = {protocol}  # {protocols}
 data = "./data"  # where nodes keep what must survive a restart; relative to this file
 
-# Where each node is reached, by the other nodes and by clients.
+# Where each node is reached, by the other nodes and by clients. A node in a container, or behind
+# NAT, also has listen = "tcp://0.0.0.0:4040", where it is bound.
 {nodes}
 [bakery]  # read by protocol = "bakery" only; [nodes.*] may have a priority = 1 to 14 or "off"
 duration = 5.0  # default duration of a hold (s); then the holder must release or renew

@@ -22,7 +22,16 @@ from fencelock.actors.api.membership_message import (
 )
 from fencelock.actors.api.message import Acquire, Contender, Describe, NodeStatus
 from fencelock.actors.api.name import LABEL_BYTES_MAX, check_new_lock_name, check_owner
-from fencelock.actors.api.session_message import Evict, Evicted, ListedLock, ListLocks, LockList
+from fencelock.actors.api.session_message import (
+    Evict,
+    Evicted,
+    ListedLock,
+    ListLocks,
+    ListRecords,
+    LockList,
+    RecordList,
+    Records,
+)
 from fencelock.actors.clock import Clock
 from fencelock.actors.effect import Spawn
 from fencelock.actors.error import (
@@ -284,6 +293,18 @@ class Connection:
             more = answer.more and bool(answer.lines)
             after = found[-1].lock if found else ""
         return tuple(found)
+
+    def listing_records(self, kind: Records) -> Operation[tuple[RecordList, ...]]:
+        """End with all pages of sessions or evictions."""
+        pages: list[RecordList] = []
+        skip, more = 0, True
+        while more:
+            answer = yield from self.line.ask(ListRecords(kind=kind, skip=skip, most=PAGE))
+            assert isinstance(answer, RecordList)
+            pages.append(answer)
+            count = len(answer.sessions) + len(answer.evictions)
+            skip, more = skip + count, answer.more and bool(count)
+        return tuple(pages)
 
     def reading_backup(self, node: str, slot: int, chunk: int) -> Operation[BackupPart]:
         """End with a part of a backup; see `ReadBackup`."""

@@ -13,7 +13,7 @@ from fencelock.actors.paxos.machine import Fingerprint, state_of
 from fencelock.actors.paxos.message import Figure
 from fencelock.actors.table.message import LogCommand, TablePart
 from fencelock.actors.table.operation import COMMANDS
-from fencelock.actors.table.report import Browse, Browsed, Looked, LookUp
+from fencelock.actors.table.report import Browse, Browsed, Looked, LookUp, ReadRecords
 from fencelock.actors.table.table import LockTable
 from fencelock.transport.cbor import MalformedFrameError, load, load_each
 from fencelock.transport.codec import decode, encode, trimmed_codec
@@ -99,7 +99,7 @@ class LockMachine:
         return self.table.due_ms(before)
 
     def read(self, question: Local) -> Local:
-        """Answer a `LookUp` or a `Browse`."""
+        """Answer a `LookUp`, a `Browse` or a `ReadRecords`."""
         match question:
             case LookUp():
                 return Looked(report=self.table.status(question.lock))
@@ -107,6 +107,8 @@ class LockMachine:
                 asked, most = question, max(0, question.most)
                 lines = self.table.listing(asked.prefix, asked.after, most + 1)
                 return Browsed(lines=lines[:most], more=len(lines) > most)
+            case ReadRecords(kind=kind, skip=skip, most=most):
+                return self.table.records(kind, skip, max(0, most))
             case _:
                 raise TypeError(f"{question!r} is no question about locks")
 

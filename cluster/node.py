@@ -45,7 +45,7 @@ class Node:
 
     Attributes:
         id: its name in the config.
-        address: where it is bound (``tcp://host:port``).
+        address: where others reach it (``tcp://host:port``).
         proxy: the reference of the role that serves callers inside this process: the node's own
             client session. ``ref("proxy")`` is the `Proxy` itself, which serves the clients.
 
@@ -125,7 +125,7 @@ class Node:
             node=node_id,
             boot=boot,
             cluster=config.cluster,
-            listen=config.nodes[node_id],
+            listen=config.listen_of(node_id),
             peers=peers,
             spins=spins,
             connections_max=connections_max(raise_limit()),
@@ -150,7 +150,8 @@ class Node:
             hub.close()
             raise
         closing_s = sum(closing.within_ms for closing in cast.closings) / 1000
-        node = cls(node_id, hub.endpoint, dispatcher, closing_s=closing_s)
+        address = config.nodes[node_id] if node_id in config.listens else hub.endpoint
+        node = cls(node_id, address, dispatcher, closing_s=closing_s)
         if node_id in config.metrics:
             node.serve_metrics(config.metrics[node_id], config.cluster)
         return node

@@ -31,6 +31,7 @@ from fencelock.actors.api.session_message import (
     Evicted,
     HoldLost,
     ListLocks,
+    ListRecords,
     Open,
     Opened,
 )
@@ -144,6 +145,7 @@ class PaxosBackend(Backend):
             Command: self._take,
             Inspect: self._on_query,
             ListLocks: self._on_query,
+            ListRecords: self._on_query,
             ChangeMembers: self._relay,
             ReadMembers: self._relay,
             ReadBackup: self._on_query,

@@ -7,7 +7,15 @@ from collections.abc import Iterable
 from fencelock.actors.api.backup_message import BackupPart, ReadBackup
 from fencelock.actors.api.message import Contender, Inspect, LockStatus, Reason, refused
 from fencelock.actors.api.name import client_of
-from fencelock.actors.api.session_message import ListedLock, ListLocks, LockList
+from fencelock.actors.api.session_message import (
+    ListedEviction,
+    ListedLock,
+    ListedSession,
+    ListLocks,
+    ListRecords,
+    LockList,
+    RecordList,
+)
 from fencelock.actors.effect import Effect, Effects, Observe, Send
 from fencelock.actors.error import UnavailableError
 from fencelock.actors.message import Address, Instant, Message, maker, ms_between, node_of
@@ -24,6 +32,9 @@ from fencelock.actors.table.report import (
     LockReport,
     Looked,
     LookUp,
+    Question,
+    ReadRecords,
+    RecordsRead,
     WaiterSeen,
 )
 
@@ -86,9 +97,11 @@ class Queries:
             return ()
         match request:
             case Inspect():
-                question: LookUp | Browse = _look_up(lock=request.lock)
+                question: Question = _look_up(lock=request.lock)
             case ListLocks():
                 question = Browse(prefix=request.prefix, after=request.after, most=request.most)
+            case ListRecords():
+                question = ReadRecords(kind=request.kind, skip=request.skip, most=request.most)
             case ReadBackup():
                 export = Export(number=number, slot=request.slot, chunk=request.chunk)
                 return [Send(catchup_of(self.node), export)]
@@ -106,6 +119,8 @@ class Queries:
                 return [Send(sender, self._status(report, request, consulted))]
             case (Browsed(), ListLocks()):
                 return [Send(sender, _list(consulted.answer, request, consulted))]
+            case (RecordsRead(), ListRecords()):
+                return [Send(sender, _records(consulted.answer, request, consulted))]
             case _ if not isinstance(request, ReadBackup) and request.age_ms is not None:
                 known = in_words(consulted.age_ms)
                 text = f"node {self.node}: {known}, at most {request.age_ms} ms were allowed"
@@ -344,6 +359,34 @@ def _list(browsed: Browsed, request: ListLocks, consulted: Consulted) -> Message
     return LockList(
         lines=tuple(lines),
         more=browsed.more or len(lines) < len(browsed.lines),
+        session=request.session,
+        request=request.request,
+        slot=consulted.slot,
+        age_ms=consulted.age_ms,
+    )
+
+
+def _records(read: RecordsRead, request: ListRecords, consulted: Consulted) -> Message:
+    """Return a page, cut to what fits a frame, with durations up to now."""
+    quiet_ms, left = consulted.quiet_ms, SHOWN_BYTES_MAX
+    sessions: list[ListedSession] = []
+    for one in read.sessions:
+        left -= len(one.id.encode()) + len(one.label.encode()) + 48
+        if left < 0:
+            break
+        sessions.append(one._replace(left_ms=max(0, one.left_ms - quiet_ms)))
+    evictions: list[ListedEviction] = []
+    for evicted in read.evictions:
+        texts = len(evicted.lock.encode()) + len(evicted.operator.encode())
+        left -= size_of(evicted.holder) + texts + 32
+        if left < 0:
+            break
+        evictions.append(evicted._replace(ago_ms=evicted.ago_ms + quiet_ms))
+    cut = len(sessions) + len(evictions) < len(read.sessions) + len(read.evictions)
+    return RecordList(
+        sessions=tuple(sessions),
+        evictions=tuple(evictions),
+        more=read.more or cut,
         session=request.session,
         request=request.request,
         slot=consulted.slot,

@@ -13,7 +13,7 @@ from fencelock.actors.api.message import Acquire, Alive, Inspect, KeepAlive, Loc
 from fencelock.actors.api.probe_message import ProbeReply
 from fencelock.actors.api.request import Request
 from fencelock.actors.api.self_report import Elected
-from fencelock.actors.api.session_message import Evict, ListLocks, Renew
+from fencelock.actors.api.session_message import Evict, ListLocks, ListRecords, Renew
 from fencelock.actors.effect import Effects
 from fencelock.actors.error import UnsupportedError
 from fencelock.actors.message import Address, Event, Instant, address_of
@@ -142,7 +142,7 @@ class Backend(ABC):
 
     def unsupported(self, request: Request) -> str:
         """Return why the protocol does not have ``request``, naming one that has it."""
-        if isinstance(request, ListLocks | Evict | ReadBackup):
+        if isinstance(request, ListLocks | ListRecords | Evict | ReadBackup):
             text = f"{self.name} keeps no table of locks to list, to back up, or to take one from"
             return f"{text}; paxos does"
         if isinstance(request, ChangeMembers | ReadMembers):

@@ -27,7 +27,16 @@ from fencelock.actors.api.message import (
     ReleaseRequest,
 )
 from fencelock.actors.api.name import check_object_name, check_owner, check_wait, titled
-from fencelock.actors.api.session_message import Evict, Evicted, ListLocks, LockList, Renew, Renewed
+from fencelock.actors.api.session_message import (
+    Evict,
+    Evicted,
+    ListLocks,
+    ListRecords,
+    LockList,
+    RecordList,
+    Renew,
+    Renewed,
+)
 from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.message import Instant, copier, ms_between
 from fencelock.actors.session.endpoint import Endpoints
@@ -41,6 +50,7 @@ Answer = (
     | LockStatus
     | NodeStatus
     | LockList
+    | RecordList
     | Evicted
     | MembersRead
     | MembersChanged
@@ -131,6 +141,8 @@ def silence(pending: Pending, endpoints: Endpoints, now: Instant) -> Rejection:
             text = f"{titled(lock)}: no node sent its status within {asked}"
         case Describe():
             text = f"no node described itself within {asked}"
+        case ListRecords():
+            text = f"no node listed sessions or evictions within {asked}"
         case ListLocks():
             text = f"no node listed the held locks within {asked}"
         case ReadMembers():
@@ -214,6 +226,7 @@ def answers(pending: Pending, answer: Answer) -> bool:
 _REPLIES: dict[type[NodeQuestion], type[Answer]] = {
     Describe: NodeStatus,
     ListLocks: LockList,
+    ListRecords: RecordList,
     ReadMembers: MembersRead,
     ChangeMembers: MembersChanged,
     ReadBackup: BackupPart,

@@ -11,9 +11,16 @@ Source: the rules of Hazelcast's FencedLock; ``tests/rules.md`` lists the differ
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 
 from fencelock.actors.api.message import Reason, Refused, refused
-from fencelock.actors.api.session_message import CloseReason, Evicted
+from fencelock.actors.api.session_message import (
+    CloseReason,
+    Evicted,
+    ListedEviction,
+    ListedSession,
+    Records,
+)
 from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.table import table_snapshot
 from fencelock.actors.table.holding import Wait
@@ -25,7 +32,7 @@ from fencelock.actors.table.message import (
     TableSnapshot,
 )
 from fencelock.actors.table.operation import OPERATIONS
-from fencelock.actors.table.report import LockLine, LockReport, list_locks, report_lock
+from fencelock.actors.table.report import LockLine, LockReport, RecordsRead, list_locks, report_lock
 from fencelock.actors.table.table_state import TableState
 
 TIME_MS_MAX = 1 << 53
@@ -115,6 +122,34 @@ class LockTable(TableState):
 
         """
         return list_locks((self.locks, self.pools), prefix, after, most, self.time_ms)
+
+    def records(self, kind: Records, skip: int, most: int) -> RecordsRead:
+        """Return a page of sessions or evictions, the oldest first; it is for people."""
+        sessions: tuple[ListedSession, ...] = ()
+        evictions: tuple[ListedEviction, ...] = ()
+        match kind:
+            case Records.SESSIONS:
+                known = self.sessions
+                sessions = tuple(
+                    ListedSession(
+                        one.id,
+                        one.label,
+                        one.ttl_ms,
+                        max(0, known.deadline(one) - self.time_ms),
+                        one.claims,
+                    )
+                    for one in islice(known.by_id.values(), skip, skip + most)
+                )
+                total = len(known.by_id)
+            case Records.EVICTIONS:
+                evictions = tuple(
+                    ListedEviction(
+                        one.lock, one.fence, one.holder, one.operator, self.time_ms - one.time_ms
+                    )
+                    for one in islice(self.audit.values(), skip, skip + most)
+                )
+                total = len(self.audit)
+        return RecordsRead(sessions=sessions, evictions=evictions, more=total > skip + most)
 
     def forced(self) -> tuple[Evicted, ...]:
         """Return the last forced releases, the oldest first."""

@@ -11,7 +11,8 @@ from typing import Any, ParamSpec, Self, TypeVar
 from fencelock.actors.api.backup_message import BackupPart
 from fencelock.actors.api.membership_message import ChangeMembers, MembersChanged, MembersRead
 from fencelock.actors.api.message import Contender, LockStatus, NodeStatus
-from fencelock.actors.api.session_message import ListedLock
+from fencelock.actors.api.session_message import ListedEviction, ListedLock, ListedSession, Records
+from fencelock.actors.session.message import Surveyed
 from fencelock.cluster import operation
 from fencelock.cluster.aio.lock import Lock, RLock
 from fencelock.cluster.aio.loop import LoopExecutor, drive
@@ -80,6 +81,16 @@ class Client(BaseClient[Lock, RLock, Semaphore]):
         """Return the held locks by name; see `fencelock.Client.locks`."""
         return await drive(self._connection.listing(prefix, read, max_age))
 
+    async def sessions(self) -> tuple[ListedSession, ...]:
+        """Return the open sessions; see `fencelock.Client.sessions`."""
+        pages = await drive(self._connection.listing_records(Records.SESSIONS))
+        return tuple(session for page in pages for session in page.sessions)
+
+    async def evictions(self) -> tuple[ListedEviction, ...]:
+        """Return the last forced releases; see `fencelock.Client.evictions`."""
+        pages = await drive(self._connection.listing_records(Records.EVICTIONS))
+        return tuple(eviction for page in pages for eviction in page.evictions)
+
     async def backup_part(self, node: str = "", slot: int = 0, chunk: int = 0) -> BackupPart:
         """Return a part of a backup; see `fencelock.Client.backup_part`."""
         return await drive(self._connection.reading_backup(node, slot, chunk))
@@ -92,13 +103,21 @@ class Client(BaseClient[Lock, RLock, Semaphore]):
         """Return the nodes of the cluster; see `fencelock.Client.members`."""
         return await drive(self._connection.reading_members())
 
+    async def survey(self, *, roles: bool = False) -> Surveyed:
+        """Describe each node, and name the silent ones; see `fencelock.Client.survey`."""
+        return await drive(self._connection.surveying(roles=roles))
+
+    def answer_by(self, ends_at: float) -> None:
+        """Let later requests fail at ``ends_at``; see `fencelock.Client.answer_by`."""
+        self._connection.line.ends_at = ends_at
+
     async def change_members(self, change: ChangeMembers) -> MembersChanged:
         """Begin a change of the members; see `fencelock.Client.change_members`."""
         return await drive(self._connection.changing_members(change))
 
     async def describe(self, *, roles: bool = False) -> tuple[NodeStatus, ...]:
         """Return the status of each node; see `fencelock.Client.describe`."""
-        return (await drive(self._connection.surveying(roles=roles))).statuses
+        return (await self.survey(roles=roles)).statuses
 
     async def close(self) -> None:
         """Release all holds, cancel all waits, and leave nothing running.

@@ -14,7 +14,7 @@ from fencelock.actors.api.backup_message import BackupPart
 from fencelock.actors.api.membership_message import ChangeMembers, MembersChanged, MembersRead
 from fencelock.actors.api.message import Contender, LockStatus
 from fencelock.actors.api.name import KIND_END, titled
-from fencelock.actors.api.session_message import ListedLock
+from fencelock.actors.api.session_message import ListedEviction, ListedLock, ListedSession
 from fencelock.actors.error import FencelockError, UnavailableError, WrongClusterError
 from fencelock.actors.session.message import Surveyed
 from fencelock.cluster.cli.screen import Unanswered, say
@@ -73,6 +73,14 @@ class Operator(Protocol):
 
     def locks(self, prefix: str = "") -> Iterable[ListedLock]:
         """Return the held locks whose names begin with ``prefix``, by name."""
+        ...
+
+    def sessions(self) -> tuple[ListedSession, ...]:
+        """Return the open sessions of all clients."""
+        ...
+
+    def evictions(self) -> tuple[ListedEviction, ...]:
+        """Return the last forced releases."""
         ...
 
     def backup_part(self, node: str = "", slot: int = 0, chunk: int = 0) -> BackupPart:

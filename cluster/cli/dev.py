@@ -6,6 +6,7 @@ import queue
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -73,7 +74,7 @@ def dev(
     console = Console(highlight=False)
     log.set_up(log_level.upper(), stream=Above(console) if console.is_terminal else None)
     with stops_on_signals() as stops:
-        config = config_of(port, data)
+        config = replace(config_of(port, data), log_level=log_level.upper())
         node = start(config, NODE, None, spins=False)
         spare_the_collector()
         try:

@@ -59,6 +59,9 @@ WaitOption = Annotated[
         "--timeout", "-w", min=0, help="How long to wait for the lock (s). Default: for ever."
     ),
 ]
+NameArgument = Annotated[
+    str, typer.Argument(help="The lock.", show_default=False, autocompletion=complete_lock)
+]
 NonblockOption = Annotated[
     bool, typer.Option("--nonblock", "-n", help="Do not wait if the lock is held.")
 ]
@@ -76,9 +79,7 @@ FirstReplyOption = Annotated[
 
 
 def lock(
-    name: Annotated[
-        str, typer.Argument(help="The lock.", show_default=False, autocompletion=complete_lock)
-    ],
+    name: NameArgument,
     command: Annotated[
         list[str], typer.Argument(help="The command and its arguments.", show_default=False)
     ],
@@ -92,7 +93,7 @@ def lock(
 ) -> None:
     """Hold a lock [bold]while a command runs[/bold], and release it when the command ends.
 
-    The command finds the lock's name in FENCELOCK_NAME and its fence in FENCELOCK_FENCE.
+    FENCELOCK_NAME names the lock to the command, and FENCELOCK_FENCE has the fence.
     Let it send the fence with each write, so that storage can refuse a late one.
 
     Exits with the status of the command. Exits with 75 if the lock was not

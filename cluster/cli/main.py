@@ -19,6 +19,7 @@ from fencelock.cluster.cli.init import init
 from fencelock.cluster.cli.lock import lock
 from fencelock.cluster.cli.locks import locks, release, who
 from fencelock.cluster.cli.members import join, leave, members, remove, replace, transfer
+from fencelock.cluster.cli.records import audit, sessions
 from fencelock.cluster.cli.serve import serve
 from fencelock.cluster.cli.status import status
 from fencelock.cluster.log import printable
@@ -118,6 +119,8 @@ app.command()(lock)
 app.command()(locks)
 app.command()(who)
 app.command()(release)
+app.command()(sessions)
+app.command()(audit)
 app.command()(members)
 app.command("join")(join)
 app.command("leave")(leave)

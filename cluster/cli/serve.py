@@ -49,6 +49,11 @@ def _complete_id(ctx: typer.Context, incomplete: str) -> list[str]:
     return [node for node in nodes if node.startswith(incomplete)]
 
 
+NodeIdOption = Annotated[
+    str,
+    typer.Option("--id", help="The node's id in the configuration.", autocompletion=_complete_id),
+]
+
 SPIN = (
     "While busy, poll for 0.3 ms before sleeping: replies are faster and cost more processor "
     "time. Use `--no-spin` where processor time is limited."
@@ -56,12 +61,7 @@ SPIN = (
 
 
 def serve(
-    node_id: Annotated[
-        str,
-        typer.Option(
-            "--id", help="The node's id in the configuration.", autocompletion=_complete_id
-        ),
-    ],
+    node_id: NodeIdOption,
     config: Annotated[Path, typer.Option(help="The cluster's configuration.")] = Path(
         "cluster.toml"
     ),
@@ -156,8 +156,12 @@ def start(
         if error.__cause__.errno == errno.EADDRINUSE:
             advice = "another program listens there: stop it, or change the port in the file"
         else:
-            advice = "the host in the file must be this machine's own"
-        raise ServeError(f"nodes.{node_id}.address: {error}; {advice}") from error
+            advice = (
+                "the host in the file must be this machine's own. In a container or behind NAT, "
+                'keep the address that others use, and set listen = "tcp://0.0.0.0:PORT" beside it'
+            )
+        key = "listen" if node_id in config.listens else "address"
+        raise ServeError(f"nodes.{node_id}.{key}: {error}; {advice}") from error
 
 
 def spare_the_collector() -> None:

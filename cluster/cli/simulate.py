@@ -40,9 +40,7 @@ _Semaphores = Annotated[
 
 _Members = Annotated[
     bool,
-    typer.Option(
-        "--members", help="paxos: the log alone, while operators or leaders change its members."
-    ),
+    typer.Option("--members", help="paxos: locks and the log, while the members change."),
 ]
 
 

@@ -189,7 +189,7 @@ class SessionJudge:
         event, client = delivered.event, delivered.node
         if type(event) is Opened and delivered.to == address_of(client, "session"):
             before = self.opened.get(client, "")
-            self.opened[client] = max(before, event.assigned, key=_number_of)
+            self.opened[client] = max(before, event.assigned, key=_age_of)
         elif type(event) is Trusted:
             self.until[self.opened[client]] = event.until
         for effect in effects:
@@ -210,5 +210,10 @@ class SessionJudge:
             self.violation_report("S1", f"{node} ends {session}, which lives for {left} ns")
 
 
-def _number_of(session: str) -> int:
-    return int(session.rpartition(".")[2] or 0)
+def _age_of(session: str) -> tuple[int, int]:
+    """Return the number of the name that a client gave a session, and of the session.
+
+    A late `Open` may open one more session under an earlier name, which no client uses.
+    """
+    name, _, number = session.rpartition(".")
+    return int(name.partition("~")[2] or 1), int(number or 0)

@@ -95,7 +95,9 @@ async def measure(folder: Path, source: str, kept: int, slots: int) -> dict[str,
     """Return the processor time of each node while the third one catches up (ms), and its time."""
     with (
         CatchUpProcesses(folder, source) as members,
-        fencelock.connect(members.connect, cluster=members.cluster) as watcher,
+        fencelock.connect(
+            members.connect, cluster=members.cluster, connect_timeout=LONG_S
+        ) as watcher,
     ):
         master = master_of(members.wait_until_ready(watcher))
         follower, late = sorted(set(members.names) - {master})

@@ -54,6 +54,8 @@ class Release(NamedTuple):
 
     commit: str
     python: str
+    client: Path
+    """The program of its clients."""
 
 
 class MixedProcesses(GrowingProcesses):
@@ -204,7 +206,7 @@ def build(folder: Path, name: str, commit: str) -> Release:
         install = [str(python), "-m", "pip", "install", "--quiet", str(home / "source")]
         subprocess.run(install, check=True)
         (home / "built").touch()
-    return Release(short, str(python))
+    return Release(short, str(python), home / "source" / "tests" / "support" / "storm_client.py")
 
 
 @contextmanager
@@ -222,7 +224,7 @@ def upgrading(folder: Path, old: Release, new: Release, say: Say) -> Generator[R
         members.wait_until_ready(watcher)
         storm.start_clients(
             [
-                Crowd(kind, (*LOCKS, f"own-{number}"), release.python)
+                Crowd(kind, (*LOCKS, f"own-{number}"), release.python, release.client)
                 for number, (kind, release) in enumerate(
                     (kind, release) for kind in ("threads", "tasks") for release in (old, new)
                 )

@@ -2,38 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from typing import Any
-
-from support.paths import BENCH
-
-LONG_S = 120.0
-
-
-def found_by(program: str, *arguments: str) -> Any:
-    """Return what ``program`` prints as JSON."""
-    ended = subprocess.run(
-        [sys.executable, str(BENCH / program), "--json", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=LONG_S,
-        check=False,
-    )
-    assert ended.stderr == ""
-    return json.loads(ended.stdout)
+from support.bench_programs import run_program
 
 
 def test_a_member_that_missed_much_does_not_load_the_master() -> None:
-    found = found_by("catch_up.py", "--kept", "2000", "--slots", "800")
+    found, _ = run_program("catch_up.py", "--kept", "2000", "--slots", "800")
 
     assert found["ok"], found
     assert found["ms"]["follower"]["master"] < found["ms"]["master"]["master"], found
 
 
 def test_members_and_observers_answer_reads_with_an_age_bound() -> None:
-    found = found_by("observer_reads.py", "--seconds", "0.3", "--threads", "4")
+    found, _ = run_program("observer_reads.py", "--seconds", "0.3", "--threads", "4")
 
     assert {number: len(one["reads_per_s"]) for number, one in found.items()} == {
         "0": 3,

@@ -111,9 +111,11 @@ def test_every_problem_is_told_at_once_each_on_its_line() -> None:
         'nodes.N1: "N1" is not usable: a table with an address, under an id of 1 to 32 of a-z, '
         '0-9 and - that begins with a letter or digit, like "n1" is expected',
         'nodes.n2.address: "tcp:/x" is not usable: an address the other nodes can reach like '
-        '"tcp://10.0.0.1:4040" is expected',
+        '"tcp://10.0.0.1:4040" (set listen beside it to bind to another, like '
+        '"tcp://0.0.0.0:4040") is expected',
         "nodes.n3.address: missing; an address the other nodes can reach like "
-        '"tcp://10.0.0.1:4040" is expected',
+        '"tcp://10.0.0.1:4040" (set listen beside it to bind to another, like '
+        '"tcp://0.0.0.0:4040") is expected',
         'nodes.n3.adress: not a known key; did you mean "address"?',
         "central.journal: 1 is not usable: true or false is expected",
         "central.timeout: not a known key; known here: server, journal",
@@ -121,6 +123,32 @@ def test_every_problem_is_told_at_once_each_on_its_line() -> None:
         "is expected",
         'protocl: not a known key; did you mean "protocol"?',
     ]
+
+
+@pytest.mark.parametrize(
+    "listen", ["tcp://0.0.0.0:4040", "tcp://*:4040", "tcp://[::]:4040", "tcp://10.0.0.9:1"]
+)
+def test_a_node_may_listen_elsewhere_than_it_is_reached(listen: str) -> None:
+    nodes = f'[nodes.n1]\naddress = "tcp://a:4040"\nlisten = "{listen}"'
+    more = '[nodes.n2]\naddress = "tcp://b:4040"'
+    config = parse(f'cluster = "c"\nprotocol = "central"\n{nodes}\n{more}', Path())
+    assert config.nodes == {"n1": "tcp://a:4040", "n2": "tcp://b:4040"}
+    assert [config.listen_of(node) for node in config.nodes] == [listen, "tcp://b:4040"]
+
+
+@pytest.mark.parametrize("listen", ["0.0.0.0:4040", "tcp://0.0.0.0", "tcp://a:4040", "tcp://*:0"])
+def test_what_a_node_cannot_listen_at_is_refused(listen: str) -> None:
+    text = 'cluster = "c"\nprotocol = "paxos"\n[nodes.n1]\naddress = "tcp://a:4040"\n'
+    assert complaints(f'{text}listen = "{listen}"') == [
+        f'nodes.n1.listen: "{listen}" is not usable: an address of this machine to bind to, like '
+        '"tcp://0.0.0.0:4040" (the others use address) is expected'
+    ]
+
+
+def test_an_address_that_is_none_says_how_to_listen_there() -> None:
+    text = 'cluster = "c"\nprotocol = "paxos"\n[nodes.n1]\naddress = "tcp://0.0.0.0:4040"'
+    (line,) = complaints(text)
+    assert "set listen beside it" in line
 
 
 def test_nothing_at_all_names_what_is_needed() -> None:

@@ -13,23 +13,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
+from support.optional import program
 
 START_S = 60.0
 """Time within which a server must answer (s)."""
-
-
-def program(name: str, *places: str) -> str:
-    """Return the path of an installed program, else skip the test; in CI, fail."""
-    found = shutil.which(name)
-    for place in places:
-        found = found or next(map(str, sorted(Path("/").glob(f"{place}/{name}"))), None)
-    if found is None:
-        missing = f"{name} is not installed"
-        if os.environ.get("CI"):
-            pytest.fail(f"{missing}: .ci/run installs it with apt as root")
-        pytest.skip(missing)
-    return found
 
 
 @contextmanager

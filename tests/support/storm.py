@@ -42,6 +42,8 @@ class Crowd(NamedTuple):
     """``threads`` or ``tasks``."""
     locks: tuple[str, ...] = LOCKS
     python: str = sys.executable
+    program: Path = SUPPORT / "storm_client.py"
+    """Its code; that of another release may call the library in another way."""
 
 
 CROWDS = (Crowd("threads"), Crowd("threads"), Crowd("tasks"))
@@ -109,12 +111,18 @@ class Storm:
 
     def start_clients(self, crowds: Sequence[Crowd] = CROWDS) -> None:
         self.crowds = crowds
-        program = str(SUPPORT / "storm_client.py")
         for number, crowd in enumerate(crowds):
             seed = str(self.chance.getrandbits(32))
             options = [self.members.connect, self.members.cluster, str(self.folder)]
             client = subprocess.Popen(
-                [crowd.python, program, crowd.kind, *options, ",".join(crowd.locks), seed],
+                [
+                    crowd.python,
+                    str(crowd.program),
+                    crowd.kind,
+                    *options,
+                    ",".join(crowd.locks),
+                    seed,
+                ],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,

@@ -71,7 +71,20 @@ def serving(folder: Path, node: str) -> Generator[tuple[subprocess.Popen[str], s
 def test_help_names_every_command_and_teaches_by_example() -> None:
     out = run(app, ["--help"]).output
     commands = (
-        *("dev", "init", "serve", "status", "lock", "locks", "who", "release", "simulate", "bench"),
+        *(
+            "dev",
+            "init",
+            "serve",
+            "status",
+            "lock",
+            "locks",
+            "who",
+            "release",
+            "simulate",
+            "bench",
+            "sessions",
+            "audit",
+        ),
         *("members", "join", "leave", "remove", "replace", "transfer", "backup", "restore"),
     )
     for command in commands:
@@ -168,6 +181,7 @@ def test_an_address_of_another_machine_is_told_with_what_to_do(tmp_path: Path) -
     done = fencelock(tmp_path, "serve", "--id", "n1")
     assert done.returncode == 2
     assert "the host in the file must be this machine's own" in done.stderr
+    assert 'set listen = "tcp://0.0.0.0:PORT" beside it' in done.stderr
 
 
 @pytest.mark.parametrize("protocol", ["paxos", "bakery", "lamport", "central"])

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Any
 
 import pytest
+from support.made_client import MadeClient
 from typer.testing import CliRunner, Result
 
 from fencelock.actors.api.membership_message import (
@@ -44,26 +45,13 @@ def waits(slots: int = 0) -> MembersChanged:
 
 
 @dataclass
-class MadeCluster:
+class MadeCluster(MadeClient):
     """A client that gives the answers in order, and remembers the changes."""
 
     answers: list[MembersChanged | Exception] = field(
         default_factory=list[MembersChanged | Exception]
     )
     asked: list[ChangeMembers] = field(default_factory=list[ChangeMembers])
-
-    def connect_to(self, where: object, *, timeout: float) -> Self:
-        del where, timeout
-        return self
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        pass
-
-    def answer_by(self, ends_at: float) -> None:
-        del ends_at
 
     def survey(self) -> Surveyed:
         return Surveyed(statuses=(), silent=())

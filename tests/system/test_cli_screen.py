@@ -7,15 +7,15 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
 
 import pytest
 from rich.text import Text
+from support.made_client import MadeClient
 from typer.testing import CliRunner, Result
 
 from fencelock.actors.api.membership_message import MembersRead, NodeReport, NodeRole
 from fencelock.actors.api.message import Absence, Contender, LockStatus, NodeStatus
-from fencelock.actors.api.session_message import ListedLock
+from fencelock.actors.api.session_message import ListedEviction, ListedLock, ListedSession
 from fencelock.actors.error import UnavailableError
 from fencelock.actors.session.message import Surveyed
 from fencelock.cluster.cli import screen
@@ -99,10 +99,15 @@ READ = MembersRead(
 
 
 LONGEST = held(0)
+SESSIONS = tuple(
+    ListedSession(f"client-{number:016x}.17", label, 15_000, 14_200, 3)
+    for number, label in enumerate(CLIENTS)
+)
+TAKEN = (ListedEviction(LOCKS[0], FENCE, contender(CLIENTS[0]), "alice (client-1f)", 61_000),)
 
 
 @dataclass
-class MadeLooks:
+class MadeLooks(MadeClient):
     """A fake client that returns prepared statuses."""
 
     nodes: tuple[NodeStatus, ...] = NODES
@@ -112,20 +117,9 @@ class MadeLooks:
         ListedLock(name, contender(client), 3) for name, client in zip(LOCKS, CLIENTS, strict=True)
     )
     read: MembersRead = READ
+    open: tuple[ListedSession, ...] = SESSIONS
+    taken: tuple[ListedEviction, ...] = TAKEN
     error: Exception | None = None
-
-    def connect_to(self, where: object, *, timeout: float) -> Self:
-        del where, timeout
-        return self
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        pass
-
-    def answer_by(self, ends_at: float) -> None:
-        del ends_at
 
     def survey(self, *, roles: bool = False) -> Surveyed:
         del roles
@@ -143,6 +137,12 @@ class MadeLooks:
 
     def members(self) -> MembersRead:
         return self.read
+
+    def sessions(self) -> tuple[ListedSession, ...]:
+        return self.open
+
+    def evictions(self) -> tuple[ListedEviction, ...]:
+        return self.taken
 
     def evict(self, name: str, fence: int, operator: str | None = None) -> Contender:
         del name, fence, operator
@@ -164,7 +164,9 @@ def run(*arguments: str) -> Result:
 
 
 @pytest.mark.parametrize("width", [80, 120])
-@pytest.mark.parametrize("command", ["status", "locks", "who orders/1", "members"])
+@pytest.mark.parametrize(
+    "command", ["status", "locks", "who orders/1", "members", "sessions", "audit"]
+)
 def test_every_screen_keeps_real_names_whole(
     client: MadeLooks, monkeypatch: pytest.MonkeyPatch, command: str, width: int
 ) -> None:
@@ -179,6 +181,8 @@ def test_every_screen_keeps_real_names_whole(
         "status": (*LOCKS, *CLIENTS, str(FENCE), NODES[1].node),
         "locks": (*LOCKS, *CLIENTS, str(FENCE)),
         "who orders/1": (LOCKS[0], CLIENTS[0], CLIENTS[2]),
+        "sessions": (*CLIENTS, SESSIONS[2].id),
+        "audit": (LOCKS[0], CLIENTS[0], str(FENCE), "alice (client-1f)", "1m 1s"),
         "members": ("fencelock-1", "tcp://fencelock-1.svc.cluster.local:4040", "120344"),
     }[command]
     assert [name for name in whole if not any(name in line for line in lines)] == []
@@ -193,6 +197,8 @@ def test_every_screen_keeps_real_names_whole(
         "locks",
         "who orders/1",
         "members",
+        "sessions",
+        "audit",
         "release a --fence 7 -y",
     ],
 )
@@ -213,6 +219,8 @@ def test_nothing_that_a_peer_names_reaches_the_terminal_unescaped(
     client.read = MembersRead(
         node=HOSTILE, view=1, nodes=(report(HOSTILE, NodeRole.OBSERVER, HOSTILE),)
     )
+    client.open = (ListedSession(HOSTILE, HOSTILE, 1, 1, 1),)
+    client.taken = (ListedEviction(HOSTILE, 7, evil, HOSTILE, 1),)
     done = run(*command.split())
     output = done.output + done.stderr
     assert printable(HOSTILE[:4]) in output.replace("\n", "")

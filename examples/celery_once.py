@@ -1,0 +1,41 @@
+"""Celery: a task that runs once at a time, however often it is sent.
+
+    FENCELOCK_CONNECT=tcp://10.0.0.1:4040 celery -A celery_once worker
+
+A task that finds the lock taken ends as "skipped". Brokers deliver a task again when a worker dies
+or is slow, so "once" needs both the lock, against two at a time, and a record of what is done.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from pathlib import Path
+
+from celery import Celery
+
+import fencelock
+from fencelock.guard import FileGuard
+
+app = Celery("celery_once", broker=os.environ.get("CELERY_BROKER", "memory://"))
+app.conf.update(task_acks_late=True, result_backend="cache+memory://")
+
+
+@cache
+def _connected(pid: int) -> fencelock.Client:
+    del pid  # Celery forks its workers: each process has a client of its own.
+    return fencelock.connect()
+
+
+@app.task
+def write_report(day: str, folder: str) -> str:
+    """Write the report of ``day``, unless another worker does or has done it."""
+    report = Path(folder) / f"report-{day}"
+    hold = _connected(os.getpid()).lock(f"report/{day}").acquire(blocking=False)
+    if hold is None:
+        return "skipped"
+    with hold:
+        if report.exists():
+            return "done before"
+        FileGuard(report).write(f"the report of {day}\n".encode(), hold.fence)
+        return "written"

@@ -1,0 +1,56 @@
+"""Django: a view that only one request at a time enters, on all machines together.
+
+    FENCELOCK_CONNECT=tcp://10.0.0.1:4040 python examples/django_app.py runserver
+
+It is a project in one file. What you copy is `locks` and `publish`: each process connects when it
+first needs a lock, so it does not matter whether the server forks before or after.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from functools import cache
+from typing import Any
+
+import django
+from django.conf import settings
+from django.core.management import execute_from_command_line
+from django.core.wsgi import get_wsgi_application
+from django.http import HttpRequest, JsonResponse
+from django.urls import path
+
+import fencelock
+
+if not settings.configured:
+    settings.configure(
+        ROOT_URLCONF=__name__, ALLOWED_HOSTS=["*"], SECRET_KEY="of an example", DEBUG=False
+    )
+    django.setup()
+
+
+@cache
+def _connected(pid: int) -> fencelock.Client:
+    del pid
+    return fencelock.connect()
+
+
+def locks() -> fencelock.Client:
+    """Return this process's client. A forked process makes its own."""
+    return _connected(os.getpid())
+
+
+def publish(request: HttpRequest, page: str) -> JsonResponse:
+    del request
+    try:
+        with locks().lock(f"pages/{page}", timeout=5) as hold:
+            return JsonResponse({"page": page, "fence": hold.fence})
+    except fencelock.LockTimeoutError:
+        return JsonResponse({"error": f"{page} is being published"}, status=409)
+
+
+urlpatterns: list[Any] = [path("pages/<str:page>/publish", publish)]
+application = get_wsgi_application()
+
+if __name__ == "__main__":
+    execute_from_command_line(sys.argv)

@@ -1,0 +1,138 @@
+"""What is in deploy/ fits the program: configurations, names, ports and options."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import optional
+from support.paths import ROOT
+from support.real_nodes import LONG_S
+from typer.testing import CliRunner
+
+import fencelock
+from fencelock import NodeRole
+from fencelock.cluster.bench.ports import free_ports
+from fencelock.cluster.cli.main import app
+from fencelock.cluster.config import Config, load, parse
+from fencelock.cluster.node import Node
+
+DEPLOY = ROOT / "deploy"
+
+
+def documents(name: str) -> list[Any]:
+    optional.package("yaml")
+    import yaml  # noqa: PLC0415
+
+    return list(yaml.safe_load_all((DEPLOY / name).read_text(encoding="utf-8")))
+
+
+def check_command(words: list[str], config: Config) -> None:
+    """Check that the program takes these options, and that it knows the node that they name."""
+    shown = CliRunner().invoke(app, [words[0], "--help"], env={"COLUMNS": "200", "NO_COLOR": "1"})
+    assert shown.exit_code == 0
+    for word in words[1:]:
+        assert not word.startswith("--") or word in shown.stdout, f"{word}: {shown.stdout}"
+    if "--id" in words:
+        node = words[words.index("--id") + 1]
+        assert node in config.nodes or node == "$(POD_NAME)"
+
+
+def test_the_services_of_compose_are_the_nodes() -> None:
+    (compose,) = documents("compose.yaml")
+    config = load(DEPLOY / "cluster.toml")
+    services = compose["services"]
+    assert set(services) == {*config.nodes, "client"}
+    for node, address in config.nodes.items():
+        assert address == f"tcp://{node}:4040"
+        assert config.listen_of(node) == "tcp://0.0.0.0:4040"
+        assert services[node]["command"][-1] == node
+        check_command(services[node]["command"], config)
+        check_command(services[node]["healthcheck"]["test"][2:], config)
+        assert f"{node}:{config.data}" in services[node]["volumes"]
+    assert set(compose["volumes"]) == set(config.nodes)
+    environment = services["client"]["environment"]
+    assert environment["FENCELOCK_CONNECT"] == ",".join(config.nodes.values())
+    assert environment["FENCELOCK_CLUSTER"] == config.cluster
+
+
+def test_the_manifests_of_kubernetes_belong_together() -> None:
+    found = {document["kind"]: document for document in documents("kubernetes/fencelock.yaml")}
+    assert set(found) == {"ConfigMap", "Service", "PodDisruptionBudget", "StatefulSet"}
+    labels = {"app.kubernetes.io/name": "fencelock"}
+    service, pods = found["Service"]["spec"], found["StatefulSet"]["spec"]
+    config = parse(found["ConfigMap"]["data"]["cluster.toml"], Path("/"))
+    name = found["StatefulSet"]["metadata"]["name"]
+    assert list(config.nodes) == [f"{name}-{number}" for number in range(pods["replicas"])]
+    for node, address in config.nodes.items():
+        assert address == f"tcp://{node}.{pods['serviceName']}:{service['ports'][0]['port']}"
+    assert service["clusterIP"] == "None"
+    assert service["selector"] == pods["selector"]["matchLabels"] == labels
+    assert pods["template"]["metadata"]["labels"] == labels
+    assert found["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"] == labels
+    assert found["PodDisruptionBudget"]["spec"]["maxUnavailable"] < pods["replicas"] / 2
+    (container,) = pods["template"]["spec"]["containers"]
+    check_command(container["args"], config)
+    check_command(container["readinessProbe"]["exec"]["command"][1:], config)
+    mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    assert mounts["data"] == str(config.data)
+    given = {one["name"] for one in pods["template"]["spec"]["volumes"]}
+    given |= {one["metadata"]["name"] for one in pods["volumeClaimTemplates"]}
+    assert given == set(mounts)
+
+
+def test_the_unit_of_systemd_is_accepted(tmp_path: Path) -> None:
+    text = (DEPLOY / "fencelock@.service").read_text(encoding="utf-8")
+    (command,) = (line for line in text.splitlines() if line.startswith("ExecStart="))
+    program, *words = command.removeprefix("ExecStart=").split()
+    check_command([word.replace("%i", "n1") for word in words], load(DEPLOY / "cluster.toml"))
+    analyze = shutil.which("systemd-analyze")
+    if analyze is None:
+        pytest.skip("systemd-analyze is not installed")
+    unit = tmp_path / "fencelock@n1.service"
+    unit.write_text(text.replace(program, "/bin/true"))
+    verified = subprocess.run(
+        [analyze, "verify", "--man=no", str(unit)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    complaints = [line for line in verified.stderr.splitlines() if "fencelock" in line]
+    assert complaints == []
+
+
+def test_the_image_has_what_it_copies_and_no_root() -> None:
+    lines = (DEPLOY / "Dockerfile").read_text(encoding="utf-8").splitlines()
+    assert "USER 10001" in lines
+    assert 'ENTRYPOINT ["fencelock"]' in lines
+    ignored = (ROOT / ".dockerignore").read_text(encoding="utf-8").split()
+    assert {".git", ".venv"} <= set(ignored)
+
+
+def test_nodes_are_reached_by_names_and_bound_to_every_interface(tmp_path: Path) -> None:
+    """As in containers: a node cannot be bound to a name."""
+    ports = free_ports(3)
+    tables = "\n".join(
+        f'[nodes.n{port}]\naddress = "tcp://localhost:{port}"\nlisten = "tcp://0.0.0.0:{port}"'
+        for port in ports
+    )
+    config = parse(f'cluster = "names"\nprotocol = "paxos"\ndata = "data"\n{tables}', tmp_path)
+    bound = replace(config, listens={})
+    with pytest.raises(fencelock.ConfigError, match="localhost"):
+        Node.start(bound, f"n{ports[0]}")
+    nodes = [Node.start(config, node) for node in config.nodes]
+    try:
+        assert [node.address for node in nodes] == list(config.nodes.values())
+        addresses = [node.address for node in nodes]
+        with fencelock.connect(addresses, cluster="names", connect_timeout=LONG_S) as client:
+            client.lock("a", timeout=LONG_S).acquire()
+            (leader,) = (one for one in client.members().nodes if one.role is NodeRole.MASTER)
+            assert leader.endpoint in addresses
+    finally:
+        for node in nodes:
+            node.stop()
