@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -28,7 +28,7 @@ def hub_without_peers(node: str = "n1") -> SocketHub:
 
 
 @contextmanager
-def dispatchers() -> Iterator[StartRoles]:
+def dispatchers() -> Generator[StartRoles]:
     """Yield a function that starts dispatchers, and stop them at the end."""
     running: list[Dispatcher] = []
 

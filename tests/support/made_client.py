@@ -19,4 +19,5 @@ class MadeClient:
         pass
 
     def answer_by(self, ends_at: float) -> None:
+        """Set a time limit for requests."""
         del ends_at

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psycopg
@@ -66,6 +66,15 @@ def test_postgresql_refuses_a_late_holder(postgres: str, fencelock_cluster: Loca
     assert found == [("paid",)]
 
 
+def error_of_the_late(late: Any, present: Any, name: str) -> BaseException | None:
+    """Let ``late`` write under 17 while ``present``, which writes under 18, commits."""
+    SqlGuard(present).check(name, 18)
+    with ThreadPoolExecutor(1) as other:
+        writing = other.submit(SqlGuard(late).check, name, 17)
+        present.commit()
+        return writing.exception(PATIENCE_S)
+
+
 @pytest.mark.parametrize("isolation", ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
 def test_an_overtaken_transaction_of_postgresql_cannot_commit(
     postgres: str, isolation: str
@@ -77,45 +86,22 @@ def test_an_overtaken_transaction_of_postgresql_cannot_commit(
     late, present = connected(postgres), connected(postgres)
     late.execute(f"SET TRANSACTION ISOLATION LEVEL {isolation}")
     late.execute("SELECT 1 FROM orders")  # Its snapshot is older than the other's write.
-    SqlGuard(present).check(name, 18)
-    outcome: list[BaseException] = []
-
-    def write_late() -> None:
-        try:
-            SqlGuard(late).check(name, 17)
-        except (StaleFenceError, psycopg.errors.SerializationFailure) as error:
-            outcome.append(error)
-
-    thread = threading.Thread(target=write_late)
-    thread.start()
-    present.commit()
-    thread.join(PATIENCE_S)
-    assert len(outcome) == 1
+    error = error_of_the_late(late, present, name)
+    assert isinstance(error, StaleFenceError | psycopg.errors.SerializationFailure)
     late.close()
     present.close()
 
 
 def test_first_writers_of_a_new_resource_meet(postgres: str) -> None:
-    """Both find no row: one adds it, and the other must not commit unchecked."""
-    one, two = connected(postgres), connected(postgres)
-    SqlGuard(two).check("new", 18)
-    errors: list[BaseException] = []
-
-    def write_late() -> None:
-        try:
-            SqlGuard(one).check("new", 17)
-        except psycopg.errors.UniqueViolation as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=write_late)
-    thread.start()
-    two.commit()
-    thread.join(PATIENCE_S)
-    one.rollback()
+    """Both find no row: one adds it, and the other must not go on, whenever it looked."""
+    late, present = connected(postgres), connected(postgres)
+    error = error_of_the_late(late, present, "new")
+    assert isinstance(error, StaleFenceError | psycopg.errors.UniqueViolation)
+    late.rollback()
     with pytest.raises(StaleFenceError):
-        SqlGuard(one).check("new", 17)
-    one.close()
-    two.close()
+        SqlGuard(late).check("new", 17)
+    late.close()
+    present.close()
 
 
 def test_autocommit_of_postgresql_is_refused(postgres: str) -> None:
