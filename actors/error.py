@@ -1,4 +1,4 @@
-"""Errors that this package raises on purpose, by what the caller can do about them."""
+"""Errors that this package raises on purpose, in groups by the caller's possible reaction."""
 
 from __future__ import annotations
 
@@ -89,12 +89,12 @@ class UnknownOutcomeError(FencelockError):
 
 
 class StaleFenceError(FencelockError):
-    """What a lock protects refused a write: another holder has written under a higher fence.
+    """The protected resource refused a write: another holder has written under a higher fence.
 
     The writer lost its lock, perhaps without notice. It must not write.
 
     Attributes:
-        resource: what was to be written, usually the name of the lock.
+        resource: the resource to be written, usually the name of the lock.
         fence: the refused fence.
         highest: the highest fence that was seen.
 

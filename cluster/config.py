@@ -259,7 +259,7 @@ class Config:
     """The folder for data that must survive a restart; see `folder_of`."""
     log_level: str = "INFO"
     metrics: dict[str, str] = field(default_factory=dict[str, str])
-    """Where each node that serves metrics does so, ``host:port``."""
+    """The metrics address of each node that serves metrics, ``host:port``."""
 
     def folder_of(self, node: str) -> Path | None:
         """Return the folder of ``node``: nodes of one machine share ``data``, but not a journal."""

@@ -86,7 +86,7 @@ PAGE = 1_000
 
 
 def alias_of(number: int) -> str:
-    """Return the name of the link to an endpoint, whose node is not known before it replies."""
+    """Return the name of the link to an endpoint. Its node is not known before it replies."""
     return f"endpoint.{number}"
 
 
@@ -205,7 +205,7 @@ class Connection:
         source = self._source or "as given"
         raise UnavailableError(
             f"no node answered within {limit:g} s. Tried {tried} ({source}). Are the nodes "
-            "running, are these their hosts and ports, and does no firewall stand between?"
+            "running, are these their hosts and ports, and is no firewall in between?"
         ) from None
 
     def _tried(self) -> Operation[str]:

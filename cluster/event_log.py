@@ -1,6 +1,6 @@
 """The log lines of elections and of other rare events, and the trace of all messages.
 
-Roles have no log. Here the host derives lines from what a role receives and returns.
+Roles have no log. Here the host derives lines from the events and effects of a role.
 """
 
 from __future__ import annotations

@@ -424,7 +424,7 @@ class HoldRegistry:
             self._warn("lost", [own], reason)
 
     def _warn(self, state: str, owns: list[Ownership], reason: str) -> None:
-        """Log that holds are suspect or lost: one line, whose length is bounded."""
+        """Log that holds are suspect or lost, in one line of bounded length."""
         if not owns:
             return
         named = ", ".join(

@@ -120,7 +120,7 @@ class Task:
             try:
                 result = deed(self._lock)
                 done.set_result(plain(await result if inspect.isawaitable(result) else result))
-            except Exception as error:  # noqa: BLE001  # It is what the test looks at.
+            except Exception as error:  # noqa: BLE001  # The test inspects it.
                 done.set_exception(error)
 
 
@@ -151,7 +151,7 @@ class Face:
         return asyncio.run_coroutine_threadsafe(_awaited(work), self.loop).result(PATIENCE_S)
 
     def user(self, name: str, **terms: Any) -> Callable[[Callable[[Any], Any]], Any]:
-        """Return how a new user does something with the lock ``name``, and what comes of it."""
+        """Return a function by which a new user acts on the lock ``name``, and gets the result."""
         begin = self.slow_user(name, **terms)
         return lambda deed: begin(deed).result(PATIENCE_S)
 
@@ -178,7 +178,7 @@ class Face:
 
 
 class Cable:
-    """A way to a node that can be cut: then what is sent is swallowed, in both directions."""
+    """A way to a node that can be cut: then it drops all bytes, in both directions."""
 
     def __init__(self, target: str) -> None:
         self.whole = True

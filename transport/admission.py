@@ -106,8 +106,8 @@ class FrameValidator:
         node: our own id.
         cluster: the only cluster whose frames pass.
         members: the nodes whose frames may be larger than a client's.
-        client: the names of links are our own aliases of endpoints, whose nodes are not known:
-            the node of every sender is replaced by the alias.
+        client: the names of links are our own aliases of endpoints, since their nodes are not
+            known. The alias replaces the node of every sender.
 
     """
 

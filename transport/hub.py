@@ -90,7 +90,7 @@ class Link:
             self._news.append(LinkRefused(node=self.node, detail=detail))
 
     def news(self) -> list[LinkEvent]:
-        """Return what changed since the last call, oldest first."""
+        """Return the changes of links since the last call, oldest first."""
         news, self._news = self._news, []
         return news
 
@@ -112,7 +112,7 @@ class SocketHub:
         listen: the endpoint to bind, ``tcp://address:port``, port 0 for any; None for none.
         peers: the endpoint of each peer, by node id, or by alias if ``client``; `connect` and
             `disconnect` change them.
-        client: for a client: a peer's name is an alias of an endpoint, whose node is not known.
+        client: for a client: a peer's name is an alias of an endpoint, since its node is not known.
         spins: see `Poller`.
         connections_max: limit of connections to ``listen``.
         count: called with a counter's name and its increment.

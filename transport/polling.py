@@ -28,7 +28,7 @@ BRIEF_NS = 2_000_000
 """Spinning pays only after a wait shorter than this (ns): an idle node sleeps at once."""
 
 ONE = (1).to_bytes(8, sys.byteorder)
-"""What is written for a ring and read for an answer; an ``eventfd`` takes eight bytes."""
+"""The bytes written to ring the bell; an ``eventfd`` takes eight."""
 
 CROWDED_NS = 20_000
 """If yielding the processor takes longer (ns), another process needs it more."""

@@ -16,7 +16,7 @@ KIND_END = "\x1f"
 """Ends the kind in the name of an object that is no lock. No name that a user gives contains it."""
 
 KIND_CHARS_MAX = 16
-"""Maximum length of a kind: a word."""
+"""Maximum length of a kind: one English word."""
 
 KIND_LETTERS = "abcdefghijklmnopqrstuvwxyz"
 """Characters of a kind."""

@@ -254,7 +254,7 @@ class ListedSession(NamedTuple):
     label: str
     ttl_ms: int
     left_ms: int
-    """The time until it ends unless its client sends something."""
+    """The time until it ends if its client sends nothing (ms)."""
     claims: int
     """Number of its holds and waits."""
 
@@ -271,7 +271,7 @@ class ListedEviction(NamedTuple):
 
 @message(0xF9)
 class RecordList(Reply):
-    """Sessions or evictions, as they were asked for; ``more`` follow after the last."""
+    """Sessions or evictions, as requested; ``more`` follow after the last."""
 
     sessions: tuple[ListedSession, ...]
     evictions: tuple[ListedEviction, ...]

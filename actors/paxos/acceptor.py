@@ -160,7 +160,7 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
         self.learned = NO_BALLOT
         """The ballot of the last `Learned` to the replica."""
         self.committed = 0
-        """The slot before which all slots are decided, as reported in that `Learned`."""
+        """All slots before this one are decided, as reported in that `Learned`."""
         self.min_applied = 0
         self.released = NO_BALLOT
         """The last ballot whose leader gave its lease back."""

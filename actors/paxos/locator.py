@@ -118,7 +118,7 @@ class Locator:
         self.requests: dict[int, Instant] = {}
         """The time of each request, by number, oldest first."""
         self.bytes_left = 0
-        """Estimate of what is still to be fetched (bytes), or 0 if nothing is."""
+        """Estimate of the bytes still to be fetched, or 0 if there are none."""
         self.master_due = Instant(0)
         """The time from which the leader may be asked again."""
         self.timer = 0

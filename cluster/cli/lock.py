@@ -144,7 +144,7 @@ def _exit(number: int, _: object) -> None:
 
 
 def lost_advice(hold: Hold) -> str:
-    """Return what a user should check after a loss."""
+    """Return a text that says what to check after a loss."""
     return (
         "another client may have held it meanwhile. Later writes under fence "
         f"{hold.fence} were refused only where fences are checked"

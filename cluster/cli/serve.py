@@ -72,8 +72,7 @@ def serve(
     marks: Annotated[
         Path | None,
         typer.Option(
-            help="Write the node's timestamps to this file when it stops; used by `bench "
-            "locks --profile`."
+            help="At the end, write the node's timestamps to this file (`bench locks --profile`)."
         ),
     ] = None,
 ) -> None:
@@ -104,8 +103,7 @@ def serve(
         watcher = threading.Thread(target=_watch, args=(node, stops), name="watch-node")
         watcher.start()
         _greet(settings, node, as_json=log_json)
-        why = stops.get()
-        log.note(node_id, "INFO", f"{node_id} stops: {why}", event="stops")
+        log.note(node_id, "INFO", f"{node_id} stops: {stops.get()}", event="stops")
         stopped = node.stop()
         watcher.join()
     if marks is not None and marked is not None:

@@ -27,7 +27,7 @@ class Guard(Protocol):
         The same fence may write any number of times.
 
         Args:
-            resource: what is written, usually the name of the lock.
+            resource: the resource to be written, usually the name of the lock.
             fence: of the hold under which it is written.
 
         Raises:
@@ -54,7 +54,7 @@ def check_fence(fence: int) -> None:
 
 
 class MemoryGuard:
-    """A guard for what one process keeps in memory. It forgets all fences with the process.
+    """A guard for resources in the memory of one process. It forgets all fences with the process.
 
     To be safe from its own threads, write before another thread can check: under one lock, or
     without an ``await`` after `check`.

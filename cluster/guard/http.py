@@ -36,7 +36,7 @@ def fence_headers(name: str, fence: int) -> dict[str, str]:
 
 
 class _Middleware:
-    """What the two kinds of middleware share.
+    """The part that the two kinds of middleware share.
 
     Args:
         app: the application.
@@ -52,7 +52,7 @@ class _Middleware:
         self._required = required
 
     def _refusal(self, method: str, name: str | None, fence: str | None) -> Answer | None:
-        """Return the refusal of a request with these headers, None if it may go on."""
+        """Return the refusal of a request with these headers, or None if it may proceed."""
         if method in SAFE:
             return None
         if name is None and fence is None:

@@ -44,7 +44,7 @@ class SqlGuard:
         connection: a DB-API connection, or a ``Connection`` or ``Session`` of SQLAlchemy. For an
             ``AsyncSession``: ``await session.run_sync(lambda it: SqlGuard(it).check(...))``.
         table: the name of the table; it may have a schema. It becomes a part of the statements.
-        paramstyle: that of the DB-API module, if the module does not say it.
+        paramstyle: the paramstyle of the DB-API module, if the module does not declare it.
 
     """
 
@@ -68,7 +68,7 @@ class SqlGuard:
         """Raise the highest fence of ``resource`` in the current transaction; see `Guard.check`.
 
         Two transactions that write a new resource at the same instant may end with the driver's
-        ``IntegrityError`` for one of them; repeat that one.
+        ``IntegrityError`` for one of them; repeat that transaction.
 
         Raises:
             RuntimeError: the connection is in autocommit mode and in no transaction, so the check

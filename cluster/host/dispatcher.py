@@ -61,7 +61,7 @@ class Dispatcher:
         members: the nodes whose frames move the logical clock.
         journal: the file of records; a node without one must not persist.
         counters: the counters of roles and host; shared with the hub, read on this thread.
-        watch: is given each new role, and may wrap its `RoleSlot.handle`, to log what it does.
+        watch: receives each new role, and may wrap its `RoleSlot.handle` for logging.
         unheard: returns the linked members, if no member has ever sent anything; for protocols
             whose members always do.
 
@@ -390,7 +390,7 @@ class Dispatcher:
 
 
 class Watchdog:
-    """Logs slow turns, and once an interval what was dropped.
+    """Logs slow turns, and once per interval the dropped frames.
 
     Args:
         node: whose log it is.
@@ -430,7 +430,7 @@ class Watchdog:
                 note(self._node, "WARNING", text, event="one_way")
 
     def _report(self) -> None:
-        """Log what was dropped since the last report."""
+        """Log the frames dropped since the last report."""
         counters = self._scheduler.counters
         found = {name: counters[name] for name in DROPPED if name in counters}
         new = {name: times - self._dropped.get(name, 0) for name, times in found.items()}
@@ -469,7 +469,7 @@ DROPPED = {
     "wire.queue_full": "to peers that do not read theirs",
     "host.inbox_full": "because too much waited",
 }
-"""What dropped frames mean, by the counter of each kind."""
+"""Explanations of dropped frames, by the counter of each kind."""
 
 
 ActorStop = messages._ActorStop  # pyright: ignore[reportPrivateUsage]

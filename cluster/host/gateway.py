@@ -158,7 +158,7 @@ class Gateway:
             self._scheduler.tell_all(event)
 
     def _note_link(self, event: LinkUp | LinkDown | LinkRefused) -> None:
-        """Log a change of a link; that of a client to its nodes only for the search of faults."""
+        """Log a change of a link; a change of a client's link only at level DEBUG."""
         name, level = event.node, "INFO" if event.node in self._members else "DEBUG"
         match event:
             case LinkUp():

@@ -57,8 +57,8 @@ def run_seed(
         seed: fixes everything.
         plan: the plan to run; drawn from the seed if None.
         settings: for the recipe.
-        promise: the faults to draw the plan from, and the effect of a crash on a hold; that
-            of the protocol if None; for a recipe everything but crashes.
+        promise: the faults to draw the plan from, and the effect of a crash on a hold; the
+            protocol's own promise if None; for a recipe everything but crashes.
         make_session: returns a client's role ``session``.
         judges: makes further judges for the world before anything happens in it.
         workload: the users and their judge.

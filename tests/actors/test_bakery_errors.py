@@ -1,4 +1,4 @@
-"""The five errors of `bakery`, each provoked in processes of their own, and what they say."""
+"""The five errors of `bakery`, each provoked in real processes, and their texts."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_without_limit_is_a_week() -> None:
 
 
 def test_invalid_names_the_field_and_what_is_allowed(client: fencelock.Client) -> None:
-    """Scenario 18: what is wrong is an error of its own."""
+    """Scenario 18: each mistake raises a different error."""
     with pytest.raises(
         fencelock.InvalidRequestError, match=r"duration is 100 ms, 300 to 604800000"
     ):
@@ -144,7 +144,7 @@ def test_failed_says_what_is_missing(tmp_path: Path) -> None:
 
 
 def test_failed_is_told_to_who_repeats_what_it_gave_up(tmp_path: Path) -> None:
-    """A client's session asks again, under another number, and its user never hears of it."""
+    """A client's session repeats the request under another number; its user does not notice."""
     written(tmp_path, 1)
     config = parse((tmp_path / "cluster.toml").read_text(encoding="utf-8"), tmp_path)
     mine: dict[str, Any] = {"lock": "x", "session": "n1", "owner": "ann", "request": 7}

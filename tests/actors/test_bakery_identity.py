@@ -87,7 +87,7 @@ def backend_of(harness: ClusterHarness, node: str) -> BakeryBackend:
 
 
 def elect_without_n3(harness: ClusterHarness) -> Granted:
-    """Let n1 and n2 elect an epoch that n3 never hears of, and grant a long lease in it."""
+    """Let n1 and n2 elect an epoch, cut off from n3, and grant a long lease in it."""
     harness.start().ready()
     harness.until(lambda: len(harness.serving()) == 3)
     harness.world.crash("n3")
@@ -118,7 +118,7 @@ def ask_with_n3(harness: ClusterHarness, judge: BakeryJudge, replaced: str, ms: 
 def lost(
     seed: int, change: Change = unchanged, judged: frozenset[str] | None = None
 ) -> tuple[ClusterHarness, Granted, int]:
-    """Let n2 lose its disk, and be alone with n3, which never heard of the last epoch."""
+    """Let n2 lose its disk, and connect it only with n3, which does not know the last epoch."""
     harness, judge = town_of(seed, change, judged)
     first = elect_without_n3(harness)
     crash_both(harness)

@@ -179,7 +179,7 @@ def harness() -> InputHarness:
 
 
 def test_of_a_lock_that_nobody_had_the_highest_number_is_0(harness: InputHarness) -> None:
-    """Scenarios 67 and 68: and who enters twice hears it twice."""
+    """Scenarios 67 and 68: a ticket that enters twice gets the reply twice."""
     for _ in range(2):
         told = one(MaxTicket, harness.hear(leader_of("n2"), entering()), leader_of("n2"))
         assert (told.highest, told.held) == (0, 0)
@@ -203,7 +203,7 @@ def test_of_a_lock_that_nobody_had_the_highest_number_is_0(harness: InputHarness
 def test_a_step_that_cannot_be_is_not_taken(
     harness: InputHarness, step: Entering | AddTicket | Extend
 ) -> None:
-    """Scenario 69 (!): nothing is answered to who is not of our making; there the lock fails."""
+    """Scenario 69 (!): a foreign ticket gets no reply; in the original the lock fails."""
     assert harness.hear(leader_of("n2"), step) == []
     assert harness.counted == ["bakery.step_malformed"]
     assert harness.role.tickets.size == 0
@@ -235,7 +235,7 @@ def test_a_vote_is_given_once_and_said_again(harness: InputHarness) -> None:
 
 
 def test_an_answer_to_what_this_leader_never_asked_has_no_effect(harness: InputHarness) -> None:
-    """Scenarios 70, 73 (!) and 76: there it goes on as if the ticket were its own."""
+    """Scenarios 70, 73 (!) and 76: the original continues as if the ticket were its own."""
     harness.hear(leader_of("n2"), entering())
     collected = Collected(
         epoch=1, lock="x", who=WHO, request=1, round=1, voted=True, ahead=None, highest=1, known=1

@@ -19,7 +19,7 @@ LOCK = Lock(lock="x", who=ANN, request=1, wait_ms=None, hold_ms=500, grace_ms=50
 
 
 def test_a_long_lease_that_waited_over_a_hand_over_is_granted_when_its_epoch_knows_of_it() -> None:
-    """A seating waits out, when two leaders are lost, no lease that it was not told of."""
+    """When two leaders are lost, a seating only waits for the leases up to its known bound."""
     trio = LeaderTrio()
     trio.hold("n1", "n2", "n3")
     trio.ask("n1", replace(LOCK, who=BOB, hold_ms=5_000))

@@ -1,4 +1,4 @@
-"""A proxy of `bakery` played by hand: what is said again, given up, or granted to nobody."""
+"""A proxy of `bakery` by hand: repetitions, timeouts, and grants that nobody waits for."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class ProxyHarness(RoleHarness[Proxy]):
         self.reach(MEMBERS)
 
     def reach(self, reachable: tuple[str, ...], epoch: int = 1) -> list[Send]:
-        """Tell the proxy who can be reached."""
+        """Tell the proxy which leaders can be reached."""
         readiness = Readiness(
             epoch=epoch,
             leaders=tuple(Chosen(name, 1) for name in MEMBERS[:3]),
@@ -69,7 +69,7 @@ class ProxyHarness(RoleHarness[Proxy]):
 
 
 def asked_of(said: list[Send], kind: type[Lock | Unlock]) -> Address:
-    """Return who was asked by the only word of ``kind``."""
+    """Return the receiver of the only message of ``kind``."""
     (to,) = [send.to for send in said if isinstance(send.message, kind)]
     return to
 
@@ -195,7 +195,7 @@ def test_what_the_leader_says_of_it_has_the_same_words() -> None:
         lock="x", who=Who("ann", "o"), request=1, error=Error.TIMED_OUT, detail="held by ben"
     )
     refused = one(Refused, harness.hear(leader, said), ANN)
-    assert refused.detail.startswith("held by ben; no timeout was said")
+    assert refused.detail.startswith("held by ben; without a timeout")
 
 
 def test_a_timeout_that_was_said_is_nobody_elses_business() -> None:
@@ -214,7 +214,7 @@ def test_a_stranger_grants_nothing() -> None:
 
 
 def renewal_of(said: list[Send]) -> tuple[str, RenewHold]:
-    """Return who was asked to renew, and how."""
+    """Return the receiver of the renewal, and the renewal."""
     ((to, word),) = [(s.to, s.message) for s in said if isinstance(s.message, RenewHold)]
     return node_of(to), word
 
@@ -225,7 +225,7 @@ def renew(harness: ProxyHarness) -> tuple[str, RenewHold]:
 
 
 def deny(harness: ProxyHarness, leader: str, word: RenewHold) -> list[Send]:
-    """Have a leader say that it does not hold it."""
+    """Let a leader reply that it does not have the hold."""
     gone = HoldRenewed(number=word.number, fence=0, hold_ms=0, grace_ms=0)
     return harness.hear(leader_of(leader), gone)
 

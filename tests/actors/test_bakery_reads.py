@@ -1,4 +1,4 @@
-"""Reads of `bakery`: no leader's word alone says that a lock is free."""
+"""Reads of `bakery`: one leader's reply does not prove that a lock is free."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_a_read_without_agreement_is_refused_in_the_end(reader: LockReader) -> N
 
 
 def answers(trio: LeaderTrio, *names: str) -> dict[str, QueryResult]:
-    """Return what leaders tell proxies now."""
+    """Return the leaders' present messages to proxies."""
     told: dict[str, QueryResult] = {}
     for name in names:
         trio.told.clear()

@@ -40,7 +40,7 @@ def slow_link(harness: ClusterHarness, one: str, other: str, ms: int) -> None:
 
 
 def both_ask_over_a_slow_link(recipe: Recipe, seed: int) -> ClusterHarness:
-    """F1: two leaders take a request each, and hear of each other late; the third hears both."""
+    """F1: two leaders own the same request and learn of each other late; the third reaches both."""
     harness = ClusterHarness(3, seed=seed, recipe=recipe).start().ready()
     harness.until(lambda: len(harness.serving()) == 3)
     slow_link(harness, "n2", "n3", 300)

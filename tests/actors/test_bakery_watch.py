@@ -1,4 +1,4 @@
-"""Who watches a cluster: the proxy that answers when it changes, and the session that asks."""
+"""Watching a cluster: the proxy that replies when it changes, and the session that asks."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def up(asked: Watch, number: int = 11, reason: str = "ready") -> ClusterUp:
 
 
 def watching(session_harness: SessionHarness) -> Watch:
-    """Have the session watch; return what it asked proxy A."""
+    """Let the session watch; return its request to proxy A."""
     return one(Watch, session_harness.open(session_harness.hear(ME, WatchCluster())), A)
 
 

@@ -20,7 +20,7 @@ Life = tuple[str, int]
 
 
 class Net:
-    """Three couriers, a random network between them, and what each stream should deliver."""
+    """Three channels, a random network between them, and the expected content of each stream."""
 
     def __init__(self, seed: int, kind: type[ReliableChannel] = ReliableChannel) -> None:
         self.kind = kind
@@ -79,7 +79,7 @@ class Net:
         heapq.heappush(self.agenda, (self.time + after_ms, self.pushed, life, sender, event))
 
     def carry(self, node: str) -> None:
-        """Send one word from ``node`` to both others."""
+        """Send one message from ``node`` to both others."""
         self.words += 1
         others = tuple(other for other in NODES if other != node)
         for other in others:

@@ -122,7 +122,7 @@ def test_evidence_agrees_with_a_search_through_all_processes(steps: list[tuple[s
 
 
 class CountedTurn(QueuePlace):
-    """Counts comparisons, to show what a message costs."""
+    """Counts comparisons, to show the cost of a message."""
 
     compared = 0
 
@@ -192,7 +192,7 @@ def test_ready_is_who_was_welcomed_by_all_in_a_round_begun_after_meeting_all() -
 
     assert joining.meet("c", 1) == ("b", "c")
     joining.welcome("c", joining.round)
-    assert not joining.ready  # What b said may be older than what the former c was granted.
+    assert not joining.ready  # b's message may be older than a grant of c's former life.
     assert joining.missing() == ("b",)
     joining.welcome("b", joining.round)
     assert joining.ready

@@ -57,7 +57,7 @@ class PaperMembers:
         return LockProcess(address, NO_HOST, node=node, boot=1, clock=clock, proxy=proxy)
 
     def tell(self, node: str, event: Event) -> None:
-        """Let the process of ``node`` handle ``event``, and do what it wants done."""
+        """Let the process of ``node`` handle ``event``, and perform its effects."""
         turns: deque[Event] = deque([event])
         while turns:
             effects = self.processes[node].handle(Address(""), turns.popleft(), T0)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""One lock process, by hand: what it makes of each event."""
+"""One lock process, by hand: its reaction to each event."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ def test_a_parcel_for_a_former_life_of_ours_is_dropped(bench: ChannelOfA) -> Non
 
 
 def test_a_late_introduction_of_a_former_life_is_not_believed(bench: ChannelOfA) -> None:
-    """It answers a question that was answered already, so it may be older than what is known."""
+    """It replies to a request that has a reply already, so it may be older than the known life."""
     bench.hear(Hello(boot=THEIR_NEXT, nonce=1))
     asked = bench.nonce()
     bench.meet(THEIR_NEXT)

@@ -1,4 +1,4 @@
-"""One lock process, by hand: how it judges what others say, and what it tells of a lock."""
+"""One lock process, by hand: its checks of messages, and its description of a lock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which names are accepted, character by character, at every proxy and in the table."""
+"""The accepted names, character by character, in clients, in proxies and in the table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The acceptor: what it promises, accepts, writes, and what it remembers of earlier lives."""
+"""The acceptor: its promises, votes and records, and its recovery of earlier lives."""
 
 from __future__ import annotations
 

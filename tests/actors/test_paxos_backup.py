@@ -218,7 +218,7 @@ def test_a_replica_begins_a_snapshot_and_names_its_slot() -> None:
 
 
 def make(replica: Replica) -> list[object]:
-    """Let the snapshot under way be finished; return what is done then."""
+    """Let the snapshot under way be finished; return the effects that follow."""
     while True:
         effects = replica.handle(REPLICA, events.WriteChunk(), T0)
         if not all(isinstance(effect, Wake) for effect in effects):

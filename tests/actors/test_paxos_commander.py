@@ -1,4 +1,4 @@
-"""The commander: slots, votes, window, resending, and who hears what is decided."""
+"""The commander: slots, votes, window, resending, and the reports of decisions."""
 
 from __future__ import annotations
 

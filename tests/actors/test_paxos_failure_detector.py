@@ -1,4 +1,5 @@
-"""The monitor: suspicion, heartbeats, the lease, and what heartbeats tell of answers."""
+"""The failure detector: suspicion, heartbeats, the lease, and the replies that heartbeats
+report."""
 
 from __future__ import annotations
 

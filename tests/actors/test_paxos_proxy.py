@@ -1,4 +1,4 @@
-"""The proxy of the log, its events made by hand: what is proposed, and what is answered."""
+"""The proxy of the log, with events made by hand: its proposals and its replies."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def test_keep_alives_are_confirmed_by_a_log_that_is_slower_than_they_come(proxy:
 def test_an_ask_inside_the_process_is_not_answered_by_the_loss_of_another_lock(
     proxy: Proxy,
 ) -> None:
-    """It takes whatever is said to it for its answer, so nothing is said to it unasked."""
+    """It takes any message for its reply, so it must get no unsolicited message."""
     ask = Address("n1/ask-9")
     proxy.handle(ask, acquire(4, "b"), T0)
     lost = HoldLost(session=ME, owner="o", lock="a", fence=3, detail="taken by root")

@@ -1,4 +1,4 @@
-"""The proxy of the log: what is refused, in which words, and what operators hear."""
+"""The proxy of the log: its refusals, their texts, and its replies to operators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The replica: slots, log time, answers, what its listener hears, and what it passes on."""
+"""The replica: slots, log time, replies, messages to its listener, and forwarding."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def propose(number: int = 1, client: Address = LISTENER, command: bytes = b"x") 
 
 
 def gather(replica: Replica) -> Effects:
-    """Let the replica hear that all of a turn has come."""
+    """Let the replica receive the end of a turn."""
     return replica.handle(replica.address, events.Gather(), T0)
 
 

@@ -1,4 +1,5 @@
-"""A master that is told to go: another leads at once, no lease is waited for, no harm by lies."""
+"""A master that must resign: another leads at once without waiting for a lease; forged messages do
+no harm."""
 
 from __future__ import annotations
 

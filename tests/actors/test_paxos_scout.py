@@ -1,4 +1,4 @@
-"""The scout: whose promises count, and what they oblige a leader to propose."""
+"""The scout: the promises that count, and the batches that a leader must propose then."""
 
 from __future__ import annotations
 

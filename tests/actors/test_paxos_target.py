@@ -1,4 +1,4 @@
-"""Leaders that keep their group at a target size: what they ask for, and of whom."""
+"""Leaders that keep their group at a target size: the changes that they start."""
 
 from __future__ import annotations
 

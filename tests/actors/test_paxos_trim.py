@@ -1,4 +1,4 @@
-"""A journal that stays small: snapshots, what they stand for, and crashes around them."""
+"""A journal that stays small: snapshots, the slots that they replace, and crashes around them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def learn(replica: Replica, first: int, count: int) -> Effects:
 
 
 def develop(replica: Replica) -> list[object]:
-    """Let the snapshot under way be finished; return what is done then."""
+    """Let the snapshot under way be finished; return the effects that follow."""
     for _ in range(20):
         effects = replica.handle(REPLICA, events.WriteChunk(), T0)
         if effects != (Wake(PART_PAUSE_MS, events.WriteChunk()),):

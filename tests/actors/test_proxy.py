@@ -198,7 +198,7 @@ def test_a_full_backend_is_an_overload_for_the_asker(proxy: Proxy) -> None:
 
 
 def test_a_lock_granted_twice_through_a_node_stays_with_its_first_holder(proxy: Proxy) -> None:
-    """A `central` server without a journal that restarts forgets who holds what."""
+    """A `central` server without a journal forgets all holders when it restarts."""
     hold(proxy, fence=7)
     proxy.handle(BOB, acquire(session="bob"), T0)
     effects = proxy.handle(BACKEND, LockGranted(lock="a", ticket=2, fence=8), T0)

@@ -1,4 +1,4 @@
-"""What a proxy says of sessions and operators where the cluster keeps no table of locks."""
+"""Replies of a proxy about sessions and to operators where the cluster keeps no table of locks."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_client_whose_first_session_nobody_opened_is_served_when_a_node_is_the
     harness = client.SessionHarness()
 
     def through_the_proxy(said: list[Send]) -> list[Send]:
-        """Pass on what is asked of the node, and what it answers."""
+        """Pass requests to the node, and its replies back."""
         more: list[Send] = []
         for send in said:
             assert isinstance(send.message, Open | Acquire)

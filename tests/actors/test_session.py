@@ -1,4 +1,4 @@
-"""A client's session, turn by turn: what is asked, answered, and refused at once."""
+"""A client's session, turn by turn: requests, replies, and immediate refusals."""
 
 from __future__ import annotations
 

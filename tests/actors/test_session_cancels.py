@@ -1,4 +1,4 @@
-"""A wait that its user gave up on while the client was cut off is cancelled once it is back."""
+"""A wait that timed out while the client was cut off is cancelled once it is back."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CUT_MS = 60_000
 
 
 def cut_off(ms: int) -> tuple[SessionHarness, list[Send]]:
-    """Return a session ``ms`` after all nodes fell silent, and what it said.
+    """Return a session ``ms`` after all nodes fell silent, and the messages it sent.
 
     Its user waited for a second, and was told 4.5 s later that nobody decided.
     """
@@ -31,7 +31,7 @@ def harness() -> SessionHarness:
 
 
 def alive(harness: SessionHarness, said: list[Send]) -> list[Send]:
-    """Answer the last greeting in ``said``; return what follows."""
+    """Reply to the last greeting in ``said``; return the effects."""
     greeting = [send for send in said if isinstance(send.message, KeepAlive)][-1]
     assert isinstance(greeting.message, KeepAlive)
     word = Alive(

@@ -154,7 +154,7 @@ def test_closing_does_not_wait_for_ever_nor_for_an_endpoint_that_is_down(
 def test_closing_ends_the_session_at_another_endpoint_if_the_one_that_granted_is_down(
     unkept: UnkeptSession,
 ) -> None:
-    """Where holds belong to sessions, that frees what cannot be released where it was granted."""
+    """Where holds belong to sessions, that frees holds that the granting node cannot release."""
     unkept.held()
     unkept.hear(ME, LinkDown(node="a"))
     unkept.hear(B, Alive(session="c", node="b", request=1))

@@ -1,4 +1,4 @@
-"""How a client's session chooses its endpoints, and leaves the silent ones."""
+"""A client's session chooses its endpoints, and leaves the silent ones."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ def test_a_broken_link_moves_what_waits_under_a_new_number_and_cancels_the_old(
 def test_an_answer_for_another_endpoint_by_one_that_comes_back_does_no_harm(
     unkept: UnkeptSession,
 ) -> None:
-    """Its sign of life takes the question to it, under a new number; what it said is late."""
+    """After its keep-alive reply the request goes to it under a new number; its old reply is
+    late."""
     unkept.hear(BEN, api.Inspect(lock="y"))
     unkept.hear(ME, LinkDown(node="b"))
     unkept.hear(ME, LinkDown(node="a"))

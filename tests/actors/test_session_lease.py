@@ -1,4 +1,4 @@
-"""Holds with a deadline, at a session played by hand: from when they count, who is told what."""
+"""Holds with a deadline, in a session played by hand: start of the lease, and notices."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ def refused(asked: Acquire | Renew, reason: Reason, detail: str) -> Refused:
 
 
 def wanted(harness: SessionHarness) -> Acquire:
-    """Have ann ask for the lock; return what endpoint A hears."""
+    """Let ann request the lock; return the messages to endpoint A."""
     return one(Acquire, harness.open(harness.acquire()), A)
 
 
 def held(harness: SessionHarness, after_ms: int = 0) -> list[Send]:
-    """Have ann hold the lock, granted ``after_ms`` later; return what is said then."""
+    """Let ann hold the lock, granted ``after_ms`` later; return the messages sent then."""
     asked = wanted(harness)
     harness.run_kept(after_ms, A)
     return harness.hear(A, grant(asked))
@@ -239,7 +239,7 @@ def test_a_hold_without_a_deadline_is_not_renewed(harness: SessionHarness) -> No
 
 
 def test_a_grant_that_nobody_waits_for_any_more_is_given_back(harness: SessionHarness) -> None:
-    """F23: the proxy said that the time was over, while a leader granted."""
+    """F23: the proxy reported a timeout while a leader granted."""
     asked = wanted(harness)
     no = refused(asked, Reason.TIMED_OUT, "late")
     assert one(Refused, harness.hear(A, no), ANN).reason is Reason.TIMED_OUT

@@ -42,7 +42,7 @@ def harness() -> SessionHarness:
 
 
 def silent(harness: SessionHarness) -> list[Send]:
-    """Let A be silent until the others are probed; return what was sent."""
+    """Let A be silent until the others are probed; return the messages sent."""
     sent: list[Send] = []
     while not of(Probe, sent, B):
         assert len(sent) < 100

@@ -71,7 +71,7 @@ def test_a_release_can_be_waited_for_again_while_it_goes_on(unkept: UnkeptSessio
 
 
 def release_refused(unkept: UnkeptSession, reason: api.Reason) -> None:
-    """Have ann's release refused."""
+    """Refuse ann's release."""
     unkept.held()
     unkept.hear(ANN, api.Release(lock="x", owner="ann", fence=7))
     no = api.Refused(lock="x", reason=reason, detail="no", session="c", owner="ann", request=2)

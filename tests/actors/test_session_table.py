@@ -1,6 +1,6 @@
 """A client's session against the real table of locks, over links that lose, repeat and delay.
 
-However users enter, enter again, leave and give up, the table holds what they were told.
+However users acquire, acquire again, release and cancel, the table agrees with their replies.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class User:
         )
 
     def hear(self, message: Message) -> None:
-        """Take an answer; what was cancelled before it came was no answer to anything."""
+        """Take a reply; a reply to a request that was cancelled before does not count."""
         match message:
             case api.Granted(request=token) if token == self.token != 0:
                 self.levels, self.fence, self.token = message.count, message.fence, 0

@@ -32,7 +32,7 @@ def word(outcome: Result) -> str:
 
 
 class TableLog:
-    """A table with one session and what its owners say, each with the next request number."""
+    """A table with one session and its owners' commands, each with the next request number."""
 
     def __init__(self) -> None:
         self.table = LockTable()

@@ -1,7 +1,7 @@
 """The replicated table against a dumb model of it, and planted bugs that this must find.
 
-Both get the same random log, with repetitions, expiry, force and restores; what comes of each
-command is compared word by word, and the invariants are judged on the table alone.
+Both get the same random log, with repetitions, expiry, force and restores; the outcomes of each
+command are compared exactly, and the invariants are checked on the table alone.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def test_long_logs_too(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_logs_about_locks_and_semaphores(seed: int) -> None:
-    """L8 and L9, too: permits are never more than there are, and no claim overtakes another."""
+    """Also L8 and L9: no more permits are held than exist, and no claim overtakes another."""
     compare(steps_of(seed), MixedComposer)
 
 

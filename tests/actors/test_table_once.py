@@ -1,4 +1,4 @@
-"""Exactly once: what is repeated is not done again, and what the table forgets. Rules 41 to 54."""
+"""Exactly once: a repeated command has no second effect, and the table forgets. Rules 41 to 54."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_re_entry_asked_again_counts_once(table: LockTable) -> None:
 def test_a_waiting_acquire_asked_again_neither_cancels_nor_doubles(
     table: LockTable, wait_ms: int | None
 ) -> None:
-    """Rules 46, 93: a wait that is asked again is told that it lives."""
+    """Rules 46, 93: a repeated acquire that still waits gets a reply that it waits."""
     applied(table, acquire("a", 1), acquire("b", 2, 100))
     assert applied(table, acquire("b", 2, wait_ms)) == [queued("b", 2)]
     assert len(table.status("L").waiters) == len(table.timeouts.waits) == 1
@@ -129,7 +129,7 @@ def test_what_an_owner_does_with_one_lock_does_not_touch_what_it_does_with_anoth
 def test_a_release_that_later_requests_for_other_locks_overtook_is_still_done(
     table: LockTable,
 ) -> None:
-    """A release may go on in the background, under a number that is long not the last."""
+    """A release may be repeated in the background long after later requests."""
     applied(table, acquire("a", 1), acquire("a", 9, lock="M"))
     assert applied(table, release("a", 2, 1)) == [freed("a", 2)]
     assert applied(table, release("a", 2, 1)) == [freed("a", 2)]
@@ -209,7 +209,7 @@ def test_a_forced_release_asked_again_does_not_hit_the_next_holder(table: LockTa
 
 
 def test_the_last_outcome_is_kept_for_a_ttl_after_the_last_release(table: LockTable) -> None:
-    """Rule 53: longer than a client goes on asking; then what was asked is not done again."""
+    """Rule 53: longer than a client repeats a request; after that, the request has no effect."""
     applied(table, acquire("a", 1), release("a", 2, 1))
     applied(table, api.KeepAlive(session="s.1"))
     table.advance(DAY_MS - 1)
@@ -272,7 +272,7 @@ def test_the_quietest_are_forgotten_beyond_a_bound_and_what_they_asked_is_not_re
 
 
 def test_a_request_that_many_others_overtook_may_be_asked_anew(table: LockTable) -> None:
-    """Rule 54: it was never done, and is told what is true of it too: that it holds nothing."""
+    """Rule 54: it never took effect, and the reply is also true of it: that it holds nothing."""
     for i in range(QUIET_MAX + 6):
         applied(table, cancel(f"t{i}", i + 6))
     assert reasons(applied(table, acquire("late", 5))) == [("late", 5, api.Reason.FORGOTTEN)]

@@ -82,7 +82,7 @@ def test_a_restored_table_is_the_table() -> None:
 
 
 def test_a_restored_table_goes_on_as_the_table_does() -> None:
-    """Rules 41, 49, 50, 52: what was done before the snapshot is not done again after it."""
+    """Rules 41, 49, 50, 52: a command from before the snapshot has no second effect after it."""
     table = busy()
     copy = LockTable.restore(table.snapshot())
     script: list[tuple[int, messages.LogCommand]] = [
@@ -221,7 +221,7 @@ def test_a_snapshot_with_names_that_no_command_may_have_is_refused(lock: str, ow
 
 @pytest.mark.parametrize("lock", ["\ue000", "\u0378", "\u202e", "\x85", " "])
 def test_a_name_that_another_version_accepted_stays_in_a_snapshot(lock: str) -> None:
-    """A member whose rules are stricter now still starts from what it wrote before."""
+    """A member with stricter rules still starts from its earlier journal."""
     (part,) = busy().snapshot()
     newer = part.owner_states[-1]._replace(lock=lock, owner="y", wait=None, hold=None)
     table = LockTable.restore((with_claimants(part, newer),))

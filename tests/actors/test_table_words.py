@@ -1,4 +1,4 @@
-"""The texts of the table's refusals: each names the lock and what a user can act on."""
+"""The texts of the table's refusals: each names the lock and the facts on which a user can act."""
 
 from __future__ import annotations
 

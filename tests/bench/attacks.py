@@ -1,11 +1,11 @@
 """Measure a well-behaved client while a stranger attacks three real nodes on loopback.
 
-Each attack (`attackers.py`) is a process of its own, bounded in time, bytes and connections. It
-runs at the lowest priority, as if it had processors of its own: what is measured is what the nodes
-do with what it sends. Before each attack the client is measured undisturbed, in the same run. The
-program prints a table and exits 1 if a bar is missed: p99 of the client at most `RATIO_MAX` times
-its undisturbed p99, no node exits, no hold is lost, and the resident memory of each node stays
-below `MEMORY_MAX_MIB`.
+Each attack (`attackers.py`) is a separate process, bounded in time, bytes and connections. It runs
+at the lowest priority, as if it had its own processors: the run measures how the nodes handle its
+frames. Before each attack the client is measured undisturbed, in the same run. The program prints a
+table and exits 1 if a bar is missed: p99 of the client at most `RATIO_MAX` times its undisturbed
+p99, no node exits, no hold is lost, and the resident memory of each node stays below
+`MEMORY_MAX_MIB`.
 
 Usage::
 

@@ -119,7 +119,7 @@ def _measure(
     with operator:
         assert operator.stdin is not None
         assert operator.stdout is not None
-        for number in range(-1, rounds):  # The first one imports what is missing.
+        for number in range(-1, rounds):  # The first one imports missing modules.
             began = time.perf_counter()
             time.sleep(QUIET_S)
             between = time.perf_counter()

@@ -6,8 +6,8 @@
     python tests/bench/compare.py --again run.json --profiles old.txt new.txt --plot charts
 
 Every peer is started on loopback with its data in a temporary folder, measured, and stopped,
-before the next one's turn; a round is a turn for each. What is not installed is skipped with
-a word. ``docs/performance.md`` says what is measured and how the peers are set up.
+before the next one's turn; a round is a turn for each. A peer that is not installed is skipped with
+a note. ``docs/performance.md`` describes the figures and the set-up of the peers.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Interrupts:
 
 
 class PeerComparison:
-    """One run: its figures grow with every workload, and are kept whatever happens later."""
+    """One run: its figures grow with every workload, and are kept if a later workload fails."""
 
     def __init__(
         self, peers: list[str], seconds: float, folder: Path | None, interrupts: Interrupts
@@ -188,7 +188,7 @@ def say(text: str) -> None:
 
 
 def show(results: dict[str, Any], path: Path | None, charts: Path | None) -> bool:
-    """Print the tables, write what was asked for, and return whether nothing failed."""
+    """Print the tables, write the requested files, and return whether nothing failed."""
     results["bars"] = judge(results)
     text = told(results)
     print(text)

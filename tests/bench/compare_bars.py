@@ -45,7 +45,7 @@ class Bar:
         ]
 
     def verdict(self, results: Results) -> dict[str, Any]:
-        """Return the bar, what was measured, and ``pass``, ``fail`` or a word why neither."""
+        """Return the target, the figure, and ``pass``, ``fail`` or the reason for neither."""
         values = self.values(results)
         middle = statistics.median(values) if values else None
         sign = "at most" if self.at_most else "at least"

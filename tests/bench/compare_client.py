@@ -144,7 +144,7 @@ class ClientWorker(threading.Thread):
 
 
 def end_process(failure: threading.ExceptHookArgs) -> None:
-    """End this process with an error: a thread failed, and others may wait for what it holds."""
+    """End this process with an error: a thread failed, and others may wait for its lock."""
     traceback.print_exception(failure.exc_type, failure.exc_value, failure.exc_traceback)
     sys.stderr.flush()
     os._exit(1)

@@ -35,7 +35,7 @@ Figures = dict[str, float]
 
 
 class ClientFailedError(RuntimeError):
-    """A client process ended without its figures; the text is what it said."""
+    """A client process ended without its figures; the text is its output."""
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ def measure(peer: ComparedPeer, workload: Workload, folder: Path, seconds: float
 
 
 def measure_failover(peer: ComparedPeer, folder: Path, kills: int) -> Iterator[Figures]:
-    """Kill the leader under load, ``kills`` times, and yield what that meant once all are done.
+    """Kill the leader under load, ``kills`` times; then yield the effects.
 
     Yields:
         ``gap_s``: the longest time without any grant, from a kill to the server's restart;

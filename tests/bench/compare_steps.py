@@ -17,7 +17,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "vote, follow": ("vote", "follow"),
     "client": ("client call", "client wake-up", "client session"),
 }
-"""Steps that are drawn as one; what is in none is drawn as the rest."""
+"""Steps that are drawn as one; all other steps are drawn as the rest."""
 REST = "the rest"
 
 COLOURS = (

@@ -19,7 +19,7 @@ from peers.servers import bound_to_us
 from fencelock.cluster.bench.ports import free_ports
 
 BYTES = 100
-"""About what a request for a lock takes on the wire."""
+"""About the size of a lock request on the wire."""
 APPEND_BYTES = 256
 WARM_S = 0.3
 WAIT_MS = 10_000
@@ -78,7 +78,7 @@ def _trips(dealer: zmq.Socket[bytes], seconds: float) -> list[int]:
 
 
 def main() -> None:
-    """Send back whatever comes, for ever."""
+    """Send back all received frames, for ever."""
     router = zmq.Context().socket(zmq.ROUTER)
     router.bind(sys.argv[1])
     while True:

@@ -101,7 +101,7 @@ class NodeSubject:
         self.scheduler.post(self.scheduler.roles[self.proxy], sender, message)
 
     def turn(self) -> Mapping[str, list[EnvelopeItems]]:
-        """Do what the dispatcher does in a turn; return what leaves, by client."""
+        """Run the steps of a dispatcher's turn; return the outgoing messages by client."""
         scheduler = self.scheduler
         scheduler.ring_alarms()
         while scheduler.ready or scheduler.records:
@@ -144,7 +144,7 @@ def measure(what: str, sizes: tuple[int, ...], rounds: int) -> list[SizeCost]:
 
 
 def _serve(pipe: Connection, what: str, size: int) -> None:
-    """Fill a node, then measure a round whenever told to (a process of its own)."""
+    """Fill a node, then measure a round at each request (in a separate process)."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)

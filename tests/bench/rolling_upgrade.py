@@ -135,7 +135,7 @@ class Rolling:
                     pass
 
     def wait_until_caught_up(self) -> None:
-        """Wait until each member has applied what was decided at the beginning."""
+        """Wait until each member has applied the slots that were decided at the beginning."""
         last = self.watcher.lock("slots").status().slot
         ends = time.monotonic() + LONG_S
         while True:
@@ -241,7 +241,7 @@ def upgrading(folder: Path, old: Release, new: Release, say: Say) -> Generator[R
 
 
 def run(folder: Path, old: Release, new: Release, order: str, say: Say) -> dict[str, Any]:
-    """Upgrade a cluster in ``order`` and go back; return what was measured."""
+    """Upgrade a cluster in ``order`` and go back; return the measurements."""
     leader_first = order == "leader first"
     say(f"{order}: three members of {old.commit}")
     with upgrading(folder, old, new, say) as rolling:
@@ -262,7 +262,7 @@ def run(folder: Path, old: Release, new: Release, order: str, say: Say) -> dict[
 
 
 def main() -> int:
-    """Run both orders, and print what was found."""
+    """Run both orders, and print the results."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--before", default=BEFORE, help="the commit of the old release")
     parser.add_argument("--after", default="HEAD", help="the commit of the new release")

@@ -42,7 +42,7 @@ class Loads:
     """Loads of ``pairs`` acquires and releases a round.
 
     Attributes:
-        subject: makes what is measured, with so many sessions.
+        subject: makes the measured object, with so many sessions.
         pairs: of a round.
 
     """

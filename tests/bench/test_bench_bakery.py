@@ -1,4 +1,4 @@
-"""The comparison of `bakery` with `paxos`: what it counts as a lock's messages, what it reports."""
+"""The comparison of `bakery` with `paxos`: its count of a lock's messages, and its report."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class ClusterStage:
         return ExitStack()
 
     def machine(self, folder: Path) -> MachineInfo:
-        """Say what it all ran on."""
+        """Return a description of the machine."""
         assert folder.is_dir()
         return MachineInfo(2, "a processor", "a system", "a Python", 0.0, 1.0)
 

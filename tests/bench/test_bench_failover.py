@@ -25,7 +25,7 @@ LINK = RelayedLink("a", "b")
 
 
 class EchoThread:
-    """A server that sends back what comes, one connection after the other."""
+    """A server that sends back all bytes, one connection after the other."""
 
     def __init__(self) -> None:
         self.listener = socket.create_server(("127.0.0.1", 0))

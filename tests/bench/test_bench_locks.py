@@ -1,4 +1,4 @@
-"""`fencelock bench locks`: what it measures, what it refuses, and that it leaves nothing behind."""
+"""`fencelock bench locks`: its figures, its refusals, and that it leaves nothing behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`fencelock bench locks --profile`: the steps of a pair, which add up to what it took."""
+"""`fencelock bench locks --profile`: the steps of a pair, which add up to its time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The file of a backup: what a reader accepts, and what it says of a file that is damaged."""
+"""The file of a backup: the files that a reader accepts, and its errors for damaged ones."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def test_three_timeouts_have_a_default_of_the_clusters_and_none_of_the_locks() -
 
 
 def test_ten_thousand_durations_are_kept_or_refused_and_never_changed() -> None:
-    """Scenario 2 (!): the source moves what is out of its limits into them, unasked."""
+    """Scenario 2 (!): the original silently moves values into their limits."""
     assert (TERM_MS_MIN, TERM_MS_MAX) == (3_000, WEEK_S * 1_000)
     chance = Random(2)
     for _ in range(10_000):
@@ -171,7 +171,7 @@ def test_a_confirmation_that_names_another_lock_confirms_nothing(harness: Sessio
 
 
 def test_nothing_is_released_by_itself_when_the_duration_is_over(harness: SessionHarness) -> None:
-    """Scenario 10 (!): the source's library answers UNLOCK; here whoever holds decides."""
+    """Scenario 10 (!): the original's library replies to UNLOCK; here the holder decides."""
     held(harness)
     said = harness.run_kept(2_000, A)
     assert one(Unlocking, said, WATCHER).lock == "x"
@@ -241,7 +241,7 @@ def test_each_refusal_is_an_error_of_its_own(
 
 
 def harness_asked(harness: SessionHarness) -> api.Acquire:
-    """Return the wait of ann as the proxy heard it."""
+    """Return ann's `Acquire` as the proxy received it."""
     (pending,) = harness.role.session_state.in_flight.pending.values()
     return api.Acquire(lock="x", session=harness.assigned, owner="ann", request=pending.number)
 
@@ -259,7 +259,7 @@ def test_a_wait_that_nobody_answers_ends_by_the_clients_own_clock(harness: Sessi
 def test_a_release_that_nobody_confirms_is_told_after_a_while_and_goes_on(
     harness: SessionHarness,
 ) -> None:
-    """Scenario 22: a user is not kept for ever, and what it released is not held for ever."""
+    """Scenario 22: a user does not wait for ever, and its released lock is not held for ever."""
     held(harness, HOUR_MS)
     said = [*harness.release(), *harness.run(11_000)]
     assert one(api.Refused, said, ANN).reason is api.Reason.UNAVAILABLE

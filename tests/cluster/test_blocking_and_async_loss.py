@@ -144,7 +144,7 @@ def test_rules_59_65_who_is_cut_off_knows_of_the_loss_before_the_next_holds(
     next_hold = near.lock(name).acquire(timeout=PATIENCE_S)
     assert next_hold is not None
     got = next_hold.fence
-    assert not user(lambda lock: lock.held)  # By its own clock, whatever it was told (P6, P10).
+    assert not user(lambda lock: lock.held)  # By its own clock, whatever it received (P6, P10).
     assert got > fence
     suspected_at, suspicion = log.wait_for(HoldState.SUSPECT)
     lost_at, loss = log.wait_for(HoldState.LOST)

@@ -1,4 +1,4 @@
-"""Callbacks: where they run, and what becomes of what they raise."""
+"""Callbacks: where they run, and how their exceptions are handled."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_what_a_callback_raises_is_logged_and_the_next_is_called() -> None:
 def test_callbacks_run_in_order_on_one_thread_that_ends_with_the_herald() -> None:
     before = threading.active_count()
     executor = ThreadExecutor()
-    assert threading.active_count() == before  # None for who has no callbacks.
+    assert threading.active_count() == before  # None for an owner without callbacks.
     seen: list[tuple[int, int]] = []
 
     def see(number: int, notice: Notice) -> None:

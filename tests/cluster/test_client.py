@@ -1,4 +1,4 @@
-"""The blocking client before real nodes: threads, sockets, and what is left of them after."""
+"""The blocking client with real nodes: threads, sockets, and that none is left at the end."""
 
 from __future__ import annotations
 

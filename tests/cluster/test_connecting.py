@@ -1,4 +1,4 @@
-"""`connect`: its arguments, its errors, and what a client writes into the log."""
+"""`connect`: its arguments, its errors, and its log lines."""
 
 from __future__ import annotations
 

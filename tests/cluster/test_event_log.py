@@ -1,4 +1,4 @@
-"""The log of real nodes, of which an operator learns what happened and what to do."""
+"""The log of real nodes: it tells an operator the events and the next steps."""
 
 from __future__ import annotations
 

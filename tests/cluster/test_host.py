@@ -58,7 +58,7 @@ class BlockThread(Local):
 
 
 class EchoClerk(Role[Acquire | Release | Later | Grow | Break | BlockThread | Abandon | Reported]):
-    """Does what a test needs, each on its own request."""
+    """Performs each action that a test requests."""
 
     def __init__(self, address: Address, host: Host, *, remark: str = "") -> None:
         super().__init__(address, host)

@@ -21,7 +21,7 @@ ROLE = address_of("n1", "role")
 
 
 class Granter(Role[Acquire | Abandon]):
-    """Grants everything, and notes who gave up."""
+    """Grants everything, and notes cancelled requests."""
 
     def __init__(self, address: Address, host: Host) -> None:
         super().__init__(address, host)

@@ -1,4 +1,5 @@
-"""The dispatcher and a real disk: what is said is durable, and a turn syncs once."""
+"""The dispatcher and a real disk: messages leave after their records are durable, and a turn syncs
+once."""
 
 from __future__ import annotations
 
@@ -100,7 +101,7 @@ def test_records_of_one_turn_share_one_sync(start: Start, tmp_path: Path) -> Non
 def test_nothing_leaves_a_role_between_its_persist_and_the_sync(
     start: Start, tmp_path: Path
 ) -> None:
-    """The second answer depends on what the first event persisted, and must wait for it too."""
+    """The second reply depends on the record of the first event, and must also wait for it."""
     seen: list[bool] = []
 
     class Watched(CountingJournal):

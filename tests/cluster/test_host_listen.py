@@ -24,7 +24,7 @@ WATCHER = address_of("n1", "watcher")
 
 
 class ListeningClerk(Role[Acquire]):
-    """Grants what is asked for, and tells the watcher first."""
+    """Grants all requests, and notifies the watcher first."""
 
     def handle(self, sender: Address, event: Acquire, now: Instant) -> Effects:
         del now

@@ -28,7 +28,8 @@ AWAY = address_of("n2", "crowd")
 
 
 class Crowd(Role[Acquire | Release]):
-    """Answers all who asked at once, when as many ask as the lock's name says, and tells n2."""
+    """Replies to all requests at once when there are as many as the lock's name says; notifies
+    n2."""
 
     def __init__(self, address: Address, host: Any) -> None:
         super().__init__(address, host)

@@ -95,7 +95,7 @@ def test_any_cut_and_any_flipped_byte_of_the_last_group_is_cut_and_the_journal_g
 ) -> None:
     path = keep(tmp_path, b"a", b"b")
     before = path.stat().st_size
-    with closing(Journal.open(tmp_path)) as journal:  # Says now that what it found is durable.
+    with closing(Journal.open(tmp_path)) as journal:  # Makes the records that it found durable.
         assert path.stat().st_size == before + GROUP_BYTES
         journal.append([*entries(b"the last"), Entry("role", None), *entries(b"records")])
         journal.sync()
@@ -180,7 +180,7 @@ def test_a_second_journal_in_the_same_process_is_refused(tmp_path: Path) -> None
         with pytest.raises(FolderBusyError) as caught:
             Journal.open(tmp_path)
         assert f"{tmp_path} is in use by process {os.getpid()}" in str(caught.value)
-        journal.append(entries(b"a"))  # The refusal did no harm to who was first.
+        journal.append(entries(b"a"))  # The refusal did no harm to the first one.
         journal.sync()
     assert kept(tmp_path) == [b"a"]
 

@@ -22,7 +22,7 @@ from fencelock.cluster.storage.record import Entry
 
 PATIENCE_S = 60
 CHANGES = ("open", "pwrite", "ftruncate", "fsync", "fdatasync", "rename", "unlink")
-"""Every call by which a journal changes what is on the disk."""
+"""Every call by which a journal changes the disk."""
 
 SMALL = 700
 """Length of a segment here (bytes)."""
@@ -62,7 +62,7 @@ class Fate:
 
 
 class Diary:
-    """Writes two streams; one begins anew every few steps. Remembers what was promised."""
+    """Writes two streams; one begins anew every few steps. Remembers the confirmed records."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -175,7 +175,7 @@ def python(program: str, folder: Path) -> subprocess.Popen[str]:
 
 
 def test_what_a_killed_process_had_synced_is_all_there(tmp_path: Path) -> None:
-    """A counter that is written whole every 7 steps, and what was added to it since."""
+    """A counter that is written whole every 7 steps, and the additions since."""
     counting = """
         import sys, pathlib
         from fencelock.cluster.storage.journal import Journal

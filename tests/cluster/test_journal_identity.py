@@ -1,4 +1,4 @@
-"""A folder is one node's: whoever else is given it by mistake does not start."""
+"""A folder belongs to one node: any other node that gets it by mistake does not start."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MINE = {"cluster": "shop", "node": "n1", "members": "n1, n2, n3"}
 
 
 def start(folder: Path, identity: dict[str, str]) -> dict[str, list[bytes]]:
-    """Open the journal as a node does, and return what it held."""
+    """Open the journal as a node does, and return its records."""
     journal = Journal.open(folder)
     try:
         found = journal.take_records()

@@ -1,4 +1,4 @@
-"""The room that a segment has ahead of its groups, and what a crash leaves there."""
+"""The room of a segment ahead of its groups, and its content after a crash."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ def noise(seed: int, size: int) -> bytes:
 
 
 def crashes(before: bytes, after: bytes, picks: Iterator[tuple[bool, ...]]) -> Iterator[bytes]:
-    """Yield what a crash in a write may leave: of its sectors any, of the others none."""
+    """Yield the possible contents after a crash in a write: any of its sectors are written, no
+    others."""
     changed = [
         at
         for at in range(0, len(after), SECTOR)
@@ -119,7 +120,7 @@ def test_a_group_larger_than_the_room_makes_the_file_longer(tmp_path: Path) -> N
 
 
 def test_of_a_write_into_the_room_any_sectors_may_have_reached_the_disk(tmp_path: Path) -> None:
-    """Every choice of sectors; what is left of one write is never taken for part of the next."""
+    """Every choice of sectors: the rest of one write is never taken for a part of the next."""
     with opened(tmp_path) as journal:
         write(journal, b"a", b"b")
     with opened(tmp_path):

@@ -69,7 +69,7 @@ def elsewhere(work: Callable[[], object]) -> object:
     def run() -> None:
         try:
             results.append(work())
-        except Exception as error:  # noqa: BLE001  # It is what the test looks at.
+        except Exception as error:  # noqa: BLE001  # The test inspects it.
             results.append(error)
 
     thread = threading.Thread(target=run, name="elsewhere")

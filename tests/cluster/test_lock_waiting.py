@@ -1,4 +1,5 @@
-"""An acquire waits for what its own client still holds or releases: it never spins or gives up."""
+"""An acquire waits while its own client still holds or releases the lock: it never spins or
+fails."""
 
 from __future__ import annotations
 

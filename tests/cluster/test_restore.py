@@ -1,4 +1,4 @@
-"""Restoring: what it refuses, and the folders that it makes."""
+"""Restoring: its refusals, and the folders that it makes."""
 
 from __future__ import annotations
 

@@ -34,11 +34,11 @@ def test_a_wait_given_up_at_a_wrong_proxy_is_withdrawn_since_an_earlier_proxy_he
 def test_a_late_no_to_the_release_of_a_lost_hold_spares_the_next_hold(
     harness: SessionHarness,
 ) -> None:
-    """The first hold was taken by an operator, unheard: the owner enters again, and waits."""
+    """An operator took the first hold, without a notice: the owner acquires again, and waits."""
     harness.hold(limit=0)
     again = harness.acquire(user=ANN, token=2, limit=0)
     asked = Release(lock="x", fence=7, owner="ann", request=3)
-    assert of(Release, harness.hear(HELPER, asked)) == []  # It goes after what is under way.
+    assert of(Release, harness.hear(HELPER, asked)) == []  # It goes after the request under way.
     said = harness.grant(again, fence=9)
     assert one(Granted, said, ANN).fence == 9
     assert one(HoldsLost, said, WATCHER).losses[0].fence == 7

@@ -1,4 +1,5 @@
-"""A handle where two faults coincide: what is left is released, what is not mine is not held."""
+"""A lock object with two faults at once: leftover holds are released, others' locks are not
+held."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ def test_a_leadership_that_another_has_overtaken_does_not_begin() -> None:
 
 
 def test_nobody_hears_of_a_slot_in_which_another_leader_decided_something_else() -> None:
-    """A master that is deposed and does not know yet applies what its successor decided."""
+    """A master that is deposed and does not know it yet applies its successor's slots."""
     role = replica()
     opening = role.handle(config.leader_of("a"), REIGN, T0)
     role.handle(ASKER, messages.Propose(client=ASKER, number=7, command=b"mine"), T0)

@@ -1,4 +1,4 @@
-"""Segments and snapshots: what they keep, how much room they take, what is noticed of damage."""
+"""Segments and snapshots: their records, their size, and the detection of damage."""
 
 from __future__ import annotations
 

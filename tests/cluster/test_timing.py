@@ -1,4 +1,4 @@
-"""The times of leaders, followers and clients fit together, and what does not is refused."""
+"""The times of leaders, followers and clients fit together; times that do not are refused."""
 
 from __future__ import annotations
 

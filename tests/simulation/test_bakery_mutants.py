@@ -156,7 +156,7 @@ def test_an_answer_counts_once_for_its_sender() -> None:
 
 @pytest.mark.parametrize(("waiting", "kept"), [(True, True), (False, False)])
 def test_a_proxy_that_gives_up_ends_only_what_waits(*, waiting: bool, kept: bool) -> None:
-    """Found by a seed: the client had gone on to another proxy, and held the lock through it."""
+    """Found by a seed: the client had moved to another proxy, and held the lock through it."""
     harness = ClusterHarness(3).start().ready()
     one = harness.serving()[0]
     granted = harness.lock(one)

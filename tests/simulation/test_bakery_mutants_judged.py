@@ -61,7 +61,7 @@ def always(value: object) -> Callable[..., Any]:
 
 
 def first_in_line(table: TicketTable, entry: TicketEntry, now: Instant) -> Turn | None:
-    """Ask only who is first by turn, as the source does: whoever holds may be behind."""
+    """Check only the first by turn, as the original does: the holder may be behind it."""
     queue = table.queues[entry.ticket.lock]
     turns = [
         other.ticket.turn
@@ -73,7 +73,7 @@ def first_in_line(table: TicketTable, entry: TicketEntry, now: Instant) -> Turn 
 
 
 def nobody_enters(table: TicketTable, entry: TicketEntry, now: Instant) -> Turn | None:
-    """Look at who waits only."""
+    """Check only the waiting tickets."""
     queue = table.queues[entry.ticket.lock]
     first = queue.line[0].turn if queue.line else entry.ticket.turn
     return first if first < entry.ticket.turn else None

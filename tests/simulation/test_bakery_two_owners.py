@@ -1,8 +1,8 @@
 """Two leaders with one request, holds that are taken over, votes that are too late: found by seeds.
 
 A proxy that turns to another leader, or a client that turns to another proxy, makes two leaders
-take the steps of one request. Whatever they do to each other, a vote stands until it is given
-back, and what was released stays released.
+take the steps of one request. Whatever they do to each other, a vote counts until it is given back,
+and a released lock stays released.
 """
 
 from __future__ import annotations
@@ -256,7 +256,7 @@ def test_of_two_that_may_hold_a_lock_a_table_keeps_the_one_with_the_highest_fenc
 
 
 def test_a_vote_of_an_earlier_epoch_gives_way_to_nothing_but_its_own_fence() -> None:
-    """A leader that came without a table asks anew for what it does not know to be held."""
+    """A leader without a table asks again about tickets that it does not know to be held."""
     bench = TwoOwners()
     bench.hears(add())
     bench.attempts.epoch_state.take(2, LIVES)

@@ -178,7 +178,7 @@ MUTANTS: dict[str, tuple[Recipe, ProtocolSettings, str]] = {
     "any number is freed": (with_role(FreedByAnySession), JOURNAL, "mutual exclusion"),
     "grants are written too late": (with_role(GrantsAreWrittenTooLate), JOURNAL, "fences"),
 }
-"""The recipe, its settings, and the judge who must see it."""
+"""The recipe, its settings, and the judge that must find the bug."""
 
 RARE = {"grants are written too late": 280, "nobody is asked": 50, "holders are not reminded": 30}
 """The first seed of the search, which keeps the search short."""
@@ -205,7 +205,7 @@ LATE = RunPlan(
         late_per_mille=150, late_ms=2_500, crash_every_ms=250, down_ms=5, reordering=True
     ),
 )
-"""Nodes restart all the time, and what they said last arrives late."""
+"""Nodes restart all the time, and their last messages arrive late."""
 
 
 CLOSINGS = replace(LATE, closings_ms=(2_000, 3_000, 4_000, 5_000))

@@ -38,7 +38,7 @@ class Asker(Role[Probed | ProbeServer]):
 
 
 class Counter(Role[Probe]):
-    """Counts what it is asked, and may not be asked too often."""
+    """Counts requests, and must not get too many."""
 
     def __init__(self, address: Address, host: Host, *, most: int = 1_000) -> None:
         super().__init__(address, host)
@@ -155,7 +155,7 @@ def test_lost_kinds_never_arrive() -> None:
 
 
 class ExploredParent(Role[Probe | Peek]):
-    """Spawns a child, talks to it in order, and retires it when told to."""
+    """Spawns a child, sends to it in order, and retires it on request."""
 
     child = Address("a/child")
 

@@ -49,7 +49,7 @@ class ComparesNoIncarnation(Bootstrap):
 
 
 class FoundsByMajority(Bootstrap):
-    """Founds a group as soon as a majority follows; who is missing may vote when it comes."""
+    """Founds a group as soon as a majority follows; a missing member may vote when it comes."""
 
     def _found(self, now: Instant) -> list[Effect]:
         enough = len(self.members) // 2
@@ -60,7 +60,7 @@ class FoundsByMajority(Bootstrap):
         return super()._found(now)
 
     def journal_to_come(self, member: str) -> int:
-        """Return whatever journal was last heard of, or none at all."""
+        """Return the last known journal, or none."""
         known = self.starts.get(member)
         return 1 if known is None else known.journal
 

@@ -1,4 +1,5 @@
-"""`Checkpoint` in virtual time: crashes that lose what was not synced leave the old or the new."""
+"""`Checkpoint` in virtual time: a crash that loses unsynced data leaves the old or the new
+records."""
 
 from __future__ import annotations
 
@@ -63,7 +64,7 @@ class JournaledLedger(Role[LedgerTick]):
         keep: Effect = Persist(kept(self.number))
         effects = [keep]
         if self.number % 4 == 1 and self.number > 1:
-            # What is persisted first in the turn is covered, what comes after is not.
+            # Records persisted before in this turn are covered, later ones are not.
             effects = [keep, Checkpoint((kept(self.number - 1), kept(self.number)))]
         say = Send(READER, KeepAlive(session=self.address, request=self.number))
         return [*effects, say, Wake(2, LedgerTick())]

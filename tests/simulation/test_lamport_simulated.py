@@ -31,11 +31,11 @@ SEEDS_WITH_READS = 15
 
 
 class Memory:
-    """Gives a node no date to start its clock from, unless nobody is left who knows the time.
+    """Gives a node no date for its clock, unless no process is left that knows the time.
 
-    The date that a real node starts from would hide most of what a restart can do
-    wrong. What remains impossible without it is to remember a time that no process
-    remembers; so the date is given once there was a moment without a ready process.
+    The date from which a real node starts its clock would hide most faults of a restart. Without
+    it, only a time that no process remembers cannot be recovered; so the date is given once there
+    was a moment without a ready process.
     """
 
     def __init__(self, mutant: type[LockProcess] | type[Clock] | None = None) -> None:
@@ -94,7 +94,7 @@ class LeavesTies(LockProcess):
 
 
 class ConfusesProcesses(LockProcess):
-    """Takes the word of one process for the word of all, as the essay's slip could."""
+    """Takes the reply of one process for the replies of all, as the essay's slip could."""
 
     def _note(self, origin: str, stamp: int, now: Instant) -> list[Effect]:
         effects = super()._note(origin, stamp, now)

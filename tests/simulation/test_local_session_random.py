@@ -24,7 +24,7 @@ STEPS = 400
 LOCKS = ("a", "b")
 LOSS = 0.2
 SETTLED_MS = 10_000
-"""Less than a TTL: what is left then was not given back, it would have ended by itself."""
+"""Less than a TTL: a hold that is left then was not released, and did not end by itself."""
 DRIFT_PPM = 900
 
 
@@ -42,7 +42,7 @@ class CallersOfNode:
         self.late: deque[tuple[Result, ...]] = deque()
         self.cut_off = False
         self.stubborn = False
-        """Whether its callers keep what they hold."""
+        """Whether its callers keep their holds."""
         self.node = LocalNode(node, lambda: self.now, self._propose, self._reply)
 
     @property
@@ -87,7 +87,7 @@ class CallersOfNode:
             self.node.ask(gone, Abandon())
 
     def pass_time(self) -> None:
-        """Hear some of what happened, and ring."""
+        """Receive some of the events, and ring."""
         random, punctual = self.world.random, 0.0 if self.cut_off else self.world.punctual
         while self.late and random.random() < punctual:
             self.node.learn(self.late.popleft())

@@ -1,4 +1,4 @@
-"""The log alone under every fault it must survive, judged by whoever knows everything."""
+"""The log alone under every fault that it must survive, with judges that see everything."""
 
 from __future__ import annotations
 

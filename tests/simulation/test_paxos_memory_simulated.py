@@ -82,7 +82,7 @@ def test_members_that_crash_and_come_back_never_vote_and_nothing_is_lost() -> No
 
 
 def split(seed: int, change: Change = unchanged) -> World:
-    """Let n2 forget what it decided with n1, and then be alone with n3, which never heard it."""
+    """Let n2 forget its decisions with n1, and then connect it only with n3, which missed them."""
     world = world_of(seed, change=change)
     run_on(world, 1_500)
     ends = world.time + 60_000 * NS_PER_MS

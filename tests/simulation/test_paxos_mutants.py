@@ -38,7 +38,7 @@ from fencelock.cluster.simulation.paxos_run import LogSubject
 Change = Callable[[Spawn], Spawn]
 Handle = Callable[[Any, Address, Any, Instant], Effects]
 Broken = Callable[[Handle], Handle]
-"""From what a role does with an event to what it should not."""
+"""From a role's handler to a wrong one."""
 
 
 def instead(role: type[Role[Any]], broken: Broken) -> Change:
@@ -144,7 +144,7 @@ def counts_messages(kind: type[Promise] | type[Accepted]) -> Broken:
 
 
 def closes_gaps(replica: Replica, event: Event) -> Event:
-    """Take what is decided behind a gap for what comes next."""
+    """Take a batch decided behind a gap for the next one."""
     if not isinstance(event, Learned) or not event.slots:
         return event
     gap = max(0, event.slots[0][0] - replica.decided.next)
@@ -163,7 +163,7 @@ def one_page(acceptor: Acceptor, event: Event, effects: Effects) -> Sequence[Eff
 
 
 def any_vote_has_won(acceptor: Acceptor, event: Event, effects: Effects) -> Sequence[Effect]:
-    """Take one's own vote for what was decided, whatever its ballot."""
+    """Take one's own vote for the decision, in any ballot."""
     if not isinstance(event, Commit | Heartbeat):
         return effects
     votes = acceptor.votes
@@ -173,7 +173,7 @@ def any_vote_has_won(acceptor: Acceptor, event: Event, effects: Effects) -> Sequ
 
 
 def votes_are_decisions(spawn: Spawn) -> Spawn:
-    """Recover one's own votes as what was decided."""
+    """Recover one's own votes as decisions."""
     known = spawn.arguments.get("recovered", Recovered())
     decided = list(known.decided)
     while (slot := len(decided) + 1) in known.votes:

@@ -44,7 +44,7 @@ class NeverSyncs(WatchedDisk):
 
 
 class TornTail(WatchedDisk):
-    """Takes what a crash tore for a record."""
+    """Takes a record that a crash tore for a whole one."""
 
     def crash(self, random: Random, *, loses_tail: bool) -> int:
         torn = [r for records in self.unsynced for r in records if isinstance(r, Accept)]
@@ -57,7 +57,7 @@ class TornTail(WatchedDisk):
 
 
 class OwnCount(Register):
-    """Numbers entries by what this process appended, outside the state."""
+    """Numbers entries by this process's count of appends, outside the state."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ class StartsOver(Register):
 
 
 class Forgets(Register):
-    """Appends again what was appended already."""
+    """Appends an entry again that was appended already."""
 
     def append(self, request: AppendRequest, command: bytes) -> Appended:
         told = super().append(request, command)
@@ -89,7 +89,7 @@ class Forgets(Register):
 
 
 class SnapshotForgets(Register):
-    """Leaves out of a snapshot what was answered to whom."""
+    """Leaves the outcomes of clients out of a snapshot."""
 
     def snapshot(self) -> Iterator[bytes | None]:
         told, self.told = self.told, {}
@@ -179,7 +179,7 @@ class Embellishes(Commander):
 
 
 class NeverMissesAnything(Replica):
-    """Takes it that what is decided is heard of."""
+    """Assumes that all members learned of a decision."""
 
     def handle(self, sender: Address, event: Any, now: Instant) -> Effects:
         return () if isinstance(event, GapCheck) else super().handle(sender, event, now)
@@ -218,7 +218,7 @@ class CallsItNew(Replica):
 
 
 class TrimsTooEarly(Replica):
-    """Lets others forget what its own records do not stand for yet."""
+    """Lets others forget slots that its own records do not cover yet."""
 
     def handle(self, sender: Address, event: Any, now: Instant) -> Effects:
         effects = super().handle(sender, event, now)

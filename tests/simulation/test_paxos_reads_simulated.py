@@ -1,4 +1,4 @@
-"""Reads of a log under faults, judged by who knows everything; planted bugs are caught."""
+"""Reads of a log under faults, with judges that see everything; planted bugs are caught."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class FencesStartOver(LockMachine):
 
 
 class EverybodyHolds(LockTable):
-    """Grants what it should queue."""
+    """Planted bug: grants an acquire that it should queue."""
 
     def apply(self, batch_time_ms: int, command: LogCommand) -> list[Result]:
         lock = getattr(command, "lock", "")

@@ -24,7 +24,7 @@ SEEDS_FOR_A_MUTANT = 30
 
 
 def play(seed: int, marks: Counter[str], every_ms: int = 15) -> None:
-    """Cut journals all the time, with crashes that lose what is not synced, in the sync too."""
+    """Trim journals all the time, with crashes that lose unsynced data, also during a sync."""
     random = Random(f"{seed}/trim")
     fate = Faults(
         crash_every_ms=random.choice((300, 1_000)),

@@ -59,7 +59,7 @@ def unchecked(pool: Pool, hold: Hold) -> None:
 
 
 def one_is_freed(pool: Pool, hold: Hold) -> None:
-    """The end of a hold frees one permit, whatever it had."""
+    """The end of a hold frees one permit, however many it had."""
     del pool.holds[hold.fence]
     pool.free += min(hold.count, 1)
 

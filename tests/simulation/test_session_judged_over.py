@@ -1,4 +1,4 @@
-"""A wait that a proxy judged over: what the session of a client that is kept does about copies."""
+"""A wait that a proxy considered over: how a living client's session handles copies of it."""
 
 from __future__ import annotations
 

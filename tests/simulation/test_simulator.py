@@ -1,4 +1,4 @@
-"""The simulated network, and what nodes hear of it, with roles made for the purpose."""
+"""The simulated network and its events at nodes, with roles made for the purpose."""
 
 from __future__ import annotations
 

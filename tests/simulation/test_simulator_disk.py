@@ -26,7 +26,7 @@ def kept(number: int) -> Alive:
 
 
 class NumberWriter(Role[Tock]):
-    """Persists a number, then says it."""
+    """Persists a number, then sends it."""
 
     peer = N2
     says_first = False
@@ -55,7 +55,7 @@ class HastyWriter(NumberWriter):
 
 
 class DurabilityJudge:
-    """Demands that what a peer heard in this life of the writer is on its disk."""
+    """Checks that numbers which a peer received in this life of the writer are on its disk."""
 
     def __init__(self, world: World) -> None:
         self.world = world

@@ -23,7 +23,7 @@ PLAN = RunPlan(
 
 
 class Server(Role[api.Acquire | api.Release | api.Describe]):
-    """One queue for each lock; whoever is first holds it, however short it would wait."""
+    """One queue for each lock; the first waiter holds it, even if its wait has timed out."""
 
     def __init__(self, address: Address, host: Any) -> None:
         super().__init__(address, host)

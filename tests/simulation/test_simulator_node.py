@@ -48,7 +48,7 @@ def test_inside_a_node_events_come_in_the_order_of_sending_and_at_once() -> None
 
 
 class Babbler(Role[NumberNote]):
-    """Sends what may not leave the node to another node."""
+    """Sends a local event to another node, which is not allowed."""
 
     def begin(self, now: Instant) -> Effects:
         return [Send(N2, NumberNote(number=1))]

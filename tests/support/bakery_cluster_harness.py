@@ -48,7 +48,7 @@ Said = Say | Granted | Refused | Released | Renewed | Unlocking | HoldLost | Loc
 
 
 class ScriptedUser(Role[Said]):
-    """A raw client: sends what a test tells it to, and records what it receives."""
+    """A raw client: sends messages for a test, and records the messages that it receives."""
 
     def __init__(self, address: Address, host: Host) -> None:
         super().__init__(address, host)
@@ -159,7 +159,7 @@ class ClusterHarness:
         return [name for name in self.names if name not in self.serving()]
 
     def say(self, proxy: str, message: Message) -> None:
-        """Have the user send ``message`` to the proxy of ``proxy``."""
+        """Let the user send ``message`` to the proxy of node ``proxy``."""
         said = Say(to=address_of(proxy, "proxy"), message=message)
         self.world.nodes["u"].tell(Address("u/user"), said)
 

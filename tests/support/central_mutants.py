@@ -31,7 +31,7 @@ class LocksAreHandedOnLocally(LockClient):
 
 
 class HeldLocksAreGranted(LockServer):
-    """A server that grants whatever is requested."""
+    """A server that grants every request."""
 
     def _on_request(self, sender: Address, request: Request, now: Instant) -> Effects:
         return self._grant(request, now)
@@ -53,7 +53,7 @@ class HoldersAreNotReminded(LockServer):
 
 
 class GrantsOfTheRetiredAreKept(Broker):
-    """A broker that does not give back what is granted to a retired client."""
+    """A broker that does not give back a lock granted to a retired client."""
 
     def _on_grant(self, grant: Grant, now: Instant) -> Effects:
         return super()._on_grant(grant, now) if grant.client in self.clients else ()

@@ -1,4 +1,4 @@
-"""The roles of `central` one at a time: addresses, events and what a test expects of them."""
+"""The roles of `central` one at a time: addresses, events and expected effects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fence of what an acquire returned."""
+"""The fence of the hold that an acquire returned."""
 
 from __future__ import annotations
 

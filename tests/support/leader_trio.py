@@ -75,7 +75,7 @@ class LeaderTrio:
         self.say(proxy_of(to), to, word)
 
     def pass_time(self, ms: int) -> None:
-        """Let time pass and the leaders handle what is due; they are trusted meanwhile."""
+        """Let time pass and the leaders handle due events; they are trusted meanwhile."""
         self.now = later(self.now, ms)
         for name, leader in self.leaders.items():
             leader.epoch_state.trusted_at = self.now

@@ -78,7 +78,7 @@ class LocalNode:
         self._post(self.proxy.address, self.replica, event)
 
     def hear(self, event: Any) -> None:
-        """Let the proxy hear from its replica."""
+        """Let the proxy receive a message of its replica."""
         self._post(self.proxy.address, self.replica, event)
 
     def ring(self) -> None:

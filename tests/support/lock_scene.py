@@ -23,7 +23,7 @@ NEVER = Instant(1 << 62)
 
 
 class ScriptedSession:
-    """A session that grants what it is asked, counts what is held, and is told the rest."""
+    """A session that grants every request and counts holds; the test tells it the rest."""
 
     def __init__(self) -> None:
         self.now = Instant(0)

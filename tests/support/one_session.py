@@ -59,12 +59,12 @@ def undone(owner: str, request: int) -> api.Cancelled:
 
 
 def reasons(outcomes: list[Result]) -> list[tuple[str, int, api.Reason]]:
-    """Return who was refused, and why."""
+    """Return the refused owners, and the reasons."""
     return [(o.owner, o.request, o.reason) for o in outcomes if isinstance(o, api.Refused)]
 
 
 def applied(table: LockTable, *commands: LogCommand) -> list[Result]:
-    """Apply all at the time the table has, and return what the last one came to."""
+    """Apply all at the table's present time, and return the outcome of the last one."""
     outcomes: list[Result] = []
     for command in commands:
         outcomes = table.apply(table.time_ms, command)

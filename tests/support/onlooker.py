@@ -1,4 +1,4 @@
-"""A reader in a simulated cluster, and the judge of what it is told.
+"""A reader in a simulated cluster, and the judge of the replies that it gets.
 
 Both are added to a run by `run_read_seed` only, so that all other seeds run as before.
 """
@@ -37,7 +37,7 @@ class ReadNext(Timer):
 
 
 class Onlooker(Role[ReadNext | LockStatus | Refused]):
-    """Asks all proxies in turn who holds the locks, and does not wait for the answers.
+    """Asks all proxies in turn for the holders of locks, and does not wait for the replies.
 
     Args:
         proxies: the proxies of the cluster.
@@ -94,7 +94,7 @@ class ReadsJudge:
     as `LockJudge` counts it: while it may believe that it does.
 
     Args:
-        locks: knows who is inside.
+        locks: knows the holders.
         reader: the address of the `Onlooker`.
 
     """
@@ -106,7 +106,7 @@ class ReadsJudge:
         """By request: who held the lock when it was asked about."""
 
     def handled(self, delivered: Delivery, effects: Effects) -> None:
-        """Note who holds a lock when a read of it begins; judge the answer."""
+        """Note the holder of a lock when a read of it begins; judge the reply."""
         if delivered.to != self.reader:
             return
         for effect in effects:

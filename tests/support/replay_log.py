@@ -1,4 +1,4 @@
-"""Apply a log to a `LockTable` and print what came of it; run by several Pythons.
+"""Apply a log to a `LockTable` and print the outcome; run by several Pythons.
 
 It reads a JSON array of ``[time_ms, tag, {field: value}]`` from standard input. It imports only
 the table and the standard library, so that an interpreter without any installed package can run

@@ -16,7 +16,7 @@ HERE, LISTENER = replica_of("a"), address_of("a", "proxy")
 
 
 def replica_of_a(**options: Any) -> Replica:
-    """Return the replica of ``a``, which counts what it applies, with ``options`` of `Replica`."""
+    """Return the replica of ``a``, which counts applied commands, with ``options`` of `Replica`."""
     given: dict[str, Any] = {
         "machine": LogCounter(),
         "recovered": Recovered(),

@@ -84,7 +84,7 @@ class GrowingProcesses(NodeProcesses):
 
 
 class Storm:
-    """Three nodes with journals, processes of clients, and what they said."""
+    """Three nodes with journals, processes of clients, and their output."""
 
     def __init__(self, folder: Path, seed: int) -> None:
         self.folder = folder
@@ -189,7 +189,8 @@ class Storm:
         return int(fence), int(updates)
 
     def judge(self, watcher: fencelock.Client) -> None:
-        """Nothing overlapped, nothing was lost, nobody was told of an error, all can be taken."""
+        """Check that no holds overlapped, nothing was lost, no client got an error, and all locks
+        are free."""
         for number, said in sorted(self.said.items()):
             assert said["wrong"] == {}, f"client {number}: {said['wrong']} {said['details']}"
         done = sum((Counter[str](said["updates"]) for said in self.said.values()), Counter[str]())

@@ -180,7 +180,7 @@ class TableJudge:
                 assert self.settled.setdefault(key, word_of(one)) == word_of(one)  # L5
         assert max(self.grants, default=0) <= table.fence
         claims = 0
-        for name, hold in table.locks.items():  # L7: whatever is in the table is held.
+        for name, hold in table.locks.items():  # L7: every entry of the table is held.
             holder = hold.owner_state
             members = [holder, *(wait.owner_state for wait in hold.waits)]
             assert all(one.session.id in table.sessions.by_id for one in members)  # L4

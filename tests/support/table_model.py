@@ -111,13 +111,13 @@ class Model:
         return sum(len(c.levels) if c.permits > 1 else 1 for c in holds)
 
     def fits(self, claim: ModelClaim) -> bool:
-        """Return whether a claim is next in its queue, and what it asks for is free."""
+        """Return whether a claim is next in its queue, and its permits are free."""
         queue = [c.place for c in self.claims if c.lock == claim.lock and not c.fence]
         first = claim.place <= min(queue, default=claim.place)
         return first and self.held(claim.lock) + claim.amount <= claim.permits
 
     def serve(self, lock: str | None = None) -> None:
-        """Grant what is free to those who wait for it, by place."""
+        """Grant free permits to the waiters, in order of their places."""
         for claim in sorted(self.claims, key=lambda c: c.place):
             if not claim.fence and lock in (None, claim.lock) and self.fits(claim):
                 self.grant(claim)

@@ -98,7 +98,7 @@ def refuse_longer_messages() -> None:
 
 
 def lock(cluster: str, patience_s: float, times: int, addresses: Sequence[str]) -> dict[str, Any]:
-    """Acquire and release at each address; return the fences, and what was counted."""
+    """Acquire and release at each address; return the fences and the counters."""
     import fencelock
     from fencelock.cluster import connection
 
@@ -132,7 +132,7 @@ def lock(cluster: str, patience_s: float, times: int, addresses: Sequence[str]) 
 
 
 def main(version: str, action: str, *arguments: str) -> None:
-    """Do what the command line says, in ``version``."""
+    """Run the command line in ``version``."""
     if version == "new":
         sys.meta_path.insert(0, NewVersion())
     if version == "refusing":

@@ -78,7 +78,7 @@ def ready(client: fencelock.Client) -> set[str]:
 
 
 def agreed(client: fencelock.Client) -> set[str]:
-    """The nodes that are ready in the latest epoch: who was stopped has heard of it."""
+    """The nodes that are ready in the latest epoch: also the stopped ones have learned of it."""
     latest = elected(client).epoch
     return {
         status.node
@@ -160,7 +160,7 @@ def test_a_leader_that_is_stopped_and_goes_on_later_serves_in_no_old_epoch(
     wait_for(lambda: stopped not in elected(client).leaders)
     fence = fence_of(client.lock("order", owner="one", duration=60).acquire(timeout=PATIENCE_S))
     five.running[stopped].send_signal(signal.SIGCONT)
-    # Until it hears of the epoch that began without it, it answers what it knew before.
+    # Until it learns of the epoch that began without it, its replies show the earlier state.
     wait_for(lambda: len(agreed(client)) == len(five.addresses))
     seen = client.status("order").holder
     assert seen is not None

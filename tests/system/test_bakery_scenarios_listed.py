@@ -27,7 +27,7 @@ def numbers_of(text: str) -> Iterator[str]:
 
 
 def functions_of(file: str) -> dict[str, str]:
-    """Return the tests of a file, with what each says of itself."""
+    """Return the tests of a file, with their docstrings."""
     tree = ast.parse(next(TESTS.rglob(file)).read_text(encoding="utf-8"))
     return {
         node.name: ast.get_docstring(node) or ""

@@ -57,7 +57,7 @@ def python(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 @contextmanager
 def serving(folder: Path, node: str) -> Generator[tuple[subprocess.Popen[str], str]]:
-    """Run a node; give its process and the line with which it says that it serves."""
+    """Run a node; return its process and the line that says that it serves."""
     with subprocess.Popen(
         [*COMMAND, "serve", "--id", node], cwd=folder, stdout=subprocess.PIPE, text=True
     ) as process:

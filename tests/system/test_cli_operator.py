@@ -38,7 +38,7 @@ FREE = LockStatus(lock="orders/42", holder=None, waiters=(), waits_for=(Absence(
 
 @dataclass
 class MadeHold:
-    """A client that answers as it is told, and remembers what it was asked."""
+    """A fake client that gives prepared replies and remembers its requests."""
 
     state: LockStatus = HELD
     listed: tuple[ListedLock, ...] = ()

@@ -108,7 +108,7 @@ TAKEN = (ListedEviction(LOCKS[0], FENCE, contender(CLIENTS[0]), "alice (client-1
 
 @dataclass
 class MadeLooks(MadeClient):
-    """A client that shows what it was given."""
+    """A fake client that returns prepared statuses."""
 
     nodes: tuple[NodeStatus, ...] = NODES
     silent: tuple[str, ...] = ()
@@ -309,7 +309,7 @@ def test_a_watch_shows_each_look_until_it_is_interrupted(
 
 
 def completed(words: str, place: int) -> list[str]:
-    """Return what bash offers for word number ``place`` of ``words``."""
+    """Return the completions of bash for word number ``place`` of ``words``."""
     env = {"_FENCELOCK_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(place)}
     return CliRunner().invoke(app, [], prog_name="fencelock", env=env).stdout.split()
 

@@ -37,7 +37,7 @@ TABLE = "actors/table/table.py"
 """The modules that this module imports, directly or not, make up the replicated table."""
 
 UNORDERED = {"sorted", "set", "frozenset", "any", "all"}
-"""Functions to which the order of what they iterate over makes no difference."""
+"""Functions that give the same result for any order of iteration."""
 
 EXCEPTIONS = {
     ("actors/api/message.py", "isprintable"): "of ASCII texts, which no Python judges otherwise",

@@ -103,7 +103,7 @@ def wait_until_ready(client: fencelock.Client) -> None:
 
 
 def use_until_found(client: fencelock.Client) -> NodeStatus:
-    """Use locks until `WRONG` says that it has diverged."""
+    """Use locks until `WRONG` reports that it has diverged."""
     ends = time.monotonic() + LONG_S
     while time.monotonic() < ends:
         for _ in range(10):
@@ -127,7 +127,7 @@ def test_a_wrong_member_is_found_says_what_to_do_and_stays_out(
             second.stop()
             with client.lock("a", timeout=LONG_S):
                 second = Node.start(config, WRONG)  # It does not lead.
-            wait_until_ready(client)  # It applies what comes, and need not fetch a snapshot.
+            wait_until_ready(client)  # It applies new slots, and need not fetch a snapshot.
             fatal = client.lock("the fatal one", timeout=LONG_S)
             held = fence_of(fatal.acquire())
             status = use_until_found(client)

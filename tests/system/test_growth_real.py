@@ -53,7 +53,7 @@ class Mixed(NodeProcesses):
         )
 
     def lock_from(self, version: str) -> dict[str, Any]:
-        """Acquire and release at every node; return what the client printed."""
+        """Acquire and release at every node; return the client's output."""
         done = self.client(version, PATIENCE_S, *self.names)
         assert done.returncode == 0, done.stderr
         told: dict[str, Any] = json.loads(done.stdout)

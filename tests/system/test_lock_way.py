@@ -1,4 +1,4 @@
-"""`actors/README.md` follows a lock through the code: what it says is held against a real walk."""
+"""`actors/README.md` follows a lock through the code: the tests compare it with a real walk."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ with zmq.Context() as context:
     socket.disable_monitor()
     socket.close()
 """
-"""Reads nothing until it is told to end."""
+"""Reads nothing until it receives the request to end."""
 
 
 def victim(*arguments: str) -> subprocess.Popen[str]:

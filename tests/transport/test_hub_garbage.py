@@ -174,7 +174,7 @@ def served(socket: Socket, request: int) -> bool:
 
 
 def is_decodable(raw: bytes) -> bool:
-    """Return whether ``raw`` is CBOR at least; who sends what is not is muted for a while."""
+    """Return whether ``raw`` is valid CBOR; a sender of invalid CBOR is muted for a while."""
     try:
         decode_frame(raw)
     except UndecodableError:
@@ -185,7 +185,7 @@ def is_decodable(raw: bytes) -> bool:
 
 
 def flood(socket: Socket, random: Random, count: int, *, decodable: bool) -> None:
-    """Send garbage, some of it in parts, and throw away what is answered."""
+    """Send garbage, some of it in parts, and drop the replies."""
     for raw in garbage(random, count):
         if decodable and not is_decodable(raw):
             continue

@@ -93,7 +93,7 @@ BAD = {
 
 
 MUTING = {"wire.malformed", "wire.oversized"}
-"""After such a frame whatever its sender sends is dropped unread for a moment."""
+"""After such a frame all frames of its sender are dropped unread for a moment."""
 
 
 @pytest.mark.parametrize("counter", BAD)

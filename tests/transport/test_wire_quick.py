@@ -71,7 +71,7 @@ def test_what_is_read_at_a_time_is_what_is_read_one_by_one() -> None:
 @pytest.mark.parametrize(
     "items",
     [
-        [b"\x82\x01", b"\x02"],  # The first wants what comes after it.
+        [b"\x82\x01", b"\x02"],  # The first takes the bytes after it as its own.
         [b"\x01\x01", b"\x02"],  # The first is two.
         [b"", b"\x01\x02"],
         [b"\x42", b"", dump(1)],

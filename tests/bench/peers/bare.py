@@ -1,6 +1,6 @@
 """The cost of network and disk: three bare processes of Python, ZeroMQ and CBOR.
 
-No lock service and no peer to beat: how near fencelock is to what its own parts allow.
+No lock service and no peer to beat: it shows how near fencelock is to the limits of its own parts.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """One of three bare processes: the path of a lock request with nothing around it.
 
-``bare_member.py follower PORT FILE`` writes, syncs and confirms what it is sent.
+``bare_member.py follower PORT FILE`` writes, syncs and confirms the batches that it receives.
 ``bare_member.py master PORT FILE PORT PORT`` takes requests ``[take, lock]`` at its ROUTER, gives
 all that came together one place in the log, sends it to the followers, writes and syncs it, and
 grants once a follower confirmed. No sessions, no retries, no elections, no fences, no checks: it
-forgets everything when it ends and grants twice when a message is lost. What it takes is what
-Python, ZeroMQ, CBOR and the disk take.
+forgets everything when it ends and grants twice when a message is lost. Its time is the time of
+Python, ZeroMQ, CBOR and the disk.
 """
 
 from __future__ import annotations
@@ -91,7 +91,8 @@ class BareMaster:
         os.fdatasync(self.log)
 
     def decided(self, place: int) -> None:
-        """Apply what has a majority: this one and whoever confirmed it first."""
+        """Apply a batch that has a majority: this process and the first follower that confirmed
+        it."""
         for who, take, lock in self.proposed.pop(place, ()):
             waiting = self.locks.setdefault(lock, deque())
             if take:

@@ -88,7 +88,7 @@ class FencelockConnection:
 
 
 class FencelockHandle:
-    """A `fencelock.Lock`; what an error left held is given back first."""
+    """A `fencelock.Lock`; a lock that is still held after an error is released first."""
 
     def __init__(self, lock: fencelock.Lock) -> None:
         self._lock = lock

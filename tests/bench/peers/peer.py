@@ -88,7 +88,7 @@ class ComparedPeer(ABC):
         raise NotImplementedError(f"{self.name}: no failover is compared")
 
     def restart(self, index: int) -> None:
-        """Start server ``index`` again on what it left; return once all servers serve."""
+        """Start server ``index`` again on its old data; return once all servers serve."""
         raise NotImplementedError(f"{self.name}: no failover is compared")
 
     @property

@@ -24,7 +24,7 @@ POLL_S = 0.003
 ASK_S = 2.0
 """Time after which a request without a reply is sent again (s)."""
 SETTINGS = {"appendEntriesUseBatch": False, "autoTickPeriod": 0.01, "appendEntriesPeriod": 0.02}
-"""Commands leave at once instead of every 100 ms: of what was tried the fastest."""
+"""Commands leave at once instead of every 100 ms: the fastest of the tried settings."""
 
 
 class PySyncObj(ComparedPeer):

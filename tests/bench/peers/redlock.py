@@ -46,7 +46,8 @@ class RawRedlock(Redlock):
 
 
 class RedlockHandle:
-    """The algorithm: try a majority within the lock's life, give back what was not enough."""
+    """The algorithm: try a majority within the lock's life, release the rest if it was not
+    enough."""
 
     def __init__(self, name: str) -> None:
         self._key = name.encode()
@@ -110,7 +111,7 @@ class SerialConnection:
 
 
 class RawHandle(RedlockHandle):
-    """Asks all servers at once: what is sent to one is under way while the others are asked."""
+    """Asks all servers at once: a request to one is under way while others are sent."""
 
     def __init__(self, name: str, links: list[socket.socket]) -> None:
         super().__init__(name)

@@ -17,4 +17,4 @@ PEERS: dict[str, tuple[Callable[[], ComparedPeer], Callable[[Spec], PeerConnecti
     "zookeeper": (zookeeper.ZooKeeper, zookeeper.open_connection),
     "pysyncobj": (pysyncobj_members.PySyncObj, pysyncobj_members.open_connection),
 }
-"""Name to the servers' class and to what a client process calls."""
+"""From names to the servers' class and the function that a client process calls."""

@@ -111,7 +111,7 @@ def answers(port: int, question: bytes = b"", patience_s: float = 1.0) -> bytes 
 
 
 def said_by(*command: str) -> str:
-    """Return the first line that a program says of itself, ``""`` if it says none."""
+    """Return the first line that a program prints about itself, or ``""``."""
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
         return (ended.stdout or ended.stderr).strip().partition("\n")[0]

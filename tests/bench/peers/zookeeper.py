@@ -112,7 +112,7 @@ class ZooKeeperConnection:
 
 
 class ZooKeeperHandle:
-    """Kazoo's Lock, and a new one after an error: what it then holds it does not know."""
+    """Kazoo's Lock, and a new one after an error, since its state is then unknown."""
 
     def __init__(self, client: Any, path: str) -> None:
         self._client = client
