@@ -258,22 +258,22 @@ def test_a_session_without_end_describes_nothing(proxy: Proxy) -> None:
     assert effects == [Observe("proxy.session_malformed")]
 
 
-def test_sessions_and_evictions_are_listed_page_by_page(door: Proxy) -> None:
+def test_sessions_and_evictions_are_listed_page_by_page(proxy: Proxy) -> None:
     question = ListRecords(kind=Records.EVICTIONS, skip=3, most=2, session="ann", request=4)
-    asked = consult(door.handle(ANN, question, T0))
+    asked = consult(proxy.handle(ANN, question, T0))
     assert asked.question == ReadRecords(kind=Records.EVICTIONS, skip=3, most=2)
     evicted = ListedEviction("a", 7, BOB, "alice", 100)
     session = ListedSession("bob~2.9", "host:2", 15_000, 9_000, 1)
     read = RecordsRead(sessions=(session,), evictions=(evicted,), more=True)
     event = Consulted(number=1, answer=read, slot=12, age_ms=0, quiet_ms=500)
-    (listed,) = sent(door.handle(REPLICA, event, T0), RecordList, ANN)
+    (listed,) = sent(proxy.handle(REPLICA, event, T0), RecordList, ANN)
     assert listed.sessions == (session._replace(left_ms=8_500),)
     assert listed.evictions == (evicted._replace(ago_ms=600),)
     assert (listed.more, listed.request) == (True, 4)
 
 
 @pytest.mark.parametrize(("skip", "most"), [(-1, 1), (0, 0), (0, 1_001)])
-def test_a_page_of_records_out_of_its_limits_is_refused(door: Proxy, skip: int, most: int) -> None:
+def test_a_page_of_records_out_of_its_limits_is_refused(proxy: Proxy, skip: int, most: int) -> None:
     question = ListRecords(skip=skip, most=most, session="ann", request=4)
-    (no,) = sent(door.handle(ANN, question, T0), api.Refused, ANN)
+    (no,) = sent(proxy.handle(ANN, question, T0), api.Refused, ANN)
     assert no.reason is api.Reason.INVALID
