@@ -53,9 +53,6 @@ FORWARDED = (signal.SIGTERM, signal.SIGHUP)
 """Signals that are passed on to the command. The terminal sends Ctrl-C to both."""
 
 
-NameArgument = Annotated[
-    str, typer.Argument(help="The lock.", show_default=False, autocompletion=complete_lock)
-]
 WaitOption = Annotated[
     float | None,
     typer.Option(

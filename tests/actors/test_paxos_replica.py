@@ -115,8 +115,11 @@ def test_a_command_gets_a_slot_at_once_and_later_ones_share_what_comes_free(
 def test_a_command_that_some_member_is_too_old_for_is_declined(
     replica: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def is_new(command: bytes) -> bool:
+        return command == b"new"
+
     lead(replica)
-    monkeypatch.setattr(replica.machine, "is_new", lambda command: command == b"new")
+    monkeypatch.setattr(replica.machine, "is_new", is_new)
     for old, too_new in (({"b"}, True), (set[str](), False)):
         replica.config.old = frozenset(old)
         batch = events.ProposalBatch(client=LISTENER, numbers=(1, 2), commands=(b"x", b"new"))

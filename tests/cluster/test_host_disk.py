@@ -58,7 +58,11 @@ class PersistingClerk(Role[Acquire | BlockDisk]):
 @pytest.fixture
 def start() -> Iterator[Start]:
     with dispatchers() as start:
-        yield lambda journal: start(RoleSet((Spawn(ROLE, PersistingClerk),)), journal)
+
+        def start_clerk(journal: Journal) -> Dispatcher:
+            return start(RoleSet((Spawn(ROLE, PersistingClerk),)), journal)
+
+        yield start_clerk
 
 
 def test_what_was_answered_after_a_persist_is_on_the_disk(start: Start, tmp_path: Path) -> None:
