@@ -7,7 +7,7 @@ from bisect import bisect_left
 from fencelock.actors.message import NS_PER_MS
 
 BOUNDS_MS = (0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000)
-"""Upper bounds of the classes (ms): from a good disk to a caller that gave up."""
+"""Upper bounds of the classes (ms): from a good disk to a caller that timed out."""
 
 _BOUNDS_NS = tuple(round(bound * NS_PER_MS) for bound in BOUNDS_MS)
 

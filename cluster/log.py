@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 PACKAGE = "fencelock"
 
 FIRST = ("node", "role")
-"""Fields that stand before the message; others follow it."""
+"""Fields that are printed before the message; others follow it."""
 standard = logging.getLogger(PACKAGE)
 standard.addHandler(logging.NullHandler())  # Without one, ``logging`` writes to standard error.
 

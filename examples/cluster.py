@@ -269,7 +269,7 @@ def report(console: Console, verdict: RunVerdict, contenders: Contenders, *, kil
 
 
 def leave(number: int, frame: object) -> None:
-    """Stop in order on SIGTERM, too, so that no process is left."""
+    """Also stop in order on SIGTERM, so that no process is left."""
     del frame
     raise SystemExit(128 + number)
 

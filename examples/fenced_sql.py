@@ -1,7 +1,7 @@
 """A fenced write into an SQL database: python examples/fenced_sql.py
 
 A worker is paused while it holds a lock, and another one gets the lock and writes. When the first
-worker goes on, the database refuses its write: its fence is lower. It runs in one process and in
+worker continues, the database refuses its write: its fence is lower. It runs in one process and in
 memory; put your own connection and cluster in.
 """
 

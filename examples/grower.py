@@ -30,7 +30,7 @@ class Grower:
     Args:
         cluster: the cluster of one node.
         watcher: a client of it.
-        contenders: the clients that must go on after each change.
+        contenders: the clients that must be served again after each change.
 
     Attributes:
         changes: the members after each change.

@@ -17,7 +17,7 @@ DOWN_S = 1.0
 """Time for which a killed node stays down (s), or half the time between kills if that is less."""
 
 LAST_BEFORE_END_S = 3.0
-"""Time before the end without a kill (s): clients must be seen to go on after each."""
+"""Time before the end without a kill (s): clients must be served again after each."""
 
 BAKERY_NODES_MIN = 3
 """With three nodes, two are left: a majority of the nodes and of the leaders."""
@@ -55,7 +55,7 @@ class LeaderKiller:
     Args:
         cluster: the cluster of these nodes.
         watcher: a client that knows who leads.
-        contenders: the clients that must go on after each kill.
+        contenders: the clients that must be served again after each kill.
         every_s: time between two kills (s); the first comes after half of it.
         until: the end of the run (s of the monotonic clock).
 

@@ -95,8 +95,8 @@ def heard(statuses: tuple[NodeStatus, ...]) -> set[str]:
 def by_lock(statuses: tuple[NodeStatus, ...]) -> dict[str, list[LockStatus]]:
     """Return what is known of each lock, sorted by lock.
 
-    Where there is a log every node knows all, and the one that is furthest says it; else
-    each node says what it knows of those that wait through it.
+    Where there is a log, every node knows all waiters, and the node that is furthest reports them;
+    else each node reports the waiters that use it.
     """
     found: dict[str, list[LockStatus]] = {}
     for status in statuses:

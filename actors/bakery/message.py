@@ -224,8 +224,8 @@ class Collected(Message):
     """Source: TICKET_ADDED and LOCK_ACTIVATED. The ticket is in my table.
 
     ``voted`` says that the ticket holds the lock at this leader, which votes for no other until the
-    ticket drops or yields, or its lease is over. Else ``ahead`` is the first ticket that is in its
-    way (number 0: it enters).
+    ticket drops or yields, or its lease is over. Otherwise ``ahead`` is the first ticket that is
+    ahead of it (number 0: that one still enters).
     """
 
     epoch: int

@@ -530,7 +530,7 @@ _ENDINGS = {
     CloseReason.FORCED: (Level.WARNING, "closed", "an operator ended it. Its locks are free"),
     CloseReason.IDLE: (Level.DEBUG, "closed", "it was not used"),
 }
-"""The level of the line about the end of a session, what happened, and why."""
+"""The level of the log line about the end of a session, the event, and the reason."""
 
 
 def _is_untried(known: InFlightRequest) -> bool:

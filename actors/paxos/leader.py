@@ -107,7 +107,7 @@ class LeaderPhase(Enum):
     LEARNING = "learning"
     """A majority promised, but this node lacks decided slots."""
     SETTLING = "settling"
-    """It proposes adopted batches that change the members, and then stands again."""
+    """It proposes adopted batches that change the members, and then stands for election again."""
     LEADING = "reigning"
 
 

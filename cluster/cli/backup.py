@@ -280,7 +280,7 @@ def restore(
 def _check_replaceable(
     header: BackupHeader, taken: Mapping[Path, str], config: Path, *, force: bool, yes: bool
 ) -> None:
-    """Print what may be lost if folders are replaced, and return if the user confirms it.
+    """Print the possible losses if folders are replaced, and return if the user confirms it.
 
     Raises:
         ConfigError: ``--force`` is missing, or no user is at the terminal to confirm.

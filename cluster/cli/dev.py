@@ -126,7 +126,7 @@ def config_of(port: int, data: Path | None) -> Config:
 
 
 def greeting(config: Config) -> Iterator[str]:
-    """Yield lines on where the node serves, how it is found, and what it keeps."""
+    """Yield lines about the node's address, how clients find it, and its data."""
     from fencelock.cluster.settings import CONFIG, DEFAULT_ADDRESS  # noqa: PLC0415 (as above)
 
     address = config.nodes[NODE]
@@ -212,7 +212,7 @@ def plain(console: Console, looks: Looks, address: str) -> Iterator[None]:
 
 
 def in_words(lock: LockStatus) -> str:
-    """Return who holds a lock and how many wait, without what changes all the time."""
+    """Return the holder of a lock and the number of waiters, without times."""
     assert lock.holder is not None
     wait = f", {len(lock.waiters)} wait" if lock.waiters else ""
     return f"is held by {person(lock.holder)} under fence {lock.holder.fence}{wait}"

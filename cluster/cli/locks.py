@@ -210,7 +210,7 @@ def release(
 
 
 def at_terminal() -> bool:
-    """Return whether there is a user who can be asked."""
+    """Return whether there is a user to ask."""
     return sys.stdin.isatty()
 
 

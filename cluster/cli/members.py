@@ -130,7 +130,7 @@ def members_table(reports: tuple[NodeReport, ...]) -> Rows:
 
 
 def advice_on(report: NodeReport) -> str | None:
-    """Return what an operator can do about a node that does not vote, or None for one that does."""
+    """Return the advice for a node that does not vote, or None for one that does."""
     match report.role:
         case NodeRole.OBSERVER:
             return (
@@ -340,14 +340,14 @@ class Progress:
         self._shown = ("", 0.0)
 
     def described(self, reached: MembersChanged, now: float | None = None) -> str:
-        """Return what ``reached`` waits for, and what is left."""
+        """Return the condition that ``reached`` waits for, and the rest to fetch."""
         now = time.monotonic() if now is None else now
         slots = reached.slots_left
         if not slots:
             return reached.detail
         parts = [f"{slots:,} slots"]
         left_ms = self._time_left_ms("slots", slots, now)
-        if reached.bytes_left:  # Of a snapshot, whose slots arrive all at once.
+        if reached.bytes_left:  # Of a snapshot; its slots arrive all at once.
             parts.append(f"{-(-reached.bytes_left // KIB):,} KiB")
             left_ms = self._time_left_ms("bytes", reached.bytes_left, now)
         if left_ms:

@@ -138,7 +138,7 @@ class View(NamedTuple):
 
 
 def json_view(plain: Any, exit_code: int = 0) -> View:
-    """Return ``plain`` as JSON, whose strings escape what is not ASCII."""
+    """Return ``plain`` as JSON. Its strings escape characters that are not ASCII."""
     return View([Text(json.dumps(plain, indent=2))], exit_code)
 
 
@@ -153,7 +153,7 @@ class Unanswered(Exception):  # noqa: N818  (it is an outcome of a look)
 def present(look: Callable[[], View], *, watch: bool, failed: int | None = None) -> int:
     """Print what ``look`` returns, with ``watch`` again and again; return the exit status.
 
-    ``failed``, if given, is the exit status if no node could answer, whatever the reason.
+    ``failed``, if given, is the exit status if no node could answer, for any reason.
     """
     console = Console(highlight=False)
     if not watch:

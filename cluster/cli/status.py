@@ -108,7 +108,7 @@ def ready_view(nodes: Sequence[NodeStatus]) -> View:
 
 
 def problems_of(nodes: Sequence[NodeStatus], *, asked: int) -> list[str]:
-    """Return what is wrong with the cluster as a whole, in words."""
+    """Return a text about the fault of the cluster as a whole."""
     problems = [mixed(nodes), quorum_lost(nodes, asked=asked)]
     if not any(problems) and not any(node.ready for node in nodes):
         problems.append(
@@ -119,7 +119,7 @@ def problems_of(nodes: Sequence[NodeStatus], *, asked: int) -> list[str]:
 
 
 def mixed(nodes: Sequence[NodeStatus]) -> str:
-    """Return what it means if nodes run different protocols; empty if all run the same."""
+    """Return a warning if nodes run different protocols, or an empty text if all run the same."""
     runs: dict[str, list[str]] = {}
     for node in nodes:
         runs.setdefault(node.protocol, []).append(node.node)
@@ -136,7 +136,7 @@ def mixed(nodes: Sequence[NodeStatus]) -> str:
 
 
 def locks_part(nodes: Sequence[NodeStatus]) -> list[RenderableType]:
-    """Return the locks, or what is known instead."""
+    """Return the locks, or a text if they are not known."""
     seen = locks_seen(nodes)
     known = any(node.ready for node in nodes)
     if not seen:
@@ -199,7 +199,7 @@ def nodes_table(nodes: Sequence[NodeStatus], *, asked: int) -> Rows:
 
 
 def quorum_lost(nodes: Sequence[NodeStatus], *, asked: int) -> str:
-    """Return what it means that so few nodes answer; empty if a majority does, or may do."""
+    """Return a text about a missing majority; empty if a majority answers, or may answer."""
     named = {name for node in nodes for name in node.nodes}
     needed = len(named) // 2 + 1
     tabled = {node.protocol for node in nodes} <= TABLED
