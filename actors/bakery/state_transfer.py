@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from fencelock.actors.bakery.config import (
@@ -36,12 +37,12 @@ class StateTransfer:
     Args:
         attempts: this leader's own tickets, with its epoch state and its table.
         releases: releases and renewals in flight.
-        members: all configured members.
+        members: the nodes that may take part in elections; `Leader` adds to them.
 
     """
 
     def __init__(
-        self, attempts: TicketAttempts, releases: PendingReleases, members: frozenset[str]
+        self, attempts: TicketAttempts, releases: PendingReleases, members: Collection[str]
     ) -> None:
         self.epoch_state = attempts.epoch_state
         self.tickets = attempts.table

@@ -6,9 +6,10 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from fencelock.actors.bootstrap_message import Voter
+from fencelock.actors.membership import Membership
 from fencelock.actors.message import Message
 from fencelock.actors.paxos.config import WINDOW
-from fencelock.actors.paxos.membership import CHANGE, Membership, change_in
+from fencelock.actors.paxos.membership import CHANGE, change_in
 from fencelock.actors.paxos.message import (
     NO_BALLOT,
     Accept,

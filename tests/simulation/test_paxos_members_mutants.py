@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 import pytest
 
 from fencelock.actors.bootstrap import vote_id
+from fencelock.actors.membership import Membership
 from fencelock.actors.message import Address
 from fencelock.actors.paxos import member, reconfigurer, replica
 from fencelock.actors.paxos.config import WINDOW, LogConfig, View
 from fencelock.actors.paxos.member_event import ProposeChange
-from fencelock.actors.paxos.membership import Membership, Term
+from fencelock.actors.paxos.membership import Term
 from fencelock.actors.paxos.message import NUMBER_MAX
 from fencelock.actors.paxos.replica import Replica
 from fencelock.cluster.simulation.paxos_plan import draw_members_plan
