@@ -171,16 +171,8 @@ def bakery(seat: NodeContext) -> RoleSet:
     def join(group: GroupConfig, votes: bool, voters: Voters) -> tuple[Spawn, ...]:
         limit = _epoch_limit(group, date_ms, kept)
         registry = _voter_registry(seat, group, voters, limit, votes=votes)
-        voting = {"voting": registry}
-        own = NodeInfo(
-            epoch=0,
-            number=0,
-            journal=seat.journal_id,
-            ready=votes,
-            endpoint=seat.endpoints.get(node, ""),
-            version=seat.version,
-        )
-        electorate = registry.electorate(recovered)
+        voting, electorate = {"voting": registry}, registry.electorate(recovered)
+        own = _node_info(seat, votes=votes)
         members = {"nodes": seat.nodes, "electorate": electorate, "own": own}
         return (
             Spawn(bakery_members_of(node), BakeryReconfigurer, members),
@@ -212,6 +204,19 @@ def bakery(seat: NodeContext) -> RoleSet:
     )
     clock = Spawn(address_of(seat.node, "clock"), Clock, {"start": seat.first_stamp})
     return RoleSet(roles=(clock, *roles, _session(seat)), closings=(_closing(seat),))
+
+
+def _node_info(seat: NodeContext, *, votes: bool) -> NodeInfo:
+    """Return what a node of `bakery` says of itself at first."""
+    endpoint = seat.endpoints.get(seat.node, "")
+    return NodeInfo(
+        epoch=0,
+        number=0,
+        journal=seat.journal_id,
+        ready=votes,
+        endpoint=endpoint,
+        version=seat.version,
+    )
 
 
 def _voter_registry(

@@ -191,7 +191,7 @@ class DurablePromises:
         if seating.epoch < before.epoch or seating.epoch == 0:
             return False
         if seating.epoch == before.epoch:
-            seating = seating._replace(bound_ms=max(seating.bound_ms, before.bound_ms))
+            seating = before._replace(bound_ms=max(seating.bound_ms, before.bound_ms))
             electorate = electorate if not electorate.former else self.electorate
             if (seating, electorate) == (before, self.electorate):
                 return False

@@ -103,6 +103,16 @@ class Electorates:
         """The last voters that were decided."""
         return self.past[-1]
 
+    @property
+    def voters(self) -> tuple[Voter, ...]:
+        """The last voters that were decided, empty before the founding."""
+        return self.past[-1].voters if self.past else ()
+
+    @property
+    def may_lose_disk(self) -> bool:
+        """Whether a slot of the newest is decided; before, members may found another group."""
+        return max(1, self.newest.first) < self.next
+
     def at(self, slot: int) -> Electorate:
         """Return the voters of ``slot``, as far as they are decided."""
         return next(one for one in reversed(self.past) if one.first <= slot)

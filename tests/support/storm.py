@@ -1,4 +1,4 @@
-"""Real nodes of `paxos` that are killed, paused and changed while processes of clients work.
+"""Real nodes that are killed, paused and changed while processes of clients work.
 
 The clients (`storm_client.py`) are processes of their own that write under each lock into
 a file that shows any overlap, lost update and late fence. While a majority lives no call of
@@ -41,13 +41,17 @@ SERVED_AFTER_S = 20.0
 class GrowingProcesses(NodeProcesses):
     """Nodes that others may join, and from which some go for good."""
 
+    def __init__(self, folder: Path, protocol: str) -> None:
+        super().__init__(folder, protocol, FOUNDERS, durable=True)
+        self.protocol = protocol
+
     def add(self, node: str) -> None:
         """Start a node whose configuration lists itself and the nodes that run, and no other."""
         (port,) = free_ports(1)
         known = {name: self.addresses[name] for name in self.processes}
         self.addresses[node] = f"tcp://127.0.0.1:{port}"
         mine = known | {node: self.addresses[node]}
-        text = configuration(self.cluster, "paxos", mine, durable=True)
+        text = configuration(self.cluster, self.protocol, mine, durable=True)
         self.configuration_of(node).write_text(text, encoding="utf-8")
         self.start(node)
 
@@ -66,10 +70,10 @@ class GrowingProcesses(NodeProcesses):
 class Storm:
     """Three nodes with journals, processes of clients, and what they said."""
 
-    def __init__(self, folder: Path, seed: int) -> None:
+    def __init__(self, folder: Path, seed: int, protocol: str) -> None:
         self.folder = folder
         self.chance = Random(seed)
-        self.members = GrowingProcesses(folder, "paxos", 3, durable=True)
+        self.members = GrowingProcesses(folder, protocol)
         self.last_grant = 0.0
         self.longest_gap_s = 0.0
         """The longest time without a grant to any client, from the first grant on."""
@@ -175,12 +179,12 @@ class Storm:
 
 
 @contextmanager
-def raging(folder: Path) -> Generator[Storm]:
+def raging(folder: Path, protocol: str = "paxos") -> Generator[Storm]:
     """Run three nodes; stop them, and the clients, at the end."""
     seed = int(os.environ.get("FENCELOCK_STORM_SEED", secrets.randbits(32)))
     print(f"FENCELOCK_STORM_SEED={seed} chooses the same nodes and times again")
     with ExitStack() as stack:
-        storm = Storm(folder, seed)
+        storm = Storm(folder, seed, protocol)
         stack.callback(storm.close)
         stack.enter_context(storm.members)
         stack.callback(storm.tell_logs)
