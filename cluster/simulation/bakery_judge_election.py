@@ -60,6 +60,7 @@ class ElectionJudge:
         self.replaced_at: dict[str, int] = {}
         """The true time at which the disk of a member was last replaced."""
         self.changes = MembersJudge(violation_report, self._knows)
+        self.founders = FOUNDERS
 
     def handled(self, delivered: Delivery, effects: Effects) -> None:
         """Judge an event of a coordinator or a leader, and its effects."""
@@ -109,11 +110,12 @@ class ElectionJudge:
         """Return ``electorate``, or that of the founders, according to any disk."""
         if electorate.number:
             return electorate
-        for name in self.world.members:
+        for name in () if self.founders.members else self.world.members:
             for record in self.world.nodes[name].disk.records().get("bootstrap", ()):
                 if isinstance(record, GroupConfig):
-                    return Electorate(0, tuple(Member(one, "", id_) for one, id_ in record.voters))
-        return electorate
+                    seats = tuple(Member(one, "", journal) for one, journal in record.voters)
+                    self.founders = Electorate(0, seats)
+        return self.founders
 
     def _registers(self, proposal: Propose) -> None:
         """Let a member that lost its journal vote under the one that replaces it."""

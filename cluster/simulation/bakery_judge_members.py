@@ -45,7 +45,7 @@ class MembersJudge:
 
     def hear(self, epoch: int, electorate: Electorate) -> None:
         """Judge the electorate of ``epoch``; without ``former`` it is said to be in force."""
-        if not electorate.members or not epoch:
+        if not electorate.members or not epoch or self.of_epoch.get(epoch) == electorate:
             return
         self.of_epoch[epoch] = electorate
         settled = electorate.settled()
