@@ -232,6 +232,18 @@ class ElectionCoordinator(VotingRole[Received]):
         proposed = FOUNDERS if self.election is None else self.election.electorate
         voting.register(self.electorate, voting.electorate(durable_promises.proposed), proposed)
 
+    def _recount(self) -> None:
+        """Let those vote whom the electorate has, once the members have ever changed.
+
+        The cluster status may not know the electorate yet, or knew it before.
+        """
+        if self.electorate.number:
+            voting, electorate = self.voting, self.electorate
+            self.seen = tuple(
+                one._replace(votes=voting.registers(one.node, one.voter, electorate))
+                for one in self.seen
+            )
+
     def _known(self) -> Send:
         """Name the members to the leader of this node, which answers them."""
         proposed = self.voting.electorate(self.durable_promises.proposed)
@@ -294,6 +306,7 @@ class ElectionCoordinator(VotingRole[Received]):
         if not self.electorate.is_quorum([member.node for member in self.seen]):
             self.patient_until = later(now, PATIENCE_MS)  # An unseen leader may be there.
         self.seen = seen.members
+        self._recount()
         self.highest = max(self.highest, *(member.promised for member in seen.members))
         newest = max(member.seating.epoch for member in seen.members)
         learned: list[Effect] = []
@@ -307,6 +320,7 @@ class ElectionCoordinator(VotingRole[Received]):
         if not self.durable_promises.learn(seating, electorate, now):
             return []
         self._count()
+        self._recount()
         if seating.epoch != before:
             self.duel_backoff.learn(before, seating.epoch, now)
         self.healthy_at = now  # Give it time to become known to all.

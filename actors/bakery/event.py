@@ -25,6 +25,8 @@ class Member(NamedTuple):
     """Whether it votes, under the journal that is registered for it."""
     electorate: Electorate = FOUNDERS
     """The electorate of ``seating``."""
+    voter: int = 0
+    """The id under which it votes, as it said; 0 if it does not."""
 
 
 @local

@@ -269,6 +269,7 @@ def _member(node: str, beat: Beat, votes: bool) -> Member:
         beat.waiting_ms,
         votes,
         beat.electorate,
+        beat.voter,
     )
 
 
