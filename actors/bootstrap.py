@@ -103,11 +103,11 @@ class Bootstrap(Role[BootstrapEvent]):
 
     Why two groups never vote at the same time: let ``k`` be the journal of the first member
     that founded ``B``, and a later one ``k'`` have founded ``B'``. Every journal in ``B'``
-    confirmed that it follows ``k'`` and knew no group, and wrote that down. It never goes
-    back to a journal of the first member that it left, and takes a group only from the
-    one it follows, so it never votes in ``B``. Hence all journals that ever voted in ``B`` were
-    lost when ``B'`` was founded. If one of them comes back, it is alone: votes name the group
-    (`vote_id`), so those of ``B'`` do not count in ``B``.
+    confirmed that it follows ``k'`` and knew no group, and wrote that down. It never returns to a
+    journal of the first member that it left, and takes a group only from the journal that it
+    follows, so it never votes in ``B``. Hence all journals that ever voted in ``B`` were lost when
+    ``B'`` was founded. If one of them comes back, it is alone: votes name the group (`vote_id`), so
+    votes of ``B'`` do not count in ``B``.
 
     I4 cannot exclude two things: that the members that do not know of the later start form a
     majority with the old copy, while those that know do not answer for `GREET_MS`; and that the
@@ -120,16 +120,16 @@ class Bootstrap(Role[BootstrapEvent]):
         date_ms: the start of this life (ms since 1970).
         records: the journal of this role, oldest first.
         durable: whether there is a disk to write to.
-        seat: returns the roles that take part in the group. They read the present ids of voters: a
-            member that is known to run on an old copy is left out.
+        seat: returns the roles that take part in the group. They read the present ids of voters.
+            These leave out a member that is known to run on an old copy.
         voter: returns the address of a member's role that votes.
         voting: the roles of this node that receive `StopVoting`.
         greet_ms: see `GREET_MS`.
-        grows: whether the group changes its members. Then a node that is no member may belong to
-            it, and is told to vote (`StartVoting`) as soon as others have confirmed its start; its
-            votes count once the group has registered its journal.
+        grows: whether the group changes its members. Then a node that is not a member may belong to
+            it, and receives `StartVoting` as soon as others have confirmed its start; its votes
+            count once the group has registered its journal.
         journals: the journals that the group registered later, as far as this node recovered them;
-            None for those of the founding.
+            None for the journals of the founding.
         listener: a role of this node that receives `VotingStatus`, or None.
 
     """
@@ -171,7 +171,7 @@ class Bootstrap(Role[BootstrapEvent]):
         self.starts: dict[str, Start] = {}
         """The latest start of each other member, of its registered journal if there is a group."""
         self.former: dict[str, dict[int, None]] = {member: {} for member in self.others}
-        """Journals that other members gave up before the group was founded."""
+        """Journals that other members replaced before the group was founded."""
         self.own = Start(journal, 1, boot)
         self.acked: dict[str, None] = {}
         """The members that confirmed this start."""
@@ -192,7 +192,7 @@ class Bootstrap(Role[BootstrapEvent]):
         self._recover(records)
 
     def begin(self, now: Instant) -> Effects:
-        """Write this start down, announce it, and go on as far as possible."""
+        """Record this start, announce it, and take all steps that are possible now."""
         self.greet_until = Instant(now + self.greet_ns)
         begun = [*self._write(), *self._announce(self.others)]
         return [*begun, *self._found(now), *self._go_on(now), self._retry()]
@@ -461,7 +461,7 @@ class Bootstrap(Role[BootstrapEvent]):
         return []
 
     def _start_voting(self) -> list[Effect]:
-        """Let the roles vote on what the group lets this journal vote on, if on anything (I4)."""
+        """Let the roles vote as far as the group lets this journal vote (I4)."""
         if not self.grows or self.later is not None or self.confirmed:
             return []
         self.confirmed = True
@@ -516,9 +516,10 @@ class Bootstrap(Role[BootstrapEvent]):
         if self.node not in self.journals:
             assert self.group is not None
             was = Voter(self.node, self.own.journal) in self.group.voters or self.confirmed
-            state = "was removed from the cluster" if was else "is not a member"
+            state = "was removed from the cluster, and is" if was else "is"
             return (
-                f"{self.node} {state}: it serves, but does not vote. Run fencelock join {self.node}"
+                f"{self.node} {state} an observer: it learns and serves, but does not vote. To "
+                f"make it a member: fencelock join {self.node}"
             )
         return (
             f"{self.node} lost its journal: it serves, but does not vote. Keep a majority of the "
@@ -544,7 +545,8 @@ class Bootstrap(Role[BootstrapEvent]):
         if status == self.reported:
             return []
         self.reported = status
-        level = Level.WARNING if self.standing is JournalStatus.NON_VOTING else Level.INFO
+        lost = self.standing is JournalStatus.NON_VOTING and self.node in self.journals
+        level = Level.WARNING if lost else Level.INFO
         text = why or f"{self.node} votes"
         effects: list[Effect] = [
             Send(address_of(self.node, "node"), RoleNotice(level=level, text=text))
@@ -566,7 +568,7 @@ def vote_id(group: GroupConfig, member: str, journal: int | None = None) -> int:
     Args:
         group: the group as it was founded.
         member: a member of it, now or then.
-        journal: its journal; None for that of the founding.
+        journal: its journal; None for the journal of the founding.
 
     """
     voters = ",".join(f"{name}={journal:x}" for name, journal in group.voters)

@@ -37,7 +37,7 @@ class Voter(NamedTuple):
 class Join(Message):
     """Announce a start. Answered by `JoinAck` or `Superseded`, and `GroupConfig` if that helps.
 
-    ``founded_ms`` names the group that the sender knows, 0 if it knows none.
+    ``founded_ms`` names the group that the sender knows, or 0 if it knows none.
     """
 
     start: Start
@@ -110,4 +110,4 @@ class StartVoting(Local):
 
 @local
 class StopVoting(Local):
-    """Vote and stand no more, in this life of the node. From `Bootstrap` to roles that vote."""
+    """Do not vote or stand for election again in this life. From `Bootstrap` to roles that vote."""

@@ -91,7 +91,7 @@ class Connect:
 
 @effect
 class Disconnect:
-    """Close the link to ``node``, whose frames are from now on those of a client."""
+    """Close the link to ``node``. From now on its frames count as frames of a client."""
 
     node: str
 

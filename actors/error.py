@@ -88,9 +88,34 @@ class UnknownOutcomeError(FencelockError):
     """
 
 
+class StaleFenceError(FencelockError):
+    """What a lock protects refused a write: another holder has written under a higher fence.
+
+    The writer lost its lock, perhaps without notice. It must not write.
+
+    Attributes:
+        resource: what was to be written, usually the name of the lock.
+        fence: the refused fence.
+        highest: the highest fence that was seen.
+
+    """
+
+    def __init__(self, resource: str, fence: int, highest: int) -> None:
+        super().__init__(resource, fence, highest)
+        self.resource = resource
+        self.fence = fence
+        self.highest = highest
+
+    def __str__(self) -> str:
+        return (
+            f"{self.resource!r}: fence {self.fence} is stale, since fence {self.highest} was seen: "
+            "the lock was lost, and another holder has written"
+        )
+
+
 class ClosedError(FencelockError):
     """The client was closed, or belongs to the process that this one was forked from."""
 
 
 class ConfigError(FencelockError, ValueError):
-    """The configuration is not usable; the text names the key, the value and what is allowed."""
+    """The configuration is not usable; the text names the key, the value and the allowed values."""

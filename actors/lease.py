@@ -27,6 +27,6 @@ def relied_until(sent_at: Instant, promised_ms: int) -> Instant:
     return Instant(sent_at + relied_ns(promised_ms))
 
 
-def surely_over(ms: int) -> int:
+def surely_over(ms: int, drift_ppm: int = DRIFT_PPM) -> int:
     """Return how long to wait on this clock until ``ms`` have passed on any other (ms)."""
-    return -(-ms * (PPM + DRIFT_PPM) // (PPM - DRIFT_PPM))
+    return -(-ms * (PPM + drift_ppm) // (PPM - drift_ppm))

@@ -100,6 +100,7 @@ class Learner(NamedTuple):
     journal: int
     endpoint: str
     slots_left: int = 0
+    bytes_left: int = 0
     waits_for: str = ""
     """What it must do before it can join; empty if nothing."""
 
@@ -110,7 +111,8 @@ class Step(NamedTuple):
     detail: str
     """What the change waits for, empty if it is done."""
     slots_left: int = 0
-    """The slots that a learner lacks."""
+    bytes_left: int = 0
+    """The slots, and their bytes, that a learner lacks."""
     effects: tuple[Effect, ...] = ()
 
 
@@ -179,7 +181,8 @@ class MemberChanges(ABC):
                 request=request.request,
             )
             return reply(refused)
-        changed = unchanged(request, step.detail, self.number, self.members, step.slots_left)
+        left = step.slots_left, step.bytes_left
+        changed = unchanged(request, step.detail, self.number, self.members, *left)
         return [*step.effects, *reply(changed)]
 
     def step(self, request: ChangeMembers) -> Step:
@@ -247,7 +250,7 @@ class MemberChanges(ABC):
                 "do not answer, or remove them first"
             )
         if joiner.waits_for:
-            return Step(f"{node} {joiner.waits_for}", joiner.slots_left)
+            return Step(f"{node} {joiner.waits_for}", joiner.slots_left, joiner.bytes_left)
         return self.propose_with(Member(node, joiner.endpoint or request.endpoint, joiner.journal))
 
     def _drop(self, node: str) -> Step:
@@ -292,6 +295,7 @@ def unchanged(
     number: int,
     members: tuple[str, ...],
     slots_left: int = 0,
+    bytes_left: int = 0,
 ) -> MembersChanged:
     """Return the answer to ``request``: it is done, or waits for what ``detail`` says."""
     return MembersChanged(
@@ -300,6 +304,7 @@ def unchanged(
         view=number,
         members=members,
         slots_left=slots_left,
+        bytes_left=bytes_left,
         session=request.session,
         request=request.request,
     )

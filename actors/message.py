@@ -58,6 +58,10 @@ class Message(Event):
 
     __slots__ = ("encoded",)
     TAG: ClassVar[int]
+    TRIMMED: ClassVar[bool] = False
+    """Whether it is written without its last fields at their defaults, except by itself in a frame.
+    So a message in a message, or a record, may get new fields: a reader of an earlier version
+    still reads those that do not use them."""
     encoded: bytes | None
 
 

@@ -58,7 +58,7 @@ class NoInbox:
 class AcceptedEvents:
     """The attribute `Role.accepts`: the events that a role's class names, and their subclasses.
 
-    Messages are looked up in `REGISTRY`, so one that is declared later is accepted, too.
+    Messages are looked up in `REGISTRY`, so a message that is declared later is also accepted.
     """
 
     def __get__(self, role: Role[Any] | None, cls: type[Role[Any]]) -> frozenset[type[Event]]:
@@ -119,12 +119,12 @@ class Role(pykka.Actor, abc.ABC, Generic[E]):
 
     @abc.abstractmethod
     def handle(self, sender: Address, event: E, now: Instant) -> Effects:
-        """Move to the next state and return what should happen."""
+        """Move to the next state and return the effects to perform."""
 
     def summary(self) -> Summary:
-        """Return what an operator wants to know of the role first, for `DescribeRole`.
+        """Return the facts about the role that an operator needs first, for `DescribeRole`.
 
-        The names are ASCII. The host cuts off what is longer than
+        The names are ASCII. The host cuts texts that are longer than
         `fencelock.actors.role_message` allows.
         """
         return ()

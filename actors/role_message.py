@@ -1,4 +1,4 @@
-"""Messages between a role and its node: requests that every role answers, links, lines of the log.
+"""Messages between a role and its node: requests to the role, links, lines of the log.
 
 None of them crosses the wire, except that a `RoleDescription` is part of a node's status. For
 example, ``node.ref("clock").ask(ReadClock(), timeout=1).time`` is the logical time of a node.
@@ -129,8 +129,8 @@ class Queues(Local):
 class ReadQueues(Query[Queues]):
     """Return the queues of locks. Answered by the roles of `lamport` and `central` that have some.
 
-    A queue of a `LockProcess` has nodes, that of a `LockClient` has owners. A `LockServer`
-    knows holders only.
+    A queue of a `LockProcess` has nodes, a queue of a `LockClient` has owners. A `LockServer` knows
+    holders only.
     """
 
 
@@ -169,6 +169,8 @@ class LinkRefused(Local):
 class Level(IntEnum):
     """Severity of a `RoleNotice`."""
 
+    DEBUG = 10
+    """Information for somebody who looks for a fault."""
     INFO = 20
     """Information for an operator that requires no action."""
     WARNING = 30
@@ -181,7 +183,11 @@ class Level(IntEnum):
 
 @local
 class RoleNotice(Local):
-    """To the host, at ``node/node``: write ``text`` into the log. The simulator counts it."""
+    """To the host, at ``node/node``: write ``text`` into the log. The simulator counts it.
+
+    ``fields`` have names and values, for programs that read the log.
+    """
 
     level: Level
     text: str
+    fields: tuple[tuple[str, str], ...] = ()

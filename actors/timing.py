@@ -17,8 +17,7 @@ PROBE_MS = 250
 """A client whose request is unanswered for this long sends the node a probe."""
 
 REPLY_MS = 250
-"""A client that gets no reply to it for this long probes the other nodes, and uses one of
-them."""
+"""A client that gets no reply to a probe for this long probes the other nodes, and uses one."""
 
 RANK_MS_MIN = 150
 """The shortest default of `Timing.rank_ms`: an election takes as long, however quick heartbeats
@@ -37,7 +36,7 @@ class Timing(NamedTuple):
     election_ms: int = 700
     """The first follower stands for election when the leader was silent for this long."""
     rank_ms: int = 150
-    """Delay between the followers' turns to stand: an election and its syncs fit in."""
+    """Delay between the followers' elections: an election and its syncs fit in."""
 
     def checked(self) -> Timing:
         """Return the same times if each leaves room for the events within it.

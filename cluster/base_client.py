@@ -41,18 +41,18 @@ class BaseClient(Generic[L, R, S]):
     ) -> L:
         """Return the lock called ``name``; sends nothing yet.
 
-        Each successful acquire is an owner of its own: any thread or task that has the object may
+        Each successful acquire is a separate owner: any thread or task that has the object may
         release it, and acquiring it again waits, as with ``threading.Lock``.
 
         Args:
             name: 1 to 256 bytes of text with a visible character and no control characters.
-            timeout: how long ``with``, and `Lock.acquire` without its own, wait (s): 0 to a
-                week, or -1 for without limit. None for the cluster's own limit: none,
-                but on `bakery` 5 s, or what its config says.
+            timeout: how long ``with``, and `Lock.acquire` without a timeout, wait (s): 0 to a week,
+                or -1 for no limit. None for the cluster's own limit: none, but on `bakery` 5 s, or
+                what its config says.
             owner: a name for who holds the lock, up to 256 bytes without control characters. All
                 locks of that name and owner in this client are one: it is for owners that outlive
                 objects.
-            label: a word for people who look at the lock, up to 256 bytes.
+            label: a text for people who look at the lock, up to 256 bytes.
             duration: where holds have deadlines (`bakery`), how long this one is held (s), up
                 to a week; then `Lock.on_unlocking` is called. None for the cluster's own, 5 s.
             grace: how much later it is taken away unless it was renewed (s), likewise.
@@ -154,11 +154,11 @@ class BaseClient(Generic[L, R, S]):
         self._connection.hold_registry.listeners.lost.append(callback)
 
     def on_unlocking(self, callback: Callback) -> None:
-        """Have ``callback`` called when the duration of any hold ends; see `on_lost`."""
+        """Call ``callback`` when the duration of any hold ends; see `on_lost`."""
         self._connection.hold_registry.listeners.unlocking.append(callback)
 
     def on_suspect(self, callback: Callback) -> None:
-        """Have ``callback`` called when any lock of this client is in doubt; see `on_lost`."""
+        """Call ``callback`` when any lock of this client becomes suspect; see `on_lost`."""
         self._connection.hold_registry.listeners.suspect.append(callback)
 
     @property
@@ -176,7 +176,7 @@ class BaseClient(Generic[L, R, S]):
         return self._connection.watching().last()
 
     def on_cluster(self, callback: ClusterCallback) -> None:
-        """Have ``callback`` called when the cluster goes up or down, and when it is ready or not.
+        """Call ``callback`` when the cluster goes up or down, or becomes ready or not ready.
 
         The callback receives a `ClusterState`, as known to the node that the client uses: first
         the present one, then each that differs. States that passed while the client was slow are

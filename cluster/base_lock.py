@@ -81,7 +81,7 @@ class BaseLock(Generic[H]):
 
     @property
     def owner(self) -> str | None:
-        """The owner, as `status` shows it; None while each acquire would be one of its own."""
+        """The owner, as `status` shows it; None while each acquire would be a new owner."""
         own = self._current()
         return self._options.owner if own is None else own.owner
 
@@ -136,7 +136,7 @@ class BaseLock(Generic[H]):
     def on_unlocking(self, callback: Callback) -> None:
         """Call ``callback`` with a `Notice` when the duration of such a hold ends.
 
-        Nothing is unlocked before the grace ends, too: until then the holder decides, by
+        The lock stays held until the grace has ended as well. Until then the holder chooses
         ``release`` or ``renew``.
         """
         self._listeners.unlocking.append(callback)
@@ -152,7 +152,7 @@ class BaseLock(Generic[H]):
         return self._known() if found is None else found[0]
 
     def _find(self, *, latest: bool) -> tuple[Ownership, int] | None:
-        """Return what this thread or task acquired last, else the latest or oldest of all."""
+        """Return the last acquire of this thread or task, else the latest or oldest of all."""
         there = [one for one in tuple(self._acquired) if one[1].is_unreleased(one[2])]
         if len(there) > 1:
             here = self._here()
@@ -162,7 +162,7 @@ class BaseLock(Generic[H]):
         return there[-1 if latest else 0][1:] if there else None
 
     def _known(self) -> Ownership | None:
-        """Return what the named owner acquired through another object."""
+        """Return the acquire that the named owner made through another object."""
         owner = self._options.owner
         own = None if owner is None else self._registry.find(self._options.name, owner)
         return None if own is None or own.hold is None else own
@@ -216,7 +216,7 @@ class BaseLock(Generic[H]):
             raise closed_meanwhile() from None
         except BaseException:
             if call.own is not None:
-                # Interrupted, perhaps after the grant: the session gives back what it has.
+                # Interrupted, perhaps after the grant: the session gives the lock back.
                 self._cancel(call.own, registry.give_up(call))
                 channel.abandon(call)
             raise
@@ -244,7 +244,7 @@ class BaseLock(Generic[H]):
     def _waiting(
         self, call: AcquireCall, wait_ms: int | None
     ) -> Operation[tuple[Ownership, int | None]]:
-        """Wait until the named owner may acquire; end with that and what is left of ``wait_ms``."""
+        """Wait until the named owner may acquire; return it and the rest of ``wait_ms``."""
         registry, options = self._registry, self._options
         owner = options.owner or self._runner()
         once = options.limit == 1
@@ -337,7 +337,7 @@ class BaseLock(Generic[H]):
         return status.holder is not None
 
     def _prune(self) -> None:
-        """Forget what was released."""
+        """Forget the acquire that was released."""
         acquired = self._acquired
         for one in tuple(acquired):
             _, own, token = one

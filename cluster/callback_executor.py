@@ -8,12 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from loguru import logger
-
 from fencelock.actors.api.name import titled
 from fencelock.actors.session.holding import HoldState
 from fencelock.actors.session.message import ClusterState
 from fencelock.actors.session.session_state import unknown
+from fencelock.cluster.log import report
 
 T = TypeVar("T")
 
@@ -47,7 +46,7 @@ class CallbackExecutor(Protocol):
 
 
 class ThreadExecutor:
-    """Calls callbacks one after the other on a thread of its own, started by the first.
+    """Calls callbacks one after the other on its own thread, started by the first callback.
 
     A callback may block or use the client; the callbacks after it wait meanwhile.
     """
@@ -97,7 +96,7 @@ def call_guarded(callback: Callable[[T], object], news: T) -> bool:
         about = "the cluster"
         if isinstance(news, Notice):
             about = f"{titled(news.lock)} ({news.state.value})"
-        logger.opt(exception=error).error("a callback for {} failed: {!r}", about, error)
+        report("ERROR", f"a callback for {about} failed: {error!r}", error)
         return False
     return True
 
@@ -131,10 +130,10 @@ class ClusterWatch:
     def last(self) -> ClusterState:
         """Return the last state received, or an unknown one if there is none."""
         self._watch()
-        return self._state or unknown("no node has said yet how it is")
+        return self._state or unknown("no node has reported its state yet")
 
     def add(self, callback: ClusterCallback) -> None:
-        """Have ``callback`` called with the known state, if there is one, and with later ones."""
+        """Call ``callback`` with the known state, if there is one, and with later ones."""
         with self._guard:
             self._callbacks.append(callback)
             if self._state is not None:

@@ -5,20 +5,21 @@ from __future__ import annotations
 import atexit
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, Self, TypeVar
 
 from fencelock.actors.api.backup_message import BackupPart
 from fencelock.actors.api.membership_message import ChangeMembers, MembersChanged, MembersRead
 from fencelock.actors.api.message import Contender, LockStatus, NodeStatus
-from fencelock.actors.api.session_message import ListedLock
+from fencelock.actors.api.session_message import ListedEviction, ListedLock, ListedSession, Records
+from fencelock.actors.session.message import Surveyed
 from fencelock.cluster.base_client import BaseClient, namer
-from fencelock.cluster.callback_executor import ThreadExecutor
+from fencelock.cluster.callback_executor import CallbackExecutor, ThreadExecutor
 from fencelock.cluster.connection import Connection
 from fencelock.cluster.lock import Lock, RLock
 from fencelock.cluster.operation import drive
 from fencelock.cluster.semaphore import Semaphore
-from fencelock.cluster.settings import Read, Settings, Target
+from fencelock.cluster.settings import CONNECT_S, Read, Settings, Target
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -74,10 +75,10 @@ class Client(BaseClient[Lock, RLock, Semaphore]):
         return decorate
 
     def status(self, name: str, read: Read = "linearizable", max_age: float = 1.0) -> LockStatus:
-        """Return who holds ``name`` and who waits, in order; stale on arrival.
+        """Return the holder and the queue of ``name``, in order; stale on arrival.
 
         Args:
-            name: of the lock.
+            name: the name of the lock.
             read: ``"linearizable"``: true at one instant between question and answer,
                 where the protocol promises that; ``"local"``: as one node knows it.
             max_age: how old a local answer may be (s), 0 to an hour.
@@ -108,6 +109,28 @@ class Client(BaseClient[Lock, RLock, Semaphore]):
         """
         return drive(self._connection.listing(prefix, read, max_age))
 
+    def sessions(self) -> tuple[ListedSession, ...]:
+        """Return the open sessions of all clients, the oldest first.
+
+        Raises:
+            UnsupportedError: the protocol keeps no table of locks.
+            UnavailableError: no node answered for 10 s.
+            ClosedError: the client is closed.
+
+        """
+        pages = drive(self._connection.listing_records(Records.SESSIONS))
+        return tuple(session for page in pages for session in page.sessions)
+
+    def evictions(self) -> tuple[ListedEviction, ...]:
+        """Return the last 1,000 forced releases, the oldest first: whose lock, and by whom.
+
+        Raises:
+            UnsupportedError: as for `sessions`, as are the others.
+
+        """
+        pages = drive(self._connection.listing_records(Records.EVICTIONS))
+        return tuple(eviction for page in pages for eviction in page.evictions)
+
     def backup_part(self, node: str = "", slot: int = 0, chunk: int = 0) -> BackupPart:
         """Return part ``chunk`` of the snapshot of ``slot``; with ``slot`` 0, begin a snapshot.
 
@@ -125,12 +148,12 @@ class Client(BaseClient[Lock, RLock, Semaphore]):
     def evict(self, name: str, fence: int, operator: str | None = None) -> Contender:
         """Take the lock ``name`` from its holder under ``fence``; return that holder.
 
-        The holder is notified, and may still act on what the lock protects: only a fence that
-        is checked stops it. The cluster's log records the eviction and the operator's name.
+        The holder is notified, and may still act on the protected resource: only a fence that is
+        checked stops it. The cluster's log records the eviction and the operator's name.
 
         Args:
-            name: of the lock.
-            fence: of the hold, as `status` shows it: a later holder is not affected.
+            name: the name of the lock.
+            fence: the fence of the hold, as `status` shows it: a later holder is not affected.
             operator: the name of the person who does it, up to 200 bytes; by default user and host.
 
         Raises:
@@ -179,10 +202,27 @@ class Client(BaseClient[Lock, RLock, Semaphore]):
             ClosedError: the client is closed.
 
         """
+        return self.survey(roles=roles).statuses
+
+    def survey(self, *, roles: bool = False) -> Surveyed:
+        """Return what `describe` does, and the addresses that did not answer, with the reasons.
+
+        Raises:
+            UnavailableError: no node answered.
+            ClosedError: the client is closed.
+
+        """
         return drive(self._connection.surveying(roles=roles))
 
+    def answer_by(self, ends_at: float) -> None:
+        """Let later requests fail at ``ends_at`` (s, of ``time.monotonic``); not those of locks.
+
+        They raise `UnavailableError`.
+        """
+        self._connection.line.ends_at = ends_at
+
     def close(self) -> None:
-        """Release what is held, cancel what waits, and leave nothing running.
+        """Release all holds, cancel all waits, and leave nothing running.
 
         Waits up to 2 s until reachable nodes confirm. Threads that wait for a lock get
         `AcquireCancelledError`. Closing again, or in a forked process, does nothing.
@@ -200,23 +240,24 @@ class Client(BaseClient[Lock, RLock, Semaphore]):
 
 
 def connect(
-    addresses: str | None = None,
+    addresses: str | Sequence[str] | None = None,
     *,
     cluster: str | None = None,
-    timeout: float = 10.0,
+    connect_timeout: float = CONNECT_S,
     ttl: float = 15.0,
     label: str | None = None,
 ) -> Client:
     """Connect to a cluster and return once a node answered.
 
     Args:
-        addresses: one or more nodes, ``"tcp://10.0.0.1:4040,tcp://10.0.0.2:4040"``. Any
-            will do; when one goes away, the client moves to another. By default those in the
+        addresses: one or more nodes, ``"tcp://10.0.0.1:4040,tcp://10.0.0.2:4040"``, or a list of
+            such texts. Any will do; when one goes away, the client moves to another. By default
+            those in the
             environment variable ``FENCELOCK_CONNECT``, else those of ``./cluster.toml``, else
             ``tcp://127.0.0.1:4040``.
         cluster: the id of the cluster, as in its config. By default ``FENCELOCK_CLUSTER``, else
             that of ``./cluster.toml`` if it names the addresses, else ``fencelock``.
-        timeout: how long to wait for the first answer (s), above 0.
+        connect_timeout: how long to wait for the first answer (s), above 0.
         ttl: how long the cluster keeps this client's locks after its last message (s), 1 to
             3600. With a short one, locks of dead clients are soon free; with a long one, the
             client survives longer pauses and cuts. Only where the protocol has sessions.
@@ -225,21 +266,26 @@ def connect(
     Raises:
         ConfigError: an argument is not usable.
         WrongClusterError: what answers belongs to another cluster or version.
-        UnavailableError: nobody answered in time.
+        UnavailableError: nobody answered in time; it names the addresses and their source.
 
     """
-    return connect_to(Target.find(addresses, cluster), timeout=timeout, ttl=ttl, label=label)
+    target = Target.find(addresses, cluster)
+    return connect_to(target, timeout=connect_timeout, ttl=ttl, label=label)
 
 
 def connect_to(
     target: Target, *, timeout: float, ttl: float = 15.0, label: str | None = None
 ) -> Client:
     """Connect to ``target``; see `connect`."""
-    settings = Settings(target, timeout, ttl, label)
-    connection = Connection(settings, ThreadExecutor())
+    return Client(greeted(Settings(target, timeout, ttl, label), ThreadExecutor()))
+
+
+def greeted(settings: Settings, executor: CallbackExecutor) -> Connection:
+    """Return a connection once a node answered; see `connect`."""
+    connection = Connection(settings, executor)
     try:
         drive(connection.greeting())
-        return Client(connection)
     except BaseException:
         connection.stop()
         raise
+    return connection

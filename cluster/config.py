@@ -28,6 +28,7 @@ from fencelock.actors.bakery.config import (
 from fencelock.actors.bakery.ticket import TERM_MS_MAX
 from fencelock.actors.error import ConfigError
 from fencelock.actors.paxos.snapshots import JOURNAL_BYTES
+from fencelock.actors.paxos.target import NO_TARGET, MemberTarget
 from fencelock.actors.timing import TIMING, Timing, derived
 from fencelock.cluster.guarantee import PROMISES
 from fencelock.cluster.topology import ProtocolSettings
@@ -37,6 +38,7 @@ NODES_MAX = 64
 CLUSTER_ID = re.compile(r"[a-z0-9-]{1,64}")
 FOLDER = re.compile(r"[^\0]+")
 DURABILITIES = ("fsync", "memory")
+METRICS = r"(\[[0-9a-fA-F:.]+\]|[\w.-]+):\d{1,5}"
 LOG_LEVELS = ("TRACE", "DEBUG", "INFO", "WARNING", "ERROR")
 JOURNAL_BYTES_MIN = 64 << 10
 """`paxos`: below this (bytes) a node would spend more on snapshots than on serving."""
@@ -48,9 +50,14 @@ HEARTBEAT_MS_MIN = 10
 TIME_MS_MAX = 10_000
 """`paxos`: the longest lease or election (ms); sessions live for 15 s by default."""
 
+TARGET_MAX = 9
+"""`paxos`: the largest number of members that the leader keeps by itself."""
+REPLACE_S_MIN, REPLACE_S_MAX = 1.0, 86_400.0
+"""`paxos`: the bounds of the time after which a silent member is replaced (s): above a failover."""
+
 PRIORITY_OFF = "off"
 PRIORITIES = range(1, 15)
-"""`bakery`: the smaller the number, the likelier the node leads."""
+"""The smaller the number, the likelier the node leads (`bakery`), or becomes a member (`paxos`)."""
 MS_PER_S = 1_000
 TERM_S_MIN, TERM_S_MAX = 0.1, TERM_MS_MAX / MS_PER_S
 """`bakery`: the bounds of terms in the config (s); the minimum is a few network delays."""
@@ -102,6 +109,7 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
+Metrics = Annotated[str, _matching(re.compile(METRICS))]
 Time = Annotated[int, Field(ge=1, le=TIME_MS_MAX)]
 Term = Annotated[float, Field(ge=TERM_S_MIN, le=TERM_S_MAX)]
 
@@ -109,6 +117,7 @@ Term = Annotated[float, Field(ge=TERM_S_MIN, le=TERM_S_MAX)]
 class _Node(Strict):
     address: Annotated[str, AfterValidator(_address)]
     priority: Annotated[int | str, PlainValidator(_priority)] = PRIORITY
+    metrics: Metrics | None = None
 
 
 class _Bakery(Strict):
@@ -131,6 +140,14 @@ class _Paxos(Strict):
     isolated_ms: Time | None = None
     election_ms: Time | None = None
     rank_ms: Time | None = None
+    target_members: Annotated[int, Field(ge=0, le=TARGET_MAX)] = 0
+    replace_after_s: Annotated[float, Field(ge=REPLACE_S_MIN, le=REPLACE_S_MAX)] = (
+        NO_TARGET.silent_ms / MS_PER_S
+    )
+
+    def target(self) -> MemberTarget:
+        """Return the number of members at which the leader keeps the group."""
+        return MemberTarget(self.target_members, _ms(self.replace_after_s))
 
     def timing(self) -> Timing:
         """Return the times of members; see `timing.derived`."""
@@ -156,6 +173,7 @@ class File(Strict):
     central: _Central = _Central()
     paxos: _Paxos = _Paxos()
     log: _Log = _Log()
+    metrics: Metrics | None = None
 
 
 _TERM = f"{TERM_S_MIN:g} to {TERM_S_MAX:g} s"
@@ -171,7 +189,7 @@ ALLOWED = {
         'that begins with a letter or digit, like "n1"'
     ),
     "nodes.*.address": 'an address the other nodes can reach like "tcp://10.0.0.1:4040"',
-    "nodes.*.priority": '1 to 14, the smaller the likelier to lead, or "off"',
+    "nodes.*.priority": '1 to 14, the smaller the likelier to lead or to become a member, or "off"',
     "bakery": "a table with " + " and ".join(_Bakery.model_fields),
     "bakery.duration": _TERM,
     "bakery.grace": _TERM,
@@ -187,6 +205,11 @@ ALLOWED = {
     **dict.fromkeys(
         ("paxos.lease_ms", "paxos.isolated_ms", "paxos.election_ms", "paxos.rank_ms"),
         f"1 to {TIME_MS_MAX} ms",
+    ),
+    "paxos.target_members": f"0 to {TARGET_MAX}, best 3, 5 or 7,",
+    "paxos.replace_after_s": f"{REPLACE_S_MIN:g} to {REPLACE_S_MAX:g} s",
+    **dict.fromkeys(
+        ("metrics", "nodes.*.metrics"), 'where this machine is scraped, like "127.0.0.1:9404"'
     ),
     "log": "a table with " + " and ".join(_Log.model_fields),
     "log.level": "one of " + ", ".join(f'"{level}"' for level in LOG_LEVELS),
@@ -213,10 +236,12 @@ class Config:
     """Node id to address, sorted by id."""
     settings: ProtocolSettings = field(default_factory=ProtocolSettings)
     priorities: dict[str, int] = field(default_factory=dict[str, int])
-    """`bakery`: the priorities of nodes that set their own: 1 to 14, or 15 for off."""
+    """The priorities of nodes that set their own: 1 to 14, or 15 for off."""
     data: Path | None = None
-    """The folder for what must survive a restart; see `folder_of`."""
+    """The folder for data that must survive a restart; see `folder_of`."""
     log_level: str = "INFO"
+    metrics: dict[str, str] = field(default_factory=dict[str, str])
+    """Where each node that serves metrics does so, ``host:port``."""
 
     def folder_of(self, node: str) -> Path | None:
         """Return the folder of ``node``: nodes of one machine share ``data``, but not a journal."""
@@ -226,7 +251,7 @@ class Config:
         """Return the settings of ``node``: the common ones, with its own priority."""
         if node not in self.priorities:
             return self.settings
-        return replace(self.settings, bakery_priority=self.priorities[node])
+        return replace(self.settings, priority=self.priorities[node])
 
 
 def load(path: Path) -> Config:
@@ -254,7 +279,7 @@ def load(path: Path) -> Config:
 
 
 def parse(text: str, folder: Path) -> Config:
-    """Read a configuration from ``text``, whose relative paths begin at ``folder``.
+    """Read a configuration from ``text``. Its relative paths begin at ``folder``.
 
     Raises:
         ConfigError: as for `load`.
@@ -287,6 +312,7 @@ def parse(text: str, folder: Path) -> Config:
             paxos_journal_bytes=file.paxos.journal_bytes,
             paxos_memory=file.paxos.durability == "memory",
             paxos_timing=file.paxos.timing(),
+            paxos_target=file.paxos.target(),
         ),
         priorities={
             node: OFF if isinstance(table.priority, str) else table.priority
@@ -295,6 +321,11 @@ def parse(text: str, folder: Path) -> Config:
         },
         data=None if file.data is None else folder / file.data,
         log_level=file.log.level,
+        metrics={
+            node: at
+            for node, table in sorted(file.nodes.items())
+            if (at := table.metrics or file.metrics)
+        },
     )
 
 
@@ -343,23 +374,25 @@ data = "./data"  # where nodes keep what must survive a restart; relative to thi
 {nodes}
 [bakery]  # read by protocol = "bakery" only; [nodes.*] may have a priority = 1 to 14 or "off"
 duration = 5.0  # default duration of a hold (s); then the holder must release or renew
-grace = 5.0  # so much later it is taken away
+grace = 5.0  # time after that until the lock is taken away (s)
 least = 3.0  # shorter durations and graces are refused, and so are shorter defaults
-obtention = 5.0  # how long who says no timeout waits for a lock (s), or "unlimited": a week
+obtention = 5.0  # acquire timeout if none is given (s), or "unlimited": a week
 
 [central]  # read by protocol = "central" only
 # server = {first}  # the node that owns every lock; the first by name if left out
-journal = false  # true: a restarted server goes on where it was
+journal = false  # true: a restarted server keeps its table
 
 [paxos]  # read by protocol = "paxos" only
 durability = "fsync"  # memory: no disk; a node that restarts votes only after all restarted
 # journal_bytes = 8388608  # how much a member writes before it trims its journal
-# Times, the same on all members. Those left out are derived from the ones before.
+# Times, the same on all members. Omitted times are derived from those above.
 # heartbeat_ms = 50  # interval between two heartbeats of a leader
-# lease_ms = 250  # no other leader is elected for so long after a heartbeat; 5 heartbeats
-# isolated_ms = 350  # without a majority for so long, a leader sends clients elsewhere
-# election_ms = 700  # silence of a leader after which the first follower stands; twice isolated_ms
-# rank_ms = 150  # so much later the next follower stands; 3 heartbeats, but not below 150
+# lease_ms = 250  # time after a heartbeat in which no other leader is elected; 5 heartbeats
+# isolated_ms = 350  # time without a majority after which a leader sends clients elsewhere
+# election_ms = 700  # silence of a leader before the first election; twice isolated_ms
+# rank_ms = 150  # delay between the followers' elections; 3 heartbeats, but not below 150
+# target_members = 3  # 3, 5 or 7: the leader keeps so many members by itself; 0: operators do
+# replace_after_s = 300  # a member that is silent for so long is replaced, if target_members is set
 
 [log]
 level = "INFO"
@@ -449,7 +482,7 @@ def _key(step: str) -> str:
 
 
 def _toml(value: object) -> str:
-    """Return ``value`` much as it stands in the file; for text, exactly a TOML string."""
+    """Return ``value`` much as the file has it; for text, exactly a TOML string."""
     if isinstance(value, dict):
         return "a table"
     if isinstance(value, list):

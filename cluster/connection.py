@@ -22,7 +22,16 @@ from fencelock.actors.api.membership_message import (
 )
 from fencelock.actors.api.message import Acquire, Contender, Describe, NodeStatus
 from fencelock.actors.api.name import LABEL_BYTES_MAX, check_new_lock_name, check_owner
-from fencelock.actors.api.session_message import Evict, Evicted, ListedLock, ListLocks, LockList
+from fencelock.actors.api.session_message import (
+    Evict,
+    Evicted,
+    ListedLock,
+    ListLocks,
+    ListRecords,
+    LockList,
+    RecordList,
+    Records,
+)
 from fencelock.actors.clock import Clock
 from fencelock.actors.effect import Spawn
 from fencelock.actors.error import (
@@ -34,18 +43,27 @@ from fencelock.actors.error import (
 from fencelock.actors.message import Event, address_of
 from fencelock.actors.session.cancellation import CLOSE_MS
 from fencelock.actors.session.holding import Hold
-from fencelock.actors.session.message import Close, ClusterState, Survey, Surveyed, WatchCluster
+from fencelock.actors.session.message import (
+    Close,
+    ClusterState,
+    EndpointChanged,
+    Survey,
+    Surveyed,
+    WatchCluster,
+)
 from fencelock.actors.session.pending import Claim
 from fencelock.actors.session.session import ClientSession
 from fencelock.cluster.callback_executor import CallbackExecutor, ClusterWatch
 from fencelock.cluster.guarantee import Guarantee, demand
 from fencelock.cluster.hold_registry import HoldRegistry
 from fencelock.cluster.host.dispatcher import Dispatcher
+from fencelock.cluster.host.gateway import Links
 from fencelock.cluster.host.pending_asks import AskReply
 from fencelock.cluster.host.profile_marks import ProfileMarks
 from fencelock.cluster.host.role_set import Closing, RoleSet
 from fencelock.cluster.host.scheduler import READ_CLOCK
 from fencelock.cluster.lock_options import LockOptions, check_name_type, term_ms_of, wait_ms_of
+from fencelock.cluster.log import inform
 from fencelock.cluster.operation import AwaitReply, Operation
 from fencelock.cluster.owner import process_label, process_user
 from fencelock.cluster.reachability import LOOK_S, looking
@@ -67,6 +85,11 @@ PAGE = 1_000
 """Locks requested at a time when they are listed."""
 
 
+def alias_of(number: int) -> str:
+    """Return the name of the link to an endpoint, whose node is not known before it replies."""
+    return f"endpoint.{number}"
+
+
 class Connection:
     """One client's node: a thread with a session role; see `Client` for its operations.
 
@@ -86,7 +109,7 @@ class Connection:
         self.executor = executor
         self.cluster_watch = ClusterWatch(executor, lambda: self.line.tell(WatchCluster()))
         self._guard = threading.Lock()
-        links = {f"gate.{number}": endpoint for number, endpoint in enumerate(self.endpoints)}
+        links = {alias_of(number): endpoint for number, endpoint in enumerate(self.endpoints)}
         counters: Counter[str] = Counter()
         hub = SocketHub(
             node=self.session,
@@ -94,11 +117,12 @@ class Connection:
             cluster=settings.target.cluster,
             listen=None,
             peers=links,
-            gates=True,
+            client=True,
             count=lambda name, times: counters.update({name: times}),
         )
         if marks is not None:
             hub = marks.links(hub)
+        self.links: Links = hub
         try:
             self._dispatcher = Dispatcher(self.session, hub, counters=counters)
             holds: dict[Claim, Hold] = {}
@@ -141,6 +165,8 @@ class Connection:
     def _hear(self, event: Event) -> None:
         if isinstance(event, ClusterState):
             self.cluster_watch.hear(event)
+        elif isinstance(event, EndpointChanged):
+            self.executor.call(inform, f"{event.former} is left; requests go to {event.endpoint}")
         else:
             self.hold_registry.hear(event)
 
@@ -175,16 +201,27 @@ class Connection:
             assert isinstance(status, NodeStatus)
             self.protocol = status.protocol
             return
+        tried = yield from self._tried()
+        source = self._source or "as given"
+        raise UnavailableError(
+            f"no node answered within {limit:g} s. Tried {tried} ({source}). Are the nodes "
+            "running, are these their hosts and ports, and does no firewall stand between?"
+        ) from None
+
+    def _tried(self) -> Operation[str]:
+        """End with the addresses that were tried, and why each failed, as far as that is known."""
+        survey = AskReply()
+        self.line.submit(Survey(), survey)
+        reached = looking(self.endpoints)
+        refused: tuple[str, ...] = ()
+        with suppress(TimeoutError, FencelockError, pykka.ActorDeadError):
+            surveyed = yield AwaitReply(survey, LOOK_S)
+            refused = tuple(one for one in surveyed.silent if " " in one)  # With a reason.
         try:
-            tried = yield AwaitReply(looking(self.endpoints), 2 * LOOK_S)
+            tried = yield AwaitReply(reached, 2 * LOOK_S)
         except TimeoutError:  # The machine is busy.
             tried = ", ".join(self.endpoints)
-        if self._source:
-            tried = f"{tried} ({self._source})"
-        raise UnavailableError(
-            f"no node answered within {limit:g} s. Tried {tried}. Are the nodes running, are these "
-            "their hosts and ports, and does no firewall stand between?"
-        )
+        return f"{tried}; refused: {'; '.join(refused)}" if refused else tried
 
     def options(
         self,
@@ -205,7 +242,7 @@ class Connection:
         wait_ms_of(timeout)
         if owner is not None:
             if not owner:
-                raise InvalidRequestError("owner is empty; leave it out for one of its own")
+                raise InvalidRequestError("owner is empty; without it, each acquire is an owner")
             check_owner(owner)
         check_text("label", label, InvalidRequestError)
         if limit is not None and not 1 <= limit < NUMBER_END:
@@ -222,13 +259,13 @@ class Connection:
         pack(Acquire(lock=name, owner=owner or "", limit=most, label=label))
         return LockOptions(name, timeout, owner, reentrant, most, label, hold_ms, grace_ms)
 
-    def surveying(self, *, roles: bool = False) -> Operation[tuple[NodeStatus, ...]]:
+    def surveying(self, *, roles: bool = False) -> Operation[Surveyed]:
         """End with the status of each node, with its roles if ``roles`` is set."""
         surveyed = yield from self.line.ask(Survey(roles=roles))
         assert isinstance(surveyed, Surveyed)
         if not surveyed.statuses:
             raise UnavailableError(f"no node described itself: {', '.join(surveyed.silent)}")
-        return surveyed.statuses
+        return surveyed
 
     def age_ms(self, read: Read, max_age: float) -> int | None:
         """Return the greatest age of an answer (ms), None for a linearizable read.
@@ -256,6 +293,18 @@ class Connection:
             more = answer.more and bool(answer.lines)
             after = found[-1].lock if found else ""
         return tuple(found)
+
+    def listing_records(self, kind: Records) -> Operation[tuple[RecordList, ...]]:
+        """End with all pages of sessions or evictions."""
+        pages: list[RecordList] = []
+        skip, more = 0, True
+        while more:
+            answer = yield from self.line.ask(ListRecords(kind=kind, skip=skip, most=PAGE))
+            assert isinstance(answer, RecordList)
+            pages.append(answer)
+            count = len(answer.sessions) + len(answer.evictions)
+            skip, more = skip + count, answer.more and bool(count)
+        return tuple(pages)
 
     def reading_backup(self, node: str, slot: int, chunk: int) -> Operation[BackupPart]:
         """End with a part of a backup; see `ReadBackup`."""
@@ -289,7 +338,7 @@ class Connection:
         return f"{self.session} {state}"
 
     def closing(self, then: Callable[[], None]) -> Operation[None]:
-        """Release what is held, cancel what waits, stop what runs, and call ``then``."""
+        """Release all holds, cancel all waits, stop all threads, and call ``then``."""
         if self.line.forked:
             return
         with self._guard:
@@ -302,7 +351,7 @@ class Connection:
             reply = AskReply()
             self.line.submit(Close(), reply)
             with suppress(pykka.ActorDeadError, TimeoutError, FencelockError):
-                yield AwaitReply(reply, 2 * CLOSE_MS / 1000)
+                yield AwaitReply(reply, self.line.left_s(2 * CLOSE_MS / 1000))
             self._dispatcher.stop(0, at_once=True)
             with suppress(TimeoutError):
                 yield AwaitReply(self._dispatcher.ended, STOP_S)

@@ -12,17 +12,17 @@ class Guarantee(Enum):
     """A property that an application may rely on. The value defines it, in one sentence."""
 
     EXCLUSIVE = "at most one owner holds a lock at any time"
-    FENCED = "every grant carries a number above that of each earlier grant of the same lock"
+    FENCED = "every grant carries a number above all earlier grants of the same lock"
     FIFO = "first come, first served"
     REENTRANT = "an owner may acquire a lock it holds once more, and releases it as often"
-    SEMAPHORES = "a semaphore has a number of permits, which clients hold at most at a time"
-    SESSIONS = "a client that is gone is noticed, and what it held or waited for is given up"
-    EXACTLY_ONCE = "a request that is sent again takes effect once and gets its first answer again"
-    LINEARIZABLE = "every answer, of reads too, is true at one instant between question and answer"
-    BOUNDED_READS = "a node answers a read by itself if it can prove how old its answer may be"
+    SEMAPHORES = "all clients together hold at most as many permits as the semaphore has"
+    SESSIONS = "the cluster notices a dead client, and ends its holds and waits"
+    EXACTLY_ONCE = "a repeated request takes effect once and gets the same reply"
+    LINEARIZABLE = "every reply, also to a read, is true at one instant between request and reply"
+    BOUNDED_READS = "a node replies to a read by itself if it can prove the age of its state"
     SURVIVES_UNKIND_NETWORK = "messages that are lost, repeated, reordered or late do no harm"
-    DEADLINES = "a hold has a duration, after which its owner is told to unlock, and a grace"
-    CLUSTER_EVENTS = "a client is told when the cluster goes up or down, or can grant or not"
+    DEADLINES = "a hold has a duration; then its owner has a grace to release or renew it"
+    CLUSTER_EVENTS = "a client is notified when the cluster goes up or down, or becomes ready"
     SURVIVES_LEADER_CRASH = "locks are granted again soon after a node that leads is lost"
     SURVIVES_MINORITY_CRASH = "locks are granted while a majority of the nodes is up and connected"
     SURVIVES_HOLDER_CRASH = "a lock whose holder is dead is granted to the next without an operator"
@@ -109,7 +109,7 @@ def demand(protocol: str, guarantee: Guarantee) -> None:
 
     Args:
         protocol: one of `PROMISES`.
-        guarantee: what the caller relies on.
+        guarantee: the property on which the caller relies.
 
     Raises:
         UnsupportedError: it does not; the text names the protocols that do.

@@ -1,6 +1,6 @@
 """A hold of a lock, as an acquire returns it: the part that does not depend on how its user waits.
 
-Release and renewal are operations on one acquire; lock objects use them, too.
+Release and renewal are operations on one acquire; lock objects also use them.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from fencelock.cluster.session_channel import ForkCounter, SessionChannel, close
 class BaseHold:
     """One successful acquire, until it is released. It is always true.
 
-    Its properties follow from this client's clock and what the cluster has confirmed when they
-    are read: none asks the network.
+    Its properties follow from this client's clock and the last confirmation of the cluster when
+    they are read: none uses the network.
     """
 
     def __init__(
@@ -57,10 +57,9 @@ class BaseHold:
 
     @property
     def fence(self) -> int:
-        """The fence: greater than that of every earlier hold of the lock.
+        """The fence: greater than the fence of every earlier hold of the lock.
 
-        Resources that check fences refuse requests under that of a lost hold, which is their
-        purpose.
+        Resources that check fences refuse requests under the fence of a lost hold.
         """
         return self._hold.fence
 
@@ -125,20 +124,20 @@ class BaseHold:
         check_held(self._registry, self._own, self.token)
 
     def on_lost(self, callback: Callback) -> None:
-        """Have ``callback`` called with a `Notice` when this hold is lost, or at once if it was.
+        """Call ``callback`` with a `Notice` when this hold is lost, or at once if it is.
 
-        See `BaseClient.on_lost` for where callbacks run and what becomes of their exceptions.
+        `BaseClient.on_lost` says where callbacks run and how their exceptions are handled.
         """
         self._registry.listen(self._own, Listeners(lost=[callback]))
 
     def on_suspect(self, callback: Callback) -> None:
-        """Have ``callback`` called with a `Notice` when this hold becomes suspect."""
+        """Call ``callback`` with a `Notice` when this hold becomes suspect."""
         self._registry.listen(self._own, Listeners(suspect=[callback]))
 
     def on_unlocking(self, callback: Callback) -> None:
-        """Have ``callback`` called with a `Notice` when the duration of this hold ends.
+        """Call ``callback`` with a `Notice` when the duration of this hold ends.
 
-        Nothing is unlocked before the grace ends, too: until then the holder decides, by
+        The lock stays held until the grace has ended as well. Until then the holder chooses
         ``release`` or ``renew``.
         """
         self._registry.listen(self._own, Listeners(unlocking=[callback]))
@@ -178,7 +177,7 @@ def releasing(
             raise closed_meanwhile() from None
         except BaseException:
             if not mine and registry.give_back(own, token):
-                # This release still happens, once the one before it is done.
+                # This release still happens, once the previous one is done.
                 cancel = Cancel(lock=own.lock, session="", owner=own.owner, request=token)
                 channel.tell(cancel)
             raise
@@ -230,7 +229,7 @@ def confirming(
     """Wait until a release that began before is confirmed; send it again if necessary.
 
     Raises:
-        TimeoutError: ``limit_s`` (s) are over; the release goes on.
+        TimeoutError: ``limit_s`` (s) are over; the release continues.
         FencelockError: the release failed.
 
     """

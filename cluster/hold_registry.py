@@ -19,11 +19,15 @@ from fencelock.actors.session.message import HoldsLost, Leased, Suspected, Trust
 from fencelock.actors.session.pending import Claim, claim_named
 from fencelock.cluster.callback_executor import CallbackExecutor, Notice
 from fencelock.cluster.host.pending_asks import AskReply
+from fencelock.cluster.log import warn
 from fencelock.cluster.owner import owner_of_acquire
 
 LOST_MAX = 10_000
 """Limit of remembered losses that no error reported yet. Release of an older one raises "not
 held"."""
+
+NAMED_MAX = 3
+"""Limit of holds that one line of the log names."""
 
 Callback = Callable[[Notice], object]
 
@@ -48,7 +52,7 @@ class Listeners:
 
 @dataclass(eq=False)
 class Ownership:
-    """One owner's time with one lock, from its first acquire to its last release.
+    """The period in which one owner holds or waits for one lock: first acquire to last release.
 
     Whether the lock is held is not recorded here: the session decides that, in `hold`.
     """
@@ -65,7 +69,7 @@ class Ownership:
     hold: Hold | None = field(init=False, default=None)
     """The session's hold, once the lock was granted."""
     acquiring: int = field(init=False, default=0)
-    """The token of the acquire that has begun and has no answer, one at a time; 0 for none. Not
+    """The token of the acquire that has begun and has no answer, one at a time, or 0 for none. Not
     the call: it would keep the task that waits alive when its loop is closed and gone."""
     leaving: ReleaseCall | None = field(init=False, default=None)
     """The release that has begun and is not confirmed; one at a time."""
@@ -187,7 +191,7 @@ class HoldRegistry:
     def enter(
         self, lock: str, owner: str, call: AcquireCall, listeners: Listeners, *, once: bool
     ) -> AskReply | None:
-        """Begin an acquire of ``lock`` by ``owner``; return what it must wait for before that.
+        """Begin an acquire of ``lock`` by ``owner``; return the event that it must wait for first.
 
         With ``once`` the owner may hold the lock only once. It may have lost it: see `forget`.
         """
@@ -208,7 +212,7 @@ class HoldRegistry:
         return None
 
     def forget(self, own: Ownership) -> None:
-        """Let the owner of a lost hold begin anew; who has that hold is still told of the loss."""
+        """Let the owner of a lost hold begin anew; its users are still notified of the loss."""
         with self._guard:
             self._remove(own)
 
@@ -279,7 +283,7 @@ class HoldRegistry:
             return leaving
 
     def repeat(self, leaving: ReleaseCall) -> ReleaseCall | None:
-        """Return a call for a repetition of a release that failed; None if it was confirmed."""
+        """Return a call for a repetition of a release that failed, or None if it was confirmed."""
         own = leaving.own
         with self._guard:
             if own.leaving is not leaving:
@@ -317,7 +321,7 @@ class HoldRegistry:
                 case _:
                     assert own.hold is not None
                     if own.hold.state is HoldState.RELEASING:
-                        return  # The session goes on repeating it in the background.
+                        return  # The session keeps repeating it in the background.
                     own.levels.append(leaving.token)  # It was never sent, or it was refused.
             if own.leaving is leaving:
                 own.leaving = None
@@ -327,7 +331,7 @@ class HoldRegistry:
                 del self._owners[key]  # As nearly always.
 
     def report_loss(self, own: Ownership, token: int | None) -> LockOwnershipLostError:
-        """Return the error that reports the loss of the acquire ``token``; None for that of all."""
+        """Return the error for the loss of acquire ``token``; if it is None, of all acquires."""
         with self._guard:
             if token is None:
                 own.levels.clear()
@@ -347,7 +351,7 @@ class HoldRegistry:
         )
 
     def hear(self, event: Event) -> None:
-        """Notify callbacks of what the session reports; on the dispatcher's thread."""
+        """Pass the session's reports on to callbacks; on the dispatcher's thread."""
         with self._guard:
             match event:
                 case Trusted() | Leased():
@@ -355,11 +359,12 @@ class HoldRegistry:
                 case Suspected(silent_ms=silent_ms, left_ms=left_ms):
                     reason = (
                         f"the cluster has not confirmed the session for {silent_ms} ms; "
-                        f"what it holds counts as lost in {left_ms} ms"
+                        f"its locks count as lost in {left_ms} ms"
                     )
-                    for own in self._owners.values():
-                        if own.hold is not None and not own.noticed:
-                            self._notify(own, HoldState.SUSPECT, reason)
+                    held = [own for own in self._owners.values() if own.hold and not own.noticed]
+                    for own in held:
+                        self._notify(own, HoldState.SUSPECT, reason)
+                    self._warn("suspect", held, reason)
                 case Unlocking(lock=lock, owner=owner, fence=fence, grace_ms=grace_ms):
                     reason = (
                         f"its duration is over: release or renew it, or it is lost in {grace_ms} ms"
@@ -367,14 +372,16 @@ class HoldRegistry:
                     if (unlocking := self._holder(lock, owner, fence)) is not None:
                         self._notify(unlocking, HoldState.UNLOCKING, reason)
                 case HoldsLost(losses=losses, detail=detail):
-                    for lock, owner, fence in losses:
-                        if (lost := self._holder(lock, owner, fence)) is not None:
-                            self._notice_loss(lost, detail)
+                    found = [self._holder(*loss) for loss in losses]
+                    lost = [own for own in found if own is not None]
+                    for own in lost:
+                        self._notice_loss(own, detail)
+                    self._warn("lost", lost, detail)
                 case _:
                     raise AssertionError(f"no watcher is told {event}")
 
     def listen(self, own: Ownership, mine: Listeners) -> None:
-        """Have the callbacks of ``mine`` called for that ownership, too; at once if it is lost."""
+        """Also call the callbacks of ``mine`` for that ownership; at once if it is lost."""
         self.state_of(own)
         with self._guard:
             own.listeners.append(mine)
@@ -397,7 +404,7 @@ class HoldRegistry:
                 self._wake(own)
 
     def _holder(self, lock: str, owner: str, fence: int) -> Ownership | None:
-        """Return who holds ``lock`` under ``fence``; None if its loss was noticed already."""
+        """Return the holder of ``lock`` under ``fence``, or None if its loss was noticed."""
         own = self._owners.get((lock, owner))
         if own is None or own.noticed or own.hold is None or own.hold.fence != fence:
             return None
@@ -412,7 +419,19 @@ class HoldRegistry:
                 hold.disowned = True  # G1
                 for _ in own.levels:  # The session may yet believe that it is held.
                     self._tell(Release(lock=own.lock, fence=hold.fence, owner=own.owner))
-            self._notice_loss(own, hold.why(now))
+            reason = hold.why(now)
+            self._notice_loss(own, reason)
+            self._warn("lost", [own], reason)
+
+    def _warn(self, state: str, owns: list[Ownership], reason: str) -> None:
+        """Log that holds are suspect or lost: one line, whose length is bounded."""
+        if not owns:
+            return
+        named = ", ".join(
+            f"{titled(own.lock)} (fence {own.hold.fence})" for own in owns[:NAMED_MAX] if own.hold
+        )
+        more = f" and {len(owns) - NAMED_MAX} more" if len(owns) > NAMED_MAX else ""
+        self._executor.call(warn, f"{state}: {named}{more}: {reason}")
 
     def _notice_loss(self, own: Ownership, reason: str) -> None:
         if own.noticed:
@@ -463,12 +482,12 @@ class HoldRegistry:
     def _is_taken(self, lock: str, owner: str) -> bool:
         """Return whether ``owner`` acquires or holds ``lock``, or the session still releases it.
 
-        The session releases in the background what was granted to an acquire that was cancelled.
+        The session releases a lock in the background that was granted to a cancelled acquire.
         """
         return (lock, owner) in self._owners or (lock, owner) in self._holds
 
     def _wake(self, own: Ownership) -> None:
-        """Have those who wait for ``own`` look again."""
+        """Wake the threads and tasks that wait for ``own``, so that they look again."""
         changed, own.changed = own.changed, None
         if changed is not None:
             changed.set(None)

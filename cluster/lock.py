@@ -25,7 +25,7 @@ class Exiting:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Release. An error of the body goes on as it is; a failed release is noted on it.
+        """Release. An error of the body passes unchanged; a failed release is noted on it.
 
         Raises:
             LockOwnershipLostError: the body ended well, but the lock was lost before.
@@ -45,8 +45,8 @@ class Hold(BaseHold, Exiting):
         Raises:
             NotHeldError: it was released already.
             LockOwnershipLostError: it was lost before, and no release had reported that.
-            UnavailableError: no node confirmed it within 10 s. The release goes on being
-                repeated in the background; calling `release` again waits for it once more.
+            UnavailableError: no node confirmed it within 10 s. The client keeps repeating the
+                release in the background; calling `release` again waits for it once more.
             ClosedError: the client is closed.
 
         """
@@ -63,9 +63,9 @@ class Hold(BaseHold, Exiting):
 class Lock(BaseLock[Hold], Exiting):
     """One named lock of the cluster, from `Client.lock`. Any thread may use it.
 
-    As with ``threading.Lock``, whoever has the object may release it, from any thread, and
-    acquiring it again waits until it was released. It stays held when the thread that acquired it
-    ends, until the client is closed.
+    As with ``threading.Lock``, any thread that has the object may release the lock, and acquiring
+    it again waits until it is released. It stays held when the thread that acquired it ends, until
+    the client is closed.
 
     With ``with``, the body runs only while the lock is held, as far as this client knows; a
     resource that checks the `fence` refuses a late holder. Callbacks run one after the other on
@@ -85,13 +85,13 @@ class Lock(BaseLock[Hold], Exiting):
         Args:
             wrong: nothing; an argument without a keyword is refused.
             blocking: whether to wait while somebody else holds it.
-            timeout: how long to wait (s), 0 to a week, or -1 for without limit; None for the
-                ``timeout`` given to `Client.lock`. If that is None, too, the cluster's own limit
-                applies: none, but on `bakery` 5 s, or what its config says.
+            timeout: how long to wait (s), 0 to a week, or -1 for no limit; None for the ``timeout``
+                given to `Client.lock`. If that is also None, the cluster's own limit applies: none,
+                but on `bakery` 5 s, or what its config says.
 
         Returns:
-            The hold, which is true; None if the time ran out, or if without ``blocking`` somebody
-            holds the lock, this object included.
+            The hold, which is true, or None if the time ran out, or if without ``blocking``
+            somebody holds the lock, this object included.
 
         Raises:
             LimitReachedError: this owner holds an `RLock` as often as it may, and ``blocking``.
@@ -117,9 +117,9 @@ class Lock(BaseLock[Hold], Exiting):
         Raises:
             NotHeldError: it is not held through this object, or its node restarted and forgot it.
             LockOwnershipLostError: it was lost before. It may be acquired again.
-            UnavailableError: no node confirmed it within 10 s. The release goes on being
-                repeated in the background, and `held` stays true meanwhile. Calling `release`
-                again when nothing else is held waits for it once more.
+            UnavailableError: no node confirmed it within 10 s. The client keeps repeating the
+                release in the background, and `held` stays true meanwhile. Calling `release` again
+                when nothing else is held waits for it once more.
             ClosedError: the client is closed.
 
         """
@@ -149,7 +149,7 @@ class Lock(BaseLock[Hold], Exiting):
         drive(self._renewing(duration))
 
     def status(self, read: Read = "linearizable", max_age: float = 1.0) -> LockStatus:
-        """Return who holds the lock and who waits; see `Client.status`."""
+        """Return the holder and the queue; see `Client.status`."""
         return drive(self._inspecting(age_ms_of(read, max_age)))
 
     def __enter__(self) -> Hold:
@@ -167,6 +167,6 @@ class RLock(BaseRLock[Hold], Lock):
     """One named lock of the cluster that its owner may enter again, from `Client.rlock`.
 
     Each thread is an owner, unless `Client.rlock` was given an ``owner``: as with
-    ``threading.RLock``, one thread cannot release what another holds, and an owner releases as
+    ``threading.RLock``, one thread cannot release the hold of another, and an owner must release as
     often as it acquired. Objects of one name and owner in a client are one lock.
     """

@@ -7,12 +7,13 @@ from itertools import repeat
 from typing import Any
 
 from fencelock.actors.api.message import Acquire, Granted, Refused, Released
+from fencelock.actors.api.semaphore import AcquirePermits, ReleasePermits
 from fencelock.actors.message import Local, Message
 from fencelock.actors.paxos.machine import Fingerprint, state_of
 from fencelock.actors.paxos.message import Figure
 from fencelock.actors.table.message import LogCommand, TablePart
 from fencelock.actors.table.operation import COMMANDS
-from fencelock.actors.table.report import Browse, Browsed, Looked, LookUp
+from fencelock.actors.table.report import Browse, Browsed, Looked, LookUp, ReadRecords
 from fencelock.actors.table.table import LockTable
 from fencelock.transport.cbor import MalformedFrameError, load, load_each
 from fencelock.transport.codec import decode, encode, trimmed_codec
@@ -30,20 +31,20 @@ PATIENT_MS = 100
 
 
 class LockMachine:
-    """A `Machine` over a `LockTable`: what the replicas of the `paxos` protocol apply."""
+    """A `Machine` over a `LockTable`: the state machine of the `paxos` replicas."""
 
     def __init__(self) -> None:
         self.table = LockTable()
         self.told = 0
         """A checksum of all outcomes of this process, without the grants (`granted` has those)."""
         self._known: dict[bytes, LogCommand] = {}
-        """Decoded commands by their bytes, so that those of this node are not decoded again."""
+        """Decoded commands by their bytes, so that this node's commands are not decoded again."""
 
     def write(self, command: LogCommand) -> bytes:
         """Return ``command`` as the log carries it.
 
         Raises:
-            TypeError: a field holds what its declaration does not allow.
+            TypeError: a field has a value that its declaration does not allow.
 
         """
         written, known = _CODECS[type(command)].write(command), self._known
@@ -53,16 +54,20 @@ class LockMachine:
         return written
 
     def admits(self, command: bytes) -> bool:
-        """Return whether ``command`` is one of the table's, encoded as on the wire."""
+        """Return whether ``command`` is a command of the table, encoded as on the wire."""
         if command in self._known:
             return True
-        read = _read(command)
+        read = read_command(command)
         if read is None:
             return False
         if len(self._known) >= KNOWN_MAX:
             self._known.clear()
         self._known[command] = read
         return True
+
+    def is_new(self, command: bytes) -> bool:
+        """Return whether ``command`` is about a semaphore; releases before those skip it."""
+        return isinstance(self._known.get(command), AcquirePermits | ReleasePermits)
 
     def is_patient(self, command: bytes) -> bool:
         """Return whether ``command`` would wait a while for a lock that somebody else holds."""
@@ -94,7 +99,7 @@ class LockMachine:
         return self.table.due_ms(before)
 
     def read(self, question: Local) -> Local:
-        """Answer a `LookUp` or a `Browse`."""
+        """Answer a `LookUp`, a `Browse` or a `ReadRecords`."""
         match question:
             case LookUp():
                 return Looked(report=self.table.status(question.lock))
@@ -102,6 +107,8 @@ class LockMachine:
                 asked, most = question, max(0, question.most)
                 lines = self.table.listing(asked.prefix, asked.after, most + 1)
                 return Browsed(lines=lines[:most], more=len(lines) > most)
+            case ReadRecords(kind=kind, skip=skip, most=most):
+                return self.table.records(kind, skip, max(0, most))
             case _:
                 raise TypeError(f"{question!r} is no question about locks")
 
@@ -152,8 +159,8 @@ class LockMachine:
 def _weight(outcomes: Sequence[Sequence[Message]]) -> int:
     """Return a checksum of ``outcomes``: of their kinds and their numbers.
 
-    The factors are odd and have few common divisors. `TableState.granted` already covers who was
-    granted a lock under which fence.
+    The factors are odd and have few common divisors. `TableState.granted` already covers the owner
+    and the fence of every grant.
     """
     weight = 0
     for of_command in outcomes:
@@ -168,14 +175,15 @@ def _weight(outcomes: Sequence[Sequence[Message]]) -> int:
 
 
 def _read_all(commands: Sequence[bytes]) -> list[LogCommand | None]:
-    """Return each of ``commands`` decoded, None for one that cannot be read."""
+    """Return each of ``commands`` decoded, or None for one that cannot be read."""
     values = load_each(commands)
     if values is None:
-        return [_read(command) for command in commands]
+        return [read_command(command) for command in commands]
     return list(map(_command_in, values))
 
 
-def _read(command: bytes) -> LogCommand | None:
+def read_command(command: bytes) -> LogCommand | None:
+    """Return ``command`` decoded, None if it cannot be read."""
     try:
         return _command_in(load(command))
     except MalformedFrameError:
@@ -183,7 +191,7 @@ def _read(command: bytes) -> LogCommand | None:
 
 
 def _command_in(items: Any) -> LogCommand | None:
-    """Return the command in ``items``, None if there is none."""
+    """Return the command in ``items``, or None if there is none."""
     try:
         if type(items) is list and type(items[0]) is int:  # pyright: ignore[reportUnknownArgumentType]
             command: LogCommand = _READERS[items[0]](items)  # pyright: ignore[reportUnknownArgumentType]

@@ -24,7 +24,7 @@ class LockOptions:
     """The owner; None for each acquire, or for the running thread or task if ``reentrant``."""
     reentrant: bool = False
     limit: int = 1
-    """Limit of holds that an owner may have at once; 0 for no limit."""
+    """Limit of holds that an owner may have at once, or 0 for no limit."""
     label: str = ""
     hold_ms: int = 0
     """Duration of a hold (ms); 0 for the cluster's own, or for none."""

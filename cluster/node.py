@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from random import Random
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from fencelock import __version__
 from fencelock.actors.bootstrap_message import GroupConfig
@@ -17,13 +17,18 @@ from fencelock.actors.clock import STAMP_MAX
 from fencelock.actors.error import ConfigError
 from fencelock.actors.message import Message, address_of
 from fencelock.cluster.config import Config
+from fencelock.cluster.event_log import EventLog
 from fencelock.cluster.host.dispatcher import Dispatcher, RoleRef
 from fencelock.cluster.host.profile_marks import ProfileMarks
+from fencelock.cluster.log import note
 from fencelock.cluster.storage.journal import SEGMENT_BYTES_MAX, STREAM, Journal, claim
 from fencelock.cluster.topology import NodeContext, keeps_journal, recipe_of
 from fencelock.transport.codec import decode
 from fencelock.transport.descriptors import connections_max, raise_limit
 from fencelock.transport.hub import SocketHub
+
+if TYPE_CHECKING:
+    from fencelock.cluster.metrics import MetricsServer
 
 VOTING = frozenset({"bakery", "paxos"})
 """Protocols whose journals hold promises to a majority: such a journal is tied to its members."""
@@ -54,6 +59,7 @@ class Node:
         self._closing_s = closing_s
         self.proxy: RoleRef = dispatcher.ref(address_of(node_id, "session"))
         self._dispatcher = dispatcher
+        self._metrics: MetricsServer | None = None
 
     @classmethod
     def start(
@@ -70,9 +76,9 @@ class Node:
             ConfigError: the config has no such node, or lacks something that the node needs, or
                 the node's address cannot be bound (then from a ``zmq.ZMQError``).
             AssertionsOffError: Python runs with ``-O``.
-            fencelock.cluster.storage.error.JournalDamagedError: the journal is not readable.
-            fencelock.cluster.storage.error.JournalForeignError: it is that of another node,
-                cluster or set of members.
+            fencelock.cluster.storage.directory.JournalDamagedError: the journal is not readable.
+            fencelock.cluster.storage.directory.JournalForeignError: the journal belongs to another
+                node, cluster or set of members.
 
         """
         if not __debug__:
@@ -125,6 +131,8 @@ class Node:
             connections_max=connections_max(raise_limit()),
             count=lambda name, times: counters.update({name: times}),
         )
+        _log_start(config, node_id, journal, records, journal_id)
+        unheard = hub.unheard if config.protocol in VOTING else list[str]
         if marks is not None:
             hub, journal, cast = marks.links(hub), marks.journal(journal), marks.role_set(cast)
         try:
@@ -134,13 +142,34 @@ class Node:
                 members=frozenset(peers),
                 journal=journal,
                 counters=counters,
+                watch=EventLog(node_id, traces=config.log_level == "TRACE").watch,
+                unheard=unheard,
             )
             dispatcher.start(cast)
         except BaseException:
             hub.close()
             raise
         closing_s = sum(closing.within_ms for closing in cast.closings) / 1000
-        return cls(node_id, hub.endpoint, dispatcher, closing_s=closing_s)
+        node = cls(node_id, hub.endpoint, dispatcher, closing_s=closing_s)
+        if node_id in config.metrics:
+            node.serve_metrics(config.metrics[node_id], config.cluster)
+        return node
+
+    def serve_metrics(self, at: str, cluster: str) -> str:
+        """Serve metrics at ``at`` (``host:port``) until the node stops; return where that is.
+
+        Raises:
+            ConfigError: it cannot listen there; the node has been stopped.
+
+        """
+        from fencelock.cluster.metrics import MetricsServer  # noqa: PLC0415 (only if wanted)
+
+        try:
+            self._metrics = MetricsServer(at, self._dispatcher, cluster)
+        except ConfigError:
+            self.stop()
+            raise
+        return self._metrics.address
 
     @property
     def failure(self) -> BaseException | None:
@@ -162,13 +191,51 @@ class Node:
         lets another node lead. That may take `CLOSE_MS` and `RESIGN_MS` longer (see
         ``cluster/topology.py``). `pykka.ActorRegistry.stop_all` does the same.
         """
-        return self._dispatcher.stop(None if timeout is None else timeout + self._closing_s)
+        stopped = self._dispatcher.stop(None if timeout is None else timeout + self._closing_s)
+        metrics, self._metrics = self._metrics, None
+        if metrics is not None:
+            metrics.close()
+        return stopped
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
         self.stop()
+
+
+def _log_start(
+    config: Config,
+    node_id: str,
+    journal: Journal | None,
+    records: Mapping[str, Sequence[Message]],
+    journal_id: int,
+) -> None:
+    """Log the version, the configuration and what the journal held."""
+    if journal is None:
+        state = "it keeps nothing on disk"
+    elif not any(records.values()):
+        state = f"its journal is empty ({config.folder_of(node_id)})"
+    else:
+        count = sum(map(len, records.values()))
+        state = (
+            f"recovered {count} records from {journal.disk_bytes:,} bytes of journal "
+            f"({config.folder_of(node_id)})"
+        )
+    text = (
+        f"{node_id} starts, fencelock {__version__}, at {config.nodes[node_id]}, cluster "
+        f'"{config.cluster}", protocol {config.protocol}, nodes {", ".join(config.nodes)}; {state}'
+    )
+    fields: dict[str, object] = {
+        "event": "starts",
+        "version": __version__,
+        "cluster": config.cluster,
+        "protocol": config.protocol,
+        "pid": os.getpid(),
+    }
+    if journal_id:
+        fields["journal"] = f"{journal_id:x}"
+    note(node_id, "INFO", text, **fields)
 
 
 def _first_stamp() -> int:
@@ -193,7 +260,7 @@ def _open_journal(config: Config, node_id: str) -> Journal | None:
 
 
 def identity_of(config: Config, node_id: str, *, founded: bool = False) -> dict[str, str]:
-    """Return what the journal of ``node_id`` belongs to, in words.
+    """Return the identity of the journal of ``node_id``, in words.
 
     The members of a group that is ``founded`` are in its log, or in its seatings.
     """
@@ -204,7 +271,7 @@ def identity_of(config: Config, node_id: str, *, founded: bool = False) -> dict[
 
 
 def _is_founded(config: Config, found: Mapping[str, Sequence[bytes]]) -> bool:
-    """Return whether the journal belongs to a group that decides itself who its members are."""
+    """Return whether the journal belongs to a group that decides its own members."""
     records = map(decode, found.get("bootstrap", ()))
     return config.protocol in VOTING and any(isinstance(one, GroupConfig) for one in records)
 

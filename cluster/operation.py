@@ -2,7 +2,7 @@
 
 An operation is a generator. It sends requests to the session role, without blocking, and yields
 the `AskReply` or `AwaitReply` to wait for; the driver sends the answer in, or throws the error in.
-So deadlines, owners and the wording of errors stand in one place, and a client only knows how to
+So the rules for deadlines, owners and error texts are in one place, and a client only knows how to
 wait.
 """
 
@@ -37,8 +37,8 @@ def drive(operation: Operation[T]) -> T:
     """Carry out ``operation`` on this thread, which waits for each answer.
 
     Raises:
-        BaseException: the error that ends the operation. An interrupt while waiting is thrown
-            in, so that the operation can undo what it began.
+        BaseException: the error that ends the operation. An interrupt while waiting is thrown in,
+            so that the operation can undo its steps.
 
     """
     try:
@@ -56,4 +56,4 @@ def drive(operation: Operation[T]) -> T:
         value: T = end.value
         return value
     finally:
-        operation.close()  # An interrupt between two lines of this function ends it, too.
+        operation.close()  # An interrupt between two lines of this function also ends it.

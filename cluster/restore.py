@@ -43,9 +43,9 @@ from fencelock.transport.codec import decode, encode
 FENCE_MARGIN = 1 << 40
 """The first fence of the new cluster is above the backup's highest by more than this.
 
-The old cluster may have gone on after the backup, and storage refuses fences below those it has
-seen. At 10,000 grants a second the old cluster needs three and a half years to issue as many. There
-is room for four million restorations of one table.
+The old cluster may have continued after the backup, and storage refuses fences below those it has
+seen. At 10,000 grants per second the old cluster needs three and a half years to issue as many.
+There is room for four million restorations of one table.
 """
 
 ENTRIES = 32
@@ -56,7 +56,7 @@ REPLACED_SUFFIX = ".replaced"
 
 
 def check_target(header: BackupHeader, config: Config) -> None:
-    """Refuse a configuration that cannot be that of the new cluster.
+    """Refuse a configuration that cannot belong to the new cluster.
 
     Raises:
         ConfigError: the text says why, and what to change.
@@ -64,7 +64,7 @@ def check_target(header: BackupHeader, config: Config) -> None:
     """
     if config.protocol != header.protocol:
         raise ConfigError(
-            f'protocol: "{config.protocol}" cannot go on from a backup of {header.protocol}'
+            f'protocol: "{config.protocol}" cannot start from a backup of {header.protocol}'
         )
     if config.settings.paxos_memory:
         raise ConfigError(
@@ -122,7 +122,7 @@ def check_parts(header: BackupHeader, parts: Sequence[bytes]) -> tuple[bytes, ..
     """Return the ``parts`` of the table with the fences of the new cluster.
 
     Raises:
-        BackupDamagedError: they are not a table, or not that of the header.
+        BackupDamagedError: they are not a table, or not the table that the header names.
 
     """
     try:

@@ -1,4 +1,4 @@
-"""Semaphores: what does not depend on how a user waits, and the blocking one."""
+"""Semaphores: the part that both clients share, and the blocking one."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ Part = tuple[Ownership, int, int, bool]
 
 
 class BaseSemaphore(BaseLock[H]):
-    """One semaphore of the cluster. Each acquire is an owner of its own.
+    """One semaphore of the cluster. Each acquire is a separate owner.
 
-    Whoever has the object may release what was acquired through it. Its properties (`fence`,
-    `held`, `lost`) are those of its current hold, as with a lock.
+    Any thread or task that has the object may release permits that were acquired through it. Its
+    properties (`fence`, `held`, `lost`) describe its current hold, as with a lock.
     """
 
     _copy = staticmethod(copier(AcquirePermits, "owner", "request", "wait_ms"))
@@ -96,7 +96,7 @@ class BaseSemaphore(BaseLock[H]):
         return hold
 
     def _prune(self) -> None:
-        """Forget what was released, once that may be half of what is remembered."""
+        """Forget released holds, once they may be half of all remembered ones."""
         with self._guard:
             if len(self._acquired) < self._prune_at:
                 return
@@ -111,7 +111,7 @@ class BaseSemaphore(BaseLock[H]):
         return self._releasing_permits(1)
 
     def _releasing_permits(self, amount: int) -> Operation[None]:
-        """Release permits as a semaphore's `release` does: all of them, whatever becomes of one."""
+        """Release permits like a semaphore's `release`: all of them, even if one release fails."""
         self._channel.check()
         parts = self._take(amount)
         failure: FencelockError | None = None
@@ -131,7 +131,7 @@ class BaseSemaphore(BaseLock[H]):
             raise failure
 
     def _take(self, amount: int) -> list[Part]:
-        """Choose the holds to release: those of this thread or task, the latest first, then others.
+        """Choose the holds to release: this thread's or task's own, the latest first, then others.
 
         Raises:
             ValueError: fewer permits are held through this object.
@@ -184,9 +184,10 @@ class Semaphore(BaseSemaphore[Hold], Exiting):
     At most ``permits`` are held at a time, by all clients together. Claims are served in their
     order: a large one at the head of the queue keeps smaller ones waiting, and nobody overtakes.
 
-    As with ``threading.BoundedSemaphore``, whoever has the object may release, and releasing more
-    than was acquired raises. What is held stays held when its thread ends, until the client is
-    closed, or loses its session: see `fencelock.Lock`, also for callbacks and ``with``.
+    As with ``threading.BoundedSemaphore``, any thread that has the object may release, and
+    releasing more permits than were acquired raises. Permits stay held when their thread ends,
+    until the client is closed, or loses its session: see `fencelock.Lock`, also for callbacks and
+    ``with``.
     """
 
     _hold_type = Hold
@@ -197,14 +198,14 @@ class Semaphore(BaseSemaphore[Hold], Exiting):
         """Wait for ``n`` permits and hold them, all at once.
 
         Args:
-            n: number of permits, at most those of the semaphore.
+            n: number of permits, at most all permits of the semaphore.
             blocking: whether to wait.
             timeout: see `fencelock.Lock.acquire`.
 
         Returns:
-            The hold, which is true and has a fence of its own; its ``release`` gives back what is
-            left of the ``n`` permits. None if the time ran out, or if without ``blocking`` the
-            permits are not free, or others wait for some.
+            The hold, which is true and has its own fence. Its ``release`` gives back the rest of
+            the ``n`` permits. None if the time ran out; without ``blocking`` also if the permits
+            are not free, or others wait for some.
 
         Raises:
             InvalidRequestError: the semaphore has another number of permits at the cluster.
@@ -221,15 +222,15 @@ class Semaphore(BaseSemaphore[Hold], Exiting):
         Raises:
             ValueError: fewer are held through this object; none is given back.
             LockOwnershipLostError: some were lost before.
-            UnavailableError: no node confirmed it within 10 s. The release goes on being repeated
-                in the background.
+            UnavailableError: no node confirmed it within 10 s. The client keeps repeating the
+                release in the background.
             ClosedError: the client is closed.
 
         """
         drive(self._releasing_permits(n))
 
     def status(self, read: Read = "linearizable", max_age: float = 1.0) -> LockStatus:
-        """Return who holds permits and who waits, in order; see `Client.status`.
+        """Return the holders and the queue, in order; see `Client.status`.
 
         `LockStatus.holders` has all holders, and `Contender.times` the permits of each.
         """

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from typing import Any, Protocol
 
 import pykka
 
 from fencelock.actors.api.message import Inspect, LockStatus
-from fencelock.actors.error import ClosedError, OverloadedError
+from fencelock.actors.error import ClosedError, OverloadedError, UnavailableError
 from fencelock.actors.message import Event, Message
 from fencelock.cluster.host.pending_asks import AskReply
-from fencelock.cluster.operation import Operation
+from fencelock.cluster.operation import AwaitReply, Operation
 from fencelock.transport.codec import pack
 
 
@@ -56,6 +57,8 @@ class SessionChannel:
 
         The request must be well-typed: check a user's arguments before.
         """
+        self.ends_at: float | None = None
+        """The time by which `ask` must be answered (s, of ``time.monotonic``), if any."""
         self._session = session
         self._pid = os.getpid()
         self.forks = ForkCounter.forks
@@ -87,6 +90,7 @@ class SessionChannel:
 
         Raises:
             ClosedError: the client is closed, was closed meanwhile, or was forked.
+            UnavailableError: no node answered in time.
             FencelockError: the refusal, as its own error.
             TypeError: a field of ``message`` is of another type than it was declared.
 
@@ -97,24 +101,37 @@ class SessionChannel:
         try:
             self.check()
             self.submit(message, reply)
-            return (yield from self.answer(reply))
+            return (yield from self.answer(reply, self.ends_at))
         except BaseException:
             if not reply.done:
                 self.abandon(reply)
             raise
 
-    def answer(self, reply: AskReply) -> Operation[Any]:
-        """End with the answer in ``reply``.
+    def answer(self, reply: AskReply, ends_at: float | None = None) -> Operation[Any]:
+        """End with the answer in ``reply``, which comes by ``ends_at`` if that is given.
 
         Raises:
             ClosedError: the client was closed before it came.
+            UnavailableError: it did not come in time.
             FencelockError: the refusal, as its own error.
 
         """
         try:
-            return (yield reply)
+            if ends_at is None:
+                return (yield reply)
+            return (yield AwaitReply(reply, max(0.0, ends_at - time.monotonic())))
+        except TimeoutError:
+            if ends_at is None or reply.done:
+                raise
+            raise UnavailableError("no node answered in time") from None
         except pykka.ActorDeadError:
             raise closed_meanwhile() from None
+
+    def left_s(self, most: float) -> float:
+        """Return the time until ``ends_at`` (s), at most ``most``."""
+        return (
+            most if self.ends_at is None else max(0.0, min(most, self.ends_at - time.monotonic()))
+        )
 
     def inspecting(self, lock: str, age_ms: int | None) -> Operation[LockStatus]:
         """End with the status of ``lock``; ``age_ms`` as in `Inspect`."""

@@ -6,6 +6,7 @@ import math
 import os
 import re
 import threading
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -30,6 +31,9 @@ DEFAULT_ADDRESS = "tcp://127.0.0.1:4040"
 
 DEFAULT_CLUSTER = "fencelock"
 
+CONNECT_S = 5.0
+"""Timeout for the first answer of a node (s): a node of a busy machine takes a second."""
+
 Read = Literal["linearizable", "local"]
 """The kinds of reads: agreed by the whole cluster, or from one node that is fresh enough."""
 
@@ -47,7 +51,7 @@ class Target(NamedTuple):
         return parse_addresses(self.addresses)
 
     @classmethod
-    def find(cls, addresses: str | None, cluster: str | None) -> Target:
+    def find(cls, addresses: str | Sequence[str] | None, cluster: str | None) -> Target:
         """Return the target that the arguments name, or the environment, or the file here.
 
         The first of these that names addresses decides: ``addresses``, ``FENCELOCK_CONNECT``,
@@ -62,7 +66,8 @@ class Target(NamedTuple):
         if cluster is None:
             cluster = os.environ.get("FENCELOCK_CLUSTER")
         if addresses is not None:
-            return cls(addresses, DEFAULT_CLUSTER if cluster is None else cluster, "")
+            listed = addresses if isinstance(addresses, str) else ",".join(_each(addresses))
+            return cls(listed, DEFAULT_CLUSTER if cluster is None else cluster, "")
         named = os.environ.get("FENCELOCK_CONNECT")
         if named:
             return cls(named, cluster or DEFAULT_CLUSTER, "from FENCELOCK_CONNECT")
@@ -97,7 +102,7 @@ class Settings:
         except ValueError as error:
             raise ConfigError(f"cluster: {error}") from None
         if not 0 < self.timeout <= threading.TIMEOUT_MAX:
-            raise ConfigError(f"timeout is {self.timeout}, and must be above 0 (s)")
+            raise ConfigError(f"connect_timeout is {self.timeout}, and must be above 0 (s)")
         if not TTL_S_MIN <= self.ttl <= TTL_S_MAX:
             raise ConfigError(f"ttl is {self.ttl}, and must be from 1 to 3600 (s)")
         if self.label is not None:
@@ -124,11 +129,9 @@ def parse_addresses(addresses: str) -> tuple[str, ...]:
     """Return the nodes' addresses in ``addresses``, in order.
 
     Raises:
-        ConfigError: one is not ``tcp://host:port``, one appears twice, or there are too many;
-            or ``addresses`` is not text but, say, a list.
+        ConfigError: one is not ``tcp://host:port``, one appears twice, or there are too many.
 
     """
-    _check_is_text(addresses)
     endpoints = tuple(part.strip() for part in addresses.split(","))
     for endpoint in endpoints:
         match = re.fullmatch(r"tcp://([^\s:/\[\]]+|\[[0-9a-fA-F:.%\w]+\]):(\d{1,5})", endpoint)
@@ -138,18 +141,29 @@ def parse_addresses(addresses: str) -> tuple[str, ...]:
                 f"with a port from 1 to {PORT_MAX}; several are separated by commas"
             )
         if endpoints.count(endpoint) > 1:
-            raise ConfigError(f"addresses: {endpoint!r} stands in {addresses!r} twice")
+            raise ConfigError(f"addresses: {endpoint!r} is twice in {addresses!r}")
     if len(endpoints) > ENDPOINTS_MAX:
         raise ConfigError(f"addresses: {len(endpoints)} given, at most {ENDPOINTS_MAX} are allowed")
     return endpoints
 
 
-def _check_is_text(addresses: object) -> None:
-    if not isinstance(addresses, str):
+def _each(addresses: Sequence[object]) -> Iterator[str]:
+    """Return the addresses of a list one by one.
+
+    Raises:
+        ConfigError: it is no list, it is empty, or one is not text.
+
+    """
+    given: object = addresses
+    if not isinstance(given, list | tuple) or not addresses:
         raise ConfigError(
-            f"addresses: {addresses!r} must be one text; several addresses are separated by "
-            'commas in it: "tcp://host-1:4040,tcp://host-2:4040"'
+            f"addresses: {addresses!r} must be a text, or a list of texts: "
+            '"tcp://host-1:4040,tcp://host-2:4040" or ["tcp://host-1:4040", "tcp://host-2:4040"]'
         )
+    for address in addresses:
+        if not isinstance(address, str):
+            raise ConfigError(f"addresses: {address!r} in {addresses!r} must be a text")
+        yield address
 
 
 def check_text(field: str, text: str, kind: type[ConfigError | InvalidRequestError]) -> None:

@@ -34,6 +34,7 @@ from fencelock.actors.paxos.config import leader_of
 from fencelock.actors.paxos.event import Resign
 from fencelock.actors.paxos.member import LogOptions, log_roles
 from fencelock.actors.paxos.snapshots import JOURNAL_BYTES
+from fencelock.actors.paxos.target import NO_TARGET, MemberTarget
 from fencelock.actors.proxy.lock_manager import LockManager
 from fencelock.actors.proxy.proxy import Proxy
 from fencelock.actors.session.message import Close
@@ -62,18 +63,21 @@ class ProtocolSettings:
 
     bakery_terms: Terms = DEFAULT_TERMS
     """`bakery`: default durations of holds and waits, the same on every node."""
-    bakery_priority: int = PRIORITY
-    """`bakery`: the priority of this node as a leader, 1 to 14, lower is likelier; 15 is off."""
+    priority: int = PRIORITY
+    """The priority of this node, 1 to 14, lower is likelier; 15 is off. `bakery`: as a leader.
+    `paxos`: as a new member, if it is none."""
     bakery_pid: int = 0
     """`bakery`: the id of this process, which distinguishes candidates."""
     central_server: str = ""
     """`central`: the node that runs the lock server; empty for the first by name."""
     central_journal: bool = False
-    """`central`: keep the server's table on disk, so that a restarted server goes on."""
+    """`central`: keep the server's table on disk, so that a restarted server continues."""
     paxos_journal_bytes: int = JOURNAL_BYTES
     """`paxos`: bytes of commands after which a member compacts its journal, 1 or more."""
     paxos_timing: Timing = TIMING
     """`paxos`: the times of leases, heartbeats and elections, the same on every member."""
+    paxos_target: MemberTarget = NO_TARGET
+    """`paxos`: the number of members at which the leader keeps the group."""
     paxos_memory: bool = False
     """`paxos`: keep nothing on disk. This is faster, but a node that restarts does not vote again
     until all are restarted together, and then all holds are forgotten."""
@@ -87,7 +91,7 @@ class NodeContext:
     nodes: tuple[str, ...]
     """All nodes of the configuration, this one too, sorted."""
     endpoints: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Where each of them is reached, as far as the configuration says."""
+    """The endpoint of each node, as far as the configuration says."""
     version: str = ""
     """The version of this software, for operators."""
     boot: int
@@ -101,7 +105,7 @@ class NodeContext:
     )
     """The records in this node's journal, by the name of the role that wrote them."""
     journal_id: int = 0
-    """The random id of that journal, 0 if there is none."""
+    """The random id of that journal, or 0 if there is none."""
 
     @property
     def records(self) -> tuple[Message, ...]:
@@ -163,7 +167,7 @@ def bakery(seat: NodeContext) -> RoleSet:
     status = {
         **known,
         "life": seat.boot,
-        "priority": settings.bakery_priority,
+        "priority": settings.priority,
         "pid": settings.bakery_pid,
     }
     election = {**known, "bound_ms": terms.lease_ms, "random": seat.random, "records": kept}
@@ -299,7 +303,7 @@ def central(seat: NodeContext) -> RoleSet:
     ]
     if seat.node == owner:
         # The date is the floor of the fences. A restarted server without a journal has forgotten
-        # who holds what, but its fences still rise, so that storage can refuse the old ones.
+        # the holders, but its fences still rise, so that storage can refuse the old ones.
         arguments = {
             "granted": seat.first_stamp,
             "journal": seat.settings.central_journal,
@@ -334,6 +338,8 @@ def paxos(seat: NodeContext) -> RoleSet:
             endpoints=seat.endpoints,
             version=seat.version,
             timing=seat.settings.paxos_timing,
+            target=seat.settings.paxos_target,
+            priority=seat.settings.priority,
         ),
     )
     closings = [_closing(seat)]

@@ -5,10 +5,10 @@
     python examples/cluster.py --grow                # one node, three, five, and back to one
     python examples/cluster.py --protocol central --clients 8 --json
 
-Each node is one `fencelock serve`, and each client a process of its own. While a client holds
-a lock, it changes a shared file in a way that any overlap would corrupt, and checks that its
-fence is above every earlier one. With --kill-leader, the leader is killed every few seconds,
-and clients must go on after each kill. With --grow, nodes join and leave while clients work.
+Each node is one `fencelock serve`, and each client a separate process. While a client holds a lock,
+it changes a shared file in a way that any overlap would corrupt, and checks that its fence is above
+every earlier one. With --kill-leader, the leader is killed every few seconds, and clients must be
+served again after each kill. With --grow, nodes join and leave while clients work.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def run(
     """Start a cluster on this machine, let clients compete for its locks, and judge.
 
     The exit status is 0 only if no two clients held a lock at once, no update was lost,
-    no fence decreased, every client was served, and clients went on after each kill.
+    no fence decreased, every client was served, and clients were served again after each kill.
     """
     if kill_leader:
         check_kills(protocol, nodes, journal=journal, every_s=kill_every, seconds=seconds)

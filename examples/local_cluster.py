@@ -139,7 +139,7 @@ class LocalCluster:
         ends = time.monotonic() + READY_S
         while True:
             try:
-                return fencelock.connect(self.connect, cluster=self.name, timeout=CONNECT_S)
+                return fencelock.connect(self.connect, cluster=self.name, connect_timeout=CONNECT_S)
             except UnavailableError:
                 self._check_starting(ends)
 

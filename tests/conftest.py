@@ -24,7 +24,7 @@ from support.lock_scene import Scene, ScriptedSession
 from support.proxy_scene import proxy_of_n1
 from support.real_nodes import loopback_addresses
 from support.session_harness import SessionHarness
-from support.session_play import UnkeptSession
+from support.unkept_session import UnkeptSession
 
 import fencelock
 from fencelock import aio
@@ -136,12 +136,14 @@ class Face:
         self._users: list[Thread | Task] = []
         self.client: Any = None
         if kind == "threads":
-            self.client = fencelock.connect(addresses, cluster=CLUSTER, timeout=PATIENCE_S, ttl=ttl)
+            self.client = fencelock.connect(
+                addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S, ttl=ttl
+            )
         elif kind == "tasks":
             self.client = self.on_loop(self._connect(addresses, ttl))
 
     async def _connect(self, addresses: str, ttl: float) -> aio.Client:
-        return await aio.connect(addresses, cluster=CLUSTER, timeout=PATIENCE_S, ttl=ttl)
+        return await aio.connect(addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S, ttl=ttl)
 
     def on_loop(self, work: Any) -> Any:
         if not inspect.isawaitable(work):
@@ -182,15 +184,15 @@ class Cable:
         self.whole = True
         host, _, port = target.removeprefix("tcp://").partition(":")
         self._target = host, int(port)
-        self._door = socket.create_server(("127.0.0.1", 0))
-        self.address = f"tcp://127.0.0.1:{self._door.getsockname()[1]}"
+        self._proxy = socket.create_server(("127.0.0.1", 0))
+        self.address = f"tcp://127.0.0.1:{self._proxy.getsockname()[1]}"
         self._ends: list[socket.socket] = []
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self) -> None:
         with suppress(OSError):
             while True:
-                near, _ = self._door.accept()
+                near, _ = self._proxy.accept()
                 far = socket.create_connection(self._target)
                 self._ends += [near, far]
                 for source, sink in ((near, far), (far, near)):
@@ -222,7 +224,7 @@ class Cable:
             end.close()
 
     def close(self) -> None:
-        self._door.close()
+        self._proxy.close()
         self.drop()
 
 
@@ -244,18 +246,18 @@ def paxos_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Node]
 
 @pytest.fixture
 def paxos_addresses(paxos_nodes: list[Node]) -> str:
-    """Where the shared nodes serve clients."""
+    """Return the addresses of the shared nodes."""
     return ",".join(node.address for node in paxos_nodes)
 
 
 @pytest.fixture
-def parley() -> SessionHarness:
+def harness() -> SessionHarness:
     """Return a client session between two proxies."""
     return SessionHarness()
 
 
 @pytest.fixture
-def play() -> UnkeptSession:
+def unkept() -> UnkeptSession:
     """Return a client session in a cluster that keeps no sessions."""
     return UnkeptSession()
 
@@ -324,7 +326,8 @@ def client_face(request: pytest.FixtureRequest, paxos_nodes: list[Node]) -> Iter
 
 @pytest.fixture
 def make_face(paxos_nodes: list[Node]) -> Callable[[str, str, float], Face]:
-    """Return what makes a face of a kind, to addresses, with a TTL (s); who calls it closes it."""
+    """Return a function that connects a client of a kind to addresses, with a TTL (s); the caller
+    must close the client."""
     return lambda kind, addresses, ttl: Face(kind, addresses, paxos_nodes[0], ttl)
 
 

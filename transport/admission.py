@@ -89,7 +89,7 @@ class Dropped(NamedTuple):
 
 @lru_cache(maxsize=NAMES_KEPT)
 def link_of(identity: bytes) -> str | None:
-    """Return the node or client id in a routing id, ``id#boot``; None if there is none."""
+    """Return the node or client id in a routing id, ``id#boot``, or None if there is none."""
     name, mark, boot = identity.partition(b"#")
     try:
         link = name.decode()
@@ -106,18 +106,18 @@ class FrameValidator:
         node: our own id.
         cluster: the only cluster whose frames pass.
         members: the nodes whose frames may be larger than a client's.
-        gates: the names of links are our own aliases of endpoints, whose nodes are not known:
+        client: the names of links are our own aliases of endpoints, whose nodes are not known:
             the node of every sender is replaced by the alias.
 
     """
 
     def __init__(
-        self, node: str, cluster: str, *, gates: bool, members: Collection[str] = ()
+        self, node: str, cluster: str, *, client: bool, members: Collection[str] = ()
     ) -> None:
         self.node = node
         self._members = members
         self.cluster = cluster
-        self.gates = gates
+        self.client = client
         self._ours = f"{node}/"
         self._passed: dict[tuple[str, str, str], tuple[Address, Address]] = {}
         """The addresses of envelopes that passed, completed, by link, ``to`` and ``from``."""
@@ -130,7 +130,7 @@ class FrameValidator:
         A frame that resembles others which passed before is checked here in one pass. Any other
         is left to `_examine`, which checks it part by part.
         """
-        known = self.gates or link in self._members
+        known = self.client or link in self._members
         size = len(raw)
         if (
             link == self.node
@@ -157,7 +157,7 @@ class FrameValidator:
                 return self._examine(link, raw, known=known)
             items: list[list[Any]] = packed  # pyright: ignore[reportUnknownVariableType]
             for one in items:
-                if type(one) is not list:  # A map has items, too.
+                if type(one) is not list:  # A map also has items.
                     return self._examine(link, raw, known=known)
                 to, sender = one[0], one[1]
                 if to != last_to or sender != last_sender:  # Mostly the same as before.
@@ -172,6 +172,10 @@ class FrameValidator:
         except MalformedFrameError as error:
             return Dropped("wire.malformed", detail=str(error))
         return new_frame((cluster, view, stamp, tuple(envelopes), 0))
+
+    def has_heard(self, link: str) -> bool:
+        """Return whether a frame of ``link`` passed lately, or ever while there are few links."""
+        return any(name == link for name, _, _ in self._passed)
 
     def _examine(self, link: str, raw: bytes, *, known: bool) -> Frame | Dropped:
         """Check a frame part by part, the cheapest first; return it or the reason to drop it."""
@@ -202,7 +206,7 @@ class FrameValidator:
         for to, sender, message in frame.envelopes:
             if type(message) is Rejected:  # So it never gets onto the fast path.
                 return Dropped("wire.rejected", message.code, message.detail)
-            if self.gates:
+            if self.client:
                 completed_sender = address_of(link, role_of(sender))
             elif sender.startswith(theirs):
                 completed_sender = sender

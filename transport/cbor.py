@@ -33,7 +33,7 @@ class MalformedFrameError(Exception):
 
 
 class UndecodableError(MalformedFrameError):
-    """The bytes are not even our subset of CBOR: no version of ours has ever sent them."""
+    """The bytes are not in our subset of CBOR: no version of fencelock has ever sent them."""
 
 
 class FrameTooLargeError(ValueError):
@@ -55,7 +55,7 @@ lengths (RFC 8949, section 4.2.1), so that equal messages are equal bytes.
 
 
 def load(data: bytes) -> Any:
-    """Return the one value in ``data``, with a list for each array; types are unchecked.
+    """Return the only value in ``data``, with a list for each array; types are unchecked.
 
     Raises:
         UndecodableError: not CBOR, a tag, an indefinite length, nested beyond
@@ -88,7 +88,7 @@ _MARKED = dump(_MARK)
 
 
 def load_each(items: Sequence[bytes]) -> list[Any] | None:
-    """Return what `load` returns for each of ``items``; None if one may be refused.
+    """Return what `load` returns for each of ``items``, or None if one may be refused.
 
     The items are read as one array, in half the time, with a mark behind each. A count ensures
     that the mark occurs nowhere else. So if each value is followed by the mark, each mark is

@@ -9,7 +9,8 @@ Each class is compiled into one function that writes a message and one that read
 (``compiled.py``). Both check every value against its declaration, so that neither we nor a peer
 can put anything else into a message.
 
-A reader takes exactly the declared fields. Journals and the replicated log depend on that.
+A reader takes exactly the declared fields. Journals and the replicated log depend on that. The
+last fields of a `TRIMMED` message may be missing.
 For a message in a frame, `unpack_fitted` first adds the optional fields that an older peer does
 not send, and removes those that only a newer peer knows.
 """
@@ -70,8 +71,8 @@ class Schema(NamedTuple):
     pack: Pack
     """From a message to the whole array, field by field."""
     unpack: Unpack
-    """From the whole array, whose tag was read, to a message. It takes exactly `length` items,
-    else it raises `FieldCountError`."""
+    """From the whole array to a message; its tag was read. It takes exactly `length` items (fewer
+    if the message is `TRIMMED`), else it raises `FieldCountError`."""
     unpack_enveloped: Unpack
     """The same from an envelope: two addresses precede the tag and were checked before."""
     write: Write
@@ -92,23 +93,28 @@ class TrimmedCodec(NamedTuple):
     write: Callable[[Any], bytes]
     """From a message to its array as CBOR."""
     read: Unpack
-    """From an array, whose tag was read, to a message. One with more fields than the class
-    declares is refused: a member that ignored a field would apply another command than others."""
+    """From an array to a message; its tag was read. One with more fields than the class declares is
+    refused: a member that ignored a field would apply another command than others."""
 
 
 def trimmed_codec(cls: type[Message]) -> TrimmedCodec:
     """Return the codec of the command ``cls`` in the log."""
-    schema, hints, declared = schema_of(cls), get_type_hints(cls), fields(cast("Any", cls))
-    codecs = {field.name: _codec(hints[field.name], (cls,)) for field in declared}
+    schema = schema_of(cls)
+    write = _trimmed_write(cls, _codecs(cls, ()), schema.pack)
+    return TrimmedCodec(write, _padded(schema.unpack, schema.length, schema.defaults))
+
+
+def _trimmed_write(cls: type[Message], codecs: Mapping[str, Codec], pack: Pack) -> Write:
+    """Return a writer of ``cls`` that leaves out its last fields at their defaults."""
+    declared = fields(cast("Any", cls))
     optional = [(one.name, one.default) for one in declared if one.default is not MISSING]
-    unpack, length, defaults = schema.unpack, schema.length, schema.defaults
 
     def writer(kept: int) -> Write:
         opening = array_head(1 + kept) + dump(cls.TAG)
         first = {field.name: codecs[field.name] for field in declared[:kept]}
-        return quick_write(first, opening, lambda message: schema.pack(message)[: 1 + kept])
+        return quick_write(first, opening, lambda message: pack(message)[: 1 + kept])
 
-    writers = [writer(length - 1 - trimmed) for trimmed in range(1 + len(optional))]
+    writers = [writer(len(declared) - trimmed) for trimmed in range(1 + len(optional))]
 
     def write(message: Any) -> bytes:
         trimmed = 0
@@ -118,11 +124,29 @@ def trimmed_codec(cls: type[Message]) -> TrimmedCodec:
             trimmed += 1
         return writers[trimmed](message)
 
+    return write
+
+
+def _trimmed_pack(pack: Pack, defaults: list[Any]) -> Pack:
+    def trimmed(message: Any) -> list[Any]:
+        items = pack(message)
+        for default in reversed(defaults):
+            if items[-1] != default:
+                break
+            items.pop()
+        return items
+
+    return trimmed
+
+
+def _padded(unpack: Unpack, length: int, defaults: list[Any]) -> Unpack:
+    """Return an unpacker of arrays that may lack optional fields."""
+
     def read(items: list[Any]) -> Any:
         missing = length - len(items)
         return unpack(items + defaults[-missing:] if 0 < missing <= len(defaults) else items)
 
-    return TrimmedCodec(write, read)
+    return read
 
 
 _schemas: dict[type[Message], Schema] = {}
@@ -266,6 +290,29 @@ def _schema(cls: type[Message], within: tuple[type, ...]) -> Schema:
     if cls in within:
         path = " > ".join(c.__name__ for c in (*within, cls))
         raise TypeError(f"{path}: a message that contains itself has no bounded depth")
+    codecs = _codecs(cls, within)
+    length, defaults = 1 + len(codecs), _defaults(cls, codecs)
+    pack = slow_pack(cls, codecs)
+    unpack = slow_unpack(cls, codecs)
+    if cls.TRIMMED:
+        unpack = _padded(unpack, length, defaults)
+    opening = array_head(length) + dump(cls.TAG)
+    write = quick_write(codecs, opening, pack)
+    quick = cls.TRIMMED or not any(codec.long for codec in codecs.values())
+    _schemas[cls] = Schema(
+        length=length,
+        defaults=defaults,
+        pack=_trimmed_pack(pack, defaults) if cls.TRIMMED else pack,
+        unpack=quick_unpack(cls, codecs, unpack),
+        unpack_enveloped=quick_unpack(cls, codecs, unpack, ENVELOPE_HEAD_ITEMS),
+        write=_trimmed_write(cls, codecs, pack) if cls.TRIMMED else write,
+        write_enveloped=write if quick else keeping(write, opening),
+    )
+    return _schemas[cls]
+
+
+def _codecs(cls: type[Message], within: tuple[type, ...]) -> dict[str, Codec]:
+    """Compile the fields of ``cls``, by name."""
     try:
         hints = get_type_hints(cls)
     except NameError as error:
@@ -276,21 +323,7 @@ def _schema(cls: type[Message], within: tuple[type, ...]) -> Schema:
             codecs[field.name] = _codec(hints[field.name], (*within, cls))
         except TypeError as error:
             raise TypeError(f"{cls.__name__}.{field.name}: {error}") from error
-    pack = slow_pack(cls, codecs)
-    unpack = slow_unpack(cls, codecs)
-    opening = array_head(1 + len(codecs)) + dump(cls.TAG)
-    write = quick_write(codecs, opening, pack)
-    quick = not any(codec.long for codec in codecs.values())
-    _schemas[cls] = Schema(
-        length=1 + len(codecs),
-        defaults=_defaults(cls, codecs),
-        pack=pack,
-        unpack=quick_unpack(cls, codecs, unpack),
-        unpack_enveloped=quick_unpack(cls, codecs, unpack, ENVELOPE_HEAD_ITEMS),
-        write=write,
-        write_enveloped=write if quick else keeping(write, opening),
-    )
-    return _schemas[cls]
+    return codecs
 
 
 def _defaults(cls: type[Message], codecs: Mapping[str, Codec]) -> list[Any]:

@@ -1,9 +1,9 @@
 """The TCP connections to a listening socket: counted, and ended if silent or too many.
 
-libzmq accepts connections on a thread of its own, without a limit, and has no call that closes one.
-But its monitor reports each with its descriptor, and a frame knows the descriptor it came over. So
-a connection is ended here by shutting down its descriptor: libzmq then sees it as closed by the
-other side, and cleans up.
+libzmq accepts connections on its own thread, without a limit, and has no call that closes one. But
+its monitor reports each with its descriptor, and a frame knows the descriptor it came over. So a
+connection is ended here by shutting down its descriptor: libzmq then sees it as closed by the other
+side, and cleans up.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from zmq.utils.monitor import parse_monitor_message
 from fencelock.transport.sockets import HANDSHAKE_MS, NOBLOCK, Socket
 
 SILENT_S = HANDSHAKE_MS / 1000
-"""A connection that has been silent for so long, and has never sent a frame, is closed (s)."""
+"""A connection that has never sent a frame is closed after this much silence (s)."""
 
 LOOK_S = 0.5
 """Interval between checks for silent connections (s)."""
@@ -42,7 +42,7 @@ LOOKS_MAX = 8
 """Limit of silent connections that one turn checks."""
 
 LOOK_ON_S = 0.002
-"""Pause before the checks go on if more connections are left (s)."""
+"""Pause before the checks continue if more connections are left (s)."""
 
 _LAST_DATA_RECEIVED = struct.Struct("=52xI")
 """``tcpi_last_data_recv`` in Linux' ``struct tcp_info``: time since data came (ms)."""
@@ -77,7 +77,7 @@ class Connections:
         fresh: the connections that have sent nothing so far, by descriptor, oldest first.
         beating: those that have sent heartbeats, but no frame.
         is_behind: whether events may wait, so that frames come over connections not known yet.
-        tend_ms: time until the next call of `tend` is due (ms), None if none is.
+        tend_ms: time until the next call of `tend` is due (ms), or None if none is.
 
     """
 
@@ -108,7 +108,7 @@ class Connections:
     def spoke(self, descriptor: int) -> None:
         """Record a good frame over ``descriptor``."""
         self._forget(descriptor)
-        if self.is_behind:  # The descriptor may be that of a connection not known yet.
+        if self.is_behind:  # The descriptor may belong to a connection not known yet.
             self._early.add(descriptor)
 
     def _forget(self, descriptor: int) -> NewConnection | None:
@@ -237,7 +237,7 @@ class Connections:
 
 
 def _borrow(descriptor: int, act: Callable[[tcp.socket], T]) -> T | None:
-    """Return ``act`` of a descriptor that belongs to libzmq; None if it is no open connection.
+    """Return ``act`` of a descriptor that belongs to libzmq, or None if it is no open connection.
 
     libzmq may close it at any time, and another file may get its number, so check its peer first.
     """

@@ -27,7 +27,7 @@ from fencelock.transport.cbor import (
 from fencelock.transport.codec import ENVELOPE_HEAD_ITEMS, array, schema_of, unpack_fitted
 
 WIRE_VERSION = 1
-"""Raised when a node of the version before could misread a frame of this one."""
+"""Raised when a node of the previous version could misread a frame of this one."""
 
 ENVELOPES_MAX = 4096
 """Limit of messages in one frame: more than one turn should send to one peer."""
@@ -37,7 +37,7 @@ FRAME_ITEMS = 5
 USUAL_START = b"\x85\x01"
 """The usual first bytes: an array of `FRAME_ITEMS`, and `WIRE_VERSION`."""
 _SHORT_ARRAYS = range(0x81, 0x98)
-"""First bytes of arrays of 1 to 23 items, whose first item is the next byte."""
+"""First bytes of arrays of 1 to 23 items. The next byte is the first item."""
 _SMALL_INTS = range(24)
 """Integers that are their own encoding."""
 
@@ -63,7 +63,9 @@ class WrongVersionError(MalformedFrameError):
     """The frame is of another version of the wire, ``version``."""
 
     def __init__(self, version: int) -> None:
-        super().__init__(f"frame of wire version {version}, this node speaks {WIRE_VERSION}")
+        super().__init__(
+            f"frames of version {version} are refused by a node of wire version {WIRE_VERSION}"
+        )
         self.version = version
 
 
@@ -71,7 +73,9 @@ class ForeignClusterError(MalformedFrameError):
     """The frame is for the cluster ``found``, but this node is of ``expected``."""
 
     def __init__(self, found: str, expected: str) -> None:
-        super().__init__(f"frame for cluster {found!r}, this is cluster {expected!r}")
+        super().__init__(
+            f"frames for cluster {found!r} are refused by a node of cluster {expected!r}"
+        )
         self.found = found
 
 
@@ -203,8 +207,8 @@ def decode_frame(data: bytes, *, cluster: str | None = None) -> Frame:
 
     Args:
         data: the received bytes, all of them.
-        cluster: the only cluster id to accept, checked before any envelope is read; None
-            for any.
+        cluster: the only cluster id to accept, checked before any envelope is read, or None for
+            any.
 
     Raises:
         WrongVersionError: its version is not `WIRE_VERSION`.

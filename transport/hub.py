@@ -38,8 +38,8 @@ READ_NS = 10_000_000
 LinkEvent = LinkUp | LinkDown | LinkRefused
 
 LOOKS = 16
-"""Among members a link brings nothing but refusals, since each sends over links of its own. So it
-is asked for events only after so many frames, and after each of its first ones."""
+"""Among members a link brings only refusals, since each member sends over its own links. So it is
+polled for events only after this many frames, and after each of its first ones."""
 
 DETAIL_CHARS_MAX = 300
 """Limit of a stranger's explanation that is passed on."""
@@ -106,13 +106,13 @@ class SocketHub:
     links lose frames, and roles expect that.
 
     Args:
-        node: our id; a client's is its session.
-        boot: tells this life of the node from earlier ones, 0 to 2**64-1.
+        node: our id; for a client, its session.
+        boot: a number that differs in each life of the node, 0 to 2**64-1.
         cluster: the cluster id of every frame.
         listen: the endpoint to bind, ``tcp://address:port``, port 0 for any; None for none.
-        peers: the endpoint of each peer, by node id, or by alias if ``gates``; `connect` and
+        peers: the endpoint of each peer, by node id, or by alias if ``client``; `connect` and
             `disconnect` change them.
-        gates: for a client: a peer's name is an alias of an endpoint, whose node is not known.
+        client: for a client: a peer's name is an alias of an endpoint, whose node is not known.
         spins: see `Poller`.
         connections_max: limit of connections to ``listen``.
         count: called with a counter's name and its increment.
@@ -135,7 +135,7 @@ class SocketHub:
         cluster: str,
         listen: str | None,
         peers: Mapping[str, str],
-        gates: bool = False,
+        client: bool = False,
         spins: bool = False,
         connections_max: int = CONNECTIONS_MAX,
         count: Callable[[str, int], None],
@@ -149,7 +149,7 @@ class SocketHub:
         self._identity = f"{node}#{boot:x}"
         self._peers: set[str] = set()
         """The peers whose frames are a member's; admission and listener read it."""
-        self._admission = FrameValidator(node, cluster, gates=gates, members=self._peers)
+        self._admission = FrameValidator(node, cluster, client=client, members=self._peers)
         self._links: dict[str, Link] = {}
         self._connected = 0
         """Links made so far."""
@@ -236,8 +236,8 @@ class SocketHub:
     def poll(self, timeout_ms: int | None) -> None:
         """Sleep until a socket is readable, `ring` was called, or ``timeout_ms`` have passed.
 
-        None is without limit. Returns at once if clients' frames wait, or news of a link. Only
-        what was found here is received.
+        None is without limit. Returns at once if clients' frames or news of a link wait. Only
+        sockets that were found ready here are received from.
         """
         listener, tend_ms = self._listener, None
         if listener is not None:
@@ -317,6 +317,11 @@ class SocketHub:
             news += link.news()
         return news
 
+    def unheard(self) -> list[str]:
+        """Return the peers to which a link is up, if no frame ever came from any peer."""
+        up = [name for name, link in self._links.items() if link.up]
+        return [] if any(map(self._admission.has_heard, self._peers)) else up
+
     def send(self, link: str, frame: Frame) -> None:
         """Send ``frame`` to a peer or a client; never blocks.
 
@@ -329,10 +334,10 @@ class SocketHub:
             ValueError: an address is not well-formed.
 
         """
-        gates = self._admission.gates
-        raw = encode_frame(frame, link if gates else "")
+        client = self._admission.client
+        raw = encode_frame(frame, link if client else "")
         if len(raw) > CLIENT_BYTES_MAX:
-            check_client_size(frame, len(raw), client=gates)
+            check_client_size(frame, len(raw), client=client)
         peer = self._links.get(link)
         if peer is None:
             if self._listener is None:
@@ -341,7 +346,7 @@ class SocketHub:
                 self._listener.send(link, raw)
             return
         peer.sent += 1
-        if gates or peer.sent <= LOOKS or peer.sent % LOOKS == 0:
+        if client or peer.sent <= LOOKS or peer.sent % LOOKS == 0:
             self._poller.used[peer.dealer] = None
         try:
             send_part(peer.dealer, raw, NOBLOCK)

@@ -92,8 +92,8 @@ new_queued_frame: Callable[[tuple[bytes, int, bytes, Frame | None]], QueuedFrame
 class ClientQueue:
     """The waiting frames of clients, by client.
 
-    `take` serves one client after the other. So a client that sends much waits longer itself,
-    and others wait for at most one of its frames.
+    `take` serves one client after the other. So a client that sends much waits longer itself, and
+    others wait for at most one frame of it.
 
     Attributes:
         frames: the waiting frames of each client, the next client first; read only.
@@ -150,7 +150,7 @@ class Clients:
         self._most = most
         self._identities: OrderedDict[str, bytes] = OrderedDict()
         self.identity: Callable[[str], bytes | None] = self._identities.get
-        """Returns the routing id of a client, None for one that is not known."""
+        """Returns the routing id of a client, or None for an unknown client."""
 
     def heard(self, client: str, identity: bytes) -> bool:
         """Record a message of ``client``; return whether another client was forgotten for it."""
@@ -279,16 +279,22 @@ class Listener:
             if not self._queue.put(name, new_queued_frame((identity, source, part.bytes, None))):
                 self._count("wire.client_flooded", 1)
             return size
-        frame = self._admission.admit(name, part.bytes)
+        frame = self._admitted(name, identity, source, part.bytes)
+        if frame is not None:
+            arrivals.append(new_arrival((name, frame)))
+        return size
+
+    def _admitted(self, name: str, identity: bytes, source: int, raw: bytes) -> Frame | None:
+        """Decode and check a frame; return None if it is dropped."""
+        frame = self._admission.admit(name, raw)
         if isinstance(frame, Dropped):
             self._dropped(name, identity, frame)
-            return size
+            return None
         if source >= 0:
-            connections.spoke(source)
+            self.connections.spoke(source)
         if frame.newer:
             self._count("wire.newer_message", frame.newer)
-        arrivals.append(new_arrival((name, frame)))
-        return size
+        return frame
 
     def _mute(self, identity: bytes) -> None:
         """Discard frames under ``identity`` for a while.
@@ -345,20 +351,13 @@ class Listener:
         return arrivals, most - left
 
     def _opened(self, name: str, waiting: QueuedFrame) -> Frame | None:
-        """Decode a client's frame; None if it is dropped."""
+        """Decode a client's frame; return None if it is dropped."""
         identity = waiting.identity
         if self._muted and self._is_muted(identity):
             self._count("wire.muted", 1)
             return None
-        frame = self._admission.admit(name, waiting.raw)
-        if isinstance(frame, Dropped):
-            self._dropped(name, identity, frame)
-            return None
-        if waiting.source >= 0:
-            self.connections.spoke(waiting.source)
-        if frame.newer:
-            self._count("wire.newer_message", frame.newer)
-        if self._clients.heard(name, identity):
+        frame = self._admitted(name, identity, waiting.source, waiting.raw)
+        if frame is not None and self._clients.heard(name, identity):
             self._count("wire.client_forgotten", 1)
         return frame
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import sys
 import threading
 from time import perf_counter_ns
 
@@ -26,6 +27,9 @@ machine takes a third of that, and the caches are then cold."""
 BRIEF_NS = 2_000_000
 """Spinning pays only after a wait shorter than this (ns): an idle node sleeps at once."""
 
+ONE = (1).to_bytes(8, sys.byteorder)
+"""What is written for a ring and read for an answer; an ``eventfd`` takes eight bytes."""
+
 CROWDED_NS = 20_000
 """If yielding the processor takes longer (ns), another process needs it more."""
 
@@ -34,7 +38,7 @@ class Poller:
     """Sleeps until a socket or a descriptor may have something to read.
 
     A caller that reads from a socket must read until nothing is left, or add it to ``used``: a
-    descriptor shows only what is new.
+    descriptor only signals new events.
 
     Args:
         spins: whether to poll for `SPIN_NS` before sleeping, while waits are brief and no other
@@ -72,7 +76,7 @@ class Poller:
         del self._sources[descriptor]
 
     def poll(self, timeout_ms: int | None) -> set[Socket | int]:
-        """Return the sources that may be readable, after at most ``timeout_ms``; None for no limit.
+        """Return the sources that may be readable, after at most ``timeout_ms`` (None: no limit).
 
         A socket among them may turn out to have nothing after all.
         """
@@ -116,12 +120,19 @@ class Poller:
 class Doorbell:
     """A file descriptor that is readable from `ring` until `answer`.
 
+    It is an ``eventfd``, or where there is none, as on macOS, the read end of a pipe.
+
     Several rings before the answer are one wake-up and one write. The woken thread must
     answer first and look for work after, or it loses a ring.
     """
 
     def __init__(self) -> None:
-        self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        if hasattr(os, "eventfd"):
+            self.fd = self._write_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        else:
+            self.fd, self._write_fd = os.pipe()
+            os.set_blocking(self.fd, False)
+            os.set_blocking(self._write_fd, False)
         self._lock = threading.Lock()
         self._rung = False
         self._open = True
@@ -132,7 +143,7 @@ class Doorbell:
             return
         with self._lock:  # Against `close`: a closed descriptor's number may be another's by now.
             if self._open and not self._rung:
-                os.eventfd_write(self.fd, 1)  # First: an interrupt must not leave the bell deaf.
+                os.write(self._write_fd, ONE)  # First: an interrupt must not leave the bell deaf.
                 self._rung = True
 
     def answer(self) -> None:
@@ -140,7 +151,7 @@ class Doorbell:
         with self._lock:
             self._rung = False
             with contextlib.suppress(BlockingIOError):
-                os.eventfd_read(self.fd)
+                os.read(self.fd, len(ONE))
 
     def close(self) -> None:
         """Free the descriptor; from the owning thread."""
@@ -148,3 +159,5 @@ class Doorbell:
             if self._open:
                 self._open = False
                 os.close(self.fd)
+                if self._write_fd != self.fd:
+                    os.close(self._write_fd)

@@ -25,7 +25,8 @@ QUEUE_FRAMES_MAX = 1000
 """Limit of waiting frames in one direction of one link: a second or so of traffic, then loss."""
 
 PART_BYTES_MAX = 2 * FRAME_BYTES_MAX
-"""Above this size libzmq closes the connection unread; below it we can count what is too large."""
+"""Above this size libzmq closes the connection unread; below it we count frames that are too
+large."""
 
 HEARTBEAT_MS = 1000
 """Interval of a DEALER's heartbeats (ms). A ROUTER sends none, see `bound_router`."""
@@ -94,10 +95,10 @@ def bound_router(
     dead. Routing ids contain a boot id, so only the same life of the same process can take
     over.
 
-    It sends no heartbeats of its own: libzmq 4.3.5 aborts the process ("Assertion failed:
-    !_io_error") when one is due on a connection that broke while its queue of received frames
-    was full, which any peer can bring about. A DEALER's heartbeats state how long to wait for
-    the next (HEARTBEAT_TTL); peers without heartbeats are left to TCP.
+    It sends no heartbeats: libzmq 4.3.5 aborts the process ("Assertion failed: !_io_error") when
+    one is due on a connection that broke while its queue of received frames was full, which any
+    peer can bring about. A DEALER's heartbeats state how long to wait for the next (HEARTBEAT_TTL);
+    peers without heartbeats are left to TCP.
 
     Raises:
         ConfigError: it cannot be bound; the text names the endpoint and the reason.

@@ -1,7 +1,7 @@
 """Messages by which an operator reads a backup of the replicated table. Tags 0xe0 and 0xe1.
 
-The client asks for one part after the other, so it sets the pace. Any client may ask: who is an
-operator will be known by keys, which do not exist yet.
+The client asks for one part after the other, so it sets the pace. Any client may ask: there are no
+keys yet that would identify operators.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from fencelock.actors.message import message
 class ReadBackup(Query):
     """Send part ``chunk`` of the snapshot of ``slot``. Answered by `BackupPart`.
 
-    With ``slot`` 0 the node begins a snapshot of its table, and the answer names its slot. Only
-    ``node`` has the parts of its snapshot; empty for any node.
+    With ``slot`` 0 the node begins a snapshot of its table, and the reply names its slot. Only
+    ``node`` has the parts of its snapshot; an empty name means any node.
     """
 
     node: str = ""

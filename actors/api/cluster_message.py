@@ -14,8 +14,8 @@ from fencelock.actors.message import message
 class Watch(Query):
     """Report the cluster's state once it is not the ``known`` one: `ClusterUp`, `ClusterDown`.
 
-    ``known`` is the number of the last answer, 0 for none. A client that uses another node's
-    proxy repeats this every few seconds, or is forgotten.
+    ``known`` is the number of the last reply, or 0 before the first. A client that uses another
+    node's proxy must repeat this every few seconds; otherwise the proxy forgets it.
     """
 
     known: int = 0

@@ -49,8 +49,8 @@ class NodeRole(IntEnum):
     """A member that leads."""
     MEMBER = 2
     """A member that votes."""
-    LEARNER = 3
-    """A node that learns and serves clients, and does not vote."""
+    OBSERVER = 3
+    """A node that is no member: it learns, serves clients and does not vote."""
     NON_VOTING = 4
     """A member that does not vote: its journal is not the registered one."""
 
@@ -70,9 +70,9 @@ def is_endpoint(text: str) -> bool:
 class ChangeMembers(Request):
     """Change the members of the cluster. Answered by `MembersChanged` or `Refused`, soon.
 
-    ``endpoint`` and ``journal`` are those of the node that becomes a member, as far as the sender
-    knows them: empty and 0 otherwise. ``replacement`` is for `MemberAction.REPLACE` only. If it is
-    ``node`` itself, name its new journal, as `MembersRead` reports it: without, the change
+    ``endpoint`` and ``journal`` belong to the node that becomes a member; they are empty and 0 if
+    the sender does not know them. ``replacement`` is for `MemberAction.REPLACE` only. If it is
+    ``node`` itself, name its new journal, as `MembersRead` reports it. Without it, the change
     counts as done while the node still seems to vote.
     """
 
@@ -103,9 +103,9 @@ class ChangeMembers(Request):
 class MembersChanged(Reply):
     """Whether a change is done, with the members in force at the node that answers.
 
-    While it is not done, ``detail`` says what it waits for, and the sender asks again. While a
-    node learns before it joins, ``slots_left`` and ``bytes_left`` count what it lacks, as far as
-    is known; 0 otherwise.
+    While the change is not done, ``detail`` names the condition that it waits for, and the sender
+    asks again. While a node learns before it joins, ``slots_left`` and ``bytes_left`` estimate how
+    far it is behind; otherwise they are 0.
     """
 
     done: bool
@@ -140,18 +140,18 @@ class NodeReport(NamedTuple):
     applied: int
     """The last slot that it applied."""
     lag: int | None
-    """Slots that it is behind the master; None if that is not known."""
+    """Slots that it is behind the master, or None if that is not known."""
     heard_ms: int | None
-    """Time since it was last heard from (ms); 0 for the answering node, None for never."""
+    """Time since its last message (ms): 0 for the node that replies, None if it never sent one."""
     version: str
     """The version of its software, empty if it is not known."""
     journal: int = 0
-    """The id of its journal, 0 if it is not known."""
+    """The id of its journal, or 0 if it is not known."""
 
 
 @message(0xBE)
 class MembersRead(Reply):
-    """The nodes that the answering ``node`` knows: the members and the learners, by name."""
+    """The nodes that the answering ``node`` knows: the members and the observers, by name."""
 
     node: str
     view: int

@@ -9,7 +9,7 @@ own, and the fence is its proof.
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypedDict
 
 from fencelock.actors.api.name import (
     INT_MAX,
@@ -86,9 +86,9 @@ class Reason(IntEnum):
     FORGOTTEN = 15
     """The owner neither holds the lock nor waits for it, and this request will not change that.
 
-    Its number is not above those of an owner that was forgotten. An acquire, done or not,
-    holds nothing: it may be sent anew, under a new number. A release has nothing left to
-    release; it is only unknown whether this one did that.
+    Its number is not above the numbers of an owner that was forgotten. An acquire, done or not,
+    holds nothing: it may be sent anew, under a new number. A release has nothing left to release;
+    it is only unknown whether this one did that.
     """
     MEMBERSHIP = 16
     """The members of the cluster cannot change in this way, or not now; the text says what to do
@@ -116,6 +116,15 @@ ERRORS: dict[Reason, type[RefusedError] | type[UnavailableError]] = {
 """The error that a user's program gets for each reason."""
 
 
+class OwnerFields(TypedDict):
+    """The fields that every message between an owner and the proxy has."""
+
+    lock: str
+    session: str
+    owner: str
+    request: int
+
+
 class OwnerMessage(Message):
     """A message between an owner and the proxy about a lock, or about another object of the table.
 
@@ -140,6 +149,11 @@ class OwnerMessage(Message):
         """The key of the request; its reply has the same."""
         return self.session, self.owner, self.lock, self.request
 
+    def fields(self) -> OwnerFields:
+        """Return the fields that a request and its reply share."""
+        lock, session, owner, request = self.lock, self.session, self.owner, self.request
+        return OwnerFields(lock=lock, session=session, owner=owner, request=request)
+
 
 class LockRequest(OwnerMessage, Request):
     """A request of an owner. A `Release` ends a hold of any object."""
@@ -163,7 +177,7 @@ class AcquireRequest(LockRequest, Command):
         wait_ms: int | None
         """The timeout (ms), 0 for no wait, None for no limit."""
         limit: int
-        """The number of times that the owner may hold it at once, 0 for no limit."""
+        """The number of times that the owner may hold it at once, or 0 for no limit."""
         label: str
         """A text for people."""
 
@@ -174,8 +188,8 @@ class ReleaseRequest(LockRequest, Command):
     __slots__ = ()
     EASES = True
     PARTIAL: ClassVar[bool] = False
-    """Whether it may leave a part of what one acquire was granted. `Released` counts what is left
-    of that then."""
+    """Whether it may release a part of one acquire's permits. `Released` then counts the permits
+    that are left."""
 
     if TYPE_CHECKING:  # Every subclass declares them as fields.
         fence: int
@@ -193,9 +207,9 @@ class Acquire(AcquireRequest):
     """Let me hold ``lock``. Answered by `Granted` or `Refused`, possibly much later.
 
     ``wait_ms`` is the timeout (ms), 0 for no wait, None for no limit. ``limit`` is the number
-    of times the owner may hold the lock at once: 1 for not reentrant, 0 for no limit.
-    ``label`` is for people. Where holds have deadlines, ``hold_ms`` and ``grace_ms`` are their
-    duration and grace (ms); 0 for the cluster's default.
+    of times the owner may hold the lock at once: 1 for a lock that is not reentrant, 0 for no
+    limit. ``label`` is for people. Where holds have deadlines, ``hold_ms`` and ``grace_ms`` are
+    their duration and grace (ms); 0 for the cluster's default.
     """
 
     lock: str
@@ -340,9 +354,9 @@ class Alive(Outcome):
     """The node is alive and serves ``session``.
 
     Where the cluster keeps sessions, this one lives for its TTL from when it was kept.
-    ``master`` is the node that replies soonest, if known. ``members`` can be connected to; of two
-    lists the one with the higher ``view`` is newer, and an empty one says nothing. The table leaves
-    ``node`` and what follows ``request`` empty: the proxy fills them in.
+    ``master`` is the node that replies soonest, if known. Clients may connect to the ``members``.
+    Of two lists the one with the higher ``view`` is newer, and an empty one says nothing. The table
+    leaves ``node`` and the fields after ``request`` empty: the proxy fills them in.
     """
 
     session: str
@@ -357,7 +371,7 @@ class Alive(Outcome):
 
 @message(0x18)
 class Granted(LockReply, Outcome):
-    """``owner`` holds ``lock`` under ``fence``, which is above every earlier one of the lock.
+    """``owner`` holds ``lock`` under ``fence``, which is above every earlier fence of the lock.
 
     It holds it ``count`` times at once; acquiring again does not change the fence.
     """
@@ -469,11 +483,13 @@ class LockStatus(Reply):
     age_ms: int | None = None
     """Largest possible age of the state at the reply (ms): 0 if linearizable, None if unknown."""
     permits: int = 1
-    """The number of permits of a semaphore; `Contender.times` counts those of a holder, or those
-    that a waiter asks for."""
+    """The number of permits of a semaphore. `Contender.times` is the number that a holder holds or
+    a waiter asks for."""
     holders: tuple[Contender, ...] = ()
-    """The holders in the order of their grants, where there can be several. The first of them is
-    ``holder``, too."""
+    """The holders in the order of their grants, where there can be several. ``holder`` is the first
+    of them."""
+
+    TRIMMED = True
 
 
 @message(0x1D)

@@ -50,12 +50,12 @@ INT_MAX = (1 << 63) - 1
 
 PLAIN_BYTES_MAX = min(LOCK_NAME_BYTES_MAX, OWNER_BYTES_MAX, LABEL_BYTES_MAX)
 """If all texts of a request together are no longer than this, each is within its limit. If they are
-printable ASCII, too, as nearly all are, none has a forbidden character: they need no check one by
-one."""
+also printable ASCII, as nearly all are, none has a forbidden character, and they need not be
+checked one by one."""
 
 REQUEST_MAX = (1 << 62) - 1
 """The highest number of an Acquire, and of the Cancel of one. Numbers cross the wire as signed 64
-bits; the rest is for requests that release what was acquired."""
+bits. The higher numbers are for requests that release the lock."""
 
 _SHOWN_CHARS = 40
 """Characters of a refused text that an error shows."""
@@ -157,7 +157,7 @@ def titled(lock: str) -> str:
 
 
 def check_object_name(lock: str) -> None:
-    """Refuse what is neither the name of a lock nor an `object_name`.
+    """Refuse a name that is neither the name of a lock nor an `object_name`.
 
     Raises:
         InvalidRequestError: naming the field, the value and the limit.
@@ -178,8 +178,8 @@ def check_new_lock_name(lock: str) -> None:
     """Refuse a name as `check_lock_name` does, and one of invisible characters only.
 
     Clients and proxies call this before they acquire a lock. The table does not: versions before
-    this rule accepted such names, and a member that replays their log must decide as they did.
-    For the same reason such a lock can still be inspected, released and evicted.
+    this rule accepted such names, and a member that replays their log must reach the same
+    decisions. For the same reason such a lock can still be inspected, released and evicted.
 
     Raises:
         InvalidRequestError: naming the field, the value and the limit.
@@ -265,7 +265,7 @@ def check_age(age_ms: int | None) -> None:
 def check_request(request: int) -> None:
     """Refuse the number of an Acquire that leaves no higher one for the Release.
 
-    The proxy refuses it; the table accepts what an earlier version may have written.
+    The proxy refuses it. The table accepts it, because an earlier version may have written it.
 
     Raises:
         InvalidRequestError: naming the field, the value and the limit.

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, ClassVar
 from fencelock.actors.message import Message
 
 Key = tuple[str, str, str, int]
-"""A request's identity, by which it is done at most once: session, owner, name and number.
+"""The identity of a request: session, owner, name and number. It makes a request take effect at
+most once.
 
-Its reply has the same key. The name is that of the object that the request is about.
+Its reply has the same key. The name belongs to the object that the request is about.
 """
 
 
@@ -34,7 +35,7 @@ class Request(Message):
 
     @property
     def key(self) -> Key:
-        """The request's key: here that of a request without an owner and an object."""
+        """The request's key. Here: the key of a request without an owner and an object."""
         return self.session, "", "", self.request
 
     def check(self) -> None:
@@ -46,7 +47,7 @@ class Request(Message):
         """
 
     def check_new(self) -> None:
-        """Refuse what `check` does, and what only a proxy refuses.
+        """Refuse the same requests as `check`, and those that only a proxy refuses.
 
         Raises:
             InvalidRequestError: naming the field, the value and the limit.
@@ -70,8 +71,8 @@ class Command(Request):
 
     __slots__ = ()
     EASES: ClassVar[bool] = False
-    """Whether it frees something or keeps what is held. A proxy that is full still takes it:
-    otherwise nothing could end the waiting."""
+    """Whether it frees or keeps a hold. A proxy that is full still accepts it, since otherwise no
+    waiter could ever be served."""
 
 
 class Reply(Message):

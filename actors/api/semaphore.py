@@ -2,7 +2,7 @@
 
 A semaphore has a number of permits. Its claims form one queue, in the order of the log, and no
 claim overtakes another: a large one at the head keeps smaller ones waiting, so that it gets its
-turn. Each acquire is an owner of its own, with a fence of its own.
+turn. Each acquire is a separate owner with its own fence.
 
 The replies are those of locks. Their ``lock`` is the semaphore's name for the table, see
 `fencelock.actors.api.name.object_name`, and their ``count`` is a number of permits. A `Release`
@@ -50,7 +50,7 @@ class SemaphoreRequest(LockRequest):
 
 @message(0x1E)
 class AcquirePermits(SemaphoreRequest, AcquireRequest):
-    """Let me hold ``amount`` of the ``permits`` of ``semaphore``. Answered as `Acquire` is.
+    """Let me hold ``amount`` of the ``permits`` of ``semaphore``. Replies are as for `Acquire`.
 
     The number of permits travels with each claim, since a semaphore that nobody holds leaves no
     state. While it is held, a claim that names another number is refused. ``wait_ms`` and
@@ -85,7 +85,7 @@ class AcquirePermits(SemaphoreRequest, AcquireRequest):
 
 @message(0x1F)
 class ReleasePermits(SemaphoreRequest, ReleaseRequest):
-    """Give back ``amount`` permits of my hold of ``semaphore`` under ``fence``; 0 for all.
+    """Give back ``amount`` permits (0 for all) of my hold of ``semaphore`` under ``fence``.
 
     Answered by `Released` with the number that is left, or `Refused`. The hold ends with its last
     permit.

@@ -95,8 +95,8 @@ class Open(Command):
 class Opened(Outcome):
     """Use ``assigned`` as session from now on.
 
-    With ``ttl_ms`` 0 the cluster keeps no sessions: ``assigned`` is the client's id, and a
-    hold lives at the node that granted it. ``node`` and what follows ``request`` are as in `Alive`.
+    With ``ttl_ms`` 0 the cluster keeps no sessions: ``assigned`` is the client's id, and only the
+    node that granted a hold knows it. ``node`` and the fields after ``request`` are as in `Alive`.
     """
 
     session: str
@@ -209,6 +209,72 @@ class LockList(Reply):
     """Held locks, sorted by name; ``more`` follow after the last."""
 
     lines: tuple[ListedLock, ...]
+    more: bool
+    session: str = ""
+    request: int = 0
+    slot: int = 0
+    age_ms: int | None = None
+
+
+class Records(IntEnum):
+    """Kinds of records that the table keeps for operators. Numbers are on the wire."""
+
+    SESSIONS = 1
+    EVICTIONS = 2
+    """The audit: the last 1,000 forced releases."""
+
+
+@message(0xF8)
+class ListRecords(Query):
+    """List sessions or evictions, the oldest first, one page. Answered by `RecordList`.
+
+    The page begins after the first ``skip``, and has at most ``most`` (1 to 1,000).
+    """
+
+    kind: Records = Records.SESSIONS
+    skip: int = 0
+    most: int = 100
+    session: str = ""
+    request: int = 0
+    age_ms: int | None = None
+    """As in `Inspect`."""
+
+    def check(self) -> None:
+        """Refuse fields that exceed their limits."""
+        check_age(self.age_ms)
+        check_owner(self.session)
+        check_number("skip", self.skip, 0, INT_MAX)
+        check_number("most", self.most, 1, PAGE_MAX)
+
+
+class ListedSession(NamedTuple):
+    """A session in a list."""
+
+    id: str
+    label: str
+    ttl_ms: int
+    left_ms: int
+    """The time until it ends unless its client sends something."""
+    claims: int
+    """Number of its holds and waits."""
+
+
+class ListedEviction(NamedTuple):
+    """A forced release in a list."""
+
+    lock: str
+    fence: int
+    holder: Contender
+    operator: str
+    ago_ms: int
+
+
+@message(0xF9)
+class RecordList(Reply):
+    """Sessions or evictions, as they were asked for; ``more`` follow after the last."""
+
+    sessions: tuple[ListedSession, ...]
+    evictions: tuple[ListedEviction, ...]
     more: bool
     session: str = ""
     request: int = 0

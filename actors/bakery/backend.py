@@ -183,7 +183,7 @@ class BakeryBackend(MembersBackend):
         effects: list[Effect] = []
         for wait in self._waits(name):
             if wait.name.number < name.number:
-                self.in_flight.end(wait)  # An owner is sequential: it gave up the old wait.
+                self.in_flight.end(wait)  # An owner is sequential: it has abandoned the old wait.
                 effects += replies.given_up(wait)
         terms, until, note = self.terms, None, ""
         if request.wait_ms is None and terms.wait_ms is not None:
@@ -209,14 +209,14 @@ class BakeryBackend(MembersBackend):
                 raise InvalidRequestError(text)
 
     def _on_release(self, sender: Address, request: Release, now: Instant) -> Effects:
-        """Have a hold dropped."""
+        """Send the leaders a request to drop a hold."""
         if request.fence <= 0:
             raise NotHeldError(replies.not_held(request, self.node))
         name = _name_of(Kind.UNLOCK, request)
         return self._begin(name, sender, request, now, fence=request.fence)
 
     def _on_renew(self, sender: Address, request: Renew, now: Instant) -> Effects:
-        """Have the duration of a hold begin anew."""
+        """Send the leaders a request to restart the duration of a hold."""
         self._check_durations(request)
         if request.fence <= 0:
             raise NotHeldError(replies.not_held(request, self.node))
@@ -224,7 +224,7 @@ class BakeryBackend(MembersBackend):
         return self._begin(name, sender, request, now, fence=request.fence, until=until)
 
     def _on_cancel(self, sender: Address, request: Cancel, now: Instant) -> Effects:
-        """Have an acquire dropped, in any state; repeatable."""
+        """Send the leaders a request to drop an acquire, in any state; repeatable."""
         name, leader = _name_of(Kind.UNLOCK, request), ""
         for wait in self._waits(name):
             if wait.name.number <= name.number:
@@ -233,7 +233,7 @@ class BakeryBackend(MembersBackend):
         return self._begin(name, sender, request, now, leader=leader)
 
     def _on_end(self, sender: Address, request: End, now: Instant) -> Effects:
-        """Have everything of a session dropped."""
+        """Send the leaders a request to drop everything of a session."""
         self._drop_waits(lambda session: session == request.session)
         name = Name(Kind.UNLOCK_ALL, "", Who(request.session, ""), 0)
         return self._begin(name, sender, request, now, until=later(now, ANSWER_MS))
@@ -385,7 +385,7 @@ class BakeryBackend(MembersBackend):
         return self.watchers.see(self.in_flight.readiness)
 
     def tick(self, now: Instant) -> Effects:
-        """Send again what leaders have not answered, and end what is over."""
+        """Send unanswered requests again, and end those that timed out."""
         effects = [*self.watchers.fall_silent(now), *self.tell_members()]
         for pending in self.in_flight.due(now):
             if pending.until is not None and pending.until <= now:
@@ -400,7 +400,7 @@ class BakeryBackend(MembersBackend):
         return effects
 
     def _undo(self, wait: InFlightRequest, now: Instant) -> list[Effect]:
-        """Have a wait dropped that was sent to a leader; no client waits for the reply."""
+        """Send a request to drop a wait that a leader has; no client waits for the reply."""
         name = wait.name._replace(kind=Kind.UNLOCK)
         return self._begin(name, None, wait.request, now, leader=wait.leader)
 
@@ -425,8 +425,8 @@ class BakeryBackend(MembersBackend):
     def status(self, now: Instant) -> Status | None:
         """Return the election and the locks.
 
-        The locks are those of the tickets, where this node leads. Where no leader is ready they are
-        those awaited through this proxy; otherwise the leaders describe them.
+        Where this node leads, the locks come from its tickets. Where no leader is ready, they are
+        the locks awaited through this proxy. Otherwise the leaders describe them.
         """
         if self.tickets is None:
             return None

@@ -17,7 +17,7 @@ SILENCE_MS = 15_000
 """A client that did not ask again for this long (ms) is gone, or uses another proxy."""
 
 NUMBERS = 1 << 20
-"""Changes that are numbered apart from those of another life of the proxy."""
+"""Changes, with numbers that differ from those in another life of the proxy."""
 
 _LIVES = 1 << 31
 
@@ -40,7 +40,8 @@ class Watchers:
 
     Args:
         node: this node; callers in its process are not dropped for silence.
-        life: id of this node's life, so that its numbers differ from those of an earlier one.
+        life: id of this node's life, so that its numbers differ from the numbers of an earlier
+            life.
 
     """
 
@@ -51,7 +52,7 @@ class Watchers:
         self.waiting: OrderedDict[Address, tuple[Watch, Instant]] = OrderedDict()
 
     def watch(self, asker: Address, asked: Watch, now: Instant) -> list[Effect]:
-        """Reply at once if the sender knows another state or none; else when the state changes."""
+        """Reply at once if the sender does not know the present state, else when it changes."""
         if asked.known != self.number:
             self.waiting.pop(asker, None)
             return [self._answer(asker, asked)]

@@ -48,7 +48,7 @@ class Terms:
     least_ms: int = TERM_MS_MIN
     """Minimum of a duration or a grace (ms): requests for less are refused."""
     wait_ms: int | None = OBTENTION_MS
-    """Default acquire timeout (the source's obtention timeout, ms); None for no limit."""
+    """Default acquire timeout (the source's obtention timeout, ms), or None for no limit."""
 
     @property
     def lease_ms(self) -> int:

@@ -146,12 +146,12 @@ class ElectionCoordinator(VotingRole[Received]):
         self._count()
 
     def begin(self, now: Instant) -> Effects:
-        """Give the cluster status what the journal holds, for this node's beats."""
+        """Give the cluster status the journal's promises and seating, for this node's beats."""
         self.healthy_at = now
         return [self._known(), self._beat_contents(now), Wake(TICK_MS, ElectionDue())]
 
     def handle(self, sender: Address, event: Received, now: Instant) -> Effects:
-        """Process one message, and go on."""
+        """Process one message, and continue."""
         match event:
             case Connected():
                 return [*self._on_seen(event, now), *self._go_on(now)]
@@ -536,7 +536,7 @@ class Election:
         return True
 
     def begin_merging(self, members: Sequence[Member], now: Instant) -> None:
-        """Request the former leaders' tables, or go on without if none are needed."""
+        """Request the former leaders' tables, or continue at once if none are needed."""
         self.phase, self.began = ElectionPhase.MERGING, now
         if self.former.epoch == 0:
             self.empty = True

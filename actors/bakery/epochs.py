@@ -1,4 +1,4 @@
-"""The epoch of a member, as its journal keeps it, and that of a leader. Pure."""
+"""The epoch of a member, as its journal keeps it, and the epoch of a leader. Pure."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class EpochLimit:
     its journal, if the clock of its host is wrong.
 
     Args:
-        age_s: time from the founding date to the start of this life (s), 0 if it is not known.
+        age_s: time from the founding date to the start of this life (s), or 0 if it is not known.
         known: the highest epoch in the journal.
 
     """
@@ -131,8 +131,8 @@ class DurablePromises:
         proposed: the electorate that it promised, in that epoch.
         seating: the highest one that is known to be installed.
         electorate: that of ``seating``, as it is sent.
-        quiet_since: the time since which no leader of ``seating`` is heeded, None if they
-            are; in this life, since an earlier one may have heeded them to its end.
+        quiet_since: the time since which no leader of ``seating`` is heeded, or None if they are;
+            in this life, since an earlier one may have heeded them to its end.
 
     """
 
@@ -290,7 +290,8 @@ class EpochState:
     """One leader's state in an epoch.
 
     Attributes:
-        epoch: the epoch for which its table is complete, 0 for none; only its steps are accepted.
+        epoch: the epoch for which its table is complete, or 0 for none; only its steps are
+            accepted.
         leaders: the leaders of that epoch, this one too, in order of rank.
         barred: no lower epoch is accepted, because the table was exported for this one.
         serving: whether clients are served, in ``epoch``.

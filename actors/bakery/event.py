@@ -74,7 +74,7 @@ class ChangeElectorate(Local):
 
 @local
 class Serving(Local):
-    """Leader to cluster status: the epoch in which it serves, 0 for none."""
+    """Leader to cluster status: the epoch in which it serves, or 0 for none."""
 
     epoch: int
 
@@ -121,7 +121,7 @@ class ListTickets(Local):
 
 @local
 class Tally(Local):
-    """Locks that are held or awaited, by name; none from a leader that does not serve."""
+    """Locks that are held or awaited, sorted by name; none from a leader that does not serve."""
 
     serving: bool
     locks: tuple[LockStatus, ...]

@@ -87,7 +87,7 @@ class Poll:
     answers: dict[str, QueryResult] = field(default_factory=dict[str, QueryResult])
 
     def decide(self, quorum: int, now: Instant) -> QueryResult | None:
-        """Return what ``quorum`` leaders agree on, None if there is no such thing yet."""
+        """Return the state on which ``quorum`` leaders agree, or None if there is none yet."""
         agreeing: dict[tuple[str, str, int], list[QueryResult]] = {}
         for answer in self.answers.values():
             holder = self._holder(answer, now)
@@ -99,7 +99,7 @@ class Poll:
         return None
 
     def _holder(self, answer: QueryResult, now: Instant) -> tuple[str, str, int] | None:
-        """Return who holds the lock as one leader has it, None if that leader is no proof."""
+        """Return the holder that one leader reports, or None if that leader is no proof."""
         holder = answer.holder
         if holder is not None:
             return (holder.session, holder.owner, holder.fence) if holder.fence else None
@@ -121,11 +121,11 @@ class InFlightRequest:
     """One request in flight.
 
     Attributes:
-        sender: receiver of the reply, None if none waits for it any more.
+        sender: receiver of the reply, or None if none waits for it any more.
         request: the request as it was received.
-        fence: the fence of the hold that is meant, 0 for none.
-        until: the time at which the proxy ends it, None for never.
-        leader: the leader to which it was sent last, empty if to none.
+        fence: the fence of the hold that is meant, or 0 for none.
+        until: the time at which the proxy ends it, or None for never.
+        leader: the leader to which it was sent last, or empty if it was not sent.
         sent: number of times that it was sent.
         note: text that is added when it times out.
 
@@ -146,7 +146,7 @@ class InFlightRequest:
     redirected: bool = False
     """Whether it was sent to another leader at once, which is known to have the request."""
     answered: dict[str, None] = field(default_factory=dict[str, None])
-    """Leaders that replied to a request to all, or that do not hold what is to be renewed."""
+    """Leaders that replied to a request to all, or that do not have the hold to renew."""
     poll: Poll | None = None
     """The replies to the current round of a read."""
 

@@ -293,7 +293,7 @@ class Voting:
         return [*ceded, *self._take_in(leader, step, now)]
 
     def _whose(self, attempt: TicketAttempt, leader: str, step: AddTicket) -> str:
-        """Return which of two owners of a request goes on with it, empty if votes must decide.
+        """Return which of two owners of a request continues with it, or "" if votes must decide.
 
         The order is: the one that granted it, the one that takes a hold over, the one that ranks
         first. But a hold that only the other one takes over is not left to it: its votes may be
@@ -339,7 +339,7 @@ class Voting:
     def _leave_to(self, entry: TicketEntry) -> None:
         """Take no more steps for a request that this leader has voted for as another's.
 
-        A round of its own would take that vote back, and the other may have won with it.
+        A new round here would take that vote back, and the other may have won with it.
         """
         attempt = self.attempts.timers.of(entry)
         if attempt is not None and attempt.step is not TicketStep.HELD:
@@ -389,7 +389,7 @@ class Voting:
         return [*answer, *self.attempts.advance(step.lock, now)]
 
     def _gave_up(self, entry: TicketEntry) -> None:
-        """Drop a ticket that its owner gave up, unless this leader has the same request."""
+        """Drop a ticket that its owner abandoned, unless this leader has the same request."""
         if self.attempts.timers.of(entry) is None:
             self.table.remove(entry)
             return

@@ -45,9 +45,9 @@ ENTERING_MAX = 1_000
 
 
 def problem_of(
-    door: Address, asked: Lock | Unlock | RenewHold, table: TicketTable, terms: Terms, now: Instant
+    proxy: Address, asked: Lock | Unlock | RenewHold, table: TicketTable, terms: Terms, now: Instant
 ) -> Effect | None:
-    """Return the reply to a request that is not accepted, None for one that is."""
+    """Return the reply to a request that is not accepted, or None for one that is."""
     who = asked.who
     if len(who.session) > ADDRESS_BYTES_MAX or len(who.owner) > OWNER_BYTES_MAX:
         return Observe("bakery.request_malformed")
@@ -67,7 +67,7 @@ def problem_of(
     if error is None:
         return None
     failed = LockFailed(lock=asked.lock, who=who, request=asked.request, error=error, detail=text)
-    return Send(door, failed)
+    return Send(proxy, failed)
 
 
 def _judge(asked: Lock, table: TicketTable, terms: Terms, now: Instant) -> tuple[Error | None, str]:
@@ -98,7 +98,7 @@ def _judge(asked: Lock, table: TicketTable, terms: Terms, now: Instant) -> tuple
 
 
 def _why_invalid(term_ms: int, terms: Terms) -> str:
-    """Return why a duration or a grace is refused, empty if it is not."""
+    """Return why a duration or a grace is refused, or an empty text if it is not."""
     if terms.least_ms <= term_ms <= TERM_MS_MAX:
         return ""
     return f"{terms.least_ms} to {TERM_MS_MAX} ms are allowed"
@@ -146,7 +146,7 @@ class LeaderRequests:
                 return self._on_renew(proxy, request, now)
 
     def _on_query(self, proxy: Address, query: Query, now: Instant) -> list[Effect]:
-        """Say who holds a lock; nothing if others may have been let in without this leader."""
+        """Report the holder of a lock, unless others may have acquired it without this leader."""
         if not self.epoch_state.trusted(now):
             return [Observe("bakery.query_unanswered")]
         return [Send(proxy, query_result(self.tickets, query, self.epoch_state.epoch, now))]
@@ -222,7 +222,7 @@ class LeaderRequests:
         return [*sent, *settled, *self.attempts.advance(message.lock, now)]
 
     def _on_unlock_all(self, proxy: Address, request: UnlockAll, now: Instant) -> list[Effect]:
-        """Drop everything of a session that is known here; the proxy asks the others, too."""
+        """Drop everything of a session that is known here; the proxy also asks other leaders."""
         effects: list[Effect] = [Send(proxy, Unlocked(number=request.number, found=True))]
         for entry in self.tickets.of_session(request.session):
             ticket = entry.ticket
@@ -347,7 +347,7 @@ class PendingRelease:
 
 
 class PendingReleases:
-    """All pending releases and renewals, by this leader's own numbers.
+    """All pending releases and renewals. The keys are this leader's own numbers.
 
     Args:
         epoch_state: this leader's state in its epoch.
@@ -365,7 +365,7 @@ class PendingReleases:
         return (proxy, number) in self.numbers
 
     def drop(self, proxy: Address, unlock: Unlock, now: Instant, *, found: bool) -> list[Effect]:
-        """Make the others forget what this leader has just forgotten."""
+        """Make the other leaders forget the requests that this leader has just forgotten."""
         self.count += 1
         message = self.epoch_state.drop_of(
             unlock.lock, unlock.who, unlock.request, unlock.fence, self.count
@@ -418,7 +418,7 @@ class PendingReleases:
         return self._settle(reply.number, release, now)
 
     def _settle(self, number: int, release: PendingRelease, now: Instant) -> list[Effect]:
-        """Reply to the proxy once a quorum has done it; go on until all have, or none will."""
+        """Reply to the proxy once a quorum has done it; repeat until all have, or none will."""
         effects: list[Effect] = []
         epoch_state = self.epoch_state
         if not release.replied and 1 + len(release.answered) >= epoch_state.quorum:
@@ -459,7 +459,7 @@ class PendingReleases:
         del self.numbers[release.proxy, release.number]
 
     def tick(self, now: Instant) -> list[Effect]:
-        """Send again what some leaders have not answered."""
+        """Send requests again that some leaders have not answered."""
         effects: list[Effect] = []
         while (found := next(iter(self.by_number.items()), None)) and found[1].due <= now:
             number, release = found

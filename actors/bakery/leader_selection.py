@@ -31,7 +31,7 @@ class LeaderSelection(NamedTuple):
 
     leaders: tuple[Chosen, ...]
     why_not: str
-    """Text that says what an election lacks; empty if nothing."""
+    """Text that names the missing condition of an election; empty if there is none."""
 
 
 NO_CHANGE = LeaderSelection((), "")
@@ -171,7 +171,7 @@ def readiness(
 
 
 def leadership(node: str, epoch: int, leaders: Sequence[Chosen]) -> Leaders:
-    """Return what a role of ``node`` replies to `ReadLeaders`."""
+    """Return the reply of a role of ``node`` to `ReadLeaders`."""
     names = tuple(leader.node for leader in leaders)
     return Leaders(leaders=names, number=epoch, here=node in names)
 
@@ -184,7 +184,7 @@ def names_of(leaders: Sequence[Chosen]) -> str:
 def _missing(
     seating: Seating, seen: Sequence[Member], electorate: Electorate, *, heeded: bool
 ) -> str:
-    """Return the first condition that is not met, in words; empty if all are."""
+    """Return a text that names the first unmet condition, or an empty text if there is none."""
     choice = choose(seating, seen, electorate)
     if choice.why_not:
         return choice.why_not
@@ -192,7 +192,7 @@ def _missing(
     if waiting_ms > 0:
         seconds = -(-waiting_ms // MS_PER_S)
         return (
-            "too many leaders were lost at once: nobody knows who holds what, so every lease "
+            "too many leaders were lost at once, and the holders with them: every lease "
             f"must be over first, in {seconds} s at most"
         )
     if seating.epoch == 0:

@@ -4,8 +4,8 @@ A *life* is one run of a node; a leader is one node in one life, since its table
 A *seating* names the leaders of an epoch. Each epoch has one, since a member promises an epoch
 once, and a seating counts when a majority of all members promised it.
 
-Each message about a step carries its epoch; a leader answers only those of its own. Each answer
-names its ticket, and its round or drop, and counts once per sender.
+Each message about a step carries its epoch; a leader replies only to messages of its own epoch.
+Each reply names its ticket, and its round or drop, and counts once per sender.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Chosen(NamedTuple):
 
 
 class Seating(NamedTuple):
-    """The leaders of ``epoch``; epoch 0 is that of a cluster that never had any."""
+    """The leaders of ``epoch``. A cluster that never had leaders is in epoch 0."""
 
     epoch: int
     leaders: tuple[Chosen, ...]
@@ -45,7 +45,7 @@ class Beat(Message):
     """Source: LOCK_STARTED. A heartbeat with the sender's state, sent to every other member.
 
     ``echo`` is the number of the receiver's last beat that arrived, in its life ``echo_life``
-    (both 0 for none). A receiver that gets its own numbers back is connected both ways, and
+    (both 0 if none did). A receiver that gets its own numbers back is connected both ways, and
     knows that the sender had not promised more than ``promised`` when that beat arrived.
     """
 
@@ -62,12 +62,13 @@ class Beat(Message):
     seating: Seating
     """The highest seating that it knows to be installed."""
     serving: int
-    """The epoch in which it leads and serves, 0 for none."""
+    """The epoch in which it leads and serves, or 0 for none."""
     waiting_ms: int
-    """Time for which a coordinator still waits until every lease is over (ms), 0 if it does not."""
+    """Time for which a coordinator still waits until every lease is over (ms), or 0 if it does
+    not."""
     voter: int = 0
-    """The id under which the sender votes (`bootstrap.vote_id`), 0 if it does not vote. Only beats
-    of registered voters count in a majority."""
+    """The id under which the sender votes (`bootstrap.vote_id`), or 0 if it does not vote. Only
+    beats of registered voters count in a majority."""
     electorate: Electorate = FOUNDERS
     """The electorate of ``seating``."""
 
@@ -223,7 +224,7 @@ class AddTicket(Message):
     ticket: Ticket
     round: int
     fence: int
-    """0 for no vote."""
+    """0 if it did not vote."""
     taken: bool
 
 
@@ -231,9 +232,9 @@ class AddTicket(Message):
 class Collected(Message):
     """Source: TICKET_ADDED and LOCK_ACTIVATED. The ticket is in my table.
 
-    ``voted`` says that it holds the lock here, as far as I am concerned, and that I vote for no
-    other until it drops, yields, or its lease is over. Else ``ahead`` is the first ticket that
-    is in its way (number 0: it enters).
+    ``voted`` says that the ticket holds the lock at this leader, which votes for no other until the
+    ticket drops or yields, or its lease is over. Else ``ahead`` is the first ticket that is in its
+    way (number 0: it enters).
     """
 
     epoch: int
@@ -263,8 +264,8 @@ class Yield(Message):
 class DropTicket(Message):
     """Source: DROP_TICKET. Forget this request, whether it waits or holds.
 
-    It is named by its ``request``, or by the ``fence`` under which it holds, or by both; what
-    is not known is 0.
+    It is named by its ``request``, or by the ``fence`` under which it holds, or by both; an unknown
+    number is 0.
     """
 
     epoch: int
@@ -273,7 +274,7 @@ class DropTicket(Message):
     request: int
     fence: int
     number: int
-    """Matches answers to the drops of one leader; 0 if no answer is wanted."""
+    """Matches answers to the drops of one leader, or 0 if no answer is wanted."""
     mine: bool
     """Whether no client asked for it: only the ticket that this leader owns is meant."""
 
@@ -286,7 +287,7 @@ class TicketDropped(Message):
     number: int
     found: bool
     request: int
-    """Number of the request, 0 if I never knew it: others may know it by nothing else."""
+    """Number of the request, or 0 if I never knew it: others may know it by nothing else."""
 
 
 @message(0xB7)

@@ -26,7 +26,7 @@ class Error(IntEnum):
 
 @message(0xC0)
 class Lock(Message):
-    """Source: LOCK. ``wait_ms`` is the time left to obtain the lock (ms), None for no limit."""
+    """Source: LOCK. ``wait_ms`` is the time left to obtain the lock (ms), or None for no limit."""
 
     lock: str
     who: Who
@@ -71,7 +71,8 @@ class Unlock(Message):
     number: int
     """The proxy's number, for the reply."""
     waiting: bool
-    """Drop it only if it waits: the proxy gave up, but another may have granted it meanwhile."""
+    """Drop it only if it waits: the proxy stopped waiting, but another may have granted it
+    meanwhile."""
 
 
 @message(0xC4)
@@ -84,7 +85,7 @@ class Unlocked(Message):
 
 @message(0xC5)
 class NotLeading(Message):
-    """I do not serve. ``owner`` is the leader that has this request, empty if none is known."""
+    """I do not serve. ``owner`` is the leader that has this request, or empty if none is known."""
 
     lock: str
     who: Who
@@ -104,7 +105,7 @@ class Unlocking(Message):
 
 @message(0xC7)
 class Expired(Message):
-    """Source: UNLOCKED with an error. The grace is over, too: the next owner gets the lock."""
+    """Source: UNLOCKED with an error. The grace is also over: the next owner gets the lock."""
 
     lock: str
     who: Who
@@ -167,7 +168,8 @@ class QueryResult(Message):
     nonce: int = 0
     """The nonce of the `Query`."""
     lapsed_ms: int | None = None
-    """Time since a vote for a holder of this lock last lapsed here (ms); None if none ever did."""
+    """Time since a vote for a holder of this lock last lapsed here (ms), or None if none ever
+    did."""
 
 
 @message(0xCC)

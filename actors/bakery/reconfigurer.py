@@ -227,7 +227,7 @@ class Reconfigurer(Role[Received]):
         if any(leader.node == node for leader in leaders):
             return NodeRole.MASTER
         if seat is None:
-            return NodeRole.LEARNER
+            return NodeRole.OBSERVER
         lost = info is not None and info.journal != seat.journal
         return NodeRole.NON_VOTING if lost else NodeRole.MEMBER
 

@@ -79,33 +79,16 @@ def done(
         case Release() if isinstance(event, Unlocked) and not event.found:
             reply = refused(request, Reason.NOT_HELD, not_held(request, node))
         case Release():
-            reply = Released(
-                lock=request.lock,
-                session=request.session,
-                owner=request.owner,
-                request=request.request,
-            )
+            reply = Released(**request.fields())
             return [Send(pending.sender, reply), Observe("proxy.released")]
         case Cancel():
-            reply = Cancelled(
-                lock=request.lock,
-                session=request.session,
-                owner=request.owner,
-                request=request.request,
-            )
+            reply = Cancelled(**request.fields())
         case End():
-            text = "what it held was given back"
+            text = "its holds were released"
             reply = Ended(session=request.session, detail=text, request=request.request)
         case Renew() if isinstance(event, HoldRenewed) and event.fence:
-            reply = Renewed(
-                lock=request.lock,
-                fence=event.fence,
-                hold_ms=event.hold_ms,
-                grace_ms=event.grace_ms,
-                session=request.session,
-                owner=request.owner,
-                request=request.request,
-            )
+            fence, hold_ms, grace_ms = event.fence, event.hold_ms, event.grace_ms
+            reply = Renewed(**request.fields(), fence=fence, hold_ms=hold_ms, grace_ms=grace_ms)
         case Renew():
             reply = refused(request, Reason.NOT_HELD, not_held(request, node))
         case Inspect():
@@ -147,7 +130,7 @@ def not_held(request: Release | Renew, node: str) -> str:
 def default_timeout(wait_ms: int) -> str:
     """Return the note for the refusal of a wait that had the cluster's default timeout."""
     return (
-        f"; no timeout was said, and then it is {wait_ms} ms here: "
+        f"; without a timeout in the call, the limit is {wait_ms} ms: "
         '"obtention" under [bakery] in the configuration'
     )
 

@@ -111,7 +111,7 @@ class StateTransfer:
         return Send(coordinator, Merged(epoch=epoch, left_ms=max(left, default=0) + 1))
 
     def on_export(self, sender: Address, export: Export, now: Instant) -> list[Effect]:
-        """Stop heeding earlier epochs, then send what was agreed (B4)."""
+        """Stop accepting earlier epochs, then send the agreed tickets (B4)."""
         node = node_of(sender)
         if node not in self.members or sender != leader_of(node):
             return [Observe("bakery.stranger_elects")]
@@ -191,7 +191,7 @@ class StateTransfer:
                 return []
             entry.owner = epoch_state.leaders[0].node
         if entry.owner != epoch_state.node:
-            self.attempts.timers.forget(entry)  # The leader with this one's vote goes on with it.
+            self.attempts.timers.forget(entry)  # The leader with this one's vote continues with it.
             return []
         attempt = self.attempts.timers.of(entry)
         if attempt is not None:
@@ -286,7 +286,7 @@ class Import:
         sound = 0 <= table.part < table.parts <= PARTS_MAX
         sound = sound and max(len(table.records), len(table.ended)) <= PART
         if lives.get(node) != table.life or not sound:
-            return False  # A restarted leader has forgotten what it agreed.
+            return False  # A restarted leader has forgotten its agreements.
         arrival = self.arrivals.setdefault(node, PartialTable(table.parts))
         if arrival.parts != table.parts:
             arrival = self.arrivals[node] = PartialTable(table.parts)
@@ -387,7 +387,7 @@ def _merge(tickets: TicketTable, record: Record, now: Instant) -> None:
     ticket = record.ticket
     entry = tickets.get(ticket.lock, RequestKey(ticket.who, ticket.request))
     until = later(now, record.left_ms if record.fence else COPY_MS)
-    if entry is None or (record.fence and not entry.ticket.turn.number):  # Its proxy came, too.
+    if entry is None or (record.fence and not entry.ticket.turn.number):  # Its proxy came too.
         entry = tickets.put(ticket, record.owner, now, until, record.fence)
     if entry is None or not record.fence:
         return

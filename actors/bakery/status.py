@@ -65,10 +65,10 @@ Received = Beat | BeatDue | LinkDown | BeatContents | Serving | StartVoting | St
 class ClusterStatus(VotingRole[Received]):
     """Reports the connected members to the coordinator of its node, and trust to the leader.
 
-    Only members count, and only those that receive our beats, too: with a link that
-    carries one way, a node would be elected that cannot answer. A non-voting member is
-    connected like any other, and counts in no majority. Neither does a *guest*: a node that is
-    neither configured nor a member, and may become one. What its beats say of leaders is ignored.
+    Only members count that also receive our beats. With a link that carries only one way, a node
+    could be elected that cannot reply. A non-voting member is connected like any other, and counts
+    in no majority. Neither does a *guest*: a node that is neither configured nor a member, and may
+    become one. What its beats say of leaders is ignored.
 
     Args:
         node, members, voting: see `VotingRole`.

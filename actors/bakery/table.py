@@ -1,4 +1,4 @@
-"""One leader's table: tickets that enter, wait and hold, its votes, and what has ended. Pure.
+"""One leader's table: tickets that enter, wait and hold, its votes, and ended requests. Pure.
 
 An ended request is remembered in one of two ways. A request that its client dropped is over for
 good. A hold's expiry is the judgement of one leader's clock, and that leader may have missed a
@@ -47,7 +47,7 @@ class TicketEntry:
             its owner did not repeat; None for this leader's own ticket. Only the table sets it.
         round: the highest round in which votes were requested.
         fence: the fence under which it holds, 0 while it does not.
-        shelf: its place in `Expiry`, None for none.
+        shelf: its place in `Expiry`, or None for none.
 
     """
 
@@ -145,9 +145,9 @@ class Ends(NamedTuple):
     dropped: int = 0
     """The last request that its client dropped: this one and all before are over."""
     held: int = 0
-    """The highest fence of a hold that its client dropped, 0 for none."""
+    """The highest fence of a hold that its client dropped, or 0 for none."""
     request: int = 0
-    """The request with that fence, 0 if it is not known."""
+    """The request with that fence, or 0 if it is not known."""
     lapsed: int = 0
     """The last request whose hold expired here."""
     fence: int = 0
@@ -235,7 +235,7 @@ class Tombstones:
         return ends.held == fence if fence else max(ends.dropped, ends.lapsed) >= request
 
     def request_of(self, lock: str, who: Who, fence: int) -> int:
-        """Return the request that held under ``fence`` until it ended, 0 if it is not known."""
+        """Return the request that held under ``fence`` until it ended, or 0 if it is not known."""
         ends = self.of(lock, who)
         if fence == ends.held:
             return ends.request
@@ -387,7 +387,7 @@ class TicketTable:
         return list(self.sessions.get(session, ()))
 
     def set_until(self, entry: TicketEntry, until: Instant | None) -> None:
-        """Set the end of ``entry``, None for never; do nothing if it is not in the table."""
+        """Set the end of ``entry`` (None: never); do nothing if it is not in the table."""
         if self.get(entry.ticket.lock, entry.key) is entry:
             entry.until = until
             self.expiry.put(entry)
@@ -408,7 +408,7 @@ class TicketTable:
         self.note(entry.ticket.lock, 0, fence)
 
     def unvote(self, entry: TicketEntry, until: Instant | None) -> None:
-        """Take the vote for ``entry`` back; do nothing if it is not in the table."""
+        """Take back the vote for ``entry``; do nothing if it is not in the table."""
         if self.get(entry.ticket.lock, entry.key) is not entry:
             return
         queue = self.queues[entry.ticket.lock]
@@ -488,7 +488,7 @@ class TicketTable:
         return True
 
     def lapsed_at(self, lock: str, now: Instant) -> Instant | None:
-        """Return when a vote for ``lock`` ended last by its lease, None for never."""
+        """Return when a vote for ``lock`` last ended with its lease, or None if none ever did."""
         queue = self.queues.get(lock)
         holds = [queue.entries[key] for key in queue.holding] if queue is not None else []
         ends = [e.until for e in holds if e.until is not None and e.is_over(now)]

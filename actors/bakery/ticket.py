@@ -69,13 +69,13 @@ class Record(NamedTuple):
     owner: str
     """The leader that takes its steps."""
     fence: int
-    """The fence under which it is held, or may be; 0 if it is not."""
+    """The fence under which it is or may be held; 0 if there is none."""
     left_ms: int
     """Time left of its lease (ms)."""
 
 
 class EndedRequests(NamedTuple):
-    """Ended requests of one owner at one lock, in a table that is handed over; 0 for none."""
+    """Ended requests of one owner at one lock, in a table that is handed over, or 0 for none."""
 
     lock: str
     who: Who

@@ -55,12 +55,12 @@ class TicketAttempt:
     """A ticket of this leader's own.
 
     Attributes:
-        wait_until: the time at which it gives up, None for never.
+        wait_until: the time at which it gives up, or None for never.
         eager: whether it does not wait at all.
         requested_at: the time of its proxy's last message.
         answered: leaders that answered the step, or refused to vote; ``votes``: those that
-            voted. Both are of the present round (B6).
-        held: a fence under which the same request may hold already: that of a former owner.
+            voted. Both belong to the present round (B6).
+        held: the fence of a former owner, under which the same request may hold already.
             It is taken over, and never given back.
         due: the time at which it is processed again.
 
@@ -121,7 +121,7 @@ class TimerQueue:
             heapq.heapify(self.due)
 
     def take_due(self, now: Instant) -> TicketAttempt | None:
-        """Return an attempt that is due, None if none is."""
+        """Return an attempt that is due, or None if none is."""
         while self.due and self.due[0][0] <= now:
             at, _, attempt = heapq.heappop(self.due)
             if attempt.due == at:
@@ -384,7 +384,7 @@ class TicketAttempts:
         return effects
 
     def cede(self, attempt: TicketAttempt, leader: str, now: Instant) -> list[Effect]:
-        """Leave a request to another leader, which received it from its proxy, too."""
+        """Leave a request to another leader, which also received it from its proxy."""
         entry = attempt.entry
         effects: list[Effect] = []
         if attempt.step is TicketStep.VOTING and not attempt.held:
@@ -471,7 +471,8 @@ class TicketAttempts:
         assert until is not None
         who, request = ticket.who, ticket.request
         if until <= now:
-            # The others judge by their own clocks: it may have been renewed through one of them.
+            # The other leaders judge by their own clocks: it may have been renewed through one of
+            # them.
             expired = Expired(lock=ticket.lock, who=who, request=request, fence=entry.fence)
             self.timers.forget(entry)
             self.table.forget(entry, now)

@@ -78,15 +78,15 @@ class Broker(Role[Accepted]):
     here first, because a late copy of a request can win a lock for a lock client that does not
     exist any more. The broker gives such a grant back, which no other role would do.
 
-    A grant for a lock client of an *earlier life* of this node is not given back at once: that
-    life may have let a client in, which may still be in its critical section. The hold
-    belongs to that client's session. So the broker has the client asked (`HoldInDoubt`), and gives
-    the lock back only if the client replies that it does not hold it. A dead client does not
+    A grant for a lock client of an *earlier life* of this node is not given back at once: in that
+    life a client may have acquired the lock, and it may still use the resource. The hold belongs to
+    that client's session. So the broker asks the client (`HoldInDoubt`), and gives the lock back
+    only if the client replies that it does not hold it. A dead client does not
     reply: its lock stays held, as the design page says, until an operator releases it.
 
     Invariants:
         B1  An address is given to one lock client only: it names the boot and a count.
-        B2  A lock client is retired only when it has processed all the wants it was given.
+        B2  A lock client is retired only after it has processed every request for its lock.
 
         A grant may be on its way to a lock client that is retired before it arrives, or a
         release of the lock client's own may get lost after it. The server's reminders make up
@@ -97,7 +97,8 @@ class Broker(Role[Accepted]):
         server: the address of the `LockServer`.
         boot: the id of this life of the node.
         random: spreads the retransmissions.
-        tickets_max: maximum tickets that wait or hold at one time; a further one is `QueueFull`.
+        tickets_max: maximum number of tickets that wait or hold at one time; `QueueFull` refuses
+            any further one.
 
     """
 

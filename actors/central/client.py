@@ -69,8 +69,8 @@ class LockClient(Role[Heard]):
     `Request` only then. A grant that comes when no owner wants it, caused by a late or
     repeated request, is released at once (``HELD`` lasts no time).
 
-    *The acknowledgement must name ``sequence_num`` itself*; `LockServer` explains what the
-    page's comparison loses.
+    *The acknowledgement must name ``sequence_num`` itself*; `LockServer` explains how the page's
+    comparison can lose a lock.
 
     *It need not wait for a timeout before the next request.* The page's client does, after
     it released. The wait matters for fairness, not for safety (a grant is judged by its number,
@@ -81,8 +81,8 @@ class LockClient(Role[Heard]):
     Owners of the session that want the lock are served first come, first served. Between
     two of them the lock goes back to the server: a new ownership needs a new number.
 
-    Only one `ClientRetransmit` is ever under way (``armed``), so none is ever out of
-    date: whenever it comes, it does what the mode requires.
+    Only one `ClientRetransmit` is ever under way (``armed``), so no timer is ever out of date. Its
+    handler acts according to the mode.
 
     Invariants:
         C1  ``sequence_num`` never decreases.
@@ -187,7 +187,7 @@ class LockClient(Role[Heard]):
             # Only a server that lost its memory grants a held lock again. It will
             # remind us when we have released, and then we give that one back.
             return (Observe("central.granted_while_held"),)
-        # The server grants again only what it knows to be released.
+        # The server grants a lock again only once it knows of the release.
         settled = (self._settled(),) if self.mode is Mode.RELEASING else ()
         self.sequence_num = grant.number  # C1, by `_is_newer`
         self.contested = False

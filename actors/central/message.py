@@ -100,7 +100,7 @@ class Peek(Message):
 
 @message(0x56)
 class Peeked(Message):
-    """The holder of ``lock`` as the server knows it, None if it is free."""
+    """The holder of ``lock`` as the server knows it, or None if it is free."""
 
     lock: str
     query: int
@@ -220,7 +220,7 @@ class Idle(Local):
 
 @local
 class LocalView(Local):
-    """From the broker to the watch: add what the server knows to this, and answer."""
+    """From the broker to the watch: add the server's knowledge to this, and reply."""
 
     lock: str
     query: int

@@ -44,8 +44,8 @@ ENDED_MAX = 10_000
 late. The oldest is dropped first; a release repeated after that is refused as not held."""
 
 RECORDS_MAX = 1_000
-"""Records after which the journal is compacted, or four times as many as locks are held: this
-adds less than a quarter to what is written anyway."""
+"""Records after which the journal is compacted, or four times as many as locks are held: compaction
+adds less than a quarter to the bytes written."""
 
 BROKER = "clients"
 """The role of every node that receives grants."""
@@ -72,9 +72,9 @@ class LockServer(Role[Heard]):
 
     Source: the CSE 452 design page "Distributed mutual exclusion". Differences:
 
-    *The acknowledgement names what it acknowledges.* The page acknowledges every release with
-    the current ``num_granted``, and that can lose a lock for ever: the README of this folder
-    explains how, and ``tests/simulation/test_central_explore.py`` finds it.
+    *The acknowledgement names the release that it acknowledges.* The page acknowledges every
+    release with the current ``num_granted``, and that can lose a lock for ever: the README of this
+    folder explains how, and ``tests/simulation/test_central_explore.py`` finds it.
 
     *One counter for all locks.* So a free lock leaves no state, and numbers still rise.
 
@@ -371,7 +371,7 @@ def _reply_to(free: Free, ended: EndedHold | None) -> FreeReply:
 
     Args:
         free: the request, which has been performed if possible.
-        ended: the end of the hold; None if no such hold is known.
+        ended: the end of the hold, or None if no such hold is known.
 
     """
     outcome, holder = ReleaseOutcome.NOT_HELD, None

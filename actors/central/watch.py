@@ -157,7 +157,7 @@ class ServerWatch(Role[LocalView | Peeked | Probed | PeekRetry | ProbeServer]):
         return (*effects, Send(self.proxy, description))
 
     def _unknown(self, view: LocalView, silent: tuple[Absence, ...], why: str) -> Send:
-        """Answer with what this node knows, since the server did not name the holder."""
+        """Reply with this node's own knowledge, since the server did not name the holder."""
         description = LockDescription(
             lock=view.lock,
             query=view.query,

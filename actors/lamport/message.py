@@ -155,7 +155,7 @@ class Congested(Local):
 
 @timer
 class ResendDue(Timer):
-    """If ``node`` confirmed nothing since the last time, send again what it lacks."""
+    """If ``node`` has confirmed nothing since the last time, send the messages again."""
 
     node: str
 

@@ -56,7 +56,7 @@ def unpack_fence(fence: int) -> tuple[int, int]:
 
 
 class Queue:
-    """The requests for one lock, at most one of a node (M5), earliest first.
+    """The requests for one lock, at most one per node (M5), earliest first.
 
     A removed request stays in the heap until it reaches the top, so that every operation
     but `in_order` takes O(log n).
@@ -109,7 +109,7 @@ class Evidence:
         self.heap: list[QueuePlace] = [QueuePlace(0, node) for node in self.received]
 
     def note(self, node: str, stamp: int) -> None:
-        """Note a message of ``node`` stamped ``stamp``, above every earlier one of it."""
+        """Note a message of ``node`` with ``stamp``, which is above its earlier stamps."""
         assert stamp > self.received[node]
         self.received[node] = stamp
         while (turn := self.heap[0]).stamp != (latest := self.received[turn.node]):
@@ -190,7 +190,7 @@ class Requests:
         self.known.setdefault(turn.node, {})[lock] = now
 
     def learn(self, lock: str, turn: QueuePlace, now: Instant) -> str:
-        """Queue a request of another process; return what is wrong with it, as a counter.
+        """Queue a request of another process; return the counter of its fault, if it has one.
 
         A second request beside the first breaks M5. The first is kept and the second is
         not: this may make its process wait, but lets no process in beside another.
@@ -221,7 +221,7 @@ class Requests:
             self.remove(lock, node)
 
     def stamp(self, lock: str, node: str) -> int | None:
-        """Return the stamp of the request of ``node`` for ``lock``, None if it has none."""
+        """Return the stamp of the request of ``node`` for ``lock``, or None if it has none."""
         queue = self.queues.get(lock)
         return queue.stamps.get(node) if queue is not None else None
 
@@ -236,7 +236,7 @@ class Requests:
         return queue.in_order() if queue is not None else []
 
     def learn_all(self, origin: str, welcome: Welcome, now: Instant) -> list[str]:
-        """Queue the requests in a welcome of ``origin``; return what is wrong, as counters."""
+        """Queue the requests in a welcome of ``origin``; return the counters of their faults."""
         problems: list[str] = []
         for pending in welcome.requests:
             if 0 < pending.stamp < welcome.stamp:
@@ -368,7 +368,7 @@ class PeerContact:
         return node in self.owing
 
     def absences(self, nodes: Iterable[str], now: Instant) -> tuple[Absence, ...]:
-        """Return those of ``nodes`` that were silent for `SILENCE_MS` or longer."""
+        """Return the ``nodes`` that have been silent for `SILENCE_MS` or longer."""
         since = ((node, self.owing.get(node, self.received_at[node])) for node in nodes)
         silent = (Absence(node, ms_between(at, now)) for node, at in since)
         return tuple(absence for absence in silent if absence.silent_ms >= SILENCE_MS)
@@ -381,15 +381,15 @@ class Rejoin:
     answered by every process of its time, so a process that has not restarted since has
     a clock beyond it. But an early welcome may come from before such an answer, and the
     process that was granted may have restarted since and forgotten. So the requests begin
-    again, as a new round, with every life met. The round that counts begins after the last of
-    the others met is in its present life, and whatever an earlier life of it was granted,
-    the others knew before they answered.
+    again, as a new round, with every life met. The round that counts begins when the last of the
+    others met is in its present life. The others knew every grant of its earlier lives before they
+    replied.
 
     So stamps, and with them fences, keep rising as long as at any time one process is
     ready. If all lose their clocks at once, no process is left to ask; see the README.
 
     Args:
-        others: every process but this one, None if they are not known yet.
+        others: every process but this one, or None if they are not known yet.
 
     """
 

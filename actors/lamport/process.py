@@ -83,7 +83,7 @@ class LockProcess(Role[Received]):
 
     Args:
         node: the node this process is on; ``boot`` is the id of its life.
-        clock: stamps and passes on what is posted.
+        clock: stamps posted messages and passes them on.
         proxy: requests locks and receives grants.
 
     """
@@ -355,7 +355,7 @@ class LockProcess(Role[Received]):
         return self._report_ready(now)
 
     def _report_ready(self, now: Instant) -> list[Effect]:
-        """Notify the proxy whether this process may request, and if so request what waits."""
+        """Notify the proxy whether this process may request; if so, make waiting requests."""
         ready, missing = self.rejoin.ready, ", ".join(self.rejoin.missing())
         detail = "ready" if ready else f"not heard since start: {missing}"
         if detail == self.reported:
@@ -520,7 +520,7 @@ class Proofs:
         self.waiting[query.query] = Proof(query)
 
     def unprobed(self) -> list[Proof]:
-        """Return those for which no probe was posted."""
+        """Return the nodes for which no probe was posted."""
         return [proof for proof in self.waiting.values() if not proof.probed]
 
     def stamped(self, turn: QueuePlace) -> None:

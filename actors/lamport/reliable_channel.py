@@ -93,7 +93,7 @@ class ArrivalResult(Enum):
     IN_ORDER = "in order"
     """It is delivered, and with it the early ones that waited for it."""
     EARLY = "early"
-    """It is held back until what comes before it has arrived."""
+    """It is held back until all earlier messages have arrived."""
     REPEATED = "repeated"
     """It arrived before and is dropped."""
     BEYOND = "beyond"
@@ -143,7 +143,7 @@ class Peer:
     incoming: Incoming[Content] = field(default_factory=Incoming[Content])
     congested: bool = False
     nonce: int | None = None
-    """Number of the request that it has not answered, None if there is none."""
+    """Number of the request that it has not answered, or None if there is none."""
     ask_ms: int = RESEND_MS
     ask_armed: bool = False
     resend_ms: int = RESEND_MS
@@ -193,7 +193,7 @@ class ReliableChannel(Role[Neighbors | Carry | Mail | ResendDue | ConfirmDue | A
 
     Invariants:
         M6  Between two lives, the delivered contents are at all times a prefix of those
-            carried; each pair of lives has streams of its own, begun once.
+            carried; each pair of lives has its own streams, begun once.
 
     Args:
         node: the node this channel is on.

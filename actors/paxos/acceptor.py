@@ -1,8 +1,9 @@
 """The acceptor: promises ballots and votes on slots, and writes both down before it answers.
 
 A promise is made durable in `Acceptor._adopt`, a vote in `Acceptor._on_accept`: the `Persist`
-comes before the `Send`. `Votes` holds what was not applied yet, `LeasePromise` is the acceptor's
-side of the master lease, and `refusal` drops messages that their sender may not send.
+comes before the `Send`. `Votes` holds the votes for slots that are not applied yet, `LeasePromise`
+is the acceptor's side of the master lease, and `refusal` drops messages that their sender may not
+send.
 """
 
 from __future__ import annotations
@@ -84,6 +85,10 @@ STREAM_BYTES = 32 << 20
 slots are decided the replica makes one much sooner; but votes may arrive without decisions."""
 
 
+VERSION_HEARTBEATS = 20
+"""Every so many heartbeats are answered with this node's version: once a second."""
+
+
 class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
     """One acceptor. Source: PMMC, section 2.2.
 
@@ -111,6 +116,7 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
         voter: the id that its votes name.
         votes: whether its journal is the registered one, and not an old copy.
         lease_ms: duration of the lease that a heartbeat renews (ms).
+        version: the version of this software, for operators.
 
     """
 
@@ -123,6 +129,7 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
         voter: int = 0,
         votes: bool = True,
         lease_ms: int = LEASE_MS,
+        version: str = "",
         **member: Unpack[MemberArguments],
     ) -> None:
         super().__init__(address, host, **member)
@@ -133,6 +140,7 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
         """The slots on which it votes."""
         self.is_voter = self.trusted and len(self.seat) > 0
         self.lease_ms = lease_ms
+        self.version = version
         self.recorded_lease_ms = recovered.lease_ms
         """The longest lease that counts after a restart, according to the journal."""
         self.promised = recovered.promised if votes else NO_BALLOT
@@ -152,7 +160,7 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
         self.learned = NO_BALLOT
         """The ballot of the last `Learned` to the replica."""
         self.committed = 0
-        """The slot before which all is decided, as that `Learned` reported."""
+        """The slot before which all slots are decided, as reported in that `Learned`."""
         self.min_applied = 0
         self.released = NO_BALLOT
         """The last ballot whose leader gave its lease back."""
@@ -160,7 +168,7 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
         self.written = 0
         """Bytes written since the stream was last cut, some of them in earlier lives."""
         self.sync_us = 0
-        """Mean time of this node's last syncs (us), 0 if none was reported."""
+        """Mean time of this node's last syncs (us), or 0 if none was reported."""
 
     def begin(self, now: Instant) -> Effects:
         """Honour the lease that an earlier life may have given, perhaps of another length."""
@@ -172,7 +180,7 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
         return (Wake(before_ms, LeaseLapsed()),) if self.lease_ms < before_ms else ()
 
     def _record_lease(self) -> Effects:
-        """Record how long leases last from now on; those of earlier lives are shorter, or over."""
+        """Record how long leases last from now on; leases of earlier lives are shorter, or over."""
         self.recorded_lease_ms = self.lease_ms
         return (Persist(self._lease_record()),)
 
@@ -190,7 +198,7 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
         return effects if self.is_voter else self._without_votes(effects)
 
     def summary(self) -> Summary:
-        """Return what it promised, and how much it applied."""
+        """Return the promised ballot and the applied slot."""
         return (
             ("votes", self.is_voter),
             ("promised", self.promised.round),
@@ -284,10 +292,11 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
         )
 
     def _adopt(self, ballot: Ballot) -> list[Effect]:
-        """Promise ``ballot``, and record which slots were decided under the one before.
+        """Promise ``ballot``, and record which slots were decided under the previous one.
 
-        The record holds what the previous leader reported. This node may have applied more, but the
-        ballot that decided it is not known, and votes under other ballots did not win.
+        The record holds the slot that the previous leader reported. This node may have applied
+        more, but the ballot that decided it is not known, and votes under other ballots did not
+        win.
         """
         assert ballot > self.promised  # P5
         before, self.promised = self.promised, ballot
@@ -377,6 +386,7 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
             view=self.config.newest.number,
             sync_us=self.sync_us,
             lease_ms=self.lease_ms,
+            version="" if beat.number % VERSION_HEARTBEATS else self.version,
         )
         effects = [
             *adopted,

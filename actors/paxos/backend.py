@@ -19,20 +19,24 @@ from fencelock.actors.api.message import (
     ReleaseRequest,
     refused,
 )
+from fencelock.actors.api.name import quoted, titled
 from fencelock.actors.api.request import Command, Outcome, Request
 from fencelock.actors.api.session_message import (
     CloseReason,
     Ended,
     Evict,
+    Evicted,
     HoldLost,
     ListLocks,
+    ListRecords,
     Open,
     Opened,
 )
 from fencelock.actors.bootstrap_message import VotingStatus
 from fencelock.actors.effect import Effect, Effects, Observe, Send
 from fencelock.actors.error import OverloadedError, SessionExpiredError
-from fencelock.actors.message import Address, Instant, Message, copier, node_of
+from fencelock.actors.histogram import Histogram
+from fencelock.actors.message import Address, Instant, Message, address_of, copier, node_of
 from fencelock.actors.paxos.config import replica_of
 from fencelock.actors.paxos.event import (
     Consulted,
@@ -57,6 +61,7 @@ from fencelock.actors.proxy.backend import Status
 from fencelock.actors.proxy.clients import CLIENT_REQUESTS_MAX, REQUESTS_MAX, RemoteClient, is_full
 from fencelock.actors.proxy.members_backend import MembersBackend
 from fencelock.actors.proxy.message import MembersKnown
+from fencelock.actors.role_message import Level, RoleNotice
 from fencelock.actors.session.message import Undecided
 from fencelock.actors.table.message import Queued
 
@@ -66,7 +71,7 @@ REPEAT_MAX = 500
 NEW_MASTER_REPEAT_MAX = 5_000
 """Maximum commands proposed again when the master changes: half of its queue."""
 
-_LOSSES: frozenset[type[Message]] = frozenset({HoldLost, Ended})
+_LOSSES: frozenset[type[Message]] = frozenset({HoldLost, Ended, Evicted})
 
 _NAMES_NODES: dict[type[Outcome], Callable[..., Any]] = {
     kind: copier(kind, "node", "master", "view", "members") for kind in (Alive, Opened)
@@ -85,8 +90,8 @@ class PaxosBackend(MembersBackend):
     gets the outcome of the first time.
 
     While no majority answers, requests wait, since their outcome is not known. A client has its own
-    timeout and cancels; the session of callers inside the process is sent what is missing.
-    Clients keep their own sessions alive, through any proxy.
+    timeout and cancels; the session of callers inside the process receives `Undecided` with the
+    reason. Clients keep their own sessions alive, through any proxy.
 
     Args:
         node: this node.
@@ -114,6 +119,8 @@ class PaxosBackend(MembersBackend):
         self.in_flight = InFlightRequests(self.proxy, replica, encode)
         self.queries = Queries(node, replica, self.contact)
         self.table_status = TableStatus(self.queries)
+        self.latencies = {kind: Histogram() for kind in ("acquire", "wait", "release", "other")}
+        """Times from a request to its outcome; ``wait`` of acquires that waited in a queue."""
         self.master = ""
         """The node that leads, if any is known."""
         self.isolated = False
@@ -128,6 +135,7 @@ class PaxosBackend(MembersBackend):
             Command: self._take,
             Inspect: self._on_query,
             ListLocks: self._on_query,
+            ListRecords: self._on_query,
             **self.member_requests,
             ReadBackup: self._on_query,
         }
@@ -215,7 +223,7 @@ class PaxosBackend(MembersBackend):
         return ()
 
     def _on_slot_outcomes(self, sender: Address, slot: SlotOutcomes, now: Instant) -> Effects:
-        """Process the outcomes of one slot; this node's replica sends those of every slot."""
+        """Process the outcomes of one slot; this node's replica sends them for every slot."""
         del sender
         self.contact.received_at = now
         outcomes = slot.outcomes
@@ -235,10 +243,10 @@ class PaxosBackend(MembersBackend):
     ) -> list[Effect]:
         """Reply to the requests that wait here; count all replies together."""
         effects: list[Effect] = []
-        in_flight = self.in_flight
+        in_flight, latencies = self.in_flight, self.latencies
         granted = released = denied = 0
         for outcome in outcomes:
-            if warning and isinstance(outcome, HoldLost | Ended):
+            if warning and type(outcome) in _LOSSES:
                 self._warn(outcome, effects)
             if not isinstance(outcome, Outcome):
                 continue
@@ -248,15 +256,23 @@ class PaxosBackend(MembersBackend):
             if isinstance(outcome, Queued):
                 in_flight.known(known, now)
                 continue
-            in_flight.end(known)
+            took = now - known.since
             if isinstance(outcome, Granted):
                 granted += 1
+                latencies["wait" if known.number in in_flight.queued else "acquire"].add(took)
+                in_flight.end(known)
             elif isinstance(outcome, Released):
                 released += 1
+                latencies["release"].add(took)
+                in_flight.end(known)
             else:
+                in_flight.end(known)
+                latencies["other"].add(took)
                 denied += isinstance(outcome, Refused)
                 reply = self._finished(outcome, known.request)
                 effects.append(Send(known.sender, reply))
+                if isinstance(outcome, Opened):
+                    effects.append(self._notice(notice_of(outcome)))
                 continue
             effects.append(Send(known.sender, outcome))
         for name, count in (("granted", granted), ("released", released), ("refused", denied)):
@@ -279,9 +295,16 @@ class PaxosBackend(MembersBackend):
         finished: Outcome = copy(reply, self.node, self.master, self.known.view, self.known.members)
         return finished
 
-    def _warn(self, outcome: HoldLost | Ended, effects: list[Effect]) -> None:
-        """Notify the affected client of a loss, if it uses this node."""
+    def _notice(self, notice: RoleNotice) -> Send:
+        return Send(address_of(self.node, "node"), notice)
+
+    def _warn(self, outcome: Message, effects: list[Effect]) -> None:
+        """Log a loss, and notify the affected client if it uses this node."""
+        if isinstance(outcome, Ended | Evicted):
+            effects.append(self._notice(notice_of(outcome)))
         if isinstance(outcome, Ended) and outcome.reason is CloseReason.GRACEFUL:
+            return
+        if not isinstance(outcome, Ended | HoldLost):
             return
         client = self.clients.of(outcome.session)
         if client is not None:
@@ -301,7 +324,8 @@ class PaxosBackend(MembersBackend):
         if known is None:
             return [mark]
         if declined.why is Decline.INVALID:
-            no = refused(known.request, Reason.INVALID, "the log cannot read this request")
+            text = "not all members can read this request: run one release on all of them"
+            no = refused(known.request, Reason.INVALID, text)
         elif declined.why is Decline.OVERLOADED and declined.master and _is_untried(known):
             text = f"too much waits for a place in the log at {declined.master}; nothing was done"
             no = refused(known.request, Reason.OVERLOADED, text)
@@ -327,7 +351,7 @@ class PaxosBackend(MembersBackend):
         return self._notify_if_changed(served)
 
     def _on_skipped(self, sender: Address, event: Skipped, now: Instant) -> Effects:
-        """Propose again what may have been in the slots that this node did not apply."""
+        """Propose requests again that may be in slots that this node did not apply."""
         del sender, event
         self.in_flight.doubt(now, queued=True)
         return self._repeat(now, NEW_MASTER_REPEAT_MAX)
@@ -395,7 +419,7 @@ class PaxosBackend(MembersBackend):
         return self.table_status.gather(now)
 
     def status(self, now: Instant) -> Status | None:
-        """Return readiness and locks, with what is wrong with this member or another."""
+        """Return readiness and locks, with the faults of this member or another."""
         status = self.table_status.finish(self.master, now)
         if status is None:
             return None
@@ -403,7 +427,7 @@ class PaxosBackend(MembersBackend):
         return status._replace(detail="; ".join((*problems, status.detail)))
 
     def tick(self, now: Instant) -> Effects:
-        """Propose again what is due, and end what has lasted too long."""
+        """Propose the requests again that are due, and end those that time out."""
         explained = [*self._explain(now), *self.tell_members()]
         return [*explained, *self.queries.end_old(now), *self._repeat(now, REPEAT_MAX)]
 
@@ -415,7 +439,7 @@ class PaxosBackend(MembersBackend):
         return [Send(local.address, Undecided(detail=self.contact.in_words(now)))]
 
     def _repeat(self, now: Instant, most: int) -> list[Effect]:
-        """Propose again what is due."""
+        """Propose the requests again that are due."""
         return [self.in_flight.propose(known) for known in self.in_flight.due(now, most)]
 
     def forget(self, clients: list[str], now: Instant) -> Effects:
@@ -427,6 +451,46 @@ class PaxosBackend(MembersBackend):
     def pending(self) -> Iterable[tuple[Address, Request]]:
         """Return the commands in flight with their senders."""
         return [(known.sender, known.request) for known in self.in_flight.by_key.values()]
+
+
+def notice_of(outcome: Opened | Ended | Evicted) -> RoleNotice:
+    """Return the line of the log about a session or an eviction."""
+    match outcome:
+        case Evicted():
+            holder, lock = outcome.holder, titled(outcome.lock)
+            who = holder.label or holder.session
+            fields: tuple[tuple[str, str], ...] = (
+                ("event", "eviction"),
+                ("lock", outcome.lock),
+                ("fence", str(outcome.fence)),
+                ("session", holder.session),
+                ("operator", outcome.operator),
+            )
+            text = f"{lock} was taken by force from {who}, by {quoted(outcome.operator)}"
+            return RoleNotice(level=Level.WARNING, text=text, fields=fields)
+        case Opened():
+            fields = (("event", "session_opened"), ("session", outcome.assigned))
+            text = f"session {outcome.assigned} is open, with a TTL of {outcome.ttl_ms} ms"
+            return RoleNotice(level=Level.DEBUG, text=text, fields=fields)
+        case Ended():
+            level, what, why = _ENDINGS[outcome.reason]
+            fields = (("event", f"session_{what}"), ("session", outcome.session))
+            text = f"session {outcome.session} {what}: {why}"
+            return RoleNotice(level=level, text=text, fields=fields)
+
+
+_ENDINGS = {
+    CloseReason.GRACEFUL: (Level.DEBUG, "closed", "its client ended it"),
+    CloseReason.EXPIRED: (
+        Level.INFO,
+        "expired",
+        "nothing came from its client for its TTL, so the client died or is cut off. Its locks are "
+        "free for others",
+    ),
+    CloseReason.FORCED: (Level.WARNING, "closed", "an operator ended it. Its locks are free"),
+    CloseReason.IDLE: (Level.DEBUG, "closed", "it was not used"),
+}
+"""The level of the line about the end of a session, what happened, and why."""
 
 
 def _is_untried(known: InFlightRequest) -> bool:

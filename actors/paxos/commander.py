@@ -197,12 +197,12 @@ class Commander(MemberRole[CommanderEvent]):
         return effects
 
     def _wait(self) -> Wake:
-        """Delay the `Commit`: the next `Accept` may tell followers what is decided."""
+        """Delay the `Commit`: the next `Accept` may report the decision to followers."""
         self.waiting = True
         return Wake(NEWS_MS, SpreadNews())
 
     def _on_spread_news(self) -> Effects:
-        """Send followers what is decided, unless an `Accept` has done so or soon will."""
+        """Report the decision to followers, unless an `Accept` has done so or soon will."""
         self.waiting = False
         news = self._ask_others()
         effects: list[Effect] = list(starmap(Send, news))

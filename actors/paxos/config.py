@@ -85,7 +85,7 @@ class View:
     members: tuple[str, ...]
     """Sorted, without repetition, never empty."""
     voters: Mapping[Address, int] | None = field(default=None, repr=False, compare=False)
-    """The id that each acceptor's votes name, at present; 0 for all if left out."""
+    """The id that each acceptor's votes name, at present, or 0 for all if left out."""
     seats: tuple[Member, ...] = field(default=(), repr=False, compare=False)
     """The members with their endpoints and journals."""
 
@@ -94,10 +94,10 @@ class View:
     majority: int = field(init=False, repr=False, compare=False)
     """The size of a majority: any two of them share a member."""
     registered: Mapping[Address, int] = field(init=False, repr=False, compare=False)
-    """The ids of ``voters``, or zeros. It may have acceptors of other views, too: see `counts`."""
+    """The ids of ``voters``, or zeros. It may also have acceptors of other views: see `counts`."""
 
     def __post_init__(self) -> None:
-        """Compute once what every vote needs."""
+        """Compute once the values that every vote needs."""
         members = self.members
         assert members
         assert list(members) == sorted(set(members))
@@ -122,7 +122,7 @@ class LogConfig:
     from the first that is not applied, ``WINDOW`` of them: one view, or two neighbours.
 
     Invariants:
-        P7  A majority of one current view and one of another share a member.
+        P7  A majority of one current view and a majority of another share a member.
 
     Args:
         view: the view in force.
@@ -139,11 +139,14 @@ class LogConfig:
         self._ids = VoterIds(self._voters, voter_of, acceptor_of)
         self.applied = 1
         """The first slot that is not applied here."""
+        self.old: frozenset[str] = frozenset()
+        """Members that this node leads and that run a version without changes of the members. The
+        failure detector alone changes it."""
         self.nodes: dict[str, None] = dict.fromkeys(view.members)
-        """Nodes that are answered: those of the configuration, members, and learners."""
+        """Nodes that get replies: the nodes of the configuration, members, and learners."""
         self.views: list[tuple[int, View]] = [(0, view)]
-        """The first slot of each view, in order. The first view decides earlier slots, too, if
-        any of them matter."""
+        """The first slot of each view, in order. The first view also decides earlier slots, if any
+        of them matter."""
         self._update()
 
     def _update(self) -> None:

@@ -54,7 +54,7 @@ RECEIVED_SLOTS_MAX = 32
 
 
 COMPARE_MS = 2_000
-"""Timeout after which a member that has not sent its digest is asked for it (ms)."""
+"""Timeout after which a member is asked for a digest that it has not sent (ms)."""
 
 
 ATTEMPTS_MAX = 3
@@ -296,9 +296,9 @@ class Digests:
         self.due: list[int] = []
         """Slots whose digest must be sent now."""
         self.wanted = False
-        """Whether the next digest is sent, whatever its slot."""
+        """Whether the next digest is sent for any slot."""
         self._since: int | None = None
-        """`Fingerprint.decided` at the last agreed slot; None if that slot was not applied."""
+        """`Fingerprint.decided` at the last agreed slot, or None if that slot was not applied."""
 
     def turn(self) -> None:
         """Compare with the members of the newest view from now on."""
@@ -374,7 +374,7 @@ class Digests:
         return True
 
     def compare(self, slot: int) -> Comparison | None:
-        """Compare the known digests of ``slot``; None if this member's own is not known."""
+        """Compare the known digests of ``slot``; return None if this member's own is not known."""
         own, received = self.get(slot), self.received.get(slot, {})
         if own is None:
             return None

@@ -106,6 +106,8 @@ class Consulted(Local):
     age_ms: int
     """Largest possible age of the state (ms): 0 for linearizable. Without an answer, the best bound
     that could be proven; -1 if there was none."""
+    quiet_ms: int = 0
+    """The time since this node applied the last slot (ms): durations in ``answer`` end there."""
 
 
 @local
@@ -321,8 +323,8 @@ class Lacking(Local):
 class FetchSlots(Local):
     """Catch-up to replica: send ``receiver`` decided slots from ``first``, or make a snapshot.
 
-    The last snapshot was of ``slot``, 0 if there is none. It is used again if all slots after
-    it are still here.
+    The last snapshot was of ``slot``, or 0 if there is none. It is used again if all slots after it
+    are still here.
     """
 
     receiver: Address
@@ -378,7 +380,7 @@ class TakeSnapshot(Local):
 
 @local
 class SnapshotBegun(Local):
-    """Replica to catch-up: the snapshot of ``slot`` is being made; 0 if nothing is applied yet."""
+    """Replica to catch-up: the snapshot of ``slot`` is being made (0: nothing is applied yet)."""
 
     slot: int
 
@@ -435,7 +437,7 @@ class Drained(Local):
 
 @local
 class Succeed(Local):
-    """Failure detector to leader: the master, which led ``ballot``, asks you to stand."""
+    """Failure detector to leader: the master of ``ballot`` asks you to stand for election."""
 
     ballot: Ballot
 
@@ -452,7 +454,7 @@ class CommanderResend(Timer):
 
 @timer
 class SpreadNews(Timer):
-    """Send followers what is decided, and the proposals that some were not asked for."""
+    """Report decisions to followers, and send the proposals that some have not received."""
 
 
 @timer
@@ -520,7 +522,7 @@ class ReadAgain(Timer):
 
 @timer
 class AgeCheck(Timer):
-    """Answer local reads that have waited long enough with what is known by now."""
+    """Reply to local reads that have waited long enough, from the present state."""
 
 
 @timer

@@ -85,7 +85,7 @@ class Exports:
 
 
 def chunk_of(snapshot: SnapshotTaken, chunk: int) -> SnapshotChunk | None:
-    """Return a part of ``snapshot``, None if it has no such part."""
+    """Return a part of ``snapshot``, or None if it has no such part."""
     if chunk >= len(snapshot.chunks):
         return None
     return SnapshotChunk(

@@ -1,11 +1,11 @@
-"""Failure detection: heartbeats, the master's lease, and when a follower stands.
+"""Failure detection: heartbeats, the master's lease, and when a follower stands for election.
 
 `Suspicion` decides when a silent leader is suspected. `MasterLease` is the master's side of the
-lease (`acceptor.LeasePromise` is the other): an acceptor that answers a heartbeat adopts no other
-leader's ballot for ``lease_ms`` from then. The master counts from when it *sent* the heartbeat,
-which was earlier, and subtracts the drift of two clocks: the acceptor's may run fast and its own
-slow, so the master relies on ``lease * (1 - drift) / (1 + drift)`` only. The answer says how
-long its acceptor's lease is, so members whose configurations differ are safe, too.
+lease (`acceptor.LeasePromise` is the other): an acceptor that replies to a heartbeat adopts no
+other leader's ballot for ``lease_ms`` from then. The master counts from when it *sent* the
+heartbeat, which was earlier, and subtracts the drift of two clocks: the acceptor's may run fast and
+its own slow, so the master relies on ``lease * (1 - drift) / (1 + drift)`` only. The reply states
+the length of the acceptor's lease, so members with different configurations are also safe.
 
 Source: Cary Gray and David Cheriton, "Leases", SOSP 1989; Chandra, Griesemer and
 Redstone, "Paxos Made Live", PODC 2007, section 5.2 (master leases).
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from random import Random
 
 STARTUP_MS = 100
-"""Duration for which a starting node listens for a master before it stands (ms): two heartbeats."""
+"""Time for which a starting node waits for a master before an election (ms): two heartbeats."""
 
 
 UNANSWERED_MIN = 2
@@ -96,7 +96,7 @@ DetectorEvent = (
 
 
 SPREAD_MS = 200
-"""Range over which attempts are spread if no node led, so that two rarely stand at once (ms)."""
+"""Range over which elections are spread if no node led, so that two rarely coincide (ms)."""
 
 
 JITTER_MS = 20
@@ -120,6 +120,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
         listener: a role of this node that is notified when no majority answers, or None.
         identity: what other nodes must know of this one before it becomes a member.
         votes: whether this node would vote as a member.
+        first_number: see `Locator`.
 
     """
 
@@ -134,6 +135,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
         listener: Address | None = None,
         identity: Identity = NO_IDENTITY,
         votes: bool = True,
+        first_number: int = 0,
         **member: Unpack[MemberArguments],
     ) -> None:
         super().__init__(address, host, **member)
@@ -166,13 +168,22 @@ class FailureDetector(MemberRole[DetectorEvent]):
         """The ballot under which another node led last."""
         self.isolated = False
         """Whether no majority answers this leader, as the listener was last notified."""
-        self.heard: dict[str, tuple[Instant, int]] = {}
-        """The time at which each member last answered this leader, and the newest view it knew."""
-        self.locator = Locator(self.node, self.config, identity, timing.election_ms, ready=votes)
+        self.heard: dict[str, tuple[Instant, int, str]] = {}
+        """For each member: the time of its last reply to this leader, the newest view it knew, and
+        the version of its software (empty if not known)."""
+        self.locator = Locator(
+            self.node,
+            self.config,
+            identity,
+            timing.election_ms,
+            ready=votes,
+            number=first_number,
+            drift_ppm=drift_ppm,
+        )
         self.disks = DiskComparison()
 
     def begin(self, now: Instant) -> Effects:
-        """Listen for a moment, then stand; a single member stands at once."""
+        """Wait for a master, then stand for election; a single member stands at once."""
         alone = self.config.members == (self.node,)
         return [*self.suspicion.wait(now, 0 if alone else STARTUP_MS), *self.locator.turn(now)]
 
@@ -219,7 +230,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
             return self._on_disk_synced(event, now)
         if isinstance(event, Resigned):
             return ()  # The leader answers the `Resign` of a slow disk.
-        effects = self.locator.handle(sender, event, self.following, now)
+        effects = self.locator.handle(sender, event, now)
         followed = self._follow(self.locator.master) if self.locator.learns else []
         return [*effects, *followed]
 
@@ -236,6 +247,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
         if node == self.following:
             return []
         self.following = node
+        self.locator.served |= bool(node) and not self.locator.learns
         follow = LeaderChanged(master=node)
         return [Send(self.replica, follow), Send(self.leader, follow)]
 
@@ -286,7 +298,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
         if self.locator.learns:
             return effects
         suspect = Suspect(above=self.highest)
-        asked = self.locator.ask_elsewhere()
+        asked = self.locator.ask_elsewhere(now)
         return [Send(self.leader, suspect), *asked, Observe("paxos.suspected"), *effects]
 
     def _on_view_changed(self, now: Instant) -> Effects:
@@ -306,10 +318,10 @@ class FailureDetector(MemberRole[DetectorEvent]):
         return [*learnt, Send(self.replica, held), *self._pulse(now)]
 
     def _describe(self, now: Instant) -> NodesDescribed:
-        """Return what is known of the other members and of learners."""
+        """Return a description of the other members and of the learners."""
         facts = [
-            NodeFacts(node, self.applied.get(node, 0), ms_between(at, now), view, None)
-            for node, (at, view) in self.heard.items()
+            NodeFacts(node, self.applied.get(node, 0), ms_between(at, now), view, None, 0, version)
+            for node, (at, view, version) in self.heard.items()
             if node in self.config.members and node != self.node
         ]
         facts += self.locator.facts(now)
@@ -320,7 +332,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
         self.leadership = claimed
         self.since = now
         self.lease = MasterLease(self.config, self.timing.lease_ms, self.drift_ppm)
-        self.asked = {}
+        self.asked, self.config.old = {}, frozenset()
         self.disks.clear()
         self.applied, self.answered, self.heard = {}, {}, {}
         return [*self._follow(self.node), *self._beat(now)]
@@ -367,7 +379,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
         ]
 
     def _pulse(self, now: Instant) -> list[Effect]:
-        """Send a heartbeat, with what is known of earlier ones."""
+        """Send a heartbeat, with the replies to earlier ones."""
         assert self.leadership is not None
         self.number += 1
         self.asked[self.number] = now
@@ -397,7 +409,10 @@ class FailureDetector(MemberRole[DetectorEvent]):
         if member != self.node:
             self.disks.note_other(member, ack.sync_us)
         self.applied[member] = ack.applied
-        self.heard[member] = now, ack.view
+        _, _, version = self.heard.get(member, (now, 0, ""))
+        self.heard[member] = now, ack.view, ack.version or version
+        if (ack.view < 0) is not (member in self.config.old):
+            self.config.old ^= {member}
         self.answered[member] = max(self.answered.get(member, 0), ack.number)
         until = lease.acknowledge(member, asked, ack.lease_ms)
         if until is None or lease.confirmed is None:
@@ -454,11 +469,11 @@ class FailureDetector(MemberRole[DetectorEvent]):
 
 
 class Suspicion:
-    """The deadline at which a node stands unless a leader or candidate sends something.
+    """The deadline at which a node stands for election unless a leader or candidate sends.
 
     Followers are ranked by their distance after the leader in the sorted list of members,
     which wraps around. The first stands when the leader was silent for `Timing.election_ms`, each
-    further one `Timing.rank_ms` later. By then the one before has sent a `Prepare`, if it is
+    further one `Timing.rank_ms` later. By then the previous follower has sent a `Prepare`, if it is
     alive, and every member that promises it restarts its wait.
 
     Args:
@@ -477,11 +492,11 @@ class Suspicion:
         still be unread, and it may have been paused as well, so it gets this much more time."""
         self._seen_at = Instant(0)
         self.deadline = Instant(0)
-        """The time at which this node stands, if it learns of no leader or candidate."""
+        """The time of this node's next election, if it learns of no leader or candidate."""
         self.watching = Instant(0)
         """The deadline for which a timer runs."""
         self.reluctant_until = Instant(0)
-        """Until then this node stands only after all others had their turns."""
+        """Until then this node stands for election only after all others."""
 
     def wait(self, now: Instant, ms: int) -> list[Effect]:
         """Stand after ``ms`` and a little more, unless a message comes."""
@@ -489,7 +504,7 @@ class Suspicion:
         return self._wait_until(_later(now, ms + spread), now)
 
     def on_ballot_seen(self, leader: str, now: Instant) -> list[Effect]:
-        """Extend the deadline: ``leader`` leads, or stands."""
+        """Extend the deadline: ``leader`` leads, or stands for election."""
         self._seen_at = now
         return self._wait_until(
             _later(now, self._timing.election_ms + self._turn_ms(leader, now)), now
@@ -554,10 +569,10 @@ class MasterLease:
         self.until: dict[str, Instant] = {}
         """The time until which the master relies on the promise of each member."""
         self.confirmed: Instant | None = None
-        """The latest instant after which a majority answered; None if none ever did."""
+        """The latest instant after which a majority answered, or None if none ever did."""
 
     def recount(self) -> Instant | None:
-        """Return the time at which the lease ends in the present views; None for never granted."""
+        """Return the time at which the lease ends in the present views, or None if it has none."""
         confirmed = self.config.reached(self.asked)
         self.confirmed = None if confirmed is None else Instant(confirmed)
         return self._ends_at()
@@ -569,7 +584,7 @@ class MasterLease:
     def acknowledge(self, member: str, asked: Instant, promised_ms: int) -> Instant | None:
         """Note that ``member`` answered the heartbeat sent at ``asked``, with so long a promise.
 
-        Return the time at which the lease ends now; None if the answer does not extend it.
+        Return the time at which the lease ends now, or None if the answer does not extend it.
         """
         self.asked[member] = max(asked, self.asked.get(member, asked))
         until = Instant(asked + relied_ns(min(promised_ms, self.lease_ms), self.drift_ppm))

@@ -19,7 +19,9 @@ REPEAT_MS = 500
 """A command without an outcome is proposed again after this (ms): a message may be lost."""
 
 CHECK_WAIT_MS = 5_000
-"""Interval after which a wait known to the log is proposed again (ms), if its end was missed."""
+"""Interval after which a wait known to the log is proposed again (ms), if its end was missed.
+
+A client that waits sends more often than that: it repeats its request."""
 
 WAIT_CHECKS_MAX = 25
 """Maximum number of such waits proposed again at a time. Each is a command in the log, and where
@@ -102,7 +104,7 @@ class InFlightRequests:
         sender: Address,
         client: RemoteClient | None = None,
     ) -> InFlightRequest:
-        """Add a command, whose ``key`` must be free; the caller has it proposed."""
+        """Add a command; its ``key`` must be free. The caller then proposes it."""
         assert key not in self.by_key
         self.number = number = self.number + 1
         pending = _in_flight_request(
@@ -138,7 +140,7 @@ class InFlightRequests:
         )
 
     def numbered(self, number: int) -> InFlightRequest | None:
-        """Return the request that replicas know by ``number``, None if it is over."""
+        """Return the request that replicas know by ``number``, or None if it is over."""
         return self.unconfirmed.get(number) or self.queued.get(number)
 
     def end(self, pending: InFlightRequest) -> None:
@@ -196,13 +198,19 @@ class InFlightRequests:
     def due(self, now: Instant, most: int) -> list[InFlightRequest]:
         """Return the requests to propose again, the longest due first, at most ``most``.
 
-        All of them count as proposed now, and as unconfirmed until the log reports them.
+        All of them count as proposed now, and as unconfirmed until the log reports them. A wait
+        of a client that is silent is left alone: its session would live on by the repetition.
         """
         repeat = Instant(now - REPEAT_MS * NS_PER_MS + 1)
         checked = Instant(now - CHECK_WAIT_MS * NS_PER_MS + 1)
         due = _older(self.unconfirmed, max(repeat, self.unconfirmed_before), most)
-        due += _older(self.queued, self.queued_before, most - len(due))
-        due += _older(self.queued, checked, min(WAIT_CHECKS_MAX, most - len(due)))
+        waits = _older(self.queued, self.queued_before, most - len(due))
+        checks = min(WAIT_CHECKS_MAX, most - len(due) - len(waits))
+        for pending in [*waits, *_older(self.queued, checked, checks)]:
+            if pending.client is not None and pending.client.received_at < checked:
+                self.known(pending, now)
+            else:
+                due.append(pending)
         for pending in due:
             pending.proposed_at = now
             self.unconfirmed[pending.number] = pending

@@ -43,7 +43,7 @@ class Recovered:
     votes: dict[int, Vote] = field(default_factory=dict[int, Vote])
     """The last vote for each slot that is not in ``decided``."""
     base: Base | None = None
-    """The snapshot that replaces all earlier slots, None if nothing was ever trimmed."""
+    """The snapshot that replaces all earlier slots, or None if nothing was ever trimmed."""
     decided: tuple[Batch, ...] = ()
     """Batches known to be decided, without a gap, from slot 1 or that of ``base``."""
     later: dict[int, Batch] = field(default_factory=dict[int, Batch])

@@ -125,7 +125,7 @@ class Leader(MemberRole[LeaderEvent]):
         random: draws the pause after a preemption.
         recovered: the contents of this node's journal.
         voter: the id under which this node votes.
-        votes: whether it may stand: a non-voting node never leads.
+        votes: whether it may stand for election: a non-voting node never leads.
 
     """
 
@@ -151,8 +151,8 @@ class Leader(MemberRole[LeaderEvent]):
         self.seen = recovered.promised
         """The highest known ballot of another node."""
         self.applied = 1
-        """The first slot that this node has not applied, as the replica last reported; it reports
-        while this node stands or must catch up."""
+        """The first slot that this node has not applied, as the replica last reported. It reports
+        while this node stands for election or must catch up."""
         self.adopted: Adopted | None = None
         """Batches to propose once the missing decided slots are here."""
         self.scouted: tuple[View, ...] = ()
@@ -219,7 +219,7 @@ class Leader(MemberRole[LeaderEvent]):
     def _on_suspect(self, suspect: Suspect) -> Effects:
         self.seen = max(self.seen, suspect.above)
         if self.phase in (LeaderPhase.STANDING, LeaderPhase.SETTLING, LeaderPhase.LEADING):
-            return ()  # Scout and commander go on asking by themselves.
+            return ()  # Scout and commander repeat their requests by themselves.
         return self._stand()
 
     def _stand(self, *, climbing: bool = False) -> list[Effect]:
@@ -259,7 +259,7 @@ class Leader(MemberRole[LeaderEvent]):
         if preempted.ballot.round - highest > ROUND_JUMP_MAX:
             if (
                 self.phase is not LeaderPhase.STANDING
-            ):  # A majority may be nearer: go on without it.
+            ):  # A majority may be nearer: continue without it.
                 return (TOO_FAR,)
             self.seen = Ballot(highest + ROUND_JUMP_MAX, self.seen.leader)
             return [*self._stand(climbing=True), TOO_FAR]
@@ -274,7 +274,7 @@ class Leader(MemberRole[LeaderEvent]):
         return [*self._give_way(self.ballot), Observe("paxos.withdrawn")]
 
     def _give_way(self, by: Ballot) -> list[Effect]:
-        """Stop leading or standing, and pause; the pause grows with each failure in a row."""
+        """Stop leading or the election, and pause; the pause grows with each failure in a row."""
         most = 2 * BACKOFF_MS << min(self.preemptions, DOUBLINGS_MAX)
         self.preemptions += 1
         return self._end(by, self._random.randrange(most))
@@ -298,7 +298,7 @@ class Leader(MemberRole[LeaderEvent]):
         return ()
 
     def _give_up(self) -> list[Effect]:
-        """Stop leading or standing, since this node is not to lead any more."""
+        """Stop leading or the election, since this node must not lead any more."""
         return [] if self.phase is LeaderPhase.FOLLOWING else self._end(self.ballot, 0)
 
     def _has_moved(self) -> bool:
@@ -370,11 +370,11 @@ class Leader(MemberRole[LeaderEvent]):
         return self._lead(self.adopted)
 
     def _lead(self, adopted: Adopted) -> Effects:
-        """Propose what a majority reported, then whatever the replica orders.
+        """Propose the batches that a majority reported, then those that the replica orders.
 
-        Slots applied here meanwhile are decided and need no proposal. If one of the batches
-        changes the members, only those are proposed that its predecessors decide. Then this node
-        stands again, in the new view.
+        Slots applied here meanwhile are decided and need no proposal. If one of the batches changes
+        the members, only the slots are proposed that the old view decides. Then this node stands
+        for election again, in the new view.
         """
         assert adopted.floor <= self.applied
         if self._has_moved():
@@ -462,7 +462,7 @@ class HandOver:
         return [Send(replica_of(self.node), Drain(ballot=self.ballot))]
 
     def pass_on(self, *, drained: bool) -> list[Effect]:
-        """Ask the successor to stand; if the replica is drained, give the lease back before."""
+        """Give the lease back if the replica is drained, and ask the successor to stand."""
         release = Release(ballot=self.ballot)
         released = (
             [Send(acceptor, release) for acceptor in self.config.acceptors] if drained else []

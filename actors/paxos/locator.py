@@ -1,4 +1,12 @@
-"""A node without a leader asks other nodes: learners always, members while no leader is heard."""
+"""A node without a leader asks other nodes: learners always, members while no leader is heard.
+
+The answers also bound the age of a learner's state. Let it have asked at ``t``, by its own clock.
+The answering replica has applied, when it answers, everything that was known anywhere to be decided
+``age_ms`` before. It answers after ``t``. So all that was known ``age_ms`` before ``t`` lies before
+the slot that it names. Only ``age_ms`` was measured by another clock, and is stretched by the
+drift of both. An answer that comes late or twice proves no more than at first, since it names
+the request; and a replica that bounds its own age by such answers may answer others in turn.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +15,15 @@ from typing import NamedTuple
 
 from fencelock.actors.bootstrap_message import StartVoting, StopVoting
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
+from fencelock.actors.lease import DRIFT_PPM, surely_over
 from fencelock.actors.message import NS_PER_MS, Address, Instant, ms_between, node_of
-from fencelock.actors.paxos.config import LogConfig, acceptor_of, catchup_of, monitor_of
-from fencelock.actors.paxos.event import Lacking
-from fencelock.actors.paxos.member_event import Behind, CaughtUp, LocateDue, NodeFacts
-from fencelock.actors.paxos.message import NUMBER_MAX, Locate, Located
+from fencelock.actors.paxos.config import LogConfig, acceptor_of, catchup_of, monitor_of, replica_of
+from fencelock.actors.paxos.event import Fresh, Lacking
+from fencelock.actors.paxos.member_event import Behind, Fetched, LocateDue, NodeFacts, ReportState
+from fencelock.actors.paxos.message import NUMBER_MAX, UNWILLING, Locate, Located
+from fencelock.actors.timing import TIMING
 
-LocatorEvent = Locate | Located | LocateDue | Behind | CaughtUp | StartVoting | StopVoting
+LocatorEvent = Locate | Located | LocateDue | Behind | Fetched | StartVoting | StopVoting
 """Events that `Locator` handles."""
 
 
@@ -22,11 +32,20 @@ LOCATE_MS = 100
 
 
 SOON_MS = 5
-"""The same after it has fetched what it lacked (ms), so that it keeps up under load."""
+"""The same after it has fetched missing slots (ms), so that it keeps up under load."""
+
+
+LEADER_MS = TIMING.heartbeat_ms
+"""Shortest interval at which it asks the leader (ms), which sends each member as many heartbeats.
+A new member must have reported soon before it is added: see `config.JOIN_SLOTS`."""
 
 
 LEARNERS_MAX = 64
 """Maximum learners of which a node keeps the last report."""
+
+
+REQUESTS_MAX = 64
+"""Requests whose answers still bound the age of the state; older ones would prove little."""
 
 
 class Identity(NamedTuple):
@@ -37,9 +56,13 @@ class Identity(NamedTuple):
     journal: int
     endpoint: str
     version: str
+    priority: int
+    """Its place among those that could become members; `UNWILLING` for none."""
+    life: int
+    """A random number of this life."""
 
 
-NO_IDENTITY = Identity(0, 0, "", "")
+NO_IDENTITY = Identity(0, 0, "", "", UNWILLING, 0)
 
 
 class Locator:
@@ -51,14 +74,25 @@ class Locator:
     Args:
         node: the id of its node.
         config: the views.
-        identity: what other nodes are told of this one.
+        identity: what this node reports about itself to others.
         silent_ms: a leader silent for this long is not known any more (ms).
         ready: whether this node would vote as a member, at present.
+        number: one below the number of the first request. It is random, so that no earlier life of
+            this node used numbers near it.
+        drift_ppm: largest deviation of a clock's rate (millionths).
 
     """
 
     def __init__(
-        self, node: str, config: LogConfig, identity: Identity, silent_ms: int, *, ready: bool
+        self,
+        node: str,
+        config: LogConfig,
+        identity: Identity,
+        silent_ms: int,
+        *,
+        ready: bool,
+        number: int = 0,
+        drift_ppm: int = DRIFT_PPM,
     ) -> None:
         self.node = node
         self.config = config
@@ -68,14 +102,25 @@ class Locator:
         """Whether this node is no member."""
         self.ready = ready
         """Whether it would vote as a member."""
+        self.served = False
+        """Whether it was a member under a leader in this life. If it was removed since then, it
+        does not become a member again without an operator, until it is restarted."""
         self.master = ""
         """The leader, as other nodes say; only while this node learns."""
         self.heard_at = Instant(0)
         """The time at which that leader last answered."""
         self.others_at = Instant(0)
-        """The time at which a node other than the leader last had what this node lacks."""
+        """The time at which a node other than the leader last had the missing slots."""
         self.asked = 0
         """Number of nodes that were asked in turn."""
+        self.number = number
+        self.drift_ppm = drift_ppm
+        self.requests: dict[int, Instant] = {}
+        """The time of each request, by number, oldest first."""
+        self.bytes_left = 0
+        """Estimate of what is still to be fetched (bytes), or 0 if nothing is."""
+        self.master_due = Instant(0)
+        """The time from which the leader may be asked again."""
         self.timer = 0
         """The number of the `LocateDue` timer that runs."""
         self.learners: dict[str, tuple[Locate, Instant, int]] = {}
@@ -87,45 +132,40 @@ class Locator:
         self.master, self.heard_at = "", now
         return self._wake(0) if self.learns else []
 
-    def ask_elsewhere(self) -> list[Effect]:
+    def ask_elsewhere(self, now: Instant) -> list[Effect]:
         """Ask the next node, since no leader is heard: the members may have changed.
 
         Nodes of versions that cannot change the members know nothing of it, and are not asked.
         """
         changed = self.config.newest.number > 0
         return self._ask_next(
-            [one for one in self.config.nodes if changed or one not in self.config.members]
+            [one for one in self.config.nodes if changed or one not in self.config.members], now
         )
 
-    def handle(self, sender: Address, event: LocatorEvent, master: str, now: Instant) -> Effects:
-        """Ask, answer, or fetch what another node has.
-
-        Args:
-            sender: the sender of ``event``.
-            event: the event.
-            master: the leader that this node follows, or itself; empty if none is known.
-            now: the time.
-
-        """
+    def handle(self, sender: Address, event: LocatorEvent, now: Instant) -> Effects:
+        """Send a request or a reply, or fetch slots that another node has."""
         match event:
             case Locate():
-                return self._on_locate(sender, event, master, now)
+                return self._on_locate(sender, event, now)
             case Located():
                 return self._on_located(sender, event, now)
             case LocateDue():
                 return self._on_due(event, now)
             case Behind():
-                return [self._ask(event.node)] if self.config.meet(event.node) else []
-            case CaughtUp():
-                return self._wake(SOON_MS) if self.learns else ()
+                return [self._ask(event.node, now)] if self.config.meet(event.node) else []
+            case Fetched():
+                self.bytes_left = event.bytes_left
+                return () if self.bytes_left or not self.learns else self._wake(SOON_MS)
             case StartVoting() | StopVoting():
                 self.ready = isinstance(event, StartVoting)
                 return ()
 
     def facts(self, now: Instant) -> list[NodeFacts]:
-        """Return what learners have reported."""
+        """Return the learners' reports."""
         return [
-            NodeFacts(node, report.applied, ms_between(at, now), report.view, report, lag)
+            NodeFacts(
+                node, report.applied, ms_between(at, now), report.view, report, lag, report.version
+            )
             for node, (report, at, lag) in self.learners.items()
         ]
 
@@ -140,18 +180,22 @@ class Locator:
         if now - self.heard_at >= self.silent_ns:
             self.master = ""
         known = self.config.nodes if self.asked % 2 else self.config.members
-        return [*self._ask_next(list(known)), *self._wake(LOCATE_MS)]
+        return [*self._ask_next(list(known), now), *self._wake(LOCATE_MS)]
 
-    def _ask_next(self, known: Sequence[str]) -> list[Effect]:
-        others = [one for one in known if one != self.node]
+    def _ask_next(self, known: Sequence[str], now: Instant) -> list[Effect]:
+        others = [one for one in known if one not in (self.node, self.master)]
         self.asked += 1
-        if not others:
-            return []
-        turn = others[self.asked // 2 % len(others)]
-        asked = dict.fromkeys([turn, self.master] if self.master else [turn])
-        return [self._ask(node) for node in asked if node != self.node]
+        asked = [others[self.asked // 2 % len(others)]] if others else []
+        if self.master and now >= self.master_due:
+            self.master_due = Instant(now + LEADER_MS * NS_PER_MS)
+            asked.append(self.master)
+        return [self._ask(node, now) for node in asked]
 
-    def _ask(self, node: str) -> Send:
+    def _ask(self, node: str, now: Instant) -> Send:
+        self.number += 1
+        self.requests[self.number] = now
+        if len(self.requests) > REQUESTS_MAX:
+            del self.requests[next(iter(self.requests))]
         locate = Locate(
             applied=self.config.applied,
             view=self.config.newest.number,
@@ -159,21 +203,27 @@ class Locator:
             ready=self.ready,
             endpoint=self.identity.endpoint,
             version=self.identity.version,
+            number=self.number,
+            bytes_left=self.bytes_left,
+            priority=UNWILLING if self.served else self.identity.priority,
+            life=self.identity.life,
         )
         return Send(monitor_of(node), locate)
 
-    def _on_locate(self, sender: Address, locate: Locate, master: str, now: Instant) -> Effects:
+    def _on_locate(self, sender: Address, locate: Locate, now: Instant) -> Effects:
         node = node_of(sender)
-        sound = 1 <= locate.applied < NUMBER_MAX and locate.view >= 0 and locate.journal >= 0
+        sound = (
+            1 <= locate.applied < NUMBER_MAX
+            and min(locate.view, locate.journal, locate.life) >= 0
+            and 0 <= locate.bytes_left < NUMBER_MAX
+            and 1 <= locate.priority <= UNWILLING
+        )
         if sender != monitor_of(node) or not sound or not self.config.meet(node):
             return (Observe("paxos.locate_ignored"),)
         if node in self.learners or len(self.learners) < LEARNERS_MAX:
             lag = max(0, self.config.applied - locate.applied)
             self.learners[node] = locate, now, lag
-        located = Located(
-            master=master, applied=self.config.applied, view=self.config.newest.number
-        )
-        return (Send(sender, located),)
+        return (Send(replica_of(self.node), ReportState(asker=sender, number=locate.number)),)
 
     def _on_located(self, sender: Address, located: Located, now: Instant) -> Effects:
         node = node_of(sender)
@@ -186,13 +236,23 @@ class Locator:
                 self.master = located.master
             if leads:
                 self.heard_at = now
+        proven = self._prove(located)
         if located.applied <= self.config.applied:
-            return ()
+            return proven
         if node != self.master:
             self.others_at = now
         elif now - self.others_at < self.silent_ns:
-            return ()  # Another node has what this one lacks, too.
+            return proven  # Another node has the missing slots too.
         lacking = Lacking(
             first=self.config.applied, target=located.applied, source=node, master=self.master
         )
-        return (Send(catchup_of(self.node), lacking),)
+        return [*proven, Send(catchup_of(self.node), lacking)]
+
+    def _prove(self, located: Located) -> list[Effect]:
+        """Bound the age of this node's state once it has applied as much as the other node."""
+        asked = self.requests.get(located.number)
+        if asked is None or not 0 <= located.age_ms < NUMBER_MAX:
+            return []
+        age_ns = surely_over(located.age_ms, self.drift_ppm) * NS_PER_MS
+        fresh = Fresh(since=Instant(asked - age_ns), slot=located.applied)
+        return [Send(replica_of(self.node), fresh)]

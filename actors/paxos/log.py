@@ -1,4 +1,4 @@
-"""The log of a replica: decided slots, the machine that applies them, and what is kept of them."""
+"""The log of a replica: decided slots, the machine that applies them, and their snapshots."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Log:
         machine: the state machine that commands are applied to.
         decided: decided slots.
         snapshots: decides when to make a snapshot.
-        divergence: compares the state with that of others.
+        divergence: compares the state with the states of others.
 
     """
 
@@ -138,8 +138,8 @@ class Log:
     def apply(self) -> tuple[Batch, list[Sequence[Message]]]:
         """Apply the next slot, which is decided; return its batch and its outcomes.
 
-        Those are the outcomes of each command, the first of which lets time pass itself; for a
-        batch without commands, they are those of the deadlines that its time let expire.
+        There is one tuple of outcomes for each command; the first command also advances the time.
+        For a batch without commands, they are the outcomes of the deadlines that expired.
         """
         decided, snapshots, config = self.decided, self.snapshots, self.config
         batch = decided.advance()
@@ -177,7 +177,7 @@ class Log:
     def restore(self, restore: Restore) -> list[Effect] | None:
         """Replace the state with a later one; return None if it is not later, or is invalid.
 
-        When the effects are performed, the caller has sent every role the new slot before.
+        The caller must have sent every role the new slot before it performs these effects.
         """
         if restore.slot <= self.next:
             return None
@@ -300,7 +300,7 @@ class DecidedSlots:
         self.kept, self.kept_bytes = {}, 0
 
     def page(self, first: int) -> tuple[Batch, ...] | None:
-        """Return decided batches from slot ``first`` on, up to `PAGE`; None if they are gone."""
+        """Return decided batches from slot ``first`` on, up to `PAGE`, or None if they are gone."""
         if first >= self.next:
             return ()
         if first not in self.kept:

@@ -32,6 +32,10 @@ class Machine(Protocol):
         """Return whether ``command`` can be read; an unreadable one is never put into the log."""
         ...
 
+    def is_new(self, command: bytes) -> bool:
+        """Return whether versions without changes of the members cannot apply ``command``."""
+        ...
+
     def is_patient(self, command: bytes) -> bool:
         """Return whether ``command``, applied now, would only wait for some later command."""
         ...
@@ -49,9 +53,9 @@ class Machine(Protocol):
         ...
 
     def due_ms(self, before: int | None = None) -> int | None:
-        """Return the log time at which `advance` has something to do next, None for never.
+        """Return the log time at which `advance` has something to do next, or None for never.
 
-        With ``before`` it may return None for a time that is not earlier, too.
+        With ``before`` it may also return None for a time that is not earlier.
         """
         ...
 

@@ -34,9 +34,11 @@ from fencelock.actors.paxos.journal import Base, Recovered, recover
 from fencelock.actors.paxos.leader import Leader
 from fencelock.actors.paxos.locator import Identity
 from fencelock.actors.paxos.machine import Machine
+from fencelock.actors.paxos.message import UNWILLING
 from fencelock.actors.paxos.reconfigurer import Reconfigurer
 from fencelock.actors.paxos.replica import Replica
 from fencelock.actors.paxos.snapshots import JOURNAL_BYTES, CatchUp
+from fencelock.actors.paxos.target import NO_TARGET, MemberTarget
 from fencelock.actors.timing import TIMING, Timing
 
 if TYPE_CHECKING:
@@ -61,15 +63,19 @@ class LogOptions:
     log_max: int = LOG_MAX
     """Decided slots that each replica keeps for others, 1 or more."""
     journal_bytes: int = JOURNAL_BYTES
-    """Bytes of commands after which the journal is cut; 0 for never."""
+    """Bytes of commands after which the journal is cut, or 0 for never."""
     greet_ms: int = GREET_MS
     """Time for which a restarted member waits for others to confirm its start (ms)."""
     digest_slots: int = AGREED_SLOTS
     """Number of slots between comparisons of the members' states; the same everywhere."""
     endpoints: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Where other nodes reach each configured node, as far as that is known."""
+    """The endpoint of each configured node for other nodes, as far as it is known."""
     version: str = ""
     """The version of this software, for operators."""
+    target: MemberTarget = NO_TARGET
+    """The number of members at which the leader keeps the group."""
+    priority: int = UNWILLING
+    """The place of this node among those that could become members, 1 to 14."""
 
 
 def log_roles(
@@ -113,7 +119,7 @@ def log_roles(
         config.nodes.update(dict.fromkeys(members))
         seats = _MemberRoles(node, config, known, random, machine, options, first_number)
         voter, endpoint = vote_id(group, node, identity), options.endpoints.get(node, "")
-        told = Identity(voter, identity, endpoint, options.version)
+        told = Identity(voter, identity, endpoint, options.version, options.priority, boot)
         return seats.all(durable=records is not None, identity=told, votes=votes)
 
     arguments = {
@@ -145,7 +151,7 @@ def _begun(recovered: Recovered | None, group: GroupConfig) -> tuple[Recovered, 
 def _registered(
     records: Sequence[Message], recovered: Recovered | None, endpoints: Mapping[str, str]
 ) -> tuple[Voter, ...] | None:
-    """Return the journals that vote, according to this node's journal; None if it does not know."""
+    """Return the journals that vote, by this node's journal, or None if it does not know them."""
     founded = next((record for record in records if isinstance(record, GroupConfig)), None)
     if founded is None or recovered is None:
         return None
@@ -183,7 +189,7 @@ class _MemberRoles:
         seat = {"node": node, "config": self.config}
         known = {**seat, "recovered": self.recovered}
         voting = {**known, "voter": identity.voter, "votes": votes}
-        lease = {"lease_ms": options.timing.lease_ms}
+        lease = {"lease_ms": options.timing.lease_ms, "version": options.version}
         times = {"timing": options.timing, "drift_ppm": options.drift_ppm}
         replica = {
             "listener": options.listener,
@@ -207,9 +213,14 @@ class _MemberRoles:
                     "listener": options.listener,
                     "identity": identity,
                     "votes": votes,
+                    "first_number": self.first_number,
                 },
             ),
-            Spawn(members_of(node), Reconfigurer, {**seat, "version": options.version}),
+            Spawn(
+                members_of(node),
+                Reconfigurer,
+                {**seat, "version": options.version, "target": options.target},
+            ),
             Spawn(catchup_of(node), catchup, seat),
             Spawn(replica_of(node), Replica, {**known, **replica}),
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from fencelock.actors.membership import Membership
-from fencelock.actors.message import Local, Timer, local, timer
+from fencelock.actors.message import Address, Local, Timer, local, timer
 from fencelock.actors.paxos.message import Locate
 
 
@@ -31,13 +31,23 @@ class Behind(Local):
 
 
 @local
-class CaughtUp(Local):
-    """Catch-up to failure detector: all wanted slots are here."""
+class Fetched(Local):
+    """Catch-up to failure detector: about ``bytes_left`` are missing; 0 once nothing is."""
+
+    bytes_left: int
+
+
+@local
+class ReportState(Local):
+    """Failure detector to replica: answer the `Locate` ``number`` of ``asker`` by `Located`."""
+
+    asker: Address
+    number: int
 
 
 @local
 class DescribeNodes(Local):
-    """To the failure detector: what is known of other nodes? Answered by `NodesDescribed`."""
+    """To the failure detector: describe the other nodes. Answered by `NodesDescribed`."""
 
 
 class NodeFacts(NamedTuple):
@@ -51,9 +61,11 @@ class NodeFacts(NamedTuple):
     view: int
     """The newest view that it knows; -1 if its version knows none."""
     learner: Locate | None
-    """Its last report as a node that is no member, None if it sent none."""
+    """Its last report as a node that is no member, or None if it sent none."""
     lag: int = 0
     """Slots that it lacked when it sent that report."""
+    version: str = ""
+    """The version of its software, empty if it is not known."""
 
 
 @local
@@ -65,7 +77,12 @@ class NodesDescribed(Local):
 
 
 @timer
+class TargetDue(Timer):
+    """Check whether the group has its target size, and whether its members answer."""
+
+
+@timer
 class LocateDue(Timer):
-    """Ask other nodes what is decided; ``number`` is that of the timer."""
+    """Ask other nodes which slots are decided; ``number`` is the timer's number."""
 
     number: int

@@ -1,8 +1,8 @@
-"""Memberships as the log carries them: a change is a command of its own, alone in its slot.
+"""Memberships as the log carries them: a change is a separate command, alone in its slot.
 
 Snapshots end with a part for the memberships in force, once they have ever changed. Both begin
-with `CHANGE`, which begins no command and no part of a state machine. So logs and snapshots of a
-group that never changed are the same as those of earlier versions.
+with `CHANGE`, which begins no command and no part of a state machine. So a group that never changed
+writes the same logs and snapshots as earlier versions.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def command_of(membership: Membership) -> bytes:
 
 
 def change_in(batch: Batch) -> Membership | None:
-    """Return the membership that ``batch`` puts into force; None for any other batch."""
+    """Return the membership that ``batch`` puts into force, or None for any other batch."""
     commands = batch.commands
     if len(commands) != 1 or not commands[0].startswith(CHANGE):
         return None
@@ -91,7 +91,7 @@ def _term(value: Any) -> Term | None:
 
 
 def _membership(value: Any) -> Membership | None:
-    """Return the membership in ``value``, None if it is not one."""
+    """Return the membership in ``value``, or None if it is not one."""
     number, *rest = _list(value, 2)
     listed = _list(rest[0]) if rest else []
     if not _number(number) or not 1 <= len(listed) <= MEMBERS_MAX:

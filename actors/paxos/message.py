@@ -98,7 +98,7 @@ class Batch(Sized):
 
 
 NO_OP = Batch(time_ms=0, commands=())
-"""The value a new leader proposes for a slot in which nothing can have been decided."""
+"""The value that a new leader proposes for a slot for which no value can have been decided."""
 
 
 class Vote(NamedTuple):
@@ -182,9 +182,9 @@ class Heartbeat(Message):
     """I lead. Renew my lease, and answer with `HeartbeatAck`.
 
     Every member has applied all slots before ``min_applied``. ``answered`` has for each member, in
-    order, the number of the last heartbeat whose answer arrived, 0 for none; it is empty while
-    a slot of phase one is undecided. A majority answered heartbeat ``confirmed``, or later
-    ones (0: none yet). ``view`` is the number of the newest view, whose members are meant.
+    order, the number of the last heartbeat whose answer arrived, or 0 for none; it is empty while a
+    slot of phase one is undecided. A majority answered heartbeat ``confirmed``, or later ones (0:
+    none yet). ``view`` is the number of the newest view, whose members are meant.
     """
 
     ballot: Ballot
@@ -195,7 +195,7 @@ class Heartbeat(Message):
     confirmed: int = 0
     view: int = 0
     timing: Timing = TIMING
-    """The sender's times, which must be the receiver's, too. Without the field: the defaults."""
+    """The sender's times, which must also be the receiver's. Without the field: the defaults."""
 
 
 @message(0x27)
@@ -212,9 +212,11 @@ class HeartbeatAck(Message):
     voter: int = 0
     view: int = -1
     sync_us: int = 0
-    """Mean time of the sender's last syncs (us), 0 if not known."""
+    """Mean time of the sender's last syncs (us), or 0 if not known."""
     lease_ms: int = TIMING.lease_ms
     """Length of the sender's lease (ms)."""
+    version: str = ""
+    """The version of the sender's software, for operators; empty in most answers."""
 
 
 @message(0x28)
@@ -336,7 +338,7 @@ class ReadIndexReached(Message):
 
 @message(0xA2)
 class TakeOver(Message):
-    """The master's leader to another's failure detector: I led ``ballot`` until now; stand."""
+    """The master's leader to another's failure detector: my ``ballot`` ends; stand for election."""
 
     ballot: Ballot
 
@@ -355,9 +357,13 @@ class Figure(NamedTuple):
     value: int
 
 
+UNWILLING = 15
+"""The priority of a node that only an operator makes a member."""
+
+
 @message(0xD8)
 class Locate(Message):
-    """Failure detector to failure detector: return which node leads, and what is decided.
+    """Failure detector to failure detector: return which node leads, and which slots are decided.
 
     A node that is no member asks, and one that receives no leader's heartbeats. The rest
     describes the sender, which may become a member. Answered by `Located`.
@@ -372,28 +378,41 @@ class Locate(Message):
     ready: bool
     """Whether it would vote as a member."""
     endpoint: str
-    """Where other nodes reach it, empty if it does not know."""
+    """The endpoint at which other nodes reach it, or empty if it does not know."""
     version: str
+    number: int = 0
+    """The number of this request, 1 or more, or 0 if the sender's version gives none."""
+    bytes_left: int = 0
+    """Estimate of the bytes that it still has to fetch; 0 if there are none, or if it is not
+    known."""
+    priority: int = UNWILLING
+    """1 to 14: the smaller, the earlier it becomes a member. `UNWILLING`: never by itself."""
+    life: int = 0
+    """Random number of the sender's life, which settles equal priorities."""
 
 
 @message(0xD9)
 class Located(Message):
     """The node that leads is ``master``, empty if none is known here.
 
-    Slots before ``applied`` are decided, and the sender has them.
+    Slots before ``applied`` are decided, and the sender has them. They include every slot that any
+    node knew to be decided ``age_ms`` before this was sent; -1 if there is no such bound.
+    ``number`` is the number of the `Locate`, or 0 if this is no reply.
     """
 
     master: str
     applied: int
     view: int
+    number: int = 0
+    age_ms: int = -1
 
 
 @message(0xAD)
 class TableDigest(Message):
     """Replica to replica: the digest of my state after all slots before ``slot``.
 
-    A replica that has not sent its own for this slot sends it once it has applied that far. With
-    ``asks`` it replies in any case, if it still has the digest.
+    A replica that has not sent its own digest of this slot sends it once it has applied that far.
+    With ``asks`` it replies in any case, if it still has the digest.
     """
 
     scheme: int
@@ -401,8 +420,8 @@ class TableDigest(Message):
     state: int
     """Equal for equal states."""
     decided: int | None
-    """Equal if the same was decided since the previous agreed slot; None if the sender restored a
-    snapshot since then, so that it did not apply all slots."""
+    """Equal if the same was decided since the previous agreed slot, or None if the sender restored
+    a snapshot since then, so that it did not apply all slots."""
     counters: tuple[Figure, ...]
     asks: bool
 

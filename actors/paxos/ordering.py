@@ -282,7 +282,8 @@ class Proposals:
         """Return the runs of ``commands``, which were decided for ``slot``.
 
         Other commands may have been decided for it: another node leads, and this one applied its
-        slot before it learned that. Then the proposals wait until this node steps down.
+        slot before it learned of the new leader. Then the proposals wait until this node steps
+        down.
         """
         in_flight = self.in_flight.get(slot)
         if in_flight is None or in_flight[0] != commands:

@@ -7,7 +7,15 @@ from collections.abc import Iterable
 from fencelock.actors.api.backup_message import BackupPart, ReadBackup
 from fencelock.actors.api.message import Contender, Inspect, LockStatus, Reason, refused
 from fencelock.actors.api.name import client_of
-from fencelock.actors.api.session_message import ListedLock, ListLocks, LockList
+from fencelock.actors.api.session_message import (
+    ListedEviction,
+    ListedLock,
+    ListedSession,
+    ListLocks,
+    ListRecords,
+    LockList,
+    RecordList,
+)
 from fencelock.actors.effect import Effect, Effects, Observe, Send
 from fencelock.actors.error import UnavailableError
 from fencelock.actors.message import Address, Instant, Message, maker, ms_between, node_of
@@ -24,6 +32,9 @@ from fencelock.actors.table.report import (
     LockReport,
     Looked,
     LookUp,
+    Question,
+    ReadRecords,
+    RecordsRead,
     WaiterSeen,
 )
 
@@ -48,8 +59,9 @@ DESCRIBE_MS = 500
 """Timeout of a description's queries to the replica (ms); then it does without."""
 
 
-_Shown = tuple[LockReport, Contender | None, tuple[Contender, ...], tuple[Contender, ...]]
-"""A report, and its holder, its holders and its waiters as clients see them."""
+_Shown = tuple[LockReport, int, Contender | None, tuple[Contender, ...], tuple[Contender, ...]]
+"""A report, how long it has been true (ms), and its holder, its holders and its waiters as clients
+see them."""
 
 
 class Queries:
@@ -85,9 +97,11 @@ class Queries:
             return ()
         match request:
             case Inspect():
-                question: LookUp | Browse = _look_up(lock=request.lock)
+                question: Question = _look_up(lock=request.lock)
             case ListLocks():
                 question = Browse(prefix=request.prefix, after=request.after, most=request.most)
+            case ListRecords():
+                question = ReadRecords(kind=request.kind, skip=request.skip, most=request.most)
             case ReadBackup():
                 export = Export(number=number, slot=request.slot, chunk=request.chunk)
                 return [Send(catchup_of(self.node), export)]
@@ -105,6 +119,8 @@ class Queries:
                 return [Send(sender, self._status(report, request, consulted))]
             case (Browsed(), ListLocks()):
                 return [Send(sender, _list(consulted.answer, request, consulted))]
+            case (RecordsRead(), ListRecords()):
+                return [Send(sender, _records(consulted.answer, request, consulted))]
             case _ if not isinstance(request, ReadBackup) and request.age_ms is not None:
                 known = in_words(consulted.age_ms)
                 text = f"node {self.node}: {known}, at most {request.age_ms} ms were allowed"
@@ -141,12 +157,14 @@ class Queries:
         ]
 
     def _status(self, report: LockReport, inspect: Inspect, consulted: Consulted) -> Message:
-        if self.shown is None or self.shown[0] is not report:
-            holder = None if report.holder is None else holder_of(report.holder)
-            holders = _fitting(map(holder_of, report.holders), SHOWN_BYTES_MAX)
+        quiet_ms = consulted.quiet_ms
+        if self.shown is None or self.shown[0] is not report or self.shown[1] != quiet_ms:
+            holder = None if report.holder is None else holder_of(report.holder, quiet_ms)
+            each = (holder_of(seen, quiet_ms) for seen in report.holders)
+            holders = _fitting(each, SHOWN_BYTES_MAX)
             left = SHOWN_BYTES_MAX - sum(map(size_of, holders))
-            self.shown = report, holder, holders, waiters_of(report, left)
-        _, holder, holders, waiters = self.shown
+            self.shown = report, quiet_ms, holder, holders, waiters_of(report, left, quiet_ms)
+        _, _, holder, holders, waiters = self.shown
         return _lock_status(
             lock=inspect.lock,
             holder=holder,
@@ -169,7 +187,7 @@ class Queries:
 
 
 class TableStatus:
-    """The table's part of a node's description: the locks, and the age of what is shown.
+    """The table's part of a node's description: the locks, and the age of this state.
 
     Args:
         queries: gives the queries to the replica their numbers.
@@ -252,15 +270,16 @@ class TableStatus:
         """Return the locks with their waiters, as many as fit a frame."""
         statuses: list[LockStatus] = []
         left = SHOWN_BYTES_MAX
-        slot = self.browsed.slot if self.browsed is not None else 0
-        age_ms = self.browsed.age_ms if self.browsed is not None else None
+        seen = self.browsed
+        slot, quiet_ms = (0, 0) if seen is None else (seen.slot, seen.quiet_ms)
+        age_ms = None if seen is None else seen.age_ms
         for line in self.lines:
-            holder = holder_of(line.holder)
+            holder = holder_of(line.holder, quiet_ms)
             left -= size_of(holder) + len(line.lock.encode()) + 32
             if left < 0:
                 break
             report = self.reports.get(line.lock)
-            waiters = waiters_of(report, left) if report is not None else ()
+            waiters = waiters_of(report, left, quiet_ms) if report is not None else ()
             left -= sum(map(size_of, waiters))
             status = LockStatus(
                 lock=line.lock,
@@ -281,22 +300,22 @@ def in_words(age_ms: int) -> str:
     return f"its state may be {age_ms} ms old"
 
 
-def holder_of(seen: HolderSeen) -> Contender:
-    """Return a holder as clients see it."""
+def holder_of(seen: HolderSeen, quiet_ms: int) -> Contender:
+    """Return a holder as clients see it, ``quiet_ms`` after the report."""
     return Contender(
         node=client_of(seen.session),
         session=seen.session,
         owner=seen.owner,
         fence=seen.fence,
-        since_ms=seen.held_ms,
+        since_ms=seen.held_ms + quiet_ms,
         label=seen.label,
         times=seen.times,
     )
 
 
-def waiters_of(report: LockReport, bytes_max: int) -> tuple[Contender, ...]:
+def waiters_of(report: LockReport, bytes_max: int, quiet_ms: int) -> tuple[Contender, ...]:
     """Return the waiters of a lock as clients see them, in order, as many as fit."""
-    return _fitting(map(_waiter, report.waiters), bytes_max)
+    return _fitting((_waiter(seen, quiet_ms) for seen in report.waiters), bytes_max)
 
 
 def _fitting(contenders: Iterable[Contender], bytes_max: int) -> tuple[Contender, ...]:
@@ -316,13 +335,13 @@ def size_of(contender: Contender) -> int:
     return sum(len(text.encode()) + 3 for text in texts) + 32
 
 
-def _waiter(seen: WaiterSeen) -> Contender:
+def _waiter(seen: WaiterSeen, quiet_ms: int) -> Contender:
     return Contender(
         node=client_of(seen.session),
         session=seen.session,
         owner=seen.owner,
         fence=None,
-        since_ms=seen.waited_ms,
+        since_ms=seen.waited_ms + quiet_ms,
         label=seen.label,
         times=seen.amount,
     )
@@ -332,7 +351,7 @@ def _list(browsed: Browsed, request: ListLocks, consulted: Consulted) -> Message
     lines: list[ListedLock] = []
     left = SHOWN_BYTES_MAX
     for line in browsed.lines:
-        listed = ListedLock(line.lock, holder_of(line.holder), line.waiting)
+        listed = ListedLock(line.lock, holder_of(line.holder, consulted.quiet_ms), line.waiting)
         left -= size_of(listed.holder) + len(line.lock.encode()) + 16
         if left < 0:
             break
@@ -340,6 +359,34 @@ def _list(browsed: Browsed, request: ListLocks, consulted: Consulted) -> Message
     return LockList(
         lines=tuple(lines),
         more=browsed.more or len(lines) < len(browsed.lines),
+        session=request.session,
+        request=request.request,
+        slot=consulted.slot,
+        age_ms=consulted.age_ms,
+    )
+
+
+def _records(read: RecordsRead, request: ListRecords, consulted: Consulted) -> Message:
+    """Return a page, cut to what fits a frame, with durations up to now."""
+    quiet_ms, left = consulted.quiet_ms, SHOWN_BYTES_MAX
+    sessions: list[ListedSession] = []
+    for one in read.sessions:
+        left -= len(one.id.encode()) + len(one.label.encode()) + 48
+        if left < 0:
+            break
+        sessions.append(one._replace(left_ms=max(0, one.left_ms - quiet_ms)))
+    evictions: list[ListedEviction] = []
+    for evicted in read.evictions:
+        texts = len(evicted.lock.encode()) + len(evicted.operator.encode())
+        left -= size_of(evicted.holder) + texts + 32
+        if left < 0:
+            break
+        evictions.append(evicted._replace(ago_ms=evicted.ago_ms + quiet_ms))
+    cut = len(sessions) + len(evictions) < len(read.sessions) + len(read.evictions)
+    return RecordList(
+        sessions=tuple(sessions),
+        evictions=tuple(evictions),
+        more=read.more or cut,
         session=request.session,
         request=request.request,
         slot=consulted.slot,

@@ -2,7 +2,7 @@
 
 `ReadIndexes` are what linearizable reads of a follower wait for. `StalenessBound` (in the acceptor)
 and `Freshness` (in the replica) bound the age of a follower's state by heartbeats; nothing is
-estimated.
+estimated. A node without heartbeats asks others how old their states are (`locator`).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ AGE_WAIT_MS = 150
 
 
 NOTHING_PROVEN = -1
-"""The `Consulted.age_ms` of a node that cannot bound the age of its state."""
+"""The age of the state of a node that cannot bound it (ms)."""
 
 
 BEATS_MAX = 64
@@ -92,6 +92,8 @@ class Reads:
         self.config = config
         self.applied = 1
         """All slots before it are applied."""
+        self.applied_at = Instant(0)
+        """The time at which the last of them was applied."""
         self.settled = False
         """Whether this node leads and has applied all that earlier leaders decided."""
         self.lease: LeaseHeld | None = None
@@ -138,6 +140,7 @@ class Reads:
     def progress(self, applied: int, *, settled: bool, now: Instant) -> list[Effect]:
         """Note that all slots before ``applied`` are applied."""
         self.applied, self.settled, self.last = applied, settled, None
+        self.applied_at = now
         if self.freshness.pending:
             self.freshness.progress(applied)
         indexes = self.indexes
@@ -164,7 +167,7 @@ class Reads:
         if consult.age_ms is not None:
             return self._consult_local(read, now)
         if self._is_sure(now):
-            return [self._answer(read, 0)]
+            return [self._answer(read, 0, now)]
         if len(self.linear) + len(self.indexes) >= READS_MAX:
             return (Observe("paxos.reads_full"),)
         self.linear.append(read)
@@ -215,13 +218,13 @@ class Reads:
         return [Wake(AGE_WAIT_MS, AgeCheck())]
 
     def _answer_local(self, read: Read, now: Instant) -> Send | None:
-        age_ms = self._age_ms(now)
-        if age_ms is None or read.age_ms is None or age_ms > read.age_ms:
+        age_ms = self.age_ms(now)
+        if age_ms == NOTHING_PROVEN or read.age_ms is None or age_ms > read.age_ms:
             return None
-        return self._answer(read, age_ms)
+        return self._answer(read, age_ms, now)
 
-    def _age_ms(self, now: Instant) -> int | None:
-        """Return an upper bound on the state's age (ms), None if nothing is proven."""
+    def age_ms(self, now: Instant) -> int:
+        """Return an upper bound on the state's age (ms), `NOTHING_PROVEN` if there is none."""
         if self._is_sure(now):
             return 0
         if self.settled and self.lease is not None:
@@ -232,17 +235,23 @@ class Reads:
         """Return whether everything decided anywhere is applied here."""
         return self.settled and self.lease is not None and now < self.lease.until
 
-    def _answer(self, read: Read, age_ms: int) -> Send:
+    def _answer(self, read: Read, age_ms: int, now: Instant) -> Send:
         last = self.last
         if last is None or last[0] != read.question:
             self.last = last = read.question, self.machine.read(read.question)
-        consulted = _consulted(number=read.number, answer=last[1], slot=self.applied, age_ms=age_ms)
+        consulted = _consulted(
+            number=read.number,
+            answer=last[1],
+            slot=self.applied,
+            age_ms=age_ms,
+            quiet_ms=ms_between(self.applied_at, now),
+        )
         return Send(read.client, consulted)
 
     def _refuse(self, read: Read, now: Instant) -> Send:
-        age_ms = self._age_ms(now)
-        shown = NOTHING_PROVEN if age_ms is None else age_ms
-        consulted = Consulted(number=read.number, answer=None, slot=self.applied, age_ms=shown)
+        consulted = Consulted(
+            number=read.number, answer=None, slot=self.applied, age_ms=self.age_ms(now)
+        )
         return Send(read.client, consulted)
 
     def _is_waited_for(self) -> bool:
@@ -251,11 +260,11 @@ class Reads:
     def _serve(self, now: Instant) -> list[Effect]:
         """Answer the reads that can be answered."""
         effects: list[Effect] = []
-        effects += [self._answer(read, 0) for read in self.indexes.pop(self.applied)]
+        effects += [self._answer(read, 0, now) for read in self.indexes.pop(self.applied)]
         if self.settled and self.lease is not None:
             # Reads up to then are confirmed; while the lease holds, all of them are.
             until = now if self._is_sure(now) else self.lease.confirmed
-            effects += [self._answer(read, 0) for read in self.linear if read.at <= until]
+            effects += [self._answer(read, 0, now) for read in self.linear if read.at <= until]
             self.linear = [read for read in self.linear if read.at > until]
             effects += self.indexes.pass_on(until, self.applied)
         waiting, self.local = self.local, []
@@ -300,7 +309,7 @@ class ReadIndexes:
 
     Args:
         node: where it is.
-        number: the number before that of the first request.
+        number: one below the number of the first request.
 
     """
 
@@ -378,7 +387,7 @@ class ReadIndexes:
 
 
 class StalenessBound:
-    """An acceptor's side: what the heartbeats of one master prove about slots.
+    """An acceptor's side: the slots that the heartbeats of one master prove to be decided.
 
     Let this acceptor have answered heartbeat ``i`` of ballot ``b`` at ``a`` (by its own
     clock, the first time it did). If heartbeat ``j`` reports that answer as received, ``j``
@@ -415,7 +424,7 @@ class StalenessBound:
         rising."""
 
     def take(self, beat: Heartbeat, now: Instant) -> Fresh | None:
-        """Take a heartbeat that is answered at ``now``; return what it proves, if anything.
+        """Take a heartbeat that gets a reply at ``now``; return its proof, if it is one.
 
         Its ballot is not below the previous one, and its leader was checked.
         """
@@ -459,19 +468,22 @@ class Freshness:
 
     def take(self, fresh: Fresh, applied: int) -> None:
         """Take a proof; all slots before ``applied`` are applied."""
-        if len(self.pending) < PENDING_MAX:
+        if fresh.slot <= applied:
+            self._count(fresh)
+        elif len(self.pending) < PENDING_MAX:
             self.pending.append(fresh)
-        self.progress(applied)
 
     def progress(self, applied: int) -> None:
         """Note that all slots before ``applied`` are applied."""
         while self.pending and self.pending[0].slot <= applied:
-            since = self.pending.popleft().since
-            self.since = since if self.since is None else max(self.since, since)
+            self._count(self.pending.popleft())
 
-    def age_ms(self, now: Instant) -> int | None:
-        """Return an upper bound on the state's age (ms, rounded up), None if none is proven."""
-        return None if self.since is None else ms_up(self.since, now)
+    def _count(self, fresh: Fresh) -> None:
+        self.since = fresh.since if self.since is None else max(self.since, fresh.since)
+
+    def age_ms(self, now: Instant) -> int:
+        """Return an upper bound on the state's age (ms, rounded up), or `NOTHING_PROVEN`."""
+        return NOTHING_PROVEN if self.since is None else ms_up(self.since, now)
 
 
 def _is_young(read: Read, now: Instant) -> bool:

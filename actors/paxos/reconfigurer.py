@@ -14,7 +14,7 @@ from fencelock.actors.api.membership_message import (
     ReadMembers,
 )
 from fencelock.actors.api.message import Refused
-from fencelock.actors.effect import Effect, Effects, Observe, Send
+from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.error import MembershipError
 from fencelock.actors.membership import Member
 from fencelock.actors.membership_changes import (
@@ -27,7 +27,7 @@ from fencelock.actors.membership_changes import (
     Step,
     unchanged,
 )
-from fencelock.actors.message import Address, Instant, node_of
+from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of, ms_between, node_of
 from fencelock.actors.paxos.config import WINDOW, MemberArguments, MemberRole, View, members_of
 from fencelock.actors.paxos.event import Resign, Resigned
 from fencelock.actors.paxos.member_event import (
@@ -35,46 +35,69 @@ from fencelock.actors.paxos.member_event import (
     NodeFacts,
     NodesDescribed,
     ProposeChange,
+    TargetDue,
     ViewChanged,
 )
+from fencelock.actors.paxos.node_facts import Facts
+from fencelock.actors.paxos.target import CHECK_MS, NO_TARGET, QUIET_MS, MemberTarget, wish_of
 from fencelock.actors.proxy.message import Relay
 from fencelock.actors.role import Host, Summary
-from fencelock.actors.timing import TIMING
+from fencelock.actors.role_message import Level, RoleNotice
 
-HEARD_MS = 3 * TIMING.lease_ms
-"""A node that was silent for this long does not count as reachable (ms)."""
+VERSION_CHARS_MAX = 64
+"""Maximum length of another node's version; the rest is cut off."""
 
 
-MembersEvent = Relay | MembersRequest | MembersReply | NodesDescribed | ViewChanged | Resigned
+MembersEvent = (
+    Relay | MembersRequest | MembersReply | NodesDescribed | ViewChanged | Resigned | TargetDue
+)
 """Events that a `Reconfigurer` handles."""
 
 
 class Reconfigurer(MemberRole[MembersEvent]):
-    """Answers requests about the members. That of the leader changes them, one at a time.
+    """Replies to requests about the members. The leader's reconfigurer changes them, one at a time.
+
+    With a target, it also keeps the group at that size by itself (`wish_of`).
 
     Args:
         version: the version of this software, for reports.
+        target: the wanted number of members.
 
     """
 
     def __init__(
-        self, address: Address, host: Host, *, version: str = "", **member: Unpack[MemberArguments]
+        self,
+        address: Address,
+        host: Host,
+        *,
+        version: str = "",
+        target: MemberTarget = NO_TARGET,
+        **member: Unpack[MemberArguments],
     ) -> None:
         super().__init__(address, host, **member)
         self.version = version
+        self.target = target
+        self.checking = False
+        """Whether the next description of the nodes is to be compared with the target."""
+        self.led_since: dict[tuple[str, int], Instant] = {}
+        """While this node leads, the time since which it has led each member and its journal."""
+        self.quiet_until = Instant(0)
+        """Until then the members are left to the operator who asked for a change."""
+        self.wished = ""
+        """The last wish that was logged, empty if there is none."""
         self.requests = ClientRequests(address, self.node)
         self.waiting: list[tuple[Address, MembersRequest]] = []
         """Requests that are answered once the failure detector has described the nodes."""
 
     def begin(self, now: Instant) -> Effects:
-        """Connect to the members, unless they are those of the configuration."""
+        """Connect to the members, unless they are the nodes of the configuration."""
         del now
         view = self.config.newest
-        return self._link() if view.number else [self.requests.known(0, view.seats)]
+        links = self._link() if view.number else [self.requests.known(0, view.seats)]
+        return [*links, Wake(CHECK_MS, TargetDue())] if self.target.members else links
 
     def handle(self, sender: Address, event: MembersEvent, now: Instant) -> Effects:
         """Answer a request, or pass it on to the leader; follow changes."""
-        del now
         match event:
             case Relay():
                 return self._on_relay(event)
@@ -83,9 +106,12 @@ class Reconfigurer(MemberRole[MembersEvent]):
             case MembersChanged() | MembersRead() | Refused():
                 return self._on_reply(sender, event)
             case NodesDescribed():
-                return self._on_described(event)
+                return [*self._on_described(event, now), *self._approach_target(event, now)]
             case ViewChanged():
                 return self._link()
+            case TargetDue():
+                self.checking = True
+                return [Send(self.monitor, DescribeNodes()), Wake(CHECK_MS, TargetDue())]
             case Resigned():
                 return ()
 
@@ -120,8 +146,8 @@ class Reconfigurer(MemberRole[MembersEvent]):
             return (Observe("paxos.members_reply_ignored"),)
         return self.requests.reply(self.address, reply)
 
-    def _on_described(self, described: NodesDescribed) -> Effects:
-        """Answer what waits, or pass it on to the leader."""
+    def _on_described(self, described: NodesDescribed, now: Instant) -> list[Effect]:
+        """Reply to the waiting requests, or forward them to the leader."""
         waiting, self.waiting = self.waiting, []
         leads = described.master == self.node
         effects: list[Effect] = []
@@ -136,12 +162,47 @@ class Reconfigurer(MemberRole[MembersEvent]):
                 told = unchanged(request, text, view.number, view.members)
                 effects += self.requests.reply(sender, told)
             else:
-                changes = LogChanges(self, described.nodes)
+                self.quiet_until = Instant(now + QUIET_MS * NS_PER_MS)
+                changes = LogChanges(self, Facts(self.node, described.nodes))
                 effects += changes.answer(request, partial(self.requests.reply, sender))
         return effects
 
+    def _approach_target(self, described: NodesDescribed, now: Instant) -> list[Effect]:
+        """Take the next step towards the target, if this node leads; log why, once."""
+        if not self.checking:
+            return []
+        self.checking = False
+        if described.master != self.node:
+            self.led_since, self.wished = {}, ""
+            return []
+        view = self.config.newest
+        led = self.led_since = {
+            (seat.name, seat.journal): self.led_since.get((seat.name, seat.journal), now)
+            for seat in view.seats
+        }
+        facts = Facts(self.node, described.nodes)
+        changes = LogChanges(self, facts)
+        if now < self.quiet_until or changes.pending():
+            return []
+        silent_ms = {
+            name: facts.silent_ms(name, ms_between(led[name, journal], now))
+            for name, journal in led
+        }
+        wish = wish_of(view, self.target, facts, silent_ms.__getitem__)
+        level, text, effects = Level.WARNING, "" if wish is None else wish.why, list[Effect]()
+        if wish is not None and wish.request is not None:
+            try:
+                effects += changes.step(wish.request).effects
+                level = Level.INFO
+            except MembershipError as error:
+                text = f"{wish.why}, but {error}"
+        if text and text != self.wished:
+            effects.append(Send(address_of(self.node, "node"), RoleNotice(level=level, text=text)))
+        self.wished = text
+        return effects
+
     def _read(self, request: ReadMembers, described: NodesDescribed) -> MembersRead:
-        """Return what is known of each node."""
+        """Return a report of each node."""
         applied = self.config.applied
         reports = {
             self.node: self._report(self.node, applied, 0, self.config.newest.number, described)
@@ -173,12 +234,13 @@ class Reconfigurer(MemberRole[MembersEvent]):
     ) -> NodeReport:
         seat = _seat_of(self.config.newest, node)
         learner = None if facts is None else facts.learner
-        role = NodeRole.LEARNER if seat is None else NodeRole.MEMBER
+        role = NodeRole.OBSERVER if seat is None else NodeRole.MEMBER
         if node == described.master:
             role = NodeRole.MASTER
         elif seat is not None and learner is not None and learner.journal != seat.journal:
             role = NodeRole.NON_VOTING
         known = heard_ms is not None
+        told = "" if facts is None else facts.version[:VERSION_CHARS_MAX]
         return NodeReport(
             node=node,
             endpoint=seat.endpoint if seat is not None else learner.endpoint if learner else "",
@@ -187,7 +249,7 @@ class Reconfigurer(MemberRole[MembersEvent]):
             applied=applied - 1,
             lag=max(0, self.config.applied - applied) if known else None,
             heard_ms=heard_ms,
-            version=learner.version if learner else self.version if node == self.node else "",
+            version=self.version if facts is None and node == self.node else told,
             journal=learner.journal if learner else seat.journal if seat else 0,
         )
 
@@ -197,39 +259,36 @@ class LogChanges(MemberChanges):
 
     Args:
         role: the leader's role for the members.
-        nodes: the facts of other nodes.
+        facts: the facts of other nodes.
 
     """
 
-    def __init__(self, role: Reconfigurer, nodes: tuple[NodeFacts, ...]) -> None:
+    def __init__(self, role: Reconfigurer, facts: Facts) -> None:
         view = role.config.newest
         super().__init__(role.node, view.seats, view.number)
         self.role = role
-        self.heard = {one.node: one for one in nodes if one.learner is None}
-        self.learners = {one.node: one for one in nodes if one.learner is not None}
+        self.facts = facts
 
     def pending(self) -> str:
-        """Return what a change that was decided waits for, empty if nothing."""
+        """Return the condition that a decided change waits for; empty if there is none."""
         return f"change {self.number} is not in force yet" if self.role.config.pending else ""
 
     def votes(self, member: str) -> bool:
         """Return whether ``member`` voted lately, under its registered journal."""
-        facts = self.heard.get(member)
-        return member == self.node or (facts is not None and facts.heard_ms <= HEARD_MS)
+        return self.facts.votes(member)
 
     def is_old(self, member: str) -> bool:
         """Return whether ``member`` runs a version without changes of the members."""
-        facts = self.heard.get(member)
-        return facts is not None and facts.view < 0
+        return self.facts.is_old(member)
 
     def learner(self, node: str) -> Learner | None:
         """Return the last report of ``node`` as a learner, if it is recent."""
-        facts = self.learners.get(node)
-        if facts is None or facts.learner is None or facts.heard_ms > HEARD_MS:
+        report = self.facts.learner(node)
+        if report is None:
             return None
-        report, lag = facts.learner, facts.lag  # By now it has learned more, as has this node.
+        lag = self.facts.learners[node].lag  # By now it has learned more, as has this node.
         waits = "" if report.ready and lag <= WINDOW else "learns what was decided"
-        return Learner(report.journal, report.endpoint, lag, waits)
+        return Learner(report.journal, report.endpoint, lag, report.bytes_left, waits)
 
     def transfer(self, node: str) -> Step:
         """Let the member ``node`` lead."""
@@ -243,7 +302,7 @@ class LogChanges(MemberChanges):
 
     def propose_with(self, member: Member) -> Step:
         """Begin to add ``member``."""
-        learner = self.learners[member.name].learner
+        learner = self.facts.learner(member.name)
         assert learner is not None
         change = ProposeChange(
             membership=self.role.config.membership.with_member(member),

@@ -1,7 +1,7 @@
 """The replica: puts commands into the log or forwards them, applies slots, and sends outcomes.
 
-A follower that misses a slot fetches it after `GAP_MS`: see `Replica._watch_gap`, which asks
-`snapshots.CatchUp`.
+A follower that misses a slot for `GAP_MS` fetches it: `Replica._watch_gap` sets the timer, and
+`Replica._on_gap_check` asks `snapshots.CatchUp`.
 """
 
 from __future__ import annotations
@@ -49,8 +49,15 @@ from fencelock.actors.paxos.event import (
 from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.log import Log, LogEvent
 from fencelock.actors.paxos.machine import Machine
-from fencelock.actors.paxos.member_event import ProposeChange, ViewChanged
-from fencelock.actors.paxos.message import COMMAND_BYTES_MAX, Decline, Declined, Propose, Proposed
+from fencelock.actors.paxos.member_event import ProposeChange, ReportState, ViewChanged
+from fencelock.actors.paxos.message import (
+    COMMAND_BYTES_MAX,
+    Decline,
+    Declined,
+    Located,
+    Propose,
+    Proposed,
+)
 from fencelock.actors.paxos.ordering import Ordering, Run
 from fencelock.actors.paxos.reads import ReadEvent, Reads
 from fencelock.actors.paxos.snapshots import JOURNAL_BYTES
@@ -63,7 +70,7 @@ been overtaken by later ones."""
 
 REPORT_SLOTS = 8
 """Applied slots after which the acceptor is notified: until then it keeps their votes, and a
-promise may report them. A heartbeat that proves something has them reported, too."""
+promise may report them. They are also reported when a heartbeat proves something."""
 
 
 WAITING_MAX = 1_000
@@ -93,6 +100,7 @@ ReplicaEvent = (
     | BatchDelay
     | GapCheck
     | ProposeChange
+    | ReportState
 )
 """Events that a replica handles."""
 
@@ -109,9 +117,9 @@ _with_forwarded = copier(Propose, "forwarded")
 class Replica(MemberRole[ReplicaEvent]):
     """One replica. Source: PMMC, section 2.1.
 
-    Differences from PMMC: only the master's replica gives slots (`Ordering`). Outcomes are sent
-    to the proposer on another node, and those of all slots to the listener of every node. A
-    snapshot is made now and then, so that journals can drop what was applied (`Log`).
+    Differences from PMMC: only the master's replica gives slots (`Ordering`). Outcomes are sent to
+    the proposer on another node, and the outcomes of all slots to the listener of every node. A
+    snapshot is made now and then, so that journals can drop applied slots (`Log`).
 
     Args:
         machine: the state machine that commands are applied to.
@@ -159,19 +167,20 @@ class Replica(MemberRole[ReplicaEvent]):
         self.reported = 1
         """All slots before it were reported as applied to the acceptor."""
         self.reporting = False
-        """Whether the leader wants each applied slot reported: it stands, or must catch up."""
+        """Whether to report each applied slot to the leader: it stands for election, or must catch
+        up."""
         self.committed = 1
         """All slots before it are known here to be decided."""
         self.change_slot = 0
         """While this node leads, the slot of the last change it proposed, or its opening slot."""
         self.checking = 0
-        """The slot of the `GapCheck` timer that runs, 0 if none does."""
+        """The slot of the `GapCheck` timer that runs, or 0 if none does."""
         self.proposer: Address | None = None
         """The last proposer that was found to be a member's role."""
         self._recovered = recovered
 
     def begin(self, now: Instant) -> Effects:
-        """Apply what the journal knows to be decided. Its outcomes were sent in an earlier life."""
+        """Apply the slots that the journal knows to be decided; their outcomes were sent before."""
         compared = self.log.recover(self._recovered)
         self._recovered = Recovered()
         self.committed = self.decided.next
@@ -221,13 +230,15 @@ class Replica(MemberRole[ReplicaEvent]):
     def _on_other(
         self,
         sender: Address,
-        event: ReadEvent | LogEvent | GapCheck | ReportApplied | ProposeChange,
+        event: ReadEvent | LogEvent | GapCheck | ReportApplied | ProposeChange | ReportState,
         now: Instant,
     ) -> Effects:
         if isinstance(event, ProposeChange):
             return self._on_propose_change(event, now)
         if isinstance(event, GapCheck):
             return self._on_gap_check(event)
+        if isinstance(event, ReportState):
+            return [self._report_state(event, now)]
         if isinstance(event, ReportApplied):
             self.reporting = True
             return [Send(self.leader, Applied(slot=self.decided.next))]
@@ -238,12 +249,23 @@ class Replica(MemberRole[ReplicaEvent]):
             return [*effects, *self._report()]
         return effects
 
+    def _report_state(self, wanted: ReportState, now: Instant) -> Send:
+        """Reply to a node that asked which node leads, and which slots are decided."""
+        located = Located(
+            master=self.forwarding.master,
+            applied=self.decided.next,
+            view=self.config.newest.number,
+            number=wanted.number,
+            age_ms=self.reads.age_ms(now),
+        )
+        return Send(wanted.asker, located)
+
     def _on_propose(self, sender: Address, propose: Propose) -> Effects:
         if sender != self.proposer:
             if node_of(sender) not in self.config.nodes:
                 return (Observe("paxos.stranger_proposes"),)  # Clients must use the proxy.
             self.proposer = sender
-        refusal = self.forwarding.refusal(propose, self.machine)
+        refusal = self.forwarding.refusal(propose, self.machine, old=bool(self.config.old))
         if refusal:
             return refusal
         if self.ordering.leadership is None:
@@ -267,6 +289,7 @@ class Replica(MemberRole[ReplicaEvent]):
         if (
             ordering.leadership is None
             or ordering.draining
+            or self.config.old
             or not ordering.proposals.add_all(proposal_batch)
         ):
             return [done for one in proposal_batch.each() for done in self._on_propose(sender, one)]
@@ -335,7 +358,7 @@ class Replica(MemberRole[ReplicaEvent]):
         return self.ordering.fill(self.config.pending, self.decided.next, now)
 
     def _on_stepped_down(self, now: Instant) -> Effects:
-        """Ask clients to propose again: what has a slot may still be decided, or not."""
+        """Ask clients to propose again: a proposal that has a slot may or may not be decided."""
         self.reporting = False
         asked = self.ordering.end()
         followed = self._follow("", now)
@@ -384,7 +407,7 @@ class Replica(MemberRole[ReplicaEvent]):
         return effects
 
     def _apply(self, now: Instant) -> list[Effect]:
-        """Apply what is decided without a gap, answer, and go on ordering."""
+        """Apply the decided slots up to the first gap, send outcomes, and order more proposals."""
         log, decided, ordering = self.log, self.decided, self.ordering
         first = decided.next
         effects: list[Effect] = []
@@ -430,7 +453,7 @@ class Replica(MemberRole[ReplicaEvent]):
         return [Send(self.acceptor, applied), *to_leader]
 
     def _progress(self, now: Instant) -> list[Effect]:
-        """Answer the reads that waited for what is applied now."""
+        """Reply to the reads that waited for the slots applied now."""
         leadership, applied = self.ordering.leadership, self.decided.next
         settled = leadership is not None and applied > leadership.first
         return self.reads.progress(applied, settled=settled, now=now)
@@ -490,8 +513,12 @@ class Forwarding:
         self.waiting: dict[tuple[Address, int], Propose] = {}
         """Commands that arrived while no master was known."""
 
-    def refusal(self, propose: Propose, machine: Machine) -> Effects:
-        """Return the refusal of a command that must never enter the log; empty for any other."""
+    def refusal(self, propose: Propose, machine: Machine, *, old: bool) -> Effects:
+        """Return the refusal of a command that must not enter the log; empty for any other.
+
+        If some member runs an ``old`` version, commands that only new versions apply are also
+        refused: the states of the members would differ.
+        """
         client = propose.client
         if client != self.client:
             if not node_of(client) or "/" not in client or len(client) > CLIENT_CHARS_MAX:
@@ -499,14 +526,15 @@ class Forwarding:
             self.client = client
         if len(propose.command) > COMMAND_BYTES_MAX or not machine.admits(propose.command):
             return (self.decline(propose, Decline.INVALID),)
+        if old and machine.is_new(propose.command):
+            return (self.decline(propose, Decline.INVALID), Observe("paxos.too_new_refused"))
         return ()
 
     def pass_on(self, propose: Propose) -> Effects:
         """Forward a command to the master, once, so that two replicas cannot send it in circles.
 
         While no master is known, the command waits even if it was forwarded: this node may have
-        been
-        the master, and learns first which node is next.
+        been the master, and must first learn which node is next.
         """
         if not self.master:
             return self.hold(propose)

@@ -1,4 +1,4 @@
-"""Phase one of one ballot: gets a majority's promises, and learns what may have been decided."""
+"""Phase one of one ballot: gets a majority's promises, and learns which batches may be decided."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class Scout(MemberRole[Promise | Preempted | ScoutResend]):
 
     Differences from PMMC: an acceptor answers in pages, and counts once it has sent the last.
     The acceptor of the scout's own node is asked only when its promise would complete a
-    majority. So a node that gets no replies goes on following a master that it cannot receive
-    from, and does not disturb it by a promise once it can.
+    majority. So a node that gets no replies keeps following a master from which it receives
+    nothing, and its own promise does not disturb that master later.
 
     An acceptor rejects a round too far above the one it knows, and returns that one. The scout
     then leads it up by promises to rounds of this leader in which nothing is ever proposed. A
@@ -166,7 +166,7 @@ class Scout(MemberRole[Promise | Preempted | ScoutResend]):
         return self._adopt()
 
     def _adopt(self) -> Effects:
-        """Send the leader what it must propose.
+        """Send the leader the batches that it must propose.
 
         An acceptor that reported from a later slot than requested has applied all slots before
         it. From the latest such slot on, the floor, the whole majority reported its votes. What
@@ -198,8 +198,8 @@ class Scout(MemberRole[Promise | Preempted | ScoutResend]):
     def _step(self, acceptor: Address, known: int) -> Send:
         """Request a promise as far above round ``known`` as is allowed.
 
-        Ballots are led in the first rounds of each view, so a step is one of the last. Its offset
-        depends on the ballot: no two lives of a node use the same.
+        Ballots are led in the first rounds of each view, so a step is one of the last rounds. Its
+        offset depends on the ballot: no two lives of a node use the same.
         """
         highest = known + ROUND_JUMP_MAX
         if highest < self.ballot.round:

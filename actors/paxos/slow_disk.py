@@ -1,4 +1,4 @@
-"""The comparison of a leader's disk with those of its followers.
+"""The comparison of a leader's disk with the disks of its followers.
 
 Every slot waits for the leader's own disk. So a leader whose disk is far slower than the others'
 should hand over: the next leader decides slots with the quicker disks of the other members.
@@ -21,15 +21,16 @@ SLOW_FOR_MS = 600
 was slow. A single long sync, or a pause of its process, is no reason."""
 
 REST_MS = 30_000
-"""A node hands over for its disk at most once in this time (ms). So long it also lets all others
-stand first. If disks become slow in turn, the leader changes at most once a node and rest."""
+"""A node hands over for its disk at most once in this time (ms). For as long, it also lets all
+others stand for election first. If disks become slow in turn, the leader changes at most once per
+node in this time."""
 
 
 class DiskComparison:
     """Decides when a leader hands over because its disk is slow.
 
     Attributes:
-        own_us: mean time of this node's syncs as last reported (us), 0 if none was.
+        own_us: mean time of this node's syncs as last reported (us), or 0 if none was.
 
     """
 
@@ -47,7 +48,7 @@ class DiskComparison:
         self._slow_since = None
 
     def note_other(self, member: str, mean_us: int) -> None:
-        """Note the mean time of the syncs of ``member`` (us), 0 if it has reported none."""
+        """Note the mean time of the syncs of ``member`` (us); 0 means that it has reported none."""
         self._others_us[member] = mean_us
 
     def is_slow(self, mean_us: int, config: LogConfig, now: Instant) -> bool:
@@ -83,7 +84,8 @@ class DiskComparison:
     def describe(self, successor: str) -> str:
         """Return the reason for handing over to ``successor``."""
         own_ms, other_ms = self.own_us / 1_000, self._others_us.get(successor, 0) / 1_000
-        return f"its disk takes {own_ms:.0f} ms for a sync, that of {successor} {other_ms:.1f} ms"
+        own = f"its disk takes {own_ms:.0f} ms for a sync"
+        return f"{own}, the disk of {successor} takes {other_ms:.1f} ms"
 
     def rest(self, now: Instant) -> Instant:
         """Return the end of the rest that begins now: until then this node hands over no more."""

@@ -1,9 +1,9 @@
 """Snapshots of a replica's state, and catch-up: slots or a snapshot for members that lack them.
 
-A snapshot lets the journal drop what led to it, and is sent to members that lack slots
-which no replica keeps any more. Freezing the state costs a fraction of writing it, which
-is done part by part, between the turns of all other roles (`Snapshots`). `CatchUp` fetches what
-this node lacks, and sends others what they lack.
+A snapshot lets the journal drop the slots before it, and is sent to members that lack slots which
+no replica keeps any more. Freezing the state costs a fraction of writing it, which is done part by
+part, between the turns of all other roles (`Snapshots`). `CatchUp` fetches the slots that this node
+lacks, and sends others the slots that they lack.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fencelock.actors.message import (
     ms_between,
     node_of,
 )
-from fencelock.actors.paxos.config import MemberArguments, MemberRole, catchup_of
+from fencelock.actors.paxos.config import MemberArguments, MemberRole, catchup_of, monitor_of
 from fencelock.actors.paxos.event import (
     ExpireSnapshot,
     Export,
@@ -38,7 +38,7 @@ from fencelock.actors.paxos.event import (
 )
 from fencelock.actors.paxos.exports import Exports, chunk_of, in_the_making
 from fencelock.actors.paxos.machine import Machine
-from fencelock.actors.paxos.member_event import CaughtUp
+from fencelock.actors.paxos.member_event import Fetched
 from fencelock.actors.paxos.membership import Term, terms_part
 from fencelock.actors.paxos.message import (
     CHUNK_BYTES_MAX,
@@ -120,7 +120,7 @@ class Snapshots:
     unnoticed.
 
     Args:
-        journal_bytes: applied bytes after which the journal is cut; 0 for never.
+        journal_bytes: applied bytes after which the journal is cut, or 0 for never.
         place: index of this member.
         members: number of members.
 
@@ -255,21 +255,27 @@ class Progress:
         """The number of parts of the snapshot that have arrived, and of all; 0 without one."""
 
     def in_words(self, next_slot: int) -> str:
-        """Describe what has arrived."""
+        """Describe the parts that have arrived."""
         wanted = f"{next_slot - self.first} of {self.target - self.first} slots"
         parts = f", {self.parts[0]} of {self.parts[1]} parts of a snapshot" if self.parts[1] else ""
         return f"{wanted}{parts}, {self.bytes} bytes"
 
     def report(self, next_slot: int, target: int, source: str, now: Instant) -> list[Effect]:
-        """Return a line for the log, if one is due."""
+        """Return how much is left, and a line for the log if one is due."""
         self.target = target
+        done, left = self._left(next_slot)
+        size = self.bytes * left // done if done else 0
+        told: list[Effect] = [Send(monitor_of(self.node), Fetched(bytes_left=size))] if size else []
         large = target - self.first >= LARGE_SLOTS or self.parts[1] > 0
         if not large or (self.reports and ms_between(self.reported_at, now) < PROGRESS_MS):
-            return []
+            return told
         self.reports += 1
         self.reported_at = now
         text = f"{self.node} catches up from {source}: {self.in_words(next_slot)}"
-        return self._notice(f"{text}{self._left(next_slot, now)}")
+        took_ms = ms_between(self.since, now)
+        if took_ms >= MS_PER_S and done:
+            text = f"{text}, about {took_ms * left // done // MS_PER_S} s left"
+        return [*told, *self._notice(text)]
 
     def end(self, next_slot: int, source: str, now: Instant) -> list[Effect]:
         """Return the last line, if there were others."""
@@ -279,15 +285,12 @@ class Progress:
         words = self.in_words(next_slot)
         return self._notice(f"{self.node} has caught up, last from {source}: {words} in {took} ms")
 
-    def _left(self, next_slot: int, now: Instant) -> str:
-        """Return how long it takes at this pace, once a second has passed."""
-        took_ms = ms_between(self.since, now)
-        done, wanted = next_slot - self.first, self.target - self.first
-        if self.parts[0] < self.parts[1]:
-            done, wanted = self.parts
-        if took_ms < MS_PER_S or not done:
-            return ""
-        return f", about {took_ms * (wanted - done) // done // MS_PER_S} s left"
+    def _left(self, next_slot: int) -> tuple[int, int]:
+        """Return how much has arrived and how much is left, in parts or in slots."""
+        done, parts = self.parts
+        if done < parts:
+            return done, parts - done
+        return next_slot - self.first, max(0, self.target - next_slot)
 
     def _notice(self, text: str) -> list[Effect]:
         return [Send(address_of(self.node, "node"), RoleNotice(level=Level.INFO, text=text))]
@@ -296,10 +299,10 @@ class Progress:
 class CatchUp(MemberRole[CatchUpEvent]):
     """Fetches in small parts, one at a time: the receiver sets the pace.
 
-    Everything fetched is decided, so its source and age do not matter. The master has enough to
-    do, so it is asked only for what no other member has. Fetched slots are written to the
-    journal, since that may hold votes of older ballots for them. These records are removed when
-    the replica's stream covers them (P16).
+    Everything fetched is decided, so its source and age do not matter. The master has enough to do,
+    so it is asked only for slots that no other member has. Fetched slots are written to the
+    journal, since that may hold votes of older ballots for them. These records are removed when the
+    replica's stream covers them (P16).
 
     Args:
         node: the id of its node.
@@ -312,15 +315,15 @@ class CatchUp(MemberRole[CatchUpEvent]):
         self.next = 1
         """The first slot that is still missing."""
         self.target = 0
-        """Slots before it are wanted; 0 if none are."""
+        """Slots before it are wanted, or 0 if none are."""
         self.source = ""
         """The member that is asked."""
         self.master = ""
         """The node that leads, if any is known."""
         self.likely = ""
-        """The member that has what is missing, if one is known to."""
+        """The member that has the missing slots, if one is known."""
         self.tried: set[str] = set()
-        """Members that did not have what comes next, or did not answer."""
+        """Members that did not have the next slots, or did not reply."""
         self.silent_until: dict[str, Instant] = {}
         """Members that did not answer lately."""
         self.progress: Progress | None = None
@@ -376,7 +379,7 @@ class CatchUp(MemberRole[CatchUpEvent]):
                 return self._on_expire(event)
 
     def summary(self) -> Summary:
-        """Return what it fetches, from which node, and how much has arrived."""
+        """Return which slots it fetches, from which node, and how many bytes have arrived."""
         progress = self.progress
         return (
             ("next", self.next),
@@ -422,13 +425,13 @@ class CatchUp(MemberRole[CatchUpEvent]):
         )
 
     def _ask_anew(self, now: Instant) -> list[Effect]:
-        """Request what comes next: slots, if the other member still has them."""
+        """Request the next slots, if the other member still has them, or else a snapshot."""
         self.begun, self.parts = None, []
         progress = self.progress
         if self.next >= self.target:
             self.target, self.question, self.unanswered, self.progress = 0, None, 0, None
             done = [] if progress is None else progress.end(self.next, self.source, now)
-            return [*done, Send(self.monitor, CaughtUp())]
+            return [*done, Send(self.monitor, Fetched(bytes_left=0))]
         self.source = self._choose(now)
         asked = self._ask(Fetch(first=self.next, slot=0, chunk=0))
         if progress is None:
@@ -443,7 +446,7 @@ class CatchUp(MemberRole[CatchUpEvent]):
         return [Send(catchup_of(self.source), fetch), Wake(wait_ms, retry)]
 
     def _on_retry(self, retry: FetchRetry, now: Instant) -> Effects:
-        """Ask another member: this one does not answer, or none had it."""
+        """Ask another member: this one did not reply, or does not have the slots."""
         if self.question is None or retry.attempt != self.attempt:
             return ()
         if self.making:
@@ -487,7 +490,7 @@ class CatchUp(MemberRole[CatchUpEvent]):
         return self._ask_another(now)
 
     def _answered(self, size: int) -> None:
-        """Note that the source sent ``size`` bytes of what is missing."""
+        """Note that the source sent ``size`` of the missing bytes."""
         self.tried.clear()
         self.silent_until.pop(self.source, None)
         if self.progress is not None:

@@ -13,7 +13,7 @@ from fencelock.actors.api.message import Acquire, Alive, Inspect, KeepAlive, Loc
 from fencelock.actors.api.probe_message import ProbeReply
 from fencelock.actors.api.request import Request
 from fencelock.actors.api.self_report import Elected
-from fencelock.actors.api.session_message import Evict, ListLocks, Renew
+from fencelock.actors.api.session_message import Evict, ListLocks, ListRecords, Renew
 from fencelock.actors.effect import Effects
 from fencelock.actors.error import UnsupportedError
 from fencelock.actors.message import Address, Event, Instant, address_of
@@ -34,14 +34,14 @@ class Status(NamedTuple):
 
 
 class Backend(ABC):
-    """The protocol's part of a proxy: it has requests decided, and replies to them.
+    """The protocol's part of a proxy: it gets requests decided, and replies to them.
 
     The proxy admits and checks a request before a handler gets it. A handler that raises a
     `RefusedError` or an `UnavailableError` refuses the request with that error's text.
 
     Attributes:
-        requests: the handlers by request type; one of a base serves its subclasses. The proxy
-            refuses the types that are missing as unsupported.
+        requests: the handlers by request type; the handler of a base class serves its subclasses.
+            The proxy refuses the types that are missing as unsupported.
         events: the handlers of all other events that the proxy accepts, by type.
         clients: the clients of the proxy; the latest is charged for the request that is handled.
         closed: reason why this node must not serve any more; empty while it may.
@@ -79,7 +79,7 @@ class Backend(ABC):
 
     @abstractmethod
     def tick(self, now: Instant) -> Effects:
-        """Repeat what is due, and end what has lasted too long."""
+        """Repeat the requests that are due, and end those that time out."""
 
     @abstractmethod
     def forget(self, clients: list[str], now: Instant) -> Effects:
@@ -142,7 +142,7 @@ class Backend(ABC):
 
     def unsupported(self, request: Request) -> str:
         """Return why the protocol does not have ``request``, naming one that has it."""
-        if isinstance(request, ListLocks | Evict | ReadBackup):
+        if isinstance(request, ListLocks | ListRecords | Evict | ReadBackup):
             text = f"{self.name} keeps no table of locks to list, to back up, or to take one from"
             return f"{text}; paxos does"
         if isinstance(request, ChangeMembers | ReadMembers):

@@ -1,4 +1,4 @@
-"""Clients that use a node's proxy; the callers inside its process are one of them. Pure."""
+"""Clients that use a node's proxy; the callers inside its process count as one client. Pure."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class RemoteClients:
         self.latest = known
 
     def of(self, session: str) -> RemoteClient | None:
-        """Return the client that uses ``session``, None if it has sent nothing here lately."""
+        """Return the client that uses ``session``, or None if it has sent nothing here lately."""
         client = client_of(session)
         return self.local if client == self.node else self.by_id.get(client)
 

@@ -111,11 +111,11 @@ class HoldKey(NamedTuple):
 class LockManager(Backend):
     """Keeps the claims of one node, over a role that grants locks to nodes.
 
-    The cluster keeps no sessions: a hold lasts however silent its client may be. Either it
-    lives here, where it was granted, and an operator cannot evict it. Or the protocol keeps it by
+    The cluster keeps no sessions: a hold lasts however silent its client may be. Either only this
+    node, which granted it, keeps it, and an operator cannot evict it. Or the protocol keeps it for
     the client's session (``holds_by_session``): then it outlives this node, and the protocol
-    confirms releases, evictions and session ends before their clients get a reply. A client that
-    was told that its release is done may at once send a request through another node, or exit.
+    confirms releases, evictions and session ends before their clients get a reply. A client whose
+    release is confirmed may at once send a request through another node, or exit.
 
     Invariants:
         D1  At most one claim of this node holds a lock, and the protocol granted it; a
@@ -198,7 +198,7 @@ class LockManager(Backend):
         return self.readiness.ready
 
     def tick(self, now: Instant) -> Effects:
-        """Ask clients, some at a time, whether they hold what was granted to them here.
+        """Ask clients, some at a time, whether they hold the locks that were granted to them here.
 
         A node that has restarted may grant a late copy of a request that was granted before, or
         given up. Its client may never learn of that hold, and would never release it.
@@ -241,7 +241,7 @@ class LockManager(Backend):
         if claim.phase is Phase.HELD:
             text = f"lock {acquire.lock!r}: this owner holds it, under fence {claim.fence}"
             raise AlreadyHeldError(text)
-        # An owner is sequential: it gave up the old wait.
+        # An owner is sequential: it has abandoned the old wait.
         return [*self._withdraw(claim), *self._add(key, sender, acquire, now)]
 
     def _add(self, key: Key, sender: Address, acquire: Acquire, now: Instant) -> list[Effect]:
@@ -268,7 +268,7 @@ class LockManager(Backend):
         del sender
         claim = self.claims.by_ticket.get(got.ticket)
         if claim is None or claim.phase is not Phase.WAITING:
-            return ()  # It crossed with our `ReleaseLock`, which releases what was granted.
+            return ()  # It crossed with our `ReleaseLock`, which releases the granted lock.
         holder = self.claims.holder.get(got.lock)
         if holder is not None:  # A lock server that lost its memory may grant a lock twice.
             self._forget_query(claim)
@@ -381,7 +381,7 @@ class LockManager(Backend):
         return [Send(self.granter, surrender), Observe("proxy.hold_disowned")]
 
     def _on_hold_in_doubt(self, sender: Address, doubt: HoldInDoubt, now: Instant) -> Effects:
-        """Ask a client whether it holds what the protocol is not sure of."""
+        """Ask a client whether it has a hold of which the protocol is not sure."""
         del sender, now
         return [self._confirm(doubt.lock, doubt.fence, doubt.session)]
 
@@ -408,7 +408,7 @@ class LockManager(Backend):
         if self.confirms:
             _remember(self.ends, end.session, (sender, end))
             return [*effects, Send(self.granter, EndHolds(session=end.session))]
-        text = "what it held here was given back"
+        text = "its holds here were released"
         return [*effects, Send(sender, _ended(end, text))]
 
     def _on_holds_ended(self, sender: Address, ended: HoldsEnded, now: Instant) -> Effects:
@@ -417,7 +417,7 @@ class LockManager(Backend):
         client, end = self.ends.pop(ended.session, (None, None))
         if client is None or end is None:
             return []
-        return [Send(client, _ended(end, "what it held was given back"))]
+        return [Send(client, _ended(end, "its holds were released"))]
 
     def _on_wait_over(self, sender: Address, over: WaitOver, now: Instant) -> Effects:
         """End a wait that timed out, once the protocol has named the holder."""
@@ -508,7 +508,7 @@ class LockManager(Backend):
         return effects
 
     def status(self, now: Instant) -> Status | None:
-        """Return the protocol's state and the locks; None until it has told of all of these."""
+        """Return the protocol's state and the locks; None until it has reported all of them."""
         if self.looking:
             return None
         locks = locks_of(self.node, self.claims, self.descriptions, now)

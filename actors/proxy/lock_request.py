@@ -52,7 +52,7 @@ class LockRequest:
         request: the owner's request number.
         sender: receiver of replies; it changes when the request is sent again.
         since: the time at which it began to wait, or was granted.
-        wait_ms: its timeout (ms), None for no limit.
+        wait_ms: its timeout (ms), or None for no limit.
         fence: the fence of the hold; 0 while waiting.
         query: the request to the protocol whose answer its refusal waits for.
 

@@ -79,7 +79,7 @@ class ReleaseHold(Local):
     """End the hold of ``lock`` under ``fence``, which belongs to no ticket of this node.
 
     Args:
-        session: the session that releases it; empty for an operator, who may end any.
+        session: the session that releases it; empty for an operator, who may end any hold.
 
     """
 
@@ -127,7 +127,7 @@ class HoldInDoubt(Local):
 
 @local
 class QueryLock(Local):
-    """Report what is known of ``lock`` beyond this node. Answered by `LockDescription`."""
+    """Describe ``lock`` as the protocol knows it. Answered by `LockDescription`."""
 
     lock: str
     query: int
@@ -153,7 +153,7 @@ class LockDescription(Local):
 
 @local
 class Ready(Local):
-    """Whether the protocol can serve now, and a text that says what is missing if not."""
+    """Whether the protocol can serve now; if not, a text names the missing condition."""
 
     ready: bool
     detail: str

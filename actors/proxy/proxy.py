@@ -36,17 +36,17 @@ H = TypeVar("H")
 
 @timer
 class Tick(Timer):
-    """Repeat what is due, and end what has lasted too long."""
+    """Repeat the requests that are due, and end those that time out."""
 
 
 class Proxy(Role[Request]):
     """Serves the clients of a node, whatever protocol decides.
 
     The proxy admits a request (its sender may use that session), checks it, and hands it to
-    the backend, which replies once the protocol has decided. Both are one role: a backend has
-    no address of its own. The proxy refuses the requests that the protocol does not have, and
-    answers itself what concerns the node alone: probes and descriptions, and where no
-    sessions are kept, their opening and keep-alives.
+    the backend, which replies once the protocol has decided. Both are one role: a backend has no
+    separate address. The proxy refuses the requests that the protocol does not have. It replies
+    itself to requests that concern only the node: probes, descriptions and, where no sessions are
+    kept, `Open` and `KeepAlive`.
 
     Args:
         backend: the protocol's part.
@@ -182,7 +182,7 @@ class Proxy(Role[Request]):
         return [*forgotten, *self.backend.tick(now)]
 
     def _close(self, now: Instant) -> list[Effect]:
-        """End the service: refuse the requests of callers inside the process, and tell them."""
+        """End the service: refuse the requests of callers inside the process, and notify them."""
         self.closed = True
         effects: list[Effect] = []
         for sender, request in self.backend.pending():
@@ -225,7 +225,7 @@ class Proxy(Role[Request]):
 
 
 def _by_type(handlers: Mapping[type[K], H]) -> dict[type[K], H]:
-    """Return ``handlers`` with an entry for each message type that derives from one of them."""
+    """Return ``handlers`` with an entry for each message type that derives from one of its keys."""
     return {
         kind: handler
         for base, handler in handlers.items()

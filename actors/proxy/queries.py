@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from fencelock.actors.api.backup_message import ReadBackup
 from fencelock.actors.api.message import Inspect
-from fencelock.actors.api.session_message import ListLocks
+from fencelock.actors.api.session_message import ListLocks, ListRecords
 from fencelock.actors.error import OverloadedError
 from fencelock.actors.message import Address, Instant, ms_between
 
@@ -18,7 +18,7 @@ READ_MS = 10_000
 """Timeout of a query (ms). A caller inside the node is then refused; a client in another process
 has sent it again meanwhile, or has given up by its own timeout."""
 
-LockQuery = Inspect | ListLocks | ReadBackup
+LockQuery = Inspect | ListLocks | ListRecords | ReadBackup
 
 
 @dataclass(slots=True, eq=False)
@@ -68,7 +68,7 @@ class PendingQueries:
         return number
 
     def end(self, number: int) -> PendingQuery | None:
-        """Remove and return a query, None if it is over."""
+        """Remove and return a query, or None if it is over."""
         query = self.by_number.pop(number, None)
         if query is not None:
             self._known.discard((query.sender, query.request))

@@ -19,9 +19,9 @@ PENDING_MAX = 10_000
 def why_not(
     state: SessionState, question: Question, claim: Claim | None, now: Instant
 ) -> Rejection | None:
-    """Return why ``question`` is not sent to any endpoint, None if it is.
+    """Return why ``question`` is not sent to any endpoint, or None if it is.
 
-    ``claim`` is that of the question, None if it needs no session.
+    ``claim`` is the question's claim, or None if it needs no session.
     """
     problem = problem_of(question)
     if problem is not None:

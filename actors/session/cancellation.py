@@ -86,10 +86,10 @@ CLOSED = Rejection(Reason.CANCELLED, "the client is closed")
 class ClientClosing:
     """The end of a client, once it begins.
 
-    A session that the cluster keeps is ended as a whole, in one step (rule 89): its waits
-    and holds need no message of their own. Otherwise every hold is released at the endpoint that
-    granted it. Then the session is ended too, for a cluster that keeps holds by session: that
-    also frees what was granted through an endpoint that is down, or that forgot it.
+    A session that the cluster keeps is ended as a whole, in one step (rule 89): its waits and holds
+    need no further message. Otherwise every hold is released at the endpoint that granted it. Then
+    the session is ended too, for a cluster that keeps holds by session: that also frees the holds
+    that were granted through an endpoint that is down or forgot them.
     """
 
     begun: bool = False

@@ -45,13 +45,13 @@ class Endpoint:
     """The node behind it, once known; a client's links have names of their own."""
     heard_at: Instant | None = None
     owing_since: Instant | None = None
-    """The time of the first message since it last sent something; None if it owes nothing."""
+    """The time of the first message since it last sent something, or None if it owes nothing."""
     down: bool = False
     """Whether its link broke, or it was silent for too long."""
     refused: str = ""
     """Reason why it is the wrong endpoint: another cluster or version."""
     serving: bool = True
-    """Whether it can have requests decided, by its last reply to a probe."""
+    """Whether it can get requests decided, according to its last reply to a probe."""
     seen_at: Instant | None = None
     """The time of its last reply to a probe."""
     left_at: Instant | None = None
@@ -68,6 +68,13 @@ class Endpoint:
     def usable(self) -> bool:
         """Whether it may be asked."""
         return not self.down and not self.refused
+
+    def named(self) -> str:
+        """Return its label, with the reason if it refuses this client's frames."""
+        if not self.refused:
+            return self.label
+        # A link's refusal begins with its source, which usually is the label.
+        return f"{self.label} ({self.refused.removeprefix(f'{self.label}: ')})"
 
     def seen_within(self, ms: int, now: Instant) -> bool:
         """Return whether anything came from it in the last ``ms`` milliseconds."""
@@ -280,8 +287,7 @@ class Endpoints:
 
 def _describe(endpoint: Endpoint, now: Instant) -> str:
     if endpoint.refused:
-        # A link's refusal begins with its source, which usually is the endpoint's label.
-        return f"{endpoint.label} ({endpoint.refused.removeprefix(f'{endpoint.label}: ')})"
+        return endpoint.named()
     if endpoint.excuse and ms_between(endpoint.excused_at, now) < EXCUSE_MS:
         return f"{endpoint.label} ({endpoint.excuse})"
     if endpoint.owing_since is None:

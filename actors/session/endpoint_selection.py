@@ -29,7 +29,7 @@ def hear(state: SessionState, endpoint: Address, now: Instant) -> list[Effect]:
 
 def come_back(state: SessionState, now: Instant) -> list[Effect]:
     """Move requests that are stranded at unusable endpoints to one that is usable again."""
-    effects: list[Effect] = [Observe("client.gate_back")]
+    effects: list[Effect] = [Observe("client.endpoint_back")]
     for endpoint in state.endpoints.table.values():
         if not endpoint.usable:
             effects += state.in_flight.leave(endpoint.address, now)
@@ -119,9 +119,9 @@ def on_reply(state: SessionState, sender: Address, reply: ProbeReply, now: Insta
         return [*effects, *_probe_all(state, now)]
     if probing.finds_silent(used, now):
         used.down, used.left_at = True, now
-        return [*effects, Observe("client.gate_silent"), *_leave_for(state, endpoint, now)]
+        return [*effects, Observe("client.endpoint_silent"), *_leave_for(state, endpoint, now)]
     if not used.serving and endpoint.serving:
-        return [*effects, Observe("client.gate_not_serving"), *_leave_for(state, endpoint, now)]
+        return [*effects, Observe("client.endpoint_not_serving"), *_leave_for(state, endpoint, now)]
     return effects
 
 

@@ -1,11 +1,10 @@
 """The fast path of nearly every request: a lock with which only one owner is busy.
 
 It applies if the session is kept, its endpoint replies, nothing else of the claim is in flight,
-and nothing was lost or cancelled. Then these functions do what the general path does
+and nothing was lost or cancelled. Then these functions take the same steps as the general path
 (`fencelock.actors.session.rejection`, `fencelock.actors.session.in_flight`,
 `fencelock.actors.session.replies`), without its checks, which would double a client's time per
-request. Otherwise each returns None and changes nothing. A test has both paths take the same
-steps.
+request. Otherwise each returns None and changes nothing. A test compares the two paths.
 """
 
 from __future__ import annotations

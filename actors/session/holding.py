@@ -37,7 +37,7 @@ class HoldState(Enum):
     """Like HELD, but the cluster has not confirmed the session for half its TTL. It follows from
     the clock: no hold is moved to it."""
     UNLOCKING = "unlocking"
-    """Like HELD, but its duration has ended: release or renew it before its grace ends, too."""
+    """Like HELD, but its duration has ended: release or renew it before its grace also ends."""
     RELEASING = "releasing"
     """Like HELD, but a release was requested. It is repeated until the cluster confirms it."""
     RELEASED = "released"
@@ -71,7 +71,7 @@ HOLDING = (HoldState.HELD, HoldState.SUSPECT, HoldState.UNLOCKING, HoldState.REL
 
 @dataclass(slots=True)
 class SessionTrust:
-    """A client's trust in one session: one object a session, whose times only grow."""
+    """A client's trust in one session. There is one object per session, and its times only grow."""
 
     suspect_at: Instant
     """From this on there is reason to worry: the cluster should have confirmed the session."""
@@ -120,16 +120,17 @@ class Hold:
 
         H1  LOST and RELEASED are final, and `state` moves to them only once.
         H2  `trust.until` and `lease.until` only grow. `trust` never changes: a later session has
-            a trust of its own. So a reader that finds a time passed may be too careful, never
-            too confident.
+            its own `Trust`. So a reader that finds a time passed may be too careful, never too
+            confident.
 
-    A reader that finds the hold lost by the clock calls `disown`: from then on all readers find
-    it lost, although the session may hear of its confirmation just then, and hold on to it.
+    A thread that finds the hold lost by its clock sets `disowned` (`HoldRegistry`). From then on
+    all readers find it lost, even if the session receives a confirmation at that moment and keeps
+    the hold.
     """
 
     # One is made for each grant. Rarely set fields default on the class, which is cheaper.
     endpoint: Address
-    """The endpoint that granted it; where the cluster keeps no sessions the hold lives there."""
+    """The endpoint that granted it. Where the cluster keeps no sessions, only it knows the hold."""
     fence: int
     levels: list[Acquisition]
     """Its acquires without a confirmed release, oldest first."""

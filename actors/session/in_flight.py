@@ -11,6 +11,7 @@ from fencelock.actors.message import Address, Instant
 from fencelock.actors.session.endpoint import Endpoints
 from fencelock.actors.session.pending import (
     ANY_ENDPOINT,
+    DECISION_MS,
     MARGIN_MS,
     RETRY_MS,
     RETRY_MS_MAX,
@@ -31,10 +32,10 @@ from fencelock.actors.session.session_lease import SessionLease
 
 @dataclass(slots=True)
 class InFlight:
-    """All unanswered requests; those of one claim are sent one after another.
+    """All unanswered requests; the requests of one claim are sent one after another.
 
     No `Acquire` is sent to an endpoint that owes a `Cancelled` for its claim, and none of a
-    claim's requests while an earlier one is unanswered (``releases`` has renewals, too). So an
+    claim's requests while an earlier one is unanswered (``releases`` also has renewals). So an
     endpoint knows of one wait of a claim at a time, and one cancel per endpoint and claim is
     enough. Where sessions are kept any endpoint will do; else each has its own waits and holds.
     """
@@ -220,7 +221,7 @@ class InFlight:
         ]
 
     def next_at(self) -> Instant | None:
-        """Return when the next one is due; None if nothing is unanswered."""
+        """Return when the next request is due, or None if all are answered."""
         ends = (self._end(pending) for pending in self.pending.values())
         return min(
             [
@@ -239,8 +240,10 @@ class InFlight:
     def _end(self, pending: Pending) -> Instant | None:
         if pending.ends_at is None or not isinstance(pending.asked, AcquireRequest):
             return pending.ends_at
-        # With every link broken no node can judge the wait, or grant it.
-        return later(pending.ends_at, MARGIN_MS if self.endpoints.any_usable() else 0)
+        if not self.endpoints.any_usable():
+            return pending.ends_at  # No node can judge the wait, or grant it.
+        least = later(pending.requested_at, DECISION_MS)
+        return max(least, later(pending.ends_at, MARGIN_MS))
 
     def again(self, pending: Pending, endpoint: Address, now: Instant) -> list[Effect]:
         """Send the request to ``endpoint`` under a new number; cancel a wait under the old."""

@@ -69,7 +69,7 @@ It applies where the cluster keeps no sessions; else see `SessionLease.keep_ms`.
 
 
 def keep_up(state: SessionState, now: Instant) -> list[Effect]:
-    """Do what is due: send keep-alives, leave silent endpoints, end timed-out requests, repeat."""
+    """Run due work: send keep-alives, leave silent endpoints, end timed-out requests, repeat."""
     effects: list[Effect] = []
     busy = _busy(state, now)
     _forgive_idle(state, busy)
@@ -81,7 +81,7 @@ def keep_up(state: SessionState, now: Instant) -> list[Effect]:
         effects += greet(state, greeted, now)
         state.greet_at = later(now, KEEPALIVE_MS)
     for endpoint in state.endpoints.fall_silent(busy, now):
-        effects.append(Observe("client.gate_silent"))
+        effects.append(Observe("client.endpoint_silent"))
         effects += _leave(state, endpoint, now)
     for pending in state.in_flight.over(now):
         if pending.survey:
@@ -99,7 +99,7 @@ def keep_up(state: SessionState, now: Instant) -> list[Effect]:
 
 
 def on_link_up(state: SessionState, node: str, now: Instant) -> list[Effect]:
-    """Send ``node`` a keep-alive, since it may be new, and repeat what is unanswered there."""
+    """Send ``node`` a keep-alive, since it may be new, and repeat its unanswered requests."""
     endpoint = state.endpoints.of_node(node)
     if endpoint is None:
         return [Observe("client.unknown_link")]
@@ -153,7 +153,7 @@ def on_link_refused(state: SessionState, node: str, detail: str, now: Instant) -
     if endpoint is None:
         return [Observe("client.unknown_link")]
     endpoint.refused = detail
-    effects: list[Effect] = [Observe("client.gate_refused")]
+    effects: list[Effect] = [Observe("client.endpoint_refused")]
     if state.endpoints.all_refused():
         no = wrong_cluster(state.endpoints, now)
         for pending in list(state.in_flight.pending.values()):

@@ -29,7 +29,7 @@ class Survey(Local):
 
 @local
 class Surveyed(Local):
-    """The endpoints' replies, in order, and the names of those that did not reply."""
+    """The endpoints' replies, in order, and those that did not reply, with a reason if known."""
 
     statuses: tuple[NodeStatus, ...]
     silent: tuple[str, ...]
@@ -45,7 +45,7 @@ class Loss(NamedTuple):
 
 @local
 class Trusted(Local):
-    """To the watcher: what is held now is held for certain until ``until`` (this node's clock).
+    """To the watcher: all present holds are certain until ``until`` (this node's clock).
 
     Sent whenever the cluster has confirmed the session. From ``suspect_at`` on there is
     reason to worry: confirmations should have arrived.
@@ -87,6 +87,14 @@ class HoldsLost(Local):
 
 
 @local
+class EndpointChanged(Local):
+    """To the watcher: the client has left the endpoint ``former`` and uses ``endpoint``."""
+
+    endpoint: str
+    former: str
+
+
+@local
 class Undecided(Local):
     """From the proxy on the session's own node: the reason why requests get no reply yet."""
 
@@ -122,6 +130,6 @@ class ClusterState(Local):
 
 @timer
 class SessionTick(Timer):
-    """Check what is due. Only the tick of the current ``round`` counts, earlier ones are stale."""
+    """Run all due work. Only the tick of the current ``round`` counts, earlier ones are stale."""
 
     round: int

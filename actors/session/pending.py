@@ -19,7 +19,7 @@ from fencelock.actors.api.message import (
     Release,
     ReleaseRequest,
 )
-from fencelock.actors.api.session_message import Evict, ListLocks, Renew
+from fencelock.actors.api.session_message import Evict, ListLocks, ListRecords, Renew
 from fencelock.actors.message import NS_PER_MS, Address, Instant, copier, ms_between
 from fencelock.actors.timing import PROBE_MS
 
@@ -32,10 +32,17 @@ RETRY_MS_MAX = 4_000
 WITHDRAWAL_MS_MAX = 15_000
 """Longest pause between two cancels of one wait (ms): no user waits for it any more."""
 
-MARGIN_MS = 4_500
+MARGIN_MS = 500
 """Delay after which the session ends a wait itself, if the proxy did not at its timeout (ms).
 
-It is long enough to leave a silent endpoint (`SILENCE_MS`) and to get a reply from the next.
+A proxy's "not granted in time" says more than the session's "no node decided". It takes a few
+milliseconds where the cluster serves; where it does not, users get their time.
+"""
+
+DECISION_MS = 1_500
+"""The least time for an acquire to be decided (ms), also for one that does not wait for the lock.
+
+It is long enough for a new leader to be elected, if the others are idle.
 """
 
 ANSWER_MS = 10_000
@@ -53,11 +60,11 @@ class RandomSource(Protocol):
     """The part of ``random.Random`` that a session draws from."""
 
     def random(self) -> float:
-        """Return a number from 0 to less than 1."""
+        """Return a random number x with 0 <= x < 1."""
         ...
 
     def randrange(self, stop: int, /) -> int:
-        """Return a number from 0 to less than ``stop``."""
+        """Return a random integer n with 0 <= n < ``stop``."""
         ...
 
 
@@ -100,7 +107,7 @@ class CancelKey(NamedTuple):
 CLAIMS_MAX = 4_096
 """Claims that are cached: most locks are requested again and again."""
 
-NodeQuestion = Describe | ListLocks | ReadMembers | ChangeMembers | ReadBackup
+NodeQuestion = Describe | ListLocks | ListRecords | ReadMembers | ChangeMembers | ReadBackup
 """Requests that are about no object of the table."""
 
 Question = AcquireRequest | ReleaseRequest | Renew | Inspect | Evict | NodeQuestion
@@ -120,7 +127,7 @@ class Pending:
     asked: Question
     """The request as the user sent it."""
     claim: Claim | None
-    """The claim that needs a session, None if it needs none."""
+    """The claim that needs a session, or None if it needs none."""
     endpoint: Address
     requested_at: Instant
     ends_at: Instant | None
@@ -197,7 +204,7 @@ def cancel_of(debt: CancelKey, withdrawal: PendingCancel, session: str) -> Cance
 def settle(
     withdrawals: dict[CancelKey, PendingCancel], endpoints: Iterable[Address], cancelled: Cancelled
 ) -> tuple[CancelKey, PendingCancel] | None:
-    """Note that a wait was cancelled; return the cancel, None if none was pending."""
+    """Note that a wait was cancelled; return the cancel, or None if none was pending."""
     claim = Claim(cancelled.lock, cancelled.owner)
     for endpoint in (ANY_ENDPOINT, *endpoints):
         debt = CancelKey(endpoint, claim)

@@ -27,7 +27,16 @@ from fencelock.actors.api.message import (
     ReleaseRequest,
 )
 from fencelock.actors.api.name import check_object_name, check_owner, check_wait, titled
-from fencelock.actors.api.session_message import Evict, Evicted, ListLocks, LockList, Renew, Renewed
+from fencelock.actors.api.session_message import (
+    Evict,
+    Evicted,
+    ListLocks,
+    ListRecords,
+    LockList,
+    RecordList,
+    Renew,
+    Renewed,
+)
 from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.message import Instant, copier, ms_between
 from fencelock.actors.session.endpoint import Endpoints
@@ -41,6 +50,7 @@ Answer = (
     | LockStatus
     | NodeStatus
     | LockList
+    | RecordList
     | Evicted
     | MembersRead
     | MembersChanged
@@ -74,7 +84,7 @@ def refused(question: Question, session: str, no: Rejection) -> Refused:
 
 
 def problem_of(question: Question) -> Rejection | None:
-    """Return the problem of the fields of ``question``, None if there is none."""
+    """Return the problem of the fields of ``question``, or None if there is none."""
     try:
         match question:
             case Inspect() | Evict():
@@ -131,6 +141,8 @@ def silence(pending: Pending, endpoints: Endpoints, now: Instant) -> Rejection:
             text = f"{titled(lock)}: no node sent its status within {asked}"
         case Describe():
             text = f"no node described itself within {asked}"
+        case ListRecords():
+            text = f"no node listed sessions or evictions within {asked}"
         case ListLocks():
             text = f"no node listed the held locks within {asked}"
         case ReadMembers():
@@ -153,7 +165,9 @@ def silence(pending: Pending, endpoints: Endpoints, now: Instant) -> Rejection:
 def wrong_cluster(endpoints: Endpoints, now: Instant) -> Rejection:
     """Return why nothing can be requested when every endpoint is the wrong one."""
     return Rejection(
-        Reason.WRONG_CLUSTER, f"no address is the right one: {endpoints.describe(now)}"
+        Reason.WRONG_CLUSTER,
+        f"no node of this cluster and version answers: {endpoints.describe(now)}. Is the name of "
+        "the cluster right? (--cluster, FENCELOCK_CLUSTER, or the argument of connect)",
     )
 
 
@@ -212,6 +226,7 @@ def answers(pending: Pending, answer: Answer) -> bool:
 _REPLIES: dict[type[NodeQuestion], type[Answer]] = {
     Describe: NodeStatus,
     ListLocks: LockList,
+    ListRecords: RecordList,
     ReadMembers: MembersRead,
     ChangeMembers: MembersChanged,
     ReadBackup: BackupPart,

@@ -225,7 +225,7 @@ def _on_released(
     state: SessionState, pending: Pending, released: Released, now: Instant
 ) -> list[Effect]:
     claim = _settled(state, pending)
-    hold = state.holds.get(claim)  # None if what was left was taken away meanwhile.
+    hold = state.holds.get(claim)  # None if the rest was taken away meanwhile.
     if hold is not None:
         if released.count <= 0 or not _is_partial(pending.asked):
             hold.freed(released.count, owed=pending.owed)
@@ -257,7 +257,7 @@ def _on_refused(
             pending.asked.PARTIAL and answer.reason is Reason.INVALID  # It is too much of the hold.
         ):
             if pending.user is None or state.session_lease.kept:
-                return []  # The hold is still there, or an earlier copy may be done: go on.
+                return []  # The hold is still there, or an earlier copy may be done: continue.
         case _:
             pass
     state.in_flight.drop(pending)
@@ -316,7 +316,5 @@ def _on_late(state: SessionState, sender: Address, answer: Answer) -> list[Effec
     debt = CancelKey(ANY_ENDPOINT if kept else sender, claim)
     if repeated or debt in state.in_flight.withdrawals:
         return effects
-    cancel = Cancel(
-        lock=answer.lock, session=answer.session, owner=answer.owner, request=answer.request
-    )
-    return [*effects, Send(sender, cancel), Observe("client.stray_grant_returned")]
+    stray = Observe("client.stray_grant_returned")
+    return [*effects, Send(sender, Cancel(**answer.fields())), stray]

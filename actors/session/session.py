@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from fencelock.actors.api.backup_message import ReadBackup
 from fencelock.actors.api.cluster_message import ClusterDown, ClusterUp
-from fencelock.actors.api.membership_message import ChangeMembers, ReadMembers
 from fencelock.actors.api.message import (
     Abandon,
     AcquireRequest,
@@ -13,25 +12,14 @@ from fencelock.actors.api.message import (
     Cancelled,
     Describe,
     Granted,
-    Inspect,
-    LockStatus,
     Released,
     ReleaseRequest,
 )
 from fencelock.actors.api.probe_message import ProbeReply
-from fencelock.actors.api.session_message import (
-    ConfirmHold,
-    Ended,
-    Evict,
-    HoldLost,
-    ListLocks,
-    Opened,
-    Renew,
-    Unlocking,
-)
+from fencelock.actors.api.session_message import ConfirmHold, Ended, HoldLost, Opened, Unlocking
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.message import NS_PER_MS, Address, Instant, node_of
-from fencelock.actors.role import Host, Role
+from fencelock.actors.role import Host, Role, Summary
 from fencelock.actors.role_message import LinkDown, LinkRefused, LinkUp
 from fencelock.actors.session import (
     cancellation,
@@ -47,7 +35,14 @@ from fencelock.actors.session.endpoint import ENDPOINTS_MAX, Endpoint, Endpoints
 from fencelock.actors.session.holding import Hold
 from fencelock.actors.session.in_flight import InFlight
 from fencelock.actors.session.keep_alive import greet, open_session
-from fencelock.actors.session.message import Close, SessionTick, Survey, Undecided, WatchCluster
+from fencelock.actors.session.message import (
+    Close,
+    EndpointChanged,
+    SessionTick,
+    Survey,
+    Undecided,
+    WatchCluster,
+)
 from fencelock.actors.session.pending import ANSWER_MS, Claim, Question, RandomSource, later
 from fencelock.actors.session.rejection import Answer, refused
 from fencelock.actors.session.session_lease import SessionLease
@@ -96,8 +91,8 @@ class ClientSession(Role[Said | SessionTick]):
     Invariants:
         C1  A user receives one reply to a request, from an endpoint or the session.
         C2  A grant that no user waits for any more is cancelled until that is confirmed.
-        C3  Without a kept session a claim waits at one endpoint at a time, is held through
-            at most one, never both.
+        C3  Without a kept session a claim waits at one endpoint at a time, or is held through one,
+            never both.
         C4  Nothing is held after ``session_lease.until``, whatever the cluster sends later.
 
     Args:
@@ -137,12 +132,14 @@ class ClientSession(Role[Said | SessionTick]):
             endpoint: Endpoint(endpoint, label)
             for endpoint, label in zip(endpoints, labels, strict=True)
         }
-        doors = Endpoints(table, endpoints[random.randrange(len(endpoints))])
+        known = Endpoints(table, endpoints[random.randrange(len(endpoints))])
         session_lease = SessionLease(session, ttl_ms, label)
-        in_flight, home = InFlight(random, doors, session_lease), f"{node_of(address)}/"
-        self.session_state = SessionState(doors, in_flight, session_lease, home, watcher)
+        in_flight, home = InFlight(random, known, session_lease), f"{node_of(address)}/"
+        self.session_state = SessionState(known, in_flight, session_lease, home, watcher)
         if holds is not None:
             self.session_state.holds = holds
+        self.used = table[known.current].label
+        """The endpoint in use at the last tick, as its user named it."""
         self.surveys_begun = 0
         self.closing = ClientClosing()
         self.round = 0
@@ -159,6 +156,13 @@ class ClientSession(Role[Said | SessionTick]):
             *greet(self.session_state, self.session_state.endpoints.table, now),
             *self._rearm(TICK_MS, now),
         ]
+
+    def summary(self) -> Summary:
+        """Return the session in force, empty if there is none, and the number of its holds."""
+        return ("session", self.session_state.session_lease.assigned), (
+            "holds",
+            len(self.session_state.holds),
+        )
 
     def handle(self, sender: Address, event: Said | SessionTick, now: Instant) -> Effects:
         """Process a request or a message, and make sure that the next tick comes in time."""
@@ -183,73 +187,61 @@ class ClientSession(Role[Said | SessionTick]):
         return effects
 
     def _decide(self, sender: Address, event: Said, now: Instant) -> list[Effect]:
+        if isinstance(event, (Granted, Released)):
+            return replies.on_answer(self.session_state, sender, event, now)
+        if isinstance(event, FromUser):
+            if not sender.startswith(self.session_state.home):
+                return [Observe("client.stranger_dropped")]
+            return self._on_user(sender, event, now)
+        state = self.session_state
         match event:
-            case Granted() | Released() | LockStatus():
-                return replies.on_answer(self.session_state, sender, event, now)
-            case (
-                Inspect()
-                | AcquireRequest()
-                | ReleaseRequest()
-                | Renew()
-                | Cancel()
-                | Describe()
-                | ListLocks()
-                | Evict()
-                | ReadMembers()
-                | ChangeMembers()
-                | ReadBackup()
-            ):
-                if not sender.startswith(self.session_state.home):
-                    return [Observe("client.stranger_dropped")]
-                return self._on_user(sender, event, now)
             case LinkUp():
-                return maintenance.on_link_up(self.session_state, event.node, now)
+                return maintenance.on_link_up(state, event.node, now)
             case LinkDown():
-                return maintenance.on_link_down(self.session_state, event.node, now)
+                return maintenance.on_link_down(state, event.node, now)
             case LinkRefused():
-                return maintenance.on_link_refused(
-                    self.session_state, event.node, event.detail, now
-                )
+                return maintenance.on_link_refused(state, event.node, event.detail, now)
             case Abandon():
-                return cancellation.on_abandon(self.session_state, sender, now)
+                return cancellation.on_abandon(state, sender, now)
             case Survey():
                 return self._on_survey(sender, event, now)
             case WatchCluster():
-                return [] if self.closing.begun else maintenance.watch(self.session_state, now)
+                return [] if self.closing.begun else maintenance.watch(state, now)
             case Close():
-                return self.closing.begin(self.session_state, sender, now)
+                return self.closing.begin(state, sender, now)
             case Undecided():
-                self.session_state.endpoints.note_excuse(sender, event.detail, now)
+                state.endpoints.note_excuse(sender, event.detail, now)
                 return []
             case _:
                 return self._on_endpoint(sender, event, now)
 
     def _on_endpoint(self, sender: Address, event: FromEndpoint, now: Instant) -> list[Effect]:
+        state = self.session_state
         match event:
             case Cancelled():
-                return replies.on_cancelled(self.session_state, sender, event, now)
+                return replies.on_cancelled(state, sender, event, now)
             case Alive():
-                return replies.on_alive(self.session_state, sender, event, now)
+                return replies.on_alive(state, sender, event, now)
             case Opened():
-                return replies.on_opened(self.session_state, sender, event, now)
+                return replies.on_opened(state, sender, event, now)
             case Ended() if self.closing.ends(event.session):
-                return self.closing.ended(self.session_state)
+                return self.closing.ended(state)
             case Ended():
-                return session_loss.on_ended(self.session_state, sender, event, now)
+                return session_loss.on_ended(state, sender, event, now)
             case HoldLost():
-                return session_loss.on_hold_lost(self.session_state, sender, event, now)
+                return session_loss.on_hold_lost(state, sender, event, now)
             case ConfirmHold() if self.closing.is_over:
                 return []
             case ConfirmHold():
-                return session_loss.on_confirm_hold(self.session_state, sender, event, now)
+                return session_loss.on_confirm_hold(state, sender, event, now)
             case ProbeReply():
-                return endpoint_selection.on_reply(self.session_state, sender, event, now)
+                return endpoint_selection.on_reply(state, sender, event, now)
             case Unlocking():
-                return session_loss.on_unlocking(self.session_state, sender, event, now)
+                return session_loss.on_unlocking(state, sender, event, now)
             case ClusterUp() | ClusterDown():
-                return maintenance.on_news(self.session_state, sender, event, now)
+                return maintenance.on_news(state, sender, event, now)
             case _:
-                return replies.on_answer(self.session_state, sender, event, now)
+                return replies.on_answer(state, sender, event, now)
 
     def _on_user(self, user: Address, event: FromUser, now: Instant) -> list[Effect]:
         if isinstance(event, Cancel):
@@ -259,24 +251,13 @@ class ClientSession(Role[Said | SessionTick]):
         no = CLOSED if self.closing.begun else why_not(state, event, claim, now)
         if no is not None:
             return [Send(user, refused(event, self.session_state.session_lease.name, no))]
-        match event:
-            case AcquireRequest():
-                limit_ms = event.wait_ms
-                state.session_lease.need(now)
-            case ReleaseRequest():
-                assert claim is not None
-                return self._on_release(user, event, claim, now)
-            case (
-                Inspect()
-                | Renew()
-                | Describe()
-                | ListLocks()
-                | Evict()
-                | ReadMembers()
-                | ChangeMembers()
-                | ReadBackup()
-            ):
-                limit_ms = ANSWER_MS
+        if isinstance(event, ReleaseRequest):
+            assert claim is not None
+            return self._on_release(user, event, claim, now)
+        limit_ms: int | None = ANSWER_MS
+        if isinstance(event, AcquireRequest):
+            limit_ms = event.wait_ms
+            state.session_lease.need(now)
         only = event.node if isinstance(event, ReadBackup) else ""
         endpoint = state.endpoints.choose_on(only)
         effects = state.in_flight.ask(user, event, claim, endpoint.address, now, limit_ms=limit_ms)
@@ -329,6 +310,7 @@ class ClientSession(Role[Said | SessionTick]):
         self.wake_at = None
         effects = [
             *maintenance.keep_up(self.session_state, now),
+            *self._endpoint_news(),
             *self.closing.finish(self.session_state, now),
         ]
         due = self.session_state.next_at(now)
@@ -337,6 +319,14 @@ class ClientSession(Role[Said | SessionTick]):
         if due is None:
             return effects
         return [*effects, *self._rearm(max(TICK_MS, -((now - due) // NS_PER_MS)), now)]
+
+    def _endpoint_news(self) -> list[Effect]:
+        """Notify the watcher if another endpoint is used than at the last tick."""
+        endpoints, watcher = self.session_state.endpoints, self.session_state.watcher
+        former, self.used = self.used, endpoints.table[endpoints.current].label
+        if watcher is None or former == self.used:
+            return []
+        return [Send(watcher, EndpointChanged(endpoint=self.used, former=former))]
 
     def _rearm(self, after_ms: int, now: Instant) -> list[Effect]:
         """Set a timer for a tick in ``after_ms``, unless one comes before that."""

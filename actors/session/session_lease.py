@@ -56,7 +56,7 @@ class Stage(Enum):
 
 @dataclass(slots=True)
 class SessionLease:
-    """One client's sessions, one after the other, each under a name of its own.
+    """One client's sessions, one after the other, each under a different name.
 
     Attributes:
         name: the client's name.

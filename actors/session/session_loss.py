@@ -1,6 +1,7 @@
-"""The loss of holds: when a client decides that its locks are lost, and what follows.
+"""The loss of holds: when a client decides that its locks are lost, and the consequences.
 
-The session decides it in four cases, and every one ends in `Hold.lose`:
+The session decides it in four cases. Each ends in `Hold.lose`, except that `let_go` drops a hold
+whose release was already under way (`SessionState.drop_hold`):
 
 - its session may have ended, by the client's clock (`judge_belief`), or the cluster ended it
   (`lose`): all holds are lost;
@@ -77,15 +78,8 @@ def granted_by(pending: Pending, renewed: Renewed) -> Granted | None:
     """Return the grant that was renewed before the user received it."""
     if pending.renewed_at is None:
         return None
-    return Granted(
-        lock=renewed.lock,
-        fence=renewed.fence,
-        session=renewed.session,
-        owner=renewed.owner,
-        request=renewed.request,
-        hold_ms=renewed.hold_ms,
-        grace_ms=renewed.grace_ms,
-    )
+    fence, hold_ms, grace_ms = renewed.fence, renewed.hold_ms, renewed.grace_ms
+    return Granted(**renewed.fields(), fence=fence, hold_ms=hold_ms, grace_ms=grace_ms)
 
 
 def lapsed(pending: Pending, refused: Refused) -> bool:
@@ -148,7 +142,7 @@ def _count_from(
 
 
 def judge_deadlines(state: SessionState, now: Instant) -> list[Effect]:
-    """Lose the holds whose leases may be over; notify the users of those whose duration is over."""
+    """Lose the holds with leases that may be over; notify users of holds past their duration."""
     if state.lapses_at is None or now < state.lapses_at:
         return []
     effects: list[Effect] = []
@@ -205,7 +199,7 @@ def _lose_at_deadline(state: SessionState, claim: Claim, now: Instant) -> list[E
 
 
 def why_not_renew(state: SessionState, renew: Renew, claim: Claim) -> Rejection | None:
-    """Return why a renewal of ``claim`` is not sent, None if it is."""
+    """Return why a renewal of ``claim`` is not sent, or None if it is."""
     hold = state.holds.get(claim)
     if hold is not None and hold.fence == renew.fence and hold.lease is not None:
         return None
@@ -356,7 +350,7 @@ def on_hold_lost(
 def on_confirm_hold(
     state: SessionState, sender: Address, word: ConfirmHold, now: Instant
 ) -> list[Effect]:
-    """Notify a node that lost its memory if one of its holds is not ours.
+    """Notify a node that lost its memory if this client does not have the hold.
 
     A client that disowns a hold must never take a late grant of it. So each wait for the lock
     is sent again under a new number: only a grant of the latest number is accepted.

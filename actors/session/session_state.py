@@ -28,13 +28,13 @@ class Broadcast:
     statuses: dict[Address, NodeStatus] = field(default_factory=dict[Address, NodeStatus])
 
     def result(self, endpoints: Endpoints) -> Surveyed:
-        """Return the replies, and the names of silent endpoints, in the order of ``endpoints``."""
+        """Return the replies, and the silent endpoints, in the order of ``endpoints``."""
         return Surveyed(
             statuses=tuple(
                 self.statuses[endpoint] for endpoint in endpoints.table if endpoint in self.statuses
             ),
             silent=tuple(
-                endpoints.table[endpoint].label
+                endpoints.table[endpoint].named()
                 for endpoint in endpoints.table
                 if endpoint in self.missing
             ),
@@ -66,13 +66,13 @@ class ClusterPoll:
     request: int = 0
     due_at: Instant = BEGINNING
     unsure_since: Instant | None = None
-    """The time since which the endpoint in use has not replied; None if it has."""
+    """The time since which the endpoint in use has not replied, or None if it has."""
     told: ClusterState | None = None
     blind: bool = False
     """Whether the last notification to the watcher was an unknown state."""
 
     def ask(self, endpoint: Address, session: str, now: Instant) -> Watch | None:
-        """Return the message to send to ``endpoint`` now, None if none is due."""
+        """Return the message to send to ``endpoint`` now, or None if none is due."""
         if endpoint != self.endpoint:
             self.endpoint, self.known, self.due_at = endpoint, 0, now
             self._doubt(now)
@@ -115,7 +115,7 @@ class ClusterPoll:
         return told
 
     def next_at(self) -> Instant | None:
-        """Return the time of the next request, None if there is none."""
+        """Return the time of the next request, or None if there is none."""
         return self.due_at if self.wanted else None
 
     def _doubt(self, now: Instant) -> None:
@@ -168,9 +168,9 @@ class SessionState:
     greet_at: Instant | None = None
 
     def claim_of(self, user: Address, question: Question) -> Claim | None:
-        """Return the claim of ``question`` that needs a session, None if it needs none.
+        """Return the claim of ``question`` that needs a session, or None if it needs none.
 
-        An acquire that names no owner is an owner of its own; its fence is enough to release it.
+        An acquire that names no owner is a separate owner; its fence is enough to release it.
         """
         match question:
             case AcquireRequest():
@@ -229,7 +229,7 @@ class SessionState:
         return self.reply(pending, refused(pending.asked, self.session_lease.name, no))
 
     def refuse(self, pending: Pending, no: Rejection, now: Instant) -> list[Effect]:
-        """End ``pending`` with ``no``; a wait is cancelled, a release goes on unattended."""
+        """End ``pending`` with ``no``; a wait is cancelled, a release continues unattended."""
         effects = self.reply_no(pending, no)
         if isinstance(pending.asked, ReleaseRequest):
             pending.user, pending.ends_at = None, None
@@ -358,7 +358,7 @@ class SessionState:
         )
 
     def next_at(self, now: Instant) -> Instant | None:
-        """Return when the next event is due; None if nothing is in progress."""
+        """Return when the next event is due, or None if nothing is in progress."""
         session_lease = self.session_lease
         due = [
             self.in_flight.next_at(),

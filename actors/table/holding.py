@@ -34,7 +34,7 @@ class Hold:
     Attributes:
         fence: the token of this ownership; it does not change when the owner acquires again.
         count: number of times the owner holds the lock at once, or of its permits; at least 1.
-        request: the last acquire that added to ``count``, 0 if that was undone.
+        request: the last acquire that added to ``count``, or 0 if that was undone.
         level: ``count`` after that acquire, so that a repetition gets the same reply.
         since_ms: log time of the grant.
         queue: waits by ticket, which is the order of the log; see `waits`.
@@ -99,7 +99,7 @@ class Wait:
     Attributes:
         ticket: its place among all waits there ever were; queues have this order.
         since_ms: log time at which it was queued.
-        due_ms: log time at which it times out, None for never.
+        due_ms: log time at which it times out, or None for never.
         amount: number of permits that it asks for.
 
     """
@@ -163,7 +163,7 @@ class Pool:
         return len(self.queue)
 
     def next_wait(self) -> Wait | None:
-        """Remove and return the head of the queue, if what it asks for is free (L9)."""
+        """Remove and return the head of the queue, if its permits are free (L9)."""
         if not self.queue or next(iter(self.queue.values())).amount > self.free:
             return None
         return self.queue.popitem(last=False)[1]

@@ -25,7 +25,7 @@ FENCE_FLOOR_MAX = 1 << 62
 
 @message(0x83)
 class ExtendSessions(Message):
-    """A new master: no session ends before one of its TTLs from now on. Not answered.
+    """A new master leads: no session ends before its full TTL from now. There is no reply.
 
     The master cannot know which sessions were kept alive lately. It must be the first command of
     the first batch of a leadership: it takes effect before what falls due by that batch's time.
@@ -162,6 +162,8 @@ class TablePart(Message):
     audit: tuple[Evicted, ...]
     pools: tuple[PoolRecord, ...] = ()
     amounts: tuple[AmountRecord, ...] = ()
+
+    TRIMMED = True
 
 
 TableSnapshot = tuple[TablePart, ...]

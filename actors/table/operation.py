@@ -36,7 +36,7 @@ from fencelock.actors.api.session_message import (
 from fencelock.actors.message import copier
 from fencelock.actors.table.holding import Hold, Pool, Wait
 from fencelock.actors.table.message import ExtendSessions, LogCommand, Queued, Result
-from fencelock.actors.table.session import SESSION_CLAIMS_MAX, SESSIONS_MAX, OwnerState, Session
+from fencelock.actors.table.session import SESSION_CLAIMS_MAX, SESSIONS_MAX, OwnerState
 from fencelock.actors.table.table_state import TableState
 
 Operation = Callable[[TableState, Any, list[Result]], None]
@@ -61,20 +61,13 @@ def acquire(table: TableState, command: Acquire, out: list[Result]) -> None:
         InvalidRequestError: see `Acquire.check`; nothing was done.
 
     """
-    owner_state = _begin(table, command, out)
+    owner_state = _begin_acquire(table, command, out)
     if owner_state is None:
         return
-    owner_state.lost, owner_state.releasing, owner_state.outcome = 0, False, None
-    session, holder = owner_state.session, table.locks.get(owner_state.lock)
-    if owner_state.hold is not None:
-        _enter_again(owner_state, owner_state.hold, command, out)
-    elif holder is not None and command.wait_ms == 0:
+    holder = table.locks.get(owner_state.lock)
+    if holder is not None and command.wait_ms == 0:
         _deny(table, owner_state, Reason.TIMED_OUT, holder.wording(), out)
-    elif session.claims >= SESSION_CLAIMS_MAX or table.claims >= CLAIMS_MAX:
-        _deny(table, owner_state, Reason.OVERLOADED, _which_limit(table, session), out)
-    else:
-        session.claims += 1
-        table.claims += 1
+    elif _has_room(table, owner_state, out):
         if holder is None:
             table.grant(owner_state, command.label, out)
         else:
@@ -88,25 +81,18 @@ def acquire_permits(table: TableState, command: AcquirePermits, out: list[Result
         InvalidRequestError: see `AcquirePermits.check`; nothing was done.
 
     """
-    owner_state = _begin(table, command, out)
+    owner_state = _begin_acquire(table, command, out)
     if owner_state is None:
         return
-    owner_state.lost, owner_state.releasing, owner_state.outcome = 0, False, None
-    session, lock = owner_state.session, owner_state.lock
-    pool, amount = table.pools.get(lock), command.amount
-    if owner_state.hold is not None:
-        _enter_again(owner_state, owner_state.hold, command, out)
-    elif pool is not None and pool.capacity != command.permits:
+    lock, amount = owner_state.lock, command.amount
+    pool = table.pools.get(lock)
+    if pool is not None and pool.capacity != command.permits:
         has = f"{titled(lock)} has {pool.capacity} permits"
         text = f"{has}; this client asked for one with {command.permits}"
         _refuse(table, owner_state, owner_state.refused(Reason.INVALID, text), out)
     elif pool is not None and not pool.admits(amount) and command.wait_ms == 0:
         _deny(table, owner_state, Reason.TIMED_OUT, pool.wording(), out)
-    elif session.claims >= SESSION_CLAIMS_MAX or table.claims >= CLAIMS_MAX:
-        _deny(table, owner_state, Reason.OVERLOADED, _which_limit(table, session), out)
-    else:
-        session.claims += 1
-        table.claims += 1
+    elif _has_room(table, owner_state, out):
         if pool is None:
             pool = table.pools[lock] = Pool(command.permits, command.permits)
         if pool.admits(amount):
@@ -174,13 +160,7 @@ def cancel(table: TableState, command: Cancel, out: list[Result]) -> None:
         out.append(session_expired(command))
         return
     table.sessions.keep(session, table.time_ms)  # It counts as a keep-alive (rule 85).
-    answer = Cancelled(
-        session=command.session,
-        owner=command.owner,
-        request=command.request,
-        lock=command.lock,
-    )
-    out.append(answer)
+    out.append(Cancelled(**command.fields()))
     key = command.owner, command.lock
     owner_state = session.owner_states.get(key)
     if owner_state is None:
@@ -305,7 +285,7 @@ COMMANDS: tuple[type[LogCommand], ...] = (*OPERATIONS, ExtendSessions)
 def _begin(
     table: TableState, command: AcquireRequest | ReleaseRequest, out: list[Result]
 ) -> OwnerState | None:
-    """Make a new request the last one of its owner; for a repeated one, send its outcome: None.
+    """Make a new request its owner's last one; for a repetition, send its outcome, return None.
 
     Any request but an invalid one counts as a keep-alive (rule 85).
     """
@@ -347,6 +327,20 @@ def _repeat(owner_state: OwnerState, command: AcquireRequest | ReleaseRequest) -
     return refused(command, Reason.SUPERSEDED, _nothing_done(command))
 
 
+def _begin_acquire(
+    table: TableState, command: AcquireRequest, out: list[Result]
+) -> OwnerState | None:
+    """Make a new acquire the last request of its owner; return None if its outcome was sent."""
+    owner_state = _begin(table, command, out)
+    if owner_state is None:
+        return None
+    owner_state.lost, owner_state.releasing, owner_state.outcome = 0, False, None
+    if owner_state.hold is None:
+        return owner_state
+    _enter_again(owner_state, owner_state.hold, command, out)
+    return None
+
+
 def _enter_again(
     owner_state: OwnerState, hold: Hold, command: AcquireRequest, out: list[Result]
 ) -> None:
@@ -379,10 +373,19 @@ def _wait(
     out.append(_queued(owner_state))
 
 
-def _which_limit(table: TableState, session: Session) -> str:
+def _has_room(table: TableState, owner_state: OwnerState, out: list[Result]) -> bool:
+    """Count one more hold or wait; deny it and return False if that would exceed a limit."""
+    session = owner_state.session
     if session.claims >= SESSION_CLAIMS_MAX:
-        return f"{session.claims} holds and waits, a session may have {SESSION_CLAIMS_MAX}"
-    return f"{table.claims} holds and waits in all, {CLAIMS_MAX} are allowed"
+        text = f"{session.claims} holds and waits, a session may have {SESSION_CLAIMS_MAX}"
+    elif table.claims >= CLAIMS_MAX:
+        text = f"{table.claims} holds and waits in all, {CLAIMS_MAX} are allowed"
+    else:
+        session.claims += 1
+        table.claims += 1
+        return True
+    _deny(table, owner_state, Reason.OVERLOADED, text, out)
+    return False
 
 
 def _take(table: TableState, hold: Hold, command: Evict, out: list[Result]) -> None:
@@ -413,7 +416,7 @@ def _take(table: TableState, hold: Hold, command: Evict, out: list[Result]) -> N
     text = f"{titled(lock)}: the hold under fence {hold.fence} was {taken}"
     lost = HoldLost(lock=lock, fence=hold.fence, session=session, owner=owner, detail=text)
     out += [evicted, lost]
-    if owner_state.outcome is None:  # Else a repetition would be told that it holds.
+    if owner_state.outcome is None:  # Else the reply to a repetition would say that it holds.
         answer = owner_state.denied(Reason.OWNERSHIP_LOST, f"this owner has lost it; {taken}")
         owner_state.settle(answer)
     owner_state.lost = hold.fence
@@ -439,7 +442,7 @@ def _not_held(table: TableState, command: Evict) -> str:
 
 
 def _nothing_done(command: AcquireRequest | ReleaseRequest) -> str:
-    later = "this owner has since asked for something else, so nothing is done now"
+    later = "this owner has sent a later request, so nothing is done now"
     return f"{titled(command.lock)}: {later}"
 
 

@@ -7,6 +7,7 @@ from heapq import nsmallest
 from itertools import chain, islice
 from typing import NamedTuple
 
+from fencelock.actors.api.session_message import ListedEviction, ListedSession, Records
 from fencelock.actors.message import Local, local
 from fencelock.actors.table.holding import Hold, Pool
 
@@ -39,7 +40,7 @@ class WaiterSeen(NamedTuple):
     request: int
     waited_ms: int
     left_ms: int | None
-    """Time until it gives up (ms), None for never."""
+    """Time until it gives up (ms), or None for never."""
     amount: int = 1
     """Number of permits that it asks for."""
 
@@ -97,7 +98,25 @@ class Browsed(Local):
     more: bool
 
 
-Question = LookUp | Browse
+@local
+class ReadRecords(Local):
+    """Query for records, as `LockTable.records`. Answered by `RecordsRead`."""
+
+    kind: Records
+    skip: int
+    most: int
+
+
+@local
+class RecordsRead(Local):
+    """A page of records; one of the two is empty."""
+
+    sessions: tuple[ListedSession, ...]
+    evictions: tuple[ListedEviction, ...]
+    more: bool
+
+
+Question = LookUp | Browse | ReadRecords
 
 
 def report_lock(name: str, held: Hold | Pool | None, time_ms: int) -> LockReport:

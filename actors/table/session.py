@@ -114,7 +114,7 @@ class Session:
     unknown owner is answered so (`Reason.FORGOTTEN`), although the log may never have seen it.
 
     Attributes:
-        number: its place among all sessions there ever were (rule 92).
+        number: its place among all sessions that ever existed (rule 92).
         id: its name with the number: unique for ever, at no cost in memory.
         name: the client's name for it.
         version: rises with every keep-alive.
@@ -124,7 +124,7 @@ class Session:
         kept_ms: log time of the last keep-alive. Another one within the same millisecond
             changes only the version.
         quiet: owner states without holds or waits, the oldest first.
-        bereft: those of them with an unreported loss, the oldest loss first.
+        bereft: the quiet ones with an unreported loss, the oldest loss first.
 
     """
 

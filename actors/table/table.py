@@ -3,7 +3,7 @@
 Every member applies the same commands with the same log times, and so has the same table
 and the same outcomes. It reads no clock and no random numbers, and iterates in order. The cost
 of a command does not depend on the number of names, sessions or waiters (heaps aside:
-O(log n)); closing a session costs in proportion to what it has.
+O(log n)); closing a session costs in proportion to its holds and waits.
 
 Source: the rules of Hazelcast's FencedLock; ``tests/rules.md`` lists the differences.
 """
@@ -11,9 +11,16 @@ Source: the rules of Hazelcast's FencedLock; ``tests/rules.md`` lists the differ
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 
 from fencelock.actors.api.message import Reason, Refused, refused
-from fencelock.actors.api.session_message import CloseReason, Evicted
+from fencelock.actors.api.session_message import (
+    CloseReason,
+    Evicted,
+    ListedEviction,
+    ListedSession,
+    Records,
+)
 from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.table import table_snapshot
 from fencelock.actors.table.holding import Wait
@@ -25,7 +32,7 @@ from fencelock.actors.table.message import (
     TableSnapshot,
 )
 from fencelock.actors.table.operation import OPERATIONS
-from fencelock.actors.table.report import LockLine, LockReport, list_locks, report_lock
+from fencelock.actors.table.report import LockLine, LockReport, RecordsRead, list_locks, report_lock
 from fencelock.actors.table.table_state import TableState
 
 TIME_MS_MAX = 1 << 53
@@ -61,8 +68,8 @@ class LockTable(TableState):
     def advance(self, time_ms: int) -> list[Result]:
         """Perform everything that falls due up to log time ``time_ms``, in that order.
 
-        Of what is due at the same time, waits come first, by ticket, then sessions, by number:
-        a wait is never granted at the very time at which it ends.
+        Among items due at the same time, waits come first, by ticket, then sessions, by number: a
+        wait is never granted at the very time at which it ends.
         """
         out: list[Result] = []
         if time_ms <= self.time_ms:
@@ -83,9 +90,9 @@ class LockTable(TableState):
         return out
 
     def due_ms(self, before: int | None = None) -> int | None:
-        """Return the next log time at which `advance` has something to do, None for never.
+        """Return the next log time at which `advance` has something to do, or None for never.
 
-        With ``before``, return None for a time that is not earlier, too. That is quick.
+        With ``before``, also return None for a time that is not earlier. That is quick.
         """
         if before is not None:
             waits, sessions = self.timeouts.heap, self.sessions.heap
@@ -115,6 +122,34 @@ class LockTable(TableState):
 
         """
         return list_locks((self.locks, self.pools), prefix, after, most, self.time_ms)
+
+    def records(self, kind: Records, skip: int, most: int) -> RecordsRead:
+        """Return a page of sessions or evictions, the oldest first; it is for people."""
+        sessions: tuple[ListedSession, ...] = ()
+        evictions: tuple[ListedEviction, ...] = ()
+        match kind:
+            case Records.SESSIONS:
+                known = self.sessions
+                sessions = tuple(
+                    ListedSession(
+                        one.id,
+                        one.label,
+                        one.ttl_ms,
+                        max(0, known.deadline(one) - self.time_ms),
+                        one.claims,
+                    )
+                    for one in islice(known.by_id.values(), skip, skip + most)
+                )
+                total = len(known.by_id)
+            case Records.EVICTIONS:
+                evictions = tuple(
+                    ListedEviction(
+                        one.lock, one.fence, one.holder, one.operator, self.time_ms - one.time_ms
+                    )
+                    for one in islice(self.audit.values(), skip, skip + most)
+                )
+                total = len(self.audit)
+        return RecordsRead(sessions=sessions, evictions=evictions, more=total > skip + most)
 
     def forced(self) -> tuple[Evicted, ...]:
         """Return the last forced releases, the oldest first."""
@@ -172,7 +207,7 @@ class LockTable(TableState):
         )
 
     def _extend(self, time_ms: int, command: ExtendSessions) -> list[Result]:
-        """Extend the sessions before `advance`, which would end them, and raise fences first, too.
+        """Extend the sessions and raise fences before `advance`, which would end those sessions.
 
         A wait that times out may be the head of a queue, behind which others are granted permits.
         """

@@ -195,7 +195,7 @@ def _check_whole(parts: Sequence[TablePart]) -> None:
     for index, part in enumerate(parts):
         if (part.index, part.count) != (index, len(parts)):
             raise ValueError(
-                f"part {part.index} of {part.count} stands where {index} of {len(parts)} should"
+                f"part {part.index} of {part.count} is in the place of {index} of {len(parts)}"
             )
         if part.head != parts[0].head:
             raise ValueError(f"part {index} belongs to another snapshot than part 0")
@@ -278,7 +278,7 @@ def _rest(table: TableState) -> list[Record]:
 
 
 def _records(notes: list[Notes], rest: list[Record]) -> Iterator[Record]:
-    """Yield the records of what was noted, in canonical order."""
+    """Yield the noted records in canonical order."""
     for session, busy, quiet in notes:
         yield session
         for note in sorted(busy, key=lambda note: (note[0].owner, note[0].lock)):

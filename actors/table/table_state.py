@@ -57,20 +57,7 @@ class TableState:
 
     def grant(self, owner_state: OwnerState, label: str, out: list[Result]) -> Hold:
         """Grant the lock, which is free, to ``owner_state``, which is in no queue any more."""
-        assert owner_state.hold is None  # L1
-        assert self.fence < FENCE_MAX
-        self.fence += 1  # L2
-        hold = _hold(
-            owner_state=owner_state,
-            label=label,
-            fence=self.fence,
-            since_ms=self.time_ms,
-            request=owner_state.request,
-        )
-        worth = (owner_state.mark or owner_state.marked()) * self.fence
-        self.held += worth
-        self.granted += worth
-        owner_state.hold = self.locks[owner_state.lock] = hold
+        hold = self.locks[owner_state.lock] = self._begin_hold(owner_state, label, 1)
         out.append(hold.answer())
         return hold
 
@@ -78,6 +65,11 @@ class TableState:
         self, pool: Pool, owner_state: OwnerState, label: str, amount: int, out: list[Result]
     ) -> None:
         """Grant ``amount`` permits, which are free, as `grant` does for a lock."""
+        hold = self._begin_hold(owner_state, label, amount)
+        pool.add(hold)
+        out.append(hold.answer())
+
+    def _begin_hold(self, owner_state: OwnerState, label: str, count: int) -> Hold:
         assert owner_state.hold is None  # L1
         assert self.fence < FENCE_MAX
         self.fence += 1  # L2
@@ -87,14 +79,13 @@ class TableState:
             fence=self.fence,
             since_ms=self.time_ms,
             request=owner_state.request,
-            count=amount,
-            level=amount,
+            count=count,
+            level=count,
         )
         worth = (owner_state.mark or owner_state.marked()) * self.fence
         self.held += worth
         self.granted += worth
-        pool.add(hold)
-        out.append(hold.answer())
+        return hold
 
     def find_hold(self, lock: str, fence: int) -> Hold | None:
         """Return the hold of an object under ``fence``."""
@@ -105,7 +96,7 @@ class TableState:
         return hold if hold is not None and hold.fence == fence else None
 
     def wording(self, lock: str) -> str:
-        """Describe who holds an object."""
+        """Return a text that names the holders of an object."""
         holder = self.pools.get(lock) or self.locks.get(lock)
         return "nobody holds it" if holder is None else holder.wording()
 
@@ -143,7 +134,7 @@ class TableState:
         self.serve(lock, out)
 
     def end_hold(self, hold: Hold, out: list[Result]) -> None:
-        """End ``hold`` of an owner whose session goes on, and grant the lock to the next one."""
+        """End ``hold``, but not its owner's session, and grant the lock to the next owner."""
         owner_state = hold.owner_state
         owner_state.hold = None
         session = owner_state.session

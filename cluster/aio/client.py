@@ -5,20 +5,21 @@ from __future__ import annotations
 import atexit
 import functools
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from typing import Any, ParamSpec, Self, TypeVar
 
 from fencelock.actors.api.backup_message import BackupPart
 from fencelock.actors.api.membership_message import ChangeMembers, MembersChanged, MembersRead
 from fencelock.actors.api.message import Contender, LockStatus, NodeStatus
-from fencelock.actors.api.session_message import ListedLock
+from fencelock.actors.api.session_message import ListedEviction, ListedLock, ListedSession, Records
+from fencelock.actors.session.message import Surveyed
 from fencelock.cluster import operation
 from fencelock.cluster.aio.lock import Lock, RLock
 from fencelock.cluster.aio.loop import LoopExecutor, drive
 from fencelock.cluster.aio.semaphore import Semaphore
 from fencelock.cluster.base_client import BaseClient, namer
 from fencelock.cluster.connection import Connection
-from fencelock.cluster.settings import Read, Settings, Target
+from fencelock.cluster.settings import CONNECT_S, Read, Settings, Target
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -27,9 +28,9 @@ T = TypeVar("T")
 class Client(BaseClient[Lock, RLock, Semaphore]):
     """A connection to a cluster, for all tasks of one loop. From `fencelock.aio.connect`.
 
-    A thread of its own keeps the session alive, however busy the loop is. It leaves nothing
-    running after `close`, which ``async with`` and the end of the process call. Arguments,
-    values and errors are those of `fencelock.Client`.
+    A separate thread keeps the session alive, however busy the loop is. `close` leaves nothing
+    running; ``async with`` and the end of the process call it. Arguments, values and errors are as
+    in `fencelock.Client`.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -69,7 +70,7 @@ class Client(BaseClient[Lock, RLock, Semaphore]):
     async def status(
         self, name: str, read: Read = "linearizable", max_age: float = 1.0
     ) -> LockStatus:
-        """Return who holds ``name`` and who waits; see `fencelock.Client.status`."""
+        """Return the holder and the queue of ``name``; see `fencelock.Client.status`."""
         return await drive(
             self._connection.line.inspecting(name, self._connection.age_ms(read, max_age))
         )
@@ -79,6 +80,16 @@ class Client(BaseClient[Lock, RLock, Semaphore]):
     ) -> tuple[ListedLock, ...]:
         """Return the held locks by name; see `fencelock.Client.locks`."""
         return await drive(self._connection.listing(prefix, read, max_age))
+
+    async def sessions(self) -> tuple[ListedSession, ...]:
+        """Return the open sessions; see `fencelock.Client.sessions`."""
+        pages = await drive(self._connection.listing_records(Records.SESSIONS))
+        return tuple(session for page in pages for session in page.sessions)
+
+    async def evictions(self) -> tuple[ListedEviction, ...]:
+        """Return the last forced releases; see `fencelock.Client.evictions`."""
+        pages = await drive(self._connection.listing_records(Records.EVICTIONS))
+        return tuple(eviction for page in pages for eviction in page.evictions)
 
     async def backup_part(self, node: str = "", slot: int = 0, chunk: int = 0) -> BackupPart:
         """Return a part of a backup; see `fencelock.Client.backup_part`."""
@@ -92,16 +103,24 @@ class Client(BaseClient[Lock, RLock, Semaphore]):
         """Return the nodes of the cluster; see `fencelock.Client.members`."""
         return await drive(self._connection.reading_members())
 
+    async def survey(self, *, roles: bool = False) -> Surveyed:
+        """Describe each node, and name the silent ones; see `fencelock.Client.survey`."""
+        return await drive(self._connection.surveying(roles=roles))
+
+    def answer_by(self, ends_at: float) -> None:
+        """Let later requests fail at ``ends_at``; see `fencelock.Client.answer_by`."""
+        self._connection.line.ends_at = ends_at
+
     async def change_members(self, change: ChangeMembers) -> MembersChanged:
         """Begin a change of the members; see `fencelock.Client.change_members`."""
         return await drive(self._connection.changing_members(change))
 
     async def describe(self, *, roles: bool = False) -> tuple[NodeStatus, ...]:
         """Return the status of each node; see `fencelock.Client.describe`."""
-        return await drive(self._connection.surveying(roles=roles))
+        return (await self.survey(roles=roles)).statuses
 
     async def close(self) -> None:
-        """Release what is held, cancel what waits, and leave nothing running.
+        """Release all holds, cancel all waits, and leave nothing running.
 
         Waits up to 2 s until reachable nodes confirm, or until it is cancelled. Tasks that wait
         for a lock get `fencelock.AcquireCancelledError`.
@@ -145,7 +164,9 @@ class Connecting:
         await self._client.close()
 
     async def _connect(self) -> Client:
-        connection = Connection(self._settings, LoopExecutor())
+        executor = LoopExecutor()
+        executor.bind()
+        connection = Connection(self._settings, executor)
         try:
             await drive(connection.greeting())
             return Client(connection)
@@ -155,10 +176,10 @@ class Connecting:
 
 
 def connect(
-    addresses: str | None = None,
+    addresses: str | Sequence[str] | None = None,
     *,
     cluster: str | None = None,
-    timeout: float = 10.0,
+    connect_timeout: float = CONNECT_S,
     ttl: float = 15.0,
     label: str | None = None,
 ) -> Connecting:
@@ -171,4 +192,4 @@ def connect(
         ConfigError: an argument is not usable; at once.
 
     """
-    return Connecting(Settings(Target.find(addresses, cluster), timeout, ttl, label))
+    return Connecting(Settings(Target.find(addresses, cluster), connect_timeout, ttl, label))

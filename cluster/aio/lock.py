@@ -17,9 +17,9 @@ from fencelock.cluster.owner import new_owner
 from fencelock.cluster.settings import Read, age_ms_of
 
 _owners: dict[int, tuple[ref[asyncio.Task[Any]], str]] = {}
-"""The task and its owner name, by the task's address in memory. The reference to the task tells
-it from a later one at the same address. A dictionary of weak keys takes three times as long to
-read. A forked process names its tasks anew."""
+"""The task and its owner name, by the task's address in memory. The reference to the task
+distinguishes it from a later task at the same address. A dictionary of weak keys takes three times
+as long to read. A forked process names its tasks anew."""
 
 os.register_at_fork(after_in_child=_owners.clear)
 
@@ -48,7 +48,7 @@ def owner_of_task() -> str:
 
 
 def task_here() -> object:
-    """Return what tells the running task from the others, None outside of tasks."""
+    """Return the identity of the running task, or None outside of tasks."""
     try:
         return id(asyncio.current_task())
     except RuntimeError:  # No loop runs here.
@@ -67,7 +67,7 @@ class Exiting:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Release. An error of the body goes on as it is; see `fencelock.Lock`."""
+        """Release. An error of the body passes unchanged; see `fencelock.Lock`."""
         del kind, trace
         await drive(self._exiting(error))
 
@@ -135,7 +135,7 @@ class Lock(BaseLock[Hold], Exiting):
         await drive(self._renewing(duration))
 
     async def status(self, read: Read = "linearizable", max_age: float = 1.0) -> LockStatus:
-        """Return who holds the lock and who waits; see `fencelock.Client.status`."""
+        """Return the holder and the queue; see `fencelock.Client.status`."""
         return await drive(self._inspecting(age_ms_of(read, max_age)))
 
     async def __aenter__(self) -> Hold:
@@ -146,7 +146,7 @@ class Lock(BaseLock[Hold], Exiting):
 class RLock(BaseRLock[Hold], Lock):
     """A lock that its owner may enter again, from `fencelock.aio.Client.rlock`.
 
-    Each task is an owner, unless `Client.rlock` was given an ``owner``: one task cannot release
-    what another holds. Before Python 3.12 `asyncio.wait_for` runs its argument in a task of its
-    own: use ``timeout``, or `asyncio.timeout`, instead.
+    Each task is an owner, unless `Client.rlock` was given an ``owner``: one task cannot release the
+    hold of another. Before Python 3.12 `asyncio.wait_for` runs its argument in a new task: use
+    ``timeout``, or `asyncio.timeout`, instead.
     """

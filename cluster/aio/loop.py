@@ -21,8 +21,8 @@ async def drive(operation: Operation[T]) -> T:
     """Carry out ``operation`` in this task, which awaits each answer.
 
     Raises:
-        BaseException: the error that ends the operation. A cancellation is thrown in at the
-            wait, so that the operation can undo what it began.
+        BaseException: the error that ends the operation. A cancellation is thrown in at the wait,
+            so that the operation can undo its steps.
 
     """
     try:
@@ -46,7 +46,7 @@ async def drive(operation: Operation[T]) -> T:
         value: T = end.value
         return value
     finally:
-        operation.close()  # An interrupt between two lines of this function ends it, too.
+        operation.close()  # An interrupt between two lines of this function also ends it.
 
 
 Waiter = tuple["asyncio.Future[None]", Operation[Any]]
@@ -71,7 +71,7 @@ class Bell:
         """Return a future that is done once ``operation`` has its answer.
 
         If the loop is closed by then, its tasks never run again. So ``operation`` is ended at once:
-        it undoes what it began, and no task that is gone holds anything.
+        it undoes its steps, and no task that is gone holds anything.
         """
         done = self.loop.create_future()
         reply.add_done_callback(partial(self._ring, (done, operation)))
@@ -88,7 +88,7 @@ class Bell:
         except RuntimeError:  # The loop was closed.
             while self._answered:
                 with suppress(IndexError, ValueError):  # Another thread, or the end of its
-                    self._answered.popleft()[1].close()  # task, may be closing it, too.
+                    self._answered.popleft()[1].close()  # task, may be closing it.
         except BaseException:
             self._rung = False  # An interrupt on the loop's own thread must not leave it deaf.
             raise
@@ -123,11 +123,23 @@ class LoopExecutor:
 
     def __init__(self) -> None:
         self.failed = 0
-        self._loop = asyncio.get_running_loop()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._stopped = False
 
+    def bind(self) -> None:
+        """Call callbacks on the loop that runs here, unless there is one already.
+
+        Raises:
+            RuntimeError: no loop runs here.
+
+        """
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+
     def call(self, callback: Callable[[T], object], news: T) -> None:
-        """Have ``callback`` called with ``news`` (CallbackExecutor)."""
+        """Call ``callback`` with ``news`` on the loop (CallbackExecutor)."""
+        if self._loop is None:
+            return  # Nothing is held yet.
         with suppress(RuntimeError):  # The loop was closed.
             self._loop.call_soon_threadsafe(self._call, callback, news)
 

@@ -22,7 +22,7 @@ class Semaphore(BaseSemaphore[Hold], Exiting):
     async def acquire(
         self, n: int = 1, *, blocking: bool = True, timeout: float | None = None
     ) -> Hold | None:
-        """Wait for ``n`` permits and hold them, all at once."""
+        """Wait until ``n`` permits are free, then take all of them together."""
         return await drive(self._acquiring_permits(n, blocking, timeout))
 
     async def release(self, n: int = 1) -> None:
@@ -30,7 +30,7 @@ class Semaphore(BaseSemaphore[Hold], Exiting):
         await drive(self._releasing_permits(n))
 
     async def status(self, read: Read = "linearizable", max_age: float = 1.0) -> LockStatus:
-        """Return who holds permits and who waits, in order."""
+        """Return the holders and the queue, in order."""
         return await drive(self._inspecting(age_ms_of(read, max_age)))
 
     async def evict(self, fence: int, operator: str | None = None) -> Contender:

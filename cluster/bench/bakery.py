@@ -146,7 +146,7 @@ class _Side:
         self.folder.mkdir()
         members = NodeProcesses(self.folder, protocol, 3, durable=False)
         self.members = stack.enter_context(members)
-        watcher = connect(members.connect, cluster=members.cluster, timeout=CONNECT_S)
+        watcher = connect(members.connect, cluster=members.cluster, connect_timeout=CONNECT_S)
         self.watcher: Client = stack.enter_context(watcher)
         self.job = Job(kind=JobKind.PAIR, address=members.connect, cluster=members.cluster)
 

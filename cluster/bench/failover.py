@@ -29,7 +29,7 @@ SETTLE_S = 1.0
 """Time under load with all nodes up, before a kill (s)."""
 
 DOWN_S = 2.0
-"""Downtime of a killed node (s); the others go on well before."""
+"""Downtime of a killed node (s); the others serve again well before."""
 
 SILENT_S = 6.0
 """Downtime of a leader that dies silently (s): longer than any such failover took."""
@@ -41,8 +41,8 @@ class Failover:
 
     Attributes:
         gaps_ms: for each kill the longest time without any grant (ms).
-        client_gaps_ms: for each kill the longest time without a grant to one of the client
-            processes, the one that was hit hardest (ms).
+        client_gaps_ms: for each kill: the longest gap of the client process that was hit hardest
+            (ms).
         errors: how often clients' calls raised each error, by its name.
 
     """
@@ -115,7 +115,7 @@ def measure_deaths(
     for kind in kinds:
         with tempfile.TemporaryDirectory(prefix="fencelock-bench-") as name, ExitStack() as stack:
             members = stack.enter_context(RelayedMembers(Path(name), "paxos", nodes))
-            watcher = connect(members.connect, cluster=members.cluster, timeout=CONNECT_S)
+            watcher = connect(members.connect, cluster=members.cluster, connect_timeout=CONNECT_S)
             stack.enter_context(watcher)
             members.wait_until_ready(watcher)
             seen = deaths(members, watcher, kind, times, say)

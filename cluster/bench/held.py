@@ -79,7 +79,7 @@ def held_reading(
 
 
 def held(members: NodeProcesses, locks: int, say: Callable[[str], None]) -> HeldMemory:
-    """Have clients acquire ``locks`` locks and keep them; return the cost at each node.
+    """Let clients acquire and keep ``locks`` locks; return the cost at each node.
 
     Args:
         members: fresh nodes, without other clients.
@@ -90,7 +90,7 @@ def held(members: NodeProcesses, locks: int, say: Callable[[str], None]) -> Held
         BenchFailedError: a node or a client ended.
 
     """
-    with connect(members.connect, cluster=members.cluster, timeout=CONNECT_S) as watcher:
+    with connect(members.connect, cluster=members.cluster, connect_timeout=CONNECT_S) as watcher:
         return _held(members, locks, say, watcher)
 
 
@@ -143,7 +143,7 @@ async def hold(
 
     """
     fresh = count()
-    async with aio.connect(job.address, cluster=job.cluster, timeout=CONNECT_S) as client:
+    async with aio.connect(job.address, cluster=job.cluster, connect_timeout=CONNECT_S) as client:
 
         async def work(numbers: list[int]) -> None:
             for number in numbers:

@@ -61,7 +61,7 @@ def watch(client: Client, job: Job, until: Callable[[], object]) -> dict[str, ob
 
     Returns:
         ``grants_ms``: the milliseconds of the monotonic clock in which there was a grant,
-        rising; ``errors``: the number of each error. The threads go on after an error.
+        rising; ``errors``: the number of each error. The threads continue after an error.
 
     """
     crowd = _Crowd(job.at_once)
@@ -91,7 +91,7 @@ def watch(client: Client, job: Job, until: Callable[[], object]) -> dict[str, ob
 
 def connect(job: Job) -> Client:
     """Return a client of the job's nodes."""
-    return fencelock.connect(job.address, cluster=job.cluster, timeout=CONNECT_S)
+    return fencelock.connect(job.address, cluster=job.cluster, connect_timeout=CONNECT_S)
 
 
 def quantiles_us(took: list[float]) -> dict[str, float]:
@@ -134,7 +134,7 @@ class _Crowd:
             while not self._over.is_set():
                 once()
                 self.times[number] += 1
-        except BaseException as failure:  # noqa: BLE001 (the top of a thread: told to the main one)
+        except BaseException as failure:  # noqa: BLE001 (the top of a thread: reported to the main one)
             self.failure = failure
             self._over.set()
 

@@ -23,7 +23,7 @@ from fencelock.cluster.client import Client, connect
 
 PROCESSES = 2
 THREADS = 64
-"""Threads of each process, each on a lock of its own."""
+"""Threads of each process, each on its own lock."""
 RIVALS = 4
 """Threads of each process, all on one lock."""
 TASKS = 256
@@ -133,7 +133,7 @@ def _in_one_cluster(
     with ExitStack() as stack:
         members = NodeProcesses(folder, plan.protocol, plan.nodes, durable=plan.durable)
         stack.enter_context(members)
-        watcher = connect(members.connect, cluster=members.cluster, timeout=CONNECT_S)
+        watcher = connect(members.connect, cluster=members.cluster, connect_timeout=CONNECT_S)
         stack.enter_context(watcher)
         members.wait_until_ready(watcher)
         bench = _Bench(plan, members, watcher, say)
@@ -201,7 +201,7 @@ class _Bench:
             Part.FAILOVER: self._failover,
             Part.READS: self._reads,
         }
-        return runs[part]()  # `Part.HELD` has nodes of its own.
+        return runs[part]()  # `Part.HELD` has its own nodes.
 
     def _pair(self) -> list[NotedFigure]:
         (took,) = self._measured(replace(self.job, kind=JobKind.PAIR))

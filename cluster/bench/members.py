@@ -92,8 +92,8 @@ class NodeProcesses:
         stop_all(list(self.processes.values()))
 
     def start(self, node: str) -> None:
-        """Start the process of ``node``; it goes on with its journal on disk."""
-        command = [sys.executable, *self.program, "serve", "--id", node]
+        """Start the process of ``node``; it continues from its journal on disk."""
+        command = [self.python_of(node), *self.program, "serve", "--id", node]
         if self._marks:
             command += ["--marks", str(self.marks_of(node))]
         with self._log_of(node).open("ab") as log, uninterrupted():
@@ -103,6 +103,11 @@ class NodeProcesses:
                 stdout=log,
                 stderr=log,
             )
+
+    def python_of(self, node: str) -> str:
+        """Return the Python that runs ``node``."""
+        del node
+        return sys.executable
 
     def configuration_of(self, node: str) -> Path:
         """Return the file that ``node`` is started with."""

@@ -22,6 +22,7 @@ from fencelock.cluster.bench.steps import PairStep, steps_of
 from fencelock.cluster.bench.timeline import CLIENT, NodeMarks
 from fencelock.cluster.bench.workers import started, together
 from fencelock.cluster.client import connect
+from fencelock.cluster.connection import alias_of
 from fencelock.cluster.host.profile_marks import Mark, read_marks
 
 
@@ -162,7 +163,7 @@ def steps_table(found: Profile) -> Table:
 
 def _measured(members: NodeProcesses, kind: JobKind, seconds: float) -> tuple[dict[str, Any], str]:
     """Return the results of a lone client, and the master's id."""
-    with connect(members.connect, cluster=members.cluster, timeout=CONNECT_S) as watcher:
+    with connect(members.connect, cluster=members.cluster, connect_timeout=CONNECT_S) as watcher:
         members.wait_until_ready(watcher)
         master = master_of(described(watcher))
     job = Job(
@@ -178,8 +179,8 @@ def _measured(members: NodeProcesses, kind: JobKind, seconds: float) -> tuple[di
 
 
 def _logs(members: NodeProcesses, seen: dict[str, Any]) -> dict[str, NodeMarks]:
-    gates = {f"gate.{number}": node for number, node in enumerate(members.names)}
-    logs = {CLIENT: NodeMarks(CLIENT, [Mark(*mark) for mark in seen["marks"]], gates)}
+    endpoints = {alias_of(number): node for number, node in enumerate(members.names)}
+    logs = {CLIENT: NodeMarks(CLIENT, [Mark(*mark) for mark in seen["marks"]], endpoints)}
     for node in members.names:
         logs[node] = NodeMarks(node, read_marks(members.marks_of(node)), {seen["session"]: CLIENT})
     return logs

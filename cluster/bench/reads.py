@@ -33,7 +33,7 @@ def reads(
         members: nodes that are ready.
         watcher: holds the lock.
         job: sets the cluster, the duration, and the time to warm up.
-        pairs_per_s: of many threads, for comparison; None if it was not measured.
+        pairs_per_s: of many threads, for comparison, or None if it was not measured.
         say: called with the next step.
 
     Raises:

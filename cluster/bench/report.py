@@ -42,7 +42,7 @@ class BarFigure:
         name: of the measurement.
         unit: of ``ours`` and ``other``.
         ours: the median over the rounds.
-        other: the same of the other side, None if there is nothing to compare.
+        other: the same of the other side, or None if there is nothing to compare.
         ratio: the median of the rounds' ratios, ours by theirs.
         bar: the condition to meet, in words; empty if there is none.
         met: whether it is met.
@@ -61,7 +61,7 @@ class BarFigure:
 def higher_is_better(
     name: str, unit: str, ours: Sequence[float], other: Sequence[float], at_least: float | None
 ) -> BarFigure:
-    """Compare rounds of a rate; the bar is a ratio of at least ``at_least``, None for none."""
+    """Compare rounds of a rate; the bar is a ratio of at least ``at_least``, or None for none."""
     met = at_least is None or _ratio(ours, other) >= at_least
     return _compared(name, unit, ours, other, "" if at_least is None else f">= {at_least}x", met)
 
@@ -74,7 +74,7 @@ def below(name: str, unit: str, ours: float, limit: float) -> BarFigure:
 def lower_is_better(
     name: str, unit: str, ours: Sequence[float], other: Sequence[float], at_most: float | None
 ) -> BarFigure:
-    """Compare rounds of a duration; the bar is a ratio of at most ``at_most``, None for none."""
+    """Compare rounds of a duration; the bar is a ratio of at most ``at_most``, or None for none."""
     met = at_most is None or _ratio(ours, other) <= at_most
     return _compared(name, unit, ours, other, "" if at_most is None else f"<= {at_most}x", met)
 

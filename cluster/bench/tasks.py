@@ -19,7 +19,7 @@ async def tasks(job: Job, begin: Callable[[], None]) -> dict[str, float]:
         begin: reports that all is ready, and returns when the measurement begins; may block.
 
     """
-    async with aio.connect(job.address, cluster=job.cluster, timeout=CONNECT_S) as client:
+    async with aio.connect(job.address, cluster=job.cluster, connect_timeout=CONNECT_S) as client:
         begin()
         times = [0] * job.at_once
 

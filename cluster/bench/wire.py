@@ -12,7 +12,7 @@ from fencelock.cluster.bench.job import Job
 from fencelock.cluster.bench.load import quantiles_us
 
 FRAME = bytes(100)
-"""A frame about as long as that of one acquire."""
+"""A frame about as long as the frame of one acquire."""
 
 SILENCE_MS = 10_000
 """Timeout of a round trip (ms), which takes well below a millisecond."""

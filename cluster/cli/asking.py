@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Generator, Iterable, Sequence
+import time
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, cast
 
@@ -11,15 +12,24 @@ import typer
 
 from fencelock.actors.api.backup_message import BackupPart
 from fencelock.actors.api.membership_message import ChangeMembers, MembersChanged, MembersRead
-from fencelock.actors.api.message import Contender, LockStatus, NodeStatus
+from fencelock.actors.api.message import Contender, LockStatus
 from fencelock.actors.api.name import KIND_END, titled
-from fencelock.actors.api.session_message import ListedLock
-from fencelock.actors.error import UnavailableError, WrongClusterError
+from fencelock.actors.api.session_message import ListedEviction, ListedLock, ListedSession
+from fencelock.actors.error import FencelockError, UnavailableError, WrongClusterError
+from fencelock.actors.session.message import Surveyed
+from fencelock.cluster.cli.screen import Unanswered, say
+from fencelock.cluster.log import printable
 
 if TYPE_CHECKING:
     from fencelock.cluster.settings import Target
 
 EXIT_NO_ANSWER = 1
+EXIT_UNSERVED = 3
+"""Nodes answer, but without a leader or a majority they serve nobody."""
+
+SURVEY_SHARE = 0.25
+"""Part of ``--timeout`` that is left to find out why a request was not answered."""
+
 
 ConnectOption = Annotated[
     str | None,
@@ -42,25 +52,43 @@ ClusterOption = Annotated[
 TimeoutOption = Annotated[
     float, typer.Option("--timeout", help="How long to wait for the first reply (s).")
 ]
+LookTimeoutOption = Annotated[
+    float, typer.Option("--timeout", help="How long to wait for all replies (s).")
+]
+WatchOption = Annotated[
+    bool, typer.Option("--watch", help="Show it again every second, until Ctrl-C.")
+]
 
 
 class Operator(Protocol):
     """The operations of a client that the commands use."""
 
-    def describe(self, *, roles: bool = False) -> tuple[NodeStatus, ...]:
-        """Return the status of each node, with its roles if ``roles`` is set."""
+    def survey(self, *, roles: bool = False) -> Surveyed:
+        """Return the status of each node, and the addresses that did not answer."""
         ...
 
     def status(self, name: str) -> LockStatus:
-        """Return who holds a lock, and who waits."""
+        """Return the holder and the queue of a lock."""
         ...
 
     def locks(self, prefix: str = "") -> Iterable[ListedLock]:
         """Return the held locks whose names begin with ``prefix``, by name."""
         ...
 
+    def sessions(self) -> tuple[ListedSession, ...]:
+        """Return the open sessions of all clients."""
+        ...
+
+    def evictions(self) -> tuple[ListedEviction, ...]:
+        """Return the last forced releases."""
+        ...
+
     def backup_part(self, node: str = "", slot: int = 0, chunk: int = 0) -> BackupPart:
         """Return a part of a backup."""
+        ...
+
+    def answer_by(self, ends_at: float) -> None:
+        """Let later requests fail at ``ends_at`` (s, of ``time.monotonic``)."""
         ...
 
     def members(self) -> MembersRead:
@@ -92,23 +120,101 @@ def target(connect: str | None, cluster: str | None) -> Target:
 
 @contextmanager
 def asking(where: Target, timeout: float) -> Generator[Operator]:
-    """Connect; if no node answers, print a line and exit with `EXIT_NO_ANSWER`.
+    """Connect; if no node answers, or none can, print a line and exit with the status for that.
 
     Raises:
-        WrongClusterError: the nodes that answer are of another cluster or version.
+        WrongClusterError: the nodes that answer belong to another cluster or version.
+        RefusedError: a request in the ``with`` is refused.
+
+    """
+    try:
+        with looking(where, timeout, bounded=False) as operator:
+            yield operator
+    except Unanswered as problem:
+        say(str(problem), err=True)
+        raise typer.Exit(problem.exit_code) from problem
+
+
+@contextmanager
+def looking(where: Target, timeout: float, *, bounded: bool = True) -> Generator[Operator]:
+    """Connect, for requests that are ``bounded``: all of them end within ``timeout`` (s).
+
+    Raises:
+        Unanswered: no node answers, or none can without a leader or a majority.
+        WrongClusterError: the nodes that answer belong to another cluster or version.
         RefusedError: a request in the ``with`` is refused.
 
     """
     from fencelock.cluster import client  # noqa: PLC0415 (sockets: not for --help)
 
+    ends = time.monotonic() + timeout
+    answered = False
     try:
         with client.connect_to(where, timeout=timeout) as session:
-            yield session
+            answered = True
+            if bounded:
+                session.answer_by(ends - timeout * SURVEY_SHARE)
+            try:
+                yield session
+            except WrongClusterError:
+                raise
+            except UnavailableError as error:
+                if bounded:
+                    session.answer_by(ends)
+                raise Unanswered(_why_unserved(session, error), EXIT_UNSERVED) from error
     except WrongClusterError:
         raise
     except UnavailableError as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(EXIT_NO_ANSWER) from error
+        raise Unanswered(str(error), EXIT_UNSERVED if answered else EXIT_NO_ANSWER) from error
+
+
+def _why_unserved(operator: Operator, error: UnavailableError) -> str:
+    """Return the nodes' own reasons, if they have any."""
+    try:
+        nodes = operator.survey().statuses
+    except FencelockError:
+        return str(error)
+    reasons = "; ".join(f"{node.node}: {node.detail}" for node in nodes if not node.ready)
+    return f"No node can answer now. {reasons}" if reasons else str(error)
+
+
+COMPLETE_S = 1.0
+"""Time limit for the completion of a name in a shell (s)."""
+
+
+def _completed(
+    ctx: typer.Context, incomplete: str, names_of: Callable[[Operator], Iterable[str]]
+) -> list[str]:
+    """Return the names that begin with ``incomplete``; none if the cluster does not answer.
+
+    Names that a terminal cannot show are left out: the shell would print them as they are.
+    """
+    try:
+        where = target(ctx.params.get("connect"), ctx.params.get("cluster"))
+        with looking(where, COMPLETE_S) as operator:
+            names = sorted(set(names_of(operator)))
+    except (FencelockError, Unanswered):
+        return []
+    return [name for name in names if name.startswith(incomplete) and name.isprintable()]
+
+
+def complete_lock(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the names of held locks, for a shell."""
+    return _completed(
+        ctx, incomplete, lambda operator: (lock.lock for lock in operator.locks(incomplete))
+    )
+
+
+def complete_node(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the ids of nodes, for a shell."""
+    return _completed(
+        ctx,
+        incomplete,
+        lambda operator: (name for node in operator.survey().statuses for name in node.nodes),
+    )
+
+
+LockArgument = Annotated[str, typer.Argument(help="The lock's name.", autocompletion=complete_lock)]
 
 
 _UNITS = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000))
@@ -144,22 +250,22 @@ def duration(ms: int) -> str:
 
 def object_shown(lock: str) -> str:
     """Return the name of a lock, or the kind and the name of another object."""
-    return titled(lock) if KIND_END in lock else lock
+    return printable(titled(lock) if KIND_END in lock else lock)
 
 
 def address(contender: Contender) -> str:
     """Return the ids by which the cluster knows an owner: node, session and owner."""
     parts = (contender.node, contender.session, contender.owner)
-    return "/".join(part for part in parts if part)
+    return printable("/".join(part for part in parts if part))
 
 
 def person(contender: Contender) -> str:
     """Return an owner's label, or its ids if it has none."""
-    return contender.label or address(contender)
+    return printable(contender.label) or address(contender)
 
 
 def in_full(contender: Contender) -> str:
     """Return an owner's label, if it has one, and its ids."""
     if not contender.label:
         return address(contender)
-    return f"{contender.label} ({address(contender)})"
+    return f"{printable(contender.label)} ({address(contender)})"

@@ -24,6 +24,7 @@ from fencelock.cluster.cli.asking import (
     target,
 )
 from fencelock.cluster.cli.locks import at_terminal
+from fencelock.cluster.cli.screen import say
 
 if TYPE_CHECKING:
     from fencelock.actors.api.backup_message import BackupPart
@@ -38,7 +39,7 @@ AGAIN_S = 0.05
 """Pause before a node that is making its snapshot is asked again (s)."""
 
 LAG_S = 10.0
-"""Time for a follower to apply what was decided when the command began (s)."""
+"""Time for a follower to apply the slots that were decided when the command began (s)."""
 
 
 def backup(
@@ -49,26 +50,26 @@ def backup(
 ) -> None:
     """Write all locks, sessions and waits of a running [bold]paxos[/bold] cluster to a file.
 
-    The cluster goes on meanwhile. The file has everything that was decided when
-    the command began. A follower sends it, if one answers, so that the leader
-    is not slowed down. Without a majority, any member sends what it knows; the
-    command then says that the last changes may be missing.
+    The cluster continues to serve. The file contains everything that was decided
+    before the command began. A follower sends it, if one answers, so that the
+    leader is not slowed down. Without a majority, any member sends what it knows,
+    and the command warns that the last changes may be missing.
 
-    Only you can read the file (mode 0600): it has the names of locks and clients.
-    `head -c 400 FILE` shows what it is. Keep it on another machine.
+    Only you can read the file (mode 0600), since it names locks and clients.
+    `head -c 400 FILE` shows its description. Keep it on another machine.
 
     For example:
 
       [cyan]fencelock backup orders-monday.backup[/cyan]
 
-      [cyan]fencelock restore orders-monday.backup --check[/cyan] (is the file whole?)
+      [cyan]fencelock restore orders-monday.backup --check[/cyan] (is the file complete?)
 
     """
     _check_free(file)
     where = target(connect, cluster)
     why = "no node answers"
     with asking(where, timeout) as operator:
-        statuses = operator.describe()
+        statuses = operator.survey().statuses
         least = _last_slot(operator, statuses)
         if not least:
             typer.echo("No majority answers: the last changes may be missing.", err=True)
@@ -77,22 +78,22 @@ def backup(
                 header, size = _fetch(operator, source, where.cluster, file, least)
             except UnavailableError as error:
                 why = str(error)
-                typer.echo(f"{source.node}: {why}", err=True)
+                say(f"{source.node}: {why}", err=True)
                 continue
             follower = "a follower" if source.master else "a member"
             kind = "the leader" if source.master == source.node else follower
-            typer.echo(f"Wrote {file}: {in_words(header)}, {decimal(size)}, from {kind}.")
+            say(f"Wrote {file}: {in_words(header)}, {decimal(size)}, from {kind}.")
             return
-    typer.echo(f"Nothing was written: {why}", err=True)
+    say(f"Nothing was written: {why}", err=True)
     raise typer.Exit(EXIT_NO_ANSWER)
 
 
 @contextmanager
 def _disk_errors(what: str) -> Generator[None]:
-    """Raise an error of the disk as one that a user can mend.
+    """Raise an error of the file system as one that tells the user what failed.
 
     Raises:
-        BackupFailedError: the disk refuses.
+        BackupFailedError: a file cannot be read or written.
 
     """
     from fencelock.cluster.storage.backup import BackupFailedError  # noqa: PLC0415 (not for --help)
@@ -120,7 +121,7 @@ def _check_free(file: Path) -> None:
 
 
 def _last_slot(operator: Operator, statuses: Sequence[NodeStatus]) -> int:
-    """Return a slot after all that is decided by now; 0 if no majority answers."""
+    """Return a slot after everything decided so far; 0 if no majority answers."""
     if not any(status.ready for status in statuses):
         return 0
     try:
@@ -140,8 +141,8 @@ def _fetch(
     """Write the backup that one node sends; return its header and its size (bytes).
 
     Raises:
-        UnavailableError: the node stopped to answer, or is too far behind.
-        BackupFailedError: the disk refuses the file.
+        UnavailableError: the node stopped answering, or is too far behind.
+        BackupFailedError: the file cannot be written.
 
     """
     from fencelock.cluster.storage.backup import BackupWriter  # noqa: PLC0415 (not for --help)
@@ -173,7 +174,7 @@ def _first_part(operator: Operator, node: str, least: int) -> BackupPart:
     part = operator.backup_part(node)
     while part.slot < least:
         if time.monotonic() > ends:
-            text = f"node {node} has applied slots up to {part.slot} only, of {least}"
+            text = f"node {node} has applied only slots up to {part.slot} of {least}"
             raise UnavailableError(text)
         time.sleep(AGAIN_S)
         part = operator.backup_part(node)
@@ -206,9 +207,9 @@ def _header_of(part: BackupPart, protocol: str, cluster: str, date: str) -> Back
 
 LOSSES = """\
 What may be lost:
-- whatever the old cluster decided after the backup. Locks that were granted since are free in the
-  new cluster, or held by whom they were held then, though their holders may still act on them: only
-  storage that checks fences stops them.
+- everything that the old cluster decided after the backup. In the new cluster, a lock that was
+  granted since then is free or has an earlier holder. Its last holder may still act on it: only
+  storage that checks fences refuses its writes.
 - the old cluster. If a majority of its nodes can still be started, start them instead: that loses
   nothing.
 """
@@ -220,13 +221,13 @@ def restore(
         Path, typer.Option(help="The configuration of the NEW cluster: another cluster id.")
     ] = Path("cluster.toml"),
     check: Annotated[
-        bool, typer.Option("--check", help="Only check the file, and show what it is.")
+        bool, typer.Option("--check", help="Only check the file and describe it.")
     ] = False,
     force: Annotated[
         bool,
         typer.Option(
             "--force",
-            help="Replace data folders that are not empty. It says what may be lost, and asks.",
+            help="Move data folders that are not empty aside, after a warning and a question.",
         ),
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
@@ -234,13 +235,13 @@ def restore(
     """Make the data folders of a [bold]new[/bold] paxos cluster from a backup.
 
     Use it when a majority of the members is lost for good. The new cluster begins with
-    the locks, sessions and waits of the backup, and with fences 2**40 above its
-    highest, since the old cluster may have gone on after it.
+    the locks, sessions and waits of the backup. Its fences begin 2**40 above the
+    highest of the backup, since the old cluster may have served after the backup.
 
-    Write a configuration with another cluster id first, and any number of nodes.
-    One run makes the folders of all nodes: move each to its machine, and keep no
-    copy. Then start all nodes, and connect clients under the new id. A lock stays
-    held until its session's time to live has passed, or `fencelock release` frees it.
+    First write a configuration with another cluster id and any number of nodes. One
+    run makes the folders of all nodes: move each to its machine, and keep no copy.
+    Then start all nodes, and connect clients with the new id. A lock stays held until
+    its session's time to live has passed, or `fencelock release` frees it.
 
     For example:
 
@@ -257,7 +258,7 @@ def restore(
         header, parts = read_backup(file)
     table = restoring.check_parts(header, parts)
     if check:
-        typer.echo(f"{file} is whole: {in_words(header)}, {len(parts)} parts.")
+        typer.echo(f"{file} is complete: {in_words(header)}, {len(parts)} parts.")
         return
     settings = load(config)
     restoring.check_target(header, settings)
@@ -282,22 +283,22 @@ def _check_replaceable(
     """Print what may be lost if folders are replaced, and return if the user confirms it.
 
     Raises:
-        ConfigError: the user did not say ``--force``, or nobody is here to confirm.
+        ConfigError: ``--force`` is missing, or no user is at the terminal to confirm.
         typer.Exit: the user does not confirm.
 
     """
     found = "\n".join(f"  {folder}: {content}" for folder, content in taken.items())
     if not force:
         raise ConfigError(
-            f"these folders are not empty:\n{found}\nName another data folder in {config}, or say "
-            "--force to replace them"
+            f"these folders are not empty:\n{found}\nName another data folder in {config}, or use "
+            "--force to move these aside"
         )
     typer.echo(f"--force moves these folders aside:\n{found}\n", err=True)
     typer.echo(f"The backup: {in_words(header)}.\n{LOSSES}", err=True)
     if yes:
         return
     if not at_terminal():
-        raise ConfigError("nobody is here to confirm: read what may be lost, then add --yes")
+        raise ConfigError("no terminal to confirm at: read what may be lost, then add --yes")
     if not typer.confirm("Replace the folders?", err=True):
         typer.echo("Nothing was changed.", err=True)
         raise typer.Exit(EXIT_KEPT)

@@ -20,7 +20,14 @@ from fencelock.actors.error import (
     NotHeldError,
     UnavailableError,
 )
-from fencelock.cluster.cli.asking import ClusterOption, ConnectOption, in_full, target
+from fencelock.cluster.cli.asking import (
+    ClusterOption,
+    ConnectOption,
+    complete_lock,
+    in_full,
+    target,
+)
+from fencelock.cluster.cli.screen import say
 from fencelock.cluster.guarantee import PROMISES, Guarantee
 
 if TYPE_CHECKING:
@@ -40,10 +47,10 @@ SIGNALLED = 128
 """A command that ends by signal 9 exits with 137, as in a shell."""
 
 RENEWALS = 3
-"""Where holds have deadlines, each is renewed so often within its duration."""
+"""Number of renewals within the duration of a hold, where holds have deadlines."""
 
 FORWARDED = (signal.SIGTERM, signal.SIGHUP)
-"""Signals that the command gets in place of us. Ctrl-C reaches both by the terminal."""
+"""Signals that are passed on to the command. The terminal sends Ctrl-C to both."""
 
 
 WaitOption = Annotated[
@@ -57,11 +64,11 @@ NonblockOption = Annotated[
 ]
 SharedOption = Annotated[
     int | None,
-    typer.Option("--shared", min=1, help="Hold one of N permits, a semaphore, instead."),
+    typer.Option("--shared", min=1, help="Hold one of N permits of a semaphore instead."),
 ]
 GraceOption = Annotated[
     float,
-    typer.Option("--grace", min=0, help="From SIGTERM to SIGKILL if the lock is lost (s)."),
+    typer.Option("--grace", min=0, help="Time from SIGTERM to SIGKILL if the lock is lost (s)."),
 ]
 FirstReplyOption = Annotated[
     float, typer.Option("--connect-timeout", help="How long to wait for the first reply (s).")
@@ -69,7 +76,9 @@ FirstReplyOption = Annotated[
 
 
 def lock(
-    name: Annotated[str, typer.Argument(help="The lock.", show_default=False)],
+    name: Annotated[
+        str, typer.Argument(help="The lock.", show_default=False, autocompletion=complete_lock)
+    ],
     command: Annotated[
         list[str], typer.Argument(help="The command and its arguments.", show_default=False)
     ],
@@ -83,12 +92,13 @@ def lock(
 ) -> None:
     """Hold a lock [bold]while a command runs[/bold], and release it when the command ends.
 
-    FENCELOCK_NAME and FENCELOCK_FENCE tell the command the lock and the fence. Let
-    it pass the fence on to what it writes to, so that a late write can be refused.
+    The command finds the name of the lock in FENCELOCK_NAME and the fence in
+    FENCELOCK_FENCE. Let it send the fence with each write, so that storage can
+    refuse a late one.
 
     Exits with the status of the command. Exits with 75 if the lock was not
-    acquired: then the command did not run. Exits with 74 if the lock was lost:
-    then the command got SIGTERM, and SIGKILL after --grace.
+    acquired and the command did not run. Exits with 74 if the lock was lost; the
+    command was then sent SIGTERM, and SIGKILL after --grace.
 
     For example:
 
@@ -111,45 +121,45 @@ def lock(
             client = stack.enter_context(connect_to(where, timeout=connect_timeout))
             hold = _acquire(client, name, shared, 0 if nonblock else timeout)
         except UnavailableError as error:
-            typer.echo(f"{name} was not acquired: {error}", err=True)
+            say(f"{name} was not acquired: {error}", err=True)
             raise typer.Exit(EXIT_NOT_HAD) from error
         except KeyboardInterrupt:
             typer.echo(f"{name} was not acquired: interrupted", err=True)
             raise
         if hold is None:
-            typer.echo(f"{name} was not acquired: {_whose(client, name, shared)}", err=True)
+            say(f"{name} was not acquired: {_whose(client, name, shared)}", err=True)
             raise typer.Exit(EXIT_NOT_HAD)
         renews = Guarantee.DEADLINES in PROMISES[client.protocol].guarantees
         status, lost = _run(command, hold, grace, renews=renews)
         lost = lost or not _release(hold)
     if lost:
-        typer.echo(f"{name} was lost while the command ran: {lost_advice(hold)}", err=True)
+        say(f"{name} was lost while the command ran: {lost_advice(hold)}", err=True)
         raise typer.Exit(EXIT_LOST)
     raise typer.Exit(SIGNALLED - status if status < 0 else status)
 
 
 def _exit(number: int, _: object) -> None:
-    """Leave in order while no command runs, so that a waiting client does not stay in the queue."""
+    """Exit cleanly while no command runs, so that a waiting client leaves the queue."""
     sys.exit(SIGNALLED + number)
 
 
 def lost_advice(hold: Hold) -> str:
-    """Return what a person should check after a loss."""
+    """Return what a user should check after a loss."""
     return (
-        f"another may have held it meanwhile. What was written under fence {hold.fence} after "
-        "that is safe only where fences are checked"
+        "another client may have held it meanwhile. Later writes under fence "
+        f"{hold.fence} were refused only where fences are checked"
     )
 
 
 def _acquire(client: Client, name: str, shared: int | None, timeout: float | None) -> Hold | None:
-    """Return the hold, None if the lock was not free in time."""
+    """Return the hold; None if the lock was not free in time."""
     wanted = client.lock(name) if shared is None else client.semaphore(name, permits=shared)
     blocking = timeout != 0
     return wanted.acquire(blocking=blocking, timeout=timeout if blocking else None)
 
 
 def _whose(client: Client, name: str, shared: int | None) -> str:
-    """Return who holds the lock now, in words."""
+    """Return a text that names the present holder of the lock."""
     if shared is not None:
         return f"all {shared} permits are taken"
     try:
@@ -195,19 +205,19 @@ def _stop_if_lost(
 
 
 def _renew(hold: Hold, ended: threading.Event) -> None:
-    """Begin the duration of the hold anew, several times within each."""
+    """Renew the hold several times within each of its durations."""
     while not ended.wait(hold.remaining / RENEWALS):
         try:
             hold.renew()
         except (NotHeldError, LockOwnershipLostError):
             return
         except FencelockError:
-            continue  # While it can, the hold lasts; its loss is reported otherwise.
+            continue  # Try again. If the hold ends, `on_lost` reports it.
 
 
 @contextmanager
 def _signals_for(process: subprocess.Popen[bytes]) -> Generator[None]:
-    """Pass signals on to ``process`` and go on waiting for it."""
+    """Pass signals on to ``process`` until it ends."""
     former = {number: signal.getsignal(number) for number in (*FORWARDED, signal.SIGINT)}
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for number in FORWARDED:
@@ -226,5 +236,5 @@ def _release(hold: Hold) -> bool:
     except (NotHeldError, LockOwnershipLostError):
         return False
     except UnavailableError as error:
-        typer.echo(f"{hold.name}: {error}", err=True)
+        say(f"{hold.name}: {error}", err=True)
     return True

@@ -8,10 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import Annotated
 
 import typer
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+from rich.console import RenderableType
 
 from fencelock.actors.api.message import Contender, LockStatus
 from fencelock.actors.api.session_message import ListedLock
@@ -19,16 +16,21 @@ from fencelock.actors.error import ConfigError, NotHeldError
 from fencelock.cluster.cli.asking import (
     ClusterOption,
     ConnectOption,
+    LockArgument,
+    LookTimeoutOption,
     TimeoutOption,
+    WatchOption,
     address,
     as_plain,
     asking,
     duration,
     in_full,
+    looking,
     object_shown,
     person,
     target,
 )
+from fencelock.cluster.cli.screen import Column, Rows, View, json_view, line, present, say
 
 TWICE = 2
 
@@ -39,10 +41,11 @@ def locks(
     ] = "",
     connect: ConnectOption = None,
     cluster: ClusterOption = None,
-    timeout: TimeoutOption = 5.0,
+    timeout: LookTimeoutOption = 5.0,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON array, with an object for each lock.")
     ] = False,
+    watch: WatchOption = False,
 ) -> None:
     """List the [bold]locks that are held[/bold], by name. Free locks are not listed.
 
@@ -53,22 +56,27 @@ def locks(
       [cyan]fencelock locks --connect tcp://127.0.0.1:4041 --json[/cyan]
 
     """
-    with asking(target(connect, cluster), timeout) as operator:
-        held = tuple(operator.locks(prefix))
-    if as_json:
-        typer.echo(json.dumps([as_plain(lock) for lock in held], indent=2))
-    elif held:
-        Console().print(held_table(held))
-    else:
-        typer.echo("No lock is held." if not prefix else f"No lock under {prefix!r} is held.")
+    where = target(connect, cluster)
+
+    def look() -> View:
+        with looking(where, timeout) as operator:
+            held = tuple(operator.locks(prefix))
+        if as_json:
+            return json_view([as_plain(lock) for lock in held])
+        if held:
+            return View([held_table(held)])
+        return View([line(f"No lock under {prefix!r} is held." if prefix else "No lock is held.")])
+
+    raise typer.Exit(present(look, watch=watch))
 
 
 def who(
-    name: Annotated[str, typer.Argument(help="The lock's name.")],
+    name: LockArgument,
     connect: ConnectOption = None,
     cluster: ClusterOption = None,
-    timeout: TimeoutOption = 5.0,
+    timeout: LookTimeoutOption = 5.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    watch: WatchOption = False,
 ) -> None:
     """Show [bold]who holds one lock[/bold], and who waits for it, in order.
 
@@ -77,31 +85,38 @@ def who(
       [cyan]fencelock who orders/42[/cyan]
 
     """
-    with asking(target(connect, cluster), timeout) as operator:
-        status = operator.status(name)
-    if as_json:
-        typer.echo(json.dumps(as_plain(status), indent=2))
-        return
-    show(Console(), status)
+    where = target(connect, cluster)
+
+    def look() -> View:
+        with looking(where, timeout) as operator:
+            status = operator.status(name)
+        return json_view(as_plain(status)) if as_json else View(described(status))
+
+    raise typer.Exit(present(look, watch=watch))
 
 
-def show(console: Console, status: LockStatus) -> None:
-    """Print who holds a lock, who waits, and what the next grant waits for."""
-    for line in holder_lines(status.lock, status.holder):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+def described(status: LockStatus) -> list[RenderableType]:
+    """Return the holder and the queue of a lock, and the nodes that the next grant waits for."""
+    parts: list[RenderableType] = [*map(line, holder_lines(status))]
     if status.waiters:
-        console.print(queue_table(status.waiters))
+        parts.append(queue_table(status.waiters))
     else:
-        console.print("Nobody waits for it.")
+        parts.append(line("Nobody waits for it."))
     for absence in status.waits_for:
         silent = duration(absence.silent_ms)
-        console.print(f"The next grant needs {absence.node}, which has been silent for {silent}.")
+        text = f"The next grant needs {absence.node}, which has been silent for {silent}."
+        parts.append(line(text))
+    return parts
 
 
-def holder_lines(name: str, holder: Contender | None) -> Iterator[str]:
-    """Yield lines on who holds the lock ``name``, how often, since when, under which fence."""
+def holder_lines(status: LockStatus) -> Iterator[str]:
+    """Yield lines about the holder of a lock: how often it holds it, how long, which fence."""
+    name, holder = object_shown(status.lock), status.holder
+    if holder is None and status.age_ms == 0:
+        yield f"{name} is free."
+        return
     if holder is None:
-        yield f"{name} is free, or nobody that this node knows of holds it."
+        yield f"{name} is free, or this node knows of no holder."
         return
     times = "" if holder.times < TWICE else f", {holder.times} times at once"
     yield f"{name} is held by {in_full(holder)}"
@@ -109,33 +124,31 @@ def holder_lines(name: str, holder: Contender | None) -> Iterator[str]:
     yield f"for {duration(holder.since_ms)}{times}, under {fence}."
 
 
-def held_table(held: Iterable[ListedLock]) -> Table:
+def held_table(held: Iterable[ListedLock]) -> Rows:
     """Return a row for each of the ``held`` locks."""
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1))
-    for name in ("lock", "held by"):
-        table.add_column(name, overflow="fold")
-    for name in ("fence", "for", "waiting"):
-        table.add_column(name, justify="right", no_wrap=True)  # A truncated fence is a wrong one.
-    for lock in held:
-        holder = lock.holder
-        fence = "" if holder.fence is None else str(holder.fence)
-        waiting = str(lock.waiting) if lock.waiting else ""
-        cells = (object_shown(lock.lock), person(holder), fence, duration(holder.since_ms), waiting)
-        table.add_row(*(Text(cell) for cell in cells))
-    return table
+    columns = [Column("lock"), Column("held by")]
+    columns += [Column(name, right=True) for name in ("fence", "for", "waiting")]
+    rows = [
+        (
+            object_shown(lock.lock),
+            person(lock.holder),
+            "" if lock.holder.fence is None else str(lock.holder.fence),
+            duration(lock.holder.since_ms),
+            str(lock.waiting) if lock.waiting else "",
+        )
+        for lock in held
+    ]
+    return Rows(columns, rows)
 
 
-def queue_table(waiters: Iterable[Contender]) -> Table:
+def queue_table(waiters: Iterable[Contender]) -> Rows:
     """Return a row for each waiter, in order."""
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1))
-    table.add_column("next", justify="right", no_wrap=True)
-    table.add_column("waits for", justify="right", no_wrap=True)
-    for name in ("who", "known as"):
-        table.add_column(name, overflow="fold")
-    for place, waiter in enumerate(waiters, 1):
-        cells = (str(place), duration(waiter.since_ms), person(waiter), address(waiter))
-        table.add_row(*(Text(cell) for cell in cells))
-    return table
+    columns = [Column("next", right=True), Column("waits for", right=True)]
+    rows = [
+        (str(place), duration(waiter.since_ms), person(waiter), address(waiter))
+        for place, waiter in enumerate(waiters, 1)
+    ]
+    return Rows([*columns, Column("who"), Column("known as")], rows)
 
 
 EXIT_KEPT = 1
@@ -148,7 +161,7 @@ holder is notified, but may go on writing: only storage that checks fences stops
 
 
 def release(
-    name: Annotated[str, typer.Argument(help="The lock's name.")],
+    name: LockArgument,
     fence: Annotated[
         int,
         typer.Option(
@@ -193,7 +206,7 @@ def release(
         done = {"lock": name, "fence": fence, "holder": as_plain(former)}
         typer.echo(json.dumps(done, indent=2))
         return
-    typer.echo(f"{name} was taken from {in_full(former)}, who held it under fence {fence}.")
+    say(f"{name} was taken from {in_full(former)}, who held it under fence {fence}.")
 
 
 def at_terminal() -> bool:
@@ -202,7 +215,7 @@ def at_terminal() -> bool:
 
 
 def _confirm(status: LockStatus, fence: int) -> None:
-    """Print what would be done, and return if the user confirms it.
+    """Print the action, and return if the user confirms it.
 
     Raises:
         NotHeldError: there is nothing to do: no client holds the lock under ``fence``.
@@ -217,8 +230,8 @@ def _confirm(status: LockStatus, fence: int) -> None:
             f"{status.lock} is held by {in_full(holder)} under fence {holder.fence}, not {fence}: "
             f"nothing was released. If you mean this holder, say --fence {holder.fence}"
         )
-    for line in holder_lines(status.lock, holder):
-        typer.echo(line, err=True)
+    for text in holder_lines(status):
+        say(text, err=True)
     typer.echo(f"{len(status.waiters)} wait for it.\n\n{CONSEQUENCES}", err=True)
     if not typer.confirm("Release it?", err=True):
         typer.echo("Nothing was released.", err=True)

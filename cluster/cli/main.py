@@ -14,12 +14,15 @@ from typer.main import get_group
 from fencelock import __version__
 from fencelock.actors.error import FencelockError
 from fencelock.cluster.cli.backup import backup, restore
+from fencelock.cluster.cli.dev import dev
 from fencelock.cluster.cli.init import init
 from fencelock.cluster.cli.lock import lock
 from fencelock.cluster.cli.locks import locks, release, who
 from fencelock.cluster.cli.members import join, leave, members, remove, replace, transfer
+from fencelock.cluster.cli.records import audit, sessions
 from fencelock.cluster.cli.serve import serve
 from fencelock.cluster.cli.status import status
+from fencelock.cluster.log import printable
 
 EXIT_REFUSED = 2
 EXIT_INTERRUPTED = 130
@@ -57,7 +60,7 @@ class LateGroup(TyperGroup):
     """Lists the `LATE` commands, and loads one only when it is run: ``--help`` stays quick."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Put the real command where its stand-in was, and go on as usual."""
+        """Put the real command in place of its stand-in, and run it as usual."""
         if args and args[0] in LATE:
             _, load = LATE[args[0]]
             self.commands[args[0]] = get_group(load()).commands[args[0]]
@@ -91,6 +94,8 @@ def fencelock(
 ) -> None:
     """[bold]Distributed locks[/bold] with fencing tokens, over ZeroMQ.
 
+    Try it: [cyan]fencelock dev[/cyan] is a cluster of one node with a live view.
+
     Run a cluster on this machine in three steps:
 
       [cyan]fencelock init --nodes 3[/cyan]
@@ -106,6 +111,7 @@ def fencelock(
     del version
 
 
+app.command()(dev)
 app.command()(init)
 app.command()(serve)
 app.command()(status)
@@ -113,6 +119,8 @@ app.command()(lock)
 app.command()(locks)
 app.command()(who)
 app.command()(release)
+app.command()(sessions)
+app.command()(audit)
 app.command()(members)
 app.command("join")(join)
 app.command("leave")(leave)
@@ -130,8 +138,9 @@ def main() -> None:
     try:
         app()
     except FencelockError as error:
+        text = "\n".join(map(printable, str(error).split("\n")))
         console = Console(stderr=True)
-        console.print(str(error), style="red", markup=False, highlight=False, soft_wrap=True)
+        console.print(text, style="red", markup=False, highlight=False, soft_wrap=True)
         sys.exit(EXIT_REFUSED)
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)

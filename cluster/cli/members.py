@@ -9,10 +9,7 @@ from collections.abc import Callable
 from typing import Annotated
 
 import typer
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+from rich.console import RenderableType
 
 from fencelock.actors.api.membership_message import (
     ChangeMembers,
@@ -25,15 +22,22 @@ from fencelock.actors.api.membership_message import (
 from fencelock.actors.error import ConfigError, MembershipError, UnavailableError
 from fencelock.cluster.cli.asking import (
     EXIT_NO_ANSWER,
+    EXIT_UNSERVED,
     ClusterOption,
     ConnectOption,
+    LookTimeoutOption,
     Operator,
     TimeoutOption,
+    WatchOption,
     as_plain,
     asking,
+    complete_node,
     duration,
+    looking,
     target,
 )
+from fencelock.cluster.cli.screen import Column, Rows, View, json_view, line, present, say
+from fencelock.cluster.log import printable
 
 PAUSE_S = 0.25
 """Pause before a change that is not done is asked for again (s)."""
@@ -42,28 +46,32 @@ LINE_S = 2.0
 """Shortest interval between lines of progress (s)."""
 
 SILENT_MS = 2_000
-"""A member that was silent for so long does not seem to vote (ms)."""
+"""A member that was silent for this long is assumed not to vote (ms)."""
 
 KIB = 1024
 
 NodeArgument = Annotated[
-    str, typer.Argument(metavar="ID", help="The node, as `fencelock members` names it.")
+    str,
+    typer.Argument(
+        metavar="ID",
+        help="The node, as `fencelock members` names it.",
+        autocompletion=complete_node,
+    ),
 ]
-WaitOption = Annotated[
-    float, typer.Option("--wait", help="How long to wait until the change is done (s).")
-]
+WaitOption = Annotated[float, typer.Option("--wait", help="How long to wait for the change (s).")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 def members(
     connect: ConnectOption = None,
     cluster: ClusterOption = None,
-    timeout: TimeoutOption = 5.0,
+    timeout: LookTimeoutOption = 5.0,
     as_json: JsonOption = False,
+    watch: WatchOption = False,
 ) -> None:
     """Show [bold]which nodes belong to the cluster[/bold], who leads, and who is behind.
 
-    A master leads, members vote, and learners have the same locks and serve
+    A master leads, members vote, and observers have the same locks and serve
     clients, but do not vote. `behind` counts the slots of the log that a node
     has not applied; with `bakery`, which has three leaders, the epochs.
 
@@ -74,25 +82,28 @@ def members(
       [cyan]fencelock members --connect tcp://127.0.0.1:4041 --json[/cyan]
 
     """
-    with asking(target(connect, cluster), timeout) as operator:
-        read = operator.members()
-    if as_json:
-        plain = as_plain(read)
-        for node, report in zip(plain["nodes"], read.nodes, strict=True):
-            node |= {"role": report.role.name.lower(), "journal": f"{report.journal:x}"}
-        typer.echo(json.dumps(plain, indent=2))
-        return
-    console = Console()
-    console.print(Text(headline(read), "bold"))
-    console.print(members_table(read.nodes))
-    for report in read.nodes:
-        if (advice := advice_on(report)) is not None:
-            console.print(advice, markup=False, highlight=False, soft_wrap=True)
+    where = target(connect, cluster)
+
+    def look() -> View:
+        with looking(where, timeout) as operator:
+            read = operator.members()
+        leads = any(report.role is NodeRole.MASTER for report in read.nodes)
+        code = 0 if leads else EXIT_UNSERVED
+        if as_json:
+            plain = as_plain(read)
+            for node, report in zip(plain["nodes"], read.nodes, strict=True):
+                node |= {"role": report.role.name.lower(), "journal": f"{report.journal:x}"}
+            return json_view(plain, code)
+        parts: list[RenderableType] = [line(headline(read), "bold"), members_table(read.nodes)]
+        parts += [line(text) for report in read.nodes if (text := advice_on(report)) is not None]
+        return View(parts, code)
+
+    raise typer.Exit(present(look, watch=watch))
 
 
 def headline(read: MembersRead) -> str:
     """Return the number of members, who leads, and the number of changes so far."""
-    count = sum(report.role is not NodeRole.LEARNER for report in read.nodes)
+    count = sum(report.role is not NodeRole.OBSERVER for report in read.nodes)
     leads = [report.node for report in read.nodes if report.role is NodeRole.MASTER]
     leader = "nobody leads that this node knows of"
     if leads:
@@ -101,27 +112,32 @@ def headline(read: MembersRead) -> str:
     return f"{count} member{'' if count == 1 else 's'}; {leader}; {changes}"
 
 
-def members_table(reports: tuple[NodeReport, ...]) -> Table:
+def members_table(reports: tuple[NodeReport, ...]) -> Rows:
     """Return a row for each node."""
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1))
-    for name in ("node", "role", "address"):
-        table.add_column(name, overflow="fold", min_width=4)
-    for name in ("applied", "behind", "heard"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("version", overflow="fold", min_width=5)
-    for report in reports:
-        lag = "?" if report.lag is None else str(report.lag)
-        heard = "never" if report.heard_ms is None else duration(report.heard_ms)
-        cells = (report.node, _role(report.role), report.endpoint or "?", str(report.applied))
-        table.add_row(*map(Text, (*cells, lag, heard, report.version or "?")))
-    return table
+    columns = [Column(name) for name in ("node", "role", "address")]
+    columns += [Column(name, right=True) for name in ("applied", "behind", "heard")]
+    rows = [
+        (
+            report.node,
+            _role(report.role),
+            report.endpoint or "?",
+            str(report.applied),
+            "?" if report.lag is None else str(report.lag),
+            "never" if report.heard_ms is None else duration(report.heard_ms),
+            report.version or "?",
+        )
+        for report in reports
+    ]
+    return Rows([*columns, Column("version")], rows)
 
 
 def advice_on(report: NodeReport) -> str | None:
-    """Return what an operator can do about a node that does not vote; None for one that does."""
+    """Return what an operator can do about a node that does not vote, or None for one that does."""
     match report.role:
-        case NodeRole.LEARNER:
-            return f"{report.node} does not vote. To make it a member: fencelock join {report.node}"
+        case NodeRole.OBSERVER:
+            return (
+                f"{report.node} is an observer. To make it a member: fencelock join {report.node}"
+            )
         case NodeRole.NON_VOTING:
             return (
                 f"{report.node} is a member whose journal was lost or is not its own: it does not "
@@ -157,10 +173,10 @@ join = command_of(
     MemberAction.JOIN,
     """Make a running node [bold]a member[/bold], which votes.
 
-    First start it, with a configuration that lists itself and some members: it
-    learns all locks from a member that does not lead, and serves clients. Then
-    run this command, anywhere. It shows how far the node is, and the node votes
-    once it has caught up. Clients connect to it by themselves.
+    First start the node with a configuration that lists itself and some members:
+    it fetches the locks from a member that does not lead, and serves clients. Then
+    run this command on any machine. It shows how far behind the node is, and the
+    node votes once it has caught up. Clients connect to it by themselves.
 
     For example, to let a cluster of three survive the loss of two nodes:
 
@@ -175,10 +191,11 @@ join = command_of(
 
 leave = command_of(
     MemberAction.LEAVE,
-    """Make a running member [bold]a learner[/bold], which does not vote.
+    """Make a running member [bold]an observer[/bold], which does not vote.
 
     If it leads, another member takes over first. It may then be stopped. A
-    leave is refused if what stays could not form a majority that answers.
+    leave is refused if the remaining members could not form a majority that
+    answers.
 
     For example, to go from four members to three:
 
@@ -189,10 +206,11 @@ leave = command_of(
 
 remove = command_of(
     MemberAction.REMOVE,
-    """Remove a member [bold]that does not run any more[/bold].
+    """Remove a member [bold]that no longer runs[/bold].
 
-    Every member that is gone for ever makes the next loss more dangerous:
-    remove it, or give its place to another node (see `fencelock replace`).
+    A member that is gone for good still counts for the majority, so the next
+    loss is more dangerous: remove it, or give its place to another node (see
+    `fencelock replace`).
 
     For example:
 
@@ -205,9 +223,9 @@ remove = command_of(
 
 transfer = command_of(
     MemberAction.TRANSFER,
-    """Let another member [bold]lead[/bold], without a pause for clients.
+    """Make another member [bold]the leader[/bold], without a pause for clients.
 
-    For example, before maintenance of the machine of the node that leads:
+    For example, before maintenance of the leader's machine:
 
       [cyan]fencelock transfer n2[/cyan]
 
@@ -216,10 +234,13 @@ transfer = command_of(
 
 
 def replace(
-    node: Annotated[str, typer.Argument(metavar="OLD", help="The member that goes.")],
+    node: Annotated[
+        str,
+        typer.Argument(metavar="OLD", help="The member to replace.", autocompletion=complete_node),
+    ],
     replacement: Annotated[
         str | None,
-        typer.Argument(metavar="NEW", help="The node that comes. Default: OLD, anew."),
+        typer.Argument(metavar="NEW", help="The node to add. Default: OLD itself."),
     ] = None,
     connect: ConnectOption = None,
     cluster: ClusterOption = None,
@@ -229,9 +250,9 @@ def replace(
 ) -> None:
     """Give the place of a member [bold]to another node[/bold], or to itself after its disk died.
 
-    First start the node that comes, with an empty data folder. Without NEW, it
-    is the same node: what it promised on the lost disk is void, and it votes
-    under its new journal from then on.
+    First start the new node with an empty data folder. Without NEW, it is the
+    same node: what it promised on the lost disk is void, and it votes under its
+    new journal from then on.
 
     For example:
 
@@ -254,7 +275,7 @@ def replace(
 
 
 def new_journal_of(operator: Operator, node: str) -> int:
-    """Return the journal under which ``node`` does not vote yet, 0 if it is not known.
+    """Return the journal under which ``node`` does not vote yet, or 0 if it is not known.
 
     Raises:
         MembershipError: the node votes.
@@ -264,7 +285,7 @@ def new_journal_of(operator: Operator, node: str) -> int:
         if report.node != node:
             continue
         silent = report.heard_ms is None or report.heard_ms > SILENT_MS
-        if report.role in (NodeRole.LEARNER, NodeRole.NON_VOTING):
+        if report.role in (NodeRole.OBSERVER, NodeRole.NON_VOTING):
             return report.journal
         if not silent:
             raise MembershipError(
@@ -289,21 +310,19 @@ def carry_out(operator: Operator, change: ChangeMembers, wait: float, *, as_json
     while not (reached := _asked(operator, change)).done:
         text = progress.described(reached)
         if time.monotonic() >= ends:
-            typer.echo(
-                f"not done within {wait:g} s: {text}. Run the command again to go on", err=True
-            )
+            say(f"not done within {wait:g} s: {text}. Run the command again to continue", err=True)
             raise typer.Exit(EXIT_NO_ANSWER)
         progress.show(text)
         time.sleep(PAUSE_S)
     if as_json:
         typer.echo(json.dumps(as_plain(reached), indent=2))
         return
-    typer.echo(reached.detail)
-    typer.echo(f"The members are {', '.join(reached.members)}.")
+    say(reached.detail)
+    say(f"The members are {', '.join(reached.members)}.")
 
 
 def _asked(operator: Operator, change: ChangeMembers) -> MembersChanged:
-    """Return how far ``change`` is; not done, if no node can say."""
+    """Return the progress of ``change``; not done if no node can report it."""
     try:
         return operator.change_members(change)
     except UnavailableError as error:  # Perhaps a new leader is being elected.
@@ -311,15 +330,15 @@ def _asked(operator: Operator, change: ChangeMembers) -> MembersChanged:
 
 
 class Progress:
-    """Puts a change that is not done into words, with the time left, and prints that now and then.
+    """Describes a change that is not done, with the time left, and prints that at intervals.
 
     Attributes:
-        left: the slots that were left at the first look, and the time of that look (s).
+        left: the slots, and the bytes, that were left at the first look, and its time (s).
 
     """
 
     def __init__(self) -> None:
-        self.left: tuple[int, float] | None = None
+        self.left: dict[str, tuple[int, float]] = {}
         self._shown = ("", 0.0)
 
     def described(self, reached: MembersChanged, now: float | None = None) -> str:
@@ -328,21 +347,28 @@ class Progress:
         slots = reached.slots_left
         if not slots:
             return reached.detail
-        if self.left is None or slots > self.left[0]:
-            self.left = slots, now
         parts = [f"{slots:,} slots"]
-        if reached.bytes_left:
+        left_ms = self._time_left_ms("slots", slots, now)
+        if reached.bytes_left:  # Of a snapshot, whose slots arrive all at once.
             parts.append(f"{-(-reached.bytes_left // KIB):,} KiB")
-        done, took = self.left[0] - slots, now - self.left[1]
-        if done > 0 and took > 0:
-            parts.append(f"about {duration(round(1_000 * slots * took / done))}")
+            left_ms = self._time_left_ms("bytes", reached.bytes_left, now)
+        if left_ms:
+            parts.append(f"about {duration(left_ms)}")
         return f"{reached.detail} ({', '.join(parts)} left)"
 
+    def _time_left_ms(self, unit: str, left: int, now: float) -> int:
+        """Return the time that the rest takes at the pace since the first look, or 0 if unknown."""
+        first, at = self.left.get(unit, (left, now))
+        if left >= first:
+            self.left[unit] = left, now
+            return 0
+        return round(1_000 * left * (now - at) / (first - left))
+
     def show(self, text: str) -> None:
-        """Print ``text`` to the terminal, unless it says the same or comes too soon."""
+        """Print ``text`` to standard error, unless it is unchanged or too soon after the last."""
         shown, at = self._shown
         now = time.monotonic()
         if text == shown or (at and now - at < LINE_S):
             return
         self._shown = text, now
-        print(text, file=sys.stderr, flush=True)
+        print(printable(text), file=sys.stderr, flush=True)

@@ -14,7 +14,6 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from loguru import logger
 
 from fencelock.actors.error import ConfigError, FencelockError
 from fencelock.cluster import log
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from fencelock.cluster.node import Node
 
 EXIT_BUG = 70
-"""A role broke one of its own invariants (EX_SOFTWARE of ``sysexits.h``): restart the node."""
+"""A role broke an invariant (EX_SOFTWARE of ``sysexits.h``): restart the node."""
 
 GC_THRESHOLDS = (20_000, 50, 100)
 """Thresholds of Python's cycle collector: new objects, then young and middle collections."""
@@ -39,6 +38,22 @@ class ServeError(FencelockError):
     """The node cannot serve here; the text says what to do."""
 
 
+def _complete_id(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the ids of the configuration's nodes, for a shell."""
+    from fencelock.cluster.config import load  # noqa: PLC0415 (pydantic: not for --help)
+
+    try:
+        nodes = load(Path(ctx.params.get("config") or "cluster.toml")).nodes
+    except ConfigError:
+        return []
+    return [node for node in nodes if node.startswith(incomplete)]
+
+
+IdOption = Annotated[
+    str,
+    typer.Option("--id", help="The node's id in the configuration.", autocompletion=_complete_id),
+]
+
 SPIN = (
     "While busy, poll for 0.3 ms before sleeping: replies are faster and cost more processor "
     "time. Use `--no-spin` where processor time is limited."
@@ -46,7 +61,7 @@ SPIN = (
 
 
 def serve(
-    node_id: Annotated[str, typer.Option("--id", help="The node's id in the configuration.")],
+    node_id: IdOption,
     config: Annotated[Path, typer.Option(help="The cluster's configuration.")] = Path(
         "cluster.toml"
     ),
@@ -81,26 +96,27 @@ def serve(
     if node_id not in settings.nodes:
         known = ", ".join(settings.nodes)
         raise ConfigError(f'--id: "{node_id}" is no node of {config}, which knows {known}')
-    log.set_up(settings.log_level, serialize=log_json)
-    with _stops_on_signals() as stops:
+    log.set_up(settings.log_level, as_json=log_json)
+    with stops_on_signals() as stops:
         marked = None if marks is None else _marks()
-        node = _start(settings, node_id, marked, spins=spin)
-        _spare_the_collector()
+        node = start(settings, node_id, marked, spins=spin, as_json=log_json)
+        spare_the_collector()
         watcher = threading.Thread(target=_watch, args=(node, stops), name="watch-node")
         watcher.start()
-        _greet(settings, node)
+        _greet(settings, node, as_json=log_json)
         why = stops.get()
-        logger.bind(node=node_id).info("stops: {}", why)
+        log.note(node_id, "INFO", f"{node_id} stops: {why}", event="stops")
         stopped = node.stop()
         watcher.join()
     if marks is not None and marked is not None:
         marked.write(marks)
     if node.failure is not None:
-        typer.echo(f"{node_id} stopped after a fatal error: {node.failure!r}", err=True)
+        _print_fatal(node_id, node.failure, as_json=log_json)
         raise typer.Exit(EXIT_BUG)
     if not stopped:
         raise ServeError(f"{node_id} did not stop in time")
-    typer.echo(f"{node_id} stopped")
+    text = f"{node_id} stopped"
+    typer.echo(log.json_object(text, node=node_id, event="stopped") if log_json else text)
 
 
 def _marks() -> ProfileMarks:
@@ -109,7 +125,23 @@ def _marks() -> ProfileMarks:
     return ProfileMarks()
 
 
-def _start(config: Config, node_id: str, marks: ProfileMarks | None, *, spins: bool) -> Node:
+def _print_fatal(node_id: str, failure: BaseException | None, *, as_json: bool) -> None:
+    text = f"{node_id} stopped after a fatal error: {failure!r}"
+    told = log.json_object(text, level="CRITICAL", node=node_id, event="failed")
+    typer.echo(told if as_json else text, err=True)
+
+
+def start(
+    config: Config, node_id: str, marks: ProfileMarks | None, *, spins: bool, as_json: bool = False
+) -> Node:
+    """Start a node.
+
+    Raises:
+        ServeError: it cannot serve at its address.
+        ConfigError: see `Node.start`.
+        typer.Exit: it failed at once.
+
+    """
     import pykka  # noqa: PLC0415 (as the next)
     import zmq  # noqa: PLC0415 (sockets: not for --help)
 
@@ -118,7 +150,7 @@ def _start(config: Config, node_id: str, marks: ProfileMarks | None, *, spins: b
     try:
         return Node.start(config, node_id, marks=marks, spins=spins)
     except pykka.ActorDeadError as error:  # It failed before this thread could wait for it.
-        typer.echo(f"{node_id} stopped after a fatal error: {error.__cause__!r}", err=True)
+        _print_fatal(node_id, error.__cause__, as_json=as_json)
         raise typer.Exit(EXIT_BUG) from error
     except ConfigError as error:
         if not isinstance(error.__cause__, zmq.ZMQError):
@@ -130,7 +162,7 @@ def _start(config: Config, node_id: str, marks: ProfileMarks | None, *, spins: b
         raise ServeError(f"nodes.{node_id}.address: {error}; {advice}") from error
 
 
-def _spare_the_collector() -> None:
+def spare_the_collector() -> None:
     """Keep Python's cyclic collector away from objects that live as long as the node.
 
     Objects of a request are freed by reference counts; the few cycles can wait. With 100,000
@@ -141,11 +173,13 @@ def _spare_the_collector() -> None:
     gc.set_threshold(*GC_THRESHOLDS)
 
 
-def _greet(config: Config, node: Node) -> None:
-    typer.echo(
+def _greet(config: Config, node: Node, *, as_json: bool) -> None:
+    text = (
         f'{node.id} serves at {node.address}: cluster "{config.cluster}", protocol '
         f"{config.protocol}. Mind: {PROMISES[config.protocol].does_not_survive}"
     )
+    told = log.json_object(text, node=node.id, event="serves", address=node.address)
+    typer.echo(told if as_json else text)
     sys.stdout.flush()  # A program that started us through a pipe waits for this line.
 
 
@@ -155,7 +189,8 @@ def _watch(node: Node, stops: Stops) -> None:
 
 
 @contextmanager
-def _stops_on_signals() -> Generator[Stops]:
+def stops_on_signals() -> Generator[Stops]:
+    """Yield a queue that gets the names of signals to stop."""
     stops = Stops()
 
     def on_signal(number: int, frame: object) -> None:

@@ -39,12 +39,15 @@ _Semaphores = Annotated[
 
 
 _Members = Annotated[
-    bool, typer.Option("--members", help="paxos (the log alone), bakery: the members change.")
+    bool,
+    typer.Option(
+        "--members", help="paxos (the log alone), bakery: operators or leaders change the members."
+    ),
 ]
 
 
 _Journal = Annotated[
-    bool, typer.Option(help="central: give the server a journal, and crash it, too.")
+    bool, typer.Option(help="central: give the server a journal, and also crash it.")
 ]
 
 
@@ -102,7 +105,7 @@ def simulate(
         _one(runs, seed, trace=trace)
         return
     if trace:
-        raise ConfigError("--trace is told for one seed: give --seed as well")
+        raise ConfigError("--trace shows one seed: add --seed")
     first, last = seed_range(seeds)
     console = Console()
     if not log and not judged and not members:

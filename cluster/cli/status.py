@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Annotated
 
 import typer
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
+from rich.console import RenderableType
 from rich.text import Text
 
 from fencelock.actors.api.message import LockStatus, NodeStatus
 from fencelock.actors.api.self_report import Elected
 from fencelock.cluster.cli.asking import (
+    EXIT_NO_ANSWER,
+    EXIT_UNSERVED,
     ClusterOption,
     ConnectOption,
-    TimeoutOption,
+    LookTimeoutOption,
+    WatchOption,
     as_plain,
-    asking,
     duration,
+    looking,
     object_shown,
     person,
     target,
 )
+from fencelock.cluster.cli.screen import Cell, Column, Rows, View, json_view, line, present
 
 TABLED = frozenset({"bakery", "paxos"})
 """Protocols whose nodes share one table of locks: each lock is shown once."""
@@ -34,14 +35,11 @@ LISTED = frozenset({"paxos"})
 
 PRIORITY_OFF = 15
 
-NODE_WIDTH_MAX = 20
-"""Width of the node column (columns); a longer id is folded, so that the state fits beside it."""
-
 
 def status(
     connect: ConnectOption = None,
     cluster: ClusterOption = None,
-    timeout: TimeoutOption = 5.0,
+    timeout: LookTimeoutOption = 5.0,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON array, with an object for each node.")
     ] = False,
@@ -49,10 +47,18 @@ def status(
         bool,
         typer.Option("--roles", help="Also show each node's roles: events waiting, and state."),
     ] = False,
+    ready: Annotated[
+        bool,
+        typer.Option(
+            "--ready", help="Only exit with 0 if a node asked can serve, else with 1: for probes."
+        ),
+    ] = False,
+    watch: WatchOption = False,
 ) -> None:
     """Show [bold]which nodes are ready[/bold], who leads, and who holds what.
 
-    Exits with 1 when no node answers.
+    Exits with 0 if the cluster serves, with 1 if no node answers, and with 3 if
+    it has no leader or no majority, or if its nodes do not belong together.
 
     For example:
 
@@ -60,27 +66,93 @@ def status(
 
       [cyan]fencelock status --connect tcp://127.0.0.1:4041,tcp://127.0.0.1:4042 --json[/cyan]
 
+      [cyan]fencelock status --ready --connect tcp://127.0.0.1:4041[/cyan] (a probe)
+
       [cyan]fencelock status --roles[/cyan] (leader, acceptor, clock, ... of each node)
 
     """
     where = target(connect, cluster)
-    with asking(where, timeout) as operator:
-        nodes = sorted(operator.describe(roles=roles), key=lambda node: node.node)
-    if as_json:
-        typer.echo(json.dumps([as_plain(node) for node in nodes], indent=2))
-        return
-    console = Console()
-    console.print(Text(headline(nodes), "bold"))
-    console.print(nodes_table(nodes, asked=len(where.endpoints)))
-    if roles:
-        console.print(roles_table(nodes))
-    lost = quorum_lost(nodes, asked=len(where.addresses))
-    if lost:
-        console.print(Text(lost, "red"))
+
+    def look() -> View:
+        with looking(where, timeout) as operator:
+            surveyed = operator.survey(roles=roles)
+        nodes = sorted(surveyed.statuses, key=lambda node: node.node)
+        if ready:
+            return ready_view(nodes)
+        problems = problems_of(nodes, asked=len(where.endpoints))
+        code = 0 if any(node.ready for node in nodes) else EXIT_UNSERVED
+        if len({node.protocol for node in nodes}) > 1:
+            code = EXIT_UNSERVED
+        if as_json:
+            return json_view([as_plain(node) for node in nodes], code)
+        parts: list[RenderableType] = [
+            line(headline(nodes), "bold"),
+            nodes_table(nodes, asked=len(where.endpoints)),
+        ]
+        if roles:
+            parts.append(roles_table(nodes))
+        parts += [line(f"No answer from {one}.", "yellow") for one in surveyed.silent]
+        parts += [line(problem, "red") for problem in problems]
+        return View([*parts, *locks_part(nodes)], code)
+
+    raise typer.Exit(present(look, watch=watch and not ready, failed=EXIT_NO_ANSWER))
+
+
+def ready_view(nodes: Sequence[NodeStatus]) -> View:
+    """Return whether a node can serve, for a probe."""
+    served = [node.node for node in nodes if node.ready]
+    if served:
+        return View([line(f"ready: {_and(served)}")])
+    why = "; ".join(f"{node.node}: {node.detail}" for node in nodes)
+    return View([line(f"not ready: {why}")], EXIT_NO_ANSWER)
+
+
+def problems_of(nodes: Sequence[NodeStatus], *, asked: int) -> list[str]:
+    """Return what is wrong with the cluster as a whole, in words."""
+    problems = [mixed(nodes), quorum_lost(nodes, asked=asked)]
+    if not any(problems) and not any(node.ready for node in nodes):
+        problems.append(
+            "Nothing is served now: no lock is granted or released until a node is ready. An "
+            "election takes a second; if this lasts, the reasons above say what is missing."
+        )
+    return [problem for problem in problems if problem]
+
+
+def mixed(nodes: Sequence[NodeStatus]) -> str:
+    """Return what it means if nodes run different protocols; empty if all run the same."""
+    runs: dict[str, list[str]] = {}
+    for node in nodes:
+        runs.setdefault(node.protocol, []).append(node.node)
+    if len(runs) <= 1:
+        return ""
+    each = [
+        f"{_and(names)} run{'s' if len(names) == 1 else ''} {protocol}"
+        for protocol, names in sorted(runs.items(), key=lambda run: -len(run[1]))
+    ]
+    return (
+        f"The nodes do not belong together: {'; '.join(each)}. All nodes of a cluster run one "
+        "protocol: stop those that run another, and start them with the file of the others."
+    )
+
+
+def locks_part(nodes: Sequence[NodeStatus]) -> list[RenderableType]:
+    """Return the locks, or what is known instead."""
     seen = locks_seen(nodes)
-    console.print(locks_table(seen) if seen else "No lock is held or waited for.")
-    if seen and LISTED & {node.protocol for node in nodes}:
-        console.print("All held locks: fencelock locks. One with its queue: fencelock who NAME.")
+    known = any(node.ready for node in nodes)
+    if not seen:
+        none = "No lock is held or waited for."
+        return [line(none if known else "Which locks are held is not known now.")]
+    parts: list[RenderableType] = []
+    if not known:
+        ages = [lock.age_ms for _, lock in seen if lock.age_ms is not None]
+        ago = f" {duration(min(ages))} ago" if ages else ""
+        parts.append(line(f"These locks were held{ago}; who holds them now is not known.", "red"))
+    parts.append(locks_table(seen))
+    if LISTED & {node.protocol for node in nodes}:
+        parts.append(
+            line("All held locks: fencelock locks. One and its queue: fencelock who NAME.")
+        )
+    return parts
 
 
 def headline(nodes: Sequence[NodeStatus]) -> str:
@@ -103,21 +175,18 @@ def headline(nodes: Sequence[NodeStatus]) -> str:
     return "; ".join(parts)
 
 
-def nodes_table(nodes: Sequence[NodeStatus], *, asked: int) -> Table:
+def nodes_table(nodes: Sequence[NodeStatus], *, asked: int) -> Rows:
     """Return a row for each node that answered of those ``asked``, and for each that they name."""
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1))
-    table.add_column("node", max_width=NODE_WIDTH_MAX, overflow="fold")
-    table.add_column("state", overflow="fold")
     members = _members(nodes)
+    columns = [Column("node"), Column("state", prose=True)]
     if members:
-        table.add_column("leads", no_wrap=True)
-        table.add_column("priority", justify="right", no_wrap=True)
-    table.add_column("up for", justify="right", no_wrap=True)
-    table.add_column("locks", justify="right", no_wrap=True)
+        columns += [Column("leads"), Column("priority", right=True)]
+    columns += [Column("up for", right=True), Column("locks", right=True)]
+    rows: list[Sequence[Cell]] = []
     for node in nodes:
-        seat = members.get(node.node, ())
-        up = duration(node.uptime_ms)
-        table.add_row(node.node, _state(node), *seat, up, str(len(node.locks)))
+        seat = members.get(node.node, ("", "") if members else ())
+        locks = str(len(node.locks)) if node.ready or node.locks else "?"
+        rows.append((node.node, _state(node), *seat, duration(node.uptime_ms), locks))
     missing = sorted({name for node in nodes for name in node.nodes} - {n.node for n in nodes})
     # An address does not name its node: only if all nodes were asked, each missing one was.
     if asked >= len(nodes) + len(missing):
@@ -125,8 +194,8 @@ def nodes_table(nodes: Sequence[NodeStatus], *, asked: int) -> Table:
     else:
         why = Text("not asked, or no answer" if asked > len(nodes) else "not asked", "yellow")
     for name in missing:
-        table.add_row(name, why, *members.get(name, ()), "", "")
-    return table
+        rows.append((name, why, *members.get(name, ("", "") if members else ()), "", ""))
+    return Rows(columns, rows)
 
 
 def quorum_lost(nodes: Sequence[NodeStatus], *, asked: int) -> str:
@@ -145,20 +214,22 @@ def quorum_lost(nodes: Sequence[NodeStatus], *, asked: int) -> str:
     )
 
 
-def roles_table(nodes: Sequence[NodeStatus]) -> Table:
+def roles_table(nodes: Sequence[NodeStatus]) -> Rows:
     """Return a row for each role of each node."""
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1))
-    table.add_column("node", max_width=NODE_WIDTH_MAX, overflow="fold")
-    table.add_column("role", overflow="fold")
-    table.add_column("kind", overflow="fold")
-    table.add_column("waiting", justify="right", no_wrap=True)
-    table.add_column("summary", overflow="fold")
-    for node in nodes:
-        for role in node.roles:
-            summary = ", ".join(f"{fact.name} {fact.value}" for fact in role.summary)
-            cells = (node.node, role.name, role.kind, str(role.waiting), summary)
-            table.add_row(*map(Text, cells))
-    return table
+    columns = ("node", "role", "kind")
+    rows = [
+        (
+            node.node,
+            role.name,
+            role.kind,
+            str(role.waiting),
+            ", ".join(f"{fact.name} {fact.value}" for fact in role.summary),
+        )
+        for node in nodes
+        for role in node.roles
+    ]
+    prose = Column("summary", prose=True)
+    return Rows([*map(Column, columns), Column("waiting", right=True), prose], rows)
 
 
 def locks_seen(nodes: Sequence[NodeStatus]) -> list[tuple[str, LockStatus]]:
@@ -182,19 +253,11 @@ def _tells(lock: LockStatus) -> tuple[bool, int]:
     return lock.holder is not None, len(lock.waiters)
 
 
-def locks_table(seen: Sequence[tuple[str, LockStatus]]) -> Table:
-    """Return a row for each lock and node that reports it, without columns that are empty."""
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1))
+def locks_table(seen: Sequence[tuple[str, LockStatus]]) -> Rows:
+    """Return a row for each lock and node that reports it."""
+    columns = ("lock", "at", "held by", "fence", "for", "waiting", "needs")
     rows = [_cells(node, lock) for node, lock in seen]
-    for place, name in enumerate(("lock", "at", "held by", "fence", "for", "waiting", "needs")):
-        if not any(row[place] for row in rows):
-            continue
-        whole = name in ("fence", "for")  # A truncated fence would be a wrong one.
-        table.add_column(name, no_wrap=whole, overflow="fold")
-    for row in rows:
-        kept = [cell for place, cell in enumerate(row) if any(other[place] for other in rows)]
-        table.add_row(*(Text(cell) for cell in kept))
-    return table
+    return Rows([Column(name, right=name in ("fence", "for")) for name in columns], rows)
 
 
 def _elected(nodes: Sequence[NodeStatus]) -> Elected | None:
@@ -237,12 +300,12 @@ def _state(node: NodeStatus) -> Text:
     return state
 
 
-def _cells(node: str, lock: LockStatus) -> tuple[str, ...]:
+def _cells(node: str, lock: LockStatus) -> tuple[Cell, ...]:
     holder, fence, held_for = "-", "", ""  # It is free, as far as this node knows.
     if lock.holder is not None:
         holder, held_for = person(lock.holder), duration(lock.holder.since_ms)
         fence = "" if lock.holder.fence is None else str(lock.holder.fence)
-    waiting = "\n".join(f"{person(one)} {duration(one.since_ms)}" for one in lock.waiters)
-    needs = "\n".join(f"{one.node} (silent {duration(one.silent_ms)})" for one in lock.waits_for)
+    waiting = tuple(f"{person(one)} {duration(one.since_ms)}" for one in lock.waiters)
+    needs = tuple(f"{one.node} (silent {duration(one.silent_ms)})" for one in lock.waits_for)
     at = node if lock.holder is None or lock.holder.node != node else ""
     return object_shown(lock.lock), at, holder, fence, held_for, waiting, needs

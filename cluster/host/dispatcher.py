@@ -30,12 +30,15 @@ from fencelock.actors.role_message import DescribeRole, Query
 from fencelock.cluster.host.gateway import Gateway, Links, Pace, turn
 from fencelock.cluster.host.pending_asks import AskReply, CrossThreadQueue
 from fencelock.cluster.host.role_set import Closing, RoleSet, RoleSlot
-from fencelock.cluster.host.scheduler import INBOX_MAX, RoleFailedError, Scheduler
+from fencelock.cluster.host.scheduler import INBOX_MAX, SLOW_NS, RoleFailedError, Scheduler
+from fencelock.cluster.log import Repeated, note
 from fencelock.transport.codec import encode, pack
 
 if TYPE_CHECKING:
     from fencelock.cluster.storage.journal import Journal
 
+
+A = TypeVar("A")
 
 ARRIVALS_MAX = 100_000
 """Limit of messages from other threads that wait for the dispatcher."""
@@ -58,6 +61,9 @@ class Dispatcher:
         members: the nodes whose frames move the logical clock.
         journal: the file of records; a node without one must not persist.
         counters: the counters of roles and host; shared with the hub, read on this thread.
+        watch: is given each new role, and may wrap its `RoleSlot.handle`, to log what it does.
+        unheard: returns the linked members, if no member has ever sent anything; for protocols
+            whose members always do.
 
     Source: Pykka's three hooks for implementors of new actor types
     (``_create_actor_inbox``, ``_create_future``, ``_start_actor_loop``).
@@ -72,6 +78,8 @@ class Dispatcher:
         members: frozenset[str] = frozenset(),
         journal: Journal | None = None,
         counters: Counter[str] | None = None,
+        watch: Callable[[RoleSlot], None] | None = None,
+        unheard: Callable[[], list[str]] = list,
     ) -> None:
         self.node = node
         self.failure: BaseException | None = None
@@ -84,6 +92,8 @@ class Dispatcher:
         self._links = hub
         self._gateway = Gateway(self._scheduler, hub, members)
         self._journal = journal
+        self._watch = watch
+        self._watchdog = Watchdog(node, self._scheduler, unheard)
         self._arrivals = CrossThreadQueue(self._scheduler.asks, hub.ring)
         self._pace = Pace()
         self._closings: tuple[Closing, ...] = ()
@@ -129,7 +139,7 @@ class Dispatcher:
 
         Args:
             timeout: how long to wait for it (s), None for without limit.
-            at_once: whether to leave out the closings, or what is left of them.
+            at_once: whether to skip the closing messages, or the rest of them.
 
         Returns:
             Whether everything has stopped.
@@ -145,6 +155,27 @@ class Dispatcher:
     def abandon(self, reply: AskReply) -> None:
         """Withdraw a request whose caller stopped waiting. From any thread."""
         self._enter(partial(self._abandon, reply))
+
+    def read(self, look: Callable[[Scheduler], A], timeout: float) -> A:
+        """Return what ``look`` returns on the dispatcher's thread. From any other thread.
+
+        Raises:
+            pykka.Timeout: the dispatcher does not get to it within ``timeout`` (s).
+            pykka.ActorDeadError: the node has stopped.
+
+        """
+        reply = AskReply()
+
+        def answer() -> None:
+            try:
+                reply.set(look(self._scheduler))
+            except Exception as error:  # noqa: BLE001  # Goes to the caller.
+                reply.fail(error)
+
+        if not self._enter(answer):
+            raise pykka.ActorDeadError(f"node {self.node} has stopped") from self.failure
+        value: A = reply.get(timeout=timeout)
+        return value
 
     def now(self) -> Instant:
         """Read the clock (Host)."""
@@ -170,6 +201,8 @@ class Dispatcher:
             entered.wait()
 
     def _welcome(self, role_slot: RoleSlot) -> None:
+        if self._watch is not None:
+            self._watch(role_slot)
         role: Any = role_slot.role
         stop_node = None if role_slot.stops_alone else self._stop_node
         submit = partial(self._submit, role_slot)
@@ -212,10 +245,10 @@ class Dispatcher:
         reply.fail(error)
 
     def _enter(self, arrival: Callable[[], None]) -> bool:
-        """Have ``arrival`` run on the dispatcher's thread; False when it has stopped."""
+        """Run ``arrival`` on the dispatcher's thread; return False when it has stopped."""
         self._arrivals.put(arrival)
         # The closing thread sets `_closed`, then empties the queue. An arrival that was added
-        # before is run; one that was added after is taken back here, unless it was run, too.
+        # before is run; one that was added after is taken back here, unless it was also run.
         return not (self._closed and self._arrivals.take_back(arrival))
 
     def _take(self, role_slot: RoleSlot, message: Any, reply: AskReply | None) -> None:
@@ -266,6 +299,7 @@ class Dispatcher:
     def _run(self) -> None:
         """Run turns until `stop` is called, or until a role or the disk fails."""
         _DISPATCHING.on = True
+        self._watchdog.begin_turn()
         try:
             while not self._stopping:
                 self._turn()
@@ -308,6 +342,7 @@ class Dispatcher:
         for _ in turn(scheduler, self._gateway, self._links, self._pace):
             self._write()
             wrote = True
+        self._watchdog.end_turn()
         if wrote and self._journal is not None and self._journal.trim_due:
             self._journal.trim()  # Last, so that nothing waits for it unnecessarily.
         idle_ms = scheduler.idle_ms()
@@ -318,6 +353,7 @@ class Dispatcher:
             idle_ms = 0
         self._links.poll(idle_ms)
         arrivals.asleep = False
+        self._watchdog.begin_turn()
 
     def _write(self) -> None:
         """Make the records of this turn durable: one append, one sync (group commit)."""
@@ -353,7 +389,88 @@ class Dispatcher:
             self._scheduler.retire(role_slot)
 
 
-A = TypeVar("A")
+class Watchdog:
+    """Logs slow turns, and once an interval what was dropped.
+
+    Args:
+        node: whose log it is.
+        scheduler: has the clock, the counters and the time of syncs.
+        unheard: see `Dispatcher`.
+
+    """
+
+    def __init__(self, node: str, scheduler: Scheduler, unheard: Callable[[], list[str]]) -> None:
+        self._node = node
+        self._unheard = unheard
+        self._scheduler = scheduler
+        self._slow_turns = Repeated(node, scheduler.now)
+        self._began = self._report_at = scheduler.now()
+        self._synced = 0
+        self._dropped: dict[str, int] = {}
+
+    def begin_turn(self) -> None:
+        """Note that a turn begins."""
+        self._began = self._scheduler.now()
+
+    def end_turn(self) -> None:
+        """Note that a turn has ended, but for the trimming of the journal."""
+        scheduler = self._scheduler
+        now = scheduler.now()
+        took = now - self._began
+        if took > SLOW_NS:
+            took -= scheduler.synced_ns - self._synced
+            if took > SLOW_NS:
+                self._slow_turns.add(took // NS_PER_MS, SLOW_TURN, event="slow_turn")
+        self._synced = scheduler.synced_ns
+        if now >= self._report_at:
+            self._report_at = Instant(now + Repeated.INTERVAL_NS)
+            self._report()
+            if linked := self._unheard():
+                text = ONE_WAY.format(node=self._node, peers=", ".join(linked))
+                note(self._node, "WARNING", text, event="one_way")
+
+    def _report(self) -> None:
+        """Log what was dropped since the last report."""
+        counters = self._scheduler.counters
+        found = {name: counters[name] for name in DROPPED if name in counters}
+        new = {name: times - self._dropped.get(name, 0) for name, times in found.items()}
+        parts = [f"{times} {DROPPED[name]}" for name, times in new.items() if times]
+        if not parts:
+            return
+        self._dropped = found
+        text = f"dropped frames in the last {Repeated.INTERVAL_NS // 10**9} s: {', '.join(parts)}"
+        fields = {name.replace(".", "_"): times for name, times in new.items() if times}
+        note(self._node, "WARNING", text, event="frames_dropped", **fields)
+
+
+SLOW_TURN = (
+    "this node was busy or paused for {worst} ms{times}: it sent no replies meanwhile. Look for "
+    "other load on this machine, for swapping, or for a container limited in processor time"
+)
+
+ONE_WAY = (
+    "{node} is linked to {peers}, but gets nothing back: they answer at the address that their own "
+    "configuration has for {node}. Either that address is not this node's, or another process runs "
+    "as {node}: stop one of the two, or give it another id"
+)
+
+DROPPED = {
+    "wire.malformed": "that nobody can read: a port scan, or a program that is not fencelock",
+    "wire.oversized": "too large",
+    "wire.wrong_version": "of another version of fencelock: see the rolling upgrade",
+    "wire.wrong_cluster": "for another cluster: a client or node with a wrong cluster name",
+    "wire.spoofed_sender": "under a name that is not their sender's: two nodes or clients may "
+    "have one id",
+    "wire.misdirected": "for another node: addresses in a configuration are mixed up",
+    "wire.muted": "of a sender that was muted for unreadable ones",
+    "wire.client_flooded": "of clients that sent more than this node could take",
+    "wire.connections_full": "of connections above the limit: too many clients, or their "
+    "descriptors (ulimit -n)",
+    "wire.queue_full": "to peers that do not read theirs",
+    "host.inbox_full": "because too much waited",
+}
+"""What dropped frames mean, by the counter of each kind."""
+
 
 ActorStop = messages._ActorStop  # pyright: ignore[reportPrivateUsage]
 """The message by which Pykka stops an actor, and `pykka.ActorRegistry.stop_all` stops all."""

@@ -7,14 +7,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from time import thread_time_ns
 from typing import Protocol
 
-from loguru import logger
-
 from fencelock.actors.clock import Clock
 from fencelock.actors.effect import Connect, Disconnect
 from fencelock.actors.error import ConfigError
 from fencelock.actors.message import address_of
 from fencelock.actors.role_message import LinkDown, LinkRefused, LinkUp
 from fencelock.cluster.host.scheduler import INBOX_MAX, Scheduler
+from fencelock.cluster.log import note
 from fencelock.transport.cbor import FrameTooLargeError
 from fencelock.transport.frame import EnvelopeItems, Frame, new_frame
 from fencelock.transport.listener import Arrival
@@ -146,6 +145,8 @@ class Gateway:
         self._scheduler = scheduler
         self._links = links
         self._members = set(members)
+        self._linked: set[str] = set()
+        """The peers to which a link was up at some time."""
         scheduler.relink = self._relink
         self._clock_at = address_of(scheduler.node, "clock")
         self._clock: Clock | None = None
@@ -153,10 +154,26 @@ class Gateway:
     def tell_events(self) -> None:
         """Notify the roles of all changes of links."""
         for event in self._links.events():
-            if isinstance(event, LinkRefused):
-                node = self._scheduler.node
-                logger.error("node {}: link to {}: {}", node, event.node, event.detail)
+            self._note_link(event)
             self._scheduler.tell_all(event)
+
+    def _note_link(self, event: LinkUp | LinkDown | LinkRefused) -> None:
+        """Log a change of a link; that of a client to its nodes only for the search of faults."""
+        name, level = event.node, "INFO" if event.node in self._members else "DEBUG"
+        match event:
+            case LinkUp():
+                self._linked.add(name)
+                text, what = f"the link to {name} is up", "link_up"
+            case LinkDown() if name not in self._linked:
+                text = f"no link to {name} yet: it is not running, or its address is wrong"
+                what = "link_down"
+            case LinkDown():
+                text = f"the link to {name} is down: it has stopped, or the network was cut"
+                what, level = "link_down", "WARNING" if level == "INFO" else level
+            case LinkRefused():
+                text = f"the node at the address of {name} is not one of this cluster: "
+                text, what, level = text + event.detail, "link_refused", "ERROR"
+        note(self._scheduler.node, level, text, event=what, peer=name)
 
     def _relink(self, effect: Connect | Disconnect) -> None:
         """Carry out an effect that changes the links of this node."""
@@ -165,8 +182,8 @@ class Gateway:
                 self._links.connect(effect.node, effect.endpoint)
             except ConfigError as error:  # It came in a message; a bad one must not stop us.
                 self._scheduler.counters["host.endpoint_refused"] += 1
-                node = self._scheduler.node
-                logger.error("node {}: no link to {}: {}", node, effect.node, error)
+                text = f"no link to {effect.node}: {error}"
+                note(self._scheduler.node, "ERROR", text, event="link_refused", peer=effect.node)
             self._members.add(effect.node)
         else:
             self._links.disconnect(effect.node)
@@ -177,6 +194,7 @@ class Gateway:
         scheduler, members = self._scheduler, self._members
         slots, ready, counters = scheduler.roles, scheduler.ready, scheduler.counters
         for link, frame in arrivals:
+            scheduler.frames_in += 1
             if link in members and (clock := self._clock or self._find_clock()) is not None:
                 effects = clock.arrived(frame.stamp)
                 if effects:
@@ -199,6 +217,7 @@ class Gateway:
         clock = self._clock or self._find_clock()
         stamp = 0 if clock is None else clock.departing()
         links = self._links
+        self._scheduler.frames_out += len(outgoing)
         for link, envelopes in outgoing.items():
             if len(envelopes) > FRAME_ENVELOPES_MAX:
                 self._send_halves(link, stamp, envelopes)
@@ -224,7 +243,7 @@ class Gateway:
                 self._send_halves(link, stamp, part)
 
     def _find_clock(self) -> Clock | None:
-        """Return the clock of this node, None if it has none."""
+        """Return the clock of this node, or None if it has none."""
         role_slot = self._scheduler.roles.get(self._clock_at)
         if role_slot is not None:
             assert isinstance(role_slot.role, Clock)
@@ -253,7 +272,7 @@ def turn(scheduler: Scheduler, gateway: Gateway, links: Links, pace: Pace) -> It
         gateway.arrive(arrivals)
     scheduler.work(TURN_MAX)
     wrote = bool(scheduler.records)
-    while scheduler.records:  # A role that is spawned by a held effect may persist, too.
+    while scheduler.records:  # A role that a held effect spawns may also persist.
         if scheduler.outgoing:
             gateway.flush()  # What needs no record leaves now: peers work meanwhile.
         if asks.settled or asks.waking:

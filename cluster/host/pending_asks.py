@@ -33,7 +33,8 @@ class AskReply(pykka.Future[Any]):
 
     Args:
         then: called with this reply, the value and the error (one of them None), on the
-            thread that answers, before any waiting thread wakes. It must be quick and not raise.
+            thread that answers, before any waiting thread wakes. It must be quick and must not
+            raise.
 
     Attributes:
         address: the address from which the role is asked, once the dispatcher has the request.
@@ -63,9 +64,10 @@ class AskReply(pykka.Future[Any]):
         return self._is_set
 
     def add_done_callback(self, callback: Callable[[], None]) -> None:
-        """Have ``callback`` called once there is an answer; at once if there is one.
+        """Call ``callback`` once there is a reply; at once if there is one.
 
-        It must be quick and not raise. It runs on the thread that answers or wakes, or on this one.
+        It must be quick and must not raise. It runs on the thread that answers or wakes, or on this
+        one.
         """
         self._callbacks.append(callback)
         if self._is_set:
@@ -129,7 +131,7 @@ class AskReply(pykka.Future[Any]):
         self.wake()
 
     def set_get_hook(self, func: Any) -> None:
-        """Have ``func(timeout)`` compute the answer when it is requested (Pykka).
+        """Let ``func(timeout)`` compute the reply when it is requested (Pykka).
 
         Raises:
             queue.Full: there is an answer.
@@ -137,7 +139,7 @@ class AskReply(pykka.Future[Any]):
         """
         if self._is_set:
             raise queue.Full
-        super().__init__()  # Makes only what a hook needs.
+        super().__init__()  # Makes only the parts that a hook needs.
         super().set_get_hook(func)
 
     def settle(self, value: Any, error: BaseException | None) -> None:
@@ -189,9 +191,10 @@ class AskReply(pykka.Future[Any]):
 class PendingAsks:
     """Open requests, by the temporary address their answer is sent to.
 
-    A thread that is woken wakes the next one before it goes on, so that none depends on what it
-    does then. Only one thread can hold the interpreter's lock: of many woken at once all but one
-    find it taken and sleep again. With 64 threads that cost 26 us of processor time each, now 12.
+    A thread that is woken wakes the next one before it continues, so that the wake-ups do not
+    depend on its later work. Only one thread can hold the interpreter's lock: of many woken at once
+    all but one find it taken and sleep again. With 64 threads that cost 26 us of processor time
+    each, now 12.
 
     Attributes:
         settled: the answered requests whose threads are still to be woken.
@@ -250,7 +253,7 @@ class PendingAsks:
             passed_on = reply.wake(self.wake)
             try:
                 self.settled.remove(reply)
-            except (ValueError, IndexError):  # Another thread woke it, too.
+            except (ValueError, IndexError):  # Another thread also woke it.
                 continue
             if passed_on:
                 return
@@ -299,7 +302,7 @@ class CrossThreadQueue:
         asks.all_awake = self.look
 
     def put(self, arrival: Arrival) -> None:
-        """Have ``arrival`` run by the dispatcher; from any thread."""
+        """Let the dispatcher run ``arrival``; from any thread."""
         self.queue.append(arrival)
         if self.asleep and not self._asks.waking:
             self._ring()

@@ -39,7 +39,7 @@ class RoleSet:
     openings: tuple[Send, ...] = ()
     """Sent by ``node/node`` when every role had its first turn."""
     closings: tuple[Closing, ...] = ()
-    """Sent one after the other, each when the one before was answered or took too long."""
+    """Sent one after the other, each when the previous one got its reply or timed out."""
 
 
 class RoleSlot:

@@ -25,6 +25,7 @@ from fencelock.actors.effect import (
     Spawn,
     Wake,
 )
+from fencelock.actors.histogram import Histogram
 from fencelock.actors.message import (
     NS_PER_MS,
     NS_PER_US,
@@ -43,16 +44,20 @@ from fencelock.actors.role import Role
 from fencelock.actors.role_message import SYNC_REPORT_MS, DiskSynced, RoleDescription, RoleNotice
 from fencelock.cluster.host.pending_asks import WAKING_MS, PendingAsks
 from fencelock.cluster.host.role_set import RoleSet, RoleSlot, counted, describe, describe_all
-from fencelock.cluster.log import write
+from fencelock.cluster.log import Repeated, write
 from fencelock.transport.frame import NAMES_KEPT, EnvelopeItems
 
 CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-"""A clock that goes on while the machine sleeps, so that a lease cannot outlive a suspend."""
+"""A clock that keeps counting while the machine sleeps, so that a lease cannot outlive a
+suspend."""
 
 INBOX_MAX = 10_000
-"""Limit of waiting events on a node above which nothing more enters from outside. Roles share one
-thread, so a backlog of one delays all. Releases and cancels of local threads are still let in: a
-caller that goes on without them would hold for ever."""
+"""Limit of waiting events on a node. Above it, nothing more enters from outside. Roles share one
+thread, so a backlog of one delays all. Releases and cancels of local threads are still accepted:
+otherwise the lock of a caller that continues without them would stay held for ever."""
+
+SLOW_NS = 100_000_000
+"""Syncs, and turns without their syncs, that take longer are logged (ns, 100 ms)."""
 
 BACKLOG_MAX = 1_000_000
 """Limit of waiting events of any kind on a node; more mean that roles of ours flood each other."""
@@ -118,6 +123,11 @@ class Scheduler:
         self._holding: list[RoleSlot] = []
         self._opening = False
         self._syncs = self._sync_ns = self._syncs_reported_at = 0
+        self._slow_syncs = Repeated(node, clock)
+        self.synced_ns = 0
+        """Time of all syncs of the journal (ns)."""
+        self.sync_times = Histogram()
+        self.frames_in = self.frames_out = 0
 
     def open(self, role_set: RoleSet) -> None:
         """Start all roles of ``role_set``, then give each its first turn and post the openings."""
@@ -260,6 +270,14 @@ class Scheduler:
         now = self.now()
         self._syncs += 1
         self._sync_ns += now - began
+        self.synced_ns += now - began
+        self.sync_times.add(now - began)
+        if now - began > SLOW_NS:
+            text = (
+                "the disk took {worst} ms to sync the journal{times}: requests waited for it. Look "
+                "at what else uses this disk, and whether it is failing"
+            )
+            self._slow_syncs.add(ms_between(began, now), text, event="slow_sync")
         if now - self._syncs_reported_at >= SYNC_REPORT_MS * NS_PER_MS:
             self.tell_all(DiskSynced(mean_us=self._sync_ns // self._syncs // NS_PER_US))
             self._syncs, self._sync_ns, self._syncs_reported_at = 0, 0, now
@@ -340,15 +358,23 @@ class Scheduler:
         """Write a line into the log of the node."""
         write(self.node, notice)
 
-    def _report(self) -> Reported:
+    def uptime_ms(self) -> int:
+        """Return the time since the start (ms)."""
+        return ms_between(self._began, self.now())
+
+    def total_counters(self) -> Counter[str]:
+        """Return the counters of the host and of all roles."""
         total = Counter(self.counters)
         for role_slot in self.roles.values():
             if role_slot.counters:
                 total.update(role_slot.counters)
+        return total
+
+    def _report(self) -> Reported:
         waiting = Counter(role_slot for role_slot, _, _ in self.ready)
         return Reported(
-            uptime_ms=ms_between(self._began, self.now()),
-            counters=counted(total),
+            uptime_ms=self.uptime_ms(),
+            counters=counted(self.total_counters()),
             roles=describe_all(self.roles.values(), waiting),
         )
 

@@ -20,7 +20,7 @@ class Adversary:
         world: the world of the clients.
         judge: knows which contenders are inside.
         random: draws the time, the client and the kind of a strike.
-        every_ms: the mean interval of strikes, 0 for none.
+        every_ms: the mean interval of strikes, or 0 for none.
         ttl_ms: of the clients' sessions.
 
     """
@@ -53,7 +53,7 @@ class Adversary:
             link for member in self.world.members for link in ((client, member), (member, client))
         ]
         cut = Cut(self.world.time + length, holds=self._random.choice((True, False)))
-        self.world.faults["a holder was cut off"] += 1
+        self.world.fault_counts["a holder was cut off"] += 1
         self.world.mishap(client, f"is cut off for {length // NS_PER_MS} ms")
         self.world.network.cut(links, cut)
         self.world.links.cut(links)
@@ -66,7 +66,7 @@ class Adversary:
     def _pause(self, client: str, length: int) -> None:
         node = self.world.nodes[client]
         if node.up and not node.paused:
-            self.world.faults["a holder was paused"] += 1
+            self.world.fault_counts["a holder was paused"] += 1
             node.pause()
             self.world.after(length, self._resume, client, node.boot)
 

@@ -23,19 +23,19 @@ class Auditor(Role[NodeStatus | LockList | Audit]):
     of the held locks: a lock that is not held has no waiters.
 
     Args:
-        gates: the proxies to ask.
+        proxies: the proxies to ask.
         table: whether there is such a table.
 
     """
 
     def __init__(
-        self, address: Address, host: Host, *, gates: tuple[Address, ...], table: bool = False
+        self, address: Address, host: Host, *, proxies: tuple[Address, ...], table: bool = False
     ) -> None:
         super().__init__(address, host)
-        self.gates = gates
+        self.proxies = proxies
         self.table = table
         self.asked = 0
-        self.left: dict[str, str] = dict.fromkeys(gates, "it never answered")
+        self.left: dict[str, str] = dict.fromkeys(proxies, "it never answered")
         """The problems that a proxy still has, by its address."""
 
     def begin(self, now: Instant) -> Effects:
@@ -66,4 +66,4 @@ class Auditor(Role[NodeStatus | LockList | Audit]):
             if self.table
             else Describe(session=session)
         )
-        return [*(Send(Address(gate), question) for gate in self.left), Wake(AUDIT_MS, Audit())]
+        return [*(Send(Address(proxy), question) for proxy in self.left), Wake(AUDIT_MS, Audit())]

@@ -25,7 +25,7 @@ INVARIANTS = {
     "B8": "fences of a lock rise",
     "B9": "nothing is granted that a client believes to hold",
     "B10": "what was dropped stays dropped",
-    "B11": "a door answers a request once",
+    "B11": "a proxy answers a request once",
     "B12": "the members change one at a time, when majorities before and after know it",
 }
 """The invariants of ``actors/bakery/README.md``, as far as a violation is visible from outside."""
@@ -34,19 +34,19 @@ INVARIANTS = {
 class BakeryJudge:
     """Judges B1 to B12, each on its own: see ``actors/bakery/README.md``.
 
-    It trusts no counter of a role: it counts deliveries and messages itself. It looks into
-    tables and epoch states only for what is in force.
+    It trusts no counter of a role: it counts deliveries and messages itself. It looks into tables
+    and epoch states only for the present state.
 
     Args:
         world: where everything happens.
-        judged: the invariants to judge, by number; None for all.
+        judged: the invariants to judge, by number, or None for all.
 
     """
 
     def __init__(self, world: World, judged: frozenset[str] | None = None) -> None:
         self.world = world
         violation_report = ViolationReport(INVARIANTS, judged)
-        true = promise_of("bakery", ProtocolSettings()).clocks_true(world.misfortune)
+        true = promise_of("bakery", ProtocolSettings()).clocks_true(world.faults)
         self.election = ElectionJudge(world, violation_report)
         self.votes = TicketJudge(world, violation_report, self.election, clocks_true=true)
         self.drops = DropsJudge(world, violation_report)
@@ -64,7 +64,7 @@ class BakeryJudge:
             self.leases.at_leader(delivered, effects)
             self.drops.handled(delivered, effects)
         elif to == proxy_of(node):
-            self.leases.at_door(delivered, effects)
+            self.leases.at_proxy(delivered, effects)
         elif to in (election_of(node), status_of(node)):
             self.election.handled(delivered, effects)
 

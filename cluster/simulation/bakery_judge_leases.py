@@ -75,7 +75,7 @@ class LeasesJudge:
         """By proxy, its life, session, owner, lock and request: the fence of the answer."""
 
     def at_client(self, delivered: Delivery, effects: Effects) -> None:
-        """Record the beliefs of clients, and what they give back."""
+        """Record how long clients rely on holds, and their releases."""
         event, client = delivered.event, delivered.node
         if type(event) is Leased:
             lease = self.leases.get(event.lock, {}).get(event.fence)
@@ -88,7 +88,7 @@ class LeasesJudge:
             if type(effect) is Send and type(effect.message) is Release:
                 self._end(effect.message.lock, effect.message.fence)
 
-    def at_door(self, delivered: Delivery, effects: Effects) -> None:
+    def at_proxy(self, delivered: Delivery, effects: Effects) -> None:
         """Check that a request is not answered with a fence that answered another (B11).
 
         A request may get a higher fence later: its first answer was lost, and its lease over.
@@ -178,9 +178,9 @@ class LeasesJudge:
         until = since + lease_ns * PER_MILLE // 1_000
         leases[locked.fence] = LeaseSpan(key, until, role.epoch_state.epoch)
 
-    def _prolonged(self, door: Address, said: HoldRenewed) -> None:
+    def _prolonged(self, proxy: Address, said: HoldRenewed) -> None:
         """Extend a lease; its client, if there is one, reports its belief itself."""
-        lock, since = self.renewals.get((door, said.number), ("", 0))
+        lock, since = self.renewals.get((proxy, said.number), ("", 0))
         lease = self.leases.get(lock, {}).get(said.fence)
         if lease is not None:
             lease_ns = (said.hold_ms + said.grace_ms) * NS_PER_MS

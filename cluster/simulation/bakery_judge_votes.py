@@ -47,11 +47,11 @@ class Life:
     entered: dict[tuple[str, RequestKey], dict[str, None]] = field(
         default_factory=dict[tuple[str, RequestKey], dict[str, None]]
     )
-    """By request of its own: the leaders that confirmed its entering in this epoch."""
+    """For each of its own requests: the leaders that confirmed its entering in this epoch."""
     votes: dict[tuple[str, RequestKey, int], dict[str, None]] = field(
         default_factory=dict[tuple[str, RequestKey, int], dict[str, None]]
     )
-    """By request of its own and round: the leaders that voted for it in this epoch."""
+    """For each of its own requests and round: the leaders that voted for it in this epoch."""
     standing: dict[str, dict[RequestKey, VoteStanding]] = field(
         default_factory=dict[str, dict[RequestKey, VoteStanding]]
     )
@@ -101,7 +101,7 @@ class TicketJudge:
                 self._says(node, life, role, delivered, effect.message, now)
 
     def _take_epoch(self, life: Life, role: Any) -> None:
-        """Start anew in a new epoch, with only what stands in the table."""
+        """Start anew in a new epoch, with only the content of the table."""
         if role.epoch_state.epoch == life.epoch:
             return
         life.epoch = role.epoch_state.epoch
@@ -143,7 +143,7 @@ class TicketJudge:
             return
         entry = role.tickets.get(word.lock, key)
         kept = entry is not None and entry.fence == stands[key].fence
-        if not kept:  # Of an earlier round; or this leader has the request, too.
+        if not kept:  # Of an earlier round; or this leader also has the request.
             del stands[key]
 
     def _drop_all(self, life: Life, session: str) -> None:

@@ -38,7 +38,7 @@ class LeaderNemesis:
 
     Args:
         world: the world of the leaders.
-        blows: the kinds of strikes; one of them is drawn each time.
+        blows: the kinds of strikes; one kind is drawn each time.
         every_ms: the mean interval of strikes (ms).
 
     """
@@ -78,7 +78,7 @@ class LeaderNemesis:
             return
         self._random.shuffle(leaders)
         blow = self._random.choice(self.blows)
-        self.world.faults[blow.value] += 1
+        self.world.fault_counts[blow.value] += 1
         strikes: dict[Blow, Callable[[list[str]], None]] = {
             Blow.ONE_LOST: self._lose_one,
             Blow.TWO_LOST: self._lose_two,

@@ -1,4 +1,4 @@
-"""A run of `bakery` under faults of its own, before a judge that sees everything."""
+"""A run of `bakery` under special faults, with a judge that sees everything."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def draw_bakery_plan(seed: int) -> RunPlan:
         deaths_ms=tuple(
             random.randrange(chaos_ms) for _ in range(random.choice((0, 0, 1, clients)))
         ),
-        misfortune=Faults(
+        faults=Faults(
             loss_per_mille=random.choice((0, 0, 10, 100)),
             repeat_per_mille=random.choice((0, 0, 10, 300)),
             delay_us=random.choice((200, 2_000, 10_000)),
@@ -80,8 +80,8 @@ def run_bakery_seed(
         plan: the plan to run; drawn from the seed if None.
         blows: the strikes at leaders; drawn from the seed if there are none.
         change: changes the roles of members, for example to plant a bug.
-        judged: the invariants of `bakery` to judge, by number; None for all. Exclusion,
-            fences and progress are judged always.
+        judged: the invariants of `bakery` to judge, by number, or None for all. Exclusion, fences
+            and progress are judged always.
 
     """
     random = Random(f"{seed}/blows")

@@ -7,7 +7,7 @@ from fencelock.cluster.simulation.disk import Copy
 from fencelock.cluster.simulation.world import World
 
 STREAM = "bootstrap"
-"""The role that records what must be known of other members."""
+"""The role that records the journals and starts of other members."""
 
 
 class DiskFaults:
@@ -33,7 +33,7 @@ class DiskFaults:
         self._random = world.streams.fork("disks")
 
     def may_be_lost(self) -> str | None:
-        """Return a member that may lose its disk now, None if none may."""
+        """Return a member that may lose its disk now, or None if none may."""
         return self._choose()
 
     def lose(self, name: str) -> None:
@@ -67,7 +67,7 @@ class DiskFaults:
 
     def _note(self, name: str, what: str) -> None:
         self.replaced.append(name)
-        self.world.faults[what] += 1
+        self.world.fault_counts[what] += 1
         self.world.mishap(name, what)
         for watch in self.world.disk_watchers:
             watch(name)

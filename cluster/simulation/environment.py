@@ -31,7 +31,7 @@ class Environment(Protocol):
     time: int
     streams: Streams
     marks: Counter[str]
-    faults: Counter[str]
+    fault_counts: Counter[str]
     judges: list[Judge]
     members: tuple[str, ...]
 

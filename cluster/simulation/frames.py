@@ -38,9 +38,10 @@ class VirtualLinks:
         self._queue = queue
         self._peers = peers
         self._former: set[str] = set()
-        """Nodes that were members: what they sent before they knew better may be too large."""
+        """Nodes that were members: frames that they sent before they learned of the change may be
+        too large."""
         self._client = not machine.member
-        self._admission = FrameValidator(machine.name, CLUSTER, gates=self._client, members=peers)
+        self._admission = FrameValidator(machine.name, CLUSTER, client=self._client, members=peers)
         self._clients = ClientQueue()
         self.waiting: Collection[str] = self._clients.frames
         self._frames: list[tuple[str, int, bytes]] = []
@@ -56,7 +57,7 @@ class VirtualLinks:
         if link in self._peers:
             self._frames.append((link, boot, raw))
         elif not self._clients.put(link, QueuedFrame(b"%s#%x" % (link.encode(), boot), -1, raw)):
-            self._machine.world.faults["client flooded"] += 1
+            self._machine.world.fault_counts["client flooded"] += 1
 
     def change(self, news: LinkUp | LinkDown) -> None:
         """Let the news of a link wait."""
@@ -68,7 +69,7 @@ class VirtualLinks:
         return bool(self._news)
 
     def events(self) -> list[LinkUp | LinkDown | LinkRefused]:
-        """Return what changed about links since the last call."""
+        """Return the changes of links since the last call."""
         news, self._news = self._news, []
         return news
 
@@ -125,7 +126,7 @@ class VirtualLinks:
     def _admit(self, link: str, raw: bytes) -> Arrival:
         frame = self._admission.admit(link, raw)
         if not isinstance(frame, Frame) and link in self._former and frame.counter == OVERSIZED:
-            self._machine.world.faults["too large for a former member"] += 1
+            self._machine.world.fault_counts["too large for a former member"] += 1
             return Arrival(link, Frame(CLUSTER, 0, 0, ()))
         if not isinstance(frame, Frame):
             raise ViolationError(
@@ -134,7 +135,7 @@ class VirtualLinks:
         return Arrival(link, frame)
 
     def _delivered(self, arrivals: Sequence[tuple[int, Arrival]]) -> Iterator[Arrival]:
-        """Yield arrivals; while one of them is delivered, the queue knows its sender's life."""
+        """Yield arrivals; while an arrival is delivered, the queue knows its sender's life."""
         for boot, arrival in arrivals:
             self._queue.boot = boot
             yield arrival

@@ -1,4 +1,4 @@
-"""The judges of locks: they stand outside the roles, know true time, and see every grant."""
+"""The judges of locks: they are no part of the roles, know true time, and see every grant."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class JudgedHold:
     lock: str
     fence: int
     since: int
-    gate: str
+    node: str
     """The node through which it was granted, empty if none is known."""
     boot: int
     """The boot of that node when it granted."""
@@ -36,7 +36,7 @@ class LockJudge:
     - Wants: no contender is granted what it did not ask for, was refused, or already has.
     - Belief: a contender that enters a lock in a session of the cluster may rely on it.
 
-    If ``holds_end_with_gate``, a hold counts only until the node that granted it dies:
+    If ``holds_end_with_node``, a hold counts only until the node that granted it dies:
     the protocol gives the lock to others then, and only the fence stops the former
     holder. Its fence is still judged: no other may get the same, nor a lower one after it.
     A grant that arrives when its node has already died is not a hold at all, and may be late
@@ -52,7 +52,7 @@ class LockJudge:
     Args:
         members: the nodes of the cluster.
         contenders: the roles whose grants count; sessions and members send the same messages.
-        holds_end_with_gate: whether a crash of a node ends the holds granted through it.
+        holds_end_with_node: whether a crash of a node ends the holds granted through it.
         sessions: reads the clock of a client's node, where the cluster keeps sessions;
             None where it does not.
         clocks_true: whether clocks keep to their declared bounds.
@@ -64,13 +64,13 @@ class LockJudge:
         members: tuple[str, ...],
         contenders: tuple[Address, ...],
         *,
-        holds_end_with_gate: bool = False,
+        holds_end_with_node: bool = False,
         sessions: Callable[[str], Instant] | None = None,
         clocks_true: bool = True,
     ) -> None:
         self.members = frozenset(members)
         self.contenders = frozenset(contenders)
-        self.holds_end_with_gate = holds_end_with_gate
+        self.holds_end_with_node = holds_end_with_node
         self.sessions = sessions
         self.clocks_true = clocks_true
         self.grants = 0
@@ -85,16 +85,16 @@ class LockJudge:
         self.fences: dict[str, dict[int, Address]] = {}
         """All fences ever shown at a lock, and their contenders."""
         self.highest: dict[str, int] = {}
-        self._gates: dict[tuple[str, str, str, int], tuple[str, int]] = {}
+        self._granted_by: dict[tuple[str, str, str, int], tuple[str, int]] = {}
         self._dead: set[tuple[str, int]] = set()
 
     def handled(self, delivered: Delivery, effects: Effects) -> None:
         """Watch grants in flight, and contenders that enter, leave and want."""
         event = delivered.event
         if type(event) is Granted and node_of(delivered.sender) in self.members:
-            gate = (node_of(delivered.sender), delivered.boot)
+            node = (node_of(delivered.sender), delivered.boot)
             key = (delivered.node, event.owner, event.lock, event.fence)
-            self._gates.setdefault(key, gate)
+            self._granted_by.setdefault(key, node)
         if type(event) is Trusted:
             self.until[delivered.node] = event.until
         elif type(event) is Leased:
@@ -115,11 +115,11 @@ class LockJudge:
                 self._leave(delivered.to, effect.message.lock)
 
     def crashed(self, node: str, boot: int) -> None:
-        """End the holds of ``node``, and those granted through it if the protocol says so."""
+        """End the holds of ``node``, and holds granted through it if the protocol says so."""
         self.left(node)
-        if self.holds_end_with_gate:
+        if self.holds_end_with_node:
             self._dead.add((node, boot))
-            gone = [hold for hold in self.inside.values() if (hold.gate, hold.boot) == (node, boot)]
+            gone = [hold for hold in self.inside.values() if (hold.node, hold.boot) == (node, boot)]
             for hold in gone:
                 del self.inside[hold.lock]
 
@@ -136,9 +136,9 @@ class LockJudge:
             raise ViolationError(f"{contender} was granted {granted!r} and did not wait for it")
         self.grants += 1
         key = (delivered.node, granted.owner, granted.lock, granted.fence)
-        gate, boot = self._gates.get(key, ("", 0))
-        hold = JudgedHold(contender, granted.lock, granted.fence, delivered.time, gate, boot)
-        dead_on_arrival = (gate, boot) in self._dead
+        node, boot = self._granted_by.get(key, ("", 0))
+        hold = JudgedHold(contender, granted.lock, granted.fence, delivered.time, node, boot)
+        dead_on_arrival = (node, boot) in self._dead
         before = self.fences.get(hold.lock, {}).get(hold.fence)
         if granted.count <= 1 or before != contender:
             self._judge_fence(hold, may_be_late=dead_on_arrival or not self.clocks_true)
@@ -146,7 +146,7 @@ class LockJudge:
             return
         other = self.inside.get(hold.lock)
         if other is not None and (other.contender, other.fence) == (contender, hold.fence):
-            return  # It enters again what it holds.
+            return  # It enters a lock again that it holds.
         if not self._believes(contender):
             raise ViolationError(f"belief: {_told(hold)}, which it cannot rely on")
         if other is not None and self.clocks_true and self.may_be_inside(other):
@@ -192,8 +192,17 @@ class LockJudge:
 
 def _told(hold: JudgedHold) -> str:
     since = f"{hold.since / NS_PER_MS:.3f} ms"
-    through = f" through {hold.gate}" if hold.gate else ""
+    through = f" through {hold.node}" if hold.node else ""
     return f"{hold.contender} is in {hold.lock!r} with fence {hold.fence}{through} since {since}"
+
+
+def unserved(contenders: Mapping[Address, LockUser]) -> list[str]:
+    """Describe each contender that is not done."""
+    return [
+        f"{address} {role.mood.value} ({role.lock!r})"
+        for address, role in contenders.items()
+        if role.mood is not Mood.DONE
+    ]
 
 
 def judge_progress(contenders: Mapping[Address, LockUser], bound_ms: int) -> None:
@@ -203,12 +212,7 @@ def judge_progress(contenders: Mapping[Address, LockUser], bound_ms: int) -> Non
         ViolationError: one was not, ``bound_ms`` after all faults ended.
 
     """
-    waiting = [
-        f"{address} {role.mood.value} ({role.lock!r})"
-        for address, role in contenders.items()
-        if role.mood is not Mood.DONE
-    ]
-    if waiting:
+    if waiting := unserved(contenders):
         raise ViolationError(f"progress: {bound_ms} ms after all faults ended {', '.join(waiting)}")
 
 
@@ -220,7 +224,7 @@ def judge_drain(left: Mapping[str, str], bound_ms: int) -> None:
 
     """
     if left:
-        told = "; ".join(f"{gate}: {what}" for gate, what in left.items())
+        told = "; ".join(f"{node}: {what}" for node, what in left.items())
         raise ViolationError(f"drain: {bound_ms} ms after everybody was done, {told}")
 
 

@@ -20,8 +20,11 @@ MEMBERS_MAX = 5
 DEAD_SHARE = 0.5
 """Share of removed and replaced members that are dead."""
 
-LOST_SHARE = 0.4
-"""Share of replacements for which a member loses its disk."""
+LOST_SHARE = 0.15
+"""Share of choices in which a member loses its disk; the next change replaces it."""
+
+RENEWED_SHARE = 0.5
+"""Share of these members that are replaced by themselves, with their new journal."""
 
 DEAD_MS = 700
 """Longest time for which a member is dead that is to be removed or replaced (ms)."""
@@ -101,17 +104,28 @@ class MemberChanges:
     def _next(self) -> None:
         if self.world.calm:
             return
-        if self.members and (self.done() or self.world.time >= self.until) and not self.lost:
-            self.given_up = self.given_up or not self.done()
-            self._choose()
-            self.until = self.world.time + GIVEN_UP_MS * NS_PER_MS
-        if self.lost and self.done():
-            self.lost = ""
+        if self.members and (self.done() or self.world.time >= self.until):
+            if self._is_replaced():
+                self.lost = ""
+                self.given_up = self.given_up or not self.done()
+                self._choose()
+            elif self.done():
+                self._replace_lost()
         self._after(self.every_ms, self._next)
 
+    def _is_replaced(self) -> bool:
+        """Return whether there is no member that lost its disk."""
+        journal = self.world.nodes[self.lost].disk.journal_id if self.lost else 0
+        voters = self.decided.voters
+        return all(name != self.lost or voter == journal for name, voter in voters)
+
     def _choose(self) -> None:
-        """Draw a change that is possible, as far as the members decided last."""
+        """Draw a change that is possible, as far as the members decided last; or lose a disk."""
         members, random = self.members, self.random
+        victim = random.choice(members)
+        if random.random() < LOST_SHARE and self._may_be_lost(victim):
+            self._lose_disk(victim)
+            return
         spares = [node for node in self.nodes if node not in members]
         actions = [*self.extra]
         if spares and len(members) < MEMBERS_MAX:
@@ -122,22 +136,32 @@ class MemberChanges:
             actions += [MemberAction.REPLACE] * 2
         action = random.choice(actions)
         node = random.choice(spares if action is MemberAction.JOIN else members)
-        replacement = ""
-        if action is MemberAction.REPLACE:
-            replacement = random.choice(spares)
-            lost = random.random() < LOST_SHARE and node != self.alone
-            if lost and self.decided.may_lose_disk and len(members) >= 3 + self.given_up:
-                replacement = node
-                self._lose_disk(node)
+        self._want(action, node, random.choice(spares) if action is MemberAction.REPLACE else "")
+
+    def _may_be_lost(self, node: str) -> bool:
+        """Return whether the group survives the loss of the disk of ``node``."""
+        enough = len(self.members) >= 3 + self.given_up
+        has_one = self.world.nodes[node].disk.journal_id != 0
+        return self.decided.may_lose_disk and enough and node != self.alone and has_one
+
+    def _replace_lost(self) -> None:
+        spares = [node for node in self.nodes if node not in self.members]
+        renewed = not spares or self.random.random() < RENEWED_SHARE
+        self._want(MemberAction.REPLACE, self.lost, self.lost if renewed else spares[0])
+
+    def _want(self, action: MemberAction, node: str, replacement: str) -> None:
+        """Ask for a change from now on, instead of the last."""
+        random = self.random
+        self.until = self.world.time + GIVEN_UP_MS * NS_PER_MS
         if action in (MemberAction.REMOVE, MemberAction.REPLACE) and random.random() < DEAD_SHARE:
             self._kill(node)
-        self.world.faults[f"asked to {action.name.lower()}"] += 1
+        self.world.fault_counts[f"asked to {action.name.lower()}"] += 1
         self.world.mishap("-", f"the members shall change: {action.name} {node} {replacement}")
         self.wanted = ChangeMembers(action=action, node=node, replacement=replacement)
         self.done = self._goal(action, node, replacement)
 
     def _goal(self, action: MemberAction, node: str, new: str) -> Callable[[], bool]:
-        """Return whether the change is decided; nobody knows that of a transfer."""
+        """Return whether the change is decided; for a transfer, nobody knows that."""
         disk = self.world.nodes[node].disk
         match action:
             case MemberAction.TRANSFER:
@@ -152,12 +176,10 @@ class MemberChanges:
                 return lambda: new in self.members and node not in self.members
 
     def _lose_disk(self, node: str) -> None:
-        if not self.decided.voters or self.world.nodes[node].disk.journal_id == 0:
-            return
-        self.lost = node
+        self.lost, self.wanted, self.done = node, None, lambda: True
         self.world.crash(node)
         self.world.nodes[node].disk.lose()
-        self.world.faults["lost a disk"] += 1
+        self.world.fault_counts["lost a disk"] += 1
         self.world.mishap(node, "loses its disk")
         self._power_on(node)
 

@@ -23,7 +23,7 @@ LULL_MS = 600
 
 
 class Nemesis:
-    """Causes the faults that ``world.misfortune`` sets, at times from a stream of its own.
+    """Causes the faults that ``world.faults`` sets, at times from its own random stream.
 
     Args:
         world: the world of the nodes.
@@ -40,7 +40,7 @@ class Nemesis:
 
     def begin(self) -> None:
         """Start every kind of fault that is on."""
-        knobs = self.world.misfortune
+        knobs = self.world.faults
         self._plague(knobs.cut_every_ms, self._cut)
         self._plague(knobs.pause_every_ms, self._pause)
         self._plague(knobs.crash_every_ms, self._crash)
@@ -94,11 +94,11 @@ class Nemesis:
         out = [(a, b) for a in here for b in there]
         back = [(b, a) for a in here for b in there]
         side = self._random.randrange(3)
-        one_way = self.world.misfortune.cut_one_way and side > 0
+        one_way = self.world.faults.cut_one_way and side > 0
         links = out if one_way and side == 1 else back if one_way else out + back
-        ends = self.world.time + self._about(self.world.misfortune.cut_ms)
+        ends = self.world.time + self._about(self.world.faults.cut_ms)
         cut = Cut(ends, holds=self._random.random() < HOLDING_SHARE)
-        self.world.faults["one-way partition" if one_way else "partition"] += 1
+        self.world.fault_counts["one-way partition" if one_way else "partition"] += 1
         self.world.mishap("-", f"nothing goes from {_pairs(links)} until {ends // NS_PER_MS} ms")
         self.world.network.cut(links, cut)
         self.world.links.cut(links)
@@ -110,9 +110,9 @@ class Nemesis:
 
     def _pause(self) -> None:
         node = self.world.nodes[self._random.choice(list(self.world.nodes))]
-        length = self._about(self.world.misfortune.pause_ms)
+        length = self._about(self.world.faults.pause_ms)
         if node.up and not node.paused:
-            self.world.faults["pause"] += 1
+            self.world.fault_counts["pause"] += 1
             node.pause()
             self.world.after(length, self._resume, node.name, node.boot)
 
@@ -125,7 +125,7 @@ class Nemesis:
         if not self.may_crash:
             return
         name = self._random.choice(self.may_crash)
-        down = self._about(self.world.misfortune.down_ms)
+        down = self._about(self.world.faults.down_ms)
         if self.world.nodes[name].up:
             self.world.crash(name)
             self.world.after(down, self.world.power_on, name)
@@ -133,10 +133,10 @@ class Nemesis:
     def _slow_disk(self) -> None:
         """Make the disk of a member slow for a while."""
         name = self._random.choice(self.world.members)
-        self.world.faults["slow disk"] += 1
+        self.world.fault_counts["slow disk"] += 1
         self.world.mishap(name, "has a slow disk")
         self.world.slow_disks[name] = SLOW_SYNC_US
-        length = self._about(self.world.misfortune.slow_disk_ms)
+        length = self._about(self.world.faults.slow_disk_ms)
         self.world.after(length, self._end_slow_disk, name)
 
     def _end_slow_disk(self, name: str) -> None:
@@ -169,7 +169,7 @@ class Nemesis:
         if self.world.nodes[name].up:
             self.world.crash(name)
         action()
-        down = down or self._about(self.world.misfortune.down_ms)
+        down = down or self._about(self.world.faults.down_ms)
         self.world.after(down, self.world.power_on, name)
 
     def _end_lull(self) -> None:
@@ -179,17 +179,17 @@ class Nemesis:
 
     def _drift(self) -> None:
         node = self.world.nodes[self._random.choice(list(self.world.nodes))]
-        most = self.world.misfortune.drift_ppm
+        most = self.world.faults.drift_ppm
         rate = PPM + self._random.randint(-most, most)
         if node.up:
-            self.world.faults["clock drift"] += 1
+            self.world.fault_counts["clock drift"] += 1
             node.run_clock_at(rate)
 
     def _jump(self) -> None:
         node = self.world.nodes[self._random.choice(list(self.world.nodes))]
-        by_ms = self._random.randint(1, self.world.misfortune.jump_ms)
+        by_ms = self._random.randint(1, self.world.faults.jump_ms)
         if node.up:
-            self.world.faults["clock jump"] += 1
+            self.world.fault_counts["clock jump"] += 1
             node.jump_clock(by_ms)
 
 

@@ -23,15 +23,15 @@ class Network:
     """Decides the fate of each frame.
 
     Args:
-        misfortune: the possible faults of a frame.
+        faults: the possible faults of a frame.
         random: the stream ``net``.
-        faults: counts the faults.
+        fault_counts: counts the faults that occurred.
 
     """
 
-    def __init__(self, misfortune: Faults, random: Random, faults: Counter[str]) -> None:
-        self.misfortune = misfortune
+    def __init__(self, faults: Faults, random: Random, fault_counts: Counter[str]) -> None:
         self.faults = faults
+        self.fault_counts = fault_counts
         self.calm = False
         """Whether all links are good from now on."""
         self._random = random
@@ -62,18 +62,18 @@ class Network:
                 del self._cuts[link]
             elif cut is not None:
                 if not cut.holds:
-                    self.faults["cut off"] += 1
+                    self.fault_counts["cut off"] += 1
                     return []
-                self.faults["held by a cut"] += 1
+                self.fault_counts["held by a cut"] += 1
                 ready = cut.until
         if self.calm:
             return [self._in_order(link, ready)]
         times = [ready]
-        if self._happens(self.misfortune.loss_per_mille):
-            self.faults["lost"] += 1
+        if self._happens(self.faults.loss_per_mille):
+            self.fault_counts["lost"] += 1
             times = []
-        if self._happens(self.misfortune.repeat_per_mille):
-            self.faults["repeated"] += 1
+        if self._happens(self.faults.repeat_per_mille):
+            self.fault_counts["repeated"] += 1
             times.append(ready)
         return [self._arrival(link, at) for at in times]
 
@@ -81,21 +81,21 @@ class Network:
         return per_mille > 0 and self._random.randrange(1_000) < per_mille
 
     def _arrival(self, link: tuple[str, str], ready: int) -> int:
-        if self._happens(self.misfortune.late_per_mille):
-            self.faults["very late"] += 1
-            return ready + self._random.randrange(self.misfortune.late_ms * NS_PER_MS)
-        if not self.misfortune.reordering:
+        if self._happens(self.faults.late_per_mille):
+            self.fault_counts["very late"] += 1
+            return ready + self._random.randrange(self.faults.late_ms * NS_PER_MS)
+        if not self.faults.reordering:
             return self._in_order(link, ready)
-        mean = self.misfortune.delay_us * NS_PER_US
+        mean = self.faults.delay_us * NS_PER_US
         arrival = ready + int(self._random.expovariate(1.0) * mean)
         if arrival < self._last.get(link, 0):
-            self.faults["overtaken"] += 1
+            self.fault_counts["overtaken"] += 1
         self._last[link] = max(arrival, self._last.get(link, 0))
         return arrival
 
     def _in_order(self, link: tuple[str, str], ready: int) -> int:
-        arrival = max(ready + self.misfortune.delay_us * NS_PER_US, self._last.get(link, 0))
-        if not self.misfortune.reordering:
+        arrival = max(ready + self.faults.delay_us * NS_PER_US, self._last.get(link, 0))
+        if not self.faults.reordering:
             self._last[link] = arrival
             return arrival
-        return ready + self.misfortune.delay_us * NS_PER_US
+        return ready + self.faults.delay_us * NS_PER_US

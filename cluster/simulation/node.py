@@ -1,4 +1,4 @@
-"""A simulated node: what it is between its roles and the world, and lives that begin and end."""
+"""A simulated node: it connects its roles with the world, and its lives begin and end."""
 
 from __future__ import annotations
 
@@ -104,13 +104,13 @@ class SimulatedNode:
         self.up = self.paused = self.syncing = False
         self._begin_life()
         self._set_alarm()
-        self.world.faults["records lost"] += lost
+        self.world.fault_counts["records lost"] += lost
         self.world.mishap(self.name, f"crashes and loses {lost} unsynced records")
         for judge in self.world.judges:
             judge.crashed(self.name, self.boot)
 
     def pause(self) -> None:
-        """Handle nothing from now on; what comes waits."""
+        """Handle nothing from now on; arrivals wait."""
         self.paused = True
         self.world.mishap(self.name, "is paused")
 
@@ -145,7 +145,7 @@ class SimulatedNode:
     def arrive(self, link: str, boot: int, frame: bytes) -> None:
         """Take a frame from the node ``link``, sent in its life ``boot``."""
         if not self.up:
-            self.world.faults["sent to a dead node"] += 1
+            self.world.fault_counts["sent to a dead node"] += 1
             return
         self.links.arrive(link, boot, frame)
         self._turn()
@@ -157,7 +157,7 @@ class SimulatedNode:
         self._set_alarm()
 
     def _take_turns(self) -> None:
-        """Take turns until nothing is left to do, or until one of them waits for the disk."""
+        """Take turns until nothing is left to do, or until a turn waits for the disk."""
         scheduler = self.scheduler
         for _ in range(TURNS_MAX):
             if self._amid is None:
@@ -173,7 +173,7 @@ class SimulatedNode:
         raise ViolationError(f"{self.name}: no end of its turn in {TURNS_MAX} turns")
 
     def _judge_records(self) -> None:
-        """Check that the scheduler gives the journal exactly what its roles wrote on the disk."""
+        """Check that the scheduler gives the journal exactly the records that its roles wrote."""
         written = sum(len(one.records) + one.alone for one in self.disk.tail)
         if written != len(self.scheduler.records):
             raise ViolationError(
@@ -182,7 +182,7 @@ class SimulatedNode:
             )
 
     def _judged(self, run: Callable[[], None]) -> None:
-        """Run what may fail; what a dispatcher would stop for is a violation."""
+        """Call ``run``; an error for which a dispatcher would stop is a violation."""
         try:
             run()
         except ViolationError:

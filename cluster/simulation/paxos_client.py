@@ -40,7 +40,6 @@ LARGE_SHARE = 0.02
 LARGE_BYTES = 12_000
 """A few commands are so large that not many fit into one slot."""
 
-READ_MS_MAX = 80
 AGES_MS = (None, None, 100, 1_000)
 """Greatest ages of an answer (ms); None for a linearizable one."""
 
@@ -64,7 +63,7 @@ class Unanswered(Timer):
 class Proposer(
     Role[Finish | Appended | SessionDropped | Proposed | Declined | ProposeNext | Unanswered]
 ):
-    """Has one command after the other appended, each under a number of its own.
+    """Appends one command after the other, each under a new number.
 
     Args:
         nodes: the members, the first one to use first.
@@ -87,7 +86,7 @@ class Proposer(
         super().__init__(address, host)
         self.nodes, self._random = nodes, random
         self.ttl_ms, self.rest_ms = ttl_ms, rest_ms
-        self.gate = nodes[0]
+        self.node = nodes[0]
         self.number = 0
         self.command = b""
         """The request without an answer, empty if there is none."""
@@ -144,10 +143,10 @@ class Proposer(
     def _ask(self) -> list[Effect]:
         self.attempt += 1
         propose = Propose(client=self.address, number=self.number, command=self.command)
-        gates = [self.gate]
+        asked_nodes = [self.node]
         if self._random.random() < TWICE_SHARE:
-            gates.append(self._random.choice(self.nodes))
-        asked = [Send(reader_of(gate), propose) for gate in gates]
+            asked_nodes.append(self._random.choice(self.nodes))
+        asked = [Send(reader_of(node), propose) for node in asked_nodes]
         return [*asked, Wake(ANSWER_MS, Unanswered(attempt=self.attempt))]
 
     def _on_appended(self, appended: Appended) -> Effects:
@@ -160,18 +159,18 @@ class Proposer(
     def _on_declined(self, declined: Declined) -> Effects:
         if declined.number != self.number or not self.command:
             return ()
-        self.gate = declined.master if declined.master in self.nodes else self._next_gate()
+        self.node = declined.master if declined.master in self.nodes else self._next_node()
         self.attempt += 1
         return (Wake(DECLINED_MS, Unanswered(attempt=self.attempt)),)
 
     def _on_unanswered(self, unanswered: Unanswered) -> Effects:
         if unanswered.attempt != self.attempt or not self.command:
             return ()
-        self.gate = self._next_gate()
+        self.node = self._next_node()
         return self._ask()
 
-    def _next_gate(self) -> str:
-        return self.nodes[(self.nodes.index(self.gate) + 1) % len(self.nodes)]
+    def _next_node(self) -> str:
+        return self.nodes[(self.nodes.index(self.node) + 1) % len(self.nodes)]
 
 
 @timer
@@ -183,16 +182,18 @@ Heeded = Propose | Finish | SlotOutcomes | LeaderChanged | Skipped | Consulted |
 
 
 class LogReader(Role[Heeded]):
-    """Receives what its node's replica applies, queries it now and then, and forwards proposals.
+    """Receives the slots that its node's replica applies, queries it, and forwards proposals.
 
     Args:
         random: decides the times of queries, the ages of answers, and when to hand over.
+        most_ms: the longest time between two queries.
 
     """
 
-    def __init__(self, address: Address, host: Host, *, random: Random) -> None:
+    def __init__(self, address: Address, host: Host, *, random: Random, most_ms: int) -> None:
         super().__init__(address, host)
         self._random = random
+        self.most_ms = most_ms
         self.node = node_of(address)
         self.number = 0
         self.finishing = False
@@ -229,7 +230,7 @@ class LogReader(Role[Heeded]):
         return (Send(leader_of(self.node), Resign()),)
 
     def _later(self) -> Wake:
-        return Wake(self._random.randint(1, READ_MS_MAX), Curious())
+        return Wake(self._random.randint(1, self.most_ms), Curious())
 
 
 def reader_of(node: str) -> Address:

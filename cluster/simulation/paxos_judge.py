@@ -16,16 +16,21 @@ from fencelock.actors.paxos.event import (
     Isolate,
     Learned,
     LeaseHeld,
+    ProposalBatch,
     SlotOutcomes,
     SteppedDown,
 )
 from fencelock.actors.paxos.message import Promise, Propose
 from fencelock.actors.paxos.replica import Replica
+from fencelock.cluster.lock_machine import read_command
 from fencelock.cluster.simulation.node import SimulatedNode
 from fencelock.cluster.simulation.paxos_image import Choices
 from fencelock.cluster.simulation.paxos_judge_divergence import DivergenceJudge
+from fencelock.cluster.simulation.paxos_judge_locks import LogLocksJudge
+from fencelock.cluster.simulation.paxos_judge_members import TargetJudge
 from fencelock.cluster.simulation.paxos_judge_state import StateJudge
 from fencelock.cluster.simulation.paxos_judge_votes import AcceptorJudge, Followed
+from fencelock.cluster.simulation.paxos_lock_machine import LockRegister
 from fencelock.cluster.simulation.paxos_machine import OPENING, Appended, OrderRead, Register
 from fencelock.cluster.simulation.paxos_plan import LogPlan
 from fencelock.cluster.simulation.paxos_world import Letter
@@ -51,13 +56,21 @@ INVARIANTS = {
     "P16": "what is trimmed is in a durable snapshot",
     "P17": "a change follows a decided slot of its leader, when no other change is in flight",
     "P18": "a node has caught up when it becomes a member",
-    "P19": "once misfortune ends, everybody is answered and replicas are equal",
+    "P19": "once the faults end, everybody is answered and replicas are equal",
     "I3": "a journal that was lost, or is an old copy, does not vote",
     "P20": "a member is quarantined if, and only if, its state differs; then it is silent",
     "P21": "a node votes only on the slots that its journal decides",
+    "P22": "a leader by itself replaces members that do not answer it, while a majority does",
     "S1": "a session lives as long as its client may believe",
+    "L1": "a lock has one owner",
+    "L2": "fences rise",
+    "L3": "an owner enters again under the same fence, within its limit",
+    "L4": "waiters are granted in the order of the log",
+    "L5": "an ended session is granted nothing",
+    "L6": "a release needs the owner and the fence",
+    "L7": "a request takes effect once",
 }
-"""The judged invariants, by the numbers of the design; S1 is of the machine in the log."""
+"""The judged invariants, by the numbers of the design; S1 and the Ls are of the log's machine."""
 
 
 class Belief(NamedTuple):
@@ -69,7 +82,7 @@ class Belief(NamedTuple):
 
 
 class LogJudge:
-    """Sees every event of a run, every record, every frame. Judges P1 to P18, P20, P21, S1.
+    """Sees every event of a run, every record, every frame. Judges P1 to P18, P20 to P22, S1.
 
     It looks at nothing inside a role: only at deliveries, messages and records; and at the
     machines in the replicas, which are its own.
@@ -77,8 +90,9 @@ class LogJudge:
     Args:
         members: all nodes that may ever vote.
         plan: the run.
-        judged: the invariants to judge, by number; None for all.
-        wrong: members whose machine has a bug; what they apply and report is not judged.
+        twin: an empty machine like those of the members.
+        judged: the invariants to judge, by number, or None for all.
+        wrong: members whose machine has a bug; their states and reports are not judged.
 
     """
 
@@ -86,13 +100,21 @@ class LogJudge:
         self,
         members: tuple[str, ...],
         plan: LogPlan,
+        twin: Register,
         judged: frozenset[str] | None = None,
         wrong: frozenset[str] = frozenset(),
     ) -> None:
         self.violation_report = ViolationReport(INVARIANTS, judged)
         self.choices = Choices(self.violation_report)
         self.choices.commands.add(OPENING)
-        self.state = StateJudge(self.choices, self.violation_report, plan.drift_ppm, plan.ttl_ms)
+        self.state = StateJudge(
+            self.choices, self.violation_report, plan.drift_ppm, plan.ttl_ms, twin
+        )
+        self.locks = LogLocksJudge(self.violation_report)
+        if isinstance(twin, LockRegister):
+            self.state.watch = lambda command, outcomes: self.locks.applied(
+                read_command(command), outcomes
+            )
         self.votes = AcceptorJudge(
             self.choices,
             members,
@@ -101,6 +123,8 @@ class LogJudge:
             self.violation_report,
         )
         self.state.wrong = wrong
+        electorates = self.choices.electorates
+        self.target = TargetJudge(plan, electorates, self.violation_report)
         self.divergence = DivergenceJudge(self.state, self.violation_report)
         self.nodes: dict[str, SimulatedNode] = {}
         """The members, once they have been added."""
@@ -140,6 +164,7 @@ class LogJudge:
         event, node = delivered.event, delivered.node
         if isinstance(event, Message) and node_of(delivered.sender) == node:
             self.votes.says(node, delivered.boot, delivered.sender, event, local=True)
+        self.target.handled(delivered, effects)
         match event:
             case Promise():
                 self.votes.reported(delivered.sender, event)
@@ -173,11 +198,13 @@ class LogJudge:
                 self.votes.emits(delivered.node, effect.message)
             match effect.message:
                 case SlotOutcomes():
-                    self.state.tells(delivered.node, effect.message.outcomes, delivered.time)
+                    self.state.has_applied(delivered.node, effect.message, delivered.time)
                 case Appended():
                     self.state.tells(delivered.node, (effect.message,), delivered.time)
                 case Propose() if effect.message.client == delivered.to:
                     self.state.proposes(effect.message, delivered.time)
+                case ProposalBatch():
+                    self.choices.commands.update(effect.message.commands)
                 case Consult():
                     self.state.asks(delivered.to, effect.message)
                 case Consulted():
@@ -197,7 +224,7 @@ class LogJudge:
             self.state.applies(node, applied)
 
     def _judge_lease(self, delivered: Delivery, leased: LeaseHeld) -> None:
-        """Check that no other node believes in a lease of its own when one begins or is renewed."""
+        """Check that no other node relies on a lease when a node's lease begins or is renewed."""
         node = self.nodes[delivered.node]
         if node.now() >= leased.until:
             self.beliefs.pop(node.name, None)

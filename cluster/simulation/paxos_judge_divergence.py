@@ -49,7 +49,7 @@ class DivergenceJudge:
     def leaves(self, node: str, senders: Sequence[Address]) -> None:
         """Check that a member that has left the group sends nothing, even after restarts.
 
-        Its `Bootstrap` goes on: its knowledge of other members' journals is still true.
+        Its `Bootstrap` keeps running: its knowledge of other members' journals is still true.
         """
         senders = [sender for sender in senders if sender != bootstrap_of(node)]
         if not senders or node not in self.ending:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from fencelock.actors.message import NS_PER_MS, Address, Message, node_of
-from fencelock.actors.paxos.event import Consult, Consulted
+from fencelock.actors.paxos.event import Consult, Consulted, SlotOutcomes
 from fencelock.actors.paxos.message import Propose
 from fencelock.cluster.simulation.drift import PPM
 from fencelock.cluster.simulation.paxos_image import Choices
@@ -28,27 +28,36 @@ MAX_TIME = 1 << 62
 
 
 class StateJudge:
-    """Judges P12 to P14 and S1. It applies the chosen batches to a machine of its own.
+    """Judges P12 to P14 and S1. It applies the chosen batches to its own machine.
 
     Args:
         choices: the chosen batches.
         violation_report: receives the violations.
         drift_ppm: the largest error of a clock's rate (millionths).
         ttl_ms: the lifetime of a session without a message from its client.
+        twin: a reference machine; every replica must have its state after the same slots.
 
     """
 
     def __init__(
-        self, choices: Choices, violation_report: ViolationReport, drift_ppm: int, ttl_ms: int
+        self,
+        choices: Choices,
+        violation_report: ViolationReport,
+        drift_ppm: int,
+        ttl_ms: int,
+        twin: Register,
     ) -> None:
         self.choices = choices
         self.violation_report = violation_report
         self.drift_ppm = drift_ppm
         self.belief_ns = ttl_ms * NS_PER_MS * PPM // (PPM + drift_ppm)
-        self.twin = Register()
-        """A reference machine, whose state every replica must have after the same slots."""
+        self.twin = twin
+        self.watch: Callable[[bytes, Sequence[Message]], None] = lambda command, outcomes: None
+        """Receives each command with its outcomes, in the order of the log."""
         self.digests = [b"", self.twin.digest()]
         """Digests of the state after all slots before each."""
+        self.outcomes: list[tuple[Message, ...]] = [()]
+        """The outcomes of each slot."""
         self.chains = [self.twin.chain]
         """Hashes of the list, by its length."""
         self.machines: dict[str, Register] = {}
@@ -57,7 +66,7 @@ class StateJudge:
         self.best: dict[str, int] = {}
         """The most that each member applied with its present disk, in any life."""
         self.wrong: frozenset[str] = frozenset()
-        """Members whose machine has a planted bug: what they apply and report is not judged."""
+        """Members whose machine has a planted bug: their states and reports are not judged."""
         self.unlike: set[str] = set()
         """Members whose state differed from the correct one."""
         self.answers: dict[tuple[str, int], Appended] = {}
@@ -86,19 +95,8 @@ class StateJudge:
 
     def applies(self, node: str, slot: int) -> None:
         """Judge the state of ``node`` after all slots before ``slot``."""
-        while len(self.digests) <= slot:
-            batch = self.choices.chosen.get(len(self.digests) - 1)
-            if batch is None:
-                self.violation_report(
-                    "P12", f"{node} applied all before {slot}, not all are chosen"
-                )
-                return
-            if batch.commands:
-                for command in batch.commands:
-                    self._append(batch.time_ms, command)
-            else:
-                self.twin.advance(batch.time_ms)
-            self.digests.append(self.twin.digest())
+        if not self._follow(node, slot):
+            return
         if slot < self.applied[node]:
             self.violation_report("P12", f"{node} goes back from {self.applied[node]} to {slot}")
         self.applied[node] = slot
@@ -111,10 +109,31 @@ class StateJudge:
                 "P12", f"{node} is unlike the others after all slots before {slot}"
             )
 
-    def _append(self, time_ms: int, command: bytes) -> None:
-        self.twin.do(time_ms, command)
+    def _follow(self, node: str, slot: int) -> bool:
+        """Apply all slots before ``slot`` to the twin; return whether that was possible."""
+        while len(self.digests) <= slot:
+            batch = self.choices.chosen.get(len(self.digests) - 1)
+            if batch is None:
+                self.violation_report(
+                    "P12", f"{node} applied all before {slot}, not all are chosen"
+                )
+                return False
+            outcomes: list[Message] = []
+            for command in batch.commands:
+                outcomes += self._append(batch.time_ms, command)
+            if not batch.commands:
+                outcomes += self.twin.advance(batch.time_ms)
+                self.watch(b"", outcomes)
+            self.outcomes.append(tuple(outcomes))
+            self.digests.append(self.twin.digest())
+        return True
+
+    def _append(self, time_ms: int, command: bytes) -> Sequence[Message]:
+        outcomes = self.twin.do(time_ms, command)
+        self.watch(command, outcomes)
         if self.twin.position == len(self.chains):
             self.chains.append(self.twin.chain)
+        return outcomes
 
     def proposes(self, propose: Propose, time: int) -> None:
         """Record that a request was sent."""
@@ -123,8 +142,15 @@ class StateJudge:
         if request is not None:
             self.asked_at.setdefault((request.client, request.number), time)
 
-    def tells(self, node: str, outcomes: Iterable[Message], time: int) -> None:
+    def has_applied(self, node: str, told: SlotOutcomes, time: int) -> None:
         """Judge a replica's outcomes of a slot."""
+        self.tells(node, told.outcomes, time)
+        right = self._follow(node, told.slot + 1) and self.outcomes[told.slot]
+        if right is not False and right != told.outcomes and node not in self.wrong:
+            self.violation_report("P12", f"{node} says {told}, not {right}")
+
+    def tells(self, node: str, outcomes: Iterable[Message], time: int) -> None:
+        """Judge outcomes that a replica sends."""
         if node in self.wrong:
             return
         for outcome in outcomes:

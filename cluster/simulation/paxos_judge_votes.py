@@ -23,7 +23,7 @@ from fencelock.actors.paxos.message import (
     Promise,
     Vote,
 )
-from fencelock.cluster.simulation.paxos_image import Choices, Image, image_of
+from fencelock.cluster.simulation.paxos_image import Choices, Electorate, Image, image_of
 from fencelock.cluster.simulation.violation_report import ViolationReport
 
 NEVER = Ballot(NUMBER_MAX, Address(""))
@@ -80,7 +80,7 @@ class AcceptorJudge:
         self.said = dict.fromkeys(members, NO_BALLOT)
         """The highest ballot that an acceptor named as promised, before this turn."""
         self.fresh = dict.fromkeys(members, NO_BALLOT)
-        """The same in this turn, whose order only the disk knows."""
+        """The same in this turn; only the disk knows its order."""
         self.emitted = dict.fromkeys(members, NO_BALLOT)
         """The highest ballot that an acceptor named in this life, in the order of its events."""
         self.promisers: dict[tuple[str, Ballot], Voter] = {}
@@ -166,7 +166,7 @@ class AcceptorJudge:
         self.emitted[node] = max(self.emitted[node], message.ballot)
 
     def says(self, node: str, boot: int, sender: Address, message: Message, *, local: bool) -> None:
-        """Judge a message of a role of ``node``, to another node or to a role of its own.
+        """Judge a message of a role of ``node``, to another node or to one of its own roles.
 
         A message between its own roles may be handled after later ones have left: `emits` judges
         their order.
@@ -221,8 +221,9 @@ class AcceptorJudge:
         slot, electorates = accept.slot, self.choices.electorates
         if accept.ballot not in self.choices.decided_by:
             self.violation_report("P17", f"nothing is decided under its ballot, yet {accept}")
-        if electorates.newest.first > slot or electorates.next <= slot - WINDOW:
-            self.violation_report("P17", f"{electorates.newest} is not in force, yet {accept}")
+        newest = self._newest_for(accept.ballot)
+        if newest.first > slot or electorates.next <= slot - WINDOW:
+            self.violation_report("P17", f"{newest} is not in force, yet {accept}")
         for earlier in range(slot - WINDOW + 1, slot):
             of_slot = self.choices.votes.get(earlier, {}).get(accept.ballot)
             chosen = self.choices.chosen.get(earlier)
@@ -231,12 +232,23 @@ class AcceptorJudge:
                 self.violation_report("P17", f"slot {earlier} has a change, yet {accept}")
         change = change_in(accept.batch)
         assert change is not None
-        known = {voter.member for voter in electorates.newest.voters}
+        known = {voter.member for voter in newest.voters}
         for joiner in [name for name in change.names if name not in known]:
             if self.applied(joiner) < slot - JOIN_SLOTS - WINDOW:
                 self.violation_report(
                     "P18", f"{joiner} has applied {self.applied(joiner)}, yet {accept}"
                 )
+
+    def _newest_for(self, ballot: Ballot) -> Electorate:
+        """Return the last voters that the leader of ``ballot`` can know to be decided.
+
+        It may have been paused while a leader with a higher ballot changed them.
+        """
+        for one in reversed(self.choices.electorates.past):
+            votes = self.choices.votes.get(one.first - WINDOW, {})
+            if not votes or min(votes) <= ballot:
+                return one
+        return self.choices.electorates.past[0]
 
     def _judge_choice(self, accept: Accept) -> None:
         """Check that a majority's highest vote is the proposal, or that it has none.

@@ -70,7 +70,7 @@ def command_of(request: AppendRequest, padding: int) -> bytes:
 
 
 def request_in(command: bytes) -> AppendRequest | None:
-    """Return the request in ``command``, None if it is not a client's."""
+    """Return the request in ``command``, or None if it is not a client's."""
     parts = command.split(b" ")
     if (
         len(parts) != len(AppendRequest._fields) + 1
@@ -100,12 +100,22 @@ class Register:
         self.sessions: dict[str, tuple[int, int]] = {}
         """The end (log time) and the lifetime without a message (ms) of each session, by client."""
 
+    @property
+    def is_drained(self) -> bool:
+        """Whether no session is left."""
+        return not self.sessions
+
     def admits(self, command: bytes) -> bool:
         """Return whether ``command`` can be read."""
         return command == OPENING or request_in(command) is not None
 
+    def is_new(self, command: bytes) -> bool:
+        """Return False: all versions apply every command."""
+        del command
+        return False
+
     def is_patient(self, command: bytes) -> bool:
-        """Return true for every other command, so that runs include delayed batches, too."""
+        """Return true for every other command, so that runs also include delayed batches."""
         return sum(command) % 2 == 0
 
     def advance(self, time_ms: int) -> Sequence[Message]:
@@ -185,7 +195,7 @@ class Register:
         return sha256(self.frozen()).digest()
 
     def fingerprint(self) -> Fingerprint:
-        """Return a digest of the state, and one of all entries, which is part of it."""
+        """Return a digest of the state, and a digest of all entries, which is part of it."""
         chain = int.from_bytes(self.chain[:7])
         due = sum(due for due, _ in self.sessions.values())
         state = state_of((self.time_ms, self.position, chain, len(self.told), due))

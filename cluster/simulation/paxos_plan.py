@@ -6,17 +6,30 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from random import Random
 
+from fencelock.actors.lease import DRIFT_PPM
 from fencelock.cluster.simulation.faults import (
     CALM,
     OFF_SHARE,
     FaultKind,
     Faults,
-    draw_misfortune,
+    draw_faults,
     with_disk_faults,
 )
+from fencelock.cluster.simulation.plan import TRUE_CLOCKS_SHARE, RunPlan, draw_plan
+from fencelock.cluster.simulation.promise import Survival
 
 SURVIVED = frozenset(FaultKind) - {FaultKind.JUMP}
 """Clocks drift no further than the log assumes, and do not jump: leases rely on that."""
+
+ABSENT_WITH_LEASES = (
+    FaultKind.LOSS,
+    FaultKind.REPETITION,
+    FaultKind.DRIFT,
+    FaultKind.CRASH,
+    FaultKind.PARTITION,
+    FaultKind.PAUSE,
+)
+"""Faults that runs about leases leave out: the plan itself silences masters and sets clocks."""
 
 LEASES_MS = ((60, 150), (60, 300), (250, 1_000), (2_000, 600))
 """Leases with election timeouts (ms): leaderships of moments, or leases that outlive them."""
@@ -52,6 +65,8 @@ class LogPlan:
     proposers: int = 2
     """Proposers on each of them."""
     rest_ms: int = 20
+    read_ms: int = 80
+    """Longest time between two reads at a node."""
     ttl_ms: int = 600
     lease_ms: int = 250
     mixed_leases_ms: tuple[int, ...] = ()
@@ -77,11 +92,10 @@ class LogPlan:
     gap_share: float = 0.0
     """Share of these in which only the next proposals are lost, and the leader then dies."""
     wrong_clocks: bool = False
-    """Whether such a leader's clock then is as slow as allowed, and all others fast, which may
-    notice
-    that its link is gone."""
+    """Whether such a leader's clock is then as slow as allowed, and all others as fast; these may
+    notice that its link is gone."""
     partial_crash_share: float = 0.0
-    """Share of these leaders that crash, too."""
+    """Share of these leaders that also crash."""
     others_crash_share: float = 0.0
     """Share of these in which all others crash, and return while it believes that it leads."""
     crash_at_ballot_per_mille: int = 0
@@ -89,25 +103,62 @@ class LogPlan:
     spares: int = 0
     """Nodes that are no members at first."""
     change_every_ms: int = 0
-    """Mean interval between changes of the members (ms), 0 for never."""
-    misfortune: Faults = CALM
+    """Mean interval between changes of the members (ms), or 0 for never."""
+    target_members: int = 0
+    """Number of members at which leaders keep the group by themselves, or 0 if they do not."""
+    replace_after_ms: int = 1_000
+    """Time after which they replace a member that does not answer (ms)."""
+    locks: RunPlan | None = None
+    """The use of locks beside the list, or None for no locks. It adds no faults."""
+    faults: Faults = CALM
+
+
+def draw_target_plan(seed: int) -> LogPlan:
+    """Return the plan of ``seed`` with leaders that change the members, and without operators."""
+    random = Random(f"{seed}/target")
+    plan = draw_members_plan(seed)
+    nodes = random.choice((2, 3, 3, 3, 5))
+    return replace(
+        plan,
+        nodes=nodes,
+        spares=random.choice((1, 2, 3)),
+        change_every_ms=0,
+        target_members=random.choice((3, 3, nodes)),
+        replace_after_ms=random.choice((100, 300, 1_000)),
+        chaos_ms=8_000,
+        partial_reign_per_mille=0,
+        locks=None,
+        faults=replace(plan.faults, down_ms=random.choice((500, 1_500, 3_000))),
+    )
 
 
 def draw_members_plan(seed: int) -> LogPlan:
-    """Return the plan of ``seed`` with changes of the members.
+    """Return the plan of ``seed`` with locks, and changes of the members.
 
     Disks are lost only together with a change that replaces them.
     """
     random = Random(f"{seed}/members")
     plan = draw_log_plan(seed)
-    kept = replace(plan.misfortune, lose_disk_every_ms=0, old_copy_every_ms=0)
+    kept = replace(plan.faults, lose_disk_every_ms=0, old_copy_every_ms=0)
+    true = random.random() < TRUE_CLOCKS_SHARE
+    drift_ppm = min(plan.drift_ppm, DRIFT_PPM) if true else plan.drift_ppm
     return replace(
         plan,
+        drift_ppm=drift_ppm,
+        read_ms=300,
         nodes=random.choice((1, 2, 3, 3, 3, 4, 5)),
         spares=random.choice((1, 2, 3)),
         change_every_ms=random.choice((20, 100, 400)),
-        misfortune=kept,
+        locks=_draw_locks(seed, plan.chaos_ms),
+        faults=replace(kept, drift_ppm=drift_ppm),
     )
+
+
+def _draw_locks(seed: int, chaos_ms: int) -> RunPlan:
+    """Draw the clients of a run whose faults last for ``chaos_ms``."""
+    plan = draw_plan(seed, Survival(survives=SURVIVED, sessions=True))
+    within = tuple(min(ms, chaos_ms - 1) for ms in plan.deaths_ms)
+    return replace(plan, late_start_ms=0, deaths_ms=within, faults=CALM)
 
 
 def draw_log_plan(seed: int, focus: Focus | None = None) -> LogPlan:
@@ -124,8 +175,8 @@ def draw_log_plan(seed: int, focus: Focus | None = None) -> LogPlan:
     plan = replace(_swarm(random), digest_slots=digest_slots)
     match focus or drawn:
         case Focus.SWARM:
-            disks = with_disk_faults(plan.misfortune, Random(f"{seed}/disks"), SURVIVED)
-            return replace(plan, misfortune=disks)
+            disks = with_disk_faults(plan.faults, Random(f"{seed}/disks"), SURVIVED)
+            return replace(plan, faults=disks)
         case Focus.DUELS:
             return _duels(random, plan)
         case Focus.LEASES:
@@ -136,16 +187,16 @@ def draw_log_plan(seed: int, focus: Focus | None = None) -> LogPlan:
 
 def _swarm(random: Random) -> LogPlan:
     drift_ppm = random.choice((1_000, 1_000, 50_000, 200_000))
-    misfortune = draw_misfortune(random, SURVIVED)
-    misfortune = replace(
-        misfortune,
+    faults = draw_faults(random, SURVIVED)
+    faults = replace(
+        faults,
         drift_ppm=drift_ppm,
-        crash_every_ms=misfortune.crash_every_ms and random.choice((200, 600, 1_500)),
-        cut_every_ms=misfortune.cut_every_ms and random.choice((300, 1_000)),
+        crash_every_ms=faults.crash_every_ms and random.choice((200, 600, 1_500)),
+        cut_every_ms=faults.cut_every_ms and random.choice((300, 1_000)),
         delay_us=random.choice((100, 300, 2_000, 10_000)),
     )
     lease_ms, election_ms = random.choice(LEASES_MS)
-    crashes = misfortune.crash_every_ms > 0
+    crashes = faults.crash_every_ms > 0
 
     def on() -> bool:
         return random.random() >= OFF_SHARE
@@ -166,7 +217,7 @@ def _swarm(random: Random) -> LogPlan:
         partial_reign_per_mille=random.choice((100, 400, 700)) * on(),
         partial_crash_share=0.5 * crashes,
         crash_at_ballot_per_mille=random.choice((50, 300)) * crashes,
-        misfortune=misfortune,
+        faults=faults,
     )
 
 
@@ -184,13 +235,10 @@ def _duels(random: Random, plan: LogPlan) -> LogPlan:
         partial_reign_per_mille=random.choice((600, 900)),
         partial_crash_share=random.choice((0.2, 0.8)),
         gap_share=0.6 if gaps else 0.0,
-        misfortune=replace(
-            plan.misfortune,
+        faults=replace(
+            plan.faults.without(FaultKind.LATENESS, FaultKind.PARTITION, FaultKind.PAUSE),
             delay_us=300,
             down_ms=random.choice((5, 100)),
-            late_per_mille=0,
-            cut_every_ms=0,
-            pause_every_ms=0,
         ),
     )
 
@@ -214,20 +262,13 @@ def _leases(random: Random, plan: LogPlan) -> LogPlan:
         partial_crash_share=0.0,
         others_crash_share=random.choice((0.0, 0.5)),
         wrong_clocks=True,
-        misfortune=replace(
-            plan.misfortune,
-            loss_per_mille=0,
-            repeat_per_mille=0,
+        faults=replace(
+            plan.faults.without(*ABSENT_WITH_LEASES),
             delay_us=100,
-            drift_every_ms=0,
             drift_ppm=drift_ppm,
-            crash_every_ms=0,
-            crash_in_sync_per_mille=0,
             down_ms=5,
             late_per_mille=late_per_mille,
             late_ms=lease_ms,
-            cut_every_ms=0,
-            pause_every_ms=0,
         ),
     )
 
@@ -241,5 +282,5 @@ def _mixed_leases(random: Random, plan: LogPlan) -> LogPlan:
         election_ms=800,
         partial_per_mille=50,
         others_crash_share=0.6,
-        misfortune=replace(plan.misfortune, late_per_mille=0, sync_us=100),
+        faults=replace(plan.faults.without(FaultKind.LATENESS), sync_us=100),
     )

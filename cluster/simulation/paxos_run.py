@@ -6,23 +6,41 @@ from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 
 from fencelock.actors.api.membership_message import MemberAction
+from fencelock.actors.bakery.config import PRIORITY
 from fencelock.actors.effect import Spawn
+from fencelock.actors.lease import DRIFT_PPM
 from fencelock.actors.message import NS_PER_MS, Address, address_of, node_of
+from fencelock.actors.paxos.backend import PaxosBackend
 from fencelock.actors.paxos.member import LogOptions, log_roles
+from fencelock.actors.paxos.target import MemberTarget
+from fencelock.actors.proxy.proxy import Proxy
+from fencelock.actors.table.message import ExtendSessions
 from fencelock.actors.timing import TIMING
 from fencelock.cluster.host.role_set import RoleSet
+from fencelock.cluster.simulation.adversary import Adversary
+from fencelock.cluster.simulation.judge import LockJudge
 from fencelock.cluster.simulation.member_changes import MemberChanges
 from fencelock.cluster.simulation.nemesis import Nemesis
 from fencelock.cluster.simulation.paxos_client import LogReader, Proposer, reader_of
 from fencelock.cluster.simulation.paxos_judge import LogJudge
+from fencelock.cluster.simulation.paxos_judge_locks import SessionJudge
+from fencelock.cluster.simulation.paxos_lock_machine import LockRegister
 from fencelock.cluster.simulation.paxos_machine import OPENING, Register
-from fencelock.cluster.simulation.paxos_plan import LogPlan, draw_log_plan, draw_members_plan
+from fencelock.cluster.simulation.paxos_plan import (
+    LogPlan,
+    draw_log_plan,
+    draw_members_plan,
+    draw_target_plan,
+)
 from fencelock.cluster.simulation.paxos_world import LogWorld, WatchedDisk, Watcher
+from fencelock.cluster.simulation.plan import RunPlan
 from fencelock.cluster.simulation.planting import Change, changed
 from fencelock.cluster.simulation.report import RunReport, report_of
 from fencelock.cluster.simulation.sweep import reports
-from fencelock.cluster.simulation.workload import Finish
+from fencelock.cluster.simulation.users import Users
+from fencelock.cluster.simulation.workload import LEVELS, Finish, client_session
 from fencelock.cluster.topology import US_PER_MS, NodeContext, Recipe
+from fencelock.transport.codec import encode
 
 GREET_MS = 300
 """Time for members to greet (ms): links of the simulator are up at once."""
@@ -35,7 +53,8 @@ STEP_MS = 50
 class LogSubject:
     """The subject of a run: the product, or the product with a bug in it."""
 
-    machine: Callable[[], Register] = Register
+    machine: Callable[[], Register] | None = None
+    """None for the machine of the plan."""
     disk: Callable[[str, Watcher], WatchedDisk] = WatchedDisk
     change: Change = lambda spawn: spawn
     """Changes the roles of the log."""
@@ -60,7 +79,7 @@ def run_log_seed(
         seed: fixes everything.
         plan: the plan to run; drawn from the seed if None.
         subject: the subject to judge.
-        judged: the invariants to judge, by number; None for all.
+        judged: the invariants to judge, by number, or None for all.
 
     """
     run = _LogRun(seed, plan or draw_log_plan(seed), subject, judged)
@@ -87,7 +106,8 @@ class _LogRun:
         self.founders = tuple(f"n{number}" for number in range(1, plan.nodes + 1))
         names = range(1, plan.nodes + plan.spares + 1)
         members = tuple(f"n{number}" for number in names)
-        self.judge = LogJudge(members, plan, judged, subject.wrong)
+        self.machine = LockRegister if plan.locks else Register
+        self.judge = LogJudge(members, plan, self.machine(), judged, subject.wrong)
         self.world = LogWorld(seed, plan, self.judge, subject.disk)
         self.world.judges.append(self.judge)
         for name in members:
@@ -96,6 +116,7 @@ class _LogRun:
         for number in range(plan.clients):
             turned = number % len(members)
             self._add_client(f"c{number + 1}", members[turned:] + members[:turned])
+        self.users = self._add_users(plan.locks, judged) if plan.locks else None
         self.nemesis = Nemesis(self.world, members)
         electorates = self.judge.choices.electorates
         self.changes = MemberChanges(
@@ -110,26 +131,37 @@ class _LogRun:
 
     def _member(self, seat: NodeContext) -> RoleSet:
         subject = self.subject
-        machine = subject.planted() if seat.node in subject.wrong else subject.machine()
+        right = subject.machine or self.machine
+        machine = subject.planted() if seat.node in subject.wrong else right()
         self.judge.begins(seat.node, machine)
         reader = reader_of(seat.node)
-        plan = self.plan
+        plan, founders = self.plan, tuple({*self.founders, seat.node})
+        endpoints = {name: f"tcp://{name}:1" for name in seat.nodes if plan.spares}
+        serving: tuple[Spawn, ...] = ()
+        opening: tuple[bytes, ...] = (OPENING,)
+        if isinstance(machine, LockRegister):
+            backend = PaxosBackend(seat.node, founders, machine.locks.write, endpoints)
+            serving = (Spawn(address_of(seat.node, "proxy"), Proxy, {"backend": backend}),)
+            opening = (OPENING, encode(ExtendSessions(master=seat.node)))
+            self.judge.choices.commands.update(opening)
         leases = self.world.streams.fork(f"lease/{seat.node}/{seat.boot}")
         lease_ms = leases.choice(plan.mixed_leases_ms or (plan.lease_ms,))
         options = LogOptions(
-            listener=reader,
-            opening=(OPENING,),
+            listener=serving[0].address if serving else reader,
+            opening=opening,
             timing=TIMING._replace(lease_ms=lease_ms, election_ms=plan.election_ms),
             drift_ppm=plan.drift_ppm,
             log_max=plan.log_max,
             journal_bytes=plan.journal_bytes,
             digest_slots=plan.digest_slots,
             greet_ms=GREET_MS,
-            endpoints={name: f"tcp://{name}:1" for name in seat.nodes if plan.spares},
+            target=MemberTarget(plan.target_members, plan.replace_after_ms),
+            priority=PRIORITY,
+            endpoints=endpoints,
         )
         (bootstrap,) = log_roles(
             seat.node,
-            tuple({*self.founders, seat.node}),
+            founders,
             seat.random,
             machine,
             records=seat.records,
@@ -138,9 +170,9 @@ class _LogRun:
             date_ms=seat.first_stamp // US_PER_MS,
             options=options,
         )
-        arguments = {"random": self.world.streams.fork(f"reader/{seat.node}/{seat.boot}")}
-        reads = Spawn(reader, LogReader, arguments)
-        return RoleSet((changed(bootstrap, self.subject.change), reads))
+        chance = self.world.streams.fork(f"reader/{seat.node}/{seat.boot}")
+        reads = Spawn(reader, LogReader, {"random": chance, "most_ms": plan.read_ms})
+        return RoleSet((changed(bootstrap, self.subject.change), reads, *serving))
 
     def _add_client(self, name: str, nodes: tuple[str, ...]) -> None:
         addresses = [address_of(name, f"p{i + 1}") for i in range(self.plan.proposers)]
@@ -159,6 +191,24 @@ class _LogRun:
 
         return recipe
 
+    def _add_users(self, plan: RunPlan, judged: frozenset[str] | None) -> Users:
+        """Add the clients that use locks. Half of the runs name the founders to them only."""
+        world, members = self.world, tuple(self.judge.nodes)
+        named = self.founders if self.seed % 2 else members
+        proxies = tuple(address_of(name, "proxy") for name in named)
+        users = Users(
+            world, plan, proxies, client_session, ttl_ms=plan.ttl_ms, levels=LEVELS, prefix="u"
+        )
+        true = self.plan.drift_ppm <= DRIFT_PPM
+        if true:
+            world.judges.append(SessionJudge(self.judge.violation_report, users.clock_of))
+        judge = LockJudge(members, users.addresses, sessions=users.clock_of, clocks_true=true)
+        if judged is None or "L1" in judged:
+            world.judges.append(judge)
+            chance = world.streams.fork("adversary")
+            Adversary(world, judge, chance, plan.strikes_every_ms, plan.ttl_ms).begin()
+        return users
+
     def play(self) -> None:
         """Go through the phases.
 
@@ -169,12 +219,18 @@ class _LogRun:
         self.world.power_on_all()
         self.nemesis.begin()
         self.changes.begin()
+        if self.users:
+            self.users.begin()
         self.world.run(self.plan.chaos_ms * NS_PER_MS)
         self.nemesis.heal()
         readers = [reader_of(member) for member in self.judge.nodes]
         for address in (*self.proposers, *readers):
             self.world.nodes[node_of(address)].tell(address, Finish())
         self._wait(self.plan.answered_ms, "unanswered", self._unanswered)
+        if self.users:
+            self.users.finish()
+            self._wait(self.plan.answered_ms, "not served", self.users.waiting)
+            self.users.close()
         self._wait(self.plan.answered_ms, "not changed", self.changes.pending)
         self._wait(self.plan.equal_ms, "unlike the others", self._unlike)
 
@@ -189,7 +245,7 @@ class _LogRun:
             name
             for name, machine in state.machines.items()
             if name not in self.subject.wrong
-            if state.applied[name] <= last or machine.sessions
+            if state.applied[name] <= last or not machine.is_drained
         ]
 
     def _wait(self, most_ms: int, what: str, left: Callable[[], list[str]]) -> None:
@@ -203,8 +259,12 @@ class _LogRun:
 
 
 def run_members_seed(seed: int) -> RunReport:
-    """Run the log of one seed with changes of the members, and judge it."""
-    return run_log_seed(seed, plan=draw_members_plan(seed))
+    """Run the log of one seed with changes of the members, and judge it.
+
+    In one of three, operators ask for nothing, and leaders keep the number of members.
+    """
+    draw = draw_target_plan if seed % 3 == 2 else draw_members_plan  # noqa: PLR2004
+    return run_log_seed(seed, plan=draw(seed))
 
 
 def sweep_members(seeds: Iterable[int], *, workers: int = 1) -> Generator[RunReport, None, None]:

@@ -89,7 +89,7 @@ class WatchedDisk(Disk):
         self.watcher.replaced(self.node, records)
 
     def sync(self) -> None:
-        """Make the tail durable, which after a crash may be shorter than what was written."""
+        """Make the tail durable; after a crash it may be shorter than the written data."""
         written = list(zip(self.tail, self.unsynced, strict=False))
         self.unsynced = []
         super().sync()
@@ -111,7 +111,7 @@ class WatchedGateway(Gateway):
         self.departs = departs
 
     def flush(self) -> None:
-        """Send what waits for each peer."""
+        """Send the messages that wait for each peer."""
         self.departs()
         super().flush()
 
@@ -153,7 +153,7 @@ class LogWorld(World):
         watcher: Watcher,
         disk: Callable[[str, Watcher], WatchedDisk] = WatchedDisk,
     ) -> None:
-        super().__init__(seed, plan.misfortune)
+        super().__init__(seed, plan.faults)
         self.plan = plan
         self.watcher = watcher
         self.disk = disk
@@ -184,7 +184,7 @@ class LogWorld(World):
         )
         dies = self.chance.randrange(1_000) < self.plan.crash_at_ballot_per_mille
         if matters and dies and not self.calm:
-            self.faults["crash at a ballot"] += 1
+            self.fault_counts["crash at a ballot"] += 1
             self.after(self.chance.randrange(time), self.kill, node, boot)
         return time
 
@@ -192,7 +192,7 @@ class LogWorld(World):
         """Let a node die if it still lives the life ``boot``; it restarts after a while."""
         if self.nodes[name].boot == boot and self.nodes[name].up and not self.calm:
             self.crash(name)
-            down = int(self.chance.expovariate(1.0) * self.misfortune.down_ms * NS_PER_MS)
+            down = int(self.chance.expovariate(1.0) * self.faults.down_ms * NS_PER_MS)
             self.after(down, self.power_on, name)
 
     def _on_departure(self, node: SimulatedNode) -> None:
@@ -218,7 +218,7 @@ class LogWorld(World):
             self.last_ballot, per_mille = ballot, plan.partial_reign_per_mille
         if chance.randrange(1_000) >= per_mille:
             return
-        self.faults["partial proposal"] += 1
+        self.fault_counts["partial proposal"] += 1
         others = [member for member in self.members if member != node.name]
         if chance.random() < plan.gap_share:
             self._leave_gap(node, others)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from random import Random
 
-from fencelock.cluster.simulation.faults import CALM, Faults, draw_misfortune, with_disk_faults
+from fencelock.cluster.simulation.faults import CALM, Faults, draw_faults, with_disk_faults
 from fencelock.cluster.simulation.promise import Survival
 
 
@@ -29,22 +29,23 @@ class RunPlan:
     served_ms: int = 90_000
     """Deadline for serving every contender, from the end of all faults (ms)."""
     drained_ms: int = 60_000
-    """Deadline after that for the proxies to forget all waits and holds (ms). A client gives
-    up when it learns of silence, but its session goes on cancelling."""
+    """Deadline after that for the proxies to forget all waits and holds (ms). A client stops
+    waiting when it learns of silence, but its session continues to cancel."""
     grants_min: int = 0
-    """Least number of grants, besides the last one of each contender. A run with fewer proves
+    """Least number of grants, besides the last grant of each contender. A run with fewer proves
     nothing, and fails."""
     ttl_ms: int = 2_500
     """Time that a session outlives its client's last message, where there are sessions (ms)."""
     deaths_ms: tuple[int, ...] = ()
     """Times at which clients die, the first, the second and so on; others replace them."""
     closings_ms: tuple[int, ...] = ()
-    """Times at which clients close, whatever they wait for or hold; others replace them."""
+    """Times at which clients close, even while they wait or hold; others replace them."""
     strikes_every_ms: int = 0
-    """Mean interval at which a client that holds a lock is cut off or paused (ms), 0 for never."""
+    """Mean interval at which a client that holds a lock is cut off or paused (ms), or 0 for
+    never."""
     hunts_every_ms: int = 0
-    """Mean interval at which leaders of `bakery` are struck in particular (ms), 0 for never."""
-    misfortune: Faults = CALM
+    """Mean interval at which leaders of `bakery` are struck in particular (ms), or 0 for never."""
+    faults: Faults = CALM
     audit: bool = True
     """Whether proxies are asked to describe themselves at the end."""
 
@@ -61,14 +62,14 @@ def draw_plan(seed: int, promise: Survival) -> RunPlan:
         locks=random.choice((1, 1, 2, 3)),
         late_start_ms=random.choice((0, 100, 1_000)),
         chaos_ms=random.choice((2_000, 4_000, 8_000)),
-        misfortune=draw_misfortune(random, promise.survives),
+        faults=draw_faults(random, promise.survives),
     )
     if promise.holds_by_session:
         plan = replace(plan, closings_ms=_closings(plan, Random(f"{seed}/closings")))
     if promise.sessions:
         plan = _with_sessions(plan, random, promise, seed)
-    disks = with_disk_faults(plan.misfortune, Random(f"{seed}/disks"), promise.survives)
-    return replace(plan, misfortune=disks)
+    disks = with_disk_faults(plan.faults, Random(f"{seed}/disks"), promise.survives)
+    return replace(plan, faults=disks)
 
 
 def _closings(plan: RunPlan, random: Random) -> tuple[int, ...]:
@@ -92,13 +93,13 @@ TRUE_CLOCKS_SHARE = 0.7
 
 def _with_sessions(plan: RunPlan, random: Random, promise: Survival, seed: int) -> RunPlan:
     """Return ``plan`` with deaths of clients, short sessions, and mostly true clocks."""
-    misfortune = plan.misfortune
+    faults = plan.faults
     if random.random() < TRUE_CLOCKS_SHARE:
-        drift_ppm = min(misfortune.drift_ppm, promise.drift_ppm)
-        misfortune = replace(misfortune, drift_ppm=drift_ppm, jump_every_ms=0)
+        drift_ppm = min(faults.drift_ppm, promise.drift_ppm)
+        faults = replace(faults, drift_ppm=drift_ppm, jump_every_ms=0)
     ttl_ms = random.choice((500, 1_000, 3_000))
     if random.random() < OUTLASTING_SHARE:
-        misfortune = replace(misfortune, cut_ms=2 * ttl_ms)
+        faults = replace(faults, cut_ms=2 * ttl_ms)
     hunts = Random(f"{seed}/hunts").choice(HUNTS_EVERY_MS) if promise.leases else 0
     deaths = random.randint(0, plan.clients) if random.random() < DEATH_SHARE else 0
     return replace(
@@ -107,5 +108,5 @@ def _with_sessions(plan: RunPlan, random: Random, promise: Survival, seed: int) 
         hunts_every_ms=hunts,
         strikes_every_ms=random.choice((0, ttl_ms, 2 * ttl_ms)),
         deaths_ms=tuple(random.randrange(plan.chaos_ms) for _ in range(deaths)),
-        misfortune=misfortune,
+        faults=faults,
     )

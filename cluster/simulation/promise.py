@@ -21,7 +21,7 @@ class Survival:
     holds_by_session: bool = False
     """Whether a hold belongs to its client's session, whichever nodes restart meanwhile, and lasts
     until that client releases it or ends its session, however long it is silent."""
-    hold_ends_with_gate: bool = False
+    hold_ends_with_node: bool = False
     """Whether a lock granted through a node is free again when that node crashes. Its holder does
     not
     know yet; its fence is lower than any later one, which is what stops it."""
@@ -29,8 +29,7 @@ class Survival:
     """Whether the cluster keeps sessions of clients, so that a client that dies frees its
     locks, and a holder knows of its loss before another is granted the lock."""
     leases: bool = False
-    """Whether each hold has a deadline of its own, after which its holder knows of its loss.
-    Sessions
+    """Whether each hold has its own deadline, after which its holder knows of its loss. Sessions
     then matter to a client only, and no proxy has a table of locks."""
     drift_ppm: int = PPM
     """Largest clock error for that (millionths); above it only fences are judged."""
@@ -40,10 +39,10 @@ class Survival:
         """Whether every proxy can list all held locks of the cluster."""
         return self.sessions and not self.leases
 
-    def clocks_true(self, misfortune: Faults) -> bool:
+    def clocks_true(self, faults: Faults) -> bool:
         """Return whether clocks keep to the bounds that the protocol declares."""
-        drifts = misfortune.drift_every_ms > 0 and misfortune.drift_ppm > self.drift_ppm
-        return not self.sessions or not (drifts or misfortune.jump_every_ms > 0)
+        drifts = faults.drift_every_ms > 0 and faults.drift_ppm > self.drift_ppm
+        return not self.sessions or not (drifts or faults.jump_every_ms > 0)
 
 
 EVERYTHING = frozenset(FaultKind)
@@ -57,10 +56,9 @@ def promise_of(protocol: str, settings: ProtocolSettings) -> Survival:
     `bakery` survives everything, two leaders lost at once only after a while. A hold ends with
     its lease, which its client counts by its own clock. `lamport` survives everything, as
     long as every node comes back. `central` survives everything but crashes of the server's
-    node, and with a journal these, too; a hold lasts until its client's session ends it.
-    `paxos` survives everything; a hold belongs to its client's session, and ends when that
-    does. Whether its holder knows of that first is judged while no clock is further from true
-    than declared.
+    node, and with a journal also those; a hold lasts until its client's session ends it. `paxos`
+    survives everything; a hold belongs to its client's session, and ends when that does. The judge
+    checks that its holder knows of the end first, while every clock is within its declared error.
 
     Raises:
         ConfigError: there is no such protocol.
@@ -70,7 +68,7 @@ def promise_of(protocol: str, settings: ProtocolSettings) -> Survival:
         case "bakery":
             return Survival(survives=EVERYTHING, sessions=True, leases=True, drift_ppm=DRIFT_PPM)
         case "lamport":
-            return Survival(survives=KEEPS_DISKS, hold_ends_with_gate=True)
+            return Survival(survives=KEEPS_DISKS, hold_ends_with_node=True)
         case "paxos":
             return Survival(survives=EVERYTHING, sessions=True, drift_ppm=DRIFT_PPM)
         case "central":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -21,7 +22,7 @@ class RunReport:
     seed: int
     plan: RunPlan | LogPlan
     violation: str | None
-    """The broken promise or invariant, None if there is none."""
+    """The broken promise or invariant, or None if there is none."""
     deliveries: int
     grants: int
     """Number of grants; of answered requests in a run of the log alone."""
@@ -65,10 +66,13 @@ def report_of(
 
     """
     violation: str | None = None
+    gc.disable()  # It would search the growing trace again and again.
     try:
         play()
     except ViolationError as error:
         violation = f"{world.time / NS_PER_MS:.3f} ms: {error}"
+    finally:
+        gc.enable()
     return RunReport(
         seed=seed,
         plan=plan,
@@ -78,7 +82,7 @@ def report_of(
         chosen=chosen(),
         virtual_ms=world.time // NS_PER_MS,
         marks=dict(sorted(world.marks.items())),
-        faults=dict(sorted(world.faults.items())),
+        faults=dict(sorted(world.fault_counts.items())),
         recorded=world.trace,
     )
 

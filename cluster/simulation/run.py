@@ -7,8 +7,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from fencelock.actors.effect import Spawn
-from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of, node_of
-from fencelock.actors.session.message import Close
+from fencelock.actors.message import NS_PER_MS, address_of
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.simulation.adversary import Adversary
 from fencelock.cluster.simulation.audit import Auditor
@@ -20,16 +19,9 @@ from fencelock.cluster.simulation.nemesis import Nemesis
 from fencelock.cluster.simulation.plan import RunPlan, draw_plan
 from fencelock.cluster.simulation.promise import NO_CRASH, Survival, promise_of
 from fencelock.cluster.simulation.report import RunReport, report_of
+from fencelock.cluster.simulation.users import Users
 from fencelock.cluster.simulation.violation import ViolationError
-from fencelock.cluster.simulation.workload import (
-    LEVELS,
-    ClientPlan,
-    Door,
-    Finish,
-    LockUser,
-    Mood,
-    session_door,
-)
+from fencelock.cluster.simulation.workload import LEVELS, LockUser, MakeSession, client_session
 from fencelock.cluster.simulation.world import World
 from fencelock.cluster.topology import NodeContext, ProtocolSettings, Recipe
 
@@ -54,7 +46,7 @@ def run_seed(
     plan: RunPlan | None = None,
     settings: ProtocolSettings | None = None,
     promise: Survival | None = None,
-    door: Door = session_door,
+    make_session: MakeSession = client_session,
     judges: Callable[[World], list[Judge]] | None = None,
     workload: Workload = LOCKS,
 ) -> RunReport:
@@ -67,7 +59,7 @@ def run_seed(
         settings: for the recipe.
         promise: the faults to draw the plan from, and the effect of a crash on a hold; that
             of the protocol if None; for a recipe everything but crashes.
-        door: returns a client's role ``session``.
+        make_session: returns a client's role ``session``.
         judges: makes further judges for the world before anything happens in it.
         workload: the users and their judge.
 
@@ -81,7 +73,7 @@ def run_seed(
         plan = draw_plan(seed, promise)
     if promise.leases:
         chosen = with_terms(chosen, seed)
-    run = _LockRun(_recipe(protocol), seed, plan, chosen, promise, door, workload)
+    run = _LockRun(_recipe(protocol), seed, plan, chosen, promise, make_session, workload)
     if judges is not None:
         run.world.judges += judges(run.world)
     return report_of(run.world, seed, run.plan, run.play, grants=lambda: run.judge.grants)
@@ -105,13 +97,13 @@ class _LockRun:
         plan: RunPlan,
         settings: ProtocolSettings,
         promise: Survival,
-        door: Door,
+        make_session: MakeSession,
         workload: Workload,
     ) -> None:
         self.seed = seed
         self.workload = workload
         self.plan = plan
-        self.world = World(seed, plan.misfortune)
+        self.world = World(seed, plan.faults)
         members = tuple(f"n{number}" for number in range(1, plan.nodes + 1))
         for name in members:
             node = self.world.add(name, recipe, member=True, settings=settings)
@@ -121,18 +113,25 @@ class _LockRun:
         if promise.spares_server:
             crashing = tuple(name for name in crashing if name != server)
         self.server = address_of(server, "server")
-        self.gates = tuple(address_of(name, "proxy") for name in members)
+        self.proxies = tuple(address_of(name, "proxy") for name in members)
         self.promise = promise
-        self.dying: list[str] = []
-        """The clients that die, or close, in order."""
-        self.users = self._add_clients(door)
+        self.users = Users(
+            self.world,
+            plan,
+            self.proxies,
+            make_session,
+            ttl_ms=plan.ttl_ms if promise.sessions else 0,
+            levels=1 if promise.leases else LEVELS,
+            user=workload.user,
+        )
         self.judge = workload.judge(
             members,
-            self.users,
-            holds_end_with_gate=promise.hold_ends_with_gate,
-            sessions=self._clock_of if promise.sessions else None,
-            clocks_true=promise.clocks_true(plan.misfortune),
+            self.users.addresses,
+            holds_end_with_node=promise.hold_ends_with_node,
+            sessions=self.users.clock_of if promise.sessions else None,
+            clocks_true=promise.clocks_true(plan.faults),
         )
+        self.users.judge = self.judge
         self.world.judges.append(self.judge)
         self.nemesis = Nemesis(self.world, crashing)
         self.adversary = Adversary(
@@ -144,39 +143,6 @@ class _LockRun:
         )
         self.world.may_die_in_sync = frozenset(crashing)
 
-    def _add_clients(self, door: Door) -> tuple[Address, ...]:
-        users: list[Address] = []
-        locks = tuple(f"lock-{number}" for number in range(1, self.plan.locks + 1))
-        owners = tuple(f"owner-{number}" for number in range(1, self.plan.owners + 1))
-        names = [f"c{number + 1}" for number in range(self.plan.clients)]
-        self.dying = names[: len(self.plan.deaths_ms + self.plan.closings_ms)]
-        for number, name in enumerate([*names, *(f"{name}r" for name in self.dying)]):
-            turned = number % len(self.gates)
-            gates = self.gates[turned:] + self.gates[:turned]
-            ttl_ms = self.plan.ttl_ms if self.promise.sessions else 0
-            levels = 1 if self.promise.leases else LEVELS
-            client = ClientPlan(gates, owners, locks, door, ttl_ms, levels, self.workload.user)
-            self.world.add(name, client.recipe(), member=False)
-            users += [address_of(name, owner) for owner in owners]
-        return tuple(users)
-
-    def _clock_of(self, client: str) -> Instant:
-        return self.world.nodes[client].now()
-
-    def _die(self, name: str) -> None:
-        """Let a client die for good, and another one take its place."""
-        self.world.faults["death of a client"] += 1
-        self.world.crash(name)
-        self.world.power_on(f"{name}r")
-
-    def _close(self, name: str) -> None:
-        """Let a client close, and another one take its place."""
-        self.world.faults["close of a client"] += 1
-        node = self.world.nodes[name]
-        self.judge.left(name)
-        node.tell(address_of(name, "session"), Close())
-        self.world.power_on(f"{name}r")
-
     def play(self) -> None:
         """Go through the phases.
 
@@ -185,15 +151,12 @@ class _LockRun:
 
         """
         late = self.plan.late_start_ms * NS_PER_MS
-        late_comers = {f"{name}r" for name in self.dying}
+        late_comers = {f"{name}r" for name in self.users.dying}
         for name in self.world.nodes:
             start = self.world.streams.nodes.randint(0, late)
             if name not in late_comers:
                 self.world.at(start, self.world.power_on, name)
-        for name, at_ms in zip(self.dying, self.plan.deaths_ms, strict=False):
-            self.world.at(max(late, at_ms * NS_PER_MS), self._die, name)
-        for name, at_ms in zip(self.dying, self.plan.closings_ms, strict=False):
-            self.world.at(max(late, at_ms * NS_PER_MS), self._close, name)
+        self.users.begin()
         self.nemesis.begin()
         self.adversary.begin()
         if self.plan.hunts_every_ms:
@@ -202,24 +165,15 @@ class _LockRun:
             hunter.begin()
         self.world.run(self.plan.chaos_ms * NS_PER_MS)
         self.nemesis.heal()
-        for user in self.contenders():
-            self.world.nodes[node_of(user)].tell(user, Finish())
-        self._wait(self.plan.served_ms, self._all_done)
+        self.users.finish()
+        self._wait(self.plan.served_ms, lambda: not self.users.waiting())
         self._demand_single_grants()
-        judge_progress(self.contenders(), self.plan.served_ms)
+        judge_progress(self.users.contenders(), self.plan.served_ms)
         if self.plan.audit:
             self._audit()
         if self.promise.holds_by_session:
             self._end_sessions()
         self._demand_grants()
-
-    def contenders(self) -> dict[Address, LockUser]:
-        """Return the living contenders, in order."""
-        living = (user for user in self.users if node_of(user) not in self.dying)
-        return {user: self.world.role_at(user) for user in living}
-
-    def _all_done(self) -> bool:
-        return all(role.mood is Mood.DONE for role in self.contenders().values())
 
     def _wait(self, most_ms: int, done: Callable[[], bool]) -> None:
         end = self.world.time + most_ms * NS_PER_MS
@@ -231,7 +185,7 @@ class _LockRun:
 
         def cast(seat: NodeContext) -> RoleSet:
             del seat
-            arguments = {"gates": self.gates, "table": self.promise.table}
+            arguments = {"proxies": self.proxies, "table": self.promise.table}
             return RoleSet((Spawn(address, Auditor, arguments),))
 
         node = self.world.add("auditor", cast, member=False)
@@ -242,8 +196,7 @@ class _LockRun:
 
     def _end_sessions(self) -> None:
         """Close every client, and check that nothing is held in an ended session."""
-        for name in sorted({node_of(user) for user in self.contenders()}):
-            self.world.nodes[name].tell(address_of(name, "session"), Close())
+        self.users.close()
 
         def held() -> dict[str, Any]:
             server: Any = self.world.role_at(self.server)
@@ -260,6 +213,6 @@ class _LockRun:
             )
 
     def _demand_grants(self) -> None:
-        enough = len(self.contenders()) + self.plan.grants_min
+        enough = len(self.users.contenders()) + self.plan.grants_min
         if self.judge.grants < enough:
             raise ViolationError(f"void: {self.judge.grants} grants, {enough} are needed")

@@ -11,7 +11,7 @@ from typing import Any
 from fencelock.actors.effect import Effects
 from fencelock.actors.message import Address, Event, Instant, Local, Message
 from fencelock.actors.role import Role
-from fencelock.actors.role_message import RoleNotice
+from fencelock.actors.role_message import Level, RoleNotice
 from fencelock.cluster.host.role_set import RoleSlot
 from fencelock.cluster.host.scheduler import Scheduler
 from fencelock.cluster.simulation.environment import NodeView
@@ -31,8 +31,8 @@ class EventQueue(deque[Waiting]):
         machine: the node.
 
     Attributes:
-        boot: the life of the sender of what is appended next.
-        delivered: what left last.
+        boot: the life of the sender of the next appended message.
+        delivered: the message that left last.
 
     """
 
@@ -81,7 +81,7 @@ class TurnCount(Counter[str]):
 
 
 class SimulatedScheduler(Scheduler):
-    """Production's scheduler over a virtual clock and disk; judges see what each role handles.
+    """Production's scheduler over a virtual clock and disk; judges see all that each role handles.
 
     Args:
         machine: the node, with its clock and disk.
@@ -137,6 +137,8 @@ class SimulatedScheduler(Scheduler):
             disk.append(name, records[0])
 
     def _write_notice(self, notice: RoleNotice) -> None:
+        if notice.level is Level.DEBUG:
+            return
         world = self.machine.world
         world.marks[f"notice.{notice.level.name.lower()}"] += 1
         world.mishap(self.node, notice.text)

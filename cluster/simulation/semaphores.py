@@ -66,8 +66,8 @@ class PermitUser(LockUser):
 class PermitJudge(LockJudge):
     """Judges one run of semaphores.
 
-    - Capacity: contenders that may believe that they hold permits hold no more than there are.
-    - Fences: each grant has a fence of its own.
+    - Capacity: all permits that contenders may believe to hold are no more than there are.
+    - Fences: each grant has a different fence.
     - Wants: a contender is granted the permits that it asked for, and nothing else.
     - Order: in the log, no claim is granted before an earlier one that still waits.
 

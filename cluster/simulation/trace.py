@@ -17,7 +17,7 @@ class Delivery(NamedTuple):
     to: Address
     event: Event
     boot: int
-    """The boot of the node that sent it, when it was sent; 0 if no node sent it."""
+    """The boot of the node that sent it, when it was sent, or 0 if no node sent it."""
 
 
 class Mishap(NamedTuple):

@@ -12,8 +12,8 @@ class ViolationReport:
 
     Args:
         invariants: the invariants, in words, by number.
-        judged: the invariants to judge, by number; None for all. Leaving some out shows what
-            the others detect by themselves.
+        judged: the invariants to judge, by number, or None for all. Leaving some out shows what the
+            others detect by themselves.
 
     """
 

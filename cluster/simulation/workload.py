@@ -88,8 +88,8 @@ class LockUser(Role[Met]):
         owner: its owner name in that client.
         locks: the names to choose from.
         random: decides its choices and the lengths of waits, holds and rests.
-        lease_ms: time that its holds outlive its client's silence, 0 if there is no such
-            limit; with one it sometimes holds for longer.
+        lease_ms: time that its holds outlive its client's silence, or 0 if there is no such limit;
+            with one it sometimes holds for longer.
         levels: limit of its holds of a lock at once; with more than one it sometimes
             enters again.
 
@@ -227,17 +227,17 @@ class Herald(Role[Trusted | Leased | Unlocking | Suspected | HoldsLost]):
                 ]
 
 
-Door = Callable[[NodeContext, tuple[Address, ...]], Spawn]
+MakeSession = Callable[[NodeContext, tuple[Address, ...]], Spawn]
 """Makes a client's role ``session``, from its context and the proxies it may use."""
 
 
 class ClientPlan(NamedTuple):
     """A node of users: their common options, and their names."""
 
-    gates: tuple[Address, ...]
+    proxies: tuple[Address, ...]
     owners: tuple[str, ...]
     locks: tuple[str, ...]
-    door: Door
+    make_session: MakeSession
     ttl_ms: int = 0
     """TTL of its session, where the cluster has sessions; 0 where it has not."""
     levels: int = 1
@@ -254,7 +254,7 @@ class ClientPlan(NamedTuple):
         return lambda seat: self._cast(seat) if next(lives) == 1 else RoleSet(())
 
     def _cast(self, seat: NodeContext) -> RoleSet:
-        session = self.door(seat, self.gates)
+        session = self.make_session(seat, self.proxies)
         contenders = tuple(
             Spawn(
                 address_of(seat.node, owner),
@@ -281,9 +281,9 @@ WATCHER = "watcher"
 """The role of a client's node that receives the events of its session."""
 
 
-def session_door(seat: NodeContext, gates: tuple[Address, ...]) -> Spawn:
+def client_session(seat: NodeContext, proxies: tuple[Address, ...]) -> Spawn:
     """Return the product's own session of a client: `ClientSession`."""
     from fencelock.actors.session.session import ClientSession  # noqa: PLC0415
 
-    arguments = {"session": seat.node, "endpoints": gates, "random": seat.random}
+    arguments = {"session": seat.node, "endpoints": proxies, "random": seat.random}
     return Spawn(address_of(seat.node, "session"), ClientSession, arguments)

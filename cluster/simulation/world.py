@@ -33,21 +33,20 @@ class World:
 
     Args:
         seed: fixes all chance.
-        misfortune: what may happen to frames, disks and clocks; what happens to nodes
-            is the work of a `Nemesis`.
+        faults: the faults of frames, disks and clocks; a `Nemesis` causes the faults of nodes.
 
     """
 
-    def __init__(self, seed: int, misfortune: Faults = CALM) -> None:
+    def __init__(self, seed: int, faults: Faults = CALM) -> None:
         self.time = 0
         """True time since the run began (ns)."""
         self.streams = Streams(seed)
-        self.misfortune = misfortune
+        self.faults = faults
         self.marks: Counter[str] = Counter()
         """Number of times each mark was observed."""
-        self.faults: Counter[str] = Counter()
+        self.fault_counts: Counter[str] = Counter()
         """Number of times each fault happened."""
-        self.network = Network(misfortune, self.streams.net, self.faults)
+        self.network = Network(faults, self.streams.net, self.fault_counts)
         self.trace = Trace()
         self.deliveries = 0
         self.judges: list[Judge] = []
@@ -97,8 +96,8 @@ class World:
         """Crash a node, unless it is down."""
         node = self.nodes[name]
         if node.up:
-            self.faults["crash"] += 1
-            node.crash(loses_tail=self.misfortune.tail_lost)
+            self.fault_counts["crash"] += 1
+            node.crash(loses_tail=self.faults.tail_lost)
             self.links.end(node)
 
     def at(self, time: int, action: Callable[..., None], *arguments: Any) -> None:
@@ -140,18 +139,18 @@ class World:
     def sync_time(self, node: str, boot: int) -> int:
         """Return how long a disk takes (ns); now and then its node does not live to see it."""
         disk = self.streams.disk
-        drawn_us = disk.expovariate(1.0) * self.misfortune.sync_us
+        drawn_us = disk.expovariate(1.0) * self.faults.sync_us
         time = 1 + int(self.slow_disks.get(node, drawn_us) * NS_PER_US)
-        dies = disk.randrange(1_000) < self.misfortune.crash_in_sync_per_mille
+        dies = disk.randrange(1_000) < self.faults.crash_in_sync_per_mille
         if dies and not self.calm and node in self.may_die_in_sync:
-            self.faults["crash in sync"] += 1
+            self.fault_counts["crash in sync"] += 1
             self.after(disk.randrange(time), self._die_in_sync, node, boot)
         return time
 
     def _die_in_sync(self, name: str, boot: int) -> None:
         if self.nodes[name].boot == boot and not self.calm:
             self.crash(name)
-            down = int(self.streams.disk.expovariate(1.0) * self.misfortune.down_ms * NS_PER_MS)
+            down = int(self.streams.disk.expovariate(1.0) * self.faults.down_ms * NS_PER_MS)
             self.after(down, self.power_on, name)
 
     def lateness(self) -> int:
@@ -166,5 +165,5 @@ class World:
             raise ViolationError(f"no end of the run in {DELIVERIES_MAX} deliveries")
 
     def mishap(self, node: str, what: str) -> None:
-        """Write what happened to a node into the trace."""
+        """Write an event of a node into the trace."""
         self.trace.entries.append(Mishap(self.time, node, what))

@@ -1,4 +1,4 @@
-r"""The file of a backup: what it contains, in words, and the parts of a table.
+r"""The file of a backup: a description of its content, and the parts of a table.
 
 A file is a line of text and then blocks::
 
@@ -7,7 +7,7 @@ A file is a line of text and then blocks::
              content
 
 The first block is the `BackupHeader` as JSON, so that ``head`` shows it. Each further block is one
-part of the table. As each digest covers the one before, blocks can neither be exchanged nor come
+part of the table. As each digest covers the previous one, blocks can neither be exchanged nor come
 from another file. The header has the number of parts, so a file that was cut off is noticed.
 """
 
@@ -21,7 +21,6 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from hashlib import blake2b
 from pathlib import Path
-from types import TracebackType
 from typing import BinaryIO, Self
 
 from fencelock.actors.paxos.message import CHUNK_BYTES_MAX, CHUNKS_MAX
@@ -116,12 +115,7 @@ class BackupWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if not self._file.closed:
             self._file.close()
         self._partial.unlink(missing_ok=True)
@@ -172,7 +166,7 @@ def _blocks(path: Path, file: BinaryIO) -> Iterator[bytes]:
 
 
 def _header(path: Path, content: bytes) -> BackupHeader:
-    """Read the first block; its digest was right, so it is what some release wrote."""
+    """Read the first block; its digest was right, so some release wrote it."""
     try:
         found = json.loads(content)
         return BackupHeader(**{field.name: found[field.name] for field in fields(BackupHeader)})

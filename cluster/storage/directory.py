@@ -24,7 +24,7 @@ class FolderBusyError(StorageError):
 
 
 class JournalDamagedError(StorageError):
-    """The disk's content is not what was written. The node must not use it; nothing was changed."""
+    """The disk's content was altered. The node must not use it; nothing was changed."""
 
 
 class JournalForeignError(StorageError):

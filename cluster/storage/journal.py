@@ -66,7 +66,7 @@ class Journal:
             tried twice: Linux may report a lost write once and then call it good.
         J3  Nothing is appended while an earlier append is not synced. So only the last
             group of the last segment can be unfinished, whatever a crash leaves.
-        J4  What one append wrote is read back as a whole or not at all.
+        J4  The group that one append wrote is read back as a whole or not at all.
     """
 
     def __init__(self, folder: Path, lock: DirectoryLock, segment_bytes_max: int) -> None:
@@ -103,7 +103,7 @@ class Journal:
 
         Raises:
             FolderBusyError: another journal has the folder open.
-            JournalDamagedError: what was synced once cannot be read; nothing was changed.
+            JournalDamagedError: data that was synced cannot be read; nothing was changed.
             JournalFailedError: the disk refuses.
 
         """
@@ -194,9 +194,9 @@ class Journal:
         """Remove old files, and make room ahead of the next groups. Call it when nothing waits.
 
         When forgotten records take more room than live ones, the live ones are written into a
-        snapshot and all older files are removed. The work is in proportion to the live records,
-        and is amortized over what was written since. When little room is left for the next groups,
-        some zeros are written, so that the next syncs are quick.
+        snapshot and all older files are removed. The work is in proportion to the live records, and
+        is amortized over the writes since the last time. When little room is left for the next
+        groups, some zeros are written, so that the next syncs are quick.
 
         Raises:
             JournalFailedError: the disk refuses or is full, or did before.
@@ -246,7 +246,7 @@ class Journal:
             self._unsynced = False
 
     def _begin_segment(self) -> Segment:
-        """Begin the next segment; everything in the one before is synced."""
+        """Begin the next segment; everything in the previous one is synced."""
         before = self._segment
         header = Header(
             kind=FileKind.SEGMENT,
@@ -320,7 +320,8 @@ def claim(
     Args:
         journal: open, with nothing appended yet.
         found: its records when it was opened, by stream.
-        identity: what must be the same in every life (cluster, node, members), in words.
+        identity: the properties that must be the same in every life (cluster, node, members), in
+            words.
 
     Raises:
         JournalForeignError: it is another's; the text names the owner. Nothing was changed.

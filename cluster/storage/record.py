@@ -1,4 +1,4 @@
-"""The file format of records, the index of live ones, and what can be trusted after a crash. Pure.
+"""The file format of records, the index of live ones, and the parts to trust after a crash. Pure.
 
 A file is a header and then groups, one after the other, all integers little-endian::
 
@@ -13,18 +13,17 @@ A file is a header and then groups, one after the other, all integers little-end
 A segment may end with zeros after its last group: room made before it is needed
 (``segment.py``). They are not a group, since a group states its offset.
 
-A group is what one append wrote, and the journal begins an append only when the one before
-is synced. So all bytes below a group's ``offset`` (which is where it lies) were durable before any
-of its own were written. A crash can
-cut, spoil or punch holes into the last group only, which nothing has depended on yet. Its
-sectors may reach the disk in any order, but no other group follows it, only the zeros that were
-there before. Such a tail is dropped. A spoilt group that is followed by another, or by anything
-but zeros, was once synced, and the node has acted on it. A node that forgot it could break its
-promises, so the file is refused.
+A group is written by one append, and the journal begins an append only when the previous one is
+synced. So all bytes below a group's ``offset`` (its position in the file) were durable before any
+of its own were written. A crash can cut, damage or punch holes into the last group only, and
+nothing has depended on that one yet. Its sectors may reach the disk in any order, but no other
+group follows it, only the zeros that were there before. Such a tail is dropped. A damaged group
+that is followed by another, or by anything but zeros, was once synced, and the node has acted on
+it. A node that forgot it could break its promises, so the file is refused.
 
-Zeros after the last group mean nothing: they are room that was made and not yet used, or a group
-of which nothing reached the disk. Anything else is cut off before the journal goes on, so that
-no remainder of it ever lies behind a later group.
+Zeros after the last group mean nothing: they are room that is not yet used, or a group of which
+nothing reached the disk. Anything else is cut off before the journal continues, so that no
+remainder of it ever lies behind a later group.
 
 The salt is drawn for each file and begins each of its groups. It makes a group easy to find
 behind a damaged one, and nothing that a client had recorded can pass for a group.
@@ -90,7 +89,7 @@ class Header(NamedTuple):
 
     kind: FileKind
     number: int
-    """A segment's own number; for a snapshot, that of the segment after it."""
+    """A segment's own number; for a snapshot, the number of the segment after it."""
     first: int
     """The sequence number of the first group of the segment of that number."""
     salt: bytes
@@ -158,7 +157,7 @@ class Index:
         return extent is not None and extent.begins.sequence <= sequence
 
     def begins(self) -> Place | None:
-        """Return the first group with live records, None if there is none."""
+        """Return the first group with live records, or None if there is none."""
         return min((extent.begins for extent in self.extents.values()), default=None)
 
     def move(self, place: Place) -> None:
@@ -316,7 +315,7 @@ def scan_groups(
         offset, sequence = group.end, sequence + 1
     if group is not None and content[group.end :].strip(b"\0"):
         raise _damaged(
-            name, offset, f"group {sequence} cannot be read, yet the file goes on after it"
+            name, offset, f"group {sequence} cannot be read, yet the file continues after it"
         )
     found = _next_group(content, salt, offset + 1)
     if found is not None:

@@ -45,9 +45,9 @@ class RecoveredFiles:
     index: Index = field(default_factory=Index)
     snapshot: Path | None = None
     files: dict[Path, int] = field(default_factory=dict[Path, int])
-    """The files in use, oldest first, and the end of what is written in each (bytes)."""
+    """The files in use, oldest first, and the end of the written data in each (bytes)."""
     last: Header | None = None
-    """The header of the segment to go on with, None when one must be made."""
+    """The header of the segment to continue, or None when one must be made."""
     sequence: int = 1
     """The sequence number of the next group."""
     marked: bool = True
@@ -207,7 +207,7 @@ def live_entries(
     lies before the first live group is not read at all.
 
     Raises:
-        JournalDamagedError: a file differs from what was written.
+        JournalDamagedError: a file differs from the written data.
         OSError: the disk refuses.
 
     """

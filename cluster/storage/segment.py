@@ -1,10 +1,10 @@
 """The files of a journal's folder: segments, with room made before it is needed, and snapshots.
 
-To sync a write that makes a file longer, a file system must write its own journal, too. So the
-journal writes and syncs zeros ahead of the groups while no caller waits; a group that replaces
-some of them needs no more than its own blocks on the disk. Reserving blocks would not be
-enough: the first write to each reserved block costs the file system's journal again. PostgreSQL
-prepares its log in the same way (``wal_init_zero``).
+To sync a write that makes a file longer, a file system must also write its own journal. So the
+journal writes and syncs zeros ahead of the groups while no caller waits; a group that replaces some
+of them needs no more than its own blocks on the disk. Reserving blocks would not be enough: the
+first write to each reserved block costs the file system's journal again. PostgreSQL prepares its
+log in the same way (``wal_init_zero``).
 """
 
 from __future__ import annotations
@@ -88,10 +88,10 @@ class Segment:
 
     @classmethod
     def reopen(cls, folder: Path, header: Header, end: int, *, torn: bool) -> Self:
-        """Open a segment to go on at ``end``, and make its content durable.
+        """Open a segment and continue to write at ``end``. Make its content durable first.
 
         Args:
-            folder: of the file.
+            folder: the folder of the file.
             header: the header that was read from it.
             end: the end of its last group (bytes from the start of the file).
             torn: whether an unfinished write follows. It is cut off with the room: later groups

@@ -30,7 +30,7 @@ FORGED = messages.Seating(messages.EPOCH_MAX, LEADERS, 1_000)
 
 
 def forged(role: str, to: str) -> list[Send]:
-    """Return what a role of n3 sends to ``to`` to raise its epoch as far as possible."""
+    """Return the messages that n3 sends to ``to`` to raise its epoch as far as possible."""
     if role == "election":
         proposal = messages.Propose(epoch=messages.EPOCH_MAX, leaders=LEADERS)
         promised = messages.Promised(epoch=1, seating=FORGED, quiet_ms=0, voter=1)
@@ -48,7 +48,7 @@ def forged(role: str, to: str) -> list[Send]:
 
 
 def forger(spawn: Spawn) -> Spawn:
-    """Have the roles of n3 forge epochs with every timer and local event."""
+    """Make the roles of n3 forge epochs at every timer and local event."""
     node, _, name = spawn.address.partition("/")
     if node != "n3" or name not in ("election", "leader", "cluster"):
         return spawn

@@ -23,7 +23,7 @@ PATIENCE_S = 60
 CLUSTER = "bakery-errors"
 OBTENTION_S = 0.6
 TICKETS = 4
-"""How many tickets the leaders of these processes take: in real ones a test would fill memory."""
+"""Maximum number of tickets at these leaders: the real limit would fill memory."""
 
 SERVE = f"""
 import sys
@@ -54,7 +54,7 @@ def serving(folder: Path, nodes: int) -> Iterator[fencelock.Client]:
             [*command, "--config", str(folder / "cluster.toml")], stdout=log, stderr=log
         )
     try:
-        with fencelock.connect(at["n1"], cluster=CLUSTER, timeout=PATIENCE_S) as client:
+        with fencelock.connect(at["n1"], cluster=CLUSTER, connect_timeout=PATIENCE_S) as client:
             yield client
     finally:
         stop_all([process])
@@ -77,7 +77,7 @@ def test_timed_out_says_how_long_it_waited_and_where_that_is_configured(
         with pytest.raises(fencelock.LockTimeoutError) as caught, waiter:
             pass
         assert f"held by holder through n1 under fence {held.fence}" in str(caught.value)
-        assert "no timeout was said, and then it is 600 ms here" in str(caught.value)
+        assert "without a timeout in the call, the limit is 600 ms" in str(caught.value)
         assert '"obtention" under [bakery]' in str(caught.value)
         assert waiter.acquire() is None
 

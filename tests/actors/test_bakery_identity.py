@@ -88,7 +88,7 @@ def backend_of(harness: ClusterHarness, node: str) -> BakeryBackend:
 
 
 def elect_without_n3(harness: ClusterHarness) -> Granted:
-    """Have n1 and n2 elect an epoch that n3 never hears of, and grant a long lease in it."""
+    """Let n1 and n2 elect an epoch that n3 never hears of, and grant a long lease in it."""
     harness.start().ready()
     harness.until(lambda: len(harness.serving()) == 3)
     harness.world.crash("n3")
@@ -271,7 +271,7 @@ class DiskLoss:
             self.left.remove(node)
             disk.lose()
             self.judge.disk_replaced(node)
-            self.world.faults["disk lost"] += 1
+            self.world.fault_counts["disk lost"] += 1
 
 
 def run_with_disk_loss(seed: int, change: Change = unchanged) -> RunReport:
@@ -543,9 +543,9 @@ def test_a_real_node_without_its_journal_serves_and_does_not_vote(
     config = parse(starting_config(addresses, protocol="bakery"), tmp_path)
     nodes.update((name, Node.start(config, name)) for name in NAMES)
 
-    def hold(gate: str) -> int:
+    def hold(proxy: str) -> int:
         with (
-            fencelock.connect(addresses[gate], timeout=LONG_S) as client,
+            fencelock.connect(addresses[proxy], connect_timeout=LONG_S) as client,
             client.lock("x", timeout=LONG_S) as held,
         ):
             assert held.fence is not None

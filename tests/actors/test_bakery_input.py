@@ -1,4 +1,4 @@
-"""What members of `bakery` do not take from each other: what cannot be, and what is late."""
+"""Messages that members of `bakery` refuse from each other: impossible and late ones."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ WHO = Who("ann", "o")
 
 
 def status() -> RoleHarness[ClusterStatus]:
-    play = RoleHarness(
+    harness = RoleHarness(
         lambda host: ClusterStatus(
             status_of("n1"),
             host,
@@ -60,17 +60,17 @@ def status() -> RoleHarness[ClusterStatus]:
             ),
         )
     )
-    play.hear(election_of("n1"), BeatContents(promised=0, seating=NOBODY, waiting_ms=0))
-    return play
+    harness.hear(election_of("n1"), BeatContents(promised=0, seating=NOBODY, waiting_ms=0))
+    return harness
 
 
-def beat_of(play: RoleHarness[ClusterStatus]) -> Beat:
+def beat_of(harness: RoleHarness[ClusterStatus]) -> Beat:
     """Return a beat of n2 that echoes what n1 said last."""
     return Beat(
         life=2,
         number=1,
         echo_life=1,
-        echo=play.role.number,
+        echo=harness.role.number,
         priority=14,
         pid=7,
         promised=0,
@@ -87,16 +87,16 @@ def seen(said: list[Send]) -> list[str]:
 
 
 def test_a_member_that_echoes_is_connected() -> None:
-    play = status()
-    assert seen(play.hear(status_of("n2"), beat_of(play))) == ["n1", "n2"]
+    harness = status()
+    assert seen(harness.hear(status_of("n2"), beat_of(harness))) == ["n1", "n2"]
 
 
 @pytest.mark.parametrize("priority", [-1, 0, OFF + 1])
 def test_a_priority_that_cannot_be_is_not_believed(priority: int) -> None:
     """Scenario 29."""
-    play = status()
-    assert play.hear(status_of("n2"), replace(beat_of(play), priority=priority)) == []
-    assert play.counted == ["bakery.beat_malformed"]
+    harness = status()
+    assert harness.hear(status_of("n2"), replace(beat_of(harness), priority=priority)) == []
+    assert harness.counted == ["bakery.beat_malformed"]
 
 
 @pytest.mark.parametrize(
@@ -117,16 +117,16 @@ def test_a_priority_that_cannot_be_is_not_believed(priority: int) -> None:
 )
 def test_a_beat_with_a_field_that_cannot_be_is_not_believed(wrong: dict[str, object]) -> None:
     """Scenarios 28, 30 and 55: the types of all fields are judged before, by the wire."""
-    play = status()
-    assert play.hear(status_of("n2"), replace(beat_of(play), **wrong)) == []  # type: ignore[arg-type]
-    assert play.counted == ["bakery.beat_malformed"]
+    harness = status()
+    assert harness.hear(status_of("n2"), replace(beat_of(harness), **wrong)) == []  # type: ignore[arg-type]
+    assert harness.counted == ["bakery.beat_malformed"]
 
 
 @pytest.mark.parametrize("sender", [status_of("n1"), address_of("n2", "proxy"), Address("n2")])
 def test_nobody_but_the_status_of_another_node_has_a_beat(sender: Address) -> None:
     """Scenario 55: its own name, or another role's."""
-    play = status()
-    assert play.hear(sender, beat_of(play)) == []
+    harness = status()
+    assert harness.hear(sender, beat_of(harness)) == []
 
 
 def test_what_the_beats_of_a_guest_say_of_leaders_is_ignored() -> None:
@@ -148,13 +148,13 @@ def test_a_node_answers_only_so_many_guests() -> None:
 
 def test_who_was_only_heard_of_is_not_connected() -> None:
     """Scenario 100 (!): there a leader that somebody named counts as if it had been heard."""
-    play = status()
-    named = replace(beat_of(play), seating=Seating(1, LIVES, 1))
-    assert seen(play.hear(status_of("n2"), named)) == ["n1", "n2"]
-    one_way = replace(beat_of(play), echo=0, echo_life=0)
-    assert seen(play.hear(status_of("n3"), one_way)) == []
-    play.run(BEAT_MS)
-    assert [member.node for member in play.role.seen] == ["n1", "n2"]
+    harness = status()
+    named = replace(beat_of(harness), seating=Seating(1, LIVES, 1))
+    assert seen(harness.hear(status_of("n2"), named)) == ["n1", "n2"]
+    one_way = replace(beat_of(harness), echo=0, echo_life=0)
+    assert seen(harness.hear(status_of("n3"), one_way)) == []
+    harness.run(BEAT_MS)
+    assert [member.node for member in harness.role.seen] == ["n1", "n2"]
 
 
 class InputHarness(RoleHarness[Leader]):
@@ -172,7 +172,7 @@ class InputHarness(RoleHarness[Leader]):
         self.trust()
 
     def trust(self) -> None:
-        """Have a majority trust it now."""
+        """Let a majority trust it now."""
         self.role.epoch_state.trusted_at = Instant(self.now_ms * NS_PER_MS)
 
 
@@ -189,14 +189,14 @@ def add(number: int = 1, fence: int = FENCE) -> AddTicket:
 
 
 @pytest.fixture
-def play() -> InputHarness:
+def harness() -> InputHarness:
     return InputHarness()
 
 
-def test_of_a_lock_that_nobody_had_the_highest_number_is_0(play: InputHarness) -> None:
+def test_of_a_lock_that_nobody_had_the_highest_number_is_0(harness: InputHarness) -> None:
     """Scenarios 67 and 68: and who enters twice hears it twice."""
     for _ in range(2):
-        told = one(MaxTicket, play.hear(leader_of("n2"), entering()), leader_of("n2"))
+        told = one(MaxTicket, harness.hear(leader_of("n2"), entering()), leader_of("n2"))
         assert (told.highest, told.held) == (0, 0)
 
 
@@ -216,12 +216,12 @@ def test_of_a_lock_that_nobody_had_the_highest_number_is_0(play: InputHarness) -
     ],
 )
 def test_a_step_that_cannot_be_is_not_taken(
-    play: InputHarness, step: Entering | AddTicket | Extend
+    harness: InputHarness, step: Entering | AddTicket | Extend
 ) -> None:
     """Scenario 69 (!): nothing is answered to who is not of our making; there the lock fails."""
-    assert play.hear(leader_of("n2"), step) == []
-    assert play.counted == ["bakery.step_malformed"]
-    assert play.role.tickets.size == 0
+    assert harness.hear(leader_of("n2"), step) == []
+    assert harness.counted == ["bakery.step_malformed"]
+    assert harness.role.tickets.size == 0
 
 
 @pytest.mark.parametrize(
@@ -229,44 +229,44 @@ def test_a_step_that_cannot_be_is_not_taken(
     [(leader_of("n2"), 2), (leader_of("n2"), 0), (leader_of("n9"), 1), (proxy_of("n2"), 1)],
 )
 def test_a_step_of_another_epoch_or_a_stranger_is_not_taken(
-    play: InputHarness, sender: Address, epoch: int
+    harness: InputHarness, sender: Address, epoch: int
 ) -> None:
     """Scenario 48 (!): who leads is known by an epoch that a majority promised."""
-    assert play.hear(sender, Entering(epoch=epoch, ticket=ticket())) == []
-    assert play.counted == ["bakery.step_of_another_epoch"]
+    assert harness.hear(sender, Entering(epoch=epoch, ticket=ticket())) == []
+    assert harness.counted == ["bakery.step_of_another_epoch"]
 
 
-def test_a_vote_is_given_once_and_said_again(play: InputHarness) -> None:
+def test_a_vote_is_given_once_and_said_again(harness: InputHarness) -> None:
     """Scenarios 59 (!) and 71: a leader votes, and only the owner of a ticket grants."""
-    play.hear(leader_of("n2"), entering())
+    harness.hear(leader_of("n2"), entering())
     for _ in range(2):
-        said = play.hear(leader_of("n2"), add())
+        said = harness.hear(leader_of("n2"), add())
         assert one(Collected, said, leader_of("n2")).voted
         assert {send.to for send in said} == {leader_of("n2")}
     drop = DropTicket(epoch=1, lock="x", who=WHO, request=1, fence=0, number=4, mine=False)
-    assert one(TicketDropped, play.hear(leader_of("n2"), drop)).found
-    assert of(TicketDropped, play.hear(leader_of("n2"), drop))
-    assert play.role.tickets.size == 0
+    assert one(TicketDropped, harness.hear(leader_of("n2"), drop)).found
+    assert of(TicketDropped, harness.hear(leader_of("n2"), drop))
+    assert harness.role.tickets.size == 0
 
 
-def test_an_answer_to_what_this_leader_never_asked_has_no_effect(play: InputHarness) -> None:
+def test_an_answer_to_what_this_leader_never_asked_has_no_effect(harness: InputHarness) -> None:
     """Scenarios 70, 73 (!) and 76: there it goes on as if the ticket were its own."""
-    play.hear(leader_of("n2"), entering())
+    harness.hear(leader_of("n2"), entering())
     collected = Collected(
         epoch=1, lock="x", who=WHO, request=1, round=1, voted=True, ahead=None, highest=1, known=1
     )
-    assert play.hear(leader_of("n3"), collected) == []
+    assert harness.hear(leader_of("n3"), collected) == []
     highest = MaxTicket(epoch=1, lock="x", who=WHO, request=1, highest=9, held=0, known=0)
-    assert play.hear(leader_of("n3"), highest) == []
-    assert "bakery.late_answer" in play.counted
-    (entry,) = play.role.tickets.entries()
+    assert harness.hear(leader_of("n3"), highest) == []
+    assert "bakery.late_answer" in harness.counted
+    (entry,) = harness.role.tickets.entries()
     assert (entry.owner, entry.ticket.turn.number, entry.fence) == ("n2", 0, 0)
 
 
-def test_a_copy_that_its_owner_does_not_repeat_is_forgotten(play: InputHarness) -> None:
+def test_a_copy_that_its_owner_does_not_repeat_is_forgotten(harness: InputHarness) -> None:
     """Scenarios 65 (!) and 72: a leader keeps no ticket whose owner is silent."""
-    play.hear(leader_of("n2"), entering())
-    assert play.role.tickets.size == 1
-    play.run(COPY_MS + SWEEP_MS)
-    assert play.role.tickets.size == 0
-    assert "bakery.copies_forgotten" in play.counted
+    harness.hear(leader_of("n2"), entering())
+    assert harness.role.tickets.size == 1
+    harness.run(COPY_MS + SWEEP_MS)
+    assert harness.role.tickets.size == 0
+    assert "bakery.copies_forgotten" in harness.counted

@@ -1,4 +1,4 @@
-"""Who shall lead: identities, seats, survivors, and what is missing, in words."""
+"""Leader selection: identities, seats, survivors, and the text for an unmet condition."""
 
 from __future__ import annotations
 

@@ -23,9 +23,9 @@ def test_a_lost_leader_changes_nothing_for_who_holds(nodes: int) -> None:
     first = harness.lock(lost, "x", hold_ms=900, grace_ms=600)
     second = harness.lock(lost, "y", hold_ms=900, grace_ms=600)
     harness.world.crash(lost)
-    gate = next(name for name in harness.names if name != lost)
+    proxy = next(name for name in harness.names if name != lost)
     began = harness.world.time
-    waiting = [harness.acquire(gate, lock, "ben") for lock in ("x", "y")]
+    waiting = [harness.acquire(proxy, lock, "ben") for lock in ("x", "y")]
     fences = [harness.granted(number).fence for number in waiting]
     assert fences[0] > first.fence
     assert fences[1] > second.fence
@@ -50,12 +50,12 @@ def test_two_leaders_lost_at_once_are_waited_out_and_said_so() -> None:
     held = harness.lock(leaders[0], hold_ms=1_000, grace_ms=500)
     for name in leaders[:2]:
         harness.world.crash(name)
-    gate = harness.others()[0]
+    proxy = harness.others()[0]
     began = harness.world.time
-    waiting = harness.acquire(gate, owner="ben")
-    door: Any = harness.world.role_at(address_of(gate, "proxy"))
+    waiting = harness.acquire(proxy, owner="ben")
+    role: Any = harness.world.role_at(address_of(proxy, "proxy"))
     harness.until(
-        lambda: "every lease must be over first, in" in door.backend.in_flight.readiness.detail
+        lambda: "every lease must be over first, in" in role.backend.in_flight.readiness.detail
     )
     granted = harness.granted(waiting)
     assert (harness.world.time - began) // NS_PER_MS >= 1_500
@@ -150,7 +150,7 @@ def test_a_cluster_that_is_down_and_up_again_keeps_what_is_granted() -> None:
 
 
 def deaf(seed: int) -> ClusterHarness:
-    """Have n1 and n2 not hear each other, while the other three hear both, of which one leads."""
+    """Cut n1 and n2 from each other; the other three, of which one leads, still reach both."""
     harness = ClusterHarness(5, seed=seed).start().ready()
     harness.until(lambda: len(harness.serving()) == 3)
     assert {"n1", "n2"} & set(harness.serving())

@@ -76,8 +76,8 @@ def test_nobody_releases_what_another_holds() -> None:
 def test_deadlines_go_on_after_a_hand_over() -> None:
     """Scenarios 88 and 89: the holder is warned, and loses the lock, by a new set of leaders."""
     harness = led_by_three()
-    gate = harness.others()[0]
-    held = harness.lock(gate)
+    proxy = harness.others()[0]
+    held = harness.lock(proxy)
     for lost in harness.serving()[:2]:
         before = harness.epoch()
         harness.world.crash(lost)
@@ -85,7 +85,7 @@ def test_deadlines_go_on_after_a_hand_over() -> None:
     harness.until(has(harness, HoldLost, 1))
     assert [word.fence for word in harness.answers(HoldLost)] == [held.fence]
     assert {word.fence for word in harness.answers(Unlocking)} <= {held.fence}
-    assert harness.lock(gate, owner="ben").fence > held.fence
+    assert harness.lock(proxy, owner="ben").fence > held.fence
     assert HOLD_MS + GRACE_MS < LONG_MS
 
 
@@ -108,16 +108,16 @@ def test_a_member_that_leads_nothing_comes_and_goes_without_an_election() -> Non
 
 
 def test_with_less_than_a_majority_no_leader_serves_and_a_request_is_kept() -> None:
-    """Scenario 99 (!): there three leaders go on, and nobody is told."""
+    """Scenario 99 (!): in the original three leaders continue, and no client is notified."""
     harness = led_by_three()
-    gate, gone = harness.serving()[0], [harness.serving()[1], *harness.others()]
+    proxy, gone = harness.serving()[0], [harness.serving()[1], *harness.others()]
     for name in gone:
         harness.world.crash(name)
     harness.run(1_000)  # For so long leaders are trusted that a majority answered.
-    asked = harness.acquire(gate)
+    asked = harness.acquire(proxy)
     harness.run(3_000)
     assert harness.answers(Granted, asked) == []
-    assert "2 of 5 members are connected, 3 are needed" in _detail(harness, gate)
+    assert "2 of 5 members are connected, 3 are needed" in _detail(harness, proxy)
     for name in gone:
         harness.world.power_on(name)
     assert harness.granted(asked).lock == "x"
@@ -141,5 +141,5 @@ def test_ten_members_are_led_by_three_and_a_majority_is_six() -> None:
     assert harness.lock("n10").lock == "x"
 
 
-def _detail(harness: ClusterHarness, gate: str) -> str:
-    return str(harness.world.role_at(address_of(gate, "proxy")).backend.in_flight.readiness.detail)
+def _detail(harness: ClusterHarness, proxy: str) -> str:
+    return str(harness.world.role_at(address_of(proxy, "proxy")).backend.in_flight.readiness.detail)

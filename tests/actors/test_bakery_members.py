@@ -217,6 +217,6 @@ def test_the_members_are_listed_with_their_parts() -> None:
     harness.until(lambda: bool(harness.answers(MembersRead, 99)))
     (read,) = harness.answers(MembersRead, 99)
     roles = {report.node: report.role for report in read.nodes}
-    assert roles == {**dict.fromkeys(("n1", "n2", "n3"), NodeRole.MASTER), "n4": NodeRole.LEARNER}
+    assert roles == {**dict.fromkeys(("n1", "n2", "n3"), NodeRole.MASTER), "n4": NodeRole.OBSERVER}
     proxy = harness.world.role_at(address_of("n4", "proxy"))
-    assert "n4 is not a member" in proxy.backend.why_no_vote
+    assert "n4 is an observer" in proxy.backend.why_no_vote

@@ -1,4 +1,4 @@
-"""A door of `bakery` played by hand: what is said again, given up, or granted to nobody."""
+"""A proxy of `bakery` played by hand: what is said again, given up, or granted to nobody."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ TERMS = Terms(hold_ms=5_000, grace_ms=5_000, least_ms=100, wait_ms=WAIT_MS)
 
 
 class ProxyHarness(RoleHarness[Proxy]):
-    """The door of n4, which does not lead; n1, n2 and n3 do."""
+    """The proxy of n4, which does not lead; n1, n2 and n3 do."""
 
     def __init__(self, seed: int = 1) -> None:
         super().__init__(
@@ -51,7 +51,7 @@ class ProxyHarness(RoleHarness[Proxy]):
         self.reach(MEMBERS)
 
     def reach(self, reachable: tuple[str, ...], epoch: int = 1) -> list[Send]:
-        """Tell the door who can be reached."""
+        """Tell the proxy who can be reached."""
         readiness = Readiness(
             epoch=epoch,
             leaders=tuple(Chosen(name, 1) for name in MEMBERS[:3]),
@@ -63,7 +63,7 @@ class ProxyHarness(RoleHarness[Proxy]):
         return self.hear(election_of("n4"), readiness)
 
     def acquire(self, request: int = 1, wait_ms: int | None = 60_000) -> list[Send]:
-        """Have ann ask for x."""
+        """Let ann ask for x."""
         asked = Acquire(lock="x", session="ann", owner="o", request=request, wait_ms=wait_ms)
         return self.hear(ANN, asked)
 
@@ -79,138 +79,138 @@ def locked(who: Who, request: int, fence: int = 9) -> Locked:
 
 
 @pytest.fixture(params=range(4))
-def play(request: pytest.FixtureRequest) -> ProxyHarness:
+def harness(request: pytest.FixtureRequest) -> ProxyHarness:
     return ProxyHarness(int(request.param))
 
 
 def test_a_request_that_is_said_again_while_it_is_under_way_is_answered_by_a_sign_of_life(
-    play: ProxyHarness,
+    harness: ProxyHarness,
 ) -> None:
-    play.acquire()
-    again = play.acquire()
+    harness.acquire()
+    again = harness.acquire()
     assert of(Lock, again) == []
     alive = one(Alive, again, ANN)
     assert (alive.session, alive.node, alive.request) == ("ann", "n4", 0)
-    assert alive.master == ""  # Or two doors that disagree would send a client to and fro.
+    assert alive.master == ""  # Or two proxies that disagree would send a client to and fro.
     release = Release(lock="y", fence=3, session="ann", owner="o", request=2)
-    assert of(Alive, play.hear(ANN, release)) == []
-    assert one(Alive, play.hear(ANN, release), ANN).session == "ann"
+    assert of(Alive, harness.hear(ANN, release)) == []
+    assert one(Alive, harness.hear(ANN, release), ANN).session == "ann"
 
 
-def test_a_cancel_goes_to_the_leader_that_has_the_request(play: ProxyHarness) -> None:
-    leader = asked_of(play.acquire(), Lock)
+def test_a_cancel_goes_to_the_leader_that_has_the_request(harness: ProxyHarness) -> None:
+    leader = asked_of(harness.acquire(), Lock)
     cancel = Cancel(lock="x", session="ann", owner="o", request=1)
-    assert asked_of(play.hear(ANN, cancel), Unlock) == leader
+    assert asked_of(harness.hear(ANN, cancel), Unlock) == leader
 
 
-def test_a_wait_that_is_over_is_undone_at_the_leader_that_has_it(play: ProxyHarness) -> None:
-    leader = asked_of(play.acquire(wait_ms=500), Lock)
-    said = play.run(1_000)
+def test_a_wait_that_is_over_is_undone_at_the_leader_that_has_it(harness: ProxyHarness) -> None:
+    leader = asked_of(harness.acquire(wait_ms=500), Lock)
+    said = harness.run(1_000)
     assert one(Refused, said, ANN).reason is Reason.TIMED_OUT
     undone = [send for send in said if isinstance(send.message, Unlock)]
     assert undone[0].to == leader
     assert isinstance(undone[0].message, Unlock)
-    assert undone[0].message.waiting  # It may be held through another door.
+    assert undone[0].message.waiting  # It may be held through another proxy.
 
 
 def test_what_callers_inside_gave_up_is_undone_at_its_leader_whatever_it_has(
-    play: ProxyHarness,
+    harness: ProxyHarness,
 ) -> None:
     mine: dict[str, Any] = {"lock": "x", "session": "n4/b00", "owner": "ask-1", "request": 1}
-    leader = asked_of(play.hear(LOCAL, Acquire(**mine, wait_ms=60_000)), Lock)
-    said = play.hear(LOCAL, Cancel(**mine))
+    leader = asked_of(harness.hear(LOCAL, Acquire(**mine, wait_ms=60_000)), Lock)
+    said = harness.hear(LOCAL, Cancel(**mine))
     assert asked_of(said, Unlock) == leader
     assert not one(Unlock, said).waiting
 
 
 def test_a_lost_leader_that_had_a_request_is_not_the_first_to_be_told_that_it_is_over() -> None:
-    play = ProxyHarness()
-    leader = asked_of(play.acquire(), Lock)
+    harness = ProxyHarness()
+    leader = asked_of(harness.acquire(), Lock)
     others = tuple(name for name in MEMBERS if leader_of(name) != leader)
-    play.reach(others)
+    harness.reach(others)
     cancel = Cancel(lock="x", session="ann", owner="o", request=1)
-    assert asked_of(play.hear(ANN, cancel), Unlock) != leader
+    assert asked_of(harness.hear(ANN, cancel), Unlock) != leader
 
 
 @pytest.mark.parametrize(("client", "session"), [(ANN, "ann"), (LOCAL, "n4/b00")])
 def test_a_grant_for_a_client_that_waits_no_more_is_told_and_the_client_decides(
-    play: ProxyHarness, client: Address, session: str
+    harness: ProxyHarness, client: Address, session: str
 ) -> None:
-    """F23: the door cannot know whether the client holds the lock through another one."""
+    """F23: the proxy cannot know whether the client holds the lock through another one."""
     asked = Acquire(lock="x", session=session, owner="o", request=1, wait_ms=500)
-    leader = asked_of(play.hear(client, asked), Lock)
-    assert one(Refused, play.run(1_000), client).reason is Reason.TIMED_OUT
-    said = play.hear(leader, locked(Who(session, "o"), 1))
+    leader = asked_of(harness.hear(client, asked), Lock)
+    assert one(Refused, harness.run(1_000), client).reason is Reason.TIMED_OUT
+    said = harness.hear(leader, locked(Who(session, "o"), 1))
     granted = one(Granted, said, client)
     assert (granted.request, granted.fence, granted.session) == (1, 9, session)
     assert of(Unlock, said) == []
 
 
-def test_a_grant_that_is_told_twice_is_not_given_back(play: ProxyHarness) -> None:
-    lock = play.acquire()
+def test_a_grant_that_is_told_twice_is_not_given_back(harness: ProxyHarness) -> None:
+    lock = harness.acquire()
     leader, who = asked_of(lock, Lock), one(Lock, lock).who
-    assert one(Granted, play.hear(leader, locked(who, 1)), ANN).fence == 9
-    assert of(Unlock, play.hear(leader, locked(who, 1))) == []
+    assert one(Granted, harness.hear(leader, locked(who, 1)), ANN).fence == 9
+    assert of(Unlock, harness.hear(leader, locked(who, 1))) == []
 
 
 def test_a_grant_for_a_client_that_is_not_known_here_is_left_to_its_lease(
-    play: ProxyHarness,
+    harness: ProxyHarness,
 ) -> None:
-    assert play.hear(leader_of("n1"), locked(Who("ben", "o"), 1)) == []
-    assert "bakery.stray_grant" in play.counted
+    assert harness.hear(leader_of("n1"), locked(Who("ben", "o"), 1)) == []
+    assert "bakery.stray_grant" in harness.counted
 
 
-def test_the_session_of_callers_inside_is_theirs_alone(play: ProxyHarness) -> None:
+def test_the_session_of_callers_inside_is_theirs_alone(harness: ProxyHarness) -> None:
     asked = Acquire(lock="x", session="n4/b00", owner="o", request=1, wait_ms=60_000)
-    assert one(Refused, play.hear(ANN, asked), ANN).reason is Reason.INVALID
-    lock = play.hear(LOCAL, asked)
+    assert one(Refused, harness.hear(ANN, asked), ANN).reason is Reason.INVALID
+    lock = harness.hear(LOCAL, asked)
     leader, who = asked_of(lock, Lock), one(Lock, lock).who
-    assert one(Granted, play.hear(leader, locked(who, 1)), LOCAL).session == "n4/b00"
-    refused = one(Refused, play.hear(ASK, Acquire(lock="x")), ASK)
+    assert one(Granted, harness.hear(leader, locked(who, 1)), LOCAL).session == "n4/b00"
+    refused = one(Refused, harness.hear(ASK, Acquire(lock="x")), ASK)
     assert (refused.reason, "session is empty" in refused.detail) == (Reason.INVALID, True)
 
 
-def test_a_late_refusal_is_dropped(play: ProxyHarness) -> None:
+def test_a_late_refusal_is_dropped(harness: ProxyHarness) -> None:
     late = LockFailed(lock="x", who=Who("ann", "o"), request=1, error=Error.FAILED, detail="no")
-    assert play.hear(leader_of("n1"), late) == []
+    assert harness.hear(leader_of("n1"), late) == []
 
 
 def test_who_says_no_timeout_has_the_clusters_and_is_told_so() -> None:
     """The obtention timeout of the source, 5 s by default."""
     assert Terms().wait_ms == 5_000
-    play = ProxyHarness()
-    assert one(Lock, play.acquire(wait_ms=None)).wait_ms == WAIT_MS
-    refused = one(Refused, play.run(3_000), ANN)
+    harness = ProxyHarness()
+    assert one(Lock, harness.acquire(wait_ms=None)).wait_ms == WAIT_MS
+    refused = one(Refused, harness.run(3_000), ANN)
     assert refused.reason is Reason.TIMED_OUT
     assert refused.detail.endswith(
-        'no timeout was said, and then it is 2000 ms here: "obtention" under [bakery] in the '
+        'without a timeout in the call, the limit is 2000 ms: "obtention" under [bakery] in the '
         "configuration"
     )
 
 
 def test_what_the_leader_says_of_it_has_the_same_words() -> None:
-    play = ProxyHarness()
-    leader = asked_of(play.acquire(wait_ms=None), Lock)
+    harness = ProxyHarness()
+    leader = asked_of(harness.acquire(wait_ms=None), Lock)
     said = LockFailed(
         lock="x", who=Who("ann", "o"), request=1, error=Error.TIMED_OUT, detail="held by ben"
     )
-    refused = one(Refused, play.hear(leader, said), ANN)
+    refused = one(Refused, harness.hear(leader, said), ANN)
     assert refused.detail.startswith("held by ben; no timeout was said")
 
 
 def test_a_timeout_that_was_said_is_nobody_elses_business() -> None:
-    play = ProxyHarness()
-    play.acquire(wait_ms=300)
-    assert "obtention" not in one(Refused, play.run(1_000), ANN).detail
+    harness = ProxyHarness()
+    harness.acquire(wait_ms=300)
+    assert "obtention" not in one(Refused, harness.run(1_000), ANN).detail
 
 
 def test_a_stranger_grants_nothing() -> None:
-    play = ProxyHarness()
-    before = len(play.role.backend)
+    harness = ProxyHarness()
+    before = len(harness.role.backend)
     stranger = locked(Who("ann", "o"), 1)
-    assert play.hear(address_of("n9", "leader"), stranger) == []
-    assert play.counted[-1] == "bakery.stranger_answers"
-    assert len(play.role.backend) == before
+    assert harness.hear(address_of("n9", "leader"), stranger) == []
+    assert harness.counted[-1] == "bakery.stranger_answers"
+    assert len(harness.role.backend) == before
 
 
 def renewal_of(said: list[Send]) -> tuple[str, RenewHold]:
@@ -219,59 +219,61 @@ def renewal_of(said: list[Send]) -> tuple[str, RenewHold]:
     return node_of(to), word
 
 
-def renew(play: ProxyHarness) -> tuple[str, RenewHold]:
+def renew(harness: ProxyHarness) -> tuple[str, RenewHold]:
     asked = Renew(lock="x", fence=9, hold_ms=0, session="ann", owner="o", request=1)
-    return renewal_of(play.hear(ANN, asked))
+    return renewal_of(harness.hear(ANN, asked))
 
 
-def deny(play: ProxyHarness, leader: str, word: RenewHold) -> list[Send]:
+def deny(harness: ProxyHarness, leader: str, word: RenewHold) -> list[Send]:
     """Have a leader say that it does not hold it."""
     gone = HoldRenewed(number=word.number, fence=0, hold_ms=0, grace_ms=0)
-    return play.hear(leader_of(leader), gone)
+    return harness.hear(leader_of(leader), gone)
 
 
 def test_a_renewal_that_one_leader_knows_nothing_of_is_asked_of_the_others(
-    play: ProxyHarness,
+    harness: ProxyHarness,
 ) -> None:
-    first, word = renew(play)
+    first, word = renew(harness)
     assert word.missed == ()
-    second, word = renewal_of(deny(play, first, word))
-    assert deny(play, first, word) == []  # It was asked twice.
-    third, word = renewal_of(deny(play, second, word))
+    second, word = renewal_of(deny(harness, first, word))
+    assert deny(harness, first, word) == []  # It was asked twice.
+    third, word = renewal_of(deny(harness, second, word))
     assert {first, second, third} == set(MEMBERS[:3])
     assert word.missed == (first, second)
     renewed = HoldRenewed(number=word.number, fence=9, hold_ms=5_000, grace_ms=5_000)
-    assert one(Renewed, play.hear(leader_of(third), renewed), ANN).fence == 9
+    assert one(Renewed, harness.hear(leader_of(third), renewed), ANN).fence == 9
 
 
-def test_a_hold_is_lost_once_every_leader_that_can_be_reached_denies_it(play: ProxyHarness) -> None:
-    first, word = renew(play)
-    (lost,) = {"n1", "n2", "n3"} - {first, renewal_of(deny(play, first, word))[0]}
-    play.reach(tuple(name for name in MEMBERS if name != lost))
+def test_a_hold_is_lost_once_every_leader_that_can_be_reached_denies_it(
+    harness: ProxyHarness,
+) -> None:
+    first, word = renew(harness)
+    (lost,) = {"n1", "n2", "n3"} - {first, renewal_of(deny(harness, first, word))[0]}
+    harness.reach(tuple(name for name in MEMBERS if name != lost))
     second = next(name for name in MEMBERS[:3] if name not in {first, lost})
-    assert one(Refused, deny(play, second, word), ANN).reason is Reason.NOT_HELD
+    assert one(Refused, deny(harness, second, word), ANN).reason is Reason.NOT_HELD
 
 
 def test_what_one_of_three_denies_is_not_lost_while_no_other_can_be_reached(
-    play: ProxyHarness,
+    harness: ProxyHarness,
 ) -> None:
-    first, word = renew(play)
-    play.reach((first, "n4"))
-    assert deny(play, first, word) == []
-    play.reach(MEMBERS)
-    play.run(1_000)
-    assert renewal_of(deny(play, first, word))[0] != first
+    first, word = renew(harness)
+    harness.reach((first, "n4"))
+    assert deny(harness, first, word) == []
+    harness.reach(MEMBERS)
+    harness.run(1_000)
+    assert renewal_of(deny(harness, first, word))[0] != first
 
 
-def test_who_denied_a_hold_is_asked_again_in_a_new_epoch(play: ProxyHarness) -> None:
-    first, word = renew(play)
-    deny(play, first, word)
-    assert renewal_of(play.reach(MEMBERS, epoch=2))[1].missed == ()
+def test_who_denied_a_hold_is_asked_again_in_a_new_epoch(harness: ProxyHarness) -> None:
+    first, word = renew(harness)
+    deny(harness, first, word)
+    assert renewal_of(harness.reach(MEMBERS, epoch=2))[1].missed == ()
 
 
-def test_a_renewal_goes_to_the_owner_that_a_leader_names(play: ProxyHarness) -> None:
-    first, word = renew(play)
-    second, word = renewal_of(deny(play, first, word))
+def test_a_renewal_goes_to_the_owner_that_a_leader_names(harness: ProxyHarness) -> None:
+    first, word = renew(harness)
+    second, word = renewal_of(deny(harness, first, word))
     (third,) = set(MEMBERS[:3]) - {first, second}
     turned = NotLeading(lock="x", who=Who("ann", "o"), owner=third)
-    assert renewal_of(play.hear(leader_of(second), turned))[0] == third
+    assert renewal_of(harness.hear(leader_of(second), turned))[0] == third

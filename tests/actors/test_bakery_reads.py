@@ -32,7 +32,7 @@ SEEDS_FOR_A_MUTANT = 20
 
 
 class LockReader(RoleHarness[Proxy]):
-    """The door of n4, where n1, n2 and n3 lead in epoch 1, and its reads of lock x."""
+    """The proxy of n4, where n1, n2 and n3 lead in epoch 1, and its reads of lock x."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -57,7 +57,7 @@ class LockReader(RoleHarness[Proxy]):
         return self._note(self.hear(election_of("n4"), readiness))
 
     def ask(self) -> list[str]:
-        """Have ann ask, and return which leaders are asked."""
+        """Let ann request a report; return the leaders to which requests are sent."""
         inspect = Inspect(lock="x", session="ann", request=1)
         return [node_of(send.to) for send in self._note(self.hear(ANN, inspect))]
 
@@ -81,7 +81,7 @@ class LockReader(RoleHarness[Proxy]):
         peek: Query | None = None,
         lock: str = "x",
     ) -> list[Send]:
-        """Have a leader answer, and return what ann is told."""
+        """Let a leader reply; return the messages to ann."""
         peek = peek or self.peek
         said = QueryResult(
             lock=lock,
@@ -159,7 +159,7 @@ def test_a_read_without_agreement_is_refused_in_the_end(reader: LockReader) -> N
 
 
 def answers(trio: LeaderTrio, *names: str) -> dict[str, QueryResult]:
-    """Return what leaders tell doors now."""
+    """Return what leaders tell proxies now."""
     told: dict[str, QueryResult] = {}
     for name in names:
         trio.told.clear()
@@ -228,13 +228,13 @@ def test_a_lapse_that_was_forgotten_counts_as_the_latest_of_those_forgotten() ->
     assert past.lapsed_at("y") == Instant(5)
 
 
-def test_any_door_tells_of_a_holder_when_one_leader_is_cut_off() -> None:
+def test_any_proxy_tells_of_a_holder_when_one_leader_is_cut_off() -> None:
     harness = ClusterHarness(3).start().ready()
     granted = harness.lock("n1", hold_ms=60_000)
     (lost, *_) = [name for name in harness.names if name != "n1"]
     harness.cut([lost])
-    for gate in [name for name in harness.names if name != lost]:
-        harness.say(gate, Inspect(lock="x", session="u", request=900))
+    for proxy in [name for name in harness.names if name != lost]:
+        harness.say(proxy, Inspect(lock="x", session="u", request=900))
     harness.say(lost, Inspect(lock="x", session="u", request=901))
     harness.until(lambda: len(harness.answers(LockStatus, 900)) == 2)
     assert {status.holder.fence for status in harness.answers(LockStatus)} == {granted.fence}
@@ -256,7 +256,7 @@ def is_caught() -> bool:
     return any("reads:" in (report.violation or "") for report in reports)
 
 
-def test_a_door_that_believes_one_leader_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_proxy_that_believes_one_leader_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     decide = Poll.decide
 
     def decide_by_one(poll: Poll, quorum: int, now: Instant) -> QueryResult | None:

@@ -21,7 +21,8 @@ LEASE_MS = HOLD_MS + GRACE_MS
 
 
 def forget_at(harness: ClusterHarness, name: str, *, lapsed: bool) -> None:
-    """Have a leader's clock take all it holds for over; or have it never have voted."""
+    """Let a leader consider all its holds ended, by its clock; or make it forget its votes and
+    holds."""
     leader = harness.leader(name)
     now = Instant(harness.world.nodes[name].now())
     for entry in list(leader.tickets.entries()):
@@ -32,12 +33,12 @@ def forget_at(harness: ClusterHarness, name: str, *, lapsed: bool) -> None:
             leader.tickets.remove(entry)
 
 
-def renew(harness: ClusterHarness, gate: str, granted: Granted) -> int:
+def renew(harness: ClusterHarness, proxy: str, granted: Granted) -> int:
     harness.number += 1
     word = Renew(
         lock="x", fence=granted.fence, session="u", owner=granted.owner, request=harness.number
     )
-    harness.say(gate, word)
+    harness.say(proxy, word)
     return harness.number
 
 
@@ -80,7 +81,7 @@ def prolong(*missed: str) -> RenewHold:
 
 
 def three_connected(*voters: str) -> LeaderTrio:
-    """Have ``voters`` hold what all of them take for n1's."""
+    """Let ``voters`` hold a ticket that all of them attribute to n1."""
     trio = LeaderTrio()
     trio.hold(*voters)
     for leader in trio.leaders.values():
@@ -131,8 +132,8 @@ def test_one_refusal_of_two_decides_nothing() -> None:
 
 def test_a_loss_that_is_told_before_a_client_stops_to_believe_in_its_hold_is_not_heeded() -> None:
     """One leader's clock took it for over; two of three hold it, and let nobody else in."""
-    parley = SessionHarness(TTL_MS)
-    asked = one(Acquire, parley.open(parley.acquire()), A)
+    session_harness = SessionHarness(TTL_MS)
+    asked = one(Acquire, session_harness.open(session_harness.acquire()), A)
     granted = Granted(
         lock="x",
         fence=7,
@@ -142,9 +143,9 @@ def test_a_loss_that_is_told_before_a_client_stops_to_believe_in_its_hold_is_not
         hold_ms=1_000,
         grace_ms=5_000,
     )
-    assert one(Granted, parley.hear(A, granted), USER).fence == 7
+    assert one(Granted, session_harness.hear(A, granted), USER).fence == 7
     lost = HoldLost(lock="x", fence=7, session=asked.session, owner=asked.owner, detail="over")
-    assert of(HoldsLost, parley.hear(A, lost)) == []
-    assert parley.counted[-1] == "client.early_loss_dropped"
-    assert of(HoldsLost, parley.run_kept(5_000, A)) == []
-    assert one(HoldsLost, parley.run_kept(1_000, A), WATCHER).losses[0].lock == "x"
+    assert of(HoldsLost, session_harness.hear(A, lost)) == []
+    assert session_harness.counted[-1] == "client.early_loss_dropped"
+    assert of(HoldsLost, session_harness.run_kept(5_000, A)) == []
+    assert one(HoldsLost, session_harness.run_kept(1_000, A), WATCHER).losses[0].lock == "x"

@@ -1,4 +1,4 @@
-"""What a leader is told and cannot check: fences that nobody had, tables that left much out."""
+"""Input that a leader cannot check: fences that nobody had, tables that leave much out."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def hold(table: TicketTable, held: Ticket, fence: int) -> None:
 
 
 def newcomer_after(*tables: TicketTable) -> TicketTable:
-    """Return what a leader knows that led never before, of these tables of n2 and so on."""
+    """Return the table of a new leader that has merged these tables of n2 and others."""
     lead = Lead(epoch=2, leaders=LIVES, former=Seating(1, LIVES, 10_000), empty=False)
     arriving = Import(lead, Address("n1/election"), own=False)
     for one, table in zip(LIVES[1:], tables, strict=False):
@@ -82,7 +82,8 @@ def test_a_fence_that_a_client_made_up_counts_for_nothing_after_a_hand_over() ->
 
 
 def test_no_fence_is_granted_below_one_of_whose_end_a_full_table_has_no_room_to_tell() -> None:
-    """n2 voted for ann alone; bob was granted by n3 and another, released, and much went on."""
+    """Only n2 voted for ann; n3 and another leader granted bob, who released; then much more
+    happened."""
     stale, busy = TicketTable(), TicketTable()
     hold(stale, ticket(), FENCE)
     hold(busy, ticket(BOB, 8), FENCE + 1)
@@ -135,7 +136,7 @@ def test_a_renewal_that_is_refused_leaves_nobody_in_the_way_of_others() -> None:
 
 
 def test_whoever_asks_again_for_a_table_is_told_the_same_parts() -> None:
-    """What is over between two answers would move the rest up, and be missed between two parts."""
+    """Requests that end between two replies would move the rest up, so that parts miss some."""
     trio = LeaderTrio()
     tickets = trio.leaders["n2"].tickets
     for number in range(2 * PART):
@@ -199,7 +200,7 @@ BEYOND = [pack_fence(2, 1), pack_fence(EPOCH_MAX + 1, 1), 1 << 80]
 def handed_over(
     record: Record | None = None, end: EndedRequests | None = None
 ) -> tuple[TicketTable, Import]:
-    """Return what a newcomer to epoch 2 takes in of a table that says just this."""
+    """Return what a new leader in epoch 2 accepts of a table with only this content."""
     lead = Lead(epoch=2, leaders=LIVES, former=Seating(1, LIVES, 10_000), empty=False)
     arriving = Import(lead, Address("n1/election"), own=False)
     for one, whole in zip(LIVES[1:], (True, False), strict=True):
@@ -283,7 +284,7 @@ def test_a_hold_under_a_fence_of_a_later_epoch_is_not_taken_over() -> None:
 def test_a_hold_that_is_handed_over_to_who_only_knew_that_the_request_enters_has_its_number() -> (
     None
 ):
-    """Its door had come to both; without a number nobody takes the hold over (seed 1100960)."""
+    """Its proxy had come to both; without a number nobody takes the hold over (seed 1100960)."""
     lead = Lead(epoch=2, leaders=LIVES, former=Seating(1, LIVES, 10_000), empty=False)
     arriving = Import(lead, Address("n1/election"), own=True)
     record = Record(ticket(), "n2", FENCE, 500)

@@ -1,4 +1,4 @@
-"""What `fencelock status` and the configuration say of a `bakery` cluster."""
+"""The output of `fencelock status`, and the configuration, for a `bakery` cluster."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_durations_and_priorities_arrive_each_at_its_node() -> None:
     settings = config.settings
     terms = settings.bakery_terms
     assert (terms.hold_ms, terms.grace_ms, terms.wait_ms) == (5_000, 4_000, 5_000)
-    assert [config.settings_of(node).bakery_priority for node in config.nodes] == [
+    assert [config.settings_of(node).priority for node in config.nodes] == [
         14,
         3,
         15,

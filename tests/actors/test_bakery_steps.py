@@ -85,8 +85,8 @@ def test_two_coordinators_never_have_two_seatings_of_one_epoch(seed: int) -> Non
             coordinator: Any = role_slot.role
             seating = coordinator.durable_promises.seating
             assert known.setdefault(seating.epoch, seating.leaders) == seating.leaders
-    gate = harness.serving()[0]
-    assert harness.lock(gate).lock == "x"
+    proxy = harness.serving()[0]
+    assert harness.lock(proxy).lock == "x"
 
 
 @pytest.mark.parametrize("release_ms", [270, 290, 296, 298, 300, 302, 310, 330, 450])
@@ -154,11 +154,11 @@ def test_a_client_that_dies_is_not_waited_for_longer_than_its_lease(*, holds: bo
 
 
 def test_a_leader_ends_a_wait_on_time_and_says_what_was_in_the_way() -> None:
-    """Before the door does by itself: only leaders know that nobody granted it meanwhile."""
+    """Before the proxy does by itself: only leaders know that nobody granted it meanwhile."""
     harness = ClusterHarness(3).start().ready()
-    gate = harness.serving()[0]
-    harness.lock(gate, owner="ann", hold_ms=5_000)
-    asked = harness.acquire(gate, owner="ben", wait_ms=300)
+    proxy = harness.serving()[0]
+    harness.lock(proxy, owner="ann", hold_ms=5_000)
+    asked = harness.acquire(proxy, owner="ben", wait_ms=300)
     waited_ms = harness.until(lambda: bool(harness.answers(Refused, asked)))
     (refused,) = harness.answers(Refused, asked)
     assert refused.reason is Reason.TIMED_OUT

@@ -1,4 +1,4 @@
-"""What ended at one leader: by its clock, which may be wrong of a renewed hold; by a client.
+"""Requests that ended at one leader: by its clock, which may miss a renewal, or by a client.
 
 A leader that missed a renewal ends a hold by time. Others have it still, and it is taken up again
 when their tables, or their steps, say so. What a client dropped is never taken up again.
@@ -35,8 +35,8 @@ AGES_MS = 600_000
 
 
 def ticket(request: int = 1, owner: str = "ann") -> Ticket:
-    door = Address("n2/proxy")
-    return Ticket("x", Who("c", owner), request, Turn(7, "n2", 1), door, 500, 500, "")
+    proxy = Address("n2/proxy")
+    return Ticket("x", Who("c", owner), request, Turn(7, "n2", 1), proxy, 500, 500, "")
 
 
 def table_with_a_hold(now: Instant = NOW, request: int = 1, fence: int = FENCE) -> TicketTable:
@@ -148,7 +148,7 @@ def test_a_table_says_what_ended_last_and_not_all_that_ever_did() -> None:
 
 
 def over_at_its_owner(harness: ClusterHarness) -> str:
-    """Have a hold renewed while its owner does not hear it, then another leader lost."""
+    """Renew a hold while its owner is cut off, then lose another leader."""
     judged = frozenset({"B3"})
     harness.world.judges.append(BakeryJudge(harness.world, judged))
     harness.start().ready()

@@ -1,4 +1,4 @@
-"""Who watches a cluster: the door that answers when it changes, and the session that asks."""
+"""Who watches a cluster: the proxy that answers when it changes, and the session that asks."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def watchers() -> Watchers:
 
 
 def know(watchers: Watchers, asker: Address = ANN, ms: int = 0) -> int:
-    """Have ``asker`` learn the present state, and wait for the next; return its number."""
+    """Let ``asker`` learn the present state, and wait for the next; return its number."""
     (now,) = said(watchers.watch(asker, Watch(session="ann", request=1), at(ms)))
     watched = Watch(known=now.number, session="ann", request=2)
     assert watchers.watch(asker, watched, at(ms)) == []
@@ -169,7 +169,7 @@ def test_a_cluster_that_goes_down_and_up_is_told_to_who_asks_again_and_again() -
     assert news.epoch > 1
 
 
-# The session, between two gates.
+# The session, between two proxies.
 
 
 def up(asked: Watch, number: int = 11, reason: str = "ready") -> ClusterUp:
@@ -185,18 +185,18 @@ def up(asked: Watch, number: int = 11, reason: str = "ready") -> ClusterUp:
     )
 
 
-def watching(parley: SessionHarness) -> Watch:
-    """Have the session watch; return what it asked gate A."""
-    return one(Watch, parley.open(parley.hear(ME, WatchCluster())), A)
+def watching(session_harness: SessionHarness) -> Watch:
+    """Have the session watch; return what it asked proxy A."""
+    return one(Watch, session_harness.open(session_harness.hear(ME, WatchCluster())), A)
 
 
-def test_to_watch_opens_a_session_and_asks_the_gate_in_use() -> None:
-    parley = SessionHarness()
-    begun = parley.hear(ME, WatchCluster())
+def test_to_watch_opens_a_session_and_asks_the_proxy_in_use() -> None:
+    session_harness = SessionHarness()
+    begun = session_harness.hear(ME, WatchCluster())
     assert one(Open, begun).session == "c"
-    asked = one(Watch, parley.open(begun), A)
+    asked = one(Watch, session_harness.open(begun), A)
     assert (asked.known, asked.session) == (0, "c.1")
-    told = parley.hear(A, up(asked))
+    told = session_harness.hear(A, up(asked))
     assert one(ClusterState, told, WATCHER) == ClusterState(
         up=True, complete=True, ready=True, reason="ready", epoch=3, leaders=("n1",)
     )
@@ -204,53 +204,53 @@ def test_to_watch_opens_a_session_and_asks_the_gate_in_use() -> None:
 
 
 def test_a_session_that_watches_is_kept_and_asks_anew_from_time_to_time() -> None:
-    parley = SessionHarness()
-    parley.hear(A, up(watching(parley)))
-    kept = parley.run_kept(60_000, A)
+    session_harness = SessionHarness()
+    session_harness.hear(A, up(watching(session_harness)))
+    kept = session_harness.run_kept(60_000, A)
     assert of(ClusterState, kept) == []
     assert len(of(Watch, kept, A)) in range(60_000 // WATCH_MS - 2, 60_000 // WATCH_MS + 2)
     assert of(KeepAlive, kept, A)
 
 
 def test_the_same_state_under_another_number_is_not_told_again() -> None:
-    parley = SessionHarness()
-    asked = one(Watch, parley.hear(A, up(watching(parley))))
-    told = parley.hear(A, up(asked, number=12))
+    session_harness = SessionHarness()
+    asked = one(Watch, session_harness.hear(A, up(watching(session_harness))))
+    told = session_harness.hear(A, up(asked, number=12))
     assert of(ClusterState, told) == []
     assert one(Watch, told).known == 12
 
 
 def test_an_answer_to_an_earlier_question_and_a_strangers_are_dropped() -> None:
-    parley = SessionHarness()
-    first = watching(parley)
-    asked = one(Watch, parley.hear(A, up(first)))
-    assert parley.hear(A, up(first, number=12)) == []
-    assert parley.hear(B, up(asked, number=12)) == []
-    assert parley.hear(A, up(Watch(session="d", request=asked.request), number=12)) == []
-    assert parley.counted.count("client.late_answer_dropped") == 3
+    session_harness = SessionHarness()
+    first = watching(session_harness)
+    asked = one(Watch, session_harness.hear(A, up(first)))
+    assert session_harness.hear(A, up(first, number=12)) == []
+    assert session_harness.hear(B, up(asked, number=12)) == []
+    assert session_harness.hear(A, up(Watch(session="d", request=asked.request), number=12)) == []
+    assert session_harness.counted.count("client.late_answer_dropped") == 3
 
 
 def test_who_does_not_watch_drops_news_and_asks_for_none() -> None:
-    parley = SessionHarness()
-    assert of(Watch, [*parley.hold(), *parley.run_kept(20_000, A)]) == []
-    assert parley.hear(A, up(Watch(session="c.1", request=0))) == []
+    session_harness = SessionHarness()
+    assert of(Watch, [*session_harness.hold(), *session_harness.run_kept(20_000, A)]) == []
+    assert session_harness.hear(A, up(Watch(session="c.1", request=0))) == []
 
 
-def test_a_lost_gate_is_left_and_the_next_one_asked_from_the_beginning() -> None:
-    parley = SessionHarness()
-    parley.hear(A, up(watching(parley)))
-    asked = one(Watch, parley.hear(ME, LinkDown(node="a")), B)
+def test_a_lost_proxy_is_left_and_the_next_one_asked_from_the_beginning() -> None:
+    session_harness = SessionHarness()
+    session_harness.hear(A, up(watching(session_harness)))
+    asked = one(Watch, session_harness.hear(ME, LinkDown(node="a")), B)
     assert asked.known == 0
-    told = parley.hear(B, up(asked, 99, "hand-over"))
+    told = session_harness.hear(B, up(asked, 99, "hand-over"))
     assert one(ClusterState, told, WATCHER).reason == "hand-over"
-    assert of(ClusterState, parley.run_kept(10_000, B)) == []
+    assert of(ClusterState, session_harness.run_kept(10_000, B)) == []
 
 
-def test_with_no_gate_left_nobody_says_that_the_cluster_is_up() -> None:
-    parley = SessionHarness()
-    parley.hear(A, up(watching(parley)))
-    parley.hear(ME, LinkDown(node="a"))
-    told = one(ClusterState, parley.hear(ME, LinkDown(node="b")), WATCHER)
+def test_with_no_proxy_left_nobody_says_that_the_cluster_is_up() -> None:
+    session_harness = SessionHarness()
+    session_harness.hear(A, up(watching(session_harness)))
+    session_harness.hear(ME, LinkDown(node="a"))
+    told = one(ClusterState, session_harness.hear(ME, LinkDown(node="b")), WATCHER)
     assert (told.up, told.complete, told.ready, told.epoch, told.leaders) == (
         False,
         False,
@@ -259,35 +259,37 @@ def test_with_no_gate_left_nobody_says_that_the_cluster_is_up() -> None:
         (),
     )
     assert told.reason.startswith("no node says how it is: a (")
-    assert of(ClusterState, parley.run(3_000)) == []
-    back = parley.hear(ME, LinkUp(node="b"))
+    assert of(ClusterState, session_harness.run(3_000)) == []
+    back = session_harness.hear(ME, LinkUp(node="b"))
     asked = one(Watch, back, B)
-    assert one(ClusterState, parley.hear(B, up(asked)), WATCHER).up
+    assert one(ClusterState, session_harness.hear(B, up(asked)), WATCHER).up
 
 
-def test_a_gate_that_lives_and_says_nothing_of_the_cluster_is_not_believed_for_another() -> None:
-    parley = SessionHarness()
-    parley.hear(A, up(watching(parley)))
-    parley.hear(ME, LinkDown(node="a"))
-    told = of(ClusterState, parley.run_kept(3_000, B), WATCHER)
+def test_a_proxy_that_lives_and_says_nothing_of_the_cluster_is_not_believed_for_another() -> None:
+    session_harness = SessionHarness()
+    session_harness.hear(A, up(watching(session_harness)))
+    session_harness.hear(ME, LinkDown(node="a"))
+    told = of(ClusterState, session_harness.run_kept(3_000, B), WATCHER)
     assert [state.up for state in told] == [False]
 
 
 def test_a_session_that_is_lost_is_opened_anew_and_watches_on() -> None:
-    parley = SessionHarness()
-    parley.hear(A, up(watching(parley)))
-    said = parley.run(20_000)
+    session_harness = SessionHarness()
+    session_harness.hear(A, up(watching(session_harness)))
+    said = session_harness.run(20_000)
     assert [state.up for state in of(ClusterState, said, WATCHER)] == [False]
-    assert parley.assigned == ""
-    parley.hear(ME, LinkUp(node="a"))
-    opened = parley.open([send for send in parley.run(5_000) if isinstance(send.message, Open)])
+    assert session_harness.assigned == ""
+    session_harness.hear(ME, LinkUp(node="a"))
+    opened = session_harness.open(
+        [send for send in session_harness.run(5_000) if isinstance(send.message, Open)]
+    )
     asked = of(Watch, opened)[-1]
     assert (asked.known, asked.session) == (0, "c~2.2")
 
 
 def test_who_closes_watches_no_more() -> None:
-    parley = SessionHarness()
-    parley.hear(A, up(watching(parley)))
-    parley.end(parley.hear(ME, Close()))
-    assert of(Watch, parley.run(20_000)) == []
-    assert parley.hear(ME, WatchCluster()) == []
+    session_harness = SessionHarness()
+    session_harness.hear(A, up(watching(session_harness)))
+    session_harness.end(session_harness.hear(ME, Close()))
+    assert of(Watch, session_harness.run(20_000)) == []
+    assert session_harness.hear(ME, WatchCluster()) == []

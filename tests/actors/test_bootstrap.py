@@ -1,4 +1,4 @@
-"""`Bootstrap`: who founds a group, whose journal votes, and what a lost or an old journal means."""
+"""`Bootstrap`: founding of a group, registered journals, lost and old journals."""
 
 from __future__ import annotations
 
@@ -106,13 +106,13 @@ def seated(effects: Effects) -> list[Spawn]:
 
 
 def written(effects: Effects) -> list[Message]:
-    """What the last checkpoint among ``effects`` holds."""
+    """Return the records of the last checkpoint among ``effects``."""
     checkpoints = [effect for effect in effects if isinstance(effect, Checkpoint)]
     return list(checkpoints[-1].records) if checkpoints else []
 
 
 def why(effects: Effects) -> str:
-    """What the proxy is told last of why this node does not vote."""
+    """Return the last reason sent to the proxy for which this node does not vote."""
     sends = [effect.message for effect in effects if isinstance(effect, Send)]
     return [message for message in sends if isinstance(message, VotingStatus)][-1].why
 

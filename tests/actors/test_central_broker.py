@@ -85,7 +85,7 @@ def test_a_grant_for_a_client_that_is_gone_is_given_back(broker: Broker) -> None
 
 
 def test_the_session_of_an_earlier_lifes_hold_is_asked_whether_it_holds(broker: Broker) -> None:
-    """Who holds through a crashed node may be in its critical section still."""
+    """A client that holds a lock through a crashed node may still be in its critical section."""
     grant = messages.Grant(lock="l", client=Address("a/clients-aa-1"), number=7)
     assert not_counted(broker.handle(SERVER, grant, T0)) == [
         Send(SERVER, messages.Peek(lock="l", query=0))

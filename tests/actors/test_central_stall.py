@@ -1,4 +1,4 @@
-"""What `central` does not survive, shown: a dead client, a crashed server, a forgetful one."""
+"""Faults that `central` does not survive: a dead client, a crashed server, one that forgot."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fencelock.actors.api.session_message import Evict
 from fencelock.actors.message import NS_PER_MS, Address, address_of
 from fencelock.cluster.simulation.judge import LockJudge, judge_progress
 from fencelock.cluster.simulation.violation import ViolationError
-from fencelock.cluster.simulation.workload import ClientPlan, Finish, LockUser, Mood, session_door
+from fencelock.cluster.simulation.workload import ClientPlan, Finish, LockUser, Mood, client_session
 from fencelock.cluster.simulation.world import World
 from fencelock.cluster.topology import ProtocolSettings, central
 
@@ -29,8 +29,8 @@ def world_in_which_c2_holds(*, journal: bool) -> World:
         world.add(name, central, member=True, settings=settings)
     for user in (HOLDER, WAITER):
         name = user.partition("/")[0]
-        gate = address_of(name.replace("c", "n"), "proxy")
-        client = ClientPlan((gate,), ("owner",), ("l",), session_door)
+        proxy = address_of(name.replace("c", "n"), "proxy")
+        client = ClientPlan((proxy,), ("owner",), ("l",), client_session)
         world.add(name, client.recipe(), member=False)
     world.judges.append(LockJudge(MEMBERS, (HOLDER, WAITER)))
     world.power_on_all()
@@ -128,7 +128,7 @@ def test_a_server_with_a_journal_comes_back_and_everybody_is_served() -> None:
 
 
 def test_a_server_without_a_journal_comes_back_and_forgets_who_holds() -> None:
-    """Two hold at once then, and what tells them apart is the fence, which goes on rising."""
+    """Two clients then hold at once. Only the fence distinguishes them: it keeps rising."""
     world = world_in_which_c2_holds(journal=False)
     fence = contender(world, HOLDER).fence
     world.nodes["c2"].pause()  # A holder that takes its time.

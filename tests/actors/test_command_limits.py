@@ -64,7 +64,7 @@ def refusal_of(command: LogCommand) -> str:
 
 @pytest.mark.parametrize("known", [False, True])
 def test_the_table_judges_whom_it_knows_as_whom_it_does_not(known: bool) -> None:
-    """Who is known is judged in short; what is refused is no sign of life either."""
+    """A known client takes the short check; a refused command does not extend its session."""
     refused = 0
     for command in (*acquires(), *others()):
         table = LockTable()

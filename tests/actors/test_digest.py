@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from support.table_comparison import LogComposer, steps_of
 from support.table_model import Model
-from support.table_play import LogComposer, steps_of
 
 from fencelock.actors.api.message import Acquire, Cancel, Release
 from fencelock.actors.api.session_message import Evict, Open
@@ -27,7 +27,7 @@ CONFIG = LogConfig(View(0, MEMBERS))
 
 @pytest.mark.parametrize("seed", range(15))
 def test_a_restored_table_has_the_digest_of_the_one_that_grew(seed: int) -> None:
-    """What is kept up to date with every change is what a snapshot leads to."""
+    """The digest that is updated at every change equals the digest of a restored snapshot."""
     table, model, writer = LockTable(), Model(), LogComposer()
     for name in "ab":
         opening = Open(session=name, ttl_ms=5_000)

@@ -1,4 +1,4 @@
-"""What no peer should send is counted and dropped, and changes nothing."""
+"""Invalid messages of peers are counted and dropped, and change nothing."""
 
 from __future__ import annotations
 

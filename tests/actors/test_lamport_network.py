@@ -16,7 +16,7 @@ from fencelock.actors.message import Address, Event, Message, Timer, address_of,
 
 NODES = ("a", "b", "c")
 Life = tuple[str, int]
-"""A node and the boot id of one of its lives."""
+"""A node and the boot id of a life."""
 
 
 class Net:
@@ -31,7 +31,7 @@ class Net:
         self.agenda: list[tuple[int, int, Life, Address, Event]] = []
         self.couriers: dict[str, ReliableChannel] = {}
         self.met: dict[Life, dict[str, int]] = {}
-        """Which life each life believes each other node to be in."""
+        """For each life, the life in which it believes each other node to be."""
         self.carried: dict[tuple[Life, Life], list[int]] = {}
         self.delivered: dict[tuple[Life, Life], list[int]] = {}
         self.words = 0
@@ -154,7 +154,8 @@ def test_a_frame_of_a_courier_is_one_of_four() -> None:
 
 
 class BelievesAnyIntroduction(ReliableChannel):
-    """Forgets that an introduction may be late and from a former life."""
+    """Planted bug: accepts an `Introduce` that is late, or that an earlier life of the peer
+    sent."""
 
     def _on_introduce(self, peer: Peer, introduce: messages.Introduce) -> Effects:
         peer.nonce = introduce.nonce
@@ -162,7 +163,8 @@ class BelievesAnyIntroduction(ReliableChannel):
 
 
 class ForgetsLives(ReliableChannel):
-    """Takes every parcel as one of the life it knows, for the life it is."""
+    """Planted bug: accepts every parcel as if it belonged to the known life of the peer and to its
+    own."""
 
     def _meets(self, peer: Peer, event: messages.Parcel | messages.Confirm) -> bool:
         return peer.boot is not None

@@ -1,4 +1,4 @@
-"""What callers inside a node lose, and when they are told: a log that is silent, forced ends.
+"""Losses of callers inside a node, and when they are notified: a silent log, forced ends.
 
 The log here loses nothing and takes no time, unless it is silent.
 """
@@ -21,7 +21,13 @@ from fencelock.actors.message import Address
 from fencelock.actors.paxos.event import Divergence, Skipped
 from fencelock.actors.paxos.in_flight import REPEAT_MS
 from fencelock.actors.session.message import Close, Closed
-from fencelock.actors.session.pending import ANSWER_MS, MARGIN_MS, RETRY_MS_MAX, WITHDRAWAL_MS_MAX
+from fencelock.actors.session.pending import (
+    ANSWER_MS,
+    DECISION_MS,
+    MARGIN_MS,
+    RETRY_MS_MAX,
+    WITHDRAWAL_MS_MAX,
+)
 from fencelock.actors.session.session import TICK_MS, TTL_MS
 from fencelock.actors.session.session_lease import KEEPS_PER_TTL
 
@@ -48,7 +54,7 @@ def test_a_wait_that_nothing_was_heard_of_is_unavailable_and_withdrawn(
 def test_a_wait_for_a_session_is_unavailable_too(inside: LocalCallers) -> None:
     inside.silent = True
     inside.do(ONE, Acquire(lock="b", wait_ms=0))
-    inside.pass_time(MARGIN_MS + 2 * TICK_MS)
+    inside.pass_time(DECISION_MS + 2 * TICK_MS)
     assert inside.reason(ONE) is Reason.UNAVAILABLE
     (refused,) = inside.heard(ONE, Refused)
     assert "a majority of n1, n2, n3 has not answered for" in refused.detail

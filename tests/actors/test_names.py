@@ -1,4 +1,4 @@
-"""Which names are accepted, character by character, at every door and in the table."""
+"""Which names are accepted, character by character, at every proxy and in the table."""
 
 from __future__ import annotations
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from support.effects import HOST, T0
+from support.effects import HOST, T0, sent
 
 from fencelock.actors.effect import Effect, Effects, Observe, Persist, Send
 from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of
 from fencelock.actors.paxos import message as messages
-from fencelock.actors.paxos.acceptor import Acceptor
+from fencelock.actors.paxos.acceptor import VERSION_HEARTBEATS, Acceptor
 from fencelock.actors.paxos.config import LEASE_MS, LogConfig, View, leader_of
 from fencelock.actors.paxos.event import Applied, BallotSeen, Learned
 from fencelock.actors.paxos.journal import Recovered, recover
@@ -183,6 +183,15 @@ def test_a_heartbeat_is_answered_to_the_monitor_after_its_ballot_is_durable(
 
     ack = messages.HeartbeatAck(ballot=LOW, number=7, applied=1, view=0)
     assert words(effects) == [promised(LOW), Send(address_of("b", "monitor"), ack)]
+
+
+def test_some_heartbeats_are_answered_with_the_version() -> None:
+    role = Acceptor(ACCEPTOR, HOST, node="a", config=CONFIG, recovered=Recovered(), version="1.2")
+
+    numbers = range(1, 2 * VERSION_HEARTBEATS + 1)
+    effects = [one for number in numbers for one in role.handle(COMMANDER, beat(number), T0)]
+    told = [ack.number for ack in sent(effects, messages.HeartbeatAck) if ack.version == "1.2"]
+    assert told == [VERSION_HEARTBEATS, 2 * VERSION_HEARTBEATS]
 
 
 def test_a_restarted_acceptor_keeps_the_lease_it_may_have_given() -> None:

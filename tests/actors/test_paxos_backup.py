@@ -24,7 +24,7 @@ from fencelock.actors.proxy.proxy import Proxy, Tick
 from fencelock.actors.proxy.queries import READ_MS
 
 CONFIG = LogConfig(View(0, ("n1", "n2", "n3")))
-DOOR, CATCHUP, REPLICA = Address("n1/proxy"), catchup_of("n1"), replica_of("n1")
+PROXY, CATCHUP, REPLICA = Address("n1/proxy"), catchup_of("n1"), replica_of("n1")
 CHUNKS = (b"one", b"two")
 
 
@@ -38,7 +38,7 @@ MAKING = part(0, count=0)
 
 
 @pytest.fixture
-def door() -> Proxy:
+def proxy() -> Proxy:
     return log_proxy(Proxy)
 
 
@@ -48,7 +48,7 @@ def role() -> CatchUp:
 
 
 def export(role: CatchUp, number: int, slot: int = 0, chunk: int = 0) -> Iterable[Effect]:
-    return role.handle(DOOR, events.Export(number=number, slot=slot, chunk=chunk), T0)
+    return role.handle(PROXY, events.Export(number=number, slot=slot, chunk=chunk), T0)
 
 
 def take(role: CatchUp, slot: int) -> Iterable[Effect]:
@@ -61,12 +61,14 @@ def begin(role: CatchUp, slot: int) -> None:
     role.handle(REPLICA, events.SnapshotBegun(slot=slot), T0)
 
 
-def test_a_client_reads_a_part_through_the_proxy(door: Proxy) -> None:
+def test_a_client_reads_a_part_through_the_proxy(proxy: Proxy) -> None:
     asked = ReadBackup(slot=9, chunk=1, session="ann", request=4)
-    assert door.handle(ANN, asked, T0)[0] == Send(CATCHUP, events.Export(number=1, slot=9, chunk=1))
+    assert proxy.handle(ANN, asked, T0)[0] == Send(
+        CATCHUP, events.Export(number=1, slot=9, chunk=1)
+    )
     exported = events.Exported(number=1, part=part(1, content=b"two"))
 
-    (reply,) = sent(door.handle(CATCHUP, exported, T0), BackupPart, ANN)
+    (reply,) = sent(proxy.handle(CATCHUP, exported, T0), BackupPart, ANN)
 
     assert reply == BackupPart(
         node="n1",
@@ -78,41 +80,41 @@ def test_a_client_reads_a_part_through_the_proxy(door: Proxy) -> None:
         session="ann",
         request=4,
     )
-    assert door.handle(CATCHUP, exported, T0) == ()
+    assert proxy.handle(CATCHUP, exported, T0) == ()
 
 
-def test_a_part_that_is_not_there_is_refused_with_the_reason(door: Proxy) -> None:
-    door.handle(ANN, ReadBackup(slot=9, session="ann", request=4), T0)
+def test_a_part_that_is_not_there_is_refused_with_the_reason(proxy: Proxy) -> None:
+    proxy.handle(ANN, ReadBackup(slot=9, session="ann", request=4), T0)
     gone = events.Exported(number=1, part=None, why="no snapshot of slot 9")
 
-    (no,) = sent(door.handle(CATCHUP, gone, T0), Refused, ANN)
+    (no,) = sent(proxy.handle(CATCHUP, gone, T0), Refused, ANN)
 
     assert (no.reason, no.request) == (Reason.UNAVAILABLE, 4)
     assert "no snapshot of slot 9" in no.detail
 
 
-def test_another_nodes_snapshot_is_refused(door: Proxy) -> None:
+def test_another_nodes_snapshot_is_refused(proxy: Proxy) -> None:
     own = ReadBackup(node="n1", session="ann", request=4)
-    assert sent(door.handle(ANN, own, T0), events.Export, CATCHUP)
+    assert sent(proxy.handle(ANN, own, T0), events.Export, CATCHUP)
 
     other = ReadBackup(node="n2", session="ann", request=5)
-    (no,) = sent(door.handle(ANN, other, T0), Refused, ANN)
+    (no,) = sent(proxy.handle(ANN, other, T0), Refused, ANN)
 
     assert (no.reason, no.detail) == (Reason.UNAVAILABLE, "node n1 has no snapshots of n2")
 
 
-def test_an_impossible_part_is_refused_at_once(door: Proxy) -> None:
-    (no,) = sent(door.handle(ANN, ReadBackup(slot=-1, session="ann"), T0), Refused, ANN)
+def test_an_impossible_part_is_refused_at_once(proxy: Proxy) -> None:
+    (no,) = sent(proxy.handle(ANN, ReadBackup(slot=-1, session="ann"), T0), Refused, ANN)
     assert no.reason is Reason.INVALID
 
 
-def test_a_request_that_nothing_answers_is_forgotten(door: Proxy) -> None:
-    door.handle(ANN, ReadBackup(session="ann"), T0)
-    assert door.backend.is_busy()
+def test_a_request_that_nothing_answers_is_forgotten(proxy: Proxy) -> None:
+    proxy.handle(ANN, ReadBackup(session="ann"), T0)
+    assert proxy.backend.is_busy()
 
-    door.handle(DOOR, Tick(), at(READ_MS))
+    proxy.handle(PROXY, Tick(), at(READ_MS))
 
-    assert not door.backend.is_busy()
+    assert not proxy.backend.is_busy()
 
 
 def test_a_snapshot_is_begun_once_for_all_that_ask_at_once(role: CatchUp) -> None:
@@ -122,14 +124,14 @@ def test_a_snapshot_is_begun_once_for_all_that_ask_at_once(role: CatchUp) -> Non
     begun = role.handle(REPLICA, events.SnapshotBegun(slot=9), T0)
 
     assert begun == [
-        Send(DOOR, events.Exported(number=1, part=MAKING)),
-        Send(DOOR, events.Exported(number=2, part=MAKING)),
+        Send(PROXY, events.Exported(number=1, part=MAKING)),
+        Send(PROXY, events.Exported(number=2, part=MAKING)),
     ]
-    assert export(role, 3, slot=9) == (Send(DOOR, events.Exported(number=3, part=MAKING)),)
+    assert export(role, 3, slot=9) == (Send(PROXY, events.Exported(number=3, part=MAKING)),)
     take(role, 9)
     for chunk, content in enumerate(CHUNKS):
         found = events.Exported(number=4, part=part(chunk, content=content))
-        assert export(role, 4, slot=9, chunk=chunk) == (Send(DOOR, found),)
+        assert export(role, 4, slot=9, chunk=chunk) == (Send(PROXY, found),)
 
 
 def test_a_backup_goes_on_although_a_newer_snapshot_is_made(role: CatchUp) -> None:
@@ -138,7 +140,7 @@ def test_a_backup_goes_on_although_a_newer_snapshot_is_made(role: CatchUp) -> No
     take(role, 12)  # For the journal: enough was applied.
 
     found = events.Exported(number=2, part=part(1, content=b"two"))
-    assert export(role, 2, slot=9, chunk=1) == (Send(DOOR, found),)
+    assert export(role, 2, slot=9, chunk=1) == (Send(PROXY, found),)
 
 
 @pytest.mark.parametrize(
@@ -150,7 +152,7 @@ def test_what_is_not_there_is_not_sent(role: CatchUp, slot: int, chunk: int, why
     take(role, 9)
 
     no = events.Exported(number=7, part=None, why=why)
-    assert export(role, 7, slot=slot, chunk=chunk) == (Send(DOOR, no),)
+    assert export(role, 7, slot=slot, chunk=chunk) == (Send(PROXY, no),)
 
 
 def test_a_node_that_has_applied_nothing_has_no_backup(role: CatchUp) -> None:
@@ -159,7 +161,7 @@ def test_a_node_that_has_applied_nothing_has_no_backup(role: CatchUp) -> None:
     effects = role.handle(REPLICA, events.SnapshotBegun(slot=0), T0)
 
     no = events.Exported(number=1, part=None, why="nothing is decided yet")
-    assert effects == [Send(DOOR, no)]
+    assert effects == [Send(PROXY, no)]
 
 
 def test_few_snapshots_are_kept_and_few_requests_wait(role: CatchUp) -> None:
@@ -195,7 +197,7 @@ def test_a_snapshot_that_another_state_replaced_is_not_waited_for(role: CatchUp)
     role.handle(catchup_of("n2"), fetched, T0)
 
     no = events.Exported(number=2, part=None, why="no snapshot of slot 9")
-    assert export(role, 2, slot=9) == (Send(DOOR, no),)
+    assert export(role, 2, slot=9) == (Send(PROXY, no),)
 
 
 def test_a_replica_begins_a_snapshot_and_names_its_slot() -> None:

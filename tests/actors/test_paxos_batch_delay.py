@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import pytest
-from support.effects import HOST, T0
+from support.effects import T0
+from support.replicas import HERE, replica_of_a
 
 from fencelock.actors.api.message import Acquire, Granted, Release
 from fencelock.actors.api.session_message import Open
 from fencelock.actors.effect import Effects, Send, Wake
 from fencelock.actors.message import Local, Message, address_of
-from fencelock.actors.paxos.config import LogConfig, View, leader_of, replica_of
+from fencelock.actors.paxos.config import leader_of
 from fencelock.actors.paxos.event import BatchDelay, Decided, Gather, Leadership, Order
-from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.message import Ballot, Propose
 from fencelock.actors.paxos.ordering import BATCH_DELAY_MS
-from fencelock.actors.paxos.replica import Replica
 from fencelock.actors.table.message import LogCommand
 from fencelock.cluster.lock_machine import LockMachine
 
-HERE, ELSEWHERE = replica_of("a"), address_of("b", "proxy")
+ELSEWHERE = address_of("b", "proxy")
 COMMANDER = address_of("a", "commander-3")
 GATHER, LATER = Send(HERE, Gather()), Wake(BATCH_DELAY_MS, BatchDelay())
 
@@ -28,14 +27,7 @@ class DelayingMaster:
 
     def __init__(self) -> None:
         self.machine = LockMachine()
-        self.replica = Replica(
-            HERE,
-            HOST,
-            node="a",
-            config=LogConfig(View(0, ("a", "b", "c"))),
-            machine=self.machine,
-            recovered=Recovered(),
-        )
+        self.replica = replica_of_a(machine=self.machine, listener=None)
         self.number = 0
         ballot = Ballot(3, leader_of("a"))
         reign = Leadership(ballot=ballot, commander=COMMANDER, first=1, time_ms=0)
@@ -53,7 +45,7 @@ class DelayingMaster:
         return self.replica.handle(HERE, Gather(), T0)
 
     def decide(self, effects: Effects) -> list[Message | Local]:
-        """Have all that was ordered decided, and return what is said of it."""
+        """Decide all ordered slots, and return the messages about them."""
         told: list[Message | Local] = []
         for order in orders(effects):
             word = Decided(slot=order.slot, batch=order.batch)
@@ -73,7 +65,7 @@ class DelayingMaster:
             session=self.session,
             owner=owner,
             request=request,
-            lock="door",
+            lock="proxy",
             wait_ms=wait_ms,
             limit=0,
         )
@@ -102,7 +94,7 @@ def test_who_must_wait_anyway_shares_the_slot_of_the_release_and_is_granted_by_i
 ) -> None:
     assert master.propose(master.acquire("2")) == [LATER]
     assert master.propose(master.acquire("3")) == []  # That timer serves both.
-    release = Release(session=master.session, owner="1", request=2, lock="door", fence=1)
+    release = Release(session=master.session, owner="1", request=2, lock="proxy", fence=1)
 
     assert master.propose(release) == [GATHER]
     ordered = master.gather()
@@ -127,7 +119,7 @@ def test_without_another_command_it_gets_a_slot_after_a_moment_and_the_next_ling
 def test_while_a_slot_is_under_way_nothing_lingers_since_the_lock_may_be_free_after_it(
     master: DelayingMaster,
 ) -> None:
-    master.propose(Release(session=master.session, owner="1", request=2, lock="door", fence=1))
+    master.propose(Release(session=master.session, owner="1", request=2, lock="proxy", fence=1))
     assert sizes(master.gather()) == [1]
 
     assert master.propose(master.acquire("2")) == [GATHER]

@@ -11,7 +11,8 @@ from fencelock.actors.effect import Effect, Send, Wake
 from fencelock.actors.message import Instant, address_of
 from fencelock.actors.paxos import event as events
 from fencelock.actors.paxos import message as messages
-from fencelock.actors.paxos.config import LogConfig, View, catchup_of, replica_of
+from fencelock.actors.paxos.config import LogConfig, View, catchup_of, monitor_of, replica_of
+from fencelock.actors.paxos.member_event import Fetched
 from fencelock.actors.paxos.snapshots import MAKING_MS, PROGRESS_MS, SILENT_MS, CatchUp
 from fencelock.actors.role_message import RoleNotice
 
@@ -148,6 +149,8 @@ def test_the_parts_of_a_snapshot_are_counted(role: CatchUp) -> None:
                 "a catches up from c: 0 of 499 slots, 1 of 4 parts of a snapshot, 2 bytes"
             ]
 
+        left = 2 * (3 - chunk)
+        assert Send(monitor_of("a"), Fetched(bytes_left=left)) in effects
     words = "0 of 499 slots, 3 of 4 parts of a snapshot, 6 bytes"
     assert ("received", words) in role.summary()
 

@@ -64,12 +64,10 @@ BUGS = {kind.__name__: kind for kind in (Repeats, AnotherDecision, NeverExtends)
 def plan_of(seed: int, nodes: int = 3) -> LogPlan:
     """Return a plan in which members compare often, keep their disks, and get all from the log."""
     plan = draw_log_plan(seed)
-    disks = replace(
-        plan.misfortune, lose_disk_every_ms=0, old_copy_every_ms=0, slow_disk_every_ms=0
-    )
+    disks = replace(plan.faults, lose_disk_every_ms=0, old_copy_every_ms=0, slow_disk_every_ms=0)
     return replace(
         plan,
-        misfortune=disks,
+        faults=disks,
         nodes=nodes,
         digest_slots=5,
         log_max=10_000,
@@ -131,7 +129,8 @@ def product(wrong: str) -> Recipe:
 
 
 SILENT = "everybody was done, n2/proxy: it never answered"
-"""What the auditor says, who asks every member in the end: a quarantined one does not answer."""
+"""Return the auditor's report. It asks every member at the end; a quarantined one does not
+reply."""
 
 
 @pytest.mark.parametrize("wrong", ["n2", ""])
@@ -150,7 +149,7 @@ def test_in_the_whole_product_a_wrong_member_is_found_and_every_promise_is_kept(
 
 
 def test_without_the_comparison_nobody_would_notice() -> None:
-    """What the tests above find is found by nothing else."""
+    """No other test finds the bugs of the tests above."""
     for seed in SEEDS:
         report = run(seed, Repeats, digest_slots=1 << 40)
         assert not report.marks.get("paxos.diverged")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -288,3 +289,18 @@ def test_who_was_deposed_pauses_before_it_stands_again(monitor: FailureDetector)
 
     assert monitor.suspicion.deadline >= at(10 + TIMING.election_ms + 400)
     assert monitor.handle(HERE, events.HeartbeatDue(ballot=BALLOT), at(60)) == ()
+
+
+def test_a_node_that_followed_a_leader_as_a_member_is_noted(monitor: FailureDetector) -> None:
+    assert not monitor.locator.served
+    monitor.handle(HERE, heard(), at(1))
+    assert monitor.locator.served
+
+
+def test_a_leader_knows_which_members_run_an_old_version(monitor: FailureDetector) -> None:
+    monitor.handle(LEADER, LEADING, at(0))
+    for member, view in (("a", 0), ("b", -1), ("c", 0)):
+        monitor.handle(acceptor_of(member), replace(ack(1), view=view), at(1))
+    assert monitor.config.old == {"b"}
+    monitor.handle(acceptor_of("b"), replace(ack(1), view=0), at(2))
+    assert not monitor.config.old

@@ -1,33 +1,24 @@
-"""What a replica does with commands that it cannot put into the log itself."""
+"""Commands that a replica cannot put into the log itself: it forwards, holds or refuses them."""
 
 from __future__ import annotations
 
 import pytest
-from support.effects import HOST, T0
-from support.log_workload import LogCounter
+from support.effects import T0
+from support.replicas import LISTENER, replica_of_a
 
 from fencelock.actors.effect import Observe, Send
 from fencelock.actors.message import Address, address_of
-from fencelock.actors.paxos.config import LogConfig, View, leader_of, replica_of
+from fencelock.actors.paxos.config import leader_of, replica_of
 from fencelock.actors.paxos.event import LeaderChanged
-from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.message import COMMAND_BYTES_MAX, Decline, Declined, Propose
 from fencelock.actors.paxos.replica import Replica
 
-LISTENER, OTHER = address_of("a", "proxy"), address_of("b", "proxy")
+OTHER = address_of("b", "proxy")
 
 
 @pytest.fixture
 def replica() -> Replica:
-    return Replica(
-        replica_of("a"),
-        HOST,
-        node="a",
-        config=LogConfig(View(0, ("a", "b", "c"))),
-        machine=LogCounter(),
-        recovered=Recovered(),
-        listener=LISTENER,
-    )
+    return replica_of_a()
 
 
 def propose(number: int = 1, client: Address = LISTENER, command: bytes = b"x") -> Propose:

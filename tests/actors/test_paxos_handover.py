@@ -72,12 +72,12 @@ def nodes(tmp_path: Path) -> Iterator[dict[str, Node]]:
 
 def test_real_nodes_hand_over_in_a_fraction_of_an_election(nodes: dict[str, Node]) -> None:
     master = wait_for_master(nodes)
-    gate = next(node for name, node in nodes.items() if name != master)
+    proxy = next(node for name, node in nodes.items() if name != master)
     grants: list[float] = []
     over = threading.Event()
 
     def work() -> None:
-        with fencelock.connect(gate.address, timeout=LONG_S) as client:
+        with fencelock.connect(proxy.address, connect_timeout=LONG_S) as client:
             while not over.is_set():
                 with client.lock("x", timeout=LONG_S):
                     grants.append(time.monotonic())

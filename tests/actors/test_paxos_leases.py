@@ -184,7 +184,7 @@ def test_status_shows_which_times_of_a_real_node_differ(tmp_path: Path) -> None:
     ]
     try:
         addresses = ",".join(node.address for node in nodes)
-        with fencelock.connect(addresses, timeout=LONG_S) as client:
+        with fencelock.connect(addresses, connect_timeout=LONG_S) as client:
             with client.lock("orders"):
                 pass
             details = {status.node: status.detail for status in client.describe()}

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from support.effects import HOST, T0
 
-from fencelock.actors.api.membership_message import ChangeMembers, MemberAction, MembersChanged
+from fencelock.actors.api.membership_message import (
+    ChangeMembers,
+    MemberAction,
+    MembersChanged,
+    MembersRead,
+    ReadMembers,
+)
 from fencelock.actors.api.message import Refused
 from fencelock.actors.effect import Connect, Disconnect, Send
 from fencelock.actors.membership import Member, Membership
@@ -29,7 +37,8 @@ from fencelock.actors.paxos.member_event import (
 )
 from fencelock.actors.paxos.membership import CHANGE, Term, change_in, command_of, split, terms_part
 from fencelock.actors.paxos.message import Batch, Locate
-from fencelock.actors.paxos.reconfigurer import HEARD_MS, Reconfigurer
+from fencelock.actors.paxos.node_facts import HEARD_MS
+from fencelock.actors.paxos.reconfigurer import VERSION_CHARS_MAX, Reconfigurer
 
 A, B, C, D = (Member(name, f"tcp://{name}:1", place) for place, name in enumerate("abcd", start=1))
 THREE = Membership(0, (A, B, C))
@@ -37,7 +46,7 @@ IDS = {acceptor_of(one.name): one.journal for one in THREE.members}
 
 
 def config() -> LogConfig:
-    """Return the views of three members, whose votes name their journals."""
+    """Return the views of three members with votes that name their journals."""
     view = View(0, THREE.names, dict(IDS), THREE.members)
     return LogConfig(view, lambda member: member.journal)
 
@@ -245,6 +254,35 @@ def test_a_learner_that_lacks_slots_has_to_learn_first() -> None:
 
     assert isinstance(answer, MembersChanged)
     assert (answer.done, proposed) == (False, [])
+
+
+def test_a_join_says_how_much_a_learner_lacks() -> None:
+    report = replace(learner(), bytes_left=9_000)
+    far = NodeFacts("d", report.applied, 0, 0, report, lag=4_000)
+
+    answer, proposed = step(MemberAction.JOIN, "d", (*heard("b", "c"), far))
+
+    assert isinstance(answer, MembersChanged)
+    assert (answer.slots_left, answer.bytes_left, proposed) == (4_000, 9_000, [])
+
+
+def test_members_are_read_with_their_versions_and_observers() -> None:
+    role = Reconfigurer(members_of("a"), HOST, node="a", config=config(), version="2")
+    told = NodeFacts("b", 5, 0, 0, None, version="1" * 500)
+    seen = NodeFacts("d", 5, 0, 0, learner(), version="1")
+    asker = members_of("b")
+    role.handle(asker, ReadMembers(), T0)
+
+    effects = role.handle(monitor_of("a"), NodesDescribed(master="a", nodes=(told, seen)), T0)
+
+    (read,) = [one.message for one in effects if isinstance(one, Send)]
+    assert isinstance(read, MembersRead)
+    assert [(one.node, one.role.name, one.version) for one in read.nodes] == [
+        ("a", "MASTER", "2"),
+        ("b", "MEMBER", "1" * VERSION_CHARS_MAX),
+        ("c", "MEMBER", ""),
+        ("d", "OBSERVER", "1"),
+    ]
 
 
 @pytest.mark.parametrize(

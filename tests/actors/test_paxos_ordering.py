@@ -1,4 +1,4 @@
-"""Which commands get which slot, at which log time."""
+"""The slots and log times that commands get."""
 
 from __future__ import annotations
 

@@ -1,16 +1,17 @@
-"""What comes to a door in one turn goes into the log together."""
+"""Requests that reach a proxy in one turn go into the log together."""
 
 from __future__ import annotations
 
 import pytest
 from support.effects import HOST, T0
 from support.log_workload import LogCounter
+from support.replicas import HERE, LISTENER, replica_of_a
 
 from fencelock.actors.api.message import Acquire, Granted
 from fencelock.actors.effect import Effects, Send, Wake
 from fencelock.actors.message import address_of
 from fencelock.actors.paxos.backend import PaxosBackend
-from fencelock.actors.paxos.config import WINDOW, LogConfig, View, leader_of, replica_of
+from fencelock.actors.paxos.config import WINDOW, leader_of, replica_of
 from fencelock.actors.paxos.event import (
     BatchDelay,
     Decided,
@@ -23,7 +24,6 @@ from fencelock.actors.paxos.event import (
     SlotOutcomes,
     SteppedDown,
 )
-from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.message import (
     BATCH_BYTES_MAX,
     BATCH_COMMANDS_MAX,
@@ -39,8 +39,7 @@ from fencelock.actors.paxos.replica import Replica
 from fencelock.actors.proxy.proxy import Proxy, Tick
 from fencelock.transport.codec import encode
 
-DOOR, OTHER = address_of("a", "proxy"), address_of("b", "proxy")
-HERE, COMMANDER = replica_of("a"), address_of("a", "commander-3")
+OTHER, COMMANDER = address_of("b", "proxy"), address_of("a", "commander-3")
 BALLOT = Ballot(3, leader_of("a"))
 ANN = address_of("ann", "session")
 
@@ -48,21 +47,17 @@ ANN = address_of("ann", "session")
 class Patient(LogCounter):
     """A machine whose command ``wait`` would only wait for another."""
 
+    def is_new(self, command: bytes) -> bool:
+        del command
+        return False
+
     def is_patient(self, command: bytes) -> bool:
         return command == b"wait"
 
 
 @pytest.fixture
 def replica() -> Replica:
-    return Replica(
-        HERE,
-        HOST,
-        node="a",
-        config=LogConfig(View(0, ("a", "b", "c"))),
-        machine=Patient(),
-        recovered=Recovered(),
-        listener=DOOR,
-    )
+    return replica_of_a(machine=Patient())
 
 
 @pytest.fixture
@@ -74,16 +69,16 @@ def master(replica: Replica) -> Replica:
 
 
 @pytest.fixture
-def door() -> Proxy:
+def proxy() -> Proxy:
     members = ("a", "b", "c")
-    door = Proxy(DOOR, HOST, backend=PaxosBackend("a", members, encode))
-    door.begin(T0)
-    return door
+    proxy = Proxy(LISTENER, HOST, backend=PaxosBackend("a", members, encode))
+    proxy.begin(T0)
+    return proxy
 
 
 def proposal_batch(*commands: bytes, first: int = 1) -> ProposalBatch:
     numbers = tuple(range(first, first + len(commands)))
-    return ProposalBatch(client=DOOR, numbers=numbers, commands=commands)
+    return ProposalBatch(client=LISTENER, numbers=numbers, commands=commands)
 
 
 def orders(effects: Effects) -> list[Order]:
@@ -92,7 +87,7 @@ def orders(effects: Effects) -> list[Order]:
 
 
 def decide(replica: Replica, effects: Effects) -> list[Send]:
-    """Have all that was ordered decided; return what is sent then."""
+    """Decide all ordered slots; return the messages sent then."""
     return [
         effect
         for order in orders(effects)
@@ -102,57 +97,57 @@ def decide(replica: Replica, effects: Effects) -> list[Send]:
 
 
 def declined(number: int, why: Decline, master: str = "") -> Send:
-    return Send(DOOR, Declined(number=number, why=why, master=master))
+    return Send(LISTENER, Declined(number=number, why=why, master=master))
 
 
 def acquire(request: int) -> Acquire:
     return Acquire(lock=f"l{request}", session="ann.7", owner="o", request=request)
 
 
-def test_a_door_brings_all_of_a_turn_at_its_end(door: Proxy) -> None:
-    gather, tick = door.handle(ANN, acquire(2), T0)
-    assert gather == Send(DOOR, Gather())
-    assert door.handle(ANN, acquire(3), T0) == ()
+def test_a_proxy_brings_all_of_a_turn_at_its_end(proxy: Proxy) -> None:
+    gather, tick = proxy.handle(ANN, acquire(2), T0)
+    assert gather == Send(LISTENER, Gather())
+    assert proxy.handle(ANN, acquire(3), T0) == ()
 
-    (brought,) = door.handle(DOOR, Gather(), T0)
+    (brought,) = proxy.handle(LISTENER, Gather(), T0)
 
     assert isinstance(brought, Send)
     assert isinstance(brought.message, ProposalBatch)
     assert (brought.to, len(brought.message.commands)) == (HERE, 2)
     assert brought.message.numbers == (1, 2)
     assert tick == Wake(250, Tick())
-    assert door.handle(ANN, acquire(4), T0) == (Send(DOOR, Gather()),)
+    assert proxy.handle(ANN, acquire(4), T0) == (Send(LISTENER, Gather()),)
 
 
-def test_a_door_that_gathered_nothing_brings_nothing(door: Proxy) -> None:
-    effects = door.handle(DOOR, Gather(), T0)
+def test_a_proxy_that_gathered_nothing_brings_nothing(proxy: Proxy) -> None:
+    effects = proxy.handle(LISTENER, Gather(), T0)
     assert not [effect for effect in effects if isinstance(effect, Send)]
 
 
-def test_each_of_a_bundle_is_answered_by_its_own_outcome(door: Proxy) -> None:
+def test_each_of_a_bundle_is_answered_by_its_own_outcome(proxy: Proxy) -> None:
     for request in (2, 3):
-        door.handle(ANN, acquire(request), T0)
-    door.handle(DOOR, Gather(), T0)
+        proxy.handle(ANN, acquire(request), T0)
+    proxy.handle(LISTENER, Gather(), T0)
     outcomes = tuple(
         Granted(session="ann.7", owner="o", request=n, lock=f"l{n}", fence=n, count=1)
         for n in (3, 2)
     )
 
-    effects = door.handle(HERE, SlotOutcomes(slot=1, time_ms=1, outcomes=outcomes), T0)
+    effects = proxy.handle(HERE, SlotOutcomes(slot=1, time_ms=1, outcomes=outcomes), T0)
 
     told = [effect.message for effect in effects if isinstance(effect, Send)]
     assert [one.request for one in told if isinstance(one, Granted)] == [3, 2]
 
 
 def test_a_bundle_gets_a_slot_at_once(master: Replica) -> None:
-    (order,) = orders(master.handle(DOOR, proposal_batch(b"x", b"y"), T0))
+    (order,) = orders(master.handle(LISTENER, proposal_batch(b"x", b"y"), T0))
     assert order.batch.commands == (b"x", b"y")
 
 
 def test_a_bundle_shares_the_slot_of_what_another_node_passed_on(master: Replica) -> None:
     far = Propose(client=OTHER, number=7, command=b"far")
     assert master.handle(replica_of("b"), far, T0) == [Send(HERE, Gather())]
-    assert master.handle(DOOR, proposal_batch(b"x", b"y"), T0) == ()
+    assert master.handle(LISTENER, proposal_batch(b"x", b"y"), T0) == ()
 
     ordered = master.handle(HERE, Gather(), T0)
 
@@ -164,34 +159,35 @@ def test_a_bundle_shares_the_slot_of_what_another_node_passed_on(master: Replica
 
 def test_a_bundle_goes_on_in_the_next_slot_when_one_is_full(master: Replica) -> None:
     commands = tuple(b"%d" % n for n in range(BATCH_COMMANDS_MAX + 3))
-    first, second = orders(master.handle(DOOR, proposal_batch(*commands), T0))
+    first, second = orders(master.handle(LISTENER, proposal_batch(*commands), T0))
     assert first.batch.commands + second.batch.commands == commands
     assert len(first.batch.commands) == BATCH_COMMANDS_MAX
 
     large = b"x" * COMMAND_BYTES_MAX
     sizes = [
-        len(o.batch.commands) for o in orders(master.handle(DOOR, proposal_batch(*[large] * 5), T0))
+        len(o.batch.commands)
+        for o in orders(master.handle(LISTENER, proposal_batch(*[large] * 5), T0))
     ]
     assert sizes == [BATCH_BYTES_MAX // COMMAND_BYTES_MAX] * 2 + [1]
 
 
 def test_a_bundle_that_would_only_wait_lingers_but_not_with_others(master: Replica) -> None:
-    (lingers,) = master.handle(DOOR, proposal_batch(b"wait", b"wait"), T0)
+    (lingers,) = master.handle(LISTENER, proposal_batch(b"wait", b"wait"), T0)
     assert isinstance(lingers, Wake)
     assert lingers.timer == BatchDelay()
-    (order,) = orders(master.handle(DOOR, proposal_batch(b"wait", b"x", first=3), T0))
+    (order,) = orders(master.handle(LISTENER, proposal_batch(b"wait", b"x", first=3), T0))
     assert order.batch.commands == (b"wait", b"wait", b"wait", b"x")
 
 
 def test_while_another_leads_each_of_a_bundle_goes_there(replica: Replica) -> None:
     replica.handle(leader_of("a"), LeaderChanged(master="c"), T0)
 
-    passed = replica.handle(DOOR, proposal_batch(b"x", b"y"), T0)
+    passed = replica.handle(LISTENER, proposal_batch(b"x", b"y"), T0)
 
     assert list(passed) == [
         Send(
             replica_of("c"),
-            Propose(client=DOOR, number=number, command=command, forwarded=True),
+            Propose(client=LISTENER, number=number, command=command, forwarded=True),
         )
         for number, command in ((1, b"x"), (2, b"y"))
     ]
@@ -199,7 +195,7 @@ def test_while_another_leads_each_of_a_bundle_goes_there(replica: Replica) -> No
 
 def test_a_batch_waits_while_no_node_leads_or_this_leadership_ends(master: Replica) -> None:
     master.handle(leader_of("a"), Drain(ballot=BALLOT), T0)
-    assert list(master.handle(DOOR, proposal_batch(b"x", b"y"), T0)) == []
+    assert list(master.handle(LISTENER, proposal_batch(b"x", b"y"), T0)) == []
 
     passed = master.handle(leader_of("a"), LeaderChanged(master="c"), T0)
 
@@ -209,20 +205,20 @@ def test_a_batch_waits_while_no_node_leads_or_this_leadership_ends(master: Repli
 
 def test_of_a_bundle_only_what_is_too_large_is_declined(master: Replica) -> None:
     large = b"x" * (COMMAND_BYTES_MAX + 1)
-    effects = master.handle(DOOR, proposal_batch(large, b"y"), T0)
+    effects = master.handle(LISTENER, proposal_batch(large, b"y"), T0)
     assert list(effects) == [declined(1, Decline.INVALID, "a"), Send(HERE, Gather())]
 
 
 def test_when_too_much_waits_each_of_a_bundle_is_declined(master: Replica) -> None:
     for _ in range(WINDOW):
-        assert orders(master.handle(DOOR, proposal_batch(b"x"), T0))
-    master.handle(DOOR, proposal_batch(*[b"x"] * QUEUE_MAX), T0)
-    effects = master.handle(DOOR, proposal_batch(b"x", b"y"), T0)
+        assert orders(master.handle(LISTENER, proposal_batch(b"x"), T0))
+    master.handle(LISTENER, proposal_batch(*[b"x"] * QUEUE_MAX), T0)
+    effects = master.handle(LISTENER, proposal_batch(b"x", b"y"), T0)
     assert list(effects) == [declined(number, Decline.OVERLOADED, "a") for number in (1, 2)]
 
 
 def test_each_command_of_a_batch_is_declined_when_a_leadership_ends(master: Replica) -> None:
-    master.handle(DOOR, proposal_batch(b"x", b"y"), T0)
+    master.handle(LISTENER, proposal_batch(b"x", b"y"), T0)
     deposed = SteppedDown(ballot=BALLOT, by=Ballot(4, leader_of("c")), pause_ms=0)
     effects = master.handle(leader_of("a"), deposed, T0)
     told = [effect for effect in effects if isinstance(effect, Send)]

@@ -1,4 +1,4 @@
-"""The door of the log, its events made by hand: what is proposed, and what is answered."""
+"""The proxy of the log, its events made by hand: what is proposed, and what is answered."""
 
 from __future__ import annotations
 
@@ -33,11 +33,12 @@ from fencelock.actors.api.session_message import (
     Opened,
     ended,
 )
-from fencelock.actors.effect import Observe, Wake
+from fencelock.actors.effect import Observe, Send, Wake
 from fencelock.actors.message import Address, Message
 from fencelock.actors.paxos.backend import PaxosBackend
 from fencelock.actors.paxos.event import LeaderChanged
 from fencelock.actors.proxy.proxy import Proxy, Tick
+from fencelock.actors.role_message import RoleNotice
 from fencelock.actors.table.message import LogCommand, Queued, Result
 
 OPEN = Open(session="ann", ttl_ms=9_000, label="host:1", request=1)
@@ -47,10 +48,10 @@ QUEUED = Queued(session=ME, owner="o", request=2, lock="a")
 
 
 @pytest.fixture
-def door() -> Proxy:
-    door = log_proxy(UnbatchedProxy)
-    door.handle(REPLICA, LeaderChanged(master="n2"), T0)
-    return door
+def proxy() -> Proxy:
+    proxy = log_proxy(UnbatchedProxy)
+    proxy.handle(REPLICA, LeaderChanged(master="n2"), T0)
+    return proxy
 
 
 @pytest.mark.parametrize(
@@ -90,82 +91,85 @@ def door() -> Proxy:
     ids=lambda value: type(value).__name__,
 )
 def test_a_request_is_put_into_the_log_and_its_outcome_is_the_answer(
-    door: Proxy, request_: Any, command: LogCommand, outcome: Result, answer: Message
+    proxy: Proxy, request_: Any, command: LogCommand, outcome: Result, answer: Message
 ) -> None:
-    effects = door.handle(ANN, request_, T0)
+    effects = proxy.handle(ANN, request_, T0)
     assert proposed(effects) == [command]
     assert Wake(PaxosBackend.TICK_MS, Tick()) in effects
-    assert told(happens(door, outcome), Message) == [answer]
-    assert len(in_flight_at(door)) == 0
-    assert told(happens(door, outcome), Message) == []
+    assert told(happens(proxy, outcome), Message) == [answer]
+    assert len(in_flight_at(proxy)) == 0
+    assert told(happens(proxy, outcome), Message) == []
 
 
-def test_the_end_of_a_session_is_told_to_who_asked_and_not_again_unasked(door: Proxy) -> None:
-    (command,) = proposed(door.handle(ANN, End(session=ME, request=9), T0))
+def test_the_end_of_a_session_is_told_to_who_asked_and_not_again_unasked(proxy: Proxy) -> None:
+    (command,) = proposed(proxy.handle(ANN, End(session=ME, request=9), T0))
     assert command == End(session=ME, reason=CloseReason.GRACEFUL, request=9)
     closed = ended(ME, CloseReason.GRACEFUL, 9)
-    (answer,) = told(happens(door, closed), Ended)
+    (answer,) = told(happens(proxy, closed), Ended)
     assert (answer.session, answer.request) == (ME, 9)
-    assert told(happens(door, closed), Ended) == []
+    assert told(happens(proxy, closed), Ended) == []
 
 
 @pytest.mark.parametrize(
     ("reason", "words"), [(CloseReason.EXPIRED, "TTL"), (CloseReason.FORCED, "operator")]
 )
 def test_a_client_hears_unasked_that_its_session_ended(
-    door: Proxy, reason: CloseReason, words: str
+    proxy: Proxy, reason: CloseReason, words: str
 ) -> None:
-    door.handle(ANN, api.KeepAlive(session=ME, request=4), T0)
-    (notice,) = told(happens(door, ended(ME, reason)), Ended)
+    proxy.handle(ANN, api.KeepAlive(session=ME, request=4), T0)
+    (notice,) = told(happens(proxy, ended(ME, reason)), Ended)
     assert (notice.session, notice.request) == (ME, 0)
     assert words in notice.detail
 
 
-def test_a_client_hears_unasked_that_an_operator_took_its_hold(door: Proxy) -> None:
-    door.handle(ANN, ACQUIRE, T0)
+def test_a_client_hears_unasked_that_an_operator_took_its_hold(proxy: Proxy) -> None:
+    proxy.handle(ANN, ACQUIRE, T0)
     lost = HoldLost(session=ME, owner="o", lock="a", fence=5, detail="eve (n2)")
-    (told_,) = told(happens(door, lost), HoldLost)
+    (told_,) = told(happens(proxy, lost), HoldLost)
     assert (told_.lock, told_.fence, told_.session, told_.owner) == ("a", 5, ME, "o")
     assert "eve" in told_.detail
 
 
-def test_losses_of_clients_that_are_elsewhere_are_told_by_nobody_here(door: Proxy) -> None:
+def test_losses_of_clients_that_are_elsewhere_are_told_by_nobody_here(proxy: Proxy) -> None:
     lost = HoldLost(session="bob.3", owner="o", lock="a", fence=5, detail="eve (n2)")
     closed = ended("bob.3", CloseReason.EXPIRED)
-    assert happens(door, lost, closed) == []
+    (noted,) = happens(proxy, lost, closed)
+    assert isinstance(noted, Send)
+    assert isinstance(noted.message, RoleNotice)
+    assert noted.message.text.startswith("session bob.3 expired: ")
 
 
-def test_the_masters_own_word_answers_ahead_of_the_log(door: Proxy) -> None:
-    door.handle(ANN, ACQUIRE, T0)
-    assert len(told(door.handle(FAR, HELD, T0), api.Granted)) == 1
-    assert told(happens(door, HELD), api.Granted) == []
+def test_the_masters_own_word_answers_ahead_of_the_log(proxy: Proxy) -> None:
+    proxy.handle(ANN, ACQUIRE, T0)
+    assert len(told(proxy.handle(FAR, HELD, T0), api.Granted)) == 1
+    assert told(happens(proxy, HELD), api.Granted) == []
 
 
-def test_outcomes_count_only_from_members(door: Proxy) -> None:
-    door.handle(ANN, ACQUIRE, T0)
-    effects = door.handle(Address("mallory/replica"), HELD, T0)
+def test_outcomes_count_only_from_members(proxy: Proxy) -> None:
+    proxy.handle(ANN, ACQUIRE, T0)
+    effects = proxy.handle(Address("mallory/replica"), HELD, T0)
     assert effects == [Observe("paxos.stranger_ignored")]
-    assert len(in_flight_at(door)) == 1
+    assert len(in_flight_at(proxy)) == 1
 
 
-def test_an_outcome_of_another_kind_answers_nobody(door: Proxy) -> None:
-    door.handle(ANN, RELEASE, T0)
+def test_an_outcome_of_another_kind_answers_nobody(proxy: Proxy) -> None:
+    proxy.handle(ANN, RELEASE, T0)
     grant = api.Granted(session=ME, owner="o", request=3, lock="a", fence=5, count=1)
-    assert door.handle(FAR, grant, T0) == []
-    assert len(in_flight_at(door)) == 1
+    assert proxy.handle(FAR, grant, T0) == []
+    assert len(in_flight_at(proxy)) == 1
 
 
-def test_a_wait_is_answered_when_it_is_over_and_not_when_it_is_queued(door: Proxy) -> None:
-    door.handle(ANN, ACQUIRE, T0)
-    assert happens(door, QUEUED) == []
-    assert len(told(happens(door, HELD), api.Granted)) == 1
+def test_a_wait_is_answered_when_it_is_over_and_not_when_it_is_queued(proxy: Proxy) -> None:
+    proxy.handle(ANN, ACQUIRE, T0)
+    assert happens(proxy, QUEUED) == []
+    assert len(told(happens(proxy, HELD), api.Granted)) == 1
 
 
-def test_a_cancel_takes_the_place_of_its_acquire(door: Proxy) -> None:
-    door.handle(ANN, ACQUIRE, T0)
-    assert len(proposed(door.handle(ANN, CANCEL, T0))) == 1
+def test_a_cancel_takes_the_place_of_its_acquire(proxy: Proxy) -> None:
+    proxy.handle(ANN, ACQUIRE, T0)
+    assert len(proposed(proxy.handle(ANN, CANCEL, T0))) == 1
     over = denied(api.Reason.CANCELLED)
-    effects = happens(door, over, api.Cancelled(session=ME, owner="o", request=2, lock="a"))
+    effects = happens(proxy, over, api.Cancelled(session=ME, owner="o", request=2, lock="a"))
     assert told(effects, api.Refused) == []
     assert len(told(effects, api.Cancelled)) == 1
-    assert len(in_flight_at(door)) == 0
+    assert len(in_flight_at(proxy)) == 0

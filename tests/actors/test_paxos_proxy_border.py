@@ -8,8 +8,8 @@ import pytest
 from support.effects import T0, at
 from support.log_proxy_scene import (
     ANN,
-    DOOR,
     ME,
+    PROXY,
     acquire,
     happens,
     in_flight_at,
@@ -31,31 +31,31 @@ from fencelock.actors.proxy.proxy import Proxy, Tick
 
 
 @pytest.fixture
-def door() -> Proxy:
+def proxy() -> Proxy:
     return log_proxy(UnbatchedProxy)
 
 
-def test_one_client_cannot_use_up_a_node(door: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_client_cannot_use_up_a_node(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fencelock.actors.paxos.backend.CLIENT_REQUESTS_MAX", 3)
     for request in (2, 3, 4):
-        door.handle(ANN, acquire(request, f"l{request}"), T0)
-    (refused,) = told(door.handle(ANN, acquire(5, "l5"), T0), api.Refused)
+        proxy.handle(ANN, acquire(request, f"l{request}"), T0)
+    (refused,) = told(proxy.handle(ANN, acquire(5, "l5"), T0), api.Refused)
     assert (refused.reason, refused.request) == (api.Reason.OVERLOADED, 5)
     bob = Address("bob/session")
     other = api.Acquire(lock="z", session="bob.8", owner="o", request=1)
-    assert len(proposed(door.handle(bob, other, T0))) == 1
-    happens(door, api.Granted(session=ME, owner="o", request=2, lock="l2", fence=5, count=1))
-    assert len(proposed(door.handle(ANN, acquire(5, "l5"), T0))) == 1
+    assert len(proposed(proxy.handle(bob, other, T0))) == 1
+    happens(proxy, api.Granted(session=ME, owner="o", request=2, lock="l2", fence=5, count=1))
+    assert len(proposed(proxy.handle(ANN, acquire(5, "l5"), T0))) == 1
 
 
 def test_however_much_waits_there_is_room_to_release_to_cancel_and_to_keep_the_session(
-    door: Proxy, monkeypatch: pytest.MonkeyPatch
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fencelock.actors.paxos.backend.CLIENT_REQUESTS_MAX", 4)
     monkeypatch.setattr(backend, "REQUESTS_MAX", 4)
     for request in (2, 3, 4, 5):
-        door.handle(ANN, acquire(request, f"l{request}"), T0)
-    assert told(door.handle(ANN, acquire(6, "l6"), T0), api.Refused)
+        proxy.handle(ANN, acquire(request, f"l{request}"), T0)
+    assert told(proxy.handle(ANN, acquire(6, "l6"), T0), api.Refused)
     easing: list[api.KeepAlive | api.Release | api.Cancel | End] = [
         api.KeepAlive(session=ME, request=7),
         api.Release(lock="held", fence=1, session=ME, owner="o", request=8),
@@ -63,71 +63,71 @@ def test_however_much_waits_there_is_room_to_release_to_cancel_and_to_keep_the_s
         End(session=ME, request=10),
     ]
     for asked in easing:
-        (command,) = proposed(door.handle(ANN, asked, T0))
+        (command,) = proposed(proxy.handle(ANN, asked, T0))
         assert getattr(command, "request", 0) == asked.request
     more = api.Release(lock="more", fence=1, session=ME, owner="o", request=11)
-    assert told(door.handle(ANN, more, T0), api.Refused), "it has a limit, too"
+    assert told(proxy.handle(ANN, more, T0), api.Refused), "it has a limit, too"
 
 
-def test_a_node_has_a_limit(door: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_has_a_limit(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backend, "REQUESTS_MAX", 2)
     for request in (2, 3):
-        door.handle(ANN, acquire(request, f"l{request}"), T0)
-    (refused,) = told(door.handle(ANN, acquire(4, "l4"), T0), api.Refused)
+        proxy.handle(ANN, acquire(request, f"l{request}"), T0)
+    (refused,) = told(proxy.handle(ANN, acquire(4, "l4"), T0), api.Refused)
     assert refused.reason is api.Reason.OVERLOADED
     ask = Address("n1/ask-1")
-    assert len(told(door.handle(ask, api.Acquire(lock="z"), T0), api.Refused, ask)) == 1
+    assert len(told(proxy.handle(ask, api.Acquire(lock="z"), T0), api.Refused, ask)) == 1
 
 
-def test_a_newer_keep_alive_makes_the_older_needless_but_for_the_oldest(door: Proxy) -> None:
+def test_a_newer_keep_alive_makes_the_older_needless_but_for_the_oldest(proxy: Proxy) -> None:
     for request in (3, 4, 5):
-        (command,) = proposed(door.handle(ANN, api.KeepAlive(session=ME, request=request), T0))
+        (command,) = proposed(proxy.handle(ANN, api.KeepAlive(session=ME, request=request), T0))
         assert command == api.KeepAlive(session=ME, request=request)
-    assert [key[3] for key in in_flight_at(door).by_key] == [3, 5]
+    assert [key[3] for key in in_flight_at(proxy).by_key] == [3, 5]
 
 
-def test_keep_alives_are_confirmed_by_a_log_that_is_slower_than_they_come(door: Proxy) -> None:
+def test_keep_alives_are_confirmed_by_a_log_that_is_slower_than_they_come(proxy: Proxy) -> None:
     heard: list[int] = []
     for request in range(3, 23):
-        door.handle(ANN, api.KeepAlive(session=ME, request=request), at(request * 200))
+        proxy.handle(ANN, api.KeepAlive(session=ME, request=request), at(request * 200))
         kept = api.Alive(session=ME, node="", request=request - 2)
-        alive = told(happens(door, kept, now=at(request * 200 + 100)), api.Alive)
+        alive = told(happens(proxy, kept, now=at(request * 200 + 100)), api.Alive)
         heard += [word.request for word in alive]
     assert heard == list(range(3, 21, 2))
 
 
 def test_an_ask_inside_the_process_is_not_answered_by_the_loss_of_another_lock(
-    door: Proxy,
+    proxy: Proxy,
 ) -> None:
     """It takes whatever is said to it for its answer, so nothing is said to it unasked."""
     ask = Address("n1/ask-9")
-    door.handle(ask, acquire(4, "b"), T0)
+    proxy.handle(ask, acquire(4, "b"), T0)
     lost = HoldLost(session=ME, owner="o", lock="a", fence=3, detail="taken by root")
-    assert told(happens(door, lost), HoldLost, ask) == []
+    assert told(happens(proxy, lost), HoldLost, ask) == []
     held = api.Granted(session=ME, owner="o", request=4, lock="b", fence=5, count=1)
-    assert [granted.fence for granted in told(happens(door, held), api.Granted, ask)] == [5]
+    assert [granted.fence for granted in told(happens(proxy, held), api.Granted, ask)] == [5]
 
 
-def test_what_a_silent_client_asked_for_is_forgotten(door: Proxy) -> None:
+def test_what_a_silent_client_asked_for_is_forgotten(proxy: Proxy) -> None:
     bob = Address("bob/session")
-    door.handle(ANN, acquire(), T0)
-    door.handle(bob, api.Acquire(lock="b", session="bob.8", owner="o", request=1), T0)
-    door.handle(bob, api.KeepAlive(session="bob", request=2), at(PaxosBackend.SILENCE_MS - 1))
-    effects = door.handle(DOOR, Tick(), at(PaxosBackend.SILENCE_MS))
+    proxy.handle(ANN, acquire(), T0)
+    proxy.handle(bob, api.Acquire(lock="b", session="bob.8", owner="o", request=1), T0)
+    proxy.handle(bob, api.KeepAlive(session="bob", request=2), at(PaxosBackend.SILENCE_MS - 1))
+    effects = proxy.handle(PROXY, Tick(), at(PaxosBackend.SILENCE_MS))
     assert Observe("proxy.request_of_silent_client_forgotten", 1) in effects
     assert [
-        in_flight_request.key[0] for in_flight_request in in_flight_at(door).by_key.values()
+        in_flight_request.key[0] for in_flight_request in in_flight_at(proxy).by_key.values()
     ] == ["bob.8"]
 
 
 def test_clients_that_come_and_go_do_not_fill_the_memory(
-    door: Proxy, monkeypatch: pytest.MonkeyPatch
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(clients, "CLIENTS_MAX", 10)
     for number in range(30):
         client = Address(f"c{number}/session")
-        door.handle(client, api.KeepAlive(session=f"c{number}", request=1), T0)
-    assert list(door.clients.by_id) == [f"c{number}" for number in range(20, 30)]
+        proxy.handle(client, api.KeepAlive(session=f"c{number}", request=1), T0)
+    assert list(proxy.clients.by_id) == [f"c{number}" for number in range(20, 30)]
 
 
 @pytest.mark.parametrize(
@@ -144,30 +144,30 @@ def test_clients_that_come_and_go_do_not_fill_the_memory(
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_nobody_speaks_in_the_session_of_another(door: Proxy, request_: Any) -> None:
+def test_nobody_speaks_in_the_session_of_another(proxy: Proxy, request_: Any) -> None:
     for client in ("bob", "an", "ann~2", "ann.7", "n"):
         asker = Address(f"{client}/session")
-        effects = door.handle(asker, request_, T0)
+        effects = proxy.handle(asker, request_, T0)
         assert [r.reason for r in told(effects, api.Refused, asker)] == [api.Reason.INVALID]
         assert proposed(effects) == []
-    assert len(door.clients.by_id) == 0
+    assert len(proxy.clients.by_id) == 0
 
 
 @pytest.mark.parametrize("session", ["n1/b00.3", "ann/x", "ann./b", "", "ann." + "9" * 300])
-def test_a_session_that_is_none_of_a_client_is_refused(door: Proxy, session: str) -> None:
-    effects = door.handle(ANN, api.Acquire(lock="a", session=session, owner="o", request=1), T0)
+def test_a_session_that_is_none_of_a_client_is_refused(proxy: Proxy, session: str) -> None:
+    effects = proxy.handle(ANN, api.Acquire(lock="a", session=session, owner="o", request=1), T0)
     assert [r.reason for r in told(effects, api.Refused)] == [api.Reason.INVALID]
 
 
-def test_a_name_is_no_session_until_it_was_opened(door: Proxy) -> None:
+def test_a_name_is_no_session_until_it_was_opened(proxy: Proxy) -> None:
     for name in ("ann", "ann~2"):
         request = api.Acquire(lock="a", session=name, owner="o", request=1)
-        (refused,) = told(door.handle(ANN, request, T0), api.Refused)
+        (refused,) = told(proxy.handle(ANN, request, T0), api.Refused)
         assert refused.reason is api.Reason.SESSION_EXPIRED
         assert "open" in refused.detail
-    (alive,) = told(door.handle(ANN, api.KeepAlive(session="ann", request=1), T0), api.Alive)
+    (alive,) = told(proxy.handle(ANN, api.KeepAlive(session="ann", request=1), T0), api.Alive)
     assert (alive.session, alive.node) == ("ann", "n1")
-    assert len(in_flight_at(door)) == 0
+    assert len(in_flight_at(proxy)) == 0
 
 
 @pytest.mark.parametrize(
@@ -195,9 +195,9 @@ def test_a_name_is_no_session_until_it_was_opened(door: Proxy) -> None:
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
 def test_a_bad_request_is_told_its_field_value_and_limit(
-    door: Proxy, request_: Any, words: str
+    proxy: Proxy, request_: Any, words: str
 ) -> None:
-    effects = door.handle(ANN, request_, T0)
+    effects = proxy.handle(ANN, request_, T0)
     (refused,) = told(effects, api.Refused)
     assert refused.reason is api.Reason.INVALID
     assert words in refused.detail

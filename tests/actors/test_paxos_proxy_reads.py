@@ -1,4 +1,4 @@
-"""Questions to the door of the log: about one lock, about all, about the node itself."""
+"""Questions to the proxy of the log: about one lock, about all, about the node itself."""
 
 from __future__ import annotations
 
@@ -6,10 +6,19 @@ from typing import Any
 
 import pytest
 from support.effects import T0, at, sent
-from support.log_proxy_scene import ANN, DOOR, REPLICA, led_by_n2, log_proxy
+from support.log_proxy_scene import ANN, PROXY, REPLICA, led_by_n2, log_proxy
 
 from fencelock.actors.api import message as api
-from fencelock.actors.api.session_message import ListedLock, ListLocks, LockList
+from fencelock.actors.api.session_message import (
+    ListedEviction,
+    ListedLock,
+    ListedSession,
+    ListLocks,
+    ListRecords,
+    LockList,
+    RecordList,
+    Records,
+)
 from fencelock.actors.effect import Effects, Observe
 from fencelock.actors.message import Address
 from fencelock.actors.paxos.event import Consult, Consulted, LeaderChanged
@@ -25,6 +34,8 @@ from fencelock.actors.table.report import (
     LockReport,
     Looked,
     LookUp,
+    ReadRecords,
+    RecordsRead,
     WaiterSeen,
 )
 from fencelock.transport.cbor import FRAME_BYTES_MAX
@@ -46,7 +57,7 @@ REPORTED = Reported(uptime_ms=5, counters=())
 
 
 @pytest.fixture
-def door() -> Proxy:
+def proxy() -> Proxy:
     return led_by_n2(log_proxy(Proxy))
 
 
@@ -55,17 +66,17 @@ def consult(effects: Effects) -> Consult:
     return asked
 
 
-def consulted(door: Proxy, number: int, answer: Any, age_ms: int = 0, ms: int = 0) -> Effects:
+def consulted(proxy: Proxy, number: int, answer: Any, age_ms: int = 0, ms: int = 0) -> Effects:
     event = Consulted(number=number, answer=answer, slot=12, age_ms=age_ms)
-    return door.handle(REPLICA, event, at(ms))
+    return proxy.handle(REPLICA, event, at(ms))
 
 
 def test_a_lock_is_looked_up_in_the_replica_and_shown_in_the_order_of_service(
-    door: Proxy,
+    proxy: Proxy,
 ) -> None:
-    asked = consult(door.handle(ANN, INSPECT, T0))
+    asked = consult(proxy.handle(ANN, INSPECT, T0))
     assert asked == Consult(number=1, question=LookUp(lock="a"), age_ms=None)
-    assert sent(consulted(door, 1, Looked(report=REPORT)), api.LockStatus, ANN) == [
+    assert sent(consulted(proxy, 1, Looked(report=REPORT)), api.LockStatus, ANN) == [
         api.LockStatus(
             lock="a",
             holder=BOB,
@@ -77,71 +88,83 @@ def test_a_lock_is_looked_up_in_the_replica_and_shown_in_the_order_of_service(
             age_ms=0,
         )
     ]
-    assert consulted(door, 1, Looked(report=REPORT)) == ()
+    assert consulted(proxy, 1, Looked(report=REPORT)) == ()
 
 
-def test_a_free_lock_has_no_holder(door: Proxy) -> None:
-    door.handle(ANN, INSPECT, T0)
+def test_a_free_lock_has_no_holder(proxy: Proxy) -> None:
+    proxy.handle(ANN, INSPECT, T0)
     free = LockReport(lock="a", holder=None, waiting=0, waiters=())
-    (status,) = sent(consulted(door, 1, Looked(report=free)), api.LockStatus, ANN)
+    (status,) = sent(consulted(proxy, 1, Looked(report=free)), api.LockStatus, ANN)
     assert (status.holder, status.waiters) == (None, ())
 
 
-def test_a_question_that_is_sent_again_is_asked_once(door: Proxy) -> None:
-    door.handle(ANN, INSPECT, T0)
-    assert list(door.handle(ANN, INSPECT, at(5))) == []
-    assert len(sent(consulted(door, 1, Looked(report=REPORT)), api.LockStatus, ANN)) == 1
-    assert consult(door.handle(ANN, INSPECT, at(6))).number == 2
+def test_durations_go_on_while_nothing_is_applied(proxy: Proxy) -> None:
+    shown: list[tuple[int, int]] = []
+    for number, quiet_ms in enumerate((0, 900, 900, 13_000), 1):
+        proxy.handle(ANN, api.Inspect(lock="a", session="ann", request=number), T0)
+        looked = Looked(report=REPORT)
+        event = Consulted(number=number, answer=looked, slot=12, age_ms=0, quiet_ms=quiet_ms)
+        (status,) = sent(proxy.handle(REPLICA, event, T0), api.LockStatus, ANN)
+        assert status.holder is not None
+        shown.append((status.holder.since_ms, status.waiters[0].since_ms))
+    assert shown == [(40, 20), (940, 920), (940, 920), (13_040, 13_020)]
+
+
+def test_a_question_that_is_sent_again_is_asked_once(proxy: Proxy) -> None:
+    proxy.handle(ANN, INSPECT, T0)
+    assert list(proxy.handle(ANN, INSPECT, at(5))) == []
+    assert len(sent(consulted(proxy, 1, Looked(report=REPORT)), api.LockStatus, ANN)) == 1
+    assert consult(proxy.handle(ANN, INSPECT, at(6))).number == 2
 
 
 @pytest.mark.parametrize(("age_ms", "words"), [(900, "900 ms old"), (-1, "not known")])
 def test_a_local_read_that_would_be_too_old_is_refused(
-    door: Proxy, age_ms: int, words: str
+    proxy: Proxy, age_ms: int, words: str
 ) -> None:
     local = api.Inspect(lock="a", session="ann", request=3, age_ms=500)
-    assert consult(door.handle(ANN, local, T0)).age_ms == 500
-    (refused,) = sent(consulted(door, 1, None, age_ms), api.Refused, ANN)
+    assert consult(proxy.handle(ANN, local, T0)).age_ms == 500
+    (refused,) = sent(consulted(proxy, 1, None, age_ms), api.Refused, ANN)
     assert (refused.reason, refused.lock, refused.request) == (api.Reason.STALE, "a", 3)
     assert words in refused.detail
     assert "500 ms were allowed" in refused.detail
 
 
-def test_a_local_read_tells_its_age(door: Proxy) -> None:
-    door.handle(ANN, api.Inspect(lock="a", session="ann", age_ms=500), T0)
-    (status,) = sent(consulted(door, 1, Looked(report=REPORT), 120), api.LockStatus, ANN)
+def test_a_local_read_tells_its_age(proxy: Proxy) -> None:
+    proxy.handle(ANN, api.Inspect(lock="a", session="ann", age_ms=500), T0)
+    (status,) = sent(consulted(proxy, 1, Looked(report=REPORT), 120), api.LockStatus, ANN)
     assert status.age_ms == 120
 
 
 def test_without_a_majority_a_caller_inside_is_told_and_a_client_gives_up_by_itself(
-    door: Proxy,
+    proxy: Proxy,
 ) -> None:
-    door.handle(ANN, INSPECT, T0)
-    door.handle(ASK, api.Inspect(lock="a"), T0)
-    assert sent(door.handle(DOOR, Tick(), at(READ_MS - 1)), api.Refused, ASK) == []
-    effects = door.handle(DOOR, Tick(), at(READ_MS))
+    proxy.handle(ANN, INSPECT, T0)
+    proxy.handle(ASK, api.Inspect(lock="a"), T0)
+    assert sent(proxy.handle(PROXY, Tick(), at(READ_MS - 1)), api.Refused, ASK) == []
+    effects = proxy.handle(PROXY, Tick(), at(READ_MS))
     (refused,) = sent(effects, api.Refused, ASK)
     assert refused.reason is api.Reason.UNAVAILABLE
     assert f"a majority of n1, n2, n3 has not answered for {READ_MS} ms" in refused.detail
     assert sent(effects, api.Refused, ANN) == []
-    assert not door.backend.is_busy()
-    assert consult(door.handle(ANN, INSPECT, at(READ_MS))).question == LookUp(lock="a")
+    assert not proxy.backend.is_busy()
+    assert consult(proxy.handle(ANN, INSPECT, at(READ_MS))).question == LookUp(lock="a")
 
 
-def test_questions_have_a_limit(door: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_questions_have_a_limit(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fencelock.actors.proxy.queries.QUERIES_MAX", 2)
     for request in (1, 2):
-        door.handle(ANN, api.Inspect(lock="a", session="ann", request=request), T0)
-    effects = door.handle(ANN, api.Inspect(lock="a", session="ann", request=3), T0)
+        proxy.handle(ANN, api.Inspect(lock="a", session="ann", request=request), T0)
+    effects = proxy.handle(ANN, api.Inspect(lock="a", session="ann", request=3), T0)
     (refused,) = sent(effects, api.Refused, ANN)
     assert (refused.reason, refused.request) == (api.Reason.OVERLOADED, 3)
 
 
-def test_locks_are_listed_page_by_page(door: Proxy) -> None:
+def test_locks_are_listed_page_by_page(proxy: Proxy) -> None:
     question = ListLocks(prefix="a", after="a1", most=2, session="ann", request=4, age_ms=9)
-    asked = consult(door.handle(ANN, question, T0))
+    asked = consult(proxy.handle(ANN, question, T0))
     assert asked == Consult(number=1, question=Browse(prefix="a", after="a1", most=2), age_ms=9)
     lines = (LockLine("a2", HOLDER, 3), LockLine("a3", HOLDER, 0))
-    (listed,) = sent(consulted(door, 1, Browsed(lines=lines, more=True), 4), LockList, ANN)
+    (listed,) = sent(consulted(proxy, 1, Browsed(lines=lines, more=True), 4), LockList, ANN)
     assert listed == LockList(
         lines=(ListedLock("a2", BOB, 3), ListedLock("a3", BOB, 0)),
         more=True,
@@ -152,33 +175,33 @@ def test_locks_are_listed_page_by_page(door: Proxy) -> None:
     )
 
 
-def test_answers_fit_a_frame_however_long_the_names(door: Proxy) -> None:
+def test_answers_fit_a_frame_however_long_the_names(proxy: Proxy) -> None:
     long = "\U0001f512" * 64
     holder = HOLDER._replace(session=long, owner=long, label=long)
     waiters = tuple(WAITER._replace(session=long, owner=long, label=long) for _ in range(1_000))
-    door.handle(ANN, INSPECT, T0)
+    proxy.handle(ANN, INSPECT, T0)
     report = LockReport(lock="a", holder=holder, waiting=1_000, waiters=waiters)
-    (status,) = sent(consulted(door, 1, Looked(report=report)), api.LockStatus, ANN)
+    (status,) = sent(consulted(proxy, 1, Looked(report=report)), api.LockStatus, ANN)
     assert 100 < len(status.waiters) < 1_000
     assert len(encode(status)) < FRAME_BYTES_MAX
-    door.handle(ANN, ListLocks(most=1_000, session="ann"), T0)
+    proxy.handle(ANN, ListLocks(most=1_000, session="ann"), T0)
     lines = tuple(LockLine(long, holder, 1) for _ in range(1_000))
-    (listed,) = sent(consulted(door, 2, Browsed(lines=lines, more=False)), LockList, ANN)
+    (listed,) = sent(consulted(proxy, 2, Browsed(lines=lines, more=False)), LockList, ANN)
     assert 100 < len(listed.lines) < 1_000
     assert listed.more
     assert len(encode(listed)) < FRAME_BYTES_MAX
 
 
-def test_a_node_describes_itself_and_the_locks_with_their_waiters(door: Proxy) -> None:
-    effects = door.handle(ANN, api.Describe(session="ann", request=4), T0)
+def test_a_node_describes_itself_and_the_locks_with_their_waiters(proxy: Proxy) -> None:
+    effects = proxy.handle(ANN, api.Describe(session="ann", request=4), T0)
     assert sent(effects, Report, NODE) == [Report()]
     browse = Browse(prefix="", after="", most=LOCKS_SHOWN_MAX)
     assert consult(effects) == Consult(number=1, question=browse, age_ms=LOOK_AGE_MS)
-    assert list(door.handle(NODE, REPORTED, T0)) == []
+    assert list(proxy.handle(NODE, REPORTED, T0)) == []
     lines = (LockLine("a", HOLDER, 1), LockLine("b", HOLDER, 0))
-    look = consult(consulted(door, 1, Browsed(lines=lines, more=False), 30))
+    look = consult(consulted(proxy, 1, Browsed(lines=lines, more=False), 30))
     assert look.question == LookUp(lock="a")
-    effects = consulted(door, look.number, Looked(report=REPORT), 30)
+    effects = consulted(proxy, look.number, Looked(report=REPORT), 30)
     (status,) = sent(effects, api.NodeStatus, ANN)
     assert (status.ready, status.detail) == (True, "ready, follows n2")
     assert (status.protocol, status.master, status.nodes) == ("paxos", "n2", ("n1", "n2", "n3"))
@@ -189,13 +212,13 @@ def test_a_node_describes_itself_and_the_locks_with_their_waiters(door: Proxy) -
     ]
 
 
-def test_descriptions_asked_for_at_once_share_one_look(door: Proxy) -> None:
-    door.handle(ANN, api.Describe(session="ann", request=4), T0)
-    assert sent(door.handle(ASK, api.Describe(), T0), Consult, REPLICA) == []
-    door.handle(NODE, REPORTED, T0)
-    effects = consulted(door, 1, Browsed(lines=(), more=False))
+def test_descriptions_asked_for_at_once_share_one_look(proxy: Proxy) -> None:
+    proxy.handle(ANN, api.Describe(session="ann", request=4), T0)
+    assert sent(proxy.handle(ASK, api.Describe(), T0), Consult, REPLICA) == []
+    proxy.handle(NODE, REPORTED, T0)
+    effects = consulted(proxy, 1, Browsed(lines=(), more=False))
     assert [len(sent(effects, api.NodeStatus, asker)) for asker in (ANN, ASK)] == [1, 1]
-    assert len(sent(door.handle(ANN, api.Describe(session="ann"), at(9)), Consult, REPLICA)) == 1
+    assert len(sent(proxy.handle(ANN, api.Describe(session="ann"), at(9)), Consult, REPLICA)) == 1
 
 
 @pytest.mark.parametrize(
@@ -209,27 +232,48 @@ def test_descriptions_asked_for_at_once_share_one_look(door: Proxy) -> None:
     ids=["nothing known", "too old to show", "old", "no master"],
 )
 def test_a_node_that_cannot_serve_says_what_is_missing(
-    door: Proxy, answer: Any, age_ms: int, master: str, words: str
+    proxy: Proxy, answer: Any, age_ms: int, master: str, words: str
 ) -> None:
-    door.handle(REPLICA, LeaderChanged(master=master), T0)
-    door.handle(ANN, api.Describe(session="ann", request=4), T0)
-    door.handle(NODE, REPORTED, T0)
-    (status,) = sent(consulted(door, 1, answer, age_ms), api.NodeStatus, ANN)
+    proxy.handle(REPLICA, LeaderChanged(master=master), T0)
+    proxy.handle(ANN, api.Describe(session="ann", request=4), T0)
+    proxy.handle(NODE, REPORTED, T0)
+    (status,) = sent(consulted(proxy, 1, answer, age_ms), api.NodeStatus, ANN)
     assert not status.ready
     assert words in status.detail
     assert status.locks == ()
 
 
-def test_a_description_does_not_wait_for_a_replica_for_long(door: Proxy) -> None:
-    door.handle(ANN, api.Describe(session="ann", request=4), T0)
-    door.handle(NODE, REPORTED, T0)
-    assert sent(door.handle(DOOR, Tick(), at(DESCRIBE_MS - 1)), api.NodeStatus, ANN) == []
-    (status,) = sent(door.handle(DOOR, Tick(), at(DESCRIBE_MS)), api.NodeStatus, ANN)
+def test_a_description_does_not_wait_for_a_replica_for_long(proxy: Proxy) -> None:
+    proxy.handle(ANN, api.Describe(session="ann", request=4), T0)
+    proxy.handle(NODE, REPORTED, T0)
+    assert sent(proxy.handle(PROXY, Tick(), at(DESCRIBE_MS - 1)), api.NodeStatus, ANN) == []
+    (status,) = sent(proxy.handle(PROXY, Tick(), at(DESCRIBE_MS)), api.NodeStatus, ANN)
     assert not status.ready
     assert "a majority of n1, n2, n3" in status.detail
-    assert consulted(door, 1, Browsed(lines=(), more=False)) == ()
+    assert consulted(proxy, 1, Browsed(lines=(), more=False)) == ()
 
 
-def test_a_session_without_end_describes_nothing(door: Proxy) -> None:
-    effects = door.handle(ANN, api.Describe(session="x" * 999), T0)
+def test_a_session_without_end_describes_nothing(proxy: Proxy) -> None:
+    effects = proxy.handle(ANN, api.Describe(session="x" * 999), T0)
     assert effects == [Observe("proxy.session_malformed")]
+
+
+def test_sessions_and_evictions_are_listed_page_by_page(door: Proxy) -> None:
+    question = ListRecords(kind=Records.EVICTIONS, skip=3, most=2, session="ann", request=4)
+    asked = consult(door.handle(ANN, question, T0))
+    assert asked.question == ReadRecords(kind=Records.EVICTIONS, skip=3, most=2)
+    evicted = ListedEviction("a", 7, BOB, "alice", 100)
+    session = ListedSession("bob~2.9", "host:2", 15_000, 9_000, 1)
+    read = RecordsRead(sessions=(session,), evictions=(evicted,), more=True)
+    event = Consulted(number=1, answer=read, slot=12, age_ms=0, quiet_ms=500)
+    (listed,) = sent(door.handle(REPLICA, event, T0), RecordList, ANN)
+    assert listed.sessions == (session._replace(left_ms=8_500),)
+    assert listed.evictions == (evicted._replace(ago_ms=600),)
+    assert (listed.more, listed.request) == (True, 4)
+
+
+@pytest.mark.parametrize(("skip", "most"), [(-1, 1), (0, 0), (0, 1_001)])
+def test_a_page_of_records_out_of_its_limits_is_refused(door: Proxy, skip: int, most: int) -> None:
+    question = ListRecords(skip=skip, most=most, session="ann", request=4)
+    (no,) = sent(door.handle(ANN, question, T0), api.Refused, ANN)
+    assert no.reason is api.Reason.INVALID

@@ -1,4 +1,4 @@
-"""The door of the log: what is refused, in which words, and what operators hear."""
+"""The proxy of the log: what is refused, in which words, and what operators hear."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ from fencelock.actors.table.table import LockTable
 
 
 @pytest.fixture
-def door() -> Proxy:
-    door = log_proxy(UnbatchedProxy)
-    door.handle(REPLICA, LeaderChanged(master="n2"), T0)
-    return door
+def proxy() -> Proxy:
+    proxy = log_proxy(UnbatchedProxy)
+    proxy.handle(REPLICA, LeaderChanged(master="n2"), T0)
+    return proxy
 
 
 @pytest.mark.parametrize("reason", [*api.Reason])
 def test_a_refusal_of_the_table_reaches_the_client_as_it_is(
-    door: Proxy, reason: api.Reason
+    proxy: Proxy, reason: api.Reason
 ) -> None:
-    door.handle(ANN, ACQUIRE, T0)
+    proxy.handle(ANN, ACQUIRE, T0)
     why = denied(reason, "lock 'a': why")
-    (answer,) = told(happens(door, why), api.Refused)
+    (answer,) = told(happens(proxy, why), api.Refused)
     nothing_done = reason in (api.Reason.SUPERSEDED, api.Reason.FORGOTTEN)
     assert answer == (replace(why, reason=api.Reason.CANCELLED) if nothing_done else why)
 
@@ -57,28 +57,28 @@ def test_a_refusal_of_the_table_reaches_the_client_as_it_is(
     ],
     ids=lambda value: value.name if isinstance(value, api.Reason) else "",
 )
-def test_a_denied_release_is_refused(door: Proxy, why: api.Refused, reason: api.Reason) -> None:
-    door.handle(ANN, RELEASE, T0)
-    (answer,) = told(happens(door, why), api.Refused)
+def test_a_denied_release_is_refused(proxy: Proxy, why: api.Refused, reason: api.Reason) -> None:
+    proxy.handle(ANN, RELEASE, T0)
+    (answer,) = told(happens(proxy, why), api.Refused)
     assert answer == replace(why, reason=reason)
 
 
-def test_a_cancel_in_a_session_that_is_gone_hears_so(door: Proxy) -> None:
-    door.handle(ANN, CANCEL, T0)
-    (answer,) = told(happens(door, denied(api.Reason.SESSION_EXPIRED, request=-2)), api.Refused)
+def test_a_cancel_in_a_session_that_is_gone_hears_so(proxy: Proxy) -> None:
+    proxy.handle(ANN, CANCEL, T0)
+    (answer,) = told(happens(proxy, denied(api.Reason.SESSION_EXPIRED, request=-2)), api.Refused)
     assert answer.reason is api.Reason.SESSION_EXPIRED
 
 
-def test_a_keep_alive_of_a_session_that_is_gone_hears_so(door: Proxy) -> None:
-    door.handle(ANN, api.KeepAlive(session=ME, request=4), T0)
+def test_a_keep_alive_of_a_session_that_is_gone_hears_so(proxy: Proxy) -> None:
+    proxy.handle(ANN, api.KeepAlive(session=ME, request=4), T0)
     gone = denied(api.Reason.SESSION_EXPIRED, request=4, lock="")
-    (answer,) = told(happens(door, gone), api.Refused)
+    (answer,) = told(happens(proxy, gone), api.Refused)
     assert (answer.reason, answer.request) == (api.Reason.SESSION_EXPIRED, 4)
 
 
-def test_an_eviction_names_the_operator_and_the_client_for_the_log(door: Proxy) -> None:
+def test_an_eviction_names_the_operator_and_the_client_for_the_log(proxy: Proxy) -> None:
     evict = Evict(lock="a", fence=5, operator="eve", session=ME, request=8)
-    (command,) = proposed(door.handle(ANN, evict, T0))
+    (command,) = proposed(proxy.handle(ANN, evict, T0))
     assert command == evict
     assert evict.by == "eve (ann)"
     table = LockTable()
@@ -89,13 +89,13 @@ def test_an_eviction_names_the_operator_and_the_client_for_the_log(door: Proxy) 
     assert isinstance(evicted, Evicted)
     assert evicted.operator == "eve (ann)"
     assert evicted.holder[:4] == ("bob", "bob~2.1", "p", held.fence)
-    assert told(happens(door, evicted), Evicted) == [evicted]
+    assert told(happens(proxy, evicted), Evicted) == [evicted]
 
 
-def test_an_eviction_of_somebody_who_does_not_hold_is_refused(door: Proxy) -> None:
+def test_an_eviction_of_somebody_who_does_not_hold_is_refused(proxy: Proxy) -> None:
     evict = Evict(lock="a", fence=5, operator="eve", session="ann", request=8)
-    door.handle(ANN, evict, T0)
+    proxy.handle(ANN, evict, T0)
     (why,) = LockTable().apply(0, evict)
-    (answer,) = told(happens(door, why), api.Refused)
+    (answer,) = told(happens(proxy, why), api.Refused)
     assert (answer.reason, answer.request) == (api.Reason.NOT_HELD, 8)
     assert "fence 5" in answer.detail

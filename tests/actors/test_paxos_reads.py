@@ -5,14 +5,31 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from support.effects import at, sends
+from support.effects import HOST, at, sends
 from support.log_workload import HowMany, LogCounter, SoMany
 
-from fencelock.actors.effect import Observe, Send, Wake
-from fencelock.actors.message import Address, address_of
+from fencelock.actors.effect import Effects, Observe, Send, Wake
+from fencelock.actors.message import Address, address_of, node_of
 from fencelock.actors.paxos import event as events
-from fencelock.actors.paxos.config import LogConfig, View, leader_of, monitor_of
-from fencelock.actors.paxos.message import Ballot, Heartbeat, ReadIndex, ReadIndexReached
+from fencelock.actors.paxos.config import (
+    LogConfig,
+    View,
+    acceptor_of,
+    leader_of,
+    monitor_of,
+    replica_of,
+)
+from fencelock.actors.paxos.journal import Recovered
+from fencelock.actors.paxos.locator import NO_IDENTITY, Locator
+from fencelock.actors.paxos.member_event import LocateDue, ReportState
+from fencelock.actors.paxos.message import (
+    Ballot,
+    Heartbeat,
+    Locate,
+    Located,
+    ReadIndex,
+    ReadIndexReached,
+)
 from fencelock.actors.paxos.reads import (
     AGAIN_MS,
     AGE_WAIT_MS,
@@ -22,6 +39,8 @@ from fencelock.actors.paxos.reads import (
     Reads,
     StalenessBound,
 )
+from fencelock.actors.paxos.replica import Replica
+from fencelock.actors.timing import TIMING
 
 BALLOT = Ballot(3, leader_of("a"))
 CONFIG = LogConfig(View(0, ("a", "b", "c")))
@@ -33,8 +52,10 @@ def consult(number: int = 1, age_ms: int | None = None) -> events.Consult:
     return events.Consult(number=number, question=HowMany(), age_ms=age_ms)
 
 
-def answer(number: int = 1, slot: int = 5, age_ms: int = 0) -> Send:
-    told = events.Consulted(number=number, answer=SoMany(count=0), slot=slot, age_ms=age_ms)
+def answer(number: int = 1, slot: int = 5, age_ms: int = 0, quiet_ms: int = 0) -> Send:
+    told = events.Consulted(
+        number=number, answer=SoMany(count=0), slot=slot, age_ms=age_ms, quiet_ms=quiet_ms
+    )
     return Send(ASKER, told)
 
 
@@ -44,7 +65,7 @@ def leased(until_ms: int, confirmed_ms: int) -> events.LeaseHeld:
 
 @pytest.fixture
 def reads() -> Reads:
-    """Return those of node ``a``, which follows nobody and has applied slots 1 to 4."""
+    """Return the `Reads` of node ``a``. It follows no master and has applied slots 1 to 4."""
     reads = Reads("a", LogCounter(), CONFIG, 100)
     reads.progress(5, settled=False, now=at(0))
     return reads
@@ -59,7 +80,7 @@ def test_while_the_lease_holds_a_settled_master_answers_at_once(reads: Reads) ->
     lead(reads)
     reads.leased(leased(until_ms=250, confirmed_ms=0), at(5))
 
-    assert reads.handle(ASKER, consult(), at(249)) == [answer()]
+    assert reads.handle(ASKER, consult(), at(249)) == [answer(quiet_ms=249)]
     assert sends(reads.handle(ASKER, consult(2), at(250))) == [
         Send(monitor_of("a"), events.ConfirmLease())
     ]
@@ -83,8 +104,10 @@ def test_without_a_lease_one_round_serves_all_who_asked_before_it_began(reads: R
 
     effects = reads.leased(leased(until_ms=0, confirmed_ms=300), at(302))
 
-    assert sends(effects) == [answer(1), answer(2), Send(monitor_of("a"), events.ConfirmLease())]
-    assert sends(reads.leased(leased(until_ms=0, confirmed_ms=302), at(303))) == [answer(3)]
+    confirm = Send(monitor_of("a"), events.ConfirmLease())
+    assert sends(effects) == [answer(1, quiet_ms=302), answer(2, quiet_ms=302), confirm]
+    third = answer(3, quiet_ms=303)
+    assert sends(reads.leased(leased(until_ms=0, confirmed_ms=302), at(303))) == [third]
 
 
 def test_a_round_that_began_before_the_question_proves_nothing(reads: Reads) -> None:
@@ -105,7 +128,8 @@ def test_a_follower_asks_the_master_and_waits_until_it_has_applied_as_much(reads
     assert passed == [Send(B, ReadIndex(number=102))]  # For the one that came later.
     assert reads.progress(6, settled=False, now=at(4)) == []
     assert reads.progress(7, settled=False, now=at(5)) == [answer(1, slot=7)]
-    assert reads.handle(B, ReadIndexReached(number=102, slot=7), at(6)) == [answer(2, slot=7)]
+    late = answer(2, slot=7, quiet_ms=1)
+    assert reads.handle(B, ReadIndexReached(number=102, slot=7), at(6)) == [late]
 
 
 @pytest.mark.parametrize(
@@ -169,7 +193,9 @@ def test_a_master_answers_a_barrier_as_it_answers_a_read(reads: Reads) -> None:
 def test_a_local_read_is_answered_if_its_age_is_proven_and_low_enough(reads: Reads) -> None:
     reads.handle(A, events.Fresh(since=at(100), slot=5), at(150))
 
-    assert reads.handle(ASKER, consult(1, age_ms=50), at(150)) == [answer(1, age_ms=50)]
+    assert reads.handle(ASKER, consult(1, age_ms=50), at(150)) == [
+        answer(1, age_ms=50, quiet_ms=150)
+    ]
     assert reads.handle(ASKER, consult(2, age_ms=49), at(150)) == [
         Wake(AGE_WAIT_MS, events.AgeCheck())
     ]
@@ -183,7 +209,7 @@ def test_a_local_read_waits_for_the_next_proof_and_no_longer(reads: Reads) -> No
     early = reads.handle(A, events.AgeCheck(), at(149))
     late = reads.handle(A, events.AgeCheck(), at(150))
 
-    assert fresh == [answer(1, age_ms=40)]
+    assert fresh == [answer(1, age_ms=40, quiet_ms=120)]
     assert early == []
     assert late == [Send(ASKER, events.Consulted(number=2, answer=None, slot=5, age_ms=70))]
 
@@ -206,8 +232,9 @@ def test_a_settled_master_without_a_lease_is_as_old_as_its_last_round(reads: Rea
     lead(reads)
     reads.leased(leased(until_ms=250, confirmed_ms=10), at(15))
 
-    assert reads.handle(ASKER, consult(1, age_ms=0), at(249)) == [answer(1)]
-    assert reads.handle(ASKER, consult(2, age_ms=290), at(300)) == [answer(2, age_ms=290)]
+    assert reads.handle(ASKER, consult(1, age_ms=0), at(249)) == [answer(1, quiet_ms=249)]
+    old = answer(2, age_ms=290, quiet_ms=300)
+    assert reads.handle(ASKER, consult(2, age_ms=290), at(300)) == [old]
 
 
 def beat(number: int, heard: int | None, confirmed: int, committed: int = 5) -> Heartbeat:
@@ -264,3 +291,84 @@ def test_answers_to_another_ballot_or_an_unsettled_leadership_prove_nothing() ->
     unsettled.take(beat(1, heard=None, confirmed=0), at(100))
     unsettled.take(beat(2, heard=None, confirmed=1), at(150))
     assert unsettled.take(beat(3, heard=None, confirmed=2), at(200)) is None
+
+
+# Nodes that are no members ask others
+
+
+def located(number: int, age_ms: int, applied: int = 7, master: str = "") -> Located:
+    return Located(master=master, applied=applied, view=0, number=number, age_ms=age_ms)
+
+
+def asked(effects: Effects) -> dict[str, int]:
+    """Return the number of the request to each node in ``effects``."""
+    sent = [(one.to, one.message) for one in effects if isinstance(one, Send)]
+    return {node_of(to): said.number for to, said in sent if isinstance(said, Locate)}
+
+
+def proven(effects: Effects) -> list[events.Fresh]:
+    return [
+        one.message
+        for one in effects
+        if isinstance(one, Send) and isinstance(one.message, events.Fresh)
+    ]
+
+
+@pytest.fixture
+def observer() -> Locator:
+    locator = Locator("d", LogConfig(View(0, ("a", "b", "c"))), NO_IDENTITY, 1_000, ready=True)
+    locator.turn(at(0))
+    return locator
+
+
+def ask(observer: Locator, ms: int) -> dict[str, int]:
+    """Let the timer of ``observer`` ring; return the requests that it sends."""
+    return asked(observer.handle(A, LocateDue(number=observer.timer), at(ms)))
+
+
+def test_the_age_of_an_observer_counts_from_its_request_and_adds_that_of_the_other_node(
+    observer: Locator,
+) -> None:
+    ((node, number),) = ask(observer, 100).items()
+    old = at(100 - 41)  # 40 ms by any other clock are at most 41 ms by this one.
+
+    for arrival_ms in (130, 900):
+        answer = observer.handle(monitor_of(node), located(number, age_ms=40), at(arrival_ms))
+        assert proven(answer) == [events.Fresh(since=old, slot=7)]
+
+
+def test_an_answer_to_no_request_or_without_an_age_proves_nothing(observer: Locator) -> None:
+    ((node, number),) = ask(observer, 100).items()
+
+    for told in (located(number, -1), located(number + 1, 0), located(0, 0), located(number, -7)):
+        assert proven(observer.handle(monitor_of(node), told, at(110))) == []
+
+
+def test_the_leader_is_asked_no_more_often_than_it_sends_heartbeats(observer: Locator) -> None:
+    ((node, number),) = ask(observer, 0).items()
+    observer.handle(monitor_of(node), located(number, 0, master="b"), at(1))
+
+    rounds = [ask(observer, ms) for ms in range(0, 400, 5)]
+    leader = [one["b"] for one in rounds if "b" in one]
+    assert len(leader) == 400 // TIMING.heartbeat_ms
+    assert all(set(one) & {"a", "c"} for one in rounds)
+
+
+def test_a_replica_tells_who_asks_how_old_its_state_is() -> None:
+    replica = Replica(
+        replica_of("a"),
+        HOST,
+        node="a",
+        config=LogConfig(View(0, ("a", "b", "c"))),
+        machine=LogCounter(),
+        recovered=Recovered(),
+    )
+    wanted = ReportState(asker=monitor_of("d"), number=3)
+
+    assert replica.handle(monitor_of("a"), wanted, at(50)) == [
+        Send(monitor_of("d"), located(3, NOTHING_PROVEN, applied=1))
+    ]
+    replica.handle(acceptor_of("a"), events.Fresh(since=at(10), slot=1), at(50))
+    assert replica.handle(monitor_of("a"), wanted, at(50)) == [
+        Send(monitor_of("d"), located(3, 40, applied=1))
+    ]

@@ -3,29 +3,20 @@
 from __future__ import annotations
 
 import pytest
-from support.effects import HOST, T0, at
+from support.effects import T0, at
 from support.log_workload import HowMany, LogCounter, SoMany
+from support.replicas import HERE, LISTENER, replica_of_a
 
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.message import Address, address_of
 from fencelock.actors.paxos import event as events
 from fencelock.actors.paxos import message as messages
-from fencelock.actors.paxos.config import (
-    WINDOW,
-    LogConfig,
-    View,
-    acceptor_of,
-    catchup_of,
-    leader_of,
-    replica_of,
-)
-from fencelock.actors.paxos.journal import Recovered
+from fencelock.actors.paxos.config import WINDOW, acceptor_of, catchup_of, leader_of, replica_of
 from fencelock.actors.paxos.replica import GAP_MS, REPORT_SLOTS, Replica
 
-CONFIG = LogConfig(View(0, ("a", "b", "c")))
 BALLOT = messages.Ballot(3, leader_of("a"))
 COMMANDER = address_of("a", "commander-3")
-HERE, LISTENER, OTHER = replica_of("a"), address_of("a", "proxy"), address_of("b", "proxy")
+OTHER = address_of("b", "proxy")
 OPENING = b"opening"
 
 
@@ -46,22 +37,9 @@ class Alarm(LogCounter):
         return (messages.Proposed(number=50, slot=50),)
 
 
-def replica_of_a(listener: Address | None = LISTENER, machine: LogCounter | None = None) -> Replica:
-    return Replica(
-        HERE,
-        HOST,
-        node="a",
-        config=CONFIG,
-        machine=machine or LogCounter(),
-        recovered=Recovered(),
-        listener=listener,
-        opening=(OPENING,),
-    )
-
-
 @pytest.fixture
 def replica() -> Replica:
-    return replica_of_a()
+    return replica_of_a(opening=(OPENING,))
 
 
 def lead(replica: Replica, first: int = 1, time_ms: int = 0) -> list[Effect]:
@@ -132,6 +110,21 @@ def test_a_command_gets_a_slot_at_once_and_later_ones_share_what_comes_free(
 
     assert len(full.batch.commands) == messages.BATCH_COMMANDS_MAX
     assert len(rest.batch.commands) == 1
+
+
+def test_a_command_that_some_member_is_too_old_for_is_declined(
+    replica: Replica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lead(replica)
+    monkeypatch.setattr(replica.machine, "is_new", lambda command: command == b"new")
+    for old, too_new in (({"b"}, True), (set[str](), False)):
+        replica.config.old = frozenset(old)
+        batch = events.ProposalBatch(client=LISTENER, numbers=(1, 2), commands=(b"x", b"new"))
+        effects = [*replica.handle(LISTENER, batch, T0), *gather(replica)]
+        (ordered,) = orders(effects)
+        assert ordered.batch.commands == ((b"x",) if too_new else (b"x", b"new"))
+        declined = messages.Declined(number=2, why=messages.Decline.INVALID, master="a")
+        assert (Send(LISTENER, declined) in effects) is too_new
 
 
 def test_the_listener_hears_outcomes_once_and_another_nodes_client_directly(
@@ -209,7 +202,7 @@ def test_a_leader_that_steps_down_is_sent_no_more_reports(replica: Replica) -> N
 
 
 def test_without_a_listener_whoever_asked_on_this_node_is_told() -> None:
-    replica = replica_of_a(listener=None)
+    replica = replica_of_a(listener=None, opening=(OPENING,))
     lead(replica)
     decide(replica, 1, OPENING)
     replica.handle(LISTENER, propose(7), T0)
@@ -222,7 +215,7 @@ def test_without_a_listener_whoever_asked_on_this_node_is_told() -> None:
 
 
 def test_what_falls_due_by_a_tick_is_told_too() -> None:
-    replica = replica_of_a(machine=Alarm())
+    replica = replica_of_a(machine=Alarm(), opening=(OPENING,))
     lead(replica)
     armed = decide(replica, 1, OPENING)
     assert armed[-1] == Wake(50, events.LogTimeDue(ballot=BALLOT, due_ms=50))
@@ -303,7 +296,8 @@ def test_a_master_that_drains_or_a_lease_of_another_leadership_answers_no_read(
     decide(replica, 1, OPENING)
     lease = events.LeaseHeld(ballot=BALLOT, until=at(250), confirmed=at(0))
     question = events.Consult(number=1, question=HowMany(), age_ms=None)
-    answer = Send(LISTENER, events.Consulted(number=1, answer=SoMany(count=1), slot=2, age_ms=0))
+    consulted = events.Consulted(number=1, answer=SoMany(count=1), slot=2, age_ms=0, quiet_ms=10)
+    answer = Send(LISTENER, consulted)
     replica.handle(
         leader_of("a"),
         events.LeaseHeld(ballot=messages.NO_BALLOT, until=at(250), confirmed=at(0)),

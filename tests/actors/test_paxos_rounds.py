@@ -1,4 +1,4 @@
-"""Forged messages of the highest round: the group goes on, at once or in steps."""
+"""Forged messages of the highest round: the group continues, at once or in steps."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class RoundGroup:
         self.now = Instant(self.now + 2 * LEASE_MS * NS_PER_MS)
 
     def elect(self, node: str) -> messages.Ballot:
-        """Have ``node`` stand until it leads; return its ballot."""
+        """Let ``node`` stand for election until it leads; return its ballot."""
         before, leader = len(self.leaderships), leader_of(node)
         for _ in range(20):
             self.take(leader, self.roles[leader].handle(leader, Suspect(), self.now))

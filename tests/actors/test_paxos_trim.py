@@ -7,39 +7,25 @@ from pathlib import Path
 from growth import grow
 from support.effects import HOST, T0
 from support.log_workload import LogCounter
+from support.replicas import CONFIG, LISTENER, replica_of_a
 
 from fencelock.actors.effect import Checkpoint, Effects, Observe, Persist, Send, Wake
 from fencelock.actors.message import Address, address_of
 from fencelock.actors.paxos import event as events
 from fencelock.actors.paxos import message as messages
 from fencelock.actors.paxos.acceptor import STREAM_BYTES, Acceptor
-from fencelock.actors.paxos.config import LogConfig, View, acceptor_of, catchup_of, replica_of
+from fencelock.actors.paxos.config import acceptor_of, catchup_of, replica_of
 from fencelock.actors.paxos.journal import Base, Recovered, recover
 from fencelock.actors.paxos.replica import Replica
 from fencelock.actors.paxos.snapshots import PART_PAUSE_MS, SNAPSHOT_KEPT_MS, CatchUp, Snapshots
 
-CONFIG = LogConfig(View(0, ("a", "b", "c")))
 LOW = messages.Ballot(1, address_of("b", "leader"))
 COMMANDER = address_of("b", "commander-1")
 ACCEPTOR, CATCHUP, REPLICA = acceptor_of("a"), catchup_of("a"), replica_of("a")
-LISTENER = address_of("a", "proxy")
 
 
 def batch(number: int) -> messages.Batch:
     return messages.Batch(time_ms=number, commands=(b"%d" % number,))
-
-
-def replica_of_a(recovered: Recovered | None = None, journal_bytes: int = 1_000) -> Replica:
-    return Replica(
-        REPLICA,
-        HOST,
-        node="a",
-        config=CONFIG,
-        machine=LogCounter(),
-        recovered=recovered or Recovered(),
-        listener=LISTENER,
-        journal_bytes=journal_bytes,
-    )
 
 
 def learn(replica: Replica, first: int, count: int) -> Effects:
@@ -94,7 +80,7 @@ def test_a_restart_goes_on_from_the_snapshot() -> None:
         decided=(batch(11),),
         later={14: batch(14)},
     )
-    replica = replica_of_a(recovered)
+    replica = replica_of_a(recovered=recovered, journal_bytes=1_000)
     replica.begin(T0)
 
     assert replica.log.next == 12
@@ -165,7 +151,7 @@ def test_a_snapshot_is_made_when_the_acceptor_needs_it() -> None:
 
 
 def test_a_state_taken_over_is_written_and_its_listener_is_told() -> None:
-    replica = replica_of_a()
+    replica = replica_of_a(journal_bytes=1_000)
     chunks = chunks_of(tally_of(10))
 
     effects = list(replica.handle(CATCHUP, events.Restore(slot=11, time_ms=10, chunks=chunks), T0))
@@ -178,7 +164,7 @@ def test_a_state_taken_over_is_written_and_its_listener_is_told() -> None:
 
 
 def test_what_is_no_state_is_not_taken_over() -> None:
-    replica = replica_of_a()
+    replica = replica_of_a(journal_bytes=1_000)
     unusable = (Observe("paxos.snapshot_unusable"),)
 
     assert (

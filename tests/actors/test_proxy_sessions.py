@@ -1,4 +1,4 @@
-"""What a door says of sessions and operators where the cluster keeps no table of locks."""
+"""What a proxy says of sessions and operators where the cluster keeps no table of locks."""
 
 from __future__ import annotations
 
@@ -38,30 +38,30 @@ def test_nobody_opens_a_session_of_another(proxy: Proxy, session: str) -> None:
 def test_a_client_whose_first_session_nobody_opened_is_served_when_a_node_is_there(
     proxy: Proxy,
 ) -> None:
-    parley = client.SessionHarness()
+    harness = client.SessionHarness()
 
-    def through_the_door(said: list[Send]) -> list[Send]:
+    def through_the_proxy(said: list[Send]) -> list[Send]:
         """Pass on what is asked of the node, and what it answers."""
         more: list[Send] = []
         for send in said:
             assert isinstance(send.message, Open | Acquire)
             for answer in proxy.handle(client.ME, send.message, T0):
                 if isinstance(answer, Send) and answer.to == client.ME:
-                    more += parley.hear(client.A, answer.message)
+                    more += harness.hear(client.A, answer.message)
         return more
 
-    parley.acquire(wait_ms=5_000)
-    silent = parley.run(60_000)
+    harness.acquire(wait_ms=5_000)
+    silent = harness.run(60_000)
     assert [send.message.reason for send in silent if isinstance(send.message, Refused)] == [
         Reason.UNAVAILABLE
     ]
 
-    asked = through_the_door(parley.acquire(token=9))
+    asked = through_the_proxy(harness.acquire(token=9))
     assert [type(send.message) for send in asked] == [Acquire]
-    through_the_door(asked)
+    through_the_proxy(asked)
     (got,) = proxy.handle(BACKEND, LockGranted(lock="x", ticket=1, fence=7), T0)[:1]
     assert isinstance(got, Send)
-    (granted,) = sent(parley.hear(client.A, got.message), Granted)
+    (granted,) = sent(harness.hear(client.A, got.message), Granted)
     assert (granted.fence, granted.request) == (7, 9)
 
 

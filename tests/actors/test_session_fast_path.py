@@ -1,4 +1,4 @@
-"""What a session decides at one look is what it decides by all its questions, in any misfortune."""
+"""The fast path of a session takes the same steps as the general path, under any fault."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ HANDLE: Any = vars(ClientSession)["handle"]
 
 
 class BothWays:
-    """Has each session go the general way, too, on a copy of its memory, and compares."""
+    """Also lets each session take the general path, on a copy of its state, and compares."""
 
     def __init__(self) -> None:
         self.taken: Counter[str] = Counter()
-        """How often it was at one look, by what was decided; and what was not."""
+        """Number of uses of the fast path by decision, and of the general path."""
         self.left: Counter[str] = Counter()
         self.ways = dict(fast_path.WAYS)
         self.role: Any = None

@@ -21,15 +21,15 @@ ME = Address("c/session")
 
 def test_over_a_network_that_loses_and_repeats_every_user_is_served_and_nothing_is_left() -> None:
     for seed in range(40):
-        Misfortune(seed).run()
+        Fault(seed).run()
 
 
-class Misfortune:
-    """Users that lock and unlock through two forgetful links, each gate with its own locks."""
+class Fault:
+    """Users that lock and unlock through two forgetful links, each endpoint with its own locks."""
 
     def __init__(self, seed: int) -> None:
         self.chance = Random(seed)
-        self.play = RoleHarness(
+        self.harness = RoleHarness(
             lambda host: ClientSession(ME, host, session="c", endpoints=(A, B), random=Random(seed))
         )
         self.done: dict[tuple[Address, str, int], Message] = {}
@@ -43,19 +43,19 @@ class Misfortune:
         for user in users:
             self._want(user)
         for _ in range(600):
-            self._spread(self.play.run(100))
+            self._spread(self.harness.run(100))
             if self.finished == len(users):
                 break
         assert self.finished == len(users)
         for _ in range(600):
-            self._spread(self.play.run(100))
-        ledger = self.play.role.session_state
+            self._spread(self.harness.run(100))
+        ledger = self.harness.role.session_state
         assert (ledger.in_flight.pending, ledger.in_flight.withdrawals) == ({}, {})
         assert (ledger.holds, self.holding) == ({}, {A: set(), B: set()})
 
     def _want(self, user: Address) -> None:
         name = user.partition("/")[2]
-        self._spread(self.play.hear(user, api.Acquire(lock=name, owner=name)))
+        self._spread(self.harness.hear(user, api.Acquire(lock=name, owner=name)))
 
     def _spread(self, sends: list[Send]) -> None:
         queue = list(sends)
@@ -65,27 +65,27 @@ class Misfortune:
                 queue += self._user(send)
             elif self.chance.random() < 0.6:
                 for _ in range(self.chance.choice((1, 1, 2))):
-                    queue += self._gate(send)
+                    queue += self._endpoint(send)
         if self.chance.random() < 0.02:
             node = self.chance.choice(("a", "b"))
             event: Callable[..., LinkDown | LinkUp] = self.chance.choice((LinkDown, LinkUp))
-            self._spread(self.play.hear(ME, event(node=node)))
+            self._spread(self.harness.hear(ME, event(node=node)))
 
     def _user(self, send: Send) -> list[Send]:
         if isinstance(send.message, api.Granted):
             owner, fence = send.message.owner, send.message.fence
-            return self.play.hear(send.to, api.Release(lock=owner, owner=owner, fence=fence))
+            return self.harness.hear(send.to, api.Release(lock=owner, owner=owner, fence=fence))
         if isinstance(send.message, api.Refused):  # The release is late: wait for it once more.
             assert send.message.reason is api.Reason.UNAVAILABLE
             self.late += 1
             owner = send.message.owner
-            fence = self.play.role.session_state.holds[Claim(owner, owner)].fence
-            return self.play.hear(send.to, api.Release(lock=owner, owner=owner, fence=fence))
+            fence = self.harness.role.session_state.holds[Claim(owner, owner)].fence
+            return self.harness.hear(send.to, api.Release(lock=owner, owner=owner, fence=fence))
         assert isinstance(send.message, api.Released)
         self.finished += 1
         return []
 
-    def _gate(self, send: Send) -> list[Send]:
+    def _endpoint(self, send: Send) -> list[Send]:
         """Answer as a proxy does: the same answer to the same number, and perhaps lose it."""
         asked = send.message
         if isinstance(asked, api.KeepAlive):
@@ -120,8 +120,8 @@ class Misfortune:
                 )
         return self._perhaps(send.to, self.done[key])
 
-    def _perhaps(self, gate: Address, answer: Message) -> list[Send]:
+    def _perhaps(self, endpoint: Address, answer: Message) -> list[Send]:
         if self.chance.random() < 0.4:
             return []
         assert isinstance(answer, api.Alive | Opened | api.Granted | api.Released | api.Cancelled)
-        return self.play.hear(gate, answer)
+        return self.harness.hear(endpoint, answer)

@@ -18,102 +18,102 @@ X = Claim("x", "ann")
 
 
 @pytest.fixture
-def parley() -> SessionHarness:
+def harness() -> SessionHarness:
     return SessionHarness()
 
 
-def hold_of(parley: SessionHarness) -> Hold:
-    return parley.role.session_state.holds[X]
+def hold_of(harness: SessionHarness) -> Hold:
+    return harness.role.session_state.holds[X]
 
 
-def test_a_hold_is_held_then_releasing_then_released(parley: SessionHarness) -> None:
-    parley.hold()
-    hold = hold_of(parley)
+def test_a_hold_is_held_then_releasing_then_released(harness: SessionHarness) -> None:
+    harness.hold()
+    hold = hold_of(harness)
     states = [hold.state]
-    said = parley.release()
+    said = harness.release()
     states.append(hold.state)
-    parley.free(said)
+    harness.free(said)
     assert [*states, hold.state] == [HoldState.HELD, HoldState.RELEASING, HoldState.RELEASED]
-    assert X not in parley.role.session_state.holds
+    assert X not in harness.role.session_state.holds
 
 
-def test_a_hold_of_two_acquires_is_held_again_when_one_is_released(parley: SessionHarness) -> None:
-    parley.hold(limit=0)
-    parley.grant(parley.acquire(token=2, limit=0), fence=7, count=2)
-    hold = hold_of(parley)
-    said = parley.release()
+def test_a_hold_of_two_acquires_is_held_again_when_one_is_released(harness: SessionHarness) -> None:
+    harness.hold(limit=0)
+    harness.grant(harness.acquire(token=2, limit=0), fence=7, count=2)
+    hold = hold_of(harness)
+    said = harness.release()
     states = [hold.state]
-    parley.free(said, count=1)
+    harness.free(said, count=1)
     states.append(hold.state)
-    parley.free(parley.release())
+    harness.free(harness.release())
     assert [*states, hold.state] == [HoldState.RELEASING, HoldState.HELD, HoldState.RELEASED]
 
 
-def test_a_release_that_is_refused_as_not_held_ends_the_hold(parley: SessionHarness) -> None:
-    parley.hold()
-    hold = hold_of(parley)
-    parley.refuse(parley.release(), Reason.NOT_HELD)
+def test_a_release_that_is_refused_as_not_held_ends_the_hold(harness: SessionHarness) -> None:
+    harness.hold()
+    hold = hold_of(harness)
+    harness.refuse(harness.release(), Reason.NOT_HELD)
     assert hold.state is HoldState.RELEASED
 
 
 def test_an_unconfirmed_release_stays_releasing_though_its_user_gives_up(
-    parley: SessionHarness,
+    harness: SessionHarness,
 ) -> None:
-    parley.hold()
-    hold = hold_of(parley)
-    parley.release()
-    parley.run(11_000)
+    harness.hold()
+    hold = hold_of(harness)
+    harness.release()
+    harness.run(11_000)
     assert hold.state is HoldState.RELEASING
 
 
-def test_a_hold_that_was_taken_away_is_lost_for_the_reason_given(parley: SessionHarness) -> None:
-    parley.hold()
-    hold = hold_of(parley)
-    word = HoldLost(lock="x", fence=7, session=parley.assigned, owner="ann", detail="by root")
-    parley.hear(A, word)
+def test_a_hold_that_was_taken_away_is_lost_for_the_reason_given(harness: SessionHarness) -> None:
+    harness.hold()
+    hold = hold_of(harness)
+    word = HoldLost(lock="x", fence=7, session=harness.assigned, owner="ann", detail="by root")
+    harness.hear(A, word)
     assert (hold.state, hold.reason) == (HoldState.LOST, "by root")
 
 
-def test_all_holds_of_a_session_are_lost_with_it(parley: SessionHarness) -> None:
-    parley.hold()
-    hold = hold_of(parley)
-    parley.run(TTL_MS)
+def test_all_holds_of_a_session_are_lost_with_it(harness: SessionHarness) -> None:
+    harness.hold()
+    hold = hold_of(harness)
+    harness.run(TTL_MS)
     assert hold.state is HoldState.LOST
     assert "15 s" in hold.reason
 
 
 def test_a_hold_is_unlocking_when_its_duration_is_over() -> None:
-    parley = SessionHarness(600_000)
-    asked = parley.open(parley.acquire())[-1].message
-    parley.hear(
+    harness = SessionHarness(600_000)
+    asked = harness.open(harness.acquire())[-1].message
+    harness.hear(
         A,
         Granted(
             lock="x",
             fence=7,
-            session=parley.assigned,
+            session=harness.assigned,
             owner="ann",
             request=getattr(asked, "request"),  # noqa: B009  # Of whatever it asked.
             hold_ms=1_000,
             grace_ms=5_000,
         ),
     )
-    hold = hold_of(parley)
+    hold = hold_of(harness)
     states = [hold.state]
-    parley.run_kept(1_500, A)
-    word = Unlocking(lock="x", fence=7, grace_ms=5_000, session=parley.assigned, owner="ann")
-    parley.hear(A, word)
+    harness.run_kept(1_500, A)
+    word = Unlocking(lock="x", fence=7, grace_ms=5_000, session=harness.assigned, owner="ann")
+    harness.hear(A, word)
     states.append(hold.state)
-    parley.run_kept(5_000, A)
+    harness.run_kept(5_000, A)
     assert [*states, hold.state] == [HoldState.HELD, HoldState.UNLOCKING, HoldState.LOST]
 
 
 def test_the_table_that_was_given_is_the_sessions_own() -> None:
     """So threads of a client find holds in it."""
     holds: dict[Claim, Hold] = {}
-    parley = SessionHarness(holds=holds)
-    parley.hold()
+    harness = SessionHarness(holds=holds)
+    harness.hold()
     assert holds[X].fence == 7
-    assert holds[X].trust is parley.role.session_state.session_lease.trust
+    assert holds[X].trust is harness.role.session_state.session_lease.trust
 
 
 @pytest.mark.parametrize(("state", "to"), list(itertools.product(HoldState, HoldState)))

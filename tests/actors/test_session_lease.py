@@ -18,11 +18,11 @@ TTL_MS = 600_000
 HOLD_MS, GRACE_MS = 10_000, 4_000
 FENCE = 7
 SURE = (1_000_000 - 1_000) / (1_000_000 + 1_000)
-"""What is left of a duration when two clocks drifted apart."""
+"""The rest of a duration when two clocks have drifted apart."""
 
 
 @pytest.fixture
-def parley() -> SessionHarness:
+def harness() -> SessionHarness:
     return SessionHarness(TTL_MS)
 
 
@@ -31,27 +31,11 @@ def ns(ms: float) -> Instant:
 
 
 def grant(asked: Acquire, fence: int = FENCE, hold_ms: int = HOLD_MS) -> Granted:
-    return Granted(
-        lock=asked.lock,
-        fence=fence,
-        session=asked.session,
-        owner=asked.owner,
-        request=asked.request,
-        hold_ms=hold_ms,
-        grace_ms=GRACE_MS,
-    )
+    return Granted(**asked.fields(), fence=fence, hold_ms=hold_ms, grace_ms=GRACE_MS)
 
 
 def renewed(asked: Renew, hold_ms: int = HOLD_MS) -> Renewed:
-    return Renewed(
-        lock=asked.lock,
-        fence=asked.fence,
-        hold_ms=hold_ms,
-        grace_ms=GRACE_MS,
-        session=asked.session,
-        owner=asked.owner,
-        request=asked.request,
-    )
+    return Renewed(**asked.fields(), fence=asked.fence, hold_ms=hold_ms, grace_ms=GRACE_MS)
 
 
 def refused(asked: Acquire | Renew, reason: Reason, detail: str) -> Refused:
@@ -65,166 +49,172 @@ def refused(asked: Acquire | Renew, reason: Reason, detail: str) -> Refused:
     )
 
 
-def wanted(parley: SessionHarness) -> Acquire:
-    """Have ann ask for the lock; return what gate A hears."""
-    return one(Acquire, parley.open(parley.acquire()), A)
+def wanted(harness: SessionHarness) -> Acquire:
+    """Have ann ask for the lock; return what endpoint A hears."""
+    return one(Acquire, harness.open(harness.acquire()), A)
 
 
-def held(parley: SessionHarness, after_ms: int = 0) -> list[Send]:
+def held(harness: SessionHarness, after_ms: int = 0) -> list[Send]:
     """Have ann hold the lock, granted ``after_ms`` later; return what is said then."""
-    asked = wanted(parley)
-    parley.run_kept(after_ms, A)
-    return parley.hear(A, grant(asked))
+    asked = wanted(harness)
+    harness.run_kept(after_ms, A)
+    return harness.hear(A, grant(asked))
 
 
-def user_renews(parley: SessionHarness, hold_ms: int = 0) -> list[Send]:
-    return parley.hear(ANN, Renew(lock="x", fence=FENCE, owner="ann", hold_ms=hold_ms, request=3))
+def user_renews(harness: SessionHarness, hold_ms: int = 0) -> list[Send]:
+    return harness.hear(ANN, Renew(lock="x", fence=FENCE, owner="ann", hold_ms=hold_ms, request=3))
 
 
-def unlocking(parley: SessionHarness, fence: int = FENCE) -> list[Send]:
-    word = Unlocking(lock="x", fence=fence, grace_ms=GRACE_MS, session=parley.assigned, owner="ann")
-    return parley.hear(A, word)
+def unlocking(harness: SessionHarness, fence: int = FENCE) -> list[Send]:
+    word = Unlocking(
+        lock="x", fence=fence, grace_ms=GRACE_MS, session=harness.assigned, owner="ann"
+    )
+    return harness.hear(A, word)
 
 
-def test_a_lease_counts_from_when_the_lock_was_asked_for_less_drift(parley: SessionHarness) -> None:
-    asked_ms = parley.now_ms
-    leased = one(Leased, held(parley, 1_000), WATCHER)
+def test_a_lease_counts_from_when_the_lock_was_asked_for_less_drift(
+    harness: SessionHarness,
+) -> None:
+    asked_ms = harness.now_ms
+    leased = one(Leased, held(harness, 1_000), WATCHER)
     assert (leased.lock, leased.owner, leased.fence) == ("x", "ann", FENCE)
     assert leased.until <= ns(asked_ms + (HOLD_MS + GRACE_MS) * SURE)
     assert leased.until >= ns(asked_ms + (HOLD_MS + GRACE_MS) * SURE - 1)
     assert leased.grace_ms == GRACE_MS
 
 
-def test_a_hold_without_a_deadline_has_no_lease(parley: SessionHarness) -> None:
-    said = parley.hear(A, grant(wanted(parley), hold_ms=0))
+def test_a_hold_without_a_deadline_has_no_lease(harness: SessionHarness) -> None:
+    said = harness.hear(A, grant(wanted(harness), hold_ms=0))
     assert one(Granted, said, ANN).fence == FENCE
     assert of(Leased, said) == []
-    assert of(HoldsLost, parley.run_kept(TTL_MS // 2, A)) == []
+    assert of(HoldsLost, harness.run_kept(TTL_MS // 2, A)) == []
 
 
 @pytest.mark.parametrize(("after_ms", "late"), [(0, False), (4_900, False), (5_000, True)])
 def test_a_grant_that_took_more_than_half_its_duration_is_renewed_before_it_is_told(
-    parley: SessionHarness, after_ms: int, *, late: bool
+    harness: SessionHarness, after_ms: int, *, late: bool
 ) -> None:
-    said = held(parley, after_ms)
+    said = held(harness, after_ms)
     assert bool(of(Renew, said, A)) == late
     assert bool(of(Granted, said, ANN)) != late
 
 
 def test_a_late_grant_is_told_with_what_its_renewal_says_and_counts_from_that(
-    parley: SessionHarness,
+    harness: SessionHarness,
 ) -> None:
-    said = held(parley, 9_000)
-    at_ms = parley.now_ms
-    parley.run(100)
-    answer = parley.hear(A, renewed(one(Renew, said, A), 20_000))
+    said = held(harness, 9_000)
+    at_ms = harness.now_ms
+    harness.run(100)
+    answer = harness.hear(A, renewed(one(Renew, said, A), 20_000))
     granted = one(Granted, answer, ANN)
     assert (granted.fence, granted.hold_ms, granted.grace_ms) == (FENCE, 20_000, GRACE_MS)
     until = one(Leased, answer, WATCHER).until
     assert ns(at_ms + 24_000 * SURE - 1) <= until <= ns(at_ms + 24_000 * SURE)
 
 
-def test_a_late_grant_that_is_over_at_the_cluster_is_asked_for_anew(parley: SessionHarness) -> None:
-    renew = one(Renew, held(parley, 9_000), A)
+def test_a_late_grant_that_is_over_at_the_cluster_is_asked_for_anew(
+    harness: SessionHarness,
+) -> None:
+    renew = one(Renew, held(harness, 9_000), A)
     no = refused(renew, Reason.NOT_HELD, "over")
-    assert of(Refused, parley.hear(A, no), ANN) == []
-    again = of(Acquire, parley.run(1_000), A)[0]
+    assert of(Refused, harness.hear(A, no), ANN) == []
+    again = of(Acquire, harness.run(1_000), A)[0]
     assert again.request > renew.request
-    assert one(Granted, parley.hear(A, grant(again, FENCE + 1)), ANN).fence == FENCE + 1
+    assert one(Granted, harness.hear(A, grant(again, FENCE + 1)), ANN).fence == FENCE + 1
 
 
 def test_a_renewal_that_came_after_its_own_lease_is_over_is_no_grant(
-    parley: SessionHarness,
+    harness: SessionHarness,
 ) -> None:
-    renew = one(Renew, held(parley, 9_000), A)
-    parley.run(HOLD_MS + GRACE_MS)
-    assert of(Granted, parley.hear(A, renewed(renew)), ANN) == []
-    assert "client.wait_renewed" in parley.counted
+    renew = one(Renew, held(harness, 9_000), A)
+    harness.run(HOLD_MS + GRACE_MS)
+    assert of(Granted, harness.hear(A, renewed(renew)), ANN) == []
+    assert "client.wait_renewed" in harness.counted
 
 
-def test_a_renewal_of_another_hold_does_not_count(parley: SessionHarness) -> None:
-    asked = one(Renew, (held(parley), user_renews(parley))[1], A)
-    assert of(Leased, parley.hear(A, replace(renewed(asked), fence=FENCE + 1))) == []
+def test_a_renewal_of_another_hold_does_not_count(harness: SessionHarness) -> None:
+    asked = one(Renew, (held(harness), user_renews(harness))[1], A)
+    assert of(Leased, harness.hear(A, replace(renewed(asked), fence=FENCE + 1))) == []
 
 
-def test_a_user_is_told_once_that_its_duration_is_over(parley: SessionHarness) -> None:
-    held(parley)
-    said = parley.run_kept(HOLD_MS, A)
+def test_a_user_is_told_once_that_its_duration_is_over(harness: SessionHarness) -> None:
+    held(harness)
+    said = harness.run_kept(HOLD_MS, A)
     assert one(Unlocking, said, WATCHER).fence == FENCE
-    assert of(Unlocking, unlocking(parley), WATCHER) == []
+    assert of(Unlocking, unlocking(harness), WATCHER) == []
     assert of(HoldsLost, said) == []
 
 
-def test_the_clusters_word_comes_first_where_its_clock_is_faster(parley: SessionHarness) -> None:
-    held(parley)
-    parley.run_kept(HOLD_MS - 100, A)
-    parley.run(90)
-    word = one(Unlocking, unlocking(parley), WATCHER)
+def test_the_clusters_word_comes_first_where_its_clock_is_faster(harness: SessionHarness) -> None:
+    held(harness)
+    harness.run_kept(HOLD_MS - 100, A)
+    harness.run(90)
+    word = one(Unlocking, unlocking(harness), WATCHER)
     assert 0 < word.grace_ms <= GRACE_MS
-    assert of(Unlocking, parley.run_kept(1_000, A), WATCHER) == []
+    assert of(Unlocking, harness.run_kept(1_000, A), WATCHER) == []
 
 
 @pytest.mark.parametrize("fence", [FENCE, FENCE + 1])
 def test_a_word_of_an_earlier_duration_or_another_hold_is_dropped(
-    parley: SessionHarness, fence: int
+    harness: SessionHarness, fence: int
 ) -> None:
-    held(parley)
-    parley.run_kept(HOLD_MS - 2_000, A)
-    assert of(Unlocking, unlocking(parley, fence), WATCHER) == []
+    held(harness)
+    harness.run_kept(HOLD_MS - 2_000, A)
+    assert of(Unlocking, unlocking(harness, fence), WATCHER) == []
 
 
-def test_a_renewal_begins_the_duration_anew_from_when_it_was_said(parley: SessionHarness) -> None:
-    held(parley)
-    parley.run_kept(5_000, A)
-    asked = one(Renew, user_renews(parley), A)
-    at_ms = parley.now_ms
-    parley.run(500)
-    said = parley.hear(A, renewed(asked))
+def test_a_renewal_begins_the_duration_anew_from_when_it_was_said(harness: SessionHarness) -> None:
+    held(harness)
+    harness.run_kept(5_000, A)
+    asked = one(Renew, user_renews(harness), A)
+    at_ms = harness.now_ms
+    harness.run(500)
+    said = harness.hear(A, renewed(asked))
     assert one(Renewed, said, ANN).request == 3
     until = one(Leased, said, WATCHER).until
     assert ns(at_ms + (HOLD_MS + GRACE_MS) * SURE - 1) <= until
     assert until <= ns(at_ms + (HOLD_MS + GRACE_MS) * SURE)
-    assert of(Unlocking, parley.run_kept(HOLD_MS - 1_000, A), WATCHER) == []
-    assert of(Unlocking, parley.run_kept(1_000, A), WATCHER)
+    assert of(Unlocking, harness.run_kept(HOLD_MS - 1_000, A), WATCHER) == []
+    assert of(Unlocking, harness.run_kept(1_000, A), WATCHER)
 
 
-def test_a_renewal_makes_no_lease_shorter(parley: SessionHarness) -> None:
-    first = one(Leased, held(parley), WATCHER)
-    asked = one(Renew, user_renews(parley, 1_000), A)
-    again = one(Leased, parley.hear(A, renewed(asked, 1_000)), WATCHER)
+def test_a_renewal_makes_no_lease_shorter(harness: SessionHarness) -> None:
+    first = one(Leased, held(harness), WATCHER)
+    asked = one(Renew, user_renews(harness, 1_000), A)
+    again = one(Leased, harness.hear(A, renewed(asked, 1_000)), WATCHER)
     assert again.until == first.until
 
 
 def test_after_the_grace_a_hold_is_lost_and_given_back_should_it_not_be(
-    parley: SessionHarness,
+    harness: SessionHarness,
 ) -> None:
-    held(parley)
-    said = parley.run_kept(HOLD_MS + GRACE_MS, A)
+    held(harness)
+    said = harness.run_kept(HOLD_MS + GRACE_MS, A)
     lost = one(HoldsLost, said, WATCHER)
     assert (lost.losses[0].lock, lost.losses[0].fence) == ("x", FENCE)
     assert "its duration and its grace are over" in lost.detail
     assert one(Release, [send for send in said if isinstance(send.message, Release)][:1], A)
-    refused = one(Refused, user_renews(parley), ANN)
+    refused = one(Refused, user_renews(harness), ANN)
     assert refused.reason is Reason.OWNERSHIP_LOST
 
 
-def test_a_renewal_that_is_confirmed_after_the_loss_saves_nothing(parley: SessionHarness) -> None:
-    held(parley)
-    parley.run_kept(HOLD_MS, A)
-    asked = one(Renew, user_renews(parley), A)
-    said = parley.run_kept(GRACE_MS, A)
+def test_a_renewal_that_is_confirmed_after_the_loss_saves_nothing(harness: SessionHarness) -> None:
+    held(harness)
+    harness.run_kept(HOLD_MS, A)
+    asked = one(Renew, user_renews(harness), A)
+    said = harness.run_kept(GRACE_MS, A)
     assert one(Refused, said, ANN).reason is Reason.OWNERSHIP_LOST
-    assert of(Leased, parley.hear(A, renewed(asked))) == []
+    assert of(Leased, harness.hear(A, renewed(asked))) == []
 
 
-def test_the_first_lease_that_ends_is_judged_first(parley: SessionHarness) -> None:
-    held(parley)
-    parley.run_kept(3_000, A)
-    other = one(Acquire, parley.acquire(BEN, "y"), A)
-    parley.hear(A, grant(other, 9, 1_000))
-    said = parley.run_kept(1_000 + GRACE_MS, A)
+def test_the_first_lease_that_ends_is_judged_first(harness: SessionHarness) -> None:
+    held(harness)
+    harness.run_kept(3_000, A)
+    other = one(Acquire, harness.acquire(BEN, "y"), A)
+    harness.hear(A, grant(other, 9, 1_000))
+    said = harness.run_kept(1_000 + GRACE_MS, A)
     assert [loss.lock for word in of(HoldsLost, said) for loss in word.losses] == ["y"]
-    said = parley.run_kept(HOLD_MS, A)
+    said = harness.run_kept(HOLD_MS, A)
     assert [loss.lock for word in of(HoldsLost, said) for loss in word.losses] == ["x"]
 
 
@@ -233,34 +223,34 @@ def test_the_first_lease_that_ends_is_judged_first(parley: SessionHarness) -> No
     [(FENCE + 1, "ann", Reason.NOT_HELD), (FENCE, "ben", Reason.NOT_HELD)],
 )
 def test_what_is_not_held_is_not_renewed(
-    parley: SessionHarness, fence: int, owner: str, reason: Reason
+    harness: SessionHarness, fence: int, owner: str, reason: Reason
 ) -> None:
-    held(parley)
-    said = parley.hear(ANN, Renew(lock="x", fence=fence, owner=owner, request=3))
+    held(harness)
+    said = harness.hear(ANN, Renew(lock="x", fence=fence, owner=owner, request=3))
     assert one(Refused, said, ANN).reason is reason
     assert of(Renew, said, A) == []
 
 
-def test_a_hold_without_a_deadline_is_not_renewed(parley: SessionHarness) -> None:
-    parley.hear(A, grant(wanted(parley), hold_ms=0))
-    refused = one(Refused, user_renews(parley), ANN)
+def test_a_hold_without_a_deadline_is_not_renewed(harness: SessionHarness) -> None:
+    harness.hear(A, grant(wanted(harness), hold_ms=0))
+    refused = one(Refused, user_renews(harness), ANN)
     assert refused.reason is Reason.UNSUPPORTED
     assert "bakery has such" in refused.detail
 
 
-def test_a_grant_that_nobody_waits_for_any_more_is_given_back(parley: SessionHarness) -> None:
-    """F23: the door said that the time was over, while a leader granted."""
-    asked = wanted(parley)
+def test_a_grant_that_nobody_waits_for_any_more_is_given_back(harness: SessionHarness) -> None:
+    """F23: the proxy said that the time was over, while a leader granted."""
+    asked = wanted(harness)
     no = refused(asked, Reason.TIMED_OUT, "late")
-    assert one(Refused, parley.hear(A, no), ANN).reason is Reason.TIMED_OUT
-    cancel = one(Cancel, parley.hear(A, grant(asked)), A)
+    assert one(Refused, harness.hear(A, no), ANN).reason is Reason.TIMED_OUT
+    cancel = one(Cancel, harness.hear(A, grant(asked)), A)
     assert (cancel.request, cancel.session) == (asked.request, asked.session)
-    assert "client.stray_grant_returned" in parley.counted
+    assert "client.stray_grant_returned" in harness.counted
 
 
-def test_what_is_held_is_not_given_back_for_being_granted_again(parley: SessionHarness) -> None:
-    asked = wanted(parley)
-    parley.hear(A, grant(asked))
-    for gate in (A, B):
-        assert of(Cancel, parley.hear(gate, grant(asked))) == []
-        assert of(Cancel, parley.hear(gate, grant(asked, FENCE + 1))) == []
+def test_what_is_held_is_not_given_back_for_being_granted_again(harness: SessionHarness) -> None:
+    asked = wanted(harness)
+    harness.hear(A, grant(asked))
+    for endpoint in (A, B):
+        assert of(Cancel, harness.hear(endpoint, grant(asked))) == []
+        assert of(Cancel, harness.hear(endpoint, grant(asked, FENCE + 1))) == []

@@ -1,10 +1,10 @@
-"""How a client's session gives back what it holds, and what it no longer waits for."""
+"""A client's session releases its holds, and cancels waits that no user needs any more."""
 
 from __future__ import annotations
 
 import pytest
 from support.session_harness import ANN, BEN, ME, A, B, of, one
-from support.session_play import UnkeptSession, refusal
+from support.unkept_session import UnkeptSession, refusal
 
 from fencelock.actors.api import message as api
 from fencelock.actors.effect import Send
@@ -12,174 +12,176 @@ from fencelock.actors.error import UnavailableError
 from fencelock.actors.role_message import LinkDown, LinkUp
 
 
-def test_a_release_goes_to_the_gate_that_granted_even_when_another_is_in_use(
-    play: UnkeptSession,
+def test_a_release_goes_to_the_endpoint_that_granted_even_when_another_is_in_use(
+    unkept: UnkeptSession,
 ) -> None:
-    play.held()
-    play.hear(ME, LinkDown(node="a"))
-    play.hear(ME, LinkUp(node="a"))
-    assert play.acquire(BEN).to == B
-    (sent,) = play.hear(ANN, api.Release(lock="x", owner="ann", fence=7, request=4))
+    unkept.held()
+    unkept.hear(ME, LinkDown(node="a"))
+    unkept.hear(ME, LinkUp(node="a"))
+    assert unkept.acquire(BEN).to == B
+    (sent,) = unkept.hear(ANN, api.Release(lock="x", owner="ann", fence=7, request=4))
     assert sent.to == A
     done = api.Released(lock="x", session="c", owner="ann", request=3)
-    assert one(api.Released, play.hear(A, done), ANN).request == 4
+    assert one(api.Released, unkept.hear(A, done), ANN).request == 4
 
 
 @pytest.mark.parametrize("fence", [0, 8])
 def test_a_release_under_another_fence_is_refused_without_asking(
-    play: UnkeptSession, fence: int
+    unkept: UnkeptSession, fence: int
 ) -> None:
-    play.held()
-    (sent,) = play.hear(ANN, api.Release(lock="x", owner="ann", fence=fence))
+    unkept.held()
+    (sent,) = unkept.hear(ANN, api.Release(lock="x", owner="ann", fence=fence))
     assert refusal([sent]).reason is api.Reason.NOT_HELD
     assert "fence 7" in refusal([sent]).detail
 
 
-def test_a_release_of_what_is_not_held_is_refused_without_asking(play: UnkeptSession) -> None:
-    answer = refusal(play.hear(ANN, api.Release(lock="x", owner="ann", fence=7)))
+def test_a_release_of_what_is_not_held_is_refused_without_asking(unkept: UnkeptSession) -> None:
+    answer = refusal(unkept.hear(ANN, api.Release(lock="x", owner="ann", fence=7)))
     assert answer.reason is api.Reason.NOT_HELD
 
 
 def test_an_unconfirmed_release_is_reported_and_goes_on_in_the_background(
-    play: UnkeptSession,
+    unkept: UnkeptSession,
 ) -> None:
-    play.held()
-    play.hear(ANN, api.Release(lock="x", owner="ann", fence=7))
-    said = play.run(10_500)
+    unkept.held()
+    unkept.hear(ANN, api.Release(lock="x", owner="ann", fence=7))
+    said = unkept.run(10_500)
     answer = refusal(said)
     assert answer.reason is api.Reason.UNAVAILABLE
     assert "a (silent for" in answer.detail
     assert "background" in answer.detail
     assert isinstance(answer.error(), UnavailableError)
-    assert of(api.Release, play.run(30_000), A)
-    play.hear(A, api.Released(lock="x", session="c", owner="ann", request=2))
-    assert play.role.session_state.holds == {}
-    assert of(api.Release, play.run(30_000)) == []
+    assert of(api.Release, unkept.run(30_000), A)
+    unkept.hear(A, api.Released(lock="x", session="c", owner="ann", request=2))
+    assert unkept.role.session_state.holds == {}
+    assert of(api.Release, unkept.run(30_000)) == []
 
 
-def test_a_release_can_be_waited_for_again_while_it_goes_on(play: UnkeptSession) -> None:
-    play.held()
-    play.hear(ANN, api.Release(lock="x", owner="ann", fence=7))
-    answer = refusal(play.hear(BEN, api.Release(lock="x", owner="ann", fence=7)), BEN)
+def test_a_release_can_be_waited_for_again_while_it_goes_on(unkept: UnkeptSession) -> None:
+    unkept.held()
+    unkept.hear(ANN, api.Release(lock="x", owner="ann", fence=7))
+    answer = refusal(unkept.hear(BEN, api.Release(lock="x", owner="ann", fence=7)), BEN)
     assert answer.reason is api.Reason.NOT_HELD
     assert "already" in answer.detail
-    play.run(10_500)
-    (sent,) = play.hear(BEN, api.Release(lock="x", owner="ann", fence=7, request=3))
+    unkept.run(10_500)
+    (sent,) = unkept.hear(BEN, api.Release(lock="x", owner="ann", fence=7, request=3))
     assert sent.message == api.Release(lock="x", owner="ann", fence=7, session="c", request=2)
     done = api.Released(lock="x", session="c", owner="ann", request=2)
-    assert one(api.Released, play.hear(A, done), BEN).request == 3
+    assert one(api.Released, unkept.hear(A, done), BEN).request == 3
 
 
-def release_refused(play: UnkeptSession, reason: api.Reason) -> None:
+def release_refused(unkept: UnkeptSession, reason: api.Reason) -> None:
     """Have ann's release refused."""
-    play.held()
-    play.hear(ANN, api.Release(lock="x", owner="ann", fence=7))
+    unkept.held()
+    unkept.hear(ANN, api.Release(lock="x", owner="ann", fence=7))
     no = api.Refused(lock="x", reason=reason, detail="no", session="c", owner="ann", request=2)
-    assert refusal(play.hear(A, no)).reason is reason
+    assert refusal(unkept.hear(A, no)).reason is reason
 
 
-def test_a_hold_that_the_node_knows_nothing_of_is_forgotten(play: UnkeptSession) -> None:
-    release_refused(play, api.Reason.NOT_HELD)
-    assert isinstance(play.acquire().message, api.Acquire)
+def test_a_hold_that_the_node_knows_nothing_of_is_forgotten(unkept: UnkeptSession) -> None:
+    release_refused(unkept, api.Reason.NOT_HELD)
+    assert isinstance(unkept.acquire().message, api.Acquire)
 
 
-def test_a_release_that_was_refused_otherwise_leaves_the_hold(play: UnkeptSession) -> None:
-    release_refused(play, api.Reason.OVERLOADED)
-    (again,) = play.hear(ANN, api.Release(lock="x", owner="ann", fence=7))
+def test_a_release_that_was_refused_otherwise_leaves_the_hold(unkept: UnkeptSession) -> None:
+    release_refused(unkept, api.Reason.OVERLOADED)
+    (again,) = unkept.hear(ANN, api.Release(lock="x", owner="ann", fence=7))
     assert again.to == A
 
 
-def test_an_abandoned_wait_is_cancelled_until_the_gate_confirms(play: UnkeptSession) -> None:
-    play.acquire()
+def test_an_abandoned_wait_is_cancelled_until_the_endpoint_confirms(unkept: UnkeptSession) -> None:
+    unkept.acquire()
     cancel = api.Cancel(lock="x", session="c", owner="ann", request=1)
-    assert play.hear(ANN, api.Abandon()) == [Send(A, cancel)]
-    repeats = of(api.Cancel, play.run(120_000))
+    assert unkept.hear(ANN, api.Abandon()) == [Send(A, cancel)]
+    repeats = of(api.Cancel, unkept.run(120_000))
     assert set(repeats) == {cancel}
     assert 10 <= len(repeats) <= 20
     done = api.Cancelled(lock="x", session="c", owner="ann", request=1)
-    assert play.hear(A, done) == []
-    assert play.run(60_000) == []
+    assert unkept.hear(A, done) == []
+    assert unkept.run(60_000) == []
 
 
-def test_a_grant_that_crosses_with_its_cancel_reaches_nobody(play: UnkeptSession) -> None:
-    asked = play.acquire()
-    play.hear(ANN, api.Abandon())
-    assert play.grant(asked) == []
-    assert play.role.session_state.holds == {}
-    assert of(api.Cancel, play.run(1_000), A)
+def test_a_grant_that_crosses_with_its_cancel_reaches_nobody(unkept: UnkeptSession) -> None:
+    asked = unkept.acquire()
+    unkept.hear(ANN, api.Abandon())
+    assert unkept.grant(asked) == []
+    assert unkept.role.session_state.holds == {}
+    assert of(api.Cancel, unkept.run(1_000), A)
 
 
-def test_a_cancelling_user_is_answered_and_so_is_who_waited(play: UnkeptSession) -> None:
-    play.acquire(token=5)
-    said = play.hear(BEN, api.Cancel(lock="x", session="", owner="ann", request=5))
+def test_a_cancelling_user_is_answered_and_so_is_who_waited(unkept: UnkeptSession) -> None:
+    unkept.acquire(token=5)
+    said = unkept.hear(BEN, api.Cancel(lock="x", session="", owner="ann", request=5))
     assert refusal(said).reason is api.Reason.CANCELLED
     assert refusal(said).request == 5
     assert one(api.Cancel, said, A).request == 1
     assert one(api.Cancelled, said, BEN).request == 5
 
 
-def test_a_cancel_of_another_acquire_touches_nothing(play: UnkeptSession) -> None:
-    play.acquire(token=5)
-    said = play.hear(ANN, api.Cancel(lock="x", session="", owner="ann", request=4))
+def test_a_cancel_of_another_acquire_touches_nothing(unkept: UnkeptSession) -> None:
+    unkept.acquire(token=5)
+    said = unkept.hear(ANN, api.Cancel(lock="x", session="", owner="ann", request=4))
     assert of(api.Cancelled, said, ANN)
     assert len(said) == 1
-    play.held(BEN, token=6)
-    said = play.hear(BEN, api.Cancel(lock="x", session="", owner="ben", request=5))
+    unkept.held(BEN, token=6)
+    said = unkept.hear(BEN, api.Cancel(lock="x", session="", owner="ben", request=5))
     assert len(said) == 1
 
 
-def test_a_cancel_that_comes_after_the_grant_takes_the_lock_back(play: UnkeptSession) -> None:
-    play.held(token=5)
-    said = play.hear(BEN, api.Cancel(lock="x", session="", owner="ann", request=5))
+def test_a_cancel_that_comes_after_the_grant_takes_the_lock_back(unkept: UnkeptSession) -> None:
+    unkept.held(token=5)
+    said = unkept.hear(BEN, api.Cancel(lock="x", session="", owner="ann", request=5))
     assert one(api.Release, said, A).fence == 7
     assert of(api.Cancelled, said, BEN)
 
 
-def test_a_grant_to_an_ask_that_gave_up_meanwhile_is_given_back(play: UnkeptSession) -> None:
-    play.held()
-    assert one(api.Release, play.hear(ANN, api.Abandon()), A).fence == 7
-    assert of(api.Release, play.run(5_000), A)
-    play.hear(A, api.Released(lock="x", session="c", owner="ann", request=2))
-    assert play.role.session_state.holds == {}
+def test_a_grant_to_an_ask_that_gave_up_meanwhile_is_given_back(unkept: UnkeptSession) -> None:
+    unkept.held()
+    assert one(api.Release, unkept.hear(ANN, api.Abandon()), A).fence == 7
+    assert of(api.Release, unkept.run(5_000), A)
+    unkept.hear(A, api.Released(lock="x", session="c", owner="ann", request=2))
+    assert unkept.role.session_state.holds == {}
 
 
 def test_an_abandoned_release_goes_on_and_an_abandoned_question_does_not(
-    play: UnkeptSession,
+    unkept: UnkeptSession,
 ) -> None:
-    play.held()
-    play.hear(BEN, api.Release(lock="x", owner="ann", fence=7))
-    play.hear(BEN, api.Inspect(lock="x"))
-    assert play.hear(BEN, api.Abandon()) == []
-    said = play.run(15_000)
+    unkept.held()
+    unkept.hear(BEN, api.Release(lock="x", owner="ann", fence=7))
+    unkept.hear(BEN, api.Inspect(lock="x"))
+    assert unkept.hear(BEN, api.Abandon()) == []
+    said = unkept.run(15_000)
     assert of(api.Release, said)
     assert of(api.Refused, said) == []
     assert of(api.Inspect, said) == []
 
 
 def test_a_new_wait_of_the_owner_waits_until_the_old_one_is_cancelled_there(
-    play: UnkeptSession,
+    unkept: UnkeptSession,
 ) -> None:
-    play.acquire()
-    play.hear(ANN, api.Abandon())
-    (sent,) = play.hear(ANN, api.Acquire(lock="x", owner="ann"))
+    unkept.acquire()
+    unkept.hear(ANN, api.Abandon())
+    (sent,) = unkept.hear(ANN, api.Acquire(lock="x", owner="ann"))
     assert sent == Send(A, api.Cancel(lock="x", session="c", owner="ann", request=1))
-    assert of(api.Acquire, play.run_answering(2_000, A)) == []
+    assert of(api.Acquire, unkept.run_kept(2_000, A)) == []
     done = api.Cancelled(lock="x", session="c", owner="ann", request=1)
-    assert one(api.Acquire, play.hear(A, done), A).request == 2
+    assert one(api.Acquire, unkept.hear(A, done), A).request == 2
 
 
-def test_a_stray_grant_of_a_forgetful_gate_is_handed_back(play: UnkeptSession) -> None:
+def test_a_stray_grant_of_a_forgetful_endpoint_is_handed_back(unkept: UnkeptSession) -> None:
     stray = api.Granted(lock="x", fence=7, session="c", owner="ann", request=0)
     back = Send(A, api.Cancel(lock="x", session="c", owner="ann", request=0))
-    assert play.hear(A, stray) == [back]
-    asked = play.held()
-    assert play.grant(asked) == []
+    assert unkept.hear(A, stray) == [back]
+    asked = unkept.held()
+    assert unkept.grant(asked) == []
 
 
-def test_a_wait_that_the_gate_gave_up_by_itself_is_asked_for_anew(play: UnkeptSession) -> None:
-    play.acquire()
+def test_a_wait_that_the_endpoint_gave_up_by_itself_is_asked_for_anew(
+    unkept: UnkeptSession,
+) -> None:
+    unkept.acquire()
     no = api.Refused(
         lock="x", reason=api.Reason.CANCELLED, detail="gone", session="c", owner="ann", request=1
     )
-    assert play.hear(A, no) == []
-    assert {again.request for again in of(api.Acquire, play.run(400), A)} == {2}
+    assert unkept.hear(A, no) == []
+    assert {again.request for again in of(api.Acquire, unkept.run(400), A)} == {2}

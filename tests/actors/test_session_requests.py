@@ -1,4 +1,4 @@
-"""A client's session that a gate asks whether it holds a lock, where the cluster keeps none."""
+"""A client's session that an endpoint asks about a hold, in a cluster that keeps no sessions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ANN, ME = Address("c/ann"), Address("c/session")
 
 
 class RequestHarness(RoleHarness[ClientSession]):
-    """A session ``c`` with two gates of a cluster that keeps no sessions, as it has said."""
+    """A session ``c`` with two endpoints of a cluster that keeps no sessions, as it has said."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -30,7 +30,7 @@ class RequestHarness(RoleHarness[ClientSession]):
         self.role.session_state.session_lease.assigned = "c"
 
     def acquire(self) -> int:
-        """Ask for lock ``x``; return the number under which a gate was asked."""
+        """Ask for lock ``x``; return the number under which an endpoint was asked."""
         (send,) = self.hear(ANN, Acquire(lock="x", owner="ann"))
         assert isinstance(send.message, Acquire)
         return send.message.request
@@ -40,7 +40,7 @@ class RequestHarness(RoleHarness[ClientSession]):
 
 
 @pytest.fixture
-def play() -> RequestHarness:
+def harness() -> RequestHarness:
     return RequestHarness()
 
 
@@ -48,57 +48,57 @@ CONFIRM = ConfirmHold(lock="x", fence=7, session="c")
 
 
 def test_a_session_that_is_asked_about_a_hold_of_its_own_does_not_answer(
-    play: RequestHarness,
+    harness: RequestHarness,
 ) -> None:
-    play.grant(play.acquire())
+    harness.grant(harness.acquire())
 
-    assert play.hear(A, CONFIRM) == []
-    assert play.hear(B, CONFIRM) == []
+    assert harness.hear(A, CONFIRM) == []
+    assert harness.hear(B, CONFIRM) == []
 
 
 def test_a_session_disowns_what_it_does_not_hold_and_takes_no_late_grant_of_it(
-    play: RequestHarness,
+    harness: RequestHarness,
 ) -> None:
-    request = play.acquire()
+    request = harness.acquire()
 
-    said = play.hear(A, CONFIRM)
+    said = harness.hear(A, CONFIRM)
     cancel = Cancel(lock="x", session="c", owner="ann", request=request)
     assert Send(A, DisownHold(lock="x", fence=7, session="c")) in said
     assert Send(A, cancel) in said
-    assert [send.to for send in play.grant(request)] == []
+    assert [send.to for send in harness.grant(request)] == []
 
     cancelled = Cancelled(lock="x", session="c", owner="ann", request=request)
-    (anew,) = play.hear(A, cancelled)
+    (anew,) = harness.hear(A, cancelled)
     assert isinstance(anew.message, Acquire)
     assert anew.message.request > request
 
 
-def test_a_stranger_and_another_session_are_not_answered(play: RequestHarness) -> None:
-    assert play.hear(Address("z/proxy"), CONFIRM) == []
-    assert play.hear(A, ConfirmHold(lock="x", fence=7, session="d")) == []
+def test_a_stranger_and_another_session_are_not_answered(harness: RequestHarness) -> None:
+    assert harness.hear(Address("z/proxy"), CONFIRM) == []
+    assert harness.hear(A, ConfirmHold(lock="x", fence=7, session="d")) == []
 
 
-def test_a_late_grant_of_an_earlier_life_of_the_gate_does_not_cancel_what_is_held(
-    play: RequestHarness,
+def test_a_late_grant_of_an_earlier_life_of_the_endpoint_does_not_cancel_what_is_held(
+    harness: RequestHarness,
 ) -> None:
-    """A gate that restarts may grant the same request anew; what it said before comes later."""
-    request = play.acquire()
-    play.grant(request)
+    """An endpoint that restarts may grant a request anew, before its earlier messages arrive."""
+    request = harness.acquire()
+    harness.grant(request)
 
     late = Granted(lock="x", fence=5, session="c", owner="ann", request=request)
 
-    assert play.hear(A, late) == []
-    assert play.hear(B, late) == [
+    assert harness.hear(A, late) == []
+    assert harness.hear(B, late) == [
         Send(B, Cancel(lock="x", session="c", owner="ann", request=request))
     ]
 
 
 def test_a_session_that_is_told_that_an_operator_took_its_lock_holds_it_no_more(
-    play: RequestHarness,
+    harness: RequestHarness,
 ) -> None:
-    play.grant(play.acquire())
+    harness.grant(harness.acquire())
 
-    play.hear(A, HoldLost(lock="x", fence=7, session="c", owner="ann", detail="an operator"))
+    harness.hear(A, HoldLost(lock="x", fence=7, session="c", owner="ann", detail="an operator"))
 
-    assert play.role.session_state.holds == {}
-    assert "client.holds_lost" in play.counted
+    assert harness.role.session_state.holds == {}
+    assert "client.holds_lost" in harness.counted

@@ -27,7 +27,7 @@ from fencelock.actors.table.table import LockTable
 
 SEEDS = 60
 ANCHOR = address_of("c", "anchor")
-"""Holds a lock of its own all along, so that the session goes on."""
+"""Holds another lock all along, so that the session stays alive."""
 
 
 def answer_to(out: Result) -> Message | None:
@@ -52,7 +52,7 @@ class User:
         return event
 
     def next(self, chance: Random, *, leaving: bool) -> Event | None:
-        """Return what it says now; None for nothing."""
+        """Return its present message, or None if there is none."""
         owner = role_of(self.address)
         if self.asking:
             if self.token and chance.random() < 0.1:
@@ -92,7 +92,7 @@ class Trial:
 
     def __init__(self, seed: int) -> None:
         self.chance = Random(seed)
-        self.parley = SessionHarness()
+        self.harness = SessionHarness()
         self.table = LockTable()
         self.users = {
             user.address: user for user in (User(f"u{n}", f"lock-{n % 2}") for n in range(5))
@@ -101,33 +101,33 @@ class Trial:
         self.forced = 0
 
     def run(self) -> None:
-        self.spread(self.parley.hear(ANCHOR, api.Acquire(lock="anchor", owner="anchor")))
+        self.spread(self.harness.hear(ANCHOR, api.Acquire(lock="anchor", owner="anchor")))
         for step in range(300):
             self.step(leaving=step >= 150)
-        assert self.parley.assigned == "c.1", "the session was lost"
+        assert self.harness.assigned == "c.1", "the session was lost"
         for user in self.users.values():
             assert (user.levels, user.asking) == (0, False)
-        ledger = self.parley.role.session_state
+        ledger = self.harness.role.session_state
         assert list(self.table.locks) == ["anchor"]
         assert [claim.lock for claim in ledger.holds] == ["anchor"]
         assert (ledger.in_flight.pending, ledger.in_flight.withdrawals) == ({}, {})
 
     def step(self, *, leaving: bool) -> None:
-        self.spread(self.parley.run(200))
-        due = [send for at, send in self.late if at <= self.parley.now_ms]
-        self.late = [(at, send) for at, send in self.late if at > self.parley.now_ms]
+        self.spread(self.harness.run(200))
+        due = [send for at, send in self.late if at <= self.harness.now_ms]
+        self.late = [(at, send) for at, send in self.late if at > self.harness.now_ms]
         for send in due:
-            self.spread(self.gate(send))
+            self.spread(self.endpoint(send))
         for address, user in self.users.items():
             said = user.next(self.chance, leaving=leaving)
             if said is not None:
-                self.spread(self.parley.hear(address, said))
+                self.spread(self.harness.hear(address, said))
         if not leaving and self.chance.random() < 0.05:
             self.evict()
         if self.chance.random() < 0.05:
             node = self.chance.choice(("a", "b"))
-            self.spread(self.parley.hear(ME, LinkDown(node=node)))
-            self.spread(self.parley.hear(ME, LinkUp(node=node)))
+            self.spread(self.harness.hear(ME, LinkDown(node=node)))
+            self.spread(self.harness.hear(ME, LinkUp(node=node)))
 
     def evict(self) -> None:
         locks = [lock for lock in self.table.locks if lock != "anchor"]
@@ -139,7 +139,7 @@ class Trial:
             self.spread(list(self.outcomes(force)))
 
     def spread(self, sends: list[Send]) -> None:
-        """Bring words where they go: to users at once, to gates by luck."""
+        """Bring words where they go: to users at once, to endpoints by luck."""
         queue = list(sends)
         while queue:
             send = queue.pop(0)
@@ -151,9 +151,9 @@ class Trial:
             elif send.to in (A, B):
                 luck = self.chance.random()
                 if luck < 0.15:
-                    self.late.append((self.parley.now_ms + self.chance.randrange(2_000), send))
+                    self.late.append((self.harness.now_ms + self.chance.randrange(2_000), send))
                 for _ in range(0 if luck < 0.3 else 1 if luck < 0.8 else 2):
-                    queue += self.gate(send)
+                    queue += self.endpoint(send)
 
     def bereave(self, message: Event) -> None:
         if isinstance(message, HoldsLost):
@@ -162,7 +162,7 @@ class Trial:
                 if user.fence == loss.fence:
                     user.levels = 0
 
-    def gate(self, send: Send) -> list[Send]:
+    def endpoint(self, send: Send) -> list[Send]:
         asked = send.message
         assert isinstance(asked, Message)
         if isinstance(asked, Probe):
@@ -173,13 +173,15 @@ class Trial:
         return list(self.outcomes(asked))
 
     def outcomes(self, command: Command) -> Iterator[Send]:
-        for outcome in self.table.apply(self.parley.now_ms, command):
+        for outcome in self.table.apply(self.harness.now_ms, command):
             answer = answer_to(outcome)
             if answer is not None and self.chance.random() < 0.75:
                 yield from self.hear(self.chance.choice((A, B)), answer)
 
-    def hear(self, gate: Address, answer: Message) -> list[Send]:
-        return self.parley.hear(gate, answer) if type(answer) in self.parley.role.accepts else []
+    def hear(self, endpoint: Address, answer: Message) -> list[Send]:
+        return (
+            self.harness.hear(endpoint, answer) if type(answer) in self.harness.role.accepts else []
+        )
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))

@@ -80,7 +80,8 @@ def test_a_leader_with_a_far_slower_disk_hands_over_and_says_why() -> None:
 
     effects = node.sync(SLOW_US, b=QUICK_US, c=QUICK_US)
 
-    text = "the leader hands over to b: its disk takes 300 ms for a sync, that of b 2.0 ms"
+    disks = "its disk takes 300 ms for a sync, the disk of b takes 2.0 ms"
+    text = f"the leader hands over to b: {disks}"
     assert effects == [
         Send(LEADER, Resign()),
         Send(address_of("a", "node"), RoleNotice(level=Level.INFO, text=text)),
@@ -124,7 +125,7 @@ def test_a_node_hands_over_for_its_disk_at_most_once_in_a_while() -> None:
 
 def test_a_node_with_a_slow_disk_stands_after_all_others_for_a_while() -> None:
     def turn_ms(node: LeadingNode) -> int:
-        """Return when ``a`` stands after ``c``, whose first heir it is (ms)."""
+        """Return when ``a``, the first follower after ``c``, stands for election (ms)."""
         follower = node.role.suspicion
         follower.on_ballot_seen("c", node.now)
         return (follower.deadline - node.now) // NS_PER_MS

@@ -1,4 +1,4 @@
-"""What the replicated table costs: nothing for a free lock, no more per command when it is full."""
+"""The cost of the replicated table: nothing for a free lock, no more per command when full."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ class TableLog:
 
     @property
     def holder(self) -> tuple[str, int, int] | None:
-        """Who holds L, how often, under which fence."""
+        """The holder of L, its count and its fence."""
         seen = self.table.status("L").holder
         return None if seen is None else (seen.owner, seen.times, seen.fence)
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.table_play import Dice, LogComposer, MixedComposer, play, steps_of
+from support.table_comparison import Dice, LogComposer, MixedComposer, compare, steps_of
 
 from fencelock.actors.api.message import Reason, Release
 from fencelock.actors.api.semaphore import AcquirePermits
@@ -30,18 +30,18 @@ from fencelock.actors.table.table_state import TableState
 @settings(max_examples=250, deadline=None)
 def test_the_table_does_what_the_model_does(steps: list[Dice]) -> None:
     """Rule 98: reentrant, not reentrant and limited; and L1 to L5 and L7 on the way."""
-    play(steps)
+    compare(steps)
 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_long_logs_too(seed: int) -> None:
-    play(steps_of(seed))
+    compare(steps_of(seed))
 
 
 @pytest.mark.parametrize("seed", range(60))
 def test_logs_about_locks_and_semaphores(seed: int) -> None:
     """L8 and L9, too: permits are never more than there are, and no claim overtakes another."""
-    play(steps_of(seed), MixedComposer)
+    compare(steps_of(seed), MixedComposer)
 
 
 Plant = Callable[[Any], Any]  # From a sound function to a broken one.
@@ -269,7 +269,7 @@ def test_every_planted_bug_is_found(monkeypatch: pytest.MonkeyPatch, bug: str) -
 
 
 def play_all(composer: type[LogComposer]) -> None:
-    play((step for seed in range(20) for step in steps_of(seed)), composer)
+    compare((step for seed in range(20) for step in steps_of(seed)), composer)
 
 
 def _plant(monkeypatch: pytest.MonkeyPatch, place: Any, name: Any, plant: Plant) -> None:

@@ -144,7 +144,7 @@ def test_a_new_master_gives_every_session_another_ttl_and_a_new_version(table: L
 
 
 def test_a_new_master_may_raise_the_fences_and_never_lowers_them(table: LockTable) -> None:
-    """L2: a group that lost all goes on above a date."""
+    """L2: a group that lost everything continues with fences above a date."""
     table.apply(0, ExtendSessions(master="m", fence_floor=1_000))
     table.apply(0, ExtendSessions(master="m", fence_floor=7))
     beyond = ExtendSessions(master="m", fence_floor=FENCE_FLOOR_MAX + 1)

@@ -42,7 +42,7 @@ TAKEN = Evict(lock="a", fence=1, operator="eve", session="root", request=1)
         ((PATS,), acquire(2), Reason.TIMED_OUT, "lock 'a': held by 'p' of 'pat.2' (host:2)"),
         ((MINE,), acquire(2), Reason.ALREADY_HELD, "limit: held 1 times under fence 1, 1 are"),
         ((MINE, acquire(2, limit=2)), acquire(3, limit=2), Reason.LIMIT_REACHED, "held 2 times"),
-        ((MINE, release(3, 1)), acquire(2), Reason.SUPERSEDED, "something else"),
+        ((MINE, release(3, 1)), acquire(2), Reason.SUPERSEDED, "a later request"),
         ((MINE, TAKEN), MINE, Reason.OWNERSHIP_LOST, "has lost it; taken by 'eve (root)'"),
         ((MINE, TAKEN), release(2, 1), Reason.OWNERSHIP_LOST, "has lost it; nobody holds it"),
         (
@@ -94,7 +94,7 @@ def test_a_forgotten_owner_is_told_that_nothing_is_done() -> None:
     (answer,) = table.apply(9_600, release(2, 1))
     assert isinstance(answer, Refused)
     assert answer.reason is Reason.FORGOTTEN
-    assert answer.detail.endswith("something else, so nothing is done now")
+    assert answer.detail.endswith("a later request, so nothing is done now")
 
 
 def test_a_full_table_names_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ import cbor2
 import zmq
 
 BURST_BYTES = 100 << 20
-"""What an attack by size sends to each node at most."""
+"""Maximum number of bytes that an attack by size sends to each node."""
 
 CONNECTIONS = 3_000
 """Idle connections to each node."""
@@ -64,7 +64,7 @@ def flood(addresses: list[str], raws: Sequence[bytes], bytes_max: int, seconds: 
                 busy = False
         if busy:
             time.sleep(0.001)
-    while time.monotonic() < ends:  # What is queued goes on arriving.
+    while time.monotonic() < ends:  # Queued frames keep arriving.
         time.sleep(0.01)
 
 
@@ -89,7 +89,7 @@ def describe_4096(addresses: list[str], seconds: float) -> None:
 
 
 def describe_256(addresses: list[str], seconds: float) -> None:
-    """Send frames of as many requests for a description as a client's frame may carry."""
+    """Send frames that each carry 256 `Describe` requests, the maximum for a client's frame."""
     flood(addresses[:1], [describes(256)], 2 << 20, seconds)
 
 
@@ -102,7 +102,7 @@ def garbage(addresses: list[str], seconds: float) -> None:
 
 
 def greeting(name: str) -> bytes:
-    """Return what a ZMTP 3 DEALER says first, until it is ready."""
+    """Return the first bytes of a ZMTP 3 DEALER, until it is ready."""
     start = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
     ready = b"\x05READY" + b"\x0bSocket-Type" + (6).to_bytes(4, "big") + b"DEALER"
     ready += b"\x08Identity" + len(name).to_bytes(4, "big") + name.encode()

@@ -31,7 +31,7 @@ import fencelock
 from fencelock.cluster.bench.members import READY_S, NodeProcesses
 
 RATIO_MAX = 3.0
-"""How much longer the p99 of a pair may be under attack."""
+"""Maximum factor of the p99 of a pair under attack."""
 
 MEMORY_MAX_MIB = 256.0
 """Resident memory of each node, during and after every attack."""
@@ -40,7 +40,7 @@ DESCRIPTORS = 1024
 """The limit of open files of each node: attacks with connections go beyond it."""
 
 PAIR_S = 30.0
-"""How long a pair is tried again after a phase is over (s)."""
+"""Time for which a pair is tried again after a phase is over (s)."""
 
 ATTACKERS = Path(__file__).with_name("attackers.py")
 ATTACKS = "nested", "nested-small", "describe-4096", "describe-256", "garbage", "idle"
@@ -50,7 +50,7 @@ CLUSTER = NodeProcesses.cluster
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttackOutcome:
-    """What one attack did to the client and to the nodes."""
+    """The effects of one attack on the client and the nodes."""
 
     attack: str
     quiet_p50_ms: float

@@ -73,7 +73,7 @@ def measure(folder: Path, kept: int, threads: int, rounds: int) -> dict[str, flo
     with (
         NodeProcesses(folder, "paxos", 3, durable=True) as members,
         fencelock.connect(
-            members.connect, cluster=members.cluster, ttl=600, timeout=LONG_S
+            members.connect, cluster=members.cluster, ttl=600, connect_timeout=LONG_S
         ) as client,
     ):
         members.wait_until_ready(client)

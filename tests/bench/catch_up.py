@@ -85,7 +85,7 @@ def wait_until_applied(members: NodeProcesses, node: str, target: int) -> None:
     """Return once ``node`` has applied all slots before ``target``."""
     ends = time.monotonic() + LONG_S
     address = members.addresses[node]
-    with fencelock.connect(address, cluster=members.cluster, timeout=LONG_S) as client:
+    with fencelock.connect(address, cluster=members.cluster, connect_timeout=LONG_S) as client:
         while not any(applied(status) >= target for status in client.describe(roles=True)):
             if time.monotonic() > ends:
                 raise TimeoutError(f"{node} did not catch up")
@@ -95,7 +95,7 @@ async def measure(folder: Path, source: str, kept: int, slots: int) -> dict[str,
     """Return the processor time of each node while the third one catches up (ms), and its time."""
     with (
         CatchUpProcesses(folder, source) as members,
-        fencelock.connect(members.connect, cluster=members.cluster) as watcher,
+        fencelock.connect(members.connect, cluster=members.cluster, timeout=LONG_S) as watcher,
     ):
         master = master_of(members.wait_until_ready(watcher))
         follower, late = sorted(set(members.names) - {master})

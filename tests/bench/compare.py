@@ -52,7 +52,7 @@ FAILURES = (ServersFailedError, ClientFailedError, FencelockError, OSError)
 class Interrupts:
     """Ctrl-C and SIGTERM: raised where they come, and again before the next workload.
 
-    Python drops what is raised inside a finalizer, and a run would then go on for minutes.
+    Python drops an exception raised inside a finalizer, and a run would then continue for minutes.
     """
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class Interrupts:
             signal.signal(number, self._take)
 
     def check(self) -> None:
-        """Raise again what may have been dropped."""
+        """Raise an exception again that may have been dropped."""
         if self.came:
             raise KeyboardInterrupt
 
@@ -164,7 +164,8 @@ class PeerComparison:
 
 
 def machine(folder: Path) -> dict[str, Any]:
-    """Return what the figures depend on, ``folder`` being where servers keep their data."""
+    """Return the properties of the machine that affect the figures; servers keep data in
+    ``folder``."""
     model = ""
     if (info := Path("/proc/cpuinfo")).exists():
         lines = info.read_text(encoding="utf-8").splitlines()

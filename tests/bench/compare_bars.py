@@ -1,4 +1,4 @@
-"""The bars of the comparison, and whether a run's figures pass them."""
+"""The targets of the comparison, and whether a run's figures meet them."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 Results = dict[str, Any]
-"""What a run measured, as it is written as JSON: see ``docs/performance.md``."""
+"""The figures of a run, as written as JSON: see ``docs/performance.md``."""
 OURS = "fencelock"
 NOT_MEASURED = "not measured"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bar:
-    """What ``figure`` of a workload must be, beside a peer's or alone."""
+    """The target for ``figure`` of a workload, absolute or relative to a peer."""
 
     text: str
     workload: str
@@ -167,7 +167,7 @@ def figures_table(results: Results) -> str:
 
 
 def wire_table(results: Results) -> str:
-    """Return what the machine itself allowed, and fencelock's asyncio client beside it."""
+    """Return the limits of the machine itself, and the figures of fencelock's asyncio client."""
     names = (
         ("bare ROUTER/DEALER round trip, us", "p50_us"),
         ("bare round trips/s", "per_s"),

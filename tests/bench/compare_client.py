@@ -26,26 +26,26 @@ MARK_BYTES = 4
 
 @dataclass(kw_only=True)
 class ClientTask:
-    """What a client process is to do."""
+    """The job of a client process."""
 
     peer: str
     spec: dict[str, Any]
     client: int
-    """Which of the run's processes this is."""
+    """The number of this process in the run."""
     threads: int
     lock: str | None
     """The one lock of all threads; None: each has its own."""
     warm_s: float
     """Load that is not counted, at the start (s)."""
     seconds: float
-    """How long to count after that (s); 0: until another line is read."""
+    """Time to count after that (s); 0: until another line is read."""
     mark: str | None = None
     """A file that each holder writes its number into, and must find there at the end."""
 
 
 @dataclass
 class ClientTally:
-    """What one thread, or all of them, did."""
+    """The results of one thread, or of all."""
 
     pairs: int = 0
     errors: int = 0

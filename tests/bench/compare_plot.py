@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 from compare_bars import OURS, Results, over_rounds
 
 LOG_FROM = 10
-"""Where the largest median is so many times the smallest the axis is logarithmic."""
+"""If the largest median is this many times the smallest, the axis is logarithmic."""
 
 OUR_COLOUR, THEIR_COLOUR = "#0072b2", "#999999"
-"""Blue and grey differ in lightness, too: for every eye, and in print."""
+"""Blue and grey also differ in lightness: for every eye, and in print."""
 
 
 YARDSTICKS = ("bare",)
@@ -21,7 +21,7 @@ YARDSTICKS = ("bare",)
 
 
 class Chart(NamedTuple):
-    """A figure of a workload, whose name is also the file's."""
+    """A chart of one figure of a workload. The workload's name is also the file name."""
 
     workload: str
     figure: str
@@ -48,7 +48,7 @@ CHARTS = (
 
 
 def missing() -> str | None:
-    """Return what to install for charts; None if nothing is missing."""
+    """Return the packages to install for charts, or None if none is missing."""
     return None if find_spec("matplotlib") else "pip install matplotlib"
 
 

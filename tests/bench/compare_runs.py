@@ -21,15 +21,15 @@ from peers.servers import bound_to_us
 
 HERE = Path(__file__).resolve().parent
 STOP_S = 15.0
-"""How long a client may take to end by itself (s)."""
+"""Time in which a client must end by itself (s)."""
 PATIENCE_S = 60.0
-"""How long clients may take beyond what they were told to (s), before they are ended."""
+"""Time that clients may take beyond their jobs' times (s), before they are killed."""
 SAID_MAX = 2000
-"""How much of a failed client's last words is shown, in characters."""
+"""Length of the output of a failed client that is shown (characters)."""
 SETTLE_S = 2.0
 """Load before each kill (s)."""
 WATCH_S = 8.0
-"""How long after a kill its server stays down (s): longer than any peer's failover."""
+"""Time for which a killed server stays down (s): longer than any peer's failover."""
 
 Figures = dict[str, float]
 
@@ -40,7 +40,7 @@ class ClientFailedError(RuntimeError):
 
 @dataclass(frozen=True)
 class Workload:
-    """What client processes do."""
+    """The job of client processes."""
 
     name: str
     processes: int
@@ -109,7 +109,7 @@ class ClientProcesses:
             process.stdin.flush()
 
     def results(self) -> list[dict[str, Any]]:
-        """Return what each says next: that it is ready, and at its end what it did.
+        """Return the next line of each: that it is ready, and at its end its results.
 
         Raises:
             ClientFailedError: one ended without that, or took too long.

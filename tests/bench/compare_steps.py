@@ -56,7 +56,7 @@ def read_profiles(paths: list[Path]) -> list[dict[str, Any]]:
 
 
 def parts_of(by_step: dict[str, float]) -> dict[str, float]:
-    """Return the parts as they are drawn; their sum is that of the steps."""
+    """Return the parts as they are drawn; their sum equals the sum of the steps."""
     parts = {part: sum(by_step.get(step, 0.0) for step in steps) for part, steps in PARTS.items()}
     parts[REST] = sum(by_step.values()) - sum(parts.values())
     return parts

@@ -1,4 +1,4 @@
-"""What the machine itself allows: a bare ROUTER/DEALER ping-pong, and a small synced append.
+"""The limits of the machine itself: a bare ROUTER/DEALER ping-pong, and a small synced append.
 
 Run as a program it is the ROUTER that sends everything back: ``compare_wire.py ENDPOINT``.
 """

@@ -1,4 +1,4 @@
-"""What the comparison of tables costs: a pair in the table, with and without its digest.
+"""The cost of comparing tables: a pair in the table, with and without its digest.
 
     python tests/bench/digest_cost.py            # a table, and status 1 above 1 % of a pair
     python tests/bench/digest_cost.py --json     # one JSON object
@@ -101,7 +101,7 @@ def pair_us(written: list[bytes]) -> float:
 
 
 def slot_us() -> float:
-    """Return what noting a digest costs a slot (us): it is done once in so many slots."""
+    """Return the cost per slot of noting digests (us); one is noted every so many slots."""
     machine, digests = LockMachine(), Digests("a", LogConfig(View(0, ("a", "b", "c"))))
     digests.begin(machine.fingerprint())
     began = time.thread_time()

@@ -1,4 +1,4 @@
-"""What a request costs a whole node, and whether that depends on how full and how old it is.
+"""The cost of a request for a whole node, and whether it grows on a full or an old node.
 
     python tests/bench/node_scale.py                       # a table, and status 1 if it is not flat
     python tests/bench/node_scale.py --only age --json     # one part; one JSON object
@@ -17,20 +17,17 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 import multiprocessing
 import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping
-from dataclasses import asdict
 from itertools import count
 from multiprocessing.connection import Connection
 from random import Random
 from typing import TypeVar
 
-from rich.console import Console
-from scale_loads import SLOWER_MAX, Loads, SizeCost, costs, show
+from scale_loads import Loads, SizeCost, costs, report
 
 from fencelock.actors.api.message import Acquire, Granted, Release, Released
 from fencelock.actors.api.session_message import Open, Opened
@@ -66,16 +63,16 @@ class NodeSubject:
             self.sessions.append(self.ask(client, opening, Opened).assigned)
 
     def acquire(self, who: int, lock: str, owner: str = "") -> int:
-        """Have the session take ``lock``; return the fence."""
+        """Let the session take ``lock``; return the fence."""
         return self.ask(f"client-{who}", self._asking(who, lock, owner), Granted).fence
 
     def wait(self, who: int, lock: str, owner: str) -> None:
-        """Have ``owner`` stand in line for ``lock``, which somebody holds."""
+        """Let ``owner`` wait for ``lock``, which somebody holds."""
         self.say(f"client-{who}", self._asking(who, lock, owner))
         self.turn()
 
     def release(self, who: int, lock: str, fence: int, owner: str = "") -> None:
-        """Have the session give ``lock`` back."""
+        """Let the session give ``lock`` back."""
         release = Release(
             lock=lock, fence=fence, session=self.sessions[who], owner=owner,
             request=next(self.numbers),
@@ -180,12 +177,7 @@ def main() -> int:
         if not given.only or part in given.only
         for line in measure(what, sizes, given.rounds)
     ]
-    ok = all(line.slower <= SLOWER_MAX for line in lines)
-    if given.json:
-        print(json.dumps({"ok": ok, "lines": [asdict(line) for line in lines]}))
-    else:
-        Console().print(show("A whole node, without sockets and disk", lines))
-    return 0 if ok else 1
+    return report("A whole node, without sockets and disk", lines, as_json=given.json)
 
 
 if __name__ == "__main__":

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import count
 from typing import Protocol
 
+from rich.console import Console
 from rich.table import Table
 
 SLOWER_MAX = 1.5
@@ -23,15 +25,15 @@ class LoadSubject(Protocol):
     """Something with sessions, which acquire and release locks."""
 
     def acquire(self, who: int, lock: str, owner: str = "") -> int:
-        """Have session ``who`` take ``lock``; return the fence."""
+        """Let session ``who`` take ``lock``; return the fence."""
         ...
 
     def wait(self, who: int, lock: str, owner: str) -> None:
-        """Have ``owner`` wait for ``lock``, which somebody holds."""
+        """Let ``owner`` wait for ``lock``, which somebody holds."""
         ...
 
     def release(self, who: int, lock: str, fence: int, owner: str = "") -> None:
-        """Have session ``who`` give ``lock`` back."""
+        """Let session ``who`` give ``lock`` back."""
         ...
 
 
@@ -124,8 +126,17 @@ def costs(what: str, sizes: Sequence[int], best_us: Sequence[float]) -> list[Siz
     return [SizeCost(what, size, us, us / best_us[0]) for size, us in found]
 
 
-def show(title: str, lines: Sequence[SizeCost]) -> Table:
-    """Return the report for people."""
+def report(title: str, lines: Sequence[SizeCost], *, as_json: bool) -> int:
+    """Print the report, and return the exit status: 0 only if no size is slower than allowed."""
+    ok = all(line.slower <= SLOWER_MAX for line in lines)
+    if as_json:
+        print(json.dumps({"ok": ok, "lines": [asdict(line) for line in lines]}))
+    else:
+        Console().print(_table(title, lines))
+    return 0 if ok else 1
+
+
+def _table(title: str, lines: Sequence[SizeCost]) -> Table:
     table = Table("there are", "so many", title=title)
     for column in ("a request takes", "requests a second", "slower", "at most"):
         table.add_column(column, justify="right")

@@ -1,4 +1,4 @@
-"""How fast the table of locks is by itself, and whether that depends on how full it is.
+"""The speed of the table of locks by itself, and whether it depends on its size.
 
     python tests/bench/table_scale.py            # a table, and status 1 if it is not flat
     python tests/bench/table_scale.py --json     # one JSON object
@@ -11,15 +11,12 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from itertools import count
 
-from rich.console import Console
-from scale_loads import SLOWER_MAX, Loads, Run, SizeCost, costs, show
+from scale_loads import Loads, Run, SizeCost, costs, report
 
 from fencelock.actors.api.message import Acquire, Granted, Release
 from fencelock.actors.api.session_message import Open
@@ -45,15 +42,15 @@ class TableSubject:
             self.table.apply(0, opening)
 
     def acquire(self, who: int, lock: str, owner: str = "thread-1") -> int:
-        """Have session ``who`` take ``lock``, a millisecond later; return the fence."""
+        """Let session ``who`` take ``lock``, a millisecond later; return the fence."""
         return next(one.fence for one in self._ask(who, lock, owner) if isinstance(one, Granted))
 
     def wait(self, who: int, lock: str, owner: str) -> None:
-        """Have ``owner`` wait for ``lock``, a millisecond later."""
+        """Let ``owner`` wait for ``lock``, a millisecond later."""
         self._ask(who, lock, owner)
 
     def release(self, who: int, lock: str, fence: int, owner: str = "thread-1") -> None:
-        """Have session ``who`` give ``lock`` back."""
+        """Let session ``who`` give ``lock`` back."""
         command = Release(
             session=self.names[who], owner=owner, request=next(self.numbers), lock=lock, fence=fence
         )
@@ -73,7 +70,7 @@ KINDS: dict[str, tuple[Callable[[int], Run], tuple[int, ...]]] = {
     "sessions": (LOADS.sessions, (10, 10_000)),
     "waiters": (LOADS.waiters, (10, 10_000)),
 }
-"""What is measured, and at which sizes; a table may have a million claims in all."""
+"""The measurements and their sizes; a table may have a million claims in all."""
 
 
 def measure(what: str, rounds: int) -> list[SizeCost]:
@@ -98,12 +95,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=7, help="of each size (default: 7)")
     options = parser.parse_args()
     lines = [line for what in KINDS for line in measure(what, options.rounds)]
-    ok = all(line.slower <= SLOWER_MAX for line in lines)
-    if options.json:
-        print(json.dumps({"ok": ok, "lines": [asdict(line) for line in lines]}))
-    else:
-        Console().print(show("The table of locks by itself", lines))
-    return 0 if ok else 1
+    return report("The table of locks by itself", lines, as_json=options.json)
 
 
 if __name__ == "__main__":

@@ -55,7 +55,7 @@ class CountedCluster:
 
 
 class ClusterStage:
-    """What `compare` starts, instead of processes."""
+    """Started by `compare` instead of processes."""
 
     def __init__(self) -> None:
         self.sides: dict[str, CountedCluster] = {}

@@ -1,26 +1,23 @@
-"""The benchmark of a member that comes back: the follower feeds it, and not the master."""
+"""The benchmarks of nodes that learn: members that come back, and observers."""
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-
-from support.paths import BENCH
-
-LONG_S = 120.0
+from support.bench_programs import run_program
 
 
 def test_a_member_that_missed_much_does_not_load_the_master() -> None:
-    ended = subprocess.run(
-        [sys.executable, str(BENCH / "catch_up.py"), "--json", "--kept", "2000", "--slots", "800"],
-        capture_output=True,
-        text=True,
-        timeout=LONG_S,
-        check=False,
-    )
+    found, _ = run_program("catch_up.py", "--kept", "2000", "--slots", "800")
 
-    assert ended.stderr == ""
-    found = json.loads(ended.stdout)
     assert found["ok"], found
     assert found["ms"]["follower"]["master"] < found["ms"]["master"]["master"], found
+
+
+def test_members_and_observers_answer_reads_with_an_age_bound() -> None:
+    found, _ = run_program("observer_reads.py", "--seconds", "0.3", "--threads", "4")
+
+    assert {number: len(one["reads_per_s"]) for number, one in found.items()} == {
+        "0": 3,
+        "1": 4,
+        "2": 5,
+    }
+    assert all(rate > 0 for one in found.values() for rate in one["reads_per_s"].values()), found

@@ -118,7 +118,7 @@ def test_a_lock_is_granted_after_a_leader_of_real_nodes_died(
 ) -> None:
     with (
         RelayedMembers(tmp_path, "paxos", 3) as members,
-        connect(members.connect, cluster=members.cluster, timeout=LONG_S) as client,
+        connect(members.connect, cluster=members.cluster, connect_timeout=LONG_S) as client,
     ):
         members.wait_until_ready(client)
         lock = client.lock("x", timeout=LONG_S)

@@ -22,9 +22,9 @@ CLIENT_MARKS = [
     Mark("poll", 0, 1_020),
     Mark("ring", 1_010, 1_011),
     Mark("session", 1_022, 1_030),
-    Mark("send", 1_032, 1_050, "gate-0"),
+    Mark("send", 1_032, 1_050, "endpoint-0"),
     Mark("poll", 1_052, 1_400),
-    Mark("receive", 1_405, 1_420, "gate-0"),
+    Mark("receive", 1_405, 1_420, "endpoint-0"),
     Mark("session", 1_421, 1_430),
     Mark("poll", 1_440, 5_000),
 ]
@@ -56,7 +56,7 @@ CALL, BACK = 1_000, 1_450
 
 
 def shifted(marks: list[Mark], times: int) -> list[Mark]:
-    """Return what happens ``times`` times, one after the other."""
+    """Return the events of ``times`` pairs, one after the other."""
     return [
         mark._replace(begin_ns=mark.begin_ns + at, end_ns=mark.end_ns + at)
         for at in range(0, times * 5_000, 5_000)
@@ -66,7 +66,7 @@ def shifted(marks: list[Mark], times: int) -> list[Mark]:
 
 def logs(times: int = 1) -> dict[str, NodeMarks]:
     return {
-        CLIENT: NodeMarks(CLIENT, shifted(CLIENT_MARKS, times), {"gate-0": "n1"}),
+        CLIENT: NodeMarks(CLIENT, shifted(CLIENT_MARKS, times), {"endpoint-0": "n1"}),
         "n1": NodeMarks("n1", shifted(MASTER_MARKS, times), {"client-1": CLIENT}),
         "n2": NodeMarks("n2", shifted(ACCEPTOR_MARKS, times), {"client-1": CLIENT}),
     }

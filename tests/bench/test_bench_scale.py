@@ -2,36 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from typing import Any
-
-from support.paths import BENCH
-
-LONG_S = 120.0
+from support.bench_programs import run_program
 
 SLOWER_MAX = 4
-"""Far above the bar of the benchmark, for a machine that does other things, too; and far below
-what a search of ten thousand costs."""
-
-
-def lines(program: str, *options: str) -> tuple[dict[str, Any], int]:
-    ended = subprocess.run(
-        [sys.executable, str(BENCH / program), "--json", *options],
-        capture_output=True,
-        text=True,
-        timeout=LONG_S,
-        check=False,
-    )
-    assert ended.stderr == ""
-    found: dict[str, Any] = json.loads(ended.stdout)
-    return found, ended.returncode
+"""Far above the bar of the benchmark, for a machine that also does other things; and far below the
+cost of a search of ten thousand."""
 
 
 def test_a_request_costs_a_node_the_same_whoever_else_is_there() -> None:
     parts = ("--only", "sessions", "--only", "waiters", "--only", "age")
-    found, status = lines("node_scale.py", *parts, "--age", "5000", "--rounds", "2")
+    found, status = run_program("node_scale.py", *parts, "--age", "5000", "--rounds", "2")
     sizes = {(line["what"], line["size"]): line["slower"] for line in found["lines"]}
     assert sizes.keys() == {
         ("sessions", 10),

@@ -32,7 +32,7 @@ CLUSTER = "faces"
 
 
 def connect(paxos_addresses: str, ttl: float = 15.0) -> aio.Connecting:
-    return aio.connect(paxos_addresses, cluster=CLUSTER, timeout=PATIENCE_S, ttl=ttl)
+    return aio.connect(paxos_addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S, ttl=ttl)
 
 
 def test_a_client_may_be_entered_or_awaited(paxos_addresses: str) -> None:
@@ -182,7 +182,7 @@ def test_what_cannot_be_is_refused_before_anything_runs() -> None:
     (port,) = free_ports(1)
 
     async def nobody() -> None:
-        async with aio.connect(f"tcp://127.0.0.1:{port}", timeout=0.3):
+        async with aio.connect(f"tcp://127.0.0.1:{port}", connect_timeout=0.3):
             raise AssertionError
 
     with pytest.raises(UnavailableError, match="Are the nodes running"):

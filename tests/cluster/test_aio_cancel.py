@@ -22,8 +22,8 @@ Work = Callable[[aio.Client, str], Awaitable[None]]
 
 @asynccontextmanager
 async def two_clients(paxos_addresses: str) -> AsyncGenerator[tuple[aio.Client, aio.Client], None]:
-    connecting = aio.connect(paxos_addresses, cluster=CLUSTER, timeout=PATIENCE_S)
-    other = aio.connect(paxos_addresses, cluster=CLUSTER, timeout=PATIENCE_S)
+    connecting = aio.connect(paxos_addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S)
+    other = aio.connect(paxos_addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S)
     async with asyncio.timeout(PATIENCE_S), connecting as one, other as two:
         yield one, two
 
@@ -216,7 +216,7 @@ def test_a_cancelled_connect_leaves_nothing_running() -> None:
     (port,) = free_ports(1)
 
     async def connect() -> None:
-        await aio.connect(f"tcp://127.0.0.1:{port}", timeout=PATIENCE_S)
+        await aio.connect(f"tcp://127.0.0.1:{port}", connect_timeout=PATIENCE_S)
 
     async def run() -> None:
         for steps in range(8):
@@ -231,7 +231,7 @@ def test_a_cancelled_close_leaves_nothing_running_and_nothing_held(paxos_address
 
     async def run() -> None:
         for steps in range(8):
-            client = await aio.connect(paxos_addresses, cluster=CLUSTER, timeout=PATIENCE_S)
+            client = await aio.connect(paxos_addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S)
             await client.lock("close", owner="job").acquire(timeout=PATIENCE_S)
             await cancelled_after(steps, client.close())
             if not steps:

@@ -4,32 +4,23 @@ from __future__ import annotations
 
 import json
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.backup_header import HEADER as EXAMPLE
 
 from fencelock.cluster.storage.backup import (
     HEADER_BYTES_MAX,
     LENGTH,
     START,
     BackupDamagedError,
-    BackupHeader,
     BackupWriter,
     read_backup,
 )
 
 PARTS = (b"the first part", b"", b"the third part" * 3)
-HEADER = BackupHeader(
-    cluster="orders",
-    protocol="paxos",
-    node="n2",
-    date="2025-11-22T13:47:33+00:00",
-    slot=54,
-    time_ms=1859,
-    fence=51,
-    parts=len(PARTS),
-    release="0.1.0",
-)
+HEADER = replace(EXAMPLE, fence=51, parts=len(PARTS))
 
 
 @pytest.fixture

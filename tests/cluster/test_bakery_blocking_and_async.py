@@ -52,7 +52,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Config]:
         for node in config.nodes:
             stack.enter_context(Node.start(config, node))
         addresses = ",".join(config.nodes.values())
-        with fencelock.connect(addresses, cluster=CLUSTER, timeout=PATIENCE_S) as client:
+        with fencelock.connect(addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S) as client:
             client.lock("first").acquire(
                 timeout=PATIENCE_S
             )  # From now on there are leaders: no wait for them.
@@ -62,7 +62,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Config]:
 @pytest.fixture
 def client(cluster: Config) -> Iterator[fencelock.Client]:
     addresses = ",".join(cluster.nodes.values())
-    with fencelock.connect(addresses, cluster=CLUSTER, timeout=PATIENCE_S) as client:
+    with fencelock.connect(addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S) as client:
         yield client
 
 
@@ -174,7 +174,7 @@ def test_a_task_has_the_same_deadlines(cluster: Config) -> None:
     async def live() -> list[HoldState]:
         told: list[HoldState] = []
         addresses = ",".join(cluster.nodes.values())
-        async with aio.connect(addresses, cluster=CLUSTER, timeout=PATIENCE_S) as client:
+        async with aio.connect(addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S) as client:
             mine = client.lock("task", duration=SHORT_S, grace=SHORT_S)
             over = asyncio.Event()
             mine.on_unlocking(lambda notice: told.append(notice.state))
@@ -223,7 +223,7 @@ def test_one_node_and_two_grant_locks_too(tmp_path: Path, nodes: int) -> None:
             stack.enter_context(Node.start(config, node))
         addresses = ",".join(config.nodes.values())
         client = stack.enter_context(
-            fencelock.connect(addresses, cluster=CLUSTER, timeout=PATIENCE_S)
+            fencelock.connect(addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S)
         )
         lock = client.lock("small")
         first = fence_of(lock.acquire(timeout=PATIENCE_S))

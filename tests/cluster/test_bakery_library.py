@@ -1,4 +1,4 @@
-"""What a client library owes its user: scenarios 1 to 24 of the design page, in our faces."""
+"""The duties of a client library: scenarios 1 to 24 of the design page, with both clients."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ WEEK_S = 7 * 24 * 3_600
 
 
 @pytest.fixture
-def parley() -> SessionHarness:
+def harness() -> SessionHarness:
     return SessionHarness(TTL_MS)
 
 
-def wanted(parley: SessionHarness, wait_ms: int | None = None) -> api.Acquire:
-    return one(api.Acquire, parley.open(parley.acquire(wait_ms=wait_ms)), A)
+def wanted(harness: SessionHarness, wait_ms: int | None = None) -> api.Acquire:
+    return one(api.Acquire, harness.open(harness.acquire(wait_ms=wait_ms)), A)
 
 
 def granted(asked: api.Acquire, lock: str = "x", hold_ms: int = 1_000) -> api.Granted:
@@ -47,15 +47,15 @@ def granted(asked: api.Acquire, lock: str = "x", hold_ms: int = 1_000) -> api.Gr
     )
 
 
-def held(parley: SessionHarness, hold_ms: int = 1_000) -> api.Acquire:
-    asked = wanted(parley)
-    assert one(api.Granted, parley.hear(A, granted(asked, hold_ms=hold_ms)), ANN).fence == 7
+def held(harness: SessionHarness, hold_ms: int = 1_000) -> api.Acquire:
+    asked = wanted(harness)
+    assert one(api.Granted, harness.hear(A, granted(asked, hold_ms=hold_ms)), ANN).fence == 7
     return asked
 
 
-def unlocking(parley: SessionHarness, lock: str = "x") -> list[Send]:
-    word = Unlocking(lock=lock, fence=7, grace_ms=5_000, session=parley.assigned, owner="ann")
-    return of_watcher(parley.hear(A, word))
+def unlocking(harness: SessionHarness, lock: str = "x") -> list[Send]:
+    word = Unlocking(lock=lock, fence=7, grace_ms=5_000, session=harness.assigned, owner="ann")
+    return of_watcher(harness.hear(A, word))
 
 
 def of_watcher(said: list[Send]) -> list[Send]:
@@ -83,27 +83,27 @@ def test_ten_thousand_durations_are_kept_or_refused_and_never_changed() -> None:
                 term_ms_of("duration", term)
 
 
-def test_who_says_nothing_asks_for_what_the_cluster_has(parley: SessionHarness) -> None:
+def test_who_says_nothing_asks_for_what_the_cluster_has(harness: SessionHarness) -> None:
     """Scenario 3 (!): fields are never left out, 0 stands for the cluster's own."""
-    asked = wanted(parley)
+    asked = wanted(harness)
     assert (asked.lock, asked.owner, asked.wait_ms) == ("x", "ann", None)
     assert (asked.hold_ms, asked.grace_ms) == (0, 0)
     assert asked.request > 0
 
 
-def test_who_holds_is_busy_until_its_release_is_confirmed(parley: SessionHarness) -> None:
+def test_who_holds_is_busy_until_its_release_is_confirmed(harness: SessionHarness) -> None:
     """Scenario 4."""
-    held(parley)
-    assert one(api.Refused, parley.acquire(token=9), ANN).reason is api.Reason.ALREADY_HELD
-    release = one(api.Release, parley.release(), A)
+    held(harness)
+    assert one(api.Refused, harness.acquire(token=9), ANN).reason is api.Reason.ALREADY_HELD
+    release = one(api.Release, harness.release(), A)
     assert (release.lock, release.owner, release.fence) == ("x", "ann", 7)
-    assert one(api.Refused, parley.acquire(token=10), ANN).reason is api.Reason.ALREADY_HELD
+    assert one(api.Refused, harness.acquire(token=10), ANN).reason is api.Reason.ALREADY_HELD
     done = api.Released(lock="x", session=release.session, owner="ann", request=release.request)
-    assert one(api.Released, parley.hear(A, done), ANN).count == 0
-    assert one(api.Acquire, parley.acquire(token=11), A).owner == "ann"
+    assert one(api.Released, harness.hear(A, done), ANN).count == 0
+    assert one(api.Acquire, harness.acquire(token=11), A).owner == "ann"
 
 
-def test_all_that_is_said_of_a_lock_is_asked_for(parley: SessionHarness) -> None:
+def test_all_that_is_said_of_a_lock_is_asked_for(harness: SessionHarness) -> None:
     """Scenario 6, without shared locks, which the source never had."""
     asked = api.Acquire(
         lock="x",
@@ -112,38 +112,38 @@ def test_all_that_is_said_of_a_lock_is_asked_for(parley: SessionHarness) -> None
         hold_ms=term_ms_of("duration", 3_600),
         grace_ms=term_ms_of("grace", 0.5),
     )
-    said = one(api.Acquire, parley.open(parley.hear(ANN, asked)), A)
+    said = one(api.Acquire, harness.open(harness.hear(ANN, asked)), A)
     assert (said.wait_ms, said.hold_ms, said.grace_ms) == (10_500, HOUR_MS, 500)
 
 
 def test_a_release_of_what_is_not_held_is_an_error_and_says_nothing_to_anybody(
-    parley: SessionHarness,
+    harness: SessionHarness,
 ) -> None:
     """Scenario 6 (!): there unlocking before locking is silently nothing."""
-    said = parley.release()
+    said = harness.release()
     assert one(api.Refused, said, ANN).reason is api.Reason.NOT_HELD
     assert of(api.Release, said, A) == []
 
 
 def test_who_holds_may_ask_for_other_things_and_its_deadline_is_the_hour_it_asked_for(
-    parley: SessionHarness,
+    harness: SessionHarness,
 ) -> None:
     """Scenario 7."""
-    asked_ms = parley.now_ms
-    asked = wanted(parley)
-    leased = one(Leased, parley.hear(A, granted(asked, hold_ms=HOUR_MS)), WATCHER)
+    asked_ms = harness.now_ms
+    asked = wanted(harness)
+    leased = one(Leased, harness.hear(A, granted(asked, hold_ms=HOUR_MS)), WATCHER)
     ends_ms = leased.until // NS_PER_MS - 5_000
     assert abs(ends_ms - asked_ms - HOUR_MS) <= HOUR_MS // 100
-    assert one(api.Inspect, parley.hear(ANN, api.Inspect(lock="y", request=5)), A).lock == "y"
-    assert one(api.Release, parley.release(), A).fence == 7
+    assert one(api.Inspect, harness.hear(ANN, api.Inspect(lock="y", request=5)), A).lock == "y"
+    assert one(api.Release, harness.release(), A).fence == 7
 
 
 @pytest.mark.parametrize("word", [api.Granted, api.Refused])
 def test_an_answer_that_names_another_lock_ends_no_wait(
-    parley: SessionHarness, word: type[api.Granted | api.Refused]
+    harness: SessionHarness, word: type[api.Granted | api.Refused]
 ) -> None:
     """Scenarios 8 and 17 (!): it is dropped and counted; there the lock fails."""
-    asked = wanted(parley)
+    asked = wanted(harness)
     answer: api.Granted | api.Refused = granted(asked, "other")
     if word is api.Refused:
         answer = api.Refused(
@@ -154,70 +154,70 @@ def test_an_answer_that_names_another_lock_ends_no_wait(
             owner="ann",
             request=asked.request,
         )
-    assert parley.hear(A, answer) == []
-    assert "client.unfit_answer_dropped" in parley.counted
-    assert one(api.Granted, parley.hear(A, granted(asked)), ANN).lock == "x"
+    assert harness.hear(A, answer) == []
+    assert "client.unfit_answer_dropped" in harness.counted
+    assert one(api.Granted, harness.hear(A, granted(asked)), ANN).lock == "x"
 
 
-def test_a_confirmation_that_names_another_lock_confirms_nothing(parley: SessionHarness) -> None:
+def test_a_confirmation_that_names_another_lock_confirms_nothing(harness: SessionHarness) -> None:
     """Scenario 9 (!)."""
-    held(parley)
-    release = one(api.Release, parley.release(), A)
+    held(harness)
+    release = one(api.Release, harness.release(), A)
     wrong = api.Released(
         lock="other", session=release.session, owner="ann", request=release.request
     )
-    assert parley.hear(A, wrong) == []
-    assert of(api.Release, parley.run(1_000), A)  # It is said again.
+    assert harness.hear(A, wrong) == []
+    assert of(api.Release, harness.run(1_000), A)  # It is said again.
 
 
-def test_nothing_is_released_by_itself_when_the_duration_is_over(parley: SessionHarness) -> None:
+def test_nothing_is_released_by_itself_when_the_duration_is_over(harness: SessionHarness) -> None:
     """Scenario 10 (!): the source's library answers UNLOCK; here whoever holds decides."""
-    held(parley)
-    said = parley.run_kept(2_000, A)
+    held(harness)
+    said = harness.run_kept(2_000, A)
     assert one(Unlocking, said, WATCHER).lock == "x"
     assert of(api.Release, said) == []
     assert of(Renew, said) == []
-    release = one(api.Release, parley.release(), A)
+    release = one(api.Release, harness.release(), A)
     done = api.Released(lock="x", session=release.session, owner="ann", request=release.request)
-    assert one(api.Released, parley.hear(A, done), ANN).lock == "x"
+    assert one(api.Released, harness.hear(A, done), ANN).lock == "x"
 
 
-def test_a_warning_that_comes_after_the_grace_is_too_late(parley: SessionHarness) -> None:
+def test_a_warning_that_comes_after_the_grace_is_too_late(harness: SessionHarness) -> None:
     """Scenario 11."""
-    held(parley)
-    said = parley.run_kept(7_000, A)
+    held(harness)
+    said = harness.run_kept(7_000, A)
     assert one(HoldsLost, said, WATCHER).losses[0].lock == "x"
-    assert unlocking(parley) == []
+    assert unlocking(harness) == []
 
 
-def test_a_warning_about_another_lock_is_dropped(parley: SessionHarness) -> None:
+def test_a_warning_about_another_lock_is_dropped(harness: SessionHarness) -> None:
     """Scenario 12 (!): it harms no other lock."""
-    held(parley, HOUR_MS)
-    assert unlocking(parley, "other") == []
-    assert of(HoldsLost, parley.run_kept(10_000, A)) == []
+    held(harness, HOUR_MS)
+    assert unlocking(harness, "other") == []
+    assert of(HoldsLost, harness.run_kept(10_000, A)) == []
 
 
-def test_what_becomes_of_another_node_does_not_matter_to_a_wait(parley: SessionHarness) -> None:
+def test_what_becomes_of_another_node_does_not_matter_to_a_wait(harness: SessionHarness) -> None:
     """Scenario 13."""
-    asked = wanted(parley)
-    assert of(api.Refused, parley.hear(ME, LinkDown(node="b"))) == []
-    assert one(api.Granted, parley.hear(A, granted(asked)), ANN).fence == 7
+    asked = wanted(harness)
+    assert of(api.Refused, harness.hear(ME, LinkDown(node="b"))) == []
+    assert one(api.Granted, harness.hear(A, granted(asked)), ANN).fence == 7
 
 
-def test_a_request_that_cannot_be_delivered_goes_to_another_node(parley: SessionHarness) -> None:
+def test_a_request_that_cannot_be_delivered_goes_to_another_node(harness: SessionHarness) -> None:
     """Scenario 14 (!): there the lock fails at once."""
-    asked = wanted(parley)
-    moved = one(api.Acquire, parley.hear(ME, LinkDown(node="a")), B)
+    asked = wanted(harness)
+    moved = one(api.Acquire, harness.hear(ME, LinkDown(node="a")), B)
     assert moved.request == asked.request
 
 
 def test_with_no_node_of_its_cluster_left_a_wait_fails_at_once_and_says_why(
-    parley: SessionHarness,
+    harness: SessionHarness,
 ) -> None:
     """Scenario 14."""
-    wanted(parley)
-    said = parley.hear(ME, LinkRefused(node="a", detail="wrong cluster"))
-    said += parley.hear(ME, LinkRefused(node="b", detail="wrong cluster"))
+    wanted(harness)
+    said = harness.hear(ME, LinkRefused(node="a", detail="wrong cluster"))
+    said += harness.hear(ME, LinkRefused(node="b", detail="wrong cluster"))
     assert one(api.Refused, said, ANN).reason is api.Reason.WRONG_CLUSTER
 
 
@@ -232,38 +232,38 @@ def test_with_no_node_of_its_cluster_left_a_wait_fails_at_once_and_says_why(
     ],
 )
 def test_each_refusal_is_an_error_of_its_own(
-    parley: SessionHarness, reason: api.Reason, error: type[Exception]
+    harness: SessionHarness, reason: api.Reason, error: type[Exception]
 ) -> None:
     """Scenarios 16 and 18 (!): there all but one are INVALID."""
-    parley.open(parley.acquire())
-    refused = one(api.Refused, parley.refuse([Send(A, parley_asked(parley))], reason), ANN)
+    harness.open(harness.acquire())
+    refused = one(api.Refused, harness.refuse([Send(A, harness_asked(harness))], reason), ANN)
     assert type(refused.error()) is error
 
 
-def parley_asked(parley: SessionHarness) -> api.Acquire:
-    """Return the wait of ann as the gate heard it."""
-    (pending,) = parley.role.session_state.in_flight.pending.values()
-    return api.Acquire(lock="x", session=parley.assigned, owner="ann", request=pending.number)
+def harness_asked(harness: SessionHarness) -> api.Acquire:
+    """Return the wait of ann as the proxy heard it."""
+    (pending,) = harness.role.session_state.in_flight.pending.values()
+    return api.Acquire(lock="x", session=harness.assigned, owner="ann", request=pending.number)
 
 
-def test_a_wait_that_nobody_answers_ends_by_the_clients_own_clock(parley: SessionHarness) -> None:
+def test_a_wait_that_nobody_answers_ends_by_the_clients_own_clock(harness: SessionHarness) -> None:
     """Scenario 20."""
-    wanted(parley, wait_ms=3_000)
-    said = parley.run(2_900)
+    wanted(harness, wait_ms=3_000)
+    said = harness.run(2_900)
     assert of(api.Refused, said, ANN) == []
-    refused = one(api.Refused, parley.run(10_000), ANN)
+    refused = one(api.Refused, harness.run(10_000), ANN)
     assert refused.reason is api.Reason.UNAVAILABLE
     assert "silent" in refused.detail
 
 
 def test_a_release_that_nobody_confirms_is_told_after_a_while_and_goes_on(
-    parley: SessionHarness,
+    harness: SessionHarness,
 ) -> None:
     """Scenario 22: a user is not kept for ever, and what it released is not held for ever."""
-    held(parley, HOUR_MS)
-    said = [*parley.release(), *parley.run(11_000)]
+    held(harness, HOUR_MS)
+    said = [*harness.release(), *harness.run(11_000)]
     assert one(api.Refused, said, ANN).reason is api.Reason.UNAVAILABLE
-    assert of(api.Release, parley.run(5_000))
+    assert of(api.Release, harness.run(5_000))
     assert of(api.Cancel, said) == []
 
 

@@ -1,4 +1,4 @@
-"""What users are told when a lock is lost: cut off, stopped, or taken by an operator."""
+"""Notices to users when a lock is lost: cut off, stopped, or taken by an operator."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def far(
     make_face: Callable[[str, str, float], Face],
     cables: list[Cable],
 ) -> Iterator[Face]:
-    """Users behind cables, whose session lives for a TTL without a sign."""
+    """Users behind cables. Their session lives for one TTL without a message."""
     kind, ttl = request.param
     face = make_face(kind, ",".join(cable.address for cable in cables), ttl)
     yield face
@@ -72,7 +72,7 @@ def far(
 @pytest.fixture
 def near(paxos_addresses: str) -> Iterator[fencelock.Client]:
     """A client whom nothing befalls."""
-    with fencelock.connect(paxos_addresses, cluster=CLUSTER, timeout=PATIENCE_S) as client:
+    with fencelock.connect(paxos_addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S) as client:
         yield client
 
 
@@ -105,7 +105,7 @@ def state(lock: Any) -> HoldState:
 
 
 class LossLog:
-    """What callbacks were told, and when."""
+    """The notices that callbacks got, and their times."""
 
     def __init__(self) -> None:
         self.notices: list[tuple[float, Notice]] = []

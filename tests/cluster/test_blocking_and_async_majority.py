@@ -41,7 +41,7 @@ class MajorityCluster:
 
     def connect(self, ttl: float = 15.0) -> fencelock.Client:
         addresses = ",".join(self.config.nodes.values())
-        client = fencelock.connect(addresses, cluster=CLUSTER, timeout=PATIENCE_S, ttl=ttl)
+        client = fencelock.connect(addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S, ttl=ttl)
         return self.clients.enter_context(client)
 
     def close(self) -> None:

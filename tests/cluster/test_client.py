@@ -116,7 +116,7 @@ def test_status_and_describe_tell_who_holds_and_what_nodes_there_are(cluster: Cl
 def test_nobody_at_the_address_is_an_error_that_names_it() -> None:
     (port,) = free_ports(1)
     with pytest.raises(UnavailableError, match=f"127.0.0.1:{port}.*Are the nodes running"):
-        connect(f"tcp://127.0.0.1:{port}", timeout=0.5)
+        connect(f"tcp://127.0.0.1:{port}", connect_timeout=0.5)
     assert threads() == []
 
 
@@ -126,7 +126,7 @@ def test_the_error_says_of_each_address_why_it_failed() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         mute = f"tcp://127.0.0.1:{other.getsockname()[1]}"
         with pytest.raises(UnavailableError) as caught:
-            connect(",".join((dead, unknown, mute)), timeout=0.3)
+            connect(",".join((dead, unknown, mute)), connect_timeout=0.3)
     text = str(caught.value)
     assert f"{dead}: cannot be reached (connection refused)" in text
     assert f"{unknown}: its host is not" in text
@@ -135,7 +135,7 @@ def test_the_error_says_of_each_address_why_it_failed() -> None:
 
 def test_another_cluster_is_an_error_of_its_own(cluster: Cluster) -> None:
     with pytest.raises(WrongClusterError, match=CLUSTER):
-        connect(cluster.addresses("n1", "n2"), cluster="other", timeout=PATIENCE_S)
+        connect(cluster.addresses("n1", "n2"), cluster="other", connect_timeout=PATIENCE_S)
 
 
 def test_what_the_client_cannot_do_is_refused_with_the_reason(cluster: Cluster) -> None:
@@ -192,7 +192,7 @@ def test_addresses_are_separated_by_commas_and_may_be_ipv6() -> None:
 @pytest.mark.parametrize(("cluster", "timeout"), [("", 1.0), ("x\n", 1.0), ("x", 0), ("x", -1)])
 def test_a_cluster_or_timeout_out_of_range_is_refused(cluster: str, timeout: float) -> None:
     with pytest.raises(ConfigError, match=re.compile("cluster|timeout")):
-        connect("tcp://127.0.0.1:4040", cluster=cluster, timeout=timeout)
+        connect("tcp://127.0.0.1:4040", cluster=cluster, connect_timeout=timeout)
 
 
 def test_what_is_of_another_type_than_it_should_be_is_refused_before_anything_is_asked(

@@ -1,4 +1,4 @@
-"""How clients, waits and nodes end: by interrupt, close, exit, fork, or a node that goes away."""
+"""The end of clients, waits and nodes: by interrupt, close, exit, fork, or the loss of a node."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_an_interrupted_close_leaves_nothing_running(
         raise KeyboardInterrupt
 
     before = threads()
-    client = connect(central.addresses("n1"), cluster=CLUSTER, timeout=PATIENCE_S)
+    client = connect(central.addresses("n1"), cluster=CLUSTER, connect_timeout=PATIENCE_S)
     with monkeypatch.context() as patch:
         patch.setattr(AskReply, "get", interrupted)
         with pytest.raises(KeyboardInterrupt):
@@ -202,13 +202,13 @@ def test_a_wait_moves_to_another_node_when_its_own_goes_away(
     held.acquire()
     waiter: Future[Hold | None] = pool.submit(other.lock("x").acquire)
 
-    def gates() -> list[str]:
+    def proxies() -> list[str]:
         locks = [(status.node, lock) for status in other.describe() for lock in status.locks]
         return [node for node, lock in locks if lock.waiters]
 
-    wait_for(lambda: len(gates()) == 1)
-    (gate,) = gates()
-    central.stop(gate)
-    wait_for(lambda: len(gates()) == 1 and gates() != [gate])
+    wait_for(lambda: len(proxies()) == 1)
+    (proxy,) = proxies()
+    central.stop(proxy)
+    wait_for(lambda: len(proxies()) == 1 and proxies() != [proxy])
     held.release()
     assert waiter.result(PATIENCE_S)

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from fencelock.actors.error import ConfigError
+from fencelock.actors.paxos.message import UNWILLING
+from fencelock.actors.paxos.target import MemberTarget
 from fencelock.actors.timing import TIMING, Timing
 from fencelock.cluster.config import (
     LOG_LEVELS,
@@ -255,6 +257,20 @@ def test_the_keys_of_paxos_arrive_and_are_bounded() -> None:
     assert complaints(known + '[paxos]\ndurability = "disk"\njournal_bytes = 1\n') == [
         'paxos.durability: "disk" is not usable: one of "fsync", "memory" is expected',
         "paxos.journal_bytes: 1 is not usable: 65536 to 1073741824 bytes is expected",
+    ]
+
+
+def test_the_target_of_paxos_and_the_priority_of_a_node_arrive_and_are_bounded() -> None:
+    known = LEAST.replace("central", "paxos") + "[paxos]\n"
+    config = parse(known + "target_members = 3\nreplace_after_s = 2.5\n", HERE)
+    assert config.settings.paxos_target == MemberTarget(3, 2_500)
+    assert parse(known, HERE).settings.paxos_target == MemberTarget(0, 300_000)
+    observer = parse(known.replace("[paxos]", 'nodes.n1.priority = "off"\n[paxos]'), HERE)
+    assert observer.settings_of("n1").priority == UNWILLING
+
+    assert complaints(known + "target_members = 10\nreplace_after_s = 0.5\n") == [
+        "paxos.target_members: 10 is not usable: 0 to 9, best 3, 5 or 7, is expected",
+        "paxos.replace_after_s: 0.5 is not usable: 1 to 86400 s is expected",
     ]
 
 

@@ -28,13 +28,13 @@ REQUESTS = 12
 
 @pytest.fixture
 def client(paxos_addresses: str) -> Iterator[fencelock.Client]:
-    with fencelock.connect(paxos_addresses, cluster=CLUSTER, timeout=PATIENCE_S) as client:
+    with fencelock.connect(paxos_addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S) as client:
         yield client
 
 
 @pytest.fixture
 def other(paxos_addresses: str) -> Iterator[fencelock.Client]:
-    with fencelock.connect(paxos_addresses, cluster=CLUSTER, timeout=PATIENCE_S) as client:
+    with fencelock.connect(paxos_addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S) as client:
         yield client
 
 
@@ -47,7 +47,7 @@ def assert_free(other: fencelock.Client, name: str) -> None:
 
 
 class Protected:
-    """What the locks protect: nobody may enter while somebody is inside."""
+    """The resource that the locks protect: nobody may enter while somebody is inside."""
 
     def __init__(self) -> None:
         self.inside: set[str] = set()
@@ -133,7 +133,9 @@ def test_a_fastapi_dependency_of_the_asyncio_client_holds_and_releases(
     protected = Protected()
 
     async def run() -> list[httpx.Response]:
-        async with aio.connect(paxos_addresses, cluster=CLUSTER, timeout=PATIENCE_S) as client:
+        async with aio.connect(
+            paxos_addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S
+        ) as client:
 
             async def dependency(name: str) -> AsyncIterator[aio.Hold]:
                 async with client.lock(name, timeout=PATIENCE_S) as hold:
@@ -154,7 +156,9 @@ def test_wait_for_an_acquire_gives_a_hold_that_its_caller_releases(
     """Before Python 3.12 `asyncio.wait_for` runs the acquire in a task of its own."""
 
     async def run() -> None:
-        async with aio.connect(paxos_addresses, cluster=CLUSTER, timeout=PATIENCE_S) as client:
+        async with aio.connect(
+            paxos_addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S
+        ) as client:
             lock = client.lock("waited for")
             for _ in range(3):
                 hold = await asyncio.wait_for(lock.acquire(), 5)
@@ -175,7 +179,9 @@ def test_gathered_acquires_give_holds_that_their_caller_releases(
     paxos_addresses: str, other: fencelock.Client
 ) -> None:
     async def run() -> None:
-        async with aio.connect(paxos_addresses, cluster=CLUSTER, timeout=PATIENCE_S) as client:
+        async with aio.connect(
+            paxos_addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S
+        ) as client:
             locks = [client.lock(f"gathered-{number}") for number in range(LOCKS)]
             for _ in range(3):
                 holds = await asyncio.gather(*(lock.acquire() for lock in locks))
@@ -201,7 +207,7 @@ from fencelock import aio
 
 @pytest_asyncio.fixture
 async def client():
-    async with aio.connect({addresses!r}, cluster={cluster!r}, timeout=60) as client:
+    async with aio.connect({addresses!r}, cluster={cluster!r}, connect_timeout=60) as client:
         yield client
 
 @pytest_asyncio.fixture
@@ -247,7 +253,7 @@ def test_a_pytest_asyncio_fixture_holds_and_releases(
 def test_a_hold_may_be_released_by_any_thread(
     client: fencelock.Client, other: fencelock.Client
 ) -> None:
-    """What another thread acquired is not lost with it."""
+    """A lock that another thread acquired is not lost with that thread."""
     lock = client.lock("handed on")
     releases: list[Callable[[fencelock.Hold], None]] = [
         lambda _: lock.release(),

@@ -10,6 +10,7 @@ import psutil
 import pykka
 import pytest
 from loguru import logger
+from support.dispatchers import dispatchers, hub_without_peers
 
 from fencelock.actors.api.message import Abandon, Acquire, Granted, Reason, Refused, Release
 from fencelock.actors.effect import Effects, Observe, Retire, Send, Spawn, Wake
@@ -29,7 +30,6 @@ from fencelock.actors.role import Host, Role
 from fencelock.cluster.host.dispatcher import Dispatcher
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.host.scheduler import INBOX_MAX
-from fencelock.transport.hub import SocketHub
 
 LONG_S = 20.0
 ROLE = address_of("n1", "role")
@@ -111,26 +111,10 @@ class EchoClerk(Role[Acquire | Release | Later | Grow | Break | BlockThread | Ab
                 return [Send(sender, Granted(lock=acquire.lock, fence=1))]
 
 
-def alone() -> SocketHub:
-    """Return sockets that reach nobody."""
-    return SocketHub(
-        node="n1", boot=1, cluster="c", listen=None, peers={}, count=lambda name, times: None
-    )
-
-
 @pytest.fixture
 def start() -> Iterator[Start]:
-    running: list[Dispatcher] = []
-
-    def begin() -> Dispatcher:
-        dispatcher = Dispatcher("n1", alone())
-        running.append(dispatcher)
-        dispatcher.start(RoleSet((Spawn(ROLE, EchoClerk),)))
-        return dispatcher
-
-    yield begin
-    for dispatcher in running:
-        assert dispatcher.stop(LONG_S)
+    with dispatchers() as start:
+        yield lambda: start(RoleSet((Spawn(ROLE, EchoClerk),)))
 
 
 def test_an_ask_is_answered(start: Start) -> None:
@@ -187,7 +171,7 @@ def test_roles_can_ask_the_host_what_was_counted(start: Start) -> None:
 
 def test_a_role_can_be_started_and_stopped_as_pykka_users_do(start: Start) -> None:
     dispatcher = start()
-    ref: pykka.ActorRef[Any] = EchoClerk.start(address_of("n1", "guest"), dispatcher)
+    ref: pykka.ActorRef[Any] = EchoClerk.start(address_of("n1", "client"), dispatcher)
     answer: Any = ref.ask(Acquire(lock="a"), timeout=LONG_S)
     assert answer == Granted(lock="a", fence=1)
     assert ref.stop(timeout=LONG_S)
@@ -197,7 +181,7 @@ def test_a_role_can_be_started_and_stopped_as_pykka_users_do(start: Start) -> No
 
 
 def test_a_role_that_was_never_started_refuses() -> None:
-    role = EchoClerk(ROLE, Dispatcher("n1", hub := alone()))
+    role = EchoClerk(ROLE, Dispatcher("n1", hub := hub_without_peers()))
     with pytest.raises(pykka.ActorDeadError):
         role.actor_ref.tell(Acquire(lock="a"))
     hub.close()
@@ -256,7 +240,7 @@ def test_a_release_is_let_in_however_much_waits(start: Start) -> None:
 def test_stopping_leaves_no_thread_no_file_and_no_hanging_future() -> None:
     process = psutil.Process()
     files, threads = process.num_fds(), threading.active_count()
-    dispatcher = Dispatcher("n1", alone())
+    dispatcher = Dispatcher("n1", hub_without_peers())
     dispatcher.start(RoleSet((Spawn(ROLE, EchoClerk),)))
     ref = dispatcher.ref(ROLE)
     waiting = ref.ask(Acquire(lock="never"), block=False)
@@ -266,7 +250,7 @@ def test_stopping_leaves_no_thread_no_file_and_no_hanging_future() -> None:
     with pytest.raises(pykka.ActorDeadError):
         ref.ask(Acquire(lock="a"), timeout=LONG_S)
     assert process.num_fds() == files
-    assert threading.active_count() <= threads  # One of an earlier test may have ended meanwhile.
+    assert threading.active_count() <= threads  # Threads of an earlier test may have ended.
 
 
 def test_many_threads_ask_at_once_and_each_gets_its_own_answer(start: Start) -> None:

@@ -1,4 +1,4 @@
-"""What threads outside a node may do to it: give up, and ask in wrong types."""
+"""Requests of threads outside a node: they time out, or have wrong types."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from support.dispatchers import dispatchers
 
 from fencelock.actors.api.message import Abandon, Acquire, Granted
 from fencelock.actors.effect import Effects, Send, Spawn
@@ -14,7 +15,6 @@ from fencelock.actors.message import Address, Instant, address_of
 from fencelock.actors.role import Host, Role
 from fencelock.cluster.host.dispatcher import Dispatcher
 from fencelock.cluster.host.role_set import RoleSet
-from fencelock.transport.hub import SocketHub
 
 LONG_S = 20.0
 ROLE = address_of("n1", "role")
@@ -43,13 +43,8 @@ class RaisesOnEvent(Granter):
 
 @pytest.fixture
 def dispatcher() -> Iterator[Dispatcher]:
-    hub = SocketHub(
-        node="n1", boot=1, cluster="c", listen=None, peers={}, count=lambda name, times: None
-    )
-    dispatcher = Dispatcher("n1", hub)
-    dispatcher.start(RoleSet((Spawn(ROLE, Granter),)))
-    yield dispatcher
-    assert dispatcher.stop(LONG_S)
+    with dispatchers() as start:
+        yield start(RoleSet((Spawn(ROLE, Granter),)))
 
 
 def test_who_gives_up_as_the_answer_comes_is_taken_back_all_the_same(

@@ -9,6 +9,7 @@ from typing import Any
 
 import pykka
 import pytest
+from support.dispatchers import dispatchers
 
 from fencelock.actors.api.message import Acquire, Granted
 from fencelock.actors.effect import Effects, Persist, Send, Spawn
@@ -55,20 +56,8 @@ class PersistingClerk(Role[Acquire | BlockDisk]):
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    running: list[Dispatcher] = []
-
-    def begin(journal: Journal) -> Dispatcher:
-        hub = SocketHub(
-            node="n1", boot=1, cluster="c", listen=None, peers={}, count=lambda name, times: None
-        )
-        dispatcher = Dispatcher("n1", hub, journal=journal)
-        running.append(dispatcher)
-        dispatcher.start(RoleSet((Spawn(ROLE, PersistingClerk),)))
-        return dispatcher
-
-    yield begin
-    for dispatcher in running:
-        assert dispatcher.stop(LONG_S)
+    with dispatchers() as start:
+        yield lambda journal: start(RoleSet((Spawn(ROLE, PersistingClerk),)), journal)
 
 
 def test_what_was_answered_after_a_persist_is_on_the_disk(start: Start, tmp_path: Path) -> None:
@@ -86,8 +75,6 @@ def test_what_was_answered_after_a_persist_is_on_the_disk(start: Start, tmp_path
 
 class CountingJournal(Journal):
     syncs = 0
-    blocked: threading.Event | None = None
-    answered_early = False
 
     def sync(self) -> None:
         self.syncs += 1

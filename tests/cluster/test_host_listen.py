@@ -1,4 +1,4 @@
-"""What the host offers to faces: listeners, answers that call back, and the end of a node."""
+"""The host's services for clients: listeners, replies that call back, and the end of a node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is woken when: after the frames left, one thread by the other, and nobody is forgotten."""
+"""Waking threads: after the frames are sent, one thread wakes the next, and none is forgotten."""
 
 from __future__ import annotations
 
@@ -269,7 +269,7 @@ def test_the_dispatcher_is_not_woken_for_a_question_until_all_are_awake() -> Non
     for _ in range(2):
         asks.wake()
         arrivals.put(lambda: None)
-        assert rings == [2]  # One is still to be woken, or to come, and is going to ask, too.
+        assert rings == [2]  # One thread is still to be woken, or to come, and will also ask.
     asks.wake()  # It does not come: the dispatcher sees to that, and everybody else's last does.
     assert rings == [2, 4]
     arrivals.put(lambda: None)

@@ -152,7 +152,7 @@ def test_damage_before_the_tail_refuses_and_changes_nothing(tmp_path: Path) -> N
     content = bytearray(path.read_bytes())
     content[HEADER_BYTES + 10] ^= 1
     path.write_bytes(content)
-    for _ in range(2):  # The second time shows that the folder was let go, too.
+    for _ in range(2):  # The second time shows that the folder was also released.
         with pytest.raises(JournalDamagedError, match=r"1\.journal is damaged at byte 56"):
             Journal.open(tmp_path)
     assert path.read_bytes() == content

@@ -1,4 +1,4 @@
-"""The journal of `central`'s lock server: bounded for ever, and the server goes on from it."""
+"""The journal of `central`'s lock server: it stays bounded, and the server continues from it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
+from support.dispatchers import hub_without_peers
 from support.effects import HOST, T0
 
 from fencelock.actors.central.message import Freed, Held, Numbered, Probe, Release, Request
@@ -21,7 +22,6 @@ from fencelock.cluster.node import Node
 from fencelock.cluster.storage.journal import Journal
 from fencelock.cluster.topology import ProtocolSettings
 from fencelock.transport.codec import decode
-from fencelock.transport.hub import SocketHub
 
 LONG_S = 60.0
 SERVER = address_of("n1", "server")
@@ -98,10 +98,7 @@ def size(folder: Path) -> int:
 
 
 def test_200_000_grants_leave_a_folder_below_a_bound_and_a_restart_goes_on(tmp_path: Path) -> None:
-    hub = SocketHub(
-        node="n1", boot=1, cluster="c", listen=None, peers={}, count=lambda name, times: None
-    )
-    dispatcher = Dispatcher("n1", hub, journal=opened(tmp_path))
+    dispatcher = Dispatcher("n1", hub_without_peers(), journal=opened(tmp_path))
     dispatcher.start(RoleSet((Spawn(SERVER, LockServer, {"journal": True}),)))
     server = dispatcher.ref(SERVER)
     most = 0

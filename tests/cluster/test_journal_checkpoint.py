@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.dispatchers import StartRoles, dispatchers
 
 from fencelock.actors.api.message import Acquire, Granted
 from fencelock.actors.effect import Checkpoint, Effect, Effects, Persist, Send, Spawn
@@ -19,11 +20,9 @@ from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.storage.directory import JournalFailedError
 from fencelock.cluster.storage.journal import Journal
 from fencelock.transport.codec import decode
-from fencelock.transport.hub import SocketHub
 
 LONG_S = 60.0
 FIRST, SECOND = address_of("n1", "first"), address_of("n1", "second")
-Start = Callable[[Journal, RoleSet], Dispatcher]
 
 
 @local
@@ -61,20 +60,9 @@ class CheckpointClerk(Role[Acquire | BlockCheckpoint]):
 
 
 @pytest.fixture
-def start() -> Iterator[Start]:
-    running: list[Dispatcher] = []
-
-    def begin(journal: Journal, cast: RoleSet) -> Dispatcher:
-        hub = SocketHub(
-            node="n1", boot=1, cluster="c", listen=None, peers={}, count=lambda name, times: None
-        )
-        running.append(Dispatcher("n1", hub, journal=journal))
-        running[-1].start(cast)
-        return running[-1]
-
-    yield begin
-    for dispatcher in running:
-        assert dispatcher.stop(LONG_S)
+def start() -> Iterator[StartRoles]:
+    with dispatchers() as start:
+        yield start
 
 
 CLERKS = RoleSet((Spawn(FIRST, CheckpointClerk), Spawn(SECOND, CheckpointClerk)))
@@ -92,9 +80,9 @@ def say(dispatcher: Dispatcher, role: Address, *words: str) -> None:
 
 
 def test_a_checkpoint_stands_for_what_its_own_role_wrote_before(
-    start: Start, tmp_path: Path
+    start: StartRoles, tmp_path: Path
 ) -> None:
-    dispatcher = start(Journal.open(tmp_path), CLERKS)
+    dispatcher = start(CLERKS, Journal.open(tmp_path))
     say(dispatcher, FIRST, "persist", "persist")
     say(dispatcher, SECOND, "persist")
     say(dispatcher, FIRST, "persist", "checkpoint", "persist")
@@ -106,15 +94,15 @@ def test_a_checkpoint_stands_for_what_its_own_role_wrote_before(
     }
 
 
-def test_a_checkpoint_of_nothing_leaves_nothing(start: Start, tmp_path: Path) -> None:
-    dispatcher = start(Journal.open(tmp_path), CLERKS)
+def test_a_checkpoint_of_nothing_leaves_nothing(start: StartRoles, tmp_path: Path) -> None:
+    dispatcher = start(CLERKS, Journal.open(tmp_path))
     say(dispatcher, FIRST, "persist", "nothing")
     assert dispatcher.stop(LONG_S)
     assert kept(tmp_path) == {}
 
 
 def test_a_checkpoint_covers_what_was_persisted_earlier_in_its_turn_and_nothing_later(
-    start: Start, tmp_path: Path
+    start: StartRoles, tmp_path: Path
 ) -> None:
     appended: list[int] = []
 
@@ -123,7 +111,7 @@ def test_a_checkpoint_covers_what_was_persisted_earlier_in_its_turn_and_nothing_
             appended.append(len(entries))
             super().append(entries)
 
-    dispatcher = start(Counting.open(tmp_path), CLERKS)
+    dispatcher = start(CLERKS, Counting.open(tmp_path))
     entered, leave = threading.Event(), threading.Event()
     dispatcher.ref(FIRST).tell(BlockCheckpoint(entered=entered, leave=leave))
     assert entered.wait(LONG_S)
@@ -140,13 +128,13 @@ def test_a_checkpoint_covers_what_was_persisted_earlier_in_its_turn_and_nothing_
 
 
 def test_nothing_leaves_a_role_between_its_checkpoint_and_the_sync(
-    start: Start, tmp_path: Path
+    start: StartRoles, tmp_path: Path
 ) -> None:
     class RaisesAfterCheckpoint(Journal):
         def sync(self) -> None:
             raise JournalFailedError("no space left on device")
 
-    dispatcher = start(RaisesAfterCheckpoint.open(tmp_path), CLERKS)
+    dispatcher = start(CLERKS, RaisesAfterCheckpoint.open(tmp_path))
     asked = dispatcher.ref(FIRST).ask(Acquire(lock="checkpoint"), block=False)
     assert dispatcher.stopped.wait(LONG_S)
     with pytest.raises(Exception, match="has stopped"):
@@ -154,12 +142,14 @@ def test_nothing_leaves_a_role_between_its_checkpoint_and_the_sync(
     assert isinstance(dispatcher.failure, JournalFailedError)
 
 
-def test_a_node_whose_disk_has_no_room_for_a_snapshot_stops(start: Start, tmp_path: Path) -> None:
+def test_a_node_whose_disk_has_no_room_for_a_snapshot_stops(
+    start: StartRoles, tmp_path: Path
+) -> None:
     class FullDisk(Journal):
         def trim(self) -> None:
             raise JournalFailedError("no space left on device")
 
-    dispatcher = start(FullDisk.open(tmp_path), CLERKS)
+    dispatcher = start(CLERKS, FullDisk.open(tmp_path))
     say(dispatcher, FIRST, "persist")  # It is durable, so it is answered.
     assert dispatcher.stopped.wait(LONG_S)
     assert isinstance(dispatcher.failure, JournalFailedError)
@@ -182,9 +172,9 @@ class CheckpointParent(CheckpointClerk):
 
 
 def test_what_a_role_persists_that_was_spawned_by_what_was_held_is_written_at_once(
-    start: Start, tmp_path: Path
+    start: StartRoles, tmp_path: Path
 ) -> None:
-    dispatcher = start(Journal.open(tmp_path), RoleSet((Spawn(FIRST, CheckpointParent),)))
+    dispatcher = start(RoleSet((Spawn(FIRST, CheckpointParent),)), Journal.open(tmp_path))
     say(dispatcher, FIRST, "persist")
     assert dispatcher.stop(LONG_S)
     assert kept(tmp_path) == {"first": (record(1), record(2)), "second": (record(9),)}

@@ -1,4 +1,4 @@
-"""A journal whose disk fails or whose process is killed, at every step of what it does."""
+"""A journal at every step of which the disk fails or the process is killed."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Diary:
         self.folder = folder
         self.promised: dict[str, list[bytes]] = {}
         self.possible: dict[str, list[bytes]] = {}
-        """What is there if the last append reached the disk, of which nobody was told."""
+        """The records if the last append, which was not confirmed, reached the disk."""
 
     def write(self, steps: int) -> None:
         with closing(Journal.open(self.folder, segment_bytes_max=SMALL)) as journal:

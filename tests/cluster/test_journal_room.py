@@ -18,7 +18,7 @@ from fencelock.cluster.storage.record import Entry
 from fencelock.cluster.storage.segment import ROOM_BYTES, ROOM_BYTES_MIN, segment_path
 
 SECTOR = 512
-"""What a disk writes whole or not at all (bytes)."""
+"""Size of the blocks that a disk writes whole or not at all (bytes)."""
 
 SMALL = 8_000
 """Length of a segment here (bytes)."""
@@ -213,7 +213,7 @@ def test_a_spoilt_group_with_anything_but_zeros_behind_it_was_synced(tmp_path: P
         content[end - 10] ^= 1
         content[behind] = 1
         last_of(tmp_path).write_bytes(content)
-        with pytest.raises(JournalDamagedError, match="yet the file goes on after it"):
+        with pytest.raises(JournalDamagedError, match="yet the file continues after it"):
             Journal.open(tmp_path)
         assert last_of(tmp_path).read_bytes() == content
 

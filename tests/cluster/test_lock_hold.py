@@ -1,4 +1,4 @@
-"""How a hold is doubted, lost, told and taken anew: a session and a clock moved by hand."""
+"""A hold becomes suspect, lost, reported and acquired anew: session and clock moved by hand."""
 
 from __future__ import annotations
 

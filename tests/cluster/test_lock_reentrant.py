@@ -1,4 +1,4 @@
-"""How a hold that was entered more than once, or whose release is in doubt, ends."""
+"""The end of a hold that was acquired more than once, or has an uncertain release."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_an_acquire_waits_for_the_release_that_was_interrupted_before(
     monkeypatch.setattr(AskReply, "get", get)
     with pytest.raises(KeyboardInterrupt):
         lock.release()
-    assert (lock.held, session.told) == (True, [])  # The release goes on.
+    assert (lock.held, session.told) == (True, [])  # The release continues.
     release, reply = session.asked[-1]
     session.mute = False
     answer = threading.Timer(0.02, lambda: reply.set(session.answer(release)))

@@ -32,7 +32,7 @@ class Cable(Protocol):
 
 @pytest.fixture
 def client(paxos_addresses: str) -> Iterator[fencelock.Client]:
-    with fencelock.connect(paxos_addresses, cluster=CLUSTER, timeout=PATIENCE_S) as client:
+    with fencelock.connect(paxos_addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S) as client:
         yield client
 
 
@@ -42,7 +42,7 @@ def far(cables: list[Cable], monkeypatch: pytest.MonkeyPatch) -> Iterator[fencel
     for module in (fast_path, session):
         monkeypatch.setattr(module, "ANSWER_MS", 300)
     addresses = ",".join(cable.address for cable in cables)
-    with fencelock.connect(addresses, cluster=CLUSTER, timeout=PATIENCE_S) as client:
+    with fencelock.connect(addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S) as client:
         yield client
         mend(cables)
 
@@ -130,7 +130,7 @@ def test_a_task_that_acquires_after_a_cancelled_release_waits_for_it(
 ) -> None:
     async def run() -> None:
         addresses = ",".join(cable.address for cable in cables)
-        async with aio.connect(addresses, cluster=CLUSTER, timeout=PATIENCE_S) as client:
+        async with aio.connect(addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S) as client:
             lock = LOCKS[kind](client, "cancelled")
             fence = fence_of(await lock.acquire())
             for cable in cables:

@@ -16,7 +16,7 @@ CLUSTER = "faces"
 
 @pytest.fixture
 def client(paxos_addresses: str) -> Iterator[fencelock.Client]:
-    with fencelock.connect(paxos_addresses, cluster=CLUSTER, timeout=PATIENCE_S) as client:
+    with fencelock.connect(paxos_addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S) as client:
         yield client
 
 
@@ -66,7 +66,9 @@ def test_an_error_of_the_function_goes_on_and_the_lock_is_released(
 
 def test_a_coroutine_function_holds_the_lock_while_it_runs(paxos_addresses: str) -> None:
     async def run() -> None:
-        async with aio.connect(paxos_addresses, cluster=CLUSTER, timeout=PATIENCE_S) as client:
+        async with aio.connect(
+            paxos_addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S
+        ) as client:
             inside: list[int] = []
 
             @client.locked("job/{number}", timeout=PATIENCE_S)

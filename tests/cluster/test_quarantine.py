@@ -1,4 +1,4 @@
-"""A replica whose state differs from a majority's leaves the group, and says what to do."""
+"""If a replica's state differs from a majority's, it leaves the group and says what to do."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from random import Random
 from typing import Any
 
 from support.effects import HOST, T0, sent
+from support.replicas import LISTENER, replica_of_a
 
 from fencelock.actors.api.session_message import Open
 from fencelock.actors.effect import Effects, Observe, Persist, Retire, Send, Spawn, Wake
-from fencelock.actors.message import Address, address_of
-from fencelock.actors.paxos.config import LogConfig, View, acceptor_of, leader_of, replica_of
+from fencelock.actors.message import Address
+from fencelock.actors.paxos.config import acceptor_of, leader_of, replica_of
 from fencelock.actors.paxos.divergence import ADVICE, Quarantined
 from fencelock.actors.paxos.event import Compare, Decided, Divergence, Isolate, Learned, Withdraw
 from fencelock.actors.paxos.journal import Recovered, recover
@@ -21,7 +22,6 @@ from fencelock.actors.role_message import Level, RoleNotice
 from fencelock.cluster.lock_machine import LockMachine
 from fencelock.transport.codec import encode
 
-LISTENER = address_of("a", "proxy")
 MEMBERS = ("a", "b", "c")
 
 
@@ -33,16 +33,7 @@ def digest(slot: int, state: int, decided: int | None = 0, **more: Any) -> Table
 
 
 def replica(machine: LockMachine | None = None, digest_slots: int = 2) -> Replica:
-    return Replica(
-        replica_of("a"),
-        HOST,
-        node="a",
-        config=LogConfig(View(0, MEMBERS)),
-        machine=machine or LockMachine(),
-        recovered=Recovered(),
-        listener=LISTENER,
-        digest_slots=digest_slots,
-    )
+    return replica_of_a(machine=machine or LockMachine(), digest_slots=digest_slots)
 
 
 def decide(role: Replica, slot: int) -> list[Any]:
@@ -129,7 +120,7 @@ def test_members_that_differ_without_a_majority_say_so_and_go_on() -> None:
     assert notice.level is Level.ERROR
     (told,) = sent(effects, Divergence)
     assert not told.quarantined
-    assert decide(role, 2)  # It goes on.
+    assert decide(role, 2)  # It continues.
 
 
 def test_strangers_are_not_heard() -> None:
@@ -152,15 +143,8 @@ def test_whoever_is_asked_answers_if_it_still_can() -> None:
 
 def test_a_restarted_replica_compares_what_its_journal_led_to() -> None:
     batches = tuple(Batch(time_ms=n, commands=()) for n in range(1, 8))
-    role = Replica(
-        replica_of("a"),
-        HOST,
-        node="a",
-        config=LogConfig(View(0, MEMBERS)),
-        machine=LockMachine(),
-        recovered=Recovered(decided=batches),
-        digest_slots=2,
-    )
+    recovered = Recovered(decided=batches)
+    role = replica_of_a(machine=LockMachine(), recovered=recovered, digest_slots=2)
     assert {one.slot for one in sent(role.begin(T0), TableDigest)} == {8}
 
 

@@ -130,7 +130,7 @@ def test_a_damaged_group_is_known_by_the_begin_of_the_one_after_it_even_if_that_
 
 
 def test_a_spoilt_group_with_anything_after_its_end_was_synced() -> None:
-    with pytest.raises(JournalDamagedError, match="yet the file goes on after it"):
+    with pytest.raises(JournalDamagedError, match="yet the file continues after it"):
         scan_of(flipped(WHOLE, BEFORE_LAST - 1)[: BEFORE_LAST + 1])
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.backup_header import HEADER
 
 from fencelock.actors.api.message import Acquire, Granted
 from fencelock.actors.api.session_message import Open, Opened
@@ -21,23 +22,11 @@ from fencelock.cluster.config import Config, parse, starting_config
 from fencelock.cluster.lock_machine import LockMachine
 from fencelock.cluster.node import Node, identity_of
 from fencelock.cluster.restore import FENCE_MARGIN, check_parts, check_target, occupied, restore
-from fencelock.cluster.storage.backup import BackupDamagedError, BackupHeader
+from fencelock.cluster.storage.backup import BackupDamagedError
 from fencelock.cluster.storage.directory import FolderBusyError
 from fencelock.cluster.storage.journal import STREAM, Journal, claim
 from fencelock.cluster.topology import ProtocolSettings
 from fencelock.transport.codec import decode, encode
-
-HEADER = BackupHeader(
-    cluster="orders",
-    protocol="paxos",
-    node="n2",
-    date="2025-11-22T13:47:33+00:00",
-    slot=54,
-    time_ms=1859,
-    fence=3,
-    parts=1,
-    release="0.1.0",
-)
 
 
 def table() -> LockTable:

@@ -1,4 +1,4 @@
-"""A handle where two misfortunes meet: what is left is released, what is not mine is not held."""
+"""A handle where two faults coincide: what is left is released, what is not mine is not held."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_each_level_is_released_though_no_release_is_confirmed(
     assert isinstance(cancel, Cancel)
     assert (cancel.lock, cancel.owner, cancel.request) == ("x", "ann", tokens(session)[0])
     session.refusal, session.count = None, 2
-    lock.release()  # To wait for what goes on in the background; the session does the rest.
+    lock.release()  # To wait for the release in the background; the session does the rest.
     assert lock.state is HoldState.FREE
     with pytest.raises(NotHeldError):
         lock.release()

@@ -1,4 +1,4 @@
-"""What a review of the log found: words of strangers, and reigns that were overtaken."""
+"""Findings of a review of the log: messages of strangers, and overtaken leaderships."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def replica() -> Replica:
 
 
 def learned(first: int, *batches: messages.Batch) -> events.Learned:
-    """Return what the acceptor tells of another leader's slots."""
+    """Return the acceptor's report of another leader's slots."""
     slots = tuple(enumerate(batches, start=first))
     return events.Learned(slots=slots, committed=first + len(batches))
 
@@ -102,8 +102,8 @@ def test_a_hand_over_that_found_no_successor_can_be_requested_again() -> None:
     assert sent(named, config.replica_of("a")) == [events.Drain(ballot=leader.ballot)]
 
 
-def test_a_stranger_cannot_put_commands_into_the_log_past_the_door() -> None:
-    """At the door a client speaks for its own session only; a replica cannot tell."""
+def test_a_stranger_cannot_put_commands_into_the_log_past_the_proxy() -> None:
+    """At the proxy a client speaks for its own session only; a replica cannot tell."""
     role, client = replica(), address_of("client", "me")
     role.handle(config.leader_of("a"), REIGN, T0)
     propose = messages.Propose(client=client, number=1, command=b"x")
@@ -116,7 +116,7 @@ def test_a_stranger_cannot_put_commands_into_the_log_past_the_door() -> None:
 
 
 def test_a_leadership_that_another_has_overtaken_does_not_begin() -> None:
-    """What a higher ballot decided is applied between the leader's look and its word."""
+    """A slot that a higher ballot decided is applied between the leader's check and its message."""
     role = replica()
     role.handle(
         config.acceptor_of("a"), learned(1, messages.Batch(time_ms=5, commands=(b"theirs",))), T0

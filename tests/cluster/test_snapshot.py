@@ -47,9 +47,9 @@ def sizes(folder: Path) -> int:
 
 
 def written(path: Path) -> bytes:
-    """Return what a file holds without the room behind it; no group of a segment ends in zeros.
+    """Return the content of a file without the room behind it; no group of a segment ends in zeros.
 
-    A header may, and the last group of a snapshot: their checksums are those of a random salt.
+    A header may, and the last group of a snapshot: their checksums depend on a random salt.
     """
     content = path.read_bytes()
     if path.suffix == ".snapshot":

@@ -22,7 +22,7 @@ def test_one_follower_is_elected_before_the_next_one_stands() -> None:
     assert derived(10).rank_ms > 2 * SCOUT_RESEND_MS
 
 
-def test_a_probe_finds_a_dead_gate_before_its_silence_does() -> None:
+def test_a_probe_finds_a_dead_proxy_before_its_silence_does() -> None:
     assert PROBE_MS + REPLY_MS < SILENCE_MS
 
 

@@ -24,7 +24,7 @@ from fencelock.cluster.simulation.violation import ViolationError
 
 
 class Patch(NamedTuple):
-    """What is planted where."""
+    """The place and the value of a planted bug."""
 
     owner: Any
     name: str
@@ -56,7 +56,7 @@ def test_a_minority_of_leaders_that_trusts_itself_grants(monkeypatch: pytest.Mon
 def test_two_sides_hold_one_lock_and_the_judge_of_quorums_sees_the_first_grant(
     monkeypatch: pytest.MonkeyPatch, judged: frozenset[str]
 ) -> None:
-    """The majority goes on under a new epoch; then two leaders that are cut off grant, too."""
+    """The majority continues under a new epoch; then two leaders that are cut off also grant."""
     plant(monkeypatch, (Patch(EpochState, "trusted", self_confident),))
     harness = ClusterHarness(5).start().ready()
     cut_off, epoch = harness.serving()[:2], harness.epoch()
@@ -155,8 +155,8 @@ def test_an_answer_counts_once_for_its_sender() -> None:
 
 
 @pytest.mark.parametrize(("waiting", "kept"), [(True, True), (False, False)])
-def test_a_door_that_gives_up_ends_only_what_waits(*, waiting: bool, kept: bool) -> None:
-    """Found by a seed: the client had gone on to another door, and held the lock through it."""
+def test_a_proxy_that_gives_up_ends_only_what_waits(*, waiting: bool, kept: bool) -> None:
+    """Found by a seed: the client had gone on to another proxy, and held the lock through it."""
     harness = ClusterHarness(3).start().ready()
     one = harness.serving()[0]
     granted = harness.lock(one)

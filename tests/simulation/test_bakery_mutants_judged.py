@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
+from support.judged import assert_seen
 
 from fencelock.actors.bakery import leader_requests, leader_selection
 from fencelock.actors.bakery.election import Election
@@ -27,6 +28,7 @@ from fencelock.actors.effect import Send
 from fencelock.actors.message import Instant
 from fencelock.cluster.simulation.bakery_nemesis import Blow
 from fencelock.cluster.simulation.bakery_run import run_bakery_seed
+from fencelock.cluster.simulation.report import RunReport
 
 SEEDS_SOUND = 24
 
@@ -35,7 +37,7 @@ SEEDS_MOST = 100
 
 
 class JudgedPatch(NamedTuple):
-    """What is planted where."""
+    """The place and the value of a planted bug."""
 
     owner: Any
     name: str
@@ -51,7 +53,7 @@ class JudgedMutant(NamedTuple):
 
 
 def always(value: object) -> Callable[..., Any]:
-    """Return what answers so, whatever it is asked."""
+    """Return a function that returns ``value`` for any arguments."""
 
     def answer(*_: object) -> object:
         return value
@@ -232,7 +234,7 @@ SEEN_BY_CLIENTS = (
 """Planted bugs by which two clients hold a lock."""
 
 RARE = {"a leader returns with an empty table": 10, "no hand-over barrier": 9}
-"""Where the search for a seed begins, so that it is short."""
+"""The first seed of the search, which keeps the search short."""
 
 
 def plant(monkeypatch: pytest.MonkeyPatch, bug: str) -> None:
@@ -247,11 +249,11 @@ def test_every_planted_bug_is_seen_by_the_judge_named_for_it(
     judge, _, blows = MUTANTS[bug]
     plant(monkeypatch, bug)
     first = 28 if bug == "a table says nothing of what was dropped" else 0  # It is rare.
-    for seed in range(first, first + SEEDS_MOST):
-        report = run_bakery_seed(seed, blows=blows, judged=frozenset({judge}))
-        if f": {judge}, " in (report.violation or ""):
-            return
-    pytest.fail(f"not seen by {judge} in {SEEDS_MOST} seeds")
+
+    def run(seed: int, judged: frozenset[str]) -> RunReport:
+        return run_bakery_seed(seed, blows=blows, judged=judged)
+
+    assert_seen(judge, range(first, first + SEEDS_MOST), run)
 
 
 @pytest.mark.parametrize("bug", SEEN_BY_CLIENTS)

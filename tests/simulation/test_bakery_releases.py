@@ -68,7 +68,7 @@ def run(seed: int) -> str | None:
         chaos_ms=20_000,
         deaths_ms=(),
         strikes_every_ms=0,
-        misfortune=Faults(
+        faults=Faults(
             loss_per_mille=random.choice((50, 200)),
             repeat_per_mille=random.choice((0, 300)),
             delay_us=500,

@@ -26,7 +26,7 @@ def is_more(harness: ClusterHarness, than: int) -> bool:
     return len(harness.answers(Released)) > than
 
 
-def test_a_lock_is_granted_and_given_back_through_any_door() -> None:
+def test_a_lock_is_granted_and_given_back_through_any_proxy() -> None:
     """Scenarios 42, 46, 87, 104."""
     harness = ClusterHarness(5).start().ready()
     granted = harness.lock("n1")
@@ -145,16 +145,16 @@ def test_names_are_text_without_a_meaning(name: str) -> None:
     assert harness.lock("n1", name).lock == name
 
 
-def test_a_lock_can_be_taken_again_at_once_through_another_door() -> None:
+def test_a_lock_can_be_taken_again_at_once_through_another_proxy() -> None:
     """M12, F22."""
     harness = ClusterHarness(3).start().ready()
     before = 0
-    for gate in ("n1", "n2", "n3", "n1"):
-        granted = harness.lock(gate)
+    for proxy in ("n1", "n2", "n3", "n1"):
+        granted = harness.lock(proxy)
         assert granted.fence > before
         before = granted.fence
         released = len(harness.answers(Released))
-        harness.release(gate, granted)
+        harness.release(proxy, granted)
         harness.until(partial(is_more, harness, released))
 
 
@@ -198,9 +198,9 @@ def test_a_look_shows_holder_and_waiters_in_the_order_of_their_tickets() -> None
 
 def test_a_status_names_leaders_and_epoch() -> None:
     harness = ClusterHarness(3).start().ready()
-    door: Any = harness.world.role_at(address_of("n1", "proxy"))
-    harness.until(lambda: door.backend.in_flight.readiness.ready and len(harness.serving()) == 3)
-    readiness = door.backend.in_flight.readiness
+    proxy: Any = harness.world.role_at(address_of("n1", "proxy"))
+    harness.until(lambda: proxy.backend.in_flight.readiness.ready and len(harness.serving()) == 3)
+    readiness = proxy.backend.in_flight.readiness
     assert readiness.epoch == harness.epoch()
     assert {leader.node for leader in readiness.leaders} == set(harness.serving())
     assert readiness.detail == "ready"

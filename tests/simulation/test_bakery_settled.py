@@ -1,6 +1,6 @@
-"""Which of two owners goes on with a request, and drops and renewals that not all have heard of.
+"""Which of two owners continues with a request; drops and renewals that some leaders missed.
 
-What seeds found, played by hand with three leaders.
+Bugs that seeds found, played by hand with three leaders.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ DAY_MS = 24 * 3_600_000
 def test_of_two_who_ask_for_votes_the_first_in_rank_goes_on_with_the_request(
     order: tuple[str, str],
 ) -> None:
-    """Neither heard that the other's enters: each learns it by what asks for its vote."""
+    """Each leader misses the other's `Entering`, and learns of it only from the `AddTicket`."""
     trio = LeaderTrio()
     trio.lose_between(*order, messages.Entering)
     for name in order:
@@ -83,7 +83,7 @@ def test_who_takes_a_hold_over_goes_before_who_knows_of_none() -> None:
 
 
 def test_a_wait_that_is_over_takes_no_vote_back_that_another_may_have_won_with() -> None:
-    """Its client spoke to two doors, and was let in through the other."""
+    """Its client spoke to two proxies, and was let in through the other."""
     trio = LeaderTrio()
     trio.hold("n2", "n3")
     trio.lost = {(messages.AddTicket, "n2", name) for name in NAMES}
@@ -96,8 +96,8 @@ def test_a_wait_that_is_over_takes_no_vote_back_that_another_may_have_won_with()
     assert trio.owners() == []
 
 
-def test_a_release_by_fence_ends_the_copy_of_who_knows_the_request_only() -> None:
-    """The leader that is asked did not vote; another names the request, and all forget it."""
+def test_a_release_by_fence_also_ends_the_copy_of_a_leader_that_knows_only_the_request() -> None:
+    """The leader that gets the release did not vote. Another names the request, and all drop it."""
     trio = LeaderTrio()
     trio.hold("n2", "n3", owner="n3")
     waits = trio.leaders["n2"].tickets.of("x", ANN)[0].ticket
@@ -118,7 +118,7 @@ def test_a_name_that_nobody_asked_for_changes_nothing() -> None:
 
 
 def lapsed_at_n1() -> LeaderTrio:
-    """Have all hold ann's request, and n1's clock say that its time is over."""
+    """Let all leaders hold ann's request, and let its time be over by n1's clock."""
     trio = LeaderTrio()
     trio.hold(*NAMES, owner="n2")
     trio.leaders["n1"].tickets.forget_old(later(NOW, LEASE_MS))
@@ -181,7 +181,7 @@ def test_a_step_that_takes_nothing_over_is_told_that_it_is_over() -> None:
 
 
 def test_a_hold_is_not_granted_anew_under_a_fence_below_one_that_was_voted_for() -> None:
-    """Who holds under it may renew all the same."""
+    """The holder under it may still renew."""
     trio = LeaderTrio()
     trio.hold(*NAMES, owner="gone")
     for name in NAMES:

@@ -1,4 +1,4 @@
-"""`bakery` under every misfortune it survives, and calm clusters of every size."""
+"""`bakery` under every fault it survives, and calm clusters of every size."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RARE = (
     "bakery.untrusted",
     "client.wait_renewed",
 )
-"""What a sweep must have seen, or it was too kind."""
+"""Counters that a sweep of seeds must reach, or its faults were too few."""
 
 
 def calm(nodes: int, seed: int = 1) -> RunReport:

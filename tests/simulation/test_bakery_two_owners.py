@@ -1,6 +1,6 @@
 """Two leaders with one request, holds that are taken over, votes that are too late: found by seeds.
 
-A door that turns to another leader, or a client that turns to another door, makes two leaders
+A proxy that turns to another leader, or a client that turns to another proxy, makes two leaders
 take the steps of one request. Whatever they do to each other, a vote stands until it is given
 back, and what was released stays released.
 """
@@ -57,7 +57,8 @@ class TwoOwners:
         self.transfer = StateTransfer(self.attempts, endings, frozenset({"n1", "n2", "n3"}))
 
     def asks(self, who: Who = ANN, held: int = 0) -> TicketAttempt:
-        """Have n1 own request 1 of ``who``, with its number drawn; a fence that another held."""
+        """Let n1 own request 1 of ``who``, with its number drawn and a fence under which another
+        leader held it."""
         asked = Lock(
             lock="x", who=who, request=1, wait_ms=None, hold_ms=500, grace_ms=500, label=""
         )
@@ -69,7 +70,7 @@ class TwoOwners:
         return found
 
     def hears(self, step: AddTicket | DropTicket | Extend) -> list[Any]:
-        """Have n2 say ``step``; return what is said to anybody."""
+        """Let n2 send ``step``; return all messages that follow."""
         return said(self.voting.on_step("n2", step, NOW))
 
 
@@ -95,7 +96,7 @@ def table_of(life: int, record: Record) -> TablePart:
 
 
 def waits_behind_ben(bench: TwoOwners) -> TicketAttempt:
-    """Have n1 own ann's request while ben's, which is n2's, is ahead of it."""
+    """Let n1 own ann's request while ben's request, owned by n2, is ahead of it."""
     bench.hears(add(BEN, 2, fence=pack_fence(1, 2)))
     attempt = bench.asks()
     assert attempt.step is TicketStep.WAITING
@@ -242,7 +243,7 @@ def test_a_later_request_of_its_owner_does_not_make_a_hold_outdated() -> None:
 
 
 def test_of_two_that_may_hold_a_lock_a_table_keeps_the_one_with_the_highest_fence() -> None:
-    """One leader did not hear that ann's votes were given back, before ben was granted the lock."""
+    """One leader missed that ann's votes were given back before ben was granted the lock."""
     lead = Lead(epoch=2, leaders=LIVES, former=Seating(1, LIVES, 10_000), empty=False)
     arriving = Import(lead, election_of("n1"), own=False)
     tickets = TicketTable()

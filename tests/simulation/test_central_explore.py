@@ -70,12 +70,14 @@ def bare(
     """Two lock clients and the server, and as little else as can be."""
     roles: list[Role[Any]] = [server(SERVER, HOST)]
     for proxy in PROXIES:
-        door = Address(proxy.replace("proxy", "clients"))
-        me = Address(f"{door}-1-1")
+        clients = Address(proxy.replace("proxy", "clients"))
+        me = Address(f"{clients}-1-1")
         roles += [
             patron(proxy, at_once),
-            ExploredDoorway(door, HOST, client=me, proxy=proxy),
-            client(me, HOST, lock="l", session="s", broker=door, server=SERVER, random=Random(1)),
+            ExploredDoorway(clients, HOST, client=me, proxy=proxy),
+            client(
+                me, HOST, lock="l", session="s", broker=clients, server=SERVER, random=Random(1)
+            ),
         ]
     return roles
 
@@ -86,8 +88,8 @@ def brokered(
     """Two brokers, which spawn and retire their lock clients, and the server."""
     roles: list[Role[Any]] = [server(SERVER, HOST)]
     for proxy in PROXIES:
-        door = Address(proxy.replace("proxy", "clients"))
-        here = broker(door, HOST, proxy=proxy, server=SERVER, boot=1, random=Random(1))
+        clients = Address(proxy.replace("proxy", "clients"))
+        here = broker(clients, HOST, proxy=proxy, server=SERVER, boot=1, random=Random(1))
         roles += [patron(proxy, 1), here]
     return roles
 

@@ -1,4 +1,4 @@
-"""`central` under every misfortune it survives, and mutants of it that the judges catch."""
+"""`central` under every fault it survives, and mutants of it that the judges catch."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from fencelock.cluster.simulation.plan import RunPlan
 from fencelock.cluster.simulation.promise import promise_of
 from fencelock.cluster.simulation.report import RunReport
 from fencelock.cluster.simulation.run import run_seed
-from fencelock.cluster.simulation.workload import Door, session_door
+from fencelock.cluster.simulation.workload import MakeSession, client_session
 from fencelock.cluster.topology import NodeContext, ProtocolSettings, Recipe, central
 
 SEEDS = 150
@@ -47,10 +47,10 @@ def run(
     seed: int,
     recipe: Recipe = central,
     settings: ProtocolSettings = FORGETFUL,
-    door: Door = session_door,
+    make_session: MakeSession = client_session,
 ) -> RunReport:
     promise = promise_of("central", settings)
-    return run_seed(recipe, seed, settings=settings, promise=promise, door=door)
+    return run_seed(recipe, seed, settings=settings, promise=promise, make_session=make_session)
 
 
 def with_role(mutant: type[Role[Any]]) -> Recipe:
@@ -82,7 +82,7 @@ def with_client(mutant: type[LockClient]) -> Recipe:
     ],
     ids=["without a journal", "with a journal and crashes of the server"],
 )
-def test_no_seed_breaks_a_promise_and_every_misfortune_was_met(
+def test_no_seed_breaks_a_promise_and_every_fault_occurred(
     settings: ProtocolSettings, met: tuple[str, ...]
 ) -> None:
     """Nodes restart while their clients live, and clients close in the middle of it."""
@@ -140,7 +140,7 @@ class FreedByAnySession(LockServer):
 
 
 def holds_end_with_the_life_of_a_node(seat: NodeContext) -> RoleSet:
-    """Seat a proxy that knows of no holds but those of its own life."""
+    """Seat a proxy that only knows holds of its own life."""
     cast = central(seat)
     clients = address_of(seat.node, "clients")
     forgetful = {"backend": LockManager(seat.node, seat.nodes, "central", clients)}
@@ -160,8 +160,8 @@ class DisownsAndGoesOnWaiting(ClientSession):
         return effects
 
 
-def careless_door(seat: NodeContext, gates: tuple[Address, ...]) -> Spawn:
-    return replace(session_door(seat, gates), role=DisownsAndGoesOnWaiting)
+def careless_proxy(seat: NodeContext, proxies: tuple[Address, ...]) -> Spawn:
+    return replace(client_session(seat, proxies), role=DisownsAndGoesOnWaiting)
 
 
 MUTANTS: dict[str, tuple[Recipe, ProtocolSettings, str]] = {
@@ -181,7 +181,7 @@ MUTANTS: dict[str, tuple[Recipe, ProtocolSettings, str]] = {
 """The recipe, its settings, and the judge who must see it."""
 
 RARE = {"grants are written too late": 280, "nobody is asked": 50, "holders are not reminded": 30}
-"""Where the search for a seed begins, so that it is short."""
+"""The first seed of the search, which keeps the search short."""
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)
@@ -201,7 +201,7 @@ LATE = RunPlan(
     owners=2,
     locks=1,
     chaos_ms=6_000,
-    misfortune=Faults(
+    faults=Faults(
         late_per_mille=150, late_ms=2_500, crash_every_ms=250, down_ms=5, reordering=True
     ),
 )
@@ -228,20 +228,22 @@ def test_a_server_that_forgets_ended_sessions_is_caught() -> None:
     assert sum(report.marks["central.request_of_ended_session"] for report in sound) >= 20
 
 
-def disowning(seed: int, door: Door) -> RunReport:
+def disowning(seed: int, make_session: MakeSession) -> RunReport:
     promise = promise_of("central", FORGETFUL)
-    return run_seed(central, seed, plan=LATE, settings=FORGETFUL, promise=promise, door=door)
+    return run_seed(
+        central, seed, plan=LATE, settings=FORGETFUL, promise=promise, make_session=make_session
+    )
 
 
 def test_a_client_that_disowns_a_hold_takes_no_late_grant_of_it() -> None:
-    reports = [disowning(seed, session_door) for seed in range(20)]
+    reports = [disowning(seed, client_session) for seed in range(20)]
 
     assert [report.violation for report in reports if report.violation] == []
     assert sum(report.marks.get("client.hold_disowned", 0) for report in reports) >= 20
 
 
 def test_a_client_that_disowns_a_hold_and_takes_it_later_is_caught() -> None:
-    violations = (disowning(seed, careless_door).violation for seed in range(50))
+    violations = (disowning(seed, careless_proxy).violation for seed in range(50))
     caught = (violation for violation in violations if violation and "fences" in violation)
 
     assert next(caught, None) is not None

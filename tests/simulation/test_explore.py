@@ -63,13 +63,13 @@ def is_answered(picture: Picture) -> bool:
 
 
 def test_every_situation_is_visited_once() -> None:
-    """One message, repeated up to three times, its answer heard before any of them or not."""
+    """One message, repeated up to three times; its reply arrives before any repetition or not."""
     found = explorer(Asker(ASKER, HOST, persists=False), Counter(COUNTER, HOST)).explore(
         states_max=100
     )
 
     counts = 4
-    heard = 3  # Not after 0, and not after 3: there nothing is gone on from ...
+    heard = 3  # Not after 0, and not after 3: the search does not continue from there ...
     assert (found.states, found.complete) == (counts + heard, True)
     assert found.depth == 4  # ... but reached: three deliveries, and an answer between them.
 

@@ -28,7 +28,7 @@ SEEDS = 30
 MUTANT_SEEDS = 40
 FOUNDING_SEEDS = 100
 FOUNDING_RARE = 75
-"""Where the search for a group founded by a majority begins, so that it is short."""
+"""The first seed of the search for a group founded by a majority, which keeps it short."""
 ROUNDS = 12
 
 
@@ -69,13 +69,13 @@ def plan_of(seed: int) -> LogPlan:
     """Return a run of three or five members in which whole disks fail early and often."""
     plan = draw_log_plan(seed)
     disks = replace(
-        plan.misfortune,
+        plan.faults,
         lose_disk_every_ms=400 if seed % 2 else 0,
         old_copy_every_ms=0 if seed % 2 else 150,
         crash_every_ms=600,
         down_ms=50,
     )
-    return replace(plan, nodes=5 if seed % 3 == 0 else 3, misfortune=disks)
+    return replace(plan, nodes=5 if seed % 3 == 0 else 3, faults=disks)
 
 
 def broken(seed: int, change: Change, judged: frozenset[str] | None = None) -> str:

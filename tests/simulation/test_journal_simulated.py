@@ -42,7 +42,7 @@ def kept(number: int) -> Alive:
 class JournaledLedger(Role[LedgerTick]):
     """Counts on over crashes; each fourth number and the one after it begin its journal anew.
 
-    What it says is never ahead of its disk: after a crash it goes on at least there.
+    Its messages are never ahead of its disk: after a crash it continues at least from there.
     """
 
     said = 0
@@ -98,14 +98,14 @@ def readers(seat: NodeContext) -> RoleSet:
 def test_a_crash_leaves_what_a_checkpoint_replaces_or_the_checkpoint() -> None:
     lost = 0
     for seed in range(20):
-        misfortune = Faults(
+        faults = Faults(
             crash_in_sync_per_mille=50,
             crash_every_ms=500,
             tail_lost=True,
             sync_us=1_000,
             down_ms=20,
         )
-        world = World(seed, misfortune)
+        world = World(seed, faults)
         world.add("n1", ledgers, member=True)
         world.add("n2", readers, member=True)
         world.may_die_in_sync = frozenset({"n1"})
@@ -113,7 +113,7 @@ def test_a_crash_leaves_what_a_checkpoint_replaces_or_the_checkpoint() -> None:
         Nemesis(world, ("n1",)).begin()
         world.run(3_000 * NS_PER_MS)
         assert world.nodes["n1"].lives > 3
-        lost += world.faults["records lost"]
+        lost += world.fault_counts["records lost"]
         heard: Any = world.role_at(READER)
         assert min(heard.heard.values()) > 50
     assert lost > 20

@@ -1,4 +1,4 @@
-"""`lamport` under every misfortune it survives, and mutants of it that the judges catch."""
+"""`lamport` under every fault it survives, and mutants of it that the judges catch."""
 
 from __future__ import annotations
 
@@ -124,14 +124,14 @@ class KeepsTheDead(LockProcess):
 
 
 class HearsNoTime(Clock):
-    """Does not go on from later than what it receives: IR2 is missing."""
+    """Planted bug: its clock does not move past the stamps that it receives: IR2 is missing."""
 
     def arrived(self, stamp: int) -> Effects:
         del stamp
         return ()
 
 
-def test_no_seed_breaks_a_promise_and_every_misfortune_was_met() -> None:
+def test_no_seed_breaks_a_promise_and_every_fault_occurred() -> None:
     marks: Counter[str] = Counter()
     grants = 0
     for seed in range(SEEDS):

@@ -1,4 +1,4 @@
-"""The log alone under every misfortune it must survive, judged by whoever knows everything."""
+"""The log alone under every fault it must survive, judged by whoever knows everything."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MARKS = {
     "paxos.slots_fetched": 200,
     "paxos.ticked": 100,
 }
-"""What must have been met in all seeds together, and how often."""
+"""Events that all seeds together must reach, and how often."""
 FAULTS = (
     "clock drift", "crash", "crash at a ballot", "crash in sync", "cut off", "held by a cut",
     "lost",

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
+from support.judged import assert_seen
 
 from fencelock.actors.bootstrap import vote_id
 from fencelock.actors.membership import Membership
@@ -15,12 +16,15 @@ from fencelock.actors.paxos.config import WINDOW, LogConfig, View
 from fencelock.actors.paxos.member_event import ProposeChange
 from fencelock.actors.paxos.membership import Term
 from fencelock.actors.paxos.message import NUMBER_MAX
+from fencelock.actors.paxos.node_facts import Facts
+from fencelock.actors.paxos.reads import Reads
 from fencelock.actors.paxos.replica import Replica
-from fencelock.cluster.simulation.paxos_plan import draw_members_plan
+from fencelock.cluster.simulation.paxos_plan import draw_members_plan, draw_target_plan
 from fencelock.cluster.simulation.paxos_run import run_log_seed
+from fencelock.cluster.simulation.report import RunReport
 
 Patch = tuple[Any, str, Any]
-"""An object, the name of one of its attributes, and the wrong value of that."""
+"""An object, the name of an attribute, and its wrong value."""
 
 
 def at_once(config: LogConfig, slot: int, membership: Membership) -> bool:
@@ -59,9 +63,14 @@ def by_name(group: Any, name: str, journal: int | None = None) -> int:
 
 
 def oldest(config: LogConfig, slot: int) -> View:
-    """Let the view in force decide slots of the next one, too."""
+    """Let the view in force also decide slots of the next one."""
     del slot
     return config.current[0]
+
+
+def always_current(reads: Reads, now: Any) -> int:
+    """Let a node that is no member take its state for current."""
+    return RIGHT_AGE(reads, now) if reads.node in reads.config.members else 0
 
 
 def no_terms(config: LogConfig) -> tuple[Term, ...]:
@@ -74,6 +83,7 @@ RIGHT_CHANGE: Callable[..., bool] = LogConfig.change
 RIGHT_PROPOSE: Callable[..., Any] = vars(Replica)["_on_propose_change"]
 RIGHT_APPEND: Callable[..., None] = vars(LogConfig)["_append"]
 RIGHT_ID: Callable[..., int] = vote_id
+RIGHT_AGE: Callable[..., int] = Reads.age_ms
 
 
 class Mutant(NamedTuple):
@@ -96,6 +106,7 @@ MUTANTS = {
     "the view of a slot is not checked": Mutant("P10", 40, ((LogConfig, "at", oldest),)),
     "a snapshot lacks the members": Mutant("P10", 40, ((LogConfig, "terms", no_terms),)),
     "a learner votes": Mutant("I3", 40, ((LogConfig, "seat", always),)),
+    "an observer claims to be current": Mutant("P14", 40, ((Reads, "age_ms", always_current),)),
     "a replaced journal keeps its vote": Mutant("I3", 40, ((member, "vote_id", by_name),)),
 }
 
@@ -107,15 +118,65 @@ def test_every_planted_bug_is_seen_by_the_judge_named_for_it(
     judge, seeds, patches = MUTANTS[bug]
     for patched, name, value in patches:
         monkeypatch.setattr(patched, name, value)
-    for seed in range(seeds):
-        report = run_log_seed(seed, plan=draw_members_plan(seed), judged=frozenset({judge}))
-        if f": {judge}, " in (report.violation or ""):
-            return
-    pytest.fail(f"not seen by {judge} in {seeds} seeds")
+
+    def run(seed: int, judged: frozenset[str]) -> RunReport:
+        return run_log_seed(seed, plan=draw_members_plan(seed), judged=judged)
+
+    assert_seen(judge, range(seeds), run)
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_the_members_change_under_every_fault(seed: int) -> None:
     report = run_log_seed(seed, plan=draw_members_plan(seed))
+
+    assert report.violation is None
+
+
+# Leaders that keep the group at a target size.
+
+
+def answers_or_not(facts: Facts, member: str, led_ms: int) -> int:
+    """Take a member for silent since the leader began to lead, though it answers that leader."""
+    del facts, member
+    return led_ms
+
+
+def never(facts: Facts, member: str) -> bool:
+    """Take no answer for one, as a member does that is cut off from another follower."""
+    return member == facts.node
+
+
+def at_any_price(facts: Facts, members: tuple[str, ...], joins: int = 0) -> bool:
+    """Suppose that a majority answers."""
+    del facts, members, joins
+    return True
+
+
+TARGET_MUTANTS: dict[str, tuple[Patch, ...]] = {
+    "no majority would remain": ((Facts, "has_majority", at_any_price),),
+    "the member answers the leader": (
+        (Facts, "silent_ms", answers_or_not),
+        (Facts, "votes", never),
+        (Facts, "has_majority", at_any_price),
+    ),
+}
+
+
+@pytest.mark.parametrize("bug", TARGET_MUTANTS)
+def test_a_leader_that_replaces_members_wrongly_is_seen(
+    monkeypatch: pytest.MonkeyPatch, bug: str
+) -> None:
+    for patched, name, value in TARGET_MUTANTS[bug]:
+        monkeypatch.setattr(patched, name, value)
+    for seed in range(60):
+        report = run_log_seed(seed, plan=draw_target_plan(seed), judged=frozenset({"P22"}))
+        if ": P22, " in (report.violation or ""):
+            return
+    pytest.fail("not seen by P22 in 60 seeds")
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_leaders_keep_the_group_at_its_size_under_every_fault(seed: int) -> None:
+    report = run_log_seed(seed, plan=draw_target_plan(seed))
 
     assert report.violation is None

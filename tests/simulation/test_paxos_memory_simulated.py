@@ -19,7 +19,7 @@ from fencelock.actors.message import NS_PER_MS, address_of
 from fencelock.actors.paxos.member import SLOTS
 from fencelock.cluster.config import parse, starting_config
 from fencelock.cluster.node import Node
-from fencelock.cluster.simulation.faults import CALM, FaultKind, Faults, draw_misfortune
+from fencelock.cluster.simulation.faults import CALM, FaultKind, Faults, draw_faults
 from fencelock.cluster.simulation.nemesis import Nemesis
 from fencelock.cluster.simulation.network import Cut
 from fencelock.cluster.simulation.planting import Change, planted
@@ -35,9 +35,9 @@ def unchanged(spawn: Spawn) -> Spawn:
 
 
 def world_of(
-    seed: int, misfortune: Faults = CALM, every_ms: int = 10, change: Change = unchanged
+    seed: int, faults: Faults = CALM, every_ms: int = 10, change: Change = unchanged
 ) -> World:
-    world = World(seed, misfortune)
+    world = World(seed, faults)
     for name in NAMES:
         recipe = planted(logbook(every_ms=every_ms, log_max=50, memory=True), change)
         world.add(name, recipe, member=True)
@@ -64,7 +64,7 @@ def decided(world: World) -> int:
 def test_members_that_crash_and_come_back_never_vote_and_nothing_is_lost() -> None:
     marks: Counter[str] = Counter()
     for seed in range(SEEDS):
-        fate = draw_misfortune(Random(f"{seed}/memory"), frozenset(FaultKind) - {FaultKind.JUMP})
+        fate = draw_faults(Random(f"{seed}/memory"), frozenset(FaultKind) - {FaultKind.JUMP})
         world = world_of(seed, replace(fate, drift_ppm=1_000, crash_every_ms=700))
         run_on(world, 400 * (seed % 3))  # From some on the first crash may come too early.
         nemesis = Nemesis(world, (NAMES[seed % 3],))
@@ -133,9 +133,9 @@ def test_real_members_without_a_disk(
     nodes.update((name, Node.start(config, name)) for name in NAMES)
     fences: list[int] = []
 
-    def hold(gate: str, lock: str) -> None:
+    def hold(proxy: str, lock: str) -> None:
         with (
-            fencelock.connect(addresses[gate], timeout=LONG_S) as client,
+            fencelock.connect(addresses[proxy], connect_timeout=LONG_S) as client,
             client.lock(lock, timeout=LONG_S) as held,
         ):
             assert held.fence is not None

@@ -1,4 +1,4 @@
-"""`paxos` end to end under every misfortune, and bugs planted in its table that judges catch."""
+"""`paxos` end to end under every fault, and bugs planted in its table that judges catch."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def run(seed: int, recipe: Recipe = paxos) -> RunReport:
     return run_seed(recipe, seed, promise=promise_of("paxos", ProtocolSettings()))
 
 
-def test_no_seed_breaks_a_promise_and_every_misfortune_was_met() -> None:
+def test_no_seed_breaks_a_promise_and_every_fault_occurred() -> None:
     marks: Counter[str] = Counter()
     for seed in range(SEEDS):
         report = run(seed)

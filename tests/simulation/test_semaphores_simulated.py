@@ -1,4 +1,4 @@
-"""Semaphores end to end under every misfortune, and bugs planted in them that judges catch."""
+"""Semaphores end to end under every fault, and bugs planted in them that judges catch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MET = (
 )
 
 
-def test_no_seed_breaks_a_promise_and_every_misfortune_was_met(
+def test_no_seed_breaks_a_promise_and_every_fault_occurred(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     waited: list[str] = []

@@ -85,7 +85,7 @@ def test_on_a_good_network_every_message_arrives_once_and_in_order() -> None:
 
 def test_the_same_seed_gives_the_same_trace_and_another_seed_another() -> None:
     def trace(seed: int) -> list[str]:
-        world = world_of(only(Pinger), only(Ponger), seed=seed, misfortune=STORM)
+        world = world_of(only(Pinger), only(Ponger), seed=seed, faults=STORM)
         Nemesis(world, world.members).begin()
         world.run(2 * SECOND)
         return world.trace.lines()
@@ -108,7 +108,7 @@ def test_a_trace_line_tells_time_node_sender_receiver_and_event() -> None:
 
 def test_frames_are_lost_repeated_and_overtaken() -> None:
     bad = Faults(loss_per_mille=200, repeat_per_mille=200, reordering=True, delay_us=20_000)
-    world = world_of(only(Pinger), only(Ponger), misfortune=bad)
+    world = world_of(only(Pinger), only(Ponger), faults=bad)
 
     world.run(10 * SECOND)
 
@@ -116,7 +116,7 @@ def test_frames_are_lost_repeated_and_overtaken() -> None:
     assert heard != sorted(heard)
     assert len(set(heard)) < len(heard)
     assert len(set(heard)) < world.role_at(N1).said - 20
-    assert min(world.faults[name] for name in ("lost", "repeated", "overtaken")) > 50
+    assert min(world.fault_counts[name] for name in ("lost", "repeated", "overtaken")) > 50
 
 
 def test_a_one_way_cut_stops_one_direction_only() -> None:
@@ -198,7 +198,7 @@ def test_the_clock_of_a_node_moves_on_with_what_peers_send_but_not_with_clients(
 
 
 def test_after_healing_everything_is_up_runs_and_arrives() -> None:
-    world = world_of(only(Pinger), only(Ponger), misfortune=STORM)
+    world = world_of(only(Pinger), only(Ponger), faults=STORM)
     nemesis = Nemesis(world, world.members)
     nemesis.begin()
     world.run(5 * SECOND)
@@ -209,12 +209,12 @@ def test_after_healing_everything_is_up_runs_and_arrives() -> None:
     world.run(12 * SECOND)
 
     assert len(world.role_at(N1).heard) - before in range(94, 101)
-    assert {"crash", "pause", "clock drift", "clock jump", "lost"} <= set(world.faults)
+    assert {"crash", "pause", "clock drift", "clock jump", "lost"} <= set(world.fault_counts)
 
 
 def test_chance_of_one_kind_does_not_reshuffle_the_others() -> None:
     def strikes(change: Callable[[World], None]) -> list[str]:
-        world = world_of(only(Pinger), only(Ponger), misfortune=STORM)
+        world = world_of(only(Pinger), only(Ponger), faults=STORM)
         change(world)
         Nemesis(world, ()).begin()
         world.run(2 * SECOND)

@@ -92,8 +92,8 @@ def write_under_crashes(writer: type[Role[Any]], seed: int) -> World:
 def test_what_follows_a_persist_leaves_only_when_the_record_is_durable() -> None:
     worlds = [write_under_crashes(NumberWriter, seed) for seed in range(10)]
 
-    assert sum(world.faults["crash in sync"] for world in worlds) > 20
-    assert sum(world.faults["records lost"] for world in worlds) > 5
+    assert sum(world.fault_counts["crash in sync"] for world in worlds) > 20
+    assert sum(world.fault_counts["records lost"] for world in worlds) > 5
 
 
 def test_a_role_that_speaks_before_it_persists_is_caught() -> None:
@@ -124,13 +124,11 @@ def test_a_crash_loses_a_random_part_of_the_unsynced_records_or_none() -> None:
     def lost(*, tail_lost: bool) -> set[int]:
         found: set[int] = set()
         for seed in range(30):
-            misfortune = Faults(sync_us=100_000, tail_lost=tail_lost)
-            world = world_of(
-                only(NumberWriter), only(SilentReader), seed=seed, misfortune=misfortune
-            )
+            faults = Faults(sync_us=100_000, tail_lost=tail_lost)
+            world = world_of(only(NumberWriter), only(SilentReader), seed=seed, faults=faults)
             world.run(4 * NS_PER_MS)
             world.crash("n1")
-            found.add(world.faults["records lost"])
+            found.add(world.fault_counts["records lost"])
         return found
 
     assert lost(tail_lost=True) == {0, 1}

@@ -1,4 +1,4 @@
-"""What a crash of the node that granted a lock means for its holder, as the judge sees it."""
+"""The judge's view of a holder whose granting node crashes."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from fencelock.cluster.simulation.violation import ViolationError
 from fencelock.cluster.simulation.workload import Rested
 
 
-def grant_to(user: str, gate: str, fence: int, boot: int = 5, at: int = 0) -> list[Delivery]:
-    """A grant that comes from a gate to the session of ``user``, and from there to it."""
+def grant_to(user: str, proxy: str, fence: int, boot: int = 5, at: int = 0) -> list[Delivery]:
+    """A grant that comes from a proxy to the session of ``user``, and from there to it."""
     node, owner = user.split("/")
     granted = Granted(lock="x", fence=fence, owner=owner)
     session = Address(f"{node}/session")
     return [
-        Delivery(at, node, Address(f"{gate}/proxy"), session, granted, boot),
+        Delivery(at, node, Address(f"{proxy}/proxy"), session, granted, boot),
         Delivery(at, node, session, Address(user), granted, 1),
     ]
 
@@ -37,13 +37,13 @@ def watch(judge: LockJudge, deliveries: list[Delivery]) -> None:
 @pytest.fixture
 def judge() -> LockJudge:
     users = (Address("c1/a"), Address("c2/b"))
-    judge = LockJudge(("n1", "n2"), users, holds_end_with_gate=True)
+    judge = LockJudge(("n1", "n2"), users, holds_end_with_node=True)
     for user in users:
         want(judge, user)
     return judge
 
 
-def test_a_holder_counts_as_outside_from_the_crash_of_its_gate_on(judge: LockJudge) -> None:
+def test_a_holder_counts_as_outside_from_the_crash_of_its_proxy_on(judge: LockJudge) -> None:
     watch(judge, grant_to("c1/a", "n1", fence=3))
     judge.crashed("n1", 5)
 
@@ -62,7 +62,9 @@ def test_a_crash_of_another_node_or_an_earlier_life_ends_no_hold(judge: LockJudg
         watch(judge, grant_to("c2/b", "n2", fence=4, boot=6))
 
 
-def test_a_grant_that_outlived_its_gate_may_be_late_but_not_share_a_fence(judge: LockJudge) -> None:
+def test_a_grant_that_outlived_its_proxy_may_be_late_but_not_share_a_fence(
+    judge: LockJudge,
+) -> None:
     judge.crashed("n1", 5)
     watch(judge, grant_to("c2/b", "n2", fence=4))
     watch(judge, grant_to("c1/a", "n1", fence=3))
@@ -73,7 +75,7 @@ def test_a_grant_that_outlived_its_gate_may_be_late_but_not_share_a_fence(judge:
         watch(judge, grant_to("c1/a", "n1", fence=4))
 
 
-def test_a_later_fence_must_be_above_that_of_a_holder_whose_gate_died(judge: LockJudge) -> None:
+def test_a_later_fence_must_be_above_that_of_a_holder_whose_proxy_died(judge: LockJudge) -> None:
     watch(judge, grant_to("c1/a", "n1", fence=9))
     judge.crashed("n1", 5)
 

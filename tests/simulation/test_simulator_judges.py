@@ -75,9 +75,9 @@ class Server(Role[api.Acquire | api.Release | api.Describe]):
 class Doorway(Role[api.Acquire | api.Release | api.Granted | api.Released | api.Refused]):
     """A session for a good network: passes everything on."""
 
-    def __init__(self, address: Address, host: Any, *, gate: Address) -> None:
+    def __init__(self, address: Address, host: Any, *, proxy: Address) -> None:
         super().__init__(address, host)
-        self.gate = gate
+        self.proxy = proxy
 
     def handle(
         self,
@@ -86,12 +86,12 @@ class Doorway(Role[api.Acquire | api.Release | api.Granted | api.Released | api.
         now: Instant,
     ) -> Effects:
         if isinstance(event, api.Acquire | api.Release):
-            return [Send(self.gate, replace(event, session="s"))]
+            return [Send(self.proxy, replace(event, session="s"))]
         return [Send(Address(f"{self.address.partition('/')[0]}/{event.owner}"), event)]
 
 
-def doorway(seat: NodeContext, gates: tuple[Address, ...]) -> Spawn:
-    return Spawn(Address(f"{seat.node}/session"), Doorway, {"gate": gates[0]})
+def doorway(seat: NodeContext, proxies: tuple[Address, ...]) -> Spawn:
+    return Spawn(Address(f"{seat.node}/session"), Doorway, {"proxy": proxies[0]})
 
 
 def serving(server: type[Server]) -> Recipe:
@@ -102,7 +102,7 @@ def serving(server: type[Server]) -> Recipe:
 
 
 def run(server: type[Server], plan: RunPlan = PLAN, seed: int = 3) -> RunReport:
-    return run_seed(serving(server), seed, plan=plan, door=doorway)
+    return run_seed(serving(server), seed, plan=plan, make_session=doorway)
 
 
 def test_an_honest_server_passes_every_judge() -> None:
@@ -153,7 +153,7 @@ class ForgetsWaiters(Server):
         return [Send(sender, api.Released(lock=release.lock, owner=release.owner))]
 
 
-def test_a_server_that_forgets_who_waits_is_caught_when_misfortune_is_over() -> None:
+def test_a_server_that_forgets_who_waits_is_caught_when_the_faults_are_over() -> None:
     violation = run(ForgetsWaiters).violation or ""
 
     assert violation.startswith("23000.000 ms: progress: 20000 ms after all faults ended")
@@ -188,7 +188,7 @@ class KeepsAResidue(Server):
         return replace(super().status(), locks=(residue,))
 
 
-def test_a_gate_that_remembers_a_lock_when_everybody_is_done_is_caught() -> None:
+def test_a_proxy_that_remembers_a_lock_when_everybody_is_done_is_caught() -> None:
     violation = run(KeepsAResidue).violation or ""
 
     assert "drain: 2000 ms after everybody was done, n1/proxy: it still has" in violation
@@ -218,19 +218,19 @@ def test_a_violation_is_the_same_each_time_and_comes_with_its_trace() -> None:
     assert "Granted(" in first.trace()[-1]
 
 
-def test_each_misfortune_is_off_in_about_two_runs_of_five_and_never_on_unpromised() -> None:
+def test_each_fault_is_off_in_about_two_runs_of_five_and_never_on_unpromised() -> None:
     promise = Survival(survives=frozenset({FaultKind.LOSS, FaultKind.PAUSE}))
     plans = [draw_plan(seed, promise) for seed in range(400)]
 
     for knob in ("loss_per_mille", "pause_every_ms"):
-        off = sum(getattr(plan.misfortune, knob) == 0 for plan in plans)
+        off = sum(getattr(plan.faults, knob) == 0 for plan in plans)
         assert 120 < off < 200
-    assert all(plan.misfortune.crash_every_ms == 0 for plan in plans)
-    assert all(plan.misfortune.cut_every_ms == 0 for plan in plans)
+    assert all(plan.faults.crash_every_ms == 0 for plan in plans)
+    assert all(plan.faults.cut_every_ms == 0 for plan in plans)
     assert len({plan.nodes for plan in plans}) == 5
 
 
 def test_calm_is_calm() -> None:
-    report = run(Server, replace(PLAN, misfortune=CALM))
+    report = run(Server, replace(PLAN, faults=CALM))
 
     assert report.faults == {}

@@ -1,4 +1,4 @@
-"""Sessions under misfortune that aims at holders, and bugs of a client that the judges catch."""
+"""Sessions under faults that strike holders, and bugs of a client that the judges catch."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PLAN = RunPlan(
     ttl_ms=500,
     strikes_every_ms=400,
     deaths_ms=(2_000,),
-    misfortune=Faults(late_per_mille=100, late_ms=1_500, reordering=True),
+    faults=Faults(late_per_mille=100, late_ms=1_500, reordering=True),
 )
 ANN, BEN = Address("c1/ann"), Address("c2/ben")
 
@@ -101,7 +101,7 @@ def test_a_planted_bug_is_caught(
 
 
 class SessionWorld:
-    """A judge of two contenders, whose clients' clocks show what they are set to."""
+    """A judge of two contenders; the test sets the clocks of their clients."""
 
     def __init__(self, *, clocks_true: bool = True) -> None:
         self.clocks = {"c1": 0, "c2": 0}
@@ -179,7 +179,7 @@ def test_when_clocks_are_further_off_than_declared_fences_are_judged_alone() -> 
 def test_most_plans_have_clocks_that_keep_to_what_is_declared() -> None:
     promise = promise_of("paxos", ProtocolSettings())
     plans = [draw_plan(seed, promise) for seed in range(200)]
-    true = sum(promise.clocks_true(plan.misfortune) for plan in plans)
+    true = sum(promise.clocks_true(plan.faults) for plan in plans)
     assert 120 <= true < 200
     assert any(plan.deaths_ms for plan in plans)
     assert any(plan.strikes_every_ms for plan in plans)

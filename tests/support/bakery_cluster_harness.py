@@ -159,14 +159,14 @@ class ClusterHarness:
         """Return the members that do not serve."""
         return [name for name in self.names if name not in self.serving()]
 
-    def say(self, gate: str, message: Message) -> None:
-        """Have the user send ``message`` to the proxy of ``gate``."""
-        said = Say(to=address_of(gate, "proxy"), message=message)
+    def say(self, proxy: str, message: Message) -> None:
+        """Have the user send ``message`` to the proxy of ``proxy``."""
+        said = Say(to=address_of(proxy, "proxy"), message=message)
         self.world.nodes["u"].tell(Address("u/user"), said)
 
     def acquire(
         self,
-        gate: str,
+        proxy: str,
         lock: str = "x",
         owner: str = "ann",
         wait_ms: int | None = None,
@@ -184,14 +184,14 @@ class ClusterHarness:
             hold_ms=hold_ms,
             grace_ms=grace_ms,
         )
-        self.say(gate, asked)
+        self.say(proxy, asked)
         return self.number
 
-    def release(self, gate: str, granted: Granted) -> None:
+    def release(self, proxy: str, granted: Granted) -> None:
         """Ask for a release."""
         self.number += 1
         self.say(
-            gate,
+            proxy,
             Release(
                 lock=granted.lock,
                 fence=granted.fence,
@@ -212,9 +212,9 @@ class ClusterHarness:
         granted: Granted = self.answers(Granted, request)[0]
         return granted
 
-    def lock(self, gate: str, lock: str = "x", owner: str = "ann", **terms: int) -> Granted:
+    def lock(self, proxy: str, lock: str = "x", owner: str = "ann", **terms: int) -> Granted:
         """Ask for a lock and wait for it."""
-        return self.granted(self.acquire(gate, lock, owner, **terms))
+        return self.granted(self.acquire(proxy, lock, owner, **terms))
 
     def cut(self, here: list[str], ms: int = 600_000) -> None:
         """Let nothing pass between ``here`` and all other members."""

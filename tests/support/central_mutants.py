@@ -38,7 +38,7 @@ class HeldLocksAreGranted(LockServer):
 
 
 class ReleasesAreNotCompared(LockServer):
-    """A server that takes a release of an earlier hold for one of the present hold."""
+    """A server that takes a release of an earlier hold as a release of the present hold."""
 
     def _matches(self, holding: Holding, release: Release) -> bool:
         return holding.client == release.client

@@ -71,11 +71,11 @@ class LoneClient:
         ]
 
     def wants(self, ticket: int) -> list[Effect | type[Wake]]:
-        """Have an owner want the lock."""
+        """Let an owner want the lock."""
         return self.hears(BROKER_A, AcquireLock(lock="l", ticket=ticket, session="s", owner="o"))
 
     def gives(self, ticket: int) -> list[Effect | type[Wake]]:
-        """Have an owner give the lock up."""
+        """Let an owner give the lock up."""
         return self.hears(BROKER_A, ReleaseLock(lock="l", ticket=ticket))
 
     def granted(self, number: int) -> list[Effect | type[Wake]]:

@@ -227,8 +227,8 @@ class Explorer:
         judges: the conditions for every state.
         step_judges: the conditions for every step of every role.
         goals: conditions that must turn out to be possible, by name.
-        within: states beyond it are judged, but not gone on from. Numbers that grow for ever
-            need this bound, or the search is endless.
+        within: states beyond it are judged, but the search does not continue from them. Numbers
+            that grow for ever need this bound, or the search is endless.
         lost: messages that never arrive and timers that never fire.
         queue_max: see `Moves`.
 

@@ -15,7 +15,7 @@ from fencelock.transport.hub import SocketHub
 from fencelock.transport.listener import Arrival
 
 PATIENCE_S = 20
-"""How long a test waits for an event before it fails; far beyond what any takes."""
+"""Time that a test waits for an event before it fails (s); no event takes nearly as long."""
 
 
 def listening_hub(

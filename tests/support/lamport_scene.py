@@ -51,11 +51,11 @@ class LoneProcess:
         return self.say(Delivered(origin=origin, message=message))
 
     def want(self, ticket: int, lock: str = "x") -> Effects:
-        """Have an owner want ``lock``."""
+        """Let an owner want ``lock``."""
         return self.say(AcquireLock(lock=lock, ticket=ticket, session=f"s{ticket}", owner="o"))
 
     def give(self, ticket: int, lock: str = "x") -> Effects:
-        """Have an owner give up its hold of ``lock`` or its wait."""
+        """Let an owner give up its hold of ``lock`` or its wait."""
         return self.say(ReleaseLock(lock=lock, ticket=ticket))
 
     def look(self, lock: str = "x") -> LockDescription:
@@ -67,7 +67,7 @@ class LoneProcess:
         return self.say(QueryLock(lock="x", query=query, proven=True))
 
     def requested(self, ticket: int, stamp: int, lock: str = "x") -> Effects:
-        """Have an owner want ``lock``, and deliver the own request, stamped."""
+        """Let an owner want ``lock``, and deliver the own request, stamped."""
         self.want(ticket, lock)
         return self.hear("b", Request(lock=lock, stamp=stamp))
 

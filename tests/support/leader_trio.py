@@ -54,7 +54,7 @@ class LeaderTrio:
         self.lost: set[tuple[type[Message], str, str]] = set()
 
     def say(self, sender: Address, to: str, word: Message) -> None:
-        """Have a leader handle ``word``; queue its messages, or record those to proxies."""
+        """Let a leader handle ``word``; queue its messages to leaders, record those to proxies."""
         leader: Any = self.leaders[to]
         self.perform(to, leader.handle(sender, word, self.now))
 
@@ -123,7 +123,7 @@ class LeaderTrio:
         self.lost |= {(kind, *way) for kind in kinds for way in ((one, other), (other, one))}
 
     def hold(self, *voters: str, owner: str = "n1") -> None:
-        """Have ``voters`` hold ann's request 1 under `FENCE`, without any leader's attempt."""
+        """Let ``voters`` hold ann's request 1 under `FENCE`, without any leader's attempt."""
         turn = Turn(7, owner, 1)
         ticket = Ticket("x", ANN, 1, turn, proxy_of(owner), HOLD_MS, GRACE_MS, "")
         for name in voters:

@@ -30,7 +30,7 @@ K = TypeVar("K")
 
 
 class LocalNode:
-    """The session and the proxy of a node, whose messages to each other arrive at once.
+    """The session and the proxy of a node. Their messages to each other arrive at once.
 
     Args:
         node: its name.
@@ -131,7 +131,7 @@ class LocalCallers:
         return Instant(self.ms * NS_PER_MS)
 
     def do(self, sender: Address, event: Any) -> None:
-        """Let a caller send ``event``, and the log do what is proposed."""
+        """Let a caller send ``event``, and the log decide the proposals."""
         self.node.ask(sender, event)
 
     def _propose(self, command: Any) -> None:
@@ -173,7 +173,7 @@ class LocalCallers:
         return refused.reason
 
     def held(self) -> list[tuple[str, int]]:
-        """Return what the session holds, with the fences."""
+        """Return the locks that the session holds, with the fences."""
         holds = self.node.session.session_state.holds.items()
         return [(claim.lock, hold.fence) for claim, hold in holds]
 

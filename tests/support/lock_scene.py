@@ -86,7 +86,7 @@ class ScriptedSession:
 
 
 class Scene:
-    """Locks called x of ann, whose session and clock are moved by hand."""
+    """Locks called x of ann; the test moves her session and clock."""
 
     def __init__(self, session: ScriptedSession, executor: CallbackExecutor) -> None:
         self.session = session

@@ -15,9 +15,8 @@ from fencelock.actors.proxy.proxy import Proxy
 from fencelock.actors.table.message import LogCommand, Result
 from fencelock.transport.codec import decode, encode
 from support.effects import HOST, T0, sent
-from support.unbatched_proxy import UnbatchedProxy
 
-DOOR, REPLICA, FAR = Address("n1/proxy"), Address("n1/replica"), Address("n2/replica")
+PROXY, REPLICA, FAR = Address("n1/proxy"), Address("n1/replica"), Address("n2/replica")
 ANN = Address("ann/session")
 ME = "ann.7"
 ACQUIRE = Acquire(lock="a", session=ME, owner="o", request=2, wait_ms=50, limit=3, label="x")
@@ -50,23 +49,18 @@ def led_by_n2(proxy: P) -> P:
     return proxy
 
 
-def lone_door() -> UnbatchedProxy:
-    """Return a proxy that knows of no master, and proposes each command at once."""
-    return log_proxy(UnbatchedProxy)
-
-
 def acquire(request: int = 2, lock: str = "a") -> Acquire:
     """Return a request of Ann's owner ``o``."""
     return Acquire(lock=lock, session=ME, owner="o", request=request)
 
 
-def happens(door: Proxy, *outcomes: Result, now: Instant = T0) -> Effects:
+def happens(proxy: Proxy, *outcomes: Result, now: Instant = T0) -> Effects:
     """Let the log apply commands with these outcomes."""
-    return door.handle(REPLICA, SlotOutcomes(slot=1, time_ms=1, outcomes=outcomes), now)
+    return proxy.handle(REPLICA, SlotOutcomes(slot=1, time_ms=1, outcomes=outcomes), now)
 
 
 def proposals(effects: Effects) -> list[Propose]:
-    """Return what is proposed."""
+    """Return the proposals."""
     return sent(effects, Propose, REPLICA)
 
 

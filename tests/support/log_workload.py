@@ -8,6 +8,7 @@ than it says.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from random import Random
 from typing import Any
@@ -24,6 +25,7 @@ from fencelock.actors.message import (
     Timer,
     address_of,
     local,
+    node_of,
     timer,
 )
 from fencelock.actors.paxos.config import replica_of
@@ -73,6 +75,10 @@ class LogCounter:
     def admits(self, command: bytes) -> bool:
         """Admit everything."""
         return True
+
+    def is_new(self, command: bytes) -> bool:
+        del command
+        return False
 
     def is_patient(self, command: bytes) -> bool:
         """Return False: each is answered at once."""
@@ -202,6 +208,8 @@ class CounterJudge:
         """True times and the slots known from then on, both rising."""
         self.asked: dict[tuple[Address, int], tuple[int, bool]] = {}
         """For each query the highest slot known when it was sent, and whether that counts."""
+        self.aged: Counter[str] = Counter()
+        """Number of answers of each node to reads with an age bound."""
 
     def handled(self, delivered: Delivery, effects: Effects) -> None:
         """Judge one delivery."""
@@ -235,6 +243,7 @@ class CounterJudge:
     def _on_consulted(self, scribe: Address, told: Consulted, time: int) -> None:
         known, linear = self.asked.pop((scribe, told.number))
         if not linear:
+            self.aged[node_of(scribe)] += 1
             age = told.age_ms * NS_PER_MS * (1_000_000 + self.drift_ppm) // 1_000_000
             since = (slot for at, slot in reversed(self.known) if at < time - age)
             known = next(since, 0)
@@ -251,15 +260,19 @@ def logbook(
     journal_bytes: int = JOURNAL_BYTES,
     log_max: int = 1_000,
     memory: bool = False,
+    founders: tuple[str, ...] = (),
 ) -> Recipe:
-    """Return a recipe for a member of a log with a writer, with a journal or in ``memory``."""
+    """Return a recipe for a member of a log with a writer, with a journal or in ``memory``.
+
+    ``founders`` found the group, by default all nodes; a node that is none of them is an observer.
+    """
 
     def recipe(seat: NodeContext) -> RoleSet:
         scribe = address_of(seat.node, SCRIBE)
         opening = (b"reign of " + seat.node.encode(),)
         log = log_roles(
             seat.node,
-            seat.nodes,
+            tuple({*(founders or seat.nodes), seat.node}),
             seat.random,
             LogCounter(),
             records=None if memory else seat.records,

@@ -63,7 +63,7 @@ def reasons(outcomes: list[Result]) -> list[tuple[str, int, api.Reason]]:
     return [(o.owner, o.request, o.reason) for o in outcomes if isinstance(o, api.Refused)]
 
 
-def play(table: LockTable, *commands: LogCommand) -> list[Result]:
+def applied(table: LockTable, *commands: LogCommand) -> list[Result]:
     """Apply all at the time the table has, and return what the last one came to."""
     outcomes: list[Result] = []
     for command in commands:

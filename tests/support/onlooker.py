@@ -33,14 +33,14 @@ READER = "r"
 
 @timer
 class ReadNext(Timer):
-    """Ask the next gate about a lock."""
+    """Ask the next proxy about a lock."""
 
 
 class Onlooker(Role[ReadNext | LockStatus | Refused]):
-    """Asks all gates in turn who holds the locks, and does not wait for the answers.
+    """Asks all proxies in turn who holds the locks, and does not wait for the answers.
 
     Args:
-        gates: the doors of the cluster.
+        proxies: the proxies of the cluster.
         locks: which locks to ask about.
         random: when to ask, and about which lock.
 
@@ -51,12 +51,12 @@ class Onlooker(Role[ReadNext | LockStatus | Refused]):
         address: Address,
         host: Host,
         *,
-        gates: tuple[Address, ...],
+        proxies: tuple[Address, ...],
         locks: tuple[str, ...],
         random: Random,
     ) -> None:
         super().__init__(address, host)
-        self.gates = cycle(gates)
+        self.proxies = cycle(proxies)
         self.locks = locks
         self.random = random
         self.request = 0
@@ -76,7 +76,7 @@ class Onlooker(Role[ReadNext | LockStatus | Refused]):
                 self.request += 1
                 lock = self.random.choice(self.locks)
                 asked = Inspect(lock=lock, session=READER, request=self.request)
-                return [Send(next(self.gates), asked), self._again()]
+                return [Send(next(self.proxies), asked), self._again()]
             case LockStatus():
                 name = "free" if event.holder is None else "held"
                 return [Observe(f"onlooker.told_{name}")]
@@ -132,12 +132,12 @@ class ReadsJudge:
 
 
 def run_read_seed(protocol: str, seed: int, *, recipe: Recipe | None = None) -> RunReport:
-    """Run one seed with a reader in it, and judge the reads, too.
+    """Run one seed with a reader in it, and also judge the reads.
 
     Args:
-        protocol: which one.
+        protocol: its name.
         seed: fixes everything.
-        recipe: how a member is seated, such as with a bug planted; that of the protocol if None.
+        recipe: sets up a member, for example with a planted bug; the protocol's own if None.
 
     """
     promise = promise_of(protocol, ProtocolSettings())
@@ -146,11 +146,11 @@ def run_read_seed(protocol: str, seed: int, *, recipe: Recipe | None = None) -> 
     def judges(world: World) -> list[Judge]:
         (locks,) = [judge for judge in world.judges if isinstance(judge, LockJudge)]
         address = address_of(READER, "onlooker")
-        gates = tuple(address_of(name, "proxy") for name in sorted(locks.members))
+        proxies = tuple(address_of(name, "proxy") for name in sorted(locks.members))
 
         def cast(seat: NodeContext) -> RoleSet:
             random = Random(f"{seed}/onlooker/{seat.boot}")
-            arguments = {"gates": gates, "locks": ("lock-1",), "random": random}
+            arguments = {"proxies": proxies, "locks": ("lock-1",), "random": random}
             return RoleSet((Spawn(address, Onlooker, arguments),))
 
         world.add(READER, cast, member=False)

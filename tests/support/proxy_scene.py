@@ -39,7 +39,7 @@ def acquire(
 
 
 def hold(proxy: Proxy, fence: int = 7) -> None:
-    """Have Ann hold lock ``a`` through the proxy."""
+    """Let Ann hold lock ``a`` through the proxy."""
     proxy.handle(ANN, acquire(), T0)
     proxy.handle(BACKEND, LockGranted(lock="a", ticket=1, fence=fence), T0)
 

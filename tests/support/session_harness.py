@@ -34,7 +34,29 @@ class First(Random):
         return 0.5
 
 
-class SessionHarness(RoleHarness[ClientSession]):
+class KeptAlive(RoleHarness[ClientSession]):
+    """A session whose keep-alives are answered."""
+
+    def alive(self, greeting: Send, master: str = "") -> list[Send]:
+        """Answer one keep-alive."""
+        assert isinstance(greeting.message, api.KeepAlive)
+        session, number = greeting.message.session, greeting.message.request
+        alive = api.Alive(session=session, node=node_of(greeting.to), request=number, master=master)
+        return self.hear(greeting.to, alive)
+
+    def run_kept(self, ms: int, *endpoints: Address) -> list[Send]:
+        """Let time pass while ``endpoints`` confirm the session; return the sends."""
+        said: list[Send] = []
+        for _ in range(0, ms, 100):
+            heard = self.run(100)
+            said += heard
+            for send in heard:
+                if isinstance(send.message, api.KeepAlive) and send.to in endpoints:
+                    said += self.alive(send)
+        return said
+
+
+class SessionHarness(KeptAlive):
     """A session ``c`` with proxies at ``a`` and ``b``; it begins at the first.
 
     Args:
@@ -103,27 +125,14 @@ class SessionHarness(RoleHarness[ClientSession]):
         """Grant the last `Acquire` in ``said``; return the next sends."""
         asked = [send for send in said if isinstance(send.message, api.AcquireRequest)][-1]
         assert isinstance(asked.message, api.AcquireRequest)
-        granted = api.Granted(
-            lock=asked.message.lock,
-            fence=fence,
-            session=asked.message.session,
-            owner=asked.message.owner,
-            request=asked.message.request,
-            count=count,
-        )
+        granted = api.Granted(**asked.message.fields(), fence=fence, count=count)
         return self.hear(asked.to, granted)
 
     def free(self, said: list[Send], count: int = 0) -> list[Send]:
         """Confirm the last `Release` in ``said``; return the next sends."""
         asked = [send for send in said if isinstance(send.message, api.ReleaseRequest)][-1]
         assert isinstance(asked.message, api.ReleaseRequest)
-        released = api.Released(
-            lock=asked.message.lock,
-            session=asked.message.session,
-            owner=asked.message.owner,
-            request=asked.message.request,
-            count=count,
-        )
+        released = api.Released(**asked.message.fields(), count=count)
         return self.hear(asked.to, released)
 
     def undo(self, said: list[Send]) -> list[Send]:
@@ -131,10 +140,7 @@ class SessionHarness(RoleHarness[ClientSession]):
         asked = [send for send in said if isinstance(send.message, api.Cancel)][-1]
         cancel = asked.message
         assert isinstance(cancel, api.Cancel)
-        cancelled = api.Cancelled(
-            lock=cancel.lock, session=cancel.session, owner=cancel.owner, request=cancel.request
-        )
-        return self.hear(asked.to, cancelled)
+        return self.hear(asked.to, api.Cancelled(**cancel.fields()))
 
     def refuse(self, said: list[Send], reason: api.Reason) -> list[Send]:
         """Refuse the last `Acquire`, `Release`, `Open` or `KeepAlive` in ``said``."""
@@ -160,18 +166,11 @@ class SessionHarness(RoleHarness[ClientSession]):
         limit: int = 1,
         count: int = 1,
     ) -> list[Send]:
-        """Have ``user`` hold ``lock``, in a new session if there is none; return all sends."""
+        """Let ``user`` hold ``lock``, in a new session if there is none; return all sends."""
         said = self.acquire(user, lock, token=token, limit=limit)
         if not self.assigned:
             said = [*said, *self.open(said)]
         return [*said, *self.grant(said, fence, count)]
-
-    def alive(self, greeting: Send, master: str = "") -> list[Send]:
-        """Answer one keep-alive."""
-        assert isinstance(greeting.message, api.KeepAlive)
-        session, number = greeting.message.session, greeting.message.request
-        alive = api.Alive(session=session, node=node_of(greeting.to), request=number, master=master)
-        return self.hear(greeting.to, alive)
 
     def end(self, said: list[Send]) -> list[Send]:
         """Confirm the last `End` in ``said``; return the next sends."""
@@ -179,17 +178,6 @@ class SessionHarness(RoleHarness[ClientSession]):
         assert isinstance(asked.message, End)
         session, number = asked.message.session, asked.message.request
         return self.hear(asked.to, Ended(session=session, detail="ended", request=number))
-
-    def run_kept(self, ms: int, *gates: Address) -> list[Send]:
-        """Let time pass while ``gates`` confirm the session; return the sends."""
-        said: list[Send] = []
-        for _ in range(0, ms, 100):
-            heard = self.run(100)
-            said += heard
-            for send in heard:
-                if isinstance(send.message, api.KeepAlive) and send.to in gates:
-                    said += self.alive(send)
-        return said
 
 
 def of(kind: type[E], sends: list[Send], to: Address | None = None) -> list[E]:

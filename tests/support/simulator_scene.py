@@ -34,9 +34,9 @@ def only(role: type[Role[Any]]) -> Recipe:
     return recipe
 
 
-def world_of(*recipes: Recipe, seed: int = 1, misfortune: Faults | None = None) -> World:
+def world_of(*recipes: Recipe, seed: int = 1, faults: Faults | None = None) -> World:
     """Return a world in which a node for each recipe runs."""
-    world = World(seed, misfortune or Faults())
+    world = World(seed, faults or Faults())
     for number, recipe in enumerate(recipes, start=1):
         world.add(f"n{number}", recipe, member=True)
     world.power_on_all()

@@ -37,7 +37,9 @@ class Cluster:
 
     def connect(self, *nodes: str) -> Client:
         addresses = self.addresses(*(nodes or self.config.nodes))
-        return self.clients.enter_context(connect(addresses, cluster=CLUSTER, timeout=PATIENCE_S))
+        return self.clients.enter_context(
+            connect(addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S)
+        )
 
     def close(self) -> None:
         self.clients.close()

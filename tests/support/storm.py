@@ -1,8 +1,8 @@
 """Real nodes that are killed, paused and changed while processes of clients work.
 
-The clients (`storm_client.py`) are processes of their own that write under each lock into
-a file that shows any overlap, lost update and late fence. While a majority lives no call of
-theirs may end in an error: nobody is told of what the others go on without.
+The clients (`storm_client.py`) are separate processes. Under each lock they write into a file that
+shows any overlap, lost update and late fence. While a majority lives, no call of theirs may end in
+an error: clients do not notice the loss of a minority.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 import fencelock
 from fencelock.cluster.bench.members import NodeProcesses, configuration, stop_all
@@ -28,22 +28,40 @@ from support.holds import fence_of
 from support.paths import SUPPORT
 
 LONG_S = 90.0
-KINDS = ("threads", "threads", "tasks")
-"""One process of clients each."""
-
 LOCKS = ("a", "b", "c", "d", "e")
 LOG_LINES = 15
 FOUNDERS = 3
 SERVED_AFTER_S = 20.0
-"""How long the longest time without a grant may be, on a machine that has much else to do."""
+"""Maximum time without a grant, on a machine that is busy with other work."""
+
+
+class Crowd(NamedTuple):
+    """A process of clients."""
+
+    kind: str
+    """``threads`` or ``tasks``."""
+    locks: tuple[str, ...] = LOCKS
+    python: str = sys.executable
+    program: Path = SUPPORT / "storm_client.py"
+    """Its code; that of another release may call the library in another way."""
+
+
+CROWDS = (Crowd("threads"), Crowd("threads"), Crowd("tasks"))
 
 
 class GrowingProcesses(NodeProcesses):
     """Nodes that others may join, and from which some go for good."""
 
-    def __init__(self, folder: Path, protocol: str) -> None:
-        super().__init__(folder, protocol, FOUNDERS, durable=True)
-        self.protocol = protocol
+    options = ""
+    """The end of every configuration."""
+
+    protocol = "paxos"
+
+    def configure(self, options: str) -> None:
+        """Add ``options`` to every configuration, before a node is started."""
+        self.options = options
+        with (self.folder / "cluster.toml").open("a", encoding="utf-8") as file:
+            file.write(options)
 
     def add(self, node: str) -> None:
         """Start a node whose configuration lists itself and the nodes that run, and no other."""
@@ -52,7 +70,7 @@ class GrowingProcesses(NodeProcesses):
         self.addresses[node] = f"tcp://127.0.0.1:{port}"
         mine = known | {node: self.addresses[node]}
         text = configuration(self.cluster, self.protocol, mine, durable=True)
-        self.configuration_of(node).write_text(text, encoding="utf-8")
+        self.configuration_of(node).write_text(text + self.options, encoding="utf-8")
         self.start(node)
 
     def drop(self, node: str) -> None:
@@ -70,15 +88,17 @@ class GrowingProcesses(NodeProcesses):
 class Storm:
     """Three nodes with journals, processes of clients, and what they said."""
 
-    def __init__(self, folder: Path, seed: int, protocol: str) -> None:
+    def __init__(self, folder: Path, seed: int, protocol: str = "paxos") -> None:
         self.folder = folder
         self.chance = Random(seed)
-        self.members = GrowingProcesses(folder, protocol)
+        self.members = GrowingProcesses(folder, protocol, FOUNDERS, durable=True)
+        self.members.protocol = protocol
         self.last_grant = 0.0
         self.longest_gap_s = 0.0
         """The longest time without a grant to any client, from the first grant on."""
         self.granted: Counter[int] = Counter()
         self.said: dict[int, dict[str, Any]] = {}
+        self.crowds: Sequence[Crowd] = ()
         self.clients: list[subprocess.Popen[str]] = []
         self.readers: list[threading.Thread] = []
         self.news = threading.Condition()
@@ -92,13 +112,20 @@ class Storm:
         node = self.chance.choice(self.members.names)
         return master if master and self.chance.random() < 0.5 else node
 
-    def start_clients(self) -> None:
-        program = str(SUPPORT / "storm_client.py")
-        for number, kind in enumerate(KINDS):
+    def start_clients(self, crowds: Sequence[Crowd] = CROWDS) -> None:
+        self.crowds = crowds
+        for number, crowd in enumerate(crowds):
             seed = str(self.chance.getrandbits(32))
             options = [self.members.connect, self.members.cluster, str(self.folder)]
             client = subprocess.Popen(
-                [sys.executable, program, kind, *options, ",".join(LOCKS), seed],
+                [
+                    crowd.python,
+                    str(crowd.program),
+                    crowd.kind,
+                    *options,
+                    ",".join(crowd.locks),
+                    seed,
+                ],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
@@ -130,7 +157,7 @@ class Storm:
         before = Counter(self.granted)
         with self.news:
             served = self.news.wait_for(
-                lambda: all(self.granted[n] - before[n] >= grants for n in range(len(KINDS))),
+                lambda: all(self.granted[n] - before[n] >= grants for n in range(len(self.crowds))),
                 timeout=SERVED_AFTER_S,
             )
         assert served, f"no {grants} grants to each within {SERVED_AFTER_S} s: {before}"
@@ -169,23 +196,32 @@ class Storm:
         for number, said in sorted(self.said.items()):
             assert said["wrong"] == {}, f"client {number}: {said['wrong']} {said['details']}"
         done = sum((Counter[str](said["updates"]) for said in self.said.values()), Counter[str]())
-        kept = {lock: self.ledger_of(lock)[1] for lock in LOCKS}
+        locks = {lock for crowd in self.crowds for lock in crowd.locks}
+        kept = {lock: self.ledger_of(lock)[1] for lock in locks}
         assert kept == dict(done)
-        assert len(self.said) == len(KINDS)
-        for lock in LOCKS:
+        assert len(self.said) == len(self.crowds)
+        for lock in sorted(locks):
             fence = fence_of(watcher.lock(lock).acquire(timeout=SERVED_AFTER_S))
             assert fence is not None
             assert fence > self.ledger_of(lock)[0]
 
 
 @contextmanager
-def raging(folder: Path, protocol: str = "paxos") -> Generator[Storm]:
-    """Run three nodes; stop them, and the clients, at the end."""
+def raging(folder: Path, options: str = "", protocol: str = "paxos") -> Generator[Storm]:
+    """Run three nodes; stop them, and the clients, at the end.
+
+    Args:
+        folder: for everything.
+        options: the end of every node's configuration.
+        protocol: the protocol of the nodes.
+
+    """
     seed = int(os.environ.get("FENCELOCK_STORM_SEED", secrets.randbits(32)))
     print(f"FENCELOCK_STORM_SEED={seed} chooses the same nodes and times again")
     with ExitStack() as stack:
         storm = Storm(folder, seed, protocol)
         stack.callback(storm.close)
+        storm.members.configure(options)
         stack.enter_context(storm.members)
         stack.callback(storm.tell_logs)
         yield storm

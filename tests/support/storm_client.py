@@ -28,14 +28,14 @@ PATIENCE_S = 45.0
 """Far above any wait there may be while a majority lives."""
 
 WORK_S = (0.0, 0.005)
-"""How long what a lock protects takes, drawn anew each time."""
+"""Range of the time spent under a lock, drawn anew each time."""
 
 CONNECT_S = 60.0
 DETAILS_MAX = 5
 
 
 class StormLedger:
-    """What one lock protects: a file that refuses a fence which is not above all before it.
+    """The resource of one lock: a file that refuses a fence which is not above all earlier ones.
 
     The change is a read, a pause and a write: of two writers at once one loses its update.
     A second file shows whoever is inside.
@@ -146,7 +146,7 @@ def one_thread(client: StormClient, connection: fencelock.Client) -> None:
 
 async def with_tasks(client: StormClient, address: str, cluster: str) -> None:
     async with (
-        aio.connect(address, cluster=cluster, timeout=CONNECT_S) as connection,
+        aio.connect(address, cluster=cluster, connect_timeout=CONNECT_S) as connection,
         asyncio.TaskGroup() as group,
     ):
         for _ in range(OWNERS):
@@ -168,7 +168,7 @@ async def one_task(client: StormClient, connection: aio.Client) -> None:
             await asyncio.sleep(work_s)
             client.end_work(name, hold.fence, updates)
             await lock.release()
-        except Exception as error:  # noqa: BLE001 (whatever it is, it is told, and the task goes on)
+        except Exception as error:  # noqa: BLE001 (any error is reported, and the task continues)
             client.complain(type(error).__name__, traceback.format_exc())
 
 
@@ -176,7 +176,7 @@ def main(kind: str, address: str, cluster: str, folder: str, locks: str, seed: s
     client = StormClient(Path(folder), locks.split(","), Random(seed))
 
     def connect() -> fencelock.Client:
-        return fencelock.connect(address, cluster=cluster, timeout=CONNECT_S)
+        return fencelock.connect(address, cluster=cluster, connect_timeout=CONNECT_S)
 
     if kind == "threads":
         with_threads(client, connect)

@@ -126,7 +126,7 @@ class TurnTable:
     def _handle(self, state: int, letter: Letter) -> Reaction:
         role = self._roles[state]
         if type(letter.event) not in role.accepts:
-            return Reaction(state, (), 0, 0, (), (), ())  # A host drops it, too.
+            return Reaction(state, (), 0, 0, (), (), ())  # A host also drops it.
         for name, value in deepcopy(dict(self.states[state])).items():
             setattr(role, name, value)
         try:

@@ -13,13 +13,15 @@ VERSION is one of:
     As ``old``, with a planted bug: the reader refuses messages that have more fields.
 
 ``serve`` is ``fencelock serve``. ``lock`` connects to each address in turn, acquires and releases
-a lock there, and prints a line of JSON: the fences, the client's counters, and those of each node.
+a lock there, and prints a line of JSON: the fences, the client's counters, and the counters of each
+node.
 """
 
 # ruff: noqa: PLC0415  (the package is imported after its messages are replaced)
 
 from __future__ import annotations
 
+import inspect
 import json
 import sys
 from collections import Counter
@@ -111,9 +113,11 @@ def lock(cluster: str, patience_s: float, times: int, addresses: Sequence[str]) 
         return hub_of(count=count_both, **arguments)
 
     setattr(connection, "SocketHub", counting_hub)  # noqa: B010
+    known = inspect.signature(fencelock.connect).parameters  # An older one says ``timeout``.
+    limit: Any = {"connect_timeout" if "connect_timeout" in known else "timeout": patience_s}
     fences: list[int] = []
     for address in addresses:
-        with fencelock.connect(address, cluster=cluster, timeout=patience_s) as client:
+        with fencelock.connect(address, cluster=cluster, **limit) as client:
             for _ in range(times):
                 held = client.lock("printer")
                 held.acquire(timeout=patience_s)
@@ -121,7 +125,7 @@ def lock(cluster: str, patience_s: float, times: int, addresses: Sequence[str]) 
                 fences.append(held.fence)
                 held.release()
             assert client.status("printer").holder is None
-    with fencelock.connect(",".join(addresses), cluster=cluster, timeout=patience_s) as client:
+    with fencelock.connect(",".join(addresses), cluster=cluster, **limit) as client:
         statuses = client.describe()
     nodes = {one.node: {each.name: each.times for each in one.counters} for one in statuses}
     return {"fences": fences, "client": dict(counted), "nodes": nodes}

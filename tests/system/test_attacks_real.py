@@ -44,7 +44,9 @@ def peak_kib(process: int) -> int:
 def test_nodes_under_attack_go_on_and_a_client_keeps_its_hold(
     members: NodeProcesses, attack: str
 ) -> None:
-    with fencelock.connect(members.connect, cluster=members.cluster, timeout=READY_S) as client:
+    with fencelock.connect(
+        members.connect, cluster=members.cluster, connect_timeout=READY_S
+    ) as client:
         held, lock = client.lock(f"held-{attack}"), client.lock(f"pairs-{attack}")
         with held:
             fence = held.fence

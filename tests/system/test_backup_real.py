@@ -71,7 +71,9 @@ def old(tmp_path: Path) -> Iterator[NodeProcesses]:
     folder = tmp_path / "old"
     folder.mkdir()
     with NodeProcesses(folder, "paxos", 3, durable=True) as members:
-        with fencelock.connect(members.connect, cluster=members.cluster, timeout=LONG_S) as watcher:
+        with fencelock.connect(
+            members.connect, cluster=members.cluster, connect_timeout=LONG_S
+        ) as watcher:
             members.wait_until_ready(watcher)
         yield members
 
@@ -127,7 +129,7 @@ def test_a_backup_under_load_is_restored_with_every_lock_and_fences_above_all(
     folder.mkdir()
     new = RestoredProcesses(folder, "paxos", 3, durable=True)
     fencelock_command("restore", str(file), "--config", str(new.configuration_of("n1")))
-    with new, fencelock.connect(new.connect, cluster=new.cluster, timeout=LONG_S) as client:
+    with new, fencelock.connect(new.connect, cluster=new.cluster, connect_timeout=LONG_S) as client:
         new.wait_until_ready(client)
         assert holders(client) == held
         assert client.status("kept-7").waiters[0].session == waiters[0].session
@@ -154,7 +156,7 @@ def test_nodes_of_the_old_cluster_cannot_join_the_new_one(
     folder.mkdir()
     new = RestoredProcesses(folder, "paxos", 3, durable=True)
     fencelock_command("restore", str(file), "--config", str(new.configuration_of("n1")))
-    # The old third node is at the address of the new one, and knows those of the others.
+    # The old third node has the address of the new one, and knows the addresses of the others.
     text = configuration(old.cluster, "paxos", new.addresses, durable=True)
     old.configuration_of("n3").write_text(text, encoding="utf-8")
     try:
@@ -162,7 +164,7 @@ def test_nodes_of_the_old_cluster_cannot_join_the_new_one(
             new.start(node)
         old.start("n3")
         two = ",".join(new.addresses[node] for node in ("n1", "n2"))
-        with fencelock.connect(two, cluster=new.cluster, timeout=LONG_S) as client:
+        with fencelock.connect(two, cluster=new.cluster, connect_timeout=LONG_S) as client:
             hold = client.lock("fresh").acquire(timeout=LONG_S)
             assert hold is not None
             refused, statuses = 0, client.describe()

@@ -62,7 +62,7 @@ def wait_for(holds: Callable[[], object]) -> None:
 
 
 def elected(client: fencelock.Client) -> fencelock.Elected:
-    """What the nodes say of the last election; nobody leads if none answers."""
+    """Return the nodes' reports of the last election; no leaders if none replies."""
     try:
         told = [status.elected for status in client.describe() if status.elected]
     except UnavailableError:
@@ -103,7 +103,7 @@ def five(tmp_path: Path) -> Iterator[Processes]:
 
 @pytest.fixture
 def client(five: Processes) -> Iterator[fencelock.Client]:
-    with fencelock.connect(five.connect, cluster=CLUSTER, timeout=PATIENCE_S) as client:
+    with fencelock.connect(five.connect, cluster=CLUSTER, connect_timeout=PATIENCE_S) as client:
         wait_for(lambda: len(ready(client)) == len(five.addresses))
         yield client
 

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.real_nodes import loopback_addresses
 
 import fencelock
 from fencelock import aio
-from fencelock.cluster.bench.members import stop_all
+from fencelock.cluster.bench.members import NodeProcesses
 from fencelock.cluster.bench.ports import free_ports
 from fencelock.cluster.config import parse, starting_config
 from fencelock.cluster.node import Node
@@ -25,48 +22,25 @@ PATIENCE_S = 60
 CLUSTER = "bakery-watch"
 
 
-class WatchedProcesses:
-    """Three ``fencelock serve`` processes."""
+class WatchedProcesses(NodeProcesses):
+    """Three ``fencelock serve`` processes with short durations of holds."""
+
+    cluster = CLUSTER
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        at = loopback_addresses()
-        self.addresses = at
-        text = starting_config(at, cluster=CLUSTER, protocol="bakery")
-        for key in ("duration = 5.0", "grace = 5.0", "least = 3.0"):
-            text = text.replace(key, f"{key.split()[0]} = 0.5")
-        (folder / "cluster.toml").write_text(text, encoding="utf-8")
-        self.running: dict[str, subprocess.Popen[bytes]] = {}
-
-    def start(self, *nodes: str) -> None:
-        for node in nodes:
-            command = [sys.executable, "-m", "fencelock", "serve", "--id", node]
-            with (self.folder / f"{node}.log").open("ab") as log:
-                self.running[node] = subprocess.Popen(
-                    [*command, "--config", str(self.folder / "cluster.toml")],
-                    stdout=log,
-                    stderr=log,
-                )
-
-    def kill(self, *nodes: str) -> None:
-        for node in nodes:
-            self.running[node].kill()
-        for node in nodes:
-            self.running[node].wait(PATIENCE_S)
+        super().__init__(folder, "bakery", 3, durable=False)
+        with self.configuration_of("n1").open("a", encoding="utf-8") as bakery:
+            bakery.write("duration = 0.5\ngrace = 0.5\nleast = 0.5\n")
 
 
 @pytest.fixture
 def trio(tmp_path: Path) -> Iterator[WatchedProcesses]:
-    processes = WatchedProcesses(tmp_path)
-    try:
-        processes.start(*processes.addresses)
+    with WatchedProcesses(tmp_path) as processes:
         yield processes
-    finally:
-        stop_all(list(processes.running.values()))
 
 
 class SeenNews:
-    """What a callback was told, and a way to wait for something in particular."""
+    """The notices that a callback got, and a way to wait for one of them."""
 
     def __init__(self) -> None:
         self.states: list[fencelock.ClusterState] = []
@@ -94,25 +68,28 @@ def is_ready(state: fencelock.ClusterState) -> bool:
 def test_a_client_is_told_when_its_cluster_goes_down_and_when_it_is_up_again(
     trio: WatchedProcesses,
 ) -> None:
-    addresses = ",".join(trio.addresses.values())
-    with fencelock.connect(addresses, cluster=CLUSTER, timeout=PATIENCE_S) as client:
+    with fencelock.connect(trio.connect, cluster=CLUSTER, connect_timeout=PATIENCE_S) as client:
         seen = SeenNews()
         client.on_cluster(seen)
         first = seen.until(is_ready)
         assert (first.reason, len(first.leaders)) == ("ready", 3)
         assert client.cluster == first
-        trio.kill("n2", "n3")
+        for node in ("n2", "n3"):
+            trio.kill(node)
         down = seen.until(lambda state: "1 of 3 members" in state.reason)
         assert (down.up, down.complete, down.ready) == (False, False, False)
-        trio.start("n2", "n3")
+        for node in ("n2", "n3"):
+            trio.start(node)
         again = seen.until(is_ready)
         assert again.epoch > first.epoch
-        trio.kill("n1", "n2", "n3")
+        for node in trio.names:
+            trio.kill(node)
         lost = seen.until(lambda state: "no node says how it is" in state.reason)
         assert (lost.up, lost.ready, lost.epoch, lost.leaders) == (False, False, 0, ())
         for address in trio.addresses.values():
             assert address in lost.reason
-        trio.start("n1", "n2", "n3")
+        for node in trio.names:
+            trio.start(node)
         seen.until(is_ready)
         pairs = zip(seen.states, seen.states[1:], strict=False)
         assert all(earlier != later for earlier, later in pairs)
@@ -120,17 +97,17 @@ def test_a_client_is_told_when_its_cluster_goes_down_and_when_it_is_up_again(
 
 def test_a_node_that_is_silent_says_nothing_of_the_cluster_any_more(trio: WatchedProcesses) -> None:
     address = trio.addresses["n1"]
-    with fencelock.connect(address, cluster=CLUSTER, timeout=PATIENCE_S, ttl=3) as client:
+    with fencelock.connect(address, cluster=CLUSTER, connect_timeout=PATIENCE_S, ttl=3) as client:
         seen = SeenNews()
         client.on_cluster(seen)
         seen.until(is_ready)
-        trio.running["n1"].send_signal(signal.SIGSTOP)
+        trio.processes["n1"].send_signal(signal.SIGSTOP)
         try:
             silent = seen.until(lambda state: not state.up)
             assert "no node says how it is" in silent.reason
             assert not client.cluster.ready
         finally:
-            trio.running["n1"].send_signal(signal.SIGCONT)
+            trio.processes["n1"].send_signal(signal.SIGCONT)
         seen.until(is_ready)
 
 
@@ -148,8 +125,7 @@ def test_a_task_is_told_on_its_loop_and_an_error_in_a_callback_is_counted(
                 told.set()
             raise RuntimeError(state.reason)
 
-        addresses = ",".join(trio.addresses.values())
-        async with aio.connect(addresses, cluster=CLUSTER, timeout=PATIENCE_S) as client:
+        async with aio.connect(trio.connect, cluster=CLUSTER, connect_timeout=PATIENCE_S) as client:
             assert not client.cluster.up
             client.on_cluster(see)
             async with asyncio.timeout(PATIENCE_S):
@@ -186,7 +162,7 @@ def test_paxos_does_not_tell_and_says_who_does(tmp_path: Path) -> None:
     config = parse(starting_config({"n1": address}, cluster=CLUSTER), tmp_path)
     with (
         Node.start(config, "n1") as node,
-        fencelock.connect(address, cluster=CLUSTER, timeout=PATIENCE_S) as client,
+        fencelock.connect(address, cluster=CLUSTER, connect_timeout=PATIENCE_S) as client,
     ):
         for watch in (lambda: client.cluster, lambda: client.on_cluster(print)):
             with pytest.raises(fencelock.UnsupportedError, match="bakery has it"):

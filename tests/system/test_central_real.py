@@ -11,65 +11,45 @@ from pathlib import Path
 
 import pytest
 from support.holds import fence_of
-from support.real_nodes import loopback_addresses
 
 import fencelock
 from fencelock.actors.error import UnavailableError
-from fencelock.cluster.config import starting_config
+from fencelock.cluster.bench.members import NodeProcesses
 
 LONG_S = 60.0
 FREE_S = 20.0
-"""How long a lock that must be free may take to be granted (s)."""
+"""Time in which a lock that must be free must be granted (s)."""
+CLUSTER = "central-test"
 NODES = ("n1", "n2", "n3")
-SERVER, GATE = "n1", "n2"
+SERVER, PROXY = "n1", "n2"
 
 
-class CentralProcesses:
+class CentralProcesses(NodeProcesses):
     """Three `fencelock serve` processes of `central`; the first one runs the lock server."""
 
-    def __init__(self, folder: Path, *, journal: bool) -> None:
-        self.at = loopback_addresses()
-        text = starting_config(self.at, protocol="central")
-        if journal:
-            text = text.replace("journal = false", "journal = true")
-        self.config = folder / "cluster.toml"
-        self.config.write_text(text, encoding="utf-8")
-        self.folder = folder
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
-
-    def start(self, *nodes: str) -> None:
-        for node in nodes:
-            command = [sys.executable, "-m", "fencelock", "serve", "--id", node]
-            with (self.folder / f"{node}.log").open("ab") as log:
-                self.processes[node] = subprocess.Popen(
-                    [*command, "--config", str(self.config)], stdout=log, stderr=log
-                )
+    cluster = CLUSTER
 
     def restart(self, *nodes: str) -> None:
         for node in nodes:
-            self.processes[node].kill()
+            self.kill(node)
         for node in nodes:
-            self.processes[node].wait(LONG_S)
-        self.start(*nodes)
+            self.start(node)
 
-    def connect(self, *nodes: str) -> fencelock.Client:
-        addresses = ",".join(self.at[node] for node in nodes)
-        return fencelock.connect(addresses, timeout=LONG_S)
+    def client_of(self, *nodes: str) -> fencelock.Client:
+        addresses = ",".join(self.addresses[node] for node in nodes)
+        return fencelock.connect(addresses, cluster=self.cluster, connect_timeout=LONG_S)
 
 
 @pytest.fixture
 def members(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[CentralProcesses]:
-    members = CentralProcesses(tmp_path, journal=request.param)
-    members.start(*NODES)
-    yield members
-    for node, process in members.processes.items():
-        assert process.poll() is None, (members.folder / f"{node}.log").read_text()
-        process.kill()
-        process.wait(LONG_S)
+    with CentralProcesses(tmp_path, "central", len(NODES), durable=request.param) as members:
+        yield members
+        for node, process in members.processes.items():
+            assert process.poll() is None, (members.folder / f"{node}.log").read_text()
 
 
 RESTARTS = [
-    pytest.param(False, (GATE,), id="the node it came through"),
+    pytest.param(False, (PROXY,), id="the node it came through"),
     pytest.param(True, (SERVER,), id="the server, with a journal"),
     pytest.param(True, NODES, id="all nodes, with a journal"),
 ]
@@ -115,13 +95,13 @@ def is_granted_at_once(client: fencelock.Client) -> bool:
 def test_a_living_clients_lock_outlives_restarts_and_can_be_released(
     members: CentralProcesses, restarted: tuple[str, ...]
 ) -> None:
-    with members.connect(GATE) as holder, members.connect("n3") as other:
+    with members.client_of(PROXY) as holder, members.client_of("n3") as other:
         lock = holder.lock("a")
         fence = fence_of(lock.acquire(timeout=LONG_S))
         assert fence is not None
 
         members.restart(*restarted)
-        wait_until_ready(holder, GATE)
+        wait_until_ready(holder, PROXY)
 
         wait_until_ready(other, "n3")
         assert lock.held
@@ -135,12 +115,12 @@ def test_a_living_clients_lock_outlives_restarts_and_can_be_released(
 def test_a_lock_is_free_once_its_client_is_closed_after_restarts(
     members: CentralProcesses, restarted: tuple[str, ...]
 ) -> None:
-    with members.connect("n3") as other:
-        with members.connect(GATE) as holder:
+    with members.client_of("n3") as other:
+        with members.client_of(PROXY) as holder:
             fence = fence_of(holder.lock("a").acquire(timeout=LONG_S))
             assert fence is not None
             members.restart(*restarted)
-            wait_until_ready(holder, GATE)
+            wait_until_ready(holder, PROXY)
         wait_until_ready(other, "n3")
         assert granted_in_time(other) > fence
 
@@ -149,21 +129,20 @@ def test_a_lock_is_free_once_its_client_is_closed_after_restarts(
 def test_a_client_that_closes_while_its_node_is_down_leaves_nothing_held(
     members: CentralProcesses,
 ) -> None:
-    with members.connect("n3") as other:
+    with members.client_of("n3") as other:
         while True:  # A client begins at any of its nodes.
-            holder = members.connect(GATE, "n3")
+            holder = members.client_of(PROXY, "n3")
             fence = fence_of(holder.lock("a").acquire(timeout=LONG_S))
             status = other.status("a")
             assert status.holder is not None
-            if status.holder.node == GATE:
+            if status.holder.node == PROXY:
                 break
             holder.close()
-        members.processes[GATE].kill()
-        members.processes[GATE].wait(LONG_S)
+        members.kill(PROXY)
         holder.close()
         assert fence is not None
         assert granted_in_time(other) > fence
-        members.start(GATE)
+        members.start(PROXY)
 
 
 @pytest.mark.parametrize("members", [False], indirect=True)
@@ -172,15 +151,16 @@ def test_an_operator_releases_a_lock_of_a_dead_client_through_a_restarted_node(
 ) -> None:
     code = (
         "import os, sys, fencelock\n"
-        f"client = fencelock.connect({members.at[GATE]!r}, timeout=60)\n"
+        f"at, cluster = {members.addresses[PROXY]!r}, {CLUSTER!r}\n"
+        "client = fencelock.connect(at, cluster=cluster, connect_timeout=60)\n"
         "print(client.lock('a').acquire(timeout=60).fence, flush=True)\n"
         "os._exit(0)\n"
     )
     command = [sys.executable, "-c", code]
     dead = subprocess.run(command, capture_output=True, text=True, timeout=LONG_S, check=True)
-    members.restart(GATE)
+    members.restart(PROXY)
 
-    with members.connect("n3") as other:
+    with members.client_of("n3") as other:
         assert not is_granted_at_once(other)
         operate = [
             sys.executable,
@@ -191,7 +171,7 @@ def test_an_operator_releases_a_lock_of_a_dead_client_through_a_restarted_node(
             "--fence",
             dead.stdout.strip(),
         ]
-        operate += ["--yes", "--connect", members.at["n3"]]
+        operate += ["--yes", "--connect", members.addresses["n3"], "--cluster", CLUSTER]
         done = subprocess.run(operate, capture_output=True, text=True, timeout=LONG_S, check=False)
         assert done.returncode == 0, done.stderr
         assert granted_in_time(other) > int(dead.stdout)

@@ -71,7 +71,20 @@ def serving(folder: Path, node: str) -> Generator[tuple[subprocess.Popen[str], s
 def test_help_names_every_command_and_teaches_by_example() -> None:
     out = run(app, ["--help"]).output
     commands = (
-        *("init", "serve", "status", "lock", "locks", "who", "release", "simulate", "bench"),
+        *(
+            "dev",
+            "init",
+            "serve",
+            "status",
+            "lock",
+            "locks",
+            "who",
+            "release",
+            "simulate",
+            "bench",
+            "sessions",
+            "audit",
+        ),
         *("members", "join", "leave", "remove", "replace", "transfer", "backup", "restore"),
     )
     for command in commands:

@@ -1,10 +1,12 @@
-"""What `fencelock backup` and `fencelock restore` ask, refuse and print."""
+"""`fencelock backup` and `fencelock restore`: their questions, refusals and output."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.backup_header import HEADER
 from typer.testing import CliRunner, Result
 
 from fencelock.actors.error import ConfigError, FencelockError
@@ -12,31 +14,14 @@ from fencelock.actors.table.table import LockTable
 from fencelock.cluster.cli import backup as cli
 from fencelock.cluster.cli.main import app
 from fencelock.cluster.config import loopback, starting_config
-from fencelock.cluster.storage.backup import (
-    BackupDamagedError,
-    BackupFailedError,
-    BackupHeader,
-    BackupWriter,
-)
+from fencelock.cluster.storage.backup import BackupDamagedError, BackupFailedError, BackupWriter
 from fencelock.transport.codec import encode
-
-HEADER = BackupHeader(
-    cluster="orders",
-    protocol="paxos",
-    node="n2",
-    date="2025-11-22T13:47:33+00:00",
-    slot=54,
-    time_ms=1859,
-    fence=0,
-    parts=1,
-    release="0.1.0",
-)
 
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     path = tmp_path / "orders.backup"
-    with BackupWriter(path, HEADER) as writer:
+    with BackupWriter(path, replace(HEADER, fence=0)) as writer:
         for part in LockTable().snapshot():
             writer.add(encode(part))
         writer.finish()
@@ -68,7 +53,7 @@ def refusal(*arguments: str | Path) -> FencelockError:
 
 def test_a_file_is_checked_without_a_configuration(file: Path) -> None:
     out = run("restore", file, "--check").output
-    assert 'is whole: cluster "orders" before slot 54, as of 2025-11-22' in out
+    assert 'is complete: cluster "orders" before slot 54, as of 2025-11-22' in out
 
 
 def test_a_damaged_file_is_refused_with_the_part_and_the_byte(file: Path, config: Path) -> None:

@@ -92,7 +92,7 @@ def test_a_command_whose_lock_is_lost_is_stopped(
     client.evict("taken", holder.fence)
     _, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 74
-    assert "taken was lost while the command ran: another may have held it" in err
+    assert "taken was lost while the command ran: another client may have held it" in err
     assert f"fence {holder.fence}" in err
 
 

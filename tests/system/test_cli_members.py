@@ -1,12 +1,13 @@
-"""What operators see and do with members: a client that is made up answers."""
+"""Operators' commands about members, with a fake client that replies."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
-from typing import Any, Self
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
+from support.made_client import MadeClient
 from typer.testing import CliRunner, Result
 
 from fencelock.actors.api.membership_message import (
@@ -18,6 +19,7 @@ from fencelock.actors.api.membership_message import (
     NodeRole,
 )
 from fencelock.actors.error import MembershipError, UnavailableError
+from fencelock.actors.session.message import Surveyed
 from fencelock.cluster.cli.main import app
 from fencelock.cluster.cli.members import Progress
 
@@ -31,7 +33,7 @@ READ = MembersRead(
             "n3", "tcp://10.0.0.3:4040", NodeRole.NON_VOTING, 3, 9, 120_335, 40, "0.1.0", 0xA3
         ),
         NodeReport(
-            "n4", "tcp://a-host-with-a-long-name:4040", NodeRole.LEARNER, 2, 0, None, None, ""
+            "n4", "tcp://a-host-with-a-long-name:4040", NodeRole.OBSERVER, 2, 0, None, None, ""
         ),
     ),
 )
@@ -43,7 +45,7 @@ def waits(slots: int = 0) -> MembersChanged:
 
 
 @dataclass
-class MadeCluster:
+class MadeCluster(MadeClient):
     """A client that gives the answers in order, and remembers the changes."""
 
     answers: list[MembersChanged | Exception] = field(
@@ -51,15 +53,8 @@ class MadeCluster:
     )
     asked: list[ChangeMembers] = field(default_factory=list[ChangeMembers])
 
-    def connect_to(self, where: object, *, timeout: float) -> Self:
-        del where, timeout
-        return self
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        pass
+    def survey(self) -> Surveyed:
+        return Surveyed(statuses=(), silent=())
 
     def members(self) -> MembersRead:
         return READ
@@ -92,7 +87,7 @@ def test_members_shows_each_node_in_eighty_columns_and_what_to_do(client: MadeCl
     assert lines[0] == "3 members; n2 leads; 3 changes so far"
     table = done.output[: done.output.index("n3 is a member")]
     assert max(map(len, table.splitlines())) <= 80
-    for cell in ("120344", "12ms", "120335", "never", "0.1.0", "no vote", "learner", "?"):
+    for cell in ("120344", "12ms", "120335", "never", "0.1.0", "no vote", "observer", "?"):
         assert cell in table
     assert "fencelock replace n3" in done.output
     assert "fencelock join n4" in done.output
@@ -101,7 +96,12 @@ def test_members_shows_each_node_in_eighty_columns_and_what_to_do(client: MadeCl
 def test_members_as_json_has_roles_as_words(client: MadeCluster) -> None:
     read = json.loads(run("members", "--json").output)
     assert read["view"] == 3
-    assert [node["role"] for node in read["nodes"]] == ["member", "master", "non_voting", "learner"]
+    assert [node["role"] for node in read["nodes"]] == [
+        "member",
+        "master",
+        "non_voting",
+        "observer",
+    ]
     assert read["nodes"][0]["journal"] == "a1"
     assert read["nodes"][3]["lag"] is None
 
@@ -172,6 +172,8 @@ def test_progress_says_how_much_is_left_and_for_how_long() -> None:
     assert progress.described(first, 5.0) == "n4 learns (3,000 slots, 10 KiB left)"
     assert progress.described(waits(2_000), 6.0) == "n4 learns (2,000 slots, about 2s left)"
     assert progress.described(waits(), 7.0) == "n4 learns"
+    half = replace(first, bytes_left=5_120)
+    assert progress.described(half, 15.0) == "n4 learns (3,000 slots, 5 KiB, about 10s left)"
 
 
 @pytest.mark.parametrize("command", ["members", "join", "leave", "remove", "replace", "transfer"])

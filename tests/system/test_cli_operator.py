@@ -1,4 +1,4 @@
-"""What operators ask and do, with a client that is made up: `locks`, `who` and `release`."""
+"""Operators' commands `locks`, `who` and `release`, with a fake client."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from fencelock.actors.error import (
     UnsupportedError,
     WrongClusterError,
 )
+from fencelock.actors.session.message import Surveyed
 from fencelock.cluster.cli.main import app
 from fencelock.cluster.config import loopback, starting_config
 from fencelock.cluster.settings import Target
@@ -42,6 +43,9 @@ class MadeHold:
     state: LockStatus = HELD
     listed: tuple[ListedLock, ...] = ()
     error: Exception | None = None
+    nodes: tuple[NodeStatus, ...] = ()
+    silent: tuple[str, ...] = ()
+    read: MembersRead | None = None
     asked: list[tuple[object, ...]] = field(default_factory=list[tuple[object, ...]])
 
     def connect(self, target: Target, *, timeout: float) -> Self:
@@ -59,8 +63,12 @@ class MadeHold:
         if self.error is not None:
             raise self.error
 
-    def describe(self, *, roles: bool = False) -> tuple[NodeStatus, ...]:
-        raise NotImplementedError
+    def survey(self, *, roles: bool = False) -> Surveyed:
+        del roles
+        return Surveyed(statuses=self.nodes, silent=self.silent)
+
+    def answer_by(self, ends_at: float) -> None:
+        del ends_at
 
     def status(self, name: str) -> LockStatus:
         self._check("status", name)
@@ -71,7 +79,9 @@ class MadeHold:
         return iter(self.listed)
 
     def members(self) -> MembersRead:
-        raise NotImplementedError
+        self._check("members")
+        assert self.read is not None
+        return self.read
 
     def change_members(self, change: ChangeMembers) -> MembersChanged:
         raise NotImplementedError
@@ -219,12 +229,12 @@ def test_a_hold_that_is_not_there_is_told_with_what_is(
 @pytest.mark.parametrize(
     "command", [("locks",), ("who", "a"), ("release", "a", "--fence", "1", "-y")]
 )
-def test_an_unreachable_cluster_is_a_line_and_status_1(
+def test_a_cluster_that_cannot_answer_is_a_line_and_status_3(
     client: MadeHold, command: tuple[str, ...]
 ) -> None:
     client.error = UnavailableError("no majority for 12 s")
     done = run(*command)
-    assert (done.exit_code, done.stderr) == (1, "no majority for 12 s\n")
+    assert (done.exit_code, done.stderr) == (3, "no majority for 12 s\n")
     assert client.asked[-1] == ("close",)
 
 

@@ -121,7 +121,7 @@ def test_a_wrong_member_is_found_says_what_to_do_and_stays_out(
     connect = ",".join(config.nodes.values())
     with planted(monkeypatch, bug=True):
         first, second, third = (Node.start(config, name) for name in ("n1", WRONG, "n3"))
-        with fencelock.connect(connect, cluster=config.cluster, timeout=LONG_S) as client:
+        with fencelock.connect(connect, cluster=config.cluster, connect_timeout=LONG_S) as client:
             with client.lock("a", timeout=LONG_S):
                 pass  # All members have met.
             second.stop()
@@ -144,7 +144,7 @@ def test_a_wrong_member_is_found_says_what_to_do_and_stays_out(
             second.stop()
     with planted(monkeypatch, bug=False):  # As if the bug were mended: the journal is no good.
         second = Node.start(config, WRONG)
-        with fencelock.connect(connect, cluster=config.cluster, timeout=LONG_S) as client:
+        with fencelock.connect(connect, cluster=config.cluster, connect_timeout=LONG_S) as client:
             status = use_until_found(client)
             shown = StringIO()
             Console(file=shown, width=200).print(nodes_table([status], asked=1))

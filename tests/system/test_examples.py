@@ -57,8 +57,8 @@ def test_an_entry_by_logical_time_costs_what_the_algorithm_says() -> None:
 
 
 RARER = ("--kill-every", "6", "--seconds", "14")
-"""Where nobody is served until the server is there again, it must serve for a while between two
-kills, also on a machine on which a node takes seconds to start."""
+"""Interval of kills where no client is served until the server is back. The server must serve for a
+while between two kills, also if a node takes seconds to start."""
 
 
 @pytest.mark.parametrize(

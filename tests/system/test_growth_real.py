@@ -64,7 +64,9 @@ class Mixed(NodeProcesses):
 def ready(cluster: Mixed) -> Generator[Mixed]:
     with (
         cluster,
-        fencelock.connect(cluster.connect, cluster=cluster.cluster, timeout=PATIENCE_S) as watcher,
+        fencelock.connect(
+            cluster.connect, cluster=cluster.cluster, connect_timeout=PATIENCE_S
+        ) as watcher,
     ):
         cluster.wait_until_ready(watcher)
         yield cluster
@@ -87,7 +89,7 @@ def test_clients_of_two_versions_lock_at_old_nodes(tmp_path: Path) -> None:
         new = cluster.lock_from("new")
         judge(new)
         for counters in new["nodes"].values():
-            assert counters[NEWER] >= TIMES  # Acquire, at each node; Open, too.
+            assert counters[NEWER] >= TIMES  # Acquire, at each node; also Open.
         assert NEWER not in new["client"]
         assert new["fences"][0] > old["fences"][-1]
 
@@ -97,7 +99,7 @@ def test_clients_of_two_versions_lock_at_new_nodes(tmp_path: Path) -> None:
         old, new = cluster.lock_from("old"), cluster.lock_from("new")
         judge(old)
         judge(new)
-        assert old["client"][NEWER] >= 3 * TIMES  # Granted; Opened, too.
+        assert old["client"][NEWER] >= 3 * TIMES  # Granted; also Opened.
         assert NEWER not in new["client"]
         for told in (old, new):
             assert not any(NEWER in counters for counters in told["nodes"].values())
@@ -117,7 +119,7 @@ def test_clients_of_two_versions_lock_at_nodes_of_two_versions(tmp_path: Path) -
             told = cluster.lock_from(version)
             judge(told)
             nodes = told["nodes"]
-            # n2 leads and sends heartbeats to both, or it answers those of the leader.
+            # n2 leads and sends heartbeats to both, or it answers the leader's heartbeats.
             assert NEWER in nodes["n1"] or NEWER in nodes["n3"]
             assert NEWER not in nodes["n2"]
             assert (NEWER in told["client"]) == (version == "old")

@@ -40,7 +40,7 @@ class IdentityCluster:
 
     def lock(self, name: str, through: str, timeout: float = LONG_S) -> int | None:
         """Take a lock through one node, and keep it; return its fence, None without a majority."""
-        client = fencelock.connect(self.config.nodes[through], timeout=LONG_S, ttl=60)
+        client = fencelock.connect(self.config.nodes[through], connect_timeout=LONG_S, ttl=60)
         self.clients.append(client)
         try:
             hold = client.lock(name).acquire(timeout=timeout)

@@ -44,7 +44,7 @@ def pair(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pair]:
 
 @pytest.mark.parametrize("pair", WITHOUT, indirect=True)
 def test_a_local_read_is_refused_by_client_and_node_and_names_who_has_it(pair: Pair) -> None:
-    with fencelock.connect(pair.second, cluster="reads", timeout=PATIENCE_S) as client:
+    with fencelock.connect(pair.second, cluster="reads", connect_timeout=PATIENCE_S) as client:
         with pytest.raises(UnsupportedError, match="paxos has"):
             client.status("a", read="local", max_age=1.0)
         with pytest.raises(UnsupportedError, match="paxos has"):
@@ -56,7 +56,7 @@ def test_a_local_read_is_refused_by_client_and_node_and_names_who_has_it(pair: P
 @pytest.mark.parametrize("pair", WITHOUT, indirect=True)
 def test_a_local_read_of_a_task_is_refused_too(pair: Pair) -> None:
     async def reads() -> None:
-        async with aio.connect(pair.second, cluster="reads", timeout=PATIENCE_S) as client:
+        async with aio.connect(pair.second, cluster="reads", connect_timeout=PATIENCE_S) as client:
             await client.status("a", read="local", max_age=1.0)
 
     with pytest.raises(UnsupportedError, match="paxos has"):
@@ -65,7 +65,7 @@ def test_a_local_read_of_a_task_is_refused_too(pair: Pair) -> None:
 
 @pytest.mark.parametrize("pair", ["central"], indirect=True)
 def test_a_held_lock_is_never_called_free_when_the_server_is_silent(pair: Pair) -> None:
-    with fencelock.connect(pair.second, cluster="reads", timeout=PATIENCE_S) as client:
+    with fencelock.connect(pair.second, cluster="reads", connect_timeout=PATIENCE_S) as client:
         lock = client.lock("a")
         fence = fence_of(lock.acquire(timeout=PATIENCE_S))
         holder = client.status("a").holder
@@ -75,7 +75,7 @@ def test_a_held_lock_is_never_called_free_when_the_server_is_silent(pair: Pair) 
         with pytest.raises(UnavailableError, match="not known who holds it"):
             client.status("a")
         with (
-            fencelock.connect(pair.second, cluster="reads", timeout=PATIENCE_S) as other,
+            fencelock.connect(pair.second, cluster="reads", connect_timeout=PATIENCE_S) as other,
             pytest.raises(UnavailableError, match="not known who holds it"),
         ):
             other.status("a")
@@ -86,8 +86,8 @@ def test_a_read_after_a_release_shows_no_holder_through_any_node(pair: Pair) -> 
     """A release is confirmed only when the server knows of it."""
     first = pair.nodes[0].address
     with (
-        fencelock.connect(pair.second, cluster="reads", timeout=PATIENCE_S) as client,
-        fencelock.connect(first, cluster="reads", timeout=PATIENCE_S) as other,
+        fencelock.connect(pair.second, cluster="reads", connect_timeout=PATIENCE_S) as client,
+        fencelock.connect(first, cluster="reads", connect_timeout=PATIENCE_S) as other,
     ):
         for _ in range(200):
             with client.lock("a", timeout=PATIENCE_S):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -15,7 +16,14 @@ import pytest
 from support.storm import LONG_S, Storm, raging
 
 import fencelock
-from fencelock import ChangeMembers, MemberAction, MembershipError, NodeRole, UnavailableError
+from fencelock import (
+    ChangeMembers,
+    MemberAction,
+    MembershipError,
+    NodeRole,
+    StaleError,
+    UnavailableError,
+)
 from fencelock.cluster.bench.members import described, master_of
 
 GAP_S = 1.0
@@ -29,6 +37,9 @@ SLACK = 5
 
 PAUSE_S = 0.05
 
+AGE_S = 1.0
+"""The age bound of local reads (s)."""
+
 
 @pytest.fixture
 def storm(tmp_path: Path) -> Iterator[Storm]:
@@ -40,7 +51,9 @@ def storm(tmp_path: Path) -> Iterator[Storm]:
 def watcher(storm: Storm) -> Iterator[fencelock.Client]:
     """A client that knew only the first three members."""
     members = storm.members
-    with fencelock.connect(members.connect, cluster=members.cluster, timeout=LONG_S) as watcher:
+    with fencelock.connect(
+        members.connect, cluster=members.cluster, connect_timeout=LONG_S
+    ) as watcher:
         members.wait_until_ready(watcher)
         yield watcher
 
@@ -160,7 +173,7 @@ def test_all_members_restart_at_once_with_the_members_in_their_journals(
     assert again
     assert again.fence > fence.fence
     with fencelock.connect(
-        members.addresses["n5"], cluster=members.cluster, timeout=LONG_S
+        members.addresses["n5"], cluster=members.cluster, connect_timeout=LONG_S
     ) as other:
         assert [node.node for node in other.members().nodes] == ["n4", "n5"]
 
@@ -206,7 +219,9 @@ def test_the_lead_is_transferred_under_load_without_a_pause(
             longest = max(longest, time.monotonic() - began)
         longest_ms.append(1_000 * longest)
 
-    with fencelock.connect(members.connect, cluster=members.cluster, timeout=LONG_S) as client:
+    with fencelock.connect(
+        members.connect, cluster=members.cluster, connect_timeout=LONG_S
+    ) as client:
         worker = threading.Thread(target=pairs, args=(client,))
         worker.start()
         for _ in range(3):
@@ -246,7 +261,7 @@ def test_one_living_address_is_enough_and_clients_outlive_it(
 ) -> None:
     members = storm.members
     with fencelock.connect(
-        members.addresses["n1"], cluster=members.cluster, timeout=LONG_S
+        members.addresses["n1"], cluster=members.cluster, connect_timeout=LONG_S
     ) as client:
         until(lambda: len(client.describe()) == len(members.names), "the members are known")
         members.drop("n1")
@@ -256,12 +271,85 @@ def test_one_living_address_is_enough_and_clients_outlive_it(
         assert watcher.protocol == "paxos"
 
 
+def test_an_observer_serves_local_reads_while_any_member_is_stopped(
+    storm: Storm, watcher: fencelock.Client
+) -> None:
+    members = storm.members
+    members.add("n4")
+    until(lambda: role_of(watcher, "n4") is NodeRole.OBSERVER, "n4 learns")
+
+    def seen(reader: fencelock.Client) -> int | None:
+        """Return the fence that the observer reports, None if its state may be too old."""
+        try:
+            status = reader.status("a", read="local", max_age=AGE_S)
+        except StaleError:
+            return None  # The next leader is not elected yet, or this machine has much else to do.
+        assert status.age_ms is not None
+        assert status.age_ms <= 1_000 * AGE_S
+        return status.holder.fence if status.holder is not None else 0
+
+    with fencelock.connect(
+        members.addresses["n4"], cluster=members.cluster, connect_timeout=LONG_S
+    ) as reader:
+        for node in ("n1", "n2", "n3"):
+            members.processes[node].send_signal(signal.SIGSTOP)
+            try:
+                with watcher.lock("a", timeout=LONG_S) as hold:
+                    until(lambda hold=hold: seen(reader) == hold.fence, f"without {node}")  # type: ignore[misc]
+                until(lambda: seen(reader) == 0, f"released without {node}")
+            finally:
+                members.processes[node].send_signal(signal.SIGCONT)
+        (status,) = (one for one in reader.describe() if one.node == "n4")
+        assert "n4 is an observer" in status.detail
+    until(lambda: all(one.version for one in watcher.members().nodes), "each tells its version")
+    assert role_of(watcher, "n4") is NodeRole.OBSERVER  # It never becomes a member by itself.
+
+
+def test_a_spare_replaces_a_dead_member_by_itself_and_locks_go_on(tmp_path: Path) -> None:
+    with raging(tmp_path, "[paxos]\ntarget_members = 3\nreplace_after_s = 2\n") as storm:
+        members = storm.members
+        with fencelock.connect(
+            members.connect, cluster=members.cluster, connect_timeout=LONG_S
+        ) as watcher:
+            members.wait_until_ready(watcher)
+            members.add("n4")
+            until(lambda: role_of(watcher, "n4") is NodeRole.OBSERVER, "n4 learns")
+            storm.start_clients()
+            storm.wait_for(10)
+            dead = min({"n1", "n2", "n3"} - {master_of(described(watcher))})
+            left = {"n1", "n2", "n3", "n4"} - {dead}
+            members.kill(dead)
+            until(lambda: voting(watcher) == left, f"n4 replaces {dead}")
+            storm.tell(f"n4 replaced {dead}")
+            storm.wait_for(20)
+            logs = "".join(log.read_text("utf-8") for log in tmp_path.glob("n*.log"))
+            assert f"{dead} has not answered" in logs
+            assert "for 2 s: n4 is to replace it" in logs
+            members.start(dead)  # It finds out that it is no member any more.
+            until(lambda: role_of(watcher, dead) is NodeRole.OBSERVER, f"{dead} learns")
+            storm.wait_for(20)
+            assert voting(watcher) == left
+            storm.end_clients()
+            storm.judge(watcher)
+
+
+def voting(watcher: fencelock.Client) -> set[str]:
+    """Return the members, as far as they are known."""
+    roles = (NodeRole.MASTER, NodeRole.MEMBER)
+    try:
+        return {one.node for one in watcher.members().nodes if one.role in roles}
+    except UnavailableError:
+        return set()
+
+
 def test_bakery_grows_from_three_to_five_and_loses_a_first_member_under_load(
     tmp_path: Path,
 ) -> None:
-    with raging(tmp_path, "bakery") as storm:
+    with raging(tmp_path, protocol="bakery") as storm:
         members = storm.members
-        with fencelock.connect(members.connect, cluster=members.cluster, timeout=LONG_S) as watcher:
+        with fencelock.connect(
+            members.connect, cluster=members.cluster, connect_timeout=LONG_S
+        ) as watcher:
             members.wait_until_ready(watcher)
             storm.start_clients()
             storm.wait_for(10)

@@ -65,7 +65,7 @@ def test_whichever_member_is_killed_the_others_grant_and_fences_rise(
     members: PaxosProcesses,
 ) -> None:
     fences: list[int] = []
-    with fencelock.connect(members.connect, timeout=LONG_S) as client:
+    with fencelock.connect(members.connect, connect_timeout=LONG_S) as client:
         for round_number in range(2):
             for node in NODES:
                 with client.lock(f"before-{node}-{round_number}", timeout=LONG_S) as lock:
@@ -80,8 +80,8 @@ def test_whichever_member_is_killed_the_others_grant_and_fences_rise(
 
 def test_a_hold_outlives_every_member_it_was_granted_by(members: PaxosProcesses) -> None:
     with (
-        fencelock.connect(members.connect, timeout=LONG_S) as client,
-        fencelock.connect(members.connect, timeout=LONG_S) as other,
+        fencelock.connect(members.connect, connect_timeout=LONG_S) as client,
+        fencelock.connect(members.connect, connect_timeout=LONG_S) as other,
     ):
         lock = client.lock("a")
         fence = fence_of(lock.acquire(timeout=LONG_S))
@@ -99,7 +99,7 @@ def test_a_hold_outlives_every_member_it_was_granted_by(members: PaxosProcesses)
 
 
 def test_no_fence_comes_again_when_every_member_was_killed(members: PaxosProcesses) -> None:
-    with fencelock.connect(members.connect, timeout=LONG_S) as client:
+    with fencelock.connect(members.connect, connect_timeout=LONG_S) as client:
         before = fence_of(client.lock("a").acquire(timeout=LONG_S))
         assert before is not None
         for node in NODES:

@@ -1,4 +1,4 @@
-"""`paxos` with real processes under misfortune that does not end: killed, restarted, paused."""
+"""`paxos` with real processes under faults that do not end: killed, restarted, paused."""
 
 from __future__ import annotations
 
@@ -21,17 +21,19 @@ def storm(tmp_path: Path) -> Iterator[Storm]:
         yield storm
 
 
-def rage(storm: Storm, misfortune: Callable[[str], None], *, seconds: float, times: int) -> int:
+def rage(storm: Storm, fault: Callable[[str], None], *, seconds: float, times: int) -> int:
     """Do it to one member after another for so long and so often; judge; return how often."""
     done = 0
     members = storm.members
-    with fencelock.connect(members.connect, cluster=members.cluster, timeout=LONG_S) as watcher:
+    with fencelock.connect(
+        members.connect, cluster=members.cluster, connect_timeout=LONG_S
+    ) as watcher:
         storm.start_clients()
         storm.wait_for(10)
         ends = time.monotonic() + seconds
         while time.monotonic() < ends or done < times:
             statuses = members.wait_until_ready(watcher)  # Fails if a node ended by itself.
-            misfortune(storm.choose(master_of(statuses)))
+            fault(storm.choose(master_of(statuses)))
             storm.wait_for(storm.chance.randrange(1, 40))
             done += 1
         members.wait_until_ready(watcher)
@@ -45,7 +47,7 @@ def test_members_killed_at_random_for_a_minute_cost_no_lock_no_update_and_no_err
     storm: Storm,
 ) -> None:
     def kill(node: str) -> None:
-        # Sometimes it is back before the others notice, sometimes they go on without it.
+        # Sometimes it is back before the others notice, sometimes they continue without it.
         at_once = storm.chance.random() < 0.3
         storm.members.kill(node)
         storm.tell(f"{node} killed, {'back at once' if at_once else 'back after more grants'}")
@@ -65,7 +67,7 @@ def test_members_paused_at_random_cost_no_lock_no_update_and_no_error(storm: Sto
         storm.tell(f"{node} pauses for {seconds:.1f} s")
         process.send_signal(signal.SIGSTOP)
         try:
-            threading.Event().wait(seconds)  # This is the misfortune, nothing is waited for.
+            threading.Event().wait(seconds)  # This is the fault; nothing is waited for.
         finally:
             process.send_signal(signal.SIGCONT)
 

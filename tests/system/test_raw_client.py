@@ -25,7 +25,7 @@ from fencelock.transport.frame import Envelope, Frame, Mismatch, Rejected, encod
 
 CLIENT = ROOT / "examples" / "raw_zmq_client.py"
 PATIENCE_S = 60
-"""How long a test waits for the program; far beyond what it takes."""
+"""Time that a test waits for the program (s), which takes far less."""
 
 
 class AnsweringNode:
@@ -39,7 +39,7 @@ class AnsweringNode:
         self.deaf_after = deaf_after
         self.ttl_ms = ttl_ms
         self.lost: Message | None = None
-        """What is said unasked to whoever keeps alive."""
+        """The unsolicited message to every client that sends keep-alives."""
         self.heard: list[Message] = []
         self.counters: Counter[str] = Counter()
         self.hub = listening_hub(self.counters)
@@ -207,7 +207,8 @@ def test_a_client_of_another_cluster_is_told_so(node: AnsweringNode) -> None:
     done = run(node, "--cluster", "prod")
     assert done.returncode == 1
     assert done.stderr == (
-        "the node does not take our frames: frame for cluster 'prod', this is cluster 'test'\n"
+        "the node does not take our frames: frames for cluster 'prod' are refused by a "
+        "node of cluster 'test'\n"
     )
     assert node.heard == []
 
@@ -261,7 +262,8 @@ def test_the_client_works_with_every_protocol(tmp_path: Path, protocol: str, nam
             "n1/link",
             0,
             Rejected(
-                code=Mismatch.CLUSTER, detail="frame for cluster 'prod', this is cluster 'demo'"
+                code=Mismatch.CLUSTER,
+                detail="frames for cluster 'prod' are refused by a node of cluster 'demo'",
             ),
         ),
     ],

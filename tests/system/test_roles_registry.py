@@ -9,6 +9,7 @@ from pathlib import Path
 import psutil
 import pykka
 import pytest
+from support.dispatchers import hub_without_peers
 
 import fencelock
 from fencelock.actors.api.message import Acquire, Granted, Release
@@ -21,7 +22,6 @@ from fencelock.cluster.host.dispatcher import Dispatcher
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.node import Node
 from fencelock.cluster.simulation.run import run_seed
-from fencelock.transport.hub import SocketHub
 
 LONG_S = 20.0
 PARENT = address_of("n1", "parent")
@@ -59,12 +59,6 @@ class Stillborn(Parent):
         raise AssertionError("it cannot begin")
 
 
-def alone(node: str = "n1") -> SocketHub:
-    return SocketHub(
-        node=node, boot=1, cluster="c", listen=None, peers={}, count=lambda name, times: None
-    )
-
-
 @pytest.fixture(autouse=True)
 def nothing_is_left() -> Iterator[None]:
     before = pykka.ActorRegistry.get_all()
@@ -79,7 +73,7 @@ def nothing_is_left() -> Iterator[None]:
 
 @pytest.fixture
 def dispatcher() -> Iterator[Dispatcher]:
-    dispatcher = Dispatcher("n1", alone())
+    dispatcher = Dispatcher("n1", hub_without_peers())
     dispatcher.start(RoleSet((Spawn(PARENT, Parent),)))
     yield dispatcher
     assert dispatcher.stop(LONG_S)
@@ -121,9 +115,9 @@ def test_a_spawned_role_is_registered_until_it_retires(dispatcher: Dispatcher) -
 
 
 def test_a_role_that_a_user_started_is_registered_until_it_stops(dispatcher: Dispatcher) -> None:
-    guest = Parent.start(address_of("n1", "guest"), dispatcher)
-    assert guest in pykka.ActorRegistry.get_all()
-    assert guest.stop(timeout=LONG_S)
+    extra = Parent.start(address_of("n1", "extra"), dispatcher)
+    assert extra in pykka.ActorRegistry.get_all()
+    assert extra.stop(timeout=LONG_S)
     assert registered() == [PARENT]
 
 
@@ -141,7 +135,7 @@ def test_roles_are_gone_after_one_of_them_failed(dispatcher: Dispatcher) -> None
 
 
 def test_roles_are_gone_if_one_of_them_cannot_begin() -> None:
-    dispatcher = Dispatcher("n1", hub := alone())
+    dispatcher = Dispatcher("n1", hub := hub_without_peers())
     with pytest.raises(Exception, match="it cannot begin"):
         dispatcher.start(RoleSet((Spawn(PARENT, Parent), Spawn(CHILD, Stillborn))))
     assert pykka.ActorRegistry.get_all() == []
@@ -181,7 +175,7 @@ def test_stop_all_on_a_dispatchers_own_thread_does_not_deadlock(dispatcher: Disp
 
 
 def test_two_dispatchers_that_stop_all_at_once_do_not_deadlock(dispatcher: Dispatcher) -> None:
-    other = Dispatcher("n2", alone("n2"))
+    other = Dispatcher("n2", hub_without_peers("n2"))
     address = address_of("n2", "parent")
     other.start(RoleSet((Spawn(address, Parent),)))
     meet = threading.Barrier(2, timeout=LONG_S)
@@ -212,7 +206,7 @@ def test_all_roles_of_a_node_are_registered_and_stop_all_ends_them(
     assert node.wait(0)
     assert node.failure is None
     assert process.num_fds() == files
-    assert threading.active_count() <= threads  # One of an earlier test may have ended meanwhile.
+    assert threading.active_count() <= threads  # Threads of an earlier test may have ended.
     assert node.stop()
 
 

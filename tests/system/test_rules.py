@@ -22,7 +22,7 @@ def rows() -> dict[int, tuple[list[str], str]]:
 
 
 def docstrings(names: str) -> dict[str, str]:
-    """Return what each test function in the files of these names says of itself."""
+    """Return the docstring of each test function in the files of these names."""
     return {
         node.name: ast.get_docstring(node) or ""
         for path in sorted(TESTS.rglob(names))

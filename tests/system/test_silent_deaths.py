@@ -15,7 +15,7 @@ from fencelock.actors.timing import TIMING
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.simulation.faults import Faults
 from fencelock.cluster.simulation.network import Cut
-from fencelock.cluster.simulation.workload import session_door
+from fencelock.cluster.simulation.workload import client_session
 from fencelock.cluster.simulation.world import World
 from fencelock.cluster.topology import NodeContext, recipe_of
 
@@ -32,7 +32,7 @@ WITHIN_MS = TIMING.election_ms + TIMING.rank_ms + ELECTION_AND_SYNCS_MS
 
 
 class SilentDeath(Enum):
-    """What happens to the leader."""
+    """The fault of the leader."""
 
     STOPPED = "stopped"
     CUT_OFF = "cut off from all"
@@ -72,8 +72,8 @@ class Busy(Role[Granted | Released]):
 
 
 def busy_client(seat: NodeContext) -> RoleSet:
-    gates = tuple(address_of(member, "proxy") for member in ("n1", "n2", "n3"))
-    session = session_door(seat, gates)
+    proxies = tuple(address_of(member, "proxy") for member in ("n1", "n2", "n3"))
+    session = client_session(seat, proxies)
     arguments = {"session": session.address, "lock": seat.node}
     return RoleSet((session, Spawn(address_of(seat.node, "busy"), Busy, arguments)))
 
@@ -181,7 +181,7 @@ def test_nodes_that_all_stand_still_for_a_moment_elect_nobody(seed: int) -> None
 @pytest.mark.parametrize("seed", range(3))
 def test_a_client_that_stands_still_stays_where_it_is(seed: int) -> None:
     world = world_of_three(seed)
-    left = world.marks["client.gate_silent"]
+    left = world.marks["client.endpoint_silent"]
     for _ in range(4):
         for client in CLIENTS:
             world.nodes[client].pause()
@@ -190,4 +190,4 @@ def test_a_client_that_stands_still_stays_where_it_is(seed: int) -> None:
             world.nodes[client].resume()
         world.run(world.time + 1_000 * NS_PER_MS)
 
-    assert world.marks["client.gate_silent"] == left
+    assert world.marks["client.endpoint_silent"] == left

@@ -1,4 +1,4 @@
-"""What ``fencelock simulate`` prints, and how it exits."""
+"""The output and the exit status of ``fencelock simulate``."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class LoadedCluster:
 
     def client(self) -> fencelock.Client:
         members = self.members
-        return fencelock.connect(members.connect, cluster=members.cluster, timeout=LONG_S)
+        return fencelock.connect(members.connect, cluster=members.cluster, connect_timeout=LONG_S)
 
     def work(self, number: int) -> None:
         with self.client() as client:

@@ -5,8 +5,7 @@ import json
 from io import StringIO
 
 import pytest
-from rich.console import Console
-from rich.table import Table
+from rich.console import Console, RenderableType
 
 from fencelock.actors.api.message import Absence, Contender, LockStatus, NodeStatus
 from fencelock.actors.api.self_report import Counted
@@ -69,7 +68,7 @@ def member(node: str, master: str, slot: int = 7) -> NodeStatus:
     )
 
 
-def shown(table: Table, width: int = 200) -> str:
+def shown(table: RenderableType, width: int = 200) -> str:
     console = Console(file=StringIO(), width=width)
     console.print(table)
     assert isinstance(console.file, StringIO)

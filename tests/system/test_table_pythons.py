@@ -108,7 +108,7 @@ def log_of(seed: int, length: int = 600) -> list[tuple[int, LogCommand]]:
 
 
 def replay(python: str, log: list[tuple[int, LogCommand]]) -> dict[str, Any]:
-    """Return what the interpreter ``python`` makes of ``log``."""
+    """Return the result of applying ``log`` with the interpreter ``python``."""
     rows = [
         [time_ms, command.TAG, {name: getattr(command, name) for name in type(command).__slots__}]
         for time_ms, command in log

@@ -1,4 +1,4 @@
-"""What a frame may hold is judged by its size and a count, before anything of it is decoded."""
+"""A frame is checked by its size and a count before anything of it is decoded."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def arrays(size: int) -> bytes:
 
 
 def node() -> FrameValidator:
-    return FrameValidator("n1", "test", gates=False, members=frozenset({"n2"}))
+    return FrameValidator("n1", "test", client=False, members=frozenset({"n2"}))
 
 
 @pytest.mark.parametrize("size", [60_000, CLIENT_BYTES_MAX])

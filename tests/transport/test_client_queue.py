@@ -20,48 +20,48 @@ def frame(raw: bytes) -> QueuedFrame:
     return QueuedFrame(b"id#1", -1, raw)
 
 
-def taken(guests: ClientQueue, count: int) -> list[tuple[str, bytes]]:
-    return [(name, waiting.raw) for name, waiting in (guests.take() for _ in range(count))]
+def taken(clients: ClientQueue, count: int) -> list[tuple[str, bytes]]:
+    return [(name, waiting.raw) for name, waiting in (clients.take() for _ in range(count))]
 
 
 def test_clients_take_turns_and_each_ones_frames_stay_in_order() -> None:
-    guests = ClientQueue()
+    clients = ClientQueue()
     for raw in (b"1", b"2", b"3"):
-        assert guests.put("greedy", frame(raw))
-    assert guests.put("modest", frame(b"a"))
+        assert clients.put("greedy", frame(raw))
+    assert clients.put("modest", frame(b"a"))
     order = [("greedy", b"1"), ("modest", b"a"), ("greedy", b"2"), ("greedy", b"3")]
-    assert taken(guests, 4) == order
-    assert not guests.frames
+    assert taken(clients, 4) == order
+    assert not clients.frames
 
 
 def test_the_rest_of_a_frame_comes_before_later_frames_of_its_client_and_after_others() -> None:
-    guests = ClientQueue()
-    guests.put("greedy", frame(b"1"))
-    guests.put("greedy", frame(b"2"))
-    guests.put("modest", frame(b"a"))
-    name, first = guests.take()
+    clients = ClientQueue()
+    clients.put("greedy", frame(b"1"))
+    clients.put("greedy", frame(b"2"))
+    clients.put("modest", frame(b"a"))
+    name, first = clients.take()
     envelope = Envelope(Address("n1/proxy"), Address("g/s"), Describe(session="g", request=1))
-    guests.put_back(name, first._replace(raw=b"", rest=Frame("c", 0, 0, (envelope,))))
-    assert guests.take()[0] == "modest"
-    assert guests.take()[1].rest is not None
-    assert taken(guests, 1) == [("greedy", b"2")]
+    clients.put_back(name, first._replace(raw=b"", rest=Frame("c", 0, 0, (envelope,))))
+    assert clients.take()[0] == "modest"
+    assert clients.take()[1].rest is not None
+    assert taken(clients, 1) == [("greedy", b"2")]
 
 
 def test_one_client_cannot_fill_the_queue() -> None:
-    guests, large = ClientQueue(), bytes(CLIENT_BYTES_MAX)
-    assert sum(guests.put("greedy", frame(b"x")) for _ in range(1000)) == CLIENT_FRAMES_MAX
+    clients, large = ClientQueue(), bytes(CLIENT_BYTES_MAX)
+    assert sum(clients.put("greedy", frame(b"x")) for _ in range(1000)) == CLIENT_FRAMES_MAX
     fits = CLIENT_WAITING_MAX // CLIENT_BYTES_MAX
-    assert sum(guests.put("large", frame(large)) for _ in range(100)) == fits
-    assert guests.put("modest", frame(b"a"))
+    assert sum(clients.put("large", frame(large)) for _ in range(100)) == fits
+    assert clients.put("modest", frame(b"a"))
 
 
 def test_all_clients_together_have_a_bound_too_and_what_is_taken_makes_room() -> None:
-    guests, large = ClientQueue(), bytes(CLIENT_BYTES_MAX)
+    clients, large = ClientQueue(), bytes(CLIENT_BYTES_MAX)
     most = WAITING_MAX // CLIENT_BYTES_MAX
-    assert sum(guests.put(f"c{number}", frame(large)) for number in range(most + 10)) == most
-    assert not guests.put("late", frame(b"x"))
-    guests.take()
-    assert guests.put("late", frame(b"x"))
+    assert sum(clients.put(f"c{number}", frame(large)) for number in range(most + 10)) == most
+    assert not clients.put("late", frame(b"x"))
+    clients.take()
+    assert clients.put("late", frame(b"x"))
 
 
 def burn(pace: Pace, busy_ns: int, clock: list[int], taken: int) -> None:

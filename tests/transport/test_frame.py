@@ -118,7 +118,7 @@ def test_the_version_is_judged_before_anything_else() -> None:
     rests: list[list[Any]] = [[], [{}], RAW[1:]]
     for version in (0, 2, -1, 1 << 40):
         for rest in rests:
-            with pytest.raises(WrongVersionError, match=f"{version}, this node speaks") as caught:
+            with pytest.raises(WrongVersionError, match=f"version {version} are refused") as caught:
                 decode_frame(cbor2.dumps([version, *rest]))
             assert caught.value.version == version
     for tail in (b"\xc1\x00", b"\x9f\xff", b"\x81" * 100, b"\xff"):  # CBOR we do not speak.
@@ -130,7 +130,9 @@ def test_the_version_is_judged_before_anything_else() -> None:
 def test_the_cluster_is_judged_before_the_envelopes() -> None:
     assert decode_frame(encode_frame(FRAME), cluster="test") == FRAME
     for raw in (encode_frame(FRAME), changed(4, [[1]])):
-        with pytest.raises(ForeignClusterError, match="'test', this is cluster 'prod'"):
+        with pytest.raises(
+            ForeignClusterError, match="'test' are refused by a node of cluster 'prod'"
+        ):
             decode_frame(raw, cluster="prod")
 
 
@@ -214,18 +216,18 @@ def test_an_identity_names_its_link() -> None:
 
 
 def test_a_node_admits_what_is_addressed_to_it_and_completes_the_star() -> None:
-    admission = FrameValidator("n1", "test", gates=False)
+    admission = FrameValidator("n1", "test", client=False)
     assert admission.admit("s-1", encode_frame(FRAME)) == FRAME
     star = FRAME._replace(envelopes=(ENVELOPE._replace(to=Address("*/proxy")),))
     assert admission.admit("s-1", encode_frame(star)) == FRAME
     assert admission.admit("s", encode_frame(FRAME)) == Dropped("wire.spoofed_sender")
-    assert FrameValidator("n", "test", gates=False).admit("s-1", encode_frame(FRAME)) == Dropped(
+    assert FrameValidator("n", "test", client=False).admit("s-1", encode_frame(FRAME)) == Dropped(
         "wire.misdirected"
     )
 
 
 def test_nobody_passes_for_a_role_of_the_node_itself() -> None:
-    admission = FrameValidator("s-1", "test", gates=False)
+    admission = FrameValidator("s-1", "test", client=False)
     ours = FRAME._replace(envelopes=(ENVELOPE._replace(to=Address("s-1/proxy")),))
     assert admission.admit("s-1", encode_frame(ours)) == Dropped("wire.spoofed_sender")
 

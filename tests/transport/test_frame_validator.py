@@ -1,4 +1,4 @@
-"""What is like earlier frames is judged in one pass, and passes as it did the first time."""
+"""Frames like earlier ones are checked in one pass, with the result of the full check."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def frame_of(*messages: Message) -> bytes:
 
 
 def experienced() -> FrameValidator:
-    admission = FrameValidator("n1", "test", gates=False)
+    admission = FrameValidator("n1", "test", client=False)
     raw = frame_of(Release(lock="x", fence=1), Inspect(lock="x"), Acquire(lock="x"))
     assert isinstance(admission.admit("me", raw), Frame)
     return admission
@@ -67,7 +67,7 @@ def test_what_is_odd_is_dropped_as_if_it_were_the_first(odd: Any, behind: int) -
     raw = cbor2.dumps([1, "test", 0, 0, [RELEASE] * behind + [odd]])
     judged = experienced().admit("me", raw)
     assert isinstance(judged, Dropped)
-    assert judged == FrameValidator("n1", "test", gates=False).admit("me", raw)
+    assert judged == FrameValidator("n1", "test", client=False).admit("me", raw)
 
 
 @pytest.mark.parametrize("behind", [0, 1])
@@ -82,7 +82,7 @@ def test_a_message_of_another_version_passes_as_if_it_were_the_first(
     judged = experienced().admit("me", raw)
     assert isinstance(judged, Frame)
     assert judged.newer == newer
-    assert judged == FrameValidator("n1", "test", gates=False).admit("me", raw)
+    assert judged == FrameValidator("n1", "test", client=False).admit("me", raw)
     (*_, (_, _, message)) = judged.envelopes
     known = dict(zip(("session", "owner", "request"), of_another_version[5:], strict=False))
     assert message == replace(Release(lock="lock", fence=7), **known)
@@ -94,7 +94,7 @@ def test_every_number_of_64_bits_passes(number: int) -> None:
         raw = cbor2.dumps([1, "test", 0, 0, [odd, RELEASE]])
         judged = experienced().admit("me", raw)
         assert isinstance(judged, Frame)
-        assert judged == FrameValidator("n1", "test", gates=False).admit("me", raw)
+        assert judged == FrameValidator("n1", "test", client=False).admit("me", raw)
 
 
 @pytest.mark.parametrize("field", ["view", "stamp"])

@@ -95,16 +95,16 @@ def test_a_peer_that_restarts_is_heard_again_both_ways(station: Make) -> None:
     assert b.heard() == [alive(3)]
 
 
-def gate(station: Make, node: Station, session: str, boot: int = 1, **more: object) -> Station:
-    peers = {"gate-0": node.hub.endpoint}
-    return station(session, boot=boot, listen=None, peers=peers, gates=True, **more)
+def client_of(station: Make, node: Station, session: str, boot: int = 1, **more: object) -> Station:
+    peers = {"endpoint-0": node.hub.endpoint}
+    return station(session, boot=boot, listen=None, peers=peers, client=True, **more)
 
 
-def test_a_client_speaks_to_whichever_node_answers_at_its_gate(station: Make) -> None:
+def test_a_client_speaks_to_whichever_node_answers_at_its_endpoint(station: Make) -> None:
     node = station("n1")
-    client = gate(station, node, "s-1")
+    client = client_of(station, node, "s-1")
     until(lambda: client.news, client)
-    client.say("gate-0", KeepAlive(session="s-1", request=5))
+    client.say("endpoint-0", KeepAlive(session="s-1", request=5))
     until(lambda: node.arrivals, node)
 
     assert node.arrivals[0].link == "s-1"
@@ -114,17 +114,17 @@ def test_a_client_speaks_to_whichever_node_answers_at_its_gate(station: Make) ->
     )
     node.say("s-1", alive(5), role="session")
     until(lambda: client.arrivals, client)
-    assert client.arrivals[0].link == "gate-0"
+    assert client.arrivals[0].link == "endpoint-0"
     (envelope,) = client.arrivals[0].frame.envelopes
-    assert envelope == Envelope(Address("s-1/session"), Address("gate-0/session"), alive(5))
+    assert envelope == Envelope(Address("s-1/session"), Address("endpoint-0/session"), alive(5))
 
 
 def test_a_client_that_lists_one_node_twice_can_use_both_ways(station: Make) -> None:
     node = station("n1")
     end = node.hub.endpoint
-    client = station("s-1", listen=None, peers={"gate-0": end, "gate-1": end}, gates=True)
+    client = station("s-1", listen=None, peers={"endpoint-0": end, "endpoint-1": end}, client=True)
     until(lambda: len(client.news) > 1, client, node)
-    for link in ("gate-0", "gate-1"):
+    for link in ("endpoint-0", "endpoint-1"):
         client.say(link, KeepAlive(session="s-1"))
         until(lambda: node.arrivals, client, node)
         node.arrivals.clear()
@@ -138,9 +138,9 @@ def test_a_client_that_lists_one_node_twice_can_use_both_ways(station: Make) -> 
 def test_an_answer_follows_a_client_to_its_new_connection(station: Make) -> None:
     node = station("n1")
     for boot in (1, 2):
-        client = gate(station, node, "s-1", boot)
+        client = client_of(station, node, "s-1", boot)
         until(lambda c=client: c.news, client)  # type: ignore[misc]
-        client.say("gate-0", KeepAlive(session="s-1", request=boot))
+        client.say("endpoint-0", KeepAlive(session="s-1", request=boot))
         until(lambda b=boot: len(node.arrivals) == b, node)  # type: ignore[misc]
     node.say("s-1", alive(9), role="session")
     until(lambda: client.arrivals, client, node)
@@ -151,9 +151,9 @@ def test_an_answer_to_a_client_that_left_is_dropped_and_counted(station: Make) -
     node = station("n1")
     node.say("nobody", alive(1))
     assert node.counters["wire.unroutable"] == 1
-    client = gate(station, node, "s-1")
+    client = client_of(station, node, "s-1")
     until(lambda: client.news, client)
-    client.say("gate-0", KeepAlive(session="s-1"))
+    client.say("endpoint-0", KeepAlive(session="s-1"))
     until(lambda: node.arrivals, node)
     client.hub.close()
     until(

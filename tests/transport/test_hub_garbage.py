@@ -30,7 +30,7 @@ from fencelock.transport.frame import (
 Socket: TypeAlias = "zmq.Socket[bytes]"
 
 PATIENCE_S = 60
-"""How long the test waits for an event before it fails; far beyond what any takes."""
+"""Time that a test waits for an event before it fails (s); no event takes nearly as long."""
 
 FRAMES = 100_000
 GROWTH_BYTES_MAX = 64 << 20
@@ -86,16 +86,16 @@ def test_the_decoder_meets_garbage_with_one_error_only() -> None:
             outcomes["decoded"] += 1
     assert outcomes.keys() == {
         "MalformedFrameError",
-        "UndecodableError",  # One of the former, as the next two.
+        "UndecodableError",  # A subclass, as are the next two.
         "FieldCountError",
         "WrongVersionError",
         "decoded",
     }, outcomes
 
 
-@pytest.mark.parametrize("gates", [False, True])
-def test_what_is_like_earlier_frames_is_judged_as_if_it_were_the_first(gates: bool) -> None:
-    experienced = FrameValidator("n1", "test", gates=gates)
+@pytest.mark.parametrize("client", [False, True])
+def test_what_is_like_earlier_frames_is_judged_as_if_it_were_the_first(client: bool) -> None:
+    experienced = FrameValidator("n1", "test", client=client)
     for one in MESSAGES:
         experienced.admit("me", good(one))
     outcomes: Counter[str] = Counter()
@@ -103,14 +103,14 @@ def test_what_is_like_earlier_frames_is_judged_as_if_it_were_the_first(gates: bo
     for raw in garbage(random, FRAMES // 5):
         link = random.choice(("me", "me", "me", "you", "n1"))
         judged = experienced.admit(link, raw)
-        assert judged == FrameValidator("n1", "test", gates=gates).admit(link, raw)
+        assert judged == FrameValidator("n1", "test", client=client).admit(link, raw)
         outcomes[judged.counter if isinstance(judged, Dropped) else "passed"] += 1
     assert outcomes["passed"] > 100
     assert len(outcomes) == 7, outcomes
 
 
 def test_what_passed_on_one_link_is_spoofed_on_another() -> None:
-    admission = FrameValidator("n1", "test", gates=False)
+    admission = FrameValidator("n1", "test", client=False)
     raw = good(MESSAGES[0])
     for _ in range(3):
         assert isinstance(admission.admit("me", raw), Frame)

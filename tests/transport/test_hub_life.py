@@ -15,7 +15,7 @@ from fencelock.transport.hub import SocketHub
 from fencelock.transport.polling import Doorbell
 
 PATIENCE_S = 20
-"""How long a test waits for an event before it fails; far beyond what any takes."""
+"""Time that a test waits for an event before it fails (s); no event takes nearly as long."""
 
 
 def hub(
@@ -108,7 +108,7 @@ def nothing_left_over() -> Generator[None]:
     limit = time.monotonic() + PATIENCE_S
     while process.num_threads() > threads and time.monotonic() < limit:
         threading.Event().wait(0.001)  # The kernel takes a moment to bury a joined thread.
-    assert process.num_threads() <= threads  # One of an earlier test may have ended meanwhile.
+    assert process.num_threads() <= threads  # Threads of an earlier test may have ended.
     assert process.num_fds() == fds
 
 

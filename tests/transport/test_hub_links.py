@@ -24,8 +24,8 @@ class LineProxy:
     def __init__(self, target: str) -> None:
         host, port = target.removeprefix("tcp://").split(":")
         self._target = (host, int(port))
-        self._door = tcp.create_server(("127.0.0.1", 0))
-        self.endpoint = f"tcp://127.0.0.1:{self._door.getsockname()[1]}"
+        self._proxy = tcp.create_server(("127.0.0.1", 0))
+        self.endpoint = f"tcp://127.0.0.1:{self._proxy.getsockname()[1]}"
         self.frozen = threading.Event()
         self._ends = threading.Event()
         self._other: dict[tcp.socket, tcp.socket] = {}
@@ -34,12 +34,12 @@ class LineProxy:
         self._thread.start()
 
     def _run(self) -> None:
-        self._selector.register(self._door, EVENT_READ)
+        self._selector.register(self._proxy, EVENT_READ)
         while not self._ends.is_set():
             for key, _ in self._selector.select(0.02):
                 one = key.fileobj
                 assert isinstance(one, tcp.socket)
-                if one is self._door:
+                if one is self._proxy:
                     self._accept()
                 elif one in self._other and not self.frozen.is_set():
                     self._forward(one)
@@ -47,7 +47,7 @@ class LineProxy:
                 self._ends.wait(0.02)
 
     def _accept(self) -> None:
-        inner, _ = self._door.accept()
+        inner, _ = self._proxy.accept()
         outer = tcp.create_connection(self._target)
         for one, other in ((inner, outer), (outer, inner)):
             self._other[one] = other
@@ -67,7 +67,7 @@ class LineProxy:
     def close(self) -> None:
         self._ends.set()
         self._thread.join(PATIENCE_S)
-        for one in (self._door, *self._other):
+        for one in (self._proxy, *self._other):
             one.close()
         self._selector.close()
 
@@ -95,21 +95,21 @@ def test_a_link_that_falls_silent_is_down_within_seconds_and_comes_back(
 ) -> None:
     node = station("n1")
     line = proxy(node.hub.endpoint)
-    client = station("s-1", {"gate-0": line.endpoint}, gates=True)
+    client = station("s-1", {"endpoint-0": line.endpoint}, client=True)
     until(lambda: client.news, client, node)
-    client.say("gate-0", KeepAlive(session="s-1", request=1))
+    client.say("endpoint-0", KeepAlive(session="s-1", request=1))
     until(lambda: node.arrivals, client, node)
 
     line.frozen.set()
     begun = time.monotonic()
     until(lambda: len(client.news) > 1, client, node)
-    assert client.news == [LinkUp(node="gate-0"), LinkDown(node="gate-0")]
+    assert client.news == [LinkUp(node="endpoint-0"), LinkDown(node="endpoint-0")]
     assert time.monotonic() - begun < 6
 
     line.frozen.clear()
     until(lambda: len(client.news) > 2, client, node)
-    assert client.news[2:] == [LinkUp(node="gate-0")]
-    client.say("gate-0", KeepAlive(session="s-1", request=2))
+    assert client.news[2:] == [LinkUp(node="endpoint-0")]
+    client.say("endpoint-0", KeepAlive(session="s-1", request=2))
     until(lambda: len(node.arrivals) > 1, client, node)
     node.say("s-1", alive(2), role="session")
     until(lambda: client.arrivals, client, node)

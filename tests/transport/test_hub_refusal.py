@@ -28,23 +28,24 @@ def station() -> Iterator[Make]:
 
 def test_a_client_of_another_cluster_is_told_and_the_node_serves_on(station: Make) -> None:
     node = station("n1", cluster="left")
-    stranger = station("s-1", {"gate-0": node.hub.endpoint}, cluster="right", gates=True)
-    friend = station("s-2", {"gate-0": node.hub.endpoint}, cluster="left", gates=True)
+    stranger = station("s-1", {"endpoint-0": node.hub.endpoint}, cluster="right", client=True)
+    friend = station("s-2", {"endpoint-0": node.hub.endpoint}, cluster="left", client=True)
     until(lambda: stranger.news and friend.news, stranger, friend, node)
 
     for _ in range(3):
-        stranger.say("gate-0", KeepAlive(session="s-1"))
+        stranger.say("endpoint-0", KeepAlive(session="s-1"))
     until(lambda: node.counters["wire.wrong_cluster"] == 3, node)
     until(lambda: stranger.counters["wire.rejected"] == 3, stranger, node)
     stranger.turn(20_000)  # News that waits ends a poll at once.
-    friend.say("gate-0", KeepAlive(session="s-2"))
+    friend.say("endpoint-0", KeepAlive(session="s-2"))
     until(lambda: node.arrivals, node)
 
     (up, refused) = stranger.news
-    assert up == LinkUp(node="gate-0")
+    assert up == LinkUp(node="endpoint-0")
     assert refused == LinkRefused(
-        node="gate-0",
-        detail=f"{node.hub.endpoint}: frame for cluster 'right', this is cluster 'left'",
+        node="endpoint-0",
+        detail=f"{node.hub.endpoint}: frames for cluster 'right' are refused by a node of "
+        "cluster 'left'",
     )
     assert node.counters == {"wire.wrong_cluster": 3}
 
@@ -169,5 +170,5 @@ def test_a_node_that_speaks_another_version_is_reported(station: Make) -> None:
         until(lambda: a.counters["wire.wrong_version"] == 2, a)
         future.send_multipart([identity, b"\x01"])
         until(lambda: a.counters["wire.malformed"], a)
-    detail = f"tcp://127.0.0.1:{port}: frame of wire version 7, this node speaks 1"
+    detail = f"tcp://127.0.0.1:{port}: frames of version 7 are refused by a node of wire version 1"
     assert a.news == [LinkUp(node="b"), LinkRefused(node="b", detail=detail)]

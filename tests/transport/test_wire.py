@@ -126,7 +126,7 @@ def test_no_field_takes_a_value_of_another_type(cls: type[Message]) -> None:
         for wrong in unspoken:
             with pytest.raises(MalformedFrameError):
                 decode(cbor2.dumps([*items[:at], wrong, *items[at + 1 :]]))
-    for short in (items[:-1], [*items, 0]):
+    for short in ([*items, 0], *([] if cls.TRIMMED else [items[:-1]])):
         with pytest.raises(MalformedFrameError):
             decode(cbor2.dumps(short))
 

@@ -13,10 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.paths import PINS
 
-from fencelock.actors.api.message import Acquire, Granted
+from fencelock.actors.api.message import Acquire, Granted, LockStatus
 from fencelock.actors.api.session_message import Open
 from fencelock.actors.message import REGISTRY, Address, Message, message
 from fencelock.actors.paxos.message import Accept, Ballot, Batch
+from fencelock.actors.table.message import TablePart
 from fencelock.actors.table.operation import COMMANDS
 from fencelock.cluster.bench.ports import free_ports
 from fencelock.cluster.config import parse, starting_config
@@ -56,10 +57,11 @@ def framed(*messages: list[Any]) -> bytes:
 
 
 def received(*messages: list[Any]) -> tuple[list[Message], int]:
-    """Return what a node gets of ``messages``, whether it has seen their like before or not."""
+    """Return ``messages`` as a node receives them, whether it has received such ones before or
+    not."""
     raw = framed(*messages)
-    fresh = FrameValidator("n1", "test", gates=False)
-    experienced = FrameValidator("n1", "test", gates=False)
+    fresh = FrameValidator("n1", "test", client=False)
+    experienced = FrameValidator("n1", "test", client=False)
     assert isinstance(experienced.admit("me", framed(FULL)), Frame)
     frame = decode_frame(raw)
     assert frame == fresh.admit("me", raw) == experienced.admit("me", raw)
@@ -132,6 +134,56 @@ def test_all_fields_are_written_also_those_with_their_defaults() -> None:
     assert cbor2.loads(encode(GrownOrder(lock="a", many=3))) == [0xFF20, "a", 3, "", 5, [[1, 2]]]
 
 
+@message(0xFF25)
+class GrownPart(Message):
+    first: int
+    places: tuple[Point, ...] = ()
+    many: int = 1
+    TRIMMED = True
+
+
+@message(0xFF26)
+class GrownParts(Message):
+    parts: tuple[GrownPart, ...]
+
+
+TRIMMED: list[tuple[GrownPart, list[Any]]] = [
+    (GrownPart(first=4), [4]),
+    (GrownPart(first=4, places=(Point(1, 2),)), [4, [[1, 2]]]),
+    (GrownPart(first=-4, many=-2), [-4, [], -2]),
+]
+
+
+@pytest.mark.parametrize(("part", "items"), TRIMMED)
+def test_a_trimmed_message_is_written_and_read_without_its_last_defaults(
+    part: GrownPart, items: list[Any]
+) -> None:
+    """By itself in a frame it has all fields, as its readers may ignore some."""
+    record: list[Any] = [0xFF25, *items]
+    assert cbor2.loads(encode(part)) == record
+    assert decode(cbor2.dumps(record)) == part
+    assert schema_of(GrownPart).pack(part) == record
+    whole = GrownParts(parts=(part, part))
+    assert cbor2.loads(encode(whole)) == [0xFF26, [record, record]]
+    assert received([0xFF26, [record, record]]) == ([whole], 0)
+    framed_alone = cbor2.loads(encode_frame(Frame("test", 0, 0, (Envelope(TO, SENDER, part),))))
+    defaults: list[Any] = [[], 1]
+    full: list[Any] = [0xFF25, *items, *defaults[len(items) - 1 :]]
+    assert framed_alone[4] == [[TO, SENDER, *full]]
+    with pytest.raises(MalformedFrameError, match="Part has 3 fields, not 4"):
+        decode(cbor2.dumps([*full, 0]))
+
+
+@pytest.mark.parametrize(("cls", "fields_before"), [(LockStatus, 8), (TablePart, 6)], ids=str)
+def test_the_release_before_semaphores_reads_and_is_read(
+    cls: type[Message], fields_before: int
+) -> None:
+    """`LockStatus` is sent inside `NodeStatus`, `TablePart` is a part of a snapshot."""
+    pinned = cbor2.loads(PINNED[cls.TAG])
+    before = cbor2.dumps(pinned[: 1 + fields_before])
+    assert encode(decode(before)) == before
+
+
 POINTS = st.lists(st.builds(Point, st.integers(0, 9), st.integers(-9, 9)))
 OPTIONAL: list[tuple[Any, Any, st.SearchStrategy[Any]]] = [
     (int, 7, st.integers(-(1 << 63), (1 << 63) - 1)),
@@ -171,7 +223,7 @@ def test_any_message_passes_between_any_two_versions(data: st.DataObject) -> Non
     assert type(envelope[2]) is VERSIONS[ours]
     assert [getattr(envelope[2], one.name) for one in fields(cast("Any", envelope[2]))] == expected
     assert frame.newer == (theirs > ours)
-    admission = FrameValidator("n1", "test", gates=False)
+    admission = FrameValidator("n1", "test", client=False)
     assert [admission.admit("me", raw) for _ in range(2)] == [frame, frame]
 
 

@@ -1,4 +1,4 @@
-"""What the wire and the disk take: three bare processes of Python, ZeroMQ and CBOR.
+"""The cost of network and disk: three bare processes of Python, ZeroMQ and CBOR.
 
 No lock service and no peer to beat: how near fencelock is to what its own parts allow.
 """
@@ -18,7 +18,7 @@ from peers.servers import Servers
 
 MEMBER = Path(__file__).with_name("bare_member.py")
 PROBE_MS = 200
-"""How long a probe waits for its answer (ms)."""
+"""Time for which a probe waits for its reply (ms)."""
 
 
 class Bare(ComparedPeer):
@@ -31,7 +31,7 @@ class Bare(ComparedPeer):
         self._port = 0
 
     def version(self) -> str:
-        """Return what runs."""
+        """Return a text that names the running software."""
         return f"three bare processes, libzmq {zmq.zmq_version()}, no protocol around the path"
 
     def start(self, folder: Path) -> None:

@@ -19,7 +19,7 @@ import cbor2
 import zmq
 
 Request = tuple[bytes, bool, str]
-"""Who asked, whether for the lock or to give it back, and which."""
+"""The client, whether it acquires or releases, and the lock."""
 
 
 def opened(path: str) -> int:
@@ -28,7 +28,7 @@ def opened(path: str) -> int:
 
 
 def drained(socket: zmq.Socket[bytes]) -> list[list[bytes]]:
-    """Return what can be read without waiting."""
+    """Return the messages that can be read without waiting."""
     messages: list[list[bytes]] = []
     while True:
         try:
@@ -81,7 +81,7 @@ class BareMaster:
                 self.propose([(who, *cbor2.loads(raw)) for who, raw in drained(self.router)])
 
     def propose(self, requests: list[Request]) -> None:
-        """Ask the followers, and write meanwhile what they are asked."""
+        """Send the batch to the followers, then write and sync the same batch here."""
         self.place += 1
         self.proposed[self.place] = requests
         raw = cbor2.dumps([self.place, [[take, lock] for _, take, lock in requests]])

@@ -21,8 +21,8 @@ MEMBERS = 3
 LEASE_S = 600
 """Outlives every run, so that nobody spends time on renewing it."""
 PATIENCE_S = 0.3
-"""When a question is asked again, of another member (s): one that waits for its turn keeps it
-only while it is asked, so this is used where no lock is contended."""
+"""Time after which a request is sent again to another member (s). A waiter keeps its place only
+while its request is open, so this is used only without contention."""
 LOCK, UNLOCK = "/v3lockpb.Lock/Lock", "/v3lockpb.Lock/Unlock"
 GRANT, STATUS = "/etcdserverpb.Lease/LeaseGrant", "/etcdserverpb.Maintenance/Status"
 CHANNEL = (("grpc.use_local_subchannel_pool", 1), ("grpc.max_reconnect_backoff_ms", 100))
@@ -37,7 +37,6 @@ class Etcd(ReplicatedPeer):
 
     def __init__(self) -> None:
         super().__init__()
-        self._clients: list[int] = []
         self._peers: list[int] = []
 
     def missing(self) -> str | None:
@@ -52,17 +51,12 @@ class Etcd(ReplicatedPeer):
     def start(self, folder: Path) -> None:
         """Start the members; see `Peer.start`."""
         ports = free_ports(2 * MEMBERS)
-        self._clients, self._peers = ports[:MEMBERS], ports[MEMBERS:]
+        self._ports, self._peers = ports[:MEMBERS], ports[MEMBERS:]
         self.start_servers(folder, MEMBERS)
-
-    def spec(self) -> Spec:
-        """Return the ports, the leader's first: what others get they only pass on."""
-        leader = self.leader() or 0
-        return {"ports": self._clients[leader:] + self._clients[:leader]}
 
     def leader(self) -> int | None:
         """Return the index of the member that says it leads."""
-        statuses = [_status(port) for port in self._clients]
+        statuses = [_status(port) for port in self._ports]
         for index, status in enumerate(statuses):
             if status is not None and status[0] == status[1]:
                 return index
@@ -70,14 +64,14 @@ class Etcd(ReplicatedPeer):
 
     def serves(self) -> bool:
         """Return whether all of them serve."""
-        statuses = [_status(port) for port in self._clients]
+        statuses = [_status(port) for port in self._ports]
         leaders = {status[1] if status is not None else 0 for status in statuses}
         return len(leaders) == 1 and 0 not in leaders
 
     def start_server(self, index: int) -> None:
-        """Start one of them; see `ServersPeer.start_server`."""
+        """Start one server; see `ServersPeer.start_server`."""
         names = [f"m{number}=http://127.0.0.1:{port}" for number, port in enumerate(self._peers)]
-        client = f"http://127.0.0.1:{self._clients[index]}"
+        client = f"http://127.0.0.1:{self._ports[index]}"
         peer = f"http://127.0.0.1:{self._peers[index]}"
         options = {
             "name": f"m{index}",

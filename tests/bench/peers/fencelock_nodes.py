@@ -51,7 +51,7 @@ class Fencelock(ReplicatedPeer):
         return list(self._addresses).index(masters.pop()) if len(masters) == 1 else None
 
     def start_server(self, index: int) -> None:
-        """Start one of them; see `ServersPeer.start_server`."""
+        """Start one server; see `ServersPeer.start_server`."""
         command = [sys.executable, "-m", "fencelock", "serve", "--id", f"n{index + 1}"]
         search = os.pathsep.join(entry for entry in sys.path if entry)
         self.servers.start(index, [*command, "--config", str(self._config)], {"PYTHONPATH": search})
@@ -64,7 +64,7 @@ class Fencelock(ReplicatedPeer):
         connect = ",".join(self._addresses.values())
         with (
             contextlib.suppress(fencelock.FencelockError),
-            fencelock.connect(connect, cluster="compare", timeout=1.0) as client,
+            fencelock.connect(connect, cluster="compare", connect_timeout=1.0) as client,
         ):
             return client.describe()
         return ()
@@ -74,7 +74,9 @@ class FencelockConnection:
     """One client for all threads of a process."""
 
     def __init__(self, spec: Spec) -> None:
-        self._client = fencelock.connect(spec["connect"], cluster="compare", timeout=CONNECT_S)
+        self._client = fencelock.connect(
+            spec["connect"], cluster="compare", connect_timeout=CONNECT_S
+        )
 
     def lock(self, name: str) -> Handle:
         """Return the calling thread's lock."""

@@ -1,4 +1,4 @@
-"""What a comparison needs of a peer: servers to start, and locks for client processes."""
+"""The interface of a compared peer: servers to start, and locks for client processes."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any, Protocol
 from peers.servers import Servers
 
 LOCK_S = 30
-"""How long a lock lasts whose holder is gone, where a peer asks for that (s): never in a run."""
+"""Lifetime of a lock after its holder is gone, where a peer asks for one (s): longer than a run."""
 
 Spec = dict[str, Any]
-"""What client processes must know of the running servers; plain JSON."""
+"""The facts about the running servers that client processes need; plain JSON."""
 
 
 class Handle(Protocol):
@@ -51,7 +51,7 @@ class ComparedPeer(ABC):
     """Programs on the path, each with the Debian package that has it."""
 
     def missing(self) -> str | None:
-        """Return what to install first; None if nothing is missing."""
+        """Return the packages to install first, or None if none is missing."""
         programs = [deb for program, deb in self.programs if shutil.which(program) is None]
         packages = [name for name in self.packages if importlib.util.find_spec(name) is None]
         words = [f"apt-get install {' '.join(programs)}"] if programs else []
@@ -67,7 +67,7 @@ class ComparedPeer(ABC):
         """Start the servers with their data in ``folder``; return once they serve.
 
         Raises:
-            ServersFailedError: one of them ended, or does not serve in time.
+            ServersFailedError: a server ended, or does not serve in time.
 
         """
 
@@ -131,7 +131,16 @@ class ServersPeer(ComparedPeer):
 
 
 class ReplicatedPeer(ServersPeer):
-    """A peer with a leader, whose servers are killed and start again."""
+    """A peer with a leader. Its servers are killed and start again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ports: list[int] = []
+
+    def spec(self) -> Spec:
+        """Return the ports, the leader's first: the others only pass requests on to it."""
+        leader = self.leader() or 0
+        return {"ports": self._ports[leader:] + self._ports[:leader]}
 
     def kill(self, index: int) -> None:
         """End server ``index`` with SIGKILL."""

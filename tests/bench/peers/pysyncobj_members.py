@@ -22,7 +22,7 @@ from peers.servers import Servers, answers
 MEMBERS = 3
 POLL_S = 0.003
 ASK_S = 2.0
-"""When a question without an answer is asked again (s)."""
+"""Time after which a request without a reply is sent again (s)."""
 SETTINGS = {"appendEntriesUseBatch": False, "autoTickPeriod": 0.01, "appendEntriesPeriod": 0.02}
 """Commands leave at once instead of every 100 ms: of what was tried the fastest."""
 

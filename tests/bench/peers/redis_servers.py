@@ -1,4 +1,4 @@
-"""Redis servers that keep everything in memory, and redis-py's own Lock over one of them."""
+"""Redis servers that keep everything in memory, and redis-py's own Lock over one server."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from peers.peer import LOCK_S, Handle, PeerConnection, ServersPeer, Spec
 from peers.servers import answers, said_by
 
 POLL_S = 0.0005
-"""How long a client sleeps between two tries (s).
+"""Time for which a client sleeps between two tries (s).
 
 Of 0.1 to 100 ms about the most hand-overs; with less, those who wait hinder the holder, with
 more they come too late, and the last holder has the lock again and again.
@@ -41,7 +41,7 @@ class RedisServers(ServersPeer):
         self.start_servers(folder, self.count)
 
     def start_server(self, index: int) -> None:
-        """Start one of them; see `ServersPeer.start_server`."""
+        """Start one server; see `ServersPeer.start_server`."""
         command = ["redis-server", "--port", str(self._ports[index]), "--bind", "127.0.0.1"]
         command += ["--save", "", "--appendonly", "no", "--dir", str(self.servers.folder)]
         self.servers.start(index, command)

@@ -22,7 +22,7 @@ from peers.redis_servers import POLL_S, RedisServers, ThreadClients
 SERVERS = 3
 QUORUM = SERVERS // 2 + 1
 DRIFT_S = LOCK_S * 0.01 + 0.002
-"""What clocks may differ over a lock's life, as redlock-py reckons it (s)."""
+"""Allowance for clock differences over a lock's life, as in redlock-py (s)."""
 UNLOCK = b"""if redis.call("get",KEYS[1]) == ARGV[1] then
 return redis.call("del",KEYS[1]) else return 0 end"""
 UNLOCK_SHA = hashlib.sha1(UNLOCK, usedforsecurity=False).hexdigest().encode()

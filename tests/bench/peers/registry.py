@@ -1,4 +1,4 @@
-"""Which peers there are, by the name they have on the command line."""
+"""The peers, by their names on the command line."""
 
 from __future__ import annotations
 

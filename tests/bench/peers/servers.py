@@ -13,11 +13,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 READY_S = 60.0
-"""How long servers may take until they serve (s): a Java one on a busy machine needs 10."""
+"""Time in which servers must serve (s): a Java one on a busy machine needs 10."""
 STOP_S = 10.0
-"""How long a process may take to end by itself (s)."""
+"""Time in which a process must end by itself (s)."""
 SAID_MAX = 2000
-"""How much of a failed server's log is shown, in characters: the logs are removed."""
+"""Length of a failed server's log that is shown (characters): the logs are removed."""
 
 
 class ServersFailedError(RuntimeError):
@@ -96,7 +96,7 @@ def bound_to_us(command: list[str]) -> list[str]:
 
 
 def answers(port: int, question: bytes = b"", patience_s: float = 1.0) -> bytes | None:
-    """Return what a loopback port answers to ``question``, up to its first pause; None if none.
+    """Return the reply of a loopback port to ``question``, up to its first pause, or None.
 
     Without a question, ``b""`` if it takes connections.
     """

@@ -13,7 +13,7 @@ from peers.servers import answers
 
 SERVERS = 3
 JAR = Path("/usr/share/java/zookeeper.jar")
-"""Where Debian's package puts it; it names what else it needs."""
+"""The path in Debian's package; the jar names its dependencies."""
 MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 SESSION_S = 10.0
 CONNECT_S = 30.0
@@ -42,12 +42,8 @@ class ZooKeeper(ReplicatedPeer):
     packages = ("kazoo",)
     programs = (("java", "default-jre-headless"),)
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._ports: list[int] = []
-
     def missing(self) -> str | None:
-        """Name the package with the jar, too."""
+        """Also name the package with the jar."""
         jar = None if JAR.exists() else "apt-get install zookeeper"
         return " and ".join(word for word in (jar, super().missing()) if word) or None
 
@@ -72,11 +68,6 @@ class ZooKeeper(ReplicatedPeer):
             (folder / f"zoo-{index}.cfg").write_text(CONFIG + own + members, encoding="ascii")
         self.start_servers(folder, SERVERS)
 
-    def spec(self) -> Spec:
-        """Return the ports, the leader's first: what others get they only pass on."""
-        leader = self.leader() or 0
-        return {"ports": self._ports[leader:] + self._ports[:leader]}
-
     def leader(self) -> int | None:
         """Return the index of the server that says it leads."""
         modes = [_mode(port) for port in self._ports]
@@ -88,7 +79,7 @@ class ZooKeeper(ReplicatedPeer):
         return sorted(modes) == ["follower"] * (SERVERS - 1) + ["leader"]
 
     def start_server(self, index: int) -> None:
-        """Start one of them; see `ServersPeer.start_server`."""
+        """Start one server; see `ServersPeer.start_server`."""
         folder = self.servers.folder
         command = ["java", "-Xmx512m", f"-Dlog4j.configuration=file:{folder}/log4j.properties"]
         command += ["-cp", str(JAR), MAIN, str(folder / f"zoo-{index}.cfg")]

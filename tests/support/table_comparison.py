@@ -200,7 +200,7 @@ class TableJudge:
         assert (table.due_ms() or table.time_ms + 1) > table.time_ms
 
 
-def play(steps: Iterable[Dice], composer: type[LogComposer] = LogComposer) -> None:
+def compare(steps: Iterable[Dice], composer: type[LogComposer] = LogComposer) -> None:
     """Apply ``steps`` to the table and the model, with a restore now and then.
 
     Raises:

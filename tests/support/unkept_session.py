@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from fencelock.actors.api.message import Acquire, Alive, Granted, KeepAlive, NodeStatus, Refused
+from fencelock.actors.api.message import Acquire, Granted, NodeStatus, Refused
 from fencelock.actors.effect import Send
-from fencelock.actors.message import Address, node_of
+from fencelock.actors.message import Address
 from fencelock.actors.session.session import ClientSession
 from fencelock.actors.session.session_lease import Stage
-from support.role_harness import RoleHarness
-from support.session_harness import ANN, ME, A, B, First, one
+from support.session_harness import ANN, ME, A, B, First, KeptAlive, one
 
 
-class UnkeptSession(RoleHarness[ClientSession]):
-    """A session ``c`` with two gates of a cluster that keeps no sessions, as it has said."""
+class UnkeptSession(KeptAlive):
+    """A session ``c`` with two endpoints of a cluster that keeps no sessions, as it has said."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -24,7 +23,7 @@ class UnkeptSession(RoleHarness[ClientSession]):
     def acquire(
         self, user: Address = ANN, lock: str = "x", wait_ms: int | None = None, token: int = 0
     ) -> Send:
-        """Ask for a lock as ``user``; return what went to a gate."""
+        """Ask for a lock as ``user``; return what went to an endpoint."""
         owner = user.partition("/")[2]
         said = self.hear(user, Acquire(lock=lock, owner=owner, wait_ms=wait_ms, request=token))
         (send,) = said
@@ -32,33 +31,13 @@ class UnkeptSession(RoleHarness[ClientSession]):
 
     def grant(self, asked: Send, fence: int = 7) -> list[Send]:
         assert isinstance(asked.message, Acquire)
-        a = asked.message
-        grant = Granted(lock=a.lock, fence=fence, session="c", owner=a.owner, request=a.request)
-        return self.hear(asked.to, grant)
+        return self.hear(asked.to, Granted(**asked.message.fields(), fence=fence))
 
     def held(self, user: Address = ANN, token: int = 0) -> Send:
-        """Have ``user`` hold lock ``x`` under fence 7; return the request that got it."""
+        """Let ``user`` hold lock ``x`` under fence 7; return the request that got it."""
         asked = self.acquire(user, token=token)
         self.grant(asked)
         return asked
-
-    def run_answering(self, ms: int, *alive: Address) -> list[Send]:
-        """Let time pass while the gates ``alive`` answer the greetings they get."""
-        heard: list[Send] = []
-        for _ in range(0, ms, 100):
-            said = self.run(100)
-            heard += said
-            for send in said:
-                if isinstance(send.message, KeepAlive) and send.to in alive:
-                    heard += self.alive(send)
-        return heard
-
-    def alive(self, greeting: Send) -> list[Send]:
-        """Answer one greeting."""
-        assert isinstance(greeting.message, KeepAlive)
-        number = greeting.message.request
-        alive = Alive(session="c", node=node_of(greeting.to), request=number)
-        return self.hear(greeting.to, alive)
 
 
 def refusal(sends: list[Send], to: Address = ANN) -> Refused:

@@ -1,0 +1,45 @@
+"""A leader's knowledge of the other nodes, as far as changes of the members depend on it."""
+
+from __future__ import annotations
+
+from fencelock.actors.paxos.member_event import NodeFacts
+from fencelock.actors.paxos.message import Locate
+from fencelock.actors.timing import TIMING
+
+HEARD_MS = 3 * TIMING.lease_ms
+"""A node that was silent for this long does not count as reachable (ms)."""
+
+
+class Facts:
+    """The leader's knowledge of other nodes, as far as changes depend on it.
+
+    Args:
+        node: the leader.
+        nodes: the facts of other nodes.
+
+    """
+
+    def __init__(self, node: str, nodes: tuple[NodeFacts, ...]) -> None:
+        self.node = node
+        self.members = {one.node: one for one in nodes if one.learner is None}
+        self.learners = {one.node: one for one in nodes if one.learner is not None}
+
+    def votes(self, member: str) -> bool:
+        """Return whether ``member`` voted lately, under its registered journal."""
+        facts = self.members.get(member)
+        return member == self.node or (facts is not None and facts.heard_ms <= HEARD_MS)
+
+    def silent_ms(self, member: str, led_ms: int) -> int:
+        """Return the time for which ``member`` has not answered a leader of ``led_ms`` (ms)."""
+        facts = self.members.get(member)
+        return led_ms if facts is None else min(led_ms, facts.heard_ms)
+
+    def is_old(self, member: str) -> bool:
+        """Return whether ``member`` runs a version without changes of the members."""
+        facts = self.members.get(member)
+        return facts is not None and facts.view < 0
+
+    def learner(self, node: str) -> Locate | None:
+        """Return the last report of ``node`` as a learner, if it is recent."""
+        facts = self.learners.get(node)
+        return None if facts is None or facts.heard_ms > HEARD_MS else facts.learner

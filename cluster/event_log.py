@@ -1,0 +1,237 @@
+"""The log lines of elections and of other rare events, and the trace of all messages.
+
+Roles have no log. Here the host derives lines from what a role receives and returns.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from loguru import logger
+
+from fencelock.actors.bakery.election import ElectionCoordinator
+from fencelock.actors.bakery.leader_selection import names_of
+from fencelock.actors.bootstrap import Bootstrap
+from fencelock.actors.bootstrap_message import GroupConfig, JoinAck, StopVoting, Superseded
+from fencelock.actors.central.watch import ServerWatch
+from fencelock.actors.effect import Effects, Observe, Send
+from fencelock.actors.message import Address, Event, Instant, node_of
+from fencelock.actors.paxos.event import (
+    Drained,
+    HandOverLate,
+    LeaderChanged,
+    SteppedDown,
+    Succeed,
+    Suspect,
+)
+from fencelock.actors.paxos.failure_detector import FailureDetector
+from fencelock.actors.paxos.leader import Leader
+from fencelock.actors.paxos.member_event import ViewChanged
+from fencelock.actors.paxos.message import Preempted
+from fencelock.actors.paxos.reconfigurer import Reconfigurer
+from fencelock.cluster.host.role_set import RoleSlot
+from fencelock.cluster.host.scheduler import READ_CLOCK
+from fencelock.cluster.log import Repeated, note
+
+WATCHED = (Leader, FailureDetector, Reconfigurer, ElectionCoordinator, ServerWatch, Bootstrap)
+"""Roles whose events are logged; they rarely have something to do."""
+
+MARKS = {
+    "paxos.isolated": (
+        "WARNING",
+        "leads, but no majority answers: its clients are sent to other nodes. If this lasts, look "
+        "at its links to the other nodes",
+    ),
+    "paxos.rounds_exhausted": (
+        "ERROR",
+        "cannot stand for election, since no ballot is left: back the cluster up and restore it",
+    ),
+    "paxos.link_suspected": (
+        "DEBUG",
+        "waits for the end of the lease of the leader, to which the link broke",
+    ),
+    "central.server_silent": (
+        "WARNING",
+        "gets no answer from the lock server: nothing is granted until it answers. Is it running?",
+    ),
+    "bakery.election_begun": ("INFO", "begins an election"),
+    "bakery.outbid": ("DEBUG", "gave up its election: another member has a higher epoch"),
+}
+"""Levels and texts of lines about what roles count, by the name of the count."""
+
+
+TWIN_NS = 10_000_000_000
+"""Time after a start in which replies to an earlier life of the node may come (ns, 10 s)."""
+
+TWIN = (
+    "NODE gets replies to another process that runs as NODE{times}: two processes under one id "
+    "disturb each other. Stop the other one, or give it another id"
+)
+
+
+class EventLog:
+    """Watches the roles of one node.
+
+    Only roles that rarely have something to do are watched, unless it ``traces`` all of them.
+
+    Args:
+        node: the node's id.
+        traces: whether to write each message that a role receives and sends.
+
+    """
+
+    def __init__(self, node: str, *, traces: bool = False) -> None:
+        self.node = node
+        self.traces = traces
+        self.master = ""
+        """The node that led last, as far as this node knows."""
+        self.leads = False
+        self.silent = False
+        """Whether the leadership ends because no majority answers."""
+        self._began = self._now = READ_CLOCK()
+        self._twins = Repeated(node, lambda: self._now)
+        self.epoch = 0
+        """The epoch of `bakery` that was logged last."""
+
+    def watch(self, role_slot: RoleSlot) -> None:
+        """Watch the role of ``role_slot``, if its events are logged."""
+        role = role_slot.role
+        if self.traces:
+            role_slot.handle = self._traced(role_slot.handle, role.address)
+        if not isinstance(role, WATCHED):
+            return
+        handle = role_slot.handle
+
+        def watched(sender: Address, event: Any, now: Instant) -> Effects:
+            effects = handle(sender, event, now)
+            for effect in effects:
+                if type(effect) is Observe and effect.name in MARKS:
+                    level, text = MARKS[effect.name]
+                    self._note(level, text, effect.name.partition(".")[2])
+            match role:
+                case Leader():
+                    self._note_leader(role, event, effects)
+                case FailureDetector():
+                    self._note_detector(role, effects)
+                case Reconfigurer() if isinstance(event, ViewChanged):
+                    self._note_members(role)
+                case Bootstrap():
+                    self._note_twin(role, event, now)
+                case ElectionCoordinator():
+                    self._note_epoch(role)
+                case _:
+                    pass
+            return effects
+
+        role_slot.handle = watched
+
+    def _traced(self, handle: Any, address: Address) -> Any:
+        log = logger.bind(node=self.node)
+
+        def traced(sender: Address, event: Event, now: Instant) -> Effects:
+            log.trace("{} receives {} from {}", address, event, sender)
+            effects: Effects = handle(sender, event, now)
+            for effect in effects:
+                if type(effect) is Send:
+                    log.trace("{} sends {} to {}", address, effect.message, effect.to)
+                else:
+                    log.trace("{} asks for {}", address, effect)
+            return effects
+
+        return traced
+
+    def _note(self, level: str, text: str, what: str, **fields: object) -> None:
+        note(self.node, level, f"{self.node} {text}", event=what, **fields)
+
+    def _note_leader(self, role: Leader, event: Any, effects: Effects) -> None:
+        """Log the elections in which this node stands, and the leaderships it gains and loses."""
+        ballot = role.ballot.round
+        for effect in effects:
+            if type(effect) is Send and type(effect.message) is SteppedDown:
+                if effect.to == role.monitor:
+                    self._note_end(role, event)
+            elif type(effect) is not Observe:
+                continue
+            elif effect.name == "paxos.ballot_begun":
+                text = f"stands for election under ballot {ballot}: {self._why_stands(event)}"
+                self._note("INFO", text, "election", ballot=ballot)
+            elif effect.name == "paxos.leadership_begun":
+                self.leads, self.master, self.silent = True, self.node, False
+                text = f"leads now: it won the election under ballot {ballot}"
+                self._note("INFO", text, "leadership_begun", ballot=ballot)
+
+    def _why_stands(self, event: Any) -> str:
+        match event:
+            case Suspect() if self.master and self.master != self.node:
+                return f"nothing comes from {self.master}, which led"
+            case Suspect():
+                return "no node leads"
+            case Succeed():
+                return f"{self.master} hands over to it"
+            case Preempted():
+                return "another candidate was faster"
+            case _:
+                return "it continues in the new membership"
+
+    def _note_end(self, role: Leader, event: Any) -> None:
+        """Log the end of a leadership, or of an attempt."""
+        ballot, led = role.ballot.round, self.leads
+        self.leads = False
+        match event:
+            case Preempted(ballot=by):
+                why = f"{node_of(by.leader)} stands under a higher ballot (round {by.round})"
+            case Drained() | HandOverLate():
+                why = f"it handed over to {role.handover.successor}"
+            case StopVoting():
+                why = "its journal has no vote any more"
+            case ViewChanged():
+                why = "it is no member any more"
+            case _ if self.silent:
+                why = "no majority answers it. Look at its links to the other nodes"
+            case _:
+                why = "another node leads"
+        self.silent = False
+        if led:
+            level = "INFO" if isinstance(event, Drained) else "WARNING"
+            self._note(level, f"leads no more: {why}", "leadership_lost", ballot=ballot)
+        else:
+            self._note("DEBUG", f"lost the election: {why}", "election_lost", ballot=ballot)
+
+    def _note_detector(self, role: FailureDetector, effects: Effects) -> None:
+        """Log which node this one follows."""
+        for effect in effects:
+            if type(effect) is Observe and effect.name == "paxos.majority_silent":
+                self.silent = True
+            elif (
+                type(effect) is Send
+                and type(effect.message) is LeaderChanged
+                and effect.to == role.leader
+                and (master := effect.message.master)
+                and master != self.node
+            ):
+                self.master = master
+                self._note("INFO", f"follows {master}, which leads", "follows", master=master)
+
+    def _note_members(self, role: Reconfigurer) -> None:
+        view = role.config.newest
+        text = f"knows new members: {', '.join(view.members)} (change {view.number})"
+        self._note("INFO", text, "members_changed", view=view.number)
+
+    def _note_twin(self, role: Bootstrap, event: Any, now: Instant) -> None:
+        """Log replies to another process that runs under this node's id.
+
+        Replies to an earlier life of this node come soon after its start, and not for long.
+        """
+        if not isinstance(event, JoinAck | GroupConfig | Superseded):
+            return
+        self._now = now
+        if event.to not in (0, role.own.boot) and now > self._began + TWIN_NS:
+            self._twins.add(0, TWIN.replace("NODE", self.node), event="twin")
+
+    def _note_epoch(self, role: ElectionCoordinator) -> None:
+        """Log new leaders of `bakery`."""
+        seating = role.durable_promises.seating
+        if seating.epoch != self.epoch:
+            self.epoch = seating.epoch
+            text = f"follows {names_of(seating.leaders)}, which lead in epoch {seating.epoch}"
+            self._note("INFO", text, "leaders_changed", epoch=seating.epoch)

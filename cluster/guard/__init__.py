@@ -1,0 +1,1 @@
+"""Guards of what locks protect: they refuse writes under stale fences."""

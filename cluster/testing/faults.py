@@ -1,0 +1,191 @@
+"""Faults for the tests of a service: a client loses a hold, its session, or its connection.
+
+Nothing here pretends: an evicted hold is evicted by the cluster, an expired session has ended
+there, and what a partitioned client sends does not arrive. So the service sees what it would see
+in production, with the same errors and callbacks.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from fencelock.actors.api.session_message import End, Evict
+from fencelock.actors.message import address_of
+from fencelock.actors.role_message import DescribeRole
+from fencelock.cluster.base_client import BaseClient
+from fencelock.cluster.connection import Connection, alias_of
+from fencelock.cluster.hold import BaseHold
+from fencelock.cluster.host.gateway import VIEW, Links
+from fencelock.cluster.operation import drive
+from fencelock.transport.frame import Frame
+from fencelock.transport.listener import Arrival
+
+AnyClient = BaseClient[Any, Any, Any]
+
+PATIENCE_S = 10.0
+"""Time within which a fault must have its effect (s); it needs milliseconds."""
+
+LOOK_S = 0.001
+"""Pause between two looks at the effect (s)."""
+
+MS_PER_S = 1_000
+
+
+class LinkFaults:
+    """The faults of one client's links. Its methods replace those of the links.
+
+    Attributes:
+        cut: whether nothing is sent or received.
+        delay_s: how much later each message is sent (s).
+
+    """
+
+    def __init__(self, links: Links) -> None:
+        self.cut = False
+        self.delay_s = 0.0
+        self.ring = links.ring
+        self._send, self._poll = links.send, links.poll
+        self._receive = links.receive_members
+        self._waiting: deque[tuple[float, str, Frame]] = deque()
+        """Messages to be sent, with the time at which each is due."""
+        for method in (self.send, self.poll, self.receive_members):
+            setattr(links, method.__name__, method)
+
+    def put(self, link: str, frame: Frame) -> None:
+        """Send ``frame``, after the delay; from any thread."""
+        self._waiting.append((time.monotonic() + self.delay_s, link, frame))
+        self.ring()
+
+    def send(self, link: str, frame: Frame) -> None:
+        """Send ``frame``, later, or not at all (Links)."""
+        if self.cut:
+            return
+        if self.delay_s or self._waiting:
+            self._waiting.append((time.monotonic() + self.delay_s, link, frame))
+        else:
+            self._send(link, frame)
+
+    def receive_members(self, most: int) -> Iterable[Arrival]:
+        """Return the frames that arrived, or none of them (Links)."""
+        arrivals = self._receive(most)
+        return [] if self.cut else arrivals
+
+    def poll(self, timeout_ms: int | None) -> None:
+        """Send the messages that are due, and wake for the next of them (Links)."""
+        while self._waiting:
+            due, link, frame = self._waiting[0]
+            left_ms = int((due - time.monotonic()) * MS_PER_S) + 1
+            if self.delay_s and left_ms > 0 and due > time.monotonic():
+                timeout_ms = left_ms if timeout_ms is None else min(timeout_ms, left_ms)
+                break
+            self._waiting.popleft()
+            if not self.cut:
+                self._send(link, frame)
+        self._poll(timeout_ms)
+
+
+def _connection_of(client: Any) -> Connection:
+    connection: Connection = client._connection
+    return connection
+
+
+_faults: WeakKeyDictionary[object, LinkFaults] = WeakKeyDictionary()
+
+
+def _faults_of(client: AnyClient) -> LinkFaults:
+    found = _faults.get(client)
+    if found is None:
+        found = _faults[client] = LinkFaults(_connection_of(client).links)
+    return found
+
+
+def lose(hold: BaseHold) -> None:
+    """Take the lock from ``hold``, as an operator does with ``fencelock release``.
+
+    Returns once ``hold.lost`` is true. Another client may hold the lock from then on. Callbacks
+    of an asyncio client run when its loop runs again.
+
+    Raises:
+        NotHeldError: it was released, or lost already.
+        UnsupportedError: the cluster's protocol cannot evict.
+
+    """
+    held: Any = hold
+    evict = Evict(lock=held._own.lock, fence=hold.fence, operator="fencelock.testing")
+    drive(held._channel.ask(evict))
+    _wait_until(lambda: hold.lost, f"{hold!r} was evicted and does not know it")
+
+
+def expire(client: AnyClient) -> None:
+    """End the session of ``client``, as the cluster does after a long silence.
+
+    Everything that it holds is lost. Returns once it knows; its next acquire opens a new session.
+
+    Raises:
+        ValueError: it has no session, since it has not acquired a lock yet, or since the
+            cluster's protocol keeps no sessions.
+
+    """
+    session = _session_of(client)
+    if not session:
+        raise ValueError("the client has no session: it opens one for its first acquire")
+    faults, connection = _faults_of(client), _connection_of(client)
+    role = address_of(client.session, "session")
+    for number in range(len(connection.endpoints)):
+        link = alias_of(number)
+        end = (address_of(link, "proxy"), role, End(session=session))
+        faults.put(link, Frame(connection.links.cluster, VIEW, 0, [end]))
+    _wait_until(lambda: _session_of(client) != session, f"session {session} did not end")
+
+
+@contextmanager
+def partition(client: AnyClient) -> Generator[None]:
+    """Cut ``client`` off from its cluster: what it sends and what it is sent disappears.
+
+    Its holds are suspect after half of its TTL and lost soon after, by its own clock; connect it
+    with ``ttl=1`` to see that within a second. At the end messages flow again.
+    """
+    faults = _faults_of(client)
+    faults.cut = True
+    try:
+        yield
+    finally:
+        faults.cut = False
+        faults.ring()
+
+
+@contextmanager
+def delay(client: AnyClient, seconds: float) -> Generator[None]:
+    """Have each message of ``client`` arrive ``seconds`` later."""
+    faults = _faults_of(client)
+    faults.delay_s = seconds
+    try:
+        yield
+    finally:
+        faults.delay_s = 0.0
+        faults.ring()
+
+
+def _session_of(client: AnyClient) -> str:
+    """Return the id of the session that the cluster keeps for ``client``; empty without one."""
+    description = drive(_connection_of(client).line.ask(DescribeRole()))
+    return str(dict(description.summary)["session"])
+
+
+def _wait_until(done: Callable[[], bool], what: str) -> None:
+    """Return once ``done`` returns true.
+
+    Raises:
+        TimeoutError: it does not for `PATIENCE_S`.
+
+    """
+    ends = time.monotonic() + PATIENCE_S
+    while not done():
+        if time.monotonic() > ends:
+            raise TimeoutError(f"{what}, after {PATIENCE_S:g} s")
+        time.sleep(LOOK_S)

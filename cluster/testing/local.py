@@ -1,0 +1,118 @@
+"""A cluster of one node in this process and in memory."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any, Self
+
+from fencelock.actors.error import ConfigError
+from fencelock.cluster.aio.client import Client as AioClient
+from fencelock.cluster.aio.client import Connecting
+from fencelock.cluster.aio.client import connect as connect_aio
+from fencelock.cluster.aio.lock import Lock, RLock
+from fencelock.cluster.aio.loop import LoopExecutor
+from fencelock.cluster.aio.semaphore import Semaphore
+from fencelock.cluster.bench.ports import free_ports
+from fencelock.cluster.client import Client, connect, greeted
+from fencelock.cluster.config import Config
+from fencelock.cluster.node import Node
+from fencelock.cluster.settings import DEFAULT_CLUSTER, Settings, Target
+from fencelock.cluster.topology import ProtocolSettings
+
+STARTS = 5
+"""Attempts to start on a free port, which another process may take before it is bound."""
+
+CONNECT_S = 10.0
+"""Timeout for connecting to a node of this process (s), which takes milliseconds."""
+
+
+class LocalCluster:
+    """One node of `paxos`, in memory. From `local`; stop it with `stop` or ``with``.
+
+    It is a real node: clients connect to it over loopback, and its locks behave as those of a
+    cluster. What it held is gone when it stops.
+    """
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._clients: list[Client] = []
+
+    @property
+    def addresses(self) -> str:
+        """The address for `fencelock.connect`."""
+        return self._node.address
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables with which `fencelock.connect` finds the cluster without arguments."""
+        return {"FENCELOCK_CONNECT": self.addresses, "FENCELOCK_CLUSTER": DEFAULT_CLUSTER}
+
+    def connect(self, *, ttl: float = 15.0, label: str | None = None) -> Client:
+        """Return a new client; `stop` closes it. See `fencelock.connect`."""
+        client = connect(self.addresses, cluster=DEFAULT_CLUSTER, ttl=ttl, label=label)
+        self._clients.append(client)
+        return client
+
+    def connect_aio(self, *, ttl: float = 15.0, label: str | None = None) -> Connecting:
+        """Return a connection to be awaited or entered; see `fencelock.aio.connect`."""
+        return connect_aio(self.addresses, cluster=DEFAULT_CLUSTER, ttl=ttl, label=label)
+
+    def stop(self) -> None:
+        """Close the clients of `connect` and stop the node."""
+        for client in self._clients:
+            client.close()
+        self._node.stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        return f"<LocalCluster at {self.addresses}>"
+
+
+def local() -> LocalCluster:
+    """Start a cluster of one node in this process and in memory, on a free port of loopback."""
+    settings = ProtocolSettings(paxos_memory=True)
+    for attempt in range(1, STARTS + 1):
+        nodes = {"local": f"tcp://127.0.0.1:{free_ports(1)[0]}"}
+        config = Config(cluster=DEFAULT_CLUSTER, protocol="paxos", nodes=nodes, settings=settings)
+        with suppress(*(() if attempt == STARTS else (ConfigError,))):
+            return LocalCluster(Node.start(config, "local"))
+    raise AssertionError("the last attempt returns or raises")
+
+
+class FixtureClient(AioClient):
+    """An asyncio client that was connected outside of a loop. It belongs to its first caller's."""
+
+    @classmethod
+    def connect(cls, cluster: LocalCluster) -> FixtureClient:
+        """Connect to ``cluster``; blocks for some milliseconds."""
+        target = Target(cluster.addresses, DEFAULT_CLUSTER, "")
+        return cls(greeted(Settings(target, CONNECT_S, 15.0, None), LoopExecutor()))
+
+    def lock(self, name: str, **options: Any) -> Lock:
+        """Return a lock; see `fencelock.Client.lock`."""
+        self._bind()
+        return super().lock(name, **options)
+
+    def rlock(self, name: str, limit: int | None = None, **options: Any) -> RLock:
+        """Return a reentrant lock; see `fencelock.Client.rlock`."""
+        self._bind()
+        return super().rlock(name, limit, **options)
+
+    def semaphore(self, name: str, permits: int, **options: Any) -> Semaphore:
+        """Return a semaphore; see `fencelock.Client.semaphore`."""
+        self._bind()
+        return super().semaphore(name, permits, **options)
+
+    def _bind(self) -> None:
+        executor = self._connection.executor
+        assert isinstance(executor, LoopExecutor)
+        executor.bind()
+
+    def close_outside(self) -> None:
+        """Close the client where no loop runs."""
+        self._close_at_exit()

@@ -1,0 +1,24 @@
+"""Fenced writes: what a lock protects refuses writes under a stale fence.
+
+A process that was paused cannot know that it lost its lock. So it sends its fence with each write,
+and the store refuses a fence that is lower than one it has seen. See docs/fenced-writes.md.
+"""
+
+from fencelock.actors.error import StaleFenceError
+from fencelock.cluster.guard.file import FileGuard
+from fencelock.cluster.guard.guard import Guard, MemoryGuard
+from fencelock.cluster.guard.http import FenceMiddleware, WsgiFenceMiddleware, fence_headers
+from fencelock.cluster.guard.redis import RedisGuard
+from fencelock.cluster.guard.sql import SqlGuard
+
+__all__ = [
+    "FenceMiddleware",
+    "FileGuard",
+    "Guard",
+    "MemoryGuard",
+    "RedisGuard",
+    "SqlGuard",
+    "StaleFenceError",
+    "WsgiFenceMiddleware",
+    "fence_headers",
+]

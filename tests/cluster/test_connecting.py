@@ -1,0 +1,176 @@
+"""`connect`: its arguments, its errors, and what a client writes into the log."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.real_nodes import LONG_S, running_nodes
+
+import fencelock
+from fencelock import aio
+from fencelock.actors.session.message import EndpointChanged
+from fencelock.cluster.bench.ports import free_ports
+from fencelock.testing import LocalCluster, expire, local, lose, partition
+
+PATIENCE_S = 60
+
+
+class Lines(logging.Handler):
+    """Collects the records of the standard logger, and lets tests wait for them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[logging.LogRecord] = []
+        self._more = threading.Condition()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with self._more:
+            self.records.append(record)
+            self._more.notify_all()
+
+    def wait_for(self, level: int, part: str) -> logging.LogRecord:
+        """Return the first record of that level with that text."""
+
+        def found() -> logging.LogRecord | None:
+            fits = (one for one in self.records if one.levelno == level)
+            return next((one for one in fits if part in one.getMessage()), None)
+
+        with self._more:
+            record = self._more.wait_for(found, PATIENCE_S)
+        assert record is not None, [one.getMessage() for one in self.records]
+        return record
+
+
+@pytest.fixture
+def lines() -> Iterator[Lines]:
+    lines, standard = Lines(), logging.getLogger("fencelock")
+    level = standard.level
+    standard.setLevel(logging.INFO)
+    standard.addHandler(lines)
+    yield lines
+    standard.removeHandler(lines)
+    standard.setLevel(level)
+
+
+@pytest.fixture
+def cluster() -> Iterator[LocalCluster]:
+    with local() as cluster:
+        yield cluster
+
+
+def test_addresses_may_be_a_list(cluster: LocalCluster) -> None:
+    nobody = f"tcp://127.0.0.1:{free_ports(1)[0]}"
+    for addresses in ([nobody, cluster.addresses], (cluster.addresses,)):
+        with fencelock.connect(addresses) as client, client.lock("a"):
+            pass
+
+
+async def connected_aio(addresses: list[str]) -> aio.Client:
+    return await aio.connect(addresses, connect_timeout=0.1)
+
+
+def lone_error(error: BaseException) -> None:
+    """Check that a user sees one error: not those in whose handling it was raised."""
+    text = "".join(traceback.format_exception(error))
+    assert text.count("Traceback") == 1, text
+    assert "pykka" not in text
+
+
+def test_no_answer_names_the_addresses_and_their_source_in_one_traceback(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one, two = (f"tcp://127.0.0.1:{port}" for port in free_ports(2))
+    monkeypatch.setenv("FENCELOCK_CONNECT", f"{one},{two}")
+    with pytest.raises(fencelock.UnavailableError) as refused:
+        fencelock.connect(connect_timeout=0.1)
+    for part in (one, two, "connection refused", "from FENCELOCK_CONNECT", "within 0.1 s"):
+        assert part in str(refused.value)
+    lone_error(refused.value)
+    with pytest.raises(fencelock.UnavailableError, match="as given") as refused:
+        asyncio.run(connected_aio([one, two]))
+    lone_error(refused.value)
+
+
+def test_the_limit_for_connecting_is_named_in_its_error() -> None:
+    with pytest.raises(fencelock.ConfigError, match="connect_timeout is 0"):
+        fencelock.connect("tcp://127.0.0.1:1", connect_timeout=0)
+
+
+def test_a_lost_hold_and_a_lost_session_are_warnings(cluster: LocalCluster, lines: Lines) -> None:
+    client = cluster.connect()
+    hold = client.lock("evicted").acquire()
+    assert hold
+    lose(hold)
+    text = lines.wait_for(logging.WARNING, "lost: ").getMessage()
+    assert f"lock 'evicted' (fence {hold.fence})" in text
+    for number in range(5):
+        client.lock(f"many-{number}").acquire()
+    expire(client)
+    assert "and 2 more" in lines.wait_for(logging.WARNING, "many-").getMessage()
+
+
+def test_a_suspect_session_is_a_warning(cluster: LocalCluster, lines: Lines) -> None:
+    client = cluster.connect(ttl=1)
+    client.lock("a").acquire()
+    with partition(client):
+        text = lines.wait_for(logging.WARNING, "suspect: ").getMessage()
+        assert "lock 'a' (fence" in text
+        assert "has not confirmed the session for" in text
+        lines.wait_for(logging.WARNING, "lost: lock 'a'")
+
+
+def test_a_callback_that_raises_is_an_error_with_its_traceback(
+    cluster: LocalCluster, lines: Lines
+) -> None:
+    hold = cluster.connect().lock("a").acquire()
+    assert hold
+    hold.on_lost(lambda _: 1 // 0)
+    lose(hold)
+    record = lines.wait_for(logging.ERROR, "a callback for lock 'a' (lost) failed")
+    assert record.exc_info
+    assert record.exc_info[0] is ZeroDivisionError
+
+
+def test_nothing_is_written_where_no_log_is_set_up(
+    cluster: LocalCluster, capfd: pytest.CaptureFixture[str]
+) -> None:
+    client = cluster.connect()
+    hold = client.lock("a").acquire()
+    assert hold
+    called = threading.Event()
+    hold.on_lost(lambda _: 1 // 0)
+    hold.on_lost(lambda _: called.set())
+    lose(hold)
+    assert called.wait(PATIENCE_S)
+    client.close()
+    assert capfd.readouterr() == ("", "")
+
+
+def test_acquires_keep_their_time_without_a_majority(tmp_path: Path) -> None:
+    with running_nodes(tmp_path) as nodes:
+        addresses = [node.address for node in nodes.values()]
+        with fencelock.connect(addresses, connect_timeout=LONG_S) as client:
+            with client.lock("a", timeout=LONG_S):
+                pass
+            nodes["n3"].stop()
+            nodes["n2"].stop()
+            for blocking, timeout, most_s in ((False, None, 2.5), (True, 3, 4.5)):
+                began = time.monotonic()
+                with pytest.raises(fencelock.UnavailableError):
+                    client.lock("b").acquire(blocking=blocking, timeout=timeout)
+                assert time.monotonic() - began < most_s
+
+
+def test_another_endpoint_is_news(cluster: LocalCluster, lines: Lines) -> None:
+    """`test_session_endpoints.py` shows when the session sends it."""
+    client: Any = cluster.connect()
+    client._connection._hear(EndpointChanged(endpoint="tcp://b:1", former="tcp://a:1"))
+    lines.wait_for(logging.INFO, "tcp://a:1 is left; requests go to tcp://b:1")

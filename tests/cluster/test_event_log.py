@@ -1,0 +1,119 @@
+"""The log of real nodes, of which an operator learns what happened and what to do."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from loguru import logger
+from support.real_nodes import LONG_S, running_nodes
+
+import fencelock
+from fencelock.actors.api.message import Contender
+from fencelock.actors.api.session_message import CloseReason, Evicted, Opened, ended
+from fencelock.actors.paxos.backend import notice_of
+from fencelock.actors.role_message import Level
+from fencelock.cluster import log
+
+if TYPE_CHECKING:
+    from loguru import Message
+
+Line = tuple[str, str, str]
+"""The level, the node and the text of a line."""
+
+
+class Lines:
+    """The lines that were logged, and a wait for one."""
+
+    def __init__(self) -> None:
+        self.lines: list[Line] = []
+        self._more = threading.Condition()
+
+    def add(self, message: Message) -> None:
+        record = message.record
+        with self._more:
+            self.lines.append(
+                (record["level"].name, str(record["extra"].get("node")), record["message"])
+            )
+            self._more.notify_all()
+
+    def until(self, found: Callable[[Line], bool]) -> Line:
+        """Return the first line for which ``found`` holds, once it is there."""
+        with self._more:
+            there = self._more.wait_for(lambda: any(map(found, self.lines)), LONG_S)
+            assert there, self.lines
+            return next(filter(found, self.lines))
+
+
+@pytest.fixture
+def lines() -> Iterator[Lines]:
+    lines = Lines()
+    logger.remove()
+    logger.enable(log.PACKAGE)
+    logger.add(lines.add, level="DEBUG")
+    yield lines
+    logger.remove()
+    log.silence()
+
+
+def test_the_logs_of_three_nodes_tell_of_a_start_an_eviction_and_a_leaders_end(
+    lines: Lines, tmp_path: Path
+) -> None:
+    with running_nodes(tmp_path) as nodes:
+        lines.until(lambda line: "leads now" in line[2])
+        for node in nodes:
+            lines.until(lambda line, node=node: line[2].startswith(f"{node} starts, fencelock"))  # type: ignore[misc]
+        assert any("its journal is empty" in text for _, _, text in lines.lines)
+        with fencelock.connect(nodes["n1"].address) as client:
+            hold = client.lock("orders/42", label="web-3").acquire()
+            assert hold is not None
+            client.evict("orders/42", hold.fence, "alice")
+            lines.until(lambda line: line[0] == "DEBUG" and "is open, with a TTL" in line[2])
+            for node in nodes:
+                level, _, text = lines.until(
+                    lambda line, node=node: line[1] == node and "by force" in line[2]  # type: ignore[misc]
+                )
+                assert level == "WARNING"
+                assert text.startswith("lock 'orders/42' was taken by force from ")
+                assert "web-3, by 'alice" in text
+        lines.until(lambda line: "closed: its client ended it" in line[2])
+        current = [node for _, node, text in lines.lines if "leads now" in text][-1]
+        seen = len(lines.lines)
+        nodes[current].stop()
+        lines.until(lambda line: line[1] == current and "leads no more: it handed over" in line[2])
+        lines.until(
+            lambda line: (
+                (line[1] != current and f"nothing comes from {current}" in line[2])
+                or f"{current} hands over to it" in line[2]
+            )
+        )
+        lines.until(lambda line: line in lines.lines[seen:] and "leads now" in line[2])
+        lines.until(lambda line: f"the link to {current} is down" in line[2])
+
+
+@pytest.mark.parametrize(
+    ("reason", "level", "words"),
+    [
+        (CloseReason.GRACEFUL, Level.DEBUG, "s.1 closed: its client ended it"),
+        (CloseReason.EXPIRED, Level.INFO, "s.1 expired: nothing came from its client"),
+        (CloseReason.FORCED, Level.WARNING, "s.1 closed: an operator ended it"),
+        (CloseReason.IDLE, Level.DEBUG, "s.1 closed: it was not used"),
+    ],
+)
+def test_the_end_of_a_session_says_why(reason: CloseReason, level: Level, words: str) -> None:
+    notice = notice_of(ended("s.1", reason))
+    assert notice.level is level
+    assert notice.text.startswith(f"session {words}")
+    assert ("session", "s.1") in notice.fields
+
+
+def test_an_eviction_and_an_opened_session_have_fields_for_programs() -> None:
+    holder = Contender("", "s.1", "t", 7, 0, "web-3")
+    evicted = notice_of(Evicted(lock="a", fence=7, holder=holder, operator="alice"))
+    assert evicted.level is Level.WARNING
+    assert dict(evicted.fields)["operator"] == "alice"
+    opened = notice_of(Opened(session="s", assigned="s.1", ttl_ms=9, node=""))
+    assert (opened.level, dict(opened.fields)["session"]) == (Level.DEBUG, "s.1")

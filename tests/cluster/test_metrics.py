@@ -1,0 +1,124 @@
+"""Metrics and health of real nodes, over HTTP."""
+
+from __future__ import annotations
+
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from support.real_nodes import loopback_addresses
+
+import fencelock
+from fencelock.actors.error import ConfigError
+from fencelock.actors.histogram import BOUNDS_MS, Histogram
+from fencelock.actors.message import NS_PER_MS
+from fencelock.cluster.config import parse, starting_config
+from fencelock.cluster.node import Node
+
+
+def get(address: str, path: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://{address}{path}", timeout=10) as reply:
+            return reply.status, reply.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def samples(address: str) -> dict[str, float]:
+    """Return the metrics by name and labels, as a Prometheus reads them."""
+    text = get(address, "/metrics")[1]
+    return {
+        sample.name + "".join(f" {value}" for value in sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Iterator[Node]:
+    """Return the only node of a cluster."""
+    with Node.start(parse(starting_config(loopback_addresses(1)), tmp_path), "n1") as node:
+        yield node
+
+
+def test_a_scrape_shows_the_log_the_table_and_the_times_of_requests(alone: Node) -> None:
+    address = alone.serve_metrics("127.0.0.1:0", "fencelock")
+    with fencelock.connect(alone.address) as client:
+        with client.lock("a"):
+            pass
+        hold = client.lock("b").acquire()
+        assert hold is not None
+        seen = samples(address)
+        hold.release()
+    assert seen["fencelock_ready"] == seen["fencelock_leader"] == seen["fencelock_members"] == 1
+    assert (seen["fencelock_sessions"], seen["fencelock_holds"], seen["fencelock_waits"]) == (
+        1,
+        1,
+        0,
+    )
+    assert seen["fencelock_request_seconds_count acquire"] == 2
+    assert seen["fencelock_request_seconds_count release"] == 1
+    assert seen["fencelock_request_seconds_bucket acquire +Inf"] == 2
+    assert seen["fencelock_sync_seconds_count"] >= 4
+    assert seen["fencelock_applied_slot"] >= 4
+    assert seen["fencelock_lag_slots"] == seen["fencelock_frames_rejected_total malformed"] == 0
+    assert seen["fencelock_frames_total in"] >= 3
+    assert seen["fencelock_events_total proxy.granted"] == 2
+    assert seen["fencelock_events_total proxy.released"] == 1
+
+
+def test_a_node_is_live_and_ready_and_then_nobody_is_there(alone: Node) -> None:
+    address = alone.serve_metrics("127.0.0.1:0", "fencelock")
+    with fencelock.connect(alone.address) as client, client.lock("a"):
+        assert get(address, "/ready") == (200, "ready\n")
+    assert get(address, "/live") == (200, "live\n")
+    assert get(address, "/locks")[0] == 404
+    alone.stop()
+    with pytest.raises(urllib.error.URLError):
+        get(address, "/live")
+
+
+def test_a_node_without_a_majority_is_live_but_not_ready(tmp_path: Path) -> None:
+    text = starting_config(loopback_addresses(3))
+    with Node.start(parse(text, tmp_path), "n1") as node:
+        address = node.serve_metrics("127.0.0.1:0", "fencelock")
+        assert get(address, "/ready") == (503, "not ready\n")
+        assert get(address, "/live")[0] == 200
+        assert samples(address)["fencelock_ready"] == 0
+
+
+@pytest.mark.parametrize("protocol", ["lamport", "central", "bakery"])
+def test_every_protocol_has_metrics(tmp_path: Path, protocol: str) -> None:
+    text = starting_config(loopback_addresses(3), protocol=protocol)
+    with Node.start(parse(text, tmp_path), "n1") as node:
+        seen = samples(node.serve_metrics("127.0.0.1:0", "fencelock"))
+        assert seen["fencelock_uptime_seconds"] >= 0
+
+
+def test_an_address_that_is_taken_stops_the_node_with_an_error(alone: Node, tmp_path: Path) -> None:
+    taken = alone.serve_metrics("127.0.0.1:0", "fencelock")
+    text = f'metrics = "{taken}"\n' + starting_config(loopback_addresses(1))
+    with pytest.raises(ConfigError, match=f"metrics: cannot listen at {taken}: Address already"):
+        Node.start(parse(text, tmp_path / "other"), "n1")
+
+
+def test_the_address_stands_for_all_nodes_or_for_one() -> None:
+    text = 'metrics = "127.0.0.1:9404"\n' + starting_config(loopback_addresses(2))
+    own = text.replace("[nodes.n2]", '[nodes.n2]\nmetrics = "0.0.0.0:9405"')
+    assert parse(own, Path()).metrics == {"n1": "127.0.0.1:9404", "n2": "0.0.0.0:9405"}
+    assert parse(starting_config(loopback_addresses(2)), Path()).metrics == {}
+    with pytest.raises(ConfigError, match=r'metrics: "9404" is not usable: where this machine'):
+        parse(text.replace("127.0.0.1:9404", "9404"), Path())
+
+
+def test_a_histogram_counts_each_duration_in_one_class() -> None:
+    histogram = Histogram()
+    for ms in (0, 0.25, 0.26, 10_000, 10_001):
+        histogram.add(round(ms * NS_PER_MS))
+    counts = dict(zip((*BOUNDS_MS, None), histogram.counts, strict=True))
+    assert (counts[0.25], counts[0.5], counts[10_000], counts[None]) == (2, 1, 1, 1)
+    assert sum(counts.values()) == 5

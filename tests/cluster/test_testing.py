@@ -1,0 +1,185 @@
+"""`fencelock.testing`: a cluster in memory, faults that are real, and fixtures for pytest."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.paths import EXAMPLES
+
+import fencelock
+from fencelock.testing import LocalCluster, delay, expire, local, lose, partition
+
+PATIENCE_S = 60
+
+
+@pytest.fixture
+def cluster() -> Iterator[LocalCluster]:
+    with local() as cluster:
+        yield cluster
+
+
+def test_the_first_lock_takes_less_than_a_tenth_of_a_second() -> None:
+    took: list[float] = []
+    for _ in range(3):  # The machine may be busy.
+        began = time.perf_counter()
+        with local() as cluster, cluster.connect().lock("orders/42"):
+            took.append(time.perf_counter() - began)
+    assert min(took) < 0.1
+
+
+def test_two_clusters_in_one_process_know_nothing_of_each_other(cluster: LocalCluster) -> None:
+    with local() as other, cluster.connect().lock("a"), other.connect().lock("a", timeout=5):
+        pass
+
+
+def test_a_stopped_cluster_leaves_no_thread(cluster: LocalCluster) -> None:
+    before = set(threading.enumerate())
+    with local() as other, other.connect().lock("a"):
+        assert set(threading.enumerate()) > before
+    assert set(threading.enumerate()) <= before
+
+
+def test_a_lost_hold_was_evicted(cluster: LocalCluster) -> None:
+    client, other = cluster.connect(), cluster.connect()
+    notices: list[fencelock.Notice] = []
+    told = threading.Event()
+    hold = client.lock("a").acquire()
+    assert hold
+    hold.on_lost(notices.append)
+    hold.on_lost(lambda _: told.set())
+    lose(hold)
+    assert hold.lost
+    assert told.wait(PATIENCE_S)
+    assert notices[0].fence == hold.fence
+    with pytest.raises(fencelock.LockOwnershipLostError, match=r"fencelock\.testing"):
+        hold.raise_if_lost()
+    with other.lock("a", timeout=0) as later:
+        assert later.fence > hold.fence
+    with pytest.raises(fencelock.NotHeldError):
+        lose(hold)
+
+
+def test_an_expired_session_loses_all_its_holds_and_opens_again(cluster: LocalCluster) -> None:
+    client, other = cluster.connect(), cluster.connect()
+    with pytest.raises(ValueError, match="no session"):
+        expire(client)
+    holds = [client.lock(name).acquire() for name in ("a", "b")]
+    expire(client)
+    assert [hold.lost for hold in holds if hold] == [True, True]
+    with other.lock("a", timeout=0), client.lock("b", timeout=PATIENCE_S):
+        pass
+
+
+def test_a_partitioned_client_is_suspect_then_lost_and_comes_back(cluster: LocalCluster) -> None:
+    client, other = cluster.connect(ttl=1), cluster.connect()
+    hold = client.lock("a").acquire()
+    assert hold
+    suspect, lost = threading.Event(), threading.Event()
+    hold.on_suspect(lambda _: suspect.set())
+    hold.on_lost(lambda _: lost.set())
+    with partition(client):
+        assert suspect.wait(PATIENCE_S)
+        assert not hold.lost
+        assert lost.wait(PATIENCE_S)
+        with other.lock("a", timeout=PATIENCE_S):
+            pass
+    with client.lock("a", timeout=PATIENCE_S) as again:
+        assert again.fence > hold.fence
+
+
+def test_a_delay_delays_and_ends(cluster: LocalCluster) -> None:
+    client = cluster.connect()
+    lock = client.lock("a")
+    began = time.monotonic()
+    with delay(client, 0.1):
+        assert lock.acquire()
+    assert time.monotonic() - began >= 0.1
+    lock.release()
+    assert lock.acquire(timeout=PATIENCE_S)
+
+
+def test_an_asyncio_hold_can_be_lost(cluster: LocalCluster) -> None:
+    async def run() -> None:
+        told = asyncio.Event()
+        async with cluster.connect_aio() as client:
+            hold = await client.lock("a").acquire()
+            assert hold
+            hold.on_lost(lambda _: told.set())
+            lose(hold)
+            assert hold.lost
+            async with asyncio.timeout(PATIENCE_S):
+                await told.wait()
+
+    asyncio.run(run())
+
+
+SERVICE_TESTS = """
+import asyncio, pytest
+import fencelock
+from fencelock.testing import lose
+
+def test_connect_finds_the_cluster(fencelock_cluster):
+    with fencelock.connect() as client, client.lock("a") as hold:
+        assert hold.held
+
+def test_each_test_has_its_own(fencelock_client):
+    assert not fencelock_client.lock("left behind").locked()
+    fencelock_client.lock("left behind").acquire()
+
+def test_another_has_its_own(fencelock_client):
+    assert not fencelock_client.lock("left behind").locked()
+
+async def is_told(client):
+    told = asyncio.Event()
+    async with client.lock("kept", timeout=5) as hold:
+        assert hold.held
+    hold = await client.lock("a").acquire()
+    hold.on_lost(lambda notice: told.set())
+    lose(hold)
+    async with asyncio.timeout(5):
+        await told.wait()
+
+@pytest.mark.asyncio
+async def test_with_pytest_asyncio(fencelock_aio_client):
+    await is_told(fencelock_aio_client)
+
+@pytest.mark.anyio
+async def test_with_anyio(fencelock_aio_client, anyio_backend):
+    await is_told(fencelock_aio_client)
+
+@pytest.fixture
+def anyio_backend():
+    return "asyncio"
+
+def test_with_a_loop_of_its_own(fencelock_aio_client):
+    asyncio.run(is_told(fencelock_aio_client))
+"""
+
+
+def pytest_of(folder: Path, *arguments: str) -> str:
+    """Return the output of pytest in a folder that has no configuration of ours."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
+    ended = subprocess.run(
+        command, capture_output=True, timeout=PATIENCE_S, check=False, text=True, cwd=folder
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return ended.stdout
+
+
+def test_a_service_has_the_fixtures_without_any_configuration(tmp_path: Path) -> None:
+    (tmp_path / "test_service.py").write_text(SERVICE_TESTS)
+    for mode in ("strict", "auto"):
+        assert "6 passed" in pytest_of(tmp_path, "-o", f"asyncio_mode={mode}")
+
+
+def test_the_example_of_a_tested_service_passes(tmp_path: Path) -> None:
+    for name in ("report_service.py", "test_report_service.py"):
+        (tmp_path / name).write_text((EXAMPLES / name).read_text())
+    assert "6 passed" in pytest_of(tmp_path)

@@ -1,0 +1,149 @@
+"""Bugs planted in the locks of a group whose members change, seen by the judges named for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import pytest
+
+from fencelock.actors.api.message import Acquire, Granted, Release
+from fencelock.actors.api.session_message import CloseReason
+from fencelock.actors.table import operation
+from fencelock.actors.table.holding import Hold
+from fencelock.actors.table.operation import OPERATIONS
+from fencelock.actors.table.session import Sessions
+from fencelock.actors.table.table_state import TableState
+from fencelock.cluster.lock_machine import LockMachine
+from fencelock.cluster.simulation.paxos_plan import draw_members_plan
+from fencelock.cluster.simulation.paxos_run import run_log_seed
+
+SEEDS = 30
+
+RIGHT_RESTORE: Callable[[LockMachine, Sequence[bytes]], None] = LockMachine.restore
+RIGHT_GRANT: Callable[..., Any] = TableState.grant
+RIGHT_BEGIN: Callable[..., Any] = vars(operation)["_begin"]
+RIGHT_DEADLINE: Callable[[Sessions, Any], int] = Sessions.deadline
+RIGHT_PASS_ON: Callable[..., None] = vars(TableState)["_pass_on"]
+
+
+def without_sessions(machine: LockMachine, chunks: Sequence[bytes]) -> None:
+    """Take over a snapshot without the sessions, and so without holds and waits."""
+    RIGHT_RESTORE(machine, chunks)
+    for session in list(machine.table.sessions.by_id.values()):
+        machine.table.close(session, CloseReason.EXPIRED, 0, [])
+
+
+def to_everybody(table: TableState, command: Any, out: list[Any]) -> None:
+    """Grant a lock to whoever asks."""
+    table.locks.pop(command.lock, None)
+    operation.acquire(table, command, out)
+
+
+def from_one(table: TableState, owner_state: Any, label: str, out: list[Any]) -> Any:
+    """Begin with the first fence again after every tenth."""
+    table.fence %= 10
+    return RIGHT_GRANT(table, owner_state, label, out)
+
+
+def with_a_new_fence(table: Any, hold: Hold, command: Any, out: list[Any]) -> None:
+    """Let an owner that enters again have another fence."""
+    del table, command
+    hold.fence += 1
+    out.append(hold.answer())
+
+
+def to_the_last(table: TableState, hold: Hold, out: list[Any]) -> None:
+    """Grant a lock to the one that has waited for the shortest time."""
+    if hold.queue:
+        hold.queue.move_to_end(next(reversed(hold.queue)), last=False)
+    RIGHT_PASS_ON(table, hold, out)
+
+
+def to_ended(table: TableState, command: Any, out: list[Any]) -> None:
+    """Grant a lock in a session that has ended."""
+    if command.session in table.sessions.by_id:
+        operation.acquire(table, command, out)
+        return
+    table.fence += 1
+    granted = Granted(
+        lock=command.lock,
+        fence=table.fence,
+        session=command.session,
+        owner=command.owner,
+        request=command.request,
+    )
+    out.append(granted)
+
+
+def of_anybody(table: TableState, command: Release, out: list[Any]) -> None:
+    """Release a lock, whoever holds it."""
+    session, hold = table.sessions.by_id.get(command.session), table.locks.get(command.lock)
+    if session is None or hold is None:
+        operation.release(table, command, out)
+        return
+    key = (command.owner, command.lock)
+    owner_state = session.owner_states.get(key) or session.enter(key)
+    owner_state.request = command.request
+    out.append(owner_state.released(0))
+    table.end_hold(hold, out)
+
+
+def again(table: TableState, command: Any, out: list[Any]) -> Any:
+    """Do a request whenever it comes."""
+    session = table.sessions.by_id.get(command.session)
+    known = session and session.owner_states.get((command.owner, command.lock))
+    if known and known.request == command.request and known.wait is None:
+        known.request -= 1
+    return RIGHT_BEGIN(table, command, out)
+
+
+def too_early(sessions: Sessions, session: Any) -> int:
+    """Let sessions end after half of their TTL."""
+    return RIGHT_DEADLINE(sessions, session) - int(session.ttl_ms) // 2
+
+
+class Mutant(NamedTuple):
+    """A bug: which judge is to see it, and where it is."""
+
+    judged: str
+    told: str
+    """The beginning of what the judge says."""
+    patched: Any
+    name: Any
+    value: Any
+
+
+MUTANTS = {
+    "a snapshot lacks the sessions": Mutant(
+        "L1", "fences: ", LockMachine, "restore", without_sessions
+    ),
+    "a held lock is granted": Mutant("L1", "L1, ", OPERATIONS, Acquire, to_everybody),
+    "fences begin again": Mutant("L2", "L2, ", TableState, "grant", from_one),
+    "an owner enters under another fence": Mutant(
+        "L3", "L3, ", operation, "_enter_again", with_a_new_fence
+    ),
+    "the last waiter is first": Mutant("L4", "L4, ", TableState, "_pass_on", to_the_last),
+    "an ended session is granted": Mutant("L5", "L5, ", OPERATIONS, Acquire, to_ended),
+    "anybody releases": Mutant("L6", "L6, ", OPERATIONS, Release, of_anybody),
+    "a repetition is done": Mutant("L7", "L7, ", operation, "_begin", again),
+    "a session ends too early": Mutant("S1", "S1, ", Sessions, "deadline", too_early),
+}
+
+
+@pytest.mark.parametrize("bug", MUTANTS)
+def test_every_planted_bug_is_seen_by_the_judge_named_for_it(
+    monkeypatch: pytest.MonkeyPatch, bug: str
+) -> None:
+    judged, told, patched, name, value = MUTANTS[bug]
+    if isinstance(patched, dict):
+        monkeypatch.setitem(patched, name, value)
+    else:
+        monkeypatch.setattr(patched, name, value)
+    others: list[str] = []
+    for seed in range(SEEDS):
+        report = run_log_seed(seed, plan=draw_members_plan(seed), judged=frozenset({judged}))
+        if f" ms: {told}" in (report.violation or ""):
+            return
+        others += [report.violation[:400]] if report.violation else []
+    pytest.fail(f"not seen by {judged} in {SEEDS} seeds, which saw {others[:3]}")

@@ -1,0 +1,114 @@
+"""Private servers of PostgreSQL and Redis for tests, on sockets in temporary folders."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Generator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+START_S = 60.0
+"""Time within which a server must answer (s)."""
+
+
+def program(name: str, *places: str) -> str:
+    """Return the path of an installed program, else skip the test; in CI, fail."""
+    found = shutil.which(name)
+    for place in places:
+        found = found or next(map(str, sorted(Path("/").glob(f"{place}/{name}"))), None)
+    if found is None:
+        missing = f"{name} is not installed"
+        if os.environ.get("CI"):
+            pytest.fail(f"{missing}: .ci/run installs it with apt as root")
+        pytest.skip(missing)
+    return found
+
+
+@contextmanager
+def folder_of(user: str | None) -> Generator[Path]:
+    """Make a temporary folder that belongs to ``user``, None for the present one."""
+    with tempfile.TemporaryDirectory(prefix="fl-", dir="/tmp") as name:  # Sockets: short paths.
+        if user is not None:
+            shutil.chown(name, user)
+        yield Path(name)
+
+
+def until_answered(ask: Callable[[], Any], server: subprocess.Popen[bytes], errors: Any) -> None:
+    """Return when ``ask`` raises none of ``errors``."""
+    ends = time.monotonic() + START_S
+    while True:
+        try:
+            ask()
+        except errors:
+            if server.poll() is not None or time.monotonic() > ends:
+                raise
+            time.sleep(0.02)  # A server's start cannot be waited for in another way.
+        else:
+            return
+
+
+@contextmanager
+def running(
+    command: list[str], cwd: Path, user: str | None = None
+) -> Generator[subprocess.Popen[bytes]]:
+    """Run a server; stop it afterwards."""
+    with ExitStack() as last, (cwd / "log").open("wb") as log:
+        server = subprocess.Popen(command, cwd=cwd, user=user, stdout=log, stderr=log)
+        last.callback(server.wait, START_S)
+        last.callback(server.send_signal, signal.SIGINT)
+        yield server
+
+
+@contextmanager
+def redis_server() -> Generator[Any]:
+    """Run a Redis server; return a client of it."""
+    import redis  # noqa: PLC0415
+
+    redis_program = program("redis-server")
+    with folder_of(None) as folder:
+        socket = str(folder / "redis.sock")
+        command = [redis_program, "--port", "0", "--unixsocket", socket, "--save", ""]
+        with running(command, folder) as server:
+            client: Any = redis.Redis(unix_socket_path=socket)
+            until_answered(client.ping, server, redis.ConnectionError)
+            yield client
+            client.close()
+
+
+@contextmanager
+def postgres_server() -> Generator[str]:
+    """Run a PostgreSQL server; return the connection string of its database."""
+    import psycopg  # noqa: PLC0415
+
+    places = "usr/lib/postgresql/*/bin", "usr/local/bin"
+    initdb, postgres = (program(name, *places) for name in ("initdb", "postgres"))
+    user = "nobody" if os.geteuid() == 0 else None  # PostgreSQL refuses to run as root.
+    with folder_of(user) as folder:
+        data = str(folder / "data")
+        make = [
+            initdb,
+            "-D",
+            data,
+            "-U",
+            "test",
+            "-A",
+            "trust",
+            "--no-sync",
+            "--no-locale",
+            "-E",
+            "UTF8",
+        ]
+        subprocess.run(make, cwd=folder, user=user, check=True, capture_output=True)
+        quick = ["-c", "fsync=off", "-c", "listen_addresses=", "-k", str(folder)]
+        where = f"host={folder} user=test dbname=postgres"
+        with running([postgres, "-D", data, *quick], folder, user) as server:
+            until_answered(lambda: psycopg.connect(where).close(), server, psycopg.OperationalError)
+            yield where

@@ -1,0 +1,160 @@
+"""Guards of a real PostgreSQL and a real Redis, with the fences of a real lock."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+import sqlalchemy
+from sqlalchemy.orm import Session
+from support.servers import postgres_server, redis_server
+
+import fencelock
+from fencelock.guard import RedisGuard, SqlGuard, StaleFenceError
+from fencelock.testing import LocalCluster, lose
+
+PATIENCE_S = 60
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[str]:
+    with postgres_server() as where:
+        with connected(where) as connection:
+            SqlGuard(connection).create_table()
+            connection.execute("CREATE TABLE orders (id TEXT PRIMARY KEY, state TEXT)")
+        yield where
+
+
+@pytest.fixture(scope="module")
+def redis_client() -> Iterator[Any]:
+    with redis_server() as client:
+        yield client
+
+
+def connected(where: str, **options: Any) -> Any:
+    """Return a connection; its statements are not literals, which the driver's types demand."""
+    return psycopg.connect(where, **options)
+
+
+def late_and_present(cluster: LocalCluster, name: str) -> tuple[int, int]:
+    """Return the fences of a holder that lost its lock and of the one after it."""
+    hold = cluster.connect().lock(name).acquire()
+    assert hold
+    lose(hold)
+    with cluster.connect().lock(name, timeout=PATIENCE_S) as later:
+        return hold.fence, later.fence
+
+
+def test_postgresql_refuses_a_late_holder(postgres: str, fencelock_cluster: LocalCluster) -> None:
+    late, present = late_and_present(fencelock_cluster, "orders/1")
+    with connected(postgres) as connection:
+        SqlGuard(connection).check("orders/1", present)
+        connection.execute("INSERT INTO orders VALUES ('1', 'paid')")
+
+    def write_late() -> None:
+        with connected(postgres) as connection:
+            connection.execute("UPDATE orders SET state = 'late' WHERE id = '1'")
+            SqlGuard(connection).check("orders/1", late)
+
+    with pytest.raises(StaleFenceError, match=f"{late}.*{present}"):
+        write_late()
+    with connected(postgres) as connection:
+        found = connection.execute("SELECT state FROM orders WHERE id = '1'").fetchall()
+    assert found == [("paid",)]
+
+
+@pytest.mark.parametrize("isolation", ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
+def test_an_overtaken_transaction_of_postgresql_cannot_commit(
+    postgres: str, isolation: str
+) -> None:
+    """A late holder's transaction that began first waits for the other, and then fails."""
+    name = f"orders/{isolation}"
+    with connected(postgres) as connection:
+        SqlGuard(connection).check(name, 1)
+    late, present = connected(postgres), connected(postgres)
+    late.execute(f"SET TRANSACTION ISOLATION LEVEL {isolation}")
+    late.execute("SELECT 1 FROM orders")  # Its snapshot is older than the other's write.
+    SqlGuard(present).check(name, 18)
+    outcome: list[BaseException] = []
+
+    def write_late() -> None:
+        try:
+            SqlGuard(late).check(name, 17)
+        except (StaleFenceError, psycopg.errors.SerializationFailure) as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=write_late)
+    thread.start()
+    present.commit()
+    thread.join(PATIENCE_S)
+    assert len(outcome) == 1
+    late.close()
+    present.close()
+
+
+def test_first_writers_of_a_new_resource_meet(postgres: str) -> None:
+    """Both find no row: one adds it, and the other must not commit unchecked."""
+    one, two = connected(postgres), connected(postgres)
+    SqlGuard(two).check("new", 18)
+    errors: list[BaseException] = []
+
+    def write_late() -> None:
+        try:
+            SqlGuard(one).check("new", 17)
+        except psycopg.errors.UniqueViolation as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=write_late)
+    thread.start()
+    two.commit()
+    thread.join(PATIENCE_S)
+    one.rollback()
+    with pytest.raises(StaleFenceError):
+        SqlGuard(one).check("new", 17)
+    one.close()
+    two.close()
+
+
+def test_autocommit_of_postgresql_is_refused(postgres: str) -> None:
+    with connected(postgres, autocommit=True) as connection:
+        with pytest.raises(RuntimeError, match="autocommit"):
+            SqlGuard(connection).check("auto", 1)
+        with connection.transaction():
+            SqlGuard(connection).check("auto", 1)
+
+
+def test_sqlalchemy_on_postgresql(postgres: str) -> None:
+    folder = dict(part.split("=") for part in postgres.split())["host"]
+    engine = sqlalchemy.create_engine(f"postgresql+psycopg://test@/postgres?host={folder}")
+    with Session(engine) as session, session.begin():
+        SqlGuard(session).check("orders/alchemy", 18)
+    with pytest.raises(StaleFenceError), engine.begin() as connection:
+        SqlGuard(connection).check("orders/alchemy", 17)
+    engine.dispose()
+
+
+def test_redis_refuses_a_late_holder(redis_client: Any, fencelock_cluster: LocalCluster) -> None:
+    late, present = late_and_present(fencelock_cluster, "orders/1")
+    guard = RedisGuard(redis_client)
+    replies = guard.write("orders/1", present, ("SET", "orders:1", "paid"), ("INCR", "paid"))
+    assert replies == [b"OK", 1]
+    with pytest.raises(StaleFenceError, match=f"{late}.*{present}"):
+        guard.write("orders/1", late, ("SET", "orders:1", "late"))
+    assert redis_client.get("orders:1") == b"paid"
+    guard.check("orders/1", present)
+    with pytest.raises(StaleFenceError):
+        guard.check("orders/1", late)
+
+
+def test_redis_compares_fences_that_a_double_cannot_hold(redis_client: Any) -> None:
+    guard = RedisGuard(redis_client)
+    guard.check("high", 2**63 - 1)
+    with pytest.raises(StaleFenceError) as refused:
+        guard.check("high", 2**63 - 2)
+    assert refused.value.highest == 2**63 - 1
+    guard.check("digits", 9)
+    guard.check("digits", 10)
+    assert isinstance(refused.value, fencelock.FencelockError)
