@@ -263,7 +263,7 @@ def _open_journal(config: Config, node_id: str) -> Journal | None:
 def identity_of(config: Config, node_id: str, *, founded: bool = False) -> dict[str, str]:
     """Return the identity of the journal of ``node_id``, in words.
 
-    The members of a group that is ``founded`` are in its log.
+    The members of a group that is ``founded`` are in its log, or in its seatings.
     """
     identity = {"cluster": config.cluster, "node": node_id, "protocol": config.protocol}
     if config.protocol in VOTING and not founded:
@@ -274,7 +274,7 @@ def identity_of(config: Config, node_id: str, *, founded: bool = False) -> dict[
 def _is_founded(config: Config, found: Mapping[str, Sequence[bytes]]) -> bool:
     """Return whether the journal belongs to a group that decides its own members."""
     records = map(decode, found.get("bootstrap", ()))
-    return config.protocol == "paxos" and any(isinstance(one, GroupConfig) for one in records)
+    return config.protocol in VOTING and any(isinstance(one, GroupConfig) for one in records)
 
 
 def _records_of(

@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 from fencelock.actors.bakery.backend import BakeryBackend
 from fencelock.actors.bakery.config import PRIORITY, Terms, election_of, proxy_of, status_of
+from fencelock.actors.bakery.config import members_of as bakery_members_of
 from fencelock.actors.bakery.election import ElectionCoordinator
+from fencelock.actors.bakery.electorate import Electorate
 from fencelock.actors.bakery.epochs import DurablePromises, EpochLimit, VoterRegistry
 from fencelock.actors.bakery.leader import Leader
+from fencelock.actors.bakery.message import NodeInfo
+from fencelock.actors.bakery.reconfigurer import Reconfigurer as BakeryReconfigurer
 from fencelock.actors.bakery.status import ClusterStatus
 from fencelock.actors.bootstrap import Bootstrap, Voters, bootstrap_of, vote_id
-from fencelock.actors.bootstrap_message import GroupConfig
+from fencelock.actors.bootstrap_message import GroupConfig, Voter
 from fencelock.actors.central.broker import Broker
 from fencelock.actors.central.server import LockServer
 from fencelock.actors.clock import Clock
@@ -23,6 +27,7 @@ from fencelock.actors.error import UnsupportedError
 from fencelock.actors.lamport.message import Neighbors
 from fencelock.actors.lamport.process import LockProcess
 from fencelock.actors.lamport.reliable_channel import ReliableChannel
+from fencelock.actors.membership import Member
 from fencelock.actors.message import Address, Message, address_of
 from fencelock.actors.paxos.backend import PaxosBackend
 from fencelock.actors.paxos.config import leader_of
@@ -157,6 +162,7 @@ def bakery(seat: NodeContext) -> RoleSet:
     settings = seat.settings
     node, terms, date_ms = seat.node, settings.bakery_terms, seat.first_stamp // US_PER_MS
     kept, founded = seat.journal.get("election", ()), seat.journal.get("bootstrap", ())
+    recovered = DurablePromises.recover(kept).electorate
     known: dict[str, Any] = {"node": node, "members": seat.nodes}
     status = {
         **known,
@@ -168,12 +174,17 @@ def bakery(seat: NodeContext) -> RoleSet:
 
     def join(group: GroupConfig, votes: bool, voters: Voters) -> tuple[Spawn, ...]:
         limit = _epoch_limit(group, date_ms, kept)
-        voting = {"voting": VoterRegistry(voters, vote_id(group, node), votes, limit)}
+        registry = _voter_registry(seat, group, voters, limit, votes=votes)
+        voting, electorate = {"voting": registry}, registry.electorate(recovered)
+        own = _node_info(seat, votes=votes)
+        members = {"nodes": seat.nodes, "electorate": electorate, "own": own}
         return (
+            Spawn(bakery_members_of(node), BakeryReconfigurer, members),
             Spawn(status_of(node), ClusterStatus, status | voting),
             Spawn(election_of(node), ElectionCoordinator, election | voting),
         )
 
+    registered = tuple(Voter(one.name, one.journal) for one in recovered.everyone.values())
     bootstrap = {
         "members": seat.nodes,
         "journal": seat.journal_id,
@@ -183,10 +194,12 @@ def bakery(seat: NodeContext) -> RoleSet:
         "durable": True,
         "seat": join,
         "voter": election_of,
-        "voting": (election_of(node), status_of(node)),
+        "voting": (election_of(node), status_of(node), bakery_members_of(node)),
         "listener": proxy_of(node),
+        "grows": True,
+        "journals": registered or None,
     }
-    backend = BakeryBackend(node, seat.nodes, terms, seat.random, seat.boot)
+    backend = BakeryBackend(node, seat.nodes, terms, seat.random, seat.boot, seat.endpoints)
     limit = {"limit": _epoch_limit(_group_in(founded), date_ms, kept)}
     roles = (
         Spawn(leader_of(node), Leader, {**known, "life": seat.boot, "terms": terms, **limit}),
@@ -195,6 +208,37 @@ def bakery(seat: NodeContext) -> RoleSet:
     )
     clock = Spawn(address_of(seat.node, "clock"), Clock, {"start": seat.first_stamp})
     return RoleSet(roles=(clock, *roles, _session(seat)), closings=(_closing(seat),))
+
+
+def _node_info(seat: NodeContext, *, votes: bool) -> NodeInfo:
+    """Return what a node of `bakery` says of itself at first."""
+    endpoint = seat.endpoints.get(seat.node, "")
+    return NodeInfo(
+        epoch=0,
+        number=0,
+        journal=seat.journal_id,
+        ready=votes,
+        endpoint=endpoint,
+        version=seat.version,
+    )
+
+
+def _voter_registry(
+    seat: NodeContext, group: GroupConfig, voters: Voters, limit: EpochLimit, *, votes: bool
+) -> VoterRegistry:
+    """Return the journals that vote in ``group``, of which the founders are registered."""
+    endpoints = seat.endpoints
+    founders = tuple(
+        Member(name, endpoints.get(name, ""), journal) for name, journal in group.voters
+    )
+    return VoterRegistry(
+        cast("dict[Address, int]", voters),
+        vote_id(group, seat.node, seat.journal_id),
+        votes,
+        limit,
+        lambda member: vote_id(group, member.name, member.journal),
+        Electorate(0, founders),
+    )
 
 
 def _group_in(records: Sequence[Message]) -> GroupConfig | None:

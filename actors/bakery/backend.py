@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Unpack
 
@@ -47,8 +47,9 @@ from fencelock.actors.bootstrap_message import VotingStatus
 from fencelock.actors.effect import Effect, Effects, Observe, Send
 from fencelock.actors.error import InvalidRequestError, NotHeldError, OverloadedError
 from fencelock.actors.message import Address, Instant, Message, ms_between, node_of
-from fencelock.actors.proxy.backend import Backend, Handler, Status
+from fencelock.actors.proxy.backend import Handler, Status
 from fencelock.actors.proxy.clients import REQUESTS_MAX, is_full
+from fencelock.actors.proxy.members_backend import MembersBackend
 
 if TYPE_CHECKING:
     from random import Random
@@ -69,7 +70,7 @@ WAITERS_SHOWN_MAX = 100
 """Maximum waiters shown of each."""
 
 
-class BakeryBackend(Backend):
+class BakeryBackend(MembersBackend):
     """Has requests decided by leaders. They know all holds, so any proxy serves any client.
 
     A request is kept until it is answered, and sent again under the same number when its
@@ -84,6 +85,7 @@ class BakeryBackend(Backend):
         terms: default durations of requests.
         random: chooses where the round robin over the leaders begins.
         life: id of this node's life: drawn anew at each start.
+        endpoints: where the members are reached, at first, as far as that is known.
 
     """
 
@@ -91,12 +93,20 @@ class BakeryBackend(Backend):
     TICK_MS = 50
 
     def __init__(
-        self, node: str, members: tuple[str, ...], terms: Terms, random: Random, life: int
+        self,
+        node: str,
+        members: tuple[str, ...],
+        terms: Terms,
+        random: Random,
+        life: int,
+        endpoints: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(node, members)
+        super().__init__(node, members, endpoints)
+        self.leaders = set(members)
+        """The nodes that may have been leaders, in this life."""
         self.terms = terms
         self.in_flight = InFlightRequests(node, random)
-        self.watchers = Watchers(node, len(members), life)
+        self.watchers = Watchers(node, life)
         self.tickets: Tally | None = None
         """The tickets of this node's leader, for a description; None while they are awaited."""
         self.why_no_vote = ""
@@ -111,6 +121,7 @@ class BakeryBackend(Backend):
             Inspect: self._on_inspect,
             End: self._on_end,
             Open: self._on_open,
+            **self.member_requests,
         }
         from_leader: dict[type[Message], Handler] = {
             Locked: self._on_decided,
@@ -127,6 +138,7 @@ class BakeryBackend(Backend):
             Readiness: self._on_readiness,
             VotingStatus: self._on_voting_status,
             Tally: self._on_tally,
+            **self.member_events,
             **{kind: self._from_leader(handler) for kind, handler in from_leader.items()},
         }
 
@@ -156,6 +168,8 @@ class BakeryBackend(Backend):
             node=self.node,
             request=request.request,
             master=self.master_for(request.session),
+            view=self.known.view,
+            members=self.known.members,
         )
         return [Send(sender, opened)]
 
@@ -275,7 +289,7 @@ class BakeryBackend(Backend):
 
         def handle(sender: Address, event: Message, now: Instant) -> Effects:
             node = node_of(sender)
-            if node not in self.members or sender != leader_of(node):
+            if node not in self.leaders or sender != leader_of(node):
                 return [Observe("bakery.stranger_answers")]
             return handler(sender, event, now)
 
@@ -358,6 +372,7 @@ class BakeryBackend(Backend):
         """Follow the leaders."""
         del sender
         self.is_seated = True
+        self.leaders.update(leader.node for leader in readiness.leaders)
         return [*self.in_flight.lead(readiness, now), *self.watchers.see(readiness)]
 
     def _on_voting_status(self, sender: Address, status: VotingStatus, now: Instant) -> Effects:
@@ -371,7 +386,7 @@ class BakeryBackend(Backend):
 
     def tick(self, now: Instant) -> Effects:
         """Send unanswered requests again, and end those that timed out."""
-        effects = self.watchers.fall_silent(now)
+        effects = [*self.watchers.fall_silent(now), *self.tell_members()]
         for pending in self.in_flight.due(now):
             if pending.until is not None and pending.until <= now:
                 self.in_flight.end(pending)

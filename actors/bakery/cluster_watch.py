@@ -6,7 +6,6 @@ from collections import OrderedDict
 from typing import Any, NamedTuple
 
 from fencelock.actors.api.cluster_message import ClusterDown, ClusterUp, Watch
-from fencelock.actors.bakery.config import majority
 from fencelock.actors.bakery.event import Readiness
 from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.message import Address, Instant, ms_between, node_of
@@ -41,15 +40,13 @@ class Watchers:
 
     Args:
         node: this node; callers in its process are not dropped for silence.
-        configured: number of members in the configuration.
         life: id of this node's life, so that its numbers differ from the numbers of an earlier
             life.
 
     """
 
-    def __init__(self, node: str, configured: int, life: int) -> None:
+    def __init__(self, node: str, life: int) -> None:
         self.node = node
-        self.configured = configured
         self.number = life % _LIVES * NUMBERS + 1
         self.scene = ClusterView(False, False, False, "starting", 0, ())
         self.waiting: OrderedDict[Address, tuple[Watch, Instant]] = OrderedDict()
@@ -68,11 +65,13 @@ class Watchers:
 
     def see(self, readiness: Readiness) -> list[Effect]:
         """Store the cluster's state; answer all waiting clients, if it is new."""
-        silent = sum(not member.votes for member in readiness.members)
-        connected = len(readiness.reachable) - silent
+        silent = {member.node for member in readiness.members if not member.votes}
+        connected = set(readiness.reachable) - silent
+        electorate = readiness.electorate
+        up = bool(electorate.members) and electorate.is_quorum(connected)
         scene = ClusterView(
-            connected >= majority(self.configured),
-            connected >= self.configured,
+            up,
+            up and electorate.everyone.keys() <= connected,
             readiness.ready,
             readiness.detail,
             readiness.epoch,

@@ -87,3 +87,6 @@ leader_of = on_each("leader")
 
 proxy_of = on_each("proxy")
 """Returns the address of the proxy of a node."""
+
+members_of = on_each("members")
+"""Returns the address of the role of a node that changes the members."""

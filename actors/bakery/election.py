@@ -15,11 +15,13 @@ from fencelock.actors.bakery.config import (
     election_of,
     later,
     leader_of,
-    majority,
+    members_of,
     proxy_of,
     quorum,
     status_of,
 )
+from fencelock.actors.bakery.duel_backoff import DuelBackoff
+from fencelock.actors.bakery.electorate import FOUNDERS, Electorate, is_sound
 from fencelock.actors.bakery.epochs import (
     TOO_FAR,
     DurablePromises,
@@ -30,14 +32,17 @@ from fencelock.actors.bakery.epochs import (
 )
 from fencelock.actors.bakery.event import (
     BeatContents,
+    ChangeElectorate,
     Connected,
     ElectionDue,
+    Known,
     Member,
     Raise,
     Readiness,
     Serve,
 )
 from fencelock.actors.bakery.leader_selection import (
+    LeaderSelection,
     can_hand_over,
     choose,
     leadership,
@@ -45,6 +50,7 @@ from fencelock.actors.bakery.leader_selection import (
     names_of,
     readiness,
 )
+from fencelock.actors.bakery.max_lease import MaxLease
 from fencelock.actors.bakery.message import (
     EPOCH_MAX,
     NOBODY,
@@ -59,7 +65,7 @@ from fencelock.actors.bakery.message import (
     Vouch,
     Vouched,
 )
-from fencelock.actors.bootstrap_message import StopVoting
+from fencelock.actors.bootstrap_message import StartVoting, StopVoting
 from fencelock.actors.effect import Checkpoint, Effect, Effects, Observe, Persist, Send, Wake
 from fencelock.actors.lease import surely_over
 from fencelock.actors.message import NS_PER_MS, Address, Instant, Message, ms_between, node_of
@@ -86,7 +92,10 @@ RECORDS_MAX = 64
 """Maximum records in the journal before it is compacted."""
 
 FromPeer = Propose | Promised | Outbid | Merged | Vouch | Vouched
-Received = FromPeer | Connected | Raise | ElectionDue | StopVoting | ReadLeaders
+FromNode = (
+    Connected | Raise | ElectionDue | StartVoting | StopVoting | ChangeElectorate | ReadLeaders
+)
+Received = FromPeer | FromNode
 
 
 class ElectionCoordinator(VotingRole[Received]):
@@ -128,15 +137,18 @@ class ElectionCoordinator(VotingRole[Received]):
         self.patient_until = Instant(0)
         self.healthy_at = Instant(0)
         """The time at which a majority last accepted beats of the seating."""
-        self.bound = MaxLease(self.node, self.members)
+        self.bound = MaxLease(self.node)
+        self.wanted: Electorate | None = None
+        """The next electorate, until an epoch with it was proposed."""
         self.reported: Readiness | None = None
         self.served: Serve | None = None
         self.duel_backoff = DuelBackoff(random)
+        self._count()
 
     def begin(self, now: Instant) -> Effects:
         """Give the cluster status the journal's promises and seating, for this node's beats."""
         self.healthy_at = now
-        return [self._beat_contents(now), Wake(TICK_MS, ElectionDue())]
+        return [self._known(), self._beat_contents(now), Wake(TICK_MS, ElectionDue())]
 
     def handle(self, sender: Address, event: Received, now: Instant) -> Effects:
         """Process one message, and continue."""
@@ -146,11 +158,17 @@ class ElectionCoordinator(VotingRole[Received]):
             case ElectionDue():
                 return [*self._go_on(now), *self._repeat(), Wake(TICK_MS, ElectionDue())]
             case Raise():
-                return self.bound.begin(self.durable_promises.seating, event)
+                return self.bound.begin(self.durable_promises.seating, event, self.electorate)
+            case StartVoting():
+                self.may_vote = True
+                return ()
             case StopVoting():
-                self.is_voter = False
+                self.may_vote = False
                 given_up = self.election is not None
                 return self._give_up(now, "bakery.election_given_up") if given_up else ()
+            case ChangeElectorate():
+                self.wanted = event.electorate
+                return self._go_on(now)
             case ReadLeaders():
                 epoch, leaders, _ = self.durable_promises.seating
                 return [Send(sender, leadership(self.node, epoch, leaders))]
@@ -170,16 +188,21 @@ class ElectionCoordinator(VotingRole[Received]):
     def _on_peer(self, sender: Address, event: FromPeer, now: Instant) -> Effects:
         member = node_of(sender)
         role = leader_of(member) if isinstance(event, Merged) else election_of(member)
-        if member not in self.members or sender != role or not 0 < event.epoch <= EPOCH_MAX:
+        sent = event.electorate if isinstance(event, Propose | Promised) else FOUNDERS
+        asked = FOUNDERS if self.election is None else self.election.electorate
+        known = self.is_known(member, sent if isinstance(event, Propose) else asked)
+        if not known or sender != role or not 0 < event.epoch <= EPOCH_MAX or not is_sound(sent):
             return (Observe("bakery.stranger_elects"),)
         reported = event.seating.epoch if isinstance(event, Promised) else 0
         if not self.voting.limit.allows(max(event.epoch, reported), now):
             return (TOO_FAR,)
-        if isinstance(event, Propose | Vouch) and not self.is_voter:
+        if isinstance(event, Propose | Vouch) and not self._votes_on(sent):
             return (Observe("bakery.cannot_vote"),)
-        if isinstance(event, Promised | Vouched) and not self.voting.registers(member, event.voter):
-            return (Observe("bakery.unregistered_vote"),)
-        if isinstance(event, Promised) and not sound_seating(event.seating, self.members):
+        if isinstance(event, Promised | Vouched):
+            counts = asked if isinstance(event, Promised) and asked.members else self.electorate
+            if not self.voting.registers(member, event.voter, counts):
+                return (Observe("bakery.unregistered_vote"),)
+        if isinstance(event, Promised) and not sound_seating(event.seating, self.names_with(sent)):
             return (Observe("bakery.promise_malformed"),)
         match event:
             case Propose():
@@ -193,17 +216,51 @@ class ElectionCoordinator(VotingRole[Received]):
             case Vouch():
                 return self._on_vouch(sender, event, now)
             case Vouched():
-                return self.bound.on_vouched(member, self.durable_promises.seating, event)
+                seating = self.durable_promises.seating
+                return self.bound.on_vouched(member, seating, event, self.electorate)
+
+    def _votes_on(self, proposed: Electorate) -> bool:
+        """Return whether this node votes, or would if ``proposed`` came into force."""
+        voting = self.voting
+        joins = voting.names(self.node, voting.voter, proposed)
+        return self.is_voter or (self.may_vote and joins)
+
+    def _count(self) -> None:
+        """Count the votes of the members, and of those that a promised epoch has."""
+        durable_promises, voting = self.durable_promises, self.voting
+        self.electorate = voting.electorate(durable_promises.electorate)
+        proposed = FOUNDERS if self.election is None else self.election.electorate
+        voting.register(self.electorate, voting.electorate(durable_promises.proposed), proposed)
+
+    def _recount(self) -> None:
+        """Let those vote whom the electorate has, once the members have ever changed.
+
+        The cluster status may not know the electorate yet, or knew it before.
+        """
+        if self.electorate.number:
+            voting, electorate = self.voting, self.electorate
+            self.seen = tuple(
+                one._replace(votes=voting.registers(one.node, one.voter, electorate))
+                for one in self.seen
+            )
+
+    def _known(self) -> Send:
+        """Name the members to the leader of this node, which answers them."""
+        proposed = self.voting.electorate(self.durable_promises.proposed)
+        nodes = {*self.electorate.everyone, *proposed.everyone}
+        return Send(leader_of(self.node), Known(nodes=tuple(sorted(nodes))))
 
     def _on_propose(self, sender: Address, proposal: Propose, now: Instant) -> Effects:
-        if not sound_leaders(proposal.leaders, self.members):
+        if not sound_leaders(proposal.leaders, self.names_with(proposal.electorate)):
             return (Observe("bakery.proposal_malformed"),)
         durable_promises = self.durable_promises
         self.highest = max(self.highest, proposal.epoch)
         effects: list[Effect] = []
         if durable_promises.may_promise(proposal):
             durable_promises.promise(proposal, now)
+            self._count()
             effects += [self._beat_contents(now), self._persist(proposal)]  # B1: before it is sent.
+            effects.append(self._known())
         elif not durable_promises.has_promised(proposal):
             return (Send(sender, Outbid(epoch=durable_promises.promised)),)
         quiet_ms = durable_promises.quiet_ms(now)
@@ -212,6 +269,7 @@ class ElectionCoordinator(VotingRole[Received]):
             seating=durable_promises.seating,
             quiet_ms=quiet_ms,
             voter=self.voting.voter,
+            electorate=durable_promises.electorate,
         )
         return [*effects, Send(sender, promised)]
 
@@ -220,7 +278,7 @@ class ElectionCoordinator(VotingRole[Received]):
         if election is None or not election.on_promised(member, promised, now):
             return ()
         if election.former.epoch > self.durable_promises.seating.epoch:
-            learned = self._learn(election.former, now)
+            learned = self._learn(election.former, election.former_electorate, now)
             return [*learned, *self._give_up(now, "bakery.seating_learned")]
         election.begin_merging(self.seen, now)
         return [self._beat_contents(now), *self._repeat()]
@@ -239,26 +297,38 @@ class ElectionCoordinator(VotingRole[Received]):
         if not self.durable_promises.has_promised(election.proposal):
             return (Observe("bakery.overtaken"),)
         self.duel_backoff.mine = election.epoch
-        installed = self._learn(election.seating(self.bound_ms), now)
+        seating, electorate = election.seating(self.bound_ms), election.electorate.as_sent()
+        installed = self._learn(seating, electorate, now)
         return [*installed, *self._go_on(now), Observe("bakery.installed")]
 
     def _on_seen(self, seen: Connected, now: Instant) -> list[Effect]:
         """Store the connected members, and learn the highest seating that any of them knows."""
-        if len(self.seen) < majority(len(self.members)):
+        if not self.electorate.is_quorum([member.node for member in self.seen]):
             self.patient_until = later(now, PATIENCE_MS)  # An unseen leader may be there.
         self.seen = seen.members
+        self._recount()
         self.highest = max(self.highest, *(member.promised for member in seen.members))
-        best = max((m.seating for m in seen.members), key=lambda one: (one.epoch, one.bound_ms))
-        return self._learn(best, now)
+        newest = max(member.seating.epoch for member in seen.members)
+        learned: list[Effect] = []
+        for member in seen.members:
+            if member.seating.epoch == newest:
+                learned += self._learn(member.seating, member.electorate, now)
+        return learned
 
-    def _learn(self, seating: Seating, now: Instant) -> list[Effect]:
+    def _learn(self, seating: Seating, electorate: Electorate, now: Instant) -> list[Effect]:
         before = self.durable_promises.seating.epoch
-        if not self.durable_promises.learn(seating, now):
+        if not self.durable_promises.learn(seating, electorate, now):
             return []
-        self.duel_backoff.learn(before, seating.epoch, now)
+        self._count()
+        self._recount()
+        if seating.epoch != before:
+            self.duel_backoff.learn(before, seating.epoch, now)
         self.healthy_at = now  # Give it time to become known to all.
         self.highest = max(self.highest, seating.epoch)
-        return [self._persist(Install(seating=seating)), self._beat_contents(now)]
+        record = Install(
+            seating=self.durable_promises.seating, electorate=self.durable_promises.electorate
+        )
+        return [self._persist(record), self._beat_contents(now), self._known()]
 
     def _persist(self, record: Message) -> Persist | Checkpoint:
         """Write ``record``, or now and then all records that still count."""
@@ -289,32 +359,55 @@ class ElectionCoordinator(VotingRole[Received]):
         return [*effects, *self._report(now)]
 
     def _serve(self, now: Instant) -> list[Effect]:
-        """Let the leader of this node serve once a majority knows the seating, durably (B2)."""
+        """Let the leader of this node serve once a quorum knows the seating, durably (B2).
+
+        Then the electorate of the seating is in force, and a change of the members is done.
+        """
         seating = self.durable_promises.seating
         voters = [member for member in self.seen if member.votes]
-        heed = [m for m in voters if (m.promised, m.seating) == (seating.epoch, seating)]
-        if seating.epoch == 0 or len(heed) < majority(len(self.members)):
+        heed = [m.node for m in voters if (m.promised, m.seating) == (seating.epoch, seating)]
+        if seating.epoch == 0 or not self.electorate.is_quorum(heed):
             return []
         self.healthy_at = now
+        settled = self._learn(seating, self.electorate.settled().as_sent(), now)
         serve = Serve(epoch=seating.epoch, leaders=seating.leaders, bound_ms=seating.bound_ms)
         if serve == self.served:
-            return []
+            return settled
         self.served = serve
-        return [Send(leader_of(self.node), serve)]
+        return [*settled, Send(leader_of(self.node), serve)]
 
     def _propose(self, now: Instant) -> list[Effect]:
         seating = self.durable_promises.seating
-        choice = choose(seating, self.seen, len(self.members))
-        leaders = choice.leaders
+        changed = self._changed()
+        leaders, why_not = changed or choose(seating, self.seen, self.electorate)
         stalled = seating.epoch > 0 and ms_between(self.healthy_at, now) >= STALL_MS
-        if not leaders and not choice.why_not and stalled:
-            leaders = seating.leaders  # They are connected, but a majority promised more.
-        patient = len(self.seen) < len(self.members) and now < self.patient_until
+        if not leaders and not why_not and stalled:
+            leaders = seating.leaders  # They are connected, but a quorum promised more.
+        missing = self.electorate.everyone.keys() - {member.node for member in self.seen}
+        patient = bool(missing) and now < self.patient_until
         if not leaders or patient or not self.voting.limit.allows(self.highest + 1, now):
             return []
         self.highest += 1
-        self.election = Election(self.highest, leaders, len(self.members), now)
+        electorate = self.wanted if changed and self.wanted is not None else self.electorate
+        self.wanted = None
+        self.election = Election(self.highest, leaders, electorate, now)
+        self._count()
         return [*self._repeat(), Observe("bakery.election_begun")]
+
+    def _changed(self) -> LeaderSelection | None:
+        """Return the leaders with the wanted members; None if these cannot be proposed now."""
+        wanted, seating = self.wanted, self.durable_promises.seating
+        if wanted is None or not wanted.is_next_of(self.electorate):
+            self.wanted = None
+            return None
+        seen = [m._replace(votes=m.votes or _joins(m, wanted)) for m in self.seen]
+        choice = choose(seating, seen, wanted)
+        if not choice.leaders and not choice.why_not:
+            choice = LeaderSelection(tuple(living(seating, self.seen)), "")
+        if not choice.leaders:
+            self.wanted = None
+            return None
+        return choice
 
     def _repeat(self) -> list[Effect]:
         """Send again the requests that the election waits for."""
@@ -323,7 +416,9 @@ class ElectionCoordinator(VotingRole[Received]):
             return []
         match election.phase:
             case ElectionPhase.PROPOSING:
-                left = [name for name in self.members if name not in election.promised]
+                left = [
+                    name for name in election.electorate.everyone if name not in election.promised
+                ]
                 return [Send(election_of(name), election.proposal) for name in left]
             case ElectionPhase.MERGING:
                 left = [one.node for one in election.leaders if one.node not in election.merged]
@@ -347,7 +442,8 @@ class ElectionCoordinator(VotingRole[Received]):
         )
         voter = self.voting.voter
         vouched = Vouched(epoch=vouch.epoch, bound_ms=vouch.bound_ms, voter=voter)
-        return [*self._learn(seating, now), Send(sender, vouched)]
+        learned = self._learn(seating, durable_promises.electorate, now)
+        return [*learned, Send(sender, vouched)]
 
     def _beat_contents(self, now: Instant) -> Send:
         election = self.election
@@ -356,18 +452,17 @@ class ElectionCoordinator(VotingRole[Received]):
             promised=self.durable_promises.promised,
             seating=self.durable_promises.seating,
             waiting_ms=election.left_ms(now) if election is not None and waits else 0,
+            electorate=self.durable_promises.electorate,
         )
         return Send(status_of(self.node), contents)
 
     def _report(self, now: Instant) -> list[Effect]:
         heeded = ms_between(self.healthy_at, now) < STALL_MS
-        report = readiness(
-            self.durable_promises.seating, self.seen, len(self.members), heeded=heeded
-        )
+        report = readiness(self.durable_promises.seating, self.seen, self.electorate, heeded=heeded)
         if report == self.reported:
             return []
         self.reported = report
-        return [Send(proxy_of(self.node), report)]
+        return [Send(proxy_of(self.node), report), Send(members_of(self.node), report)]
 
 
 PHASE_MS = 1_000
@@ -391,8 +486,10 @@ class Election:
     """A proposal that is under way.
 
     Attributes:
-        former: the highest seating that a promise reported; once a majority promised, no
+        electorate: the one to propose. It has the members before, too, if it changes them.
+        former: the highest seating that a promise reported; once a quorum promised, no
             later one has served, or ever will in an epoch below.
+        former_electorate: that of ``former``, as it is sent.
         quiet_at: by member: the time since which it heeds no leader of ``former``.
         merged: by leader: the longest lease in its table (ms).
 
@@ -400,12 +497,13 @@ class Election:
 
     epoch: int
     leaders: tuple[Chosen, ...]
-    configured: int
+    electorate: Electorate
     began: Instant
     phase: ElectionPhase = ElectionPhase.PROPOSING
     promised: dict[str, Seating] = field(default_factory=dict[str, Seating])
     quiet_at: dict[str, Instant] = field(default_factory=dict[str, Instant])
     former: Seating = NOBODY
+    former_electorate: Electorate = FOUNDERS
     empty: bool = False
     merged: dict[str, int] = field(default_factory=dict[str, int])
     promised_at: Instant = NEVER
@@ -414,7 +512,8 @@ class Election:
     @property
     def proposal(self) -> Propose:
         """The proposal sent to every member."""
-        return Propose(epoch=self.epoch, leaders=self.leaders)
+        electorate = self.electorate.as_sent()
+        return Propose(epoch=self.epoch, leaders=self.leaders, electorate=electorate)
 
     @property
     def lead(self) -> Lead:
@@ -422,15 +521,17 @@ class Election:
         return Lead(epoch=self.epoch, leaders=self.leaders, former=self.former, empty=self.empty)
 
     def on_promised(self, member: str, promised: Promised, now: Instant) -> bool:
-        """Count a promise, once per member; return whether a majority has promised now."""
+        """Count a promise, once per member; return whether a quorum has promised now."""
         if self.phase is not ElectionPhase.PROPOSING or promised.epoch != self.epoch:
             return False
         self.promised[member] = promised.seating
         quiet_ms = max(0, promised.quiet_ms)
         self.quiet_at[member] = Instant(now - quiet_ms * NS_PER_MS)
-        if len(self.promised) < majority(self.configured):
+        if promised.seating.epoch > self.former.epoch:
+            self.former_electorate = promised.electorate
+        self.former = max(self.former, promised.seating, key=lambda s: (s.epoch, s.bound_ms))
+        if not self.electorate.is_quorum(self.promised):
             return False
-        self.former = max(self.promised.values(), key=lambda s: (s.epoch, s.bound_ms))
         self.promised_at = now
         return True
 
@@ -477,97 +578,7 @@ class Election:
         return self.phase is not ElectionPhase.WAITING and ms_between(self.began, now) >= PHASE_MS
 
 
-class MaxLease:
-    """Raises the bound, once at a time; a request that comes meanwhile must be repeated.
-
-    Args:
-        node: this node.
-        members: all configured members.
-
-    """
-
-    def __init__(self, node: str, members: tuple[str, ...]) -> None:
-        self.node = node
-        self.members = members
-        self.epoch = 0
-        self.wanted_ms = 0
-        self.vouched: dict[str, None] = {}
-        """Members that know ``wanted_ms``, in ``epoch``."""
-
-    def begin(self, seating: Seating, raising: Raise) -> list[Send]:
-        """Make all members store a longer bound."""
-        if (seating.epoch, raising.bound_ms) > (self.epoch, self.wanted_ms):
-            self.vouched, self.epoch, self.wanted_ms = {}, seating.epoch, raising.bound_ms
-        vouch = Vouch(epoch=seating.epoch, bound_ms=self.wanted_ms)
-        return [Send(election_of(member), vouch) for member in self.members]
-
-    def on_vouched(self, member: str, seating: Seating, vouched: Vouched) -> list[Send]:
-        """Count members that know it; notify the leader of this node once a majority does."""
-        wanted = (self.epoch, self.wanted_ms)
-        if vouched.epoch != seating.epoch or (vouched.epoch, vouched.bound_ms) != wanted:
-            return []
-        self.vouched[member] = None
-        if len(self.vouched) < majority(len(self.members)):
-            return []
-        bound_ms, self.vouched, self.wanted_ms = self.wanted_ms, {}, 0
-        message = Serve(epoch=seating.epoch, leaders=seating.leaders, bound_ms=bound_ms)
-        return [Send(leader_of(self.node), message)]
-
-
-BACKOFF_MS = 300
-"""Range over which coordinators that outbid each other spread their next proposals (ms)."""
-
-OVERRULED_MS_MAX = 1_600
-"""Longest mean pause of a coordinator that is overruled again and again (ms).
-
-It pauses at most half as long again. Then a leader that it cannot reach may be lost, and is
-replaced. Until then each replaces the other's leaders about as often, for less than a tenth of a
-second each time.
-"""
-
-CALM_MS = 10_000
-"""Time without being overruled after which pauses are short again (ms)."""
-
-
-class DuelBackoff:
-    """The pauses of one coordinator.
-
-    Args:
-        random: spreads them.
-
-    """
-
-    def __init__(self, random: Random) -> None:
-        self.mine = 0
-        """The epoch of the last seating that this coordinator had installed."""
-        self.pause_ms = BACKOFF_MS
-        self.until = Instant(0)
-        """Time before which nothing is proposed, unless every leader is connected meanwhile."""
-        self.overruled_at = Instant(0)
-        self._random = random
-
-    def hear(self, seating: Seating, members: Sequence[Member]) -> None:
-        """End the pause if every leader is connected, since nothing needs to be undone then.
-
-        A leader that is lost from now on is replaced at once.
-        """
-        if len(living(seating, members)) == len(seating.leaders):
-            self.until = Instant(0)
-
-    def spread_ms(self) -> int:
-        """Return the pause after a proposal of another was promised (ms)."""
-        return int(self._random.random() * BACKOFF_MS)
-
-    def learn(self, before: int, epoch: int, now: Instant) -> None:
-        """Note that ``epoch`` follows ``before``: propose nothing before ``until``.
-
-        The pause doubles each time that this coordinator's own seating is replaced by
-        another's, and is short again after a long time without that.
-        """
-        if before != self.mine or epoch == before:
-            return
-        if ms_between(self.overruled_at, now) > CALM_MS:
-            self.pause_ms = BACKOFF_MS
-        self.until = later(now, self.pause_ms // 2 + int(self._random.random() * self.pause_ms))
-        self.overruled_at = now
-        self.pause_ms = min(2 * self.pause_ms, OVERRULED_MS_MAX)
+def _joins(member: Member, wanted: Electorate) -> bool:
+    """Return whether ``member`` would vote for the first time as one of ``wanted``."""
+    before = {seat.name for seat in wanted.former}
+    return member.node in wanted.names and member.node not in before

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TypedDict, TypeVar
 
 from fencelock.actors.bakery.config import LEADERS_MAX, TRUST_MS, election_of, leader_of, quorum
+from fencelock.actors.bakery.electorate import FOUNDERS, Electorate
 from fencelock.actors.bakery.message import (
     EPOCH_MAX,
     NOBODY,
@@ -18,6 +19,7 @@ from fencelock.actors.bakery.message import (
 )
 from fencelock.actors.bakery.ticket import Who
 from fencelock.actors.effect import Observe, Send
+from fencelock.actors.membership import Member, VoterIds
 from fencelock.actors.message import Address, Event, Instant, Message, ms_between, node_of
 from fencelock.actors.role import Host, Role
 
@@ -66,21 +68,57 @@ class EpochLimit:
 TOO_FAR = Observe("bakery.epoch_too_far")
 
 
-@dataclass(frozen=True, slots=True)
+def _journal_of(member: Member) -> int:
+    return member.journal
+
+
+@dataclass(slots=True)
 class VoterRegistry:
-    """The journals that vote, whether this node's is one of them, and the plausible epochs."""
+    """The journals that vote, whether this node's is one of them, and the plausible epochs.
 
-    voters: Mapping[Address, int]
-    """The id that the votes of each member's coordinator name, at present."""
+    The roles of a node share it. The coordinator alone registers later members.
+    """
+
+    voters: dict[Address, int]
+    """The id that the votes of each member's coordinator name, at present; `Bootstrap` removes
+    members that run on old copies."""
     voter: int
-    """The id of this node's journal."""
+    """The id that the votes of this node's journal name."""
     votes: bool
-    """Whether it is the registered one, and not an old copy."""
+    """Whether this journal may vote at the start, where it is registered."""
     limit: EpochLimit = field(default_factory=EpochLimit)
+    id_of: Callable[[Member], int] = _journal_of
+    """Returns the id that the votes of a member name."""
+    founders: Electorate = FOUNDERS
+    ids: VoterIds = field(init=False)
 
-    def registers(self, member: str, voter: int) -> bool:
-        """Return whether ``member`` votes under the id ``voter``."""
-        return self.voters.get(election_of(member)) == voter
+    def __post_init__(self) -> None:
+        """Begin with the ids of the founders."""
+        self.ids = VoterIds(self.voters, self.id_of, election_of)
+
+    def found(self, members: Sequence[str]) -> None:
+        """Take ``members`` for the founders, unless they are known."""
+        if not self.founders.members:
+            journals = ((name, self.voters.get(election_of(name), 0)) for name in members)
+            self.founders = Electorate(0, tuple(Member(name, "", id_) for name, id_ in journals))
+
+    def electorate(self, sent: Electorate) -> Electorate:
+        """Return the electorate that a message or record names."""
+        return sent if sent.number else self.founders
+
+    def register(self, *electorates: Electorate) -> None:
+        """Count the votes of the members of ``electorates`` from now on, and no others."""
+        self.ids.register(seat for one in electorates for seat in one.everyone.values())
+
+    def names(self, member: str, voter: int, electorate: Electorate) -> bool:
+        """Return whether ``electorate`` has ``member``, with the journal of the id ``voter``."""
+        seat = electorate.everyone.get(member)
+        return seat is not None and self.id_of(seat) == voter
+
+    def registers(self, member: str, voter: int, electorate: Electorate) -> bool:
+        """Return whether ``member`` votes under the id ``voter`` in ``electorate``."""
+        known = self.voters.get(election_of(member)) == voter
+        return known and self.names(member, voter, electorate)
 
 
 @dataclass(slots=True)
@@ -90,7 +128,9 @@ class DurablePromises:
     Attributes:
         promised: no lower epoch is accepted, and in this one no other leaders.
         leaders: the leaders that it promised, in that epoch.
+        proposed: the electorate that it promised, in that epoch.
         seating: the highest one that is known to be installed.
+        electorate: that of ``seating``, as it is sent.
         quiet_since: the time since which no leader of ``seating`` is heeded, or None if they are;
             in this life, since an earlier one may have heeded them to its end.
 
@@ -98,7 +138,9 @@ class DurablePromises:
 
     promised: int = 0
     leaders: tuple[Chosen, ...] = ()
+    proposed: Electorate = FOUNDERS
     seating: Seating = NOBODY
+    electorate: Electorate = FOUNDERS
     quiet_since: Instant | None = None
 
     @classmethod
@@ -108,15 +150,16 @@ class DurablePromises:
         for record in records:
             if isinstance(record, Propose) and record.epoch > durable_promises.promised:
                 durable_promises.promised, durable_promises.leaders = record.epoch, record.leaders
+                durable_promises.proposed = record.electorate
             elif isinstance(record, Install):
-                durable_promises.learn(record.seating, Instant(0))
+                durable_promises.learn(record.seating, record.electorate, Instant(0))
         durable_promises.quiet_since = None
         return durable_promises
 
     def records(self) -> tuple[Message, ...]:
         """Return the records that replace everything ever written."""
-        promise = Propose(epoch=self.promised, leaders=self.leaders)
-        installed = Install(seating=self.seating)
+        promise = Propose(epoch=self.promised, leaders=self.leaders, electorate=self.proposed)
+        installed = Install(seating=self.seating, electorate=self.electorate)
         return (
             *((promise,) if self.promised else ()),
             *((installed,) if self.seating.epoch else ()),
@@ -128,24 +171,34 @@ class DurablePromises:
 
     def has_promised(self, proposal: Propose) -> bool:
         """Return whether exactly this was promised, and nothing higher."""
-        return (proposal.epoch, proposal.leaders) == (self.promised, self.leaders)
+        promised = Propose(epoch=self.promised, leaders=self.leaders, electorate=self.proposed)
+        return proposal == promised
 
     def promise(self, proposal: Propose, now: Instant) -> None:
         """Promise ``proposal``."""
         assert self.may_promise(proposal)  # B1
         self.promised, self.leaders = proposal.epoch, proposal.leaders
+        self.proposed = proposal.electorate
         if self.quiet_since is None:
             self.quiet_since = now
 
-    def learn(self, seating: Seating, now: Instant) -> bool:
-        """Store an installed seating; return whether it is new."""
+    def learn(self, seating: Seating, electorate: Electorate, now: Instant) -> bool:
+        """Store an installed seating; return whether it is new.
+
+        Of one epoch the bound may grow, and the electorate may turn out to be in force.
+        """
         before = self.seating
-        if (seating.epoch, seating.bound_ms) <= (before.epoch, before.bound_ms):
+        if seating.epoch < before.epoch or seating.epoch == 0:
             return False
-        self.seating = seating
+        if seating.epoch == before.epoch:
+            seating = before._replace(bound_ms=max(seating.bound_ms, before.bound_ms))
+            electorate = electorate if not electorate.former else self.electorate
+            if (seating, electorate) == (before, self.electorate):
+                return False
+        self.seating, self.electorate = seating, electorate
         if seating.epoch >= self.promised:
             self.promised, self.leaders = seating.epoch, seating.leaders
-            self.quiet_since = None
+            self.proposed, self.quiet_since = electorate, None
         elif seating.epoch > before.epoch:
             self.quiet_since = now
         return True
@@ -155,13 +208,15 @@ class DurablePromises:
         return 0 if self.quiet_since is None else ms_between(self.quiet_since, now)
 
 
-def sound_leaders(leaders: Sequence[Chosen], members: Sequence[str]) -> bool:
+def sound_leaders(leaders: Sequence[Chosen], members: Collection[str]) -> bool:
     """Return whether one to three distinct members lead in a peer's message."""
     names = {leader.node for leader in leaders}
-    return 1 <= len(leaders) <= LEADERS_MAX and len(names) == len(leaders) and names <= set(members)
+    return (
+        1 <= len(leaders) <= LEADERS_MAX and len(names) == len(leaders) and names.issubset(members)
+    )
 
 
-def sound_seating(seating: Seating, members: Sequence[str]) -> bool:
+def sound_seating(seating: Seating, members: Collection[str]) -> bool:
     """Return whether a peer's ``seating`` is valid."""
     if seating.epoch == 0:
         return seating == NOBODY
@@ -178,12 +233,16 @@ class VoterArguments(TypedDict):
 
 
 class VotingRole(Role[E]):
-    """A role of a member that takes part in elections, or would if its journal was registered.
+    """A role of a node that takes part in elections, or would if its journal was registered.
 
     Args:
         node: this node.
-        members: all configured members, sorted.
+        members: all configured nodes, sorted.
         voting: the journals that vote, and the plausible epochs.
+
+    Attributes:
+        electorate: that of the highest seating that this role knows to be installed.
+        may_vote: whether the journal is no old copy, as far as others have confirmed.
 
     """
 
@@ -198,7 +257,32 @@ class VotingRole(Role[E]):
     ) -> None:
         super().__init__(address, host)
         self.node, self.members, self.voting = node, members, voting
-        self.is_voter = voting.votes
+        voting.found(members)
+        self.electorate = voting.founders
+        self.may_vote = voting.votes
+
+    @property
+    def is_voter(self) -> bool:
+        """Whether this node votes: under its own journal, which is registered."""
+        voting = self.voting
+        return self.may_vote and voting.registers(self.node, voting.voter, self.electorate)
+
+    def names_with(self, sent: Electorate) -> set[str]:
+        """Return the nodes that may lead, as far as this node or the electorate ``sent`` says."""
+        founders = self.voting.founders.names
+        return {*self.members, *founders, *self.electorate.everyone, *sent.everyone}
+
+    def is_known(self, node: str, sent: Electorate = FOUNDERS) -> bool:
+        """Return whether ``node`` is configured or a member, or the electorate ``sent`` has it.
+
+        An electorate that this node does not know yet counts only if it includes this node.
+        """
+        named = sent.everyone
+        return (
+            node in self.members
+            or node in self.electorate.everyone
+            or (node in named and self.node in named)
+        )
 
 
 @dataclass(slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from fencelock.actors.api.message import LockStatus
+from fencelock.actors.bakery.electorate import FOUNDERS, Electorate
 from fencelock.actors.bakery.message import Chosen, Seating
 from fencelock.actors.message import Instant, Local, Timer, local, timer
 
@@ -22,6 +23,10 @@ class Member(NamedTuple):
     waiting_ms: int
     votes: bool = True
     """Whether it votes, under the journal that is registered for it."""
+    electorate: Electorate = FOUNDERS
+    """The electorate of ``seating``."""
+    voter: int = 0
+    """The id under which it votes, as it said; 0 if it does not."""
 
 
 @local
@@ -50,6 +55,21 @@ class BeatContents(Local):
     promised: int
     seating: Seating
     waiting_ms: int
+    electorate: Electorate = FOUNDERS
+
+
+@local
+class Known(Local):
+    """Coordinator to leader: ``nodes`` are members, or may soon be."""
+
+    nodes: tuple[str, ...]
+
+
+@local
+class ChangeElectorate(Local):
+    """To the coordinator: propose an epoch with ``electorate``, the next of the present one."""
+
+    electorate: Electorate
 
 
 @local
@@ -80,7 +100,7 @@ class Raise(Local):
 
 @local
 class Readiness(Local):
-    """Coordinator to proxy: the leaders, and whether locks can be granted now."""
+    """Coordinator to proxy and `Reconfigurer`: the leaders, and whether they can grant locks."""
 
     epoch: int
     leaders: tuple[Chosen, ...]
@@ -90,6 +110,8 @@ class Readiness(Local):
     detail: str
     """The missing condition of the election, in words; or ``ready``."""
     members: tuple[Member, ...]
+    electorate: Electorate = FOUNDERS
+    """The members; with those before, while a change of them is not in force."""
 
 
 @local
@@ -118,3 +140,8 @@ class ElectionDue(Timer):
 @timer
 class StepDue(Timer):
     """Send unanswered steps again, and process deadlines."""
+
+
+@timer
+class InfoDue(Timer):
+    """Describe this node to the others."""

@@ -6,7 +6,15 @@ from typing import Any
 
 from fencelock.actors.bakery.config import COPY_MS, RESEND_MS, Terms, later, leader_of, proxy_of
 from fencelock.actors.bakery.epochs import TOO_FAR, EpochLimit, EpochState
-from fencelock.actors.bakery.event import Connected, ListTickets, Serve, StepDue, Tally, Trust
+from fencelock.actors.bakery.event import (
+    Connected,
+    Known,
+    ListTickets,
+    Serve,
+    StepDue,
+    Tally,
+    Trust,
+)
 from fencelock.actors.bakery.leader_requests import (
     FromProxy,
     LeaderRequests,
@@ -64,7 +72,9 @@ FromLeader = (
     | Extend
     | Extended
 )
-FromNode = Lead | Export | Table | Serve | Trust | Connected | ListTickets | StepDue | ReadLeaders
+FromNode = (
+    Lead | Export | Table | Serve | Trust | Connected | Known | ListTickets | StepDue | ReadLeaders
+)
 """Messages about epochs, and events of this node."""
 
 Received = FromLeader | FromProxy | FromNode
@@ -96,7 +106,8 @@ class Leader(Role[Received]):
         limit: EpochLimit | None = None,
     ) -> None:
         super().__init__(address, host)
-        self.members = frozenset(members)
+        self.members = set(members)
+        """The nodes that may take part in elections, at any time of this life."""
         self.limit = limit or EpochLimit()
         self.epoch_state = EpochState(node, life)
         self.tickets = TicketTable()
@@ -138,7 +149,8 @@ class Leader(Role[Received]):
 
     def _on_proxy(self, sender: Address, event: FromProxy, now: Instant) -> list[Effect]:
         node = node_of(sender)
-        if node not in self.members or sender != proxy_of(node):
+        known = node in self.members or node in self.requests.connected
+        if not known or sender != proxy_of(node):
             return [Observe("bakery.stranger_asks")]
         return self.requests.serve(sender, event, now)
 
@@ -149,6 +161,8 @@ class Leader(Role[Received]):
                     self.epoch_state.trusted_at = event.at
             case Connected():
                 self.requests.connected = {member.node: member.life for member in event.members}
+            case Known():
+                self.members.update(event.nodes)
             case ListTickets():
                 serving = self.epoch_state.serving
                 locks = tickets_of(self.tickets, now) if serving else ()

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from fencelock.actors.bakery.config import LEADERS_MAX, OFF, exports_needed, majority, quorum
+from fencelock.actors.bakery.electorate import Electorate
 from fencelock.actors.bakery.event import Member, Readiness
 from fencelock.actors.bakery.message import Chosen, Seating
 from fencelock.actors.role_message import Leaders
@@ -53,32 +54,37 @@ def can_hand_over(seating: Seating, members: Sequence[Member]) -> bool:
     return seating.epoch == 0 or len(living(seating, members)) >= needed
 
 
-def choose(seating: Seating, members: Sequence[Member], configured: int) -> LeaderSelection:
+def choose(seating: Seating, members: Sequence[Member], electorate: Electorate) -> LeaderSelection:
     """Return the leaders that should follow ``seating``.
 
     A non-voting member is never chosen. One that stops voting while it leads keeps its seat:
-    what leaders agree on is in their memory, and not in their journals.
+    what leaders agree on is in their memory, and not in their journals. One that is a member no
+    longer gives its seat up.
 
     Args:
         seating: the present or last leaders, as far as is known.
-        members: the connected members.
-        configured: number of members in the configuration.
+        members: the connected nodes.
+        electorate: the members; with those before, while a change of them is not in force.
 
     """
     voters = [member for member in members if member.votes]
-    if len(voters) < majority(configured):
-        return LeaderSelection((), _why_down(members, configured))
+    configured = len(electorate.members)
+    if not electorate.is_quorum([voter.node for voter in voters]):
+        return LeaderSelection((), _why_down(members, electorate))
+    staying = frozenset(electorate.names)
+    voters = [voter for voter in voters if voter.node in staying]
     candidates = sorted((m for m in voters if m.priority != OFF), key=identity_of)
     offered = [Chosen(member.node, member.life) for member in candidates]
     lacking = _why_too_few(len(offered), len(voters), configured)
-    alive = living(seating, members)
+    alive = [leader for leader in living(seating, members) if leader.node in staying]
     if seating.epoch == 0 or not can_hand_over(seating, members):
         return (
             LeaderSelection((), lacking)
             if lacking
             else LeaderSelection(tuple(_seats(alive, offered)), "")
         )
-    return _change(seating, alive, offered, lacking, min(LEADERS_MAX, configured))
+    leaves = any(leader.node not in staying for leader in seating.leaders)
+    return _change(seating, alive, offered, lacking, min(LEADERS_MAX, configured), leaves=leaves)
 
 
 def _seats(alive: list[Chosen], offered: list[Chosen]) -> list[Chosen]:
@@ -88,29 +94,39 @@ def _seats(alive: list[Chosen], offered: list[Chosen]) -> list[Chosen]:
 
 
 def _change(
-    seating: Seating, alive: list[Chosen], offered: list[Chosen], lacking: str, seats: int
+    seating: Seating,
+    alive: list[Chosen],
+    offered: list[Chosen],
+    lacking: str,
+    seats: int,
+    *,
+    leaves: bool,
 ) -> LeaderSelection:
-    """Keep the leaders that live, and fill one seat that was lost or never filled."""
-    if len(alive) == seats:
+    """Keep the leaders that live, and fill one seat that was lost, given up, or never filled."""
+    if len(alive) == seats and not leaves:
         return NO_CHANGE
     newcomer = next((one for one in offered if one not in alive), None)
-    if newcomer is not None:
+    if newcomer is not None and len(alive) < seats:
         return LeaderSelection((*alive, newcomer), "")
-    if len(alive) >= quorum(len(seating.leaders)):
-        return NO_CHANGE
+    if len(alive) >= quorum(len(seating.leaders)) or (leaves and alive and not lacking):
+        return LeaderSelection(tuple(alive), "") if leaves else NO_CHANGE
     return LeaderSelection(
         (), lacking or f"{len(alive)} of {len(seating.leaders)} leaders are connected"
     )
 
 
-def _why_down(members: Sequence[Member], configured: int) -> str:
-    text = f"cluster is down: {len(members)} of {configured} members are connected"
+def _why_down(connected: Sequence[Member], electorate: Electorate) -> str:
+    members = [member for member in connected if member.node in electorate.everyone]
+    needed = majority(len(electorate.members))
+    text = f"cluster is down: {len(members)} of {len(electorate.everyone)} members are connected"
     silent = [member.node for member in members if not member.votes]
+    if electorate.former:
+        text = f"{text} while they change"
     if not silent:
-        return f"{text}, {majority(configured)} are needed"
+        return f"{text}, {needed} are needed"
     verb = "does" if len(silent) == 1 else "do"
     names = ", ".join(silent)
-    return f"{text}, of which {names} {verb} not vote; {majority(configured)} voters are needed"
+    return f"{text}, of which {names} {verb} not vote; {needed} voters are needed"
 
 
 def _why_too_few(candidates: int, connected: int, configured: int) -> str:
@@ -131,18 +147,18 @@ MS_PER_S = 1_000
 
 
 def readiness(
-    seating: Seating, seen: Sequence[Member], configured: int, *, heeded: bool
+    seating: Seating, seen: Sequence[Member], electorate: Electorate, *, heeded: bool
 ) -> Readiness:
     """Return whether leaders serve, and if not the missing condition, as proxies are sent it.
 
     Args:
         seating: the highest that this node knows.
         seen: the connected members.
-        configured: number of members in the configuration.
+        electorate: the members.
         heeded: whether a majority accepted beats of the seating lately.
 
     """
-    missing = _missing(seating, seen, configured, heeded=heeded)
+    missing = _missing(seating, seen, electorate, heeded=heeded)
     return Readiness(
         epoch=seating.epoch,
         leaders=seating.leaders,
@@ -150,6 +166,7 @@ def readiness(
         ready=not missing,
         detail=missing or "ready",
         members=tuple(member._replace(waiting_ms=0) for member in seen),
+        electorate=electorate,
     )
 
 
@@ -164,9 +181,11 @@ def names_of(leaders: Sequence[Chosen]) -> str:
     return ", ".join(leader.node for leader in leaders)
 
 
-def _missing(seating: Seating, seen: Sequence[Member], configured: int, *, heeded: bool) -> str:
+def _missing(
+    seating: Seating, seen: Sequence[Member], electorate: Electorate, *, heeded: bool
+) -> str:
     """Return a text that names the first unmet condition, or an empty text if there is none."""
-    choice = choose(seating, seen, configured)
+    choice = choose(seating, seen, electorate)
     if choice.why_not:
         return choice.why_not
     waiting_ms = max((member.waiting_ms for member in seen), default=0)

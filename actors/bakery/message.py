@@ -1,4 +1,4 @@
-"""Messages between nodes: elections and hand-overs (0x40-0x4f), steps of tickets (0xb0-0xbf).
+"""Messages between nodes: elections and hand-overs (0x40-0x4f), steps of tickets (0xb0-0xba), 0xe8.
 
 A *life* is one run of a node; a leader is one node in one life, since its table dies with it.
 A *seating* names the leaders of an epoch. Each epoch has one, since a member promises an epoch
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from fencelock.actors.bakery.electorate import FOUNDERS, Electorate
 from fencelock.actors.bakery.ticket import EndedRequests, Record, Ticket, Turn, Who
 from fencelock.actors.message import Message, message
 
@@ -68,6 +69,8 @@ class Beat(Message):
     voter: int = 0
     """The id under which the sender votes (`bootstrap.vote_id`), or 0 if it does not vote. Only
     beats of registered voters count in a majority."""
+    electorate: Electorate = FOUNDERS
+    """The electorate of ``seating``."""
 
 
 @message(0x41)
@@ -76,6 +79,8 @@ class Propose(Message):
 
     epoch: int
     leaders: tuple[Chosen, ...]
+    electorate: Electorate = FOUNDERS
+    """The electorate of that epoch; a change of the members begins with it."""
 
 
 @message(0x42)
@@ -91,6 +96,8 @@ class Promised(Message):
     """The highest installed one that I know: no set of leaders after it has ever served."""
     quiet_ms: int
     voter: int = 0
+    electorate: Electorate = FOUNDERS
+    """The electorate of ``seating``."""
 
 
 @message(0x43)
@@ -130,6 +137,8 @@ class Install(Message):
     """
 
     seating: Seating
+    electorate: Electorate = FOUNDERS
+    """The electorate of ``seating``."""
 
 
 @message(0x49)
@@ -318,3 +327,20 @@ class Owned(Message):
     lock: str
     who: Who
     request: int
+
+
+@message(0xE8)
+class NodeInfo(Message):
+    """What a node says of itself to the other nodes, now and then."""
+
+    epoch: int
+    """The highest epoch whose seating it knows."""
+    number: int
+    """The number of the changes of the members that it knows."""
+    journal: int
+    """The id of its journal."""
+    ready: bool
+    """Whether it would vote as a member: others have confirmed that its journal is no old copy."""
+    endpoint: str
+    """Where other nodes reach it, empty if its configuration does not say."""
+    version: str

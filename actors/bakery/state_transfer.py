@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from fencelock.actors.bakery.config import (
@@ -36,12 +37,12 @@ class StateTransfer:
     Args:
         attempts: this leader's own tickets, with its epoch state and its table.
         releases: releases and renewals in flight.
-        members: all configured members.
+        members: the nodes that may take part in elections; `Leader` adds to them.
 
     """
 
     def __init__(
-        self, attempts: TicketAttempts, releases: PendingReleases, members: frozenset[str]
+        self, attempts: TicketAttempts, releases: PendingReleases, members: Collection[str]
     ) -> None:
         self.epoch_state = attempts.epoch_state
         self.tickets = attempts.table
@@ -91,7 +92,9 @@ class StateTransfer:
         if lead.empty or not arriving.own:
             self._clear()
         if not lead.empty:
-            for entry in arriving.merge(self.tickets, now):
+            attempts = self.attempts.timers.by_key.values()
+            held = [one.entry for one in attempts if one.step is TicketStep.HELD]
+            for entry in arriving.merge(self.tickets, now, held):
                 self.attempts.timers.forget(entry)
         self.arriving, self.merged = None, lead.epoch
         self.epoch_state.take(lead.epoch, lead.leaders)
@@ -290,10 +293,17 @@ class Import:
         arrival.came[table.part] = table
         return True
 
-    def merge(self, tickets: TicketTable, now: Instant) -> list[TicketEntry]:
+    def merge(
+        self, tickets: TicketTable, now: Instant, held: Collection[TicketEntry] = ()
+    ) -> list[TicketEntry]:
         """Merge the received tables into ``tickets``; a ticket that holds in any of them holds.
 
         A request that a client dropped at any of them is dropped here too, even if another has it.
+
+        Args:
+            tickets: the table of this leader.
+            now: the time.
+            held: the entries that this leader granted, and that hold as far as it knows.
 
         Returns:
             The entries of ``tickets`` that are dropped.
@@ -322,8 +332,7 @@ class Import:
         for arrival in self.arrivals.values():
             if arrival.whole and arrival.full:
                 _doubt(tickets, arrival)
-        _keep_the_highest(tickets, now)
-        return dropped
+        return [*dropped, *_keep_the_highest(tickets, now, held)]
 
 
 def _can_be_end(end: EndedRequests, before: int) -> bool:
@@ -391,16 +400,26 @@ def _merge(tickets: TicketTable, record: Record, now: Instant) -> None:
     tickets.note(ticket.lock, 0, record.fence)
 
 
-def _keep_the_highest(tickets: TicketTable, now: Instant) -> None:
+def _keep_the_highest(
+    tickets: TicketTable, now: Instant, held: Collection[TicketEntry]
+) -> list[TicketEntry]:
     """If several entries may hold one lock, let only the one with the highest fence hold it.
 
     Only that one can have been granted: a quorum that voted for it knew the others' fences, and
     had their votes given back. Others remain where that did not arrive; their owners undo them.
     """
+    ended: list[TicketEntry] = []
     for queue in list(tickets.queues.values()):
         holds = [queue.entries[key] for key in queue.holding]
         for entry in sorted(holds, key=lambda entry: entry.fence)[:-1]:
-            tickets.unvote(entry, later(now, COPY_MS))
+            if entry in held:  # Its lease was over for a quorum, which granted the lock again.
+                ticket = entry.ticket
+                tickets.remove(entry)
+                tickets.tombstones.lapse(ticket.lock, ticket.who, ticket.request, entry.fence)
+                ended.append(entry)
+            else:
+                tickets.unvote(entry, later(now, COPY_MS))
+    return ended
 
 
 def parts_of(tickets: TicketTable, epoch: int, life: int, now: Instant) -> list[Table]:

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from typing import Unpack
 
+from fencelock.actors.api.membership_message import NODE_ID
 from fencelock.actors.bakery.config import (
     BEAT_MS,
     OFF,
     SILENT_MS,
     election_of,
     leader_of,
-    majority,
     status_of,
 )
+from fencelock.actors.bakery.electorate import FOUNDERS, is_sound
 from fencelock.actors.bakery.epochs import TOO_FAR, VoterArguments, VotingRole, sound_seating
 from fencelock.actors.bakery.event import BeatContents, BeatDue, Connected, Member, Serving, Trust
 from fencelock.actors.bakery.message import EPOCH_MAX, NOBODY, Beat
-from fencelock.actors.bootstrap_message import StopVoting
+from fencelock.actors.bootstrap_message import StartVoting, StopVoting
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.message import Address, Instant, ms_between, node_of
 from fencelock.actors.role import Host, Summary
@@ -25,6 +27,12 @@ from fencelock.actors.role_message import LinkDown
 
 NEVER = Instant(0)
 """An instant before every clock reading."""
+
+GUESTS_MAX = 64
+"""Maximum nodes that are neither configured nor members, and are answered."""
+
+GUEST_MS = 10_000
+"""A guest that was silent for so long is forgotten (ms)."""
 
 BEATS_MAX = 64
 """Maximum beats whose echoes still count: older ones are far beyond `SILENT_MS`."""
@@ -51,15 +59,16 @@ class PeerBeats:
         return self.beat is not None and not self.down and late < SILENT_MS
 
 
-Received = Beat | BeatDue | LinkDown | BeatContents | Serving | StopVoting
+Received = Beat | BeatDue | LinkDown | BeatContents | Serving | StartVoting | StopVoting
 
 
 class ClusterStatus(VotingRole[Received]):
     """Reports the connected members to the coordinator of its node, and trust to the leader.
 
-    Only configured members count that also receive our beats. With a link that carries only one
-    way, a node could be elected that cannot reply. A non-voting member is connected like any other,
-    and counts in no majority.
+    Only members count that also receive our beats. With a link that carries only one way, a node
+    could be elected that cannot reply. A non-voting member is connected like any other, and counts
+    in no majority. Neither does a *guest*: a node that is neither configured nor a member, and may
+    become one. What its beats say of leaders is ignored.
 
     Args:
         node, members, voting: see `VotingRole`.
@@ -108,12 +117,13 @@ class ClusterStatus(VotingRole[Received]):
                 return self._report(now)
             case BeatContents():
                 self.contents = event
+                self._follow(event, now)
                 return [*self._beat(now), *self._report(now)]
             case Serving():
                 self.serving = event.epoch
                 return [*self._beat(now), *self._report(now)]
-            case StopVoting():
-                self.is_voter = False
+            case StartVoting() | StopVoting():
+                self.may_vote = isinstance(event, StartVoting)
                 return [*self._beat(now), *self._report(now)]
 
     def summary(self) -> Summary:
@@ -123,6 +133,16 @@ class ClusterStatus(VotingRole[Received]):
             ("priority", self.priority),
             ("votes", self.is_voter),
         )
+
+    def _follow(self, contents: BeatContents, now: Instant) -> None:
+        """Send beats to the members of the electorate, and to guests no longer than they last."""
+        self.electorate = self.voting.electorate(contents.electorate)
+        for member in self.electorate.everyone:
+            if member != self.node:
+                self.peers.setdefault(member, PeerBeats())
+        for name, peer in list(self.peers.items()):
+            if not self.is_known(name) and ms_between(peer.received_at, now) >= GUEST_MS:
+                del self.peers[name]
 
     def _beat(self, now: Instant) -> list[Effect]:
         self.number += 1
@@ -147,14 +167,22 @@ class ClusterStatus(VotingRole[Received]):
             serving=self.serving,
             waiting_ms=self.contents.waiting_ms,
             voter=self.voting.voter if self.is_voter else 0,
+            electorate=self.contents.electorate,
         )
 
     def _on_beat(self, sender: Address, beat: Beat, now: Instant) -> Effects:
-        peer = self.peers.get(node_of(sender))
-        if peer is None or sender != status_of(node_of(sender)) or not _sound(beat, self.members):
+        node = node_of(sender)
+        sound = is_sound(beat.electorate) and _sound(beat, self.names_with(beat.electorate))
+        if sender != status_of(node) or node == self.node or not sound:
             return (Observe("bakery.beat_malformed"),)
         if not self.voting.limit.allows(max(beat.promised, beat.seating.epoch, beat.serving), now):
             return (TOO_FAR,)
+        named = self.voting.names(node, beat.voter, beat.electorate)
+        if not self.is_known(node, beat.electorate if named else FOUNDERS):
+            beat = _without_claims(beat)
+        peer = self._peer(node, now)
+        if peer is None:
+            return (Observe("bakery.guest_ignored"),)
         if (beat.life, beat.number) == (peer.last_life, peer.last_number):
             return (Observe("bakery.beat_repeated"),)
         peer.last_life, peer.last_number = beat.life, beat.number
@@ -168,13 +196,23 @@ class ClusterStatus(VotingRole[Received]):
             if late:
                 return (Observe("bakery.late_beat"),)
         peer.beat, peer.received_at, peer.sent_at, peer.down = beat, now, sent_at, False
-        if beat.voter and not self._votes(node_of(sender), beat):
+        if beat.voter and not self._votes(node, beat):
             return [Observe("bakery.unregistered_vote"), *self._report(now)]
         return self._report(now)
 
     def _votes(self, member: str, beat: Beat) -> bool:
         """Return whether ``member`` votes, under the journal that is registered for it."""
-        return beat.voter != 0 and self.voting.registers(member, beat.voter)
+        return beat.voter != 0 and self.voting.registers(member, beat.voter, self.electorate)
+
+    def _peer(self, node: str, now: Instant) -> PeerBeats | None:
+        """Return what is known of ``node``; None for a guest for which there is no room."""
+        if node not in self.peers:
+            self._follow(self.contents, now)
+            guests = sum(not self.is_known(one) for one in self.peers)
+            if NODE_ID.fullmatch(node[:33]) is None or guests >= GUESTS_MAX:
+                return None
+            self.peers[node] = PeerBeats(received_at=now)
+        return self.peers[node]
 
     def _report(self, now: Instant) -> list[Effect]:
         """Notify the coordinator of changes, and send the leader its trust."""
@@ -196,16 +234,18 @@ class ClusterStatus(VotingRole[Received]):
 
         Only voters count: the promise of another node does not bind it in its next life.
         """
-        times = [now] if self.is_voter and self.contents.promised <= self.serving else []
+        if self.contents.seating.epoch > self.serving:
+            return []
+        own = self.is_voter and self.contents.promised <= self.serving
+        times: dict[str, int] = {self.node: now} if own else {}
         for name, peer in self.peers.items():
             beat = peer.beat
             if beat is not None and beat.promised <= self.serving and self._votes(name, beat):
-                times.append(peer.sent_at)
-        enough = majority(len(self.members))
-        if len(times) < enough:
+                times[name] = peer.sent_at
+        at = self.electorate.reached(times)
+        if at is None:
             return []
-        at = sorted(times, reverse=True)[enough - 1]
-        return [Send(leader_of(self.node), Trust(epoch=self.serving, at=at))]
+        return [Send(leader_of(self.node), Trust(epoch=self.serving, at=Instant(at)))]
 
     def _connected(self, now: Instant) -> tuple[Member, ...]:
         own = _member(self.node, self._own_beat(0, 0), self.is_voter)
@@ -228,10 +268,19 @@ def _member(node: str, beat: Beat, votes: bool) -> Member:
         beat.serving,
         beat.waiting_ms,
         votes,
+        beat.electorate,
+        beat.voter,
     )
 
 
-def _sound(beat: Beat, members: tuple[str, ...]) -> bool:
+def _without_claims(beat: Beat) -> Beat:
+    """Return the beat of a guest without what it says of leaders and members."""
+    return replace(
+        beat, promised=0, seating=NOBODY, serving=0, waiting_ms=0, voter=0, electorate=FOUNDERS
+    )
+
+
+def _sound(beat: Beat, members: Collection[str]) -> bool:
     """Return whether every field of ``beat`` is within its limits."""
     numbers = beat.number > 0 and beat.echo >= 0 and 1 <= beat.priority <= OFF
     epochs = 0 <= beat.promised <= EPOCH_MAX and 0 <= beat.serving <= EPOCH_MAX

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from fencelock.actors.api.backup_message import ReadBackup
-from fencelock.actors.api.membership_message import ChangeMembers, ReadMembers
 from fencelock.actors.api.message import (
     AcquireRequest,
     Alive,
@@ -23,7 +21,6 @@ from fencelock.actors.api.message import (
 )
 from fencelock.actors.api.name import quoted, titled
 from fencelock.actors.api.request import Command, Outcome, Request
-from fencelock.actors.api.self_report import NodeAddress
 from fencelock.actors.api.session_message import (
     CloseReason,
     Ended,
@@ -40,7 +37,7 @@ from fencelock.actors.effect import Effect, Effects, Observe, Send
 from fencelock.actors.error import OverloadedError, SessionExpiredError
 from fencelock.actors.histogram import Histogram
 from fencelock.actors.message import Address, Instant, Message, address_of, copier, node_of
-from fencelock.actors.paxos.config import members_of, replica_of
+from fencelock.actors.paxos.config import replica_of
 from fencelock.actors.paxos.event import (
     Consulted,
     Divergence,
@@ -60,18 +57,16 @@ from fencelock.actors.paxos.in_flight import (
 )
 from fencelock.actors.paxos.message import Decline, Declined, Proposed
 from fencelock.actors.paxos.queries import Queries, TableStatus
-from fencelock.actors.proxy.backend import Backend, Status
+from fencelock.actors.proxy.backend import Status
 from fencelock.actors.proxy.clients import CLIENT_REQUESTS_MAX, REQUESTS_MAX, RemoteClient, is_full
-from fencelock.actors.proxy.message import MembersKnown, Relay, Relayed
+from fencelock.actors.proxy.members_backend import MembersBackend
+from fencelock.actors.proxy.message import MembersKnown
 from fencelock.actors.role_message import Level, RoleNotice
 from fencelock.actors.session.message import Undecided
 from fencelock.actors.table.message import Queued
 
 REPEAT_MAX = 500
 """Maximum commands proposed again per tick: repetitions under load must not double the load."""
-
-TELL_MAX = 500
-"""Maximum clients that are told new members per tick: it takes a few milliseconds."""
 
 NEW_MASTER_REPEAT_MAX = 5_000
 """Maximum commands proposed again when the master changes: half of its queue."""
@@ -84,7 +79,7 @@ _NAMES_NODES: dict[type[Outcome], Callable[..., Any]] = {
 """Makers of the replies that name the answering node, the leading one, and the members."""
 
 
-class PaxosBackend(Backend):
+class PaxosBackend(MembersBackend):
     """Puts requests into the log and sends their outcomes to clients.
 
     The log remembers; the proxy does not. A request is translated, proposed, and kept only until
@@ -118,13 +113,8 @@ class PaxosBackend(Backend):
         encode: Callable[[Command], bytes],
         endpoints: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(node, members)
+        super().__init__(node, members, endpoints)
         replica = replica_of(node)
-        known = tuple(NodeAddress(*one) for one in sorted((endpoints or {}).items()))
-        self.known = MembersKnown(view=0, members=known)
-        """The members with their endpoints."""
-        self.untold: deque[str] = deque()
-        """The clients that are still to be told these."""
         self.contact = QuorumContact(self.members)
         self.in_flight = InFlightRequests(self.proxy, replica, encode)
         self.queries = Queries(node, replica, self.contact)
@@ -146,8 +136,7 @@ class PaxosBackend(Backend):
             Inspect: self._on_query,
             ListLocks: self._on_query,
             ListRecords: self._on_query,
-            ChangeMembers: self._relay,
-            ReadMembers: self._relay,
+            **self.member_requests,
             ReadBackup: self._on_query,
         }
         self.events = {
@@ -165,8 +154,7 @@ class PaxosBackend(Backend):
             VotingStatus: self._on_voting_status,
             Divergence: self._on_divergence,
             TimesDiffer: self._on_times_differ,
-            MembersKnown: self._on_members_known,
-            Relayed: self._on_relayed,
+            **self.member_events,
         }
 
     def begin(self, now: Instant) -> None:
@@ -406,39 +394,11 @@ class PaxosBackend(Backend):
         }
         return [Send(one.address, self.probe_reply(one.session, 0)) for one in waiting]
 
-    def alive(self, request: KeepAlive) -> Alive:
-        """Return the reply to a keep-alive in a name that is not a session of the cluster."""
-        alive = super().alive(request)
-        return replace(alive, view=self.known.view, members=self.known.members)
-
-    def _on_members_known(self, sender: Address, event: MembersKnown, now: Instant) -> Effects:
-        del sender, now
-        self.known = event
-        self.members = tuple(member.node for member in event.members)
+    def on_members_known(self, sender: Address, event: MembersKnown, now: Instant) -> Effects:
+        """Take over the members, and name them to all clients."""
+        told = super().on_members_known(sender, event, now)
         self.contact.name(self.members)
-        self.untold = deque(self.clients.by_id)
-        return self._tell_members()
-
-    def _tell_members(self) -> list[Effect]:
-        """Name the members to clients that do not know them yet, some at a time.
-
-        All members that a client knows may leave before its next keep-alive.
-        """
-        told: list[Effect] = []
-        while self.untold and len(told) < TELL_MAX:
-            client = self.clients.by_id.get(self.untold.popleft())
-            if client is not None:
-                told.append(Send(client.address, self.alive(KeepAlive(session=client.session))))
         return told
-
-    def _relay(self, sender: Address, request: Request, now: Instant) -> Effects:
-        """Leave a request about the members to the role that changes them."""
-        del now
-        return [Send(members_of(self.node), Relay(client=sender, request=request))]
-
-    def _on_relayed(self, sender: Address, event: Relayed, now: Instant) -> Effects:
-        del sender, now
-        return [Send(event.client, event.reply)]
 
     def _on_query(self, sender: Address, query: Any, now: Instant) -> Effects:
         self._expect_reply(now)
@@ -468,7 +428,7 @@ class PaxosBackend(Backend):
 
     def tick(self, now: Instant) -> Effects:
         """Propose the requests again that are due, and end those that time out."""
-        explained = [*self._explain(now), *self._tell_members()]
+        explained = [*self._explain(now), *self.tell_members()]
         return [*explained, *self.queries.end_old(now), *self._repeat(now, REPEAT_MAX)]
 
     def _explain(self, now: Instant) -> list[Effect]:

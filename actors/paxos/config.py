@@ -14,8 +14,9 @@ from typing import TypedDict, cast
 
 from fencelock.actors.bootstrap_message import Voter
 from fencelock.actors.effect import Observe
+from fencelock.actors.membership import Member, Membership, VoterIds, reached_by_majority
 from fencelock.actors.message import Address, on_each
-from fencelock.actors.paxos.membership import Member, Membership, Term
+from fencelock.actors.paxos.membership import Term
 from fencelock.actors.paxos.message import NUMBER_MAX
 from fencelock.actors.role import E, Host, Role
 from fencelock.actors.timing import TIMING
@@ -133,10 +134,9 @@ class LogConfig:
     def __init__(
         self, view: View, voter_of: Callable[[Member], int] = lambda _: 0, base: int = 0
     ) -> None:
-        self.voter_of = voter_of
         self.base = base
         self._voters = cast("dict[Address, int]", view.registered)
-        self._ids = dict(view.registered)
+        self._ids = VoterIds(self._voters, voter_of, acceptor_of)
         self.applied = 1
         """The first slot that is not applied here."""
         self.old: frozenset[str] = frozenset()
@@ -239,17 +239,7 @@ class LogConfig:
         self.views.append((term.first, View(number, term.membership.names, self._voters, seats)))
 
     def _register(self) -> None:
-        """Let votes name the ids of the members' journals, where these have changed.
-
-        `Bootstrap` shares the mapping: it has removed members that run on old copies.
-        """
-        seats = [seat for _, view in self.views for seat in view.seats]
-        wanted = {acceptor_of(seat.name): self.voter_of(seat) for seat in seats}
-        for acceptor in [one for one in self._ids if one not in wanted]:
-            self._voters.pop(acceptor, None)
-        changed = {one: wanted[one] for one in wanted if wanted[one] != self._ids.get(one)}
-        self._voters.update(changed)
-        self._ids = wanted
+        self._ids.register(seat for _, view in self.views for seat in view.seats)
 
     def seat(self, acceptor: Address, voter: int) -> range:
         """Return the slots on which ``acceptor`` may vote under the id ``voter``.
@@ -286,10 +276,9 @@ class LogConfig:
         """
         lowest: int | None = None
         for view in self.current:
-            ranked = sorted((marks[one] for one in view.members if one in marks), reverse=True)
-            if len(ranked) < view.majority:
+            mark = reached_by_majority(view.members, marks)
+            if mark is None:
                 return None
-            mark = ranked[view.majority - 1]
             lowest = mark if lowest is None else min(lowest, mark)
         return lowest
 

@@ -14,6 +14,7 @@ from fencelock.actors.bootstrap import GREET_MS, Bootstrap, bootstrap_of, vote_i
 from fencelock.actors.bootstrap_message import GroupConfig, Voter
 from fencelock.actors.effect import Checkpoint, Effects, Persist, Spawn
 from fencelock.actors.lease import DRIFT_PPM
+from fencelock.actors.membership import Member
 from fencelock.actors.message import Address, Instant, Message
 from fencelock.actors.paxos.acceptor import Acceptor
 from fencelock.actors.paxos.config import (
@@ -33,7 +34,6 @@ from fencelock.actors.paxos.journal import Base, Recovered, recover
 from fencelock.actors.paxos.leader import Leader
 from fencelock.actors.paxos.locator import Identity
 from fencelock.actors.paxos.machine import Machine
-from fencelock.actors.paxos.membership import Member
 from fencelock.actors.paxos.message import UNWILLING
 from fencelock.actors.paxos.reconfigurer import Reconfigurer
 from fencelock.actors.paxos.replica import Replica

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from fencelock.actors.membership import Membership
 from fencelock.actors.message import Address, Local, Timer, local, timer
-from fencelock.actors.paxos.membership import Membership
 from fencelock.actors.paxos.message import Locate
 
 

@@ -12,58 +12,15 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+from fencelock.actors.membership import MEMBERS_MAX, Member, Membership
 from fencelock.actors.paxos.message import NUMBER_MAX, Batch
 
 CHANGE = b"members "
 """Beginning of a command that changes the members, and of the part of a snapshot with them."""
 
 
-MEMBERS_MAX = 64
-"""Maximum number of members; every leader sends each of them every slot."""
-
-
 TEXT_MAX = 300
 """Maximum length of a member's name or endpoint."""
-
-
-class Member(NamedTuple):
-    """A node that votes under one journal."""
-
-    name: str
-    endpoint: str
-    """The address at which other nodes reach it, empty if only the configuration has it."""
-    journal: int
-
-
-class Membership(NamedTuple):
-    """All members after ``number`` changes, sorted by name."""
-
-    number: int
-    members: tuple[Member, ...]
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the members, sorted."""
-        return tuple(member.name for member in self.members)
-
-    @property
-    def voters(self) -> frozenset[tuple[str, int]]:
-        """The names and journals of the members. Configurations may differ in endpoints."""
-        return frozenset((member.name, member.journal) for member in self.members)
-
-    def with_member(self, member: Member) -> Membership:
-        """Return the membership after ``member`` was added."""
-        return Membership(self.number + 1, tuple(sorted((*self.members, member))))
-
-    def without(self, name: str) -> Membership:
-        """Return the membership after the member ``name`` was removed."""
-        left = tuple(member for member in self.members if member.name != name)
-        return Membership(self.number + 1, left)
-
-    def is_next_of(self, before: Membership) -> bool:
-        """Return whether this is ``before`` with one member more or less (P7)."""
-        changed = self.voters ^ before.voters
-        return self.number == before.number + 1 and len(changed) == 1
 
 
 class Term(NamedTuple):

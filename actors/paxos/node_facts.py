@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fencelock.actors.error import MembershipError
 from fencelock.actors.paxos.member_event import NodeFacts
 from fencelock.actors.paxos.message import Locate
 from fencelock.actors.timing import TIMING
@@ -35,10 +34,6 @@ class Facts:
         facts = self.members.get(member)
         return led_ms if facts is None else min(led_ms, facts.heard_ms)
 
-    def has_majority(self, members: tuple[str, ...], joins: int = 0) -> bool:
-        """Return whether a majority of ``members``, and ``joins`` more that answer, is there."""
-        return sum(map(self.votes, members)) + joins > (len(members) + joins) // 2
-
     def is_old(self, member: str) -> bool:
         """Return whether ``member`` runs a version without changes of the members."""
         facts = self.members.get(member)
@@ -48,13 +43,3 @@ class Facts:
         """Return the last report of ``node`` as a learner, if it is recent."""
         facts = self.learners.get(node)
         return None if facts is None or facts.heard_ms > HEARD_MS else facts.learner
-
-    def joiner(self, node: str) -> Locate:
-        """Return the report of a node that is to join; refuse one that has not been heard."""
-        report = self.learner(node)
-        if report is None:
-            raise MembershipError(
-                f"{node} has not been heard from: start it with the address of a member in its "
-                "configuration, and try again"
-            )
-        return report

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from fencelock.actors.effect import Effect, Observe, Send, Wake
+from fencelock.actors.membership import Membership
 from fencelock.actors.message import NS_PER_MS, Address, Instant, maker
 from fencelock.actors.paxos.config import WINDOW
 from fencelock.actors.paxos.event import (
@@ -22,7 +23,7 @@ from fencelock.actors.paxos.event import (
     ProposalBatch,
     each_of,
 )
-from fencelock.actors.paxos.membership import Membership, command_of
+from fencelock.actors.paxos.membership import command_of
 from fencelock.actors.paxos.message import (
     BATCH_BYTES_MAX,
     BATCH_COMMANDS_MAX,

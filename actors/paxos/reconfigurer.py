@@ -1,27 +1,32 @@
-"""Changes of the members: join, leave, remove, replace, and transfer of the lead.
-
-The client repeats its request until the change is done. Each time the leader compares the wanted
-members with those in force, and takes the next step: one member more, or one less. So a change
-continues under the next leader, and a repetition has no further effect.
-"""
+"""Changes of the members by the log, and reports of them; see `MemberChanges`."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Unpack
 
 from fencelock.actors.api.membership_message import (
     ChangeMembers,
-    MemberAction,
     MembersChanged,
     MembersRead,
     NodeReport,
     NodeRole,
     ReadMembers,
 )
-from fencelock.actors.api.message import Reason, Refused
-from fencelock.actors.api.self_report import NodeAddress
-from fencelock.actors.effect import Connect, Disconnect, Effect, Effects, Observe, Send, Wake
+from fencelock.actors.api.message import Refused
+from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.error import MembershipError
+from fencelock.actors.membership import Member
+from fencelock.actors.membership_changes import (
+    REQUESTS_MAX,
+    ClientRequests,
+    Learner,
+    MemberChanges,
+    MembersReply,
+    MembersRequest,
+    Step,
+    unchanged,
+)
 from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of, ms_between, node_of
 from fencelock.actors.paxos.config import WINDOW, MemberArguments, MemberRole, View, members_of
 from fencelock.actors.paxos.event import Resign, Resigned
@@ -33,10 +38,9 @@ from fencelock.actors.paxos.member_event import (
     TargetDue,
     ViewChanged,
 )
-from fencelock.actors.paxos.membership import MEMBERS_MAX, Member
 from fencelock.actors.paxos.node_facts import Facts
 from fencelock.actors.paxos.target import CHECK_MS, NO_TARGET, QUIET_MS, MemberTarget, wish_of
-from fencelock.actors.proxy.message import MembersKnown, Relay, Relayed
+from fencelock.actors.proxy.message import Relay
 from fencelock.actors.role import Host, Summary
 from fencelock.actors.role_message import Level, RoleNotice
 
@@ -44,12 +48,6 @@ VERSION_CHARS_MAX = 64
 """Maximum length of another node's version; the rest is cut off."""
 
 
-REQUESTS_MAX = 64
-"""Maximum requests that wait for an answer; they are asked again."""
-
-
-MembersRequest = ChangeMembers | ReadMembers
-MembersReply = MembersChanged | MembersRead | Refused
 MembersEvent = (
     Relay | MembersRequest | MembersReply | NodesDescribed | ViewChanged | Resigned | TargetDue
 )
@@ -58,9 +56,6 @@ MembersEvent = (
 
 class Reconfigurer(MemberRole[MembersEvent]):
     """Replies to requests about the members. The leader's reconfigurer changes them, one at a time.
-
-    It only judges whether a change is wise: that a majority can still be reached, and that a
-    new member has the log. The replica judges whether it is safe.
 
     With a target, it also keeps the group at that size by itself (`wish_of`).
 
@@ -90,17 +85,15 @@ class Reconfigurer(MemberRole[MembersEvent]):
         """Until then the members are left to the operator who asked for a change."""
         self.wished = ""
         """The last wish that was logged, empty if there is none."""
-        self.clients: dict[tuple[str, int], Address] = {}
-        """The client of this node's proxy that sent each request, by session and number."""
+        self.requests = ClientRequests(address, self.node)
         self.waiting: list[tuple[Address, MembersRequest]] = []
         """Requests that are answered once the failure detector has described the nodes."""
-        self.linked: dict[str, str] = {}
-        """The endpoints of the members to which this node connects."""
 
     def begin(self, now: Instant) -> Effects:
         """Connect to the members, unless they are the nodes of the configuration."""
         del now
-        links = self._link() if self.config.newest.number else [self._known()]
+        view = self.config.newest
+        links = self._link() if view.number else [self.requests.known(0, view.seats)]
         return [*links, Wake(CHECK_MS, TargetDue())] if self.target.members else links
 
     def handle(self, sender: Address, event: MembersEvent, now: Instant) -> Effects:
@@ -130,30 +123,14 @@ class Reconfigurer(MemberRole[MembersEvent]):
     def _link(self) -> list[Effect]:
         """Keep links to all members, and to no node that is none any more."""
         seats = {seat.name: seat for view in self.config.current for seat in view.seats}
-        effects: list[Effect] = []
-        for name, seat in seats.items():
-            if name != self.node and seat.endpoint and self.linked.get(name) != seat.endpoint:
-                effects.append(Connect(name, seat.endpoint))
-        gone = [name for name in self.linked if name not in seats]
-        effects += [Disconnect(name) for name in gone if name != self.node]
-        self.linked = {name: seat.endpoint for name, seat in seats.items()}
-        return [*effects, self._known()]
-
-    def _known(self) -> Send:
-        """Name the members to the proxy, which names them to clients."""
-        view = self.config.newest
-        members = tuple(NodeAddress(seat.name, seat.endpoint) for seat in view.seats)
-        known = MembersKnown(view=view.number, members=members)
-        return Send(address_of(self.node, "proxy"), known)
+        newest = self.config.newest
+        return self.requests.link(newest.number, seats, newest.seats)
 
     def _on_relay(self, relay: Relay) -> Effects:
         """Take a request from the proxy of this node."""
-        request = relay.request
-        if not isinstance(request, MembersRequest):
+        request = self.requests.take(relay)
+        if request is None:
             return (Observe("paxos.relay_ignored"),)
-        self.clients[request.session, request.request] = relay.client
-        if len(self.clients) > REQUESTS_MAX:
-            del self.clients[next(iter(self.clients))]
         return self._on_request(self.address, request)
 
     def _on_request(self, sender: Address, request: MembersRequest) -> Effects:
@@ -167,16 +144,7 @@ class Reconfigurer(MemberRole[MembersEvent]):
         """Send the client of this node's proxy the leader's reply."""
         if sender != members_of(node_of(sender)) or node_of(sender) not in self.config.nodes:
             return (Observe("paxos.members_reply_ignored"),)
-        return self._reply(self.address, reply)
-
-    def _reply(self, to: Address, reply: MembersReply) -> list[Effect]:
-        if to != self.address:
-            return [Send(to, reply)]
-        client = self.clients.pop((reply.session, reply.request), None)
-        if client is None:
-            return []
-        relayed = Relayed(client=client, reply=reply)
-        return [Send(address_of(self.node, "proxy"), relayed)]
+        return self.requests.reply(self.address, reply)
 
     def _on_described(self, described: NodesDescribed, now: Instant) -> list[Effect]:
         """Reply to the waiting requests, or forward them to the leader."""
@@ -187,13 +155,16 @@ class Reconfigurer(MemberRole[MembersEvent]):
             if not leads and described.master and sender == self.address:
                 effects.append(Send(members_of(described.master), request))
             elif isinstance(request, ReadMembers):
-                effects += self._reply(sender, self._read(request, described))
+                effects += self.requests.reply(sender, self._read(request, described))
             elif not leads:
-                told = self._unchanged(request, "no leader is known at present")
-                effects += self._reply(sender, told)
+                view = self.config.newest
+                text = "no leader is known at present"
+                told = unchanged(request, text, view.number, view.members)
+                effects += self.requests.reply(sender, told)
             else:
                 self.quiet_until = Instant(now + QUIET_MS * NS_PER_MS)
-                effects += self._change(sender, request, Facts(self.node, described.nodes))
+                changes = LogChanges(self, Facts(self.node, described.nodes))
+                effects += changes.answer(request, partial(self.requests.reply, sender))
         return effects
 
     def _approach_target(self, described: NodesDescribed, now: Instant) -> list[Effect]:
@@ -209,9 +180,10 @@ class Reconfigurer(MemberRole[MembersEvent]):
             (seat.name, seat.journal): self.led_since.get((seat.name, seat.journal), now)
             for seat in view.seats
         }
-        if now < self.quiet_until or self._pending():
-            return []
         facts = Facts(self.node, described.nodes)
+        changes = LogChanges(self, facts)
+        if now < self.quiet_until or changes.pending():
+            return []
         silent_ms = {
             name: facts.silent_ms(name, ms_between(led[name, journal], now))
             for name, journal in led
@@ -220,7 +192,7 @@ class Reconfigurer(MemberRole[MembersEvent]):
         level, text, effects = Level.WARNING, "" if wish is None else wish.why, list[Effect]()
         if wish is not None and wish.request is not None:
             try:
-                _, _, effects = self._step(wish.request, facts)
+                effects += changes.step(wish.request).effects
                 level = Level.INFO
             except MembershipError as error:
                 text = f"{wish.why}, but {error}"
@@ -228,151 +200,6 @@ class Reconfigurer(MemberRole[MembersEvent]):
             effects.append(Send(address_of(self.node, "node"), RoleNotice(level=level, text=text)))
         self.wished = text
         return effects
-
-    def _unchanged(
-        self, request: ChangeMembers, detail: str, slots_left: int = 0, bytes_left: int = 0
-    ) -> MembersChanged:
-        view = self.config.newest
-        return MembersChanged(
-            done=not detail,
-            detail=detail,
-            view=view.number,
-            members=view.members,
-            slots_left=slots_left,
-            bytes_left=bytes_left,
-            session=request.session,
-            request=request.request,
-        )
-
-    def _change(self, sender: Address, request: ChangeMembers, facts: Facts) -> list[Effect]:
-        """Take the next step of a change, and answer."""
-        try:
-            step = self._step(request, facts)
-        except MembershipError as error:
-            refused = Refused(
-                lock="",
-                reason=Reason.MEMBERSHIP,
-                detail=str(error),
-                session=request.session,
-                owner="",
-                request=request.request,
-            )
-            return self._reply(sender, refused)
-        detail, slots_left, effects = step
-        joiner = facts.learner(request.replacement or request.node) if slots_left else None
-        bytes_left = 0 if joiner is None else joiner.bytes_left
-        reached = self._unchanged(request, detail, slots_left, bytes_left)
-        return [*effects, *self._reply(sender, reached)]
-
-    def _step(self, request: ChangeMembers, facts: Facts) -> Step:
-        view, node = self.config.newest, request.node
-        match request.action:
-            case MemberAction.TRANSFER:
-                return self._transfer(node, facts)
-            case MemberAction.JOIN:
-                return self._add(request, node, facts)
-            case MemberAction.LEAVE | MemberAction.REMOVE:
-                return self._drop(node, facts)
-            case MemberAction.REPLACE if request.replacement == node:
-                return self._renew(request, facts)
-            case MemberAction.REPLACE:
-                new = request.replacement
-                if node not in view.members or (new not in view.members and self._fits(new, facts)):
-                    return self._add(request, new, facts)
-                if new not in view.members:
-                    facts.joiner(new)  # Refuse before anything has changed.
-                detail, left, effects = self._drop(node, facts)
-                return (detail or self._pending(), left, effects)
-
-    def _pending(self) -> str:
-        """Return the condition that a decided change waits for; empty if there is none."""
-        number = self.config.newest.number
-        return f"change {number} is not in force yet" if self.config.pending else ""
-
-    def _fits(self, new: str, facts: Facts) -> bool:
-        """Return whether the members with ``new`` would have a reachable majority."""
-        there = facts.learner(new) is not None
-        return there and facts.has_majority(self.config.newest.members, joins=1)
-
-    def _transfer(self, node: str, facts: Facts) -> Step:
-        if node not in self.config.newest.members:
-            raise MembershipError(f"{node} is not a member: run fencelock join {node} first")
-        if node == self.node:
-            return "", 0, []
-        if not facts.votes(node):
-            raise MembershipError(f"{node} does not answer {self.node}: start it, and try again")
-        return f"{self.node} hands the lead over", 0, [Send(self.leader, Resign(successor=node))]
-
-    def _add(self, request: ChangeMembers, node: str, facts: Facts) -> Step:
-        seat = _seat_of(self.config.newest, node)
-        report = facts.learner(node)
-        if seat is not None:
-            journal = report.journal if report is not None else request.journal
-            if journal not in (0, seat.journal):
-                raise MembershipError(
-                    f"{node} is a member, but lost its journal: run fencelock replace {node}"
-                )
-            return self._pending(), 0, []
-        facts.joiner(node)
-        if self._pending():
-            return self._pending(), 0, []
-        self._check_versions(facts)
-        if len(self.config.newest.members) >= MEMBERS_MAX:
-            raise MembershipError(f"there are {MEMBERS_MAX} members, the limit: remove one first")
-        if not self._fits(node, facts):
-            raise MembershipError(
-                f"with {node} a majority of the members could not be reached: start members that "
-                "do not answer, or remove them first"
-            )
-        assert report is not None
-        left = facts.learners[node].lag  # By now it has learned more, and we have applied more.
-        if not report.ready or left > WINDOW:
-            return f"{node} learns what was decided", left, []
-        endpoint = report.endpoint or request.endpoint
-        member = Member(node, endpoint, report.journal)
-        change = ProposeChange(
-            membership=self.config.membership.with_member(member), joiner_applied=report.applied
-        )
-        return f"{node} becomes a member", 0, [Send(self.replica, change)]
-
-    def _drop(self, node: str, facts: Facts) -> Step:
-        members = self.config.newest.members
-        if node not in members or self._pending():
-            return self._pending(), 0, []
-        left = tuple(member for member in members if member != node)
-        if not left:
-            raise MembershipError(f"{node} is the only member: let another node join first")
-        self._check_versions(facts, but=node)
-        if not facts.has_majority(left):
-            silent = ", ".join(one for one in left if not facts.votes(one))
-            raise MembershipError(
-                f"without {node} a majority of the members could not be reached, since {silent} "
-                "does not answer: start it, or remove it first"
-            )
-        if node == self.node:
-            return f"{node} hands the lead over first", 0, [Send(self.leader, Resign())]
-        change = ProposeChange(membership=self.config.membership.without(node))
-        return f"{node} is removed", 0, [Send(self.replica, change)]
-
-    def _renew(self, request: ChangeMembers, facts: Facts) -> Step:
-        """Replace the journal of a member that lost its own: remove it, then add it again."""
-        node = request.node
-        seat, report = _seat_of(self.config.newest, node), facts.learner(node)
-        if seat is None or (report is not None and report.journal == seat.journal):
-            return self._add(request, node, facts)
-        if report is None:
-            if request.journal == seat.journal or facts.votes(node):
-                return self._pending(), 0, []
-            facts.joiner(node)
-        return self._drop(node, facts)
-
-    def _check_versions(self, facts: Facts, but: str = "") -> None:
-        """Refuse a change while members cannot read it."""
-        for member in self.config.newest.members:
-            if member != but and facts.is_old(member):
-                raise MembershipError(
-                    f"{member} runs a version that cannot change the members: upgrade it first"
-                )
 
     def _read(self, request: ReadMembers, described: NodesDescribed) -> MembersRead:
         """Return a report of each node."""
@@ -427,9 +254,74 @@ class Reconfigurer(MemberRole[MembersEvent]):
         )
 
 
-Step = tuple[str, int, list[Effect]]
-"""The condition that a change waits for (empty if it is done), the slots that a learner lacks, and
-the effects."""
+class LogChanges(MemberChanges):
+    """The leader's knowledge of other nodes, and the changes that it has decided by the log.
+
+    Args:
+        role: the leader's role for the members.
+        facts: the facts of other nodes.
+
+    """
+
+    def __init__(self, role: Reconfigurer, facts: Facts) -> None:
+        view = role.config.newest
+        super().__init__(role.node, view.seats, view.number)
+        self.role = role
+        self.facts = facts
+
+    def pending(self) -> str:
+        """Return the condition that a decided change waits for; empty if there is none."""
+        return f"change {self.number} is not in force yet" if self.role.config.pending else ""
+
+    def votes(self, member: str) -> bool:
+        """Return whether ``member`` voted lately, under its registered journal."""
+        return self.facts.votes(member)
+
+    def is_old(self, member: str) -> bool:
+        """Return whether ``member`` runs a version without changes of the members."""
+        return self.facts.is_old(member)
+
+    def learner(self, node: str) -> Learner | None:
+        """Return the last report of ``node`` as a learner, if it is recent."""
+        report = self.facts.learner(node)
+        if report is None:
+            return None
+        lag = self.facts.learners[node].lag  # By now it has learned more, as has this node.
+        waits = "" if report.ready and lag <= WINDOW else "learns what was decided"
+        return Learner(report.journal, report.endpoint, lag, report.bytes_left, waits)
+
+    def transfer(self, node: str) -> Step:
+        """Let the member ``node`` lead."""
+        if node not in self.seats:
+            raise MembershipError(f"{node} is not a member: run fencelock join {node} first")
+        if node == self.node:
+            return Step("")
+        if not self.votes(node):
+            raise MembershipError(f"{node} does not answer {self.node}: start it, and try again")
+        return self._hand_over(f"{self.node} hands the lead over", Resign(successor=node))
+
+    def propose_with(self, member: Member) -> Step:
+        """Begin to add ``member``."""
+        learner = self.facts.learner(member.name)
+        assert learner is not None
+        change = ProposeChange(
+            membership=self.role.config.membership.with_member(member),
+            joiner_applied=learner.applied,
+        )
+        return self._propose(f"{member.name} becomes a member", change)
+
+    def propose_without(self, node: str) -> Step:
+        """Begin to remove the member ``node``."""
+        if node == self.node:
+            return self._hand_over(f"{node} hands the lead over first", Resign())
+        change = ProposeChange(membership=self.role.config.membership.without(node))
+        return self._propose(f"{node} is removed", change)
+
+    def _propose(self, detail: str, change: ProposeChange) -> Step:
+        return Step(detail, effects=(Send(self.role.replica, change),))
+
+    def _hand_over(self, detail: str, resign: Resign) -> Step:
+        return Step(detail, effects=(Send(self.role.leader, resign),))
 
 
 def _seat_of(view: View, node: str) -> Member | None:

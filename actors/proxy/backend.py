@@ -148,7 +148,8 @@ class Backend(ABC):
         if isinstance(request, ChangeMembers | ReadMembers):
             return (
                 f"the members of a {self.name} cluster are those of its configuration: change the "
-                "file and start all nodes anew; paxos changes its members while it serves"
+                "file and start all nodes anew; paxos and bakery change their members while they "
+                "serve"
             )
         protocol = "bakery" if isinstance(request, Renew | Watch) else "paxos"
         return f"{self.name} has no {type(request).__name__}; {protocol} has it"

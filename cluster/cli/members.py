@@ -73,7 +73,7 @@ def members(
 
     A master leads, members vote, and observers have the same locks and serve
     clients, but do not vote. `behind` counts the slots of the log that a node
-    has not applied.
+    has not applied; with `bakery`, which has three leaders, the epochs.
 
     For example:
 
@@ -105,7 +105,9 @@ def headline(read: MembersRead) -> str:
     """Return the number of members, who leads, and the number of changes so far."""
     count = sum(report.role is not NodeRole.OBSERVER for report in read.nodes)
     leads = [report.node for report in read.nodes if report.role is NodeRole.MASTER]
-    leader = f"{leads[0]} leads" if leads else "nobody leads that this node knows of"
+    leader = "nobody leads that this node knows of"
+    if leads:
+        leader = f"{', '.join(leads)} lead{'' if len(leads) > 1 else 's'}"
     changes = f"{read.view} change{'' if read.view == 1 else 's'} so far"
     return f"{count} member{'' if count == 1 else 's'}; {leader}; {changes}"
 

@@ -40,7 +40,9 @@ _Semaphores = Annotated[
 
 _Members = Annotated[
     bool,
-    typer.Option("--members", help="paxos: locks and the log, while the members change."),
+    typer.Option(
+        "--members", help="paxos, bakery: locks in use while operators or leaders change members."
+    ),
 ]
 
 
@@ -173,14 +175,17 @@ def _runs(
 
 
 def _member_runs(protocol: str, workers: int) -> _Runs:
-    if protocol != "paxos":
-        raise ConfigError(f"--members is for protocol paxos, whose members change, not {protocol}")
-    from fencelock.cluster.simulation.paxos_run import run_members_seed, sweep_members  # noqa: PLC0415
-
+    if protocol == "paxos":
+        from fencelock.cluster.simulation.paxos_run import run_members_seed, sweep_members  # noqa: PLC0415
+    elif protocol == "bakery":
+        from fencelock.cluster.simulation.bakery_run import run_members_seed, sweep_members  # noqa: PLC0415
+    else:
+        text = "--members is for paxos and bakery, whose members change"
+        raise ConfigError(f"{text}, not {protocol}")
     return _Runs(
         title=f"the changing members of {protocol}",
         options=f"--protocol {protocol} --members",
-        answers="answers",
+        answers="answers" if protocol == "paxos" else "grants",
         one=run_members_seed,
         many=partial(sweep_members, workers=workers),
     )

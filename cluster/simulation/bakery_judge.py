@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fencelock.actors.bakery.config import election_of, leader_of, proxy_of
+from fencelock.actors.bakery.config import election_of, leader_of, proxy_of, status_of
 from fencelock.actors.effect import Effects
 from fencelock.cluster.simulation.bakery_judge_drops import DropsJudge
 from fencelock.cluster.simulation.bakery_judge_election import ElectionJudge
@@ -26,12 +26,13 @@ INVARIANTS = {
     "B9": "nothing is granted that a client believes to hold",
     "B10": "what was dropped stays dropped",
     "B11": "a proxy answers a request once",
+    "B12": "the members change one at a time, when majorities before and after know it",
 }
 """The invariants of ``actors/bakery/README.md``, as far as a violation is visible from outside."""
 
 
 class BakeryJudge:
-    """Judges B1 to B11, each on its own: see ``actors/bakery/README.md``.
+    """Judges B1 to B12, each on its own: see ``actors/bakery/README.md``.
 
     It trusts no counter of a role: it counts deliveries and messages itself. It looks into tables
     and epoch states only for the present state.
@@ -64,7 +65,7 @@ class BakeryJudge:
             self.drops.handled(delivered, effects)
         elif to == proxy_of(node):
             self.leases.at_proxy(delivered, effects)
-        elif to == election_of(node):
+        elif to in (election_of(node), status_of(node)):
             self.election.handled(delivered, effects)
 
     def crashed(self, node: str, boot: int) -> None:

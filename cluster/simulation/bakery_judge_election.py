@@ -5,10 +5,23 @@ from __future__ import annotations
 from typing import Any
 
 from fencelock.actors.bakery.config import leader_of, majority
+from fencelock.actors.bakery.electorate import FOUNDERS, Electorate
 from fencelock.actors.bakery.event import Serve
-from fencelock.actors.bakery.message import Beat, Chosen, Export, Install, Promised, Seating, Table
+from fencelock.actors.bakery.message import (
+    Beat,
+    Chosen,
+    Export,
+    Install,
+    Promised,
+    Propose,
+    Seating,
+    Table,
+)
+from fencelock.actors.bootstrap_message import GroupConfig
 from fencelock.actors.effect import Effects, Send
+from fencelock.actors.membership import Member
 from fencelock.actors.message import NS_PER_MS, node_of
+from fencelock.cluster.simulation.bakery_judge_members import MembersJudge
 from fencelock.cluster.simulation.trace import Delivery
 from fencelock.cluster.simulation.violation_report import ViolationReport
 from fencelock.cluster.simulation.world import World
@@ -46,12 +59,15 @@ class ElectionJudge:
         """For each member with a replaced disk, the lives before that."""
         self.replaced_at: dict[str, int] = {}
         """The true time at which the disk of a member was last replaced."""
+        self.changes = MembersJudge(violation_report, self._knows)
+        self.founders = FOUNDERS
 
     def handled(self, delivered: Delivery, effects: Effects) -> None:
         """Judge an event of a coordinator or a leader, and its effects."""
         event = delivered.event
         match event:
             case Beat():
+                self.changes.hear(event.seating.epoch, self._resolved(event.electorate))
                 self._seated(event.seating.epoch, event.seating.leaders)
                 self._said(node_of(delivered.sender), delivered.boot, event.seating)
             case Promised():
@@ -65,7 +81,9 @@ class ElectionJudge:
         for effect in effects:
             if type(effect) is not Send:
                 continue
-            if type(effect.message) is Promised:
+            if type(effect.message) is Propose:
+                self._registers(effect.message)
+            elif type(effect.message) is Promised:
                 self._promises(delivered, boot, effect.message)
             elif type(effect.message) is Table:
                 assert type(event) is Export
@@ -87,6 +105,24 @@ class ElectionJudge:
 
     def _said(self, node: str, boot: int, seating: Seating) -> None:
         self.said[node, boot] = max(_height(seating), self.said.get((node, boot), (0, 0)))
+
+    def _resolved(self, electorate: Electorate) -> Electorate:
+        """Return ``electorate``, or that of the founders, according to any disk."""
+        if electorate.number:
+            return electorate
+        for name in () if self.founders.members else self.world.members:
+            for record in self.world.nodes[name].disk.records().get("bootstrap", ()):
+                if isinstance(record, GroupConfig):
+                    seats = tuple(Member(one, "", journal) for one, journal in record.voters)
+                    self.founders = Electorate(0, seats)
+        return self.founders
+
+    def _registers(self, proposal: Propose) -> None:
+        """Let a member that lost its journal vote under the one that replaces it."""
+        for seat in proposal.electorate.members:
+            if self.voted.get(seat.name, seat.journal) != seat.journal:
+                self.voted[seat.name] = seat.journal
+                self.kept.pop(seat.name, None)
 
     def _is_another(self, node: str) -> bool:
         """Return whether the journal of ``node`` is not the one under which it voted."""
@@ -129,12 +165,26 @@ class ElectionJudge:
 
     def _serves(self, node: str, serve: Serve) -> None:
         self._seated(serve.epoch, serve.leaders)
-        know = [name for name in self.world.members if self._knows(name, serve)]
-        if len(know) < majority(len(self.world.members)):
-            told = f"leases of {serve.bound_ms} ms in epoch {serve.epoch}"
-            self.violation_report(
-                "B2", f"{node} is let serve, with {told}, and only {know} know, durably"
-            )
+        wanted = (serve.epoch, serve.bound_ms)
+        electorate = self._resolved(self._installed(node, serve.epoch))
+        self.changes.hear(serve.epoch, electorate)
+        for group in electorate.groups:
+            know = [seat.name for seat in group if self._knows(seat, wanted)]
+            if len(know) < majority(len(group)):
+                told = f"leases of {serve.bound_ms} ms in epoch {serve.epoch}"
+                self.violation_report(
+                    "B2", f"{node} is let serve, with {told}, and only {know} know, durably"
+                )
+
+    def _installed(self, node: str, epoch: int) -> Electorate:
+        """Return the electorate of ``epoch``, as ``node`` knows it."""
+        records = self.world.nodes[node].disk.records().get("election", ())
+        known = [
+            record.electorate
+            for record in records
+            if isinstance(record, Install) and record.seating.epoch == epoch
+        ]
+        return known[-1] if known else FOUNDERS
 
     def _is_the_chosen_one(self, node: str, serve: Serve) -> None:
         """Check that a serving leader has not restarted since it was chosen: it lost its table."""
@@ -143,12 +193,13 @@ class ElectionJudge:
         if role.epoch_state.serving and lives != [self.world.nodes[node].boot]:
             self.violation_report("B3", f"{node} serves in epoch {serve.epoch}, and lives anew")
 
-    def _knows(self, member: str, serve: Serve) -> bool:
-        wanted = (serve.epoch, serve.bound_ms)
+    def _knows(self, seat: Member, wanted: tuple[int, int]) -> bool:
+        """Return whether a voter knows an epoch with its bound, or a higher one, durably."""
+        member = seat.name
         past = [self.said.get((member, life), (0, 0)) for life in self.gone.get(member, ())]
         if max(past, default=(0, 0)) >= wanted:
             return True
-        if self._is_another(member):
+        if self.world.nodes[member].disk.journal_id != seat.journal:
             return False
         records = self.world.nodes[member].disk.records().get("election", ())
         known = [record.seating for record in records if isinstance(record, Install)]
@@ -174,7 +225,8 @@ class ElectionJudge:
             for name in members
             if self._is_another(name) and self.replaced_at.get(name, then) < then
         }
-        return len(members) - len(late | lost) >= majority(len(members))
+        electorate = self._resolved(self.changes.of_epoch.get(epoch, FOUNDERS))
+        return electorate.is_quorum(set(electorate.everyone) - late - lost)
 
 
 def _height(seating: Seating) -> tuple[int, int]:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable
+from dataclasses import replace
 from random import Random
+from typing import NamedTuple
 
 from fencelock.actors.effect import Spawn
 from fencelock.actors.lease import DRIFT_PPM
+from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.simulation.bakery_judge import BakeryJudge
 from fencelock.cluster.simulation.bakery_nemesis import Blow, LeaderNemesis
 from fencelock.cluster.simulation.environment import Judge
 from fencelock.cluster.simulation.faults import Faults
+from fencelock.cluster.simulation.member_changes import MemberChanges
 from fencelock.cluster.simulation.plan import RunPlan
 from fencelock.cluster.simulation.planting import planted
 from fencelock.cluster.simulation.promise import promise_of
@@ -18,7 +22,7 @@ from fencelock.cluster.simulation.report import RunReport
 from fencelock.cluster.simulation.run import run_seed
 from fencelock.cluster.simulation.sweep import reports
 from fencelock.cluster.simulation.world import World
-from fencelock.cluster.topology import ProtocolSettings, bakery
+from fencelock.cluster.topology import NodeContext, ProtocolSettings, bakery
 
 Change = Callable[[Spawn], Spawn]
 """Puts another role in the place of a member's role."""
@@ -96,6 +100,62 @@ def run_bakery_seed(
         promise=promise_of("bakery", ProtocolSettings()),
         judges=judges,
     )
+
+
+class MembersPlan(NamedTuple):
+    """A plan during which the members change."""
+
+    plan: RunPlan
+    founders: int
+    change_every_ms: int
+
+
+def draw_members_plan(seed: int) -> MembersPlan:
+    """Return the plan of ``seed``: up to three nodes more than found the cluster."""
+    random = Random(f"{seed}/bakery members")
+    founders, spares = random.choice((1, 2, 3, 3, 4)), random.choice((1, 2, 3))
+    plan = replace(draw_bakery_plan(seed), nodes=founders + spares)
+    return MembersPlan(plan, founders, random.choice((200, 500, 1_500)))
+
+
+def run_members_seed(
+    seed: int,
+    *,
+    plan: MembersPlan | None = None,
+    change: Change = lambda spawn: spawn,
+    judged: frozenset[str] | None = None,
+) -> RunReport:
+    """Run one seed, during which the members change, and judge it; see `run_bakery_seed`."""
+    members_plan = plan or draw_members_plan(seed)
+    nodes = tuple(f"n{number}" for number in range(1, members_plan.plan.nodes + 1))
+    founders = nodes[: members_plan.founders]
+    random = Random(f"{seed}/blows")
+    blows = tuple(blow for blow in Blow if random.random() < 1 / 2) or tuple(Blow)
+    every_ms = random.choice(EVERY_MS)
+
+    def recipe(seat: NodeContext) -> RoleSet:
+        """Set up a node that knows the founders, and itself."""
+        return bakery(replace(seat, nodes=tuple(sorted({*founders, seat.node}))))
+
+    def judges(world: World) -> list[Judge]:
+        nemesis, judge = LeaderNemesis(world, blows, every_ms), BakeryJudge(world, judged)
+        nemesis.begin()
+        decided = judge.election.changes
+        MemberChanges(world, decided, founders, nodes, members_plan.change_every_ms).begin()
+        return [judge, nemesis]
+
+    return run_seed(
+        planted(recipe, change),
+        seed,
+        plan=members_plan.plan,
+        promise=promise_of("bakery", ProtocolSettings()),
+        judges=judges,
+    )
+
+
+def sweep_members(seeds: Iterable[int], *, workers: int = 1) -> Generator[RunReport, None, None]:
+    """Run ``seeds`` while the members change; see `sweep_judged`."""
+    return reports(run_members_seed, seeds, workers)
 
 
 def sweep_judged(seeds: Iterable[int], *, workers: int = 1) -> Generator[RunReport, None, None]:

@@ -6,9 +6,10 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from fencelock.actors.bootstrap_message import Voter
+from fencelock.actors.membership import Membership
 from fencelock.actors.message import Message
 from fencelock.actors.paxos.config import WINDOW
-from fencelock.actors.paxos.membership import CHANGE, Membership, change_in
+from fencelock.actors.paxos.membership import CHANGE, change_in
 from fencelock.actors.paxos.message import (
     NO_BALLOT,
     Accept,
@@ -101,6 +102,16 @@ class Electorates:
     def newest(self) -> Electorate:
         """The last voters that were decided."""
         return self.past[-1]
+
+    @property
+    def voters(self) -> tuple[Voter, ...]:
+        """The last voters that were decided, empty before the founding."""
+        return self.past[-1].voters if self.past else ()
+
+    @property
+    def may_lose_disk(self) -> bool:
+        """Whether a slot of the newest is decided; before, members may found another group."""
+        return max(1, self.newest.first) < self.next
 
     def at(self, slot: int) -> Electorate:
         """Return the voters of ``slot``, as far as they are decided."""

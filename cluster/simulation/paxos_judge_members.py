@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from fencelock.actors.effect import Effects, Observe, Send
 from fencelock.actors.lease import PPM
+from fencelock.actors.membership import Membership
 from fencelock.actors.message import NS_PER_MS, Instant, node_of
 from fencelock.actors.paxos.config import leader_of, monitor_of
 from fencelock.actors.paxos.member_event import ProposeChange
-from fencelock.actors.paxos.membership import Membership
 from fencelock.actors.paxos.message import NO_BALLOT, HeartbeatAck, Locate
 from fencelock.actors.paxos.node_facts import HEARD_MS
 from fencelock.cluster.simulation.paxos_image import Electorates

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 
+from fencelock.actors.api.membership_message import MemberAction
 from fencelock.actors.bakery.config import PRIORITY
 from fencelock.actors.effect import Spawn
 from fencelock.actors.lease import DRIFT_PPM
@@ -18,13 +19,13 @@ from fencelock.actors.timing import TIMING
 from fencelock.cluster.host.role_set import RoleSet
 from fencelock.cluster.simulation.adversary import Adversary
 from fencelock.cluster.simulation.judge import LockJudge
+from fencelock.cluster.simulation.member_changes import MemberChanges
 from fencelock.cluster.simulation.nemesis import Nemesis
 from fencelock.cluster.simulation.paxos_client import LogReader, Proposer, reader_of
 from fencelock.cluster.simulation.paxos_judge import LogJudge
 from fencelock.cluster.simulation.paxos_judge_locks import SessionJudge
 from fencelock.cluster.simulation.paxos_lock_machine import LockRegister
 from fencelock.cluster.simulation.paxos_machine import OPENING, Register
-from fencelock.cluster.simulation.paxos_members import MemberChanges
 from fencelock.cluster.simulation.paxos_plan import (
     LogPlan,
     draw_log_plan,
@@ -119,7 +120,12 @@ class _LogRun:
         self.nemesis = Nemesis(self.world, members)
         electorates = self.judge.choices.electorates
         self.changes = MemberChanges(
-            self.world, electorates, self.founders, members, plan.change_every_ms
+            self.world,
+            electorates,
+            self.founders,
+            members,
+            plan.change_every_ms,
+            (MemberAction.TRANSFER,),
         )
         self.world.may_die_in_sync = frozenset(members)
 

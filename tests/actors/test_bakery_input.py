@@ -19,7 +19,7 @@ from fencelock.actors.bakery.config import (
     status_of,
 )
 from fencelock.actors.bakery.epochs import VoterRegistry
-from fencelock.actors.bakery.event import BeatContents, Connected
+from fencelock.actors.bakery.event import BeatContents, Connected, Member
 from fencelock.actors.bakery.leader import SWEEP_MS, Leader
 from fencelock.actors.bakery.message import (
     NOBODY,
@@ -34,7 +34,7 @@ from fencelock.actors.bakery.message import (
     Seating,
     TicketDropped,
 )
-from fencelock.actors.bakery.status import ClusterStatus
+from fencelock.actors.bakery.status import GUESTS_MAX, ClusterStatus
 from fencelock.actors.bakery.ticket import COUNTER_MAX, Ticket, Turn, Who, pack_fence
 from fencelock.actors.effect import Send
 from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of
@@ -122,13 +122,28 @@ def test_a_beat_with_a_field_that_cannot_be_is_not_believed(wrong: dict[str, obj
     assert harness.counted == ["bakery.beat_malformed"]
 
 
-@pytest.mark.parametrize(
-    "sender", [status_of("n1"), status_of("n9"), address_of("n2", "proxy"), Address("n2")]
-)
-def test_nobody_but_the_status_of_another_member_has_a_beat(sender: Address) -> None:
-    """Scenario 55: its own name, or a stranger's."""
+@pytest.mark.parametrize("sender", [status_of("n1"), address_of("n2", "proxy"), Address("n2")])
+def test_nobody_but_the_status_of_another_node_has_a_beat(sender: Address) -> None:
+    """Scenario 55: its own name, or another role's."""
     harness = status()
     assert harness.hear(sender, beat_of(harness)) == []
+
+
+def test_what_the_beats_of_a_guest_say_of_leaders_is_ignored() -> None:
+    """It may join, so it is connected. It counts in no majority, and teaches nothing."""
+    play = status()
+    claims = replace(beat_of(play), promised=9, seating=Seating(9, LIVES, 1), serving=9, voter=12)
+    play.hear(status_of("n9"), claims)
+    (guest,) = [one for one in play.role.seen if one.node == "n9"]
+    assert guest == Member("n9", 2, 14, 7, 0, NOBODY, 0, 0, votes=False)
+
+
+def test_a_node_answers_only_so_many_guests() -> None:
+    play = status()
+    for number in range(GUESTS_MAX + 5):
+        play.hear(status_of(f"g{number}"), beat_of(play))
+    assert len(play.role.peers) == 2 + GUESTS_MAX
+    assert play.counted == ["bakery.guest_ignored"] * 5
 
 
 def test_who_was_only_heard_of_is_not_connected() -> None:

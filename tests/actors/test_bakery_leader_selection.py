@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from support.electorates import chosen
 
 from fencelock.actors.bakery.config import OFF, PRIORITY
 from fencelock.actors.bakery.event import Member
-from fencelock.actors.bakery.leader_selection import NO_CHANGE, LeaderSelection, choose, identity_of
+from fencelock.actors.bakery.leader_selection import NO_CHANGE, LeaderSelection, identity_of
 from fencelock.actors.bakery.message import NOBODY, Chosen, Seating
 
 
@@ -36,11 +37,11 @@ def test_identities_are_compared_field_by_field_and_not_as_text() -> None:
 
 def test_the_three_best_lead_first() -> None:
     members = [member(f"n{number}", priority=number) for number in (4, 2, 5, 1, 3)]
-    assert names(choose(NOBODY, members, 5)) == ["n1", "n2", "n3"]
+    assert names(chosen(NOBODY, members, 5)) == ["n1", "n2", "n3"]
 
 
 def test_a_majority_of_the_configured_members_is_needed() -> None:
-    choice = choose(NOBODY, [member("n1"), member("n2")], 4)
+    choice = chosen(NOBODY, [member("n1"), member("n2")], 4)
     assert choice.leaders == ()
     assert choice.why_not == "cluster is down: 2 of 4 members are connected, 3 are needed"
 
@@ -48,52 +49,52 @@ def test_a_majority_of_the_configured_members_is_needed() -> None:
 @pytest.mark.parametrize(("connected", "configured"), [(1, 1), (2, 2), (2, 3)])
 def test_small_clusters_have_fewer_leaders(connected: int, configured: int) -> None:
     members = [member(f"n{number}") for number in range(connected)]
-    assert len(choose(NOBODY, members, configured).leaders) == connected
+    assert len(chosen(NOBODY, members, configured).leaders) == connected
 
 
 def test_survivors_stay_though_newcomers_rank_before_them() -> None:
     """M15, F3."""
     better = [member("n4", priority=1), member("n5", priority=1)]
     members = [member("n1"), member("n2"), member("n3"), *better]
-    assert choose(seated("n1", "n2", "n3"), members, 5) == NO_CHANGE
+    assert chosen(seated("n1", "n2", "n3"), members, 5) == NO_CHANGE
 
 
 def test_one_seat_changes_at_a_time() -> None:
     members = [member("n1"), *(member(f"n{number}", priority=1) for number in (3, 4, 5))]
     members.append(member("n2"))
-    assert names(choose(seated("n1", "n2", "n9"), members, 6)) == ["n1", "n2", "n3"]
-    assert names(choose(seated("n1", "n9"), members, 6)) == ["n1", "n3"]
+    assert names(chosen(seated("n1", "n2", "n9"), members, 6)) == ["n1", "n2", "n3"]
+    assert names(chosen(seated("n1", "n9"), members, 6)) == ["n1", "n3"]
 
 
 def test_a_leader_that_lives_anew_has_lost_its_seat() -> None:
     """M6, F6."""
     members = [member("n1"), member("n2"), member("n3", life=6)]
-    choice = choose(seated("n1", "n2", "n3"), members, 3)
+    choice = chosen(seated("n1", "n2", "n3"), members, 3)
     assert choice.leaders == (Chosen("n1", 5), Chosen("n2", 5), Chosen("n3", 6))
 
 
 def test_three_members_go_on_with_two() -> None:
     """M14, F25."""
-    assert choose(seated("n1", "n2", "n3"), [member("n1"), member("n2")], 3) == NO_CHANGE
+    assert chosen(seated("n1", "n2", "n3"), [member("n1"), member("n2")], 3) == NO_CHANGE
 
 
 def test_two_lost_leaders_make_room_for_a_whole_new_set() -> None:
     members = [member("n1"), member("n4"), member("n5")]
-    assert names(choose(seated("n1", "n2", "n3"), members, 5)) == ["n1", "n4", "n5"]
+    assert names(chosen(seated("n1", "n2", "n3"), members, 5)) == ["n1", "n4", "n5"]
 
 
 def test_off_never_leads_and_is_named_when_too_many_are() -> None:
     """Scenarios 106 and 107."""
     off = [member(f"n{number}", priority=OFF) for number in (1, 2)]
-    alone = choose(NOBODY, [*off, member("n3")], 3)
+    alone = chosen(NOBODY, [*off, member("n3")], 3)
     assert alone.leaders == ()
     assert alone.why_not == (
         "too few candidates: 2 of 3 members have priority off, which leaves 1 for 3 seats"
     )
-    assert choose(NOBODY, [member("n1", priority=OFF)], 1).why_not.startswith("too few candidates")
+    assert chosen(NOBODY, [member("n1", priority=OFF)], 1).why_not.startswith("too few candidates")
 
 
 def test_off_still_counts_for_the_majority() -> None:
     """Scenario 101."""
     members = [member("n1", priority=OFF), member("n2"), member("n3")]
-    assert names(choose(NOBODY, members, 5)) == ["n2", "n3"]
+    assert names(chosen(NOBODY, members, 5)) == ["n2", "n3"]

@@ -10,7 +10,7 @@ from support.bakery_cluster_harness import ClusterHarness
 from fencelock.actors.api.message import Granted, Released
 from fencelock.actors.api.session_message import HoldLost
 from fencelock.actors.bakery.config import election_of
-from fencelock.actors.bakery.election import DuelBackoff
+from fencelock.actors.bakery.duel_backoff import DuelBackoff
 from fencelock.actors.message import NS_PER_MS, address_of
 from fencelock.cluster.simulation.network import Cut
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from support.electorates import seats
 from support.leader_trio import ANN, FENCE, LIVES, NAMES, LeaderTrio
 
 from fencelock.actors.bakery.config import RESEND_MS
-from fencelock.actors.bakery.election import MaxLease
+from fencelock.actors.bakery.electorate import Electorate
 from fencelock.actors.bakery.event import Raise
+from fencelock.actors.bakery.max_lease import MaxLease
 from fencelock.actors.bakery.message import Seating, Vouched
 from fencelock.actors.bakery.proxy_message import Lock, Locked, Unlock
 from fencelock.actors.bakery.ticket import Who
@@ -36,10 +38,11 @@ def test_a_long_lease_that_waited_over_a_hand_over_is_granted_when_its_epoch_kno
 
 
 def test_a_majority_that_knows_a_bound_is_counted_in_one_epoch() -> None:
-    bound = MaxLease("n1", NAMES)
-    bound.begin(Seating(1, LIVES, 10), Raise(bound_ms=LONG_MS))
-    assert bound.on_vouched("n2", Seating(1, LIVES, 10), Vouched(epoch=1, bound_ms=LONG_MS)) == []
-    later = Seating(2, LIVES, 10)
-    bound.begin(later, Raise(bound_ms=LONG_MS))
-    assert bound.on_vouched("n3", later, Vouched(epoch=2, bound_ms=LONG_MS)) == []
-    assert bound.on_vouched("n1", later, Vouched(epoch=2, bound_ms=LONG_MS)) != []
+    bound, electorate = MaxLease("n1"), Electorate(0, seats(*NAMES))
+    bound.begin(Seating(1, LIVES, 10), Raise(bound_ms=LONG_MS), electorate)
+    first = Vouched(epoch=1, bound_ms=LONG_MS)
+    assert bound.on_vouched("n2", Seating(1, LIVES, 10), first, electorate) == []
+    later, second = Seating(2, LIVES, 10), Vouched(epoch=2, bound_ms=LONG_MS)
+    bound.begin(later, Raise(bound_ms=LONG_MS), electorate)
+    assert bound.on_vouched("n3", later, second, electorate) == []
+    assert bound.on_vouched("n1", later, second, electorate) != []

@@ -7,12 +7,14 @@ from dataclasses import replace
 import pytest
 from support.bakery_cluster_harness import ClusterHarness
 from support.effects import at
+from support.electorates import seats
 from support.session_harness import ME, WATCHER, A, B, SessionHarness, of, one
 
 from fencelock.actors.api.cluster_message import ClusterDown, ClusterUp, Watch
 from fencelock.actors.api.message import KeepAlive
 from fencelock.actors.api.session_message import Open
 from fencelock.actors.bakery.cluster_watch import NUMBERS, SILENCE_MS, WATCHERS_MAX, Watchers
+from fencelock.actors.bakery.electorate import Electorate
 from fencelock.actors.bakery.event import Readiness
 from fencelock.actors.bakery.message import Chosen
 from fencelock.actors.effect import Effect, Observe, Send
@@ -34,6 +36,7 @@ def ready(reachable: tuple[str, ...] = MEMBERS, detail: str = "ready", epoch: in
         ready=detail == "ready",
         detail=detail,
         members=(),
+        electorate=Electorate(0, seats(*MEMBERS)),
     )
 
 
@@ -47,7 +50,7 @@ def said(effects: list[Effect]) -> list[News]:
 
 @pytest.fixture
 def watchers() -> Watchers:
-    return Watchers("n1", 3, life=7)
+    return Watchers("n1", life=7)
 
 
 def know(watchers: Watchers, asker: Address = ANN, ms: int = 0) -> int:
@@ -107,10 +110,10 @@ def test_a_slow_client_is_owed_one_answer_the_newest(watchers: Watchers) -> None
 
 
 def test_what_an_earlier_life_said_is_not_known_to_the_next_one() -> None:
-    first, second = Watchers("n1", 3, life=7), Watchers("n1", 3, life=8)
+    first, second = Watchers("n1", life=7), Watchers("n1", life=8)
     number = know(first)
     assert said(second.watch(ANN, Watch(known=number, session="ann"), at(0)))
-    assert Watchers("n1", 3, life=(1 << 63) - 1).number < 1 << 63
+    assert Watchers("n1", life=(1 << 63) - 1).number < 1 << 63
     assert second.number - first.number == NUMBERS
 
 

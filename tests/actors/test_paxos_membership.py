@@ -16,6 +16,7 @@ from fencelock.actors.api.membership_message import (
 )
 from fencelock.actors.api.message import Refused
 from fencelock.actors.effect import Connect, Disconnect, Send
+from fencelock.actors.membership import Member, Membership
 from fencelock.actors.message import Address
 from fencelock.actors.paxos.config import (
     ROUNDS_PER_VIEW,
@@ -34,16 +35,7 @@ from fencelock.actors.paxos.member_event import (
     ProposeChange,
     ViewChanged,
 )
-from fencelock.actors.paxos.membership import (
-    CHANGE,
-    Member,
-    Membership,
-    Term,
-    change_in,
-    command_of,
-    split,
-    terms_part,
-)
+from fencelock.actors.paxos.membership import CHANGE, Term, change_in, command_of, split, terms_part
 from fencelock.actors.paxos.message import Batch, Locate
 from fencelock.actors.paxos.node_facts import HEARD_MS
 from fencelock.actors.paxos.reconfigurer import VERSION_CHARS_MAX, Reconfigurer

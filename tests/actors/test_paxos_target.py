@@ -9,6 +9,7 @@ from support.effects import HOST, at
 
 from fencelock.actors.api.membership_message import ChangeMembers, MemberAction
 from fencelock.actors.effect import Effects, Send, Wake
+from fencelock.actors.membership import Member
 from fencelock.actors.message import address_of
 from fencelock.actors.paxos.config import LogConfig, View, members_of, monitor_of
 from fencelock.actors.paxos.locator import Identity, Locator
@@ -20,7 +21,6 @@ from fencelock.actors.paxos.member_event import (
     ProposeChange,
     TargetDue,
 )
-from fencelock.actors.paxos.membership import Member
 from fencelock.actors.paxos.message import UNWILLING, Locate
 from fencelock.actors.paxos.node_facts import Facts
 from fencelock.actors.paxos.reconfigurer import Reconfigurer

@@ -13,8 +13,9 @@ from fencelock.actors.api.message import Acquire, Granted
 from fencelock.actors.api.session_message import Open, Opened
 from fencelock.actors.bootstrap_message import GroupConfig
 from fencelock.actors.error import ConfigError
+from fencelock.actors.membership import Member, Membership
 from fencelock.actors.paxos.journal import recover
-from fencelock.actors.paxos.membership import Member, Membership, Term, terms_part
+from fencelock.actors.paxos.membership import Term, terms_part
 from fencelock.actors.table.table import LockTable
 from fencelock.cluster import restore as restoring
 from fencelock.cluster.config import Config, parse, starting_config

@@ -9,11 +9,12 @@ import pytest
 from support.judged import assert_seen
 
 from fencelock.actors.bootstrap import vote_id
+from fencelock.actors.membership import Membership
 from fencelock.actors.message import Address
 from fencelock.actors.paxos import member, reconfigurer, replica
 from fencelock.actors.paxos.config import WINDOW, LogConfig, View
 from fencelock.actors.paxos.member_event import ProposeChange
-from fencelock.actors.paxos.membership import Membership, Term
+from fencelock.actors.paxos.membership import Term
 from fencelock.actors.paxos.message import NUMBER_MAX
 from fencelock.actors.paxos.node_facts import Facts
 from fencelock.actors.paxos.reads import Reads

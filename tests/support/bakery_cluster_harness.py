@@ -8,6 +8,7 @@ from random import Random
 from typing import Any
 
 from fencelock.actors.api.cluster_message import ClusterDown, ClusterUp
+from fencelock.actors.api.membership_message import MembersChanged, MembersRead
 from fencelock.actors.api.message import Acquire, Granted, LockStatus, Refused, Release, Released
 from fencelock.actors.api.session_message import HoldLost, Renewed, Unlocking
 from fencelock.actors.bakery.config import Terms, leader_of
@@ -43,7 +44,7 @@ class Say(Local):
     message: Message
 
 
-News = ClusterUp | ClusterDown
+News = ClusterUp | ClusterDown | MembersChanged | MembersRead
 Said = Say | Granted | Refused | Released | Renewed | Unlocking | HoldLost | LockStatus | News
 
 

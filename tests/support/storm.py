@@ -1,4 +1,4 @@
-"""Real nodes of `paxos` that are killed, paused and changed while processes of clients work.
+"""Real nodes that are killed, paused and changed while processes of clients work.
 
 The clients (`storm_client.py`) are separate processes. Under each lock they write into a file that
 shows any overlap, lost update and late fence. While a majority lives, no call of theirs may end in
@@ -55,6 +55,8 @@ class GrowingProcesses(NodeProcesses):
     options = ""
     """The end of every configuration."""
 
+    protocol = "paxos"
+
     def configure(self, options: str) -> None:
         """Add ``options`` to every configuration, before a node is started."""
         self.options = options
@@ -67,7 +69,7 @@ class GrowingProcesses(NodeProcesses):
         known = {name: self.addresses[name] for name in self.processes}
         self.addresses[node] = f"tcp://127.0.0.1:{port}"
         mine = known | {node: self.addresses[node]}
-        text = configuration(self.cluster, "paxos", mine, durable=True)
+        text = configuration(self.cluster, self.protocol, mine, durable=True)
         self.configuration_of(node).write_text(text + self.options, encoding="utf-8")
         self.start(node)
 
@@ -86,10 +88,11 @@ class GrowingProcesses(NodeProcesses):
 class Storm:
     """Three nodes with journals, processes of clients, and their output."""
 
-    def __init__(self, folder: Path, seed: int) -> None:
+    def __init__(self, folder: Path, seed: int, protocol: str = "paxos") -> None:
         self.folder = folder
         self.chance = Random(seed)
-        self.members = GrowingProcesses(folder, "paxos", 3, durable=True)
+        self.members = GrowingProcesses(folder, protocol, FOUNDERS, durable=True)
+        self.members.protocol = protocol
         self.last_grant = 0.0
         self.longest_gap_s = 0.0
         """The longest time without a grant to any client, from the first grant on."""
@@ -205,18 +208,19 @@ class Storm:
 
 
 @contextmanager
-def raging(folder: Path, options: str = "") -> Generator[Storm]:
+def raging(folder: Path, options: str = "", protocol: str = "paxos") -> Generator[Storm]:
     """Run three nodes; stop them, and the clients, at the end.
 
     Args:
         folder: for everything.
         options: the end of every node's configuration.
+        protocol: the protocol of the nodes.
 
     """
     seed = int(os.environ.get("FENCELOCK_STORM_SEED", secrets.randbits(32)))
     print(f"FENCELOCK_STORM_SEED={seed} chooses the same nodes and times again")
     with ExitStack() as stack:
-        storm = Storm(folder, seed)
+        storm = Storm(folder, seed, protocol)
         stack.callback(storm.close)
         storm.members.configure(options)
         stack.enter_context(storm.members)

@@ -1,4 +1,4 @@
-"""`paxos` with real processes whose members change while clients work."""
+"""`paxos` and `bakery` with real processes whose members change while clients work."""
 
 from __future__ import annotations
 
@@ -340,3 +340,44 @@ def voting(watcher: fencelock.Client) -> set[str]:
         return {one.node for one in watcher.members().nodes if one.role in roles}
     except UnavailableError:
         return set()
+
+
+def test_bakery_grows_from_three_to_five_and_loses_a_first_member_under_load(
+    tmp_path: Path,
+) -> None:
+    with raging(tmp_path, protocol="bakery") as storm:
+        members = storm.members
+        with fencelock.connect(
+            members.connect, cluster=members.cluster, connect_timeout=LONG_S
+        ) as watcher:
+            members.wait_until_ready(watcher)
+            storm.start_clients()
+            storm.wait_for(10)
+            for node in ("n4", "n5"):
+                members.add(node)
+                assert node in change(watcher, MemberAction.JOIN, node)
+                storm.tell(f"{node} joined")
+                storm.wait_for(10)
+            left = json.loads(command(storm, "leave", "n1", "--json").stdout)
+            assert left["members"] == ["n2", "n3", "n4", "n5"]
+            storm.tell("n1 left")
+            storm.wait_for(10)
+            members.drop("n1")
+            storm.tell("n1 is gone")
+            storm.wait_for(10)
+            members.kill("n2")
+            removed = command(storm, "remove", "n2", "--json")
+            assert json.loads(removed.stdout)["members"] == ["n3", "n4", "n5"], removed.stderr
+            members.drop("n2")
+            storm.tell("n2 was removed")
+            storm.wait_for(10)
+            members.kill("n3")
+            members.start("n3")  # With a configuration of three, of which two are gone.
+            members.wait_until_ready(watcher)
+            storm.wait_for(10)
+            shown = json.loads(command(storm, "members", "--json").stdout)
+            roles = {node["node"]: node["role"] for node in shown["nodes"]}
+            assert {roles[node] for node in ("n3", "n4", "n5")} <= {"master", "member"}
+            print(f"longest time without a grant: {storm.longest_gap_s:.3f} s")
+            storm.end_clients()
+            storm.judge(watcher)

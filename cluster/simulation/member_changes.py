@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 from fencelock.actors.api.membership_message import ChangeMembers, MemberAction
-from fencelock.actors.message import NS_PER_MS, Address
-from fencelock.actors.paxos.config import members_of
+from fencelock.actors.message import NS_PER_MS, Address, address_of
 from fencelock.actors.proxy.message import Relay
-from fencelock.cluster.simulation.paxos_image import Electorates
-from fencelock.cluster.simulation.paxos_world import LogWorld
+from fencelock.cluster.simulation.world import World
 
 ASK_MS = 50
 """Interval at which a change is asked for again (ms)."""
@@ -31,29 +30,46 @@ DEAD_MS = 700
 """Longest time for which a member is dead that is to be removed or replaced (ms)."""
 
 
+class Decided(Protocol):
+    """The members, as a judge sees that they are decided."""
+
+    @property
+    def voters(self) -> tuple[tuple[str, int], ...]:
+        """The names and journals of those that are decided last; empty before the founding."""
+        ...
+
+    @property
+    def may_lose_disk(self) -> bool:
+        """Whether a member may lose its disk now: no change is in flight, as far as is known."""
+        ...
+
+
 class MemberChanges:
     """Asks any node for one change after another: at random until the faults end, then no more.
 
     Args:
         world: the world of the nodes.
-        electorates: the members, as they are decided.
+        decided: the members, as they are decided.
         founders: the nodes that found the group. One that did so alone must keep its disk: without
             it, it would found another group.
         nodes: all nodes that can be members.
         every_ms: mean pause between two changes (ms).
+        extra: further actions to draw from.
 
     """
 
     def __init__(
         self,
-        world: LogWorld,
-        electorates: Electorates,
+        world: World,
+        decided: Decided,
         founders: tuple[str, ...],
         nodes: tuple[str, ...],
         every_ms: int,
+        extra: tuple[MemberAction, ...] = (),
     ) -> None:
         self.world = world
-        self.electorates = electorates
+        self.decided = decided
+        self.extra = extra
         self.alone = founders[0] if len(founders) == 1 else ""
         self.nodes = nodes
         self.every_ms = every_ms
@@ -76,8 +92,7 @@ class MemberChanges:
     @property
     def members(self) -> tuple[str, ...]:
         """The members that are decided last."""
-        past = self.electorates.past
-        return tuple(voter.member for voter in past[-1].voters) if past else ()
+        return tuple(name for name, _ in self.decided.voters)
 
     def pending(self) -> list[str]:
         """Return the change that is not done, if there is one."""
@@ -101,8 +116,8 @@ class MemberChanges:
     def _is_replaced(self) -> bool:
         """Return whether there is no member that lost its disk."""
         journal = self.world.nodes[self.lost].disk.journal_id if self.lost else 0
-        voters = self.electorates.newest.voters
-        return all(voter.member != self.lost or voter.journal == journal for voter in voters)
+        voters = self.decided.voters
+        return all(name != self.lost or voter == journal for name, voter in voters)
 
     def _choose(self) -> None:
         """Draw a change that is possible, as far as the members decided last; or lose a disk."""
@@ -112,7 +127,7 @@ class MemberChanges:
             self._lose_disk(victim)
             return
         spares = [node for node in self.nodes if node not in members]
-        actions = [MemberAction.TRANSFER]
+        actions = [*self.extra]
         if spares and len(members) < MEMBERS_MAX:
             actions += [MemberAction.JOIN] * 3
         if len(members) > 1:
@@ -124,13 +139,10 @@ class MemberChanges:
         self._want(action, node, random.choice(spares) if action is MemberAction.REPLACE else "")
 
     def _may_be_lost(self, node: str) -> bool:
-        """Return whether the group survives the loss of the disk of ``node``.
-
-        Before a slot is decided the others may not know the group, and found another.
-        """
-        in_force = max(1, self.electorates.newest.first) < self.electorates.next
+        """Return whether the group survives the loss of the disk of ``node``."""
         enough = len(self.members) >= 3 + self.given_up
-        return in_force and enough and node != self.alone
+        has_one = self.world.nodes[node].disk.journal_id != 0
+        return self.decided.may_lose_disk and enough and node != self.alone and has_one
 
     def _replace_lost(self) -> None:
         spares = [node for node in self.nodes if node not in self.members]
@@ -159,7 +171,7 @@ class MemberChanges:
             case MemberAction.LEAVE | MemberAction.REMOVE:
                 return lambda: node not in self.members or self.members == (node,)
             case MemberAction.REPLACE if node == new:
-                return lambda: (node, disk.journal_id) in self.electorates.newest.voters
+                return lambda: (node, disk.journal_id) in self.decided.voters
             case MemberAction.REPLACE:
                 return lambda: new in self.members and node not in self.members
 
@@ -185,6 +197,6 @@ class MemberChanges:
             name = self.random.choice(self.nodes)
             node = self.world.nodes[name]
             request = Relay(client=Address("operator/o"), request=self.wanted)
-            if node.up and not node.paused and members_of(name) in node.scheduler.roles:
-                node.tell(members_of(name), request)
+            if node.up and not node.paused and address_of(name, "members") in node.scheduler.roles:
+                node.tell(address_of(name, "members"), request)
         self._after(ASK_MS, self._ask)

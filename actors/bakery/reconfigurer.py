@@ -1,0 +1,330 @@
+"""Changes of the members by the seating, and reports of them; see `MemberChanges`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+from fencelock.actors.api.membership_message import (
+    ChangeMembers,
+    MembersChanged,
+    MembersRead,
+    NodeReport,
+    NodeRole,
+    ReadMembers,
+    is_endpoint,
+)
+from fencelock.actors.api.message import Refused
+from fencelock.actors.api.name import INT_MAX
+from fencelock.actors.bakery.config import SILENT_MS, election_of, members_of
+from fencelock.actors.bakery.electorate import Electorate
+from fencelock.actors.bakery.event import ChangeElectorate, InfoDue, Member, Readiness
+from fencelock.actors.bakery.leader_selection import choose
+from fencelock.actors.bakery.message import EPOCH_MAX, NodeInfo, Seating
+from fencelock.actors.bootstrap import bootstrap_of
+from fencelock.actors.bootstrap_message import StartVoting, StopVoting, Voter, VotersChanged
+from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
+from fencelock.actors.error import MembershipError
+from fencelock.actors.membership import Member as Seat
+from fencelock.actors.membership_changes import (
+    ClientRequests,
+    Learner,
+    MemberChanges,
+    MembersReply,
+    MembersRequest,
+    Step,
+    unchanged,
+)
+from fencelock.actors.message import Address, Instant, ms_between, node_of
+from fencelock.actors.proxy.message import Relay
+from fencelock.actors.role import Host, Role, Summary
+
+INFO_MS = 300
+"""Interval at which a node describes itself to all others (ms)."""
+
+HEARD_MS = 3 * SILENT_MS
+"""A node that did not describe itself for this long does not count as reachable (ms)."""
+
+NODES_MAX = 128
+"""Maximum nodes of which the last description is kept."""
+
+VERSION_CHARS_MAX = 80
+
+Received = (
+    Relay
+    | MembersRequest
+    | MembersReply
+    | Readiness
+    | NodeInfo
+    | InfoDue
+    | StartVoting
+    | StopVoting
+)
+"""Events that a `Reconfigurer` handles."""
+
+
+class Reconfigurer(Role[Received]):
+    """Answers requests about the members. That of the coordinator changes them, one at a time.
+
+    Every node describes itself to the others. So the coordinator knows the journal of a node
+    that is to join, and `fencelock members` what each runs.
+
+    Args:
+        nodes: all configured nodes.
+        electorate: the members, as far as this node recovered them.
+        own: what this node says of itself, but for its epoch and its members.
+
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        host: Host,
+        *,
+        nodes: tuple[str, ...],
+        electorate: Electorate,
+        own: NodeInfo,
+    ) -> None:
+        super().__init__(address, host)
+        self.node = node_of(address)
+        self.nodes = nodes
+        self.electorate = electorate
+        self.own = own
+        self.requests = ClientRequests(address, self.node)
+        self.readiness: Readiness | None = None
+        self.infos: dict[str, tuple[NodeInfo, Instant]] = {}
+        """The last description of each other node, and its time."""
+        self.connected: dict[str, Instant] = {}
+        """The time since which each node is connected."""
+
+    def begin(self, now: Instant) -> Effects:
+        """Connect to the members, unless they are those of the configuration."""
+        del now
+        return [*self._follow(), Wake(INFO_MS, InfoDue())]
+
+    def handle(self, sender: Address, event: Received, now: Instant) -> Effects:
+        """Answer a request, or pass it on to the coordinator; follow changes."""
+        match event:
+            case Relay():
+                request = self.requests.take(event)
+                if request is None:
+                    return (Observe("bakery.relay_ignored"),)
+                return self._on_request(self.address, request, now)
+            case Readiness():
+                return self._on_readiness(event, now)
+            case InfoDue():
+                known = {*self.nodes, *self.electorate.everyone, *self.infos}
+                return [*self._describe(known), Wake(INFO_MS, InfoDue())]
+            case StartVoting() | StopVoting():
+                self.own = replace(self.own, ready=isinstance(event, StartVoting))
+                return ()
+            case _ if sender != members_of(node_of(sender)):
+                return (Observe("bakery.members_request_ignored"),)
+            case NodeInfo():
+                return self._on_info(node_of(sender), event, now)
+            case ChangeMembers() | ReadMembers():
+                return self._on_request(sender, event, now)
+            case MembersChanged() | MembersRead() | Refused():
+                return self.requests.reply(self.address, event)
+
+    def summary(self) -> Summary:
+        """Return the number of changes, and the members."""
+        return (
+            ("view", self.electorate.number),
+            ("members", ", ".join(self.electorate.names)),
+        )
+
+    @property
+    def coordinator(self) -> str:
+        """The node that coordinates, as far as this node sees; empty if none is connected."""
+        seen = () if self.readiness is None else self.readiness.members
+        return next((member.node for member in seen if member.votes), "")
+
+    def _on_readiness(self, readiness: Readiness, now: Instant) -> Effects:
+        """Follow the leaders and the members, and describe this node to those that connect."""
+        before, self.electorate = self.electorate, readiness.electorate
+        self.readiness = readiness
+        known = self.connected
+        self.connected = {name: known.get(name, now) for name in readiness.reachable}
+        told = self._describe({*readiness.reachable} - known.keys())
+        return told if self.electorate == before else [*told, *self._follow()]
+
+    def _follow(self) -> list[Effect]:
+        """Connect to the members, and tell this node's other roles who they are."""
+        electorate, everyone = self.electorate, self.electorate.everyone
+        if not electorate.number:
+            return [self.requests.known(0, electorate.members)]
+        voters = tuple(Voter(name, seat.journal) for name, seat in everyone.items())
+        changed = Send(bootstrap_of(self.node), VotersChanged(voters=voters))
+        return [*self.requests.link(electorate.number, everyone, electorate.members), changed]
+
+    def _describe(self, nodes: set[str]) -> list[Effect]:
+        epoch = 0 if self.readiness is None else self.readiness.epoch
+        info = replace(self.own, epoch=epoch, number=self.electorate.number)
+        return [Send(members_of(node), info) for node in sorted(nodes - {self.node})]
+
+    def _on_info(self, node: str, info: NodeInfo, now: Instant) -> Effects:
+        numbers = 0 <= info.epoch <= EPOCH_MAX and min(info.number, info.journal) >= 0
+        texts = len(info.version) <= VERSION_CHARS_MAX and (
+            not info.endpoint or is_endpoint(info.endpoint)
+        )
+        if not numbers or not texts or max(info.number, info.journal) > INT_MAX:
+            return (Observe("bakery.info_malformed"),)
+        gone = [one for one, (_, at) in self.infos.items() if ms_between(at, now) > 10 * HEARD_MS]
+        for one in gone:
+            if one not in self.electorate.everyone:
+                del self.infos[one]
+        if node not in self.infos and len(self.infos) >= NODES_MAX:
+            return (Observe("bakery.info_ignored"),)
+        self.infos[node] = info, now
+        return ()
+
+    def _on_request(self, sender: Address, request: MembersRequest, now: Instant) -> Effects:
+        """Answer, or let the coordinator answer a request of this node's client."""
+        coordinator = self.coordinator
+        if sender == self.address and coordinator not in ("", self.node):
+            return [Send(members_of(coordinator), request)]
+        if isinstance(request, ReadMembers):
+            return self.requests.reply(sender, self._read(request, now))
+        if coordinator != self.node or self.readiness is None:
+            text = "no coordinator is known at present"
+            names = self.electorate.names
+            told = unchanged(request, text, self.electorate.number, names)
+            return self.requests.reply(sender, told)
+        changes = SeatingChanges(self, self.readiness, now)
+        return changes.answer(request, partial(self.requests.reply, sender))
+
+    def _read(self, request: ReadMembers, now: Instant) -> MembersRead:
+        """Return what is known of each node."""
+        nodes = {*self.electorate.names, *self.infos, self.node}
+        return MembersRead(
+            node=self.node,
+            view=self.electorate.number,
+            nodes=tuple(self._report(node, now) for node in sorted(nodes)),
+            session=request.session,
+            request=request.request,
+        )
+
+    def _report(self, node: str, now: Instant) -> NodeReport:
+        epoch = 0 if self.readiness is None else self.readiness.epoch
+        info, at = (self.own, now) if node == self.node else self.infos.get(node, (None, now))
+        applied = epoch if node == self.node else 0 if info is None else info.epoch
+        seat = self.electorate.everyone.get(node)
+        return NodeReport(
+            node=node,
+            endpoint=seat.endpoint if seat else info.endpoint if info else "",
+            role=self._role(node, seat, info),
+            view=self.electorate.number if node == self.node else info.number if info else 0,
+            applied=applied,
+            lag=None if info is None else max(0, epoch - applied),
+            heard_ms=None if info is None else ms_between(at, now),
+            version=info.version if info else "",
+            journal=info.journal if info else seat.journal if seat else 0,
+        )
+
+    def _role(self, node: str, seat: Seat | None, info: NodeInfo | None) -> NodeRole:
+        leaders = () if self.readiness is None else self.readiness.leaders
+        if any(leader.node == node for leader in leaders):
+            return NodeRole.MASTER
+        if seat is None:
+            return NodeRole.OBSERVER
+        lost = info is not None and info.journal != seat.journal
+        return NodeRole.NON_VOTING if lost else NodeRole.MEMBER
+
+
+class SeatingChanges(MemberChanges):
+    """The coordinator's knowledge of other nodes, and the changes that it has decided by epochs.
+
+    Args:
+        role: the coordinator's role for the members.
+        readiness: the leaders and the connected nodes.
+        now: the time.
+
+    """
+
+    def __init__(self, role: Reconfigurer, readiness: Readiness, now: Instant) -> None:
+        electorate = readiness.electorate
+        super().__init__(role.node, electorate.members, electorate.number)
+        self.role = role
+        self.readiness = readiness
+        self.now = now
+        self.connected = {member.node: member for member in readiness.members}
+
+    def pending(self) -> str:
+        """Return what an earlier change waits for, empty if nothing."""
+        if self.readiness.electorate.former:
+            return f"change {self.number} is not in force yet"
+        return ""
+
+    def votes(self, member: str) -> bool:
+        """Return whether ``member`` is connected, and votes."""
+        return member in self.connected and self.connected[member].votes
+
+    def is_old(self, member: str) -> bool:
+        """Return whether ``member`` is connected, and its version does not describe itself."""
+        if member == self.node or member in self.role.infos:
+            return False
+        since = self.role.connected.get(member)
+        return since is not None and ms_between(since, self.now) > HEARD_MS
+
+    def learner(self, node: str) -> Learner | None:
+        """Return how a connected node that does not vote described itself lately."""
+        info, at = self.role.infos.get(node, (None, self.now))
+        recent = ms_between(at, self.now) <= HEARD_MS and node in self.connected
+        if info is None or not recent or self.votes(node):
+            return None
+        waits = "" if info.ready else "asks the members whether its journal is an old copy"
+        return Learner(info.journal, info.endpoint, waits_for=waits)
+
+    def transfer(self, node: str) -> Step:
+        """Refuse: there is no single leader."""
+        raise MembershipError(
+            f"bakery has up to three leaders, which share the work, so {node} cannot be given the "
+            "lead: a node with priority = off never leads, and another takes the seat of one that "
+            "stops"
+        )
+
+    def propose_with(self, member: Seat) -> Step:
+        """Begin to add ``member``."""
+        electorate = self._described().with_member(member)
+        return self._propose(f"{member.name} becomes a member", electorate)
+
+    def propose_without(self, node: str) -> Step:
+        """Begin to remove the member ``node``, which gives up its seat if it leads."""
+        return self._propose(f"{node} is removed", self._described().without(node))
+
+    def _described(self) -> Electorate:
+        """Return the electorate with the endpoints of the founders, as they described themselves.
+
+        Nodes that join later may not have them in their configuration.
+        """
+        infos = {node: info for node, (info, _) in self.role.infos.items()}
+        infos[self.node] = self.role.own
+        seats = (
+            seat._replace(endpoint=infos[seat.name].endpoint)
+            if not seat.endpoint and seat.name in infos
+            else seat
+            for seat in self.readiness.electorate.members
+        )
+        return self.readiness.electorate._replace(members=tuple(seats))
+
+    def _propose(self, detail: str, electorate: Electorate) -> Step:
+        """Have the electorate proposed, unless no leaders could follow the present ones."""
+        readiness = self.readiness
+        if not readiness.ready:
+            return Step(f"locks cannot be granted at present: {readiness.detail}")
+        seating = Seating(readiness.epoch, readiness.leaders, 1)
+        joins = set(electorate.names) - set(self.members)
+        seen = [_voting(one) if one.node in joins else one for one in readiness.members]
+        why_not = choose(seating, seen, electorate).why_not
+        if why_not:
+            raise MembershipError(
+                f"then no leaders could be chosen ({why_not}): start members that do not answer, "
+                "or let a member lead (priority below off)"
+            )
+        change = ChangeElectorate(electorate=electorate)
+        return Step(detail, effects=(Send(election_of(self.node), change),))
+
+
+def _voting(member: Member) -> Member:
+    return member._replace(votes=True)

@@ -1,0 +1,82 @@
+"""The part of a backend whose protocol changes its members while it serves."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import replace
+
+from fencelock.actors.api.membership_message import ChangeMembers, ReadMembers
+from fencelock.actors.api.message import Alive, KeepAlive
+from fencelock.actors.api.request import Request
+from fencelock.actors.api.self_report import NodeAddress
+from fencelock.actors.effect import Effect, Effects, Send
+from fencelock.actors.message import Address, Event, Instant, address_of
+from fencelock.actors.proxy.backend import Backend, Handler
+from fencelock.actors.proxy.message import MembersKnown, Relay, Relayed
+
+TELL_MAX = 500
+"""Maximum clients that are told new members per tick: it takes a few milliseconds."""
+
+
+class MembersBackend(Backend):
+    """Names the members to clients, and leaves requests about them to the role that decides.
+
+    Args:
+        node: this node.
+        members: the members, at first, by name.
+        endpoints: where they are reached, at first, as far as that is known.
+
+    """
+
+    def __init__(
+        self, node: str, members: tuple[str, ...], endpoints: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(node, members)
+        known = tuple(NodeAddress(*one) for one in sorted((endpoints or {}).items()))
+        self.known = MembersKnown(view=0, members=known)
+        """The members with their endpoints."""
+        self.untold: deque[str] = deque()
+        """The clients that are still to be told these."""
+        self.member_requests: dict[type[Request], Handler] = {
+            ChangeMembers: self._relay,
+            ReadMembers: self._relay,
+        }
+        self.member_events: dict[type[Event], Handler] = {
+            MembersKnown: self.on_members_known,
+            Relayed: self._on_relayed,
+        }
+
+    def alive(self, request: KeepAlive) -> Alive:
+        """Return the reply to a keep-alive in a name that is not a session of the cluster."""
+        alive = super().alive(request)
+        return replace(alive, view=self.known.view, members=self.known.members)
+
+    def on_members_known(self, sender: Address, event: MembersKnown, now: Instant) -> Effects:
+        """Take over the members, and name them to all clients."""
+        del sender, now
+        self.known = event
+        self.members = tuple(member.node for member in event.members)
+        self.untold = deque(self.clients.by_id)
+        return self.tell_members()
+
+    def tell_members(self) -> list[Effect]:
+        """Name the members to clients that do not know them yet, some at a time.
+
+        All members that a client knows may leave before its next keep-alive.
+        """
+        told: list[Effect] = []
+        while self.untold and len(told) < TELL_MAX:
+            client = self.clients.by_id.get(self.untold.popleft())
+            if client is not None:
+                told.append(Send(client.address, self.alive(KeepAlive(session=client.session))))
+        return told
+
+    def _relay(self, sender: Address, request: Request, now: Instant) -> Effects:
+        """Leave a request about the members to the role that changes them."""
+        del now
+        return [Send(address_of(self.node, "members"), Relay(client=sender, request=request))]
+
+    def _on_relayed(self, sender: Address, event: Relayed, now: Instant) -> Effects:
+        del sender, now
+        return [Send(event.client, event.reply)]

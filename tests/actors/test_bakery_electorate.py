@@ -1,0 +1,76 @@
+"""Electorates: which quorums share a member, and what is refused from a peer."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import pytest
+from support.electorates import seats
+
+from fencelock.actors.bakery.electorate import FOUNDERS, Electorate, is_sound
+from fencelock.actors.membership import Member
+
+NAMES = tuple("abcde")
+NEW = Member("x", "tcp://127.0.0.1:4040", 9)
+
+
+def quorums(electorate: Electorate) -> list[frozenset[str]]:
+    everyone = electorate.everyone
+    sets = (frozenset(one) for n in range(len(everyone) + 1) for one in combinations(everyone, n))
+    return [one for one in sets if electorate.is_quorum(one)]
+
+
+def next_of(electorate: Electorate) -> list[Electorate]:
+    """Return all that may follow a settled electorate by one change."""
+    other = Member("y", "", 10)
+    added = [electorate.with_member(one) for one in (NEW, other) if one not in electorate.members]
+    return [*added, *(electorate.without(name) for name in electorate.names if name != "a")]
+
+
+@pytest.mark.parametrize("count", range(1, len(NAMES) + 1))
+def test_all_that_may_follow_a_seating_in_force_share_a_member_in_any_two_quorums(
+    count: int,
+) -> None:
+    settled = Electorate(0, seats(*NAMES[:count]))
+    families = [[settled, *next_of(settled)]]
+    for joint in next_of(settled):
+        families.append([joint, joint.settled(), *next_of(joint.settled())])
+    for family in families:
+        for one, other in combinations(family, 2):
+            assert all(a & b for a in quorums(one) for b in quorums(other)), (one, other)
+
+
+def test_a_change_needs_majorities_of_both() -> None:
+    joint = Electorate(0, seats("a", "b", "c", "d")).without("d")
+    assert not joint.is_quorum({"a", "b"})
+    assert joint.is_quorum({"a", "b", "d"})
+    assert joint.settled().is_quorum({"a", "b"})
+    assert joint.reached({"a": 5, "b": 4, "c": 1}) == 1
+
+
+def test_only_a_settled_electorate_is_changed_and_by_one_member_at_a_time() -> None:
+    three = Electorate(0, seats("a", "b", "c"))
+    four = three.with_member(NEW)
+    assert four.is_next_of(three)
+    assert not four.settled().with_member(NEW).is_next_of(four)
+    assert not four.settled().without("a").is_next_of(three)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        Electorate(0, seats("a")),
+        Electorate(1, ()),
+        Electorate(-1, seats("a")),
+        Electorate(1, (Member("b", "", 1), Member("a", "", 2))),
+        Electorate(1, (Member("a/b", "", 1),)),
+        Electorate(1, (Member("a", "nowhere", 1),)),
+        Electorate(1, (Member("a", "", -1),)),
+        Electorate(1, seats("a", "b", "c"), seats("a")),
+        Electorate(1, tuple(Member(f"n{number:03}", "", 1) for number in range(65))),
+    ],
+)
+def test_an_impossible_electorate_of_a_peer_is_refused(wrong: Electorate) -> None:
+    assert not is_sound(wrong)
+    assert is_sound(FOUNDERS)
+    assert is_sound(Electorate(1, seats("a", "b"), seats("a")))

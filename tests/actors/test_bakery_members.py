@@ -1,0 +1,222 @@
+"""`bakery` while its members change, in a simulated cluster: seats follow, and locks stay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from support.bakery_cluster_harness import ClusterHarness
+
+from fencelock.actors.api.membership_message import (
+    ChangeMembers,
+    MemberAction,
+    MembersChanged,
+    MembersRead,
+    NodeRole,
+    ReadMembers,
+)
+from fencelock.actors.api.message import Reason, Refused, Released
+from fencelock.actors.bakery.config import election_of, members_of
+from fencelock.actors.message import address_of
+from fencelock.cluster.simulation.bakery_judge import BakeryJudge
+
+LONG_MS = 60_000
+
+
+def grown(names: int, founders: int = 3) -> ClusterHarness:
+    """Return a cluster of three with further nodes that run, and are no members."""
+    harness = ClusterHarness(names)
+    harness.world.judges.append(BakeryJudge(harness.world))
+    founding = harness.names[:founders]
+    harness.world.members = tuple(founding)
+    harness.start(*founding).ready()
+    harness.world.members = tuple(harness.names)
+    harness.start(*harness.names[founders:])
+    return harness
+
+
+def electorate_of(harness: ClusterHarness, node: str) -> Any:
+    return harness.world.role_at(election_of(node)).electorate
+
+
+def ask(harness: ClusterHarness, gate: str, action: MemberAction, node: str, new: str = "") -> Any:
+    """Ask for a change until it is done or refused; return the answer."""
+    while True:
+        harness.number += 1
+        number = harness.number
+        change = ChangeMembers(
+            action=action, node=node, replacement=new, session="u", request=number
+        )
+        harness.say(gate, change)
+        harness.until(
+            lambda number=number: bool(  # type: ignore[misc]
+                harness.answers(MembersChanged, number) or harness.answers(Refused, number)
+            )
+        )
+        refused = harness.answers(Refused, number)
+        answer = refused[0] if refused else harness.answers(MembersChanged, number)[0]
+        if isinstance(answer, Refused) or answer.done:
+            return answer
+        harness.run(50)
+
+
+def heard(harness: ClusterHarness, *nodes: str) -> None:
+    """Wait until every member has heard from ``nodes``."""
+    members = [name for name in harness.names if harness.world.nodes[name].up]
+
+    def known() -> bool:
+        roles = [harness.world.role_at(members_of(name)) for name in members if name not in nodes]
+        return all(node in role.infos for role in roles for node in nodes)
+
+    harness.until(known)
+    harness.run(500)
+
+
+def settled(harness: ClusterHarness, *names: str) -> Callable[[], bool]:
+    """Return whether all of ``names`` know that they are the members, and nobody else is."""
+    return lambda: all(
+        electorate_of(harness, name).names == names and not electorate_of(harness, name).former
+        for name in names
+    )
+
+
+def test_a_node_joins_and_votes_while_a_lock_is_held() -> None:
+    harness = grown(4)
+    held = harness.lock("n1", hold_ms=LONG_MS)
+    heard(harness, "n4")
+    assert not harness.world.role_at(election_of("n4")).is_voter
+    assert ask(harness, "n2", MemberAction.JOIN, "n4").members == ("n1", "n2", "n3", "n4")
+    harness.until(settled(harness, "n1", "n2", "n3", "n4"))
+    assert harness.world.role_at(election_of("n4")).is_voter
+    harness.release("n3", held)
+    harness.until(lambda: bool(harness.answers(Released)))
+    assert harness.lock("n4", owner="ben").fence > held.fence
+
+
+def test_a_leader_that_leaves_gives_up_its_seat_and_another_member_takes_it() -> None:
+    harness = grown(4)
+    heard(harness, "n4")
+    ask(harness, "n1", MemberAction.JOIN, "n4")
+    harness.until(lambda: len(harness.serving()) == 3)
+    held = harness.lock("n1", hold_ms=LONG_MS)
+    leaving = harness.serving()[0]
+    gate = next(name for name in harness.names if name != leaving)
+    stays = tuple(name for name in harness.names if name != leaving)
+    assert ask(harness, gate, MemberAction.LEAVE, leaving).members == stays
+    harness.until(lambda: sorted(harness.serving()) == list(stays))
+    assert not harness.world.role_at(election_of(leaving)).is_voter
+    waiting = harness.acquire(leaving, owner="ben")
+    harness.run(1_000)
+    harness.release(gate, held)
+    assert harness.granted(waiting).fence > held.fence
+
+
+def test_the_members_go_on_without_those_that_left_and_forget_none_that_joined() -> None:
+    harness = grown(5)
+    heard(harness, "n4", "n5")
+    for node in ("n4", "n5"):
+        ask(harness, "n1", MemberAction.JOIN, node)
+    ask(harness, "n3", MemberAction.REMOVE, "n1")
+    harness.world.crash("n1")
+    ask(harness, "n3", MemberAction.REMOVE, "n2")
+    harness.world.crash("n2")
+    harness.until(settled(harness, "n3", "n4", "n5"))
+    for name in ("n3", "n4", "n5"):
+        harness.world.crash(name)
+    harness.run(1_000)
+    harness.start("n3", "n4", "n5")
+    harness.lock("n5")
+    assert electorate_of(harness, "n5").names == ("n3", "n4", "n5")
+
+
+def test_removed_nodes_never_vote_again() -> None:
+    harness = grown(5)
+    heard(harness, "n4", "n5")
+    for node in ("n4", "n5"):
+        ask(harness, "n1", MemberAction.JOIN, node)
+    for node in ("n1", "n2"):
+        ask(harness, "n3", MemberAction.REMOVE, node)
+    harness.until(settled(harness, "n3", "n4", "n5"))
+    for name in harness.names:
+        harness.world.crash(name)
+    harness.start("n1", "n2", "n3")  # Once a majority of the members: now one of three.
+    harness.run(5_000)
+    assert harness.serving() == []
+    harness.start("n4")
+    harness.ready()
+    assert set(harness.serving()) <= {"n3", "n4"}
+
+
+def test_a_member_that_lost_its_journal_is_replaced_by_itself() -> None:
+    harness = grown(3)
+    harness.world.crash("n3")
+    harness.world.nodes["n3"].disk.lose()
+    for judge in harness.world.judges:
+        judge.disk_replaced("n3")  # type: ignore[attr-defined]
+    harness.start("n3")
+    heard(harness, "n3")
+    refused = ask(harness, "n1", MemberAction.JOIN, "n3")
+    assert "lost its journal: run fencelock replace n3" in refused.detail
+    assert ask(harness, "n1", MemberAction.REPLACE, "n3", "n3").done
+    harness.until(lambda: harness.world.role_at(election_of("n3")).is_voter)
+    harness.world.crash("n1")
+    harness.lock("n3")
+
+
+def test_a_member_is_replaced_by_another_node() -> None:
+    harness = grown(4)
+    heard(harness, "n4")
+    harness.world.crash("n3")
+    harness.run(1_000)
+    replaced = ask(harness, "n1", MemberAction.REPLACE, "n3", "n4")
+    assert replaced.members == ("n1", "n2", "n4")
+    harness.world.crash("n2")
+    harness.lock("n4")
+
+
+def test_a_cluster_shrinks_to_one_node_and_grows_again() -> None:
+    harness = grown(3)
+    harness.until(lambda: len(harness.serving()) == 3)
+    for node in ("n1", "n2"):
+        ask(harness, "n3", MemberAction.LEAVE, node)
+    harness.until(lambda: harness.serving() == ["n3"])
+    harness.lock("n1", "a")
+    for node in ("n1", "n2"):
+        ask(harness, "n3", MemberAction.JOIN, node)
+    harness.until(lambda: len(harness.serving()) == 3)
+    harness.lock("n1", "b")
+
+
+@pytest.mark.parametrize(
+    ("action", "node", "down", "text"),
+    [
+        (MemberAction.JOIN, "n9", "", "n9 has not been heard from"),
+        (MemberAction.TRANSFER, "n2", "", "bakery has up to three leaders"),
+        (MemberAction.REMOVE, "n2", "n3", "since n3 does not answer: start it, or remove it"),
+    ],
+)
+def test_a_change_is_refused_with_what_to_do_instead(
+    action: MemberAction, node: str, down: str, text: str
+) -> None:
+    harness = grown(3)
+    harness.until(lambda: len(harness.serving()) == 3)
+    if down:
+        harness.world.crash(down)
+        harness.run(1_000)
+    refused = ask(harness, "n1", action, node)
+    assert refused.reason is Reason.MEMBERSHIP
+    assert text in refused.detail
+
+
+def test_the_members_are_listed_with_their_parts() -> None:
+    harness = grown(4)
+    heard(harness, "n4")
+    harness.until(lambda: len(harness.serving()) == 3)
+    harness.say("n4", ReadMembers(session="u", request=99))
+    harness.until(lambda: bool(harness.answers(MembersRead, 99)))
+    (read,) = harness.answers(MembersRead, 99)
+    roles = {report.node: report.role for report in read.nodes}
+    assert roles == {**dict.fromkeys(("n1", "n2", "n3"), NodeRole.MASTER), "n4": NodeRole.OBSERVER}
+    proxy = harness.world.role_at(address_of("n4", "proxy"))
+    assert "n4 is an observer" in proxy.backend.why_no_vote

@@ -1,0 +1,119 @@
+"""`bakery` while its members change, under every fault; and bugs planted in the changes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection
+from typing import Any, NamedTuple
+
+import pytest
+
+from fencelock.actors.bakery.election import ElectionCoordinator
+from fencelock.actors.bakery.electorate import Electorate
+from fencelock.actors.bakery.epochs import VoterRegistry, VotingRole
+from fencelock.actors.membership import Membership
+from fencelock.cluster.simulation.bakery_run import run_members_seed
+
+SEEDS = range(8)
+SEEDS_MOST = 30
+"""In so many runs each bug is seen at least once."""
+
+
+class Patch(NamedTuple):
+    """A wrong value of an attribute."""
+
+    owner: Any
+    name: str
+    value: Any
+
+
+class Mutant(NamedTuple):
+    """A bug, and the judge that is to see it."""
+
+    judge: str
+    patches: tuple[Patch, ...]
+
+
+def in_force_at_once(electorate: Electorate, membership: Membership) -> Electorate:
+    """Leave out the members before: a majority of the new ones suffices."""
+    del electorate
+    return Electorate(membership.number, membership.members)
+
+
+def settled_by_itself(role: ElectionCoordinator, seating: Any, sent: Electorate, now: Any) -> Any:
+    """Take a change for one in force as soon as this node knows it."""
+    return SOUND_LEARN(role, seating, sent.settled(), now)
+
+
+def by_count(electorate: Electorate, nodes: Collection[str]) -> bool:
+    """Count whoever votes, a member or not."""
+    return len(nodes) > len(electorate.members) // 2
+
+
+def ever_known(registry: VoterRegistry, member: str, voter: int, electorate: Electorate) -> bool:
+    """Count the founders for ever."""
+    return SOUND_NAMES(registry, member, voter, electorate) or SOUND_NAMES(
+        registry, member, voter, registry.founders
+    )
+
+
+def never_dropped(registry: VoterRegistry, *electorates: Electorate) -> None:
+    """Keep the ids of the founders."""
+    SOUND_REGISTER(registry, registry.founders, *electorates)
+
+
+SOUND_LEARN: Callable[..., Any] = vars(ElectionCoordinator)["_learn"]
+SOUND_NAMES: Callable[..., bool] = VoterRegistry.names
+SOUND_REGISTER: Callable[..., None] = VoterRegistry.register
+
+MUTANTS = {
+    "a change is in force at once": Mutant(
+        "B12",
+        (
+            Patch(Electorate, "_next", in_force_at_once),
+            Patch(Electorate, "is_next_of", lambda *_: True),
+        ),
+    ),
+    "a change is in force before others know it": Mutant(
+        "B12", (Patch(ElectionCoordinator, "_learn", settled_by_itself),)
+    ),
+    "a removed node still counts": Mutant(
+        "B2",
+        (
+            Patch(VoterRegistry, "names", ever_known),
+            Patch(VoterRegistry, "register", never_dropped),
+            Patch(Electorate, "is_quorum", by_count),
+        ),
+    ),
+    "any node that promises counts": Mutant(
+        "B2",
+        (
+            Patch(VoterRegistry, "registers", lambda *_: True),
+            Patch(VotingRole, "is_voter", property(lambda role: role.may_vote)),
+            Patch(Electorate, "is_quorum", by_count),
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("bug", MUTANTS)
+def test_every_planted_bug_is_seen_by_the_judge_named_for_it(
+    monkeypatch: pytest.MonkeyPatch, bug: str
+) -> None:
+    judge, patches = MUTANTS[bug]
+    for owner, name, value in patches:
+        monkeypatch.setattr(owner, name, value)
+    for seed in range(SEEDS_MOST):
+        report = run_members_seed(seed, judged=frozenset({judge}))
+        if f": {judge}, " in (report.violation or ""):
+            return
+    pytest.fail(f"not seen by {judge} in {SEEDS_MOST} seeds")
+
+
+def test_no_lock_is_lost_while_the_members_change_under_every_fault() -> None:
+    seen: Counter[str] = Counter()
+    for seed in SEEDS:
+        report = run_members_seed(seed)
+        assert report.violation is None
+        seen.update(report.faults)
+    assert min(seen["asked to join"], seen["asked to leave"], seen["asked to replace"]) > 0
