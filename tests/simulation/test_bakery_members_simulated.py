@@ -62,6 +62,11 @@ def never_dropped(registry: VoterRegistry, *electorates: Electorate) -> None:
     SOUND_REGISTER(registry, registry.founders, *electorates)
 
 
+def always(*_: object) -> bool:
+    """Accept anything."""
+    return True
+
+
 SOUND_LEARN: Callable[..., Any] = vars(ElectionCoordinator)["_learn"]
 SOUND_NAMES: Callable[..., bool] = VoterRegistry.names
 SOUND_REGISTER: Callable[..., None] = VoterRegistry.register
@@ -71,7 +76,7 @@ MUTANTS = {
         "B12",
         (
             Patch(Electorate, "_next", in_force_at_once),
-            Patch(Electorate, "is_next_of", lambda *_: True),
+            Patch(Electorate, "is_next_of", always),
         ),
     ),
     "a change is in force before others know it": Mutant(
@@ -88,7 +93,7 @@ MUTANTS = {
     "any node that promises counts": Mutant(
         "B2",
         (
-            Patch(VoterRegistry, "registers", lambda *_: True),
+            Patch(VoterRegistry, "registers", always),
             Patch(VotingRole, "is_voter", property(lambda role: role.may_vote)),
             Patch(Electorate, "is_quorum", by_count),
         ),
