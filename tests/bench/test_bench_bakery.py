@@ -64,10 +64,10 @@ class ClusterStage:
         self.rates = {"bakery": 40.0, "paxos": 50.0}
         self.served = 7
 
-    def connect(self, addresses: str, *, cluster: str, timeout: float) -> ExitStack:
+    def connect(self, addresses: str, *, cluster: str, connect_timeout: float) -> ExitStack:
         """Stand in for a client that looks on."""
         assert (addresses, cluster) == (CountedCluster.connect, CountedCluster.cluster)
-        assert timeout > 0
+        assert connect_timeout > 0
         return ExitStack()
 
     def machine(self, folder: Path) -> MachineInfo:

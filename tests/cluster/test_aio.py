@@ -187,6 +187,9 @@ def test_what_cannot_be_is_refused_before_anything_runs() -> None:
 
     with pytest.raises(UnavailableError, match="Are the nodes running"):
         asyncio.run(nobody())
+    for thread in threading.enumerate():
+        if thread.name == "fencelock-look":
+            thread.join(60.0)  # It has replied, and is about to end.
     assert threading.active_count() == before
 
 

@@ -10,6 +10,7 @@ from support.judged import assert_seen
 
 from fencelock.actors.bootstrap import vote_id
 from fencelock.actors.membership import Membership
+from fencelock.actors.membership_changes import MemberChanges
 from fencelock.actors.message import Address
 from fencelock.actors.paxos import member, reconfigurer, replica
 from fencelock.actors.paxos.config import WINDOW, LogConfig, View
@@ -146,18 +147,18 @@ def never(facts: Facts, member: str) -> bool:
     return member == facts.node
 
 
-def at_any_price(facts: Facts, members: tuple[str, ...], joins: int = 0) -> bool:
+def at_any_price(changes: MemberChanges, members: tuple[str, ...], joins: int = 0) -> bool:
     """Suppose that a majority answers."""
-    del facts, members, joins
+    del changes, members, joins
     return True
 
 
 TARGET_MUTANTS: dict[str, tuple[Patch, ...]] = {
-    "no majority would remain": ((Facts, "has_majority", at_any_price),),
+    "no majority would remain": ((MemberChanges, "has_majority", at_any_price),),
     "the member answers the leader": (
         (Facts, "silent_ms", answers_or_not),
         (Facts, "votes", never),
-        (Facts, "has_majority", at_any_price),
+        (MemberChanges, "has_majority", at_any_price),
     ),
 }
 

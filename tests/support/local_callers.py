@@ -13,6 +13,7 @@ from fencelock.actors.paxos.backend import PaxosBackend
 from fencelock.actors.paxos.event import SlotOutcomes
 from fencelock.actors.paxos.message import Propose
 from fencelock.actors.role import Role
+from fencelock.actors.role_message import RoleNotice
 from fencelock.actors.session.message import Closed
 from fencelock.actors.session.session import ClientSession
 from fencelock.actors.table.holding import Hold
@@ -109,6 +110,8 @@ class LocalNode:
                 self._post(to, source, message)
             case Send(_, Propose() as propose):
                 self.propose(decode(propose.command))
+            case Send(_, RoleNotice()):
+                pass  # A line of the node's log.
             case Send(to, message):
                 self.reply(to, message)
             case _:

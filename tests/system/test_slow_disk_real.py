@@ -60,7 +60,10 @@ class LoadedCluster:
             return sum(since <= at < since + seconds for at in self.pairs)
 
     def make_slow(self, node: str) -> float:
-        slow_file(self.folder, node).write_text(SYNC_S, encoding="ascii")
+        slow = slow_file(self.folder, node)
+        aside = slow.with_suffix(".new")
+        aside.write_text(SYNC_S, encoding="ascii")
+        aside.rename(slow)  # At once: the node may read it at any time.
         return time.monotonic()
 
     def log_of(self, node: str) -> str:

@@ -79,12 +79,12 @@ def test_rings_from_another_thread_wake_a_sleeper_each_time() -> None:
 def test_a_doorbell_whose_ring_was_interrupted_rings_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def interrupted(fd: int, value: int) -> None:
-        raise KeyboardInterrupt(fd, value)
+    def interrupted(fd: int, data: bytes) -> int:
+        raise KeyboardInterrupt(fd, data)
 
     bell = Doorbell()
     with monkeypatch.context() as patch:
-        patch.setattr("os.eventfd_write", interrupted)
+        patch.setattr("os.write", interrupted)
         with pytest.raises(KeyboardInterrupt):
             bell.ring()
     bell.ring()
