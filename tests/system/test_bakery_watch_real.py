@@ -95,19 +95,21 @@ def test_a_client_is_told_when_its_cluster_goes_down_and_when_it_is_up_again(
         assert all(earlier != later for earlier, later in pairs)
 
 
-def test_a_node_that_is_silent_says_nothing_of_the_cluster_any_more(trio: WatchedProcesses) -> None:
+def test_nodes_that_are_silent_say_nothing_of_the_cluster_any_more(trio: WatchedProcesses) -> None:
     address = trio.addresses["n1"]
     with fencelock.connect(address, cluster=CLUSTER, connect_timeout=PATIENCE_S, ttl=3) as client:
         seen = SeenNews()
         client.on_cluster(seen)
         seen.until(is_ready)
-        trio.processes["n1"].send_signal(signal.SIGSTOP)
+        for process in trio.processes.values():  # The client follows the members.
+            process.send_signal(signal.SIGSTOP)
         try:
             silent = seen.until(lambda state: not state.up)
             assert "no node says how it is" in silent.reason
             assert not client.cluster.ready
         finally:
-            trio.processes["n1"].send_signal(signal.SIGCONT)
+            for process in trio.processes.values():
+                process.send_signal(signal.SIGCONT)
         seen.until(is_ready)
 
 
