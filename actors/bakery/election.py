@@ -255,6 +255,8 @@ class ElectionCoordinator(VotingRole[Received]):
             return (Observe("bakery.proposal_malformed"),)
         durable_promises = self.durable_promises
         self.highest = max(self.highest, proposal.epoch)
+        if proposal.electorate.number < durable_promises.electorate.number:
+            return (Observe("bakery.proposal_outdated"),)  # The sender learns it from our beats.
         effects: list[Effect] = []
         if durable_promises.may_promise(proposal):
             durable_promises.promise(proposal, now)
@@ -277,8 +279,8 @@ class ElectionCoordinator(VotingRole[Received]):
         election = self.election
         if election is None or not election.on_promised(member, promised, now):
             return ()
-        if election.former.epoch > self.durable_promises.seating.epoch:
-            learned = self._learn(election.former, election.former_electorate, now)
+        learned = self._learn(election.former, election.former_electorate, now)
+        if self.durable_promises.seating.epoch > election.follows:  # Its members may be others.
             return [*learned, *self._give_up(now, "bakery.seating_learned")]
         election.begin_merging(self.seen, now)
         return [self._beat_contents(now), *self._repeat()]
@@ -390,7 +392,7 @@ class ElectionCoordinator(VotingRole[Received]):
         self.highest += 1
         electorate = self.wanted if changed and self.wanted is not None else self.electorate
         self.wanted = None
-        self.election = Election(self.highest, leaders, electorate, now)
+        self.election = Election(self.highest, leaders, electorate, seating.epoch, now)
         self._count()
         return [*self._repeat(), Observe("bakery.election_begun")]
 
@@ -487,6 +489,7 @@ class Election:
 
     Attributes:
         electorate: the one to propose. It has the members before, too, if it changes them.
+        follows: the epoch of the seating whose electorate proposes it.
         former: the highest seating that a promise reported; once a quorum promised, no
             later one has served, or ever will in an epoch below.
         former_electorate: that of ``former``, as it is sent.
@@ -498,6 +501,7 @@ class Election:
     epoch: int
     leaders: tuple[Chosen, ...]
     electorate: Electorate
+    follows: int
     began: Instant
     phase: ElectionPhase = ElectionPhase.PROPOSING
     promised: dict[str, Seating] = field(default_factory=dict[str, Seating])

@@ -13,9 +13,13 @@ The coordinator makes a change by two steps.
    *in force*) drops ``former``. It writes that down, and its beats carry it to the others. No
    further epoch is needed.
 
+A coordinator gives up a proposal once it knows of a seating above the one that it follows: that may
+have other members. And nobody promises an electorate of fewer changes than it knows.
+
 Why no two sets of leaders serve that do not know each other (B1, B2): let the seating ``s`` be in
 force, ``e`` a higher epoch that a quorum of its electorate promised, and suppose that none of these
-reported ``s`` or a higher seating. Take the lowest such ``e``. Then the seating that ``e`` follows
+reported ``s`` or a higher seating. Take the lowest such ``e``, and for it the lowest such ``s``.
+Then the seating that ``e`` follows
 and ``s`` itself both descend from the highest seating in force below ``s``, call it ``g``, since
 every lower epoch found the one that was in force. If the electorate of ``g`` is settled, all that
 follow ``g`` have its members, or change them once: to drop ``former`` takes another seating in

@@ -192,7 +192,10 @@ class DurablePromises:
             return False
         if seating.epoch == before.epoch:
             seating = before._replace(bound_ms=max(seating.bound_ms, before.bound_ms))
-            electorate = electorate if not electorate.former else self.electorate
+            if electorate != self.electorate.settled():
+                electorate = (
+                    self.electorate
+                )  # A node of an earlier release knows the founders only.
             if (seating, electorate) == (before, self.electorate):
                 return False
         self.seating, self.electorate = seating, electorate

@@ -82,6 +82,8 @@ class Propose(Message):
     electorate: Electorate = FOUNDERS
     """The electorate of that epoch; a change of the members begins with it."""
 
+    TRIMMED = True
+
 
 @message(0x42)
 class Promised(Message):
@@ -139,6 +141,8 @@ class Install(Message):
     seating: Seating
     electorate: Electorate = FOUNDERS
     """The electorate of ``seating``."""
+
+    TRIMMED = True
 
 
 @message(0x49)

@@ -31,6 +31,8 @@ class MembersJudge:
         """The lowest epoch of each change that was heard of, without its ``former``."""
         self.in_force: dict[int, Electorate] = {}
         """By number: the members that are in force, or were."""
+        self.numbers: dict[int, int] = {}
+        """By epoch: the number of changes in force then."""
 
     @property
     def voters(self) -> tuple[tuple[str, int], ...]:
@@ -45,6 +47,8 @@ class MembersJudge:
 
     def hear(self, epoch: int, electorate: Electorate) -> None:
         """Judge the electorate of ``epoch``; without ``former`` it is said to be in force."""
+        if epoch and not electorate.former:
+            self._judge_order(epoch, electorate.number)
         if not electorate.members or not epoch or self.of_epoch.get(epoch) == electorate:
             return
         self.of_epoch[epoch] = electorate
@@ -66,3 +70,14 @@ class MembersJudge:
                     f"{know} know it, durably",
                 )
         self.in_force[number] = settled
+
+    def _judge_order(self, epoch: int, number: int) -> None:
+        """Judge that no epoch brings back the members of before a change."""
+        if self.numbers.get(epoch) == number:
+            return
+        self.numbers[epoch] = number
+        in_order = [self.numbers[one] for one in sorted(self.numbers)]
+        if in_order != sorted(in_order):
+            self.violation_report(
+                "B12", f"epoch {epoch} has the members of change {number}: {self.numbers}"
+            )

@@ -11,8 +11,12 @@ import pytest
 from fencelock.actors.bakery.election import ElectionCoordinator
 from fencelock.actors.bakery.electorate import Electorate
 from fencelock.actors.bakery.epochs import VoterRegistry, VotingRole
-from fencelock.actors.membership import Membership
+from fencelock.actors.membership import Member, Membership
+from fencelock.cluster.simulation.bakery_judge import INVARIANTS
+from fencelock.cluster.simulation.bakery_judge_members import MembersJudge
 from fencelock.cluster.simulation.bakery_run import run_members_seed
+from fencelock.cluster.simulation.violation import ViolationError
+from fencelock.cluster.simulation.violation_report import ViolationReport
 
 SEEDS = range(8)
 SEEDS_MOST = 30
@@ -122,3 +126,12 @@ def test_no_lock_is_lost_while_the_members_change_under_every_fault() -> None:
         assert report.violation is None
         seen.update(report.faults)
     assert min(seen["asked to join"], seen["asked to leave"], seen["asked to replace"]) > 0
+
+
+def test_a_later_epoch_with_the_members_of_before_a_change_is_seen() -> None:
+    seats = tuple(Member(f"n{number}", "", number) for number in range(1, 5))
+    judge = MembersJudge(ViolationReport(INVARIANTS), lambda member, since: True)
+    judge.hear(1, Electorate(0, seats[:3]))
+    judge.hear(6, Electorate(1, seats))
+    with pytest.raises(ViolationError, match=r"B12, .* epoch 11 has the members of change 0"):
+        judge.hear(11, Electorate(0, seats[:3]))

@@ -1,0 +1,131 @@
+"""`bakery`: a coordinator that proposed before it learned of other members, and older releases."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from support.effects import HOST
+
+from fencelock.actors.bakery.config import election_of
+from fencelock.actors.bakery.election import ElectionCoordinator
+from fencelock.actors.bakery.electorate import FOUNDERS, Electorate
+from fencelock.actors.bakery.epochs import VoterRegistry
+from fencelock.actors.bakery.event import Connected, ElectionDue, Member
+from fencelock.actors.bakery.message import Chosen, Install, Promised, Propose, Seating
+from fencelock.actors.effect import Send
+from fencelock.actors.membership import Member as Seat
+from fencelock.actors.message import NS_PER_MS, Instant, Message
+from fencelock.transport.codec import decode, encode
+
+JOURNALS = {f"n{number}": number for number in range(1, 6)}
+FIVE = tuple(Seat(name, "", journal) for name, journal in JOURNALS.items())
+FIRST = tuple(Chosen(name, 1) for name in ("n1", "n2", "n3"))
+FOUNDED = Seating(1, FIRST, 1_000)
+LATER = Seating(6, (Chosen("n2", 1), Chosen("n3", 2), Chosen("n4", 1)), 1_000)
+GROWN = Electorate(2, FIVE)
+BEGAN = Instant(10**12)
+
+
+def coordinator(seating: Seating, electorate: Electorate) -> ElectionCoordinator:
+    """Return the coordinator of n1, which knows ``seating``."""
+    voters = {election_of(name): JOURNALS[name] for name in ("n1", "n2", "n3")}
+    voting = VoterRegistry(voters, 1, votes=True, founders=Electorate(0, FIVE[:3]))
+    role = ElectionCoordinator(
+        election_of("n1"),
+        HOST,
+        node="n1",
+        members=("n1", "n2", "n3"),
+        voting=voting,
+        bound_ms=1_000,
+        random=Random(1),
+        records=[Install(seating=seating, electorate=electorate)],
+    )
+    role.begin(BEGAN)
+    return role
+
+
+def connected(*members: tuple[str, Seating, Electorate], restarted: str = "n3") -> Connected:
+    """Return the members as beats describe them; ``restarted`` has a second life."""
+    return Connected(
+        members=tuple(
+            Member(
+                name,
+                2 if name == restarted else 1,
+                14,
+                1,
+                seating.epoch,
+                seating,
+                0,
+                0,
+                True,
+                electorate,
+                JOURNALS[name],
+            )
+            for name, seating, electorate in members
+        )
+    )
+
+
+def after(ms: int) -> Instant:
+    return Instant(BEGAN + ms * NS_PER_MS)
+
+
+@pytest.mark.parametrize("heard", [True, False])
+def test_a_proposal_does_not_go_on_with_members_that_changed_meanwhile(heard: bool) -> None:
+    role = coordinator(FOUNDED, FOUNDERS)
+    role.highest = 10
+    role.handle(
+        election_of("n1"),
+        connected(*((name, FOUNDED, FOUNDERS) for name in ("n1", "n2", "n3"))),
+        BEGAN,
+    )
+    role.handle(election_of("n1"), ElectionDue(), after(400))
+    election = role.election
+    assert election is not None
+    assert election.electorate.names == ("n1", "n2", "n3")
+    effects = role.handle(election_of("n1"), election.proposal, after(400))
+    (own,) = (
+        one.message
+        for one in effects
+        if isinstance(one, Send) and isinstance(one.message, Promised)
+    )
+    role.handle(election_of("n1"), own, after(400))
+    if heard:  # By a beat: two changes came into force without n1.
+        seen = [("n1", FOUNDED, FOUNDERS), ("n2", LATER, GROWN), ("n3", LATER, GROWN)]
+        role.handle(election_of("n1"), connected(*seen), after(500))
+    promised = Promised(epoch=election.epoch, seating=LATER, quiet_ms=0, voter=2, electorate=GROWN)
+    role.handle(election_of("n2"), promised, after(500))
+    assert role.election is None
+    assert role.electorate == GROWN
+
+
+def test_nobody_promises_the_members_of_before_a_change_that_it_knows() -> None:
+    role = coordinator(LATER, GROWN)
+    assert role.handle(election_of("n2"), Propose(epoch=11, leaders=FIRST), BEGAN)
+    assert role.durable_promises.promised == LATER.epoch
+
+
+def test_a_node_of_an_earlier_release_does_not_undo_a_change() -> None:
+    """It repeats a seating that it learned, without the members, which it does not know."""
+    role = coordinator(LATER, GROWN)
+    seen = [("n1", LATER, GROWN), ("n2", LATER, GROWN), ("n3", LATER, FOUNDERS)]
+    role.handle(election_of("n1"), connected(*seen), BEGAN)
+    assert role.electorate == GROWN
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        (
+            "8218468307818264776f72640707",
+            Install(seating=Seating(7, (Chosen("word", 7),), 7)),
+        ),
+        ("83184107818264776f726407", Propose(epoch=7, leaders=(Chosen("word", 7),))),
+    ],
+)
+def test_records_of_the_founders_are_those_of_the_release_before(
+    record: str, message: Message
+) -> None:
+    assert encode(message) == bytes.fromhex(record)
+    assert decode(bytes.fromhex(record)) == message
