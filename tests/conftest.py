@@ -6,9 +6,13 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import inspect
+import os
+import shutil
 import signal
 import socket
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -44,6 +48,13 @@ CLUSTER = "faces"
 # start; some of it they interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Where Python is told to write no bytecode, each of the many processes that the tests start would
+# compile all that it imports, for half a second of a core. They share a folder outside the tree.
+if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
+    compiled = tempfile.mkdtemp(prefix="fencelock-tests-")
+    atexit.register(shutil.rmtree, compiled, ignore_errors=True)
+    os.environ["PYTHONPYCACHEPREFIX"] = compiled
 
 
 class Asks:

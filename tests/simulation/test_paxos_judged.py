@@ -9,7 +9,7 @@ import pytest
 from fencelock.cluster.simulation.paxos_plan import Focus, LogPlan, draw_log_plan
 from fencelock.cluster.simulation.paxos_run import run_log_seed
 
-SEEDS = {Focus.SWARM: 40, Focus.DUELS: 20, Focus.LEASES: 20, Focus.MIXED_LEASES: 10}
+SEEDS = {Focus.SWARM: 20, Focus.DUELS: 10, Focus.LEASES: 10, Focus.MIXED_LEASES: 5}
 MARKS = {
     "paxos.leadership_begun": 100,
     "paxos.preempted": 50,

@@ -254,7 +254,7 @@ MUTANTS = {
 }
 
 
-RARE = {"promise before it is durable, forgotten": 22}
+RARE = {"promise before it is durable, forgotten": 22, "the lowest ballot, two chosen": 6}
 """The first seed of the search, which keeps the search short."""
 
 

@@ -305,7 +305,7 @@ MUTANTS = {
 }
 
 
-RARE = {"a torn tail is a record, two chosen": 13}
+RARE = {"a torn tail is a record, two chosen": 13, "a restart forgets the lease": 15}
 """The first seed of the search, which keeps the search short."""
 
 
