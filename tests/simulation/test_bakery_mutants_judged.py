@@ -233,7 +233,7 @@ SEEN_BY_CLIENTS = (
 )
 """Planted bugs by which two clients hold a lock."""
 
-RARE = {"a leader returns with an empty table": 10, "no hand-over barrier": 9}
+RARE = {"a leader returns with an empty table": 23, "no hand-over barrier": 9}
 """The first seed of the search, which keeps the search short."""
 
 
