@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import cbor2
 import pytest
 
@@ -21,9 +19,6 @@ from fencelock.transport.admission import (
 )
 from fencelock.transport.cbor import FRAME_BYTES_MAX
 from fencelock.transport.frame import ENVELOPES_MAX, Envelope, Frame, encode_frame
-
-NOT_DECODED_S = 0.02
-"""Far above the time of a check (0.1 ms), far below that of decoding 1 MiB of arrays (160 ms)."""
 
 
 def frame_of(count: int, sender: str, message: Describe | Acquire | Granted) -> bytes:
@@ -53,16 +48,13 @@ def test_a_clients_frame_of_nested_arrays_is_not_decoded(
     assert dropped.hostile
 
 
-def test_a_members_frame_of_a_mebibyte_of_nested_arrays_is_refused_at_once() -> None:
-    raw, admission = arrays(FRAME_BYTES_MAX), node()
-    took: list[float] = []
-    for _ in range(3):
-        began = time.process_time()
-        dropped = admission.admit("n2", raw)
-        took.append(time.process_time() - began)
-        assert isinstance(dropped, Dropped)
-        assert dropped.counter == "wire.malformed"
-    assert min(took) < NOT_DECODED_S * 5
+def test_a_members_frame_of_a_mebibyte_of_nested_arrays_is_not_decoded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(admission_module, "load", None)
+    dropped = node().admit("n2", arrays(FRAME_BYTES_MAX))
+    assert isinstance(dropped, Dropped)
+    assert dropped.counter == "wire.malformed"
 
 
 def test_arrays_behind_many_other_items_are_refused_too() -> None:
