@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import socket
+
+PORTS = range(10_240, 32_768)
+"""Ports to choose from. Linux takes those of outgoing connections from 32,768 up, so none of these
+is taken by a connection between the choice and the bind."""
 
 
 def free_ports(count: int) -> list[int]:
     """Return ``count`` different TCP ports of 127.0.0.1 on which no process listens now.
 
-    They are not reserved: another process may take one before it is bound.
+    They are not reserved, but drawn at random: it is unlikely that another process draws one of
+    them before it is bound.
     """
     with contextlib.ExitStack() as open_sockets:
         ports: list[int] = []
-        for _ in range(count):
+        for port in random.sample(PORTS, len(PORTS)):
             probe = open_sockets.enter_context(socket.socket())
-            probe.bind(("127.0.0.1", 0))
-            ports.append(int(probe.getsockname()[1]))
-        return ports
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:  # Another process has it.
+                continue
+            ports.append(port)
+            if len(ports) == count:
+                return ports
+        raise OSError(f"fewer than {count} ports of 127.0.0.1 are free")
