@@ -20,12 +20,12 @@ def free_ports(count: int) -> list[int]:
     with contextlib.ExitStack() as open_sockets:
         ports: list[int] = []
         for port in random.sample(PORTS, len(PORTS)):
-            probe = open_sockets.enter_context(socket.socket())
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:  # Another process has it.
-                continue
-            ports.append(port)
             if len(ports) == count:
-                return ports
+                break
+            probe = open_sockets.enter_context(socket.socket())
+            with contextlib.suppress(OSError):  # Another process has it.
+                probe.bind(("127.0.0.1", port))
+                ports.append(port)
+    if len(ports) < count:
         raise OSError(f"fewer than {count} ports of 127.0.0.1 are free")
+    return ports
