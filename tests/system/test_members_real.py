@@ -113,6 +113,14 @@ def kill_and_restart(storm: Storm, watcher: fencelock.Client) -> None:
     storm.members.start(node)
 
 
+def join(storm: Storm, watcher: fencelock.Client, node: str) -> None:
+    """Start ``node`` and let it become a member, while clients work."""
+    storm.members.add(node)
+    assert node in change(watcher, MemberAction.JOIN, node)
+    storm.tell(f"{node} joined")
+    storm.wait_for(10)
+
+
 def test_three_grow_to_five_and_each_of_the_first_is_replaced_under_load_with_kills(
     storm: Storm, watcher: fencelock.Client
 ) -> None:
@@ -120,10 +128,7 @@ def test_three_grow_to_five_and_each_of_the_first_is_replaced_under_load_with_ki
     storm.start_clients()
     storm.wait_for(10)
     for node in ("n4", "n5"):
-        members.add(node)
-        assert node in change(watcher, MemberAction.JOIN, node)
-        storm.tell(f"{node} joined")
-        storm.wait_for(10)
+        join(storm, watcher, node)
         kill_and_restart(storm, watcher)
         members.wait_until_ready(watcher)
     for old, new in (("n1", "n6"), ("n2", "n7"), ("n3", "n8")):
@@ -354,10 +359,7 @@ def test_bakery_grows_from_three_to_five_and_loses_a_first_member_under_load(
             storm.start_clients()
             storm.wait_for(10)
             for node in ("n4", "n5"):
-                members.add(node)
-                assert node in change(watcher, MemberAction.JOIN, node)
-                storm.tell(f"{node} joined")
-                storm.wait_for(10)
+                join(storm, watcher, node)
             left = json.loads(command(storm, "leave", "n1", "--json").stdout)
             assert left["members"] == ["n2", "n3", "n4", "n5"]
             storm.tell("n1 left")
