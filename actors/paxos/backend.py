@@ -35,7 +35,6 @@ from fencelock.actors.api.session_message import (
 from fencelock.actors.bootstrap_message import VotingStatus
 from fencelock.actors.effect import Effect, Effects, Observe, Send
 from fencelock.actors.error import OverloadedError, SessionExpiredError
-from fencelock.actors.histogram import Histogram
 from fencelock.actors.message import Address, Instant, Message, address_of, copier, node_of
 from fencelock.actors.paxos.config import replica_of
 from fencelock.actors.paxos.event import (
@@ -119,8 +118,6 @@ class PaxosBackend(MembersBackend):
         self.in_flight = InFlightRequests(self.proxy, replica, encode)
         self.queries = Queries(node, replica, self.contact)
         self.table_status = TableStatus(self.queries)
-        self.latencies = {kind: Histogram() for kind in ("acquire", "wait", "release", "other")}
-        """Times from a request to its outcome; ``wait`` of acquires that waited in a queue."""
         self.master = ""
         """The node that leads, if any is known."""
         self.isolated = False

@@ -16,6 +16,7 @@ from fencelock.actors.api.self_report import Elected
 from fencelock.actors.api.session_message import Evict, ListLocks, ListRecords, Renew
 from fencelock.actors.effect import Effects
 from fencelock.actors.error import UnsupportedError
+from fencelock.actors.histogram import Histogram
 from fencelock.actors.message import Address, Event, Instant, address_of
 from fencelock.actors.proxy.clients import RemoteClients
 
@@ -45,6 +46,8 @@ class Backend(ABC):
         events: the handlers of all other events that the proxy accepts, by type.
         clients: the clients of the proxy; the latest is charged for the request that is handled.
         closed: reason why this node must not serve any more; empty while it may.
+        latencies: times from a request to its reply, by kind. ``wait`` is of acquires that waited
+            in a queue, where the protocol tells them apart; otherwise these are in ``acquire``.
 
     """
 
@@ -64,6 +67,7 @@ class Backend(ABC):
         self.proxy = address_of(node, "proxy")
         self.clients = RemoteClients(node, self.SILENCE_MS)
         self.closed = ""
+        self.latencies = {kind: Histogram() for kind in ("acquire", "wait", "release", "other")}
 
     def begin(self, now: Instant) -> None:
         """Note the start of the proxy."""

@@ -155,7 +155,7 @@ class LockManager(Backend):
         self.looking: set[int] = set()
         """The `QueryLock` requests of a description in flight."""
         self.descriptions: dict[str, LockDescription] = {}
-        self.releases: dict[HoldKey, tuple[Address, Release]] = {}
+        self.releases: dict[HoldKey, tuple[Address, Release, Instant]] = {}
         self.evictions: dict[HoldKey, tuple[Address, Evict]] = {}
         self.ends: dict[str, tuple[Address, End]] = {}
         self.unconfirmed: list[str] = []
@@ -276,6 +276,7 @@ class LockManager(Backend):
             give = Send(self.granter, ReleaseLock(lock=got.lock, ticket=got.ticket))
             refusal = self._end(claim, Reason.UNAVAILABLE, f"{text} holds it through {self.node}")
             return [give, *refusal, Observe("proxy.granted_twice")]
+        self.latencies["acquire"].add(now - claim.since)
         self.claims.grant(claim, got.fence, now)  # D1
         self._forget_query(claim)
         return [Send(claim.sender, _granted(claim)), Observe("proxy.granted")]
@@ -304,7 +305,6 @@ class LockManager(Backend):
 
     def _on_release(self, sender: Address, release: Release, now: Instant) -> Effects:
         """Release a held lock, once."""
-        del now
         claim = self.claims.holder.get(release.lock)
         key = Key(release.session, release.owner, release.lock)
         request, reply = self.claims.replies.get(key, (0, None))
@@ -313,7 +313,7 @@ class LockManager(Backend):
         mine = claim is not None and claim.key == key and claim.fence == release.fence
         if self.confirms:
             hold = HoldKey(release.lock, release.fence, release.session)
-            _remember(self.releases, hold, (sender, release))
+            _remember(self.releases, hold, (sender, release, now))
             if claim is not None and mine:
                 return self._give(claim)
             return [Send(self.granter, ReleaseHold(**hold._asdict()))]
@@ -324,17 +324,20 @@ class LockManager(Backend):
             )
         done = _released(release)
         self.claims.record(key, release.request, done)
+        self.latencies["release"].add(0)  # The hold is this node's alone: nobody confirms.
         return [*self._give(claim), Send(sender, done), Observe("proxy.released")]
 
     def _on_hold_released(self, sender: Address, given: HoldReleased, now: Instant) -> Effects:
         """Reply to a release or an eviction that the protocol has confirmed."""
-        del sender, now
+        del sender
         hold = HoldKey(given.lock, given.fence, given.session)
         if not given.session:
             return self._on_evicted(given, hold)
-        client, release = self.releases.pop(hold, (None, None))
-        if client is None or release is None:
+        released = self.releases.pop(hold, None)
+        if released is None:
             return ()
+        client, release, since = released
+        self.latencies["release"].add(now - since)
         match given.outcome:
             case ReleaseOutcome.FREED:
                 done = _released(release)
