@@ -76,7 +76,10 @@ def test_the_manifests_of_kubernetes_belong_together() -> None:
     assert found["PodDisruptionBudget"]["spec"]["maxUnavailable"] < pods["replicas"] / 2
     (container,) = pods["template"]["spec"]["containers"]
     check_command(container["args"], config)
-    check_command(container["readinessProbe"]["exec"]["command"][1:], config)
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert set(config.metrics.values()) == {f"0.0.0.0:{ports['metrics']}"}
+    probes = {container[f"{kind}Probe"]["httpGet"]["path"] for kind in ("readiness", "liveness")}
+    assert probes == {"/ready", "/live"}
     mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
     assert mounts["data"] == str(config.data)
     given = {one["name"] for one in pods["template"]["spec"]["volumes"]}
