@@ -146,6 +146,8 @@ class Backend(ABC):
 
     def unsupported(self, request: Request) -> str:
         """Return why the protocol does not have ``request``, naming one that has it."""
+        if isinstance(request, Evict | ListRecords) and self.name in _INSTEAD:
+            return f"{self.name} {_INSTEAD[self.name]}"
         if isinstance(request, ListLocks | ListRecords | Evict | ReadBackup):
             text = f"{self.name} keeps no table of locks to list, to back up, or to take one from"
             return f"{text}; paxos does"
@@ -157,3 +159,23 @@ class Backend(ABC):
             )
         protocol = "bakery" if isinstance(request, Renew | Watch) else "paxos"
         return f"{self.name} has no {type(request).__name__}; {protocol} has it"
+
+
+_INSTEAD = {
+    "bakery": (
+        "keeps no sessions and takes no lock by force: a hold ends when its client releases it, or "
+        "when its duration and grace are over. `fencelock who` names the client: stop it if it "
+        "renews a hold that it shall not have. paxos takes locks by force"
+    ),
+    "central": (
+        "keeps no sessions and no list of evictions. For each lock that was taken by force, the "
+        "logs of the lock server's node and of the holder's node have a line (event=eviction). "
+        "paxos lists both"
+    ),
+    "lamport": (
+        "keeps no sessions and takes no lock by force: a hold ends when its client releases it, or "
+        "when the node through which it is held is restarted. `fencelock who` names that node. "
+        "paxos takes locks by force"
+    ),
+}
+"""What to do about a hold, or where to look, where operators have no request for it."""

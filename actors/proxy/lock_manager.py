@@ -42,6 +42,7 @@ from fencelock.actors.proxy.lock_request import (
     why_it_ended,
 )
 from fencelock.actors.proxy.message import (
+    STARTING,
     AcquireLock,
     EndHolds,
     HoldInDoubt,
@@ -56,6 +57,7 @@ from fencelock.actors.proxy.message import (
     ReleaseHold,
     ReleaseLock,
     ReleaseOutcome,
+    ready_notice,
 )
 from fencelock.actors.proxy.queries import PendingQueries
 
@@ -160,7 +162,7 @@ class LockManager(Backend):
         self.ends: dict[str, tuple[Address, End]] = {}
         self.unconfirmed: list[str] = []
         """The held locks that the present round of confirmations has not reached yet."""
-        self.readiness = Ready(ready=False, detail="starting")
+        self.readiness = STARTING
         self.requests = {
             Acquire: self._on_acquire,
             Release: self._on_release,
@@ -355,7 +357,7 @@ class LockManager(Backend):
         del now
         hold = HoldKey(evict.lock, evict.fence, "")
         _remember(self.evictions, hold, (sender, evict))
-        return [Send(self.granter, ReleaseHold(**hold._asdict()))]
+        return [Send(self.granter, ReleaseHold(**hold._asdict(), operator=evict.by))]
 
     def _on_evicted(self, given: HoldReleased, hold: HoldKey) -> Effects:
         operator, evict = self.evictions.pop(hold, (None, None))
@@ -496,8 +498,10 @@ class LockManager(Backend):
 
     def _on_ready(self, sender: Address, ready: Ready, now: Instant) -> Effects:
         del sender, now
-        self.readiness = ready
-        return ()
+        starting, self.readiness = self.readiness is STARTING, ready
+        if not (ready.ready or starting):
+            return ()
+        return (Send(address_of(self.node, "node"), ready_notice(self.node, ready)),)
 
     def gather_status(self, now: Instant) -> Effects:
         """Ask the protocol about the locks that are awaited through this node."""
