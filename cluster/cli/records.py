@@ -94,14 +94,14 @@ def sessions_table(found: tuple[ListedSession, ...]) -> Rows:
 def audit_table(found: tuple[ListedEviction, ...]) -> Rows:
     """Return a row for each eviction."""
     columns = [Column("lock"), Column("fence", right=True), Column("taken from")]
-    columns += [Column("by"), Column("ago", right=True)]
+    columns += [Column("by"), Column("when", right=True)]
     rows = [
         (
             object_shown(one.lock),
             str(one.fence),
             person(one.holder),
             one.operator,
-            duration(one.ago_ms),
+            f"{duration(one.ago_ms)} ago",
         )
         for one in found
     ]
