@@ -83,7 +83,7 @@ def audit(
 def sessions_table(found: tuple[ListedSession, ...]) -> Rows:
     """Return a row for each session."""
     columns = [Column("session"), Column("client")]
-    columns += [Column(name, right=True) for name in ("holds, waits", "ends in", "ttl")]
+    columns += [Column(name, right=True) for name in ("holds and waits", "ends in", "ttl")]
     rows = [
         (one.id, one.label, str(one.claims), duration(one.left_ms), duration(one.ttl_ms))
         for one in found

@@ -24,6 +24,7 @@ import urllib.request
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -69,7 +70,12 @@ class Transcript:
         self.began = time.monotonic()
         self._stack = stack
         path = f"{folder / 'env' / 'bin'}{os.pathsep}{os.environ['PATH']}"
-        self.environment = {"PATH": path, "HOME": str(folder), "COLUMNS": str(columns)}
+        environment = {"PATH": path, "HOME": str(folder), "COLUMNS": str(columns)}
+        self.common: dict[str, Any] = {
+            "cwd": folder,
+            "env": environment,
+            "stdin": subprocess.DEVNULL,
+        }
 
     def say(self, text: str) -> None:
         """Print a heading."""
@@ -89,16 +95,9 @@ class Transcript:
         """
         print(f"$ {command}", flush=True)
         began = time.monotonic()
+        shell = ["sh", "-c", f"{{ {command}; }} 2>&1"]
         done = subprocess.run(
-            ["sh", "-c", command],
-            cwd=self.folder,
-            env=self.environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-            timeout=timeout,
+            shell, stdout=subprocess.PIPE, text=True, check=False, timeout=timeout, **self.common
         )
         took = time.monotonic() - began
         self.show(done.stdout)
@@ -112,12 +111,7 @@ class Transcript:
         print(f"$ {command} > {log} 2>&1 &", flush=True)
         with (self.folder / log).open("wb") as file:
             process = subprocess.Popen(
-                shlex.split(command),
-                cwd=self.folder,
-                env=self.environment,
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=subprocess.STDOUT,
+                shlex.split(command), stdout=file, stderr=subprocess.STDOUT, **self.common
             )
         self._stack.callback(process.wait, PATIENCE_S)
         self._stack.callback(process.kill)
@@ -184,9 +178,7 @@ def until_held(shell: Transcript, name: str) -> None:
     command = ["fencelock", "who", name, "--json"]
 
     def is_held() -> bool:
-        done = subprocess.run(
-            command, cwd=shell.folder, env=shell.environment, capture_output=True, check=False
-        )
+        done = subprocess.run(command, stdout=subprocess.PIPE, check=False, **shell.common)
         return b'"fence"' in done.stdout
 
     until(is_held, f"a holder of {name}")
