@@ -173,7 +173,7 @@ class PaxosBackend(MembersBackend):
         known = by_key.get(key)
         if known is not None:
             if type(known.request) is type(request):
-                known.sender, known.request = sender, request
+                in_flight.repeat(known, request, sender, self.clients.latest)
                 return ()
             in_flight.end(known)  # The client has used the number again.
         count = len(by_key)
