@@ -203,13 +203,11 @@ def _new_key(name: str, role: str, server: str = "") -> KeyFile:
     """Return a new key, that of the cluster itself if ``server`` is empty.
 
     Raises:
-        ConfigError: this libzmq has no CURVE, or the name is not allowed.
+        ConfigError: this libzmq has no CURVE.
 
     """
     if not zmq.has("curve"):
         raise ConfigError("this libzmq was built without CURVE: install pyzmq from a wheel")
-    if name != SERVER and NAME.fullmatch(name) is None:
-        raise ConfigError(f"{name!r} cannot name a key: {NAME_ADVICE} are allowed")
     public, secret = (part.decode() for part in zmq.curve_keypair())
     return KeyFile(name=name, role=role, public=public, secret=secret, server=server or public)
 
@@ -242,6 +240,8 @@ def add_key(folder: Path, rights: Rights, path: Path | None = None) -> Path:
 
     """
     name, role, prefixes = rights
+    if NAME.fullmatch(name) is None:
+        raise ConfigError(f"{name!r} cannot name a key: {NAME_ADVICE} are allowed")
     if role not in ROLES:
         raise ConfigError(f"--role is {role!r}, and must be one of {', '.join(ROLES)}")
     if role == NODE and prefixes:

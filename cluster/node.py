@@ -24,7 +24,7 @@ from fencelock.cluster.config import Config
 from fencelock.cluster.event_log import EventLog
 from fencelock.cluster.host.dispatcher import Dispatcher, RoleRef
 from fencelock.cluster.host.profile_marks import ProfileMarks
-from fencelock.cluster.keys import node_keys, read_list
+from fencelock.cluster.keys import NodeKeys, node_keys, read_list
 from fencelock.cluster.log import note
 from fencelock.cluster.storage.journal import SEGMENT_BYTES_MAX, STREAM, Journal, claim
 from fencelock.cluster.topology import NodeContext, keeps_journal, recipe_of
@@ -120,7 +120,6 @@ class Node:
         if keys is None:
             check_bound_privately(config, node_id)
         boot = secrets.randbits(63)
-        peers = {node: at for node, at in config.nodes.items() if node != node_id}
         records, journal_id = _records_of(journal, config, node_id)
         seat = NodeContext(
             node=node_id,
@@ -137,18 +136,7 @@ class Node:
         )
         cast = recipe_of(config.protocol)(seat)
         counters: Counter[str] = Counter()
-        hub = SocketHub(
-            node=node_id,
-            boot=boot,
-            cluster=config.cluster,
-            listen=config.listen_of(node_id),
-            peers=peers,
-            spins=spins,
-            connections_max=connections_max(raise_limit()),
-            key=None if keys is None else keys.link,
-            guard=None if keys is None else keys.guard,
-            count=lambda name, times: counters.update({name: times}),
-        )
+        hub = _hub(config, node_id, boot, keys, counters, spins=spins)
         _log_start(config, node_id, journal, records, journal_id)
         unheard = hub.unheard if config.protocol in VOTING else list[str]
         if marks is not None:
@@ -157,7 +145,7 @@ class Node:
             dispatcher = Dispatcher(
                 node_id,
                 hub,
-                members=frozenset(peers),
+                members=frozenset(config.nodes) - {node_id},
                 journal=journal,
                 counters=counters,
                 watch=EventLog(node_id, traces=config.log_level == "TRACE").watch,
@@ -246,6 +234,29 @@ class Node:
 
     def __exit__(self, *error: object) -> None:
         self.stop()
+
+
+def _hub(
+    config: Config,
+    node_id: str,
+    boot: int,
+    keys: NodeKeys | None,
+    counters: Counter[str],
+    *,
+    spins: bool,
+) -> SocketHub:
+    return SocketHub(
+        node=node_id,
+        boot=boot,
+        cluster=config.cluster,
+        listen=config.listen_of(node_id),
+        peers={node: at for node, at in config.nodes.items() if node != node_id},
+        spins=spins,
+        connections_max=connections_max(raise_limit()),
+        key=None if keys is None else keys.link,
+        guard=None if keys is None else keys.guard,
+        count=lambda name, times: counters.update({name: times}),
+    )
 
 
 def check_bound_privately(config: Config, node_id: str) -> None:

@@ -82,9 +82,8 @@ def status(
         if ready:
             return ready_view(nodes)
         problems = problems_of(nodes, asked=len(where.endpoints))
-        code = 0 if any(node.ready for node in nodes) else EXIT_UNSERVED
-        if len({node.protocol for node in nodes}) > 1:
-            code = EXIT_UNSERVED
+        mixed = len({node.protocol for node in nodes}) > 1
+        code = EXIT_UNSERVED if mixed or not any(node.ready for node in nodes) else 0
         if as_json:
             return json_view([as_plain(node) for node in nodes], code)
         parts: list[RenderableType] = [

@@ -87,3 +87,10 @@ class KeyedProcesses(NodeProcesses):
         make_keys(folder / "keys", self.names)
         with (folder / "cluster.toml").open("a", encoding="utf-8") as file:
             file.write(f"[security]\n{KEYS_LINE}\n")
+
+    def client(self, key: str) -> fencelock.Client:
+        """Return a client with the key of that name."""
+        path = self.folder / "keys" / f"{key}.key"
+        return fencelock.connect(
+            self.connect, cluster=self.cluster, key=path, connect_timeout=LONG_S
+        )

@@ -42,6 +42,12 @@ def attacker(make: Make, cluster: KeyedNodes, node: str, key: str | None) -> Sta
     return make(node, peers, cluster="fencelock", listen=None, key=own)
 
 
+def held(client: fencelock.Client, name: str) -> fencelock.Hold:
+    hold = client.lock(name, timeout=LONG_S).acquire()
+    assert hold is not None
+    return hold
+
+
 def use_for_ever(client: fencelock.Client) -> None:
     while True:
         client.status("orders/1")
@@ -101,7 +107,7 @@ def test_a_client_may_not_evict_nor_read_what_is_for_operators(
 ) -> None:
     with keyed_nodes(tmp_path, count=1) as cluster:
         with cluster.connect("shop") as shop, cluster.connect("alice") as alice:
-            hold = alice.lock("orders/1", timeout=LONG_S).acquire()
+            hold = held(alice, "orders/1")
             for refused in (
                 lambda: shop.evict("orders/1", hold.fence),
                 shop.sessions,
@@ -179,7 +185,7 @@ def test_a_node_without_keys_is_refused_by_a_client_with_one(tmp_path: Path) -> 
 def test_a_removed_key_loses_its_links_while_the_node_runs(tmp_path: Path, lines: Lines) -> None:
     with keyed_nodes(tmp_path, count=1) as cluster, cluster.connect("alice") as alice:
         with cluster.connect("shop", ttl=2.0) as shop:
-            hold = shop.lock("orders/1", timeout=LONG_S).acquire()
+            hold = held(shop, "orders/1")
             remove_key(cluster.keys, "shop")
             cluster.reload()
             with pytest.raises(fencelock.ForbiddenError, match="does not know this key"):
@@ -234,7 +240,7 @@ def test_a_key_speaks_only_in_its_own_name(
 
 def test_a_client_cannot_use_the_session_of_another(tmp_path: Path, make: Make) -> None:
     with keyed_nodes(tmp_path, count=1) as cluster, cluster.connect("alice") as alice:
-        hold = alice.lock("orders/1", timeout=LONG_S).acquire()
+        hold = held(alice, "orders/1")
         victim = alice.status("orders/1").holder
         assert victim is not None
         one = attacker(make, cluster, "shop@1", "shop")
@@ -259,16 +265,14 @@ def test_a_client_cannot_speak_to_the_roles_of_members(tmp_path: Path, make: Mak
 
 
 def test_nodes_with_keys_go_on_when_their_leader_is_killed(tmp_path: Path) -> None:
-    with KeyedProcesses(tmp_path, "paxos", 3, durable=True) as nodes:
-        connect = nodes.connect
-        options = {"cluster": nodes.cluster, "connect_timeout": LONG_S}
-        with (
-            fencelock.connect(connect, key=tmp_path / "keys" / "alice.key", **options) as alice,
-            fencelock.connect(connect, key=tmp_path / "keys" / "shop.key", **options) as shop,
-        ):
-            leader = master_of(nodes.wait_until_ready(alice))
-            hold = shop.lock("orders/1", timeout=LONG_S).acquire()
-            nodes.kill(leader)
-            with shop.lock("orders/2", timeout=LONG_S):
-                assert hold.held
-            hold.release()
+    with (
+        KeyedProcesses(tmp_path, "paxos", 3, durable=True) as nodes,
+        nodes.client("alice") as alice,
+        nodes.client("shop") as shop,
+    ):
+        leader = master_of(nodes.wait_until_ready(alice))
+        hold = held(shop, "orders/1")
+        nodes.kill(leader)
+        with shop.lock("orders/2", timeout=LONG_S):
+            assert hold.held
+        hold.release()
