@@ -26,6 +26,7 @@ from fencelock.cluster.keys import (
     remove_key,
 )
 from fencelock.cluster.node import Node
+from fencelock.cluster.storage.journal import Journal
 
 lines = pytest.fixture(logged_lines)
 
@@ -196,3 +197,19 @@ def test_keys_and_insecure_contradict_each_other(tmp_path: Path) -> None:
     text = IN_MEMORY.format("tcp://127.0.0.1:1")
     with pytest.raises(ConfigError, match=r"security.insecure: true is not usable"):
         parse(f'{text}[security]\nkeys = "k"\ninsecure = true', tmp_path)
+
+
+def test_what_init_and_a_journal_write_is_for_their_owner_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    former = os.umask(0o022)
+    try:
+        assert CliRunner().invoke(app, ["init"]).exit_code == 0
+        Journal.open(Path("data") / "n1").close()
+    finally:
+        os.umask(former)
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.rglob("*")}
+    folders = {"data": 0o700, "n1": 0o700}
+    assert modes == folders | dict.fromkeys(modes.keys() - folders.keys(), 0o600)
+    assert len(modes) > len(folders) + 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from pathlib import Path
 
@@ -276,3 +277,28 @@ def test_nodes_with_keys_go_on_when_their_leader_is_killed(tmp_path: Path) -> No
         with shop.lock("orders/2", timeout=LONG_S):
             assert hold.held
         hold.release()
+
+
+def test_a_process_reads_its_keys_again_on_sighup(tmp_path: Path) -> None:
+    with (
+        KeyedProcesses(tmp_path, "paxos", 1, durable=False) as nodes,
+        nodes.client("alice") as alice,
+        nodes.client("shop") as shop,
+    ):
+        hold = held(shop, "orders/1")
+        key = tmp_path / "shop.key"
+        key.write_bytes((tmp_path / "keys" / "shop.key").read_bytes())
+        key.chmod(0o600)
+        remove_key(tmp_path / "keys", "shop")
+        nodes.processes["n1"].send_signal(signal.SIGHUP)
+        with pytest.raises(fencelock.ForbiddenError, match="does not know this key"):
+            use_for_ever(shop)
+        with pytest.raises(fencelock.ForbiddenError, match="does not know this key"):
+            fencelock.connect(nodes.connect, cluster=nodes.cluster, key=key)
+        alice.evict("orders/1", hold.fence)
+        (tmp_path / "keys" / "keys.toml").write_text("broken")  # The keys in force stay.
+        nodes.processes["n1"].send_signal(signal.SIGHUP)
+        assert alice.status("orders/1").holder is None
+        log = tmp_path / "n1.log"
+        while "SIGHUP: nothing changes" not in log.read_text():
+            assert alice.status("orders/1").holder is None
