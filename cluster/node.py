@@ -98,6 +98,8 @@ class Node:
         if node_id not in config.nodes:
             known = ", ".join(config.nodes)
             raise ConfigError(f"nodes: there is no node {node_id!r}; the config has {known}")
+        if config.keys is None:
+            check_bound_privately(config, node_id)
         journal = _open_journal(config, node_id)
         try:
             return cls._start(config, node_id, journal, marks, spins=spins)
@@ -117,8 +119,6 @@ class Node:
         spins: bool,
     ) -> Self:
         keys = None if config.keys is None else node_keys(config.keys, node_id)
-        if keys is None:
-            check_bound_privately(config, node_id)
         boot = secrets.randbits(63)
         records, journal_id = _records_of(journal, config, node_id)
         seat = NodeContext(

@@ -9,9 +9,7 @@ Run it as ``PYTHONPATH=tests python tests/bench/curve_cost.py``.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
-import sys
 import tempfile
 import threading
 import time
@@ -26,6 +24,11 @@ from fencelock.cluster.bench.members import NodeProcesses
 
 LONG_S = 60.0
 WARM_S = 1.0
+
+SLICE_S = 2.0
+
+THREADS = 16
+"""Threads for the throughput."""
 
 WITHOUT, WITH = KINDS = ("without", "with")
 
@@ -50,7 +53,7 @@ def pairs(client: fencelock.Client, threads: int, seconds: float) -> list[float]
     return took
 
 
-def measure(folder: Path, rounds: int, seconds: float, threads: int) -> dict[str, float]:
+def measure(folder: Path, rounds: int) -> dict[str, float]:
     """Return p50 and p99 of a lone pair (us), and pairs a second of many threads."""
     for kind in KINDS:
         (folder / kind).mkdir()
@@ -68,11 +71,11 @@ def measure(folder: Path, rounds: int, seconds: float, threads: int) -> dict[str
         lone: dict[str, list[list[float]]] = {kind: [] for kind in KINDS}
         rates: dict[str, list[float]] = {kind: [] for kind in KINDS}
         for client in clients.values():
-            pairs(client, threads, WARM_S)
+            pairs(client, THREADS, WARM_S)
         for number in range(rounds):
             for kind in KINDS if number % 2 else reversed(KINDS):
-                lone[kind].append(pairs(clients[kind], 1, seconds))
-                rates[kind].append(len(pairs(clients[kind], threads, seconds)) / seconds)
+                lone[kind].append(pairs(clients[kind], 1, SLICE_S))
+                rates[kind].append(len(pairs(clients[kind], THREADS, SLICE_S)) / SLICE_S)
     found: dict[str, float] = {}
     for kind in KINDS:
         cuts = [statistics.quantiles(times, n=100) for times in lone[kind]]
@@ -82,29 +85,22 @@ def measure(folder: Path, rounds: int, seconds: float, threads: int) -> dict[str
     return found
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--rounds", type=int, default=8, help="slices of each kind")
-    parser.add_argument("--seconds", type=float, default=2.0, help="length of a slice")
-    parser.add_argument("--threads", type=int, default=16, help="threads for the throughput")
-    options = parser.parse_args()
+    rounds = parser.parse_args().rounds
     with tempfile.TemporaryDirectory() as folder:
-        found = measure(Path(folder), options.rounds, options.seconds, options.threads)
-    if options.json:
-        print(json.dumps(found))
-        return 0
+        found = measure(Path(folder), rounds)
     slower = found["with_p50_us"] / found["without_p50_us"]
     rate = found["with_pairs_per_s"] / found["without_pairs_per_s"]
     title = f"CURVE: p50 {slower:.2f} times as high, throughput {rate:.2f} of that without"
-    shown = Table("keys", "p50", "p99", f"pairs/s of {options.threads} threads", title=title)
+    shown = Table("keys", "p50", "p99", f"pairs/s of {THREADS} threads", title=title)
     for kind in KINDS:
         p50, p99 = found[f"{kind}_p50_us"], found[f"{kind}_p99_us"]
         per_s = found[f"{kind}_pairs_per_s"]
         shown.add_row(kind, f"{p50:.0f} us", f"{p99:.0f} us", f"{per_s:.0f}")
     Console().print(shown)
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
