@@ -173,6 +173,11 @@ class _Log(Strict):
     level: Annotated[str, _one_of(LOG_LEVELS)] = "INFO"
 
 
+class _Security(Strict):
+    keys: Annotated[str, _matching(FOLDER)] | None = None
+    insecure: bool = False
+
+
 class File(Strict):
     """The whole file."""
 
@@ -186,6 +191,7 @@ class File(Strict):
     central: _Central = _Central()
     paxos: _Paxos = _Paxos()
     log: _Log = _Log()
+    security: _Security = _Security()
     metrics: Metrics | None = None
 
 
@@ -230,13 +236,17 @@ ALLOWED = {
     **dict.fromkeys(
         ("metrics", "nodes.*.metrics"), 'where this machine is scraped, like "127.0.0.1:9404"'
     ),
+    "security": "a table with " + " and ".join(_Security.model_fields),
+    "security.keys": 'a folder like "./keys", which "fencelock keys init" makes',
+    "security.insecure": "true or false",
     "log": "a table with " + " and ".join(_Log.model_fields),
     "log.level": "one of " + ", ".join(f'"{level}"' for level in LOG_LEVELS),
 }
 """The allowed values of each key, as the subject of ``... is expected``."""
 
 TABLES: dict[str, type[Strict]] = {
-    "": File, "nodes.*": _Node, "bakery": _Bakery, "central": _Central, "paxos": _Paxos, "log": _Log
+    "": File, "nodes.*": _Node, "bakery": _Bakery, "central": _Central, "paxos": _Paxos,
+    "log": _Log, "security": _Security,
 }  # fmt: skip
 
 
@@ -261,6 +271,10 @@ class Config:
     data: Path | None = None
     """The folder for data that must survive a restart; see `folder_of`."""
     log_level: str = "INFO"
+    keys: Path | None = None
+    """The folder of the cluster's keys; None where none are used."""
+    insecure: bool = False
+    """Whether nodes without keys may be bound to more than loopback."""
     metrics: dict[str, str] = field(default_factory=dict[str, str])
     """The metrics address of each node that serves metrics, ``host:port``."""
     overrides: tuple[str, ...] = ()
@@ -352,6 +366,8 @@ def parse(text: str, folder: Path, overrides: Overrides = NO_OVERRIDES) -> Confi
         listens={node: table.listen for node, table in file.nodes.items() if table.listen},
         data=None if file.data is None else folder / file.data,
         log_level=file.log.level,
+        keys=None if file.security.keys is None else folder / file.security.keys,
+        insecure=file.security.insecure,
         metrics={
             node: at
             for node, table in sorted(file.nodes.items())
@@ -430,6 +446,10 @@ durability = "fsync"  # memory: no disk; a node that restarts votes only after a
 
 [log]
 level = "INFO"
+
+[security]  # without keys, nodes serve on loopback only
+# keys = "./keys"  # of nodes, clients and operators: fencelock keys init
+# insecure = true  # serve on other addresses without keys: whoever reaches them may do everything
 """
 
 
@@ -479,6 +499,8 @@ def _contradictions(file: File) -> list[str]:
     if server is not None and server not in file.nodes:
         known = ", ".join(_toml(node) for node in sorted(file.nodes))
         problems.append(_unusable("central.server", server, f"one of {known}"))
+    if file.security.keys is not None and file.security.insecure:
+        problems.append("security.insecure: true is not usable: security.keys is set")
     if file.central.journal and file.data is None:
         problems.append(f"data: missing; central.journal = true needs {ALLOWED['data']}")
     return problems

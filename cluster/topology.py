@@ -35,6 +35,7 @@ from fencelock.actors.paxos.event import Resign
 from fencelock.actors.paxos.member import LogOptions, log_roles
 from fencelock.actors.paxos.snapshots import JOURNAL_BYTES
 from fencelock.actors.paxos.target import NO_TARGET, MemberTarget
+from fencelock.actors.proxy.access import Rights
 from fencelock.actors.proxy.lock_manager import LockManager
 from fencelock.actors.proxy.proxy import Proxy
 from fencelock.actors.session.message import Close
@@ -104,6 +105,8 @@ class NodeContext:
         default_factory=dict[str, tuple[Message, ...]]
     )
     """The records in this node's journal, by the name of the role that wrote them."""
+    rights: tuple[Rights, ...] | None = None
+    """The rights of each key; None where no keys are used."""
     journal_id: int = 0
     """The random id of that journal, or 0 if there is none."""
 
@@ -203,7 +206,7 @@ def bakery(seat: NodeContext) -> RoleSet:
     limit = {"limit": _epoch_limit(_group_in(founded), date_ms, kept)}
     roles = (
         Spawn(leader_of(node), Leader, {**known, "life": seat.boot, "terms": terms, **limit}),
-        Spawn(proxy_of(node), Proxy, {"backend": backend}),
+        Spawn(proxy_of(node), Proxy, {"backend": backend, "rights": seat.rights}),
         Spawn(bootstrap_of(node), Bootstrap, bootstrap),
     )
     clock = Spawn(address_of(seat.node, "clock"), Clock, {"start": seat.first_stamp})
@@ -350,7 +353,7 @@ def paxos(seat: NodeContext) -> RoleSet:
         roles=(
             Spawn(address_of(seat.node, "clock"), Clock, {"start": seat.first_stamp}),
             *log,
-            Spawn(proxy, Proxy, {"backend": backend}),
+            Spawn(proxy, Proxy, {"backend": backend, "rights": seat.rights}),
             _session(seat),
         ),
         closings=tuple(closings),
@@ -361,7 +364,8 @@ def _proxy(seat: NodeContext, protocol: str, granter: Address) -> Spawn:
     backend = LockManager(
         seat.node, seat.nodes, protocol, granter, holds_by_session=protocol == "central"
     )
-    return Spawn(address_of(seat.node, "proxy"), Proxy, {"backend": backend})
+    arguments = {"backend": backend, "rights": seat.rights}
+    return Spawn(address_of(seat.node, "proxy"), Proxy, arguments)
 
 
 def _session(seat: NodeContext) -> Spawn:

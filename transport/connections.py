@@ -102,6 +102,8 @@ class Connections:
         self._due = 0.0
         self._logged = 0.0
         self.tend_ms: int | None = None
+        self.failed: Callable[[int, int], None] | None = None
+        """Receives the event and the value of each failed handshake."""
         self._refused = 0
         """Connections ended for lack of room since the last line in the log."""
 
@@ -135,6 +137,8 @@ class Connections:
                 self._forget(descriptor)
             elif event == zmq.EVENT_ACCEPT_FAILED:
                 self._stop_listening()
+            elif self.failed is not None:
+                self.failed(event, descriptor)
         return True
 
     def _accepted(self, descriptor: int) -> None:
@@ -234,6 +238,13 @@ class Connections:
         """Close the monitor; before the ROUTER."""
         self._router.disable_monitor()
         self.monitor.close(linger=0)
+
+
+def shut(descriptor: int, host: str) -> None:
+    """Shut a connection down, if the descriptor belongs to one from ``host``."""
+    peer = _borrow(descriptor, _peer_of)
+    if peer is not None and peer[0] == host:
+        _borrow(descriptor, _shut)
 
 
 def _borrow(descriptor: int, act: Callable[[tcp.socket], T]) -> T | None:

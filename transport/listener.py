@@ -14,6 +14,7 @@ from fencelock.transport.admission import CLIENT_BYTES_MAX, Dropped, FrameValida
 from fencelock.transport.cbor import FRAME_BYTES_MAX
 from fencelock.transport.connections import Connections
 from fencelock.transport.frame import Frame, encode_frame
+from fencelock.transport.keys import KeyGuard
 from fencelock.transport.polling import Poller
 from fencelock.transport.sockets import (
     EVENTS,
@@ -183,6 +184,7 @@ class Listener:
         connections_max: see `Connections`.
         poller: notified when the socket was used.
         count: called with a counter's name and its increment.
+        guard: checks keys, where they are used.
 
     Attributes:
         waiting: the clients that have frames waiting; a live view.
@@ -201,6 +203,7 @@ class Listener:
         connections_max: int,
         poller: Poller,
         count: Callable[[str, int], None],
+        guard: KeyGuard | None = None,
     ) -> None:
         self._admission = admission
         self._members = members
@@ -214,8 +217,13 @@ class Listener:
         self._muted: dict[bytes, float] = {}
         """Times until which frames under a routing id are discarded (s)."""
         monitor = connection_monitor(context)
-        self.socket = bound_router(context, endpoint, monitor)
+        self._guard = guard
+        secure = None if guard is None else guard.secure
+        self.socket = bound_router(context, endpoint, monitor, secure)
         self.connections = Connections(self.socket, monitor, connections_max, count)
+        if guard is not None:
+            guard.count = count
+            self.connections.failed = guard.failed
         self.endpoint = self.connections.endpoint
         poller.register(self.socket)
         poller.register(self.connections.monitor)
@@ -226,6 +234,8 @@ class Listener:
         if connections.monitor in readable and connections.watch():
             self._poller.used[connections.monitor] = None
         connections.tend()
+        if self._guard is not None:
+            self._guard.tend()
 
     def read(self, most: int, arrivals: list[Arrival]) -> int:
         """Read about ``most`` frames, counting large ones as several; return how many are left."""
@@ -262,6 +272,8 @@ class Listener:
         name = link_of(identity)
         if name is None:
             self._count("wire.malformed", 1)
+            return 0
+        if self._guard is not None and not self._guard.admits(name, identity, part):
             return 0
         if self._muted and self._is_muted(identity):
             self._count("wire.muted", 1)
