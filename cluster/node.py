@@ -129,6 +129,7 @@ class Node:
             peers=peers,
             spins=spins,
             connections_max=connections_max(raise_limit()),
+            quotas=config.settings.quotas,
             count=lambda name, times: counters.update({name: times}),
         )
         _log_start(config, node_id, journal, records, journal_id)
@@ -149,9 +150,8 @@ class Node:
         except BaseException:
             hub.close()
             raise
-        closing_s = sum(closing.within_ms for closing in cast.closings) / 1000
         address = config.nodes[node_id] if node_id in config.listens else hub.endpoint
-        node = cls(node_id, address, dispatcher, closing_s=closing_s)
+        node = cls(node_id, address, dispatcher, closing_s=cast.closing_s)
         if node_id in config.metrics:
             node.serve_metrics(config.metrics[node_id], config.cluster)
         return node

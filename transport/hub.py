@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
+from fencelock.actors.quota import DEFAULT_QUOTAS, Quotas
 from fencelock.actors.role_message import LinkDown, LinkRefused, LinkUp
 from fencelock.transport.admission import (
     CLIENT_BYTES_MAX,
@@ -115,6 +116,7 @@ class SocketHub:
         client: for a client: a peer's name is an alias of an endpoint, since its node is not known.
         spins: see `Poller`.
         connections_max: limit of connections to ``listen``.
+        quotas: the quotas of one client.
         count: called with a counter's name and its increment.
 
     Attributes:
@@ -138,6 +140,7 @@ class SocketHub:
         client: bool = False,
         spins: bool = False,
         connections_max: int = CONNECTIONS_MAX,
+        quotas: Quotas = DEFAULT_QUOTAS,
         count: Callable[[str, int], None],
     ) -> None:
         check_cluster(cluster)
@@ -170,12 +173,14 @@ class SocketHub:
         self.has_events = self._news_waits = False
         self._closed = False
         try:
-            self._open(listen, peers, connections_max)
+            self._open(listen, peers, connections_max, quotas)
         except BaseException:
             self.close()
             raise
 
-    def _open(self, listen: str | None, peers: Mapping[str, str], connections_max: int) -> None:
+    def _open(
+        self, listen: str | None, peers: Mapping[str, str], connections_max: int, quotas: Quotas
+    ) -> None:
         if listen is not None:
             self._listener = Listener(
                 self._context,
@@ -183,6 +188,7 @@ class SocketHub:
                 self._admission,
                 self._peers,
                 connections_max,
+                quotas,
                 self._poller,
                 self._count,
             )
@@ -242,8 +248,11 @@ class SocketHub:
         listener, tend_ms = self._listener, None
         if listener is not None:
             tend_ms = listener.connections.tend_ms
-        if self._news_waits or self.waiting:
+        if self._news_waits:
             timeout_ms = 0
+        elif self.waiting and listener is not None:
+            pause_ms = listener.pause_ms()
+            timeout_ms = pause_ms if timeout_ms is None else min(timeout_ms, pause_ms)
         elif tend_ms is not None:
             timeout_ms = tend_ms if timeout_ms is None else min(timeout_ms, tend_ms)
         readable = self._readable = self._poller.poll(timeout_ms)

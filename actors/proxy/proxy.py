@@ -23,12 +23,16 @@ from fencelock.actors.message import (
     timer,
 )
 from fencelock.actors.proxy.backend import Backend, Handler, Status
+from fencelock.actors.proxy.clients import OverQuotaError
 from fencelock.actors.proxy.description import Description
 from fencelock.actors.proxy.message import Report, Reported
+from fencelock.actors.quota import DEFAULT_QUOTAS, Quotas
 from fencelock.actors.role import Host, Role, Summary
 
 REASONS = {error: reason for reason, error in reversed(ERRORS.items())}
 """The reason of a refusal, by the error that a handler raised."""
+
+REASONS[OverQuotaError] = Reason.OVERLOADED
 
 K = TypeVar("K", bound=Event)
 H = TypeVar("H")
@@ -50,14 +54,18 @@ class Proxy(Role[Request]):
 
     Args:
         backend: the protocol's part.
+        quotas: the quotas of each client.
 
     """
 
-    def __init__(self, address: Address, host: Host, *, backend: Backend) -> None:
+    def __init__(
+        self, address: Address, host: Host, *, backend: Backend, quotas: Quotas = DEFAULT_QUOTAS
+    ) -> None:
         super().__init__(address, host)
         self.node = backend.node
         self.backend = backend
         self.clients = backend.clients
+        self.clients.quotas = quotas
         self.description = Description(self.node, backend.name)
         self.ticking = False
         self.closed = False
@@ -113,6 +121,11 @@ class Proxy(Role[Request]):
                 self.clients.admit(sender, request, now)
             else:
                 client.received_at = now
+            client = self.clients.latest
+            if client is not None:
+                client.counted += 1
+                if client.counted > self.clients.quotas.requests_per_s:
+                    self.clients.check_rate(client, request, now)
             take = self._requests.get(type(request))
             if take is None:
                 raise UnsupportedError(self.backend.unsupported(request))
@@ -120,7 +133,8 @@ class Proxy(Role[Request]):
             return take(sender, request, now)
         except (RefusedError, UnavailableError) as error:
             no = refused(request, REASONS[type(error)], str(error))
-            return [Send(sender, no), Observe("proxy.refused")]
+            over = isinstance(error, OverQuotaError)
+            return [Send(sender, no), Observe("proxy.over_quota" if over else "proxy.refused")]
 
     def _on_keep_alive(self, sender: Address, request: KeepAlive, now: Instant) -> Effects:
         del now

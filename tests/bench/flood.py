@@ -5,8 +5,9 @@ connections, many frames, readers that do not read, many sessions, many locks of
 go to the node that leads, which also serves the client. A flood runs at the lowest priority: it
 would come from another machine, and shall not take the processors of the nodes on this one.
 
-The client takes and releases one lock, undisturbed and then beside the flood. The program prints
-p50 and p99 of these pairs, and the resident memory of each node before and at its peak. It exits
+The client takes and releases one lock, undisturbed and then beside the flood. p50 and p99 are
+medians over slices of `SLICE_S`, so that a burst of other work on the machine counts little. The
+program prints them, and the resident memory of each node before and at its peak. It exits
 with 1 if p99 beside a flood is more than `RATIO_MAX` times as high as undisturbed, a node grows
 beyond `MEMORY_MAX_MIB`, a node exits, or the client loses a hold.
 
@@ -20,6 +21,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -40,10 +42,10 @@ RATIO_MAX = 2.0
 MEMORY_MAX_MIB = 256.0
 """Maximum resident memory of a node at any time."""
 
-SETTLE_S = 1.0
-"""Time for which the client is measured after a flood: what is queued is worked off (s)."""
-
 WARM_UP_S = 2.0
+
+SLICE_S = 2.0
+"""Length of a slice (s)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +59,7 @@ class FloodOutcome:
     p50_ms: float
     p99_ms: float
     ratio: float
-    pairs: int
+    slices: int
     longest_ms: float
     mib_before: dict[str, float]
     mib_peak: dict[str, float]
@@ -95,6 +97,14 @@ def peaks_of(members: NodeProcesses) -> Generator[dict[str, float]]:
         watcher.join()
 
 
+def sliced(lock: fencelock.Lock, seconds: float) -> tuple[float, float, float, int]:
+    """Return the medians over slices of p50 and p99 (ms), the longest pair, and how many slices."""
+    each = [pairs(lock, SLICE_S) for _ in range(max(1, round(seconds / SLICE_S)))]
+    p50 = statistics.median(one[len(one) // 2] for one in each)
+    p99 = statistics.median(one[len(one) * 99 // 100] for one in each)
+    return p50, p99, max(one[-1] for one in each), len(each)
+
+
 def measure(flood: str, seconds: float) -> FloodOutcome:
     """Start a cluster, measure a client undisturbed and then beside ``flood``."""
     with tempfile.TemporaryDirectory(prefix="flood-") as folder, contextlib.ExitStack() as stack:
@@ -108,24 +118,22 @@ def measure(flood: str, seconds: float) -> FloodOutcome:
         held.acquire()
         pairs(lock, WARM_UP_S)
         before = memory_of(members)
-        quiet = pairs(lock, seconds)
+        quiet_p50, quiet_p99, _, _ = sliced(lock, seconds)
         peaks = stack.enter_context(peaks_of(members))
         command = [sys.executable, str(ATTACKERS), flood, str(seconds), members.cluster]
         with subprocess.Popen([*command, *addresses], stdout=subprocess.PIPE) as attacking:
-            loud = pairs(lock, seconds + SETTLE_S)
+            p50, p99, longest, slices = sliced(lock, seconds)
             did = json.loads(attacking.communicate()[0] or "{}")
-        loud.sort()
-        quiet_p99, p99 = quiet[len(quiet) * 99 // 100], loud[len(loud) * 99 // 100]
         return FloodOutcome(
             flood=flood,
             did=did,
-            quiet_p50_ms=quiet[len(quiet) // 2],
+            quiet_p50_ms=quiet_p50,
             quiet_p99_ms=quiet_p99,
-            p50_ms=loud[len(loud) // 2],
+            p50_ms=p50,
             p99_ms=p99,
             ratio=p99 / quiet_p99,
-            pairs=len(loud),
-            longest_ms=loud[-1],
+            slices=slices,
+            longest_ms=longest,
             mib_before=before,
             mib_peak=dict(peaks),
             exits=sum(one.poll() is not None for one in members.processes.values()),
