@@ -50,6 +50,13 @@ class MembershipError(RefusedError):
     """
 
 
+class ForbiddenError(RefusedError):
+    """The key of the client does not allow this, or no node accepts the key.
+
+    The text names the key, and what is needed.
+    """
+
+
 class OverloadedError(RefusedError):
     """A queue is at its limit. Nothing was done; retry later, or send less."""
 

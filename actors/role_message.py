@@ -160,10 +160,14 @@ class DiskSynced(Local):
 
 @local
 class LinkRefused(Local):
-    """The process at the address of ``node`` belongs to another cluster or version."""
+    """The process at the address of ``node`` belongs to another cluster or version.
+
+    Or, if ``by_key``, one side does not accept the key of the other.
+    """
 
     node: str
     detail: str
+    by_key: bool = False
 
 
 class Level(IntEnum):

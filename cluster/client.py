@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import functools
 import inspect
+import os
 from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, Self, TypeVar
 
@@ -246,6 +247,7 @@ def connect(
     connect_timeout: float = CONNECT_S,
     ttl: float = 15.0,
     label: str | None = None,
+    key: str | os.PathLike[str] | None = None,
 ) -> Client:
     """Connect to a cluster and return once a node answered.
 
@@ -262,14 +264,16 @@ def connect(
             3600. With a short one, locks of dead clients are soon free; with a long one, the
             client survives longer pauses and cuts. Only where the protocol has sessions.
         label: what people see of this client, up to 256 bytes; by default host and process.
+        key: the file of this client's key, for a cluster with keys; by default ``FENCELOCK_KEY``.
 
     Raises:
         ConfigError: an argument is not usable.
         WrongClusterError: what answers belongs to another cluster or version.
+        ForbiddenError: no node accepts the key, or a client without one.
         UnavailableError: nobody answered in time; it names the addresses and their source.
 
     """
-    target = Target.find(addresses, cluster)
+    target = Target.find(addresses, cluster, key)
     return connect_to(target, timeout=connect_timeout, ttl=ttl, label=label)
 
 

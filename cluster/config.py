@@ -29,6 +29,7 @@ from fencelock.actors.bakery.ticket import TERM_MS_MAX
 from fencelock.actors.error import ConfigError
 from fencelock.actors.paxos.snapshots import JOURNAL_BYTES
 from fencelock.actors.paxos.target import NO_TARGET, MemberTarget
+from fencelock.actors.quota import DEFAULT_QUOTAS, Quotas
 from fencelock.actors.timing import TIMING, Timing, derived
 from fencelock.cluster.environment import NO_OVERRIDES, Overrides, merged, read_overrides
 from fencelock.cluster.guarantee import PROMISES
@@ -57,6 +58,9 @@ TARGET_MAX = 9
 """`paxos`: the largest number of members that the leader keeps by itself."""
 REPLACE_S_MIN, REPLACE_S_MAX = 1.0, 86_400.0
 """`paxos`: the bounds of the time after which a silent member is replaced (s): above a failover."""
+
+QUOTA_MAX = 10_000_000
+"""The largest quota of a client, in its own unit."""
 
 PRIORITY_OFF = "off"
 PRIORITIES = range(1, 15)
@@ -169,8 +173,24 @@ class _Paxos(Strict):
         )
 
 
+Quota = Annotated[int, Field(ge=1, le=QUOTA_MAX)]
+
+
+class _Limits(Strict):
+    connections: Quota = DEFAULT_QUOTAS.connections
+    requests_per_s: Quota = DEFAULT_QUOTAS.requests_per_s
+    requests: Quota = DEFAULT_QUOTAS.requests
+    queries: Quota = DEFAULT_QUOTAS.queries
+    unread_kib: Quota = DEFAULT_QUOTAS.unread_kib
+
+
 class _Log(Strict):
     level: Annotated[str, _one_of(LOG_LEVELS)] = "INFO"
+
+
+class _Security(Strict):
+    keys: Annotated[str, _matching(FOLDER)] | None = None
+    insecure: bool = False
 
 
 class File(Strict):
@@ -185,7 +205,9 @@ class File(Strict):
     bakery: _Bakery = _Bakery()
     central: _Central = _Central()
     paxos: _Paxos = _Paxos()
+    limits: _Limits = _Limits()
     log: _Log = _Log()
+    security: _Security = _Security()
     metrics: Metrics | None = None
 
 
@@ -230,13 +252,19 @@ ALLOWED = {
     **dict.fromkeys(
         ("metrics", "nodes.*.metrics"), 'where this machine is scraped, like "127.0.0.1:9404"'
     ),
+    "security": "a table with " + " and ".join(_Security.model_fields),
+    "security.keys": 'a folder like "./keys", which "fencelock keys init" makes',
+    "security.insecure": "true or false",
+    "limits": "a table with " + " and ".join(_Limits.model_fields),
+    **{f"limits.{key}": f"1 to {QUOTA_MAX}" for key in _Limits.model_fields},
     "log": "a table with " + " and ".join(_Log.model_fields),
     "log.level": "one of " + ", ".join(f'"{level}"' for level in LOG_LEVELS),
 }
 """The allowed values of each key, as the subject of ``... is expected``."""
 
 TABLES: dict[str, type[Strict]] = {
-    "": File, "nodes.*": _Node, "bakery": _Bakery, "central": _Central, "paxos": _Paxos, "log": _Log
+    "": File, "nodes.*": _Node, "bakery": _Bakery, "central": _Central, "paxos": _Paxos,
+    "limits": _Limits, "log": _Log, "security": _Security,
 }  # fmt: skip
 
 
@@ -261,6 +289,10 @@ class Config:
     data: Path | None = None
     """The folder for data that must survive a restart; see `folder_of`."""
     log_level: str = "INFO"
+    keys: Path | None = None
+    """The folder of the cluster's keys; None where none are used."""
+    insecure: bool = False
+    """Whether nodes without keys may be bound to more than loopback."""
     metrics: dict[str, str] = field(default_factory=dict[str, str])
     """The metrics address of each node that serves metrics, ``host:port``."""
     overrides: tuple[str, ...] = ()
@@ -343,6 +375,7 @@ def parse(text: str, folder: Path, overrides: Overrides = NO_OVERRIDES) -> Confi
             paxos_memory=file.paxos.durability == "memory",
             paxos_timing=file.paxos.timing(),
             paxos_target=file.paxos.target(),
+            quotas=Quotas(**file.limits.model_dump()),
         ),
         priorities={
             node: OFF if isinstance(table.priority, str) else table.priority
@@ -352,6 +385,8 @@ def parse(text: str, folder: Path, overrides: Overrides = NO_OVERRIDES) -> Confi
         listens={node: table.listen for node, table in file.nodes.items() if table.listen},
         data=None if file.data is None else folder / file.data,
         log_level=file.log.level,
+        keys=None if file.security.keys is None else folder / file.security.keys,
+        insecure=file.security.insecure,
         metrics={
             node: at
             for node, table in sorted(file.nodes.items())
@@ -428,8 +463,19 @@ durability = "fsync"  # memory: no disk; a node that restarts votes only after a
 # target_members = 3  # 3, 5 or 7: the leader keeps so many members by itself; 0: operators do
 # replace_after_s = 300  # a member that is silent for so long is replaced, if target_members is set
 
+# [limits]  # of one client at one node; see docs/operations.md
+# connections = 5000  # from one address; more are closed
+# requests_per_s = 20000  # more are refused for the rest of the second
+# requests = 10000  # commands in flight
+# queries = 256  # reads without a reply
+# unread_kib = 2048  # replies that it has not read; then its frames are dropped until it reads
+
 [log]
 level = "INFO"
+
+[security]  # without keys, nodes serve on loopback only
+# keys = "./keys"  # of nodes, clients and operators: fencelock keys init
+# insecure = true  # serve on other addresses without keys: whoever reaches them may do everything
 """
 
 
@@ -479,6 +525,8 @@ def _contradictions(file: File) -> list[str]:
     if server is not None and server not in file.nodes:
         known = ", ".join(_toml(node) for node in sorted(file.nodes))
         problems.append(_unusable("central.server", server, f"one of {known}"))
+    if file.security.keys is not None and file.security.insecure:
+        problems.append("security.insecure: true is not usable: security.keys is set")
     if file.central.journal and file.data is None:
         problems.append(f"data: missing; central.journal = true needs {ALLOWED['data']}")
     return problems

@@ -9,7 +9,9 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from random import Random
+from typing import TYPE_CHECKING
 
 import pykka
 
@@ -41,6 +43,7 @@ from fencelock.actors.error import (
     WrongClusterError,
 )
 from fencelock.actors.message import Event, address_of
+from fencelock.actors.proxy.access import NAME_END
 from fencelock.actors.session.cancellation import CLOSE_MS
 from fencelock.actors.session.holding import Hold
 from fencelock.actors.session.message import (
@@ -72,6 +75,9 @@ from fencelock.cluster.settings import Read, Settings, age_ms_of, check_text
 from fencelock.transport.codec import pack
 from fencelock.transport.hub import SocketHub
 
+if TYPE_CHECKING:
+    from fencelock.cluster.keys import KeyFile
+
 STOP_S = 5.0
 """Timeout for stopping the client's own threads (s); they need milliseconds."""
 
@@ -83,6 +89,12 @@ NUMBER_END = 1 << 63
 
 PAGE = 1_000
 """Locks requested at a time when they are listed."""
+
+
+def _key_in(path: Path) -> KeyFile:
+    from fencelock.cluster.keys import client_key  # noqa: PLC0415 (pydantic)
+
+    return client_key(path)
 
 
 def alias_of(number: int) -> str:
@@ -101,7 +113,10 @@ class Connection:
     def __init__(
         self, settings: Settings, executor: CallbackExecutor, marks: ProfileMarks | None = None
     ) -> None:
-        self.session = f"client-{secrets.token_hex(8)}"
+        key = settings.target.key
+        own = None if key is None else _key_in(key)
+        random = secrets.token_hex(8)
+        self.session = f"client-{random}" if own is None else f"{own.name}{NAME_END}{random}"
         self.protocol = ""
         self.endpoints = settings.target.endpoints
         self._source = settings.target.source
@@ -118,6 +133,7 @@ class Connection:
             listen=None,
             peers=links,
             client=True,
+            key=None if own is None else own.link,
             count=lambda name, times: counters.update({name: times}),
         )
         if marks is not None:
@@ -181,6 +197,7 @@ class Connection:
 
         Raises:
             WrongClusterError: what answers belongs to another cluster or version.
+            ForbiddenError: no node accepts the client's key, or a client without one.
             UnavailableError: no node replied in time.
 
         """

@@ -7,7 +7,10 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from ipaddress import ip_address
+from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Self
 
@@ -16,19 +19,26 @@ from fencelock.actors.bootstrap_message import GroupConfig
 from fencelock.actors.clock import STAMP_MAX
 from fencelock.actors.error import ConfigError
 from fencelock.actors.message import Message, address_of
+from fencelock.actors.proxy.access import RightsChanged
 from fencelock.cluster.config import Config
 from fencelock.cluster.event_log import EventLog
 from fencelock.cluster.host.dispatcher import Dispatcher, RoleRef
 from fencelock.cluster.host.profile_marks import ProfileMarks
+from fencelock.cluster.keys import NodeKeys, node_keys, read_list
 from fencelock.cluster.log import note
 from fencelock.cluster.storage.journal import SEGMENT_BYTES_MAX, STREAM, Journal, claim
 from fencelock.cluster.topology import NodeContext, keeps_journal, recipe_of
 from fencelock.transport.codec import decode
 from fencelock.transport.descriptors import connections_max, raise_limit
 from fencelock.transport.hub import SocketHub
+from fencelock.transport.keys import KeyGuard
 
 if TYPE_CHECKING:
+    from fencelock.cluster.host.scheduler import Scheduler
     from fencelock.cluster.metrics import MetricsServer
+
+KEYS_S = 10.0
+"""Timeout for using keys that were read again (s)."""
 
 VOTING = frozenset({"bakery", "paxos"})
 """Protocols whose journals hold promises to a majority: such a journal is tied to its members."""
@@ -60,6 +70,8 @@ class Node:
         self.proxy: RoleRef = dispatcher.ref(address_of(node_id, "session"))
         self._dispatcher = dispatcher
         self._metrics: MetricsServer | None = None
+        self._keys: tuple[Path, KeyGuard] | None = None
+        """The folder of the keys, and what checks them, where keys are used."""
 
     @classmethod
     def start(
@@ -86,6 +98,8 @@ class Node:
         if node_id not in config.nodes:
             known = ", ".join(config.nodes)
             raise ConfigError(f"nodes: there is no node {node_id!r}; the config has {known}")
+        if config.keys is None:
+            check_bound_privately(config, node_id)
         journal = _open_journal(config, node_id)
         try:
             return cls._start(config, node_id, journal, marks, spins=spins)
@@ -104,8 +118,8 @@ class Node:
         *,
         spins: bool,
     ) -> Self:
+        keys = None if config.keys is None else node_keys(config.keys, node_id)
         boot = secrets.randbits(63)
-        peers = {node: at for node, at in config.nodes.items() if node != node_id}
         records, journal_id = _records_of(journal, config, node_id)
         seat = NodeContext(
             node=node_id,
@@ -117,20 +131,12 @@ class Node:
             first_stamp=_first_stamp(),
             settings=replace(config.settings_of(node_id), bakery_pid=os.getpid()),
             journal=records,
+            rights=None if keys is None else keys.rights,
             journal_id=journal_id,
         )
         cast = recipe_of(config.protocol)(seat)
         counters: Counter[str] = Counter()
-        hub = SocketHub(
-            node=node_id,
-            boot=boot,
-            cluster=config.cluster,
-            listen=config.listen_of(node_id),
-            peers=peers,
-            spins=spins,
-            connections_max=connections_max(raise_limit()),
-            count=lambda name, times: counters.update({name: times}),
-        )
+        hub = _hub(config, node_id, boot, keys, counters, spins=spins)
         _log_start(config, node_id, journal, records, journal_id)
         unheard = hub.unheard if config.protocol in VOTING else list[str]
         if marks is not None:
@@ -139,7 +145,7 @@ class Node:
             dispatcher = Dispatcher(
                 node_id,
                 hub,
-                members=frozenset(peers),
+                members=frozenset(config.nodes) - {node_id},
                 journal=journal,
                 counters=counters,
                 watch=EventLog(node_id, traces=config.log_level == "TRACE").watch,
@@ -149,12 +155,36 @@ class Node:
         except BaseException:
             hub.close()
             raise
-        closing_s = sum(closing.within_ms for closing in cast.closings) / 1000
         address = config.nodes[node_id] if node_id in config.listens else hub.endpoint
-        node = cls(node_id, address, dispatcher, closing_s=closing_s)
+        node = cls(node_id, address, dispatcher, closing_s=cast.closing_s)
+        if config.keys is not None and keys is not None:
+            node._keys = config.keys, keys.guard
         if node_id in config.metrics:
             node.serve_metrics(config.metrics[node_id], config.cluster)
         return node
+
+    def reload_keys(self) -> None:
+        """Read the list of keys again: those that are added are known, those that are gone closed.
+
+        This node's own keys change when it starts.
+
+        Raises:
+            ConfigError: no keys are used, or the list is not usable; the former one stays in force.
+
+        """
+        if self._keys is None:
+            raise ConfigError("security.keys: missing in the configuration; no key can be read")
+        folder, guard = self._keys
+        known = read_list(folder)
+
+        def use(scheduler: Scheduler) -> None:
+            guard.replace(known.bound)
+            proxy = scheduler.roles[address_of(self.id, "proxy")]
+            scheduler.post(proxy, scheduler.here, RightsChanged(rights=known.rights))
+
+        self._dispatcher.read(use, KEYS_S)
+        text = f"{self.id} read its keys: {', '.join(known.keys)}"
+        note(self.id, "INFO", text, event="keys_read", keys=len(known.keys))
 
     def serve_metrics(self, at: str, cluster: str) -> str:
         """Serve metrics at ``at`` (``host:port``) until the node stops; return where that is.
@@ -203,6 +233,57 @@ class Node:
 
     def __exit__(self, *error: object) -> None:
         self.stop()
+
+
+def _hub(
+    config: Config,
+    node_id: str,
+    boot: int,
+    keys: NodeKeys | None,
+    counters: Counter[str],
+    *,
+    spins: bool,
+) -> SocketHub:
+    return SocketHub(
+        node=node_id,
+        boot=boot,
+        cluster=config.cluster,
+        listen=config.listen_of(node_id),
+        peers={node: at for node, at in config.nodes.items() if node != node_id},
+        spins=spins,
+        connections_max=connections_max(raise_limit()),
+        key=None if keys is None else keys.link,
+        guard=None if keys is None else keys.guard,
+        quotas=config.settings.quotas,
+        count=lambda name, times: counters.update({name: times}),
+    )
+
+
+def check_bound_privately(config: Config, node_id: str) -> None:
+    """Refuse to serve without keys on an address that is not loopback, and warn if that is wanted.
+
+    Raises:
+        ConfigError: the configuration does not say that it may be.
+
+    """
+    at = config.listen_of(node_id)
+    host = at.removeprefix("tcp://").rpartition(":")[0].strip("[]")
+    with suppress(ValueError):
+        if ip_address(host).is_loopback:
+            return
+    if host == "localhost":
+        return
+    if not config.insecure:
+        raise ConfigError(
+            f"nodes.{node_id}: without keys a node serves on loopback only, and {at} is not: "
+            'whoever reaches it could take every lock. Run "fencelock keys init" and set keys in '
+            "[security], or insecure = true there if only you reach that network"
+        )
+    text = (
+        f"{node_id} serves {at} without keys, as insecure = true asks: whoever reaches it can "
+        'read, take and release every lock. "fencelock keys init" makes keys'
+    )
+    note(node_id, "WARNING", text, event="insecure")
 
 
 def _log_start(

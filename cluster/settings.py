@@ -44,6 +44,8 @@ class Target(NamedTuple):
     addresses: str
     cluster: str
     source: str
+    key: Path | None = None
+    """The file of the client's key, if it has one."""
 
     @property
     def endpoints(self) -> tuple[str, ...]:
@@ -51,34 +53,42 @@ class Target(NamedTuple):
         return parse_addresses(self.addresses)
 
     @classmethod
-    def find(cls, addresses: str | Sequence[str] | None, cluster: str | None) -> Target:
+    def find(
+        cls,
+        addresses: str | Sequence[str] | None,
+        cluster: str | None,
+        key: str | os.PathLike[str] | None = None,
+    ) -> Target:
         """Return the target that the arguments name, or the environment, or the file here.
 
         The first of these that names addresses decides: ``addresses``, ``FENCELOCK_CONNECT``,
         `CONFIG` in the working folder; without any it is `DEFAULT_ADDRESS`. The cluster's id is
         ``cluster``, ``FENCELOCK_CLUSTER``, the file's if that named the addresses, or
-        `DEFAULT_CLUSTER`.
+        `DEFAULT_CLUSTER`. The file of the client's key is ``key``, or ``FENCELOCK_KEY``.
 
         Raises:
             ConfigError: the file is not usable.
 
         """
+        if key is None:
+            key = os.environ.get("FENCELOCK_KEY") or None
+        own = None if key is None else Path(key)
         if cluster is None:
             cluster = os.environ.get("FENCELOCK_CLUSTER")
         if addresses is not None:
             listed = addresses if isinstance(addresses, str) else ",".join(_each(addresses))
-            return cls(listed, DEFAULT_CLUSTER if cluster is None else cluster, "")
+            return cls(listed, DEFAULT_CLUSTER if cluster is None else cluster, "", own)
         named = os.environ.get("FENCELOCK_CONNECT")
         if named:
-            return cls(named, cluster or DEFAULT_CLUSTER, "from FENCELOCK_CONNECT")
+            return cls(named, cluster or DEFAULT_CLUSTER, "from FENCELOCK_CONNECT", own)
         if not CONFIG.exists():
             source = f"the default: neither FENCELOCK_CONNECT nor ./{CONFIG} names any"
-            return cls(DEFAULT_ADDRESS, cluster or DEFAULT_CLUSTER, source)
+            return cls(DEFAULT_ADDRESS, cluster or DEFAULT_CLUSTER, source, own)
         from fencelock.cluster.config import load  # noqa: PLC0415 (pydantic)
 
         known = load(CONFIG)
         endpoints = tuple(known.nodes.values())[:ENDPOINTS_MAX]
-        return cls(",".join(endpoints), cluster or known.cluster, f"from ./{CONFIG}")
+        return cls(",".join(endpoints), cluster or known.cluster, f"from ./{CONFIG}", own)
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,8 +35,10 @@ from fencelock.actors.paxos.event import Resign
 from fencelock.actors.paxos.member import LogOptions, log_roles
 from fencelock.actors.paxos.snapshots import JOURNAL_BYTES
 from fencelock.actors.paxos.target import NO_TARGET, MemberTarget
+from fencelock.actors.proxy.access import Rights
 from fencelock.actors.proxy.lock_manager import LockManager
 from fencelock.actors.proxy.proxy import Proxy
+from fencelock.actors.quota import DEFAULT_QUOTAS, Quotas
 from fencelock.actors.session.message import Close
 from fencelock.actors.session.session import ClientSession
 from fencelock.actors.table.message import FENCE_FLOOR_MAX, ExtendSessions
@@ -78,6 +80,8 @@ class ProtocolSettings:
     """`paxos`: the times of leases, heartbeats and elections, the same on every member."""
     paxos_target: MemberTarget = NO_TARGET
     """`paxos`: the number of members at which the leader keeps the group."""
+    quotas: Quotas = DEFAULT_QUOTAS
+    """The quotas of each client."""
     paxos_memory: bool = False
     """`paxos`: keep nothing on disk. This is faster, but a node that restarts does not vote again
     until all are restarted together, and then all holds are forgotten."""
@@ -104,6 +108,8 @@ class NodeContext:
         default_factory=dict[str, tuple[Message, ...]]
     )
     """The records in this node's journal, by the name of the role that wrote them."""
+    rights: tuple[Rights, ...] | None = None
+    """The rights of each key; None where no keys are used."""
     journal_id: int = 0
     """The random id of that journal, or 0 if there is none."""
 
@@ -203,7 +209,7 @@ def bakery(seat: NodeContext) -> RoleSet:
     limit = {"limit": _epoch_limit(_group_in(founded), date_ms, kept)}
     roles = (
         Spawn(leader_of(node), Leader, {**known, "life": seat.boot, "terms": terms, **limit}),
-        Spawn(proxy_of(node), Proxy, {"backend": backend}),
+        Spawn(proxy_of(node), Proxy, {"backend": backend, **_admitting(seat)}),
         Spawn(bootstrap_of(node), Bootstrap, bootstrap),
     )
     clock = Spawn(address_of(seat.node, "clock"), Clock, {"start": seat.first_stamp})
@@ -350,7 +356,7 @@ def paxos(seat: NodeContext) -> RoleSet:
         roles=(
             Spawn(address_of(seat.node, "clock"), Clock, {"start": seat.first_stamp}),
             *log,
-            Spawn(proxy, Proxy, {"backend": backend}),
+            Spawn(proxy, Proxy, {"backend": backend, **_admitting(seat)}),
             _session(seat),
         ),
         closings=tuple(closings),
@@ -361,7 +367,12 @@ def _proxy(seat: NodeContext, protocol: str, granter: Address) -> Spawn:
     backend = LockManager(
         seat.node, seat.nodes, protocol, granter, holds_by_session=protocol == "central"
     )
-    return Spawn(address_of(seat.node, "proxy"), Proxy, {"backend": backend})
+    return Spawn(address_of(seat.node, "proxy"), Proxy, {"backend": backend, **_admitting(seat)})
+
+
+def _admitting(seat: NodeContext) -> dict[str, object]:
+    """Return what decides which requests a proxy serves."""
+    return {"rights": seat.rights, "quotas": seat.settings.quotas}
 
 
 def _session(seat: NodeContext) -> Spawn:

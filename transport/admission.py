@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from fencelock.actors.message import Address, address_of, node_of, role_of
+from fencelock.actors.proxy.access import NAME_END
 from fencelock.transport.cbor import (
     FRAME_BYTES_MAX,
     INT_MAX,
@@ -71,6 +72,9 @@ _ARGUMENT_BYTES = {24: 1, 25: 2, 26: 4, 27: 8}
 
 _BYTES, _TEXT, _ARRAY = 2, 3, 4
 """Major types of CBOR (RFC 8949, section 3.1)."""
+
+PROXY = "proxy"
+"""The role that serves clients."""
 
 _NOBODY: object = object()
 """A value that equals nothing received."""
@@ -212,6 +216,8 @@ class FrameValidator:
                 completed_sender = sender
             else:
                 return Dropped("wire.spoofed_sender")
+            if NAME_END in link and role_of(to) != PROXY:  # A client's key serves no other purpose.
+                return Dropped("wire.misdirected")
             if to.startswith(self._ours):
                 completed_to = to
             elif node_of(to) == ANY_NODE:

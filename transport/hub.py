@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
+from fencelock.actors.quota import DEFAULT_QUOTAS, Quotas
 from fencelock.actors.role_message import LinkDown, LinkRefused, LinkUp
 from fencelock.transport.admission import (
     CLIENT_BYTES_MAX,
@@ -17,10 +20,12 @@ from fencelock.transport.admission import (
 )
 from fencelock.transport.descriptors import CONNECTIONS_MAX
 from fencelock.transport.frame import Frame, check_cluster, check_node, encode_frame
+from fencelock.transport.keys import KeyGuard, LinkKey, why_failed
 from fencelock.transport.listener import Arrival, Listener, new_arrival
 from fencelock.transport.polling import Doorbell, Poller
 from fencelock.transport.sockets import (
     EVENTS,
+    HANDSHAKE_FAILURES,
     LINK_EVENTS,
     NOBLOCK,
     POLLIN,
@@ -41,6 +46,15 @@ LOOKS = 16
 """Among members a link brings only refusals, since each member sends over its own links. So it is
 polled for events only after this many frames, and after each of its first ones."""
 
+RETRY_S = 1.0
+"""Pause before a link is tried again whose handshake was refused (s): a key may be added."""
+
+RETRY_MS = 200
+"""Interval of looks for links that are due (ms)."""
+
+FAILURES_MIN = 3
+"""Handshakes that fail without a reason, one after another, before the key is to blame."""
+
 DETAIL_CHARS_MAX = 300
 """Limit of a stranger's explanation that is passed on."""
 
@@ -49,16 +63,28 @@ class Link:
     """The connection to the peer ``node``, which may be up, down, or not yet known to be either."""
 
     def __init__(
-        self, context: zmq.Context[Socket], node: str, endpoint: str, identity: bytes
+        self,
+        context: zmq.Context[Socket],
+        node: str,
+        endpoint: str,
+        identity: bytes,
+        key: LinkKey | None,
     ) -> None:
         self.node = node
         self.endpoint = endpoint
-        self.dealer = connected_dealer(context, endpoint, identity)
+        self._key = key
+        secure = None if key is None else key.secure
+        self.dealer = connected_dealer(context, endpoint, identity, secure)
         self.monitor: Socket = self.dealer.get_monitor_socket(LINK_EVENTS)
         self.up: bool | None = None
         self.sent = 0
         """Frames sent."""
         self._refusal = ""
+        self._failures = 0
+        """Handshakes that failed one after another."""
+        self.retry_at = 0.0
+        """The time to connect again (s): libzmq does not after a refused handshake. 0 if none is
+        due."""
         self._news: list[LinkEvent] = []
 
     def watch(self) -> None:
@@ -68,7 +94,29 @@ class Link:
                 parts = self.monitor.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return
-            self._turned(parse_monitor_message(parts)["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED)
+            news = parse_monitor_message(parts)
+            event, value = int(news["event"]), int(news["value"])
+            self._turned(event == zmq.EVENT_HANDSHAKE_SUCCEEDED)
+            if event & HANDSHAKE_FAILURES:
+                self._failed(event, value)
+
+    def _failed(self, event: int, value: int) -> None:
+        """Record a handshake that failed. One without a reason may be a node that stopped."""
+        self._failures += 1
+        why = why_failed(event, value, has_key=self._key is not None)
+        if event != zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL:
+            self.retry_at = time.monotonic() + RETRY_S
+        elif self._failures < FAILURES_MIN:
+            return
+        if why:
+            self.refused(why, by_key=True)
+
+    def retry(self) -> None:
+        """Connect again."""
+        self.retry_at = 0.0
+        with suppress(zmq.ZMQError):  # It was never connected.
+            self.dealer.disconnect(self.endpoint)
+        self.dealer.connect(self.endpoint)
 
     def _turned(self, up: bool) -> None:
         """Record that the link is ``up`` or down; only a change is an event."""
@@ -77,17 +125,21 @@ class Link:
         self.up = up
         self._refusal = ""
         if up:
+            self._failures, self.retry_at = 0, 0.0
             # Reading the events lets libzmq attach the connection; without this, a message sent
             # within the next millisecond would find none.
             self.dealer.getsockopt(zmq.EVENTS)
         self._news.append(LinkUp(node=self.node) if up else LinkDown(node=self.node))
 
-    def refused(self, detail: str) -> None:
-        """Record that the endpoint is not the expected peer; the same text once per link."""
+    def refused(self, detail: str, *, by_key: bool = False) -> None:
+        """Record that the endpoint is not the expected peer; the same text once per link.
+
+        ``by_key`` if one side does not accept the key of the other.
+        """
         detail = f"{self.endpoint}: {detail[:DETAIL_CHARS_MAX]}"
         if detail != self._refusal:
             self._refusal = detail
-            self._news.append(LinkRefused(node=self.node, detail=detail))
+            self._news.append(LinkRefused(node=self.node, detail=detail, by_key=by_key))
 
     def news(self) -> list[LinkEvent]:
         """Return the changes of links since the last call, oldest first."""
@@ -115,6 +167,9 @@ class SocketHub:
         client: for a client: a peer's name is an alias of an endpoint, since its node is not known.
         spins: see `Poller`.
         connections_max: limit of connections to ``listen``.
+        key: the key of the links that this process opens, if keys are used.
+        guard: checks the keys of connections to ``listen``, if keys are used.
+        quotas: the quotas of one client.
         count: called with a counter's name and its increment.
 
     Attributes:
@@ -138,6 +193,9 @@ class SocketHub:
         client: bool = False,
         spins: bool = False,
         connections_max: int = CONNECTIONS_MAX,
+        key: LinkKey | None = None,
+        guard: KeyGuard | None = None,
+        quotas: Quotas = DEFAULT_QUOTAS,
         count: Callable[[str, int], None],
     ) -> None:
         check_cluster(cluster)
@@ -146,6 +204,9 @@ class SocketHub:
         self.cluster = cluster
         self.endpoint = ""
         self._count = count
+        self._key, self._guard = key, guard
+        self._retries: set[Link] = set()
+        """The links to be tried again later."""
         self._identity = f"{node}#{boot:x}"
         self._peers: set[str] = set()
         """The peers whose frames are a member's; admission and listener read it."""
@@ -170,21 +231,27 @@ class SocketHub:
         self.has_events = self._news_waits = False
         self._closed = False
         try:
-            self._open(listen, peers, connections_max)
+            self._open(listen, peers, connections_max, quotas)
         except BaseException:
             self.close()
             raise
 
-    def _open(self, listen: str | None, peers: Mapping[str, str], connections_max: int) -> None:
+    def _open(
+        self, listen: str | None, peers: Mapping[str, str], connections_max: int, quotas: Quotas
+    ) -> None:
         if listen is not None:
+            if self._guard is not None:
+                self._guard.start(self._context)
             self._listener = Listener(
                 self._context,
                 listen,
                 self._admission,
                 self._peers,
                 connections_max,
+                quotas,
                 self._poller,
                 self._count,
+                self._guard,
             )
             self.endpoint = self._listener.endpoint
             self.waiting = self._listener.waiting
@@ -210,7 +277,7 @@ class SocketHub:
         # The number tells two links to one node apart: a client may list it twice.
         identity = f"{self._identity}.{self._connected}".encode()
         self._connected += 1
-        link = self._links[node] = Link(self._context, node, endpoint, identity)
+        link = self._links[node] = Link(self._context, node, endpoint, identity, self._key)
         self._peers.add(node)
         self._sources.append(link)
         self._poller.register(link.dealer)
@@ -224,6 +291,7 @@ class SocketHub:
             return
         self._peers.discard(node)
         self._sources.remove(link)
+        self._retries.discard(link)
         self._monitors.discard(link.monitor)
         self._readable -= {link.dealer, link.monitor}
         self._poller.unregister(link.dealer)
@@ -242,15 +310,20 @@ class SocketHub:
         listener, tend_ms = self._listener, None
         if listener is not None:
             tend_ms = listener.connections.tend_ms
-        if self._news_waits or self.waiting:
+        if self._news_waits:
             timeout_ms = 0
+        elif self.waiting and listener is not None:
+            pause_ms = listener.pause_ms()
+            timeout_ms = pause_ms if timeout_ms is None else min(timeout_ms, pause_ms)
         elif tend_ms is not None:
             timeout_ms = tend_ms if timeout_ms is None else min(timeout_ms, tend_ms)
+        if self._retries:
+            timeout_ms = RETRY_MS if timeout_ms is None else min(timeout_ms, RETRY_MS)
         readable = self._readable = self._poller.poll(timeout_ms)
         if self._doorbell.fd in readable:
             self._doorbell.answer()
         news = self._news_waits or not self._monitors.isdisjoint(readable)
-        self.has_events = news or tend_ms is not None
+        self.has_events = news or tend_ms is not None or bool(self._retries)
 
     def receive(self, most: int) -> list[Arrival]:
         """Return received frames: members', then clients'; read at most ``most`` of each."""
@@ -314,8 +387,22 @@ class SocketHub:
             if link.monitor in self._readable:
                 link.watch()
                 self._poller.used[link.dealer] = None
+                if link.retry_at:
+                    self._retries.add(link)
             news += link.news()
+        if self._retries:
+            self._retry()
         return news
+
+    def _retry(self) -> None:
+        """Connect the links anew that are due."""
+        now = time.monotonic()
+        for link in [one for one in self._retries if now >= one.retry_at]:
+            self._retries.discard(link)
+            if link.retry_at:  # Else it is up meanwhile.
+                link.retry()
+                self._poller.used[link.dealer] = None
+                self._poller.used[link.monitor] = None
 
     def unheard(self) -> list[str]:
         """Return the peers to which a link is up, if no frame ever came from any peer."""
@@ -362,6 +449,8 @@ class SocketHub:
             link.close()
         if self._listener is not None:
             self._listener.close()
+        if self._guard is not None:
+            self._guard.close()
         self._context.destroy(linger=0)  # Also sockets that an interrupt left half-made.
         self._doorbell.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import zmq
@@ -11,6 +12,8 @@ from fencelock.actors.error import ConfigError
 from fencelock.transport.cbor import FRAME_BYTES_MAX
 
 Socket: TypeAlias = "zmq.Socket[bytes]"
+Secure: TypeAlias = Callable[[Socket], None]
+"""Sets the keys of a socket that is neither bound nor connected yet."""
 
 NOBLOCK = int(zmq.NOBLOCK)
 NOBLOCK_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
@@ -47,11 +50,18 @@ RECONNECT_MS = 100
 RECONNECT_MS_MAX = 1000
 """The longest pause: a peer that comes back is found within a second or two."""
 
-LINK_EVENTS = (
-    zmq.EVENT_HANDSHAKE_SUCCEEDED
-    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+HANDSHAKE_FAILURES = (
+    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
     | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+)
+
+MECHANISM_MISMATCH = int(zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH)
+"""Value of a failure: one side has a key, and the other does not."""
+
+LINK_EVENTS = (
+    zmq.EVENT_HANDSHAKE_SUCCEEDED
+    | HANDSHAKE_FAILURES
     | zmq.EVENT_DISCONNECTED
     | zmq.EVENT_CONNECT_RETRIED
 )
@@ -84,7 +94,10 @@ def connection_monitor(context: zmq.Context[Socket]) -> Socket:
 
 
 def bound_router(
-    context: zmq.Context[Socket], endpoint: str, monitor: Socket | None = None
+    context: zmq.Context[Socket],
+    endpoint: str,
+    monitor: Socket | None = None,
+    secure: Secure | None = None,
 ) -> Socket:
     """Return a ROUTER bound to ``endpoint``; ``monitor``, if given, receives its `ROUTER_EVENTS`.
 
@@ -100,6 +113,8 @@ def bound_router(
     peer can bring about. A DEALER's heartbeats state how long to wait for the next (HEARTBEAT_TTL);
     peers without heartbeats are left to TCP.
 
+    ``secure``, if given, lets it require keys; then ``monitor`` also receives failed handshakes.
+
     Raises:
         ConfigError: it cannot be bound; the text names the endpoint and the reason.
 
@@ -114,8 +129,12 @@ def bound_router(
         socket.setsockopt(zmq.TCP_KEEPALIVE_CNT, KEEPALIVES)
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
+        events = ROUTER_EVENTS
+        if secure is not None:
+            secure(socket)
+            events |= HANDSHAKE_FAILURES
         if monitor is not None:
-            socket.monitor(_MONITOR, ROUTER_EVENTS)
+            socket.monitor(_MONITOR, events)
             monitor.connect(_MONITOR)
         socket.bind(endpoint)
     except zmq.ZMQError as error:
@@ -126,7 +145,9 @@ def bound_router(
     return socket
 
 
-def connected_dealer(context: zmq.Context[Socket], endpoint: str, identity: bytes) -> Socket:
+def connected_dealer(
+    context: zmq.Context[Socket], endpoint: str, identity: bytes, secure: Secure | None = None
+) -> Socket:
     """Return a monitored DEALER that connects to ``endpoint``, and connects again by itself.
 
     IMMEDIATE queues only for an established connection. A frame to a peer that is down is
@@ -134,7 +155,8 @@ def connected_dealer(context: zmq.Context[Socket], endpoint: str, identity: byte
     would flood it with outdated frames on its return.
 
     Its receive queue has no limit, because a full queue and heartbeats do not go together
-    (see `bound_router`). Its peer is an address of the configuration.
+    (see `bound_router`). Its peer is an address of the configuration. ``secure``, if given, sets
+    its key.
 
     Raises:
         ConfigError: the endpoint cannot be parsed.
@@ -152,6 +174,8 @@ def connected_dealer(context: zmq.Context[Socket], endpoint: str, identity: byte
         socket.setsockopt(zmq.CONNECT_TIMEOUT, HANDSHAKE_MS)
         socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
         socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MS_MAX)
+        if secure is not None:
+            secure(socket)
         socket.get_monitor_socket(LINK_EVENTS)
         socket.connect(endpoint)
     except zmq.ZMQError as error:

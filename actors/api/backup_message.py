@@ -25,6 +25,8 @@ class ReadBackup(Query):
     session: str = ""
     request: int = 0
 
+    OPERATOR = True
+
     def check(self) -> None:
         """Refuse fields that exceed their limits."""
         check_owner(self.session)

@@ -84,6 +84,8 @@ class ChangeMembers(Request):
     session: str = ""
     request: int = 0
 
+    OPERATOR = True
+
     def check(self) -> None:
         """Refuse fields that exceed their limits."""
         _check_node("node", self.node)

@@ -33,6 +33,7 @@ from fencelock.actors.api.self_report import Counted, Elected, NodeAddress
 from fencelock.actors.error import (
     AcquireCancelledError,
     AlreadyHeldError,
+    ForbiddenError,
     InvalidRequestError,
     LimitReachedError,
     LockOwnershipLostError,
@@ -93,6 +94,8 @@ class Reason(IntEnum):
     MEMBERSHIP = 16
     """The members of the cluster cannot change in this way, or not now; the text says what to do
     instead."""
+    FORBIDDEN = 17
+    """The client's key does not allow this; the text names the key, and what is needed."""
 
 
 ERRORS: dict[Reason, type[RefusedError] | type[UnavailableError]] = {
@@ -112,6 +115,7 @@ ERRORS: dict[Reason, type[RefusedError] | type[UnavailableError]] = {
     Reason.SUPERSEDED: AcquireCancelledError,
     Reason.FORGOTTEN: AcquireCancelledError,
     Reason.MEMBERSHIP: MembershipError,
+    Reason.FORBIDDEN: ForbiddenError,
 }
 """The error that a user's program gets for each reason."""
 

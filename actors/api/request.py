@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
+from fencelock.actors.api.name import plain_name
 from fencelock.actors.message import Message
 
 Key = tuple[str, str, str, int]
@@ -26,12 +27,22 @@ class Request(Message):
     """
 
     __slots__ = ()
+    EASES: ClassVar[bool] = False
+    """Whether it frees or keeps a hold. A proxy that is full still accepts it, since otherwise no
+    waiter could ever be served, and so does one whose keys have changed."""
+    OPERATOR: ClassVar[bool] = False
+    """Whether it is for operators: where keys are used, a client's key is not enough."""
 
     if TYPE_CHECKING:  # Every subclass declares them as fields.
         session: str
         """The session of the client."""
         request: int
         """The number of the request in that session."""
+
+    @property
+    def reach(self) -> str | None:
+        """The name that it is about, or the beginning of several; None if it is about none."""
+        return plain_name(self.key[2]) or None
 
     @property
     def key(self) -> Key:
@@ -70,9 +81,6 @@ class Command(Request):
     """
 
     __slots__ = ()
-    EASES: ClassVar[bool] = False
-    """Whether it frees or keeps a hold. A proxy that is full still accepts it, since otherwise no
-    waiter could ever be served."""
 
 
 class Reply(Message):

@@ -28,11 +28,14 @@ from fencelock.actors.api.name import (
     check_owner,
     check_text,
     client_of,
+    object_name,
+    plain_name,
     quoted,
     utf8_size,
 )
 from fencelock.actors.api.request import Command, Key, Notification, Outcome, Query, Reply, Request
 from fencelock.actors.api.self_report import NodeAddress
+from fencelock.actors.api.semaphore import SEMAPHORE
 from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.message import message
 
@@ -183,6 +186,12 @@ class ListLocks(Query):
     age_ms: int | None = None
     """As in `Inspect`."""
 
+    @property
+    def reach(self) -> str:
+        """The beginning of the names. One that begins the name of a kind finds all of the kind."""
+        whole_kind = object_name(SEMAPHORE, "").startswith(self.prefix)
+        return "" if whole_kind else plain_name(self.prefix)
+
     def check(self) -> None:
         """Refuse fields that exceed their limits."""
         check_age(self.age_ms)
@@ -238,6 +247,8 @@ class ListRecords(Query):
     request: int = 0
     age_ms: int | None = None
     """As in `Inspect`."""
+
+    OPERATOR = True
 
     def check(self) -> None:
         """Refuse fields that exceed their limits."""
@@ -295,6 +306,8 @@ class Evict(Command):
     operator: str
     session: str = ""
     request: int = 0
+
+    OPERATOR = True
 
     @property
     def key(self) -> Key:
@@ -408,6 +421,8 @@ class DisownHold(Request):
     fence: int
     session: str
     request: int = 0
+
+    EASES = True
 
     def check(self) -> None:
         """Refuse fields that exceed their limits."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fencelock.actors.api.message import Describe, NodeStatus
+from fencelock.actors.api.message import Describe, LockStatus, NodeStatus
 from fencelock.actors.effect import Effects, Send
 from fencelock.actors.message import Address, node_of
+from fencelock.actors.proxy.access import AccessControl
 from fencelock.actors.proxy.backend import Status
 from fencelock.actors.proxy.message import Reported
 
@@ -26,12 +27,14 @@ class Description:
     Args:
         node: this node.
         protocol: the name of the protocol.
+        access: the rights of clients, where keys are used.
 
     """
 
-    def __init__(self, node: str, protocol: str) -> None:
+    def __init__(self, node: str, protocol: str, access: AccessControl | None = None) -> None:
         self.node = node
         self.protocol = protocol
+        self._access = access
         self.requests: list[tuple[Address, Describe]] = []
         self.reported: Reported | None = None
 
@@ -58,16 +61,23 @@ class Description:
                     detail=status.detail,
                     uptime_ms=reported.uptime_ms,
                     counters=reported.counters,
-                    locks=status.locks,
+                    locks=self._visible(sender, status.locks),
                     session=describe.session,
                     request=describe.request,
                     master=status.master,
                     elected=status.elected,
-                    roles=reported.roles if describe.roles else (),
+                    roles=reported.roles if describe.roles and self._sees_all(sender) else (),
                 ),
             )
             for sender, describe in requests
         ]
+
+    def _visible(self, sender: Address, locks: tuple[LockStatus, ...]) -> tuple[LockStatus, ...]:
+        return locks if self._access is None else self._access.visible(node_of(sender), locks)
+
+    def _sees_all(self, sender: Address) -> bool:
+        """Return whether ``sender`` may know of the roles, which may have the names of locks."""
+        return self._access is None or not self._access.is_limited(node_of(sender))
 
 
 def has_room(node: str, requests: Sequence[tuple[Address, object]], sender: Address) -> bool:

@@ -11,7 +11,7 @@ from fencelock.actors.api.probe_message import Probe
 from fencelock.actors.api.request import Request
 from fencelock.actors.api.session_message import End, Ended, Open, Opened
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
-from fencelock.actors.error import RefusedError, UnavailableError, UnsupportedError
+from fencelock.actors.error import ForbiddenError, RefusedError, UnavailableError, UnsupportedError
 from fencelock.actors.message import (
     REGISTRY,
     Address,
@@ -22,13 +22,18 @@ from fencelock.actors.message import (
     node_of,
     timer,
 )
+from fencelock.actors.proxy.access import AccessControl, Rights, RightsChanged
 from fencelock.actors.proxy.backend import Backend, Handler, Status
+from fencelock.actors.proxy.clients import OverQuotaError
 from fencelock.actors.proxy.description import Description
 from fencelock.actors.proxy.message import Report, Reported
+from fencelock.actors.quota import DEFAULT_QUOTAS, Quotas
 from fencelock.actors.role import Host, Role, Summary
 
 REASONS = {error: reason for reason, error in reversed(ERRORS.items())}
 """The reason of a refusal, by the error that a handler raised."""
+
+REASONS[OverQuotaError] = Reason.OVERLOADED
 
 K = TypeVar("K", bound=Event)
 H = TypeVar("H")
@@ -50,15 +55,27 @@ class Proxy(Role[Request]):
 
     Args:
         backend: the protocol's part.
+        rights: the rights of each key; None where no keys are used, and all is allowed.
+        quotas: the quotas of each client.
 
     """
 
-    def __init__(self, address: Address, host: Host, *, backend: Backend) -> None:
+    def __init__(
+        self,
+        address: Address,
+        host: Host,
+        *,
+        backend: Backend,
+        rights: tuple[Rights, ...] | None = None,
+        quotas: Quotas = DEFAULT_QUOTAS,
+    ) -> None:
         super().__init__(address, host)
         self.node = backend.node
         self.backend = backend
         self.clients = backend.clients
-        self.description = Description(self.node, backend.name)
+        self.clients.quotas = quotas
+        self.access = None if rights is None else AccessControl(self.node, rights)
+        self.description = Description(self.node, backend.name, self.access)
         self.ticking = False
         self.closed = False
         """Whether the node must not serve any more; the backend knows why."""
@@ -70,6 +87,7 @@ class Proxy(Role[Request]):
             Describe: self._on_describe,
             Probe: self._on_probe,
             Reported: self._on_reported,
+            RightsChanged: self._on_rights_changed,
             Tick: self._on_tick,
         }
         self._requests = requests | _by_type(backend.requests)
@@ -113,6 +131,13 @@ class Proxy(Role[Request]):
                 self.clients.admit(sender, request, now)
             else:
                 client.received_at = now
+            client = self.clients.latest
+            if client is not None:
+                client.counted += 1
+                if client.counted > self.clients.quotas.requests_per_s:
+                    self.clients.check_rate(client, request, now)
+            if self.access is not None:
+                self.access.check(node_of(sender), request)
             take = self._requests.get(type(request))
             if take is None:
                 raise UnsupportedError(self.backend.unsupported(request))
@@ -120,7 +145,18 @@ class Proxy(Role[Request]):
             return take(sender, request, now)
         except (RefusedError, UnavailableError) as error:
             no = refused(request, REASONS[type(error)], str(error))
-            return [Send(sender, no), Observe("proxy.refused")]
+            over = isinstance(error, OverQuotaError)
+            counted = Observe("proxy.over_quota" if over else "proxy.refused")
+            effects: list[Effect] = [Send(sender, no), counted]
+            if self.access is not None and type(error) is ForbiddenError:
+                effects += self.access.refused(node_of(sender), request, now)
+            return effects
+
+    def _on_rights_changed(self, sender: Address, changed: RightsChanged, now: Instant) -> Effects:
+        del sender, now
+        if self.access is not None:
+            self.access.replace(changed.rights)
+        return ()
 
     def _on_keep_alive(self, sender: Address, request: KeepAlive, now: Instant) -> Effects:
         del now

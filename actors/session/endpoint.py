@@ -49,7 +49,9 @@ class Endpoint:
     down: bool = False
     """Whether its link broke, or it was silent for too long."""
     refused: str = ""
-    """Reason why it is the wrong endpoint: another cluster or version."""
+    """Reason why it is the wrong endpoint: another cluster or version, or a key."""
+    by_key: bool = False
+    """Whether that reason is about keys."""
     serving: bool = True
     """Whether it can get requests decided, according to its last reply to a probe."""
     seen_at: Instant | None = None

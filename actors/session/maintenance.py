@@ -7,6 +7,7 @@ from fencelock.actors.api.message import Alive
 from fencelock.actors.api.session_message import Opened
 from fencelock.actors.effect import Connect, Disconnect, Effect, Observe
 from fencelock.actors.message import Address, Instant
+from fencelock.actors.role_message import LinkRefused
 from fencelock.actors.session import endpoint_selection
 from fencelock.actors.session.endpoint_selection import come_back, hear, prefer_master
 from fencelock.actors.session.keep_alive import (
@@ -147,12 +148,12 @@ def follow_members(
     return effects
 
 
-def on_link_refused(state: SessionState, node: str, detail: str, now: Instant) -> list[Effect]:
+def on_link_refused(state: SessionState, event: LinkRefused, now: Instant) -> list[Effect]:
     """Stop using this endpoint; if it was the last, refuse every user's request."""
-    endpoint = state.endpoints.of_node(node)
+    endpoint = state.endpoints.of_node(event.node)
     if endpoint is None:
         return [Observe("client.unknown_link")]
-    endpoint.refused = detail
+    endpoint.refused, endpoint.by_key = event.detail, event.by_key
     effects: list[Effect] = [Observe("client.endpoint_refused")]
     if state.endpoints.all_refused():
         no = wrong_cluster(state.endpoints, now)

@@ -164,6 +164,13 @@ def silence(pending: Pending, endpoints: Endpoints, now: Instant) -> Rejection:
 
 def wrong_cluster(endpoints: Endpoints, now: Instant) -> Rejection:
     """Return why nothing can be requested when every endpoint is the wrong one."""
+    if any(endpoint.by_key for endpoint in endpoints.table.values()):
+        text = (
+            f"no node accepts the connection: {endpoints.describe(now)}. Give the file of a key "
+            "that the cluster knows: --key, FENCELOCK_KEY, or key= of connect "
+            '("fencelock keys add" makes one)'
+        )
+        return Rejection(Reason.FORBIDDEN, text)
     return Rejection(
         Reason.WRONG_CLUSTER,
         f"no node of this cluster and version answers: {endpoints.describe(now)}. Is the name of "

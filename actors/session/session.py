@@ -200,7 +200,7 @@ class ClientSession(Role[Said | SessionTick]):
             case LinkDown():
                 return maintenance.on_link_down(state, event.node, now)
             case LinkRefused():
-                return maintenance.on_link_refused(state, event.node, event.detail, now)
+                return maintenance.on_link_refused(state, event, now)
             case Abandon():
                 return cancellation.on_abandon(state, sender, now)
             case Survey():

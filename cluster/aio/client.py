@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import functools
 import inspect
+import os
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from typing import Any, ParamSpec, Self, TypeVar
 
@@ -182,6 +183,7 @@ def connect(
     connect_timeout: float = CONNECT_S,
     ttl: float = 15.0,
     label: str | None = None,
+    key: str | os.PathLike[str] | None = None,
 ) -> Connecting:
     """Return a connection to be awaited, or entered with ``async with``.
 
@@ -192,4 +194,4 @@ def connect(
         ConfigError: an argument is not usable; at once.
 
     """
-    return Connecting(Settings(Target.find(addresses, cluster), connect_timeout, ttl, label))
+    return Connecting(Settings(Target.find(addresses, cluster, key), connect_timeout, ttl, label))

@@ -49,6 +49,15 @@ ClusterOption = Annotated[
         help="The cluster's name. Default: the one in ./cluster.toml, else fencelock.",
     ),
 ]
+KeyOption = Annotated[
+    str | None,
+    typer.Option(
+        "--key",
+        envvar="FENCELOCK_KEY",
+        help="Your key file, if the cluster uses keys (`fencelock keys add` makes one).",
+        metavar="FILE",
+    ),
+]
 TimeoutOption = Annotated[
     float, typer.Option("--timeout", help="How long to wait for the first reply (s).")
 ]
@@ -104,8 +113,8 @@ class Operator(Protocol):
         ...
 
 
-def target(connect: str | None, cluster: str | None) -> Target:
-    """Return the target of ``--connect`` and ``--cluster``; see `Target.find`.
+def target(connect: str | None, cluster: str | None, key: str | None) -> Target:
+    """Return the target of ``--connect``, ``--cluster`` and ``--key``; see `Target.find`.
 
     Raises:
         ConfigError: an address, or the file here, is not usable.
@@ -113,7 +122,7 @@ def target(connect: str | None, cluster: str | None) -> Target:
     """
     from fencelock.cluster.settings import Target  # noqa: PLC0415 (sockets: not for --help)
 
-    found = Target.find(connect, cluster)
+    found = Target.find(connect, cluster, key)
     assert found.endpoints
     return found
 
@@ -190,7 +199,8 @@ def _completed(
     Names that a terminal cannot show are left out: the shell would print them as they are.
     """
     try:
-        where = target(ctx.params.get("connect"), ctx.params.get("cluster"))
+        given = ctx.params
+        where = target(given.get("connect"), given.get("cluster"), given.get("key"))
         with looking(where, COMPLETE_S) as operator:
             names = sorted(set(names_of(operator)))
     except (FencelockError, Unanswered):

@@ -19,6 +19,7 @@ from fencelock.cluster.cli.asking import (
     EXIT_NO_ANSWER,
     ClusterOption,
     ConnectOption,
+    KeyOption,
     TimeoutOption,
     asking,
     target,
@@ -46,6 +47,7 @@ def backup(
     file: Annotated[Path, typer.Argument(help="The file to write; it must not exist.")],
     connect: ConnectOption = None,
     cluster: ClusterOption = None,
+    key: KeyOption = None,
     timeout: TimeoutOption = 5.0,
 ) -> None:
     """Write all locks, sessions and waits of a running [bold]paxos[/bold] cluster to a file.
@@ -66,7 +68,7 @@ def backup(
 
     """
     _check_free(file)
-    where = target(connect, cluster)
+    where = target(connect, cluster, key)
     why = "no node answers"
     with asking(where, timeout) as operator:
         statuses = operator.survey().statuses

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -56,8 +57,9 @@ def init(
         )
     addresses = loopback(nodes, port)
     text = starting_config(addresses, cluster=cluster, protocol=protocol)
+    mode = "w" if force else "x"
     try:
-        with config.open("w" if force else "x", encoding="utf-8") as file:
+        with open(config, mode, encoding="utf-8", opener=_private) as file:
             file.write(text)
     except FileExistsError as error:
         raise ConfigError(f"{config} exists already: --force overwrites it") from error
@@ -75,6 +77,11 @@ def init(
     connect = f" --connect {','.join(addresses.values())} --cluster {cluster}"
     typer.echo("\nand, to see who leads and who holds what:\n")
     typer.echo(f"  fencelock status{'' if found else connect}")
+
+
+def _private(path: str, flags: int) -> int:
+    """Open a file that, if it is new, only its owner may read."""
+    return os.open(path, flags, 0o600)
 
 
 def _leaders(nodes: int) -> str:

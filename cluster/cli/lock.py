@@ -23,6 +23,7 @@ from fencelock.actors.error import (
 from fencelock.cluster.cli.asking import (
     ClusterOption,
     ConnectOption,
+    KeyOption,
     complete_lock,
     in_full,
     target,
@@ -90,6 +91,7 @@ def lock(
     grace: GraceOption = 5.0,
     connect: ConnectOption = None,
     cluster: ClusterOption = None,
+    key: KeyOption = None,
     connect_timeout: FirstReplyOption = 5.0,
 ) -> None:
     """Hold a lock [bold]while a command runs[/bold], and release it when the command ends.
@@ -113,7 +115,7 @@ def lock(
     if shutil.which(command[0]) is None:
         typer.echo(f"{command[0]}: command not found; {name} was not acquired", err=True)
         raise typer.Exit(EXIT_NO_COMMAND)
-    where = target(connect, cluster)
+    where = target(connect, cluster, key)
     from fencelock.cluster.client import connect_to  # noqa: PLC0415 (sockets: not for --help)
 
     signal.signal(signal.SIGTERM, _exit)

@@ -16,6 +16,7 @@ from fencelock.actors.error import ConfigError, NotHeldError
 from fencelock.cluster.cli.asking import (
     ClusterOption,
     ConnectOption,
+    KeyOption,
     LockArgument,
     LookTimeoutOption,
     TimeoutOption,
@@ -41,6 +42,7 @@ def locks(
     ] = "",
     connect: ConnectOption = None,
     cluster: ClusterOption = None,
+    key: KeyOption = None,
     timeout: LookTimeoutOption = 5.0,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON array, with an object for each lock.")
@@ -56,7 +58,7 @@ def locks(
       [cyan]fencelock locks --connect tcp://127.0.0.1:4041 --json[/cyan]
 
     """
-    where = target(connect, cluster)
+    where = target(connect, cluster, key)
 
     def look() -> View:
         with looking(where, timeout) as operator:
@@ -74,6 +76,7 @@ def who(
     name: LockArgument,
     connect: ConnectOption = None,
     cluster: ClusterOption = None,
+    key: KeyOption = None,
     timeout: LookTimeoutOption = 5.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     watch: WatchOption = False,
@@ -85,7 +88,7 @@ def who(
       [cyan]fencelock who orders/42[/cyan]
 
     """
-    where = target(connect, cluster)
+    where = target(connect, cluster, key)
 
     def look() -> View:
         with looking(where, timeout) as operator:
@@ -177,6 +180,7 @@ def release(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     connect: ConnectOption = None,
     cluster: ClusterOption = None,
+    key: KeyOption = None,
     timeout: TimeoutOption = 5.0,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print what was done as one JSON object.")
@@ -198,7 +202,7 @@ def release(
     """
     if not yes and not at_terminal():
         raise ConfigError("nobody is here to confirm: look with `fencelock who`, then add --yes")
-    with asking(target(connect, cluster), timeout) as asked:
+    with asking(target(connect, cluster, key), timeout) as asked:
         if not yes:
             _confirm(asked.status(name), fence)
         former = asked.evict(name, fence, operator)

@@ -16,6 +16,7 @@ from fencelock.actors.error import FencelockError
 from fencelock.cluster.cli.backup import backup, restore
 from fencelock.cluster.cli.dev import dev
 from fencelock.cluster.cli.init import init
+from fencelock.cluster.cli.keys import app as keys
 from fencelock.cluster.cli.lock import lock
 from fencelock.cluster.cli.locks import locks, release, who
 from fencelock.cluster.cli.members import join, leave, members, remove, replace, transfer
@@ -114,6 +115,7 @@ def fencelock(
 app.command()(dev)
 app.command()(init)
 app.command()(serve)
+app.add_typer(keys)
 app.command()(status)
 app.command()(lock)
 app.command()(locks)

@@ -25,6 +25,7 @@ from fencelock.cluster.cli.asking import (
     EXIT_UNSERVED,
     ClusterOption,
     ConnectOption,
+    KeyOption,
     LookTimeoutOption,
     Operator,
     TimeoutOption,
@@ -65,6 +66,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.
 def members(
     connect: ConnectOption = None,
     cluster: ClusterOption = None,
+    key: KeyOption = None,
     timeout: LookTimeoutOption = 5.0,
     as_json: JsonOption = False,
     watch: WatchOption = False,
@@ -82,7 +84,7 @@ def members(
       [cyan]fencelock members --connect tcp://127.0.0.1:4041 --json[/cyan]
 
     """
-    where = target(connect, cluster)
+    where = target(connect, cluster, key)
 
     def look() -> View:
         with looking(where, timeout) as operator:
@@ -158,11 +160,12 @@ def command_of(action: MemberAction, text: str) -> Callable[..., None]:
         node: NodeArgument,
         connect: ConnectOption = None,
         cluster: ClusterOption = None,
+        key: KeyOption = None,
         timeout: TimeoutOption = 5.0,
         wait: WaitOption = 600.0,
         as_json: JsonOption = False,
     ) -> None:
-        with asking(target(connect, cluster), timeout) as operator:
+        with asking(target(connect, cluster, key), timeout) as operator:
             carry_out(operator, ChangeMembers(action=action, node=node), wait, as_json=as_json)
 
     change.__doc__ = text
@@ -244,6 +247,7 @@ def replace(
     ] = None,
     connect: ConnectOption = None,
     cluster: ClusterOption = None,
+    key: KeyOption = None,
     timeout: TimeoutOption = 5.0,
     wait: WaitOption = 600.0,
     as_json: JsonOption = False,
@@ -263,7 +267,7 @@ def replace(
       [cyan]fencelock replace n3 n6[/cyan] (n6 runs, n3 never will again)
 
     """
-    with asking(target(connect, cluster), timeout) as operator:
+    with asking(target(connect, cluster, key), timeout) as operator:
         journal = 0 if replacement else new_journal_of(operator, node)
         change = ChangeMembers(
             action=MemberAction.REPLACE,

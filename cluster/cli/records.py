@@ -10,6 +10,7 @@ from fencelock.actors.api.session_message import ListedEviction, ListedSession
 from fencelock.cluster.cli.asking import (
     ClusterOption,
     ConnectOption,
+    KeyOption,
     LookTimeoutOption,
     WatchOption,
     as_plain,
@@ -27,6 +28,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON array."
 def sessions(
     connect: ConnectOption = None,
     cluster: ClusterOption = None,
+    key: KeyOption = None,
     timeout: LookTimeoutOption = 5.0,
     as_json: JsonOption = False,
     watch: WatchOption = False,
@@ -41,7 +43,7 @@ def sessions(
       [cyan]fencelock sessions[/cyan]
 
     """
-    where = target(connect, cluster)
+    where = target(connect, cluster, key)
 
     def look() -> View:
         with looking(where, timeout) as operator:
@@ -56,6 +58,7 @@ def sessions(
 def audit(
     connect: ConnectOption = None,
     cluster: ClusterOption = None,
+    key: KeyOption = None,
     timeout: LookTimeoutOption = 5.0,
     as_json: JsonOption = False,
 ) -> None:
@@ -68,7 +71,7 @@ def audit(
       [cyan]fencelock audit[/cyan]
 
     """
-    where = target(connect, cluster)
+    where = target(connect, cluster, key)
 
     def look() -> View:
         with looking(where, timeout) as operator:

@@ -30,6 +30,9 @@ EXIT_BUG = 70
 GC_THRESHOLDS = (20_000, 50, 100)
 """Thresholds of Python's cycle collector: new objects, then young and middle collections."""
 
+RELOAD = signal.SIGHUP.name
+"""The signal on which a node reads its list of keys again."""
+
 Stops = SimpleQueue[str]
 """Reasons to stop; a queue, since a signal may come while anything is locked."""
 
@@ -76,7 +79,7 @@ def serve(
         ),
     ] = None,
 ) -> None:
-    """Run [bold]one node[/bold] until SIGTERM or Ctrl-C.
+    """Run [bold]one node[/bold] until SIGTERM or Ctrl-C. On SIGHUP it reads its keys again.
 
     Exits with 0 when stopped, 2 when it cannot start, and 70 after a fatal error.
 
@@ -99,14 +102,16 @@ def serve(
         known = ", ".join(settings.nodes)
         raise ConfigError(f'--id: "{node_id}" is no node of {config}, which knows {known}')
     log.set_up(settings.log_level, as_json=log_json)
-    with stops_on_signals() as stops:
+    with stops_on_signals(signal.SIGHUP) as stops:
         marked = None if marks is None else _marks()
         node = start(settings, node_id, marked, spins=spin, as_json=log_json)
         spare_the_collector()
         watcher = threading.Thread(target=_watch, args=(node, stops), name="watch-node")
         watcher.start()
         _greet(settings, node, as_json=log_json)
-        log.note(node_id, "INFO", f"{node_id} stops: {stops.get()}", event="stops")
+        while (why := stops.get()) == RELOAD:
+            _reload(node)
+        log.note(node_id, "INFO", f"{node_id} stops: {why}", event="stops")
         stopped = node.stop()
         watcher.join()
     if marks is not None and marked is not None:
@@ -188,21 +193,32 @@ def _greet(config: Config, node: Node, *, as_json: bool) -> None:
     sys.stdout.flush()  # A program that started us through a pipe waits for this line.
 
 
+def _reload(node: Node) -> None:
+    """Let the node read its list of keys again."""
+    import pykka  # noqa: PLC0415 (not for --help)
+
+    try:
+        node.reload_keys()
+    except (ConfigError, pykka.ActorDeadError, pykka.Timeout) as error:
+        log.note(node.id, "ERROR", f"{RELOAD}: nothing changes: {error}", event="keys_unread")
+
+
 def _watch(node: Node, stops: Stops) -> None:
     node.wait(None)
     stops.put("the node has stopped")
 
 
 @contextmanager
-def stops_on_signals() -> Generator[Stops]:
-    """Yield a queue that gets the names of signals to stop."""
+def stops_on_signals(*others: signal.Signals) -> Generator[Stops]:
+    """Yield a queue that gets the names of signals to stop, and of ``others``."""
+    signals = signal.SIGTERM, signal.SIGINT, *others
     stops = Stops()
 
     def on_signal(number: int, frame: object) -> None:
         del frame
         stops.put(signal.Signals(number).name)
 
-    before = {each: signal.signal(each, on_signal) for each in (signal.SIGTERM, signal.SIGINT)}
+    before = {each: signal.signal(each, on_signal) for each in signals}
     try:
         yield stops
     finally:

@@ -16,6 +16,7 @@ from fencelock.cluster.cli.asking import (
     EXIT_UNSERVED,
     ClusterOption,
     ConnectOption,
+    KeyOption,
     LookTimeoutOption,
     WatchOption,
     as_plain,
@@ -39,6 +40,7 @@ PRIORITY_OFF = 15
 def status(
     connect: ConnectOption = None,
     cluster: ClusterOption = None,
+    key: KeyOption = None,
     timeout: LookTimeoutOption = 5.0,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON array, with an object for each node.")
@@ -71,7 +73,7 @@ def status(
       [cyan]fencelock status --roles[/cyan] (leader, acceptor, clock, ... of each node)
 
     """
-    where = target(connect, cluster)
+    where = target(connect, cluster, key)
 
     def look() -> View:
         with looking(where, timeout) as operator:
@@ -80,9 +82,8 @@ def status(
         if ready:
             return ready_view(nodes)
         problems = problems_of(nodes, asked=len(where.endpoints))
-        code = 0 if any(node.ready for node in nodes) else EXIT_UNSERVED
-        if len({node.protocol for node in nodes}) > 1:
-            code = EXIT_UNSERVED
+        mixed = len({node.protocol for node in nodes}) > 1
+        code = EXIT_UNSERVED if mixed or not any(node.ready for node in nodes) else 0
         if as_json:
             return json_view([as_plain(node) for node in nodes], code)
         parts: list[RenderableType] = [

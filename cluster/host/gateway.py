@@ -170,6 +170,9 @@ class Gateway:
             case LinkDown():
                 text = f"the link to {name} is down: it has stopped, or the network was cut"
                 what, level = "link_down", "WARNING" if level == "INFO" else level
+            case LinkRefused(by_key=True):
+                text = f"the link to {name} is refused: {event.detail}"
+                what, level = "link_refused", "ERROR"
             case LinkRefused():
                 text = f"the node at the address of {name} is not one of this cluster: "
                 text, what, level = text + event.detail, "link_refused", "ERROR"

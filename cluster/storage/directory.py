@@ -14,6 +14,9 @@ from fencelock.transport.descriptors import NO_RESERVE, Reserve
 LOCK_NAME = "lock"
 PID_BYTES_MAX = 32
 
+FILE_MODE = 0o600
+"""Only the node's own user reads its files: they have the names of locks and sessions."""
+
 
 class StorageError(FencelockError):
     """Base of the errors about a node's folder on disk. Never raised itself."""
@@ -58,7 +61,7 @@ class DirectoryLock:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-        self._descriptor = os.open(folder / LOCK_NAME, flags, 0o644)
+        self._descriptor = os.open(folder / LOCK_NAME, flags, FILE_MODE)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._write_pid()
@@ -104,8 +107,9 @@ def sync_directory(folder: Path, reserve: Reserve = NO_RESERVE) -> None:
 
 
 def make_directory(folder: Path) -> None:
-    """Make ``folder`` and its missing parents, durably."""
+    """Make ``folder`` and its missing parents, durably, for their owner only."""
     missing = [step for step in (folder, *folder.parents) if not step.exists()]
-    folder.mkdir(parents=True, exist_ok=True)
+    for made in reversed(missing):
+        made.mkdir(mode=0o700, exist_ok=True)
     for made in missing:
         sync_directory(made.parent)

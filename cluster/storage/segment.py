@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Self
 
-from fencelock.cluster.storage.directory import sync_directory
+from fencelock.cluster.storage.directory import FILE_MODE, sync_directory
 from fencelock.cluster.storage.record import (
     ENTRY_BYTES,
     HEADER_BYTES,
@@ -75,7 +75,7 @@ class Segment:
         """
         path = segment_path(folder, header.number)
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        descriptor = reserve.spend(lambda: os.open(path, flags, 0o644))
+        descriptor = reserve.spend(lambda: os.open(path, flags, FILE_MODE))
         segment = cls(path, descriptor, header, HEADER_BYTES, HEADER_BYTES)
         try:
             write_at(descriptor, encode_header(header), 0)
@@ -182,7 +182,7 @@ def write_snapshot(
     path = snapshot_path(folder, header.number)
     partial = path.with_suffix(PARTIAL_SUFFIX)
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-    descriptor = reserve.spend(lambda: os.open(partial, flags, 0o644))
+    descriptor = reserve.spend(lambda: os.open(partial, flags, FILE_MODE))
     try:
         write_at(descriptor, encode_header(header), 0)
         size = _write_groups(descriptor, header.salt, entries)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-from loguru import logger
+from support.log_lines import Lines, logged_lines
 from support.real_nodes import LONG_S, running_nodes
 
 import fencelock
@@ -17,47 +14,8 @@ from fencelock.actors.api.session_message import CloseReason, Evicted, Opened, e
 from fencelock.actors.error import LockOwnershipLostError, UnsupportedError
 from fencelock.actors.paxos.backend import notice_of
 from fencelock.actors.role_message import Level
-from fencelock.cluster import log
 
-if TYPE_CHECKING:
-    from loguru import Message
-
-Line = tuple[str, str, str]
-"""The level, the node and the text of a line."""
-
-
-class Lines:
-    """The lines that were logged, and a wait for one."""
-
-    def __init__(self) -> None:
-        self.lines: list[Line] = []
-        self._more = threading.Condition()
-
-    def add(self, message: Message) -> None:
-        record = message.record
-        with self._more:
-            self.lines.append(
-                (record["level"].name, str(record["extra"].get("node")), record["message"])
-            )
-            self._more.notify_all()
-
-    def until(self, found: Callable[[Line], bool]) -> Line:
-        """Return the first line for which ``found`` holds, once it is there."""
-        with self._more:
-            there = self._more.wait_for(lambda: any(map(found, self.lines)), LONG_S)
-            assert there, self.lines
-            return next(filter(found, self.lines))
-
-
-@pytest.fixture
-def lines() -> Iterator[Lines]:
-    lines = Lines()
-    logger.remove()
-    logger.enable(log.PACKAGE)
-    logger.add(lines.add, level="DEBUG")
-    yield lines
-    logger.remove()
-    log.silence()
+lines = pytest.fixture(logged_lines)
 
 
 def test_the_logs_of_three_nodes_tell_of_a_start_an_eviction_and_a_leaders_end(

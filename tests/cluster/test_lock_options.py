@@ -117,13 +117,13 @@ def test_the_first_that_names_addresses_decides(
     assert "neither FENCELOCK_CONNECT nor ./cluster.toml" in default.source
     (tmp_path / "cluster.toml").write_text(starting_config(loopback(2), cluster="shop"))
     both = "tcp://127.0.0.1:4041,tcp://127.0.0.1:4042"
-    assert Target.find(None, None) == (both, "shop", "from ./cluster.toml")
+    assert Target.find(None, None)[:3] == (both, "shop", "from ./cluster.toml")
     assert Target.find(None, "other")[:2] == (both, "other")
     monkeypatch.setenv("FENCELOCK_CONNECT", "tcp://a:1")
-    assert Target.find(None, None) == ("tcp://a:1", "fencelock", "from FENCELOCK_CONNECT")
+    assert Target.find(None, None)[:3] == ("tcp://a:1", "fencelock", "from FENCELOCK_CONNECT")
     monkeypatch.setenv("FENCELOCK_CLUSTER", "named")
-    assert Target.find("tcp://b:2", None) == ("tcp://b:2", "named", "")
-    assert Target.find("tcp://b:2", "c") == ("tcp://b:2", "c", "")
+    assert Target.find("tcp://b:2", None)[:3] == ("tcp://b:2", "named", "")
+    assert Target.find("tcp://b:2", "c", "k") == ("tcp://b:2", "c", "", Path("k"))
 
 
 def test_who_connects_to_nothing_learns_where_the_addresses_came_from(

@@ -177,7 +177,13 @@ def test_an_address_in_use_is_told_with_what_to_do(tmp_path: Path) -> None:
 
 def test_an_address_of_another_machine_is_told_with_what_to_do(tmp_path: Path) -> None:
     addresses = {"n1": "tcp://192.0.2.1:4041", "n2": "tcp://192.0.2.2:4041"}
-    (tmp_path / "cluster.toml").write_text(starting_config(addresses))
+    text = starting_config(addresses)
+    (tmp_path / "cluster.toml").write_text(text)
+    done = fencelock(tmp_path, "serve", "--id", "n1")
+    assert done.returncode == 2
+    assert "without keys a node serves on loopback only" in done.stderr
+    assert not (tmp_path / "data").exists()
+    (tmp_path / "cluster.toml").write_text(text.replace("# insecure =", "insecure ="))
     done = fencelock(tmp_path, "serve", "--id", "n1")
     assert done.returncode == 2
     assert "the host in the file must be this machine's own" in done.stderr

@@ -46,6 +46,8 @@ def check_command(words: list[str], config: Config) -> None:
 def test_the_services_of_compose_are_the_nodes() -> None:
     (compose,) = documents("compose.yaml")
     config = load(DEPLOY / "cluster.toml")
+    assert config.insecure
+    assert not any("ports" in service for service in compose["services"].values())
     services = compose["services"]
     assert set(services) == {*config.nodes, "client"}
     for node, address in config.nodes.items():
@@ -82,8 +84,11 @@ def test_the_manifests_of_kubernetes_belong_together() -> None:
     assert set(config.metrics.values()) == {f"0.0.0.0:{ports['metrics']}"}
     probes = {container[f"{kind}Probe"]["httpGet"]["path"] for kind in ("readiness", "liveness")}
     assert probes == {"/ready", "/live"}
+    environment = {one["name"]: one.get("value", "") for one in container["env"]}
+    assert Path(environment["FENCELOCK_KEY"]).parent == config.keys
     mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
     assert mounts["data"] == str(config.data)
+    assert mounts["keys"] == str(config.keys)
     given = {one["name"] for one in pods["template"]["spec"]["volumes"]}
     given |= {one["metadata"]["name"] for one in pods["volumeClaimTemplates"]}
     assert given == set(mounts)
@@ -148,11 +153,14 @@ def test_the_image_has_what_it_copies_and_no_root() -> None:
 def test_nodes_are_reached_by_names_and_bound_to_every_interface(tmp_path: Path) -> None:
     """As in containers."""
     ports = free_ports(3)
+    secure = "[security]\ninsecure = true"
     tables = "\n".join(
         f'[nodes.n{port}]\naddress = "tcp://localhost:{port}"\nlisten = "tcp://0.0.0.0:{port}"'
         for port in ports
     )
-    config = parse(f'cluster = "names"\nprotocol = "paxos"\ndata = "data"\n{tables}', tmp_path)
+    config = parse(
+        f'cluster = "names"\nprotocol = "paxos"\ndata = "data"\n{tables}\n{secure}', tmp_path
+    )
     nodes = [Node.start(config, node) for node in config.nodes]
     try:
         assert [node.address for node in nodes] == list(config.nodes.values())

@@ -1,0 +1,116 @@
+"""Which requests a proxy accepts from the owner of a key. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from fencelock.actors.api.message import LockStatus
+from fencelock.actors.api.name import plain_name, quoted
+from fencelock.actors.api.request import Request
+from fencelock.actors.effect import Effect, Observe, Send
+from fencelock.actors.error import ForbiddenError
+from fencelock.actors.message import Instant, Local, address_of, local
+from fencelock.actors.repeated import Repetitions, times_text
+from fencelock.actors.role_message import Level, RoleNotice
+
+CLIENT, OPERATOR, NODE = ROLES = ("client", "operator", "node")
+"""The roles of keys. An operator, or a node, may also send requests that change the cluster."""
+
+NAME_END = "@"
+"""Ends the name of a client's key in the client's id. No id of a node contains it."""
+
+
+class Rights(NamedTuple):
+    """What the owner of one key may do."""
+
+    name: str
+    """The name of the key: the id of a node, or that with which ids of clients begin."""
+    role: str
+    """One of `ROLES`."""
+    prefixes: tuple[str, ...] = ()
+    """The beginnings of all names that it may use; empty for no limit."""
+
+
+@local
+class RightsChanged(Local):
+    """From the host: these are the rights of all keys from now on."""
+
+    rights: tuple[Rights, ...]
+
+
+class AccessControl:
+    """The rights of all keys. The transport has checked that a client uses a key of its own.
+
+    Args:
+        node: this node.
+        rights: the rights of each key.
+
+    """
+
+    def __init__(self, node: str, rights: Iterable[Rights]) -> None:
+        self.node = node
+        self._refusals = Repetitions()
+        self.replace(rights)
+
+    def replace(self, rights: Iterable[Rights]) -> None:
+        """Use other rights."""
+        self._rights = {one.name: one for one in rights}
+
+    def check(self, client: str, request: Request) -> None:
+        """Refuse a request that the key of ``client`` does not allow.
+
+        Raises:
+            ForbiddenError: naming the key, its role, and what is needed.
+
+        """
+        if client == self.node:
+            return  # A caller inside the process.
+        name = client.partition(NAME_END)[0]
+        rights = self._rights.get(name)
+        what = type(request).__name__
+        if rights is None:
+            raise ForbiddenError(f"key {name!r} was removed, so {what} is refused")
+        if request.OPERATOR and rights.role == CLIENT:
+            raise ForbiddenError(
+                f"key {name!r} has the role client, and {what} needs the role operator: use an "
+                'operator\'s key ("fencelock keys add NAME --role operator" makes one)'
+            )
+        if rights.prefixes and not request.EASES:
+            reach = request.reach
+            if reach is not None and not reach.startswith(rights.prefixes):
+                raise ForbiddenError(
+                    f"key {name!r} has the role {rights.role} for names that begin with "
+                    f"{_listed(rights.prefixes)}, and {what} is about "
+                    f"{quoted(reach) if reach else 'all names'}: use such names, or a key that has "
+                    "a prefix for this one"
+                )
+
+    def visible(self, client: str, locks: tuple[LockStatus, ...]) -> tuple[LockStatus, ...]:
+        """Return the ``locks`` that ``client`` may know of."""
+        if not self.is_limited(client):
+            return locks
+        rights = self._rights.get(client.partition(NAME_END)[0])
+        prefixes = () if rights is None else rights.prefixes
+        return tuple(one for one in locks if plain_name(one.lock).startswith(prefixes))
+
+    def is_limited(self, client: str) -> bool:
+        """Return whether ``client`` may not know of all names."""
+        rights = self._rights.get(client.partition(NAME_END)[0])
+        return client != self.node and (rights is None or bool(rights.prefixes))
+
+    def refused(self, client: str, request: Request, now: Instant) -> list[Effect]:
+        """Count a refused request, and log it once an interval."""
+        name, what = client.partition(NAME_END)[0], type(request).__name__
+        effects: list[Effect] = [Observe("proxy.forbidden")]
+        count = self._refusals.add(f"{name} {what}", now)
+        if count:
+            text = f"refused {what} of {client}: its key does not allow it{times_text(count)}"
+            fields = ("event", "forbidden"), ("key", name), ("count", str(count))
+            notice = RoleNotice(level=Level.WARNING, text=text, fields=fields)
+            effects.append(Send(address_of(self.node, "node"), notice))
+        return effects
+
+
+def _listed(prefixes: tuple[str, ...]) -> str:
+    return " or ".join(map(quoted, prefixes))

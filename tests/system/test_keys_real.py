@@ -1,0 +1,304 @@
+"""Keys on real sockets: who is refused, with which text, count and line of the log."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from support.hub_station import Make, Station, stations, until
+from support.keyed_nodes import LONG_S, KeyedNodes, KeyedProcesses, keyed_nodes
+from support.log_lines import Lines, logged_lines
+
+import fencelock
+import fencelock.testing
+from fencelock.actors.api.membership_message import ChangeMembers, MemberAction
+from fencelock.actors.api.message import Acquire, Describe, KeepAlive, Refused
+from fencelock.actors.message import Message
+from fencelock.actors.proxy.access import CLIENT, Rights
+from fencelock.cluster.bench.members import master_of
+from fencelock.cluster.keys import add_key, make_folder, read_key, remove_key
+from fencelock.transport.keys import LinkKey
+
+lines = pytest.fixture(logged_lines)
+make = pytest.fixture(stations)
+
+SENT = 3
+"""Refused frames after which a test goes on."""
+
+
+def refusals(lines: Lines, words: str) -> list[str]:
+    return [text for _, _, text in lines.lines if words in text]
+
+
+def link_of(keys: Path, name: str) -> LinkKey:
+    return read_key(keys / f"{name}.key").link
+
+
+def attacker(make: Make, cluster: KeyedNodes, node: str, key: str | None) -> Station:
+    """Return a hub of its own that connects to n1 under the name ``node``."""
+    own = None if key is None else link_of(cluster.keys, key)
+    peers = {"n1": cluster.nodes["n1"].address}
+    return make(node, peers, cluster="fencelock", listen=None, key=own)
+
+
+def held(client: fencelock.Client, name: str) -> fencelock.Hold:
+    hold = client.lock(name, timeout=LONG_S).acquire()
+    assert hold is not None
+    return hold
+
+
+def use_for_ever(client: fencelock.Client) -> None:
+    while True:
+        client.status("orders/1")
+
+
+def send_until(
+    cluster: KeyedNodes, one: Station, message: Message, counter: str, role: str = "proxy"
+) -> None:
+    """Send ``message`` until n1 has counted ``counter`` so often; nothing comes back."""
+    with cluster.connect("alice") as operator:
+
+        def counted() -> bool:
+            found = {
+                one.name: one.times
+                for status in operator.survey().statuses
+                if status.node == "n1"
+                for one in status.counters
+            }
+            return found.get(counter, 0) >= SENT
+
+        until(counted, one, again=lambda: one.say("n1", message, role))
+    assert one.arrivals == []
+
+
+def test_a_client_with_a_key_takes_locks_within_its_prefix_only(
+    tmp_path: Path, lines: Lines
+) -> None:
+    with keyed_nodes(tmp_path, count=1) as cluster:
+        with cluster.connect("shop") as shop, cluster.connect("alice") as alice:
+            with shop.lock("orders/1", timeout=LONG_S) as hold:
+                assert hold.fence == 1
+                assert [one.lock for one in shop.locks("orders/")] == ["orders/1"]
+            with shop.semaphore("orders/2", permits=3, timeout=LONG_S):
+                pass
+            with alice.lock("secret", timeout=LONG_S):
+                for refused in (
+                    lambda: shop.lock("secret").acquire(timeout=LONG_S),
+                    lambda: shop.semaphore("secret", permits=2).acquire(),
+                    lambda: shop.status("secret"),
+                    shop.locks,
+                    lambda: shop.locks("order"),
+                    lambda: shop.locks("semaphore\x1f"),
+                ):
+                    with pytest.raises(fencelock.ForbiddenError, match=r"'shop'.*'orders/'"):
+                        refused()
+                seen = [lock.lock for one in shop.describe() for lock in one.locks]
+                assert seen == []
+                assert [lock.lock for one in alice.describe() for lock in one.locks] == ["secret"]
+        assert cluster.count("proxy.forbidden") == 6
+    (line,) = refusals(lines, "n1 refused Inspect of shop@") or refusals(lines, "refused Inspect")
+    assert "its key does not allow it" in line
+    assert len(refusals(lines, "refused ListLocks")) == 1  # Three times within the interval.
+
+
+def test_a_client_may_not_evict_nor_read_what_is_for_operators(
+    tmp_path: Path, lines: Lines
+) -> None:
+    with keyed_nodes(tmp_path, count=1) as cluster:
+        with cluster.connect("shop") as shop, cluster.connect("alice") as alice:
+            hold = held(alice, "orders/1")
+            for refused in (
+                lambda: shop.evict("orders/1", hold.fence),
+                shop.sessions,
+                shop.evictions,
+                shop.backup_part,
+                lambda: shop.change_members(ChangeMembers(action=MemberAction.LEAVE, node="n1")),
+            ):
+                with pytest.raises(fencelock.ForbiddenError, match="needs the role operator"):
+                    refused()
+            assert hold.held
+            assert alice.evict("orders/1", hold.fence).fence == hold.fence
+        assert cluster.count("proxy.forbidden") == 5
+    assert len(refusals(lines, "refused Evict of shop@")) == 1
+    (text,) = refusals(lines, "taken by force")
+    assert "alice@" in text
+
+
+@pytest.mark.parametrize("protocol", ["paxos", "bakery", "central", "lamport"])
+def test_three_nodes_with_keys_serve_with_every_protocol(protocol: str, tmp_path: Path) -> None:
+    with (
+        keyed_nodes(tmp_path, protocol) as cluster,
+        cluster.connect("shop") as shop,
+        shop.lock("orders/1", timeout=LONG_S) as hold,
+    ):
+        assert hold.held
+        with pytest.raises(fencelock.ForbiddenError):
+            shop.lock("secret", timeout=LONG_S).acquire()
+
+
+def test_a_client_without_a_key_is_refused_in_words_and_at_once(
+    tmp_path: Path, lines: Lines
+) -> None:
+    with keyed_nodes(tmp_path, count=1) as cluster:
+        began = time.monotonic()
+        with pytest.raises(fencelock.ForbiddenError, match=r"it requires a key.*--key"):
+            cluster.connect(None)
+        assert time.monotonic() - began < LONG_S / 2
+        assert cluster.count("wire.key_missing") >= 1
+    assert len(refusals(lines, "n1 refused a connection without a key")) == 1
+
+
+def test_an_unknown_key_is_refused_in_words_and_at_once(tmp_path: Path, lines: Lines) -> None:
+    with keyed_nodes(tmp_path, count=1) as cluster:
+        add_key(cluster.keys, Rights("late", CLIENT))  # The node has not read it.
+        for _ in range(3):
+            with pytest.raises(fencelock.ForbiddenError, match="does not know this key"):
+                cluster.connect("late")
+        assert cluster.count("wire.key_unknown") >= 3
+        assert len(refusals(lines, "n1 refused a connection with the unknown key")) == 1
+        cluster.reload()
+        with cluster.connect("late") as client:
+            client.lock("anything", timeout=LONG_S).acquire()
+
+
+def test_a_key_for_another_cluster_is_refused_in_words(tmp_path: Path) -> None:
+    make_folder(tmp_path / "other", ())
+    stranger = add_key(tmp_path / "other", Rights("shop", CLIENT))
+    with (
+        keyed_nodes(tmp_path, count=1) as cluster,
+        pytest.raises(fencelock.ForbiddenError, match="for another cluster"),
+    ):
+        fencelock.connect(cluster.addresses, key=stranger, connect_timeout=LONG_S)
+
+
+def test_a_node_without_keys_is_refused_by_a_client_with_one(tmp_path: Path) -> None:
+    make_folder(tmp_path / "keys", ())
+    key = add_key(tmp_path / "keys", Rights("shop", CLIENT))
+    with (
+        fencelock.testing.local() as cluster,
+        pytest.raises(fencelock.ForbiddenError, match="it uses no keys"),
+    ):
+        fencelock.connect(cluster.addresses, key=key, connect_timeout=LONG_S)
+
+
+def test_a_removed_key_loses_its_links_while_the_node_runs(tmp_path: Path, lines: Lines) -> None:
+    with keyed_nodes(tmp_path, count=1) as cluster, cluster.connect("alice") as alice:
+        with cluster.connect("shop", ttl=2.0) as shop:
+            hold = held(shop, "orders/1")
+            remove_key(cluster.keys, "shop")
+            cluster.reload()
+            with pytest.raises(fencelock.ForbiddenError, match="does not know this key"):
+                use_for_ever(shop)  # Until its link is found closed.
+            with alice.lock("orders/1", timeout=LONG_S) as next_hold:  # Its session ends.
+                assert next_hold.fence > hold.fence
+                assert not hold.held
+        assert cluster.count("wire.key_unknown") >= 1
+    assert refusals(lines, "n1 read its keys: n1, alice")
+
+
+def test_frames_of_a_removed_key_are_dropped_unread(
+    tmp_path: Path, lines: Lines, make: Make
+) -> None:
+    """Its link was never used before, so the node does not know that it is one of that key."""
+    with keyed_nodes(tmp_path, count=1) as cluster:
+        one = attacker(make, cluster, "shop@1", "shop")
+        until(one.up, one)
+        remove_key(cluster.keys, "shop")
+        cluster.reload()
+        one.say("n1", Acquire(lock="orders/1", session="shop@1", request=1))
+        until(lambda: not one.up(), one)
+        assert cluster.count("wire.key_revoked") == 1
+    assert len(refusals(lines, "n1 refused frames under the revoked key")) == 1
+
+
+@pytest.mark.parametrize(
+    ("node", "key"),
+    [
+        ("n2", "n3"),  # A node under another's name.
+        ("n2", "shop"),  # A client under a node's name.
+        ("alice@1", "shop"),  # A client under another client's name.
+        ("shop", "shop"),
+        ("shopper@1", "shop"),
+        ("shop@1", "n3"),  # A node under a client's name.
+        ("n3@1", "n3"),
+    ],
+)
+def test_a_key_speaks_only_in_its_own_name(
+    node: str, key: str, tmp_path: Path, lines: Lines, make: Make
+) -> None:
+    with keyed_nodes(tmp_path, count=1) as cluster:
+        if key == "n3":
+            add_key(cluster.keys, Rights("n3", "node"))
+            cluster.reload()
+        one = attacker(make, cluster, node, key)
+        until(one.up, one)
+        send_until(cluster, one, Describe(session=node, request=1), "wire.key_misused")
+    (text,) = refusals(lines, f"in the name of {node}")
+    assert f"the key of {key}" in text
+
+
+def test_a_client_cannot_use_the_session_of_another(tmp_path: Path, make: Make) -> None:
+    with keyed_nodes(tmp_path, count=1) as cluster, cluster.connect("alice") as alice:
+        hold = held(alice, "orders/1")
+        victim = alice.status("orders/1").holder
+        assert victim is not None
+        one = attacker(make, cluster, "shop@1", "shop")
+        until(one.up, one)
+        until(
+            lambda: one.arrivals,
+            one,
+            again=lambda: one.say("n1", KeepAlive(session=victim.session, request=1)),
+        )
+        refused = one.heard()[0]
+        assert isinstance(refused, Refused)
+        assert "is not of the client 'shop@1' itself" in refused.detail
+        assert hold.held
+
+
+def test_a_client_cannot_speak_to_the_roles_of_members(tmp_path: Path, make: Make) -> None:
+    with keyed_nodes(tmp_path, count=1) as cluster:
+        one = attacker(make, cluster, "shop@1", "shop")
+        until(one.up, one)
+        describe = Describe(session="shop@1", request=1)
+        send_until(cluster, one, describe, "wire.misdirected", role="acceptor")
+
+
+def test_nodes_with_keys_go_on_when_their_leader_is_killed(tmp_path: Path) -> None:
+    with (
+        KeyedProcesses(tmp_path, "paxos", 3, durable=True) as nodes,
+        nodes.client("alice") as alice,
+        nodes.client("shop") as shop,
+    ):
+        leader = master_of(nodes.wait_until_ready(alice))
+        hold = held(shop, "orders/1")
+        nodes.kill(leader)
+        with shop.lock("orders/2", timeout=LONG_S):
+            assert hold.held
+        hold.release()
+
+
+def test_a_process_reads_its_keys_again_on_sighup(tmp_path: Path) -> None:
+    with (
+        KeyedProcesses(tmp_path, "paxos", 1, durable=False) as nodes,
+        nodes.client("alice") as alice,
+        nodes.client("shop") as shop,
+    ):
+        hold = held(shop, "orders/1")
+        key = tmp_path / "shop.key"
+        key.write_bytes((tmp_path / "keys" / "shop.key").read_bytes())
+        key.chmod(0o600)
+        remove_key(tmp_path / "keys", "shop")
+        nodes.processes["n1"].send_signal(signal.SIGHUP)
+        with pytest.raises(fencelock.ForbiddenError, match="does not know this key"):
+            use_for_ever(shop)
+        with pytest.raises(fencelock.ForbiddenError, match="does not know this key"):
+            fencelock.connect(nodes.connect, cluster=nodes.cluster, key=key)
+        alice.evict("orders/1", hold.fence)
+        (tmp_path / "keys" / "keys.toml").write_text("broken")  # The keys in force stay.
+        nodes.processes["n1"].send_signal(signal.SIGHUP)
+        assert alice.status("orders/1").holder is None
+        log = tmp_path / "n1.log"
+        while "SIGHUP: nothing changes" not in log.read_text():
+            assert alice.status("orders/1").holder is None

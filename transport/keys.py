@@ -1,0 +1,184 @@
+"""CURVE keys: the key of this process's links, and the check of those that others use.
+
+libzmq encrypts and authenticates each connection (CURVE, see https://rfc.zeromq.org/spec/26). In
+its handshake it asks whether the other side's public key is known (ZAP, spec 27): pyzmq's
+authenticator answers that on a thread of its own. Later every frame carries that public key, and
+`KeyGuard` compares it with the id of the link before it is parsed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+import zmq
+from loguru import logger
+
+from fencelock.actors.proxy.access import NAME_END
+from fencelock.actors.repeated import Repetitions, times_text
+from fencelock.transport.connections import shut
+from fencelock.transport.descriptors import CONNECTIONS_MAX
+from fencelock.transport.sockets import MECHANISM_MISMATCH, Socket
+
+UNKNOWN_MAX = 10_000
+"""Limit of refused handshakes that wait to be counted."""
+
+SHOWN = 10
+"""Characters of an unknown public key in the log, to compare with ``fencelock keys list``."""
+
+_DOMAIN = "fencelock"
+_SRCFD = int(zmq.SRCFD)
+
+if TYPE_CHECKING:
+    from zmq.auth.thread import ThreadAuthenticator
+
+
+class LinkKey(NamedTuple):
+    """The key of the links that this process opens, in the text form of ZeroMQ (Z85)."""
+
+    public: str
+    secret: str
+    server: str
+    """The public key of the cluster's nodes."""
+
+    def secure(self, socket: Socket) -> None:
+        """Let ``socket``, which is not connected yet, use the key."""
+        socket.setsockopt_string(zmq.CURVE_PUBLICKEY, self.public)
+        socket.setsockopt_string(zmq.CURVE_SECRETKEY, self.secret)
+        socket.setsockopt_string(zmq.CURVE_SERVERKEY, self.server)
+
+
+class SourceLink(NamedTuple):
+    """The connection over which frames came."""
+
+    descriptor: int
+    user: str
+    """The public key of the other side."""
+    host: str
+
+
+class KeyGuard:
+    """Admits connections and frames to a ROUTER by the keys of their senders.
+
+    It fails closed: without a reply of the authenticator libzmq ends a handshake, and a frame
+    without a known key is dropped.
+
+    Args:
+        node: the id of this node, for the log.
+        secret: the secret key of the cluster's nodes.
+        bound: the id of the link that each public key may use. If it ends with `NAME_END`, all
+            ids are meant that begin with it.
+
+    """
+
+    def __init__(self, node: str, secret: str, bound: Mapping[str, str]) -> None:
+        self._node = node
+        self._secret = secret
+        self._bound = bound
+        self.count: Callable[[str, int], None] = lambda name, times: None
+        """Called with a counter's name and its increment."""
+        self._unknown: deque[str] = deque(maxlen=UNKNOWN_MAX)
+        """Keys that the authenticator's thread refused."""
+        self._links: OrderedDict[bytes, SourceLink] = OrderedDict()
+        """The connection of each routing id from which a frame was admitted."""
+        self._refusals = Repetitions()
+        self._authenticator: ThreadAuthenticator | None = None
+
+    def start(self, context: zmq.Context[Socket]) -> None:
+        """Begin to answer the handshakes of the sockets in ``context``."""
+        from zmq.auth.thread import ThreadAuthenticator  # noqa: PLC0415 (asyncio)
+
+        self._authenticator = ThreadAuthenticator(context)
+        self._authenticator.configure_curve_callback(_DOMAIN, self)
+        self._authenticator.start()
+
+    def secure(self, socket: Socket) -> None:
+        """Let ``socket``, which is not bound yet, require keys."""
+        socket.setsockopt(zmq.CURVE_SERVER, 1)
+        socket.setsockopt_string(zmq.CURVE_SECRETKEY, self._secret)
+        socket.setsockopt_string(zmq.ZAP_DOMAIN, _DOMAIN)
+        socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
+
+    def callback(self, domain: str, key: bytes) -> bool:
+        """Return whether ``key`` is known; on the thread of pyzmq, whose name this is."""
+        del domain
+        public = key.decode()
+        if public in self._bound:
+            return True
+        self._unknown.append(public)
+        return False
+
+    def admits(self, link: str, identity: bytes, part: zmq.Frame) -> bool:
+        """Return whether the key of a frame's sender may use ``link``; count and log if not."""
+        try:
+            user = str(part.get("User-Id"))
+        except zmq.ZMQError:  # Only on a socket that was not secured.
+            user = ""
+        bound = self._bound.get(user)
+        source = SourceLink(int(part.get(_SRCFD)), user, str(part.get("Peer-Address")))
+        if bound is None:
+            self._refuse("wire.key_revoked", f"frames under the revoked key {user[:SHOWN]}...")
+        elif link == bound or (bound[-1] == NAME_END and link.startswith(bound)):
+            if self._links.get(identity) != source:
+                self._links[identity] = source
+                self._links.move_to_end(identity)
+                if len(self._links) > CONNECTIONS_MAX:
+                    self._links.popitem(last=False)
+            return True
+        else:
+            name = bound.removesuffix(NAME_END)
+            self._refuse("wire.key_misused", f"frames of the key of {name} in the name of {link}")
+        shut(source.descriptor, source.host)
+        return False
+
+    def failed(self, event: int, value: int) -> None:
+        """Count a handshake that failed; those of unknown keys are counted by `tend`."""
+        if event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL and value == MECHANISM_MISMATCH:
+            self._refuse("wire.key_missing", "a connection without a key")
+        elif event != zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+            text = "a handshake that failed: without a key, or with one for another cluster"
+            self._refuse("wire.handshake_failed", text)
+
+    def tend(self) -> None:
+        """Count the handshakes that were refused since the last call."""
+        unknown = self._unknown
+        while unknown:
+            text = f"a connection with the unknown key {unknown.popleft()[:SHOWN]}..."
+            self._refuse("wire.key_unknown", text)
+
+    def _refuse(self, counter: str, what: str) -> None:
+        self.count(counter, 1)
+        count = self._refusals.add(what, time.monotonic_ns())
+        if count:
+            event = counter.partition(".")[2]
+            text = f"{self._node} refused {what}{times_text(count)}"
+            logger.bind(node=self._node, event=event, count=count).warning("{}", text)
+
+    def replace(self, bound: Mapping[str, str]) -> None:
+        """Use other bindings; close the links of keys that are removed, or are bound anew."""
+        former, self._bound = self._bound, bound
+        for identity, link in list(self._links.items()):
+            if bound.get(link.user) != former.get(link.user):
+                del self._links[identity]
+                shut(link.descriptor, link.host)
+
+    def close(self) -> None:
+        """Stop to answer handshakes; after the sockets are closed."""
+        if self._authenticator is not None:
+            self._authenticator.stop()
+            self._authenticator = None
+
+
+def why_failed(event: int, value: int, *, has_key: bool) -> str:
+    """Return why a node did not accept a link of this process, or "" if it may be no refusal."""
+    if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+        return "it does not know this key, or the key was removed"
+    if event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL and value == MECHANISM_MISMATCH:
+        if has_key:
+            return "it uses no keys, so it may be any program"
+        return "it requires a key"
+    if has_key and event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL:
+        return "the handshake fails: the key is for another cluster, or this is no fencelock node"
+    return ""
