@@ -198,6 +198,24 @@ def test_a_removed_key_loses_its_links_while_the_node_runs(tmp_path: Path, lines
     assert refusals(lines, "n1 read its keys: n1, alice")
 
 
+def test_the_links_of_a_removed_key_are_closed_even_if_they_are_silent(
+    tmp_path: Path, make: Make
+) -> None:
+    with keyed_nodes(tmp_path, count=1) as cluster:
+        one = attacker(make, cluster, "shop@1", "shop")
+        other = attacker(make, cluster, "alice@1", "alice")
+        until(one.up, one)
+        until(other.up, other)
+        one.say("n1", Describe(session="shop@1", request=1))
+        other.say("n1", Describe(session="alice@1", request=1))
+        until(lambda: one.arrivals and other.arrivals, one, other)
+        remove_key(cluster.keys, "shop")
+        cluster.reload()
+        until(lambda: not one.up(), one, other)
+        assert other.up()
+        assert cluster.count("wire.key_revoked") == 0
+
+
 def test_frames_of_a_removed_key_are_dropped_unread(
     tmp_path: Path, lines: Lines, make: Make
 ) -> None:
