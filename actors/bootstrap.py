@@ -547,7 +547,7 @@ class Bootstrap(Role[BootstrapEvent]):
         self.reported = status
         lost = self.standing is JournalStatus.NON_VOTING and self.node in self.journals
         level = Level.WARNING if lost else Level.INFO
-        text = why or f"{self.node} votes"
+        text = why or f"{self.node} is a voting member"
         effects: list[Effect] = [
             Send(address_of(self.node, "node"), RoleNotice(level=level, text=text))
         ]

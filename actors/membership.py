@@ -57,9 +57,10 @@ class VoterIds:
     `Bootstrap` removes members that run on old copies of their journals.
 
     Args:
-        voters: the shared mapping, with the ids of the founders.
+        voters: the shared mapping, with the ids of those founders that may vote.
         id_of: returns the id that the votes of a member name.
         voter: returns the address of the role of a member that votes.
+        founders: the founders, also those that may not vote.
 
     """
 
@@ -68,20 +69,24 @@ class VoterIds:
         voters: dict[Address, int],
         id_of: Callable[[Member], int],
         voter: Callable[[str], Address],
+        founders: Iterable[Member] = (),
     ) -> None:
         self.voters = voters
         self.id_of = id_of
         self.voter = voter
-        self._ids = dict(voters)
+        self._ids = {**voters, **self._ids_of(founders)}
 
     def register(self, members: Iterable[Member]) -> None:
         """Let votes name the ids of the journals of ``members``, where these have changed."""
-        wanted = {self.voter(member.name): self.id_of(member) for member in members}
+        wanted = self._ids_of(members)
         for voter in [one for one in self._ids if one not in wanted]:
             self.voters.pop(voter, None)
         changed = {one: wanted[one] for one in wanted if wanted[one] != self._ids.get(one)}
         self.voters.update(changed)
         self._ids = wanted
+
+    def _ids_of(self, members: Iterable[Member]) -> dict[Address, int]:
+        return {self.voter(member.name): self.id_of(member) for member in members}
 
 
 def reached_by_majority(members: Iterable[str], marks: Mapping[str, int]) -> int | None:

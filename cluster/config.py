@@ -9,7 +9,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator, ValidationError
 
@@ -30,6 +30,7 @@ from fencelock.actors.error import ConfigError
 from fencelock.actors.paxos.snapshots import JOURNAL_BYTES
 from fencelock.actors.paxos.target import NO_TARGET, MemberTarget
 from fencelock.actors.timing import TIMING, Timing, derived
+from fencelock.cluster.environment import NO_OVERRIDES, Overrides, merged, read_overrides
 from fencelock.cluster.guarantee import PROMISES
 from fencelock.cluster.topology import ProtocolSettings
 
@@ -126,7 +127,7 @@ Term = Annotated[float, Field(ge=TERM_S_MIN, le=TERM_S_MAX)]
 class _Node(Strict):
     address: Annotated[str, AfterValidator(_address)]
     listen: Annotated[str, AfterValidator(_listen)] | None = None
-    priority: Annotated[int | str, PlainValidator(_priority)] = PRIORITY
+    priority: Annotated[int | Literal["off"], PlainValidator(_priority)] = PRIORITY
     metrics: Metrics | None = None
 
 
@@ -134,7 +135,9 @@ class _Bakery(Strict):
     duration: Term = HOLD_MS / MS_PER_S
     grace: Term = GRACE_MS / MS_PER_S
     least: Term = TERM_MS_MIN / MS_PER_S
-    obtention: Annotated[float | str, PlainValidator(_obtention)] = OBTENTION_MS / MS_PER_S
+    obtention: Annotated[float | Literal["unlimited"], PlainValidator(_obtention)] = (
+        OBTENTION_MS / MS_PER_S
+    )
 
 
 class _Central(Strict):
@@ -274,6 +277,8 @@ class Config:
     """Whether nodes without keys may be bound to more than loopback."""
     metrics: dict[str, str] = field(default_factory=dict[str, str])
     """The metrics address of each node that serves metrics, ``host:port``."""
+    overrides: tuple[str, ...] = ()
+    """The environment variables that set something."""
 
     def folder_of(self, node: str) -> Path | None:
         """Return the folder of ``node``: nodes of one machine share ``data``, but not a journal."""
@@ -291,7 +296,7 @@ class Config:
 
 
 def load(path: Path) -> Config:
-    """Read the configuration at ``path``.
+    """Read the configuration at ``path``. Environment variables override it: see `environment`.
 
     Raises:
         ConfigError: the file cannot be read, is not TOML, or something in it is not usable;
@@ -308,13 +313,16 @@ def load(path: Path) -> Config:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise ConfigError(f"{path} cannot be read: {reason}") from error
+    overrides = read_overrides(File)
     try:
-        return parse(text, path.parent)
+        return parse(text, path.parent, overrides)
     except ConfigError as error:
-        raise ConfigError(f"{path} is not usable:\n{error}") from error
+        names = ", ".join(sorted(overrides.names.values()))
+        whole = f"{path} with {names} of the environment" if names else str(path)
+        raise ConfigError(f"{whole} is not usable:\n{error}") from error
 
 
-def parse(text: str, folder: Path) -> Config:
+def parse(text: str, folder: Path, overrides: Overrides = NO_OVERRIDES) -> Config:
     """Read a configuration from ``text``. Its relative paths begin at ``folder``.
 
     Raises:
@@ -326,9 +334,9 @@ def parse(text: str, folder: Path) -> Config:
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"not TOML: {error}") from error
     try:
-        file = File.model_validate(document)
+        file = File.model_validate(merged(document, overrides.document))
     except ValidationError as error:
-        problems = [_problem(dict(detail)) for detail in error.errors()]
+        problems = [_problem(dict(detail), overrides) for detail in error.errors()]
         raise ConfigError("\n".join(problems)) from error
     if problems := _contradictions(file):
         raise ConfigError("\n".join(problems))
@@ -365,6 +373,7 @@ def parse(text: str, folder: Path) -> Config:
             for node, table in sorted(file.nodes.items())
             if (at := table.metrics or file.metrics)
         },
+        overrides=tuple(sorted(overrides.names.values())),
     )
 
 
@@ -404,6 +413,7 @@ def loopback(nodes: int, port: int = DEFAULT_PORT) -> dict[str, str]:
 _STARTING = """\
 # A fencelock cluster. Every node is given this same file:
 #   fencelock serve --config cluster.toml --id n1
+# A variable of the environment overrides a key: FENCELOCK_LOG__LEVEL=DEBUG sets level of [log].
 
 cluster = {cluster}  # a name of a-z, 0-9 and -; frames of another cluster are refused
 protocol = {protocol}  # {protocols}
@@ -443,10 +453,10 @@ level = "INFO"
 """
 
 
-def _problem(detail: dict[str, Any]) -> str:
+def _problem(detail: dict[str, Any], overrides: Overrides) -> str:
     """Return the line that describes a problem found by pydantic."""
     path = [str(step) for step in detail["loc"] if step != "[key]"]
-    key = ".".join(_key(step) for step in path)
+    key = overrides.name_of(".".join(path)) or ".".join(_key(step) for step in path)
     pattern = ".".join("*" if path[0] == "nodes" and i == 1 else s for i, s in enumerate(path))
     if detail["type"] == "extra_forbidden":
         known = list(TABLES[pattern.rpartition(".")[0]].model_fields)

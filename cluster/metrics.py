@@ -24,11 +24,12 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
 from fencelock import __version__
+from fencelock.actors.bakery.leader import Leader as ElectionLeader
 from fencelock.actors.error import ConfigError
 from fencelock.actors.histogram import BOUNDS_MS, Histogram
 from fencelock.actors.message import NS_PER_MS, address_of
-from fencelock.actors.paxos.backend import PaxosBackend
 from fencelock.actors.paxos.replica import Replica
+from fencelock.actors.proxy.lock_manager import LockManager
 from fencelock.actors.proxy.proxy import Proxy
 from fencelock.cluster.host.dispatcher import DROPPED, Dispatcher
 from fencelock.cluster.host.scheduler import Scheduler
@@ -166,14 +167,25 @@ class _NodeCollector(Collector):
             *_frames(scheduler),
         ]
         if proxy is not None:
-            metrics.append(_gauge("clients", "Clients of this node", len(proxy.clients.by_id)))
+            by_id = proxy.clients.by_id
+            metrics.append(_gauge("clients", "Clients of this node", len(by_id)))
+            quiet = next(iter(by_id.values())).received_at if by_id else scheduler.now()
+            lag_ns = scheduler.now() - quiet
+            text = "Time since the client of this node was heard that is silent for longest"
+            metrics.append(_gauge("client_lag_seconds", text, lag_ns / NS_PER_MS / 1_000))
             metrics.append(_gauge("requests", "Requests in flight", len(proxy.backend)))
-            if isinstance(proxy.backend, PaxosBackend):
-                times = proxy.backend.latencies
-                metrics.append(_histogram("request_seconds", "Requests, by kind", times, "kind"))
-        replica = roles.get(address_of(scheduler.node, "replica"))
-        if isinstance(replica, Replica):
-            metrics += _log(scheduler.node, replica)
+            times = proxy.backend.latencies
+            metrics.append(_histogram("request_seconds", "Requests, by kind", times, "kind"))
+        for role in roles.values():
+            match role:
+                case Replica():
+                    metrics += _log(scheduler.node, role)
+                case ElectionLeader():
+                    metrics += _tickets(role)
+                case Proxy(backend=LockManager() as backend):
+                    metrics += _local(scheduler, backend)
+                case _:
+                    pass
         return Reading(ready, metrics)
 
 
@@ -198,6 +210,29 @@ def _log(node: str, replica: Replica) -> Iterator[Metric]:
     yield _gauge("waits", "Acquires that wait in queues", table.claims - holds)
     yield _gauge("evictions", "Evictions in the audit, up to its limit", len(table.audit))
     yield _gauge("fence", "The last fence", table.fence)
+
+
+def _tickets(leader: ElectionLeader) -> Iterator[Metric]:
+    """Yield the metrics of the tickets of `bakery`, which every leader knows."""
+    leads = leader.epoch_state.serving
+    yield _gauge("leader", "Whether this node leads", leads)
+    yield _gauge("epoch", "The epoch of the leaders", leader.epoch_state.epoch)
+    entries = [
+        entry for queue in leader.tickets.queues.values() for entry in queue.entries.values()
+    ]
+    holds = sum(entry.fence > 0 for entry in entries)
+    yield _gauge("holds", "Holds of locks and of semaphores", holds)
+    yield _gauge("waits", "Acquires that wait in queues", len(entries) - holds)
+
+
+def _local(scheduler: Scheduler, backend: LockManager) -> Iterator[Metric]:
+    """Yield the metrics of the locks through this node, where no node knows all of them."""
+    holds = len(backend.claims.holder)
+    if backend.confirms:  # `central`
+        leads = address_of(scheduler.node, "server") in scheduler.roles
+        yield _gauge("leader", "Whether this node leads", leads)
+    yield _gauge("local_holds", "Holds of locks through this node", holds)
+    yield _gauge("local_waits", "Acquires through this node that wait", len(backend) - holds)
 
 
 def _frames(scheduler: Scheduler) -> Iterator[Metric]:

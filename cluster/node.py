@@ -308,6 +308,8 @@ def _log_start(
         f"{node_id} starts, fencelock {__version__}, at {config.nodes[node_id]}, cluster "
         f'"{config.cluster}", protocol {config.protocol}, nodes {", ".join(config.nodes)}; {state}'
     )
+    if config.overrides:
+        text += f"; set by the environment: {', '.join(config.overrides)}"
     fields: dict[str, object] = {
         "event": "starts",
         "version": __version__,

@@ -301,11 +301,13 @@ class BakeryBackend(MembersBackend):
         If no request here waits for a grant any more, the client may have the hold through another
         proxy. So it is notified; if it does not have the hold, it gives it back.
         """
-        del leader, now
+        del leader
         name = Name(Kind.LOCK, event.lock, event.who, event.request)
         pending = self.in_flight.by_name.get(name)
         if pending is not None:
             self.in_flight.end(pending)
+            kind = "acquire" if isinstance(event, Locked) else "other"
+            self.latencies[kind].add(now - pending.since)
             return replies.decided(pending, event)
         if isinstance(event, LockFailed):
             return [Observe("bakery.late_answer")]
@@ -344,6 +346,8 @@ class BakeryBackend(MembersBackend):
             case _:
                 pass
         self.in_flight.end(pending)
+        kind = "release" if isinstance(request, Release) else "other"
+        self.latencies[kind].add(now - pending.since)
         return replies.done(pending, event, self.node)
 
     def _on_not_leading(self, leader: Address, event: NotLeading, now: Instant) -> Effects:

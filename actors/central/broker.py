@@ -159,8 +159,9 @@ class Broker(Role[Accepted]):
                 return self._on_release_lock(event)
             case QueryLock():
                 return self._on_query(event, now)
-            case ReleaseHold(lock=lock, fence=fence, session=session):
-                return (Send(self.server, Free(lock=lock, number=fence, session=session)),)
+            case ReleaseHold(lock=lock, fence=fence, session=session, operator=operator):
+                free = Free(lock=lock, number=fence, session=session, operator=operator)
+                return (Send(self.server, free),)
             case EndHolds(session=session):
                 return (Send(self.server, EndSession(session=session)),)
 

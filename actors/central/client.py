@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fencelock.actors.api.message import Contender
+from fencelock.actors.api.name import quoted
 from fencelock.actors.central.message import (
     NUMBER_MAX,
     ClientRetransmit,
@@ -17,15 +19,17 @@ from fencelock.actors.central.message import (
     Revoked,
     ServerFull,
     Settled,
+    names_fit,
 )
 from fencelock.actors.effect import Effects, Observe, Send, Wake
-from fencelock.actors.message import Address, Instant
+from fencelock.actors.message import Address, Instant, address_of, node_of
 from fencelock.actors.proxy.message import (
     AcquireLock,
     LockGranted,
     LockRevoked,
     QueueFull,
     ReleaseLock,
+    eviction_notice,
 )
 from fencelock.actors.role import Host, Role, Summary
 from fencelock.actors.role_message import Queues, ReadQueues, queue_of
@@ -222,16 +226,22 @@ class LockClient(Role[Heard]):
 
     def _on_revoke(self, sender: Address, revoke: Revoke) -> Effects:
         """Note that a hold has ended at the server, and confirm that."""
-        if sender != self.broker or revoke.lock != self.lock:
+        fits = names_fit(revoke.operator)
+        if sender != self.broker or revoke.lock != self.lock or not fits:
             return (Observe("central.revoke_malformed"),)
         effects: Effects = ()
         if revoke.number == self.sequence_num and self.mode is Mode.HELD:
             assert self.holding is not None  # C2
-            detail = "the lock server was told to end this hold"
+            by, here = revoke.operator, node_of(self.address)
+            detail = f"{quoted(by)} took it by force" if by else "its session has ended"
             taken = LockRevoked(lock=self.lock, ticket=self.holding, detail=detail)
-            del self.tickets[self.holding]
+            owner = self.tickets.pop(self.holding)
             self.holding = None
             effects = (Send(self.broker, taken), *self._released())
+            if by and here != node_of(self.server):  # The server has written a line there.
+                holder = Contender(here, self.session, owner, revoke.number, 0)
+                notice = eviction_notice(self.lock, revoke.number, holder, by)
+                effects = (*effects, Send(address_of(here, "node"), notice))
         elif revoke.number >= self.sequence_num and self.mode is Mode.RELEASING:
             effects = self._released()
         if self.mode is not Mode.HELD:

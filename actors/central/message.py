@@ -154,6 +154,7 @@ class Free(Message):
     lock: str
     number: int
     session: str
+    operator: str = ""
 
 
 @message(0xD3)
@@ -191,6 +192,8 @@ class Revoke(Message):
     lock: str
     client: Address
     number: int
+    operator: str = ""
+    """The operator who took the lock by force; empty if its session has ended."""
 
 
 @message(0xD7)

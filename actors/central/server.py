@@ -32,7 +32,7 @@ from fencelock.actors.central.message import (
 )
 from fencelock.actors.effect import Checkpoint, Effect, Effects, Observe, Persist, Send
 from fencelock.actors.message import Address, Instant, Message, address_of, ms_between, node_of
-from fencelock.actors.proxy.message import ReleaseOutcome
+from fencelock.actors.proxy.message import ReleaseOutcome, eviction_notice
 from fencelock.actors.role import Host, Role, Summary
 from fencelock.actors.role_message import QUEUES_MAX, Queues, ReadQueues, queue_of
 
@@ -227,7 +227,7 @@ class LockServer(Role[Heard]):
         return self._record(Freed(lock=lock, number=holding.number))
 
     def _on_free(self, sender: Address, free: Free, now: Instant) -> Effects:
-        fits = lock_fits(free.lock) and names_fit(free.session)
+        fits = lock_fits(free.lock) and names_fit(free.session, free.operator)
         if not (fits and 1 <= free.number <= NUMBER_MAX):
             return (Observe("central.free_malformed"),)
         effects: Effects = ()
@@ -238,16 +238,19 @@ class LockServer(Role[Heard]):
             and free.session in ("", holding.session)  # An operator names none.
         ):
             taken_from = None if free.session else _contender_of(holding, now)
-            effects = self._free_for_session(free.lock, holding, taken_from)
+            effects = self._free_for_session(free.lock, holding, taken_from, free.operator)
+            if taken_from is not None:
+                notice = eviction_notice(free.lock, free.number, taken_from, free.operator)
+                effects = (*effects, Send(address_of(node_of(self.address), "node"), notice))
         reply = _reply_to(free, self.freed.get(free.number))
         return (*effects, Observe("central.freed"), Send(sender, reply))
 
     def _free_for_session(
-        self, lock: str, holding: Holding, taken_from: Contender | None
+        self, lock: str, holding: Holding, taken_from: Contender | None, operator: str
     ) -> Effects:
         """End a hold without its lock client; its node is notified until it confirms."""
         freed = self._free(lock, holding, taken_from)
-        revoke = Revoke(lock=lock, client=holding.client, number=holding.number)
+        revoke = Revoke(lock=lock, client=holding.client, number=holding.number, operator=operator)
         _remember(self.revoked, (lock, node_of(holding.client)), revoke, LOCKS_MAX)
         return (*freed, *self._record(revoke), Send(_broker(holding.client), revoke))
 
@@ -258,7 +261,7 @@ class LockServer(Role[Heard]):
         if end.session not in self.ended:
             held = [item for item in self.held.items() if item[1].session == end.session]
             for lock, holding in held:
-                effects += self._free_for_session(lock, holding, None)
+                effects += self._free_for_session(lock, holding, None, "")
             _remember(self.ended, end.session, None, ENDED_MAX)
             effects += self._record(SessionEnded(session=end.session))
         return (*effects, Send(sender, SessionEnded(session=end.session)))

@@ -19,7 +19,6 @@ from fencelock.actors.api.message import (
     ReleaseRequest,
     refused,
 )
-from fencelock.actors.api.name import quoted, titled
 from fencelock.actors.api.request import Command, Outcome, Request
 from fencelock.actors.api.session_message import (
     CloseReason,
@@ -35,7 +34,6 @@ from fencelock.actors.api.session_message import (
 from fencelock.actors.bootstrap_message import VotingStatus
 from fencelock.actors.effect import Effect, Effects, Observe, Send
 from fencelock.actors.error import OverloadedError, SessionExpiredError
-from fencelock.actors.histogram import Histogram
 from fencelock.actors.message import Address, Instant, Message, address_of, copier, node_of
 from fencelock.actors.paxos.config import replica_of
 from fencelock.actors.paxos.event import (
@@ -60,7 +58,7 @@ from fencelock.actors.paxos.queries import Queries, TableStatus
 from fencelock.actors.proxy.backend import Status
 from fencelock.actors.proxy.clients import CLIENT_REQUESTS_MAX, REQUESTS_MAX, RemoteClient, is_full
 from fencelock.actors.proxy.members_backend import MembersBackend
-from fencelock.actors.proxy.message import MembersKnown
+from fencelock.actors.proxy.message import MembersKnown, eviction_notice
 from fencelock.actors.role_message import Level, RoleNotice
 from fencelock.actors.session.message import Undecided
 from fencelock.actors.table.message import Queued
@@ -119,8 +117,6 @@ class PaxosBackend(MembersBackend):
         self.in_flight = InFlightRequests(self.proxy, replica, encode)
         self.queries = Queries(node, replica, self.contact)
         self.table_status = TableStatus(self.queries)
-        self.latencies = {kind: Histogram() for kind in ("acquire", "wait", "release", "other")}
-        """Times from a request to its outcome; ``wait`` of acquires that waited in a queue."""
         self.master = ""
         """The node that leads, if any is known."""
         self.isolated = False
@@ -177,7 +173,7 @@ class PaxosBackend(MembersBackend):
         known = by_key.get(key)
         if known is not None:
             if type(known.request) is type(request):
-                known.sender, known.request = sender, request
+                in_flight.repeat(known, request, sender, self.clients.latest)
                 return ()
             in_flight.end(known)  # The client has used the number again.
         count = len(by_key)
@@ -457,19 +453,13 @@ def notice_of(outcome: Opened | Ended | Evicted) -> RoleNotice:
     """Return the line of the log about a session or an eviction."""
     match outcome:
         case Evicted():
-            holder, lock = outcome.holder, titled(outcome.lock)
-            who = holder.label or holder.session
-            fields: tuple[tuple[str, str], ...] = (
-                ("event", "eviction"),
-                ("lock", outcome.lock),
-                ("fence", str(outcome.fence)),
-                ("session", holder.session),
-                ("operator", outcome.operator),
-            )
-            text = f"{lock} was taken by force from {who}, by {quoted(outcome.operator)}"
-            return RoleNotice(level=Level.WARNING, text=text, fields=fields)
+            fence, holder = outcome.fence, outcome.holder
+            return eviction_notice(outcome.lock, fence, holder, outcome.operator)
         case Opened():
-            fields = (("event", "session_opened"), ("session", outcome.assigned))
+            fields: tuple[tuple[str, str], ...] = (
+                ("event", "session_opened"),
+                ("session", outcome.assigned),
+            )
             text = f"session {outcome.assigned} is open, with a TTL of {outcome.ttl_ms} ms"
             return RoleNotice(level=Level.DEBUG, text=text, fields=fields)
         case Ended():

@@ -136,7 +136,7 @@ class LogConfig:
     ) -> None:
         self.base = base
         self._voters = cast("dict[Address, int]", view.registered)
-        self._ids = VoterIds(self._voters, voter_of, acceptor_of)
+        self._ids = VoterIds(self._voters, voter_of, acceptor_of, view.seats)
         self.applied = 1
         """The first slot that is not applied here."""
         self.old: frozenset[str] = frozenset()

@@ -19,9 +19,11 @@ REPEAT_MS = 500
 """A command without an outcome is proposed again after this (ms): a message may be lost."""
 
 CHECK_WAIT_MS = 5_000
-"""Interval after which a wait known to the log is proposed again (ms), if its end was missed.
+"""Interval after which a wait known to the log is proposed again (ms), if its end was missed."""
 
-A client that waits sends more often than that: it repeats its request."""
+SILENT_MS = CHECK_WAIT_MS + 1_000
+"""Waits of a client that has sent nothing for this long (ms) are not proposed again. A client that
+waits repeats its request every five seconds."""
 
 WAIT_CHECKS_MAX = 25
 """Maximum number of such waits proposed again at a time. Each is a command in the log, and where
@@ -122,6 +124,22 @@ class InFlightRequests:
             client.in_flight += 1
         return pending
 
+    def repeat(
+        self,
+        pending: InFlightRequest,
+        request: Command,
+        sender: Address,
+        client: RemoteClient | None,
+    ) -> None:
+        """Note that ``client`` sent the request again: it is charged, and gets the reply."""
+        pending.sender, pending.request = sender, request
+        if client is not pending.client:
+            if pending.client is not None:
+                pending.client.in_flight -= 1
+            if client is not None:
+                client.in_flight += 1
+            pending.client = client
+
     def propose(self, pending: InFlightRequest) -> Send:
         """Return the proposal of the request to this node's replica, which forwards it."""
         propose = _propose(client=self.proxy, number=pending.number, command=pending.command)
@@ -206,8 +224,9 @@ class InFlightRequests:
         due = _older(self.unconfirmed, max(repeat, self.unconfirmed_before), most)
         waits = _older(self.queued, self.queued_before, most - len(due))
         checks = min(WAIT_CHECKS_MAX, most - len(due) - len(waits))
+        heard = now - SILENT_MS * NS_PER_MS
         for pending in [*waits, *_older(self.queued, checked, checks)]:
-            if pending.client is not None and pending.client.received_at < checked:
+            if pending.client is not None and pending.client.received_at <= heard:
                 self.known(pending, now)
             else:
                 due.append(pending)

@@ -39,7 +39,14 @@ from fencelock.actors.paxos.member_event import (
     ViewChanged,
 )
 from fencelock.actors.paxos.node_facts import Facts
-from fencelock.actors.paxos.target import CHECK_MS, NO_TARGET, QUIET_MS, MemberTarget, wish_of
+from fencelock.actors.paxos.target import (
+    CHECK_MS,
+    NO_TARGET,
+    PAUSE_MS,
+    QUIET_MS,
+    MemberTarget,
+    wish_of,
+)
 from fencelock.actors.proxy.message import Relay
 from fencelock.actors.role import Host, Summary
 from fencelock.actors.role_message import Level, RoleNotice
@@ -79,6 +86,8 @@ class Reconfigurer(MemberRole[MembersEvent]):
         self.target = target
         self.checking = False
         """Whether the next description of the nodes is to be compared with the target."""
+        self.checked_at = Instant(0)
+        """The time of the last check of the members."""
         self.led_since: dict[tuple[str, int], Instant] = {}
         """While this node leads, the time since which it has led each member and its journal."""
         self.quiet_until = Instant(0)
@@ -110,8 +119,7 @@ class Reconfigurer(MemberRole[MembersEvent]):
             case ViewChanged():
                 return self._link()
             case TargetDue():
-                self.checking = True
-                return [Send(self.monitor, DescribeNodes()), Wake(CHECK_MS, TargetDue())]
+                return self._on_target_due(now)
             case Resigned():
                 return ()
 
@@ -166,6 +174,14 @@ class Reconfigurer(MemberRole[MembersEvent]):
                 changes = LogChanges(self, Facts(self.node, described.nodes))
                 effects += changes.answer(request, partial(self.requests.reply, sender))
         return effects
+
+    def _on_target_due(self, now: Instant) -> Effects:
+        """Ask who answers. After a pause of this node, all silence counts anew."""
+        if ms_between(self.checked_at, now) > PAUSE_MS:
+            self.led_since = {}
+        self.checked_at = now
+        self.checking = True
+        return [Send(self.monitor, DescribeNodes()), Wake(CHECK_MS, TargetDue())]
 
     def _approach_target(self, described: NodesDescribed, now: Instant) -> list[Effect]:
         """Take the next step towards the target, if this node leads; log why, once."""

@@ -63,7 +63,7 @@ PART_PAUSE_MS = 1
 """Pause between two parts (ms): sockets and other roles have their turn meanwhile."""
 
 
-BACKUP_PAUSE_MS = 10
+BACKUP_PAUSE_MS = 5
 """The same for a backup, which has time (ms): most of the processor is left for requests."""
 
 

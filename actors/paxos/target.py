@@ -13,6 +13,10 @@ from fencelock.actors.paxos.node_facts import Facts
 CHECK_MS = 250
 """Interval at which a leader checks its members (ms)."""
 
+PAUSE_MS = 4 * CHECK_MS
+"""A check later than this after the last one shows that the leader itself was paused (ms): then
+the members were silent because nobody listened."""
+
 QUIET_MS = 10_000
 """Time for which it leaves the members alone after an operator asked for a change (ms)."""
 

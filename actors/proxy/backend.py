@@ -16,6 +16,7 @@ from fencelock.actors.api.self_report import Elected
 from fencelock.actors.api.session_message import Evict, ListLocks, ListRecords, Renew
 from fencelock.actors.effect import Effects
 from fencelock.actors.error import UnsupportedError
+from fencelock.actors.histogram import Histogram
 from fencelock.actors.message import Address, Event, Instant, address_of
 from fencelock.actors.proxy.clients import RemoteClients
 
@@ -45,6 +46,8 @@ class Backend(ABC):
         events: the handlers of all other events that the proxy accepts, by type.
         clients: the clients of the proxy; the latest is charged for the request that is handled.
         closed: reason why this node must not serve any more; empty while it may.
+        latencies: times from a request to its reply, by kind. ``wait`` is of acquires that waited
+            in a queue, where the protocol tells them apart; otherwise these are in ``acquire``.
 
     """
 
@@ -64,6 +67,7 @@ class Backend(ABC):
         self.proxy = address_of(node, "proxy")
         self.clients = RemoteClients(node, self.SILENCE_MS)
         self.closed = ""
+        self.latencies = {kind: Histogram() for kind in ("acquire", "wait", "release", "other")}
 
     def begin(self, now: Instant) -> None:
         """Note the start of the proxy."""
@@ -142,6 +146,8 @@ class Backend(ABC):
 
     def unsupported(self, request: Request) -> str:
         """Return why the protocol does not have ``request``, naming one that has it."""
+        if isinstance(request, Evict | ListRecords) and self.name in _INSTEAD:
+            return f"{self.name} {_INSTEAD[self.name]}"
         if isinstance(request, ListLocks | ListRecords | Evict | ReadBackup):
             text = f"{self.name} keeps no table of locks to list, to back up, or to take one from"
             return f"{text}; paxos does"
@@ -153,3 +159,23 @@ class Backend(ABC):
             )
         protocol = "bakery" if isinstance(request, Renew | Watch) else "paxos"
         return f"{self.name} has no {type(request).__name__}; {protocol} has it"
+
+
+_INSTEAD = {
+    "bakery": (
+        "keeps no sessions and takes no lock by force: a hold ends when its client releases it, or "
+        "when its duration and grace are over. `fencelock who` names the client: stop it if it "
+        "renews a hold that it shall not have. paxos takes locks by force"
+    ),
+    "central": (
+        "keeps no sessions and no list of evictions. For each lock that was taken by force, the "
+        "logs of the lock server's node and of the holder's node have a line (event=eviction). "
+        "paxos lists both"
+    ),
+    "lamport": (
+        "keeps no sessions and takes no lock by force: a hold ends when its client releases it, or "
+        "when the node through which it is held is restarted. `fencelock who` names that node. "
+        "paxos takes locks by force"
+    ),
+}
+"""What to do about a hold, or where to look, where operators have no request for it."""

@@ -42,6 +42,7 @@ from fencelock.actors.proxy.lock_request import (
     why_it_ended,
 )
 from fencelock.actors.proxy.message import (
+    STARTING,
     AcquireLock,
     EndHolds,
     HoldInDoubt,
@@ -56,6 +57,7 @@ from fencelock.actors.proxy.message import (
     ReleaseHold,
     ReleaseLock,
     ReleaseOutcome,
+    ready_notice,
 )
 from fencelock.actors.proxy.queries import PendingQueries
 
@@ -155,12 +157,12 @@ class LockManager(Backend):
         self.looking: set[int] = set()
         """The `QueryLock` requests of a description in flight."""
         self.descriptions: dict[str, LockDescription] = {}
-        self.releases: dict[HoldKey, tuple[Address, Release]] = {}
+        self.releases: dict[HoldKey, tuple[Address, Release, Instant]] = {}
         self.evictions: dict[HoldKey, tuple[Address, Evict]] = {}
         self.ends: dict[str, tuple[Address, End]] = {}
         self.unconfirmed: list[str] = []
         """The held locks that the present round of confirmations has not reached yet."""
-        self.readiness = Ready(ready=False, detail="starting")
+        self.readiness = STARTING
         self.requests = {
             Acquire: self._on_acquire,
             Release: self._on_release,
@@ -276,6 +278,7 @@ class LockManager(Backend):
             give = Send(self.granter, ReleaseLock(lock=got.lock, ticket=got.ticket))
             refusal = self._end(claim, Reason.UNAVAILABLE, f"{text} holds it through {self.node}")
             return [give, *refusal, Observe("proxy.granted_twice")]
+        self.latencies["acquire"].add(now - claim.since)
         self.claims.grant(claim, got.fence, now)  # D1
         self._forget_query(claim)
         return [Send(claim.sender, _granted(claim)), Observe("proxy.granted")]
@@ -304,7 +307,6 @@ class LockManager(Backend):
 
     def _on_release(self, sender: Address, release: Release, now: Instant) -> Effects:
         """Release a held lock, once."""
-        del now
         claim = self.claims.holder.get(release.lock)
         key = Key(release.session, release.owner, release.lock)
         request, reply = self.claims.replies.get(key, (0, None))
@@ -313,7 +315,7 @@ class LockManager(Backend):
         mine = claim is not None and claim.key == key and claim.fence == release.fence
         if self.confirms:
             hold = HoldKey(release.lock, release.fence, release.session)
-            _remember(self.releases, hold, (sender, release))
+            _remember(self.releases, hold, (sender, release, now))
             if claim is not None and mine:
                 return self._give(claim)
             return [Send(self.granter, ReleaseHold(**hold._asdict()))]
@@ -324,17 +326,20 @@ class LockManager(Backend):
             )
         done = _released(release)
         self.claims.record(key, release.request, done)
+        self.latencies["release"].add(0)  # The hold is this node's alone: nobody confirms.
         return [*self._give(claim), Send(sender, done), Observe("proxy.released")]
 
     def _on_hold_released(self, sender: Address, given: HoldReleased, now: Instant) -> Effects:
         """Reply to a release or an eviction that the protocol has confirmed."""
-        del sender, now
+        del sender
         hold = HoldKey(given.lock, given.fence, given.session)
         if not given.session:
             return self._on_evicted(given, hold)
-        client, release = self.releases.pop(hold, (None, None))
-        if client is None or release is None:
+        released = self.releases.pop(hold, None)
+        if released is None:
             return ()
+        client, release, since = released
+        self.latencies["release"].add(now - since)
         match given.outcome:
             case ReleaseOutcome.FREED:
                 done = _released(release)
@@ -352,7 +357,7 @@ class LockManager(Backend):
         del now
         hold = HoldKey(evict.lock, evict.fence, "")
         _remember(self.evictions, hold, (sender, evict))
-        return [Send(self.granter, ReleaseHold(**hold._asdict()))]
+        return [Send(self.granter, ReleaseHold(**hold._asdict(), operator=evict.by))]
 
     def _on_evicted(self, given: HoldReleased, hold: HoldKey) -> Effects:
         operator, evict = self.evictions.pop(hold, (None, None))
@@ -493,8 +498,10 @@ class LockManager(Backend):
 
     def _on_ready(self, sender: Address, ready: Ready, now: Instant) -> Effects:
         del sender, now
-        self.readiness = ready
-        return ()
+        starting, self.readiness = self.readiness is STARTING, ready
+        if not (ready.ready or starting):
+            return ()
+        return (Send(address_of(self.node, "node"), ready_notice(self.node, ready)),)
 
     def gather_status(self, now: Instant) -> Effects:
         """Ask the protocol about the locks that are awaited through this node."""

@@ -12,10 +12,11 @@ from __future__ import annotations
 from enum import IntEnum
 
 from fencelock.actors.api.message import Absence, Contender
+from fencelock.actors.api.name import quoted, titled
 from fencelock.actors.api.request import Reply, Request
 from fencelock.actors.api.self_report import Counted, NodeAddress
 from fencelock.actors.message import Address, Local, local
-from fencelock.actors.role_message import RoleDescription
+from fencelock.actors.role_message import Level, RoleDescription, RoleNotice
 
 
 @local
@@ -80,12 +81,14 @@ class ReleaseHold(Local):
 
     Args:
         session: the session that releases it; empty for an operator, who may end any hold.
+        operator: that operator, for the log.
 
     """
 
     lock: str
     fence: int
     session: str
+    operator: str = ""
 
 
 @local
@@ -159,6 +162,10 @@ class Ready(Local):
     detail: str
 
 
+STARTING = Ready(ready=False, detail="starting")
+"""Before the protocol has reported."""
+
+
 @local
 class MembersKnown(Local):
     """To the proxy: the ``members`` from now on, by name, after ``view`` changes."""
@@ -196,3 +203,26 @@ class Reported(Local):
     counters: tuple[Counted, ...]
     roles: tuple[RoleDescription, ...] = ()
     """At most `fencelock.actors.role_message.ROLES_MAX`."""
+
+
+def eviction_notice(lock: str, fence: int, holder: Contender, operator: str) -> RoleNotice:
+    """Return the line of the log about a lock that ``operator`` took from ``holder`` by force."""
+    fields = (
+        ("event", "eviction"),
+        ("lock", lock),
+        ("fence", str(fence)),
+        ("session", holder.session),
+        ("operator", operator),
+    )
+    who = holder.label or holder.session
+    text = f"{titled(lock)} was taken by force from {who}, by {quoted(operator)}"
+    return RoleNotice(level=Level.WARNING, text=text, fields=fields)
+
+
+def ready_notice(node: str, ready: Ready) -> RoleNotice:
+    """Return the line of the log about a node that is ready, or waits to be."""
+    if ready.ready:
+        event, text = "ready", f"{node} is ready: it can grant locks"
+    else:
+        event, text = "waits", f"{node} is not ready yet: {ready.detail}"
+    return RoleNotice(level=Level.INFO, text=text, fields=(("event", event),))

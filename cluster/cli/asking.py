@@ -264,8 +264,12 @@ def object_shown(lock: str) -> str:
 
 
 def address(contender: Contender) -> str:
-    """Return the ids by which the cluster knows an owner: node, session and owner."""
-    parts = (contender.node, contender.session, contender.owner)
+    """Return the ids by which the cluster knows an owner: node, session and owner.
+
+    The session of a client has the client's id, which stands for its node.
+    """
+    node = "" if contender.session.startswith(f"{contender.node}.") else contender.node
+    parts = (node, contender.session, contender.owner)
     return printable("/".join(part for part in parts if part))
 
 

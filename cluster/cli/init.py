@@ -71,11 +71,12 @@ def init(
     if protocol == "bakery":
         typer.echo(_leaders(nodes))
     typer.echo("Change the addresses for other machines. Then, each in a terminal of its own:\n")
+    found = config == Path("cluster.toml")  # The commands find it in this folder.
     for node in addresses:
-        typer.echo(f"  fencelock serve --config {config} --id {node}")
-    connect = f"--connect {','.join(addresses.values())}"
+        typer.echo(f"  fencelock serve {'' if found else f'--config {config} '}--id {node}")
+    connect = f" --connect {','.join(addresses.values())} --cluster {cluster}"
     typer.echo("\nand, to see who leads and who holds what:\n")
-    typer.echo(f"  fencelock status {connect} --cluster {cluster}")
+    typer.echo(f"  fencelock status{'' if found else connect}")
 
 
 def _private(path: str, flags: int) -> int:

@@ -32,6 +32,7 @@ from fencelock.cluster.cli.screen import say
 from fencelock.cluster.guarantee import PROMISES, Guarantee
 
 if TYPE_CHECKING:
+    from fencelock.cluster.callback_executor import Notice
     from fencelock.cluster.client import Client
     from fencelock.cluster.lock import Hold
 
@@ -133,9 +134,9 @@ def lock(
             raise typer.Exit(EXIT_NOT_HAD)
         renews = Guarantee.DEADLINES in PROMISES[client.protocol].guarantees
         status, lost = _run(command, hold, grace, renews=renews)
-        lost = lost or not _release(hold)
+        lost = lost or _release(hold)
     if lost:
-        say(f"{name} was lost while the command ran: {lost_advice(hold)}", err=True)
+        say(f"{name} was lost while the command ran: {lost}. {lost_advice(hold)}", err=True)
         raise typer.Exit(EXIT_LOST)
     raise typer.Exit(SIGNALLED - status if status < 0 else status)
 
@@ -148,7 +149,7 @@ def _exit(number: int, _: object) -> None:
 def lost_advice(hold: Hold) -> str:
     """Return a text that says what to check after a loss."""
     return (
-        "another client may have held it meanwhile. Later writes under fence "
+        "Another client may have held it meanwhile. Later writes under fence "
         f"{hold.fence} were refused only where fences are checked"
     )
 
@@ -171,12 +172,18 @@ def _whose(client: Client, name: str, shared: int | None) -> str:
     return "it was held" if holder is None else f"{in_full(holder)} holds it"
 
 
-def _run(command: list[str], hold: Hold, grace: float, *, renews: bool) -> tuple[int, bool]:
-    """Run ``command`` under ``hold``; return its status, and whether it was stopped for a loss."""
+def _run(command: list[str], hold: Hold, grace: float, *, renews: bool) -> tuple[int, str]:
+    """Run ``command`` under ``hold``; return its status, and the reason if the hold was lost."""
     environment = {"FENCELOCK_NAME": hold.name, "FENCELOCK_FENCE": str(hold.fence)}
     process = subprocess.Popen(command, env=os.environ | environment)
     lost, ended = threading.Event(), threading.Event()
-    hold.on_lost(lambda _: lost.set())
+    reasons: list[str] = []
+
+    def on_lost(notice: Notice) -> None:
+        reasons.append(notice.detail or "its session ended")
+        lost.set()
+
+    hold.on_lost(on_lost)
     keepers = [threading.Thread(target=_stop_if_lost, args=(process, lost, ended, grace))]
     if renews:
         keepers.append(threading.Thread(target=_renew, args=(hold, ended), daemon=True))
@@ -184,11 +191,11 @@ def _run(command: list[str], hold: Hold, grace: float, *, renews: bool) -> tuple
         keeper.start()
     with _signals_for(process):
         status = process.wait()
-    stopped = lost.is_set()
+    reason = reasons[0] if reasons else ""
     ended.set()
     lost.set()  # Wakes the thread that waits for it.
     keepers[0].join()
-    return status, stopped
+    return status, reason
 
 
 def _stop_if_lost(
@@ -231,12 +238,12 @@ def _signals_for(process: subprocess.Popen[bytes]) -> Generator[None]:
             signal.signal(number, handler)
 
 
-def _release(hold: Hold) -> bool:
-    """Release the hold; return whether it was held until now."""
+def _release(hold: Hold) -> str:
+    """Release the hold; return the reason if it was not held until now."""
     try:
         hold.release()
-    except (NotHeldError, LockOwnershipLostError):
-        return False
+    except (NotHeldError, LockOwnershipLostError) as error:
+        return str(error)
     except UnavailableError as error:
         say(f"{hold.name}: {error}", err=True)
-    return True
+    return ""

@@ -146,12 +146,12 @@ def held_table(held: Iterable[ListedLock]) -> Rows:
 
 def queue_table(waiters: Iterable[Contender]) -> Rows:
     """Return a row for each waiter, in order."""
-    columns = [Column("next", right=True), Column("waits for", right=True)]
+    columns = [Column("waits for it"), Column("place", right=True), Column("for", right=True)]
     rows = [
-        (str(place), duration(waiter.since_ms), person(waiter), address(waiter))
+        (person(waiter), str(place), duration(waiter.since_ms), address(waiter))
         for place, waiter in enumerate(waiters, 1)
     ]
-    return Rows([*columns, Column("who"), Column("known as")], rows)
+    return Rows([*columns, Column("known as")], rows)
 
 
 EXIT_KEPT = 1

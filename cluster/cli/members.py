@@ -107,7 +107,7 @@ def headline(read: MembersRead) -> str:
     """Return the number of members, who leads, and the number of changes so far."""
     count = sum(report.role is not NodeRole.OBSERVER for report in read.nodes)
     leads = [report.node for report in read.nodes if report.role is NodeRole.MASTER]
-    leader = "nobody leads that this node knows of"
+    leader = "no node leads, as far as this node knows"
     if leads:
         leader = f"{', '.join(leads)} lead{'' if len(leads) > 1 else 's'}"
     changes = f"{read.view} change{'' if read.view == 1 else 's'} so far"

@@ -86,7 +86,7 @@ def audit(
 def sessions_table(found: tuple[ListedSession, ...]) -> Rows:
     """Return a row for each session."""
     columns = [Column("session"), Column("client")]
-    columns += [Column(name, right=True) for name in ("holds, waits", "ends in", "ttl")]
+    columns += [Column(name, right=True) for name in ("holds and waits", "ends in", "ttl")]
     rows = [
         (one.id, one.label, str(one.claims), duration(one.left_ms), duration(one.ttl_ms))
         for one in found
@@ -97,14 +97,14 @@ def sessions_table(found: tuple[ListedSession, ...]) -> Rows:
 def audit_table(found: tuple[ListedEviction, ...]) -> Rows:
     """Return a row for each eviction."""
     columns = [Column("lock"), Column("fence", right=True), Column("taken from")]
-    columns += [Column("by"), Column("ago", right=True)]
+    columns += [Column("by"), Column("when", right=True)]
     rows = [
         (
             object_shown(one.lock),
             str(one.fence),
             person(one.holder),
             one.operator,
-            duration(one.ago_ms),
+            f"{duration(one.ago_ms)} ago",
         )
         for one in found
     ]

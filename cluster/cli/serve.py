@@ -83,6 +83,9 @@ def serve(
 
     Exits with 0 when stopped, 2 when it cannot start, and 70 after a fatal error.
 
+    Variables of the environment override the file: FENCELOCK_PAXOS__HEARTBEAT_MS=100 sets
+    paxos.heartbeat_ms, and FENCELOCK_NODES__N1__LISTEN sets nodes.n1.listen.
+
     For example:
 
       [cyan]fencelock init --nodes 3[/cyan]

@@ -172,7 +172,7 @@ def headline(nodes: Sequence[NodeStatus]) -> str:
     elif masters:
         parts.append(f"{masters[0]} leads")
     elif TABLED & {node.protocol for node in nodes}:
-        parts.append("nobody leads that these nodes know of")
+        parts.append("no node leads, as far as these nodes know")
     return "; ".join(parts)
 
 

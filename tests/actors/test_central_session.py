@@ -12,6 +12,7 @@ from fencelock.actors.central.server import LockServer
 from fencelock.actors.effect import Persist, Send, Wake
 from fencelock.actors.message import Address
 from fencelock.actors.proxy.message import LockGranted, LockRevoked, ReleaseLock, ReleaseOutcome
+from fencelock.actors.role_message import Level, RoleNotice
 
 BROKER_C = Address("c/clients")
 REVOKE = messages.Revoke(lock="l", client=A, number=1)
@@ -58,8 +59,11 @@ def test_an_operator_frees_whatever_is_held_and_its_session_is_told_so(server: L
     server.handle(A, request(A), T0)
     holder = Contender(node="a", session="s", owner="o", fence=1, since_ms=0)
 
-    revoke, reply = not_counted(server.handle(BROKER_C, free(1, ""), T0))
+    revoke, notice, reply = not_counted(server.handle(BROKER_C, free(1, ""), T0))
     assert revoke == Send(BROKER_A, REVOKE)
+    assert isinstance(notice, Send)
+    assert isinstance(notice.message, RoleNotice)
+    assert notice.message.level is Level.WARNING
     assert reply == replied(ReleaseOutcome.FREED, "", holder)
     assert not_counted(server.handle(BROKER_C, free(1, ""), T0)) == [reply]
     assert not_counted(server.handle(BROKER_C, free(1), T0)) == [replied(ReleaseOutcome.TAKEN)]

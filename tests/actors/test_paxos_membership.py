@@ -51,6 +51,16 @@ def config() -> LogConfig:
     return LogConfig(view, lambda member: member.journal)
 
 
+def test_an_old_copy_of_a_journal_is_not_registered_again_by_the_first_change() -> None:
+    view = View(
+        0, THREE.names, {one: IDS[one] for one in IDS if one != acceptor_of("b")}, (A, B, C)
+    )
+    config = LogConfig(view, lambda member: member.journal)
+    assert config.change(1, config.membership.with_member(D))
+    assert not config.newest.counts(acceptor_of("b"), B.journal)
+    assert config.newest.counts(acceptor_of("d"), D.journal)
+
+
 def batch(*commands: bytes) -> Batch:
     return Batch(time_ms=1, commands=commands)
 

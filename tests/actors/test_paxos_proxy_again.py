@@ -27,7 +27,7 @@ from fencelock.actors.effect import Effects, Observe, Send, Wake
 from fencelock.actors.message import Address
 from fencelock.actors.paxos.backend import REPEAT_MAX, PaxosBackend
 from fencelock.actors.paxos.event import Isolated, LeaderChanged, Skipped
-from fencelock.actors.paxos.in_flight import CHECK_WAIT_MS, REPEAT_MS, WAIT_CHECKS_MAX
+from fencelock.actors.paxos.in_flight import CHECK_WAIT_MS, REPEAT_MS, SILENT_MS, WAIT_CHECKS_MAX
 from fencelock.actors.paxos.message import Decline, Declined, Proposed
 from fencelock.actors.proxy.proxy import Proxy, Tick
 from fencelock.actors.table.message import Queued
@@ -72,10 +72,30 @@ def test_a_wait_of_a_silent_client_is_not_proposed_again_as_that_would_keep_its_
 ) -> None:
     proxy.handle(ANN, acquire(), T0)
     happens(proxy, queued())
-    assert proposals(proxy.handle(PROXY, Tick(), at(CHECK_WAIT_MS))) == []
-    assert proposals(proxy.handle(REPLICA, Skipped(slot=9), at(CHECK_WAIT_MS + 1))) == []
-    proxy.handle(ANN, acquire(), at(CHECK_WAIT_MS + 2))
-    assert len(proposals(proxy.handle(PROXY, Tick(), at(2 * CHECK_WAIT_MS + 1)))) == 1
+    assert proposals(proxy.handle(PROXY, Tick(), at(SILENT_MS))) == []
+    assert proposals(proxy.handle(REPLICA, Skipped(slot=9), at(SILENT_MS + 1))) == []
+    proxy.handle(ANN, acquire(), at(SILENT_MS + 2))
+    assert len(proposals(proxy.handle(PROXY, Tick(), at(SILENT_MS + CHECK_WAIT_MS + 1)))) == 1
+
+
+def test_a_client_that_repeats_its_wait_every_five_seconds_is_not_silent(proxy: Proxy) -> None:
+    proxy.handle(ANN, acquire(), T0)
+    happens(proxy, queued(), now=at(1))
+    late = at(CHECK_WAIT_MS + 2)  # The repetition of the wait is on its way.
+    assert len(proposals(proxy.handle(PROXY, Tick(), late))) == 1
+
+
+def test_a_request_sent_again_is_charged_to_the_client_as_it_is_known_now(proxy: Proxy) -> None:
+    proxy.handle(ANN, acquire(), T0)
+    happens(proxy, queued())
+    clients = proxy.backend.clients
+    ((name, first),) = clients.by_id.items()
+    clients.by_id.clear()  # As if many clients had come since.
+    clients.latest = None
+    proxy.handle(ANN, acquire(), at(SILENT_MS))
+    second = clients.by_id[name]
+    assert (first.in_flight, second.in_flight) == (0, 1)
+    assert len(proposals(proxy.handle(PROXY, Tick(), at(SILENT_MS)))) == 1
 
 
 def test_an_idle_proxy_sets_no_timer(proxy: Proxy) -> None:

@@ -135,8 +135,18 @@ class Keeper:
         here = members_of("a")
         self.role = Reconfigurer(here, HOST, node="a", config=self.config, target=TARGET)
         self.role.begin(at(0))
+        self.checked_ms = 0
 
     def check(self, ms: int, facts: tuple[NodeFacts, ...], master: str = "a") -> Effects:
+        """Compare ``facts`` with the target at ``ms``, after all checks that are due before it."""
+        for before in range(self.checked_ms + CHECK_MS, ms, CHECK_MS):
+            self.role.handle(self.role.address, TargetDue(), at(before))
+        return self.check_after_pause(ms, facts, master)
+
+    def check_after_pause(
+        self, ms: int, facts: tuple[NodeFacts, ...], master: str = "a"
+    ) -> Effects:
+        self.checked_ms = ms
         asked = self.role.handle(self.role.address, TargetDue(), at(ms))
         assert asked == [Send(monitor_of("a"), DescribeNodes()), Wake(CHECK_MS, TargetDue())]
         described = NodesDescribed(master=master, nodes=facts)
@@ -177,6 +187,14 @@ def test_a_new_member_is_not_silent_before_it_could_answer() -> None:
     keeper.config.applied = 100
     keeper.config.advance(100)
     assert proposed(keeper.check(SILENT_MS + 1, facts_of("c"))) == [("a", "c", "d")]
+
+
+def test_a_leader_that_was_paused_counts_silence_anew() -> None:
+    keeper, facts = Keeper(), facts_of("b", d=WILLING)
+    keeper.check(0, facts)
+    assert not keeper.check_after_pause(SILENT_MS, facts)
+    assert not keeper.check(2 * SILENT_MS - 1, facts)
+    assert proposed(keeper.check(2 * SILENT_MS, facts)) == [("a", "b", "c", "d")]
 
 
 def test_a_member_that_answers_this_leader_is_never_replaced() -> None:

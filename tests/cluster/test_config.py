@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+import dataclasses
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,8 +14,10 @@ from fencelock.actors.paxos.message import UNWILLING
 from fencelock.actors.paxos.target import MemberTarget
 from fencelock.actors.timing import TIMING, Timing
 from fencelock.cluster.config import (
+    ALLOWED,
     LOG_LEVELS,
     NODES_MAX,
+    TABLES,
     Config,
     load,
     loopback,
@@ -322,3 +328,166 @@ def test_the_times_in_the_starting_configuration_are_the_defaults() -> None:
     named = re.sub(r"^# (\w+_ms = )", r"\1", text, flags=re.MULTILINE)
     assert named.count("_ms = ") == len(Timing._fields)
     assert parse(named, HERE).settings.paxos_timing == TIMING
+
+
+BASE = {
+    "cluster": '"orders"',
+    "protocol": '"bakery"',
+    "data": '"./data"',
+    "nodes.n1.address": '"tcp://10.0.0.1:4040"',
+    "nodes.n-2.address": '"tcp://10.0.0.2:4040"',
+}
+"""The keys of a file, and their values in it."""
+
+OTHERS = {
+    "cluster": '"123"',
+    "protocol": '"paxos"',
+    "data": '"elsewhere"',
+    "metrics": '"127.0.0.1:9404"',
+    "nodes.n-2.address": '"tcp://10.9.9.9:1"',
+    "nodes.n-2.listen": '"tcp://*:4040"',
+    "nodes.n-2.priority": "3",
+    "nodes.n-2.metrics": '"127.0.0.1:1"',
+    "bakery.duration": "7.5",
+    "bakery.grace": "8",
+    "bakery.least": "4.5",
+    "bakery.obtention": '"unlimited"',
+    "central.server": '"n-2"',
+    "central.journal": "true",
+    "paxos.durability": '"memory"',
+    "paxos.journal_bytes": "70000",
+    "paxos.heartbeat_ms": "40",
+    "paxos.lease_ms": "260",
+    "paxos.isolated_ms": "400",
+    "paxos.election_ms": "900",
+    "paxos.rank_ms": "200",
+    "paxos.target_members": "3",
+    "paxos.replace_after_s": "60.5",
+    "log.level": '"TRACE"',
+    "security.keys": '"others"',
+    "security.insecure": "true",
+}
+"""Every scalar key, and another value for it."""
+
+
+def written(values: dict[str, str]) -> str:
+    return "\n".join(f"{key} = {value}" for key, value in values.items())
+
+
+def variable(key: str) -> str:
+    return "FENCELOCK_" + key.upper().replace("-", "_").replace(".", "__")
+
+
+@pytest.mark.parametrize("key", OTHERS)
+def test_a_variable_means_what_its_key_means_in_the_file(
+    key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "c.toml").write_text(written(BASE))
+    monkeypatch.setenv(variable(key), OTHERS[key].strip('"'))
+    from_file = parse(written(BASE | {key: OTHERS[key]}), tmp_path)
+    assert from_file != parse(written(BASE), tmp_path)
+    assert load(tmp_path / "c.toml") == dataclasses.replace(from_file, overrides=(variable(key),))
+
+
+def test_every_scalar_key_has_a_variable() -> None:
+    scalars = {key.replace("*", "n-2") for key in ALLOWED if key not in {*TABLES, "nodes"}}
+    assert scalars == set(OTHERS)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "line"),
+    [
+        (
+            "FENCELOCK_PAXOS__HEARTBEAT_MS",
+            "5",
+            "FENCELOCK_PAXOS__HEARTBEAT_MS: 5 is not usable: 10 to 10000 ms is expected",
+        ),
+        (
+            "FENCELOCK_PAXOS__HEARTBEAT_MS",
+            "soon",
+            'FENCELOCK_PAXOS__HEARTBEAT_MS: "soon" is not usable: 10 to 10000 ms is expected',
+        ),
+        (
+            "FENCELOCK_NODES__N_2__PRIORITY",
+            "15",
+            "FENCELOCK_NODES__N_2__PRIORITY: 15 is not usable: 1 to 14, the smaller the likelier "
+            'to lead or to become a member, or "off" is expected',
+        ),
+        (
+            "FENCELOCK_BAKERY__GRACE",
+            "nan",
+            "FENCELOCK_BAKERY__GRACE: NaN is not usable: 0.1 to 604800 s is expected",
+        ),
+        (
+            "FENCELOCK_PAXOS__HEARTBEET_MS",
+            "50",
+            'FENCELOCK_PAXOS__HEARTBEET_MS: not a known key; did you mean "heartbeat_ms"?',
+        ),
+        (
+            "FENCELOCK_PAXO__HEARTBEAT_MS",
+            "50",
+            'FENCELOCK_PAXO__HEARTBEAT_MS: not a known key; did you mean "paxos"?',
+        ),
+        (
+            "FENCELOCK_NODES__N3__PRIORITY",
+            "3",
+            "nodes.n3.address: missing; an address the other nodes can reach like "
+            '"tcp://10.0.0.1:4040" (set listen beside it to bind to another, like '
+            '"tcp://0.0.0.0:4040") is expected',
+        ),
+        (
+            "FENCELOCK_CENTRAL__SERVER",
+            "n9",
+            'central.server: "n9" is not usable: one of "n-2", "n1" is expected',
+        ),
+    ],
+)
+def test_a_problem_of_a_variable_names_it_its_value_and_the_limit(
+    name: str, value: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text(written(BASE))
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError) as caught:
+        load(file)
+    assert str(caught.value) == f"{file} with {name} of the environment is not usable:\n{line}"
+
+
+def test_a_variable_for_a_whole_table_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "c.toml").write_text(written(BASE))
+    monkeypatch.setenv("FENCELOCK_PAXOS", "{}")
+    with pytest.raises(ConfigError, match="FENCELOCK_PAXOS: paxos is a table: set its keys, like"):
+        load(tmp_path / "c.toml")
+
+
+def test_empty_variables_and_those_of_others_change_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "c.toml").write_text(written(BASE))
+    for name in ("FENCELOCK_DATA", "FENCELOCK_PAXOS__HEARTBEAT_MS"):
+        monkeypatch.setenv(name, "")
+    for name in ("FENCELOCK_PORT", "FENCELOCK_SERVICE_HOST", "FENCELOCK_CONNECT", "PAXOS__X"):
+        monkeypatch.setenv(name, "tcp://10.0.0.9:4040")
+    assert load(tmp_path / "c.toml") == parse(written(BASE), tmp_path)
+
+
+def test_a_client_reads_a_file_without_pydantic_settings(tmp_path: Path) -> None:
+    """It would double the time of the first `connect`."""
+    (tmp_path / "cluster.toml").write_text(written(BASE))
+    program = (
+        "import sys; from fencelock.cluster.settings import Target; print(Target.find(None, None));"
+        "assert 'pydantic' in sys.modules and 'pydantic_settings' not in sys.modules"
+    )
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("FENCELOCK_")}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env=clean,
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert "tcp://10.0.0.1:4040" in done.stdout

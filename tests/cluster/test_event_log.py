@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 from support.log_lines import Lines, logged_lines
-from support.real_nodes import running_nodes
+from support.real_nodes import LONG_S, running_nodes
 
 import fencelock
 from fencelock.actors.api.message import Contender
 from fencelock.actors.api.session_message import CloseReason, Evicted, Opened, ended
+from fencelock.actors.error import LockOwnershipLostError, UnsupportedError
 from fencelock.actors.paxos.backend import notice_of
 from fencelock.actors.role_message import Level
 
@@ -50,6 +51,41 @@ def test_the_logs_of_three_nodes_tell_of_a_start_an_eviction_and_a_leaders_end(
         )
         lines.until(lambda line: line in lines.lines[seen:] and "leads now" in line[2])
         lines.until(lambda line: f"the link to {current} is down" in line[2])
+
+
+def test_the_logs_of_the_server_and_of_the_holders_node_tell_of_an_eviction_by_central(
+    lines: Lines, tmp_path: Path
+) -> None:
+    with running_nodes(tmp_path, "central") as nodes:  # The server is on n1.
+        lines.until(lambda line: line == ("INFO", "n2", "n2 is ready: it can grant locks"))
+        with (
+            fencelock.connect(nodes["n2"].address) as holder,
+            fencelock.connect(nodes["n3"].address) as operator,
+        ):
+            hold = holder.lock("orders/42").acquire(timeout=LONG_S)
+            assert hold is not None
+            operator.evict("orders/42", hold.fence, "alice")
+            for node in ("n1", "n2"):
+                level, _, text = lines.until(
+                    lambda line, node=node: line[1] == node and "by force" in line[2]  # type: ignore[misc]
+                )
+                assert level == "WARNING"
+                assert text.startswith("lock 'orders/42' was taken by force from ")
+                assert "by 'alice" in text
+            with pytest.raises(LockOwnershipLostError, match="took it by force"):
+                hold.release()
+            with pytest.raises(UnsupportedError, match="event=eviction"):
+                operator.evictions()
+
+
+def test_a_node_of_lamport_says_for_whom_it_waits_and_when_it_is_ready(
+    lines: Lines, tmp_path: Path
+) -> None:
+    with running_nodes(tmp_path, "lamport") as nodes:
+        for node in nodes:
+            lines.until(lambda line, node=node: line[2] == f"{node} is ready: it can grant locks")  # type: ignore[misc]
+    waits = "n1 is not ready yet: not heard since start: n2, n3"
+    assert ("INFO", "n1", waits) in lines.lines
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,12 @@ from __future__ import annotations
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from support.real_nodes import loopback_addresses
+from support.real_nodes import LONG_S, loopback_addresses
 
 import fencelock
 from fencelock.actors.error import ConfigError
@@ -91,12 +92,31 @@ def test_a_node_without_a_majority_is_live_but_not_ready(tmp_path: Path) -> None
         assert samples(address)["fencelock_ready"] == 0
 
 
-@pytest.mark.parametrize("protocol", ["lamport", "central", "bakery"])
-def test_every_protocol_has_metrics(tmp_path: Path, protocol: str) -> None:
-    text = starting_config(loopback_addresses(3), protocol=protocol)
-    with Node.start(parse(text, tmp_path), "n1") as node:
-        seen = samples(node.serve_metrics("127.0.0.1:0", "fencelock"))
-        assert seen["fencelock_uptime_seconds"] >= 0
+@pytest.mark.parametrize("protocol", ["paxos", "bakery", "central", "lamport"])
+def test_every_protocol_has_the_times_of_requests_holds_and_leaders(
+    tmp_path: Path, protocol: str
+) -> None:
+    config = parse(starting_config(loopback_addresses(3), protocol=protocol), tmp_path)
+    with ExitStack() as running:
+        nodes = [running.enter_context(Node.start(config, node)) for node in config.nodes]
+        client = running.enter_context(
+            fencelock.connect([node.address for node in nodes], connect_timeout=LONG_S)
+        )
+        with client.lock("a", timeout=LONG_S):
+            pass
+        with client.lock("b", timeout=LONG_S):
+            seen = [samples(node.serve_metrics("127.0.0.1:0", "fencelock")) for node in nodes]
+    assert sum(one["fencelock_request_seconds_count acquire"] for one in seen) == 2
+    assert sum(one["fencelock_request_seconds_sum acquire"] for one in seen) > 0
+    assert sum(one["fencelock_request_seconds_count release"] for one in seen) == 1
+    assert max(one["fencelock_clients"] for one in seen) == 1
+    assert all(0 <= one["fencelock_client_lag_seconds"] <= LONG_S for one in seen)
+    if protocol in ("central", "lamport"):
+        assert sum(one["fencelock_local_holds"] for one in seen) == 1
+    else:
+        assert max(one["fencelock_holds"] for one in seen) == 1
+    leaders = [one["fencelock_leader"] for one in seen if "fencelock_leader" in one]
+    assert sum(leaders) == {"paxos": 1, "bakery": 3, "central": 1, "lamport": 0}[protocol]
 
 
 def test_an_address_that_is_taken_stops_the_node_with_an_error(alone: Node, tmp_path: Path) -> None:

@@ -151,10 +151,10 @@ def test_who_shows_the_holder_and_the_queue_in_order(client: MadeHold) -> None:
     lines = run("who", "orders/42").output.splitlines()
     assert lines[0] == "orders/42 is held by web-3:4711, nightly (client-1f.17/thread-7)"
     assert lines[1] == f"for 2m 5s, 2 times at once, under fence {FENCE}."
-    queue = [line.split() for line in lines if line.split()[:1] in (["1"], ["2"])]
+    queue = [line.split() for line in lines if line.split()[1:2] in (["1"], ["2"])]
     assert queue == [
-        ["1", "40s", "web-4:99", "client-2a.18/task-9"],
-        ["2", "900ms", "client-2b.19", "client-2b.19"],
+        ["web-4:99", "1", "40s", "client-2a.18/task-9"],
+        ["client-2b.19", "2", "900ms", "client-2b.19"],
     ]
     assert plain(run("who", "orders/42", "--json"))["waiters"][0]["since_ms"] == 40_000
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -78,15 +80,43 @@ def test_the_manifests_of_kubernetes_belong_together() -> None:
     assert found["PodDisruptionBudget"]["spec"]["maxUnavailable"] < pods["replicas"] / 2
     (container,) = pods["template"]["spec"]["containers"]
     check_command(container["args"], config)
-    check_command(container["readinessProbe"]["exec"]["command"][1:], config)
-    environment = {one["name"]: one.get("value", "") for one in container["env"]}
-    assert Path(environment["FENCELOCK_KEY"]).parent == config.keys
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert set(config.metrics.values()) == {f"0.0.0.0:{ports['metrics']}"}
+    probes = {container[f"{kind}Probe"]["httpGet"]["path"] for kind in ("readiness", "liveness")}
+    assert probes == {"/ready", "/live"}
     mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
     assert mounts["data"] == str(config.data)
     assert mounts["keys"] == str(config.keys)
     given = {one["name"] for one in pods["template"]["spec"]["volumes"]}
     given |= {one["metadata"]["name"] for one in pods["volumeClaimTemplates"]}
     assert given == set(mounts)
+
+
+KUBERNETES = ("1.29", "1.31")
+"""Versions whose schemas the manifests must fit: an old one and a newer one."""
+
+
+@pytest.mark.parametrize("version", KUBERNETES)
+def test_the_manifests_fit_the_schemas_of_kubernetes(version: str) -> None:
+    optional.package("kubernetes_validate")
+    schemas: Any = importlib.import_module("kubernetes_validate")
+    for document in documents("kubernetes/fencelock.yaml"):
+        schemas.validate(document, version, strict=True)
+        with pytest.raises(schemas.ValidationError):
+            schemas.validate(document | {"metadata": {"nmae": "x"}}, version, strict=True)
+
+
+def test_the_services_fit_the_schema_of_compose() -> None:
+    optional.package("check_jsonschema")
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec"]
+    checked = subprocess.run(
+        [*command, str(DEPLOY / "compose.yaml")],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert checked.returncode == 0, checked.stdout
 
 
 def test_the_unit_of_systemd_is_accepted(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ SERVER = (
     "fencelock.cluster.storage.journal",
     "fencelock.cluster.topology",
     "pydantic",
+    "pydantic_settings",
     "rich",
     "typer",
 )

@@ -101,10 +101,14 @@ def test_every_node_reads_what_was_decided_and_says_how_old_it_may_be(
 
 
 def test_every_node_says_who_leads_and_that_it_is_ready(nodes: dict[str, Node]) -> None:
-    statuses: list[api.NodeStatus] = [
-        node.proxy.ask(api.Describe(), timeout=LONG_S) for node in nodes.values()
-    ]
-    assert [status.ready for status in statuses] == [True] * 3
+    deadline = time.monotonic() + LONG_S
+    while True:  # On a busy machine a node may hear its master late, and is ready again then.
+        statuses: list[api.NodeStatus] = [
+            node.proxy.ask(api.Describe(), timeout=LONG_S) for node in nodes.values()
+        ]
+        if all(status.ready for status in statuses):
+            break
+        assert time.monotonic() < deadline, statuses
     (master,) = {status.master for status in statuses}
     assert [status.node for status in statuses if "leads" in status.detail] == [master]
 

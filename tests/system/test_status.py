@@ -124,7 +124,7 @@ def test_eighty_columns_are_enough_and_cut_nothing() -> None:
         (("n2", "n2", "n2"), "paxos on 3 nodes; n2 leads"),
         (("n2", "", ""), "paxos on 3 nodes; n2 leads"),
         (("n1", "n2", "n2"), "paxos on 3 nodes; n1 or n2 leads: an election is under way"),
-        (("", "", ""), "paxos on 3 nodes; nobody leads that these nodes know of"),
+        (("", "", ""), "paxos on 3 nodes; no node leads, as far as these nodes know"),
     ],
 )
 def test_the_headline_says_who_leads_as_far_as_they_agree(
