@@ -134,11 +134,13 @@ class KeyGuard:
         return False
 
     def failed(self, event: int, value: int) -> None:
-        """Count a handshake that failed; those of unknown keys are counted by `tend`."""
-        if event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL and value == MECHANISM_MISMATCH:
-            self._refuse("wire.key_missing", "a connection without a key")
-        elif event != zmq.EVENT_HANDSHAKE_FAILED_AUTH:
-            text = "a handshake that failed: without a key, or with one for another cluster"
+        """Count a handshake that failed; those of unknown keys are counted by `tend`.
+
+        Which side ends it first is chance, so the reason is not always known here.
+        """
+        del value
+        if event != zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+            text = "a connection without a key, or with a key for another cluster"
             self._refuse("wire.handshake_failed", text)
 
     def tend(self) -> None:

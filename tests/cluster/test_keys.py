@@ -38,6 +38,19 @@ nodes.n1.address = "{}"
 """
 
 
+CHANGES: list[tuple[Callable[[Path], object], str]] = [
+    (lambda keys: (keys / "keys.toml").unlink(), '"fencelock keys init"'),
+    (lambda keys: (keys / "n1.key").unlink(), "n1.key does not exist"),
+    (lambda keys: (keys / "keys.toml").write_text("server = 1"), "server: Input should be"),
+    (lambda keys: (keys / "keys.toml").write_text("server"), "is not usable"),
+    (lambda keys: (keys / "n1.key").write_bytes(b"\xff"), "is not usable"),
+    (lambda keys: (keys / "n2.key").replace(keys / "n1.key"), "does not list the key"),
+    (lambda keys: remove_key(keys, "n1"), "n1.key does not exist"),
+    (lambda keys: (keys / "alice.key").replace(keys / "n1.key"), "does not list the key"),
+]
+"""Changes of the folder of a node's keys, and a part of the error that names each."""
+
+
 @pytest.fixture
 def keys(tmp_path: Path) -> Path:
     """Return a folder with the keys of two nodes, a client and an operator."""
@@ -100,19 +113,7 @@ def test_a_group_may_read_a_secret_of_root_as_in_kubernetes(
         client_key(keys / "shop.key")
 
 
-@pytest.mark.parametrize(
-    ("change", "text"),
-    [
-        (lambda keys: (keys / "keys.toml").unlink(), '"fencelock keys init"'),
-        (lambda keys: (keys / "n1.key").unlink(), "n1.key does not exist"),
-        (lambda keys: (keys / "keys.toml").write_text("server = 1"), "server: Input should be"),
-        (lambda keys: (keys / "keys.toml").write_text("server"), "is not usable"),
-        (lambda keys: (keys / "n1.key").write_bytes(b"\xff"), "is not usable"),
-        (lambda keys: (keys / "n2.key").replace(keys / "n1.key"), "does not list the key"),
-        (lambda keys: remove_key(keys, "n1"), "n1.key does not exist"),
-        (lambda keys: (keys / "alice.key").replace(keys / "n1.key"), "does not list the key"),
-    ],
-)
+@pytest.mark.parametrize(("change", "text"), CHANGES)
 def test_unusable_keys_of_a_node_are_named(
     keys: Path, change: Callable[[Path], object], text: str
 ) -> None:

@@ -71,7 +71,7 @@ def keyed_nodes(
     make_keys(folder / "keys", tuple(addresses))
     text = starting_config(addresses, protocol=protocol).replace(f"# {KEYS_LINE}", KEYS_LINE)
     config = parse(text, folder)
-    assert config.keys == folder / "keys"
+    assert config.keys is not None
     nodes = {node: Node.start(config, node) for node in addresses}
     yield KeyedNodes(nodes, config.keys)
     for node in nodes.values():

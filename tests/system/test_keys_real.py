@@ -146,7 +146,7 @@ def test_a_client_without_a_key_is_refused_in_words_and_at_once(
         with pytest.raises(fencelock.ForbiddenError, match=r"it requires a key.*--key"):
             cluster.connect(None)
         assert time.monotonic() - began < LONG_S / 2
-        assert cluster.count("wire.key_missing") >= 1
+        assert cluster.count("wire.handshake_failed") >= 1
     assert len(refusals(lines, "n1 refused a connection without a key")) == 1
 
 
@@ -196,6 +196,24 @@ def test_a_removed_key_loses_its_links_while_the_node_runs(tmp_path: Path, lines
                 assert not hold.held
         assert cluster.count("wire.key_unknown") >= 1
     assert refusals(lines, "n1 read its keys: n1, alice")
+
+
+def test_the_links_of_a_removed_key_are_closed_even_if_they_are_silent(
+    tmp_path: Path, make: Make
+) -> None:
+    with keyed_nodes(tmp_path, count=1) as cluster:
+        one = attacker(make, cluster, "shop@1", "shop")
+        other = attacker(make, cluster, "alice@1", "alice")
+        until(one.up, one)
+        until(other.up, other)
+        one.say("n1", Describe(session="shop@1", request=1))
+        other.say("n1", Describe(session="alice@1", request=1))
+        until(lambda: one.arrivals and other.arrivals, one, other)
+        remove_key(cluster.keys, "shop")
+        cluster.reload()
+        until(lambda: not one.up(), one, other)
+        assert other.up()
+        assert cluster.count("wire.key_revoked") == 0
 
 
 def test_frames_of_a_removed_key_are_dropped_unread(
