@@ -364,6 +364,9 @@ OTHERS = {
     "paxos.target_members": "3",
     "paxos.replace_after_s": "60.5",
     "log.level": '"TRACE"',
+    **{f"limits.{key}": "77" for key in TABLES["limits"].model_fields},
+    "security.keys": '"./keys"',
+    "security.insecure": "true",
 }
 """Every scalar key, and another value for it."""
 
