@@ -29,6 +29,7 @@ from fencelock.actors.bakery.ticket import TERM_MS_MAX
 from fencelock.actors.error import ConfigError
 from fencelock.actors.paxos.snapshots import JOURNAL_BYTES
 from fencelock.actors.paxos.target import NO_TARGET, MemberTarget
+from fencelock.actors.quota import DEFAULT_QUOTAS, Quotas
 from fencelock.actors.timing import TIMING, Timing, derived
 from fencelock.cluster.environment import NO_OVERRIDES, Overrides, merged, read_overrides
 from fencelock.cluster.guarantee import PROMISES
@@ -57,6 +58,9 @@ TARGET_MAX = 9
 """`paxos`: the largest number of members that the leader keeps by itself."""
 REPLACE_S_MIN, REPLACE_S_MAX = 1.0, 86_400.0
 """`paxos`: the bounds of the time after which a silent member is replaced (s): above a failover."""
+
+QUOTA_MAX = 10_000_000
+"""The largest quota of a client, in its own unit."""
 
 PRIORITY_OFF = "off"
 PRIORITIES = range(1, 15)
@@ -169,6 +173,17 @@ class _Paxos(Strict):
         )
 
 
+Quota = Annotated[int, Field(ge=1, le=QUOTA_MAX)]
+
+
+class _Limits(Strict):
+    connections: Quota = DEFAULT_QUOTAS.connections
+    requests_per_s: Quota = DEFAULT_QUOTAS.requests_per_s
+    requests: Quota = DEFAULT_QUOTAS.requests
+    queries: Quota = DEFAULT_QUOTAS.queries
+    unread_kib: Quota = DEFAULT_QUOTAS.unread_kib
+
+
 class _Log(Strict):
     level: Annotated[str, _one_of(LOG_LEVELS)] = "INFO"
 
@@ -190,6 +205,7 @@ class File(Strict):
     bakery: _Bakery = _Bakery()
     central: _Central = _Central()
     paxos: _Paxos = _Paxos()
+    limits: _Limits = _Limits()
     log: _Log = _Log()
     security: _Security = _Security()
     metrics: Metrics | None = None
@@ -239,6 +255,8 @@ ALLOWED = {
     "security": "a table with " + " and ".join(_Security.model_fields),
     "security.keys": 'a folder like "./keys", which "fencelock keys init" makes',
     "security.insecure": "true or false",
+    "limits": "a table with " + " and ".join(_Limits.model_fields),
+    **{f"limits.{key}": f"1 to {QUOTA_MAX}" for key in _Limits.model_fields},
     "log": "a table with " + " and ".join(_Log.model_fields),
     "log.level": "one of " + ", ".join(f'"{level}"' for level in LOG_LEVELS),
 }
@@ -246,7 +264,7 @@ ALLOWED = {
 
 TABLES: dict[str, type[Strict]] = {
     "": File, "nodes.*": _Node, "bakery": _Bakery, "central": _Central, "paxos": _Paxos,
-    "log": _Log, "security": _Security,
+    "limits": _Limits, "log": _Log, "security": _Security,
 }  # fmt: skip
 
 
@@ -357,6 +375,7 @@ def parse(text: str, folder: Path, overrides: Overrides = NO_OVERRIDES) -> Confi
             paxos_memory=file.paxos.durability == "memory",
             paxos_timing=file.paxos.timing(),
             paxos_target=file.paxos.target(),
+            quotas=Quotas(**file.limits.model_dump()),
         ),
         priorities={
             node: OFF if isinstance(table.priority, str) else table.priority
@@ -443,6 +462,13 @@ durability = "fsync"  # memory: no disk; a node that restarts votes only after a
 # rank_ms = 150  # delay between the followers' elections; 3 heartbeats, but not below 150
 # target_members = 3  # 3, 5 or 7: the leader keeps so many members by itself; 0: operators do
 # replace_after_s = 300  # a member that is silent for so long is replaced, if target_members is set
+
+# [limits]  # of one client at one node; see docs/operations.md
+# connections = 5000  # from one address; more are closed
+# requests_per_s = 20000  # more are refused for the rest of the second
+# requests = 10000  # commands in flight
+# queries = 256  # reads without a reply
+# unread_kib = 2048  # replies that it has not read; then its frames are dropped until it reads
 
 [log]
 level = "INFO"

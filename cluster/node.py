@@ -155,9 +155,8 @@ class Node:
         except BaseException:
             hub.close()
             raise
-        closing_s = sum(closing.within_ms for closing in cast.closings) / 1000
         address = config.nodes[node_id] if node_id in config.listens else hub.endpoint
-        node = cls(node_id, address, dispatcher, closing_s=closing_s)
+        node = cls(node_id, address, dispatcher, closing_s=cast.closing_s)
         if config.keys is not None and keys is not None:
             node._keys = config.keys, keys.guard
         if node_id in config.metrics:
@@ -255,6 +254,7 @@ def _hub(
         connections_max=connections_max(raise_limit()),
         key=None if keys is None else keys.link,
         guard=None if keys is None else keys.guard,
+        quotas=config.settings.quotas,
         count=lambda name, times: counters.update({name: times}),
     )
 

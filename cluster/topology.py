@@ -38,6 +38,7 @@ from fencelock.actors.paxos.target import NO_TARGET, MemberTarget
 from fencelock.actors.proxy.access import Rights
 from fencelock.actors.proxy.lock_manager import LockManager
 from fencelock.actors.proxy.proxy import Proxy
+from fencelock.actors.quota import DEFAULT_QUOTAS, Quotas
 from fencelock.actors.session.message import Close
 from fencelock.actors.session.session import ClientSession
 from fencelock.actors.table.message import FENCE_FLOOR_MAX, ExtendSessions
@@ -79,6 +80,8 @@ class ProtocolSettings:
     """`paxos`: the times of leases, heartbeats and elections, the same on every member."""
     paxos_target: MemberTarget = NO_TARGET
     """`paxos`: the number of members at which the leader keeps the group."""
+    quotas: Quotas = DEFAULT_QUOTAS
+    """The quotas of each client."""
     paxos_memory: bool = False
     """`paxos`: keep nothing on disk. This is faster, but a node that restarts does not vote again
     until all are restarted together, and then all holds are forgotten."""
@@ -206,7 +209,7 @@ def bakery(seat: NodeContext) -> RoleSet:
     limit = {"limit": _epoch_limit(_group_in(founded), date_ms, kept)}
     roles = (
         Spawn(leader_of(node), Leader, {**known, "life": seat.boot, "terms": terms, **limit}),
-        Spawn(proxy_of(node), Proxy, {"backend": backend, "rights": seat.rights}),
+        Spawn(proxy_of(node), Proxy, {"backend": backend, **_admitting(seat)}),
         Spawn(bootstrap_of(node), Bootstrap, bootstrap),
     )
     clock = Spawn(address_of(seat.node, "clock"), Clock, {"start": seat.first_stamp})
@@ -353,7 +356,7 @@ def paxos(seat: NodeContext) -> RoleSet:
         roles=(
             Spawn(address_of(seat.node, "clock"), Clock, {"start": seat.first_stamp}),
             *log,
-            Spawn(proxy, Proxy, {"backend": backend, "rights": seat.rights}),
+            Spawn(proxy, Proxy, {"backend": backend, **_admitting(seat)}),
             _session(seat),
         ),
         closings=tuple(closings),
@@ -364,8 +367,12 @@ def _proxy(seat: NodeContext, protocol: str, granter: Address) -> Spawn:
     backend = LockManager(
         seat.node, seat.nodes, protocol, granter, holds_by_session=protocol == "central"
     )
-    arguments = {"backend": backend, "rights": seat.rights}
-    return Spawn(address_of(seat.node, "proxy"), Proxy, arguments)
+    return Spawn(address_of(seat.node, "proxy"), Proxy, {"backend": backend, **_admitting(seat)})
+
+
+def _admitting(seat: NodeContext) -> dict[str, object]:
+    """Return what decides which requests a proxy serves."""
+    return {"rights": seat.rights, "quotas": seat.settings.quotas}
 
 
 def _session(seat: NodeContext) -> Spawn:

@@ -12,6 +12,7 @@ import contextlib
 import socket as tcp
 import struct
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
@@ -47,6 +48,9 @@ LOOK_ON_S = 0.002
 _LAST_DATA_RECEIVED = struct.Struct("=52xI")
 """``tcpi_last_data_recv`` in Linux' ``struct tcp_info``: time since data came (ms)."""
 
+_BYTES_ACKED = struct.Struct("=120xQ")
+"""``tcpi_bytes_acked`` in it: the bytes that the other side has received."""
+
 T = TypeVar("T")
 
 
@@ -71,6 +75,7 @@ class Connections:
         router: bound.
         monitor: the monitor given to `bound_router`.
         most: limit of connections that are kept.
+        most_of_address: limit of those from one address.
         count: called with a counter's name and its increment.
 
     Attributes:
@@ -82,11 +87,20 @@ class Connections:
     """
 
     def __init__(
-        self, router: Socket, monitor: Socket, most: int, count: Callable[[str, int], None]
+        self,
+        router: Socket,
+        monitor: Socket,
+        most: int,
+        most_of_address: int,
+        count: Callable[[str, int], None],
     ) -> None:
         self._router = router
         self.monitor = monitor
         self._most = most
+        self._most_of_address = most_of_address
+        self._addresses: dict[int, str] = {}
+        """The address of each connection, by descriptor."""
+        self._of_address: Counter[str] = Counter()
         self._count = count
         self.endpoint = router.getsockopt_string(zmq.LAST_ENDPOINT)
         self.fresh: dict[int, NewConnection] = {}
@@ -101,6 +115,7 @@ class Connections:
         """The time to listen again (s), 0 while listening."""
         self._due = 0.0
         self._logged = 0.0
+        self._address_logged = 0.0
         self.tend_ms: int | None = None
         self.failed: Callable[[int, int], None] | None = None
         """Receives the event and the value of each failed handshake."""
@@ -135,6 +150,7 @@ class Connections:
                 self._open.discard(descriptor)
                 self._ended.discard(descriptor)
                 self._forget(descriptor)
+                self._leave_address(descriptor)
             elif event == zmq.EVENT_ACCEPT_FAILED:
                 self._stop_listening()
             elif self.failed is not None:
@@ -145,12 +161,47 @@ class Connections:
         self._open.add(descriptor)
         self._ended.discard(descriptor)
         self._forget(descriptor)
-        peer = None if descriptor in self._early else _borrow(descriptor, _peer_of)
-        self._early.discard(descriptor)
+        peer = borrow(descriptor, peer_of)
         if peer is not None:
-            self.fresh[descriptor] = NewConnection(peer, time.monotonic())
+            if descriptor not in self._early:
+                self.fresh[descriptor] = NewConnection(peer, time.monotonic())
+            if self._enter_address(descriptor, peer[0]) > self._most_of_address:
+                self._refuse_address(descriptor, peer)
+                return
+        self._early.discard(descriptor)
         if len(self._open) - len(self._ended) > self._most:
             self._make_room(descriptor)
+
+    def _enter_address(self, descriptor: int, address: str) -> int:
+        """Count a connection from ``address``; return how many there are."""
+        self._leave_address(descriptor)
+        self._addresses[descriptor] = address
+        self._of_address[address] += 1
+        return self._of_address[address]
+
+    def _leave_address(self, descriptor: int) -> None:
+        address = self._addresses.pop(descriptor, None)
+        if address is not None:
+            self._of_address[address] -= 1
+            if not self._of_address[address]:
+                del self._of_address[address]
+
+    def _refuse_address(self, descriptor: int, peer: Any) -> None:
+        self._count("wire.address_full", 1)
+        self._leave_address(descriptor)
+        self._forget(descriptor)
+        self._ended.add(descriptor)
+        end_connection(descriptor, peer)
+        now = time.monotonic()
+        if now - self._address_logged >= LOG_S:
+            self._address_logged = now
+            logger.warning(
+                "{}: {} connections from {}, the quota of one address; more are closed "
+                "([limits] connections)",
+                self.endpoint,
+                self._most_of_address,
+                peer[0],
+            )
 
     def _make_room(self, newest: int) -> None:
         self._refused += 1
@@ -168,8 +219,7 @@ class Connections:
         if one is None:
             return
         self._ended.add(descriptor)
-        if _borrow(descriptor, _peer_of) == one.peer:
-            _borrow(descriptor, _shut)
+        end_connection(descriptor, one.peer)
 
     def _stop_listening(self) -> None:
         self._count("wire.descriptors_exhausted", 1)
@@ -216,7 +266,7 @@ class Connections:
 
     def _look(self, descriptor: int, one: NewConnection) -> None:
         """End a connection that has been silent; keep one that sends heartbeats."""
-        if _borrow(descriptor, _peer_of) == one.peer and _borrow(descriptor, _heard):
+        if borrow(descriptor, peer_of) == one.peer and borrow(descriptor, _heard):
             del self.fresh[descriptor]
             self.beating[descriptor] = one
         else:
@@ -226,7 +276,7 @@ class Connections:
     def _listen_again(self, now: float) -> None:
         self._resume = now + PAUSE_S
         # libzmq closed all connections when it stopped listening, and reported the end of none.
-        self._open = {one for one in self._open if _borrow(one, _peer_of) is not None}
+        self._open = {one for one in self._open if borrow(one, peer_of) is not None}
         self._ended &= self._open
         if len(self._open) >= self._most:
             return
@@ -242,12 +292,12 @@ class Connections:
 
 def shut(descriptor: int, host: str) -> None:
     """Shut a connection down, if the descriptor belongs to one from ``host``."""
-    peer = _borrow(descriptor, _peer_of)
+    peer = borrow(descriptor, peer_of)
     if peer is not None and peer[0] == host:
-        _borrow(descriptor, _shut)
+        borrow(descriptor, _shut)
 
 
-def _borrow(descriptor: int, act: Callable[[tcp.socket], T]) -> T | None:
+def borrow(descriptor: int, act: Callable[[tcp.socket], T]) -> T | None:
     """Return ``act`` of a descriptor that belongs to libzmq, or None if it is no open connection.
 
     libzmq may close it at any time, and another file may get its number, so check its peer first.
@@ -264,8 +314,22 @@ def _borrow(descriptor: int, act: Callable[[tcp.socket], T]) -> T | None:
         connection.detach()
 
 
-def _peer_of(connection: tcp.socket) -> Any:
+def peer_of(connection: tcp.socket) -> Any:
+    """Return the address of the other side."""
     return connection.getpeername()
+
+
+def acked_bytes(connection: tcp.socket) -> int | None:
+    """Return the bytes that the other side has received; None where that is not reported."""
+    info = getattr(tcp, "TCP_INFO", None)
+    told = b"" if info is None else connection.getsockopt(tcp.IPPROTO_TCP, info, _BYTES_ACKED.size)
+    return int(_BYTES_ACKED.unpack(told)[0]) if len(told) == _BYTES_ACKED.size else None
+
+
+def end_connection(descriptor: int, peer: object) -> None:
+    """Shut a connection down, if the descriptor still belongs to one to ``peer``."""
+    if peer is not None and borrow(descriptor, peer_of) == peer:
+        borrow(descriptor, _shut)
 
 
 def _shut(connection: tcp.socket) -> None:

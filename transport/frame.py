@@ -86,6 +86,8 @@ class Mismatch(IntEnum):
     """The frame is of another version of the wire."""
     CLUSTER = 2
     """The frame is for another cluster."""
+    QUOTA = 3
+    """The sender sends more than a node takes from one client; its connection will be closed."""
 
 
 @message(0x70)

@@ -10,6 +10,7 @@ from contextlib import suppress
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
+from fencelock.actors.quota import DEFAULT_QUOTAS, Quotas
 from fencelock.actors.role_message import LinkDown, LinkRefused, LinkUp
 from fencelock.transport.admission import (
     CLIENT_BYTES_MAX,
@@ -168,6 +169,7 @@ class SocketHub:
         connections_max: limit of connections to ``listen``.
         key: the key of the links that this process opens, if keys are used.
         guard: checks the keys of connections to ``listen``, if keys are used.
+        quotas: the quotas of one client.
         count: called with a counter's name and its increment.
 
     Attributes:
@@ -193,6 +195,7 @@ class SocketHub:
         connections_max: int = CONNECTIONS_MAX,
         key: LinkKey | None = None,
         guard: KeyGuard | None = None,
+        quotas: Quotas = DEFAULT_QUOTAS,
         count: Callable[[str, int], None],
     ) -> None:
         check_cluster(cluster)
@@ -228,12 +231,14 @@ class SocketHub:
         self.has_events = self._news_waits = False
         self._closed = False
         try:
-            self._open(listen, peers, connections_max)
+            self._open(listen, peers, connections_max, quotas)
         except BaseException:
             self.close()
             raise
 
-    def _open(self, listen: str | None, peers: Mapping[str, str], connections_max: int) -> None:
+    def _open(
+        self, listen: str | None, peers: Mapping[str, str], connections_max: int, quotas: Quotas
+    ) -> None:
         if listen is not None:
             if self._guard is not None:
                 self._guard.start(self._context)
@@ -243,6 +248,7 @@ class SocketHub:
                 self._admission,
                 self._peers,
                 connections_max,
+                quotas,
                 self._poller,
                 self._count,
                 self._guard,
@@ -304,8 +310,11 @@ class SocketHub:
         listener, tend_ms = self._listener, None
         if listener is not None:
             tend_ms = listener.connections.tend_ms
-        if self._news_waits or self.waiting:
+        if self._news_waits:
             timeout_ms = 0
+        elif self.waiting and listener is not None:
+            pause_ms = listener.pause_ms()
+            timeout_ms = pause_ms if timeout_ms is None else min(timeout_ms, pause_ms)
         elif tend_ms is not None:
             timeout_ms = tend_ms if timeout_ms is None else min(timeout_ms, tend_ms)
         if self._retries:

@@ -10,10 +10,19 @@ from typing import Any, NamedTuple, cast
 
 import zmq
 
+from fencelock.actors.quota import Quotas
 from fencelock.transport.admission import CLIENT_BYTES_MAX, Dropped, FrameValidator, link_of
 from fencelock.transport.cbor import FRAME_BYTES_MAX
+from fencelock.transport.client_load import (
+    FLOOD_FRAMES,
+    LARGE_BYTES,
+    WARNED_FRAMES,
+    Floods,
+    Load,
+    UnreadReplies,
+)
 from fencelock.transport.connections import Connections
-from fencelock.transport.frame import Frame, encode_frame
+from fencelock.transport.frame import Frame, Mismatch, encode_frame
 from fencelock.transport.keys import KeyGuard
 from fencelock.transport.polling import Poller
 from fencelock.transport.sockets import (
@@ -32,6 +41,9 @@ from fencelock.transport.sockets import (
 WEIGHT_BYTES = 4 << 10
 """A frame counts once more for each of these (bytes, 4 KiB): large ones end a turn sooner."""
 
+DROPPED_BYTES = 8 * WEIGHT_BYTES
+"""A frame that is dropped unread counts as this many bytes."""
+
 PARTS_MAX = 256
 """Parts of a message that are discarded in one turn."""
 
@@ -44,6 +56,16 @@ MUTED_MAX = 1024
 
 SHARE = 32
 """Envelopes of one client that are taken at once while other clients wait."""
+
+BUSY_PAUSES = 4
+"""Busy clients wait for this many times as long as the turn took that served them last."""
+
+BUSY_PAUSE_NS = 10_000_000
+"""Longest pause of busy clients after a turn that served them (ns, 10 ms)."""
+
+BUSY_SHARE = 16
+"""Envelopes of all busy clients that are taken in one turn. A request of another client crosses
+some four turns, so the length of turns is its latency."""
 
 _SRCFD = int(zmq.SRCFD)
 
@@ -125,14 +147,21 @@ class ClientQueue:
         self._total += size
         return True
 
+    def first_beside(self, busy: Collection[str]) -> str:
+        """Return the next client that is not ``busy``, else the next one."""
+        return next((one for one in self.frames if one not in busy), next(iter(self.frames)))
+
     def put_back(self, client: str, rest: QueuedFrame) -> None:
         """Make the rest of a frame the next of ``client``, after all others' turns."""
         self.frames.setdefault(client, deque()).appendleft(rest)
         self._bytes.setdefault(client, 0)
 
-    def take(self) -> tuple[str, QueuedFrame]:
-        """Return the next frame and its client; there must be one."""
-        client, frames = self.frames.popitem(last=False)
+    def take(self, client: str = "") -> tuple[str, QueuedFrame]:
+        """Return the next frame and its client, or that of ``client``; there must be one."""
+        if client:
+            frames = self.frames.pop(client)
+        else:
+            client, frames = self.frames.popitem(last=False)
         waiting = frames.popleft()
         size = len(waiting.raw)
         self._total -= size
@@ -145,29 +174,29 @@ class ClientQueue:
 
 
 class Clients:
-    """The routing id last seen for each client id."""
+    """The connection last used by each client: its routing id and its descriptor."""
 
     def __init__(self, most: int = CLIENTS_MAX) -> None:
         self._most = most
-        self._identities: OrderedDict[str, bytes] = OrderedDict()
-        self.identity: Callable[[str], bytes | None] = self._identities.get
-        """Returns the routing id of a client, or None for an unknown client."""
+        self._connections: OrderedDict[str, tuple[bytes, int]] = OrderedDict()
+        self.connection: Callable[[str], tuple[bytes, int] | None] = self._connections.get
+        """Returns the connection of a client, or None for an unknown client."""
 
-    def heard(self, client: str, identity: bytes) -> bool:
+    def heard(self, client: str, identity: bytes, descriptor: int) -> bool:
         """Record a message of ``client``; return whether another client was forgotten for it."""
-        self._identities[client] = identity
-        self._identities.move_to_end(client)
-        if len(self._identities) <= self._most:
+        self._connections[client] = identity, descriptor
+        self._connections.move_to_end(client)
+        if len(self._connections) <= self._most:
             return False
-        self._identities.popitem(last=False)
+        self._connections.popitem(last=False)
         return True
 
     def gone(self, client: str) -> None:
         """Forget ``client``: its connection is closed."""
-        self._identities.pop(client, None)
+        self._connections.pop(client, None)
 
     def __len__(self) -> int:
-        return len(self._identities)
+        return len(self._connections)
 
 
 class Listener:
@@ -182,6 +211,7 @@ class Listener:
         admission: checks frames.
         members: the ids of peers.
         connections_max: see `Connections`.
+        quotas: see `Quotas`.
         poller: notified when the socket was used.
         count: called with a counter's name and its increment.
         guard: checks keys, where they are used.
@@ -201,6 +231,7 @@ class Listener:
         admission: FrameValidator,
         members: Collection[str],
         connections_max: int,
+        quotas: Quotas,
         poller: Poller,
         count: Callable[[str, int], None],
         guard: KeyGuard | None = None,
@@ -211,6 +242,13 @@ class Listener:
         self._count = count
         self._clients = Clients()
         self._queue = ClientQueue()
+        self._load = Load()
+        self._unread = UnreadReplies(quotas.unread_kib << 10)
+        self._floods = Floods()
+        self._busy_since = 0
+        """The time at which busy clients were served last (ns), 0 once their pause is known."""
+        self._busy_from = 0
+        """The time from which busy clients are served again (ns)."""
         self.waiting: Collection[str] = self._queue.frames
         self._amid_message = False
         """Whether parts of a message that has too many are still to be discarded."""
@@ -220,7 +258,9 @@ class Listener:
         self._guard = guard
         secure = None if guard is None else guard.secure
         self.socket = bound_router(context, endpoint, monitor, secure)
-        self.connections = Connections(self.socket, monitor, connections_max, count)
+        self.connections = Connections(
+            self.socket, monitor, connections_max, quotas.connections, count
+        )
         if guard is not None:
             guard.count = count
             self.connections.failed = guard.failed
@@ -268,33 +308,48 @@ class Listener:
         return not self._amid_message
 
     def _sort(self, identity: bytes, part: zmq.Frame, arrivals: list[Arrival]) -> int:
-        """Decode a member's frame; queue a client's. Return the number of decoded bytes."""
+        """Decode a member's frame; queue a client's. Return the bytes that it counts as."""
         name = link_of(identity)
         if name is None:
             self._count("wire.malformed", 1)
             return 0
         if self._guard is not None and not self._guard.admits(name, identity, part):
             return 0
+        source = int(part.get(_SRCFD))
         if self._muted and self._is_muted(identity):
-            self._count("wire.muted", 1)
-            return 0
+            return self._drop_unread("wire.muted", name, identity, source)
         size, member = len(part), name in self._members
         if size > (FRAME_BYTES_MAX if member else CLIENT_BYTES_MAX):
             self._count("wire.oversized", 1)
             self._mute(identity)
             return 0
-        source = -1
-        connections = self.connections
-        if connections.fresh or connections.beating or connections.is_behind:
-            source = int(part.get(_SRCFD))
         if not member:
+            if self._unread.blocked and self._unread.is_blocked(name):
+                return self._drop_unread("wire.client_slow", name, identity, source)
             if not self._queue.put(name, new_queued_frame((identity, source, part.bytes, None))):
-                self._count("wire.client_flooded", 1)
+                return self._drop_unread("wire.client_flooded", name, identity, source)
             return size
         frame = self._admitted(name, identity, source, part.bytes)
         if frame is not None:
             arrivals.append(new_arrival((name, frame)))
         return size
+
+    def _drop_unread(self, counter: str, name: str, identity: bytes, descriptor: int) -> int:
+        """Drop a frame; close the connection of a sender of which too many were dropped.
+
+        Return the bytes that it counts as: a flood must not make turns long.
+        """
+        self._count(counter, 1)
+        dropped = self._floods.note(identity, descriptor)
+        if not dropped:
+            self._count("wire.flood_closed", 1)
+        elif dropped == WARNED_FRAMES and counter != "wire.muted":
+            text = f"client {name!r}: {dropped} frames were dropped within a second, the quota is "
+            text = f"{text}{FLOOD_FRAMES}; then its connection is closed"
+            self._answer(
+                identity, encode_frame(self._admission.refusal(name, Mismatch.QUOTA, text))
+            )
+        return DROPPED_BYTES
 
     def _admitted(self, name: str, identity: bytes, source: int, raw: bytes) -> Frame | None:
         """Decode and check a frame; return None if it is dropped."""
@@ -302,8 +357,9 @@ class Listener:
         if isinstance(frame, Dropped):
             self._dropped(name, identity, frame)
             return None
-        if source >= 0:
-            self.connections.spoke(source)
+        connections = self.connections
+        if connections.fresh or connections.beating or connections.is_behind:
+            connections.spoke(source)
         if frame.newer:
             self._count("wire.newer_message", frame.newer)
         return frame
@@ -339,28 +395,59 @@ class Listener:
 
         """
         queue, arrivals, left = self._queue, list[Arrival](), most
-        others = queue.frames
+        others, load = queue.frames, self._load
+        busy_left = 0 if load.busy and self._busy_left_ns() > 0 else BUSY_SHARE
         ends = 0
         while left > 0 and others:
-            name, waiting = queue.take()
+            busy = load.busy
+            first = queue.first_beside(busy) if busy else ""
+            is_busy = first in busy
+            if is_busy and busy_left <= 0:
+                break
+            if is_busy:
+                self._busy_since = time.perf_counter_ns()
+            name, waiting = queue.take(first)
             frame = waiting.rest or self._opened(name, waiting)
             if frame is None:
-                left -= 1
+                taken = 1
             else:
                 room = min(left, SHARE) if others else left
+                if is_busy:
+                    room = min(room, busy_left)
                 envelopes = frame.envelopes
                 if len(envelopes) > room:
                     rest = frame._replace(envelopes=envelopes[room:])
                     queue.put_back(name, waiting._replace(raw=b"", rest=rest))
                     frame = frame._replace(envelopes=envelopes[:room])
-                left -= len(frame.envelopes) or 1
+                taken = len(frame.envelopes) or 1
                 arrivals.append(new_arrival((name, frame)))
-            if others:
-                now = time.perf_counter_ns()
-                ends = ends or now + within_ns
-                if now >= ends:
-                    break
+            left -= taken
+            busy_left -= taken if is_busy else 0
+            now = time.perf_counter_ns()
+            load.add(name, taken, now)
+            ends = ends or now + within_ns
+            if now >= ends and others:
+                break
         return arrivals, most - left
+
+    def pause_ms(self) -> int:
+        """Return how long no frame of a client that waits shall be taken (ms).
+
+        Busy clients have a fifth of the time, see `BUSY_PAUSES`.
+        """
+        busy = self._load.busy
+        if not busy or self._queue.first_beside(busy) not in busy:
+            return 0
+        left = self._busy_left_ns()
+        return 1 + left // 1_000_000 if left > 0 else 0
+
+    def _busy_left_ns(self) -> int:
+        """Return the rest of the pause of busy clients, 0 or less if it is over (ns)."""
+        now = time.perf_counter_ns()
+        if self._busy_since:
+            self._busy_from = now + min(BUSY_PAUSES * (now - self._busy_since), BUSY_PAUSE_NS)
+            self._busy_since = 0
+        return self._busy_from - now
 
     def _opened(self, name: str, waiting: QueuedFrame) -> Frame | None:
         """Decode a client's frame; return None if it is dropped."""
@@ -369,7 +456,7 @@ class Listener:
             self._count("wire.muted", 1)
             return None
         frame = self._admitted(name, identity, waiting.source, waiting.raw)
-        if frame is not None and self._clients.heard(name, identity):
+        if frame is not None and self._clients.heard(name, identity, waiting.source):
             self._count("wire.client_forgotten", 1)
         return frame
 
@@ -384,9 +471,13 @@ class Listener:
 
     def send(self, client: str, raw: bytes) -> None:
         """Send ``raw`` to ``client`` by the connection that it used last."""
-        identity = self._clients.identity(client)
-        if identity is None:
+        connection = self._clients.connection(client)
+        if connection is None:
             self._count("wire.unroutable", 1)
+            return
+        identity, descriptor = connection
+        if len(raw) > LARGE_BYTES and not self._unread.take(client, descriptor, len(raw)):
+            self._count("wire.client_slow", 1)
         elif not self._answer(identity, raw):
             self._clients.gone(client)
 

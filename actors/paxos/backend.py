@@ -56,7 +56,7 @@ from fencelock.actors.paxos.in_flight import (
 from fencelock.actors.paxos.message import Decline, Declined, Proposed
 from fencelock.actors.paxos.queries import Queries, TableStatus
 from fencelock.actors.proxy.backend import Status
-from fencelock.actors.proxy.clients import CLIENT_REQUESTS_MAX, REQUESTS_MAX, RemoteClient, is_full
+from fencelock.actors.proxy.clients import REQUESTS_MAX, OverQuotaError, RemoteClient, is_full
 from fencelock.actors.proxy.members_backend import MembersBackend
 from fencelock.actors.proxy.message import MembersKnown, eviction_notice
 from fencelock.actors.role_message import Level, RoleNotice
@@ -115,7 +115,7 @@ class PaxosBackend(MembersBackend):
         replica = replica_of(node)
         self.contact = QuorumContact(self.members)
         self.in_flight = InFlightRequests(self.proxy, replica, encode)
-        self.queries = Queries(node, replica, self.contact)
+        self.queries = Queries(node, replica, self.contact, self.clients)
         self.table_status = TableStatus(self.queries)
         self.master = ""
         """The node that leads, if any is known."""
@@ -183,10 +183,12 @@ class PaxosBackend(MembersBackend):
             self.contact.expected_at = now
         client = self.clients.latest
         count = 0 if client is None else client.in_flight
-        if count >= CLIENT_REQUESTS_MAX and is_full(
-            count, CLIENT_REQUESTS_MAX, eases=request.EASES
-        ):
-            raise self._overloaded(f"{CLIENT_REQUESTS_MAX} of this client")
+        quota = self.clients.quotas.requests
+        if count >= quota and is_full(count, quota, eases=request.EASES):
+            raise OverQuotaError(
+                f"{count} requests of this client are under way at node {self.node}, its quota "
+                f"requests is {quota}; nothing was done"
+            )
         if not isinstance(request, AcquireRequest | ReleaseRequest):
             in_flight.make_room(request, key, client)
         gathered = in_flight.gathered

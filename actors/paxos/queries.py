@@ -23,6 +23,7 @@ from fencelock.actors.paxos.config import catchup_of
 from fencelock.actors.paxos.event import Consult, Consulted, Export, Exported
 from fencelock.actors.paxos.in_flight import QuorumContact
 from fencelock.actors.proxy.backend import Status
+from fencelock.actors.proxy.clients import RemoteClients
 from fencelock.actors.proxy.queries import LockQuery, PendingQueries, PendingQuery
 from fencelock.actors.table.report import (
     Browse,
@@ -42,6 +43,9 @@ _look_up, _consult, _lock_status = maker(LookUp), maker(Consult), maker(LockStat
 
 SHOWN_BYTES_MAX = 1 << 19
 """Maximum text of one answer (bytes), half of a frame."""
+
+PAGE_BYTES_MAX = 64 << 10
+"""Maximum text of a page of a list (bytes): to make one takes some 3 ms, in which others wait."""
 
 LOCKS_SHOWN_MAX = 100
 """Held locks in a description; `ListLocks` has all of them."""
@@ -71,14 +75,17 @@ class Queries:
         node: this node.
         replica: the replica of the same node.
         contact: measures how long the log has been silent.
+        clients: knows the quota of a client.
 
     """
 
-    def __init__(self, node: str, replica: Address, contact: QuorumContact) -> None:
+    def __init__(
+        self, node: str, replica: Address, contact: QuorumContact, clients: RemoteClients
+    ) -> None:
         self.node = node
         self.replica = replica
         self.contact = contact
-        self.pending = PendingQueries(node)
+        self.pending = PendingQueries(node, clients)
         self.shown: _Shown | None = None
         """The last report with its texts: replicas return the same report to all clients while the
         lock does not change."""
@@ -349,7 +356,7 @@ def _waiter(seen: WaiterSeen, quiet_ms: int) -> Contender:
 
 def _list(browsed: Browsed, request: ListLocks, consulted: Consulted) -> Message:
     lines: list[ListedLock] = []
-    left = SHOWN_BYTES_MAX
+    left = PAGE_BYTES_MAX
     for line in browsed.lines:
         listed = ListedLock(line.lock, holder_of(line.holder, consulted.quiet_ms), line.waiting)
         left -= size_of(listed.holder) + len(line.lock.encode()) + 16
@@ -368,7 +375,7 @@ def _list(browsed: Browsed, request: ListLocks, consulted: Consulted) -> Message
 
 def _records(read: RecordsRead, request: ListRecords, consulted: Consulted) -> Message:
     """Return a page, cut to what fits a frame, with durations up to now."""
-    quiet_ms, left = consulted.quiet_ms, SHOWN_BYTES_MAX
+    quiet_ms, left = consulted.quiet_ms, PAGE_BYTES_MAX
     sessions: list[ListedSession] = []
     for one in read.sessions:
         left -= len(one.id.encode()) + len(one.label.encode()) + 48

@@ -6,9 +6,10 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from fencelock.actors.api.name import SESSION_BYTES_MAX, client_of
-from fencelock.actors.api.request import Key, Query, Request
-from fencelock.actors.error import InvalidRequestError
-from fencelock.actors.message import Address, Instant, ms_between, node_of
+from fencelock.actors.api.request import Command, Key, Query, Request
+from fencelock.actors.error import InvalidRequestError, OverloadedError
+from fencelock.actors.message import NS_PER_MS, Address, Instant, ms_between, node_of
+from fencelock.actors.quota import DEFAULT_QUOTAS
 
 CLIENTS_MAX = 100_000
 """Clients that a proxy knows; a new one replaces the one silent for longest."""
@@ -16,8 +17,12 @@ CLIENTS_MAX = 100_000
 REQUESTS_MAX = 100_000
 """Maximum requests in flight through one node; further ones are refused, to bound memory."""
 
-CLIENT_REQUESTS_MAX = 10_000
-"""Commands in flight for one client, so that one cannot use up a node."""
+SECOND_NS = 1_000 * NS_PER_MS
+BEGINNING = Instant(0)
+
+
+class OverQuotaError(OverloadedError):
+    """A client exceeds a quota; the text names the quota, the value and the limit."""
 
 
 @dataclass(slots=True, eq=False)
@@ -29,6 +34,8 @@ class RemoteClient:
         session: the session of its last message, which it may use.
         received_at: the time of that message.
         in_flight: number of its commands in flight.
+        counted_from: the time from which its requests are counted.
+        counted: number of its requests since then.
         keeps: keys of its keep-alives in flight, the oldest and the newest.
 
     """
@@ -37,6 +44,8 @@ class RemoteClient:
     session: str
     received_at: Instant
     in_flight: int = 0
+    counted_from: Instant = BEGINNING
+    counted: int = 0
     keeps: tuple[Key, ...] = ()
 
 
@@ -47,9 +56,13 @@ class RemoteClients:
         node: this node: its own callers are one client, which is never silent.
         silence_ms: a client silent for this long (ms) is gone or uses another node.
 
+    Attributes:
+        quotas: the quotas of each client; set before the first request.
+
     """
 
     def __init__(self, node: str, silence_ms: int) -> None:
+        self.quotas = DEFAULT_QUOTAS
         self.node = node
         self.silence_ms = silence_ms
         self.by_id: OrderedDict[str, RemoteClient] = OrderedDict()
@@ -86,6 +99,22 @@ class RemoteClients:
         known.address, known.session, known.received_at = sender, session, now
         self.latest = known
 
+    def check_rate(self, client: RemoteClient, request: Request, now: Instant) -> None:
+        """Refuse a request beyond the quota of a second; count from ``now`` if one has passed.
+
+        Raises:
+            OverQuotaError: the client has sent too many.
+
+        """
+        most = self.quotas.requests_per_s
+        if now - client.counted_from >= SECOND_NS:
+            client.counted_from, client.counted = now, 1
+        elif client is not self.local and is_full(client.counted - 1, most, eases=eases(request)):
+            raise OverQuotaError(
+                f"client {client_of(client.session)!r} has sent {client.counted} requests to node "
+                f"{self.node} within a second, its quota requests_per_s is {most}; nothing was done"
+            )
+
     def of(self, session: str) -> RemoteClient | None:
         """Return the client that uses ``session``, or None if it has sent nothing here lately."""
         client = client_of(session)
@@ -113,6 +142,11 @@ class RemoteClients:
         if len(self.by_id) > CLIENTS_MAX:
             self.by_id.popitem(last=False)
         return client
+
+
+def eases(request: Request) -> bool:
+    """Return whether ``request`` frees or keeps something (`Command.EASES`)."""
+    return isinstance(request, Command) and request.EASES
 
 
 def is_full(count: int, limit: int, *, eases: bool) -> bool:

@@ -151,7 +151,7 @@ class LockManager(Backend):
         self.confirms = holds_by_session
         self.claims = LockRequests()
         self.tickets = 0
-        self.queries = PendingQueries(node)
+        self.queries = PendingQueries(node, self.clients)
         self.endings: dict[int, LockRequest] = {}
         """Waits whose refusal waits for an answer of the protocol, by the query's number."""
         self.looking: set[int] = set()

@@ -24,12 +24,16 @@ from fencelock.actors.message import (
 )
 from fencelock.actors.proxy.access import AccessControl, Rights, RightsChanged
 from fencelock.actors.proxy.backend import Backend, Handler, Status
+from fencelock.actors.proxy.clients import OverQuotaError
 from fencelock.actors.proxy.description import Description
 from fencelock.actors.proxy.message import Report, Reported
+from fencelock.actors.quota import DEFAULT_QUOTAS, Quotas
 from fencelock.actors.role import Host, Role, Summary
 
 REASONS = {error: reason for reason, error in reversed(ERRORS.items())}
 """The reason of a refusal, by the error that a handler raised."""
+
+REASONS[OverQuotaError] = Reason.OVERLOADED
 
 K = TypeVar("K", bound=Event)
 H = TypeVar("H")
@@ -52,6 +56,7 @@ class Proxy(Role[Request]):
     Args:
         backend: the protocol's part.
         rights: the rights of each key; None where no keys are used, and all is allowed.
+        quotas: the quotas of each client.
 
     """
 
@@ -62,11 +67,13 @@ class Proxy(Role[Request]):
         *,
         backend: Backend,
         rights: tuple[Rights, ...] | None = None,
+        quotas: Quotas = DEFAULT_QUOTAS,
     ) -> None:
         super().__init__(address, host)
         self.node = backend.node
         self.backend = backend
         self.clients = backend.clients
+        self.clients.quotas = quotas
         self.access = None if rights is None else AccessControl(self.node, rights)
         self.description = Description(self.node, backend.name, self.access)
         self.ticking = False
@@ -124,6 +131,11 @@ class Proxy(Role[Request]):
                 self.clients.admit(sender, request, now)
             else:
                 client.received_at = now
+            client = self.clients.latest
+            if client is not None:
+                client.counted += 1
+                if client.counted > self.clients.quotas.requests_per_s:
+                    self.clients.check_rate(client, request, now)
             if self.access is not None:
                 self.access.check(node_of(sender), request)
             take = self._requests.get(type(request))
@@ -133,7 +145,9 @@ class Proxy(Role[Request]):
             return take(sender, request, now)
         except (RefusedError, UnavailableError) as error:
             no = refused(request, REASONS[type(error)], str(error))
-            effects: list[Effect] = [Send(sender, no), Observe("proxy.refused")]
+            over = isinstance(error, OverQuotaError)
+            counted = Observe("proxy.over_quota" if over else "proxy.refused")
+            effects: list[Effect] = [Send(sender, no), counted]
             if self.access is not None and type(error) is ForbiddenError:
                 effects += self.access.refused(node_of(sender), request, now)
             return effects

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from dataclasses import dataclass
 
 from fencelock.actors.api.backup_message import ReadBackup
 from fencelock.actors.api.message import Inspect
 from fencelock.actors.api.session_message import ListLocks, ListRecords
 from fencelock.actors.error import OverloadedError
-from fencelock.actors.message import Address, Instant, ms_between
+from fencelock.actors.message import Address, Instant, ms_between, node_of
+from fencelock.actors.proxy.clients import OverQuotaError, RemoteClients
 
 QUERIES_MAX = 10_000
 """Maximum unanswered queries of one node."""
@@ -36,11 +37,15 @@ class PendingQueries:
 
     Args:
         node: this node.
+        clients: knows the quota of a client.
 
     """
 
-    def __init__(self, node: str) -> None:
+    def __init__(self, node: str, clients: RemoteClients) -> None:
         self.node = node
+        self._clients = clients
+        self._of_client: Counter[str] = Counter()
+        """Number of queries of each client, by id."""
         self.number = 0
         self.by_number: OrderedDict[int, PendingQuery] = OrderedDict()
         self._known: set[tuple[Address, LockQuery]] = set()
@@ -54,17 +59,24 @@ class PendingQueries:
         """Add a query and return its number; return 0 if the same query is in flight.
 
         Raises:
-            OverloadedError: there are too many.
+            OverloadedError: there are too many, of this client or of all.
 
         """
         if (sender, request) in self._known:
             return 0
+        client, quota = node_of(sender), self._clients.quotas.queries
+        if self._of_client[client] >= quota and client != self.node:
+            raise OverQuotaError(
+                f"{self._of_client[client]} questions of client {client!r} wait for an answer at "
+                f"node {self.node}, its quota queries is {quota}"
+            )
         if len(self.by_number) >= QUERIES_MAX:
             text = f"node {self.node} has {QUERIES_MAX} unanswered questions, its limit"
             raise OverloadedError(text)
         number = self.next_number()
         self.by_number[number] = PendingQuery(number, sender, request, now)
         self._known.add((sender, request))
+        self._of_client[client] += 1
         return number
 
     def end(self, number: int) -> PendingQuery | None:
@@ -72,6 +84,10 @@ class PendingQueries:
         query = self.by_number.pop(number, None)
         if query is not None:
             self._known.discard((query.sender, query.request))
+            client = node_of(query.sender)
+            self._of_client[client] -= 1
+            if not self._of_client[client]:
+                del self._of_client[client]
         return query
 
     def end_old(self, now: Instant) -> list[PendingQuery]:

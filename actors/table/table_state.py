@@ -120,6 +120,7 @@ class TableState:
         owner_state.settle(answer)
         session = owner_state.session
         session.claims -= 1
+        session.usage.claims -= 1
         self.claims -= 1
         session.rest(owner_state, self.time_ms)  # It may be retired now.
         out.append(answer)
@@ -139,6 +140,7 @@ class TableState:
         owner_state.hold = None
         session = owner_state.session
         session.claims -= 1
+        session.usage.claims -= 1
         self.claims -= 1
         session.rest(owner_state, self.time_ms)
         self._pass_on(hold, out)
@@ -155,6 +157,7 @@ class TableState:
             out.append(wait.owner_state.refused(Reason.SESSION_EXPIRED, text))
         self.sessions.drop(session)
         self.claims -= session.claims
+        session.usage.claims -= session.claims
         out.append(ended(session.id, reason, request))
         for wait in waits:  # Smaller claims may have waited behind them.
             self.serve(wait.owner_state.lock, out)

@@ -464,6 +464,10 @@ DROPPED = {
     "wire.misdirected": "for another node: addresses in a configuration are mixed up",
     "wire.muted": "of a sender that was muted for unreadable ones",
     "wire.client_flooded": "of clients that sent more than this node could take",
+    "wire.client_slow": "of or to clients that do not read their replies",
+    "proxy.over_quota": "not frames: requests above a client's quota, which were refused",
+    "wire.flood_closed": "of connections that were closed, since they sent too many",
+    "wire.address_full": "of connections above the quota of one address",
     "wire.connections_full": "of connections above the limit: too many clients, or their "
     "descriptors (ulimit -n)",
     "wire.queue_full": "to peers that do not read theirs",

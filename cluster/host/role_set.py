@@ -41,6 +41,11 @@ class RoleSet:
     closings: tuple[Closing, ...] = ()
     """Sent one after the other, each when the previous one got its reply or timed out."""
 
+    @property
+    def closing_s(self) -> float:
+        """The longest wait for the answers to the closings (s)."""
+        return sum(closing.within_ms for closing in self.closings) / 1000
+
 
 class RoleSlot:
     """One running role: its hot attributes looked up once, and whether it may act."""

@@ -28,6 +28,7 @@ from fencelock.actors.paxos import backend
 from fencelock.actors.paxos.backend import PaxosBackend
 from fencelock.actors.proxy import clients
 from fencelock.actors.proxy.proxy import Proxy, Tick
+from fencelock.actors.quota import Quotas
 
 
 @pytest.fixture
@@ -35,8 +36,8 @@ def proxy() -> Proxy:
     return log_proxy(UnbatchedProxy)
 
 
-def test_one_client_cannot_use_up_a_node(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fencelock.actors.paxos.backend.CLIENT_REQUESTS_MAX", 3)
+def test_one_client_cannot_use_up_a_node(proxy: Proxy) -> None:
+    proxy.clients.quotas = Quotas(requests=3)
     for request in (2, 3, 4):
         proxy.handle(ANN, acquire(request, f"l{request}"), T0)
     (refused,) = told(proxy.handle(ANN, acquire(5, "l5"), T0), api.Refused)
@@ -51,7 +52,7 @@ def test_one_client_cannot_use_up_a_node(proxy: Proxy, monkeypatch: pytest.Monke
 def test_however_much_waits_there_is_room_to_release_to_cancel_and_to_keep_the_session(
     proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fencelock.actors.paxos.backend.CLIENT_REQUESTS_MAX", 4)
+    proxy.clients.quotas = Quotas(requests=4)
     monkeypatch.setattr(backend, "REQUESTS_MAX", 4)
     for request in (2, 3, 4, 5):
         proxy.handle(ANN, acquire(request, f"l{request}"), T0)
@@ -202,3 +203,31 @@ def test_a_bad_request_is_told_its_field_value_and_limit(
     assert refused.reason is api.Reason.INVALID
     assert words in refused.detail
     assert proposed(effects) == []
+
+
+def test_a_client_is_refused_what_it_sends_beyond_its_quota_of_a_second(proxy: Proxy) -> None:
+    proxy.clients.quotas = Quotas(requests_per_s=3)
+    for request in (2, 3, 4):
+        assert not told(proxy.handle(ANN, acquire(request, f"l{request}"), T0), api.Refused)
+    effects = proxy.handle(ANN, acquire(5, "l5"), at(999))
+    (refused,) = told(effects, api.Refused)
+    assert (refused.reason, refused.request) == (api.Reason.OVERLOADED, 5)
+    assert "client 'ann' has sent 4 requests" in refused.detail
+    assert "requests_per_s is 3" in refused.detail
+    assert Observe("proxy.over_quota") in effects
+    release = api.Release(lock="l2", fence=5, session=ME, owner="o", request=6)
+    assert not told(proxy.handle(ANN, release, at(999)), api.Refused)
+    bob = api.Acquire(lock="z", session="bob.8", owner="o", request=1)
+    assert not told(proxy.handle(Address("bob/session"), bob, at(999)), api.Refused)
+    assert not told(proxy.handle(ANN, acquire(7, "l7"), at(1_001)), api.Refused)
+
+
+def test_a_client_is_refused_reads_beyond_its_quota(proxy: Proxy) -> None:
+    proxy.clients.quotas = Quotas(queries=2)
+    for request in (1, 2):
+        proxy.handle(ANN, api.Inspect(lock="a", session="ann", request=request), T0)
+    (refused,) = told(
+        proxy.handle(ANN, api.Inspect(lock="a", session="ann", request=3), T0), api.Refused
+    )
+    assert "2 questions of client 'ann'" in refused.detail
+    assert "quota queries is 2" in refused.detail

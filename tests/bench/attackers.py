@@ -1,5 +1,7 @@
 """Attacks of a stranger on nodes on loopback, each bounded; run by `attacks.py` and by tests.
 
+The floods of `flood.py` are here too. They print what they did as a JSON object.
+
 Usage::
 
     python attackers.py ATTACK SECONDS CLUSTER ADDRESS...
@@ -8,7 +10,9 @@ Usage::
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import resource
 import socket
 import sys
 import time
@@ -22,6 +26,24 @@ BURST_BYTES = 100 << 20
 
 CONNECTIONS = 3_000
 """Idle connections to each node."""
+
+FLOOD_CONNECTIONS, FLOOD_SESSIONS, FLOOD_LOCKS = 10_000, 100_000, 60_000
+"""The size of each flood."""
+
+GREETING_BYTES = 64
+"""The first step of ZMTP's handshake."""
+
+SLOW_READERS = 16
+"""Connections that ask for listings."""
+
+ATTACKER_HOST = "127.0.0.2"
+"""The address of a flood's connections: another than that of the clients that are served."""
+
+ASKED_AT_ONCE = 250
+"""Requests in a frame of a flood."""
+
+ACQUIRE, RELEASE, INSPECT, KEEP_ALIVE, REFUSED = 0x10, 0x11, 0x13, 0x15, 0x1B
+OPEN, OPENED, LIST_LOCKS, PROBE = 0x60, 0x61, 0x65, 0x7B
 
 CLUSTER = sys.argv[3] if len(sys.argv) > 3 else "demo"
 
@@ -136,10 +158,237 @@ ATTACKS: dict[str, Callable[[list[str], float], None]] = {
 }
 
 
+class Asker:
+    """A client that sends requests as fast as they are answered, in a session of its own.
+
+    Args:
+        address: the node.
+        name: the client's id.
+        window: requests that are unanswered at a time.
+        at_once: requests in a frame.
+
+    Attributes:
+        sent: number of requests sent.
+        done: number of requests answered by anything but a refusal.
+        refused: number of requests refused, by reason.
+
+    """
+
+    def __init__(
+        self, address: str, name: str, window: int = 1024, at_once: int = ASKED_AT_ONCE
+    ) -> None:
+        self.name = name
+        self.at_once = at_once
+        self.socket = attacker(address, name, 1000)
+        self.window = window
+        self.sent = self.done = 0
+        self.refused: dict[int, int] = {}
+        self.session = ""
+
+    def send(self, messages: Sequence[Sequence[object]]) -> bool:
+        """Send ``messages`` in one frame; return False if the connection takes no more."""
+        raw = frame(*(("*/proxy", f"{self.name}/x", *one) for one in messages))
+        try:
+            self.socket.send(raw, zmq.NOBLOCK)
+        except zmq.Again:
+            return False
+        self.sent += len(messages)
+        return True
+
+    def receive(self, wait_ms: int) -> None:
+        """Count the replies that have come, after waiting for the first."""
+        while self.socket.poll(wait_ms):
+            wait_ms = 0
+            for _, _, tag, *fields in cbor2.loads(self.socket.recv())[4]:
+                if tag == REFUSED:
+                    self.refused[fields[1]] = self.refused.get(fields[1], 0) + 1
+                elif tag == OPENED:
+                    self.done += 1
+                    self.session = fields[1]
+                else:
+                    self.done += 1
+
+    @property
+    def unanswered(self) -> int:
+        """Number of requests without a reply."""
+        return self.sent - self.done - sum(self.refused.values())
+
+    def open(self) -> None:
+        """Open a session."""
+        while not self.session:
+            self.send([(OPEN, self.name, 60_000, "", 1)])
+            self.receive(500)
+
+    def ask(self, make: Callable[[int], Sequence[object]], most: int, ends: float) -> None:
+        """Send up to ``most`` requests that ``make`` returns by number, until ``ends`` (s)."""
+        made = 0
+        while made < most and time.monotonic() < ends:
+            room = min(self.at_once, most - made)
+            if self.unanswered + room > self.window:
+                before = self.unanswered
+                self.receive(200)
+                if self.unanswered == before:  # They were dropped: the rest counts as asked.
+                    self.window += room
+                continue
+            if self.send([make(number) for number in range(made + 2, made + 2 + room)]):
+                made += room
+            else:
+                self.receive(5)
+        while self.unanswered and time.monotonic() < ends:
+            self.receive(100)
+
+
+def asked(one: Asker) -> dict[str, object]:
+    """Return what ``one`` asked for and got."""
+    return {"asked": one.sent, "done": one.done, "refused": one.refused}
+
+
+def handshake(one: socket.socket, name: str) -> None:
+    """Greet as a DEALER, and send one request once the node has greeted."""
+    steps, received = greeting(f"{name}#1"), 0
+    request = frame(("*/proxy", f"{name}/x", KEEP_ALIVE, name, 1))
+    one.sendall(steps[:GREETING_BYTES])
+    while received < GREETING_BYTES:
+        received += len(one.recv(4096)) or GREETING_BYTES
+    one.sendall(steps[GREETING_BYTES:] + bytes([0, len(request)]) + request)
+
+
+def connections(addresses: list[str], seconds: float) -> dict[str, object]:
+    """Open 10,000 connections to the first node, and send one request over each."""
+    ends = time.monotonic() + seconds
+    host, port = addresses[0].removeprefix("tcp://").rsplit(":", 1)
+    kept: list[socket.socket] = []
+    for number in range(FLOOD_CONNECTIONS):
+        with contextlib.suppress(OSError):
+            one = socket.create_connection((host, int(port)), 1.0, (ATTACKER_HOST, 0))
+            handshake(one, f"one-{number}")
+            kept.append(one)
+        if time.monotonic() > ends:
+            break
+    opened = len(kept)
+    time.sleep(max(0.0, ends - time.monotonic()))
+    return {"opened": opened, "open at the end": sum(map(is_open, kept))}
+
+
+def is_open(one: socket.socket) -> bool:
+    """Return whether the node has not closed a connection."""
+    one.setblocking(False)
+    try:
+        while one.recv(65_536):
+            pass
+    except BlockingIOError:
+        return True
+    except ConnectionError:
+        return False
+    return False
+
+
+def frames(addresses: list[str], seconds: float) -> dict[str, object]:
+    """Send small requests of several kinds to the first node, as fast as it takes them."""
+    client = Asker(addresses[0], "frames")
+    client.open()
+    ends, number, sent = time.monotonic() + seconds, 2, 0
+    began = time.monotonic()
+    while time.monotonic() < ends:
+        raws: list[bytes] = []
+        for _ in range(50):
+            number += 5
+            acquire = (ACQUIRE, "flood", client.session, "o", number, 0, 1, "", 0, 0)
+            release = (RELEASE, "flood", number, client.session, "o", number + 1)
+            inspect = (INSPECT, "flood", client.session, number + 2, None)
+            keep = (KEEP_ALIVE, client.session, number + 3)
+            probe = (PROBE, client.session, number + 4)
+            for one in (acquire, release, inspect, keep, probe):
+                raws.append(frame(("*/proxy", f"{client.name}/x", *one)))
+        for raw in raws * 4:
+            try:
+                client.socket.send(raw, zmq.NOBLOCK)
+                sent += 1
+            except zmq.Again:
+                time.sleep(0.0005)
+        with contextlib.suppress(zmq.Again):
+            while True:
+                client.socket.recv(zmq.NOBLOCK)
+    return {"frames a second": round(sent / (time.monotonic() - began))}
+
+
+def slow_reader(addresses: list[str], seconds: float) -> dict[str, object]:
+    """Ask for long listings over several connections, and read nothing."""
+    ends = time.monotonic() + seconds
+    holder = Asker(addresses[0], "holder", at_once=50)  # A frame has at most 64 KiB.
+    holder.open()
+    session, label = holder.session, "l" * 250
+    names = [f"{number:04}".ljust(250, "x") for number in range(1_000)]
+
+    def acquire(number: int) -> Sequence[object]:
+        name = names[(number - 2) % len(names)]
+        return (ACQUIRE, name, session, "o" * 200, number, 0, 1, label, 0, 0)
+
+    holder.ask(acquire, len(names), ends)
+    readers: list[zmq.Socket[bytes]] = []
+    for number in range(SLOW_READERS):
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        dealer = context.socket(zmq.DEALER)
+        dealer.setsockopt(zmq.ROUTING_ID, f"slow-{number}#1".encode())
+        dealer.setsockopt(zmq.RCVHWM, 1)
+        dealer.setsockopt(zmq.RCVBUF, 4096)
+        dealer.connect(addresses[0])
+        readers.append(dealer)
+    number = sent = 0
+    while time.monotonic() < ends:
+        for at, one in enumerate(readers):
+            number += 1
+            listing = (LIST_LOCKS, "", "", 1000, f"slow-{at}", number, None)
+            with contextlib.suppress(zmq.Again):
+                one.send(frame(("*/proxy", f"slow-{at}/x", *listing)), zmq.NOBLOCK)
+                sent += 1
+        time.sleep(0.001)
+    return {"listings asked": sent, "readers": SLOW_READERS}
+
+
+def sessions(addresses: list[str], seconds: float) -> dict[str, object]:
+    """Ask for 100,000 sessions of a day."""
+    client = Asker(addresses[0], "opener")
+    day = 24 * 3_600_000
+    client.ask(
+        lambda number: (OPEN, f"opener~{number}", day, "", number),
+        FLOOD_SESSIONS,
+        time.monotonic() + seconds,
+    )
+    return asked(client)
+
+
+def locks(addresses: list[str], seconds: float) -> dict[str, object]:
+    """Take 60,000 locks in one session, and keep them."""
+    client = Asker(addresses[0], "taker")
+    client.open()
+    session = client.session
+    client.ask(
+        lambda number: (ACQUIRE, f"lock-{number}", session, "o", number, 0, 1, "", 0, 0),
+        FLOOD_LOCKS,
+        time.monotonic() + seconds,
+    )
+    return asked(client)
+
+
+FLOODS: dict[str, Callable[[list[str], float], dict[str, object]]] = {
+    "connections": connections,
+    "frames": frames,
+    "slow-reader": slow_reader,
+    "sessions": sessions,
+    "locks": locks,
+}
+
+
 def main() -> None:
-    """Run one attack."""
+    """Run one attack, or one flood."""
     name, seconds, _, *addresses = sys.argv[1:]
     os.nice(19)
+    if name in FLOODS:
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        print(json.dumps(FLOODS[name](addresses, float(seconds))), flush=True)
+        os._exit(0)
     ATTACKS[name](addresses, float(seconds))
     os._exit(0)  # Nothing that is queued needs to be sent.
 

@@ -24,7 +24,6 @@ import urllib.request
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -70,12 +69,7 @@ class Transcript:
         self.began = time.monotonic()
         self._stack = stack
         path = f"{folder / 'env' / 'bin'}{os.pathsep}{os.environ['PATH']}"
-        environment = {"PATH": path, "HOME": str(folder), "COLUMNS": str(columns)}
-        self.common: dict[str, Any] = {
-            "cwd": folder,
-            "env": environment,
-            "stdin": subprocess.DEVNULL,
-        }
+        self.environment = {"PATH": path, "HOME": str(folder), "COLUMNS": str(columns)}
 
     def say(self, text: str) -> None:
         """Print a heading."""
@@ -95,9 +89,10 @@ class Transcript:
         """
         print(f"$ {command}", flush=True)
         began = time.monotonic()
-        shell = ["sh", "-c", f"{{ {command}; }} 2>&1"]
+        shell, stdout = ["sh", "-c", f"{{ {command}; }} 2>&1 < /dev/null"], subprocess.PIPE
+        where, variables = self.folder, self.environment
         done = subprocess.run(
-            shell, stdout=subprocess.PIPE, text=True, check=False, timeout=timeout, **self.common
+            shell, cwd=where, env=variables, stdout=stdout, text=True, check=False, timeout=timeout
         )
         took = time.monotonic() - began
         self.show(done.stdout)
@@ -110,8 +105,9 @@ class Transcript:
         """Run ``command`` in the background, with its output in the file ``log``."""
         print(f"$ {command} > {log} 2>&1 &", flush=True)
         with (self.folder / log).open("wb") as file:
+            words = shlex.split(command)
             process = subprocess.Popen(
-                shlex.split(command), stdout=file, stderr=subprocess.STDOUT, **self.common
+                words, cwd=self.folder, env=self.environment, stdout=file, stderr=file
             )
         self._stack.callback(process.wait, PATIENCE_S)
         self._stack.callback(process.kill)
@@ -178,7 +174,9 @@ def until_held(shell: Transcript, name: str) -> None:
     command = ["fencelock", "who", name, "--json"]
 
     def is_held() -> bool:
-        done = subprocess.run(command, stdout=subprocess.PIPE, check=False, **shell.common)
+        done = subprocess.run(
+            command, cwd=shell.folder, env=shell.environment, capture_output=True, check=False
+        )
         return b'"fence"' in done.stdout
 
     until(is_held, f"a holder of {name}")

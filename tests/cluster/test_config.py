@@ -363,9 +363,14 @@ OTHERS = {
     "paxos.rank_ms": "200",
     "paxos.target_members": "3",
     "paxos.replace_after_s": "60.5",
-    "log.level": '"TRACE"',
-    "security.keys": '"others"',
+    "limits.connections": "10",
+    "limits.requests_per_s": "11",
+    "limits.requests": "12",
+    "limits.queries": "13",
+    "limits.unread_kib": "14",
+    "security.keys": '"secret"',
     "security.insecure": "true",
+    "log.level": '"TRACE"',
 }
 """Every scalar key, and another value for it."""
 

@@ -234,11 +234,11 @@ def test_nobody_passes_for_a_role_of_the_node_itself() -> None:
 
 def test_only_so_many_clients_are_remembered() -> None:
     clients = Clients(most=2)
-    assert not clients.heard("a", b"a#1")
-    assert not clients.heard("b", b"b#1")
-    assert not clients.heard("a", b"a#2")
-    assert clients.heard("c", b"c#1")
-    known = {name: clients.identity(name) for name in "abc"}
-    assert known == {"a": b"a#2", "b": None, "c": b"c#1"}
+    assert not clients.heard("a", b"a#1", 7)
+    assert not clients.heard("b", b"b#1", 7)
+    assert not clients.heard("a", b"a#2", 7)
+    assert clients.heard("c", b"c#1", 7)
+    known = {name: clients.connection(name) for name in "abc"}
+    assert known == {"a": (b"a#2", 7), "b": None, "c": (b"c#1", 7)}
     clients.gone("a")
     assert len(clients) == 1

@@ -1,0 +1,79 @@
+"""What single clients demand of a node: turns, bytes that they do not read, frames in vain."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from fencelock.transport import client_load
+from fencelock.transport.client_load import WINDOW_NS, Floods, Load, UnreadReplies
+from fencelock.transport.connections import acked_bytes
+
+Pair = tuple[socket.socket, socket.socket]
+
+
+@pytest.fixture
+def connection() -> Iterator[Pair]:
+    """The node's and the client's side of a connection."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        client = socket.create_connection(server.getsockname())
+        node = server.accept()[0]
+        with client, node:
+            yield node, client
+
+
+def test_a_client_that_sends_much_more_than_another_is_busy() -> None:
+    load = Load()
+    for now in (0, WINDOW_NS):
+        load.add("greedy", 500, now)
+        load.add("modest", 10, now)
+    assert load.busy == {"greedy"}
+    load.add("greedy", 500, 2 * WINDOW_NS)
+    load.add("greedy", 500, 3 * WINDOW_NS)  # The other has sent nothing.
+    assert not load.busy
+
+
+def test_clients_that_send_about_as_much_are_not_busy() -> None:
+    load = Load()
+    for now in (0, WINDOW_NS):
+        load.add("a", 500, now)
+        load.add("b", 200, now)
+    assert not load.busy
+
+
+def test_a_client_that_does_not_read_is_cut_off_at_its_quota_until_it_reads(
+    connection: Pair,
+) -> None:
+    node, client = connection
+    unread = UnreadReplies(10_000)
+    assert unread.take("slow", node.fileno(), 6_000)
+    assert unread.take("slow", node.fileno(), 4_000)
+    assert not unread.take("slow", node.fileno(), 6_000)
+    assert unread.blocked == 1
+    assert unread.is_blocked("slow")
+    assert not unread.is_blocked("other")
+    before = acked_bytes(node)
+    assert before is not None
+    node.sendall(bytes(10_000))
+    while len(client.recv(65_536, socket.MSG_PEEK)) < 10_000 or acked_bytes(node) == before:
+        pass
+    assert not unread.is_blocked("slow")
+    assert unread.blocked == 0
+    assert unread.take("slow", node.fileno(), 6_000)
+
+
+def test_one_reply_above_the_quota_is_sent_to_a_client_that_reads(connection: Pair) -> None:
+    assert UnreadReplies(10_000).take("reader", connection[0].fileno(), 50_000)
+
+
+def test_a_connection_of_which_too_many_frames_are_dropped_is_closed(
+    connection: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_load, "FLOOD_FRAMES", 3)
+    node, client = connection
+    floods = Floods()
+    assert [floods.note(b"a#1", node.fileno()) for _ in range(4)] == [1, 2, 3, 0]
+    assert client.recv(1) == b""
+    assert floods.note(b"b#1", node.fileno()) == 1

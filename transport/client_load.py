@@ -1,0 +1,186 @@
+"""What single clients demand of a node: frames, and replies that they do not read."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from loguru import logger
+
+from fencelock.transport.connections import acked_bytes, borrow, end_connection, peer_of
+
+WINDOW_NS = 100_000_000
+"""Interval over which envelopes of clients are counted (ns, 100 ms)."""
+
+BUSY_MIN = 64
+"""Envelopes in a window below which a client is not busy."""
+
+BUSY_TIMES = 4
+"""A busy client sends more than this many times as much as the least busy one."""
+
+LARGE_BYTES = 4 << 10
+"""Replies up to this size are not counted (bytes): the queue of a link bounds their number."""
+
+FLOOD_FRAMES = 2_000
+"""Dropped frames of a connection in a second, at which it is closed."""
+
+WARNED_FRAMES = FLOOD_FRAMES // 2
+"""Dropped frames at which the sender is told."""
+
+CLOSED_S = 5.0
+"""Time for which the first dropped frame under the same routing id closes its connection (s)."""
+
+SENDERS_MAX = 4_096
+"""Connections of which dropped frames, or unread replies, are counted."""
+
+LOG_S = 10.0
+"""Shortest interval between log lines about replies that are not read (s)."""
+
+
+class Load:
+    """Counts envelopes by client, to tell the busy clients from the others.
+
+    Where all clients send about as much, none is busy: then long turns serve all of them best.
+
+    Attributes:
+        busy: the clients that sent much more than others in the last window; read only.
+
+    """
+
+    def __init__(self) -> None:
+        self.busy: frozenset[str] = frozenset()
+        self._counts: dict[str, int] = {}
+        self._ends = 0
+
+    def add(self, client: str, envelopes: int, now: int) -> None:
+        """Count ``envelopes`` of ``client`` at time ``now`` (ns)."""
+        if now >= self._ends:
+            self._end_window(now)
+        self._counts[client] = self._counts.get(client, 0) + envelopes
+
+    def _end_window(self, now: int) -> None:
+        counts, self._counts = self._counts, {}
+        recent = now - self._ends < WINDOW_NS
+        self._ends = now + WINDOW_NS
+        least = max(BUSY_MIN, BUSY_TIMES * min(counts.values(), default=0))
+        busy = (one for one, count in counts.items() if count > least)
+        self.busy = frozenset(busy) if recent and len(counts) > 1 else frozenset()
+
+
+@dataclass(slots=True)
+class _Sent:
+    """The large replies that were sent over one connection."""
+
+    descriptor: int
+    acked: int
+    """What the other side had received when the count began (bytes)."""
+    sent: int = 0
+    """What was sent since then (bytes)."""
+    blocked: bool = False
+    """Whether a reply was dropped, and its frames are until it reads."""
+
+
+class UnreadReplies:
+    """Bounds the replies that clients have not read, in bytes.
+
+    libzmq bounds them in frames only. But the kernel knows how much the other side has received,
+    and we how much we sent.
+
+    Args:
+        most: limit of unread replies of a client (bytes).
+
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._by_client: dict[str, _Sent] = {}
+        self.blocked = 0
+        """Number of clients whose frames are dropped."""
+        self._logged = 0.0
+
+    def take(self, client: str, descriptor: int, size: int) -> bool:
+        """Count a reply of ``size`` bytes; return False if it must be dropped."""
+        acked = borrow(descriptor, acked_bytes)
+        if acked is None:
+            return True  # The system does not report it, or the connection is gone.
+        one = self._by_client.get(client)
+        if one is None or one.descriptor != descriptor:
+            self._forget(client)
+            one = self._by_client[client] = _Sent(descriptor, acked)
+            if len(self._by_client) > SENDERS_MAX:
+                self._forget(next(iter(self._by_client)))
+        unread = self._unread(one, acked)
+        if unread and unread + size > self._most:
+            if not one.blocked:
+                one.blocked = True
+                self.blocked += 1
+            self._log(client, unread)
+            return False
+        one.sent += size
+        return True
+
+    def is_blocked(self, client: str) -> bool:
+        """Return whether frames of ``client`` are dropped, since it reads too little."""
+        one = self._by_client.get(client)
+        if one is None or not one.blocked:
+            return False
+        acked = borrow(one.descriptor, acked_bytes)
+        if acked is not None and self._unread(one, acked) > self._most // 2:
+            return True
+        self._forget(client)
+        return False
+
+    def _forget(self, client: str) -> None:
+        one = self._by_client.pop(client, None)
+        self.blocked -= one is not None and one.blocked
+
+    def _unread(self, one: _Sent, acked: int) -> int:
+        unread = one.sent - (acked - one.acked)
+        if unread <= 0:  # The rest was smaller replies.
+            one.acked, one.sent = acked, 0
+        return max(0, unread)
+
+    def _log(self, client: str, unread: int) -> None:
+        now = time.monotonic()
+        if now - self._logged >= LOG_S:
+            self._logged = now
+            logger.warning(
+                "client {!r} does not read its replies: {} KiB wait, the quota is {} KiB; its "
+                "frames are dropped until it reads",
+                client,
+                unread >> 10,
+                self._most >> 10,
+            )
+
+
+class Floods:
+    """Counts dropped frames by connection, and closes those that go on."""
+
+    def __init__(self) -> None:
+        self._dropped: dict[bytes, tuple[float, int, object]] = {}
+        """The end of the second (s), the frames dropped in it, and the peer."""
+        self._closed: dict[bytes, float] = {}
+        """The times until which routing ids of closed connections are refused (s)."""
+
+    def note(self, identity: bytes, descriptor: int) -> int:
+        """Count a dropped frame; return how many there were in this second, 0 if it was closed."""
+        now = time.monotonic()
+        ends, count, peer = self._dropped.get(identity, (0.0, 0, None))
+        if now >= ends:
+            _make_room(self._dropped, identity)
+            ends, count, peer = now + 1.0, 0, borrow(descriptor, peer_of)
+        self._dropped[identity] = ends, count + 1, peer
+        if count < FLOOD_FRAMES and now >= self._closed.get(identity, 0.0):
+            return count + 1
+        del self._dropped[identity]
+        _make_room(self._closed, identity)
+        self._closed[identity] = now + CLOSED_S
+        end_connection(descriptor, peer)
+        return 0
+
+
+def _make_room(senders: dict[bytes, Any], identity: bytes) -> None:
+    senders.pop(identity, None)
+    if len(senders) >= SENDERS_MAX:
+        senders.pop(next(iter(senders)))
