@@ -189,6 +189,14 @@ def cluster(shell: Transcript) -> Nodes:
     """Run three nodes; look at them, and take a lock by force."""
     shell.say("Three nodes")
     shell.run("fencelock init")
+    shell.run("fencelock keys init")
+    for name, role in (("batch", "client"), ("alice", "operator")):
+        shell.run(f"fencelock keys add {name} --role {role}")
+    shell.say("Nodes with keys; this shell has the key of an operator")
+    secured = {"FENCELOCK_SECURITY__KEYS": "./keys", "FENCELOCK_KEY": "keys/alice.key"}
+    for variable, value in secured.items():
+        print(f"$ export {variable}={value}")
+    shell.environment |= secured
     nodes = {
         name: shell.start(
             f"env FENCELOCK_METRICS=127.0.0.1:{9403 + n} fencelock serve --id {name}", f"{name}.log"
@@ -220,7 +228,7 @@ def failures(shell: Transcript, nodes: Nodes) -> str:
     """Kill a client, cut the leader off, and kill it; return the node that is dead."""
     shell.say("A client dies; its session has a time to live of one second")
     (shell.folder / "short.py").write_text(SHORT)
-    client = shell.start("python short.py", "short.log")
+    client = shell.start("env FENCELOCK_KEY=keys/batch.key python short.py", "short.log")
     shell.until("short.log", "held")
     client.kill()
     shell.run("fencelock lock batch/2026-11-22 --timeout 10 -- echo mine now")
@@ -292,6 +300,7 @@ def main() -> int:
     parser.add_argument("--keep", action="store_true", help="keep the folder")
     parser.add_argument("--columns", type=int, default=100, help="width of the outputs")
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     with ExitStack() as stack:
         folder = Path(tempfile.mkdtemp(prefix="first-hour-"))
         if not arguments.keep:

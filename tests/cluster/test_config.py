@@ -371,9 +371,6 @@ OTHERS = {
     "security.keys": '"secret"',
     "security.insecure": "true",
     "log.level": '"TRACE"',
-    **{f"limits.{key}": "77" for key in TABLES["limits"].model_fields},
-    "security.keys": '"./keys"',
-    "security.insecure": "true",
 }
 """Every scalar key, and another value for it."""
 
