@@ -13,7 +13,7 @@ class Quotas:
     are part of the table (`fencelock.actors.table.session`).
     """
 
-    connections: int = 5_000
+    connections: int = 3_000
     """Connections from one address; more are closed."""
     requests_per_s: int = 20_000
     """Requests; more are refused for the rest of the second."""

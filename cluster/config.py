@@ -464,7 +464,7 @@ durability = "fsync"  # memory: no disk; a node that restarts votes only after a
 # replace_after_s = 300  # a member that is silent for so long is replaced, if target_members is set
 
 # [limits]  # of one client at one node; see docs/operations.md
-# connections = 5000  # from one address; more are closed
+# connections = 3000  # from one address; more are closed
 # requests_per_s = 20000  # more are refused for the rest of the second
 # requests = 10000  # commands in flight
 # queries = 256  # reads without a reply

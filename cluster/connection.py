@@ -23,7 +23,12 @@ from fencelock.actors.api.membership_message import (
     ReadMembers,
 )
 from fencelock.actors.api.message import Acquire, Contender, Describe, NodeStatus
-from fencelock.actors.api.name import LABEL_BYTES_MAX, check_new_lock_name, check_owner
+from fencelock.actors.api.name import (
+    LABEL_BYTES_MAX,
+    SECRET_DIGITS,
+    check_new_lock_name,
+    check_owner,
+)
 from fencelock.actors.api.session_message import (
     Evict,
     Evicted,
@@ -166,6 +171,7 @@ class Connection:
             "watcher": self._dispatcher.listen("watcher", self._hear),
             "ttl_ms": math.ceil(settings.ttl * 1000),
             "label": label,
+            "secret": secrets.token_hex(SECRET_DIGITS // 2),
             "holds": holds,
         }
         session = Spawn(address_of(self.session, "session"), ClientSession, arguments)

@@ -9,6 +9,7 @@ from typing import Any
 
 from loguru import logger
 
+from fencelock.actors.api.name import without_secret
 from fencelock.actors.bakery.election import ElectionCoordinator
 from fencelock.actors.bakery.leader_selection import names_of
 from fencelock.actors.bootstrap import Bootstrap
@@ -67,6 +68,16 @@ TWIN = (
     "NODE gets replies to another process that runs as NODE{times}: two processes under one id "
     "disturb each other. Stop the other one, or give it another id"
 )
+
+
+class _Masked:
+    """Something that is written without the secrets of sessions."""
+
+    def __init__(self, event: object) -> None:
+        self._event = event
+
+    def __str__(self) -> str:
+        return without_secret(str(self._event))
 
 
 class EventLog:
@@ -129,13 +140,13 @@ class EventLog:
         log = logger.bind(node=self.node)
 
         def traced(sender: Address, event: Event, now: Instant) -> Effects:
-            log.trace("{} receives {} from {}", address, event, sender)
+            log.trace("{} receives {} from {}", address, _Masked(event), sender)
             effects: Effects = handle(sender, event, now)
             for effect in effects:
                 if type(effect) is Send:
-                    log.trace("{} sends {} to {}", address, effect.message, effect.to)
+                    log.trace("{} sends {} to {}", address, _Masked(effect.message), effect.to)
                 else:
-                    log.trace("{} asks for {}", address, effect)
+                    log.trace("{} asks for {}", address, _Masked(effect))
             return effects
 
         return traced

@@ -130,7 +130,8 @@ class Client:
         """Open a session, and use the name that is assigned from then on."""
         label = f"{socket.gethostname()}:{os.getpid()}"
         number = self.next()
-        opening = [OPEN, self.name, int(TTL_S * 1000), label, number]
+        name = f"{self.name}~{secrets.token_hex(16)}"  # Only who knows it can use it.
+        opening = [OPEN, name, int(TTL_S * 1000), label, number]
         tag, *rest = self.ask(number, opening, (OPENED, REFUSED))
         if tag == REFUSED:
             sys.exit(f"no session, for reason {rest[1]}: {rest[2]}")

@@ -304,7 +304,7 @@ def borrow(descriptor: int, act: Callable[[tcp.socket], T]) -> T | None:
     """
     try:
         connection = tcp.socket(fileno=descriptor)
-    except OSError:
+    except (OSError, ValueError):
         return None
     try:
         return act(connection)

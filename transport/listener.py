@@ -21,7 +21,7 @@ from fencelock.transport.client_load import (
     Load,
     UnreadReplies,
 )
-from fencelock.transport.connections import Connections
+from fencelock.transport.connections import Connections, borrow, peer_of
 from fencelock.transport.frame import Frame, Mismatch, encode_frame
 from fencelock.transport.keys import KeyGuard
 from fencelock.transport.polling import Poller
@@ -173,23 +173,45 @@ class ClientQueue:
         return client, waiting
 
 
+class ClientConnection(NamedTuple):
+    """A connection of a client."""
+
+    identity: bytes
+    """Its routing id."""
+    descriptor: int
+    peer: Any
+
+
 class Clients:
-    """The connection last used by each client: its routing id and its descriptor."""
+    """The connection last used by each client."""
 
     def __init__(self, most: int = CLIENTS_MAX) -> None:
         self._most = most
-        self._connections: OrderedDict[str, tuple[bytes, int]] = OrderedDict()
-        self.connection: Callable[[str], tuple[bytes, int] | None] = self._connections.get
+        self._connections: OrderedDict[str, ClientConnection] = OrderedDict()
+        self.connection: Callable[[str], ClientConnection | None] = self._connections.get
         """Returns the connection of a client, or None for an unknown client."""
 
     def heard(self, client: str, identity: bytes, descriptor: int) -> bool:
         """Record a message of ``client``; return whether another client was forgotten for it."""
-        self._connections[client] = identity, descriptor
+        known = self._connections.get(client)
+        if known is None or known.descriptor != descriptor or known.identity != identity:
+            peer = borrow(descriptor, peer_of)
+            self._connections[client] = ClientConnection(identity, descriptor, peer)
         self._connections.move_to_end(client)
         if len(self._connections) <= self._most:
             return False
         self._connections.popitem(last=False)
         return True
+
+    def is_taken(self, client: str, identity: bytes) -> bool:
+        """Return whether another process uses the id of ``client`` over an open connection.
+
+        The routing ids of one process differ after the first dot of their boot part only.
+        """
+        known = self._connections.get(client)
+        if known is None or known.identity.partition(b".")[0] == identity.partition(b".")[0]:
+            return False
+        return known.peer is not None and borrow(known.descriptor, peer_of) == known.peer
 
     def gone(self, client: str) -> None:
         """Forget ``client``: its connection is closed."""
@@ -455,6 +477,9 @@ class Listener:
         if self._muted and self._is_muted(identity):
             self._count("wire.muted", 1)
             return None
+        if self._clients.is_taken(name, identity):
+            self._count("wire.client_id_taken", 1)
+            return None
         frame = self._admitted(name, identity, waiting.source, waiting.raw)
         if frame is not None and self._clients.heard(name, identity, waiting.source):
             self._count("wire.client_forgotten", 1)
@@ -475,7 +500,7 @@ class Listener:
         if connection is None:
             self._count("wire.unroutable", 1)
             return
-        identity, descriptor = connection
+        identity, descriptor, _ = connection
         if len(raw) > LARGE_BYTES and not self._unread.take(client, descriptor, len(raw)):
             self._count("wire.client_slow", 1)
         elif not self._answer(identity, raw):

@@ -8,6 +8,7 @@ refused here are therefore written out by number and never change.
 
 from __future__ import annotations
 
+import re
 from itertools import chain
 
 from fencelock.actors.error import InvalidRequestError
@@ -56,6 +57,11 @@ checked one by one."""
 REQUEST_MAX = (1 << 62) - 1
 """The highest number of an Acquire, and of the Cancel of one. Numbers cross the wire as signed 64
 bits. The higher numbers are for requests that release the lock."""
+
+SECRET_DIGITS = 32
+"""Length of the random part of a session's name: 128 bits."""
+
+_SECRET = re.compile(rf"~[0-9a-f]{{{SECRET_DIGITS}}}")
 
 _SHOWN_CHARS = 40
 """Characters of a refused text that an error shows."""
@@ -306,6 +312,16 @@ def client_of(session: str) -> str:
     """
     node, slash, _ = session.partition("/")
     return node if slash else session.partition(".")[0].partition("~")[0]
+
+
+def without_secret(text: str) -> str:
+    """Return ``text`` with the handles of sessions in place of their ids.
+
+    The name of a client's session ends with ``~`` and `SECRET_DIGITS` random hexadecimal digits. So
+    its id is known to its client alone, and nobody else can send requests in it. Others see
+    ``me.17`` or ``me~2.17``.
+    """
+    return _SECRET.sub("", text) if "~" in text else text
 
 
 def forbidden_in(text: str) -> str:

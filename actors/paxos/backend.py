@@ -19,6 +19,7 @@ from fencelock.actors.api.message import (
     ReleaseRequest,
     refused,
 )
+from fencelock.actors.api.name import without_secret
 from fencelock.actors.api.request import Command, Outcome, Request
 from fencelock.actors.api.session_message import (
     CloseReason,
@@ -54,7 +55,7 @@ from fencelock.actors.paxos.in_flight import (
     QuorumContact,
 )
 from fencelock.actors.paxos.message import Decline, Declined, Proposed
-from fencelock.actors.paxos.queries import Queries, TableStatus
+from fencelock.actors.paxos.queries import Queries, TableStatus, shown_holder
 from fencelock.actors.proxy.backend import Status
 from fencelock.actors.proxy.clients import REQUESTS_MAX, OverQuotaError, RemoteClient, is_full
 from fencelock.actors.proxy.members_backend import MembersBackend
@@ -242,7 +243,7 @@ class PaxosBackend(MembersBackend):
         """Reply to the requests that wait here; count all replies together."""
         effects: list[Effect] = []
         in_flight, latencies = self.in_flight, self.latencies
-        granted = released = denied = 0
+        granted = released = denied = unknown = 0
         for outcome in outcomes:
             if warning and type(outcome) in _LOSSES:
                 self._warn(outcome, effects)
@@ -266,14 +267,17 @@ class PaxosBackend(MembersBackend):
             else:
                 in_flight.end(known)
                 latencies["other"].add(took)
-                denied += isinstance(outcome, Refused)
+                if isinstance(outcome, Refused):
+                    denied += 1
+                    unknown += outcome.reason is Reason.SESSION_EXPIRED
                 reply = self._finished(outcome, known.request)
                 effects.append(Send(known.sender, reply))
                 if isinstance(outcome, Opened):
                     effects.append(self._notice(notice_of(outcome)))
                 continue
             effects.append(Send(known.sender, outcome))
-        for name, count in (("granted", granted), ("released", released), ("refused", denied)):
+        counts = {"granted": granted, "released": released, "refused": denied}
+        for name, count in {**counts, "unknown_session": unknown}.items():
             if count:
                 effects.append(Observe(f"proxy.{name}", count))
         return effects
@@ -286,7 +290,11 @@ class PaxosBackend(MembersBackend):
         """
         if isinstance(reply, Refused) and reply.reason in (Reason.SUPERSEDED, Reason.FORGOTTEN):
             nothing = Reason.NOT_HELD if isinstance(request, ReleaseRequest) else Reason.CANCELLED
-            return replace(reply, reason=nothing)
+            reply = replace(reply, reason=nothing)
+        if isinstance(reply, Refused):  # It may name the holder.
+            return replace(reply, detail=without_secret(reply.detail))
+        if isinstance(reply, Evicted):
+            return replace(reply, holder=shown_holder(reply.holder))
         copy = _NAMES_NODES.get(type(reply))
         if copy is None:
             return reply
@@ -453,6 +461,12 @@ class PaxosBackend(MembersBackend):
 
 def notice_of(outcome: Opened | Ended | Evicted) -> RoleNotice:
     """Return the line of the log about a session or an eviction."""
+    line = _line_of(outcome)
+    fields = tuple((key, without_secret(value)) for key, value in line.fields)
+    return replace(line, text=without_secret(line.text), fields=fields)
+
+
+def _line_of(outcome: Opened | Ended | Evicted) -> RoleNotice:
     match outcome:
         case Evicted():
             fence, holder = outcome.fence, outcome.holder

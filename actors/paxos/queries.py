@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from fencelock.actors.api.backup_message import BackupPart, ReadBackup
 from fencelock.actors.api.message import Contender, Inspect, LockStatus, Reason, refused
-from fencelock.actors.api.name import client_of
+from fencelock.actors.api.name import client_of, without_secret
 from fencelock.actors.api.session_message import (
     ListedEviction,
     ListedLock,
@@ -311,13 +311,18 @@ def holder_of(seen: HolderSeen, quiet_ms: int) -> Contender:
     """Return a holder as clients see it, ``quiet_ms`` after the report."""
     return Contender(
         node=client_of(seen.session),
-        session=seen.session,
+        session=without_secret(seen.session),
         owner=seen.owner,
         fence=seen.fence,
         since_ms=seen.held_ms + quiet_ms,
         label=seen.label,
         times=seen.times,
     )
+
+
+def shown_holder(holder: Contender) -> Contender:
+    """Return ``holder`` with the handle of its session."""
+    return holder._replace(session=without_secret(holder.session))
 
 
 def waiters_of(report: LockReport, bytes_max: int, quiet_ms: int) -> tuple[Contender, ...]:
@@ -345,7 +350,7 @@ def size_of(contender: Contender) -> int:
 def _waiter(seen: WaiterSeen, quiet_ms: int) -> Contender:
     return Contender(
         node=client_of(seen.session),
-        session=seen.session,
+        session=without_secret(seen.session),
         owner=seen.owner,
         fence=None,
         since_ms=seen.waited_ms + quiet_ms,
@@ -381,14 +386,18 @@ def _records(read: RecordsRead, request: ListRecords, consulted: Consulted) -> M
         left -= len(one.id.encode()) + len(one.label.encode()) + 48
         if left < 0:
             break
-        sessions.append(one._replace(left_ms=max(0, one.left_ms - quiet_ms)))
+        sessions.append(
+            one._replace(id=without_secret(one.id), left_ms=max(0, one.left_ms - quiet_ms))
+        )
     evictions: list[ListedEviction] = []
     for evicted in read.evictions:
         texts = len(evicted.lock.encode()) + len(evicted.operator.encode())
         left -= size_of(evicted.holder) + texts + 32
         if left < 0:
             break
-        evictions.append(evicted._replace(ago_ms=evicted.ago_ms + quiet_ms))
+        evictions.append(
+            evicted._replace(holder=shown_holder(evicted.holder), ago_ms=evicted.ago_ms + quiet_ms)
+        )
     cut = len(sessions) + len(evictions) < len(read.sessions) + len(read.evictions)
     return RecordList(
         sessions=tuple(sessions),

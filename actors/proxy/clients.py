@@ -33,6 +33,7 @@ class RemoteClient:
         address: the address it last sent from.
         session: the session of its last message, which it may use.
         received_at: the time of that message.
+        assigned: the id of the last session that it used.
         in_flight: number of its commands in flight.
         counted_from: the time from which its requests are counted.
         counted: number of its requests since then.
@@ -43,6 +44,7 @@ class RemoteClient:
     address: Address
     session: str
     received_at: Instant
+    assigned: str = ""
     in_flight: int = 0
     counted_from: Instant = BEGINNING
     counted: int = 0
@@ -97,6 +99,8 @@ class RemoteClients:
             known = found or self._add(client, RemoteClient(sender, session, now))
             self.by_id.move_to_end(client)
         known.address, known.session, known.received_at = sender, session, now
+        if "." in session:
+            known.assigned = session
         self.latest = known
 
     def check_rate(self, client: RemoteClient, request: Request, now: Instant) -> None:
@@ -118,7 +122,10 @@ class RemoteClients:
     def of(self, session: str) -> RemoteClient | None:
         """Return the client that uses ``session``, or None if it has sent nothing here lately."""
         client = client_of(session)
-        return self.local if client == self.node else self.by_id.get(client)
+        if client == self.node:
+            return self.local
+        found = self.by_id.get(client)
+        return found if found is not None and found.assigned == session else None
 
     def is_silent(self, client: RemoteClient, now: Instant) -> bool:
         """Return whether ``client`` has been silent for too long."""

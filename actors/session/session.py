@@ -105,6 +105,7 @@ class ClientSession(Role[Said | SessionTick]):
         watcher: the role of this node that receives `Trusted`, `Suspected`, `HoldsLost`.
         ttl_ms: time for which the cluster keeps the session without a keep-alive (ms).
         label: description of this client for people, such as host and process.
+        secret: random digits in the names of its sessions, so that nobody else can use them.
         holds: an empty table for the holds, which the client's threads may read; see `Hold`.
 
     """
@@ -121,6 +122,7 @@ class ClientSession(Role[Said | SessionTick]):
         watcher: Address | None = None,
         ttl_ms: int = TTL_MS,
         label: str = "",
+        secret: str = "",
         holds: dict[Claim, Hold] | None = None,
     ) -> None:
         super().__init__(address, host)
@@ -133,7 +135,7 @@ class ClientSession(Role[Said | SessionTick]):
             for endpoint, label in zip(endpoints, labels, strict=True)
         }
         known = Endpoints(table, endpoints[random.randrange(len(endpoints))])
-        session_lease = SessionLease(session, ttl_ms, label)
+        session_lease = SessionLease(session, ttl_ms, label, secret)
         in_flight, home = InFlight(random, known, session_lease), f"{node_of(address)}/"
         self.session_state = SessionState(known, in_flight, session_lease, home, watcher)
         if holds is not None:

@@ -60,6 +60,7 @@ class SessionLease:
 
     Attributes:
         name: the client's name.
+        secret: random digits in the names of its sessions, see `without_secret`; empty if none.
         count: number of sessions begun so far.
         assigned: the cluster's id of the session.
         confirmed_at: send time of the last message that the cluster confirmed.
@@ -70,6 +71,7 @@ class SessionLease:
     name: str
     ttl_ms: int
     label: str
+    secret: str = ""
     stage: Stage = Stage.NONE
     count: int = 0
     assigned: str = ""
@@ -111,7 +113,8 @@ class SessionLease:
     @property
     def wanted(self) -> str:
         """The name under which the session is, or was last, opened."""
-        return self.name if self.count <= 1 else f"{self.name}~{self.count}"
+        name = self.name if self.count <= 1 else f"{self.name}~{self.count}"
+        return f"{name}~{self.secret}" if self.secret else name
 
     @property
     def spoken(self) -> str:

@@ -464,6 +464,7 @@ DROPPED = {
     "wire.misdirected": "for another node: addresses in a configuration are mixed up",
     "wire.muted": "of a sender that was muted for unreadable ones",
     "wire.client_flooded": "of clients that sent more than this node could take",
+    "wire.client_id_taken": "under the id of a client that another process uses",
     "wire.client_slow": "of or to clients that do not read their replies",
     "proxy.over_quota": "not frames: requests above a client's quota, which were refused",
     "wire.flood_closed": "of connections that were closed, since they sent too many",

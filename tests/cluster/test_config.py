@@ -371,6 +371,7 @@ OTHERS = {
     "security.keys": '"secret"',
     "security.insecure": "true",
     "log.level": '"TRACE"',
+    **{f"limits.{key}": "77" for key in TABLES["limits"].model_fields},
 }
 """Every scalar key, and another value for it."""
 

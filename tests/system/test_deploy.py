@@ -84,8 +84,6 @@ def test_the_manifests_of_kubernetes_belong_together() -> None:
     assert set(config.metrics.values()) == {f"0.0.0.0:{ports['metrics']}"}
     probes = {container[f"{kind}Probe"]["httpGet"]["path"] for kind in ("readiness", "liveness")}
     assert probes == {"/ready", "/live"}
-    environment = {one["name"]: one.get("value", "") for one in container["env"]}
-    assert Path(environment["FENCELOCK_KEY"]).parent == config.keys
     mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
     assert mounts["data"] == str(config.data)
     assert mounts["keys"] == str(config.keys)

@@ -22,7 +22,7 @@ from fencelock.transport.frame import (
     decode_frame,
     encode_frame,
 )
-from fencelock.transport.listener import Clients
+from fencelock.transport.listener import ClientConnection, Clients
 
 ACQUIRE = Acquire(lock="orders/42", session="s-1", owner="o", request=1, wait_ms=5000)
 ENVELOPE = Envelope(Address("n1/proxy"), Address("s-1/session"), ACQUIRE)
@@ -78,7 +78,7 @@ def enveloped(at: int, value: object) -> bytes:
         (changed(0, True), "version"),
         (cbor2.dumps(RAW[:4]), "4 items, not 5"),
         (cbor2.dumps([*RAW, 0]), "6 items, not 5"),
-        (changed(1, 7), "no name"),
+        (changed(1, -1), "no name"),
         (changed(1, ""), "1 to 128"),
         (changed(1, "x" * 129), "129 bytes"),
         (changed(1, "a\x00b"), "has U.0000"),
@@ -234,11 +234,15 @@ def test_nobody_passes_for_a_role_of_the_node_itself() -> None:
 
 def test_only_so_many_clients_are_remembered() -> None:
     clients = Clients(most=2)
-    assert not clients.heard("a", b"a#1", 7)
-    assert not clients.heard("b", b"b#1", 7)
-    assert not clients.heard("a", b"a#2", 7)
-    assert clients.heard("c", b"c#1", 7)
+    assert not clients.heard("a", b"a#1", -1)
+    assert not clients.heard("b", b"b#1", -1)
+    assert not clients.heard("a", b"a#2", -1)
+    assert clients.heard("c", b"c#1", -1)
     known = {name: clients.connection(name) for name in "abc"}
-    assert known == {"a": (b"a#2", 7), "b": None, "c": (b"c#1", 7)}
+    assert known == {
+        "a": ClientConnection(b"a#2", -1, None),
+        "b": None,
+        "c": ClientConnection(b"c#1", -1, None),
+    }
     clients.gone("a")
     assert len(clients) == 1

@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 import zmq
@@ -140,8 +141,11 @@ def test_an_answer_follows_a_client_to_its_new_connection(station: Make) -> None
     for boot in (1, 2):
         client = client_of(station, node, "s-1", boot)
         until(lambda c=client: c.news, client)  # type: ignore[misc]
-        client.say("endpoint-0", KeepAlive(session="s-1", request=boot))
-        until(lambda b=boot: len(node.arrivals) == b, node)  # type: ignore[misc]
+        say = partial(client.say, "endpoint-0", KeepAlive(session="s-1", request=boot))
+        say()
+        until(lambda b=boot: KeepAlive(session="s-1", request=b) in node.heard(), node, again=say)  # type: ignore[misc]
+        if boot == 1:
+            client.hub.close()  # While it is open, no other process can use its id.
     node.say("s-1", alive(9), role="session")
     until(lambda: client.arrivals, client, node)
     assert client.heard() == [alive(9)]
@@ -184,3 +188,19 @@ def test_a_frame_may_be_sent_by_hand_with_the_documented_identity(station: Make)
         socket.send(encode_frame(Frame("test", 0, 0, (envelope,))))
         until(lambda: node.arrivals, node)
     assert node.arrivals[0].link == "me"
+
+
+def test_no_other_process_can_use_the_id_of_a_client_while_its_connection_is_open(
+    station: Make,
+) -> None:
+    node = station("n1")
+    victim, attacker = client_of(station, node, "s-1", 1), client_of(station, node, "s-1", 2)
+    until(lambda: victim.news and attacker.news, victim, attacker)
+    victim.say("endpoint-0", KeepAlive(session="s-1", request=1))
+    until(lambda: node.arrivals, node)
+    attacker.say("endpoint-0", KeepAlive(session="s-1", request=2))
+    until(lambda: node.counters["wire.client_id_taken"], node)
+    node.say("s-1", alive(1), role="session")
+    until(lambda: victim.arrivals, victim, node)
+    assert victim.heard() == [alive(1)]
+    assert not attacker.arrivals

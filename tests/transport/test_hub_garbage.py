@@ -197,9 +197,9 @@ def flood(socket: Socket, random: Random, count: int, *, decodable: bool) -> Non
 
 def test_a_node_under_a_hundred_thousand_frames_of_garbage_serves_on(node: GrantingNode) -> None:
     process = psutil.Process()
-    with zmq.Context() as context, dealer(context, node, b"me#1") as friend:
+    with zmq.Context() as context, dealer(context, node, b"me#1.1") as friend:
         assert served(friend, 1)
-        with dealer(context, node, b"me#2") as enemy:
+        with dealer(context, node, b"me#1.2") as enemy:
             flood(enemy, Random(2), 2000, decodable=True)  # Caches and pools fill now.
             fds, memory = process.num_fds(), process.memory_info().rss
             flood(enemy, Random(3), FRAMES, decodable=True)

@@ -1,0 +1,129 @@
+"""A client of a real node cannot send requests in the session of another."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import cbor2
+import pytest
+import zmq
+
+import fencelock
+from fencelock.actors.api.name import SECRET_DIGITS, without_secret
+from fencelock.cluster.bench.members import READY_S, NodeProcesses
+
+RELEASE, INSPECT, RELEASED, REFUSED, LOCK_STATUS = 0x11, 0x13, 0x19, 0x1B, 0x1C
+WAIT_MS = 10_000
+
+
+@pytest.fixture(scope="module")
+def members(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcesses]:
+    with NodeProcesses(tmp_path_factory.mktemp("secret"), "paxos", 1, durable=True) as members:
+        yield members
+
+
+class Attacker:
+    """Sends messages under a client id, and receives what comes back."""
+
+    def __init__(self, members: NodeProcesses, name: str) -> None:
+        self.name = name
+        self.cluster = members.cluster
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.socket = self.context.socket(zmq.DEALER)
+        self.socket.setsockopt(zmq.ROUTING_ID, f"{name}#attacker".encode())
+        self.socket.setsockopt(zmq.LINGER, 0)
+        self.socket.connect(members.connect)
+
+    def ask(self, *message: object, wait_ms: int = WAIT_MS) -> list[Any] | None:
+        """Return the first reply to ``message`` without its addresses, None if there is none."""
+        self.socket.send(
+            cbor2.dumps([1, self.cluster, 0, 0, [["*/proxy", f"{self.name}/x", *message]]])
+        )
+        if not self.socket.poll(wait_ms):
+            return None
+        reply: list[Any] = cbor2.loads(self.socket.recv())[4][0][2:]
+        return reply
+
+    def close(self) -> None:
+        self.context.destroy(linger=0)
+
+
+def holder_seen(members: NodeProcesses, lock: str) -> list[Any]:
+    """Return the holder of ``lock`` as any stranger sees it."""
+    stranger = Attacker(members, "stranger")
+    try:
+        status = stranger.ask(INSPECT, lock, "stranger", 1, None)
+        assert status is not None
+        assert status[0] == LOCK_STATUS
+        holder: list[Any] = status[2]
+        return holder
+    finally:
+        stranger.close()
+
+
+def test_a_client_that_connects_under_anothers_id_does_not_release_its_lock(
+    members: NodeProcesses,
+) -> None:
+    with fencelock.connect(
+        members.connect, cluster=members.cluster, connect_timeout=READY_S
+    ) as client:
+        lock = client.lock("mine")
+        with lock:
+            node, session, owner, fence, *_ = holder_seen(members, "mine")
+            attacker = Attacker(members, node)
+            reply = attacker.ask(RELEASE, "mine", fence, session, owner, 10**9, wait_ms=1_000)
+            assert reply is None or reply[0] == REFUSED
+            counters = {one.name: one.times for one in client.describe()[0].counters}
+            assert counters["wire.client_id_taken"] >= 1
+            other = Attacker(members, "other")  # An honest id does not help either.
+            reply = other.ask(RELEASE, "mine", fence, session, owner, 10**9)
+            assert reply is not None
+            assert reply[0] == REFUSED
+            assert holder_seen(members, "mine")[3] == fence
+            lock.raise_if_lost()
+            attacker.close()
+            other.close()
+
+
+def test_once_the_client_is_gone_its_handle_is_still_no_session(members: NodeProcesses) -> None:
+    with fencelock.connect(
+        members.connect, cluster=members.cluster, connect_timeout=READY_S
+    ) as client:
+        client.lock("seen").acquire()
+        node, session, owner, fence, *_ = holder_seen(members, "seen")
+        other = client.sessions()
+        assert session in {one.id for one in other}
+        client.close()
+    attacker = Attacker(members, node)
+    ends, reply = time.monotonic() + READY_S, None
+    while reply is None and time.monotonic() < ends:  # Its connection is being closed.
+        reply = attacker.ask(RELEASE, "seen", fence, session, owner, 10**9, wait_ms=500)
+    assert reply is not None
+    assert reply[0] == REFUSED
+    assert "does not exist" in reply[3]
+    attacker.close()
+
+
+def test_no_log_line_has_a_secret(members: NodeProcesses) -> None:
+    with fencelock.connect(
+        members.connect, cluster=members.cluster, connect_timeout=READY_S
+    ) as client:
+        client.lock("logged").acquire()
+        client.evict("logged", fence=holder_seen(members, "logged")[3], operator="alice")
+        secret = client.sessions()[-1].id
+    log = "".join(file.read_text(encoding="utf-8") for file in Path(members.folder).glob("*.log"))
+    assert "taken by force" in log
+    assert without_secret(log) == log
+    assert without_secret(secret) == secret
+
+
+def test_the_handle_of_a_session_has_all_but_its_secret() -> None:
+    secret = "0123456789abcdef" * 2
+    assert len(secret) == SECRET_DIGITS
+    assert without_secret(f"held by 'x' of 'me~2~{secret}.17'") == "held by 'x' of 'me~2.17'"
+    assert without_secret(f"me~{secret}.17") == "me.17"
+    assert without_secret("me~2.17") == "me~2.17"
+    assert without_secret("n1/5f3a.4") == "n1/5f3a.4"
