@@ -140,9 +140,7 @@ class KeyGuard:
         """
         del value
         if event != zmq.EVENT_HANDSHAKE_FAILED_AUTH:
-            text = (
-                "a connection without a key, with a key for another cluster, or cut off too early"
-            )
+            text = "a connection without a key, with a key for another cluster, or cut off early"
             self._refuse("wire.handshake_failed", text)
 
     def tend(self) -> None:
