@@ -12,7 +12,13 @@ from typing import Any, ParamSpec, Self, TypeVar
 from fencelock.actors.api.backup_message import BackupPart
 from fencelock.actors.api.membership_message import ChangeMembers, MembersChanged, MembersRead
 from fencelock.actors.api.message import Contender, LockStatus, NodeStatus
-from fencelock.actors.api.session_message import ListedEviction, ListedLock, ListedSession, Records
+from fencelock.actors.api.session_message import (
+    ListedEviction,
+    ListedLock,
+    ListedSession,
+    Records,
+    SessionClosed,
+)
 from fencelock.actors.session.message import Surveyed
 from fencelock.cluster.base_client import BaseClient, namer
 from fencelock.cluster.callback_executor import CallbackExecutor, ThreadExecutor
@@ -166,6 +172,27 @@ class Client(BaseClient[Lock, RLock, Semaphore]):
 
         """
         return drive(self._connection.evicting(name, fence, operator))
+
+    def close_session(self, handle: str, operator: str | None = None) -> SessionClosed:
+        """Close the session with that ``handle``; return its label and the number of its claims.
+
+        Its locks go to the next waiters at once. Its client is notified, opens a new session, and
+        may still act on the protected resources: only fences that are checked stop it. `evictions`
+        lists the closing.
+
+        Args:
+            handle: the ``id`` of the session in `sessions`.
+            operator: the name of the person who does it, as for `evict`.
+
+        Raises:
+            NotHeldError: no session with that handle is open.
+            UnsupportedError: the protocol keeps no sessions.
+            InvalidRequestError: an argument is out of its limits.
+            UnavailableError: no answer came for 10 s; repeating it does no harm.
+            ClosedError: the client is closed.
+
+        """
+        return drive(self._connection.closing_session(handle, operator))
 
     def members(self) -> MembersRead:
         """Return the nodes of the cluster: who leads, who votes, and how far each is behind.

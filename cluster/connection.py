@@ -30,6 +30,7 @@ from fencelock.actors.api.name import (
     check_owner,
 )
 from fencelock.actors.api.session_message import (
+    CloseSession,
     Evict,
     Evicted,
     ListedLock,
@@ -38,6 +39,7 @@ from fencelock.actors.api.session_message import (
     LockList,
     RecordList,
     Records,
+    SessionClosed,
 )
 from fencelock.actors.clock import Clock
 from fencelock.actors.effect import Spawn
@@ -343,6 +345,13 @@ class Connection:
         answer = yield from self.line.ask(Evict(lock=name, fence=fence, operator=who))
         assert isinstance(answer, Evicted)
         return answer.holder
+
+    def closing_session(self, handle: str, operator: str | None) -> Operation[SessionClosed]:
+        """End with the session that was closed."""
+        who = process_user(OPERATOR_BYTES_MAX) if operator is None else operator
+        answer = yield from self.line.ask(CloseSession(handle=handle, operator=who))
+        assert isinstance(answer, SessionClosed)
+        return answer
 
     def reading_members(self) -> Operation[MembersRead]:
         """End with the nodes of the cluster."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from fencelock.actors.api.message import Acquire, Granted, Refused, Released
 from fencelock.actors.api.semaphore import AcquirePermits, ReleasePermits
+from fencelock.actors.api.session_message import CloseSession
 from fencelock.actors.message import Local, Message
 from fencelock.actors.paxos.machine import Fingerprint, state_of
 from fencelock.actors.paxos.message import Figure
@@ -66,8 +67,8 @@ class LockMachine:
         return True
 
     def is_new(self, command: bytes) -> bool:
-        """Return whether ``command`` is about a semaphore; releases before those skip it."""
-        return isinstance(self._known.get(command), AcquirePermits | ReleasePermits)
+        """Return whether releases before semaphores and changes of members skip ``command``."""
+        return isinstance(self._known.get(command), AcquirePermits | ReleasePermits | CloseSession)
 
     def is_patient(self, command: bytes) -> bool:
         """Return whether ``command`` would wait a while for a lock that somebody else holds."""

@@ -61,6 +61,9 @@ bits. The higher numbers are for requests that release the lock."""
 SECRET_DIGITS = 32
 """Length of the random part of a session's name: 128 bits."""
 
+HANDLE_BYTES_MAX = SESSION_BYTES_MAX + 20
+"""A handle is at most a session's name, a dot and the number that the table adds."""
+
 _SECRET = re.compile(rf"~[0-9a-f]{{{SECRET_DIGITS}}}")
 
 _SHOWN_CHARS = 40

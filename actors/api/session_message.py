@@ -1,6 +1,6 @@
 """Messages about sessions, and of operators, between a client and a proxy.
 
-Tags 0x60 to 0x6f, and 0xd0 and 0xd1.
+Tags 0x60 to 0x6f, 0xd0, 0xd1, and 0xf8 to 0xfb.
 
 A client is named after its node: ``me``, or ``me~2`` after its first session was lost
 or given up. Where the cluster keeps sessions, it assigns an id for all further requests,
@@ -10,10 +10,11 @@ which is never given again (``me~2.17``): messages under an ended session have n
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from fencelock.actors.api.message import Contender, LockReply, LockRequest
 from fencelock.actors.api.name import (
+    HANDLE_BYTES_MAX,
     INT_MAX,
     LABEL_BYTES_MAX,
     LOCK_NAME_BYTES_MAX,
@@ -32,6 +33,7 @@ from fencelock.actors.api.name import (
     plain_name,
     quoted,
     utf8_size,
+    without_secret,
 )
 from fencelock.actors.api.request import Command, Key, Notification, Outcome, Query, Reply, Request
 from fencelock.actors.api.self_report import NodeAddress
@@ -139,20 +141,26 @@ class End(Command):
 
 @message(0x63)
 class Ended(Outcome):
-    """The session has ended, and holds nothing. Also sent without a request, when it expires."""
+    """The session has ended, and holds nothing. Also sent without a request, when it expires.
+
+    ``operator`` is who ended it, as `OperatorCommand.by`, if the reason is FORCED.
+    """
 
     session: str
     detail: str
     request: int = 0
     reason: CloseReason = CloseReason.GRACEFUL
+    operator: str = ""
 
     ANSWERS = (End,)
 
 
-def ended(session: str, reason: CloseReason, request: int = 0) -> Ended:
+def ended(session: str, reason: CloseReason, request: int = 0, operator: str = "") -> Ended:
     """Return the notice that ``session`` has ended, with ``reason`` in words."""
-    text = f"session {quoted(session)} has ended: {_WHY_CLOSED[reason]}"
-    return Ended(session=session, detail=text, request=request, reason=reason)
+    text = f"session {quoted(without_secret(session))} has ended: {_WHY_CLOSED[reason]}"
+    if operator:
+        text = f"{text}: {quoted(operator)}"
+    return Ended(session=session, detail=text, request=request, reason=reason, operator=operator)
 
 
 def why_expired(session: str) -> str:
@@ -271,7 +279,7 @@ class ListedSession(NamedTuple):
 
 
 class ListedEviction(NamedTuple):
-    """A forced release in a list."""
+    """A forced release in a list, or a session that was closed by force; see `Evicted`."""
 
     lock: str
     fence: int
@@ -293,8 +301,38 @@ class RecordList(Reply):
     age_ms: int | None = None
 
 
+class OperatorCommand(Command):
+    """A command of an operator, which is kept in the audit with the operator's name."""
+
+    __slots__ = ()
+    OPERATOR = True
+
+    if TYPE_CHECKING:  # Every subclass declares it as a field.
+        operator: str
+        """The name of the person who sends it."""
+
+    @property
+    def by(self) -> str:
+        """The operator as the log keeps it: unique with the request, and readable.
+
+        It has the client's id and not its session: a command that is sent again after the
+        session was lost is the same one.
+        """
+        return f"{self.operator} ({client_of(self.session)})"
+
+    def check(self) -> None:
+        """Refuse fields that exceed their limits."""
+        if (size := utf8_size(self.by)) > LABEL_BYTES_MAX:
+            raise InvalidRequestError(
+                f"operator and client together have {size} bytes, at most {LABEL_BYTES_MAX} "
+                "are allowed"
+            )
+        check_text("operator", self.by, LABEL_BYTES_MAX)
+        check_number("request", self.request, 1, INT_MAX)
+
+
 @message(0x67)
-class Evict(Command):
+class Evict(OperatorCommand):
     """An operator ends the hold of ``lock`` under ``fence``. Answered by `Evicted`.
 
     The fence makes a repetition harmless: it cannot hit the next holder. The eviction is in
@@ -307,39 +345,24 @@ class Evict(Command):
     session: str = ""
     request: int = 0
 
-    OPERATOR = True
-
     @property
     def key(self) -> Key:
         """The request's key."""
         return self.session, "", self.lock, self.request
 
-    @property
-    def by(self) -> str:
-        """The operator as the log keeps it: unique with the request, and readable.
-
-        It has the client's id and not its session: an eviction that is sent again after the
-        session was lost is the same one.
-        """
-        return f"{self.operator} ({client_of(self.session)})"
-
     def check(self) -> None:
         """Refuse fields that exceed their limits."""
-        if (size := utf8_size(self.by)) > LABEL_BYTES_MAX:
-            raise InvalidRequestError(
-                f"operator and client together have {size} bytes, at most {LABEL_BYTES_MAX} "
-                "are allowed"
-            )
         check_object_name(self.lock)
-        check_text("operator", self.by, LABEL_BYTES_MAX)
-        check_number("request", self.request, 1, INT_MAX)
+        OperatorCommand.check(self)
 
 
 @message(0x68)
 class Evicted(Outcome):
     """``holder`` no longer holds ``lock``, and is notified.
 
-    ``operator`` is `Evict.by`, and ``time_ms`` the log time of the eviction, for the audit.
+    For the audit, ``operator`` is `OperatorCommand.by`, and ``time_ms`` the log time of the
+    eviction. The audit also keeps one for each session that was closed by force. It has no ``lock``
+    and no ``fence``; its ``holder`` is the session, and ``times`` counts its holds and waits.
     """
 
     lock: str
@@ -356,6 +379,41 @@ class Evicted(Outcome):
     def key(self) -> Key:
         """The key of the request that it answers."""
         return self.session, "", self.lock, self.request
+
+
+@message(0xFA)
+class CloseSession(OperatorCommand):
+    """An operator ends the session with that ``handle``. Answered by `SessionClosed`.
+
+    Listings show the handle; `without_secret` describes it. The number in it makes a repetition
+    harmless: no other session gets the same one. It takes effect as an `End` by force does.
+    """
+
+    handle: str
+    operator: str
+    session: str = ""
+    request: int = 0
+
+    def check(self) -> None:
+        """Refuse fields that exceed their limits."""
+        check_text("handle", self.handle, HANDLE_BYTES_MAX)
+        OperatorCommand.check(self)
+
+
+@message(0xFB)
+class SessionClosed(Outcome):
+    """The session with that ``handle`` has ended, and its client is notified.
+
+    It had ``claims`` holds and waits. ``label`` is its client's.
+    """
+
+    handle: str
+    label: str
+    claims: int
+    session: str = ""
+    request: int = 0
+
+    ANSWERS = (CloseSession,)
 
 
 @message(0x69)

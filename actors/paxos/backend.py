@@ -19,18 +19,18 @@ from fencelock.actors.api.message import (
     ReleaseRequest,
     refused,
 )
-from fencelock.actors.api.name import without_secret
+from fencelock.actors.api.name import quoted, without_secret
 from fencelock.actors.api.request import Command, Outcome, Request
 from fencelock.actors.api.session_message import (
     CloseReason,
     Ended,
-    Evict,
     Evicted,
     HoldLost,
     ListLocks,
     ListRecords,
     Open,
     Opened,
+    OperatorCommand,
 )
 from fencelock.actors.bootstrap_message import VotingStatus
 from fencelock.actors.effect import Effect, Effects, Observe, Send
@@ -167,7 +167,7 @@ class PaxosBackend(MembersBackend):
 
     def _take(self, sender: Address, request: Command, now: Instant) -> Effects:
         """Take a request, or note that it was sent again."""
-        if "." not in request.session and not isinstance(request, Open | Evict):
+        if "." not in request.session and not isinstance(request, Open | OperatorCommand):
             return self._without_session(sender, request)
         in_flight, key = self.in_flight, request.key
         by_key = in_flight.by_key
@@ -481,6 +481,9 @@ def _line_of(outcome: Opened | Ended | Evicted) -> RoleNotice:
         case Ended():
             level, what, why = _ENDINGS[outcome.reason]
             fields = (("event", f"session_{what}"), ("session", outcome.session))
+            if operator := outcome.operator:
+                fields += (("operator", operator),)
+                why = f"it was ended by force, by {quoted(operator)}. Its locks are free for others"
             text = f"session {outcome.session} {what}: {why}"
             return RoleNotice(level=level, text=text, fields=fields)
 
@@ -502,5 +505,5 @@ _ENDINGS = {
 def _is_untried(known: InFlightRequest) -> bool:
     """Return whether the request is new work that cannot be in the log yet."""
     return known.proposed_at == known.since and isinstance(
-        known.request, Open | AcquireRequest | Evict
+        known.request, Open | AcquireRequest | OperatorCommand
     )

@@ -13,7 +13,7 @@ from fencelock.actors.api.message import Acquire, Alive, Inspect, KeepAlive, Loc
 from fencelock.actors.api.probe_message import ProbeReply
 from fencelock.actors.api.request import Request
 from fencelock.actors.api.self_report import Elected
-from fencelock.actors.api.session_message import Evict, ListLocks, ListRecords, Renew
+from fencelock.actors.api.session_message import CloseSession, Evict, ListLocks, ListRecords, Renew
 from fencelock.actors.effect import Effects
 from fencelock.actors.error import UnsupportedError
 from fencelock.actors.histogram import Histogram
@@ -156,6 +156,11 @@ class Backend(ABC):
                 f"the members of a {self.name} cluster are those of its configuration: change the "
                 "file and start all nodes anew; paxos and bakery change their members while they "
                 "serve"
+            )
+        if isinstance(request, CloseSession):
+            return (
+                f"{self.name} keeps no sessions, so none can be closed: `fencelock who` names the "
+                "client that holds a lock. paxos closes sessions"
             )
         protocol = "bakery" if isinstance(request, Renew | Watch) else "paxos"
         return f"{self.name} has no {type(request).__name__}; {protocol} has it"

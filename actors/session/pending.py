@@ -19,7 +19,7 @@ from fencelock.actors.api.message import (
     Release,
     ReleaseRequest,
 )
-from fencelock.actors.api.session_message import Evict, ListLocks, ListRecords, Renew
+from fencelock.actors.api.session_message import CloseSession, Evict, ListLocks, ListRecords, Renew
 from fencelock.actors.message import NS_PER_MS, Address, Instant, copier, ms_between
 from fencelock.actors.timing import PROBE_MS
 
@@ -107,7 +107,9 @@ class CancelKey(NamedTuple):
 CLAIMS_MAX = 4_096
 """Claims that are cached: most locks are requested again and again."""
 
-NodeQuestion = Describe | ListLocks | ListRecords | ReadMembers | ChangeMembers | ReadBackup
+NodeQuestion = (
+    Describe | ListLocks | ListRecords | CloseSession | ReadMembers | ChangeMembers | ReadBackup
+)
 """Requests that are about no object of the table."""
 
 Question = AcquireRequest | ReleaseRequest | Renew | Inspect | Evict | NodeQuestion

@@ -26,8 +26,9 @@ from fencelock.actors.api.message import (
     Released,
     ReleaseRequest,
 )
-from fencelock.actors.api.name import check_object_name, check_owner, check_wait, titled
+from fencelock.actors.api.name import check_object_name, check_owner, check_wait, quoted, titled
 from fencelock.actors.api.session_message import (
+    CloseSession,
     Evict,
     Evicted,
     ListLocks,
@@ -36,6 +37,7 @@ from fencelock.actors.api.session_message import (
     RecordList,
     Renew,
     Renewed,
+    SessionClosed,
 )
 from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.message import Instant, copier, ms_between
@@ -52,6 +54,7 @@ Answer = (
     | LockList
     | RecordList
     | Evicted
+    | SessionClosed
     | MembersRead
     | MembersChanged
     | BackupPart
@@ -139,27 +142,33 @@ def silence(pending: Pending, endpoints: Endpoints, now: Instant) -> Rejection:
             text = f"{titled(lock)}: no node renewed its lease within {asked}"
         case Inspect(lock=lock):
             text = f"{titled(lock)}: no node sent its status within {asked}"
-        case Describe():
-            text = f"no node described itself within {asked}"
-        case ListRecords():
-            text = f"no node listed sessions or evictions within {asked}"
-        case ListLocks():
-            text = f"no node listed the held locks within {asked}"
-        case ReadMembers():
-            text = f"no node listed the members within {asked}"
+        case Describe() | ListRecords() | ListLocks() | ReadMembers() | ReadBackup():
+            text = f"no node {_NOT_DONE[type(pending.asked)]} within {asked}"
         case ChangeMembers(node=node):
             text = (
                 f"no node answered within {asked} whether the change of {node} is done; asking "
                 "again does no harm"
             )
-        case ReadBackup():
-            text = f"no node sent its part of a backup within {asked}"
+        case CloseSession(handle=handle):
+            text = (
+                f"no node confirmed within {asked} that session {quoted(handle)} was closed; "
+                "asking again does no harm"
+            )
         case Evict(lock=lock, fence=fence):
             text = (
                 f"{titled(lock)}: no node confirmed within {asked} that it was taken from its "
                 f"holder under fence {fence}; asking again does no harm"
             )
     return Rejection(Reason.UNAVAILABLE, f"{text}; nodes: {endpoints.describe(now)}")
+
+
+_NOT_DONE: dict[type[Question], str] = {
+    Describe: "described itself",
+    ListRecords: "listed sessions or evictions",
+    ListLocks: "listed the held locks",
+    ReadMembers: "listed the members",
+    ReadBackup: "sent its part of a backup",
+}
 
 
 def wrong_cluster(endpoints: Endpoints, now: Instant) -> Rejection:
@@ -234,6 +243,7 @@ _REPLIES: dict[type[NodeQuestion], type[Answer]] = {
     Describe: NodeStatus,
     ListLocks: LockList,
     ListRecords: RecordList,
+    CloseSession: SessionClosed,
     ReadMembers: MembersRead,
     ChangeMembers: MembersChanged,
     ReadBackup: BackupPart,

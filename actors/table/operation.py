@@ -19,17 +19,20 @@ from fencelock.actors.api.message import (
     ReleaseRequest,
     refused,
 )
-from fencelock.actors.api.name import client_of, quoted, titled
+from fencelock.actors.api.name import client_of, quoted, titled, without_secret
 from fencelock.actors.api.request import Command
 from fencelock.actors.api.semaphore import AcquirePermits, ReleasePermits
 from fencelock.actors.api.session_message import (
     CloseReason,
+    CloseSession,
     End,
     Evict,
     Evicted,
     HoldLost,
     Open,
     Opened,
+    OperatorCommand,
+    SessionClosed,
     ended,
     why_expired,
 )
@@ -60,7 +63,7 @@ NOTHING = Usage()
 """What a client without a session has."""
 
 AUDIT_MAX = 1_000
-"""Maximum number of forced releases kept for inspection, and to answer repetitions."""
+"""Maximum number of forced releases and closings kept for inspection, and to answer repetitions."""
 
 
 def acquire(table: TableState, command: Acquire, out: list[Result]) -> None:
@@ -221,6 +224,36 @@ def evict(table: TableState, command: Evict, out: list[Result]) -> None:
         _take(table, hold, command, out)
 
 
+def close_session(table: TableState, command: CloseSession, out: list[Result]) -> None:
+    """End the session whose handle the operator saw.
+
+    Raises:
+        InvalidRequestError: see `CloseSession.check`; nothing was done.
+
+    """
+    command.check()
+    handle, before = command.handle, table.audit.get((command.by, command.request))
+    session = table.sessions.find(handle)
+    if before is not None and (without_secret(before.holder.session), before.lock) == (handle, ""):
+        out.append(_closed(command, before.holder))
+    elif session is None:
+        text = f"session {quoted(handle)} is not open: it has ended, or was never opened"
+        out.append(refused(command, Reason.NOT_HELD, text))
+    else:
+        victim = Contender(
+            node=client_of(session.id),
+            session=session.id,
+            owner="",
+            fence=None,
+            since_ms=0,
+            label=session.label,
+            times=session.claims,
+        )
+        _record(table, command, "", 0, victim)
+        out.append(_closed(command, victim))
+        table.close(session, CloseReason.FORCED, 0, out, command.by)
+
+
 def open_session(table: TableState, command: Open, out: list[Result]) -> None:
     """Open a session, or find the one that is open under that name.
 
@@ -290,6 +323,7 @@ OPERATIONS: dict[type[Command], Operation] = {
     Open: open_session,
     End: end_session,
     Evict: evict,
+    CloseSession: close_session,
 }
 """The effect of each request on the table. A new command is added here."""
 
@@ -408,27 +442,16 @@ def _has_room(table: TableState, owner_state: OwnerState, out: list[Result]) -> 
 def _take(table: TableState, hold: Hold, command: Evict, out: list[Result]) -> None:
     owner_state, by = hold.owner_state, command.by
     session, owner, lock = owner_state.session.id, owner_state.owner, owner_state.lock
-    evicted = Evicted(
-        lock=lock,
+    holder = Contender(
+        node=client_of(session),
+        session=session,
+        owner=owner,
         fence=hold.fence,
-        holder=Contender(
-            node=client_of(session),
-            session=session,
-            owner=owner,
-            fence=hold.fence,
-            since_ms=table.time_ms - hold.since_ms,
-            label=owner_state.labelled(hold.label),
-            times=hold.count,
-        ),
-        session=command.session,
-        request=command.request,
-        operator=by,
-        time_ms=table.time_ms,
+        since_ms=table.time_ms - hold.since_ms,
+        label=owner_state.labelled(hold.label),
+        times=hold.count,
     )
-    table.audit.pop((by, command.request), None)
-    table.audit[by, command.request] = evicted
-    if len(table.audit) > AUDIT_MAX:
-        table.audit.popitem(last=False)
+    evicted = _record(table, command, lock, hold.fence, holder)
     taken = f"taken by {quoted(by)}"
     text = f"{titled(lock)}: the hold under fence {hold.fence} was {taken}"
     lost = HoldLost(lock=lock, fence=hold.fence, session=session, owner=owner, detail=text)
@@ -438,6 +461,37 @@ def _take(table: TableState, hold: Hold, command: Evict, out: list[Result]) -> N
         owner_state.settle(answer)
     owner_state.lost = hold.fence
     table.end_hold(hold, out)
+
+
+def _record(
+    table: TableState, command: OperatorCommand, lock: str, fence: int, holder: Contender
+) -> Evicted:
+    """Add what ``command`` does to the audit, and return the entry."""
+    by = command.by
+    entry = Evicted(
+        lock=lock,
+        fence=fence,
+        holder=holder,
+        session=command.session,
+        request=command.request,
+        operator=by,
+        time_ms=table.time_ms,
+    )
+    table.audit.pop((by, command.request), None)
+    table.audit[by, command.request] = entry
+    if len(table.audit) > AUDIT_MAX:
+        table.audit.popitem(last=False)
+    return entry
+
+
+def _closed(command: CloseSession, victim: Contender) -> SessionClosed:
+    return SessionClosed(
+        handle=command.handle,
+        label=victim.label,
+        claims=victim.times,
+        session=command.session,
+        request=command.request,
+    )
 
 
 def _deny_release(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from zlib import crc32
 
 from fencelock.actors.api.message import Reason, Refused, Released
-from fencelock.actors.api.name import client_of, titled
+from fencelock.actors.api.name import client_of, titled, without_secret
 from fencelock.actors.message import maker
 from fencelock.actors.table.holding import SLACK, Hold, Wait
 
@@ -211,6 +211,7 @@ class Sessions:
     new master's extension touch any session: it is one number for all.
 
     Attributes:
+        by_number: the sessions by the number that is part of their handles.
         usages: what each client has, by its id.
         opened: number of sessions there ever were; the last number given.
         signs: number of keep-alives there ever were; versions are drawn from it.
@@ -223,6 +224,7 @@ class Sessions:
     def __init__(self) -> None:
         self.by_id: dict[str, Session] = {}
         self.by_name: dict[str, Session] = {}
+        self.by_number: dict[int, Session] = {}
         self.usages: dict[str, Usage] = {}
         self.heap: list[tuple[int, int, str]] = []
         self.opened = 0
@@ -252,10 +254,19 @@ class Sessions:
         """Add ``session`` as it is."""
         self.by_id[session.id] = session
         self.by_name[session.name] = session
+        self.by_number[session.number] = session
         session.usage = self.usages.setdefault(client_of(session.name), session.usage)
         session.usage.sessions += 1
         self.marks += session.mark()
         heapq.heappush(self.heap, (session.deadline_ms, session.number, session.id))
+
+    def find(self, handle: str) -> Session | None:
+        """Return the session with that ``handle``, the form of its id that is shown to others."""
+        number = handle.rpartition(".")[2]
+        if not (number.isascii() and number.isdecimal()):
+            return None
+        session = self.by_number.get(int(number))
+        return session if session is not None and without_secret(session.id) == handle else None
 
     def keep(self, session: Session, now_ms: int) -> None:
         """Note a keep-alive, and forget owner states that no request can need any more.
@@ -281,6 +292,7 @@ class Sessions:
         """Forget ``session``; its id is never given again."""
         del self.by_id[session.id]
         del self.by_name[session.name]
+        del self.by_number[session.number]
         self.marks -= session.mark()
         session.usage.sessions -= 1
         if not session.usage.sessions:

@@ -39,7 +39,7 @@ class TableState:
         held: a checksum of all holds with their fences, see `fingerprint`.
         queued: a checksum of all waits with their tickets.
         granted: the sum of what every grant ever added to ``held`` in this process.
-        audit: the last forced releases, by operator and request, the oldest first.
+        audit: the last forced releases and closings, by operator and request, the oldest first.
 
     """
 
@@ -145,7 +145,14 @@ class TableState:
         session.rest(owner_state, self.time_ms)
         self._pass_on(hold, out)
 
-    def close(self, session: Session, reason: CloseReason, request: int, out: list[Result]) -> None:
+    def close(
+        self,
+        session: Session,
+        reason: CloseReason,
+        request: int,
+        out: list[Result],
+        operator: str = "",
+    ) -> None:
         """End a session in one step: its waits, itself, its holds, the next grants (rule 89)."""
         owner_states = session.owner_states.values()
         waits = [one.wait for one in owner_states if one.wait is not None]
@@ -158,7 +165,7 @@ class TableState:
         self.sessions.drop(session)
         self.claims -= session.claims
         session.usage.claims -= session.claims
-        out.append(ended(session.id, reason, request))
+        out.append(ended(session.id, reason, request, operator))
         for wait in waits:  # Smaller claims may have waited behind them.
             self.serve(wait.owner_state.lock, out)
         for hold in sorted(holds, key=lambda hold: hold.fence):

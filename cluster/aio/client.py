@@ -12,7 +12,13 @@ from typing import Any, ParamSpec, Self, TypeVar
 from fencelock.actors.api.backup_message import BackupPart
 from fencelock.actors.api.membership_message import ChangeMembers, MembersChanged, MembersRead
 from fencelock.actors.api.message import Contender, LockStatus, NodeStatus
-from fencelock.actors.api.session_message import ListedEviction, ListedLock, ListedSession, Records
+from fencelock.actors.api.session_message import (
+    ListedEviction,
+    ListedLock,
+    ListedSession,
+    Records,
+    SessionClosed,
+)
 from fencelock.actors.session.message import Surveyed
 from fencelock.cluster import operation
 from fencelock.cluster.aio.lock import Lock, RLock
@@ -99,6 +105,10 @@ class Client(BaseClient[Lock, RLock, Semaphore]):
     async def evict(self, name: str, fence: int, operator: str | None = None) -> Contender:
         """Take a lock from its holder; see `fencelock.Client.evict`."""
         return await drive(self._connection.evicting(name, fence, operator))
+
+    async def close_session(self, handle: str, operator: str | None = None) -> SessionClosed:
+        """Close a session; see `fencelock.Client.close_session`."""
+        return await drive(self._connection.closing_session(handle, operator))
 
     async def members(self) -> MembersRead:
         """Return the nodes of the cluster; see `fencelock.Client.members`."""

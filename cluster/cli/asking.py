@@ -14,7 +14,12 @@ from fencelock.actors.api.backup_message import BackupPart
 from fencelock.actors.api.membership_message import ChangeMembers, MembersChanged, MembersRead
 from fencelock.actors.api.message import Contender, LockStatus
 from fencelock.actors.api.name import KIND_END, titled
-from fencelock.actors.api.session_message import ListedEviction, ListedLock, ListedSession
+from fencelock.actors.api.session_message import (
+    ListedEviction,
+    ListedLock,
+    ListedSession,
+    SessionClosed,
+)
 from fencelock.actors.error import FencelockError, UnavailableError, WrongClusterError
 from fencelock.actors.session.message import Surveyed
 from fencelock.cluster.cli.screen import Unanswered, say
@@ -90,6 +95,10 @@ class Operator(Protocol):
 
     def evictions(self) -> tuple[ListedEviction, ...]:
         """Return the last forced releases."""
+        ...
+
+    def close_session(self, handle: str, operator: str | None = None) -> SessionClosed:
+        """Close the session with that ``handle``."""
         ...
 
     def backup_part(self, node: str = "", slot: int = 0, chunk: int = 0) -> BackupPart:
@@ -224,7 +233,19 @@ def complete_node(ctx: typer.Context, incomplete: str) -> list[str]:
     )
 
 
+def complete_session(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the handles of sessions, for a shell."""
+    return _completed(ctx, incomplete, lambda operator: (one.id for one in operator.sessions()))
+
+
 LockArgument = Annotated[str, typer.Argument(help="The lock's name.", autocompletion=complete_lock)]
+
+
+OperatorOption = Annotated[
+    str | None,
+    typer.Option("--operator", help="Your name, for the record. Default: USER@HOST."),
+]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 
 _UNITS = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000))

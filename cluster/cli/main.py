@@ -20,7 +20,8 @@ from fencelock.cluster.cli.keys import app as keys
 from fencelock.cluster.cli.lock import lock
 from fencelock.cluster.cli.locks import locks, release, who
 from fencelock.cluster.cli.members import join, leave, members, remove, replace, transfer
-from fencelock.cluster.cli.records import audit, sessions
+from fencelock.cluster.cli.records import app as sessions
+from fencelock.cluster.cli.records import audit
 from fencelock.cluster.cli.serve import serve
 from fencelock.cluster.cli.status import status
 from fencelock.cluster.log import printable
@@ -121,7 +122,7 @@ app.command()(lock)
 app.command()(locks)
 app.command()(who)
 app.command()(release)
-app.command()(sessions)
+app.add_typer(sessions)
 app.command()(audit)
 app.command()(members)
 app.command("join")(join)

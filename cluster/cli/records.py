@@ -1,31 +1,55 @@
-"""``fencelock sessions`` and ``audit``: the clients of a cluster, and who took locks by force."""
+"""``fencelock sessions``, ``sessions close`` and ``audit``: clients, and what was done by force."""
 
 from __future__ import annotations
 
+import json
 from typing import Annotated
 
 import typer
 
 from fencelock.actors.api.session_message import ListedEviction, ListedSession
+from fencelock.actors.error import ConfigError, NotHeldError
 from fencelock.cluster.cli.asking import (
     ClusterOption,
     ConnectOption,
     KeyOption,
     LookTimeoutOption,
+    OperatorOption,
+    TimeoutOption,
     WatchOption,
+    YesOption,
     as_plain,
+    asking,
+    complete_session,
     duration,
     looking,
     object_shown,
     person,
     target,
 )
-from fencelock.cluster.cli.screen import Column, Rows, View, json_view, line, present
+from fencelock.cluster.cli.locks import EXIT_KEPT, at_terminal
+from fencelock.cluster.cli.screen import Column, Rows, View, json_view, line, present, say
+from fencelock.cluster.log import printable
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON array.")]
 
 
+CLOSING = """\
+If you close it by force, the next waiters get its locks at once, under new fences, and its own
+waits end. Its client is notified, but may go on writing: only storage that checks fences stops
+its writes.
+"""
+
+app = typer.Typer(
+    name="sessions",
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback(invoke_without_command=True)
 def sessions(
+    ctx: typer.Context,
     connect: ConnectOption = None,
     cluster: ClusterOption = None,
     key: KeyOption = None,
@@ -36,13 +60,20 @@ def sessions(
     """List the [bold]sessions of clients[/bold], the oldest first.
 
     A session ends, and its locks are free, when nothing comes from its client
-    for the time in the column `ttl`.
+    for the time in the column `ttl`. `close` ends one at once, by force.
 
     For example:
 
       [cyan]fencelock sessions[/cyan]
 
+      [cyan]fencelock sessions close client-1f.17[/cyan]
+
     """
+    if ctx.invoked_subcommand is not None:
+        sources = (ctx.get_parameter_source(name) for name in ctx.params)
+        if any(source is not None and source.name == "COMMANDLINE" for source in sources):
+            raise ConfigError(f"write the options after `sessions {ctx.invoked_subcommand}`")
+        return
     where = target(connect, cluster, key)
 
     def look() -> View:
@@ -55,6 +86,72 @@ def sessions(
     raise typer.Exit(present(look, watch=watch))
 
 
+@app.command()
+def close(
+    handle: Annotated[
+        str,
+        typer.Argument(
+            metavar="ID",
+            help="The session, as `fencelock sessions` lists it.",
+            autocompletion=complete_session,
+        ),
+    ],
+    operator: OperatorOption = None,
+    yes: YesOption = False,
+    connect: ConnectOption = None,
+    cluster: ClusterOption = None,
+    key: KeyOption = None,
+    timeout: TimeoutOption = 5.0,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print what was done as one JSON object.")
+    ] = False,
+) -> None:
+    """End a session [bold]by force[/bold], with all its locks: the next waiters get them.
+
+    Use it for a client that is alive, holds several locks and does not release
+    them; `fencelock release` takes a single lock. The session of a dead client
+    ends by itself. A client that goes on running opens a new session. Every node
+    logs who did it, and `fencelock audit` lists it. Only paxos has sessions.
+
+    For example:
+
+      [cyan]fencelock sessions[/cyan]
+
+      [cyan]fencelock sessions close client-1f.17 --operator alice[/cyan]
+
+    """
+    if not yes and not at_terminal():
+        raise ConfigError("nobody is here to confirm: look with `fencelock sessions`, add --yes")
+    with asking(target(connect, cluster, key), timeout) as asked:
+        if not yes:
+            _confirm(asked.sessions(), handle)
+        closed = asked.close_session(handle, operator)
+    if as_json:
+        typer.echo(json.dumps(as_plain(closed), indent=2))
+        return
+    say(f"Session {handle} ({closed.label}) was closed. Its holds and waits: {closed.claims}.")
+
+
+def _confirm(found: tuple[ListedSession, ...], handle: str) -> None:
+    """Print the action, and return if the user confirms it.
+
+    Raises:
+        NotHeldError: no session with that ``handle`` is open.
+        typer.Exit: the user does not confirm.
+
+    """
+    session = next((one for one in found if one.id == handle), None)
+    if session is None:
+        raise NotHeldError(
+            f"session {handle!r} is not open: `fencelock sessions` lists those that are"
+        )
+    say(f"Session {handle} ({session.label}). Its holds and waits: {session.claims}.", err=True)
+    typer.echo(f"\n{CLOSING}", err=True)
+    if not typer.confirm("Close it?", err=True):
+        typer.echo("Nothing was closed.", err=True)
+        raise typer.Exit(EXIT_KEPT)
+
+
 def audit(
     connect: ConnectOption = None,
     cluster: ClusterOption = None,
@@ -64,7 +161,8 @@ def audit(
 ) -> None:
     """List the [bold]locks that were taken by force[/bold], the oldest first: from whom, by whom.
 
-    The cluster keeps the last 1,000.
+    A session that was closed by force is listed in place of its locks. The cluster
+    keeps the last 1,000 entries.
 
     For example:
 
@@ -100,8 +198,8 @@ def audit_table(found: tuple[ListedEviction, ...]) -> Rows:
     columns += [Column("by"), Column("when", right=True)]
     rows = [
         (
-            object_shown(one.lock),
-            str(one.fence),
+            object_shown(one.lock) if one.lock else printable(f"session {one.holder.session}"),
+            str(one.fence) if one.fence else "",
             person(one.holder),
             one.operator,
             f"{duration(one.ago_ms)} ago",

@@ -21,7 +21,7 @@ from support.unbatched_proxy import UnbatchedProxy
 
 from fencelock.actors.api import message as api
 from fencelock.actors.api.name import WAIT_MS_MAX
-from fencelock.actors.api.session_message import End, Evict, HoldLost, ListLocks, Open
+from fencelock.actors.api.session_message import CloseSession, End, Evict, HoldLost, ListLocks, Open
 from fencelock.actors.effect import Observe
 from fencelock.actors.message import Address
 from fencelock.actors.paxos import backend
@@ -142,6 +142,7 @@ def test_clients_that_come_and_go_do_not_fill_the_memory(
         Open(session="ann", ttl_ms=9_000, request=2),
         ListLocks(session=ME, request=2),
         Evict(lock="a", fence=1, operator="o", session=ME, request=2),
+        CloseSession(handle="bob.1", operator="o", session=ME, request=2),
     ],
     ids=lambda value: type(value).__name__,
 )

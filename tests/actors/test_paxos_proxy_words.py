@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from support.effects import T0
+from support.effects import T0, sent
 from support.log_proxy_scene import (
     ACQUIRE,
     ANN,
@@ -22,9 +22,19 @@ from support.log_proxy_scene import (
 from support.unbatched_proxy import UnbatchedProxy
 
 from fencelock.actors.api import message as api
-from fencelock.actors.api.session_message import Evict, Evicted, Open
+from fencelock.actors.api.session_message import (
+    CloseReason,
+    CloseSession,
+    Ended,
+    Evict,
+    Evicted,
+    Open,
+    SessionClosed,
+)
+from fencelock.actors.message import Address
 from fencelock.actors.paxos.event import LeaderChanged
 from fencelock.actors.proxy.proxy import Proxy
+from fencelock.actors.role_message import Level, RoleNotice
 from fencelock.actors.table.table import LockTable
 
 
@@ -90,6 +100,27 @@ def test_an_eviction_names_the_operator_and_the_client_for_the_log(proxy: Proxy)
     assert evicted.operator == "eve (ann)"
     assert evicted.holder[:4] == ("bob", "bob~2.1", "p", held.fence)
     assert told(happens(proxy, evicted), Evicted) == [evicted]
+
+
+def test_a_closed_session_is_notified_and_logged_with_the_operator(proxy: Proxy) -> None:
+    """A client that has no session yet may ask, and the victim's client uses this node."""
+    bob, secret = Address("bob/session"), "~" + "0123456789abcdef" * 2
+    table = LockTable()
+    table.apply(0, Open(session=f"bob{secret}", ttl_ms=9_000))
+    proxy.handle(bob, api.KeepAlive(session=f"bob{secret}.1", request=1), T0)
+    close = CloseSession(handle="bob.1", operator="eve", session="ann", request=8)
+    (command,) = proposed(proxy.handle(ANN, close, T0))
+    assert command == close
+    effects = happens(proxy, *table.apply(1, close))
+    (closed,) = told(effects, SessionClosed)
+    assert (closed.handle, closed.claims, closed.request) == ("bob.1", 0, 8)
+    (ended,) = told(effects, Ended, bob)
+    assert (ended.session, ended.reason) == (f"bob{secret}.1", CloseReason.FORCED)
+    (notice,) = sent(effects, RoleNotice, Address("n1/node"))
+    assert notice.level is Level.WARNING
+    assert notice.text.startswith("session bob.1 closed: it was ended by force, by 'eve (ann)'")
+    again = happens(proxy, *table.apply(2, close))
+    assert sent(again, RoleNotice, Address("n1/node")) == []  # A repetition closes nothing.
 
 
 def test_an_eviction_of_somebody_who_does_not_hold_is_refused(proxy: Proxy) -> None:

@@ -29,6 +29,7 @@ from fencelock.actors.api.probe_message import Probe, ProbeReply
 from fencelock.actors.api.request import Request
 from fencelock.actors.api.self_report import NodeAddress
 from fencelock.actors.api.session_message import (
+    CloseSession,
     ConfirmHold,
     DisownHold,
     Evict,
@@ -75,6 +76,7 @@ MEMBERS_ROLE = Address("n1/members")
 READ_MEMBERS = ReadMembers(session="ann.7", request=1)
 REMOVE = ChangeMembers(action=MemberAction.REMOVE, node="n3", session="ann.7", request=1)
 EVICT = Evict(lock="a", fence=1, operator="o", session="ann.7", request=1)
+CLOSE = CloseSession(handle="bob.1", operator="o", session="ann.7", request=1)
 
 
 @pytest.mark.parametrize(
@@ -88,6 +90,9 @@ EVICT = Evict(lock="a", fence=1, operator="o", session="ann.7", request=1)
         ("lamport", EVICT, "paxos"),
         ("bakery", LIST, "paxos"),
         ("bakery", EVICT, "paxos"),
+        ("lamport", CLOSE, "paxos closes sessions"),
+        ("bakery", CLOSE, "paxos closes sessions"),
+        ("central", CLOSE, "`fencelock who` names the client"),
         ("lamport", REMOVE, "paxos and bakery change their members while they serve"),
         ("central", READ_MEMBERS, "paxos and bakery change their members while they serve"),
     ],

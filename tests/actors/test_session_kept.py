@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from support.session_harness import ANN, BEN, ME, A, B, SessionHarness, of, one
 
 from fencelock.actors.api import message as api
 from fencelock.actors.api.backup_message import ReadBackup
 from fencelock.actors.api.session_message import (
+    CloseSession,
     End,
     Evict,
     Evicted,
@@ -15,6 +18,8 @@ from fencelock.actors.api.session_message import (
     LockList,
     Open,
     Opened,
+    OperatorCommand,
+    SessionClosed,
 )
 from fencelock.actors.effect import Send
 from fencelock.actors.role_message import LinkDown, LinkUp
@@ -188,8 +193,24 @@ def test_questions_without_a_session_are_answered_in_the_clients_own_name(
     assert one(api.LockStatus, harness.hear(A, status), ANN).request == 5
 
 
-def test_an_unanswered_eviction_says_that_it_may_be_repeated(harness: SessionHarness) -> None:
-    harness.hear(ANN, Evict(lock="x", fence=7, operator="me"))
+def test_a_close_is_asked_for_without_a_claim_and_answered(harness: SessionHarness) -> None:
+    (asked,) = harness.hear(ANN, CloseSession(handle="v.1", operator="me", request=4))
+    assert isinstance(asked.message, CloseSession)
+    closed = SessionClosed(
+        handle="v.1", label="", claims=2, session="c", request=asked.message.request
+    )
+    assert one(SessionClosed, harness.hear(A, closed), ANN) == replace(closed, request=4)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [Evict(lock="x", fence=7, operator="me"), CloseSession(handle="c.1", operator="me")],
+    ids=["eviction", "close"],
+)
+def test_an_unanswered_eviction_or_close_says_that_it_may_be_repeated(
+    harness: SessionHarness, command: OperatorCommand
+) -> None:
+    harness.hear(ANN, command)
     refused = one(api.Refused, harness.run(10_200), ANN)
     assert refused.reason is api.Reason.UNAVAILABLE
     assert "no harm" in refused.detail

@@ -104,6 +104,15 @@ def test_the_end_of_a_session_says_why(reason: CloseReason, level: Level, words:
     assert ("session", "s.1") in notice.fields
 
 
+def test_a_session_that_was_closed_by_force_is_logged_with_the_operator() -> None:
+    notice = notice_of(ended("s.1", CloseReason.FORCED, operator="alice (c)"))
+    assert notice.level is Level.WARNING
+    assert notice.text.startswith(
+        "session s.1 closed: it was ended by force, by 'alice (c)'. Its locks are free"
+    )
+    assert dict(notice.fields)["operator"] == "alice (c)"
+
+
 def test_an_eviction_and_an_opened_session_have_fields_for_programs() -> None:
     holder = Contender("", "s.1", "t", 7, 0, "web-3")
     evicted = notice_of(Evicted(lock="a", fence=7, holder=holder, operator="alice"))

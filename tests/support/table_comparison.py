@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from fencelock.actors.api import message as api
 from fencelock.actors.api.name import object_name
 from fencelock.actors.api.semaphore import SEMAPHORE, AcquirePermits, ReleasePermits
-from fencelock.actors.api.session_message import CloseReason, End, Ended, Evict, Open
+from fencelock.actors.api.session_message import CloseReason, CloseSession, End, Ended, Evict, Open
 from fencelock.actors.table.holding import Hold, Pool
 from fencelock.actors.table.message import ExtendSessions, LogCommand, Result
 from fencelock.actors.table.table import LockTable
@@ -51,7 +51,9 @@ class LogComposer:
             case 2:
                 made = api.KeepAlive(session=session)
             case 3:
-                close = End(session=session, reason=CloseReason.FORCED)
+                close: LogCommand = End(session=session, reason=CloseReason.FORCED)
+                if chance % 4 == 1:
+                    close = CloseSession(handle=session, operator="root", request=request)
                 floor = model.fences + chance % 3
                 made = close if chance % 2 else ExtendSessions(master="m", fence_floor=floor)
             case 4 if chance % 3:

@@ -20,7 +20,14 @@ from fencelock.actors.api.message import (
     ReleaseRequest,
 )
 from fencelock.actors.api.semaphore import AcquirePermits, ReleasePermits
-from fencelock.actors.api.session_message import CloseReason, End, Evict, Evicted, Open
+from fencelock.actors.api.session_message import (
+    CloseReason,
+    CloseSession,
+    End,
+    Evict,
+    Evicted,
+    Open,
+)
 from fencelock.actors.table.message import ExtendSessions, LogCommand, Result
 
 Word = tuple[Any, ...]
@@ -81,6 +88,7 @@ class Model:
         self.claims: list[ModelClaim] = []
         self.done: dict[Who, list[ModelRequest]] = {}
         self.forced: list[Word] = []
+        self.shut: list[Word] = []
         self.lost: list[Word] = []
         self.out: list[Word] = []
         self.places = self.extended = 0
@@ -152,13 +160,13 @@ class Model:
                 self.deny(c.session, c.owner, c.request, c.lock, Reason.TIMED_OUT)
                 self.serve(c.lock)
 
-    def close(self, name: str, reason: CloseReason, request: int) -> None:
+    def close(self, name: str, reason: CloseReason, request: int, by: str = "") -> None:
         """End a session: its waits, itself, its holds, in this order."""
         waits = [c for c in self.claims if c.session == name and not c.fence]
         for c in waits:
             self.deny(name, c.owner, c.request, c.lock, Reason.SESSION_EXPIRED)
         self.sessions = [s for s in self.sessions if s["id"] != name]
-        self.out.append(("Ended", name, request, reason))
+        self.out.append(("Ended", name, request, reason, by))
         self.claims = [c for c in self.claims if c.session != name or c.fence]
         for c in waits:
             self.serve(c.lock)
@@ -180,6 +188,8 @@ class Model:
                 self._on_session(command)
             case Evict():
                 self._on_force(command)
+            case CloseSession():
+                self._on_close(command)
             case Acquire() | Release() | Cancel() | AcquirePermits() | ReleasePermits():
                 self._on_lock(command)
             case _:
@@ -193,7 +203,7 @@ class Model:
         known = next((s for s in self.sessions if s[key] == c.session), None)
         if isinstance(c, End):
             if known is None:
-                self.out.append(("Ended", c.session, 0, c.reason))
+                self.out.append(("Ended", c.session, 0, c.reason, ""))
             else:
                 self.close(c.session, c.reason, 0)
             return
@@ -237,6 +247,20 @@ class Model:
             self.lost.append((*who, c.lock, c.fence))
             self.drop(hold)
             self.serve()
+
+    def _on_close(self, c: CloseSession) -> None:
+        deed = (c.handle, c.by, c.request)
+        claims = self.find(session=c.handle)
+        before = next((f for f in self.shut if f[:3] == deed), None)
+        known = [s for s in self.sessions if s["id"] == c.handle]
+        if before is None and not known:
+            self.out.append(("Refused", "", Reason.NOT_HELD, c.session, "", c.request))
+            return
+        count = before[3] if before else len(claims)
+        self.out.append(("SessionClosed", c.handle, count, c.session, c.request))
+        if before is None:
+            self.shut.append((*deed, count))
+            self.close(c.handle, CloseReason.FORCED, 0, c.by)
 
     def drop(self, hold: ModelClaim) -> None:
         """End a hold: from now on its owner is quiet."""

@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from fencelock.actors.api.membership_message import ChangeMembers, MembersChanged, MembersRead
 from fencelock.actors.api.message import Absence, Contender, LockStatus, NodeStatus
-from fencelock.actors.api.session_message import ListedLock
+from fencelock.actors.api.session_message import ListedLock, ListedSession, SessionClosed
 from fencelock.actors.error import (
     ConfigError,
     NotHeldError,
@@ -32,6 +32,7 @@ WAITERS = (
     Contender("", "client-2a.18", "task-9", None, 40_000, "web-4:99"),
     Contender("", "client-2b.19", "", None, 900),
 )
+VICTIM = ListedSession("client-1f.17", "web-3:4711", 15_000, 14_200, 3)
 HELD = LockStatus(lock="orders/42", holder=HOLDER, waiters=WAITERS, waits_for=())
 FREE = LockStatus(lock="orders/42", holder=None, waiters=(), waits_for=(Absence("n2", 7_000),))
 
@@ -85,6 +86,14 @@ class MadeHold:
 
     def change_members(self, change: ChangeMembers) -> MembersChanged:
         raise NotImplementedError
+
+    def sessions(self) -> tuple[ListedSession, ...]:
+        self._check("sessions")
+        return (VICTIM,)
+
+    def close_session(self, handle: str, operator: str | None = None) -> SessionClosed:
+        self._check("close_session", handle, operator)
+        return SessionClosed(handle=handle, label=VICTIM.label, claims=3, session="s", request=9)
 
     def evict(self, name: str, fence: int, operator: str | None = None) -> Contender:
         self._check("evict", name, fence, operator)
@@ -203,6 +212,62 @@ def test_yes_asks_nobody_and_says_who_did_it(client: MadeHold) -> None:
     assert (done["lock"], done["fence"], done["holder"]["owner"]) == (
         "orders/42", FENCE, "thread-7"
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("says", ["y\n", "n\n"])
+def test_a_session_is_closed_once_that_is_confirmed(
+    client: MadeHold, monkeypatch: pytest.MonkeyPatch, says: str
+) -> None:
+    monkeypatch.setattr("fencelock.cluster.cli.records.at_terminal", lambda: True)
+    done = run("sessions", "close", VICTIM.id, says=says)
+    for part in ("Session client-1f.17 (web-3:4711).", "waits: 3", "only storage that checks"):
+        assert part in done.stderr
+    asked = [asked for asked in client.asked if asked[0] == "close_session"]
+    if says == "y\n":
+        assert (done.exit_code, asked) == (0, [("close_session", VICTIM.id, None)])
+        assert "Session client-1f.17 (web-3:4711) was closed." in done.stdout
+    else:
+        assert (done.exit_code, asked) == (1, [])
+        assert "Nothing was closed." in done.stderr
+
+
+def test_a_session_that_is_not_listed_is_not_asked_about(
+    client: MadeHold, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fencelock.cluster.cli.records.at_terminal", lambda: True)
+    error = run("sessions", "close", "client-1f.18").exception
+    assert isinstance(error, NotHeldError)
+    assert "'client-1f.18' is not open" in str(error)
+    assert [asked for asked in client.asked if asked[0] == "close_session"] == []
+
+
+def test_a_closing_as_json_says_which_session_and_how_much_it_had(client: MadeHold) -> None:
+    done = plain(run("sessions", "close", VICTIM.id, "--operator", "alice", "--yes", "--json"))
+    assert done == {"handle": VICTIM.id, "label": VICTIM.label, "claims": 3}
+    assert client.asked[1:] == [("close_session", VICTIM.id, "alice"), ("close",)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("close", VICTIM.id), "add --yes"),
+        (("--cluster", "other", "close", VICTIM.id, "--yes"), "options after `sessions close`"),
+    ],
+)
+def test_a_closing_that_is_not_meant_for_certain_is_refused(
+    client: MadeHold, arguments: tuple[str, ...], words: str
+) -> None:
+    error = run("sessions", *arguments).exception
+    assert isinstance(error, ConfigError)
+    assert words in str(error)
+    assert client.asked == []
+
+
+def test_sessions_are_listed_where_no_subcommand_is_given(client: MadeHold) -> None:
+    assert VICTIM.id in run("sessions").stdout
+    assert ("sessions",) in client.asked
+    out = run("sessions", "close", "--help").output
+    assert "fencelock sessions close client-1f.17 --operator alice" in out
 
 
 def test_where_nobody_can_be_asked_yes_must_be_said_before(client: MadeHold) -> None:

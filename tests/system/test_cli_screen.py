@@ -15,7 +15,12 @@ from typer.testing import CliRunner, Result
 
 from fencelock.actors.api.membership_message import MembersRead, NodeReport, NodeRole
 from fencelock.actors.api.message import Absence, Contender, LockStatus, NodeStatus
-from fencelock.actors.api.session_message import ListedEviction, ListedLock, ListedSession
+from fencelock.actors.api.session_message import (
+    ListedEviction,
+    ListedLock,
+    ListedSession,
+    SessionClosed,
+)
 from fencelock.actors.error import UnavailableError
 from fencelock.actors.session.message import Surveyed
 from fencelock.cluster.cli import screen
@@ -103,7 +108,10 @@ SESSIONS = tuple(
     ListedSession(f"client-{number:016x}.17", label, 15_000, 14_200, 3)
     for number, label in enumerate(CLIENTS)
 )
-TAKEN = (ListedEviction(LOCKS[0], FENCE, contender(CLIENTS[0]), "alice (client-1f)", 61_000),)
+TAKEN = (
+    ListedEviction(LOCKS[0], FENCE, contender(CLIENTS[0]), "alice (client-1f)", 61_000),
+    ListedEviction("", 0, contender(CLIENTS[1])._replace(session="client-2a.18"), "bob (op)", 5),
+)
 
 
 @dataclass
@@ -144,6 +152,10 @@ class MadeLooks(MadeClient):
     def evictions(self) -> tuple[ListedEviction, ...]:
         return self.taken
 
+    def close_session(self, handle: str, operator: str | None = None) -> SessionClosed:
+        del operator
+        return SessionClosed(handle=handle, label=self.open[0].label, claims=1)
+
     def evict(self, name: str, fence: int, operator: str | None = None) -> Contender:
         del name, fence, operator
         assert self.lock.holder is not None
@@ -182,7 +194,10 @@ def test_every_screen_keeps_real_names_whole(
         "locks": (*LOCKS, *CLIENTS, str(FENCE)),
         "who orders/1": (LOCKS[0], CLIENTS[0], CLIENTS[2]),
         "sessions": (*CLIENTS, SESSIONS[2].id),
-        "audit": (LOCKS[0], CLIENTS[0], str(FENCE), "alice (client-1f)", "1m 1s"),
+        "audit": (
+            *(LOCKS[0], CLIENTS[0], str(FENCE), "alice (client-1f)", "1m 1s"),
+            *("session client-2a.18", "bob (op)"),
+        ),
         "members": ("fencelock-1", "tcp://fencelock-1.svc.cluster.local:4040", "120344"),
     }[command]
     assert [name for name in whole if not any(name in line for line in lines)] == []
@@ -200,6 +215,7 @@ def test_every_screen_keeps_real_names_whole(
         "sessions",
         "audit",
         "release a --fence 7 -y",
+        "sessions close a.1 -y",
     ],
 )
 def test_nothing_that_a_peer_names_reaches_the_terminal_unescaped(
@@ -220,7 +236,10 @@ def test_nothing_that_a_peer_names_reaches_the_terminal_unescaped(
         node=HOSTILE, view=1, nodes=(report(HOSTILE, NodeRole.OBSERVER, HOSTILE),)
     )
     client.open = (ListedSession(HOSTILE, HOSTILE, 1, 1, 1),)
-    client.taken = (ListedEviction(HOSTILE, 7, evil, HOSTILE, 1),)
+    client.taken = (
+        ListedEviction(HOSTILE, 7, evil, HOSTILE, 1),
+        ListedEviction("", 0, evil, HOSTILE, 1),
+    )
     done = run(*command.split())
     output = done.output + done.stderr
     assert printable(HOSTILE[:4]) in output.replace("\n", "")

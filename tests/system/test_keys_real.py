@@ -111,6 +111,7 @@ def test_a_client_may_not_evict_nor_read_what_is_for_operators(
             hold = held(alice, "orders/1")
             for refused in (
                 lambda: shop.evict("orders/1", hold.fence),
+                lambda: shop.close_session(alice.sessions()[0].id),
                 shop.sessions,
                 shop.evictions,
                 shop.backup_part,
@@ -120,8 +121,9 @@ def test_a_client_may_not_evict_nor_read_what_is_for_operators(
                     refused()
             assert hold.held
             assert alice.evict("orders/1", hold.fence).fence == hold.fence
-        assert cluster.count("proxy.forbidden") == 5
+        assert cluster.count("proxy.forbidden") == 6
     assert len(refusals(lines, "refused Evict of shop@")) == 1
+    assert len(refusals(lines, "refused CloseSession of shop@")) == 1
     (text,) = refusals(lines, "taken by force")
     assert "alice@" in text
 
