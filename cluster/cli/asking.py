@@ -245,6 +245,9 @@ OperatorOption = Annotated[
     str | None,
     typer.Option("--operator", help="Your name, for the record. Default: USER@HOST."),
 ]
+DoneJsonOption = Annotated[
+    bool, typer.Option("--json", help="Print what was done as one JSON object.")
+]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 

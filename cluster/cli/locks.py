@@ -16,6 +16,7 @@ from fencelock.actors.error import ConfigError, NotHeldError
 from fencelock.cluster.cli.asking import (
     ClusterOption,
     ConnectOption,
+    DoneJsonOption,
     KeyOption,
     LockArgument,
     LookTimeoutOption,
@@ -181,9 +182,7 @@ def release(
     cluster: ClusterOption = None,
     key: KeyOption = None,
     timeout: TimeoutOption = 5.0,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print what was done as one JSON object.")
-    ] = False,
+    as_json: DoneJsonOption = False,
 ) -> None:
     """Take a lock [bold]by force[/bold] from its holder, and give it to the next waiter.
 

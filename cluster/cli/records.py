@@ -12,6 +12,7 @@ from fencelock.actors.error import ConfigError, NotHeldError
 from fencelock.cluster.cli.asking import (
     ClusterOption,
     ConnectOption,
+    DoneJsonOption,
     KeyOption,
     LookTimeoutOption,
     OperatorOption,
@@ -96,15 +97,13 @@ def close(
             autocompletion=complete_session,
         ),
     ],
-    operator: OperatorOption = None,
     yes: YesOption = False,
+    operator: OperatorOption = None,
     connect: ConnectOption = None,
     cluster: ClusterOption = None,
     key: KeyOption = None,
+    as_json: DoneJsonOption = False,
     timeout: TimeoutOption = 5.0,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print what was done as one JSON object.")
-    ] = False,
 ) -> None:
     """End a session [bold]by force[/bold], with all its locks: the next waiters get them.
 

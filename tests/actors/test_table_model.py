@@ -17,7 +17,7 @@ from support.table_comparison import Dice, LogComposer, MixedComposer, compare, 
 
 from fencelock.actors.api.message import Reason, Release
 from fencelock.actors.api.semaphore import AcquirePermits
-from fencelock.actors.api.session_message import CloseReason, Ended
+from fencelock.actors.api.session_message import CloseReason, CloseSession, Ended
 from fencelock.actors.table import operation, table_snapshot
 from fencelock.actors.table.holding import Hold, Pool, Wait
 from fencelock.actors.table.message import AmountRecord, Result
@@ -157,7 +157,34 @@ def same_number_again(sound: Any) -> Any:
     return broken
 
 
+def any_session_of_the_client(sessions: Sessions, handle: str) -> Session | None:
+    return sessions.by_name.get(handle.partition(".")[0])
+
+
+def closings_are_not_kept(sound: Any) -> Any:
+    def broken(table: TableState, command: Any, *about: Any) -> Any:
+        entry = sound(table, command, *about)
+        if isinstance(command, CloseSession):
+            del table.audit[command.by, command.request]
+        return entry
+
+    return broken
+
+
+def no_operator(sound: Any) -> Any:
+    def broken(
+        table: TableState, session: Any, reason: Any, request: int, out: Any, by: str = ""
+    ) -> None:
+        del by
+        sound(table, session, reason, request, out)
+
+    return broken
+
+
 PLANTS: dict[str, tuple[Any, Any, Plant]] = {
+    "a closing hits a later session": (Sessions, "find", lambda _: any_session_of_the_client),
+    "a repeated closing is refused": (operation, "_record", closings_are_not_kept),
+    "who closed a session is not told": (TableState, "close", no_operator),
     "a fence given back": (TableState, "_pass_on", reused_fence),
     "last come first served": (TableState, "_pass_on", last_come_first_served),
     "waits outlive their session": (TableState, "close", closing_forgets("wait", *CloseReason)),

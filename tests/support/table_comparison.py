@@ -52,8 +52,10 @@ class LogComposer:
                 made = api.KeepAlive(session=session)
             case 3:
                 close: LogCommand = End(session=session, reason=CloseReason.FORCED)
-                if chance % 4 == 1:
-                    close = CloseSession(handle=session, operator="root", request=request)
+                if chance % 8 != 3:
+                    ended = f"{'ab'[who % 2]}.{max(1, model.opened - which % 4)}"
+                    handle = ended if chance % 8 == 5 else session
+                    close = CloseSession(handle=handle, operator="root", request=request)
                 floor = model.fences + chance % 3
                 made = close if chance % 2 else ExtendSessions(master="m", fence_floor=floor)
             case 4 if chance % 3:
