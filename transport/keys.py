@@ -182,5 +182,5 @@ def why_failed(event: int, value: int, *, has_key: bool) -> str:
             return "it uses no keys, so it may be any program"
         return "it requires a key"
     if has_key and event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL:
-        return "the handshake fails: the key is for another cluster, or this is no fencelock node"
+        return "the handshake fails: the key is for another cluster, or the node uses no keys"
     return ""

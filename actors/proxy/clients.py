@@ -125,7 +125,8 @@ class RemoteClients:
         if client == self.node:
             return self.local
         found = self.by_id.get(client)
-        return found if found is not None and found.assigned == session else None
+        known = found is not None and session in (found.assigned, found.session)
+        return found if known else None
 
     def is_silent(self, client: RemoteClient, now: Instant) -> bool:
         """Return whether ``client`` has been silent for too long."""

@@ -55,6 +55,7 @@ EXCEPTIONS = {
     ("actors/paxos/target.py", "/"): "seconds in a text for people",
     ("actors/paxos/slow_disk.py", "/"): "milliseconds in a text for people",
     ("actors/api/membership_message.py", "re"): "patterns of ASCII characters, checked by a proxy",
+    ("actors/api/name.py", "re"): "a pattern of ASCII characters, for texts that people see",
     ("actors/session/pending.py", "/"): "the jitter of a client's own timers",
     ("actors/session/pending.py", "float"): "the jitter of a client's own timers",
     ("actors/message.py", "exec"): "constructors made of field names when a module is imported",
