@@ -211,7 +211,7 @@ class Sessions:
     new master's extension touch any session: it is one number for all.
 
     Attributes:
-        by_number: the sessions by the number that is part of their handles.
+        by_number: the sessions by the number that ends their handles, as a text.
         usages: what each client has, by its id.
         opened: number of sessions there ever were; the last number given.
         signs: number of keep-alives there ever were; versions are drawn from it.
@@ -224,7 +224,7 @@ class Sessions:
     def __init__(self) -> None:
         self.by_id: dict[str, Session] = {}
         self.by_name: dict[str, Session] = {}
-        self.by_number: dict[int, Session] = {}
+        self.by_number: dict[str, Session] = {}
         self.usages: dict[str, Usage] = {}
         self.heap: list[tuple[int, int, str]] = []
         self.opened = 0
@@ -254,7 +254,7 @@ class Sessions:
         """Add ``session`` as it is."""
         self.by_id[session.id] = session
         self.by_name[session.name] = session
-        self.by_number[session.number] = session
+        self.by_number[str(session.number)] = session
         session.usage = self.usages.setdefault(client_of(session.name), session.usage)
         session.usage.sessions += 1
         self.marks += session.mark()
@@ -262,10 +262,7 @@ class Sessions:
 
     def find(self, handle: str) -> Session | None:
         """Return the session with that ``handle``, the form of its id that is shown to others."""
-        number = handle.rpartition(".")[2]
-        if not (number.isascii() and number.isdecimal()):
-            return None
-        session = self.by_number.get(int(number))
+        session = self.by_number.get(handle.rpartition(".")[2])
         return session if session is not None and without_secret(session.id) == handle else None
 
     def keep(self, session: Session, now_ms: int) -> None:
@@ -292,7 +289,7 @@ class Sessions:
         """Forget ``session``; its id is never given again."""
         del self.by_id[session.id]
         del self.by_name[session.name]
-        del self.by_number[session.number]
+        del self.by_number[str(session.number)]
         self.marks -= session.mark()
         session.usage.sessions -= 1
         if not session.usage.sessions:
