@@ -1,4 +1,4 @@
-"""The quotas of one client at one node; those of the whole cluster are limits of the table."""
+"""The quotas of one client at one node."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from dataclasses import dataclass
 class Quotas:
     """What a node does for one client, so that one cannot take it from others.
 
-    Each node may have its own: nothing of this is replicated. Quotas of sessions, holds and waits
-    are part of the table (`fencelock.actors.table.session`).
+    Each node may have its own: nothing of this is replicated.
     """
 
     connections: int = 3_000
@@ -21,6 +20,9 @@ class Quotas:
     """Commands in flight; more are refused. Releases and keep-alives have twice as much room."""
     queries: int = 256
     """Reads without a reply; more are refused."""
+    sessions: int = 10_000
+    """Open sessions that were opened through this node, for all clients with one key together;
+    without keys, for each client. More are refused (`paxos` only)."""
     unread_kib: int = 2_048
     """Replies that the client has not read (KiB); then its frames are dropped until it reads."""
 

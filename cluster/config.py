@@ -181,6 +181,7 @@ class _Limits(Strict):
     requests_per_s: Quota = DEFAULT_QUOTAS.requests_per_s
     requests: Quota = DEFAULT_QUOTAS.requests
     queries: Quota = DEFAULT_QUOTAS.queries
+    sessions: Quota = DEFAULT_QUOTAS.sessions
     unread_kib: Quota = DEFAULT_QUOTAS.unread_kib
 
 
@@ -468,6 +469,7 @@ durability = "fsync"  # memory: no disk; a node that restarts votes only after a
 # requests_per_s = 20000  # more are refused for the rest of the second
 # requests = 10000  # commands in flight
 # queries = 256  # reads without a reply
+# sessions = 10000  # open sessions of all clients with one key
 # unread_kib = 2048  # replies that it has not read; then its frames are dropped until it reads
 
 [log]

@@ -13,8 +13,9 @@ from fencelock.transport.connections import acked_bytes, borrow, end_connection,
 WINDOW_NS = 100_000_000
 """Interval over which envelopes of clients are counted (ns, 100 ms)."""
 
-BUSY_MIN = 64
-"""Envelopes in a window below which a client is not busy."""
+BUSY_MIN = 1_000
+"""Envelopes in a window below which a client is not busy: 10,000 in a second, which is more than
+the threads of one process send that wait for their locks."""
 
 BUSY_TIMES = 4
 """A busy client sends more than this many times as much as the least busy one."""
@@ -73,6 +74,8 @@ class _Sent:
     """The large replies that were sent over one connection."""
 
     descriptor: int
+    peer: object
+    """The address of the other side: a new connection may get the descriptor of a former one."""
     acked: int
     """What the other side had received when the count began (bytes)."""
     sent: int = 0
@@ -101,13 +104,13 @@ class UnreadReplies:
 
     def take(self, client: str, descriptor: int, size: int) -> bool:
         """Count a reply of ``size`` bytes; return False if it must be dropped."""
-        acked = borrow(descriptor, acked_bytes)
+        acked, peer = borrow(descriptor, acked_bytes), borrow(descriptor, peer_of)
         if acked is None:
             return True  # The system does not report it, or the connection is gone.
         one = self._by_client.get(client)
-        if one is None or one.descriptor != descriptor:
+        if one is None or one.descriptor != descriptor or one.peer != peer:
             self._forget(client)
-            one = self._by_client[client] = _Sent(descriptor, acked)
+            one = self._by_client[client] = _Sent(descriptor, peer, acked)
             if len(self._by_client) > SENDERS_MAX:
                 self._forget(next(iter(self._by_client)))
         unread = self._unread(one, acked)
@@ -126,7 +129,8 @@ class UnreadReplies:
         if one is None or not one.blocked:
             return False
         acked = borrow(one.descriptor, acked_bytes)
-        if acked is not None and self._unread(one, acked) > self._most // 2:
+        same = borrow(one.descriptor, peer_of) == one.peer
+        if same and acked is not None and self._unread(one, acked) > self._most // 2:
             return True
         self._forget(client)
         return False

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 
 import zmq
+from loguru import logger
 from zmq.utils.monitor import parse_monitor_message
 
 from fencelock.actors.quota import DEFAULT_QUOTAS, Quotas
@@ -19,7 +20,7 @@ from fencelock.transport.admission import (
     check_client_size,
 )
 from fencelock.transport.descriptors import CONNECTIONS_MAX
-from fencelock.transport.frame import Frame, check_cluster, check_node, encode_frame
+from fencelock.transport.frame import Frame, Mismatch, check_cluster, check_node, encode_frame
 from fencelock.transport.keys import KeyGuard, LinkKey, why_failed
 from fencelock.transport.listener import Arrival, Listener, new_arrival
 from fencelock.transport.polling import Doorbell, Poller
@@ -373,7 +374,9 @@ class SocketHub:
 
     def _drop(self, link: Link, dropped: Dropped) -> None:
         self._count(dropped.counter, 1)
-        if dropped.mismatch is not None:
+        if dropped.mismatch is Mismatch.QUOTA:
+            logger.warning("{}", dropped.detail)
+        elif dropped.mismatch is not None:
             link.refused(dropped.detail)
             self._news_waits = True
 

@@ -57,13 +57,13 @@ MUTED_MAX = 1024
 SHARE = 32
 """Envelopes of one client that are taken at once while other clients wait."""
 
-BUSY_PAUSES = 4
+BUSY_PAUSES = 2
 """Busy clients wait for this many times as long as the turn took that served them last."""
 
 BUSY_PAUSE_NS = 10_000_000
 """Longest pause of busy clients after a turn that served them (ns, 10 ms)."""
 
-BUSY_SHARE = 16
+BUSY_SHARE = 32
 """Envelopes of all busy clients that are taken in one turn. A request of another client crosses
 some four turns, so the length of turns is its latency."""
 
@@ -455,7 +455,7 @@ class Listener:
     def pause_ms(self) -> int:
         """Return how long no frame of a client that waits shall be taken (ms).
 
-        Busy clients have a fifth of the time, see `BUSY_PAUSES`.
+        Busy clients have a third of the time, see `BUSY_PAUSES`.
         """
         busy = self._load.busy
         if not busy or self._queue.first_beside(busy) not in busy:

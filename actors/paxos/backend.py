@@ -57,7 +57,13 @@ from fencelock.actors.paxos.in_flight import (
 from fencelock.actors.paxos.message import Decline, Declined, Proposed
 from fencelock.actors.paxos.queries import Queries, TableStatus, shown_holder
 from fencelock.actors.proxy.backend import Status
-from fencelock.actors.proxy.clients import REQUESTS_MAX, OverQuotaError, RemoteClient, is_full
+from fencelock.actors.proxy.clients import (
+    REQUESTS_MAX,
+    OpenSessions,
+    OverQuotaError,
+    RemoteClient,
+    is_full,
+)
 from fencelock.actors.proxy.members_backend import MembersBackend
 from fencelock.actors.proxy.message import MembersKnown, eviction_notice
 from fencelock.actors.role_message import Level, RoleNotice
@@ -116,6 +122,7 @@ class PaxosBackend(MembersBackend):
         replica = replica_of(node)
         self.contact = QuorumContact(self.members)
         self.in_flight = InFlightRequests(self.proxy, replica, encode)
+        self.sessions = OpenSessions()
         self.queries = Queries(node, replica, self.contact, self.clients)
         self.table_status = TableStatus(self.queries)
         self.master = ""
@@ -190,6 +197,8 @@ class PaxosBackend(MembersBackend):
                 f"{count} requests of this client are under way at node {self.node}, its quota "
                 f"requests is {quota}; nothing was done"
             )
+        if isinstance(request, Open):
+            self.sessions.check(request.session, self.clients.quotas.sessions, self.node)
         if not isinstance(request, AcquireRequest | ReleaseRequest):
             in_flight.make_room(request, key, client)
         gathered = in_flight.gathered
@@ -273,6 +282,7 @@ class PaxosBackend(MembersBackend):
                 reply = self._finished(outcome, known.request)
                 effects.append(Send(known.sender, reply))
                 if isinstance(outcome, Opened):
+                    self.sessions.opened(outcome.assigned)
                     effects.append(self._notice(notice_of(outcome)))
                 continue
             effects.append(Send(known.sender, outcome))
@@ -306,6 +316,8 @@ class PaxosBackend(MembersBackend):
 
     def _warn(self, outcome: Message, effects: list[Effect]) -> None:
         """Log a loss, and notify the affected client if it uses this node."""
+        if isinstance(outcome, Ended):
+            self.sessions.ended(outcome.session)
         if isinstance(outcome, Ended | Evicted):
             effects.append(self._notice(notice_of(outcome)))
         if isinstance(outcome, Ended) and outcome.reason is CloseReason.GRACEFUL:
@@ -359,6 +371,7 @@ class PaxosBackend(MembersBackend):
     def _on_skipped(self, sender: Address, event: Skipped, now: Instant) -> Effects:
         """Propose requests again that may be in slots that this node did not apply."""
         del sender, event
+        self.sessions.clear()
         self.in_flight.doubt(now, queued=True)
         return self._repeat(now, NEW_MASTER_REPEAT_MAX)
 

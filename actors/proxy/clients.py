@@ -25,6 +25,53 @@ class OverQuotaError(OverloadedError):
     """A client exceeds a quota; the text names the quota, the value and the limit."""
 
 
+class OpenSessions:
+    """Counts the open sessions that were opened through this node, by key, or by client without.
+
+    Not a limit of the table: members of two releases must apply one log alike.
+    """
+
+    def __init__(self) -> None:
+        self._by_owner: dict[str, set[str]] = {}
+
+    def check(self, session: str, most: int, node: str) -> None:
+        """Refuse to open one more session.
+
+        Raises:
+            OverQuotaError: the owner of ``session`` has ``most`` already.
+
+        """
+        owner = _owner_of(session)
+        count = len(self._by_owner.get(owner, ()))
+        if count >= most:
+            raise OverQuotaError(
+                f"{owner!r} has {count} open sessions of node {node}, its quota sessions is "
+                f"{most}; end some, or let them expire"
+            )
+
+    def opened(self, session: str) -> None:
+        """Count an open session, by its id."""
+        self._by_owner.setdefault(_owner_of(session), set()).add(session)
+
+    def ended(self, session: str) -> None:
+        """Count a session no more."""
+        owner = _owner_of(session)
+        known = self._by_owner.get(owner)
+        if known is not None:
+            known.discard(session)
+            if not known:
+                del self._by_owner[owner]
+
+    def clear(self) -> None:
+        """Begin anew: it is not known which sessions have ended."""
+        self._by_owner.clear()
+
+
+def _owner_of(session: str) -> str:
+    """Return the name of the key that ``session`` was opened with, or of the client."""
+    return client_of(session).partition("@")[0]
+
+
 @dataclass(slots=True, eq=False)
 class RemoteClient:
     """One client.

@@ -39,13 +39,7 @@ from fencelock.actors.api.session_message import (
 from fencelock.actors.message import copier
 from fencelock.actors.table.holding import Hold, Pool, Wait
 from fencelock.actors.table.message import ExtendSessions, LogCommand, Queued, Result
-from fencelock.actors.table.session import (
-    CLIENT_CLAIMS_MAX,
-    CLIENT_SESSIONS_MAX,
-    SESSIONS_MAX,
-    OwnerState,
-    Usage,
-)
+from fencelock.actors.table.session import SESSION_CLAIMS_MAX, SESSIONS_MAX, OwnerState
 from fencelock.actors.table.table_state import TableState
 
 Operation = Callable[[TableState, Any, list[Result]], None]
@@ -58,9 +52,6 @@ GIVEN_UP = "the wait was given up"
 
 CLAIMS_MAX = 1_000_000
 """Maximum holds and waits of the whole table, which must fit a member's memory several times."""
-
-NOTHING = Usage()
-"""What a client without a session has."""
 
 AUDIT_MAX = 1_000
 """Maximum number of forced releases and closings kept for inspection, and to answer repetitions."""
@@ -270,12 +261,6 @@ def open_session(table: TableState, command: Open, out: list[Result]) -> None:
         text = f"{SESSIONS_MAX} sessions are open, no more are allowed"
         out.append(refused(command, Reason.OVERLOADED, text))
         return
-    elif sessions.usages.get(client := client_of(command.session), NOTHING).sessions >= (
-        CLIENT_SESSIONS_MAX
-    ):
-        text = f"client {quoted(client)} has {CLIENT_SESSIONS_MAX} open sessions, its quota"
-        out.append(refused(command, Reason.OVERLOADED, f"{text}; end some, or let them expire"))
-        return
     else:
         session = sessions.open(command.session, command.label, command.ttl_ms, now_ms)
     opened = Opened(
@@ -425,14 +410,12 @@ def _wait(
 def _has_room(table: TableState, owner_state: OwnerState, out: list[Result]) -> bool:
     """Count one more hold or wait; deny it and return False if that would exceed a limit."""
     session = owner_state.session
-    usage = session.usage
-    if usage.claims >= CLIENT_CLAIMS_MAX:
-        text = f"{usage.claims} holds and waits, a client may have {CLIENT_CLAIMS_MAX}"
+    if session.claims >= SESSION_CLAIMS_MAX:
+        text = f"{session.claims} holds and waits, a session may have {SESSION_CLAIMS_MAX}"
     elif table.claims >= CLAIMS_MAX:
         text = f"{table.claims} holds and waits in all, {CLAIMS_MAX} are allowed"
     else:
         session.claims += 1
-        usage.claims += 1
         table.claims += 1
         return True
     _deny(table, owner_state, Reason.OVERLOADED, text, out)

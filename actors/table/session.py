@@ -8,18 +8,15 @@ from dataclasses import dataclass, field
 from zlib import crc32
 
 from fencelock.actors.api.message import Reason, Refused, Released
-from fencelock.actors.api.name import client_of, titled, without_secret
+from fencelock.actors.api.name import titled, without_secret
 from fencelock.actors.message import maker
 from fencelock.actors.table.holding import SLACK, Hold, Wait
 
 SESSIONS_MAX = 100_000
 """Live sessions of a group; the next is refused."""
 
-CLIENT_SESSIONS_MAX = 100
-"""Live sessions of one client. It uses one at a time; those that it lost end after their TTL."""
-
-CLIENT_CLAIMS_MAX = 100_000
-"""Holds and waits of one client in all its sessions, so that it cannot fill the table."""
+SESSION_CLAIMS_MAX = 100_000
+"""Holds and waits of one session, so that one client cannot fill the table."""
 
 QUIET_MAX = 4_096
 """Maximum owner states of a session without a hold or wait whose last outcome is kept.
@@ -108,15 +105,6 @@ class OwnerState:
 
 
 @dataclass(slots=True, eq=False)
-class Usage:
-    """What one client has in the table."""
-
-    sessions: int = 0
-    claims: int = 0
-    """Number of its holds and waits."""
-
-
-@dataclass(slots=True, eq=False)
 class Session:
     """One client's liveness, and its owners' holds, waits and last requests.
 
@@ -133,7 +121,6 @@ class Session:
         deadline_ms: log time at which it expires, unless a new master extends it.
         floor: the highest request of a forgotten owner state.
         claims: number of its holds and waits.
-        usage: what its client has in all its sessions.
         kept_ms: log time of the last keep-alive. Another one within the same millisecond
             changes only the version.
         quiet: owner states without holds or waits, the oldest first.
@@ -150,7 +137,6 @@ class Session:
     deadline_ms: int
     floor: int = 0
     claims: int = 0
-    usage: Usage = field(default_factory=Usage)
     owner_states: dict[Key, OwnerState] = field(default_factory=dict[Key, OwnerState])
     kept_ms: int = -1
     quiet: OrderedDict[Key, OwnerState] = field(default_factory=OrderedDict[Key, OwnerState])
@@ -212,7 +198,6 @@ class Sessions:
 
     Attributes:
         by_number: the sessions by the number that ends their handles, as a text.
-        usages: what each client has, by its id.
         opened: number of sessions there ever were; the last number given.
         signs: number of keep-alives there ever were; versions are drawn from it.
         marks: the sum of the marks of all live sessions.
@@ -225,7 +210,6 @@ class Sessions:
         self.by_id: dict[str, Session] = {}
         self.by_name: dict[str, Session] = {}
         self.by_number: dict[str, Session] = {}
-        self.usages: dict[str, Usage] = {}
         self.heap: list[tuple[int, int, str]] = []
         self.opened = 0
         self.signs = 0
@@ -255,8 +239,6 @@ class Sessions:
         self.by_id[session.id] = session
         self.by_name[session.name] = session
         self.by_number[str(session.number)] = session
-        session.usage = self.usages.setdefault(client_of(session.name), session.usage)
-        session.usage.sessions += 1
         self.marks += session.mark()
         heapq.heappush(self.heap, (session.deadline_ms, session.number, session.id))
 
@@ -291,9 +273,6 @@ class Sessions:
         del self.by_name[session.name]
         del self.by_number[str(session.number)]
         self.marks -= session.mark()
-        session.usage.sessions -= 1
-        if not session.usage.sessions:
-            del self.usages[client_of(session.name)]
         session.owner_states.clear()  # They point back, and must not wait for the collector.
         session.quiet.clear()
         session.bereft.clear()

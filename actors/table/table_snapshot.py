@@ -189,7 +189,6 @@ def _fill_claimant(
     if known.lock in table.locks and held is not None:
         raise ValueError(f"the snapshot has two holders of {titled(known.lock)}")
     session.claims += 1
-    session.usage.claims += 1
     table.claims += 1
     if held is not None:
         fence, label, since_ms, request, times, level = held

@@ -120,7 +120,6 @@ class TableState:
         owner_state.settle(answer)
         session = owner_state.session
         session.claims -= 1
-        session.usage.claims -= 1
         self.claims -= 1
         session.rest(owner_state, self.time_ms)  # It may be retired now.
         out.append(answer)
@@ -140,7 +139,6 @@ class TableState:
         owner_state.hold = None
         session = owner_state.session
         session.claims -= 1
-        session.usage.claims -= 1
         self.claims -= 1
         session.rest(owner_state, self.time_ms)
         self._pass_on(hold, out)
@@ -164,7 +162,6 @@ class TableState:
             out.append(wait.owner_state.refused(Reason.SESSION_EXPIRED, text))
         self.sessions.drop(session)
         self.claims -= session.claims
-        session.usage.claims -= session.claims
         out.append(ended(session.id, reason, request, operator))
         for wait in waits:  # Smaller claims may have waited behind them.
             self.serve(wait.owner_state.lock, out)

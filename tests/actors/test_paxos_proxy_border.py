@@ -21,7 +21,17 @@ from support.unbatched_proxy import UnbatchedProxy
 
 from fencelock.actors.api import message as api
 from fencelock.actors.api.name import WAIT_MS_MAX
-from fencelock.actors.api.session_message import CloseSession, End, Evict, HoldLost, ListLocks, Open
+from fencelock.actors.api.session_message import (
+    CloseReason,
+    CloseSession,
+    End,
+    Ended,
+    Evict,
+    HoldLost,
+    ListLocks,
+    Open,
+    Opened,
+)
 from fencelock.actors.effect import Observe
 from fencelock.actors.message import Address
 from fencelock.actors.paxos import backend
@@ -232,3 +242,17 @@ def test_a_client_is_refused_reads_beyond_its_quota(proxy: Proxy) -> None:
     )
     assert "2 questions of client 'ann'" in refused.detail
     assert "quota queries is 2" in refused.detail
+
+
+def test_a_client_opens_only_so_many_sessions_through_a_node(proxy: Proxy) -> None:
+    """By its key: the clients ``ann@1`` and ``ann@2`` have the same."""
+    proxy.clients.quotas = Quotas(sessions=1)
+    proxy.handle(Address("ann@1/session"), Open(session="ann@1", ttl_ms=9_000, request=1), T0)
+    happens(proxy, Opened(session="ann@1", request=1, assigned="ann@1.5", ttl_ms=9_000, node=""))
+    other = Address("ann@2/session")
+    again = Open(session="ann@2", ttl_ms=9_000, request=1)
+    (refused,) = told(proxy.handle(other, again, T0), api.Refused, other)
+    assert refused.reason is api.Reason.OVERLOADED
+    assert "quota sessions is 1" in refused.detail
+    happens(proxy, Ended(session="ann@1.5", detail="", reason=CloseReason.EXPIRED))
+    assert not told(proxy.handle(other, again, T0), api.Refused, other)

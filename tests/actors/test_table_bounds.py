@@ -169,7 +169,7 @@ def test_the_audit_and_what_an_owner_lost_are_bounded(table: LockTable) -> None:
     assert len(session.quiet) == AUDIT_MAX + 9 - LOSSES_MAX
 
 
-@pytest.mark.parametrize("limit", ["CLIENT_CLAIMS_MAX", "CLAIMS_MAX"])
+@pytest.mark.parametrize("limit", ["SESSION_CLAIMS_MAX", "CLAIMS_MAX"])
 def test_holds_and_waits_have_a_limit(
     table: LockTable, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:

@@ -290,35 +290,3 @@ def test_what_is_out_of_limits_is_denied_and_changes_nothing(
     ((_, reason),) = denials(table.apply(0, command))
     assert reason is api.Reason.INVALID
     assert table.digest() == before
-
-
-def test_a_client_may_open_only_so_many_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fencelock.actors.table.operation.CLIENT_SESSIONS_MAX", 2)
-    table = LockTable()
-    opened(table, "ann")
-    opened(table, "ann~2")
-    third = Open(session="ann~3", ttl_ms=TTL_MS)
-    (no,) = table.apply(0, third)
-    assert isinstance(no, api.Refused)
-    assert "client 'ann' has 2 open sessions, its quota" in no.detail
-    opened(table, "bob")
-    table = LockTable.restore(table.snapshot())
-    assert denials(table.apply(0, third)) == [("ann~3", api.Reason.OVERLOADED)]
-    table.advance(TTL_MS)
-    assert not table.sessions.usages
-    opened(table, "ann~3", at=TTL_MS)
-
-
-def test_holds_and_waits_count_for_the_client_in_all_its_sessions(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("fencelock.actors.table.operation.CLIENT_CLAIMS_MAX", 2)
-    table = LockTable()
-    first, second = opened(table, "ann"), opened(table, "ann~2")
-    table.apply(0, acquire(first, 1, "a"))
-    table.apply(0, acquire(second, 1, "b"))
-    table = LockTable.restore(table.snapshot())
-    assert denials(table.apply(0, acquire(second, 2, "c"))) == [(second, api.Reason.OVERLOADED)]
-    table.apply(0, End(session=first))
-    assert not denials(table.apply(0, acquire(second, 3, "c")))
-    assert table.sessions.usages["ann"].claims == 2

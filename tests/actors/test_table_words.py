@@ -98,14 +98,14 @@ def test_a_forgotten_owner_is_told_that_nothing_is_done() -> None:
 
 
 def test_a_full_table_names_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operation, "CLIENT_CLAIMS_MAX", 1)
+    monkeypatch.setattr(operation, "SESSION_CLAIMS_MAX", 1)
     monkeypatch.setattr(operation, "SESSIONS_MAX", 2)
     table = table_with_two_sessions()
     table.apply(1, MINE)
     (answer,) = table.apply(1, acquire(2, lock="b"))
     assert isinstance(answer, Refused)
     assert answer.reason is Reason.OVERLOADED
-    assert answer.detail == "lock 'b': 1 holds and waits, a client may have 1"
+    assert answer.detail == "lock 'b': 1 holds and waits, a session may have 1"
     (full,) = table.apply(1, Open(session="zoe", ttl_ms=9_000, request=3))
     assert isinstance(full, Refused)
     assert (full.reason, full.session, full.request) == (Reason.OVERLOADED, "zoe", 3)

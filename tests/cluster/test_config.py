@@ -367,6 +367,7 @@ OTHERS = {
     "limits.requests_per_s": "11",
     "limits.requests": "12",
     "limits.queries": "13",
+    "limits.sessions": "15",
     "limits.unread_kib": "14",
     "security.keys": '"secret"',
     "security.insecure": "true",

@@ -27,19 +27,19 @@ def connection() -> Iterator[Pair]:
 def test_a_client_that_sends_much_more_than_another_is_busy() -> None:
     load = Load()
     for now in (0, WINDOW_NS):
-        load.add("greedy", 500, now)
+        load.add("greedy", 1_500, now)
         load.add("modest", 10, now)
     assert load.busy == {"greedy"}
-    load.add("greedy", 500, 2 * WINDOW_NS)
-    load.add("greedy", 500, 3 * WINDOW_NS)  # The other has sent nothing.
+    load.add("greedy", 1_500, 2 * WINDOW_NS)
+    load.add("greedy", 1_500, 3 * WINDOW_NS)  # The other has sent nothing.
     assert not load.busy
 
 
 def test_clients_that_send_about_as_much_are_not_busy() -> None:
     load = Load()
     for now in (0, WINDOW_NS):
-        load.add("a", 500, now)
-        load.add("b", 200, now)
+        load.add("a", 1_500, now)
+        load.add("b", 600, now)
     assert not load.busy
 
 
@@ -62,6 +62,27 @@ def test_a_client_that_does_not_read_is_cut_off_at_its_quota_until_it_reads(
     assert not unread.is_blocked("slow")
     assert unread.blocked == 0
     assert unread.take("slow", node.fileno(), 6_000)
+
+
+def test_a_client_that_connects_anew_is_not_taken_for_one_that_does_not_read() -> None:
+    """The kernel gives the new connection the descriptor of the former one."""
+    unread, descriptors = UnreadReplies(10_000), set[int]()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        for _ in range(2):
+            with (
+                socket.create_connection(server.getsockname()) as client,
+                server.accept()[0] as node,
+            ):
+                descriptors.add(node.fileno())
+                for _ in range(20):
+                    assert unread.take("watcher", node.fileno(), 5_000)
+                    node.sendall(bytes(5_000))
+                    left = 5_000
+                    while left:
+                        left -= len(client.recv(left))
+                    while unread.blocked:
+                        unread.is_blocked("watcher")
+    assert len(descriptors) == 1
 
 
 def test_one_reply_above_the_quota_is_sent_to_a_client_that_reads(connection: Pair) -> None:
