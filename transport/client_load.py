@@ -13,9 +13,12 @@ from fencelock.transport.connections import acked_bytes, borrow, end_connection,
 WINDOW_NS = 100_000_000
 """Interval over which envelopes of clients are counted (ns, 100 ms)."""
 
-BUSY_MIN = 1_000
-"""Envelopes in a window below which a client is not busy: 10,000 in a second, which is more than
-the threads of one process send that wait for their locks."""
+BUSY_MIN = 64
+"""Envelopes in a window below which a client is not busy."""
+
+BACKLOG_BYTES = 32 << 10
+"""Bytes of a client that wait after a turn, below which it is not busy: some 300 requests. A client
+whose threads wait for their locks has one request for each of them."""
 
 BUSY_TIMES = 4
 """A busy client sends more than this many times as much as the least busy one."""
@@ -42,16 +45,19 @@ LOG_S = 10.0
 class Load:
     """Counts envelopes by client, to tell the busy clients from the others.
 
-    Where all clients send about as much, none is busy: then long turns serve all of them best.
+    Where all clients send about as much, none is busy: then long turns serve all of them best. Nor
+    is one whose requests are served as fast as they come.
 
     Attributes:
-        busy: the clients that sent much more than others in the last window; read only.
+        busy: the clients that sent much more than others in the last window, and more than was
+            served; read only.
 
     """
 
     def __init__(self) -> None:
         self.busy: frozenset[str] = frozenset()
         self._counts: dict[str, int] = {}
+        self._behind: set[str] = set()
         self._ends = 0
 
     def add(self, client: str, envelopes: int, now: int) -> None:
@@ -60,12 +66,17 @@ class Load:
             self._end_window(now)
         self._counts[client] = self._counts.get(client, 0) + envelopes
 
+    def behind(self, client: str) -> None:
+        """Note that `BACKLOG_BYTES` of ``client`` wait after a turn."""
+        self._behind.add(client)
+
     def _end_window(self, now: int) -> None:
         counts, self._counts = self._counts, {}
+        behind, self._behind = self._behind, set()
         recent = now - self._ends < WINDOW_NS
         self._ends = now + WINDOW_NS
         least = max(BUSY_MIN, BUSY_TIMES * min(counts.values(), default=0))
-        busy = (one for one, count in counts.items() if count > least)
+        busy = (one for one in behind if counts.get(one, 0) > least)
         self.busy = frozenset(busy) if recent and len(counts) > 1 else frozenset()
 
 

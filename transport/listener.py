@@ -14,6 +14,7 @@ from fencelock.actors.quota import Quotas
 from fencelock.transport.admission import CLIENT_BYTES_MAX, Dropped, FrameValidator, link_of
 from fencelock.transport.cbor import FRAME_BYTES_MAX
 from fencelock.transport.client_load import (
+    BACKLOG_BYTES,
     FLOOD_FRAMES,
     LARGE_BYTES,
     WARNED_FRAMES,
@@ -57,13 +58,13 @@ MUTED_MAX = 1024
 SHARE = 32
 """Envelopes of one client that are taken at once while other clients wait."""
 
-BUSY_PAUSES = 2
+BUSY_PAUSES = 4
 """Busy clients wait for this many times as long as the turn took that served them last."""
 
 BUSY_PAUSE_NS = 10_000_000
 """Longest pause of busy clients after a turn that served them (ns, 10 ms)."""
 
-BUSY_SHARE = 32
+BUSY_SHARE = 16
 """Envelopes of all busy clients that are taken in one turn. A request of another client crosses
 some four turns, so the length of turns is its latency."""
 
@@ -150,6 +151,12 @@ class ClientQueue:
     def first_beside(self, busy: Collection[str]) -> str:
         """Return the next client that is not ``busy``, else the next one."""
         return next((one for one in self.frames if one not in busy), next(iter(self.frames)))
+
+    def backlogs(self, least: int) -> list[str]:
+        """Return the clients of which ``least`` bytes or more wait."""
+        if self._total < least:
+            return []
+        return [client for client, size in self._bytes.items() if size >= least]
 
     def put_back(self, client: str, rest: QueuedFrame) -> None:
         """Make the rest of a frame the next of ``client``, after all others' turns."""
@@ -450,12 +457,14 @@ class Listener:
             ends = ends or now + within_ns
             if now >= ends and others:
                 break
+        for name in queue.backlogs(BACKLOG_BYTES):
+            load.behind(name)
         return arrivals, most - left
 
     def pause_ms(self) -> int:
         """Return how long no frame of a client that waits shall be taken (ms).
 
-        Busy clients have a third of the time, see `BUSY_PAUSES`.
+        Busy clients have a fifth of the time, see `BUSY_PAUSES`.
         """
         busy = self._load.busy
         if not busy or self._queue.first_beside(busy) not in busy:

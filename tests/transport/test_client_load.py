@@ -27,19 +27,30 @@ def connection() -> Iterator[Pair]:
 def test_a_client_that_sends_much_more_than_another_is_busy() -> None:
     load = Load()
     for now in (0, WINDOW_NS):
-        load.add("greedy", 1_500, now)
+        load.add("greedy", 500, now)
         load.add("modest", 10, now)
+        load.behind("greedy")
     assert load.busy == {"greedy"}
-    load.add("greedy", 1_500, 2 * WINDOW_NS)
-    load.add("greedy", 1_500, 3 * WINDOW_NS)  # The other has sent nothing.
+    load.add("greedy", 500, 2 * WINDOW_NS)
+    load.behind("greedy")
+    load.add("greedy", 500, 3 * WINDOW_NS)  # The other has sent nothing.
+    assert not load.busy
+
+
+def test_a_client_that_sends_much_more_is_not_busy_while_it_is_served_as_fast() -> None:
+    load = Load()
+    for now in (0, WINDOW_NS, 2 * WINDOW_NS):
+        load.add("eager", 5_000, now)
+        load.add("modest", 10, now)
     assert not load.busy
 
 
 def test_clients_that_send_about_as_much_are_not_busy() -> None:
     load = Load()
     for now in (0, WINDOW_NS):
-        load.add("a", 1_500, now)
-        load.add("b", 600, now)
+        load.add("a", 500, now)
+        load.add("b", 200, now)
+        load.behind("a")
     assert not load.busy
 
 
