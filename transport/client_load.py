@@ -23,6 +23,10 @@ whose threads wait for their locks has one request for each of them."""
 BUSY_TIMES = 4
 """A busy client sends more than this many times as much as the least busy one."""
 
+BACKLOG_FRAMES = 64
+"""Frames of a client that wait, below which it is not busy, while the socket has still more. The
+threads of one process send their requests together."""
+
 LARGE_BYTES = 4 << 10
 """Replies up to this size are not counted (bytes): the queue of a link bounds their number."""
 

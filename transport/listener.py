@@ -15,6 +15,7 @@ from fencelock.transport.admission import CLIENT_BYTES_MAX, Dropped, FrameValida
 from fencelock.transport.cbor import FRAME_BYTES_MAX
 from fencelock.transport.client_load import (
     BACKLOG_BYTES,
+    BACKLOG_FRAMES,
     FLOOD_FRAMES,
     LARGE_BYTES,
     WARNED_FRAMES,
@@ -330,6 +331,9 @@ class Listener:
                 return most
             first = False
         self._poller.used[socket] = None  # There may be more.
+        for name, waiting in self._queue.frames.items():
+            if len(waiting) >= BACKLOG_FRAMES:
+                self._load.behind(name)
         return most
 
     def _discard(self) -> bool:
