@@ -174,13 +174,15 @@ class KeyGuard:
 
 
 def why_failed(event: int, value: int, *, has_key: bool) -> str:
-    """Return why a node did not accept a link of this process, or "" if it may be no refusal."""
+    """Return why a node did not accept a link of this process, or "" if it may be no refusal.
+
+    A handshake that fails without a detail is none: the key may be for another cluster, but a proxy
+    or load balancer before a node that restarts also accepts a connection and closes it.
+    """
     if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
         return "it does not know this key, or the key was removed"
     if event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL and value == MECHANISM_MISMATCH:
         if has_key:
             return "it uses no keys, so it may be any program"
         return "it requires a key"
-    if has_key and event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL:
-        return "the handshake fails: the key is for another cluster, or the node uses no keys"
     return ""
