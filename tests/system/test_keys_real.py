@@ -18,7 +18,15 @@ from support.log_lines import Lines, logged_lines
 import fencelock
 import fencelock.testing
 from fencelock.actors.api.membership_message import ChangeMembers, MemberAction
-from fencelock.actors.api.message import Acquire, Describe, KeepAlive, Refused
+from fencelock.actors.api.message import (
+    Acquire,
+    Cancel,
+    Describe,
+    KeepAlive,
+    Reason,
+    Refused,
+    Release,
+)
 from fencelock.actors.message import Message
 from fencelock.actors.proxy.access import CLIENT, Rights
 from fencelock.cluster.bench.members import master_of
@@ -320,6 +328,35 @@ def test_a_client_cannot_speak_to_the_roles_of_members(tmp_path: Path, make: Mak
         until(one.up, one)
         describe = Describe(session="shop@1", request=1)
         send_until(cluster, one, describe, "wire.misdirected", role="acceptor")
+
+
+def test_releases_and_cancels_outside_the_prefixes_tell_nothing(tmp_path: Path, make: Make) -> None:
+    with keyed_nodes(tmp_path, count=1) as cluster, cluster.connect("alice") as alice:
+        hold = held(alice, "secret")
+        one = attacker(make, cluster, "shop@1", "shop")
+        until(one.up, one)
+        about = {"lock": "secret", "session": "shop@1", "owner": "o"}
+        for message in (Release(**about, fence=1, request=1), Cancel(**about, request=2)):
+            until(lambda: one.arrivals, one, again=lambda m=message: one.say("n1", m))
+            for refused in one.heard():
+                assert isinstance(refused, Refused)
+                assert refused.reason is Reason.FORBIDDEN
+                assert "alice" not in refused.detail
+            one.arrivals.clear()
+        assert hold.held
+
+
+def test_a_release_after_the_prefixes_became_narrower_is_refused_at_once(tmp_path: Path) -> None:
+    with keyed_nodes(tmp_path, count=1) as cluster, cluster.connect("alice") as alice:
+        with cluster.connect("shop") as shop:
+            hold = held(shop, "orders/1")
+            path = cluster.keys / "keys.toml"
+            path.write_text(path.read_text().replace('"orders/"', '"carts/"'))
+            cluster.reload()
+            with pytest.raises(fencelock.ForbiddenError, match="'carts/'"):
+                hold.release()
+            assert alice.status("orders/1").holder is not None
+        assert alice.lock("orders/1", timeout=LONG_S).acquire() is not None  # The session ended.
 
 
 def test_nodes_with_keys_go_on_when_their_leader_is_killed(tmp_path: Path) -> None:
