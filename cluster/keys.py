@@ -14,10 +14,10 @@ import stat
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, Self
 
 import zmq
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, model_validator
 
 from fencelock.actors.api.name import LOCK_NAME_BYTES_MAX
 from fencelock.actors.error import ConfigError
@@ -50,11 +50,19 @@ class _Strict(BaseModel):
 
 
 class Entry(_Strict):
-    """One key in the list."""
+    """One key in the list. Only a client's is limited to prefixes."""
 
     role: Annotated[str, _matching(re.compile("|".join(ROLES)))]
     public: Annotated[str, _matching(PUBLIC)]
     prefixes: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _check_prefixes(self) -> Self:
+        if self.prefixes and self.role != CLIENT:
+            raise ValueError(
+                f"a key with the role {self.role} is for all names: leave prefixes out"
+            )
+        return self
 
 
 class KeyList(_Strict):
@@ -246,6 +254,10 @@ def add_key(folder: Path, rights: Rights, path: Path | None = None) -> Path:
         raise ConfigError(f"--role is {role!r}, and must be one of {', '.join(ROLES)}")
     if role == NODE and prefixes:
         raise ConfigError("--prefix: a node serves all names; leave it out")
+    if role == OPERATOR and prefixes:
+        raise ConfigError(
+            "--prefix: an operator sees all sessions and backups, so all names; leave it out"
+        )
     for prefix in prefixes:
         if not 1 <= len(prefix.encode(errors="replace")) <= LOCK_NAME_BYTES_MAX:
             raise ConfigError(
@@ -259,7 +271,11 @@ def add_key(folder: Path, rights: Rights, path: Path | None = None) -> Path:
     path = path or folder / f"{name}.key"
     write_key(path, key)
     entry = Entry(role=role, public=key.public, prefixes=prefixes)
-    write_list(folder, known.model_copy(update={"keys": {**known.keys, name: entry}}))
+    try:
+        write_list(folder, known.model_copy(update={"keys": {**known.keys, name: entry}}))
+    except ConfigError:
+        path.unlink(missing_ok=True)  # Else a second try would find it.
+        raise
     return path
 
 
