@@ -129,7 +129,8 @@ class KeyGuard:
             return True
         else:
             name = bound.removesuffix(NAME_END)
-            self._refuse("wire.key_misused", f"frames of the key of {name} in the name of {link}")
+            text = f"frames of the key of {name} in the name of {link}"
+            self._refuse("wire.key_misused", text, of=name)
         shut(source.descriptor, source.host)
         return False
 
@@ -150,9 +151,10 @@ class KeyGuard:
             text = f"a connection with the unknown key {unknown.popleft()[:SHOWN]}..."
             self._refuse("wire.key_unknown", text)
 
-    def _refuse(self, counter: str, what: str) -> None:
-        self.count(counter, 1)
-        count = self._refusals.add(what, time.monotonic_ns())
+    def _refuse(self, counter: str, what: str, *, of: str = "") -> None:
+        """Count a refusal, and log the latest once an interval for each counter and known key."""
+        self.count(counter, 1)  # A stranger chooses `what`, so that must not be the kind.
+        count = self._refusals.add(f"{counter} {of}", time.monotonic_ns())
         if count:
             event = counter.partition(".")[2]
             text = f"{self._node} refused {what}{times_text(count)}"

@@ -31,7 +31,7 @@ from fencelock.actors.message import Message
 from fencelock.actors.proxy.access import CLIENT, Rights
 from fencelock.cluster.bench.members import master_of
 from fencelock.cluster.keys import add_key, make_folder, read_key, remove_key
-from fencelock.transport.keys import LinkKey
+from fencelock.transport.keys import KeyGuard, LinkKey
 
 lines = pytest.fixture(logged_lines)
 make = pytest.fixture(stations)
@@ -207,6 +207,14 @@ def test_a_key_for_another_cluster_finds_no_node(tmp_path: Path) -> None:
         with pytest.raises(fencelock.UnavailableError):
             fencelock.connect(cluster.addresses, key=stranger, connect_timeout=SHORT_S)
         assert cluster.count("wire.handshake_failed") >= 1
+
+
+def test_many_unknown_keys_are_one_kind_in_the_log(lines: Lines) -> None:
+    guard = KeyGuard("n1", "", {})
+    for number in range(300):
+        guard.callback("", f"{number:040}"[::-1].encode())
+    guard.tend()
+    assert len(refusals(lines, "n1 refused a connection with the unknown key")) == 1
 
 
 def test_a_proxy_that_accepts_and_closes_is_no_refusal_of_the_key(tmp_path: Path) -> None:
