@@ -168,6 +168,7 @@ def read_key(path: Path) -> KeyFile:
 def _read(path: Path, kind: type[BaseModel], forbidden: int) -> Any:
     try:
         with path.open("rb") as file:
+            check_folder(path.parent)
             check_mode(path, os.fstat(file.fileno()), forbidden)
             document = tomllib.load(file)
         kind.model_validate(document)
@@ -187,6 +188,37 @@ def _read(path: Path, kind: type[BaseModel], forbidden: int) -> Any:
     return document
 
 
+def check_owner_of(path: Path, found: os.stat_result) -> None:
+    """Refuse what belongs to another user, who could change it.
+
+    Raises:
+        ConfigError: naming the owner.
+
+    """
+    if found.st_uid not in (0, os.geteuid()):
+        raise ConfigError(
+            f"{path} belongs to the user with the number {found.st_uid}, who may change it: only "
+            "files and folders of this process's user, or of root, are used"
+        )
+
+
+def check_folder(folder: Path) -> None:
+    """Refuse a folder in which others may replace files; in a sticky one they cannot.
+
+    Raises:
+        ConfigError: naming the mode, or the owner.
+
+    """
+    found = folder.stat()
+    check_owner_of(folder, found)
+    mode = stat.S_IMODE(found.st_mode)
+    if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:  # Kubernetes mounts secrets as 1777.
+        raise ConfigError(
+            f"{folder}: other users may change it (its mode is {mode:04o}): run "
+            f'"chmod go-w {folder}"'
+        )
+
+
 def check_mode(path: Path, found: os.stat_result, forbidden: int) -> None:
     """Refuse a file to which others have access.
 
@@ -196,6 +228,7 @@ def check_mode(path: Path, found: os.stat_result, forbidden: int) -> None:
         ConfigError: naming the mode, and the command that mends it.
 
     """
+    check_owner_of(path, found)
     mode = stat.S_IMODE(found.st_mode)
     if found.st_uid == 0 and os.geteuid() != 0:
         forbidden &= ~stat.S_IRGRP

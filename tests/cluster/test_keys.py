@@ -101,6 +101,25 @@ def test_a_list_that_others_may_change_is_refused(keys: Path) -> None:
         node_keys(keys, "n1")
 
 
+@pytest.mark.parametrize("name", ["keys.toml", "n1.key", "."])
+def test_keys_of_another_user_are_refused(
+    keys: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a file to another user")
+    os.chown(keys / name, 10002, -1)
+    with pytest.raises(ConfigError, match="belongs to the user with the number 10002"):
+        node_keys(keys, "n1")
+    monkeypatch.setattr(os, "geteuid", lambda: 10002)
+    read_list(keys)
+
+
+def test_a_folder_in_which_others_may_replace_keys_is_refused(keys: Path) -> None:
+    keys.chmod(0o707)
+    with pytest.raises(ConfigError, match=r"may change it.*chmod go-w"):
+        node_keys(keys, "n1")
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
 def test_a_group_may_read_a_secret_of_root_as_in_kubernetes(
     keys: Path, monkeypatch: pytest.MonkeyPatch
