@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -345,7 +346,7 @@ def test_releases_and_cancels_outside_the_prefixes_tell_nothing(tmp_path: Path, 
         until(one.up, one)
         about = {"lock": "secret", "session": "shop@1", "owner": "o"}
         for message in (Release(**about, fence=1, request=1), Cancel(**about, request=2)):
-            until(lambda: one.arrivals, one, again=lambda m=message: one.say("n1", m))
+            until(lambda: one.arrivals, one, again=partial(one.say, "n1", message))
             for refused in one.heard():
                 assert isinstance(refused, Refused)
                 assert refused.reason is Reason.FORBIDDEN
