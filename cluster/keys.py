@@ -14,10 +14,10 @@ import stat
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, Self
 
 import zmq
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, model_validator
 
 from fencelock.actors.api.name import LOCK_NAME_BYTES_MAX
 from fencelock.actors.error import ConfigError
@@ -50,11 +50,19 @@ class _Strict(BaseModel):
 
 
 class Entry(_Strict):
-    """One key in the list."""
+    """One key in the list. Only a client's is limited to prefixes."""
 
     role: Annotated[str, _matching(re.compile("|".join(ROLES)))]
     public: Annotated[str, _matching(PUBLIC)]
     prefixes: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _check_prefixes(self) -> Self:
+        if self.prefixes and self.role != CLIENT:
+            raise ValueError(
+                f"a key with the role {self.role} is for all names: leave prefixes out"
+            )
+        return self
 
 
 class KeyList(_Strict):
@@ -160,6 +168,7 @@ def read_key(path: Path) -> KeyFile:
 def _read(path: Path, kind: type[BaseModel], forbidden: int) -> Any:
     try:
         with path.open("rb") as file:
+            check_folder(path.parent)
             check_mode(path, os.fstat(file.fileno()), forbidden)
             document = tomllib.load(file)
         kind.model_validate(document)
@@ -179,6 +188,37 @@ def _read(path: Path, kind: type[BaseModel], forbidden: int) -> Any:
     return document
 
 
+def check_owner_of(path: Path, found: os.stat_result) -> None:
+    """Refuse what belongs to another user, who could change it.
+
+    Raises:
+        ConfigError: naming the owner.
+
+    """
+    if found.st_uid not in (0, os.geteuid()):
+        raise ConfigError(
+            f"{path} belongs to the user with the number {found.st_uid}, who may change it: only "
+            "files and folders of this process's user, or of root, are used"
+        )
+
+
+def check_folder(folder: Path) -> None:
+    """Refuse a folder in which others may replace files; in a sticky one they cannot.
+
+    Raises:
+        ConfigError: naming the mode, or the owner.
+
+    """
+    found = folder.stat()
+    check_owner_of(folder, found)
+    mode = stat.S_IMODE(found.st_mode)
+    if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:  # Kubernetes mounts secrets as 1777.
+        raise ConfigError(
+            f"{folder}: other users may change it (its mode is {mode:04o}): run "
+            f'"chmod go-w {folder}"'
+        )
+
+
 def check_mode(path: Path, found: os.stat_result, forbidden: int) -> None:
     """Refuse a file to which others have access.
 
@@ -188,6 +228,7 @@ def check_mode(path: Path, found: os.stat_result, forbidden: int) -> None:
         ConfigError: naming the mode, and the command that mends it.
 
     """
+    check_owner_of(path, found)
     mode = stat.S_IMODE(found.st_mode)
     if found.st_uid == 0 and os.geteuid() != 0:
         forbidden &= ~stat.S_IRGRP
@@ -246,6 +287,10 @@ def add_key(folder: Path, rights: Rights, path: Path | None = None) -> Path:
         raise ConfigError(f"--role is {role!r}, and must be one of {', '.join(ROLES)}")
     if role == NODE and prefixes:
         raise ConfigError("--prefix: a node serves all names; leave it out")
+    if role == OPERATOR and prefixes:
+        raise ConfigError(
+            "--prefix: an operator sees all sessions and backups, so all names; leave it out"
+        )
     for prefix in prefixes:
         if not 1 <= len(prefix.encode(errors="replace")) <= LOCK_NAME_BYTES_MAX:
             raise ConfigError(
@@ -259,7 +304,11 @@ def add_key(folder: Path, rights: Rights, path: Path | None = None) -> Path:
     path = path or folder / f"{name}.key"
     write_key(path, key)
     entry = Entry(role=role, public=key.public, prefixes=prefixes)
-    write_list(folder, known.model_copy(update={"keys": {**known.keys, name: entry}}))
+    try:
+        write_list(folder, known.model_copy(update={"keys": {**known.keys, name: entry}}))
+    except ConfigError:
+        path.unlink(missing_ok=True)  # Else a second try would find it.
+        raise
     return path
 
 

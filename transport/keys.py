@@ -129,7 +129,8 @@ class KeyGuard:
             return True
         else:
             name = bound.removesuffix(NAME_END)
-            self._refuse("wire.key_misused", f"frames of the key of {name} in the name of {link}")
+            text = f"frames of the key of {name} in the name of {link}"
+            self._refuse("wire.key_misused", text, of=name)
         shut(source.descriptor, source.host)
         return False
 
@@ -150,9 +151,10 @@ class KeyGuard:
             text = f"a connection with the unknown key {unknown.popleft()[:SHOWN]}..."
             self._refuse("wire.key_unknown", text)
 
-    def _refuse(self, counter: str, what: str) -> None:
-        self.count(counter, 1)
-        count = self._refusals.add(what, time.monotonic_ns())
+    def _refuse(self, counter: str, what: str, *, of: str = "") -> None:
+        """Count a refusal, and log the latest once an interval for each counter and known key."""
+        self.count(counter, 1)  # A stranger chooses `what`, so that must not be the kind.
+        count = self._refusals.add(f"{counter} {of}", time.monotonic_ns())
         if count:
             event = counter.partition(".")[2]
             text = f"{self._node} refused {what}{times_text(count)}"
@@ -174,13 +176,15 @@ class KeyGuard:
 
 
 def why_failed(event: int, value: int, *, has_key: bool) -> str:
-    """Return why a node did not accept a link of this process, or "" if it may be no refusal."""
+    """Return why a node did not accept a link of this process, or "" if it may be no refusal.
+
+    A handshake that fails without a detail is none: the key may be for another cluster, but a proxy
+    or load balancer before a node that restarts also accepts a connection and closes it.
+    """
     if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
         return "it does not know this key, or the key was removed"
     if event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL and value == MECHANISM_MISMATCH:
         if has_key:
             return "it uses no keys, so it may be any program"
         return "it requires a key"
-    if has_key and event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL:
-        return "the handshake fails: the key is for another cluster, or the node uses no keys"
     return ""

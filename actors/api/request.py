@@ -29,7 +29,7 @@ class Request(Message):
     __slots__ = ()
     EASES: ClassVar[bool] = False
     """Whether it frees or keeps a hold. A proxy that is full still accepts it, since otherwise no
-    waiter could ever be served, and so does one whose keys have changed."""
+    waiter could ever be served."""
     OPERATOR: ClassVar[bool] = False
     """Whether it is for operators: where keys are used, a client's key is not enough."""
 

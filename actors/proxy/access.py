@@ -76,7 +76,7 @@ class AccessControl:
                 f"key {name!r} has the role client, and {what} needs the role operator: use an "
                 'operator\'s key ("fencelock keys add NAME --role operator" makes one)'
             )
-        if rights.prefixes and not request.EASES:
+        if rights.prefixes:
             reach = request.reach
             if reach is not None and not reach.startswith(rights.prefixes):
                 raise ForbiddenError(

@@ -58,7 +58,7 @@ def on_answer(state: SessionState, sender: Address, answer: Answer, now: Instant
         return [Observe("client.answer_of_another_session_dropped")]
     pending = state.in_flight.pending.get(answer.request)
     if pending is None:
-        return _on_late(state, sender, answer)
+        return _on_late(state, sender, answer, now)
     session = session_lease.name if pending.claim is None else session_lease.assigned
     fits = answer.session == session and answers(pending, answer)
     if pending.sent_at is None or not fits:
@@ -122,6 +122,16 @@ def on_cancelled(
         *state.confirm(withdrawal.sent_at, now),
         *state.in_flight.go_on(debt.claim, now, debt.endpoint),
     ]
+
+
+def _on_cancel_forbidden(
+    state: SessionState, sender: Address, answer: Refused, now: Instant
+) -> list[Effect]:
+    """Give up a cancel that the key does not allow: no repetition would be allowed either."""
+    cancelled = Cancelled(
+        lock=answer.lock, session=answer.session, owner=answer.owner, request=answer.request
+    )
+    return on_cancelled(state, sender, cancelled, now)
 
 
 def on_alive(state: SessionState, sender: Address, alive: Alive, now: Instant) -> list[Effect]:
@@ -253,8 +263,10 @@ def _on_refused(
             answer.reason in UNDECIDED and state.session_lease.kept and pending.said > 1
         ):
             return [*state.reply(pending, answer), *state.in_flight.withdraw(pending, now)]
-        case ReleaseRequest() if answer.reason not in GONE and not (
-            pending.asked.PARTIAL and answer.reason is Reason.INVALID  # It is too much of the hold.
+        case ReleaseRequest() if (
+            answer.reason not in GONE
+            and answer.reason is not Reason.FORBIDDEN  # No repetition would be allowed either.
+            and not (pending.asked.PARTIAL and answer.reason is Reason.INVALID)  # Too much of it.
         ):
             if pending.user is None or state.session_lease.kept:
                 return []  # The hold is still there, or an earlier copy may be done: continue.
@@ -293,7 +305,7 @@ def _on_surveyed(state: SessionState, pending: Pending, status: NodeStatus) -> l
     return state.finish_surveys()
 
 
-def _on_late(state: SessionState, sender: Address, answer: Answer) -> list[Effect]:
+def _on_late(state: SessionState, sender: Address, answer: Answer, now: Instant) -> list[Effect]:
     """Drop a reply that no request waits for; a grant among them is handed back (C2).
 
     A cancel usually does that, unless a network that delays without bound brought the wait
@@ -301,6 +313,8 @@ def _on_late(state: SessionState, sender: Address, answer: Answer) -> list[Effec
     forget it. But where holds have deadlines, a proxy may have ended a wait while a leader
     granted it.
     """
+    if isinstance(answer, Refused) and answer.reason is Reason.FORBIDDEN:
+        return _on_cancel_forbidden(state, sender, answer, now)
     effects: list[Effect] = [Observe("client.late_answer_dropped")]
     if not isinstance(answer, Granted) or sender not in state.endpoints.table:
         return effects

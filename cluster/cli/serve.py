@@ -102,7 +102,8 @@ def serve(
         known = ", ".join(settings.nodes)
         raise ConfigError(f'--id: "{node_id}" is no node of {config}, which knows {known}')
     log.set_up(settings.log_level, as_json=log_json)
-    with stops_on_signals(signal.SIGHUP) as stops:
+    reloads = () if settings.keys is None else (signal.SIGHUP,)
+    with stops_on_signals(*reloads) as stops:
         marked = None if marks is None else _marks()
         node = start(settings, node_id, marked, spins=spin, as_json=log_json)
         spare_the_collector()

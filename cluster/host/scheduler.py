@@ -12,6 +12,7 @@ from typing import Any, cast
 import pykka
 from loguru import logger
 
+from fencelock.actors.api.name import without_secret
 from fencelock.actors.effect import (
     Checkpoint,
     Connect,
@@ -297,18 +298,19 @@ class Scheduler:
         self, role_slot: RoleSlot, event: Event | None, sender: Address, error: Exception
     ) -> Exception:
         """Log a bug of ours with the event and the role's state; return the fatal error."""
-        state = repr(dict(role_slot.role.state()))
+        state = without_secret(repr(dict(role_slot.role.state())))
+        seen = without_secret(repr(event))
         log = logger.bind(
-            node=self.node, role=role_slot.address, event=repr(event), sender=sender, state=state
+            node=self.node, role=role_slot.address, event=seen, sender=sender, state=state
         )
         log.opt(exception=error).critical(
             "role {} failed on {} from {}; its state was {}",
             role_slot.address,
-            event,
+            seen,
             sender,
             state,
         )
-        return RoleFailedError(f"{role_slot.address} failed on {event!r}: {error!r}")
+        return RoleFailedError(without_secret(f"{role_slot.address} failed on {seen}: {error!r}"))
 
     def _perform_here(self, role_slot: RoleSlot, effect: Effect) -> None:
         """Carry out an effect that is rarer than those in `work`."""

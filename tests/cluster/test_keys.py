@@ -101,6 +101,25 @@ def test_a_list_that_others_may_change_is_refused(keys: Path) -> None:
         node_keys(keys, "n1")
 
 
+@pytest.mark.parametrize("name", ["keys.toml", "n1.key", "."])
+def test_keys_of_another_user_are_refused(
+    keys: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a file to another user")
+    os.chown(keys / name, 10002, -1)
+    with pytest.raises(ConfigError, match="belongs to the user with the number 10002"):
+        node_keys(keys, "n1")
+    monkeypatch.setattr(os, "geteuid", lambda: 10002)
+    read_list(keys)
+
+
+def test_a_folder_in_which_others_may_replace_keys_is_refused(keys: Path) -> None:
+    keys.chmod(0o707)
+    with pytest.raises(ConfigError, match=r"may change it.*chmod go-w"):
+        node_keys(keys, "n1")
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
 def test_a_group_may_read_a_secret_of_root_as_in_kubernetes(
     keys: Path, monkeypatch: pytest.MonkeyPatch
@@ -139,6 +158,7 @@ def test_the_key_of_a_node_is_none_for_clients(keys: Path) -> None:
         (Rights("../up", CLIENT), "cannot name a key"),
         (Rights("bob", "king"), "must be one of client, operator, node"),
         (Rights("n3", NODE, ("orders/",)), "a node serves all names"),
+        (Rights("bob", OPERATOR, ("orders/",)), "an operator sees all"),
         (Rights("bob", CLIENT, ("",)), "--prefix is ''"),
         (Rights("bob", CLIENT, ("x" * 257,)), "1 to 256 bytes"),
     ],
@@ -148,6 +168,28 @@ def test_keys_that_cannot_be_are_refused(keys: Path, rights: Rights, text: str) 
     with pytest.raises(ConfigError, match=text):
         add_key(keys, rights)
     assert (keys / "keys.toml").read_text() == before
+
+
+@pytest.mark.parametrize("role", [OPERATOR, NODE])
+def test_a_list_limits_only_clients_to_prefixes(keys: Path, role: str) -> None:
+    path = keys / "keys.toml"
+    path.write_text(path.read_text().replace('role = "client"', f'role = "{role}"'))
+    with pytest.raises(ConfigError, match=rf"shop: .*the role {role} is for all names"):
+        read_list(keys)
+
+
+def test_a_key_that_cannot_be_listed_leaves_no_secret(
+    keys: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(self: Path, target: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", fails)
+        with pytest.raises(ConfigError, match="cannot be written"):
+            add_key(keys, Rights("bob", CLIENT))
+    assert not (keys / "bob.key").exists()
+    add_key(keys, Rights("bob", CLIENT))
 
 
 def test_the_commands_make_list_and_remove_keys(
