@@ -53,9 +53,6 @@ RETRY_S = 1.0
 RETRY_MS = 200
 """Interval of looks for links that are due (ms)."""
 
-FAILURES_MIN = 3
-"""Handshakes that fail without a reason, one after another, before the key is to blame."""
-
 DETAIL_CHARS_MAX = 300
 """Limit of a stranger's explanation that is passed on."""
 
@@ -81,7 +78,6 @@ class Link:
         self.sent = 0
         """Frames sent."""
         self._refusal = ""
-        self._failures = 0
         """Handshakes that failed one after another."""
         self.retry_at = 0.0
         """The time to connect again (s): libzmq does not after a refused handshake. 0 if none is
@@ -102,13 +98,10 @@ class Link:
                 self._failed(event, value)
 
     def _failed(self, event: int, value: int) -> None:
-        """Record a handshake that failed. One without a reason may be a node that stopped."""
-        self._failures += 1
-        why = why_failed(event, value, has_key=self._key is not None)
+        """Record a handshake that failed. One without a detail may be a node that stopped."""
         if event != zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL:
             self.retry_at = time.monotonic() + RETRY_S
-        elif self._failures < FAILURES_MIN:
-            return
+        why = why_failed(event, value, has_key=self._key is not None)
         if why:
             self.refused(why, by_key=True)
 
@@ -126,7 +119,7 @@ class Link:
         self.up = up
         self._refusal = ""
         if up:
-            self._failures, self.retry_at = 0, 0.0
+            self.retry_at = 0.0
             # Reading the events lets libzmq attach the connection; without this, a message sent
             # within the next millisecond would find none.
             self.dealer.getsockopt(zmq.EVENTS)
