@@ -78,7 +78,6 @@ class Link:
         self.sent = 0
         """Frames sent."""
         self._refusal = ""
-        """Handshakes that failed one after another."""
         self.retry_at = 0.0
         """The time to connect again (s): libzmq does not after a refused handshake. 0 if none is
         due."""
