@@ -95,12 +95,7 @@ def serve(
     """
     if not __debug__:
         raise ServeError("python -O turns off the checks a node relies on: run it without -O")
-    from fencelock.cluster.config import load  # noqa: PLC0415 (pydantic: not for --help)
-
-    settings = load(config)
-    if node_id not in settings.nodes:
-        known = ", ".join(settings.nodes)
-        raise ConfigError(f'--id: "{node_id}" is no node of {config}, which knows {known}')
+    settings = _settings_of(config, node_id)
     log.set_up(settings.log_level, as_json=log_json)
     reloads = () if settings.keys is None else (signal.SIGHUP,)
     with stops_on_signals(*reloads) as stops:
@@ -124,6 +119,22 @@ def serve(
         raise ServeError(f"{node_id} did not stop in time")
     text = f"{node_id} stopped"
     typer.echo(log.json_object(text, node=node_id, event="stopped") if log_json else text)
+
+
+def _settings_of(file: Path, node_id: str) -> Config:
+    """Return the configuration in ``file``.
+
+    Raises:
+        ConfigError: it is wrong, or does not name the node.
+
+    """
+    from fencelock.cluster.config import load  # noqa: PLC0415 (pydantic: not for --help)
+
+    settings = load(file)
+    if node_id not in settings.nodes:
+        known = ", ".join(settings.nodes)
+        raise ConfigError(f'--id: "{node_id}" is no node of {file}, which knows {known}')
+    return settings
 
 
 def _marks() -> ProfileMarks:
