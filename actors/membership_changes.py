@@ -102,14 +102,14 @@ class Learner(NamedTuple):
     slots_left: int = 0
     bytes_left: int = 0
     waits_for: str = ""
-    """What it must do before it can join; empty if nothing."""
+    """The step that it must take before it can join; empty if there is none."""
 
 
 class Step(NamedTuple):
     """One step of a change."""
 
     detail: str
-    """What the change waits for, empty if it is done."""
+    """The reason why the change is not done yet, empty if it is."""
     slots_left: int = 0
     bytes_left: int = 0
     """The slots, and their bytes, that a learner lacks."""

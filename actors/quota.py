@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quotas:
-    """What a node does for one client, so that one cannot take it from others.
+    """Limits on the work of a node for one client, so that other clients are served, too.
 
     Each node may have its own: nothing of this is replicated.
     """

@@ -286,7 +286,7 @@ class Config:
     priorities: dict[str, int] = field(default_factory=dict[str, int])
     """The priorities of nodes that set their own: 1 to 14, or 15 for off."""
     listens: dict[str, str] = field(default_factory=dict[str, str])
-    """Where nodes are bound whose address is not one of their own machine; see `listen_of`."""
+    """The endpoints of nodes whose address is not one of their own machine; see `listen_of`."""
     data: Path | None = None
     """The folder for data that must survive a restart; see `folder_of`."""
     log_level: str = "INFO"

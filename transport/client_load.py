@@ -1,4 +1,4 @@
-"""What single clients demand of a node: frames, and replies that they do not read."""
+"""Limits on single clients: those that send too much, or do not read their replies."""
 
 from __future__ import annotations
 
@@ -92,9 +92,9 @@ class _Sent:
     peer: object
     """The address of the other side: a new connection may get the descriptor of a former one."""
     acked: int
-    """What the other side had received when the count began (bytes)."""
+    """Bytes that the other side had received when the count began."""
     sent: int = 0
-    """What was sent since then (bytes)."""
+    """Bytes that were sent since then."""
     blocked: bool = False
     """Whether a reply was dropped, and its frames are until it reads."""
 

@@ -335,7 +335,7 @@ class Owned(Message):
 
 @message(0xE8)
 class NodeInfo(Message):
-    """What a node says of itself to the other nodes, now and then."""
+    """A node describes itself to the other nodes, now and then."""
 
     epoch: int
     """The highest epoch whose seating it knows."""
@@ -346,5 +346,5 @@ class NodeInfo(Message):
     ready: bool
     """Whether it would vote as a member: others have confirmed that its journal is no old copy."""
     endpoint: str
-    """Where other nodes reach it, empty if its configuration does not say."""
+    """The endpoint at which other nodes reach it, empty if its configuration does not say."""
     version: str

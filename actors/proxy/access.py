@@ -1,4 +1,4 @@
-"""Which requests a proxy accepts from the owner of a key. Pure."""
+"""The check whether a key allows a request. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NAME_END = "@"
 
 
 class Rights(NamedTuple):
-    """What the owner of one key may do."""
+    """The role of one key, and the names that it may use."""
 
     name: str
     """The name of the key: the id of a node, or that with which ids of clients begin."""

@@ -183,4 +183,4 @@ _INSTEAD = {
         "paxos takes locks by force"
     ),
 }
-"""What to do about a hold, or where to look, where operators have no request for it."""
+"""Advice about a hold, or about records, on protocols without a request for that."""

@@ -1,4 +1,4 @@
-"""What is in deploy/ fits the program: configurations, names, ports and options."""
+"""The files in deploy/ fit the program: configurations, names, ports and options."""
 
 from __future__ import annotations
 

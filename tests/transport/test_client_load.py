@@ -1,4 +1,4 @@
-"""What single clients demand of a node: turns, bytes that they do not read, frames in vain."""
+"""Limits on single clients: those that send too much, or do not read their replies."""
 
 from __future__ import annotations
 
