@@ -53,6 +53,15 @@ def holding(addresses: str, *arguments: str) -> subprocess.Popen[str]:
     return process
 
 
+def ended(process: subprocess.Popen[str]) -> str:
+    """Return what the command wrote to standard error, once it has ended.
+
+    Its standard input stays open meanwhile: `WAITS` ends when that is closed.
+    """
+    process.wait(timeout=PATIENCE_S)
+    return process.communicate()[1]
+
+
 def python(code: str) -> tuple[str, ...]:
     return "--", sys.executable, "-c", code
 
@@ -91,7 +100,7 @@ def test_a_command_whose_lock_is_lost_is_stopped(
     assert holder is not None
     assert holder.fence is not None
     client.evict("taken", holder.fence)
-    _, err = process.communicate(timeout=PATIENCE_S)
+    err = ended(process)
     assert process.returncode == 74
     assert re.search(r"the hold under fence \d+ was taken by '.*'\. Another client may", err)
     assert f"fence {holder.fence}" in err
@@ -102,7 +111,7 @@ def test_a_signal_goes_to_the_command_and_the_lock_is_free_after_it(
 ) -> None:
     process = holding(paxos_addresses, "signalled", *python(WAITS))
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=PATIENCE_S)
+    ended(process)
     assert process.returncode == 128 + signal.SIGTERM
     assert client.status("signalled").holder is None
 
