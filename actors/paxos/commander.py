@@ -18,7 +18,7 @@ from itertools import starmap
 from typing import Unpack
 
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
-from fencelock.actors.message import Address, Instant, maker
+from fencelock.actors.message import NS_PER_MS, Address, Instant, maker
 from fencelock.actors.paxos.config import WINDOW, MemberArguments, MemberRole, View
 from fencelock.actors.paxos.event import CommanderResend, Decided, Order, SendHeartbeat, SpreadNews
 from fencelock.actors.paxos.message import (
@@ -36,10 +36,14 @@ COMMANDER_RESEND_MS = 100
 """Timeout for votes before they are requested again (ms): a round trip and a slow sync."""
 
 
-NEWS_MS = 5
-"""Delay until followers are sent which slots are decided, unless an `Accept` carries it (ms).
-Members outside the preferred quorum receive proposals as late. Sending at once would double the
-messages of a single client."""
+LATE_MS = 5
+"""Time for which a majority may leave a slot undecided before the other members are asked (ms)."""
+
+
+NEWS_MS = 20
+"""Under load, the interval at which followers are sent which slots are decided, unless an `Accept`
+carries it, and members outside the preferred quorum are sent the slots themselves (ms). After a
+pause they are sent in `LATE_MS`. Each interval costs those members a turn and a sync."""
 
 
 EXPLORE = 32
@@ -116,6 +120,10 @@ class Commander(MemberRole[CommanderEvent]):
         self.quorum_choice = QuorumChoice(self.acceptor, self.config.at(first))
         self.waiting = False
         """Whether the `SpreadNews` timer runs."""
+        self.watched = first
+        """The first undecided slot when that timer last began."""
+        self.spread_at = Instant(-NEWS_MS * NS_PER_MS)
+        """The time of the last news."""
 
     def begin(self, now: Instant) -> Effects:
         """Propose what phase one found."""
@@ -124,7 +132,6 @@ class Commander(MemberRole[CommanderEvent]):
 
     def handle(self, sender: Address, event: CommanderEvent, now: Instant) -> Effects:
         """Propose, count, decide."""
-        del now
         match event:
             case Accepted():
                 return self._on_accepted(sender, event)
@@ -133,7 +140,7 @@ class Commander(MemberRole[CommanderEvent]):
                 self.backlog.append(event.batch)
                 return self._propose()
             case SpreadNews():
-                return self._on_spread_news()
+                return self._on_spread_news(now)
             case Preempted():
                 return self._on_preempted(sender, event)
             case SendHeartbeat():
@@ -198,12 +205,15 @@ class Commander(MemberRole[CommanderEvent]):
 
     def _wait(self) -> Wake:
         """Delay the `Commit`: the next `Accept` may report the decision to followers."""
-        self.waiting = True
-        return Wake(NEWS_MS, SpreadNews())
+        self.waiting, self.watched = True, self.committed
+        return Wake(LATE_MS, SpreadNews())
 
-    def _on_spread_news(self) -> Effects:
+    def _on_spread_news(self, now: Instant) -> Effects:
         """Report the decision to followers, unless an `Accept` has done so or soon will."""
-        self.waiting = False
+        late = self.watched in self.proposals
+        if not late and now - self.spread_at < NEWS_MS * NS_PER_MS:
+            return (self._wait(),)
+        self.waiting, self.spread_at = False, now
         news = self._ask_others()
         effects: list[Effect] = list(starmap(Send, news))
         if self.informed < self.committed and not self.proposals:

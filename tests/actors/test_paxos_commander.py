@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import pytest
-from support.effects import HOST, T0
+from support.effects import HOST, T0, at
 
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.message import Address, address_of
 from fencelock.actors.paxos import message as messages
-from fencelock.actors.paxos.commander import COMMANDER_RESEND_MS, EXPLORE, NEWS_MS, Commander
+from fencelock.actors.paxos.commander import (
+    COMMANDER_RESEND_MS,
+    EXPLORE,
+    LATE_MS,
+    NEWS_MS,
+    Commander,
+)
 from fencelock.actors.paxos.config import (
     WINDOW,
     LogConfig,
@@ -23,7 +29,8 @@ BALLOT = messages.Ballot(3, leader_of("a"))
 A, B, C = (acceptor_of(node) for node in "abc")
 HERE, REPLICA = address_of("a", "commander-3"), replica_of("a")
 ONE = messages.Batch(time_ms=1, commands=(b"1",))
-NEWS = Wake(NEWS_MS, SpreadNews())
+NEWS = Wake(LATE_MS, SpreadNews())
+SOON, LATER = at(LATE_MS), at(NEWS_MS)
 
 
 def commander_of(
@@ -138,7 +145,8 @@ def test_followers_hear_of_the_last_decision_when_nothing_follows(commander: Com
 
     commit = messages.Commit(ballot=BALLOT, committed=2)
     assert effects == [Send(B, commit), Send(C, commit)]
-    assert commander.handle(HERE, SpreadNews(), T0) == []
+    assert commander.handle(HERE, SpreadNews(), SOON) == (NEWS,)
+    assert commander.handle(HERE, SpreadNews(), LATER) == []
 
 
 def test_a_proposal_that_follows_soon_tells_what_is_decided(commander: Commander) -> None:
@@ -174,6 +182,24 @@ def test_who_is_silent_is_chosen_no_more_when_the_spared_have_decided(
     vote(commander, C, 2)
 
     assert order(commander, 3)[:2] == asked(3, committed=3, to="ac")
+
+
+def test_under_load_news_is_sent_once_an_interval(commander: Commander) -> None:
+    decide(commander, 1)
+    commander.handle(HERE, SpreadNews(), T0)
+    decide(commander, 2)
+
+    assert commander.handle(HERE, SpreadNews(), SOON) == (NEWS,)
+    assert [*asked(2, committed=3, to="c")] == commander.handle(HERE, SpreadNews(), LATER)[:1]
+
+
+def test_the_spared_are_asked_soon_about_a_slot_that_stays_undecided(commander: Commander) -> None:
+    decide(commander, 1)
+    commander.handle(HERE, SpreadNews(), T0)
+    order(commander, 2)
+    decide(commander, 3)
+
+    assert commander.handle(HERE, SpreadNews(), SOON)[:1] == asked(2, committed=2, to="c")
 
 
 def test_everybody_is_asked_now_and_then_to_find_the_quickest() -> None:
