@@ -268,6 +268,7 @@ def _histogram(name: str, text: str, times: dict[str, Histogram], label: str = "
     labels = [label] if label else []
     metric = HistogramMetricFamily(f"fencelock_{name}", text, labels=labels)
     for kind, histogram in times.items():
+        histogram.fold()
         total, buckets = 0, list[tuple[str, float]]()
         for bound, count in zip((*BOUNDS_MS, None), histogram.counts, strict=True):
             total += count

@@ -213,6 +213,8 @@ class Proxy(Role[Request]):
     def _on_tick(self, sender: Address, tick: Tick, now: Instant) -> Effects:
         del sender, tick
         self.ticking = False
+        for times in self.backend.latencies.values():
+            times.fold()
         silent = self.clients.forget_silent(now)
         forgotten = self.backend.forget(silent, now) if silent else ()
         return [*forgotten, *self.backend.tick(now)]

@@ -299,7 +299,6 @@ class Dispatcher:
     def _run(self) -> None:
         """Run turns until `stop` is called, or until a role or the disk fails."""
         _DISPATCHING.on = True
-        self._watchdog.begin_turn()
         try:
             while not self._stopping:
                 self._turn()
@@ -336,13 +335,14 @@ class Dispatcher:
         While the node closes, ``most_ms`` limits the sleep; else it is None.
         """
         arrivals, scheduler = self._arrivals, self._scheduler
+        began = scheduler.now()
         for _ in range(len(arrivals.queue)):  # Those that have arrived so far.
             arrivals.queue.popleft()()
         wrote = False
         for _ in turn(scheduler, self._gateway, self._links, self._pace):
             self._write()
             wrote = True
-        self._watchdog.end_turn()
+        self._watchdog.end_turn(began)
         if wrote and self._journal is not None and self._journal.trim_due:
             self._journal.trim()  # Last, so that nothing waits for it unnecessarily.
         idle_ms = scheduler.idle_ms()
@@ -353,7 +353,6 @@ class Dispatcher:
             idle_ms = 0
         self._links.poll(idle_ms)
         arrivals.asleep = False
-        self._watchdog.begin_turn()
 
     def _write(self) -> None:
         """Make the records of this turn durable: one append, one sync (group commit)."""
@@ -404,19 +403,15 @@ class Watchdog:
         self._unheard = unheard
         self._scheduler = scheduler
         self._slow_turns = Repeated(node, scheduler.now)
-        self._began = self._report_at = scheduler.now()
+        self._report_at = scheduler.now()
         self._synced = 0
         self._dropped: dict[str, int] = {}
 
-    def begin_turn(self) -> None:
-        """Note that a turn begins."""
-        self._began = self._scheduler.now()
-
-    def end_turn(self) -> None:
-        """Note that a turn has ended, but for the trimming of the journal."""
+    def end_turn(self, began: Instant) -> None:
+        """Note that the turn which ``began`` has ended, but for the trimming of the journal."""
         scheduler = self._scheduler
         now = scheduler.now()
-        took = now - self._began
+        took = now - began
         if took > SLOW_NS:
             took -= scheduler.synced_ns - self._synced
             if took > SLOW_NS:

@@ -39,6 +39,7 @@ class AskReply(pykka.Future[Any]):
     Attributes:
         address: the address from which the role is asked, once the dispatcher has the request.
         role: the role that was asked.
+        done: whether there is an answer.
 
     """
 
@@ -47,7 +48,7 @@ class AskReply(pykka.Future[Any]):
     role: Address | None = None
     _get_hook = None
     _next: Callable[[], None] | None = None
-    _is_set = False
+    done = False
     _value: Any = None
     _error: BaseException | None = None
     _awaited = False
@@ -58,11 +59,6 @@ class AskReply(pykka.Future[Any]):
         self._answered = answered = threading.Lock()
         answered.acquire()
 
-    @property
-    def done(self) -> bool:
-        """Whether there is an answer."""
-        return self._is_set
-
     def add_done_callback(self, callback: Callable[[], None]) -> None:
         """Call ``callback`` once there is a reply; at once if there is one.
 
@@ -70,7 +66,7 @@ class AskReply(pykka.Future[Any]):
         one.
         """
         self._callbacks.append(callback)
-        if self._is_set:
+        if self.done:
             self._call_back()
 
     def get(self, *, timeout: float | None = None) -> Any:
@@ -85,7 +81,7 @@ class AskReply(pykka.Future[Any]):
         """
         if self._get_hook is not None:
             return super().get(timeout=timeout)
-        if not self._is_set:
+        if not self.done:
             self._awaited = True
             try:
                 seconds = -1 if timeout is None else min(max(0.0, timeout), threading.TIMEOUT_MAX)
@@ -137,7 +133,7 @@ class AskReply(pykka.Future[Any]):
             queue.Full: there is an answer.
 
         """
-        if self._is_set:
+        if self.done:
             raise queue.Full
         super().__init__()  # Makes only the parts that a hook needs.
         super().set_get_hook(func)
@@ -149,14 +145,14 @@ class AskReply(pykka.Future[Any]):
             queue.Full: there is one already.
 
         """
-        if self._is_set or self._get_hook is not None:
+        if self.done or self._get_hook is not None:
             raise queue.Full
         if self._then is not None:
             self._then(self, value, error)
         if error is not None:
             self._error = error
         self._value = value
-        self._is_set = True
+        self.done = True
 
     def wake(self, following: Callable[[], None] | None = None) -> bool:
         """Wake the threads that wait for the answer of `settle`. Calling it twice does no harm.

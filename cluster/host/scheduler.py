@@ -282,6 +282,7 @@ class Scheduler:
         if now - self._syncs_reported_at >= SYNC_REPORT_MS * NS_PER_MS:
             self.tell_all(DiskSynced(mean_us=self._sync_ns // self._syncs // NS_PER_US))
             self._syncs, self._sync_ns, self._syncs_reported_at = 0, 0, now
+            self.sync_times.fold()
 
     def perform(self, source: Address, effects: Effects) -> None:
         """Carry out ``effects`` of the role at ``source`` before the next event (Host)."""

@@ -139,6 +139,7 @@ def test_a_histogram_counts_each_duration_in_one_class() -> None:
     histogram = Histogram()
     for ms in (0, 0.25, 0.26, 10_000, 10_001):
         histogram.add(round(ms * NS_PER_MS))
+    histogram.fold()
     counts = dict(zip((*BOUNDS_MS, None), histogram.counts, strict=True))
     assert (counts[0.25], counts[0.5], counts[10_000], counts[None]) == (2, 1, 1, 1)
     assert sum(counts.values()) == 5
