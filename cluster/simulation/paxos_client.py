@@ -120,7 +120,10 @@ class Proposer(
             case Declined():
                 return self._on_declined(event)
             case Unanswered():
-                return self._on_unanswered(event)
+                if event.attempt != self.attempt or not self.command:
+                    return ()
+                self.node = self._next_node()
+                return self._ask()
             case ProposeNext():
                 return self._propose()
             case Finish():
@@ -162,12 +165,6 @@ class Proposer(
         self.node = declined.master if declined.master in self.nodes else self._next_node()
         self.attempt += 1
         return (Wake(DECLINED_MS, Unanswered(attempt=self.attempt)),)
-
-    def _on_unanswered(self, unanswered: Unanswered) -> Effects:
-        if unanswered.attempt != self.attempt or not self.command:
-            return ()
-        self.node = self._next_node()
-        return self._ask()
 
     def _next_node(self) -> str:
         return self.nodes[(self.nodes.index(self.node) + 1) % len(self.nodes)]
