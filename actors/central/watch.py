@@ -50,7 +50,10 @@ class PendingQuery(NamedTuple):
     peeks: int
 
 
-class ServerWatch(Role[LocalView | Peeked | Probed | PeekRetry | ProbeServer]):
+Heard = LocalView | Peeked | Probed | PeekRetry | ProbeServer
+
+
+class ServerWatch(Role[Heard]):
     """Answers the proxy's queries, and notifies it whether the server can be reached.
 
     The server's answer to a `Peek` is true at one instant between request and answer, so a
@@ -81,12 +84,7 @@ class ServerWatch(Role[LocalView | Peeked | Probed | PeekRetry | ProbeServer]):
         self.began = now
         return (self._not_ready(now), *self._probe())
 
-    def handle(
-        self,
-        sender: Address,
-        event: LocalView | Peeked | Probed | PeekRetry | ProbeServer,
-        now: Instant,
-    ) -> Effects:
+    def handle(self, sender: Address, event: Heard, now: Instant) -> Effects:
         """Process one event; the server's messages count only if the server sent them."""
         match event:
             case LocalView():

@@ -183,7 +183,10 @@ Mail = Parcel | Confirm | Hello | Introduce
 """Messages between channels."""
 
 
-class ReliableChannel(Role[Neighbors | Carry | Mail | ResendDue | ConfirmDue | AskDue]):
+Received = Neighbors | Carry | Mail | ResendDue | ConfirmDue | AskDue
+
+
+class ReliableChannel(Role[Received]):
     """Carries the contents of a node's `LockProcess` to the others, and theirs to it.
 
     Boot ids tell the lives of a node apart but do not order them, and a frame of a
@@ -212,12 +215,7 @@ class ReliableChannel(Role[Neighbors | Carry | Mail | ResendDue | ConfirmDue | A
         self.peers: dict[str, Peer] = {}
         self.nonces = 0
 
-    def handle(
-        self,
-        sender: Address,
-        event: Neighbors | Carry | Mail | ResendDue | ConfirmDue | AskDue,
-        now: Instant,
-    ) -> Effects:
+    def handle(self, sender: Address, event: Received, now: Instant) -> Effects:
         """Process one event. Time passes for a channel only through its timers."""
         del now
         match event:

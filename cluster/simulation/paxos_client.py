@@ -60,9 +60,10 @@ class Unanswered(Timer):
     attempt: int
 
 
-class Proposer(
-    Role[Finish | Appended | SessionDropped | Proposed | Declined | ProposeNext | Unanswered]
-):
+Heard = Finish | Appended | SessionDropped | Proposed | Declined | ProposeNext | Unanswered
+
+
+class Proposer(Role[Heard]):
     """Appends one command after the other, each under a new number.
 
     Args:
@@ -106,12 +107,7 @@ class Proposer(
         del now
         return (self._rest(),)
 
-    def handle(
-        self,
-        sender: Address,
-        event: Finish | Appended | SessionDropped | Proposed | Declined | ProposeNext | Unanswered,
-        now: Instant,
-    ) -> Effects:
+    def handle(self, sender: Address, event: Heard, now: Instant) -> Effects:
         """Propose, and repeat until it is appended."""
         del sender, now
         match event:
