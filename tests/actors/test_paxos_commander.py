@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import pytest
 from support.effects import HOST, T0
+from support.replicas import config_of
 
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.message import Address, address_of
 from fencelock.actors.paxos import message as messages
 from fencelock.actors.paxos.commander import COMMANDER_RESEND_MS, EXPLORE, NEWS_MS, Commander
-from fencelock.actors.paxos.config import (
-    WINDOW,
-    LogConfig,
-    View,
-    acceptor_of,
-    leader_of,
-    replica_of,
-)
+from fencelock.actors.paxos.config import WINDOW, acceptor_of, leader_of, replica_of
 from fencelock.actors.paxos.event import CommanderResend, Decided, Order, SendHeartbeat, SpreadNews
 
 BALLOT = messages.Ballot(3, leader_of("a"))
@@ -29,7 +23,7 @@ NEWS = Wake(NEWS_MS, SpreadNews())
 def commander_of(
     members: str = "abc", first: int = 1, batches: tuple[messages.Batch, ...] = ()
 ) -> tuple[Commander, Effects]:
-    config = LogConfig(View(0, tuple(members)))
+    config = config_of(members)
     role = Commander(
         HERE, HOST, node="a", config=config, ballot=BALLOT, first=first, batches=batches
     )
