@@ -163,7 +163,7 @@ def command_of(action: MemberAction, text: str) -> Callable[..., None]:
         with asking(given.target(), timeout) as operator:
             carry_out(operator, ChangeMembers(action=action, node=node), wait, as_json=as_json)
 
-    change.__doc__ = text
+    change.__name__, change.__doc__ = action.name.lower(), text
     return change
 
 
