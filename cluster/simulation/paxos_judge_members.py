@@ -28,9 +28,9 @@ class TargetJudge:
     electorates: Electorates
     """The members, as they are decided."""
     violation_report: ViolationReport
-    heard: dict[tuple[str, str], Instant] = field(default_factory=dict)
+    heard: dict[tuple[str, str], Instant] = field(default_factory=dict[tuple[str, str], Instant])
     """The true time at which a leader last received an answer, or a report, of a node."""
-    led: dict[str, tuple[int, str]] = field(default_factory=dict)
+    led: dict[str, tuple[int, str]] = field(default_factory=dict[str, tuple[int, str]])
     """The highest ballot of each leader that another node answered."""
 
     def handled(self, delivered: Delivery, effects: Effects) -> None:
