@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import Self
 
+from background import Background
 from contenders import Contenders
 from local_cluster import READY_S, ClusterFailedError, LocalCluster
 
@@ -21,10 +21,9 @@ LIMIT_S = 300.0
 """Time limit for all changes (s); they need some twenty seconds."""
 
 PAUSE_S = 0.1
-STOP_S = 10.0
 
 
-class Grower:
+class Grower(Background):
     """A thread that lets nodes join and leave, each after clients were served since the last.
 
     Args:
@@ -41,27 +40,19 @@ class Grower:
     def __init__(
         self, cluster: LocalCluster, watcher: fencelock.Client, contenders: Contenders
     ) -> None:
+        super().__init__()
         self.changes: list[tuple[str, ...]] = []
         self.over = threading.Event()
         self._cluster, self._watcher, self._contenders = cluster, watcher, contenders
         self._refusal = ""
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run)
 
     @property
     def is_complete(self) -> bool:
         """Whether all changes were made."""
         return len(self.changes) == len(JOINING) + len(LEAVING)
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._stopped.set()
-        self._thread.join(STOP_S)
-
-    def _run(self) -> None:
+    def run(self) -> None:
+        """Make all changes, one after the other."""
         try:
             for node in JOINING:
                 self._cluster.add(node)
@@ -94,6 +85,6 @@ class Grower:
     def _until(self, done: Callable[[], bool], what: str) -> None:
         ends = time.monotonic() + READY_S
         while not done():
-            if self._stopped.wait(PAUSE_S) or time.monotonic() > ends:
+            if self.stopped.wait(PAUSE_S) or time.monotonic() > ends:
                 text = f"{what} took more than {READY_S:g} s"
                 raise ClusterFailedError(f"{text}; last refusal: {self._refusal or 'none'}")

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from dataclasses import dataclass, field
-from typing import Self
 
+from background import Background
 from contenders import Contenders
 from local_cluster import LocalCluster, leaders_of
 
@@ -23,7 +22,6 @@ BAKERY_NODES_MIN = 3
 """With three nodes, two are left: a majority of the nodes and of the leaders."""
 
 LOOK_AGAIN_S = 0.05
-STOP_S = 10.0
 
 
 def why_not(protocol: str, nodes: int, *, journal: bool) -> str:
@@ -47,7 +45,7 @@ def why_not(protocol: str, nodes: int, *, journal: bool) -> str:
 
 
 @dataclass
-class LeaderKiller:
+class LeaderKiller(Background):
     """A thread that kills the leader; where several nodes lead, one after the other.
 
     No node is killed unless all are ready and there was a grant since the last kill.
@@ -69,27 +67,19 @@ class LeaderKiller:
 
     def __post_init__(self) -> None:
         self._last = self.until - LAST_BEFORE_END_S
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run)
+        super().__init__()
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._over.set()
-        self._thread.join(STOP_S)
-
-    def _run(self) -> None:
+    def run(self) -> None:
+        """Kill a leader again and again, until it is too late for that."""
         pause_s = self.every_s / 2
-        while not self._over.wait(pause_s) and time.monotonic() < self._last:
+        while not self.stopped.wait(pause_s) and time.monotonic() < self._last:
             began = time.monotonic()
             leader = self._wait_for_leader()
             if not leader:
                 return
             self.contenders.killed()
             self.cluster.kill(leader)
-            self._over.wait(min(DOWN_S, self.every_s / 2))
+            self.stopped.wait(min(DOWN_S, self.every_s / 2))
             self.cluster.start(leader)
             pause_s = max(0.0, began + self.every_s - time.monotonic())
 
@@ -107,6 +97,6 @@ class LeaderKiller:
             all_ready = ready == set(self.cluster.nodes)
             if all_ready and leader and not self.contenders.unserved:
                 return leader
-            if self._over.wait(LOOK_AGAIN_S):
+            if self.stopped.wait(LOOK_AGAIN_S):
                 return ""
         return ""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypedDict
 
+from fencelock.actors import error
 from fencelock.actors.api.name import (
     INT_MAX,
     LABEL_BYTES_MAX,
@@ -30,24 +31,7 @@ from fencelock.actors.api.name import (
 )
 from fencelock.actors.api.request import Command, Key, Outcome, Query, Reply, Request
 from fencelock.actors.api.self_report import Counted, Elected, NodeAddress
-from fencelock.actors.error import (
-    AcquireCancelledError,
-    AlreadyHeldError,
-    ForbiddenError,
-    InvalidRequestError,
-    LimitReachedError,
-    LockOwnershipLostError,
-    LockTimeoutError,
-    MembershipError,
-    NotHeldError,
-    OverloadedError,
-    RefusedError,
-    SessionExpiredError,
-    StaleError,
-    UnavailableError,
-    UnsupportedError,
-    WrongClusterError,
-)
+from fencelock.actors.error import RefusedError, UnavailableError
 from fencelock.actors.message import Local, Message, Refusal, local, message
 from fencelock.actors.role_message import RoleDescription
 
@@ -99,23 +83,23 @@ class Reason(IntEnum):
 
 
 ERRORS: dict[Reason, type[RefusedError] | type[UnavailableError]] = {
-    Reason.TIMED_OUT: LockTimeoutError,
-    Reason.NOT_HELD: NotHeldError,
-    Reason.ALREADY_HELD: AlreadyHeldError,
-    Reason.CANCELLED: AcquireCancelledError,
-    Reason.INVALID: InvalidRequestError,
-    Reason.UNSUPPORTED: UnsupportedError,
-    Reason.OVERLOADED: OverloadedError,
+    Reason.TIMED_OUT: error.LockTimeoutError,
+    Reason.NOT_HELD: error.NotHeldError,
+    Reason.ALREADY_HELD: error.AlreadyHeldError,
+    Reason.CANCELLED: error.AcquireCancelledError,
+    Reason.INVALID: error.InvalidRequestError,
+    Reason.UNSUPPORTED: error.UnsupportedError,
+    Reason.OVERLOADED: error.OverloadedError,
     Reason.UNAVAILABLE: UnavailableError,
-    Reason.WRONG_CLUSTER: WrongClusterError,
-    Reason.LIMIT_REACHED: LimitReachedError,
-    Reason.OWNERSHIP_LOST: LockOwnershipLostError,
-    Reason.SESSION_EXPIRED: SessionExpiredError,
-    Reason.STALE: StaleError,
-    Reason.SUPERSEDED: AcquireCancelledError,
-    Reason.FORGOTTEN: AcquireCancelledError,
-    Reason.MEMBERSHIP: MembershipError,
-    Reason.FORBIDDEN: ForbiddenError,
+    Reason.WRONG_CLUSTER: error.WrongClusterError,
+    Reason.LIMIT_REACHED: error.LimitReachedError,
+    Reason.OWNERSHIP_LOST: error.LockOwnershipLostError,
+    Reason.SESSION_EXPIRED: error.SessionExpiredError,
+    Reason.STALE: error.StaleError,
+    Reason.SUPERSEDED: error.AcquireCancelledError,
+    Reason.FORGOTTEN: error.AcquireCancelledError,
+    Reason.MEMBERSHIP: error.MembershipError,
+    Reason.FORBIDDEN: error.ForbiddenError,
 }
 """The error that a user's program gets for each reason."""
 

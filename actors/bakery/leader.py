@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from fencelock.actors.bakery.config import COPY_MS, RESEND_MS, Terms, later, leader_of, proxy_of
@@ -221,22 +222,20 @@ class Leader(Role[Received]):
 StepRequest = Entering | AddTicket | Yield | DropTicket | Extend
 
 
+@dataclass(eq=False)
 class Voting:
     """Keeps copies of the others' tickets, and votes. Invariants: B5, B10.
 
-    Args:
+    Attributes:
         epoch_state: this leader's state in its epoch.
         table: this leader's table.
         attempts: its own tickets, which another leader's step may advance, or end.
 
     """
 
-    def __init__(
-        self, epoch_state: EpochState, table: TicketTable, attempts: TicketAttempts
-    ) -> None:
-        self.epoch_state = epoch_state
-        self.table = table
-        self.attempts = attempts
+    epoch_state: EpochState
+    table: TicketTable
+    attempts: TicketAttempts
 
     def on_step(self, leader: str, step: StepRequest, now: Instant) -> list[Effect]:
         """Process a step of ``leader``, which leads in the same epoch."""

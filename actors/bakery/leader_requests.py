@@ -140,6 +140,8 @@ class LeaderRequests:
         match request:
             case Lock():
                 return self._on_lock(proxy, request, now)
+            case Unlock() | RenewHold() if self.releases.known(proxy, request.number):
+                return []
             case Unlock():
                 return self._on_unlock(proxy, request, now)
             case RenewHold():
@@ -180,8 +182,6 @@ class LeaderRequests:
         )
 
     def _on_unlock(self, proxy: Address, request: Unlock, now: Instant) -> list[Effect]:
-        if self.releases.known(proxy, request.number):
-            return []
         if request.waiting:
             attempt = self.attempts.timers.find(request.lock, request.who, request.request)
             waits = attempt is not None and attempt.step is not TicketStep.HELD
@@ -233,8 +233,6 @@ class LeaderRequests:
         return effects
 
     def _on_renew(self, proxy: Address, request: RenewHold, now: Instant) -> list[Effect]:
-        if self.releases.known(proxy, request.number):
-            return []
         held = [e for e in self.tickets.of(request.lock, request.who) if e.fence == request.fence]
         if not held or held[0].is_over(now):
             return [Send(proxy, not_held_here(request.number))]

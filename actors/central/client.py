@@ -148,7 +148,11 @@ class LockClient(Role[Heard]):
     def _step(self, sender: Address, event: Heard) -> Effects:
         match event:
             case AcquireLock():
-                return self._on_acquire_lock(event)
+                self.wants += 1
+                self.tickets[event.ticket] = event.owner
+                if len(self.tickets) > 1 or not self._is_free():
+                    return ()  # The first ticket has sent a request already, or holds, or releases.
+                return self._ask_in_turn()
             case ReleaseLock():
                 return self._on_release_lock(event)
             case Grant():
@@ -164,13 +168,6 @@ class LockClient(Role[Heard]):
             case ReadQueues():
                 queue = queue_of(self.lock, list(self.tickets.values()))
                 return (Send(sender, Queues(queues=(queue,), locks=1)),)
-
-    def _on_acquire_lock(self, acquire: AcquireLock) -> Effects:
-        self.wants += 1
-        self.tickets[acquire.ticket] = acquire.owner
-        if len(self.tickets) > 1 or not self._is_free():
-            return ()  # The first ticket has sent a request already, or holds, or releases.
-        return self._ask_in_turn()
 
     def _on_release_lock(self, release: ReleaseLock) -> Effects:
         if self.tickets.pop(release.ticket, None) is None:

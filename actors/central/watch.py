@@ -50,7 +50,10 @@ class PendingQuery(NamedTuple):
     peeks: int
 
 
-class ServerWatch(Role[LocalView | Peeked | Probed | PeekRetry | ProbeServer]):
+Heard = LocalView | Peeked | Probed | PeekRetry | ProbeServer
+
+
+class ServerWatch(Role[Heard]):
     """Answers the proxy's queries, and notifies it whether the server can be reached.
 
     The server's answer to a `Peek` is true at one instant between request and answer, so a
@@ -81,16 +84,15 @@ class ServerWatch(Role[LocalView | Peeked | Probed | PeekRetry | ProbeServer]):
         self.began = now
         return (self._not_ready(now), *self._probe())
 
-    def handle(
-        self,
-        sender: Address,
-        event: LocalView | Peeked | Probed | PeekRetry | ProbeServer,
-        now: Instant,
-    ) -> Effects:
+    def handle(self, sender: Address, event: Heard, now: Instant) -> Effects:
         """Process one event; the server's messages count only if the server sent them."""
         match event:
             case LocalView():
-                return self._on_view(event, now)
+                if len(self.queries) >= QUERIES_MAX:
+                    why = f"{QUERIES_MAX} questions wait for the lock server, the limit"
+                    return (Observe("central.queries_full"), self._unknown(event, (), why))
+                self.queries[event.query] = PendingQuery(event, now, 0)
+                return self._peek(event.query)
             case Peeked():
                 return self._on_peeked(sender, event, now)
             case Probed():
@@ -100,7 +102,10 @@ class ServerWatch(Role[LocalView | Peeked | Probed | PeekRetry | ProbeServer]):
             case PeekRetry():
                 return self._on_peek_retry(event, now)
             case ProbeServer():
-                return self._on_probe_server(now)
+                if self.ready and self._silent_ms(now) > SILENT_MS:
+                    self.ready = False
+                    return (Observe("central.server_silent"), self._not_ready(now), *self._probe())
+                return self._probe()
 
     def summary(self) -> Summary:
         """Return whether the server answers."""
@@ -108,13 +113,6 @@ class ServerWatch(Role[LocalView | Peeked | Probed | PeekRetry | ProbeServer]):
             ("server", self.server),
             ("answers", self.ready),
         )
-
-    def _on_view(self, view: LocalView, now: Instant) -> Effects:
-        if len(self.queries) >= QUERIES_MAX:
-            why = f"{QUERIES_MAX} questions wait for the lock server, the limit"
-            return (Observe("central.queries_full"), self._unknown(view, (), why))
-        self.queries[view.query] = PendingQuery(view, now, 0)
-        return self._peek(view.query)
 
     def _peek(self, query: int) -> Effects:
         pending = self.queries[query]
@@ -174,12 +172,6 @@ class ServerWatch(Role[LocalView | Peeked | Probed | PeekRetry | ProbeServer]):
             return []
         self.ready = True
         return [Send(self.proxy, Ready(ready=True, detail="ready"))]
-
-    def _on_probe_server(self, now: Instant) -> Effects:
-        if self.ready and self._silent_ms(now) > SILENT_MS:
-            self.ready = False
-            return (Observe("central.server_silent"), self._not_ready(now), *self._probe())
-        return self._probe()
 
     def _probe(self) -> Effects:
         after_ms = PROBE_FIRST_MS if self.answered_at is None else PROBE_MS

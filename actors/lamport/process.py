@@ -298,9 +298,17 @@ class LockProcess(Role[Received]):
     def _on_message(self, origin: str, message: Content, now: Instant) -> list[Effect]:
         match message:
             case Request():
-                return self._on_request(origin, message, now)
+                turn = QueuePlace(message.stamp, origin)
+                problem = self.requests.learn(message.lock, turn, now)
+                if problem:
+                    return [Observe(problem)]
+                return self._post((origin,), Acknowledge(lock=message.lock))
             case Release():
-                return self._on_release(origin, message, now)
+                # Remove the request it names, and no other (M5).
+                if self.requests.stamp(message.lock, origin) != message.request:
+                    return [Observe("lamport.release_unmatched")]
+                self.requests.remove(message.lock, origin)
+                return self._settle(message.lock, now)
             case Greet():
                 # Send a restarted process those of our requests that it must know.
                 parts = self.requests.welcomes(self.node, message)
@@ -318,20 +326,6 @@ class LockProcess(Role[Received]):
         locks = self.uncovered.covered(self.evidence)
         effects = [effect for lock in locks for effect in self._settle(lock, now)]
         return [*effects, *self._answer_looks(now)] if self.proofs.waiting else effects
-
-    def _on_request(self, origin: str, request: Request, now: Instant) -> list[Effect]:
-        """Queue a request, and acknowledge it."""
-        problem = self.requests.learn(request.lock, QueuePlace(request.stamp, origin), now)
-        if problem:
-            return [Observe(problem)]
-        return self._post((origin,), Acknowledge(lock=request.lock))
-
-    def _on_release(self, origin: str, release: Release, now: Instant) -> list[Effect]:
-        """Remove the request it names, and no other (M5)."""
-        if self.requests.stamp(release.lock, origin) != release.request:
-            return [Observe("lamport.release_unmatched")]
-        self.requests.remove(release.lock, origin)
-        return self._settle(release.lock, now)
 
     def _on_welcome(self, origin: str, welcome: Welcome, now: Instant) -> list[Effect]:
         """Queue the requests in it; one acknowledgement is later than all of them."""

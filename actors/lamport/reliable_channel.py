@@ -183,7 +183,10 @@ Mail = Parcel | Confirm | Hello | Introduce
 """Messages between channels."""
 
 
-class ReliableChannel(Role[Neighbors | Carry | Mail | ResendDue | ConfirmDue | AskDue]):
+Received = Neighbors | Carry | Mail | ResendDue | ConfirmDue | AskDue
+
+
+class ReliableChannel(Role[Received]):
     """Carries the contents of a node's `LockProcess` to the others, and theirs to it.
 
     Boot ids tell the lives of a node apart but do not order them, and a frame of a
@@ -212,17 +215,15 @@ class ReliableChannel(Role[Neighbors | Carry | Mail | ResendDue | ConfirmDue | A
         self.peers: dict[str, Peer] = {}
         self.nonces = 0
 
-    def handle(
-        self,
-        sender: Address,
-        event: Neighbors | Carry | Mail | ResendDue | ConfirmDue | AskDue,
-        now: Instant,
-    ) -> Effects:
+    def handle(self, sender: Address, event: Received, now: Instant) -> Effects:
         """Process one event. Time passes for a channel only through its timers."""
         del now
         match event:
             case Neighbors():
-                return self._on_neighbors(event)
+                role = self.address.partition("/")[2]
+                others = sorted(set(event.nodes) - {self.node})
+                self.peers = {node: Peer(node, address_of(node, role)) for node in others}
+                return [effect for peer in self.peers.values() for effect in self._ask(peer)]
             case Carry():
                 return self._on_carry(event)
             case ResendDue():
@@ -248,17 +249,15 @@ class ReliableChannel(Role[Neighbors | Carry | Mail | ResendDue | ConfirmDue | A
             case Parcel():
                 return self._on_parcel(peer, event)
             case Confirm():
-                return self._on_confirm(peer, event)
+                if not self._meets(peer, event):
+                    return [Observe("lamport.other_life_dropped"), *self._ask(peer)]
+                return self._on_confirmed(peer, event.confirmed)
             case Hello():
-                return self._on_hello(peer, event)
+                introduce = Introduce(boot=self.boot, your_boot=event.boot, nonce=event.nonce)
+                greeted = self._ask(peer) if event.boot != peer.boot else []
+                return [Send(peer.address, introduce), *greeted]
             case Introduce():
                 return self._on_introduce(peer, event)
-
-    def _on_neighbors(self, neighbors: Neighbors) -> Effects:
-        role = self.address.partition("/")[2]
-        others = sorted(set(neighbors.nodes) - {self.node})
-        self.peers = {node: Peer(node, address_of(node, role)) for node in others}
-        return [effect for peer in self.peers.values() for effect in self._ask(peer)]
 
     def _on_carry(self, carry: Carry) -> Effects:
         content = carry.message
@@ -300,11 +299,6 @@ class ReliableChannel(Role[Neighbors | Carry | Mail | ResendDue | ConfirmDue | A
             peer.confirm_armed = True
             effects.append(Wake(CONFIRM_MS, ConfirmDue(node=peer.node)))
         return effects
-
-    def _on_confirm(self, peer: Peer, confirm: Confirm) -> Effects:
-        if not self._meets(peer, confirm):
-            return [Observe("lamport.other_life_dropped"), *self._ask(peer)]
-        return self._on_confirmed(peer, confirm.confirmed)
 
     def _meets(self, peer: Peer, event: Parcel | Confirm) -> bool:
         """Return whether ``event`` is between the known life of ``peer`` and this one of ours."""
@@ -399,11 +393,6 @@ class ReliableChannel(Role[Neighbors | Carry | Mail | ResendDue | ConfirmDue | A
             return ()
         peer.ask_ms = min(2 * peer.ask_ms, RESEND_MS_MAX)
         return self._send_hello(peer)
-
-    def _on_hello(self, peer: Peer, hello: Hello) -> Effects:
-        introduce = Introduce(boot=self.boot, your_boot=hello.boot, nonce=hello.nonce)
-        greeted = self._ask(peer) if hello.boot != peer.boot else []
-        return [Send(peer.address, introduce), *greeted]
 
     def _on_introduce(self, peer: Peer, introduce: Introduce) -> Effects:
         if introduce.your_boot != self.boot or introduce.nonce != peer.nonce:

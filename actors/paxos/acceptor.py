@@ -262,7 +262,9 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
         """Handle an event of this node."""
         match event:
             case Applied():
-                return self._on_applied(event)
+                assert event.slot >= self.applied
+                self.votes.forget(self.applied, event.slot)
+                self.applied = event.slot
             case Trimmed():
                 return self._on_trimmed(event)
             case LeaseLapsed():
@@ -409,12 +411,6 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
             return (Observe("paxos.release_ignored"),)
         self.lease.end(now)
         return (Observe("paxos.lease_released"),)
-
-    def _on_applied(self, applied: Applied) -> Effects:
-        assert applied.slot >= self.applied
-        self.votes.forget(self.applied, applied.slot)
-        self.applied = applied.slot
-        return ()
 
     def _on_trimmed(self, trimmed: Trimmed) -> Effects:
         """Write down again what still counts: the promise, and votes from that slot on (P16).

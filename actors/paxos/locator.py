@@ -150,7 +150,13 @@ class Locator:
             case Located():
                 return self._on_located(sender, event, now)
             case LocateDue():
-                return self._on_due(event, now)
+                if event.number != self.timer or not self.learns:
+                    return ()
+                if now - self.heard_at >= self.silent_ns:
+                    self.master = ""
+                # Every other time ask any node: the members may be gone.
+                known = self.config.nodes if self.asked % 2 else self.config.members
+                return [*self._ask_next(list(known), now), *self._wake(LOCATE_MS)]
             case Behind():
                 return [self._ask(event.node, now)] if self.config.meet(event.node) else []
             case Fetched():
@@ -173,16 +179,8 @@ class Locator:
         self.timer += 1
         return [Wake(after_ms, LocateDue(number=self.timer))]
 
-    def _on_due(self, due: LocateDue, now: Instant) -> Effects:
-        """Ask a member, and the leader; every other time any node, as members may be gone."""
-        if due.number != self.timer or not self.learns:
-            return ()
-        if now - self.heard_at >= self.silent_ns:
-            self.master = ""
-        known = self.config.nodes if self.asked % 2 else self.config.members
-        return [*self._ask_next(list(known), now), *self._wake(LOCATE_MS)]
-
     def _ask_next(self, known: Sequence[str], now: Instant) -> list[Effect]:
+        """Ask the next of the ``known`` nodes, and the leader."""
         others = [one for one in known if one not in (self.node, self.master)]
         self.asked += 1
         asked = [others[self.asked // 2 % len(others)]] if others else []

@@ -35,7 +35,10 @@ STEPS_MAX = 1 << 10
 """Ballots of a view whose steps differ, see `Scout._step`."""
 
 
-class Scout(MemberRole[Promise | Preempted | ScoutResend]):
+Heard = Promise | Preempted | ScoutResend
+
+
+class Scout(MemberRole[Heard]):
     """Spawned by a leader for one ballot, retired by it. Source: PMMC, section 4.1.
 
     Differences from PMMC: an acceptor answers in pages, and counts once it has sent the last.
@@ -97,9 +100,7 @@ class Scout(MemberRole[Promise | Preempted | ScoutResend]):
                 self.asking[acceptor] = self.first
         return [*self._ask(), *self._ask_own(), Wake(SCOUT_RESEND_MS, ScoutResend())]
 
-    def handle(
-        self, sender: Address, event: Promise | Preempted | ScoutResend, now: Instant
-    ) -> Effects:
+    def handle(self, sender: Address, event: Heard, now: Instant) -> Effects:
         """Count a promise."""
         del now
         match event:

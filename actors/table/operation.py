@@ -57,15 +57,18 @@ AUDIT_MAX = 1_000
 """Maximum number of forced releases and closings kept for inspection, and to answer repetitions."""
 
 
-def acquire(table: TableState, command: Acquire, out: list[Result]) -> None:
-    """Grant, acquire again, queue or deny (rules 1-19, 32-37, 44-47).
+def acquire(table: TableState, command: AcquireRequest, out: list[Result]) -> None:
+    """Grant, acquire again, queue or deny (rules 1-19, 32-37, 44-47); or grant permits.
 
     Raises:
-        InvalidRequestError: see `Acquire.check`; nothing was done.
+        InvalidRequestError: see the ``check`` of ``command``; nothing was done.
 
     """
     owner_state = _begin_acquire(table, command, out)
     if owner_state is None:
+        return
+    if isinstance(command, AcquirePermits):
+        _acquire_permits(table, owner_state, command, out)
         return
     holder = table.locks.get(owner_state.lock)
     if holder is not None and command.wait_ms == 0:
@@ -77,16 +80,10 @@ def acquire(table: TableState, command: Acquire, out: list[Result]) -> None:
             _wait(table, owner_state, command, out)
 
 
-def acquire_permits(table: TableState, command: AcquirePermits, out: list[Result]) -> None:
-    """Grant permits of a semaphore, queue or deny.
-
-    Raises:
-        InvalidRequestError: see `AcquirePermits.check`; nothing was done.
-
-    """
-    owner_state = _begin_acquire(table, command, out)
-    if owner_state is None:
-        return
+def _acquire_permits(
+    table: TableState, owner_state: OwnerState, command: AcquirePermits, out: list[Result]
+) -> None:
+    """Grant permits of a semaphore, queue or deny."""
     lock, amount = owner_state.lock, command.amount
     pool = table.pools.get(lock)
     if pool is not None and pool.capacity != command.permits:
@@ -301,7 +298,7 @@ def end_session(table: TableState, command: End, out: list[Result]) -> None:
 OPERATIONS: dict[type[Command], Operation] = {
     Acquire: acquire,
     Release: release,
-    AcquirePermits: acquire_permits,
+    AcquirePermits: acquire,
     ReleasePermits: release,
     Cancel: cancel,
     KeepAlive: keep_session,

@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import inspect
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, Protocol, cast
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    NamedTuple,
+    NoReturn,
+    Protocol,
+    cast,
+    get_type_hints,
+)
 
 import typer
 
@@ -22,7 +33,7 @@ from fencelock.actors.api.session_message import (
 )
 from fencelock.actors.error import FencelockError, UnavailableError, WrongClusterError
 from fencelock.actors.session.message import Surveyed
-from fencelock.cluster.cli.screen import Unanswered, say
+from fencelock.cluster.cli.screen import Unanswered, View, present, say
 from fencelock.cluster.log import printable
 
 if TYPE_CHECKING:
@@ -122,18 +133,46 @@ class Operator(Protocol):
         ...
 
 
-def target(connect: str | None, cluster: str | None, key: str | None) -> Target:
-    """Return the target of ``--connect``, ``--cluster`` and ``--key``; see `Target.find`.
+class TargetOptions(NamedTuple):
+    """The options by which every command about a running cluster finds it."""
 
-    Raises:
-        ConfigError: an address, or the file here, is not usable.
+    connect: ConnectOption = None
+    cluster: ClusterOption = None
+    key: KeyOption = None
 
-    """
-    from fencelock.cluster.settings import Target  # noqa: PLC0415 (sockets: not for --help)
+    def target(self) -> Target:
+        """Return the target that they name; see `Target.find`.
 
-    found = Target.find(connect, cluster, key)
-    assert found.endpoints
-    return found
+        Raises:
+            ConfigError: an address, or the file here, is not usable.
+
+        """
+        from fencelock.cluster.settings import Target  # noqa: PLC0415 (sockets: not for --help)
+
+        found = Target.find(*self)
+        assert found.endpoints
+        return found
+
+
+NONE_GIVEN = TargetOptions()
+
+
+def asks_cluster(command: Callable[..., None]) -> Callable[..., None]:
+    """Give ``command`` the options of `TargetOptions` in place of its parameter ``given``."""
+
+    @functools.wraps(command)
+    def called(**values: Any) -> None:
+        given = TargetOptions(*(values.pop(name) for name in TargetOptions._fields))
+        command(**values, given=given)
+
+    parameters: list[inspect.Parameter] = []
+    for own in inspect.signature(command, eval_str=True).parameters.values():
+        hints = get_type_hints(TargetOptions, include_extras=True)
+        options = [own.replace(name=name, annotation=hints[name], default=None) for name in hints]
+        parameters += options if own.name == "given" else [own]
+    called.__annotations__ = {one.name: one.annotation for one in parameters}
+    vars(called)["__signature__"] = inspect.Signature(parameters)
+    return called
 
 
 @contextmanager
@@ -186,6 +225,23 @@ def looking(where: Target, timeout: float, *, bounded: bool = True) -> Generator
         raise Unanswered(str(error), EXIT_UNSERVED if answered else EXIT_NO_ANSWER) from error
 
 
+def show(
+    where: Target,
+    timeout: float,
+    view: Callable[[Operator], View],
+    *,
+    watch: bool = False,
+    failed: int | None = None,
+) -> NoReturn:
+    """Print the ``view`` of what a cluster answers, and exit with its status; see `present`."""
+
+    def look() -> View:
+        with looking(where, timeout) as operator:
+            return view(operator)
+
+    raise typer.Exit(present(look, watch=watch, failed=failed))
+
+
 def _why_unserved(operator: Operator, error: UnavailableError) -> str:
     """Return the nodes' own reasons, if they have any."""
     try:
@@ -208,9 +264,8 @@ def _completed(
     Names that a terminal cannot show are left out: the shell would print them as they are.
     """
     try:
-        given = ctx.params
-        where = target(given.get("connect"), given.get("cluster"), given.get("key"))
-        with looking(where, COMPLETE_S) as operator:
+        given = TargetOptions(*map(ctx.params.get, TargetOptions._fields))
+        with looking(given.target(), COMPLETE_S) as operator:
             names = sorted(set(names_of(operator)))
     except (FencelockError, Unanswered):
         return []

@@ -17,12 +17,11 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 from fencelock.actors.error import ConfigError, UnavailableError
 from fencelock.cluster.cli.asking import (
     EXIT_NO_ANSWER,
-    ClusterOption,
-    ConnectOption,
-    KeyOption,
+    NONE_GIVEN,
+    TargetOptions,
     TimeoutOption,
     asking,
-    target,
+    asks_cluster,
 )
 from fencelock.cluster.cli.locks import at_terminal
 from fencelock.cluster.cli.screen import say
@@ -43,11 +42,10 @@ LAG_S = 10.0
 """Time for a follower to apply the slots that were decided when the command began (s)."""
 
 
+@asks_cluster
 def backup(
     file: Annotated[Path, typer.Argument(help="The file to write; it must not exist.")],
-    connect: ConnectOption = None,
-    cluster: ClusterOption = None,
-    key: KeyOption = None,
+    given: TargetOptions = NONE_GIVEN,
     timeout: TimeoutOption = 5.0,
 ) -> None:
     """Write all locks, sessions and waits of a running [bold]paxos[/bold] cluster to a file.
@@ -68,7 +66,7 @@ def backup(
 
     """
     _check_free(file)
-    where = target(connect, cluster, key)
+    where = given.target()
     why = "no node answers"
     with asking(where, timeout) as operator:
         statuses = operator.survey().statuses

@@ -21,12 +21,11 @@ from fencelock.actors.error import (
     UnavailableError,
 )
 from fencelock.cluster.cli.asking import (
-    ClusterOption,
-    ConnectOption,
-    KeyOption,
+    NONE_GIVEN,
+    TargetOptions,
+    asks_cluster,
     complete_lock,
     in_full,
-    target,
 )
 from fencelock.cluster.cli.screen import say
 from fencelock.cluster.guarantee import PROMISES, Guarantee
@@ -80,6 +79,7 @@ FirstReplyOption = Annotated[
 ]
 
 
+@asks_cluster
 def lock(
     name: NameArgument,
     command: Annotated[
@@ -89,9 +89,7 @@ def lock(
     nonblock: NonblockOption = False,
     shared: SharedOption = None,
     grace: GraceOption = 5.0,
-    connect: ConnectOption = None,
-    cluster: ClusterOption = None,
-    key: KeyOption = None,
+    given: TargetOptions = NONE_GIVEN,
     connect_timeout: FirstReplyOption = 5.0,
 ) -> None:
     """Hold a lock [bold]while a command runs[/bold], and release it when the command ends.
@@ -115,7 +113,7 @@ def lock(
     if shutil.which(command[0]) is None:
         typer.echo(f"{command[0]}: command not found; {name} was not acquired", err=True)
         raise typer.Exit(EXIT_NO_COMMAND)
-    where = target(connect, cluster, key)
+    where = given.target()
     from fencelock.cluster.client import connect_to  # noqa: PLC0415 (sockets: not for --help)
 
     signal.signal(signal.SIGTERM, _exit)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator
-from typing import Annotated
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Annotated, TypeVar
 
 import typer
 from rich.console import RenderableType
@@ -14,38 +14,39 @@ from fencelock.actors.api.message import Contender, LockStatus
 from fencelock.actors.api.session_message import ListedLock
 from fencelock.actors.error import ConfigError, NotHeldError
 from fencelock.cluster.cli.asking import (
-    ClusterOption,
-    ConnectOption,
+    NONE_GIVEN,
     DoneJsonOption,
-    KeyOption,
     LockArgument,
     LookTimeoutOption,
+    Operator,
     OperatorOption,
+    TargetOptions,
     TimeoutOption,
     WatchOption,
     YesOption,
     address,
     as_plain,
     asking,
+    asks_cluster,
     duration,
     in_full,
-    looking,
     object_shown,
     person,
-    target,
+    show,
 )
-from fencelock.cluster.cli.screen import Column, Rows, View, json_view, line, present, say
+from fencelock.cluster.cli.screen import Column, Rows, View, json_view, line, say
+
+T = TypeVar("T")
 
 TWICE = 2
 
 
+@asks_cluster
 def locks(
     prefix: Annotated[
         str, typer.Option("--prefix", help="Only locks whose names begin with this.")
     ] = "",
-    connect: ConnectOption = None,
-    cluster: ClusterOption = None,
-    key: KeyOption = None,
+    given: TargetOptions = NONE_GIVEN,
     timeout: LookTimeoutOption = 5.0,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON array, with an object for each lock.")
@@ -61,25 +62,19 @@ def locks(
       [cyan]fencelock locks --connect tcp://127.0.0.1:4041 --json[/cyan]
 
     """
-    where = target(connect, cluster, key)
 
-    def look() -> View:
-        with looking(where, timeout) as operator:
-            held = tuple(operator.locks(prefix))
-        if as_json:
-            return json_view([as_plain(lock) for lock in held])
-        if held:
-            return View([held_table(held)])
-        return View([line(f"No lock under {prefix!r} is held." if prefix else "No lock is held.")])
+    def view(operator: Operator) -> View:
+        held = tuple(operator.locks(prefix))
+        none = f"No lock under {prefix!r} is held." if prefix else "No lock is held."
+        return listing(held, held_table, none, as_json=as_json)
 
-    raise typer.Exit(present(look, watch=watch))
+    show(given.target(), timeout, view, watch=watch)
 
 
+@asks_cluster
 def who(
     name: LockArgument,
-    connect: ConnectOption = None,
-    cluster: ClusterOption = None,
-    key: KeyOption = None,
+    given: TargetOptions = NONE_GIVEN,
     timeout: LookTimeoutOption = 5.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     watch: WatchOption = False,
@@ -91,14 +86,21 @@ def who(
       [cyan]fencelock who orders/42[/cyan]
 
     """
-    where = target(connect, cluster, key)
 
-    def look() -> View:
-        with looking(where, timeout) as operator:
-            status = operator.status(name)
+    def view(operator: Operator) -> View:
+        status = operator.status(name)
         return json_view(as_plain(status)) if as_json else View(described(status))
 
-    raise typer.Exit(present(look, watch=watch))
+    show(given.target(), timeout, view, watch=watch)
+
+
+def listing(
+    found: Sequence[T], table: Callable[[Sequence[T]], Rows], none: str, *, as_json: bool
+) -> View:
+    """Return ``found`` as JSON, or as a ``table``; or the text ``none`` if it is empty."""
+    if as_json:
+        return json_view([as_plain(one) for one in found])
+    return View([table(found) if found else line(none)])
 
 
 def described(status: LockStatus) -> list[RenderableType]:
@@ -166,6 +168,7 @@ holder is notified, but may go on writing: only storage that checks fences stops
 """
 
 
+@asks_cluster
 def release(
     name: LockArgument,
     fence: Annotated[
@@ -178,9 +181,7 @@ def release(
     ],
     operator: OperatorOption = None,
     yes: YesOption = False,
-    connect: ConnectOption = None,
-    cluster: ClusterOption = None,
-    key: KeyOption = None,
+    given: TargetOptions = NONE_GIVEN,
     timeout: TimeoutOption = 5.0,
     as_json: DoneJsonOption = False,
 ) -> None:
@@ -200,7 +201,7 @@ def release(
     """
     if not yes and not at_terminal():
         raise ConfigError("nobody is here to confirm: look with `fencelock who`, then add --yes")
-    with asking(target(connect, cluster, key), timeout) as asked:
+    with asking(given.target(), timeout) as asked:
         if not yes:
             _confirm(asked.status(name), fence)
         former = asked.evict(name, fence, operator)

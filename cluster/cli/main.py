@@ -113,25 +113,15 @@ def fencelock(
     del version
 
 
-app.command()(dev)
-app.command()(init)
-app.command()(serve)
-app.add_typer(keys)
-app.command()(status)
-app.command()(lock)
-app.command()(locks)
-app.command()(who)
-app.command()(release)
-app.add_typer(sessions)
-app.command()(audit)
-app.command()(members)
-app.command("join")(join)
-app.command("leave")(leave)
-app.command("remove")(remove)
-app.command()(replace)
-app.command("transfer")(transfer)
-app.command()(backup)
-app.command()(restore)
+COMMANDS: tuple[Callable[..., None] | typer.Typer, ...] = (
+    *(dev, init, serve, keys, status, lock, locks, who, release, sessions, audit, members),
+    *(join, leave, remove, replace, transfer, backup, restore),
+)
+for _command in COMMANDS:
+    if isinstance(_command, typer.Typer):
+        app.add_typer(_command)
+    else:
+        app.command()(_command)
 for _name, (_help, _) in LATE.items():
     app.command(_name, help=_help)(_stand_in)
 

@@ -23,21 +23,20 @@ from fencelock.actors.error import ConfigError, MembershipError, UnavailableErro
 from fencelock.cluster.cli.asking import (
     EXIT_NO_ANSWER,
     EXIT_UNSERVED,
-    ClusterOption,
-    ConnectOption,
-    KeyOption,
+    NONE_GIVEN,
     LookTimeoutOption,
     Operator,
+    TargetOptions,
     TimeoutOption,
     WatchOption,
     as_plain,
     asking,
+    asks_cluster,
     complete_node,
     duration,
-    looking,
-    target,
+    show,
 )
-from fencelock.cluster.cli.screen import Column, Rows, View, json_view, line, present, say
+from fencelock.cluster.cli.screen import Column, Rows, View, json_view, line, say
 from fencelock.cluster.log import printable
 
 PAUSE_S = 0.25
@@ -63,10 +62,9 @@ WaitOption = Annotated[float, typer.Option("--wait", help="How long to wait for 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
+@asks_cluster
 def members(
-    connect: ConnectOption = None,
-    cluster: ClusterOption = None,
-    key: KeyOption = None,
+    given: TargetOptions = NONE_GIVEN,
     timeout: LookTimeoutOption = 5.0,
     as_json: JsonOption = False,
     watch: WatchOption = False,
@@ -84,11 +82,9 @@ def members(
       [cyan]fencelock members --connect tcp://127.0.0.1:4041 --json[/cyan]
 
     """
-    where = target(connect, cluster, key)
 
-    def look() -> View:
-        with looking(where, timeout) as operator:
-            read = operator.members()
+    def view(operator: Operator) -> View:
+        read = operator.members()
         leads = any(report.role is NodeRole.MASTER for report in read.nodes)
         code = 0 if leads else EXIT_UNSERVED
         if as_json:
@@ -100,7 +96,7 @@ def members(
         parts += [line(text) for report in read.nodes if (text := advice_on(report)) is not None]
         return View(parts, code)
 
-    raise typer.Exit(present(look, watch=watch))
+    show(given.target(), timeout, view, watch=watch)
 
 
 def headline(read: MembersRead) -> str:
@@ -156,19 +152,18 @@ def _role(role: NodeRole) -> str:
 def command_of(action: MemberAction, text: str) -> Callable[..., None]:
     """Return the command that carries out ``action`` on one node; ``text`` is its help."""
 
+    @asks_cluster
     def change(
         node: NodeArgument,
-        connect: ConnectOption = None,
-        cluster: ClusterOption = None,
-        key: KeyOption = None,
+        given: TargetOptions = NONE_GIVEN,
         timeout: TimeoutOption = 5.0,
         wait: WaitOption = 600.0,
         as_json: JsonOption = False,
     ) -> None:
-        with asking(target(connect, cluster, key), timeout) as operator:
+        with asking(given.target(), timeout) as operator:
             carry_out(operator, ChangeMembers(action=action, node=node), wait, as_json=as_json)
 
-    change.__doc__ = text
+    change.__name__, change.__doc__ = action.name.lower(), text
     return change
 
 
@@ -236,6 +231,7 @@ transfer = command_of(
 )
 
 
+@asks_cluster
 def replace(
     node: Annotated[
         str,
@@ -245,9 +241,7 @@ def replace(
         str | None,
         typer.Argument(metavar="NEW", help="The node to add. Default: OLD itself."),
     ] = None,
-    connect: ConnectOption = None,
-    cluster: ClusterOption = None,
-    key: KeyOption = None,
+    given: TargetOptions = NONE_GIVEN,
     timeout: TimeoutOption = 5.0,
     wait: WaitOption = 600.0,
     as_json: JsonOption = False,
@@ -267,7 +261,7 @@ def replace(
       [cyan]fencelock replace n3 n6[/cyan] (n6 runs, n3 never will again)
 
     """
-    with asking(target(connect, cluster, key), timeout) as operator:
+    with asking(given.target(), timeout) as operator:
         journal = 0 if replacement else new_journal_of(operator, node)
         change = ChangeMembers(
             action=MemberAction.REPLACE,

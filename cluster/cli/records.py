@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -10,26 +11,26 @@ import typer
 from fencelock.actors.api.session_message import ListedEviction, ListedSession
 from fencelock.actors.error import ConfigError, NotHeldError
 from fencelock.cluster.cli.asking import (
-    ClusterOption,
-    ConnectOption,
+    NONE_GIVEN,
     DoneJsonOption,
-    KeyOption,
     LookTimeoutOption,
+    Operator,
     OperatorOption,
+    TargetOptions,
     TimeoutOption,
     WatchOption,
     YesOption,
     as_plain,
     asking,
+    asks_cluster,
     complete_session,
     duration,
-    looking,
     object_shown,
     person,
-    target,
+    show,
 )
-from fencelock.cluster.cli.locks import EXIT_KEPT, at_terminal
-from fencelock.cluster.cli.screen import Column, Rows, View, json_view, line, present, say
+from fencelock.cluster.cli.locks import EXIT_KEPT, at_terminal, listing
+from fencelock.cluster.cli.screen import Column, Rows, View, say
 from fencelock.cluster.log import printable
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON array.")]
@@ -49,11 +50,10 @@ app = typer.Typer(
 
 
 @app.callback(invoke_without_command=True)
+@asks_cluster
 def sessions(
     ctx: typer.Context,
-    connect: ConnectOption = None,
-    cluster: ClusterOption = None,
-    key: KeyOption = None,
+    given: TargetOptions = NONE_GIVEN,
     timeout: LookTimeoutOption = 5.0,
     as_json: JsonOption = False,
     watch: WatchOption = False,
@@ -75,19 +75,16 @@ def sessions(
         if any(source is not None and source.name == "COMMANDLINE" for source in sources):
             raise ConfigError(f"write the options after `sessions {ctx.invoked_subcommand}`")
         return
-    where = target(connect, cluster, key)
 
-    def look() -> View:
-        with looking(where, timeout) as operator:
-            found = operator.sessions()
-        if as_json:
-            return json_view([as_plain(session) for session in found])
-        return View([sessions_table(found) if found else line("No session is open.")])
+    def view(operator: Operator) -> View:
+        found = operator.sessions()
+        return listing(found, sessions_table, "No session is open.", as_json=as_json)
 
-    raise typer.Exit(present(look, watch=watch))
+    show(given.target(), timeout, view, watch=watch)
 
 
 @app.command()
+@asks_cluster
 def close(
     handle: Annotated[
         str,
@@ -99,9 +96,7 @@ def close(
     ],
     yes: YesOption = False,
     operator: OperatorOption = None,
-    connect: ConnectOption = None,
-    cluster: ClusterOption = None,
-    key: KeyOption = None,
+    given: TargetOptions = NONE_GIVEN,
     as_json: DoneJsonOption = False,
     timeout: TimeoutOption = 5.0,
 ) -> None:
@@ -121,7 +116,7 @@ def close(
     """
     if not yes and not at_terminal():
         raise ConfigError("nobody is here to confirm: look with `fencelock sessions`, add --yes")
-    with asking(target(connect, cluster, key), timeout) as asked:
+    with asking(given.target(), timeout) as asked:
         if not yes:
             _confirm(asked.sessions(), handle)
         closed = asked.close_session(handle, operator)
@@ -151,10 +146,9 @@ def _confirm(found: tuple[ListedSession, ...], handle: str) -> None:
         raise typer.Exit(EXIT_KEPT)
 
 
+@asks_cluster
 def audit(
-    connect: ConnectOption = None,
-    cluster: ClusterOption = None,
-    key: KeyOption = None,
+    given: TargetOptions = NONE_GIVEN,
     timeout: LookTimeoutOption = 5.0,
     as_json: JsonOption = False,
 ) -> None:
@@ -168,19 +162,15 @@ def audit(
       [cyan]fencelock audit[/cyan]
 
     """
-    where = target(connect, cluster, key)
 
-    def look() -> View:
-        with looking(where, timeout) as operator:
-            found = operator.evictions()
-        if as_json:
-            return json_view([as_plain(eviction) for eviction in found])
-        return View([audit_table(found) if found else line("No lock was taken by force.")])
+    def view(operator: Operator) -> View:
+        found = operator.evictions()
+        return listing(found, audit_table, "No lock was taken by force.", as_json=as_json)
 
-    raise typer.Exit(present(look, watch=False))
+    show(given.target(), timeout, view)
 
 
-def sessions_table(found: tuple[ListedSession, ...]) -> Rows:
+def sessions_table(found: Sequence[ListedSession]) -> Rows:
     """Return a row for each session."""
     columns = [Column("session"), Column("client")]
     columns += [Column(name, right=True) for name in ("holds and waits", "ends in", "ttl")]
@@ -191,7 +181,7 @@ def sessions_table(found: tuple[ListedSession, ...]) -> Rows:
     return Rows(columns, rows)
 
 
-def audit_table(found: tuple[ListedEviction, ...]) -> Rows:
+def audit_table(found: Sequence[ListedEviction]) -> Rows:
     """Return a row for each eviction."""
     columns = [Column("lock"), Column("fence", right=True), Column("taken from")]
     columns += [Column("by"), Column("when", right=True)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
@@ -96,11 +96,11 @@ def simulate(
 
     settings = ProtocolSettings(central_journal=central_journal)
     promise = promise_of(protocol, settings)
-    runs = _runs(protocol, settings, workers, log=log, judged=judged)
+    runs = _runs(protocol, settings, log=log, judged=judged)
     if semaphores:
-        runs = _semaphore_runs(protocol, workers)
+        runs = _semaphore_runs(protocol)
     if members:
-        runs = _member_runs(protocol, workers)
+        runs = _member_runs(protocol)
     if seed is not None:
         _one(runs, seed, trace=trace)
         return
@@ -110,7 +110,7 @@ def simulate(
     console = Console()
     if not log and not judged and not members:
         console.print(f"{protocol} must survive: {in_words(promise)}", highlight=False)
-    _many(console, runs, range(first, last + 1))
+    _many(console, runs, range(first, last + 1), workers)
 
 
 def seed_range(text: str) -> tuple[int, int]:
@@ -134,7 +134,7 @@ def seed_range(text: str) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class _Runs:
-    """One kind of simulation: its title, its options and its functions."""
+    """One kind of simulation: its title, its options and its function."""
 
     title: str
     options: str
@@ -142,43 +142,35 @@ class _Runs:
     answers: str
     """The name of its count of answers."""
     one: Callable[[int], RunReport]
-    many: Callable[[range], Generator[RunReport, None, None]]
 
 
-def _runs(
-    protocol: str, settings: ProtocolSettings, workers: int, *, log: bool, judged: bool
-) -> _Runs:
+def _runs(protocol: str, settings: ProtocolSettings, *, log: bool, judged: bool) -> _Runs:
     if log and protocol != "paxos":
         raise ConfigError(f"--log is for protocol paxos, which has one, not {protocol}")
     if judged and protocol != "bakery":
         raise ConfigError(f"--judged is for protocol bakery, which has such judges, not {protocol}")
-    from fencelock.cluster.simulation.bakery_run import run_bakery_seed, sweep_judged  # noqa: PLC0415
-    from fencelock.cluster.simulation.paxos_run import run_log_seed, sweep_log  # noqa: PLC0415
+    from fencelock.cluster.simulation.bakery_run import run_bakery_seed  # noqa: PLC0415
+    from fencelock.cluster.simulation.paxos_run import run_log_seed  # noqa: PLC0415
     from fencelock.cluster.simulation.run import run_seed  # noqa: PLC0415
-    from fencelock.cluster.simulation.sweep import sweep  # noqa: PLC0415
 
     options = f"--protocol {protocol}"
     if log:
-        many = partial(sweep_log, workers=workers)
-        return _Runs(f"the log of {protocol}", f"{options} --log", "answers", run_log_seed, many)
+        return _Runs(f"the log of {protocol}", f"{options} --log", "answers", run_log_seed)
     if judged:
-        judged_sweep = partial(sweep_judged, workers=workers)
-        title = f"{protocol}, judged"
-        return _Runs(title, f"{options} --judged", "grants", run_bakery_seed, judged_sweep)
+        return _Runs(f"{protocol}, judged", f"{options} --judged", "grants", run_bakery_seed)
     return _Runs(
         title=protocol,
         options=f"{options} --central-journal" if settings.central_journal else options,
         answers="grants",
         one=partial(run_seed, protocol, settings=settings),
-        many=partial(sweep, protocol, settings=settings, workers=workers),
     )
 
 
-def _member_runs(protocol: str, workers: int) -> _Runs:
+def _member_runs(protocol: str) -> _Runs:
     if protocol == "paxos":
-        from fencelock.cluster.simulation.paxos_run import run_members_seed, sweep_members  # noqa: PLC0415
+        from fencelock.cluster.simulation.paxos_run import run_members_seed  # noqa: PLC0415
     elif protocol == "bakery":
-        from fencelock.cluster.simulation.bakery_run import run_members_seed, sweep_members  # noqa: PLC0415
+        from fencelock.cluster.simulation.bakery_run import run_members_seed  # noqa: PLC0415
     else:
         text = "--members is for paxos and bakery, whose members change"
         raise ConfigError(f"{text}, not {protocol}")
@@ -187,23 +179,19 @@ def _member_runs(protocol: str, workers: int) -> _Runs:
         options=f"--protocol {protocol} --members",
         answers="answers" if protocol == "paxos" else "grants",
         one=run_members_seed,
-        many=partial(sweep_members, workers=workers),
     )
 
 
-def _semaphore_runs(protocol: str, workers: int) -> _Runs:
+def _semaphore_runs(protocol: str) -> _Runs:
     demand(protocol, Guarantee.SEMAPHORES)
     from fencelock.cluster.simulation.run import run_seed  # noqa: PLC0415
     from fencelock.cluster.simulation.semaphores import SEMAPHORES  # noqa: PLC0415
-    from fencelock.cluster.simulation.sweep import sweep  # noqa: PLC0415
 
-    many = partial(sweep, settings=ProtocolSettings(), workers=workers, workload=SEMAPHORES)
     return _Runs(
         title=f"semaphores of {protocol}",
         options=f"--protocol {protocol} --semaphores",
         answers="grants",
         one=partial(run_seed, protocol, workload=SEMAPHORES),
-        many=partial(many, protocol),
     )
 
 
@@ -222,12 +210,13 @@ def _one(runs: _Runs, seed: int, *, trace: bool) -> None:
     )
 
 
-def _many(console: Console, runs: _Runs, seeds: range) -> None:
+def _many(console: Console, runs: _Runs, seeds: range, workers: int) -> None:
     from fencelock.cluster.simulation.report import Total  # noqa: PLC0415
+    from fencelock.cluster.simulation.sweep import reports  # noqa: PLC0415
 
     total = Total()
     began = time.monotonic()
-    outcomes = runs.many(seeds)
+    outcomes = reports(runs.one, seeds, workers)
     watched = track(
         outcomes,
         description=f"{runs.title} {seeds[0]}..{seeds[-1]}",

@@ -14,19 +14,19 @@ from fencelock.actors.api.self_report import Elected
 from fencelock.cluster.cli.asking import (
     EXIT_NO_ANSWER,
     EXIT_UNSERVED,
-    ClusterOption,
-    ConnectOption,
-    KeyOption,
+    NONE_GIVEN,
     LookTimeoutOption,
+    Operator,
+    TargetOptions,
     WatchOption,
     as_plain,
+    asks_cluster,
     duration,
-    looking,
     object_shown,
     person,
-    target,
+    show,
 )
-from fencelock.cluster.cli.screen import Cell, Column, Rows, View, json_view, line, present
+from fencelock.cluster.cli.screen import Cell, Column, Rows, View, json_view, line
 
 TABLED = frozenset({"bakery", "paxos"})
 """Protocols whose nodes share one table of locks: each lock is shown once."""
@@ -37,10 +37,9 @@ LISTED = frozenset({"paxos"})
 PRIORITY_OFF = 15
 
 
+@asks_cluster
 def status(
-    connect: ConnectOption = None,
-    cluster: ClusterOption = None,
-    key: KeyOption = None,
+    given: TargetOptions = NONE_GIVEN,
     timeout: LookTimeoutOption = 5.0,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON array, with an object for each node.")
@@ -73,11 +72,10 @@ def status(
       [cyan]fencelock status --roles[/cyan] (leader, acceptor, clock, ... of each node)
 
     """
-    where = target(connect, cluster, key)
+    where = given.target()
 
-    def look() -> View:
-        with looking(where, timeout) as operator:
-            surveyed = operator.survey(roles=roles)
+    def view(operator: Operator) -> View:
+        surveyed = operator.survey(roles=roles)
         nodes = sorted(surveyed.statuses, key=lambda node: node.node)
         if ready:
             return ready_view(nodes)
@@ -96,7 +94,7 @@ def status(
         parts += [line(problem, "red") for problem in problems]
         return View([*parts, *locks_part(nodes)], code)
 
-    raise typer.Exit(present(look, watch=watch and not ready, failed=EXIT_NO_ANSWER))
+    show(where, timeout, view, watch=watch and not ready, failed=EXIT_NO_ANSWER)
 
 
 def ready_view(nodes: Sequence[NodeStatus]) -> View:

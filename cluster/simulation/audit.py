@@ -16,7 +16,10 @@ class Audit(Timer):
     """It is time to ask the proxies again."""
 
 
-class Auditor(Role[NodeStatus | LockList | Audit]):
+Heard = NodeStatus | LockList | Audit
+
+
+class Auditor(Role[Heard]):
     """Asks every proxy for the holds and waits through it, until there are none.
 
     Where the cluster keeps one table of locks, every proxy is asked for a linearizable list
@@ -43,9 +46,7 @@ class Auditor(Role[NodeStatus | LockList | Audit]):
         del now
         return self._ask()
 
-    def handle(
-        self, sender: Address, event: NodeStatus | LockList | Audit, now: Instant
-    ) -> Effects:
+    def handle(self, sender: Address, event: Heard, now: Instant) -> Effects:
         """Handle an answer, or ask again."""
         del now
         match event:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 from typing import NamedTuple
@@ -20,7 +20,6 @@ from fencelock.cluster.simulation.planting import planted
 from fencelock.cluster.simulation.promise import promise_of
 from fencelock.cluster.simulation.report import RunReport
 from fencelock.cluster.simulation.run import run_seed
-from fencelock.cluster.simulation.sweep import reports
 from fencelock.cluster.simulation.world import World
 from fencelock.cluster.topology import NodeContext, ProtocolSettings, bakery
 
@@ -151,19 +150,3 @@ def run_members_seed(
         promise=promise_of("bakery", ProtocolSettings()),
         judges=judges,
     )
-
-
-def sweep_members(seeds: Iterable[int], *, workers: int = 1) -> Generator[RunReport, None, None]:
-    """Run ``seeds`` while the members change; see `sweep_judged`."""
-    return reports(run_members_seed, seeds, workers)
-
-
-def sweep_judged(seeds: Iterable[int], *, workers: int = 1) -> Generator[RunReport, None, None]:
-    """Run ``seeds`` before the judge and yield the report of each, in their order.
-
-    Args:
-        seeds: the seeds.
-        workers: the number of processes, at least 1. It changes no report.
-
-    """
-    return reports(run_bakery_seed, seeds, workers)

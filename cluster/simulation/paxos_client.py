@@ -60,9 +60,10 @@ class Unanswered(Timer):
     attempt: int
 
 
-class Proposer(
-    Role[Finish | Appended | SessionDropped | Proposed | Declined | ProposeNext | Unanswered]
-):
+Heard = Finish | Appended | SessionDropped | Proposed | Declined | ProposeNext | Unanswered
+
+
+class Proposer(Role[Heard]):
     """Appends one command after the other, each under a new number.
 
     Args:
@@ -106,12 +107,7 @@ class Proposer(
         del now
         return (self._rest(),)
 
-    def handle(
-        self,
-        sender: Address,
-        event: Finish | Appended | SessionDropped | Proposed | Declined | ProposeNext | Unanswered,
-        now: Instant,
-    ) -> Effects:
+    def handle(self, sender: Address, event: Heard, now: Instant) -> Effects:
         """Propose, and repeat until it is appended."""
         del sender, now
         match event:
@@ -120,7 +116,10 @@ class Proposer(
             case Declined():
                 return self._on_declined(event)
             case Unanswered():
-                return self._on_unanswered(event)
+                if event.attempt != self.attempt or not self.command:
+                    return ()
+                self.node = self._next_node()
+                return self._ask()
             case ProposeNext():
                 return self._propose()
             case Finish():
@@ -162,12 +161,6 @@ class Proposer(
         self.node = declined.master if declined.master in self.nodes else self._next_node()
         self.attempt += 1
         return (Wake(DECLINED_MS, Unanswered(attempt=self.attempt)),)
-
-    def _on_unanswered(self, unanswered: Unanswered) -> Effects:
-        if unanswered.attempt != self.attempt or not self.command:
-            return ()
-        self.node = self._next_node()
-        return self._ask()
 
     def _next_node(self) -> str:
         return self.nodes[(self.nodes.index(self.node) + 1) % len(self.nodes)]

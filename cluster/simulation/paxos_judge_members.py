@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from fencelock.actors.effect import Effects, Observe, Send
 from fencelock.actors.lease import PPM
 from fencelock.actors.membership import Membership
@@ -18,26 +20,18 @@ from fencelock.cluster.simulation.violation_report import ViolationReport
 UNREGISTERED = Observe("paxos.unregistered_vote")
 
 
+@dataclass(eq=False)
 class TargetJudge:
-    """Judges P22 by the messages that leaders receive, if the plan has no operator.
+    """Judges P22 by the messages that leaders receive, if the plan has no operator."""
 
-    Args:
-        plan: the run.
-        electorates: the members, as they are decided.
-        violation_report: receives the violations.
-
-    """
-
-    def __init__(
-        self, plan: LogPlan, electorates: Electorates, violation_report: ViolationReport
-    ) -> None:
-        self.plan = plan
-        self.electorates = electorates
-        self.violation_report = violation_report
-        self.heard: dict[tuple[str, str], Instant] = {}
-        """The true time at which a leader last received an answer, or a report, of a node."""
-        self.led = dict[str, tuple[int, str]]()
-        """The highest ballot of each leader that another node answered."""
+    plan: LogPlan
+    electorates: Electorates
+    """The members, as they are decided."""
+    violation_report: ViolationReport
+    heard: dict[tuple[str, str], Instant] = field(default_factory=dict[tuple[str, str], Instant])
+    """The true time at which a leader last received an answer, or a report, of a node."""
+    led: dict[str, tuple[int, str]] = field(default_factory=dict[str, tuple[int, str]])
+    """The highest ballot of each leader that another node answered."""
 
     def handled(self, delivered: Delivery, effects: Effects) -> None:
         """Note who answers a leader, and judge the changes for which it asks its replica."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from fencelock.actors.api.membership_message import MemberAction
@@ -36,7 +36,6 @@ from fencelock.cluster.simulation.paxos_world import LogWorld, WatchedDisk, Watc
 from fencelock.cluster.simulation.plan import RunPlan
 from fencelock.cluster.simulation.planting import Change, changed
 from fencelock.cluster.simulation.report import RunReport, report_of
-from fencelock.cluster.simulation.sweep import reports
 from fencelock.cluster.simulation.users import Users
 from fencelock.cluster.simulation.workload import LEVELS, Finish, client_session
 from fencelock.cluster.topology import US_PER_MS, NodeContext, Recipe
@@ -265,19 +264,3 @@ def run_members_seed(seed: int) -> RunReport:
     """
     draw = draw_target_plan if seed % 3 == 2 else draw_members_plan  # noqa: PLR2004
     return run_log_seed(seed, plan=draw(seed))
-
-
-def sweep_members(seeds: Iterable[int], *, workers: int = 1) -> Generator[RunReport, None, None]:
-    """Run ``seeds`` with changes of the members; see `sweep_log`."""
-    return reports(run_members_seed, seeds, workers)
-
-
-def sweep_log(seeds: Iterable[int], *, workers: int = 1) -> Generator[RunReport, None, None]:
-    """Run ``seeds`` and yield the report of each, in their order.
-
-    Args:
-        seeds: the seeds.
-        workers: the number of processes, at least 1. It changes no report.
-
-    """
-    return reports(run_log_seed, seeds, workers)

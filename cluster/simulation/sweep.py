@@ -8,39 +8,22 @@ from functools import partial
 from multiprocessing import get_context
 
 from fencelock.cluster.simulation.report import RunReport
-from fencelock.cluster.simulation.run import LOCKS, Workload, run_seed
-from fencelock.cluster.topology import ProtocolSettings
 
 CHUNK = 8
 """Seeds handed to a process at a time."""
 
 
-def sweep(
-    protocol: str,
-    seeds: Iterable[int],
-    *,
-    settings: ProtocolSettings,
-    workers: int = 1,
-    workload: Workload = LOCKS,
-) -> Generator[RunReport, None, None]:
-    """Run ``seeds`` and yield the report of each, in their order.
-
-    Args:
-        protocol: its name.
-        seeds: the seeds.
-        settings: for the protocol's recipe.
-        workers: the number of processes, at least 1. It changes no report.
-        workload: see `run_seed`.
-
-    """
-    run = partial(run_seed, protocol, settings=settings, workload=workload)
-    return reports(run, seeds, workers)
-
-
 def reports(
     run: Callable[[int], RunReport], seeds: Iterable[int], workers: int
 ) -> Generator[RunReport, None, None]:
-    """Run each of ``seeds``, in so many processes, and yield its report, in order."""
+    """Run each of ``seeds`` and yield its report, in their order.
+
+    Args:
+        run: runs one seed.
+        seeds: the seeds.
+        workers: the number of processes, at least 1. It changes no report.
+
+    """
     traceless = partial(_without_trace, run)
     if workers == 1:
         yield from map(traceless, seeds)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from support.effects import HOST, T0, sent
@@ -64,12 +65,13 @@ def seat(
 def bootstrap(
     node: str,
     *,
-    records: Sequence[Message] = (),
     members: str = "abc",
-    durable: bool = True,
     start: Start | None = None,
+    **options: Any,
 ) -> tuple[Bootstrap, Effects]:
+    """Return a role that has begun, with ``options`` of `Bootstrap`, and its first effects."""
     own = start or start_of(node)
+    options = {"records": (), "durable": True, **options}
     role = Bootstrap(
         bootstrap_of(node),
         HOST,
@@ -77,12 +79,11 @@ def bootstrap(
         journal=own.journal,
         boot=own.boot,
         date_ms=DATE_MS,
-        records=records,
-        durable=durable,
         seat=seat,
         voter=acceptor_of,
         voting=(ACCEPTOR,),
         listener=LISTENER,
+        **options,
     )
     return role, role.begin(T0)
 

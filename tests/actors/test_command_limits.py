@@ -18,6 +18,7 @@ from fencelock.actors.api.name import (
 )
 from fencelock.actors.api.session_message import Open
 from fencelock.actors.error import InvalidRequestError
+from fencelock.actors.message import copier
 from fencelock.actors.table.message import LogCommand
 from fencelock.actors.table.table import LockTable
 
@@ -32,18 +33,8 @@ def acquires() -> list[LogCommand]:
     texts = product(LOCKS, OWNERS, LABELS)
     named = [(lock, owner, label, 1, None, 0) for lock, owner, label in texts]
     numbered = [("a", "me", "x", *numbers) for numbers in product(NUMBERS, WAITS, NUMBERS)]
-    return [
-        Acquire(
-            session="s.1",
-            lock=lock,
-            owner=owner,
-            label=label,
-            request=request,
-            wait_ms=wait_ms,
-            limit=limit,
-        )
-        for lock, owner, label, request, wait_ms, limit in [*named, *numbered]
-    ]
+    changed = copier(Acquire, "lock", "owner", "label", "request", "wait_ms", "limit")
+    return [changed(Acquire(session="s.1", lock=""), *values) for values in [*named, *numbered]]
 
 
 def others() -> list[LogCommand]:

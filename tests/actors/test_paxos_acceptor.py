@@ -6,16 +6,17 @@ from dataclasses import replace
 
 import pytest
 from support.effects import HOST, T0, sent
+from support.replicas import config_of
 
 from fencelock.actors.effect import Effect, Effects, Observe, Persist, Send
 from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of
 from fencelock.actors.paxos import message as messages
 from fencelock.actors.paxos.acceptor import VERSION_HEARTBEATS, Acceptor
-from fencelock.actors.paxos.config import LEASE_MS, LogConfig, View, leader_of
+from fencelock.actors.paxos.config import LEASE_MS, leader_of
 from fencelock.actors.paxos.event import Applied, BallotSeen, Learned
 from fencelock.actors.paxos.journal import Recovered, recover
 
-CONFIG = LogConfig(View(0, ("a", "b", "c")))
+CONFIG = config_of()
 ACCEPTOR = address_of("a", "acceptor")
 SCOUT, COMMANDER = address_of("b", "scout-1"), address_of("b", "commander-1")
 OTHER = address_of("c", "scout-2")

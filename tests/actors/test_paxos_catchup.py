@@ -6,12 +6,13 @@ from collections.abc import Iterable
 
 import pytest
 from support.effects import HOST, T0, at
+from support.replicas import config_of
 
 from fencelock.actors.effect import Effect, Send, Wake
 from fencelock.actors.message import Instant, address_of
 from fencelock.actors.paxos import event as events
 from fencelock.actors.paxos import message as messages
-from fencelock.actors.paxos.config import LogConfig, View, catchup_of, monitor_of, replica_of
+from fencelock.actors.paxos.config import catchup_of, monitor_of, replica_of
 from fencelock.actors.paxos.member_event import Fetched
 from fencelock.actors.paxos.snapshots import MAKING_MS, PROGRESS_MS, SILENT_MS, CatchUp
 from fencelock.actors.role_message import RoleNotice
@@ -21,7 +22,7 @@ PAGE = messages.PAGE
 
 @pytest.fixture
 def role() -> CatchUp:
-    config = LogConfig(View(0, ("a", "b", "c")))
+    config = config_of()
     return CatchUp(catchup_of("a"), HOST, node="a", config=config)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from support.effects import HOST, T0, at
+from support.replicas import config_of
 
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.message import Address, address_of
@@ -15,14 +16,7 @@ from fencelock.actors.paxos.commander import (
     NEWS_MS,
     Commander,
 )
-from fencelock.actors.paxos.config import (
-    WINDOW,
-    LogConfig,
-    View,
-    acceptor_of,
-    leader_of,
-    replica_of,
-)
+from fencelock.actors.paxos.config import WINDOW, acceptor_of, leader_of, replica_of
 from fencelock.actors.paxos.event import CommanderResend, Decided, Order, SendHeartbeat, SpreadNews
 
 BALLOT = messages.Ballot(3, leader_of("a"))
@@ -36,7 +30,7 @@ SOON, LATER = at(LATE_MS), at(NEWS_MS)
 def commander_of(
     members: str = "abc", first: int = 1, batches: tuple[messages.Batch, ...] = ()
 ) -> tuple[Commander, Effects]:
-    config = LogConfig(View(0, tuple(members)))
+    config = config_of(members)
     role = Commander(
         HERE, HOST, node="a", config=config, ballot=BALLOT, first=first, batches=batches
     )

@@ -8,20 +8,13 @@ from random import Random
 
 import pytest
 from support.effects import HOST, at
+from support.replicas import config_of
 
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.message import NS_PER_MS, Instant, address_of
 from fencelock.actors.paxos import event as events
 from fencelock.actors.paxos.acceptor import LeasePromise
-from fencelock.actors.paxos.config import (
-    LEASE_MS,
-    LogConfig,
-    View,
-    acceptor_of,
-    leader_of,
-    monitor_of,
-    replica_of,
-)
+from fencelock.actors.paxos.config import LEASE_MS, acceptor_of, leader_of, monitor_of, replica_of
 from fencelock.actors.paxos.failure_detector import (
     ASKED_MAX,
     JITTER_MS,
@@ -43,7 +36,7 @@ PPM = 1_000_000
 
 
 def monitor_of_a(members: str = "abc", node: str = "a") -> FailureDetector:
-    config = LogConfig(View(0, tuple(members)))
+    config = config_of(members)
     address = monitor_of(node)
     random = Random(1)
     return FailureDetector(address, HOST, node=node, config=config, random=random, listener=PROXY)
@@ -212,7 +205,7 @@ def test_the_lease_counts_from_when_a_majority_was_asked(monitor: FailureDetecto
 
 
 def test_the_masters_lease_ends_before_the_promise_under_any_drift_within_bounds() -> None:
-    lease, promise = MasterLease(LogConfig(View(0, ("b",))), LEASE_MS, 1_000), LeasePromise()
+    lease, promise = MasterLease(config_of("b"), LEASE_MS, 1_000), LeasePromise()
     until = lease.acknowledge("b", at(0), LEASE_MS)
     promise.give(LEADER, at(0), LEASE_MS)
     assert until is not None

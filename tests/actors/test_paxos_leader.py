@@ -6,11 +6,12 @@ from random import Random
 
 import pytest
 from support.effects import HOST, T0, not_counted
+from support.replicas import config_of
 
 from fencelock.actors.effect import Checkpoint, Effects, Retire, Send, Spawn
 from fencelock.actors.message import Address, address_of
 from fencelock.actors.paxos.commander import Commander
-from fencelock.actors.paxos.config import LogConfig, View, leader_of
+from fencelock.actors.paxos.config import leader_of
 from fencelock.actors.paxos.event import (
     Adopted,
     Applied,
@@ -28,7 +29,7 @@ from fencelock.actors.paxos.leader import BACKOFF_MS, DOUBLINGS_MAX, Leader
 from fencelock.actors.paxos.message import NO_OP, Ballot, Batch, Pledge, Pledged, Preempted
 from fencelock.actors.paxos.scout import Scout
 
-CONFIG = LogConfig(View(0, ("a", "b", "c")))
+CONFIG = config_of()
 LEADER = leader_of("a")
 MONITOR, REPLICA = address_of("a", "monitor"), address_of("a", "replica")
 BATCH = Batch(time_ms=9, commands=(b"x",))

@@ -8,6 +8,7 @@ from random import Random
 import pytest
 from support.effects import HOST, T0
 from support.real_nodes import LONG_S, loopback_addresses
+from support.replicas import config_of
 
 import fencelock
 from fencelock.actors.effect import Checkpoint, Effects, Observe, Persist, Send, Wake
@@ -16,7 +17,7 @@ from fencelock.actors.message import NS_PER_MS, Instant, address_of
 from fencelock.actors.paxos import config
 from fencelock.actors.paxos import event as events
 from fencelock.actors.paxos.acceptor import Acceptor
-from fencelock.actors.paxos.config import LEASE_MS, LogConfig, View
+from fencelock.actors.paxos.config import LEASE_MS
 from fencelock.actors.paxos.failure_detector import FailureDetector, MasterLease
 from fencelock.actors.paxos.journal import Recovered, recover
 from fencelock.actors.paxos.member import MemoryAcceptor
@@ -35,7 +36,7 @@ from fencelock.actors.timing import TIMING
 from fencelock.cluster.config import parse, starting_config
 from fencelock.cluster.node import Node
 
-CONFIG = LogConfig(View(0, ("a", "b", "c")))
+CONFIG = config_of()
 ACCEPTOR, PROXY = config.acceptor_of("a"), address_of("a", "proxy")
 LOW, HIGH = Ballot(1, config.leader_of("b")), Ballot(2, config.leader_of("c"))
 COMMANDER, SCOUT = address_of("b", "commander-1"), address_of("c", "scout-2")
@@ -135,7 +136,7 @@ def test_an_acceptor_without_a_disk_records_nothing() -> None:
 def test_a_master_relies_on_the_shorter_lease(
     own_ms: int, promised_ms: int, relied_ms: int
 ) -> None:
-    lease = MasterLease(LogConfig(View(0, ("b",))), own_ms, DRIFT_PPM)
+    lease = MasterLease(config_of("b"), own_ms, DRIFT_PPM)
     assert lease.acknowledge("b", at(7), promised_ms) == at(7) + relied_ns(relied_ms)
 
 

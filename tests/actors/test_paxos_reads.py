@@ -7,18 +7,12 @@ from dataclasses import replace
 import pytest
 from support.effects import HOST, at, sends
 from support.log_workload import HowMany, LogCounter, SoMany
+from support.replicas import config_of
 
 from fencelock.actors.effect import Effects, Observe, Send, Wake
 from fencelock.actors.message import Address, address_of, node_of
 from fencelock.actors.paxos import event as events
-from fencelock.actors.paxos.config import (
-    LogConfig,
-    View,
-    acceptor_of,
-    leader_of,
-    monitor_of,
-    replica_of,
-)
+from fencelock.actors.paxos.config import acceptor_of, leader_of, monitor_of, replica_of
 from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.locator import NO_IDENTITY, Locator
 from fencelock.actors.paxos.member_event import LocateDue, ReportState
@@ -43,7 +37,7 @@ from fencelock.actors.paxos.replica import Replica
 from fencelock.actors.timing import TIMING
 
 BALLOT = Ballot(3, leader_of("a"))
-CONFIG = LogConfig(View(0, ("a", "b", "c")))
+CONFIG = config_of()
 REPLICAS = CONFIG.replicas
 ASKER, A, B = address_of("a", "proxy"), REPLICAS[0], REPLICAS[1]
 
@@ -316,7 +310,7 @@ def proven(effects: Effects) -> list[events.Fresh]:
 
 @pytest.fixture
 def observer() -> Locator:
-    locator = Locator("d", LogConfig(View(0, ("a", "b", "c"))), NO_IDENTITY, 1_000, ready=True)
+    locator = Locator("d", config_of(), NO_IDENTITY, 1_000, ready=True)
     locator.turn(at(0))
     return locator
 
@@ -359,7 +353,7 @@ def test_a_replica_tells_who_asks_how_old_its_state_is() -> None:
         replica_of("a"),
         HOST,
         node="a",
-        config=LogConfig(View(0, ("a", "b", "c"))),
+        config=config_of(),
         machine=LogCounter(),
         recovered=Recovered(),
     )

@@ -47,6 +47,14 @@ def lead(replica: Replica, first: int = 1, time_ms: int = 0) -> list[Effect]:
     return list(replica.handle(leader_of("a"), word, T0))
 
 
+@pytest.fixture
+def leading(replica: Replica) -> Replica:
+    """Return the replica of a leader whose opening is decided."""
+    lead(replica)
+    decide(replica, 1, OPENING)
+    return replica
+
+
 def propose(number: int = 1, client: Address = LISTENER, command: bytes = b"x") -> messages.Propose:
     return messages.Propose(client=client, number=number, command=command)
 
@@ -131,16 +139,14 @@ def test_a_command_that_some_member_is_too_old_for_is_declined(
 
 
 def test_the_listener_hears_outcomes_once_and_another_nodes_client_directly(
-    replica: Replica,
+    leading: Replica,
 ) -> None:
-    lead(replica)
-    decide(replica, 1, OPENING)
-    replica.handle(LISTENER, propose(7), T0)
-    gather(replica)
-    replica.handle(OTHER, propose(8, OTHER), T0)
-    gather(replica)
+    leading.handle(LISTENER, propose(7), T0)
+    gather(leading)
+    leading.handle(OTHER, propose(8, OTHER), T0)
+    gather(leading)
 
-    own, others = decide(replica, 2, b"x"), decide(replica, 3, b"x")
+    own, others = decide(leading, 2, b"x"), decide(leading, 3, b"x")
 
     assert own == [happened(2, 2)]
     told = [
@@ -275,44 +281,40 @@ def test_commands_that_wait_when_a_leadership_ends_are_declined(replica: Replica
 
 
 def test_a_master_that_yields_finishes_what_has_a_slot_and_keeps_the_rest_for_the_next(
-    replica: Replica,
+    leading: Replica,
 ) -> None:
-    lead(replica)
-    decide(replica, 1, OPENING)
-    replica.handle(LISTENER, propose(7), T0)
-    assert replica.handle(leader_of("a"), events.Drain(ballot=BALLOT), T0) == []
-    assert replica.handle(LISTENER, propose(8), T0) == ()
+    leading.handle(LISTENER, propose(7), T0)
+    assert leading.handle(leader_of("a"), events.Drain(ballot=BALLOT), T0) == []
+    assert leading.handle(LISTENER, propose(8), T0) == ()
 
-    done = decide(replica, 2, b"x")
+    done = decide(leading, 2, b"x")
 
     assert done[-1] == Send(leader_of("a"), events.Drained(ballot=BALLOT))
-    replica.handle(leader_of("a"), events.SteppedDown(ballot=BALLOT, by=BALLOT, pause_ms=0), T0)
-    followed = replica.handle(leader_of("a"), events.LeaderChanged(master="c"), T0)
+    leading.handle(leader_of("a"), events.SteppedDown(ballot=BALLOT, by=BALLOT, pause_ms=0), T0)
+    followed = leading.handle(leader_of("a"), events.LeaderChanged(master="c"), T0)
     passed = messages.Propose(client=LISTENER, number=8, command=b"x", forwarded=True)
     assert Send(replica_of("c"), passed) in followed
 
 
 def test_a_master_that_drains_or_a_lease_of_another_leadership_answers_no_read(
-    replica: Replica,
+    leading: Replica,
 ) -> None:
-    lead(replica)
-    decide(replica, 1, OPENING)
     lease = events.LeaseHeld(ballot=BALLOT, until=at(250), confirmed=at(0))
     question = events.Consult(number=1, question=HowMany(), age_ms=None)
     consulted = events.Consulted(number=1, answer=SoMany(count=1), slot=2, age_ms=0, quiet_ms=10)
     answer = Send(LISTENER, consulted)
-    replica.handle(
+    leading.handle(
         leader_of("a"),
         events.LeaseHeld(ballot=messages.NO_BALLOT, until=at(250), confirmed=at(0)),
         T0,
     )
-    assert answer not in replica.handle(LISTENER, question, at(10))
-    assert answer in replica.handle(leader_of("a"), lease, at(10))
+    assert answer not in leading.handle(LISTENER, question, at(10))
+    assert answer in leading.handle(leader_of("a"), lease, at(10))
 
-    replica.handle(leader_of("a"), events.Drain(ballot=BALLOT), at(11))
+    leading.handle(leader_of("a"), events.Drain(ballot=BALLOT), at(11))
 
-    assert answer not in replica.handle(leader_of("a"), lease, at(12))
-    assert answer not in replica.handle(LISTENER, question, at(12))
+    assert answer not in leading.handle(leader_of("a"), lease, at(12))
+    assert answer not in leading.handle(LISTENER, question, at(12))
 
 
 def test_two_batches_for_one_slot_end_the_node(replica: Replica) -> None:

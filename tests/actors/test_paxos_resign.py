@@ -7,27 +7,20 @@ from random import Random
 
 import pytest
 from support.effects import HOST, T0, sends
+from support.replicas import config_of
 
 from fencelock.actors.effect import Effects, Observe, Retire, Send
 from fencelock.actors.message import NS_PER_MS, Instant, address_of
 from fencelock.actors.paxos import event as events
 from fencelock.actors.paxos import message as messages
 from fencelock.actors.paxos.acceptor import Acceptor
-from fencelock.actors.paxos.config import (
-    LEASE_MS,
-    LogConfig,
-    View,
-    acceptor_of,
-    leader_of,
-    monitor_of,
-    replica_of,
-)
+from fencelock.actors.paxos.config import LEASE_MS, acceptor_of, leader_of, monitor_of, replica_of
 from fencelock.actors.paxos.failure_detector import FailureDetector
 from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.leader import Leader, LeaderPhase
 from fencelock.actors.role_message import LinkDown
 
-CONFIG = LogConfig(View(0, ("a", "b", "c")))
+CONFIG = config_of()
 LEADER, ASKER = leader_of("a"), address_of("a", "~ask-1")
 BALLOT = messages.Ballot(1, LEADER)
 HIGHER = messages.Ballot(2, leader_of("b"))
@@ -111,7 +104,7 @@ def test_without_a_successor_it_leads_on_and_says_so_at_once(leader: Leader) -> 
 
 
 def monitor_of_a(members: str = "abc") -> FailureDetector:
-    config = LogConfig(View(0, tuple(members)))
+    config = config_of(members)
     return FailureDetector(monitor_of("a"), HOST, node="a", config=config, random=Random(1))
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 from support.effects import HOST, T0
+from support.replicas import config_of
 
 from fencelock.actors.effect import Effects, Observe, Send, Wake
 from fencelock.actors.message import Address, Message, address_of
-from fencelock.actors.paxos.config import LogConfig, View, acceptor_of, leader_of
+from fencelock.actors.paxos.config import acceptor_of, leader_of
 from fencelock.actors.paxos.event import Adopted, ScoutResend
 from fencelock.actors.paxos.message import NO_OP, Ballot, Batch, Preempted, Prepare, Promise, Vote
 from fencelock.actors.paxos.scout import SCOUT_RESEND_MS, Scout
@@ -19,7 +20,7 @@ ONE, TWO = Batch(time_ms=1, commands=(b"1",)), Batch(time_ms=2, commands=(b"2",)
 
 
 def scout_of(members: str = "abc", first: int = 1) -> tuple[Scout, Effects]:
-    config = LogConfig(View(0, tuple(members)))
+    config = config_of(members)
     role = Scout(
         address_of("a", "scout-3"), HOST, node="a", config=config, ballot=BALLOT, first=first
     )

@@ -7,11 +7,12 @@ from random import Random
 
 import pytest
 from support.effects import HOST, T0, sends
+from support.replicas import config_of
 
 from fencelock.actors.effect import Effects, Observe, Send
 from fencelock.actors.message import NS_PER_MS, Instant, address_of
 from fencelock.actors.paxos.acceptor import Acceptor
-from fencelock.actors.paxos.config import LogConfig, View, acceptor_of, leader_of, monitor_of
+from fencelock.actors.paxos.config import acceptor_of, leader_of, monitor_of
 from fencelock.actors.paxos.event import (
     BallotSeen,
     ConfirmLease,
@@ -38,7 +39,7 @@ class LeadingNode:
     """The failure detector of a leader ``a``, to which acceptors answer every heartbeat."""
 
     def __init__(self, members: str = "abc") -> None:
-        config = LogConfig(View(0, tuple(members)))
+        config = config_of(members)
         self.role = FailureDetector(
             monitor_of("a"), HOST, node="a", config=config, random=Random(1)
         )
@@ -149,7 +150,7 @@ def test_a_member_with_a_slow_disk_is_no_successor_if_another_is_quick() -> None
 
 
 def test_a_follower_reports_its_syncs_with_the_next_heartbeat() -> None:
-    config = LogConfig(View(0, ("a", "b", "c")))
+    config = config_of()
     role = Acceptor(acceptor_of("c"), HOST, node="c", config=config, recovered=Recovered())
     role.handle(address_of("c", "node"), DiskSynced(mean_us=QUICK_US), T0)
 

@@ -11,7 +11,6 @@ Run it as ``python tests/bench/backup_cost.py``; it exits with 1 if p99 during b
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import statistics
@@ -23,6 +22,7 @@ import time
 from pathlib import Path
 
 from catch_up import load
+from options import options_of
 from rich.console import Console
 from rich.table import Table
 
@@ -139,12 +139,12 @@ def _measure(
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--kept", type=int, default=20_000, help="locks that are held meanwhile")
-    parser.add_argument("--threads", type=int, default=4, help="clients' threads")
-    parser.add_argument("--rounds", type=int, default=10, help="backups")
-    options = parser.parse_args()
+    options = options_of(
+        __doc__,
+        kept=(20_000, "locks that are held meanwhile"),
+        threads=(4, "clients' threads"),
+        rounds=(10, "backups"),
+    )
     with tempfile.TemporaryDirectory() as folder:
         found = measure(Path(folder), options.kept, options.threads, options.rounds)
     slower = found["with_p99_us"] / found["without_p99_us"]

@@ -7,7 +7,6 @@ Run it as ``python tests/bench/catch_up.py``.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import sys
@@ -15,6 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from options import options_of
 from rich.console import Console
 from rich.table import Table
 
@@ -127,11 +127,11 @@ def share(used: dict[str, float]) -> float:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--kept", type=int, default=20_000, help="locks that are held meanwhile")
-    parser.add_argument("--slots", type=int, default=3_000, help="slots that are missed")
-    options = parser.parse_args()
+    options = options_of(
+        __doc__,
+        kept=(20_000, "locks that are held meanwhile"),
+        slots=(3_000, "slots that are missed"),
+    )
     found: dict[str, dict[str, float]] = {}
     for source in ("master", "follower"):
         with tempfile.TemporaryDirectory() as folder:

@@ -10,7 +10,6 @@ Both are measured in turns, in processor time, and the best round of each counts
 
 from __future__ import annotations
 
-import argparse
 import inspect
 import json
 import sys
@@ -21,6 +20,7 @@ from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
+from options import options_of
 from rich.console import Console
 from rich.table import Table
 
@@ -126,11 +126,11 @@ def measure(rounds: int) -> dict[str, float]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--rounds", type=int, default=15, help="of each kind (default: 15)")
-    parser.add_argument("--pair-us", type=float, default=PAIR_US, help="a whole pair on a node")
-    options = parser.parse_args()
+    options = options_of(
+        __doc__,
+        rounds=(15, "of each kind (default: 15)"),
+        pair_us=(PAIR_US, "a whole pair on a node"),
+    )
     times = measure(options.rounds)
     slot = 2 * times["a slot's share of a digest"]  # At worst each command has its own slot.
     costs = {

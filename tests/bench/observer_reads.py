@@ -8,7 +8,6 @@ anything, since observers ask it how old its state is. Run it as
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import tempfile
@@ -18,6 +17,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from catch_up import processor_ms
+from options import options_of
 from rich.console import Console
 from rich.table import Table
 
@@ -112,11 +112,9 @@ def row(found: Mapping[str, object]) -> list[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--seconds", type=float, default=10.0, help="length of each measurement")
-    parser.add_argument("--threads", type=int, default=16, help="readers at each node")
-    options = parser.parse_args()
+    options = options_of(
+        __doc__, seconds=(10.0, "length of each measurement"), threads=(16, "readers at each node")
+    )
     found: dict[int, dict[str, object]] = {}
     for observers in OBSERVERS:
         with tempfile.TemporaryDirectory() as folder:

@@ -233,7 +233,6 @@ def upgrading(folder: Path, old: Release, new: Release, say: Say) -> Generator[R
         storm.wait_for(GRANTS)
         try:
             yield Rolling(storm, watcher, old, new, say)
-            storm.end_clients()
             storm.judge(watcher)
         except BaseException:
             storm.tell_logs()

@@ -9,13 +9,13 @@ what disturbs a round is other programs, never the table. The largest takes 800 
 
 from __future__ import annotations
 
-import argparse
 import gc
 import sys
 import time
 from collections.abc import Callable
 from itertools import count
 
+from options import options_of
 from scale_loads import Loads, Run, SizeCost, costs, report
 
 from fencelock.actors.api.message import Acquire, Granted, Release
@@ -90,10 +90,7 @@ def measure(what: str, rounds: int) -> list[SizeCost]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--rounds", type=int, default=7, help="of each size (default: 7)")
-    options = parser.parse_args()
+    options = options_of(__doc__, rounds=(7, "of each size (default: 7)"))
     lines = [line for what in KINDS for line in measure(what, options.rounds)]
     return report("The table of locks by itself", lines, as_json=options.json)
 

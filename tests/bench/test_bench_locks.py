@@ -7,10 +7,12 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
+from support.statuses import READY
 
 from fencelock.actors.api.message import NodeStatus
 from fencelock.cluster.bench.failover import longest_gap_ms
@@ -91,17 +93,7 @@ def test_a_cluster_of_every_protocol_can_be_configured(protocol: str, durable: b
 
 def test_the_master_is_whom_most_nodes_name() -> None:
     def status(node: str, master: str) -> NodeStatus:
-        return NodeStatus(
-            node=node,
-            protocol="paxos",
-            nodes=(),
-            ready=True,
-            detail="",
-            uptime_ms=1,
-            counters=(),
-            locks=(),
-            master=master,
-        )
+        return replace(READY, node=node, master=master)
 
     assert master_of([status("n1", "n2"), status("n2", "n2"), status("n3", "n3")]) == "n2"
     assert master_of([status("n1", ""), status("n2", "n1")]) == "n1"

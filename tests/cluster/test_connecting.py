@@ -7,11 +7,12 @@ import logging
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.collected import Collected
 from support.real_nodes import LONG_S, running_nodes
 
 import fencelock
@@ -28,25 +29,19 @@ class Lines(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__()
-        self.records: list[logging.LogRecord] = []
-        self._more = threading.Condition()
+        self.records = Collected[logging.LogRecord]()
 
     def emit(self, record: logging.LogRecord) -> None:
-        with self._more:
-            self.records.append(record)
-            self._more.notify_all()
+        self.records.add(record)
 
     def wait_for(self, level: int, part: str) -> logging.LogRecord:
         """Return the first record of that level with that text."""
 
-        def found() -> logging.LogRecord | None:
-            fits = (one for one in self.records if one.levelno == level)
+        def found(records: Sequence[logging.LogRecord]) -> logging.LogRecord | None:
+            fits = (one for one in records if one.levelno == level)
             return next((one for one in fits if part in one.getMessage()), None)
 
-        with self._more:
-            record = self._more.wait_for(found, PATIENCE_S)
-        assert record is not None, [one.getMessage() for one in self.records]
-        return record
+        return self.records.wait_for(found)
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ def test_the_logs_of_three_nodes_tell_of_a_start_an_eviction_and_a_leaders_end(
         lines.until(lambda line: "leads now" in line[2])
         for node in nodes:
             lines.until(lambda line, node=node: line[2].startswith(f"{node} starts, fencelock"))  # type: ignore[misc]
-        assert any("its journal is empty" in text for _, _, text in lines.lines)
+        assert any("its journal is empty" in text for _, _, text in lines.values)
         with fencelock.connect(nodes["n1"].address) as client:
             hold = client.lock("orders/42", label="web-3").acquire()
             assert hold is not None
@@ -39,8 +39,8 @@ def test_the_logs_of_three_nodes_tell_of_a_start_an_eviction_and_a_leaders_end(
                 assert text.startswith("lock 'orders/42' was taken by force from ")
                 assert "web-3, by 'alice" in text
         lines.until(lambda line: "closed: its client ended it" in line[2])
-        current = [node for _, node, text in lines.lines if "leads now" in text][-1]
-        seen = len(lines.lines)
+        current = [node for _, node, text in lines.values if "leads now" in text][-1]
+        seen = len(lines.values)
         nodes[current].stop()
         lines.until(lambda line: line[1] == current and "leads no more: it handed over" in line[2])
         lines.until(
@@ -49,7 +49,7 @@ def test_the_logs_of_three_nodes_tell_of_a_start_an_eviction_and_a_leaders_end(
                 or f"{current} hands over to it" in line[2]
             )
         )
-        lines.until(lambda line: line in lines.lines[seen:] and "leads now" in line[2])
+        lines.until(lambda line: line in lines.values[seen:] and "leads now" in line[2])
         lines.until(lambda line: f"the link to {current} is down" in line[2])
 
 
@@ -85,7 +85,7 @@ def test_a_node_of_lamport_says_for_whom_it_waits_and_when_it_is_ready(
         for node in nodes:
             lines.until(lambda line, node=node: line[2] == f"{node} is ready: it can grant locks")  # type: ignore[misc]
     waits = "n1 is not ready yet: not heard since start: n2, n3"
-    assert ("INFO", "n1", waits) in lines.lines
+    assert ("INFO", "n1", waits) in lines.values
 
 
 @pytest.mark.parametrize(

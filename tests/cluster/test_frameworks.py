@@ -8,10 +8,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 import pytest
@@ -19,6 +19,8 @@ from fastapi import Depends, FastAPI
 
 import fencelock
 from fencelock import aio
+
+T = TypeVar("T")
 
 PATIENCE_S = 60
 CLUSTER = "faces"
@@ -36,6 +38,16 @@ def client(paxos_addresses: str) -> Iterator[fencelock.Client]:
 def other(paxos_addresses: str) -> Iterator[fencelock.Client]:
     with fencelock.connect(paxos_addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S) as client:
         yield client
+
+
+def run_with_client(addresses: str, work: Callable[[aio.Client], Awaitable[T]]) -> T:
+    """Run ``work`` in a loop of its own, with a client that is closed afterwards."""
+
+    async def run() -> T:
+        async with aio.connect(addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S) as client:
+            return await work(client)
+
+    return asyncio.run(run())
 
 
 def assert_free(other: fencelock.Client, name: str) -> None:
@@ -132,19 +144,15 @@ def test_a_fastapi_dependency_of_the_asyncio_client_holds_and_releases(
 ) -> None:
     protected = Protected()
 
-    async def run() -> list[httpx.Response]:
-        async with aio.connect(
-            paxos_addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S
-        ) as client:
+    async def work(client: aio.Client) -> list[httpx.Response]:
+        async def dependency(name: str) -> AsyncIterator[aio.Hold]:
+            async with client.lock(name, timeout=PATIENCE_S) as hold:
+                yield hold
 
-            async def dependency(name: str) -> AsyncIterator[aio.Hold]:
-                async with client.lock(name, timeout=PATIENCE_S) as hold:
-                    yield hold
+        app = service(dependency, protected)
+        return [*await request_all(app, "async"), *await request_all(app, "sync")]
 
-            app = service(dependency, protected)
-            return [*await request_all(app, "async"), *await request_all(app, "sync")]
-
-    responses = asyncio.run(run())
+    responses = run_with_client(paxos_addresses, work)
     assert [response.status_code for response in responses] == [200] * 2 * REQUESTS
     for name in protected.fences:
         assert_free(other, name)
@@ -155,48 +163,42 @@ def test_wait_for_an_acquire_gives_a_hold_that_its_caller_releases(
 ) -> None:
     """Before Python 3.12 `asyncio.wait_for` runs the acquire in a task of its own."""
 
-    async def run() -> None:
-        async with aio.connect(
-            paxos_addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S
-        ) as client:
-            lock = client.lock("waited for")
-            for _ in range(3):
-                hold = await asyncio.wait_for(lock.acquire(), 5)
-                assert hold
-                assert hold.fence == lock.fence
-                await lock.release()
-            again = await asyncio.wait_for(lock.acquire(), 5)
-            assert again is not None
-            with pytest.raises(TimeoutError):
-                await asyncio.wait_for(client.lock("waited for").acquire(), 0.05)
-            await again.release()
+    async def work(client: aio.Client) -> None:
+        lock = client.lock("waited for")
+        for _ in range(3):
+            hold = await asyncio.wait_for(lock.acquire(), 5)
+            assert hold
+            assert hold.fence == lock.fence
+            await lock.release()
+        again = await asyncio.wait_for(lock.acquire(), 5)
+        assert again is not None
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(client.lock("waited for").acquire(), 0.05)
+        await again.release()
 
-    asyncio.run(run())
+    run_with_client(paxos_addresses, work)
     assert_free(other, "waited for")
 
 
 def test_gathered_acquires_give_holds_that_their_caller_releases(
     paxos_addresses: str, other: fencelock.Client
 ) -> None:
-    async def run() -> None:
-        async with aio.connect(
-            paxos_addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S
-        ) as client:
-            locks = [client.lock(f"gathered-{number}") for number in range(LOCKS)]
-            for _ in range(3):
-                holds = await asyncio.gather(*(lock.acquire() for lock in locks))
-                assert all(hold is not None and hold.held for hold in holds)
-                await asyncio.gather(*(lock.release() for lock in locks))
-            same = client.lock("gathered-0")
-            order = await asyncio.gather(*(use(same) for _ in range(5)))
-            assert len(set(order)) == 5
+    async def work(client: aio.Client) -> None:
+        locks = [client.lock(f"gathered-{number}") for number in range(LOCKS)]
+        for _ in range(3):
+            holds = await asyncio.gather(*(lock.acquire() for lock in locks))
+            assert all(hold is not None and hold.held for hold in holds)
+            await asyncio.gather(*(lock.release() for lock in locks))
+        same = client.lock("gathered-0")
+        order = await asyncio.gather(*(use(same) for _ in range(5)))
+        assert len(set(order)) == 5
 
     async def use(lock: aio.Lock) -> int:
         async with lock as hold:
             await asyncio.sleep(0)
             return hold.fence
 
-    asyncio.run(run())
+    run_with_client(paxos_addresses, work)
     for number in range(LOCKS):
         assert_free(other, f"gathered-{number}")
 

@@ -127,14 +127,20 @@ def test_a_checkpoint_covers_what_was_persisted_earlier_in_its_turn_and_nothing_
     assert found == {"first": (record(-2), record(2), record(3)), "second": (record(1),)}
 
 
+def failing(step: str) -> type[Journal]:
+    """Return a journal on a disk that is full when it comes to ``step``."""
+
+    def fail(journal: Journal) -> None:
+        del journal
+        raise JournalFailedError("no space left on device")
+
+    return type("FullDisk", (Journal,), {step: fail})
+
+
 def test_nothing_leaves_a_role_between_its_checkpoint_and_the_sync(
     start: StartRoles, tmp_path: Path
 ) -> None:
-    class RaisesAfterCheckpoint(Journal):
-        def sync(self) -> None:
-            raise JournalFailedError("no space left on device")
-
-    dispatcher = start(CLERKS, RaisesAfterCheckpoint.open(tmp_path))
+    dispatcher = start(CLERKS, failing("sync").open(tmp_path))
     asked = dispatcher.ref(FIRST).ask(Acquire(lock="checkpoint"), block=False)
     assert dispatcher.stopped.wait(LONG_S)
     with pytest.raises(Exception, match="has stopped"):
@@ -145,11 +151,7 @@ def test_nothing_leaves_a_role_between_its_checkpoint_and_the_sync(
 def test_a_node_whose_disk_has_no_room_for_a_snapshot_stops(
     start: StartRoles, tmp_path: Path
 ) -> None:
-    class FullDisk(Journal):
-        def trim(self) -> None:
-            raise JournalFailedError("no space left on device")
-
-    dispatcher = start(CLERKS, FullDisk.open(tmp_path))
+    dispatcher = start(CLERKS, failing("trim").open(tmp_path))
     say(dispatcher, FIRST, "persist")  # It is durable, so it is answered.
     assert dispatcher.stopped.wait(LONG_S)
     assert isinstance(dispatcher.failure, JournalFailedError)

@@ -222,7 +222,9 @@ def test_without_keys_a_node_serves_on_loopback_only(tmp_path: Path, lines: Line
         Node.start(parse(text, tmp_path), "n1")
     for _ in range(2):
         Node.start(parse(f"{text}[security]\ninsecure = true", tmp_path), "n1").stop()
-    warned = [level for level, _, told in lines.lines if "without keys, as insecure = true" in told]
+    warned = [
+        level for level, _, told in lines.values if "without keys, as insecure = true" in told
+    ]
     assert warned == ["WARNING", "WARNING"]
 
 

@@ -58,6 +58,14 @@ def lock(scene: Scene) -> Lock:
 
 
 @pytest.fixture
+def hold(lock: Lock) -> Hold:
+    """Return a hold of ``lock``, acquired by this test."""
+    hold = lock.acquire()
+    assert hold is not None
+    return hold
+
+
+@pytest.fixture
 def rlock(scene: Scene) -> RLock:
     return scene.rlock(owner=None, limit=1)
 
@@ -170,9 +178,7 @@ def test_threads_that_share_an_rlock_are_two_owners(rlock: RLock) -> None:
     assert rlock.held
 
 
-def test_threads_that_share_a_lock_may_release_it_for_each_other(lock: Lock) -> None:
-    hold = lock.acquire()
-    assert hold is not None
+def test_threads_that_share_a_lock_may_release_it_for_each_other(lock: Lock, hold: Hold) -> None:
     assert elsewhere(lambda: (lock.held, lock.fence)) == (True, hold.fence)
     assert elsewhere(lock.release) is None
     assert not lock.held
@@ -270,9 +276,7 @@ def test_a_release_of_what_is_not_held_asks_nobody(lock: Lock, script: ScriptedS
     assert script.asked == []
 
 
-def test_a_hold_is_released_once(lock: Lock, script: ScriptedSession) -> None:
-    hold = lock.acquire()
-    assert hold is not None
+def test_a_hold_is_released_once(lock: Lock, hold: Hold, script: ScriptedSession) -> None:
     hold.release()
     for release in (hold.release, lock.release, hold.raise_if_lost):
         with pytest.raises(NotHeldError):
@@ -281,10 +285,8 @@ def test_a_hold_is_released_once(lock: Lock, script: ScriptedSession) -> None:
 
 
 def test_an_unconfirmed_release_leaves_the_hold_and_may_be_repeated(
-    lock: Lock, script: ScriptedSession
+    lock: Lock, hold: Hold, script: ScriptedSession
 ) -> None:
-    hold = lock.acquire()
-    assert hold is not None
     script.refusal = UnavailableError("n1 is silent")
     with pytest.raises(UnavailableError):
         hold.release()
@@ -297,10 +299,8 @@ def test_an_unconfirmed_release_leaves_the_hold_and_may_be_repeated(
 
 
 def test_a_release_that_never_reached_the_session_did_not_happen(
-    lock: Lock, script: ScriptedSession
+    hold: Hold, script: ScriptedSession
 ) -> None:
-    hold = lock.acquire()
-    assert hold is not None
     script.refusal = OverloadedError("too many events wait")
     script.before = script.holds.clear
     held = dict(script.holds)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from support.statuses import READY
+
 from fencelock.actors.api import message as api
 from fencelock.actors.effect import Effects, Send, Spawn
 from fencelock.actors.message import Address, Instant
@@ -60,16 +62,7 @@ class Server(Role[api.Acquire | api.Release | api.Describe]):
         return [told, self.grant(*queue[0])] if queue else [told]
 
     def status(self) -> api.NodeStatus:
-        return api.NodeStatus(
-            node="n1",
-            protocol="toy",
-            nodes=("n1",),
-            ready=True,
-            detail="",
-            uptime_ms=0,
-            counters=(),
-            locks=(),
-        )
+        return replace(READY, protocol="toy")
 
 
 class Doorway(Role[api.Acquire | api.Release | api.Granted | api.Released | api.Refused]):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from fencelock.actors.api.message import Alive
@@ -38,6 +40,39 @@ def listening_hub(
         count=lambda name, times: counters.update({name: times}),
         **options,
     )
+
+
+class AnsweringHub(ABC):
+    """A hub on a thread of its own, which answers messages until it is closed."""
+
+    def __init__(self) -> None:
+        self.counters: Counter[str] = Counter()
+        self.hub = listening_hub(self.counters)
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    @abstractmethod
+    def answers(self, to: Address, message: Message) -> Sequence[Message]:
+        """Return the answers to a message."""
+
+    def _run(self) -> None:
+        while not self._ends.is_set():
+            self.hub.poll(None)
+            for arrival in self.hub.receive(100):
+                self.counters["arrived"] += 1
+                for to, sender, message in arrival.frame.envelopes:
+                    answers = self.answers(to, message)
+                    if answers:
+                        envelopes = tuple(Envelope(sender, to, answer) for answer in answers)
+                        self.hub.send(arrival.link, Frame("test", 0, 1, envelopes))
+        self.hub.close()
+
+    def close(self) -> None:
+        self._ends.set()
+        self.hub.ring()
+        self._thread.join(PATIENCE_S)
+        assert not self._thread.is_alive()
 
 
 class Station:

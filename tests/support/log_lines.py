@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from loguru import logger
 
 from fencelock.cluster import log
-from support.real_nodes import LONG_S
+from support.collected import Collected
 
 if TYPE_CHECKING:
     from loguru import Message
@@ -18,27 +17,16 @@ Line = tuple[str, str, str]
 """The level, the node and the text of a line."""
 
 
-class Lines:
+class Lines(Collected[Line]):
     """The lines that were logged, and a wait for one."""
 
-    def __init__(self) -> None:
-        self.lines: list[Line] = []
-        self._more = threading.Condition()
-
-    def add(self, message: Message) -> None:
+    def log(self, message: Message) -> None:
         record = message.record
-        with self._more:
-            self.lines.append(
-                (record["level"].name, str(record["extra"].get("node")), record["message"])
-            )
-            self._more.notify_all()
+        self.add((record["level"].name, str(record["extra"].get("node")), record["message"]))
 
     def until(self, found: Callable[[Line], bool]) -> Line:
         """Return the first line for which ``found`` holds, once it is there."""
-        with self._more:
-            there = self._more.wait_for(lambda: any(map(found, self.lines)), LONG_S)
-            assert there, self.lines
-            return next(filter(found, self.lines))
+        return self.wait_for(lambda lines: next(filter(found, lines), None))
 
 
 def logged_lines() -> Iterator[Lines]:
@@ -46,7 +34,7 @@ def logged_lines() -> Iterator[Lines]:
     lines = Lines()
     logger.remove()
     logger.enable(log.PACKAGE)
-    logger.add(lines.add, level="DEBUG")
+    logger.add(lines.log, level="DEBUG")
     yield lines
     logger.remove()
     log.silence()

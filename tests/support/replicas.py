@@ -11,7 +11,13 @@ from fencelock.actors.paxos.replica import Replica
 from support.effects import HOST
 from support.log_workload import LogCounter
 
-CONFIG = LogConfig(View(0, ("a", "b", "c")))
+
+def config_of(members: str = "abc") -> LogConfig:
+    """Return the views of a group that never changed; each letter is a member."""
+    return LogConfig(View(0, tuple(members)))
+
+
+CONFIG = config_of()
 HERE, LISTENER = replica_of("a"), address_of("a", "proxy")
 
 

@@ -30,7 +30,10 @@ class Leave(Timer):
     ticket: int
 
 
-class ScriptedClient(Role[Ask | Leave | LockGranted | QueueFull | LockDescription | Ready]):
+Met = Ask | Leave | LockGranted | QueueFull | LockDescription | Ready
+
+
+class ScriptedClient(Role[Met]):
     """Wants one lock a few times, for owners of one session, and gives it back some time.
 
     Args:
@@ -60,12 +63,7 @@ class ScriptedClient(Role[Ask | Leave | LockGranted | QueueFull | LockDescriptio
         self.last = 0
         """The latest fence."""
 
-    def handle(
-        self,
-        sender: Address,
-        event: Ask | Leave | LockGranted | QueueFull | LockDescription | Ready,
-        now: Instant,
-    ) -> Effects:
+    def handle(self, sender: Address, event: Met, now: Instant) -> Effects:
         """Do the chosen action, or record a grant."""
         del sender, now
         match event:

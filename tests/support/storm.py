@@ -164,7 +164,7 @@ class Storm:
             )
         assert served, f"no {grants} grants to each within {SERVED_AFTER_S} s: {before}"
 
-    def end_clients(self) -> None:
+    def _end_clients(self) -> None:
         for client in self.clients:
             assert client.stdin is not None
             client.stdin.write("\n")
@@ -194,8 +194,9 @@ class Storm:
         return int(fence), int(updates)
 
     def judge(self, watcher: fencelock.Client) -> None:
-        """Check that no holds overlapped, nothing was lost, no client got an error, and all locks
-        are free."""
+        """End the clients; check that no holds overlapped, nothing was lost, no client got an
+        error, and all locks are free."""
+        self._end_clients()
         for number, said in sorted(self.said.items()):
             assert said["wrong"] == {}, f"client {number}: {said['wrong']} {said['details']}"
         done = sum((Counter[str](said["updates"]) for said in self.said.values()), Counter[str]())

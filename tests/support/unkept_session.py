@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fencelock.actors.api.message import Acquire, Granted, NodeStatus, Refused
 from fencelock.actors.effect import Send
 from fencelock.actors.message import Address
 from fencelock.actors.session.session import ClientSession
 from fencelock.actors.session.session_lease import Stage
 from support.session_harness import ANN, ME, A, B, First, KeptAlive, one
+from support.statuses import READY
 
 
 class UnkeptSession(KeptAlive):
@@ -46,15 +49,5 @@ def refusal(sends: list[Send], to: Address = ANN) -> Refused:
 
 def node_status(node: str, request: int) -> NodeStatus:
     """Return the description that ``node`` gives of itself."""
-    return NodeStatus(
-        node=node,
-        protocol="lamport",
-        nodes=("a", "b"),
-        ready=True,
-        detail="ready",
-        uptime_ms=1,
-        counters=(),
-        locks=(),
-        session="c",
-        request=request,
-    )
+    nodes = ("a", "b")
+    return replace(READY, node=node, protocol="lamport", nodes=nodes, session="c", request=request)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from support.collected import Collected
 
 import fencelock
 from fencelock import aio
@@ -39,26 +39,12 @@ def trio(tmp_path: Path) -> Iterator[WatchedProcesses]:
         yield processes
 
 
-class SeenNews:
+class SeenNews(Collected[fencelock.ClusterState]):
     """The notices that a callback got, and a way to wait for one of them."""
-
-    def __init__(self) -> None:
-        self.states: list[fencelock.ClusterState] = []
-        self._changed = threading.Condition()
-
-    def __call__(self, state: fencelock.ClusterState) -> None:
-        with self._changed:
-            self.states.append(state)
-            self._changed.notify_all()
 
     def until(self, holds: Callable[[fencelock.ClusterState], bool]) -> fencelock.ClusterState:
         """Wait until the last that was told is such."""
-        with self._changed:
-            told = self._changed.wait_for(
-                lambda: bool(self.states) and holds(self.states[-1]), PATIENCE_S
-            )
-            assert told, self.states
-            return self.states[-1]
+        return self.wait_for(lambda states: states[-1] if states and holds(states[-1]) else None)
 
 
 def is_ready(state: fencelock.ClusterState) -> bool:
@@ -70,7 +56,7 @@ def test_a_client_is_told_when_its_cluster_goes_down_and_when_it_is_up_again(
 ) -> None:
     with fencelock.connect(trio.connect, cluster=CLUSTER, connect_timeout=PATIENCE_S) as client:
         seen = SeenNews()
-        client.on_cluster(seen)
+        client.on_cluster(seen.add)
         first = seen.until(is_ready)
         assert (first.reason, len(first.leaders)) == ("ready", 3)
         assert client.cluster == first
@@ -91,7 +77,7 @@ def test_a_client_is_told_when_its_cluster_goes_down_and_when_it_is_up_again(
         for node in trio.names:
             trio.start(node)
         seen.until(is_ready)
-        pairs = zip(seen.states, seen.states[1:], strict=False)
+        pairs = zip(seen.values, seen.values[1:], strict=False)
         assert all(earlier != later for earlier, later in pairs)
 
 
@@ -99,7 +85,7 @@ def test_nodes_that_are_silent_say_nothing_of_the_cluster_any_more(trio: Watched
     address = trio.addresses["n1"]
     with fencelock.connect(address, cluster=CLUSTER, connect_timeout=PATIENCE_S, ttl=3) as client:
         seen = SeenNews()
-        client.on_cluster(seen)
+        client.on_cluster(seen.add)
         seen.until(is_ready)
         for process in trio.processes.values():  # The client follows the members.
             process.send_signal(signal.SIGSTOP)

@@ -6,11 +6,13 @@ import dataclasses
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
 import pytest
 from rich.console import Console
+from support.statuses import READY
 
 import fencelock
 from fencelock.actors.api.message import Contender, LockStatus, NodeStatus
@@ -20,16 +22,8 @@ from fencelock.cluster.settings import DEFAULT_ADDRESS, Target
 
 PATIENCE_S = 60
 COMMAND = [sys.executable, "-c", "from fencelock.cluster.cli.main import main; main()", "dev"]
-IDLE = NodeStatus(
-    node="dev",
-    protocol="paxos",
-    nodes=("dev",),
-    ready=True,
-    detail="ready, leads",
-    uptime_ms=61_000,
-    counters=(),
-    locks=(),
-    master="dev",
+IDLE = replace(
+    READY, node="dev", nodes=("dev",), detail="ready, leads", uptime_ms=61_000, master="dev"
 )
 HELD = LockStatus(
     lock="orders/\x1b[2J",

@@ -10,14 +10,7 @@ import pytest
 from support.made_client import MadeClient
 from typer.testing import CliRunner, Result
 
-from fencelock.actors.api.membership_message import (
-    ChangeMembers,
-    MemberAction,
-    MembersChanged,
-    MembersRead,
-    NodeReport,
-    NodeRole,
-)
+from fencelock import ChangeMembers, MemberAction, MembersChanged, MembersRead, NodeReport, NodeRole
 from fencelock.actors.error import MembershipError, UnavailableError
 from fencelock.actors.session.message import Surveyed
 from fencelock.cluster.cli.main import app

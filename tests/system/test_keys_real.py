@@ -45,7 +45,7 @@ SENT = 3
 
 
 def refusals(lines: Lines, words: str) -> list[str]:
-    return [text for _, _, text in lines.lines if words in text]
+    return [text for _, _, text in lines.values if words in text]
 
 
 @contextmanager

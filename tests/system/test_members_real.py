@@ -121,12 +121,18 @@ def join(storm: Storm, watcher: fencelock.Client, node: str) -> None:
     storm.wait_for(10)
 
 
-def test_three_grow_to_five_and_each_of_the_first_is_replaced_under_load_with_kills(
-    storm: Storm, watcher: fencelock.Client
-) -> None:
-    members = storm.members
+@pytest.fixture
+def loaded(storm: Storm) -> Storm:
+    """Return a cluster under the load of clients that were served."""
     storm.start_clients()
     storm.wait_for(10)
+    return storm
+
+
+def test_three_grow_to_five_and_each_of_the_first_is_replaced_under_load_with_kills(
+    loaded: Storm, watcher: fencelock.Client
+) -> None:
+    storm, members = loaded, loaded.members
     for node in ("n4", "n5"):
         join(storm, watcher, node)
         kill_and_restart(storm, watcher)
@@ -151,7 +157,6 @@ def test_three_grow_to_five_and_each_of_the_first_is_replaced_under_load_with_ki
     storm.wait_for(20)
     print(f"longest time without a grant: {storm.longest_gap_s:.3f} s (bar {GAP_S} s)")
     assert storm.longest_gap_s < SLACK * GAP_S
-    storm.end_clients()
     storm.judge(watcher)
 
 
@@ -184,11 +189,9 @@ def test_all_members_restart_at_once_with_the_members_in_their_journals(
 
 
 def test_a_member_whose_disk_was_lost_is_replaced_under_load(
-    storm: Storm, watcher: fencelock.Client
+    loaded: Storm, watcher: fencelock.Client
 ) -> None:
-    members = storm.members
-    storm.start_clients()
-    storm.wait_for(10)
+    storm, members = loaded, loaded.members
     members.kill("n2")
     shutil.rmtree(storm.folder / "data" / "n2")
     members.start("n2")
@@ -203,7 +206,6 @@ def test_a_member_whose_disk_was_lost_is_replaced_under_load(
     members.start("n3")
     members.wait_until_ready(watcher)
     print(f"longest time without a grant: {storm.longest_gap_s:.3f} s (bar {GAP_S} s)")
-    storm.end_clients()
     storm.judge(watcher)
 
 
@@ -334,7 +336,6 @@ def test_a_spare_replaces_a_dead_member_by_itself_and_locks_go_on(tmp_path: Path
             until(lambda: role_of(watcher, dead) is NodeRole.OBSERVER, f"{dead} learns")
             storm.wait_for(20)
             assert voting(watcher) == left
-            storm.end_clients()
             storm.judge(watcher)
 
 
@@ -381,5 +382,4 @@ def test_bakery_grows_from_three_to_five_and_loses_a_first_member_under_load(
             roles = {node["node"]: node["role"] for node in shown["nodes"]}
             assert {roles[node] for node in ("n3", "n4", "n5")} <= {"master", "member"}
             print(f"longest time without a grant: {storm.longest_gap_s:.3f} s")
-            storm.end_clients()
             storm.judge(watcher)

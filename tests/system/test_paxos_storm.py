@@ -38,7 +38,6 @@ def rage(storm: Storm, fault: Callable[[str], None], *, times: int) -> int:
             storm.wait_for(storm.chance.randrange(1, 40))
             done += 1
         members.wait_until_ready(watcher)
-        storm.end_clients()
         storm.judge(watcher)
     storm.tell(f"{done} times, done")
     return done

@@ -8,15 +8,13 @@ import pkgutil
 import re
 import subprocess
 import sys
-import threading
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from support.hub_station import listening_hub
+from support.hub_station import AnsweringHub
 from support.paths import ROOT
 from support.real_nodes import loopback_addresses
 
@@ -33,7 +31,7 @@ PATIENCE_S = 60
 """Time that a test waits for the program (s), which takes far less."""
 
 
-class AnsweringNode:
+class AnsweringNode(AnsweringHub):
     """A bridge on a thread that answers as a proxy would.
 
     But for the first ``deaf`` requests, and those after ``deaf_after``.
@@ -46,26 +44,15 @@ class AnsweringNode:
         self.lost: Message | None = None
         """The unsolicited message to every client that sends keep-alives."""
         self.heard: list[Message] = []
-        self.counters: Counter[str] = Counter()
-        self.hub = listening_hub(self.counters)
-        self._ends = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
+        super().__init__()
 
-    def _run(self) -> None:
-        while not self._ends.is_set():
-            self.hub.poll(None)
-            for arrival in self.hub.receive(10):
-                for to, sender, message in arrival.frame.envelopes:
-                    assert to == "n1/proxy"
-                    self.heard.append(message)
-                    if self.deaf < len(self.heard) <= self.deaf_after:
-                        answers = [self._answer(message)]
-                        if self.lost is not None and isinstance(message, api.KeepAlive):
-                            answers.append(self.lost)
-                        envelopes = tuple(Envelope(sender, to, answer) for answer in answers)
-                        self.hub.send(arrival.link, Frame("test", 0, 1, envelopes))
-        self.hub.close()
+    def answers(self, to: Address, message: Message) -> list[Message]:
+        assert to == "n1/proxy"
+        self.heard.append(message)
+        if not self.deaf < len(self.heard) <= self.deaf_after:
+            return []
+        lost = self.lost if isinstance(message, api.KeepAlive) else None
+        return [self._answer(message), *([] if lost is None else [lost])]
 
     def _answer(self, message: Message) -> Message:
         match message:
@@ -112,12 +99,6 @@ class AnsweringNode:
             owner=message.owner,
             request=message.request,
         )
-
-    def close(self) -> None:
-        self._ends.set()
-        self.hub.ring()
-        self._thread.join(PATIENCE_S)
-        assert not self._thread.is_alive()
 
 
 def run(node: AnsweringNode, *arguments: str) -> subprocess.CompletedProcess[str]:

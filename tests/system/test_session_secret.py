@@ -25,6 +25,14 @@ def members(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcesses]
         yield members
 
 
+@pytest.fixture
+def client(members: NodeProcesses) -> Iterator[fencelock.Client]:
+    with fencelock.connect(
+        members.connect, cluster=members.cluster, connect_timeout=READY_S
+    ) as client:
+        yield client
+
+
 class Attacker:
     """Sends messages under a client id, and receives what comes back."""
 
@@ -65,38 +73,34 @@ def holder_seen(members: NodeProcesses, lock: str) -> list[Any]:
 
 
 def test_a_client_that_connects_under_anothers_id_does_not_release_its_lock(
-    members: NodeProcesses,
+    members: NodeProcesses, client: fencelock.Client
 ) -> None:
-    with fencelock.connect(
-        members.connect, cluster=members.cluster, connect_timeout=READY_S
-    ) as client:
-        lock = client.lock("mine")
-        with lock:
-            node, session, owner, fence, *_ = holder_seen(members, "mine")
-            attacker = Attacker(members, node)
-            reply = attacker.ask(RELEASE, "mine", fence, session, owner, 10**9, wait_ms=1_000)
-            assert reply is None or reply[0] == REFUSED
-            counters = {one.name: one.times for one in client.describe()[0].counters}
-            assert counters["wire.client_id_taken"] >= 1
-            other = Attacker(members, "other")  # An honest id does not help either.
-            reply = other.ask(RELEASE, "mine", fence, session, owner, 10**9)
-            assert reply is not None
-            assert reply[0] == REFUSED
-            assert holder_seen(members, "mine")[3] == fence
-            lock.raise_if_lost()
-            attacker.close()
-            other.close()
+    lock = client.lock("mine")
+    with lock:
+        node, session, owner, fence, *_ = holder_seen(members, "mine")
+        attacker = Attacker(members, node)
+        reply = attacker.ask(RELEASE, "mine", fence, session, owner, 10**9, wait_ms=1_000)
+        assert reply is None or reply[0] == REFUSED
+        counters = {one.name: one.times for one in client.describe()[0].counters}
+        assert counters["wire.client_id_taken"] >= 1
+        other = Attacker(members, "other")  # An honest id does not help either.
+        reply = other.ask(RELEASE, "mine", fence, session, owner, 10**9)
+        assert reply is not None
+        assert reply[0] == REFUSED
+        assert holder_seen(members, "mine")[3] == fence
+        lock.raise_if_lost()
+        attacker.close()
+        other.close()
 
 
-def test_once_the_client_is_gone_its_handle_is_still_no_session(members: NodeProcesses) -> None:
-    with fencelock.connect(
-        members.connect, cluster=members.cluster, connect_timeout=READY_S
-    ) as client:
-        client.lock("seen").acquire()
-        node, session, owner, fence, *_ = holder_seen(members, "seen")
-        other = client.sessions()
-        assert session in {one.id for one in other}
-        client.close()
+def test_once_the_client_is_gone_its_handle_is_still_no_session(
+    members: NodeProcesses, client: fencelock.Client
+) -> None:
+    client.lock("seen").acquire()
+    node, session, owner, fence, *_ = holder_seen(members, "seen")
+    other = client.sessions()
+    assert session in {one.id for one in other}
+    client.close()
     attacker = Attacker(members, node)
     ends, reply = time.monotonic() + READY_S, None
     while reply is None and time.monotonic() < ends:  # Its connection is being closed.
@@ -107,13 +111,10 @@ def test_once_the_client_is_gone_its_handle_is_still_no_session(members: NodePro
     attacker.close()
 
 
-def test_no_log_line_has_a_secret(members: NodeProcesses) -> None:
-    with fencelock.connect(
-        members.connect, cluster=members.cluster, connect_timeout=READY_S
-    ) as client:
-        client.lock("logged").acquire()
-        client.evict("logged", fence=holder_seen(members, "logged")[3], operator="alice")
-        secret = client.sessions()[-1].id
+def test_no_log_line_has_a_secret(members: NodeProcesses, client: fencelock.Client) -> None:
+    client.lock("logged").acquire()
+    client.evict("logged", fence=holder_seen(members, "logged")[3], operator="alice")
+    secret = client.sessions()[-1].id
     log = "".join(file.read_text(encoding="utf-8") for file in Path(members.folder).glob("*.log"))
     assert "taken by force" in log
     assert without_secret(log) == log

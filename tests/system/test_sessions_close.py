@@ -88,7 +88,7 @@ def test_a_session_that_an_operator_closes_loses_its_locks_to_the_waiters(
             assert level == "WARNING"
             assert text.startswith(f"session {handle} closed: ")
             assert "by 'alice (" in text
-        assert [text for _, _, text in lines.lines if without_secret(text) != text] == []
+        assert [text for _, _, text in lines.values if without_secret(text) != text] == []
 
 
 def test_both_clients_close_a_session_and_refuse_an_unknown_one(paxos_addresses: str) -> None:

@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from dataclasses import replace
 from io import StringIO
 
 import pytest
 from rich.console import Console, RenderableType
+from support.statuses import READY
 
 from fencelock.actors.api.message import Absence, Contender, LockStatus, NodeStatus
 from fencelock.actors.api.self_report import Counted
@@ -55,14 +57,13 @@ def member(node: str, master: str, slot: int = 7) -> NodeStatus:
         slot=slot,
         age_ms=0,
     )
-    return NodeStatus(
+    detail = "ready, leads" if node == master else f"ready, follows {master}"
+    return replace(
+        READY,
         node=node,
-        protocol="paxos",
         nodes=("n1", "n2", "n3"),
-        ready=True,
-        detail="ready, leads" if node == master else f"ready, follows {master}",
+        detail=detail,
         uptime_ms=3_605_000,
-        counters=(),
         locks=(lock,),
         master=master,
     )

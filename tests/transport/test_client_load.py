@@ -24,12 +24,18 @@ def connection() -> Iterator[Pair]:
             yield node, client
 
 
-def test_a_client_that_sends_much_more_than_another_is_busy() -> None:
+def load_of(behind: str, **sent: int) -> Load:
+    """Return the load of clients that sent so much in each of two windows, one not yet served."""
     load = Load()
     for now in (0, WINDOW_NS):
-        load.add("greedy", 500, now)
-        load.add("modest", 10, now)
-        load.behind("greedy")
+        for client, units in sent.items():
+            load.add(client, units, now)
+        load.behind(behind)
+    return load
+
+
+def test_a_client_that_sends_much_more_than_another_is_busy() -> None:
+    load = load_of("greedy", greedy=500, modest=10)
     assert load.busy == {"greedy"}
     load.add("greedy", 500, 2 * WINDOW_NS)
     load.behind("greedy")
@@ -46,12 +52,7 @@ def test_a_client_that_sends_much_more_is_not_busy_while_it_is_served_as_fast() 
 
 
 def test_clients_that_send_about_as_much_are_not_busy() -> None:
-    load = Load()
-    for now in (0, WINDOW_NS):
-        load.add("a", 500, now)
-        load.add("b", 200, now)
-        load.behind("a")
-    assert not load.busy
+    assert not load_of("a", a=500, b=200).busy
 
 
 def test_a_client_that_does_not_read_is_cut_off_at_its_quota_until_it_reads(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ from typing import TypeAlias
 import psutil
 import pytest
 import zmq
-from support.hub_station import listening_hub
+from support.hub_station import AnsweringHub
 
 from fencelock.actors.api.message import Acquire, Granted, LockStatus
 from fencelock.actors.message import Address, Message
@@ -117,32 +116,14 @@ def test_what_passed_on_one_link_is_spoofed_on_another() -> None:
         assert admission.admit("you", raw) == Dropped("wire.spoofed_sender")
 
 
-class GrantingNode:
+class GrantingNode(AnsweringHub):
     """A bridge on a thread that answers every Acquire with a Granted."""
 
-    def __init__(self) -> None:
-        self.counters: Counter[str] = Counter()
-        self.hub = listening_hub(self.counters)
-        self.ends = threading.Event()
-        self.thread = threading.Thread(target=self._run)
-        self.thread.start()
-
-    def _run(self) -> None:
-        while not self.ends.is_set():
-            self.hub.poll(None)
-            for arrival in self.hub.receive(100):
-                self.counters["arrived"] += 1
-                for to, sender, message in arrival.frame.envelopes:
-                    if isinstance(message, Acquire):
-                        granted = Granted(lock=message.lock, fence=1, request=message.request)
-                        envelope = Envelope(sender, to, granted)
-                        self.hub.send(arrival.link, Frame("test", 0, 0, (envelope,)))
-        self.hub.close()
-
-    def close(self) -> None:
-        self.ends.set()
-        self.hub.ring()
-        self.thread.join(PATIENCE_S)
+    def answers(self, to: Address, message: Message) -> list[Message]:
+        del to
+        if not isinstance(message, Acquire):
+            return []
+        return [Granted(lock=message.lock, fence=1, request=message.request)]
 
 
 @pytest.fixture
@@ -150,7 +131,6 @@ def node() -> Iterator[GrantingNode]:
     one = GrantingNode()
     yield one
     one.close()
-    assert not one.thread.is_alive()
 
 
 def dealer(context: zmq.Context[Socket], node: GrantingNode, identity: bytes) -> Socket:
