@@ -3,13 +3,13 @@
 Two clusters of three members of `paxos` as processes, one with keys and one without. Slices of load
 on the one and on the other alternate, so that other work on the machine concerns both. The idle
 cluster costs a few heartbeats. Figures are medians over the slices.
-Run it as ``PYTHONPATH=tests python tests/bench/curve_cost.py``.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 import tempfile
 import threading
 import time
@@ -17,10 +17,13 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
-from support.keyed_nodes import KeyedProcesses
 
 import fencelock
 from fencelock.cluster.bench.members import NodeProcesses
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from support.keyed_nodes import KeyedProcesses
 
 LONG_S = 60.0
 WARM_S = 1.0
