@@ -16,6 +16,7 @@ from fencelock.transport.cbor import FRAME_BYTES_MAX
 from fencelock.transport.client_load import (
     BACKLOG_BYTES,
     BACKLOG_FRAMES,
+    CLOSED_S,
     FLOOD_FRAMES,
     LARGE_BYTES,
     WARNED_FRAMES,
@@ -360,6 +361,7 @@ class Listener:
             if self._unread.blocked and self._unread.is_blocked(name):
                 return self._drop_unread("wire.client_slow", name, identity, source)
             if not self._queue.put(name, new_queued_frame((identity, source, part.bytes, None))):
+                self._load.dropped(name)
                 return self._drop_unread("wire.client_flooded", name, identity, source)
             return size
         frame = self._admitted(name, identity, source, part.bytes)
@@ -370,12 +372,15 @@ class Listener:
     def _drop_unread(self, counter: str, name: str, identity: bytes, descriptor: int) -> int:
         """Drop a frame; close the connection of a sender of which too many were dropped.
 
-        Return the bytes that it counts as: a flood must not make turns long.
+        The frames of its next connections are dropped, too, for `CLOSED_S`. Return the bytes that
+        the frame counts as: a flood must not make turns long.
         """
         self._count(counter, 1)
         dropped = self._floods.note(identity, descriptor)
         if not dropped:
             self._count("wire.flood_closed", 1)
+            if identity not in self._muted:
+                self._mute(identity, CLOSED_S)
         elif dropped == WARNED_FRAMES and counter != "wire.muted":
             text = f"client {name!r}: {dropped} frames were dropped within a second, the quota is "
             text = f"{text}{FLOOD_FRAMES}; then its connection is closed"
@@ -397,7 +402,7 @@ class Listener:
             self._count("wire.newer_message", frame.newer)
         return frame
 
-    def _mute(self, identity: bytes) -> None:
+    def _mute(self, identity: bytes, seconds: float = MUTED_S) -> None:
         """Discard frames under ``identity`` for a while.
 
         A routing id contains the boot of its process, so a sender that does not know it cannot
@@ -405,7 +410,7 @@ class Listener:
         """
         if len(self._muted) >= MUTED_MAX:
             self._muted.pop(next(iter(self._muted)))
-        self._muted[identity] = time.monotonic() + MUTED_S
+        self._muted[identity] = time.monotonic() + seconds
 
     def _is_muted(self, identity: bytes) -> bool:
         until = self._muted.get(identity)
