@@ -230,7 +230,7 @@ class Floods:
         return 0
 
 
-def _make_room(senders: dict[bytes, Any], identity: bytes) -> None:
-    senders.pop(identity, None)
+def _make_room(senders: dict[Any, Any], sender: object) -> None:
+    senders.pop(sender, None)
     if len(senders) >= SENDERS_MAX:
         senders.pop(next(iter(senders)))
