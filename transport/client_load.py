@@ -23,6 +23,10 @@ whose threads wait for their locks has one request for each of them."""
 BUSY_TIMES = 4
 """A busy client sends more than this many times as much as the least busy one."""
 
+DROPPED_NS = 1_000_000_000
+"""A client is busy for this long after a frame of it was dropped (ns, 1 s), also if it connects
+anew."""
+
 BACKLOG_FRAMES = 64
 """Frames of a client that wait, below which it is not busy, while the socket has still more. The
 threads of one process send their requests together."""
@@ -37,7 +41,11 @@ WARNED_FRAMES = FLOOD_FRAMES // 2
 """Dropped frames at which the sender is told."""
 
 CLOSED_S = 5.0
-"""Time for which the first dropped frame under the same routing id closes its connection (s)."""
+"""Time for which frames under the routing id of a connection that was closed are dropped (s)."""
+
+CLOSE_AGAIN_S = 0.1
+"""Shortest interval between two closings of connections under one routing id (s): frames that were
+read before the first may follow it."""
 
 SENDERS_MAX = 4_096
 """Connections of which dropped frames, or unread replies, are counted."""
@@ -54,12 +62,16 @@ class Load:
 
     Attributes:
         busy: the clients that sent much more than others in the last window, and more than was
-            served; read only.
+            served, and those of which frames were dropped; read only.
 
     """
 
     def __init__(self) -> None:
         self.busy: frozenset[str] = frozenset()
+        self._dropped: dict[str, int] = {}
+        """The times until which clients are busy of which a frame was dropped (ns)."""
+        self._shared = 0
+        """The time until which those clients wait for others (ns)."""
         self._counts: dict[str, int] = {}
         self._behind: set[str] = set()
         self._ends = 0
@@ -74,6 +86,14 @@ class Load:
         """Note that `BACKLOG_BYTES` of ``client`` wait after a turn."""
         self._behind.add(client)
 
+    def dropped(self, client: str) -> None:
+        """Note that a frame of ``client`` was dropped, as too many wait: it is busy at once."""
+        if client not in self._dropped:
+            _make_room(self._dropped, client)
+        self._dropped[client] = self._ends + DROPPED_NS
+        if client not in self.busy and (len(self._counts) > 1 or self._shared >= self._ends):
+            self.busy |= {client}
+
     def _end_window(self, now: int) -> None:
         counts, self._counts = self._counts, {}
         behind, self._behind = self._behind, set()
@@ -82,6 +102,12 @@ class Load:
         least = max(BUSY_MIN, BUSY_TIMES * min(counts.values(), default=0))
         busy = (one for one in behind if counts.get(one, 0) > least)
         self.busy = frozenset(busy) if recent and len(counts) > 1 else frozenset()
+        if self._dropped:
+            if len(counts) > 1:
+                self._shared = now + DROPPED_NS
+            self._dropped = {one: until for one, until in self._dropped.items() if now < until}
+            if now < self._shared:
+                self.busy |= self._dropped.keys()
 
 
 @dataclass(slots=True)
@@ -183,23 +209,28 @@ class Floods:
         """The times until which routing ids of closed connections are refused (s)."""
 
     def note(self, identity: bytes, descriptor: int) -> int:
-        """Count a dropped frame; return how many there were in this second, 0 if it was closed."""
+        """Count a dropped frame; return how many there were in this second, 0 if it was closed.
+
+        For `CLOSED_S` after that, the first dropped frame closes the next connection.
+        """
         now = time.monotonic()
         ends, count, peer = self._dropped.get(identity, (0.0, 0, None))
         if now >= ends:
             _make_room(self._dropped, identity)
-            ends, count, peer = now + 1.0, 0, borrow(descriptor, peer_of)
-        self._dropped[identity] = ends, count + 1, peer
-        if count < FLOOD_FRAMES and now >= self._closed.get(identity, 0.0):
+            count = FLOOD_FRAMES if now < self._closed.get(identity, 0.0) else 0
+            ends, peer = now + 1.0, borrow(descriptor, peer_of)
+        closes = count == FLOOD_FRAMES
+        self._dropped[identity] = now + CLOSE_AGAIN_S if closes else ends, count + 1, peer
+        if not closes:
             return count + 1
-        del self._dropped[identity]
-        _make_room(self._closed, identity)
-        self._closed[identity] = now + CLOSED_S
+        if now >= self._closed.get(identity, 0.0):
+            _make_room(self._closed, identity)
+            self._closed[identity] = now + CLOSED_S
         end_connection(descriptor, peer)
         return 0
 
 
-def _make_room(senders: dict[bytes, Any], identity: bytes) -> None:
-    senders.pop(identity, None)
+def _make_room(senders: dict[Any, Any], sender: object) -> None:
+    senders.pop(sender, None)
     if len(senders) >= SENDERS_MAX:
         senders.pop(next(iter(senders)))

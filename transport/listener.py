@@ -16,6 +16,7 @@ from fencelock.transport.cbor import FRAME_BYTES_MAX
 from fencelock.transport.client_load import (
     BACKLOG_BYTES,
     BACKLOG_FRAMES,
+    CLOSED_S,
     FLOOD_FRAMES,
     LARGE_BYTES,
     WARNED_FRAMES,
@@ -69,7 +70,14 @@ BUSY_SHARE = 16
 """Envelopes of all busy clients that are taken in one turn. A request of another client crosses
 some four turns, so the length of turns is its latency."""
 
+NEW_SHARE = 16
+"""Envelopes of new clients that are taken in one turn, of all but the first after those of others:
+they may be many."""
+
 _SRCFD = int(zmq.SRCFD)
+
+_OTHER, _BUSY, _NEW = range(3)
+"""Kinds of clients; of the last two a turn takes a limited number of envelopes."""
 
 
 CLIENT_FRAMES_MAX = 256
@@ -120,32 +128,42 @@ class ClientQueue:
     `take` serves one client after the other. So a client that sends much waits longer itself, and
     others wait for at most one frame of it.
 
+    Args:
+        known: the clients that are not new, a live view; without it none is new.
+
     Attributes:
         frames: the waiting frames of each client, the next client first; read only.
+        new: those of clients that are not known, until the first is taken; read only.
+        sizes: the bytes that wait of each client, known or new; read only.
 
     """
 
-    def __init__(self) -> None:
+    def __init__(self, known: Collection[str] | None = None) -> None:
         self.frames: OrderedDict[str, deque[QueuedFrame]] = OrderedDict()
-        self._bytes: dict[str, int] = {}
+        self.new: OrderedDict[str, deque[QueuedFrame]] = OrderedDict()
+        self.sizes: dict[str, int] = {}
         self._total = 0
+        self._known = known
 
     def put(self, client: str, waiting: QueuedFrame) -> bool:
         """Add a frame; return False if there is no room for it."""
         size = len(waiting.raw)
         frames = self.frames.get(client)
+        if frames is None and self.new:
+            frames = self.new.get(client)
         if frames is None:
             if self._total + size > WAITING_MAX:
                 return False
-            self.frames[client] = deque((waiting,))
-            self._bytes[client] = size
+            known = self._known is None or client in self._known
+            (self.frames if known else self.new)[client] = deque((waiting,))
+            self.sizes[client] = size
         else:
-            used = self._bytes[client] + size
+            used = self.sizes[client] + size
             full = used > CLIENT_WAITING_MAX or self._total + size > WAITING_MAX
             if full or len(frames) >= CLIENT_FRAMES_MAX:
                 return False
             frames.append(waiting)
-            self._bytes[client] = used
+            self.sizes[client] = used
         self._total += size
         return True
 
@@ -157,17 +175,17 @@ class ClientQueue:
         """Return the clients of which ``least`` bytes or more wait."""
         if self._total < least:
             return []
-        return [client for client, size in self._bytes.items() if size >= least]
+        return [client for client, size in self.sizes.items() if size >= least]
 
     def put_back(self, client: str, rest: QueuedFrame) -> None:
         """Make the rest of a frame the next of ``client``, after all others' turns."""
         self.frames.setdefault(client, deque()).appendleft(rest)
-        self._bytes.setdefault(client, 0)
+        self.sizes.setdefault(client, 0)
 
     def take(self, client: str = "") -> tuple[str, QueuedFrame]:
         """Return the next frame and its client, or that of ``client``; there must be one."""
         if client:
-            frames = self.frames.pop(client)
+            frames = self.frames.pop(client, None) or self.new.pop(client)
         else:
             client, frames = self.frames.popitem(last=False)
         waiting = frames.popleft()
@@ -175,9 +193,9 @@ class ClientQueue:
         self._total -= size
         if frames:
             self.frames[client] = frames
-            self._bytes[client] -= size
+            self.sizes[client] -= size
         else:
-            del self._bytes[client]
+            del self.sizes[client]
         return client, waiting
 
 
@@ -196,6 +214,7 @@ class Clients:
     def __init__(self, most: int = CLIENTS_MAX) -> None:
         self._most = most
         self._connections: OrderedDict[str, ClientConnection] = OrderedDict()
+        self.known: Collection[str] = self._connections
         self.connection: Callable[[str], ClientConnection | None] = self._connections.get
         """Returns the connection of a client, or None for an unknown client."""
 
@@ -271,7 +290,7 @@ class Listener:
         self._poller = poller
         self._count = count
         self._clients = Clients()
-        self._queue = ClientQueue()
+        self._queue = ClientQueue(self._clients.known)
         self._load = Load()
         self._unread = UnreadReplies(quotas.unread_kib << 10)
         self._floods = Floods()
@@ -279,7 +298,7 @@ class Listener:
         """The time at which busy clients were served last (ns), 0 once their pause is known."""
         self._busy_from = 0
         """The time from which busy clients are served again (ns)."""
-        self.waiting: Collection[str] = self._queue.frames
+        self.waiting: Collection[str] = self._queue.sizes
         self._amid_message = False
         """Whether parts of a message that has too many are still to be discarded."""
         self._muted: dict[bytes, float] = {}
@@ -360,6 +379,7 @@ class Listener:
             if self._unread.blocked and self._unread.is_blocked(name):
                 return self._drop_unread("wire.client_slow", name, identity, source)
             if not self._queue.put(name, new_queued_frame((identity, source, part.bytes, None))):
+                self._load.dropped(name)
                 return self._drop_unread("wire.client_flooded", name, identity, source)
             return size
         frame = self._admitted(name, identity, source, part.bytes)
@@ -370,12 +390,15 @@ class Listener:
     def _drop_unread(self, counter: str, name: str, identity: bytes, descriptor: int) -> int:
         """Drop a frame; close the connection of a sender of which too many were dropped.
 
-        Return the bytes that it counts as: a flood must not make turns long.
+        The frames of its next connections are dropped, too, for `CLOSED_S`. Return the bytes that
+        the frame counts as: a flood must not make turns long.
         """
         self._count(counter, 1)
         dropped = self._floods.note(identity, descriptor)
         if not dropped:
             self._count("wire.flood_closed", 1)
+            if identity not in self._muted:
+                self._mute(identity, CLOSED_S)
         elif dropped == WARNED_FRAMES and counter != "wire.muted":
             text = f"client {name!r}: {dropped} frames were dropped within a second, the quota is "
             text = f"{text}{FLOOD_FRAMES}; then its connection is closed"
@@ -397,7 +420,7 @@ class Listener:
             self._count("wire.newer_message", frame.newer)
         return frame
 
-    def _mute(self, identity: bytes) -> None:
+    def _mute(self, identity: bytes, seconds: float = MUTED_S) -> None:
         """Discard frames under ``identity`` for a while.
 
         A routing id contains the boot of its process, so a sender that does not know it cannot
@@ -405,7 +428,7 @@ class Listener:
         """
         if len(self._muted) >= MUTED_MAX:
             self._muted.pop(next(iter(self._muted)))
-        self._muted[identity] = time.monotonic() + MUTED_S
+        self._muted[identity] = time.monotonic() + seconds
 
     def _is_muted(self, identity: bytes) -> bool:
         until = self._muted.get(identity)
@@ -428,25 +451,25 @@ class Listener:
 
         """
         queue, arrivals, left = self._queue, list[Arrival](), most
-        others, load = queue.frames, self._load
-        busy_left = 0 if load.busy and self._busy_left_ns() > 0 else BUSY_SHARE
+        others, new, load = queue.sizes, queue.new, self._load
+        rooms = [most, BUSY_SHARE, NEW_SHARE]
+        if load.busy and self._busy_left_ns() > 0:
+            rooms[_BUSY] = 0
         ends = 0
         while left > 0 and others:
-            busy = load.busy
-            first = queue.first_beside(busy) if busy else ""
-            is_busy = first in busy
-            if is_busy and busy_left <= 0:
-                break
-            if is_busy:
-                self._busy_since = time.perf_counter_ns()
+            kind, first = _OTHER, ""
+            if load.busy or new:
+                kind, first = self._next(rooms)
+                if rooms[kind] <= 0:
+                    break
             name, waiting = queue.take(first)
             frame = waiting.rest or self._opened(name, waiting)
             if frame is None:
                 taken = 1
             else:
                 room = min(left, SHARE) if others else left
-                if is_busy:
-                    room = min(room, busy_left)
+                if kind:
+                    room = min(room, rooms[kind])
                 envelopes = frame.envelopes
                 if len(envelopes) > room:
                     rest = frame._replace(envelopes=envelopes[room:])
@@ -455,7 +478,7 @@ class Listener:
                 taken = len(frame.envelopes) or 1
                 arrivals.append(new_arrival((name, frame)))
             left -= taken
-            busy_left -= taken if is_busy else 0
+            rooms[kind] -= taken
             now = time.perf_counter_ns()
             load.add(name, taken, now)
             ends = ends or now + within_ns
@@ -465,13 +488,28 @@ class Listener:
             load.behind(name)
         return arrivals, most - left
 
+    def _next(self, rooms: list[int]) -> tuple[int, str]:
+        """Return the kind of the client whose turn is next, and its name."""
+        busy, frames, new = self._load.busy, self._queue.frames, self._queue.new
+        # One of the new ones goes first, so that they are served at all.
+        if new and (not frames or rooms[_NEW] == NEW_SHARE):
+            return _NEW, next(iter(new))
+        first = self._queue.first_beside(busy)
+        if first not in busy:
+            return _OTHER, first
+        if rooms[_BUSY] > 0:
+            self._busy_since = time.perf_counter_ns()
+        elif new:
+            return _NEW, next(iter(new))
+        return _BUSY, first
+
     def pause_ms(self) -> int:
         """Return how long no frame of a client that waits shall be taken (ms).
 
         Busy clients have a fifth of the time, see `BUSY_PAUSES`.
         """
         busy = self._load.busy
-        if not busy or self._queue.first_beside(busy) not in busy:
+        if not busy or self._queue.new or self._queue.first_beside(busy) not in busy:
             return 0
         left = self._busy_left_ns()
         return 1 + left // 1_000_000 if left > 0 else 0

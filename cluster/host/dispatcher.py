@@ -457,7 +457,7 @@ DROPPED = {
     "wire.spoofed_sender": "under a name that is not their sender's: two nodes or clients may "
     "have one id",
     "wire.misdirected": "for another node: addresses in a configuration are mixed up",
-    "wire.muted": "of a sender that was muted for unreadable ones",
+    "wire.muted": "of a sender that was muted for unreadable ones or too many",
     "wire.client_flooded": "of clients that sent more than this node could take",
     "wire.client_id_taken": "under the id of a client that another process uses",
     "wire.client_slow": "of or to clients that do not read their replies",

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from fencelock.transport import client_load
-from fencelock.transport.client_load import WINDOW_NS, Floods, Load, UnreadReplies
+from fencelock.transport.client_load import DROPPED_NS, WINDOW_NS, Floods, Load, UnreadReplies
 from fencelock.transport.connections import acked_bytes
 
 Pair = tuple[socket.socket, socket.socket]
@@ -53,6 +53,28 @@ def test_a_client_that_sends_much_more_is_not_busy_while_it_is_served_as_fast() 
 
 def test_clients_that_send_about_as_much_are_not_busy() -> None:
     assert not load_of("a", a=500, b=200).busy
+
+
+def test_a_client_is_busy_as_soon_as_a_frame_of_it_is_dropped_and_for_a_while_after() -> None:
+    load = Load()
+    for client, envelopes in (("modest", 10), ("greedy", 255)):
+        load.add(client, envelopes, 0)
+    assert not load.busy
+    load.dropped("greedy")
+    assert load.busy == {"greedy"}
+    for now in (WINDOW_NS, 2 * WINDOW_NS):  # The greedy one is connecting anew.
+        load.add("modest", 10, now)
+        assert load.busy == {"greedy"}
+    load.add("modest", 10, 2 * WINDOW_NS + DROPPED_NS)
+    assert not load.busy
+
+
+def test_a_client_of_which_frames_are_dropped_is_not_busy_while_there_is_no_other() -> None:
+    load = Load()
+    for now in (0, WINDOW_NS, 2 * WINDOW_NS):
+        load.add("greedy", 5_000, now)
+        load.dropped("greedy")
+        assert not load.busy
 
 
 def test_a_client_that_does_not_read_is_cut_off_at_its_quota_until_it_reads(
@@ -110,3 +132,16 @@ def test_a_connection_of_which_too_many_frames_are_dropped_is_closed(
     assert [floods.note(b"a#1", node.fileno()) for _ in range(4)] == [1, 2, 3, 0]
     assert client.recv(1) == b""
     assert floods.note(b"b#1", node.fileno()) == 1
+
+
+def test_a_frame_that_arrived_before_its_connection_was_closed_does_not_close_another(
+    connection: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel may have given the descriptor to the connection of somebody else."""
+    monkeypatch.setattr(client_load, "FLOOD_FRAMES", 3)
+    node, _ = connection
+    floods, closed = Floods(), node.dup()
+    with closed:
+        while floods.note(b"a#1", closed.fileno()):
+            pass
+    assert all(floods.note(b"a#1", node.fileno()) for _ in range(10))

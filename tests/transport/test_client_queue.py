@@ -47,6 +47,20 @@ def test_the_rest_of_a_frame_comes_before_later_frames_of_its_client_and_after_o
     assert taken(clients, 1) == [("greedy", b"2")]
 
 
+def test_the_first_frame_of_a_new_client_waits_apart_and_before_its_later_ones() -> None:
+    clients = ClientQueue({"known"})
+    for raw in (b"1", b"2"):
+        clients.put("new", frame(raw))
+    clients.put("known", frame(b"a"))
+    assert list(clients.frames) == ["known"]
+    assert clients.sizes.keys() == {"new", "known"}
+    name, first = clients.take("new")
+    assert (name, first.raw) == ("new", b"1")
+    clients.put("new", frame(b"3"))
+    assert taken(clients, 3) == [("known", b"a"), ("new", b"2"), ("new", b"3")]
+    assert not clients.sizes
+
+
 def test_one_client_cannot_fill_the_queue() -> None:
     clients, large = ClientQueue(), bytes(CLIENT_BYTES_MAX)
     assert sum(clients.put("greedy", frame(b"x")) for _ in range(1000)) == CLIENT_FRAMES_MAX

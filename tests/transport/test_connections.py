@@ -24,7 +24,6 @@ from fencelock.transport import connections
 from fencelock.transport.admission import CLIENT_BYTES_MAX
 from fencelock.transport.descriptors import Reserve, connections_max
 from fencelock.transport.frame import Envelope, Frame, encode_frame
-from fencelock.transport.hub import SocketHub
 from fencelock.transport.listener import Arrival
 
 PATIENCE_S = 60.0
@@ -237,7 +236,7 @@ def test_a_request_of_one_client_is_taken_before_the_second_frame_of_another(
     modest.send(describe("modest"))
     hub = node.hub
     ends = time.monotonic() + PATIENCE_S
-    while "modest" not in _waiting(hub):
+    while "modest" not in hub.waiting:
         assert time.monotonic() < ends
         hub.poll(10)
         hub.events()
@@ -248,12 +247,6 @@ def test_a_request_of_one_client_is_taken_before_the_second_frame_of_another(
         assert 0 < used <= 8
         order += [arrival.link for arrival in arrivals]
     assert order.index("modest") <= 2
-
-
-def _waiting(hub: SocketHub) -> list[str]:
-    listener = hub._listener  # pyright: ignore[reportPrivateUsage]
-    assert listener is not None
-    return list(listener._queue.frames)  # pyright: ignore[reportPrivateUsage]
 
 
 def test_the_cap_leaves_descriptors_for_files() -> None:

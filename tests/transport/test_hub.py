@@ -3,17 +3,18 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack
 from functools import partial
 
 import pytest
 import zmq
-from support.hub_station import Make, Station, alive, stations, until
+from support.hub_station import PATIENCE_S, Make, Station, alive, stations, until
 
 from fencelock.actors.api.message import Alive, KeepAlive
 from fencelock.actors.message import Address
 from fencelock.actors.role_message import LinkDown, LinkUp
 from fencelock.transport.frame import Envelope, Frame, encode_frame
-from fencelock.transport.listener import Arrival
+from fencelock.transport.listener import NEW_SHARE, Arrival
 
 
 @pytest.fixture
@@ -204,3 +205,32 @@ def test_no_other_process_can_use_the_id_of_a_client_while_its_connection_is_ope
     until(lambda: victim.arrivals, victim, node)
     assert victim.heard() == [alive(1)]
     assert not attacker.arrivals
+
+
+def test_of_many_new_clients_a_turn_takes_one_before_and_some_after_the_known_ones(
+    station: Make,
+) -> None:
+    node = station("n1")
+    known = client_of(station, node, "known")
+    until(lambda: known.news, known)
+    known.say("endpoint-0", KeepAlive(session="known"))
+    until(lambda: node.arrivals, known, node)
+    with zmq.Context() as context, ExitStack() as stack:
+        for number in range(2 * NEW_SHARE):
+            name = f"new-{number}"
+            dealer = stack.enter_context(context.socket(zmq.DEALER))
+            dealer.setsockopt(zmq.LINGER, 0)
+            dealer.setsockopt(zmq.ROUTING_ID, f"{name}#1".encode())
+            dealer.connect(node.hub.endpoint)
+            envelope = Envelope(Address("*/proxy"), Address(f"{name}/x"), KeepAlive(session=name))
+            dealer.send(encode_frame(Frame("test", 0, 0, (envelope,))))
+        known.say("endpoint-0", KeepAlive(session="known"))
+        while len(node.hub.waiting) < 2 * NEW_SHARE + 1:
+            node.hub.poll(PATIENCE_S * 1000)
+            node.hub.receive_members(100)
+        counts = []
+        while node.hub.waiting:
+            links = [arrival.link for arrival in node.hub.receive_clients(100, 10**10)[0]]
+            counts.append(len(links))
+            assert links.index("known") == 1 if len(counts) == 1 else "known" not in links
+    assert counts == [NEW_SHARE + 1, NEW_SHARE]

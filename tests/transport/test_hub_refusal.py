@@ -10,6 +10,7 @@ from support.hub_station import PATIENCE_S, Make, Station, alive, stations, unti
 from fencelock.actors.api.message import KeepAlive
 from fencelock.actors.message import Address
 from fencelock.actors.role_message import LinkRefused, LinkUp
+from fencelock.transport import client_load
 from fencelock.transport.cbor import FRAME_BYTES_MAX
 from fencelock.transport.frame import (
     Envelope,
@@ -19,6 +20,7 @@ from fencelock.transport.frame import (
     decode_frame,
     encode_frame,
 )
+from fencelock.transport.listener import CLIENT_FRAMES_MAX
 
 
 @pytest.fixture
@@ -172,3 +174,18 @@ def test_a_node_that_speaks_another_version_is_reported(station: Make) -> None:
         until(lambda: a.counters["wire.malformed"], a)
     detail = f"tcp://127.0.0.1:{port}: frames of version 7 are refused by a node of wire version 1"
     assert a.news == [LinkUp(node="b"), LinkRefused(node="b", detail=detail)]
+
+
+def test_the_next_connections_of_a_sender_that_floods_are_closed_with_their_first_frame(
+    wire: tuple[Station, zmq.Socket[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_load, "FLOOD_FRAMES", 10)
+    node, socket = wire
+    for _ in range(2 * CLIENT_FRAMES_MAX):
+        socket.send(frame())
+    while not node.counters["wire.flood_closed"]:
+        node.hub.poll(PATIENCE_S * 1000)
+        node.hub.receive_members(CLIENT_FRAMES_MAX)  # Those of clients wait.
+    until(lambda: socket.send(frame()) or node.counters["wire.flood_closed"] > 1, node)
+    assert not node.arrivals
+    assert node.counters["wire.flood_closed"] == 2
