@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, cast
 
 import zmq
 
+from fencelock.actors.proxy.access import key_of
 from fencelock.actors.quota import Quotas
 from fencelock.transport.admission import CLIENT_BYTES_MAX, Dropped, FrameValidator, link_of
 from fencelock.transport.cbor import FRAME_BYTES_MAX
@@ -73,10 +74,10 @@ _SRCFD = int(zmq.SRCFD)
 
 
 CLIENT_FRAMES_MAX = 256
-"""Limit of waiting frames of one client; more are dropped, and the client sends them again."""
+"""Limit of waiting frames of one owner; more are dropped, and the clients send them again."""
 
 CLIENT_WAITING_MAX = 32 * CLIENT_BYTES_MAX
-"""Limit of waiting frames of one client (bytes, 2 MiB)."""
+"""Limit of waiting frames of one owner (bytes, 2 MiB)."""
 
 WAITING_MAX = 512 * CLIENT_BYTES_MAX
 """Limit of waiting frames of all clients (bytes, 32 MiB)."""
@@ -106,22 +107,24 @@ class QueuedFrame(NamedTuple):
     """The descriptor of its connection."""
     raw: bytes
     rest: Frame | None = None
+    client: str = ""
+    """The client's id."""
 
 
-new_queued_frame: Callable[[tuple[bytes, int, bytes, Frame | None]], QueuedFrame] = partial(
+new_queued_frame: Callable[[tuple[bytes, int, bytes, None, str]], QueuedFrame] = partial(
     cast("Any", tuple).__new__, QueuedFrame
 )
 """Makes a queued frame; its own constructor is Python code."""
 
 
 class ClientQueue:
-    """The waiting frames of clients, by client.
+    """The waiting frames of clients, by owner: the client or, with keys, its key.
 
-    `take` serves one client after the other. So a client that sends much waits longer itself, and
+    `take` serves one owner after the other. So an owner that sends much waits longer itself, and
     others wait for at most one frame of it.
 
     Attributes:
-        frames: the waiting frames of each client, the next client first; read only.
+        frames: the waiting frames of each owner, the next one first; read only.
 
     """
 
@@ -130,55 +133,55 @@ class ClientQueue:
         self._bytes: dict[str, int] = {}
         self._total = 0
 
-    def put(self, client: str, waiting: QueuedFrame) -> bool:
+    def put(self, owner: str, waiting: QueuedFrame) -> bool:
         """Add a frame; return False if there is no room for it."""
         size = len(waiting.raw)
-        frames = self.frames.get(client)
+        frames = self.frames.get(owner)
         if frames is None:
             if self._total + size > WAITING_MAX:
                 return False
-            self.frames[client] = deque((waiting,))
-            self._bytes[client] = size
+            self.frames[owner] = deque((waiting,))
+            self._bytes[owner] = size
         else:
-            used = self._bytes[client] + size
+            used = self._bytes[owner] + size
             full = used > CLIENT_WAITING_MAX or self._total + size > WAITING_MAX
             if full or len(frames) >= CLIENT_FRAMES_MAX:
                 return False
             frames.append(waiting)
-            self._bytes[client] = used
+            self._bytes[owner] = used
         self._total += size
         return True
 
     def first_beside(self, busy: Collection[str]) -> str:
-        """Return the next client that is not ``busy``, else the next one."""
+        """Return the next owner that is not ``busy``, else the next one."""
         return next((one for one in self.frames if one not in busy), next(iter(self.frames)))
 
     def backlogs(self, least: int) -> list[str]:
-        """Return the clients of which ``least`` bytes or more wait."""
+        """Return the owners of which ``least`` bytes or more wait."""
         if self._total < least:
             return []
-        return [client for client, size in self._bytes.items() if size >= least]
+        return [owner for owner, size in self._bytes.items() if size >= least]
 
-    def put_back(self, client: str, rest: QueuedFrame) -> None:
-        """Make the rest of a frame the next of ``client``, after all others' turns."""
-        self.frames.setdefault(client, deque()).appendleft(rest)
-        self._bytes.setdefault(client, 0)
+    def put_back(self, owner: str, rest: QueuedFrame) -> None:
+        """Make the rest of a frame the next of ``owner``, after all others' turns."""
+        self.frames.setdefault(owner, deque()).appendleft(rest)
+        self._bytes.setdefault(owner, 0)
 
-    def take(self, client: str = "") -> tuple[str, QueuedFrame]:
-        """Return the next frame and its client, or that of ``client``; there must be one."""
-        if client:
-            frames = self.frames.pop(client)
+    def take(self, owner: str = "") -> tuple[str, QueuedFrame]:
+        """Return the next frame and its owner, or that of ``owner``; there must be one."""
+        if owner:
+            frames = self.frames.pop(owner)
         else:
-            client, frames = self.frames.popitem(last=False)
+            owner, frames = self.frames.popitem(last=False)
         waiting = frames.popleft()
         size = len(waiting.raw)
         self._total -= size
         if frames:
-            self.frames[client] = frames
-            self._bytes[client] -= size
+            self.frames[owner] = frames
+            self._bytes[owner] -= size
         else:
-            del self._bytes[client]
-        return client, waiting
+            del self._bytes[owner]
+        return owner, waiting
 
 
 class ClientConnection(NamedTuple):
@@ -247,7 +250,8 @@ class Listener:
         guard: checks keys, where they are used.
 
     Attributes:
-        waiting: the clients that have frames waiting; a live view.
+        waiting: the clients that have frames waiting, or their keys; a live view.
+        owner_of: returns the owner of a client's share: itself or, with keys, its key.
 
     Raises:
         ConfigError: the endpoint cannot be bound.
@@ -273,7 +277,8 @@ class Listener:
         self._clients = Clients()
         self._queue = ClientQueue()
         self._load = Load()
-        self._unread = UnreadReplies(quotas.unread_kib << 10)
+        self.owner_of: Callable[[str], str] = str if guard is None else key_of
+        self._unread = UnreadReplies(quotas.unread_kib << 10, self.owner_of)
         self._floods = Floods()
         self._busy_since = 0
         """The time at which busy clients were served last (ns), 0 once their pause is known."""
@@ -359,7 +364,8 @@ class Listener:
         if not member:
             if self._unread.blocked and self._unread.is_blocked(name):
                 return self._drop_unread("wire.client_slow", name, identity, source)
-            if not self._queue.put(name, new_queued_frame((identity, source, part.bytes, None))):
+            waiting = new_queued_frame((identity, source, part.bytes, None, name))
+            if not self._queue.put(self.owner_of(name), waiting):
                 return self._drop_unread("wire.client_flooded", name, identity, source)
             return size
         frame = self._admitted(name, identity, source, part.bytes)
@@ -417,7 +423,7 @@ class Listener:
         return False
 
     def receive_clients(self, most: int, within_ns: int) -> tuple[list[Arrival], int]:
-        """Decode frames of clients, each client in turn.
+        """Decode frames of clients, each client, or each key, in turn.
 
         Args:
             most: envelopes to return; a frame that is dropped counts as one.
@@ -439,7 +445,8 @@ class Listener:
                 break
             if is_busy:
                 self._busy_since = time.perf_counter_ns()
-            name, waiting = queue.take(first)
+            owner, waiting = queue.take(first)
+            name = waiting.client
             frame = waiting.rest or self._opened(name, waiting)
             if frame is None:
                 taken = 1
@@ -450,14 +457,14 @@ class Listener:
                 envelopes = frame.envelopes
                 if len(envelopes) > room:
                     rest = frame._replace(envelopes=envelopes[room:])
-                    queue.put_back(name, waiting._replace(raw=b"", rest=rest))
+                    queue.put_back(owner, waiting._replace(raw=b"", rest=rest))
                     frame = frame._replace(envelopes=envelopes[:room])
                 taken = len(frame.envelopes) or 1
                 arrivals.append(new_arrival((name, frame)))
             left -= taken
             busy_left -= taken if is_busy else 0
             now = time.perf_counter_ns()
-            load.add(name, taken, now)
+            load.add(owner, taken, now)
             ends = ends or now + within_ns
             if now >= ends and others:
                 break

@@ -230,5 +230,5 @@ def test_a_role_of_the_node_without_the_nodes_session_is_no_clients_expense() ->
     proxy.handle(ANN, Acquire(lock="a", session="ann.7", owner="o", request=1), T0)
     other = Acquire(lock="b", session="n1.7", owner="o", request=1)
     proxy.handle(Address("n1/~ask.1"), other, T0)
-    assert (len(proxy.backend), proxy.clients.by_id["ann"].in_flight) == (2, 1)
+    assert (len(proxy.backend), proxy.clients.by_id["ann"].usage.in_flight) == (2, 1)
     assert proxy.clients.latest is None

@@ -20,6 +20,7 @@ from support.hub_station import listening_hub
 
 from fencelock.actors.api.message import Describe
 from fencelock.actors.message import Address
+from fencelock.actors.proxy.access import key_of
 from fencelock.transport import connections
 from fencelock.transport.admission import CLIENT_BYTES_MAX
 from fencelock.transport.descriptors import Reserve, connections_max
@@ -248,6 +249,32 @@ def test_a_request_of_one_client_is_taken_before_the_second_frame_of_another(
         assert 0 < used <= 8
         order += [arrival.link for arrival in arrivals]
     assert order.index("modest") <= 2
+
+
+def test_clients_with_one_key_wait_for_one_turn_and_have_one_limit(
+    make: Callable[..., ListeningNode], context: zmq.Context[zmq.Socket[bytes]]
+) -> None:
+    """The keys are not checked here: a listener without a guard is told to count by them."""
+    node = make()
+    listener = node.hub._listener  # pyright: ignore[reportPrivateUsage]
+    assert listener is not None
+    listener.owner_of = key_of
+    greedy = [dealer(context, node, f"shop@{number}") for number in range(20)]
+    modest = dealer(context, node, "bob@1")
+    for number, socket in enumerate(greedy):
+        socket.send(describe(f"shop@{number}", 40))
+    modest.send(describe("bob@1"))
+    ends = time.monotonic() + PATIENCE_S
+    while set(_waiting(node.hub)) != {"shop", "bob"}:
+        assert time.monotonic() < ends
+        node.hub.poll(10)
+        node.hub.events()
+        node.hub.receive_members(1000)
+    order: list[str] = []
+    while "bob@1" not in order:
+        order += [arrival.link for arrival in node.hub.receive_clients(8, 10**9)[0]]
+    assert order.index("bob@1") <= 2
+    node.until(lambda: all(node.came(f"shop@{number}") for number in range(1, 20)))
 
 
 def _waiting(hub: SocketHub) -> list[str]:
