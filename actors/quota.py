@@ -14,7 +14,7 @@ class Quotas:
     """
 
     connections: int = 3_000
-    """Connections from one address; more are closed."""
+    """Connections from one address; silent ones, else the newest, are closed."""
     requests_per_s: int = 20_000
     """Requests; more are refused for the rest of the second."""
     requests: int = 10_000

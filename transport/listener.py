@@ -398,7 +398,9 @@ class Listener:
             return None
         connections = self.connections
         if connections.fresh or connections.beating or connections.is_behind:
-            connections.spoke(source)
+            used = connections.spoke(source, name if name in self._members else "")
+            if not used:
+                return None
         if frame.newer:
             self._count("wire.newer_message", frame.newer)
         return frame
