@@ -398,6 +398,8 @@ class Listener:
             return None
         connections = self.connections
         if connections.fresh or connections.beating or connections.is_behind:
+            if connections.is_behind or connections.is_silent(source):
+                self._clients.gone(name)  # It may be known over a former one with this descriptor.
             used = connections.spoke(source, name if name in self._members else "")
             if not used:
                 return None

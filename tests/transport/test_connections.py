@@ -334,6 +334,40 @@ def test_a_request_of_one_client_is_taken_before_the_second_frame_of_another(
     assert order.index("modest") <= 2
 
 
+def test_a_client_that_connects_anew_over_the_same_descriptor_keeps_its_id(
+    make: Callable[..., ListeningNode], context: zmq.Context[zmq.Socket[bytes]]
+) -> None:
+    node = make()
+    before = _descriptors()
+    for number in (1, 2):
+        client = dealer(context, node, "ann")
+        client.send(describe("ann"))
+        node.until(lambda number=number: node.came("ann") == number)  # type: ignore[misc]
+        if number == 1:
+            first = _descriptors() - before
+            client.close(linger=0)
+            node.until(lambda: _descriptors() == before)
+    assert _descriptors() - before == first
+    thief = context.socket(zmq.DEALER)
+    thief.setsockopt(zmq.ROUTING_ID, b"ann#2")
+    thief.connect(node.hub.endpoint)
+    node.dealers.append(thief)
+    thief.send(describe("ann"))
+    node.until(lambda: node.counters["wire.client_id_taken"] > 0 or node.came("ann") > 2)
+    assert node.came("ann") == 2
+
+
+def _descriptors() -> set[str]:
+    """Return the TCP connections of this process."""
+    found = {one: Path("/proc/self/fd", one) for one in os.listdir("/proc/self/fd")}
+    inodes = {line.split()[9] for line in Path("/proc/self/net/tcp").read_text().splitlines()[1:]}
+    return {
+        one
+        for one, path in found.items()
+        if path.is_symlink() and str(path.readlink())[8:-1] in inodes
+    }
+
+
 def test_clients_with_one_key_wait_for_one_turn_and_have_one_limit(
     make: Callable[..., ListeningNode], context: zmq.Context[zmq.Socket[bytes]]
 ) -> None:
