@@ -9,9 +9,11 @@ from functools import partial
 from typing import Any, NamedTuple, cast
 
 import zmq
+from loguru import logger
 
 from fencelock.actors.proxy.access import key_of
 from fencelock.actors.quota import Quotas
+from fencelock.actors.repeated import Repetitions, times_text
 from fencelock.transport.admission import CLIENT_BYTES_MAX, Dropped, FrameValidator, link_of
 from fencelock.transport.cbor import FRAME_BYTES_MAX
 from fencelock.transport.client_load import (
@@ -280,6 +282,7 @@ class Listener:
         self.owner_of: Callable[[str], str] = str if guard is None else key_of
         self._unread = UnreadReplies(quotas.unread_kib << 10, self.owner_of)
         self._floods = Floods()
+        self._taken = Repetitions()
         self._busy_since = 0
         """The time at which busy clients were served last (ns), 0 once their pause is known."""
         self._busy_from = 0
@@ -502,12 +505,22 @@ class Listener:
             self._count("wire.muted", 1)
             return None
         if self._clients.is_taken(name, identity):
-            self._count("wire.client_id_taken", 1)
+            self._refuse_taken(name, identity)
             return None
         frame = self._admitted(name, identity, waiting.source, waiting.raw)
         if frame is not None and self._clients.heard(name, identity, waiting.source):
             self._count("wire.client_forgotten", 1)
         return frame
+
+    def _refuse_taken(self, name: str, identity: bytes) -> None:
+        """Notify a process that another one uses its id; log the latest once an interval."""
+        self._count("wire.client_id_taken", 1)
+        text = f"another process uses the client id {name!r} over an open connection"
+        self._answer(identity, encode_frame(self._admission.refusal(name, Mismatch.ID_TAKEN, text)))
+        count, node = self._taken.add("", time.monotonic_ns()), self._admission.node
+        if count:
+            text = f"{node} refused frames: {text}{times_text(count)}"
+            logger.bind(node=node, event="client_id_taken", count=count).warning("{}", text)
 
     def _dropped(self, name: str, identity: bytes, dropped: Dropped) -> None:
         """Count a dropped frame, and notify its sender if that can help."""

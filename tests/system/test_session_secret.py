@@ -14,8 +14,10 @@ import zmq
 import fencelock
 from fencelock.actors.api.name import SECRET_DIGITS, without_secret
 from fencelock.cluster.bench.members import READY_S, NodeProcesses
+from fencelock.transport.frame import Mismatch
 
 RELEASE, INSPECT, RELEASED, REFUSED, LOCK_STATUS = 0x11, 0x13, 0x19, 0x1B, 0x1C
+REJECTED = 0x70
 WAIT_MS = 10_000
 
 
@@ -75,7 +77,8 @@ def test_a_client_that_connects_under_anothers_id_does_not_release_its_lock(
             node, session, owner, fence, *_ = holder_seen(members, "mine")
             attacker = Attacker(members, node)
             reply = attacker.ask(RELEASE, "mine", fence, session, owner, 10**9, wait_ms=1_000)
-            assert reply is None or reply[0] == REFUSED
+            assert reply is not None
+            assert reply[:2] == [REJECTED, Mismatch.ID_TAKEN]
             counters = {one.name: one.times for one in client.describe()[0].counters}
             assert counters["wire.client_id_taken"] >= 1
             other = Attacker(members, "other")  # An honest id does not help either.
@@ -99,7 +102,9 @@ def test_once_the_client_is_gone_its_handle_is_still_no_session(members: NodePro
         client.close()
     attacker = Attacker(members, node)
     ends, reply = time.monotonic() + READY_S, None
-    while reply is None and time.monotonic() < ends:  # Its connection is being closed.
+    while (
+        reply is None or reply[0] == REJECTED
+    ) and time.monotonic() < ends:  # Its connection is being closed.
         reply = attacker.ask(RELEASE, "seen", fence, session, owner, 10**9, wait_ms=500)
     assert reply is not None
     assert reply[0] == REFUSED
