@@ -397,7 +397,7 @@ class Listener:
         """Decode and check a frame; return None if it is dropped."""
         frame = self._admission.admit(name, raw)
         if isinstance(frame, Dropped):
-            self._dropped(name, identity, frame)
+            self._dropped(name, identity, frame, raw)
             return None
         connections = self.connections
         if connections.fresh or connections.beating or connections.is_behind:
@@ -522,11 +522,15 @@ class Listener:
             text = f"{node} refused frames: {text}{times_text(count)}"
             logger.bind(node=node, event="client_id_taken", count=count).warning("{}", text)
 
-    def _dropped(self, name: str, identity: bytes, dropped: Dropped) -> None:
+    def _dropped(self, name: str, identity: bytes, dropped: Dropped, raw: bytes) -> None:
         """Count a dropped frame, and notify its sender if that can help."""
         self._count(dropped.counter, 1)
         if dropped.hostile:
             self._mute(identity)
+        elif dropped.counter == "wire.malformed" and name not in self._members:
+            replies = self._admission.field_refusals(name, raw)
+            if replies is not None:
+                self._answer(identity, encode_frame(replies))
         if dropped.mismatch is not None and dropped.counter != "wire.rejected":
             refusal = self._admission.refusal(name, dropped.mismatch, dropped.detail)
             self._answer(identity, encode_frame(refusal))

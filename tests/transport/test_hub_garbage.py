@@ -86,8 +86,9 @@ def test_the_decoder_meets_garbage_with_one_error_only() -> None:
             outcomes["decoded"] += 1
     assert outcomes.keys() == {
         "MalformedFrameError",
-        "UndecodableError",  # A subclass, as are the next two.
+        "UndecodableError",  # A subclass, as are the next three.
         "FieldCountError",
+        "FieldTypeError",
         "WrongVersionError",
         "decoded",
     }, outcomes
