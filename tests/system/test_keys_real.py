@@ -30,7 +30,7 @@ from fencelock.actors.api.message import (
 )
 from fencelock.actors.message import Message
 from fencelock.actors.proxy.access import CLIENT, Rights
-from fencelock.cluster.bench.members import master_of
+from fencelock.cluster.bench.members import NodeProcesses, master_of
 from fencelock.cluster.keys import add_key, make_folder, read_key, read_list, remove_key
 from fencelock.transport.keys import KeyGuard, LinkKey
 
@@ -416,6 +416,16 @@ def test_nodes_with_keys_go_on_when_their_leader_is_killed(tmp_path: Path) -> No
         with shop.lock("orders/2", timeout=LONG_S):
             assert hold.held
         hold.release()
+
+
+def test_a_process_without_keys_ends_on_sighup_as_other_programs_do(tmp_path: Path) -> None:
+    with NodeProcesses(tmp_path, "paxos", 1, durable=False) as nodes:
+        with fencelock.connect(
+            nodes.connect, cluster=nodes.cluster, connect_timeout=LONG_S
+        ) as client:
+            client.lock("a", timeout=LONG_S).acquire()
+        nodes.processes["n1"].send_signal(signal.SIGHUP)
+        assert nodes.processes["n1"].wait(LONG_S) == -signal.SIGHUP
 
 
 def test_a_process_reads_its_keys_again_on_sighup(tmp_path: Path) -> None:
