@@ -146,7 +146,8 @@ class Connections:
         self._early: dict[int, str] = {}
         """Descriptors over which a frame came whose event has not been processed yet, with the
         member that sent it, or ""."""
-        self._open: set[int] = set()
+        self._open: dict[int, Any] = {}
+        """The other side of each connection, by descriptor."""
         self._ended: set[int] = set()
         """Those of ``_open`` that were shut down; libzmq has not yet reported their end."""
         self._resume = 0.0
@@ -210,9 +211,8 @@ class Connections:
 
     def _accepted(self, descriptor: int) -> None:
         self._closed(descriptor)  # The end of a former one is not always reported.
-        self._open.add(descriptor)
         member = self._early.pop(descriptor, None)
-        peer = borrow(descriptor, peer_of)
+        peer = self._open[descriptor] = borrow(descriptor, peer_of)
         if peer is None:
             return
         address = self._addresses[descriptor] = counted_address(peer[0])
@@ -235,7 +235,7 @@ class Connections:
 
     def _closed(self, descriptor: int) -> None:
         """Forget a connection."""
-        self._open.discard(descriptor)
+        self._open.pop(descriptor, None)
         self._ended.discard(descriptor)
         self._forget(descriptor)
         address = self._addresses.pop(descriptor, None)
@@ -369,8 +369,9 @@ class Connections:
     def _listen_again(self, now: float) -> None:
         self._resume = now + PAUSE_S
         # libzmq closed all connections when it stopped listening, and reported the end of none.
-        for descriptor in [one for one in self._open if borrow(one, peer_of) is None]:
-            self._closed(descriptor)
+        for descriptor, peer in list(self._open.items()):
+            if peer is None or borrow(descriptor, peer_of) != peer:
+                self._closed(descriptor)
         if len(self._open) >= self._most:
             return
         with contextlib.suppress(zmq.ZMQError):  # Another process has the port; tried again.

@@ -266,6 +266,7 @@ def test_a_node_that_ran_out_of_descriptors_listens_again_however_many_were_conn
             node.until(lambda: node.counters["wire.descriptors_exhausted"] > 0)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        before = node.counters["wire.address_full"]
         others = [os.dup(0) for _ in range(32)]  # They take the descriptors that became free.
         late = dealer(context, node, "late")
         late.setsockopt(zmq.RECONNECT_IVL, 100)
@@ -277,7 +278,7 @@ def test_a_node_that_ran_out_of_descriptors_listens_again_however_many_were_conn
         for number, socket in enumerate(more):
             socket.send(describe(f"more{number}"))
         node.until(lambda: all(node.came(f"more{number}") for number in range(4)))
-        assert node.counters["wire.address_full"] == 0
+        assert node.counters["wire.address_full"] == before
         stranger.stdin.write(b"leave\n")
         for one in others:
             os.close(one)
