@@ -339,7 +339,7 @@ def test_a_client_that_connects_anew_over_the_same_descriptor_keeps_its_id(
     make: Callable[..., ListeningNode], context: zmq.Context[zmq.Socket[bytes]]
 ) -> None:
     node = make()
-    before = _descriptors()
+    before = first = _descriptors()
     for number in (1, 2):
         client = dealer(context, node, "ann")
         client.send(describe("ann"))
