@@ -1,4 +1,4 @@
-"""The quotas of one client at one node."""
+"""The quotas of one client, or of one key, at one node."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from dataclasses import dataclass
 class Quotas:
     """Limits on the work of a node for one client, so that other clients are served, too.
 
-    Each node may have its own: nothing of this is replicated.
+    With keys, all clients with one key share them, but for `connections`. Each node may have its
+    own: nothing of this is replicated.
     """
 
     connections: int = 3_000
-    """Connections from one address; more are closed."""
+    """Connections from one address; silent ones, else the newest, are closed."""
     requests_per_s: int = 20_000
     """Requests; more are refused for the rest of the second."""
     requests: int = 10_000
@@ -21,8 +22,7 @@ class Quotas:
     queries: int = 256
     """Reads without a reply; more are refused."""
     sessions: int = 10_000
-    """Open sessions that were opened through this node, for all clients with one key together;
-    without keys, for each client. More are refused (`paxos` only)."""
+    """Open sessions that were opened through this node; more are refused (`paxos` only)."""
     unread_kib: int = 2_048
     """Replies that the client has not read (KiB); then its frames are dropped until it reads."""
 

@@ -212,7 +212,9 @@ def check_folder(folder: Path) -> None:
     found = folder.stat()
     check_owner_of(folder, found)
     mode = stat.S_IMODE(found.st_mode)
-    if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:  # Kubernetes mounts secrets as 1777.
+    if (
+        mode & (stat.S_IWGRP | stat.S_IWOTH) and not mode & stat.S_ISVTX
+    ):  # Kubernetes mounts secrets as 1777.
         raise ConfigError(
             f"{folder}: other users may change it (its mode is {mode:04o}): run "
             f'"chmod go-w {folder}"'

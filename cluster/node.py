@@ -178,9 +178,9 @@ class Node:
         known = read_list(folder)
 
         def use(scheduler: Scheduler) -> None:
-            guard.replace(known.bound)
             proxy = scheduler.roles[address_of(self.id, "proxy")]
             scheduler.post(proxy, scheduler.here, RightsChanged(rights=known.rights))
+            guard.replace(known.bound)  # Only now: the proxy must know a key before its requests.
 
         self._dispatcher.read(use, KEYS_S)
         text = f"{self.id} read its keys: {', '.join(known.keys)}"

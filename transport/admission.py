@@ -6,6 +6,8 @@ from collections.abc import Collection
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from fencelock.actors.api.message import Reason, refused
+from fencelock.actors.api.request import Request
 from fencelock.actors.message import Address, address_of, node_of, role_of
 from fencelock.actors.proxy.access import NAME_END
 from fencelock.transport.cbor import (
@@ -16,7 +18,7 @@ from fencelock.transport.cbor import (
     UndecodableError,
     load,
 )
-from fencelock.transport.codec import ENVELOPE_HEAD_ITEMS, schema_of
+from fencelock.transport.codec import ENVELOPE_HEAD_ITEMS, array, schema_of, unpack_despite
 from fencelock.transport.compiled import FieldCountError, Unpack
 from fencelock.transport.frame import (
     ANY_NODE,
@@ -30,6 +32,7 @@ from fencelock.transport.frame import (
     Mismatch,
     Rejected,
     WrongVersionError,
+    check_address,
     check_node,
     decode_frame,
     frame_of,
@@ -230,6 +233,31 @@ class FrameValidator:
             self._unpackers[message.TAG] = schema_of(type(message)).unpack_enveloped
             completed.append(Envelope(completed_to, completed_sender, message))
         return frame._replace(envelopes=tuple(completed))
+
+    def field_refusals(self, link: str, raw: bytes) -> Frame | None:
+        """Return a frame of refusals of requests of ``link`` that have a field of a wrong type.
+
+        None if there is none in ``raw``, its number cannot be read, or ``raw`` is not small.
+        """
+        replies: list[Envelope] = []
+        try:
+            for packed in array(open_frame(raw)[-1]) if len(raw) <= SMALL_BYTES else ():
+                to, sender, *items = array(packed)
+                message, wrong = unpack_despite(items)
+                names = {one.name for one in wrong}
+                if not wrong or not isinstance(message, Request) or "request" in names:
+                    continue
+                if type(sender) is not str:
+                    return None
+                check_address(sender)
+                client = Address(sender)
+                proxy = address_of(self.node, PROXY)
+                if to in (proxy, address_of(ANY_NODE, PROXY)) and node_of(client) == link:
+                    no = refused(message, Reason.INVALID, "; ".join(map(str, wrong)))
+                    replies.append(Envelope(client, proxy, no))
+        except (MalformedFrameError, ValueError):
+            return None
+        return Frame(self.cluster, 0, 0, tuple(replies)) if replies else None
 
     def refusal(self, link: str, mismatch: Mismatch, detail: str) -> Frame:
         """Return the frame that notifies ``link`` why its frames are dropped."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from loguru import logger
@@ -49,6 +50,9 @@ read before the first may follow it."""
 
 SENDERS_MAX = 4_096
 """Connections of which dropped frames, or unread replies, are counted."""
+
+LOOK_S = 0.1
+"""Shortest interval between looks at all unread replies of one key (s)."""
 
 LOG_S = 10.0
 """Shortest interval between log lines about replies that are not read (s)."""
@@ -110,19 +114,40 @@ class Load:
                 self.busy |= self._dropped.keys()
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Sent:
     """The large replies that were sent over one connection."""
 
+    client: str
     descriptor: int
     peer: object
     """The address of the other side: a new connection may get the descriptor of a former one."""
     acked: int
-    """Bytes that the other side had received when the count began."""
-    sent: int = 0
-    """Bytes that were sent since then."""
+    """Bytes that the other side had received at the last look."""
+    unread: int = 0
+    """Bytes that were sent, and not received at the last look."""
     blocked: bool = False
     """Whether a reply was dropped, and its frames are until it reads."""
+
+    def look(self) -> int | None:
+        """Bring ``unread`` up to date; return the change, or None if the connection is closed."""
+        acked = borrow(self.descriptor, acked_bytes)
+        if acked is None or borrow(self.descriptor, peer_of) != self.peer:
+            return None
+        before, self.unread = self.unread, max(0, self.unread - (acked - self.acked))
+        self.acked = acked  # It also counts smaller replies.
+        return self.unread - before
+
+
+@dataclass(slots=True, eq=False)
+class _Owner:
+    """The clients that share a quota."""
+
+    clients: set[str] = field(default_factory=set[str])
+    unread: int = 0
+    """The sum of their unread bytes, as of the last looks."""
+    looked: float = 0.0
+    """The time of the last look at all of them (s)."""
 
 
 class UnreadReplies:
@@ -132,36 +157,44 @@ class UnreadReplies:
     and we how much we sent.
 
     Args:
-        most: limit of unread replies of a client (bytes).
+        most: limit of unread replies of a client or, with keys, of all with one key (bytes).
+        owner_of: returns the client, or its key.
 
     """
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, owner_of: Callable[[str], str] = str) -> None:
         self._most = most
+        self._owner_of = owner_of
         self._by_client: dict[str, _Sent] = {}
+        self._by_owner: dict[str, _Owner] = {}
         self.blocked = 0
         """Number of clients whose frames are dropped."""
         self._logged = 0.0
 
     def take(self, client: str, descriptor: int, size: int) -> bool:
         """Count a reply of ``size`` bytes; return False if it must be dropped."""
-        acked, peer = borrow(descriptor, acked_bytes), borrow(descriptor, peer_of)
-        if acked is None:
-            return True  # The system does not report it, or the connection is gone.
+        name = self._owner_of(client)
         one = self._by_client.get(client)
-        if one is None or one.descriptor != descriptor or one.peer != peer:
+        if one is None or one.descriptor != descriptor or not self._look(one):
             self._forget(client)
-            one = self._by_client[client] = _Sent(descriptor, peer, acked)
+            acked, peer = borrow(descriptor, acked_bytes), borrow(descriptor, peer_of)
+            if acked is None:
+                return True  # The system does not report it, or the connection is gone.
+            one = self._by_client[client] = _Sent(client, descriptor, peer, acked)
+            self._by_owner.setdefault(name, _Owner()).clients.add(client)
             if len(self._by_client) > SENDERS_MAX:
                 self._forget(next(iter(self._by_client)))
-        unread = self._unread(one, acked)
-        if unread and unread + size > self._most:
-            if not one.blocked:
-                one.blocked = True
-                self.blocked += 1
-            self._log(client, unread)
-            return False
-        one.sent += size
+        owner = self._by_owner[name]
+        if owner.unread and owner.unread + size > self._most:
+            self._look_at_all(owner)
+            if owner.unread and owner.unread + size > self._most:
+                if not one.blocked and one.unread > self._most // 2:
+                    one.blocked = True
+                    self.blocked += 1
+                self._log(name, owner.unread)
+                return False
+        one.unread += size
+        owner.unread += size
         return True
 
     def is_blocked(self, client: str) -> bool:
@@ -169,31 +202,46 @@ class UnreadReplies:
         one = self._by_client.get(client)
         if one is None or not one.blocked:
             return False
-        acked = borrow(one.descriptor, acked_bytes)
-        same = borrow(one.descriptor, peer_of) == one.peer
-        if same and acked is not None and self._unread(one, acked) > self._most // 2:
+        if self._look(one) and one.unread > self._most // 2:
             return True
         self._forget(client)
         return False
 
+    def _look(self, one: _Sent) -> bool:
+        """Bring a count up to date; return whether the connection is open."""
+        change = one.look()
+        if change is not None:
+            self._by_owner[self._owner_of(one.client)].unread += change
+        return change is not None
+
+    def _look_at_all(self, owner: _Owner) -> None:
+        """Bring the counts of all its clients up to date, but not each time: they may be many."""
+        now = time.monotonic()
+        if now - owner.looked >= LOOK_S:
+            owner.looked = now
+            for client in list(owner.clients):
+                if not self._look(self._by_client[client]):
+                    self._forget(client)
+
     def _forget(self, client: str) -> None:
         one = self._by_client.pop(client, None)
-        self.blocked -= one is not None and one.blocked
+        if one is not None:
+            self.blocked -= one.blocked
+            name = self._owner_of(client)
+            owner = self._by_owner[name]
+            owner.unread -= one.unread
+            owner.clients.discard(client)
+            if not owner.clients:
+                del self._by_owner[name]
 
-    def _unread(self, one: _Sent, acked: int) -> int:
-        unread = one.sent - (acked - one.acked)
-        if unread <= 0:  # The rest was smaller replies.
-            one.acked, one.sent = acked, 0
-        return max(0, unread)
-
-    def _log(self, client: str, unread: int) -> None:
+    def _log(self, owner: str, unread: int) -> None:
         now = time.monotonic()
         if now - self._logged >= LOG_S:
             self._logged = now
             logger.warning(
-                "client {!r} does not read its replies: {} KiB wait, the quota is {} KiB; its "
-                "frames are dropped until it reads",
-                client,
+                "{!r} does not read its replies: {} KiB wait, the quota is {} KiB; more are "
+                "dropped, and frames of clients that do not read",
+                owner,
                 unread >> 10,
                 self._most >> 10,
             )

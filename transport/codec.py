@@ -17,7 +17,7 @@ not send, and removes those that only a newer peer knows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, fields
 from enum import IntEnum
 from types import NoneType, UnionType
@@ -39,6 +39,7 @@ from fencelock.transport.compiled import (
     PLAIN,
     SIMPLE,
     Codec,
+    FieldTypeError,
     Pack,
     Step,
     Unpack,
@@ -59,6 +60,10 @@ ENVELOPE_HEAD_ITEMS = 2
 EXTRA_FIELDS_MAX = 16
 """Fields that a message in a frame may have beyond those declared here. A message that grew by
 more within one wire version should be a new message."""
+
+
+_STAND_INS = (None, 0, "", False, b"")
+"""One of these is a value of most types."""
 
 
 class Schema(NamedTuple):
@@ -242,6 +247,28 @@ def unpack_fitted(items: list[Any]) -> tuple[Message, bool]:
     if -len(schema.defaults) <= extra < 0:
         items = [*items, *schema.defaults[extra:]]
     return schema.unpack(items), False
+
+
+def unpack_despite(items: list[Any]) -> tuple[Message, list[FieldTypeError]]:
+    """Return the message that ``items`` are, with stand-ins for fields of a wrong type, and these.
+
+    Raises:
+        MalformedFrameError: it is not even that.
+
+    """
+    wrong: list[FieldTypeError] = []
+    stand_ins: Iterator[Any] = iter(())
+    while True:
+        try:
+            return unpack_fitted(items)[0], wrong
+        except FieldTypeError as error:
+            if not wrong or error.place != wrong[-1].place:
+                wrong.append(error)
+                stand_ins = iter(_STAND_INS)
+            try:
+                items[error.place] = next(stand_ins)
+            except (IndexError, StopIteration):
+                raise error from None
 
 
 def array(value: Any, length: int | None = None) -> list[Any]:

@@ -34,6 +34,22 @@ class FieldCountError(MalformedFrameError):
     """A message has more or fewer fields than its class declares."""
 
 
+class FieldTypeError(MalformedFrameError):
+    """A field has a value of another type than declared.
+
+    Args:
+        text: names the field, the value and the type.
+        name: the field.
+        place: its place in the array.
+
+    """
+
+    def __init__(self, text: str, name: str, place: int) -> None:
+        super().__init__(text)
+        self.name = name
+        self.place = place
+
+
 class Codec(NamedTuple):
     """The codec of one declared type: two slow steps, and the source of the quick ones.
 
@@ -222,7 +238,8 @@ def slow_unpack(cls: type[Message], codecs: Mapping[str, Codec]) -> Unpack:
             for (name, step), item in zip(steps, items[1:], strict=True):
                 values[name] = step(item)
         except MalformedFrameError as error:
-            raise MalformedFrameError(f"{cls.__name__}.{name}: {error}") from error
+            text = f"{cls.__name__}.{name}: {error}"
+            raise FieldTypeError(text, name, 1 + len(values)) from error
         return cls(**values)
 
     return unpack

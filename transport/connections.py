@@ -12,9 +12,9 @@ import contextlib
 import socket as tcp
 import struct
 import time
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from ipaddress import IPv6Address, IPv6Network
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -51,7 +51,40 @@ _LAST_DATA_RECEIVED = struct.Struct("=52xI")
 _BYTES_ACKED = struct.Struct("=120xQ")
 """``tcpi_bytes_acked`` in it: the bytes that the other side has received."""
 
+SPARE = 64
+"""Connections beyond a limit that are kept until they send a frame, since they may be members'."""
+
 T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Silent:
+    """Connections that have not sent a frame yet, by descriptor, oldest first."""
+
+    fresh: dict[int, NewConnection] = field(default_factory=dict[int, "NewConnection"])
+    """Those that have sent nothing."""
+    beating: dict[int, NewConnection] = field(default_factory=dict[int, "NewConnection"])
+    """Those that have sent heartbeats."""
+
+    def __len__(self) -> int:
+        return len(self.fresh) + len(self.beating)
+
+    def oldest(self) -> int | None:
+        """Return the connection to be ended first, or None if there is none."""
+        return next(iter(self.fresh), next(iter(self.beating), None))
+
+    def forget(self, descriptor: int) -> NewConnection | None:
+        """Remove a connection, and return it."""
+        return self.fresh.pop(descriptor, None) or self.beating.pop(descriptor, None)
+
+
+@dataclass(slots=True, eq=False)
+class OfAddress:
+    """The connections from one address that count."""
+
+    counted: set[int] = field(default_factory=set[int])
+    """Their descriptors. The latest link of each member does not count."""
+    silent: Silent = field(default_factory=Silent)
 
 
 @dataclass(slots=True)
@@ -61,21 +94,23 @@ class NewConnection:
     peer: Any
     since: float
     """The time of its acceptance (s)."""
+    of_address: OfAddress
 
 
 class Connections:
     """Counts connections to ``router``, and ends those that are silent or too many.
 
     Too many are ended in this order: connections that have sent nothing, longest first; those
-    that only send heartbeats; the newest. So a stranger who opens connections takes no place of
-    a client that uses its own. If the process still runs out of descriptors, the node stops
-    listening for a moment, since libzmq would try to accept the next one all the time.
+    that only send heartbeats; the newest, when it sends a frame and is no member's. So a stranger
+    who opens connections takes no place of a client that uses its own. If the process still runs
+    out of descriptors, the node stops listening for a moment, since libzmq would try to accept the
+    next one all the time.
 
     Args:
         router: bound.
         monitor: the monitor given to `bound_router`.
         most: limit of connections that are kept.
-        most_of_address: limit of those from one address.
+        most_of_address: limit of those from one address, see `counted_address`.
         count: called with a counter's name and its increment.
 
     Attributes:
@@ -100,15 +135,19 @@ class Connections:
         self._most_of_address = most_of_address
         self._addresses: dict[int, str] = {}
         """The address of each connection, by descriptor."""
-        self._of_address: Counter[str] = Counter()
+        self._by_address: dict[str, OfAddress] = {}
+        self._members: dict[str, int] = {}
+        """The latest link of each member."""
         self._count = count
         self.endpoint = router.getsockopt_string(zmq.LAST_ENDPOINT)
-        self.fresh: dict[int, NewConnection] = {}
-        self.beating: dict[int, NewConnection] = {}
+        self._silent = Silent()
+        self.fresh, self.beating = self._silent.fresh, self._silent.beating
         self.is_behind = False
-        self._early: set[int] = set()
-        """Descriptors over which a frame came whose event has not been processed yet."""
-        self._open: set[int] = set()
+        self._early: dict[int, str] = {}
+        """Descriptors over which a frame came whose event has not been processed yet, with the
+        member that sent it, or ""."""
+        self._open: dict[int, Any] = {}
+        """The other side of each connection, by descriptor."""
         self._ended: set[int] = set()
         """Those of ``_open`` that were shut down; libzmq has not yet reported their end."""
         self._resume = 0.0
@@ -122,14 +161,30 @@ class Connections:
         self._refused = 0
         """Connections ended for lack of room since the last line in the log."""
 
-    def spoke(self, descriptor: int) -> None:
-        """Record a good frame over ``descriptor``."""
-        self._forget(descriptor)
+    def spoke(self, descriptor: int, member: str) -> bool:
+        """Record a good frame over ``descriptor``, of ``member`` if that is not empty.
+
+        Returns:
+            Whether the frame may be used. It may not if it is a client's over a connection that is
+            one too many.
+
+        """
+        one = self._forget(descriptor)
         if self.is_behind:  # The descriptor may belong to a connection not known yet.
-            self._early.add(descriptor)
+            self._early[descriptor] = member
+        if member:
+            self._set_apart(descriptor, member)
+        return bool(member) or one is None or not self._refuse(descriptor, one.peer, one.of_address)
+
+    def is_silent(self, descriptor: int) -> bool:
+        """Return whether no good frame has come over ``descriptor`` so far."""
+        return descriptor in self.fresh or descriptor in self.beating
 
     def _forget(self, descriptor: int) -> NewConnection | None:
-        return self.fresh.pop(descriptor, None) or self.beating.pop(descriptor, None)
+        one = self._silent.forget(descriptor)
+        if one is not None:
+            one.of_address.silent.forget(descriptor)
+        return one
 
     def watch(self) -> bool:
         """Process events of the monitor; return whether there may be more (`is_behind`)."""
@@ -147,10 +202,7 @@ class Connections:
             if event == zmq.EVENT_ACCEPTED:
                 self._accepted(descriptor)
             elif event == zmq.EVENT_DISCONNECTED:
-                self._open.discard(descriptor)
-                self._ended.discard(descriptor)
-                self._forget(descriptor)
-                self._leave_address(descriptor)
+                self._closed(descriptor)
             elif event == zmq.EVENT_ACCEPT_FAILED:
                 self._stop_listening()
             elif self.failed is not None:
@@ -158,40 +210,82 @@ class Connections:
         return True
 
     def _accepted(self, descriptor: int) -> None:
-        self._open.add(descriptor)
+        self._closed(descriptor)  # The end of a former one is not always reported.
+        member = self._early.pop(descriptor, None)
+        peer = self._open[descriptor] = borrow(descriptor, peer_of)
+        if peer is None:
+            return
+        address = self._addresses[descriptor] = counted_address(peer[0])
+        of_address = self._by_address.setdefault(address, OfAddress())
+        of_address.counted.add(descriptor)
+        if member:
+            self._set_apart(descriptor, member)
+        elif member is None:
+            one = NewConnection(peer, time.monotonic(), of_address)
+            self.fresh[descriptor] = of_address.silent.fresh[descriptor] = one
+        elif self._refuse(descriptor, peer, of_address):
+            return
+        if len(of_address.counted) > self._most_of_address:
+            if self._make_room(of_address.silent, self._most_of_address):
+                self._note_address_full(address)
+        elif len(self._open) - len(self._ended) > self._most and self._make_room(
+            self._silent, self._most
+        ):
+            self._note_full()
+
+    def _closed(self, descriptor: int) -> None:
+        """Forget a connection."""
+        self._open.pop(descriptor, None)
         self._ended.discard(descriptor)
         self._forget(descriptor)
-        peer = borrow(descriptor, peer_of)
-        if peer is not None:
-            if descriptor not in self._early:
-                self.fresh[descriptor] = NewConnection(peer, time.monotonic())
-            if self._enter_address(descriptor, peer[0]) > self._most_of_address:
-                self._refuse_address(descriptor, peer)
-                return
-        self._early.discard(descriptor)
-        if len(self._open) - len(self._ended) > self._most:
-            self._make_room(descriptor)
-
-    def _enter_address(self, descriptor: int, address: str) -> int:
-        """Count a connection from ``address``; return how many there are."""
-        self._leave_address(descriptor)
-        self._addresses[descriptor] = address
-        self._of_address[address] += 1
-        return self._of_address[address]
-
-    def _leave_address(self, descriptor: int) -> None:
         address = self._addresses.pop(descriptor, None)
         if address is not None:
-            self._of_address[address] -= 1
-            if not self._of_address[address]:
-                del self._of_address[address]
+            self._discount(descriptor, address)
+        for member, latest in list(self._members.items()):
+            if latest == descriptor:
+                del self._members[member]
 
-    def _refuse_address(self, descriptor: int, peer: Any) -> None:
+    def _discount(self, descriptor: int, address: str) -> None:
+        of_address = self._by_address.get(address)
+        if of_address is not None:
+            of_address.counted.discard(descriptor)
+            if not of_address.counted:
+                del self._by_address[address]
+
+    def _set_apart(self, descriptor: int, member: str) -> None:
+        """Do not count the latest link of a member; count the former one again."""
+        former = self._members.get(member)
+        address = self._addresses.get(descriptor)
+        if former == descriptor or address is None:
+            return
+        self._members[member] = descriptor
+        self._discount(descriptor, address)
+        address = None if former is None else self._addresses.get(former)
+        if former is not None and address is not None:
+            self._by_address.setdefault(address, OfAddress()).counted.add(former)
+
+    def _refuse(self, descriptor: int, peer: Any, of_address: OfAddress) -> bool:
+        """End a connection that is used, if there are too many; return whether that was so."""
+        used = len(of_address.counted) - len(of_address.silent)
+        if used > self._most_of_address:
+            self._note_address_full(counted_address(peer[0]))
+        elif len(self._open) - len(self._ended) - len(self._silent) > self._most:
+            self._note_full()
+        else:
+            return False
+        self._shut(descriptor, peer)
+        return True
+
+    def _make_room(self, silent: Silent, most: int) -> bool:
+        """End the oldest connection in ``silent``; return False if there is room to spare."""
+        oldest = silent.oldest()
+        if oldest is None or len(silent) <= min(SPARE, most // 4):
+            return False
+        self._end(oldest)
+        return True
+
+    def _note_address_full(self, address: str) -> None:
         self._count("wire.address_full", 1)
-        self._leave_address(descriptor)
-        self._forget(descriptor)
-        self._ended.add(descriptor)
-        end_connection(descriptor, peer)
         now = time.monotonic()
         if now - self._address_logged >= LOG_S:
             self._address_logged = now
@@ -200,26 +294,25 @@ class Connections:
                 "([limits] connections)",
                 self.endpoint,
                 self._most_of_address,
-                peer[0],
+                address,
             )
 
-    def _make_room(self, newest: int) -> None:
+    def _note_full(self) -> None:
         self._refused += 1
         self._count("wire.connections_full", 1)
-        for silent in (self.fresh, self.beating):
-            oldest = next(iter(silent), newest)
-            if oldest != newest:
-                self._end(oldest)
-                return
-        self._end(newest)
 
     def _end(self, descriptor: int) -> None:
-        """Shut a connection down, if the descriptor still belongs to it."""
+        """Shut a silent connection down, if the descriptor still belongs to it."""
         one = self._forget(descriptor)
-        if one is None:
-            return
+        if one is not None:
+            self._shut(descriptor, one.peer)
+
+    def _shut(self, descriptor: int, peer: Any) -> None:
+        address = self._addresses.pop(descriptor, None)
+        if address is not None:
+            self._discount(descriptor, address)
         self._ended.add(descriptor)
-        end_connection(descriptor, one.peer)
+        end_connection(descriptor, peer)
 
     def _stop_listening(self) -> None:
         self._count("wire.descriptors_exhausted", 1)
@@ -267,8 +360,8 @@ class Connections:
     def _look(self, descriptor: int, one: NewConnection) -> None:
         """End a connection that has been silent; keep one that sends heartbeats."""
         if borrow(descriptor, peer_of) == one.peer and borrow(descriptor, _heard):
-            del self.fresh[descriptor]
-            self.beating[descriptor] = one
+            self._forget(descriptor)
+            self.beating[descriptor] = one.of_address.silent.beating[descriptor] = one
         else:
             self._count("wire.silent_closed", 1)
             self._end(descriptor)
@@ -276,8 +369,9 @@ class Connections:
     def _listen_again(self, now: float) -> None:
         self._resume = now + PAUSE_S
         # libzmq closed all connections when it stopped listening, and reported the end of none.
-        self._open = {one for one in self._open if borrow(one, peer_of) is not None}
-        self._ended &= self._open
+        for descriptor, peer in list(self._open.items()):
+            if peer is None or borrow(descriptor, peer_of) != peer:
+                self._closed(descriptor)
         if len(self._open) >= self._most:
             return
         with contextlib.suppress(zmq.ZMQError):  # Another process has the port; tried again.
@@ -312,6 +406,14 @@ def borrow(descriptor: int, act: Callable[[tcp.socket], T]) -> T | None:
         return None
     finally:
         connection.detach()
+
+
+def counted_address(host: str) -> str:
+    """Return what ``host`` counts as: an IPv6 address as its first 64 bits, all of them its own."""
+    if ":" not in host:
+        return host
+    address = IPv6Address(host.partition("%")[0])
+    return str(address.ipv4_mapped or IPv6Network((int(address), 64), strict=False))
 
 
 def peer_of(connection: tcp.socket) -> Any:

@@ -88,6 +88,8 @@ class Mismatch(IntEnum):
     """The frame is for another cluster."""
     QUOTA = 3
     """The sender sends more than a node takes from one client; its connection will be closed."""
+    ID_TAKEN = 4
+    """Another process uses the sender's id over an open connection."""
 
 
 @message(0x70)

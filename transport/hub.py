@@ -205,6 +205,9 @@ class SocketHub:
         """The peers whose frames are a member's; admission and listener read it."""
         self._admission = FrameValidator(node, cluster, client=client, members=self._peers)
         self._links: dict[str, Link] = {}
+        self._barred: dict[str, str] = {}
+        """The endpoints of peers without a key: over a link to one, the other side would prove only
+        that it has the key of the cluster."""
         self._connected = 0
         """Links made so far."""
         self._former_news: list[LinkEvent] = []
@@ -235,6 +238,7 @@ class SocketHub:
         if listen is not None:
             if self._guard is not None:
                 self._guard.start(self._context)
+                self._guard.replaced = self._bar
             self._listener = Listener(
                 self._context,
                 listen,
@@ -257,6 +261,8 @@ class SocketHub:
     def connect(self, node: str, endpoint: str) -> None:
         """Keep a link to the peer ``node`` at ``endpoint``; one to another endpoint is replaced.
 
+        With keys, there is no link while the peer has none.
+
         Raises:
             ConfigError: the endpoint cannot be parsed; a former link is closed.
             ValueError: the id is not well-formed.
@@ -264,9 +270,15 @@ class SocketHub:
         """
         check_node(node)
         known = self._links.get(node)
-        if known is not None and known.endpoint == endpoint:
+        if endpoint == (known.endpoint if known is not None else self._barred.get(node)):
             return
         self.disconnect(node)
+        if self._guard is not None and not self._guard.lists(node):
+            self._barred[node] = endpoint
+            detail = f"{endpoint}: the list of keys lists no node {node}"
+            self._former_news.append(LinkRefused(node=node, detail=detail, by_key=True))
+            self._news_waits = True
+            return
         # The number tells two links to one node apart: a client may list it twice.
         identity = f"{self._identity}.{self._connected}".encode()
         self._connected += 1
@@ -279,6 +291,7 @@ class SocketHub:
 
     def disconnect(self, node: str) -> None:
         """Close the link to the peer ``node``, if there is one."""
+        self._barred.pop(node, None)
         link = self._links.pop(node, None)
         if link is None:
             return
@@ -293,6 +306,15 @@ class SocketHub:
             self._former_news += [*link.news(), LinkDown(node=node)]
             self._news_waits = True
         link.close()
+
+    def _bar(self) -> None:
+        """Close the links to peers without a key, and connect to those that have one again."""
+        assert self._guard is not None
+        links = {node: link.endpoint for node, link in self._links.items()}
+        for node, endpoint in {**links, **self._barred}.items():
+            if self._guard.lists(node) == (node in self._barred):
+                self.disconnect(node)
+                self.connect(node, endpoint)
 
     def poll(self, timeout_ms: int | None) -> None:
         """Sleep until a socket is readable, `ring` was called, or ``timeout_ms`` have passed.

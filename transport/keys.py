@@ -79,6 +79,8 @@ class KeyGuard:
         self._bound = bound
         self.count: Callable[[str, int], None] = lambda name, times: None
         """Called with a counter's name and its increment."""
+        self.replaced: Callable[[], None] = lambda: None
+        """Called after `replace`."""
         self._unknown: deque[str] = deque(maxlen=UNKNOWN_MAX)
         """Keys that the authenticator's thread refused."""
         self._links: OrderedDict[bytes, SourceLink] = OrderedDict()
@@ -160,6 +162,10 @@ class KeyGuard:
             text = f"{self._node} refused {what}{times_text(count)}"
             logger.bind(node=self._node, event=event, count=count).warning("{}", text)
 
+    def lists(self, node: str) -> bool:
+        """Return whether ``node`` has a key."""
+        return node in self._bound.values()
+
     def replace(self, bound: Mapping[str, str]) -> None:
         """Use other bindings; close the links of keys that are removed, or are bound anew."""
         former, self._bound = self._bound, bound
@@ -167,6 +173,7 @@ class KeyGuard:
             if bound.get(link.user) != former.get(link.user):
                 del self._links[identity]
                 shut(link.descriptor, link.host)
+        self.replaced()
 
     def close(self) -> None:
         """Stop to answer handshakes; after the sockets are closed."""

@@ -9,8 +9,11 @@ from functools import partial
 from typing import Any, NamedTuple, cast
 
 import zmq
+from loguru import logger
 
+from fencelock.actors.proxy.access import key_of
 from fencelock.actors.quota import Quotas
+from fencelock.actors.repeated import Repetitions, times_text
 from fencelock.transport.admission import CLIENT_BYTES_MAX, Dropped, FrameValidator, link_of
 from fencelock.transport.cbor import FRAME_BYTES_MAX
 from fencelock.transport.client_load import (
@@ -81,10 +84,10 @@ _OTHER, _BUSY, _NEW = range(3)
 
 
 CLIENT_FRAMES_MAX = 256
-"""Limit of waiting frames of one client; more are dropped, and the client sends them again."""
+"""Limit of waiting frames of one owner; more are dropped, and the clients send them again."""
 
 CLIENT_WAITING_MAX = 32 * CLIENT_BYTES_MAX
-"""Limit of waiting frames of one client (bytes, 2 MiB)."""
+"""Limit of waiting frames of one owner (bytes, 2 MiB)."""
 
 WAITING_MAX = 512 * CLIENT_BYTES_MAX
 """Limit of waiting frames of all clients (bytes, 32 MiB)."""
@@ -114,27 +117,29 @@ class QueuedFrame(NamedTuple):
     """The descriptor of its connection."""
     raw: bytes
     rest: Frame | None = None
+    client: str = ""
+    """The client's id."""
 
 
-new_queued_frame: Callable[[tuple[bytes, int, bytes, Frame | None]], QueuedFrame] = partial(
+new_queued_frame: Callable[[tuple[bytes, int, bytes, None, str]], QueuedFrame] = partial(
     cast("Any", tuple).__new__, QueuedFrame
 )
 """Makes a queued frame; its own constructor is Python code."""
 
 
 class ClientQueue:
-    """The waiting frames of clients, by client.
+    """The waiting frames of clients, by owner: the client or, with keys, its key.
 
-    `take` serves one client after the other. So a client that sends much waits longer itself, and
+    `take` serves one owner after the other. So an owner that sends much waits longer itself, and
     others wait for at most one frame of it.
 
     Args:
         known: the clients that are not new, a live view; without it none is new.
 
     Attributes:
-        frames: the waiting frames of each client, the next client first; read only.
-        new: those of clients that are not known, until the first is taken; read only.
-        sizes: the bytes that wait of each client, known or new; read only.
+        frames: the waiting frames of each owner, the next one first; read only.
+        new: those of owners whose client is not known, until the first is taken; read only.
+        sizes: the bytes that wait of each owner; read only.
 
     """
 
@@ -145,58 +150,58 @@ class ClientQueue:
         self._total = 0
         self._known = known
 
-    def put(self, client: str, waiting: QueuedFrame) -> bool:
+    def put(self, owner: str, waiting: QueuedFrame) -> bool:
         """Add a frame; return False if there is no room for it."""
         size = len(waiting.raw)
-        frames = self.frames.get(client)
+        frames = self.frames.get(owner)
         if frames is None and self.new:
-            frames = self.new.get(client)
+            frames = self.new.get(owner)
         if frames is None:
             if self._total + size > WAITING_MAX:
                 return False
-            known = self._known is None or client in self._known
-            (self.frames if known else self.new)[client] = deque((waiting,))
-            self.sizes[client] = size
+            known = self._known is None or waiting.client in self._known
+            (self.frames if known else self.new)[owner] = deque((waiting,))
+            self.sizes[owner] = size
         else:
-            used = self.sizes[client] + size
+            used = self.sizes[owner] + size
             full = used > CLIENT_WAITING_MAX or self._total + size > WAITING_MAX
             if full or len(frames) >= CLIENT_FRAMES_MAX:
                 return False
             frames.append(waiting)
-            self.sizes[client] = used
+            self.sizes[owner] = used
         self._total += size
         return True
 
     def first_beside(self, busy: Collection[str]) -> str:
-        """Return the next client that is not ``busy``, else the next one."""
+        """Return the next owner that is not ``busy``, else the next one."""
         return next((one for one in self.frames if one not in busy), next(iter(self.frames)))
 
     def backlogs(self, least: int) -> list[str]:
-        """Return the clients of which ``least`` bytes or more wait."""
+        """Return the owners of which ``least`` bytes or more wait."""
         if self._total < least:
             return []
-        return [client for client, size in self.sizes.items() if size >= least]
+        return [owner for owner, size in self.sizes.items() if size >= least]
 
-    def put_back(self, client: str, rest: QueuedFrame) -> None:
-        """Make the rest of a frame the next of ``client``, after all others' turns."""
-        self.frames.setdefault(client, deque()).appendleft(rest)
-        self.sizes.setdefault(client, 0)
+    def put_back(self, owner: str, rest: QueuedFrame) -> None:
+        """Make the rest of a frame the next of ``owner``, after all others' turns."""
+        self.frames.setdefault(owner, deque()).appendleft(rest)
+        self.sizes.setdefault(owner, 0)
 
-    def take(self, client: str = "") -> tuple[str, QueuedFrame]:
-        """Return the next frame and its client, or that of ``client``; there must be one."""
-        if client:
-            frames = self.frames.pop(client, None) or self.new.pop(client)
+    def take(self, owner: str = "") -> tuple[str, QueuedFrame]:
+        """Return the next frame and its owner, or that of ``owner``; there must be one."""
+        if owner:
+            frames = self.frames.pop(owner, None) or self.new.pop(owner)
         else:
-            client, frames = self.frames.popitem(last=False)
+            owner, frames = self.frames.popitem(last=False)
         waiting = frames.popleft()
         size = len(waiting.raw)
         self._total -= size
         if frames:
-            self.frames[client] = frames
-            self.sizes[client] -= size
+            self.frames[owner] = frames
+            self.sizes[owner] -= size
         else:
-            del self.sizes[client]
-        return client, waiting
+            del self.sizes[owner]
+        return owner, waiting
 
 
 class ClientConnection(NamedTuple):
@@ -266,7 +271,8 @@ class Listener:
         guard: checks keys, where they are used.
 
     Attributes:
-        waiting: the clients that have frames waiting; a live view.
+        waiting: the clients that have frames waiting, or their keys; a live view.
+        owner_of: returns the owner of a client's share: itself or, with keys, its key.
 
     Raises:
         ConfigError: the endpoint cannot be bound.
@@ -292,8 +298,10 @@ class Listener:
         self._clients = Clients()
         self._queue = ClientQueue(self._clients.known)
         self._load = Load()
-        self._unread = UnreadReplies(quotas.unread_kib << 10)
+        self.owner_of: Callable[[str], str] = str if guard is None else key_of
+        self._unread = UnreadReplies(quotas.unread_kib << 10, self.owner_of)
         self._floods = Floods()
+        self._taken = Repetitions()
         self._busy_since = 0
         """The time at which busy clients were served last (ns), 0 once their pause is known."""
         self._busy_from = 0
@@ -378,8 +386,10 @@ class Listener:
         if not member:
             if self._unread.blocked and self._unread.is_blocked(name):
                 return self._drop_unread("wire.client_slow", name, identity, source)
-            if not self._queue.put(name, new_queued_frame((identity, source, part.bytes, None))):
-                self._load.dropped(name)
+            owner = self.owner_of(name)
+            waiting = new_queued_frame((identity, source, part.bytes, None, name))
+            if not self._queue.put(owner, waiting):
+                self._load.dropped(owner)
                 return self._drop_unread("wire.client_flooded", name, identity, source)
             return size
         frame = self._admitted(name, identity, source, part.bytes)
@@ -411,11 +421,15 @@ class Listener:
         """Decode and check a frame; return None if it is dropped."""
         frame = self._admission.admit(name, raw)
         if isinstance(frame, Dropped):
-            self._dropped(name, identity, frame)
+            self._dropped(name, identity, frame, raw)
             return None
         connections = self.connections
         if connections.fresh or connections.beating or connections.is_behind:
-            connections.spoke(source)
+            if connections.is_behind or connections.is_silent(source):
+                self._clients.gone(name)  # It may be known over a former one with this descriptor.
+            used = connections.spoke(source, name if name in self._members else "")
+            if not used:
+                return None
         if frame.newer:
             self._count("wire.newer_message", frame.newer)
         return frame
@@ -440,7 +454,7 @@ class Listener:
         return False
 
     def receive_clients(self, most: int, within_ns: int) -> tuple[list[Arrival], int]:
-        """Decode frames of clients, each client in turn.
+        """Decode frames of clients, each client, or each key, in turn.
 
         Args:
             most: envelopes to return; a frame that is dropped counts as one.
@@ -462,7 +476,8 @@ class Listener:
                 kind, first = self._next(rooms)
                 if rooms[kind] <= 0:
                     break
-            name, waiting = queue.take(first)
+            owner, waiting = queue.take(first)
+            name = waiting.client
             frame = waiting.rest or self._opened(name, waiting)
             if frame is None:
                 taken = 1
@@ -473,14 +488,14 @@ class Listener:
                 envelopes = frame.envelopes
                 if len(envelopes) > room:
                     rest = frame._replace(envelopes=envelopes[room:])
-                    queue.put_back(name, waiting._replace(raw=b"", rest=rest))
+                    queue.put_back(owner, waiting._replace(raw=b"", rest=rest))
                     frame = frame._replace(envelopes=envelopes[:room])
                 taken = len(frame.envelopes) or 1
                 arrivals.append(new_arrival((name, frame)))
             left -= taken
             rooms[kind] -= taken
             now = time.perf_counter_ns()
-            load.add(name, taken, now)
+            load.add(owner, taken, now)
             ends = ends or now + within_ns
             if now >= ends and others:
                 break
@@ -529,18 +544,32 @@ class Listener:
             self._count("wire.muted", 1)
             return None
         if self._clients.is_taken(name, identity):
-            self._count("wire.client_id_taken", 1)
+            self._refuse_taken(name, identity)
             return None
         frame = self._admitted(name, identity, waiting.source, waiting.raw)
         if frame is not None and self._clients.heard(name, identity, waiting.source):
             self._count("wire.client_forgotten", 1)
         return frame
 
-    def _dropped(self, name: str, identity: bytes, dropped: Dropped) -> None:
+    def _refuse_taken(self, name: str, identity: bytes) -> None:
+        """Notify a process that another one uses its id; log the latest once an interval."""
+        self._count("wire.client_id_taken", 1)
+        text = f"another process uses the client id {name!r} over an open connection"
+        self._answer(identity, encode_frame(self._admission.refusal(name, Mismatch.ID_TAKEN, text)))
+        count, node = self._taken.add("", time.monotonic_ns()), self._admission.node
+        if count:
+            text = f"{node} refused frames: {text}{times_text(count)}"
+            logger.bind(node=node, event="client_id_taken", count=count).warning("{}", text)
+
+    def _dropped(self, name: str, identity: bytes, dropped: Dropped, raw: bytes) -> None:
         """Count a dropped frame, and notify its sender if that can help."""
         self._count(dropped.counter, 1)
         if dropped.hostile:
             self._mute(identity)
+        elif dropped.counter == "wire.malformed" and name not in self._members:
+            replies = self._admission.field_refusals(name, raw)
+            if replies is not None:
+                self._answer(identity, encode_frame(replies))
         if dropped.mismatch is not None and dropped.counter != "wire.rejected":
             refusal = self._admission.refusal(name, dropped.mismatch, dropped.detail)
             self._answer(identity, encode_frame(refusal))

@@ -29,7 +29,6 @@ from fencelock.actors.api.name import (
     check_owner,
     check_text,
     client_of,
-    object_name,
     plain_name,
     quoted,
     utf8_size,
@@ -37,7 +36,6 @@ from fencelock.actors.api.name import (
 )
 from fencelock.actors.api.request import Command, Key, Notification, Outcome, Query, Reply, Request
 from fencelock.actors.api.self_report import NodeAddress
-from fencelock.actors.api.semaphore import SEMAPHORE
 from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.message import message
 
@@ -183,7 +181,8 @@ class HoldLost(Notification):
 class ListLocks(Query):
     """List the held locks by name, one page. Answered by `LockList`.
 
-    They begin with ``prefix`` and come after ``after``; at most ``most`` (1 to 1,000).
+    Their names begin with ``prefix``, and those of all kinds come after ``after``; at most ``most``
+    (1 to 1,000). A prefix with a kind is for that kind only.
     """
 
     prefix: str = ""
@@ -196,9 +195,8 @@ class ListLocks(Query):
 
     @property
     def reach(self) -> str:
-        """The beginning of the names. One that begins the name of a kind finds all of the kind."""
-        whole_kind = object_name(SEMAPHORE, "").startswith(self.prefix)
-        return "" if whole_kind else plain_name(self.prefix)
+        """The beginning of the names."""
+        return plain_name(self.prefix)
 
     def check(self) -> None:
         """Refuse fields that exceed their limits."""

@@ -190,12 +190,12 @@ class PaxosBackend(MembersBackend):
         if not count and not self.queries.pending.by_number:
             self.contact.expected_at = now
         client = self.clients.latest
-        count = 0 if client is None else client.in_flight
+        count = 0 if client is None else client.usage.in_flight
         quota = self.clients.quotas.requests
-        if count >= quota and is_full(count, quota, eases=request.EASES):
+        if count >= quota and client is not None and is_full(count, quota, eases=request.EASES):
             raise OverQuotaError(
-                f"{count} requests of this client are under way at node {self.node}, its quota "
-                f"requests is {quota}; nothing was done"
+                f"{count} requests of {client.usage.owner} are under way at node {self.node}, its "
+                f"quota requests is {quota}; nothing was done"
             )
         if isinstance(request, Open):
             self.sessions.check(request.session, self.clients.quotas.sessions, self.node)
@@ -453,7 +453,7 @@ class PaxosBackend(MembersBackend):
     def _explain(self, now: Instant) -> list[Effect]:
         """Notify the session of callers inside the process why its requests are not decided."""
         local = self.clients.local
-        if local is None or not local.in_flight or self.contact.silent_ms(now) < REPEAT_MS:
+        if local is None or not local.usage.in_flight or self.contact.silent_ms(now) < REPEAT_MS:
             return []
         return [Send(local.address, Undecided(detail=self.contact.in_words(now)))]
 

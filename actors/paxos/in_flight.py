@@ -121,7 +121,7 @@ class InFlightRequests:
         )
         self.by_key[key] = self.unconfirmed[number] = pending
         if client is not None:
-            client.in_flight += 1
+            client.usage.in_flight += 1
         return pending
 
     def repeat(
@@ -135,9 +135,9 @@ class InFlightRequests:
         pending.sender, pending.request = sender, request
         if client is not pending.client:
             if pending.client is not None:
-                pending.client.in_flight -= 1
+                pending.client.usage.in_flight -= 1
             if client is not None:
-                client.in_flight += 1
+                client.usage.in_flight += 1
             pending.client = client
 
     def propose(self, pending: InFlightRequest) -> Send:
@@ -168,7 +168,7 @@ class InFlightRequests:
             del self.queued[pending.number]
         client = pending.client
         if client is not None:
-            client.in_flight -= 1
+            client.usage.in_flight -= 1
 
     def make_room(self, request: Command, key: Key, client: RemoteClient | None) -> None:
         """Drop requests in flight that a new command makes needless."""

@@ -21,6 +21,11 @@ NAME_END = "@"
 """Ends the name of a client's key in the client's id. No id of a node contains it."""
 
 
+def key_of(client: str) -> str:
+    """Return the name of the key of ``client``, where keys are used."""
+    return client.partition(NAME_END)[0]
+
+
 class Rights(NamedTuple):
     """The role of one key, and the names that it may use."""
 
@@ -66,7 +71,7 @@ class AccessControl:
         """
         if client == self.node:
             return  # A caller inside the process.
-        name = client.partition(NAME_END)[0]
+        name = key_of(client)
         rights = self._rights.get(name)
         what = type(request).__name__
         if rights is None:
@@ -90,18 +95,18 @@ class AccessControl:
         """Return the ``locks`` that ``client`` may know of."""
         if not self.is_limited(client):
             return locks
-        rights = self._rights.get(client.partition(NAME_END)[0])
+        rights = self._rights.get(key_of(client))
         prefixes = () if rights is None else rights.prefixes
         return tuple(one for one in locks if plain_name(one.lock).startswith(prefixes))
 
     def is_limited(self, client: str) -> bool:
         """Return whether ``client`` may not know of all names."""
-        rights = self._rights.get(client.partition(NAME_END)[0])
+        rights = self._rights.get(key_of(client))
         return client != self.node and (rights is None or bool(rights.prefixes))
 
     def refused(self, client: str, request: Request, now: Instant) -> list[Effect]:
         """Count a refused request, and log it once an interval."""
-        name, what = client.partition(NAME_END)[0], type(request).__name__
+        name, what = key_of(client), type(request).__name__
         effects: list[Effect] = [Observe("proxy.forbidden")]
         count = self._refusals.add(f"{name} {what}", now)
         if count:

@@ -13,7 +13,14 @@ from fencelock.actors.api.message import Acquire, Alive, Inspect, KeepAlive, Loc
 from fencelock.actors.api.probe_message import ProbeReply
 from fencelock.actors.api.request import Request
 from fencelock.actors.api.self_report import Elected
-from fencelock.actors.api.session_message import CloseSession, Evict, ListLocks, ListRecords, Renew
+from fencelock.actors.api.session_message import (
+    CloseSession,
+    DisownHold,
+    Evict,
+    ListLocks,
+    ListRecords,
+    Renew,
+)
 from fencelock.actors.effect import Effects
 from fencelock.actors.error import UnsupportedError
 from fencelock.actors.histogram import Histogram
@@ -162,8 +169,10 @@ class Backend(ABC):
                 f"{self.name} keeps no sessions, so none can be closed: `fencelock who` names the "
                 "client that holds a lock. paxos closes sessions"
             )
-        protocol = "bakery" if isinstance(request, Renew | Watch) else "paxos"
-        return f"{self.name} has no {type(request).__name__}; {protocol} has it"
+        has_it = "bakery has it" if isinstance(request, Renew | Watch) else "paxos has it"
+        if isinstance(request, DisownHold):
+            has_it = "central and lamport have it"
+        return f"{self.name} has no {type(request).__name__}; {has_it}"
 
 
 _INSTEAD = {

@@ -9,6 +9,7 @@ from fencelock.actors.api.name import SESSION_BYTES_MAX, client_of
 from fencelock.actors.api.request import Command, Key, Query, Request
 from fencelock.actors.error import InvalidRequestError, OverloadedError
 from fencelock.actors.message import NS_PER_MS, Address, Instant, ms_between, node_of
+from fencelock.actors.proxy.access import key_of
 from fencelock.actors.quota import DEFAULT_QUOTAS
 
 CLIENTS_MAX = 100_000
@@ -69,7 +70,25 @@ class OpenSessions:
 
 def _owner_of(session: str) -> str:
     """Return the name of the key that ``session`` was opened with, or of the client."""
-    return client_of(session).partition("@")[0]
+    return key_of(client_of(session))
+
+
+@dataclass(slots=True, eq=False)
+class Usage:
+    """What quotas count of one client or, with keys, of all clients with one key.
+
+    Attributes:
+        owner: the client or the key, in words.
+        in_flight: number of commands in flight.
+        counted_from: the time from which requests are counted.
+        counted: number of requests since then.
+
+    """
+
+    owner: str
+    in_flight: int = 0
+    counted_from: Instant = BEGINNING
+    counted: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -80,10 +99,8 @@ class RemoteClient:
         address: the address it last sent from.
         session: the session of its last message, which it may use.
         received_at: the time of that message.
+        usage: it is charged for its requests.
         assigned: the id of the last session that it used.
-        in_flight: number of its commands in flight.
-        counted_from: the time from which its requests are counted.
-        counted: number of its requests since then.
         keeps: keys of its keep-alives in flight, the oldest and the newest.
 
     """
@@ -91,10 +108,8 @@ class RemoteClient:
     address: Address
     session: str
     received_at: Instant
+    usage: Usage
     assigned: str = ""
-    in_flight: int = 0
-    counted_from: Instant = BEGINNING
-    counted: int = 0
     keeps: tuple[Key, ...] = ()
 
 
@@ -107,11 +122,15 @@ class RemoteClients:
 
     Attributes:
         quotas: the quotas of each client; set before the first request.
+        keyed: whether clients have keys; then all with one key share its quotas.
 
     """
 
     def __init__(self, node: str, silence_ms: int) -> None:
         self.quotas = DEFAULT_QUOTAS
+        self.keyed = False
+        self._by_key: dict[str, Usage] = {}
+        """What the clients with each key use together."""
         self.node = node
         self.silence_ms = silence_ms
         self.by_id: OrderedDict[str, RemoteClient] = OrderedDict()
@@ -136,14 +155,14 @@ class RemoteClients:
             if not session.startswith(f"{client}/"):
                 self.latest = None
                 return
-            known = self.local = self.local or RemoteClient(sender, session, now)
+            known = self.local = self.local or RemoteClient(sender, session, now, Usage(client))
         else:
             found = self.by_id.get(client)
             if found is None or found.session != session:
                 problem = why_foreign(client, session)
                 if problem:
                     raise InvalidRequestError(problem)
-            known = found or self._add(client, RemoteClient(sender, session, now))
+            known = found or self._add(client, sender, session, now)
             self.by_id.move_to_end(client)
         known.address, known.session, known.received_at = sender, session, now
         if "." in session:
@@ -157,12 +176,12 @@ class RemoteClients:
             OverQuotaError: the client has sent too many.
 
         """
-        most = self.quotas.requests_per_s
-        if now - client.counted_from >= SECOND_NS:
-            client.counted_from, client.counted = now, 1
-        elif client is not self.local and is_full(client.counted - 1, most, eases=eases(request)):
+        most, usage = self.quotas.requests_per_s, client.usage
+        if now - usage.counted_from >= SECOND_NS:
+            usage.counted_from, usage.counted = now, 1
+        elif client is not self.local and is_full(usage.counted - 1, most, eases=eases(request)):
             raise OverQuotaError(
-                f"client {client_of(client.session)!r} has sent {client.counted} requests to node "
+                f"{usage.owner} has sent {usage.counted} requests to node "
                 f"{self.node} within a second, its quota requests_per_s is {most}; nothing was done"
             )
 
@@ -192,8 +211,14 @@ class RemoteClients:
                 self.latest = None
         return silent
 
-    def _add(self, name: str, client: RemoteClient) -> RemoteClient:
-        self.by_id[name] = client
+    def owner_of(self, client: str) -> str:
+        """Return whose quotas ``client`` uses, in words: its own, or those of its key."""
+        return f"key {key_of(client)!r}" if self.keyed else f"client {client!r}"
+
+    def _add(self, name: str, sender: Address, session: str, now: Instant) -> RemoteClient:
+        owner = self.owner_of(name)
+        usage = self._by_key.setdefault(owner, Usage(owner)) if self.keyed else Usage(owner)
+        client = self.by_id[name] = RemoteClient(sender, session, now, usage)
         if len(self.by_id) > CLIENTS_MAX:
             self.by_id.popitem(last=False)
         return client

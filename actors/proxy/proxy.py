@@ -73,7 +73,7 @@ class Proxy(Role[Request]):
         self.node = backend.node
         self.backend = backend
         self.clients = backend.clients
-        self.clients.quotas = quotas
+        self.clients.quotas, self.clients.keyed = quotas, rights is not None
         self.access = None if rights is None else AccessControl(self.node, rights)
         self.description = Description(self.node, backend.name, self.access)
         self.ticking = False
@@ -133,8 +133,9 @@ class Proxy(Role[Request]):
                 client.received_at = now
             client = self.clients.latest
             if client is not None:
-                client.counted += 1
-                if client.counted > self.clients.quotas.requests_per_s:
+                usage = client.usage
+                usage.counted += 1
+                if usage.counted > self.clients.quotas.requests_per_s:
                     self.clients.check_rate(client, request, now)
             if self.access is not None:
                 self.access.check(node_of(sender), request)

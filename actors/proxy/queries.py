@@ -44,8 +44,8 @@ class PendingQueries:
     def __init__(self, node: str, clients: RemoteClients) -> None:
         self.node = node
         self._clients = clients
-        self._of_client: Counter[str] = Counter()
-        """Number of queries of each client, by id."""
+        self._of_owner: Counter[str] = Counter()
+        """Number of queries of each client or, with keys, of each key."""
         self.number = 0
         self.by_number: OrderedDict[int, PendingQuery] = OrderedDict()
         self._known: set[tuple[Address, LockQuery]] = set()
@@ -65,10 +65,11 @@ class PendingQueries:
         if (sender, request) in self._known:
             return 0
         client, quota = node_of(sender), self._clients.quotas.queries
-        if self._of_client[client] >= quota and client != self.node:
+        owner = self._clients.owner_of(client)
+        if self._of_owner[owner] >= quota and client != self.node:
             raise OverQuotaError(
-                f"{self._of_client[client]} questions of client {client!r} wait for an answer at "
-                f"node {self.node}, its quota queries is {quota}"
+                f"{self._of_owner[owner]} questions of {owner} wait for an answer at node "
+                f"{self.node}, its quota queries is {quota}"
             )
         if len(self.by_number) >= QUERIES_MAX:
             text = f"node {self.node} has {QUERIES_MAX} unanswered questions, its limit"
@@ -76,7 +77,7 @@ class PendingQueries:
         number = self.next_number()
         self.by_number[number] = PendingQuery(number, sender, request, now)
         self._known.add((sender, request))
-        self._of_client[client] += 1
+        self._of_owner[owner] += 1
         return number
 
     def end(self, number: int) -> PendingQuery | None:
@@ -84,10 +85,10 @@ class PendingQueries:
         query = self.by_number.pop(number, None)
         if query is not None:
             self._known.discard((query.sender, query.request))
-            client = node_of(query.sender)
-            self._of_client[client] -= 1
-            if not self._of_client[client]:
-                del self._of_client[client]
+            owner = self._clients.owner_of(node_of(query.sender))
+            self._of_owner[owner] -= 1
+            if not self._of_owner[owner]:
+                del self._of_owner[owner]
         return query
 
     def end_old(self, now: Instant) -> list[PendingQuery]:

@@ -127,9 +127,12 @@ def on_cancelled(
 def _on_cancel_forbidden(
     state: SessionState, sender: Address, answer: Refused, now: Instant
 ) -> list[Effect]:
-    """Give up a cancel that the key does not allow: no repetition would be allowed either."""
+    """Give up a cancel that the key does not allow: no repetition would be allowed either.
+
+    The refusal has the key of the cancel, with the number negated.
+    """
     cancelled = Cancelled(
-        lock=answer.lock, session=answer.session, owner=answer.owner, request=answer.request
+        lock=answer.lock, session=answer.session, owner=answer.owner, request=-answer.request
     )
     return on_cancelled(state, sender, cancelled, now)
 
@@ -313,7 +316,7 @@ def _on_late(state: SessionState, sender: Address, answer: Answer, now: Instant)
     forget it. But where holds have deadlines, a proxy may have ended a wait while a leader
     granted it.
     """
-    if isinstance(answer, Refused) and answer.reason is Reason.FORBIDDEN:
+    if isinstance(answer, Refused) and answer.reason is Reason.FORBIDDEN and answer.request < 0:
         return _on_cancel_forbidden(state, sender, answer, now)
     effects: list[Effect] = [Observe("client.late_answer_dropped")]
     if not isinstance(answer, Granted) or sender not in state.endpoints.table:

@@ -7,6 +7,7 @@ from heapq import nsmallest
 from itertools import chain, islice
 from typing import NamedTuple
 
+from fencelock.actors.api.name import KIND_END, plain_name
 from fencelock.actors.api.session_message import ListedEviction, ListedSession, Records
 from fencelock.actors.message import Local, local
 from fencelock.actors.table.holding import Hold, Pool
@@ -149,9 +150,16 @@ def list_locks(
     most: int,
     time_ms: int,
 ) -> tuple[LockLine, ...]:
-    """Return the first ``most`` names of ``tables`` that begin with ``prefix`` after ``after``."""
+    """Return the first ``most`` names of ``tables`` that begin with ``prefix`` after ``after``.
+
+    A prefix without a kind is that of the plain names, so that it finds those of all kinds.
+    """
     locks, pools = tables
-    found = (name for name in chain(locks, pools) if name.startswith(prefix) and name > after)
+    plain = str if KIND_END in prefix else plain_name
+    found = chain(
+        (name for name in locks if name.startswith(prefix) and name > after),
+        (name for name in pools if plain(name).startswith(prefix) and name > after),
+    )
     lines: list[LockLine] = []
     for name in nsmallest(most, found):
         pool = pools.get(name)

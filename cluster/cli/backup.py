@@ -55,8 +55,10 @@ def backup(
     leader is not slowed down. Without a majority, any member sends what it knows,
     and the command warns that the last changes may be missing.
 
-    Only you can read the file (mode 0600), since it names locks and clients.
-    `head -c 400 FILE` shows its description. Keep it on another machine.
+    Only you can read the file (mode 0600), since it names locks and clients, and
+    has the secrets of sessions: with one of them, and without keys, anybody could
+    release the locks of that session, here and in a restored cluster. Keep it as
+    you keep a password, on another machine. `head -c 400 FILE` shows what it is.
 
     For example:
 

@@ -19,7 +19,7 @@ app = typer.Typer(
 
 FolderOption = Annotated[
     Path,
-    typer.Option("--keys", help="The folder of the keys, as keys in [security] names it."),
+    typer.Option("--keys", help="The folder of the keys, as security.keys in the configuration."),
 ]
 KEYS = Path("keys")
 NameArgument = Annotated[str, typer.Argument(help="The key's name.")]
@@ -85,7 +85,10 @@ def add(
     ] = CLIENT,
     prefix: Annotated[
         list[str] | None,
-        typer.Option(help="Only names that begin with this; may be given several times."),
+        typer.Option(
+            help="Only names that begin with this, as orders/ for orders/1; without the / it is "
+            "for ordersold, too. Give it once for each beginning. Only for clients."
+        ),
     ] = None,
     folder: FolderOption = KEYS,
     out: Annotated[

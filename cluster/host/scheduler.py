@@ -301,6 +301,7 @@ class Scheduler:
         """Log a bug of ours with the event and the role's state; return the fatal error."""
         state = without_secret(repr(dict(role_slot.role.state())))
         seen = without_secret(repr(event))
+        _mask(error)
         log = logger.bind(
             node=self.node, role=role_slot.address, event=seen, sender=sender, state=state
         )
@@ -385,3 +386,14 @@ class Scheduler:
 def _without_links(effect: Connect | Disconnect) -> None:
     """Do nothing: without a gateway there is no link."""
     del effect
+
+
+def _mask(error: BaseException | None) -> None:
+    """Remove the secrets of sessions from the texts of ``error`` and its causes."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        error.args = tuple(
+            one if isinstance(one, int | None) else without_secret(str(one)) for one in error.args
+        )
+        error = error.__cause__ or error.__context__

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support.effects import T0, at
+from support.effects import HOST, T0, at
 from support.log_proxy_scene import (
     ANN,
     ME,
@@ -37,6 +37,7 @@ from fencelock.actors.message import Address
 from fencelock.actors.paxos import backend
 from fencelock.actors.paxos.backend import PaxosBackend
 from fencelock.actors.proxy import clients
+from fencelock.actors.proxy.access import CLIENT, Rights
 from fencelock.actors.proxy.proxy import Proxy, Tick
 from fencelock.actors.quota import Quotas
 
@@ -256,3 +257,51 @@ def test_a_client_opens_only_so_many_sessions_through_a_node(proxy: Proxy) -> No
     assert "quota sessions is 1" in refused.detail
     happens(proxy, Ended(session="ann@1.5", detail="", reason=CloseReason.EXPIRED))
     assert not told(proxy.handle(other, again, T0), api.Refused, other)
+
+
+def by_keys(proxy: Proxy, quotas: Quotas) -> Proxy:
+    """Let ``proxy`` check keys; return it."""
+    rights = (Rights("ann", CLIENT), Rights("bob", CLIENT))
+    return UnbatchedProxy(proxy.address, HOST, backend=proxy.backend, rights=rights, quotas=quotas)
+
+
+REFUSED_BY_KEY = [
+    (Quotas(requests=2), "2 requests of key 'ann' are under way"),
+    (Quotas(requests_per_s=2), "key 'ann' has sent 3 requests"),
+]
+
+
+@pytest.mark.parametrize(("quotas", "words"), REFUSED_BY_KEY)
+def test_a_key_has_one_quota_however_many_clients_use_it(
+    proxy: Proxy, quotas: Quotas, words: str
+) -> None:
+    keyed = by_keys(proxy, quotas)
+
+    def send(client: str) -> list[api.Refused]:
+        sender = Address(f"{client}/session")
+        request = api.Acquire(lock=client, session=f"{client}.1", owner="o", request=1)
+        return told(keyed.handle(sender, request, T0), api.Refused, sender)
+
+    assert not send("ann@1")
+    assert not send("ann@2")
+    (refused,) = send("ann@3")
+    assert refused.reason is api.Reason.OVERLOADED
+    assert words in refused.detail
+    assert not send("bob@1")
+
+
+def test_a_key_has_one_quota_of_reads_however_many_clients_use_it(proxy: Proxy) -> None:
+    keyed = by_keys(proxy, Quotas(queries=1))
+    for client, refusals in (("ann@1", 0), ("ann@2", 1), ("bob@1", 0)):
+        sender = Address(f"{client}/session")
+        effects = keyed.handle(sender, api.Inspect(lock="a", session=client, request=1), T0)
+        found = told(effects, api.Refused, sender)
+        assert ["1 questions of key 'ann'" in one.detail for one in found] == [True] * refusals
+
+
+def test_without_keys_each_client_has_its_own_quota_whatever_its_id(proxy: Proxy) -> None:
+    proxy.clients.quotas = Quotas(requests=1, requests_per_s=1, queries=1)
+    for client in ("ann@1", "ann@2"):
+        sender = Address(f"{client}/session")
+        request = api.Acquire(lock=client, session=f"{client}.1", owner="o", request=1)
+        assert not told(proxy.handle(sender, request, T0), api.Refused, sender)

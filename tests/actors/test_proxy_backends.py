@@ -76,6 +76,7 @@ MEMBERS_ROLE = Address("n1/members")
 READ_MEMBERS = ReadMembers(session="ann.7", request=1)
 REMOVE = ChangeMembers(action=MemberAction.REMOVE, node="n3", session="ann.7", request=1)
 EVICT = Evict(lock="a", fence=1, operator="o", session="ann.7", request=1)
+DISOWN = DisownHold(lock="a", fence=1, session="ann.7")
 CLOSE = CloseSession(handle="bob.1", operator="o", session="ann.7", request=1)
 
 
@@ -90,6 +91,8 @@ CLOSE = CloseSession(handle="bob.1", operator="o", session="ann.7", request=1)
         ("lamport", EVICT, "paxos"),
         ("bakery", LIST, "paxos"),
         ("bakery", EVICT, "paxos"),
+        ("paxos", DISOWN, "central and lamport have it"),
+        ("bakery", DISOWN, "central and lamport have it"),
         ("lamport", CLOSE, "paxos closes sessions"),
         ("bakery", CLOSE, "paxos closes sessions"),
         ("central", CLOSE, "`fencelock who` names the client"),
@@ -105,6 +108,7 @@ def test_a_request_without_a_handler_is_refused_with_the_protocol_that_has_it(
     assert refused.reason is Reason.UNSUPPORTED
     assert protocol in refused.detail
     assert has_it in refused.detail
+    assert f"{protocol} has it" not in refused.detail
 
 
 def test_the_log_leaves_requests_about_members_to_the_role_that_changes_them() -> None:
@@ -230,5 +234,5 @@ def test_a_role_of_the_node_without_the_nodes_session_is_no_clients_expense() ->
     proxy.handle(ANN, Acquire(lock="a", session="ann.7", owner="o", request=1), T0)
     other = Acquire(lock="b", session="n1.7", owner="o", request=1)
     proxy.handle(Address("n1/~ask.1"), other, T0)
-    assert (len(proxy.backend), proxy.clients.by_id["ann"].in_flight) == (2, 1)
+    assert (len(proxy.backend), proxy.clients.by_id["ann"].usage.in_flight) == (2, 1)
     assert proxy.clients.latest is None

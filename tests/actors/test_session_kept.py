@@ -58,6 +58,14 @@ def test_a_cancel_moves_and_any_endpoint_may_confirm_it(harness: SessionHarness)
     assert of(api.Cancel, harness.run(60_000)) == []
 
 
+def test_a_cancel_that_the_key_does_not_allow_is_given_up(harness: SessionHarness) -> None:
+    harness.open(harness.acquire())
+    asked = one(api.Cancel, harness.hear(ANN, api.Abandon()), A)
+    assert of(api.Cancel, harness.run(2_000))
+    harness.hear(A, api.refused(asked, api.Reason.FORBIDDEN, "its prefixes are narrower now"))
+    assert of(api.Cancel, harness.run(60_000)) == []
+
+
 def test_a_hold_belongs_to_the_session_and_is_released_where_the_session_is(
     harness: SessionHarness,
 ) -> None:

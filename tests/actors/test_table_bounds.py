@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 from fencelock.actors.api import message as api
-from fencelock.actors.api.session_message import CloseReason, End, Evict, Evicted, Open
+from fencelock.actors.api.name import object_name, plain_name
+from fencelock.actors.api.semaphore import SEMAPHORE, AcquirePermits
+from fencelock.actors.api.session_message import CloseReason, End, Evict, Evicted, ListLocks, Open
 from fencelock.actors.table.holding import SLACK
 from fencelock.actors.table.message import LogCommand
 from fencelock.actors.table.operation import AUDIT_MAX
@@ -279,3 +281,28 @@ def test_a_listing_is_paged_by_prefix_and_name(table: LockTable) -> None:
     assert [line.lock for line in (*first, *rest)] == [f"orders/{i:02}" for i in range(30)]
     assert [line.waiting for line in first[:2]] == [1, 0]
     assert len(table.listing()) == 60
+
+
+def test_a_prefix_is_that_of_a_name_and_not_of_its_kind(table: LockTable) -> None:
+    for number, name in enumerate(("shop", "secret", "other"), start=1):
+        table.apply(0, acquire(2 * number, name))
+        permits = AcquirePermits(
+            semaphore=name, permits=1, session="s.1", owner="o", request=2 * number + 1
+        )
+        table.apply(0, permits)
+    everything = [line.lock for line in table.listing()]
+
+    def listed(prefix: str) -> list[str]:
+        found = [line.lock for line in table.listing(prefix)]
+        reach = ListLocks(prefix=prefix).reach
+        assert all(plain_name(one).startswith(reach) for one in found)
+        return found
+
+    kind = object_name(SEMAPHORE, "")
+    assert listed("s") == ["secret", f"{kind}secret", f"{kind}shop", "shop"]
+    assert listed("sh") == [f"{kind}shop", "shop"]
+    assert listed(f"{kind}s") == [f"{kind}secret", f"{kind}shop"]
+    assert listed(kind) == [f"{kind}other", f"{kind}secret", f"{kind}shop"]
+    assert listed("") == everything
+    assert ListLocks(prefix="s").reach == "s"
+    assert ListLocks(prefix=kind).reach == ""

@@ -48,7 +48,7 @@ class Grow(Local):
 
 @local
 class Break(Local):
-    pass
+    text: str = "broken on purpose"
 
 
 @local
@@ -83,7 +83,7 @@ class EchoClerk(Role[Acquire | Release | Later | Grow | Break | BlockThread | Ab
             case Grow():
                 return [Spawn(event.child, EchoClerk, {"remark": "child"})]
             case Break():
-                raise AssertionError("broken on purpose")
+                raise AssertionError(event.text)
             case BlockThread():
                 event.entered.set()
                 event.leave.wait(LONG_S)
@@ -202,10 +202,30 @@ def test_a_bug_in_a_role_stops_the_node_and_is_logged_with_event_and_state(start
         logger.disable("fencelock")
     assert "broken on purpose" in str(dispatcher.failure)
     assert lines[0]["role"] == ROLE
-    assert lines[0]["event"] == "Break()"
+    assert lines[0]["event"] == "Break(text='broken on purpose')"
     assert "'remark': ''" in lines[0]["state"]
     with pytest.raises(pykka.ActorDeadError):
         waiting.get(timeout=LONG_S)
+
+
+def test_a_crash_is_logged_without_the_secrets_of_sessions(start: Start) -> None:
+    secret = "~" + "0123456789abcdef" * 2
+    lines: list[str] = []
+    logger.enable("fencelock")
+    format_ = "{message} {extra}\n{exception}"
+    sink = logger.add(lines.append, level="CRITICAL", format=format_, diagnose=False)  # As serve.
+    try:
+        dispatcher = start()
+        dispatcher.ref(ROLE).tell(Break(text=f"session 'ann{secret}.7' is broken"))
+        assert dispatcher.stopped.wait(LONG_S)
+    finally:
+        logger.remove(sink)
+        logger.disable("fencelock")
+    text = "".join(lines)
+    assert "session 'ann.7' is broken" in text
+    assert "Traceback" in text
+    assert secret not in text
+    assert secret not in str(dispatcher.failure)
 
 
 def flooded(ref: pykka.ActorRef[Any]) -> tuple[threading.Event, list[pykka.Future[Any]]]:

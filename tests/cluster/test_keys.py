@@ -114,10 +114,18 @@ def test_keys_of_another_user_are_refused(
     read_list(keys)
 
 
-def test_a_folder_in_which_others_may_replace_keys_is_refused(keys: Path) -> None:
-    keys.chmod(0o707)
+@pytest.mark.parametrize("mode", [0o707, 0o770, 0o720])
+def test_a_folder_in_which_others_may_replace_keys_is_refused(keys: Path, mode: int) -> None:
+    keys.chmod(mode)
     with pytest.raises(ConfigError, match=r"may change it.*chmod go-w"):
         node_keys(keys, "n1")
+
+
+@pytest.mark.parametrize("mode", [0o1777, 0o1770, 0o755])
+def test_a_folder_in_which_others_may_not_replace_keys_is_used(keys: Path, mode: int) -> None:
+    """In a sticky folder only the owner of a file may replace it, as where Kubernetes mounts."""
+    keys.chmod(mode)
+    node_keys(keys, "n1")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")

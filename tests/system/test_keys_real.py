@@ -30,8 +30,8 @@ from fencelock.actors.api.message import (
 )
 from fencelock.actors.message import Message
 from fencelock.actors.proxy.access import CLIENT, Rights
-from fencelock.cluster.bench.members import master_of
-from fencelock.cluster.keys import add_key, make_folder, read_key, remove_key
+from fencelock.cluster.bench.members import NodeProcesses, master_of
+from fencelock.cluster.keys import add_key, make_folder, read_key, read_list, remove_key
 from fencelock.transport.keys import KeyGuard, LinkKey
 
 lines = pytest.fixture(logged_lines)
@@ -287,6 +287,42 @@ def test_frames_of_a_removed_key_are_dropped_unread(
     assert len(refusals(lines, "n1 refused frames under the revoked key")) == 1
 
 
+def test_a_node_does_not_dial_a_node_whose_key_was_removed(tmp_path: Path, make: Make) -> None:
+    """The other side of a link that a node dials proves only that it has ``_server.key``."""
+    make_folder(tmp_path, ["n1", "n2"])
+    listed, secret = read_list(tmp_path).bound, read_key(tmp_path / "_server.key").secret
+    removed = make("n2", guard=KeyGuard("n2", secret, listed))
+    guard = KeyGuard("n1", secret, listed)
+    node = make("n1", {"n2": removed.hub.endpoint}, guard=guard, key=link_of(tmp_path, "n1"))
+    describe = Describe(session="n2", request=1)
+    until(node.up, node, removed)
+    node.say("n2", describe)
+    until(lambda: removed.arrivals, node, removed)
+    removed.say("n1", describe)
+    until(lambda: node.arrivals, node, removed)
+
+    guard.replace({public: name for public, name in listed.items() if name != "n2"})
+    until(lambda: any("lists no node n2" in str(one) for one in node.news), node, removed)
+    for before in (len(node.arrivals), len(removed.arrivals)):
+        node.say("n2", describe)
+        removed.say("n1", describe)
+        for _ in range(20):
+            node.turn()
+            removed.turn()
+        assert before == 1
+    assert (len(node.arrivals), len(removed.arrivals)) == (1, 1)
+    node.hub.connect("n2", removed.hub.endpoint)
+    assert not node.up()
+
+    guard.replace(listed)
+    until(node.up, node, removed)
+    node.hub.disconnect("n2")
+    guard.replace(listed)
+    for _ in range(5):
+        node.turn()
+    assert not node.up()
+
+
 @pytest.mark.parametrize(
     ("node", "key"),
     [
@@ -380,6 +416,16 @@ def test_nodes_with_keys_go_on_when_their_leader_is_killed(tmp_path: Path) -> No
         with shop.lock("orders/2", timeout=LONG_S):
             assert hold.held
         hold.release()
+
+
+def test_a_process_without_keys_ends_on_sighup_as_other_programs_do(tmp_path: Path) -> None:
+    with NodeProcesses(tmp_path, "paxos", 1, durable=False) as nodes:
+        with fencelock.connect(
+            nodes.connect, cluster=nodes.cluster, connect_timeout=LONG_S
+        ) as client:
+            client.lock("a", timeout=LONG_S).acquire()
+        nodes.processes["n1"].send_signal(signal.SIGHUP)
+        assert nodes.processes["n1"].wait(LONG_S) == -signal.SIGHUP
 
 
 def test_a_process_reads_its_keys_again_on_sighup(tmp_path: Path) -> None:

@@ -13,9 +13,11 @@ import zmq
 
 import fencelock
 from fencelock.actors.api.name import SECRET_DIGITS, without_secret
-from fencelock.cluster.bench.members import READY_S, NodeProcesses
+from fencelock.cluster.bench.members import READY_S, NodeProcesses, master_of
+from fencelock.transport.frame import Mismatch
 
 RELEASE, INSPECT, RELEASED, REFUSED, LOCK_STATUS = 0x11, 0x13, 0x19, 0x1B, 0x1C
+REJECTED = 0x70
 WAIT_MS = 10_000
 
 
@@ -43,7 +45,8 @@ class Attacker:
         self.socket = self.context.socket(zmq.DEALER)
         self.socket.setsockopt(zmq.ROUTING_ID, f"{name}#attacker".encode())
         self.socket.setsockopt(zmq.LINGER, 0)
-        self.socket.connect(members.connect)
+        alive = (one for one, process in members.processes.items() if process.poll() is None)
+        self.socket.connect(members.addresses[next(alive)])
 
     def ask(self, *message: object, wait_ms: int = WAIT_MS) -> list[Any] | None:
         """Return the first reply to ``message`` without its addresses, None if there is none."""
@@ -80,7 +83,8 @@ def test_a_client_that_connects_under_anothers_id_does_not_release_its_lock(
         node, session, owner, fence, *_ = holder_seen(members, "mine")
         attacker = Attacker(members, node)
         reply = attacker.ask(RELEASE, "mine", fence, session, owner, 10**9, wait_ms=1_000)
-        assert reply is None or reply[0] == REFUSED
+        assert reply is not None
+        assert reply[:2] == [REJECTED, Mismatch.ID_TAKEN]
         counters = {one.name: one.times for one in client.describe()[0].counters}
         assert counters["wire.client_id_taken"] >= 1
         other = Attacker(members, "other")  # An honest id does not help either.
@@ -103,12 +107,45 @@ def test_once_the_client_is_gone_its_handle_is_still_no_session(
     client.close()
     attacker = Attacker(members, node)
     ends, reply = time.monotonic() + READY_S, None
-    while reply is None and time.monotonic() < ends:  # Its connection is being closed.
+    while (
+        reply is None or reply[0] == REJECTED
+    ) and time.monotonic() < ends:  # Its connection is being closed.
         reply = attacker.ask(RELEASE, "seen", fence, session, owner, 10**9, wait_ms=500)
     assert reply is not None
     assert reply[0] == REFUSED
     assert "does not exist" in reply[3]
     attacker.close()
+
+
+def test_a_session_keeps_its_secret_when_its_master_dies_and_its_client_reconnects(
+    tmp_path: Path,
+) -> None:
+    with (
+        NodeProcesses(tmp_path, "paxos", 3, durable=False) as members,
+        fencelock.connect(
+            members.connect, cluster=members.cluster, connect_timeout=READY_S
+        ) as client,
+    ):
+        hold = client.lock("mine", timeout=READY_S).acquire()
+        assert hold is not None
+        node, session, owner, fence, *_ = holder_seen(members, "mine")
+        members.kill(master_of(members.wait_until_ready(client)))
+        seen = client.status("mine").holder  # Another master answers, over another link.
+        assert seen is not None
+        assert seen.fence == fence
+        again, _, _, fence_again, *_ = holder_seen(members, "mine")
+        assert (again, fence_again) == (node, fence)
+        other = Attacker(members, "other")
+        for name in (session, f"{session.partition('.')[0]}~{'0' * SECRET_DIGITS}.1"):
+            reply = other.ask(RELEASE, "mine", fence, name, owner, 10**9)
+            assert reply is not None
+            assert reply[0] == REFUSED
+        other.close()
+        assert hold.held
+        hold.release()
+        assert client.status("mine").holder is None
+    log = "".join(file.read_text(encoding="utf-8") for file in tmp_path.glob("*.log"))
+    assert without_secret(log) == log
 
 
 def test_no_log_line_has_a_secret(members: NodeProcesses, client: fencelock.Client) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 
+from fencelock.actors.proxy.access import key_of
 from fencelock.transport import client_load
 from fencelock.transport.client_load import DROPPED_NS, WINDOW_NS, Floods, Load, UnreadReplies
 from fencelock.transport.connections import acked_bytes
@@ -117,6 +119,27 @@ def test_a_client_that_connects_anew_is_not_taken_for_one_that_does_not_read() -
                     while unread.blocked:
                         unread.is_blocked("watcher")
     assert len(descriptors) == 1
+
+
+def test_clients_with_one_key_share_its_quota_of_unread_replies() -> None:
+    unread = UnreadReplies(10_000, key_of)
+    with ExitStack() as stack:
+        server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+
+        def connected() -> Pair:
+            client = stack.enter_context(socket.create_connection(server.getsockname()))
+            return stack.enter_context(server.accept()[0]), client
+
+        slow, reads, other = connected(), connected(), connected()
+        assert unread.take("shop@1", slow[0].fileno(), 6_000)
+        assert not unread.take("shop@2", reads[0].fileno(), 6_000)
+        assert not unread.is_blocked("shop@2"), "it reads"
+        assert unread.take("bob@1", other[0].fileno(), 6_000)
+        for one in slow:
+            one.close()
+        while not unread.take("shop@2", reads[0].fileno(), 6_000):
+            pass  # The other clients with the key are looked at once an interval.
+        assert not unread.take("shop@2", reads[0].fileno(), 6_000)
 
 
 def test_one_reply_above_the_quota_is_sent_to_a_client_that_reads(connection: Pair) -> None:

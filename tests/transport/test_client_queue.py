@@ -16,8 +16,8 @@ from fencelock.transport.listener import (
 )
 
 
-def frame(raw: bytes) -> QueuedFrame:
-    return QueuedFrame(b"id#1", -1, raw)
+def frame(raw: bytes, client: str = "") -> QueuedFrame:
+    return QueuedFrame(b"id#1", -1, raw, client=client)
 
 
 def taken(clients: ClientQueue, count: int) -> list[tuple[str, bytes]]:
@@ -51,7 +51,7 @@ def test_the_first_frame_of_a_new_client_waits_apart_and_before_its_later_ones()
     clients = ClientQueue({"known"})
     for raw in (b"1", b"2"):
         clients.put("new", frame(raw))
-    clients.put("known", frame(b"a"))
+    clients.put("known", frame(b"a", "known"))
     assert list(clients.frames) == ["known"]
     assert clients.sizes.keys() == {"new", "known"}
     name, first = clients.take("new")

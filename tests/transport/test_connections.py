@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import cbor2
 import pytest
@@ -20,6 +21,8 @@ from support.hub_station import listening_hub
 
 from fencelock.actors.api.message import Describe
 from fencelock.actors.message import Address
+from fencelock.actors.proxy.access import key_of
+from fencelock.actors.quota import Quotas
 from fencelock.transport import connections
 from fencelock.transport.admission import CLIENT_BYTES_MAX
 from fencelock.transport.descriptors import Reserve, connections_max
@@ -32,10 +35,10 @@ PATIENCE_S = 60.0
 class ListeningNode:
     """A bridge that listens, turned by hand."""
 
-    def __init__(self, most: int = 1000) -> None:
+    def __init__(self, most: int = 1000, **options: Any) -> None:
         self.counters: Counter[str] = Counter()
         self.arrivals: list[Arrival] = []
-        self.hub = listening_hub(self.counters, connections_max=most)
+        self.hub = listening_hub(self.counters, connections_max=most, **options)
         host, port = self.hub.endpoint.removeprefix("tcp://").split(":")
         self.where = (host, int(port))
         self.strangers: list[tcp.socket] = []
@@ -60,8 +63,8 @@ class ListeningNode:
 def make() -> Iterator[Callable[..., ListeningNode]]:
     nodes: list[ListeningNode] = []
 
-    def made(most: int = 1000) -> ListeningNode:
-        nodes.append(ListeningNode(most))
+    def made(most: int = 1000, **options: Any) -> ListeningNode:
+        nodes.append(ListeningNode(most, **options))
         return nodes[-1]
 
     yield made
@@ -140,24 +143,97 @@ def test_a_connection_that_greets_and_then_is_silent_is_closed_and_others_are_no
         node.until(lambda name=name, before=before: node.came(name) > before)  # type: ignore[misc]
 
 
+TOO_MANY = [
+    ({"most": 10}, "wire.connections_full"),
+    ({"quotas": Quotas(connections=10)}, "wire.address_full"),
+]
+
+
+@pytest.mark.parametrize(("limit", "counter"), TOO_MANY)
 def test_too_many_connections_end_the_silent_ones_and_not_those_that_are_used(
-    make: Callable[..., ListeningNode], context: zmq.Context[zmq.Socket[bytes]]
+    make: Callable[..., ListeningNode],
+    context: zmq.Context[zmq.Socket[bytes]],
+    limit: dict[str, Any],
+    counter: str,
 ) -> None:
-    node = make(most=10)
+    node = make(**limit)
     good = [dealer(context, node, f"good{number}") for number in range(8)]
     for number, socket in enumerate(good):
         socket.send(describe(f"good{number}"))
     node.until(lambda: len(node.arrivals) == len(good))
     strangers = [greeted(node) for _ in range(40)]
     node.until(lambda: sum(map(is_closed, strangers)) >= 38)
-    assert node.counters["wire.connections_full"] >= 38
+    assert node.counters[counter] >= 38
 
     late = dealer(context, node, "late")
     late.send(describe("late"))
     node.until(lambda: node.came("late") == 1)
     for number, socket in enumerate(good):
         socket.send(describe(f"good{number}"))
-    node.until(lambda: len(node.arrivals) == 2 * len(good) + 1)
+    late.send(describe("late"))
+    node.until(lambda: len(node.arrivals) == 2 * len(good) + 2)
+
+
+@pytest.mark.parametrize(("limit", "counter"), TOO_MANY)
+def test_the_newest_is_refused_if_all_others_are_used_unless_it_is_a_member(
+    make: Callable[..., ListeningNode],
+    context: zmq.Context[zmq.Socket[bytes]],
+    limit: dict[str, Any],
+    counter: str,
+) -> None:
+    node = make(peers={"n2": "tcp://127.0.0.1:9"}, **limit)
+    names = [f"good{number}" for number in range(10)]
+    good = [dealer(context, node, name) for name in names]
+    for name, socket in zip(names, good, strict=True):
+        socket.send(describe(name))
+    node.until(lambda: len(node.arrivals) == len(good))
+    late = dealer(context, node, "late")
+    late.send(describe("late"))
+    node.until(lambda: node.counters[counter] == 1)
+    member = dealer(context, node, "n2")
+    member.send(describe("n2"))
+    node.until(lambda: node.came("n2") == 1)
+    for name, socket in zip(names, good, strict=True):
+        socket.send(describe(name))
+    member.send(describe("n2"))
+    node.until(lambda: node.came("n2") == 2 and len(node.arrivals) == 2 * len(good) + 2)
+    assert node.came("late") == 0
+    assert node.counters[counter] == 1
+
+
+def test_links_of_members_are_not_counted_for_their_address_but_one_each(
+    make: Callable[..., ListeningNode], context: zmq.Context[zmq.Socket[bytes]]
+) -> None:
+    peers = {"n2": "tcp://127.0.0.1:9", "n3": "tcp://127.0.0.1:9"}
+    node = make(peers=peers, quotas=Quotas(connections=4))
+    for name in ("n2", "n3", *(f"good{number}" for number in range(4))):
+        dealer(context, node, name).send(describe(name))
+        node.until(lambda name=name: node.came(name) == 1)  # type: ignore[misc]
+    assert node.counters["wire.address_full"] == 0
+    again = context.socket(zmq.DEALER)  # Another link in the name of n2: the former is counted.
+    again.setsockopt(zmq.ROUTING_ID, b"n2#2")
+    again.connect(node.hub.endpoint)
+    node.dealers.append(again)
+    again.send(describe("n2"))
+    node.until(lambda: node.came("n2") == 2)
+    late = dealer(context, node, "late")
+    late.send(describe("late"))
+    node.until(lambda: node.counters["wire.address_full"] > 0)
+
+
+@pytest.mark.parametrize(
+    ("host", "counted"),
+    [
+        ("192.0.2.7", "192.0.2.7"),
+        ("::ffff:192.0.2.7", "192.0.2.7"),
+        ("2001:db8:1:2:3::4", "2001:db8:1:2::/64"),
+        ("2001:db8:1:2:ffff::1", "2001:db8:1:2::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("::1", "::/64"),
+    ],
+)
+def test_addresses_of_one_ipv6_network_are_counted_together(host: str, counted: str) -> None:
+    assert connections.counted_address(host) == counted
 
 
 STRANGER = """
@@ -173,7 +249,7 @@ def test_a_node_that_ran_out_of_descriptors_listens_again_however_many_were_conn
     make: Callable[..., ListeningNode], context: zmq.Context[zmq.Socket[bytes]]
 ) -> None:
     """libzmq closes all connections when it stops to listen, and reports the end of none."""
-    node = make(most=8)
+    node = make(most=8, quotas=Quotas(connections=8))
     for _ in range(8):
         greeted(node)
     program = STRANGER.format(where=node.where)
@@ -189,13 +265,22 @@ def test_a_node_that_ran_out_of_descriptors_listens_again_however_many_were_conn
             node.until(lambda: node.counters["wire.descriptors_exhausted"] > 0)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        before = node.counters["wire.address_full"]
+        others = [os.dup(0) for _ in range(32)]  # They take the descriptors that became free.
         late = dealer(context, node, "late")
         late.setsockopt(zmq.RECONNECT_IVL, 100)
         late.disconnect(node.hub.endpoint)
         late.connect(node.hub.endpoint)
         late.send(describe("late"))
         node.until(lambda: node.came("late") == 1)
+        more = [dealer(context, node, f"more{number}") for number in range(4)]
+        for number, socket in enumerate(more):
+            socket.send(describe(f"more{number}"))
+        node.until(lambda: all(node.came(f"more{number}") for number in range(4)))
+        assert node.counters["wire.address_full"] == before
         stranger.stdin.write(b"leave\n")
+        for one in others:
+            os.close(one)
 
 
 def test_whoever_sends_what_no_version_of_ours_does_is_not_listened_to_for_a_while(
@@ -247,6 +332,66 @@ def test_a_request_of_one_client_is_taken_before_the_second_frame_of_another(
         assert 0 < used <= 8
         order += [arrival.link for arrival in arrivals]
     assert order.index("modest") <= 2
+
+
+def test_a_client_that_connects_anew_over_the_same_descriptor_keeps_its_id(
+    make: Callable[..., ListeningNode], context: zmq.Context[zmq.Socket[bytes]]
+) -> None:
+    node = make()
+    before = first = _descriptors()
+    for number in (1, 2):
+        client = dealer(context, node, "ann")
+        client.send(describe("ann"))
+        node.until(lambda number=number: node.came("ann") == number)  # type: ignore[misc]
+        if number == 1:
+            first = _descriptors() - before
+            client.close(linger=0)
+            node.until(lambda: _descriptors() == before)
+    assert _descriptors() - before == first
+    thief = context.socket(zmq.DEALER)
+    thief.setsockopt(zmq.ROUTING_ID, b"ann#2")
+    thief.connect(node.hub.endpoint)
+    node.dealers.append(thief)
+    thief.send(describe("ann"))
+    node.until(lambda: node.counters["wire.client_id_taken"] > 0 or node.came("ann") > 2)
+    assert node.came("ann") == 2
+
+
+def _descriptors() -> set[str]:
+    """Return the TCP connections of this process."""
+    found = {one: Path("/proc/self/fd", one) for one in os.listdir("/proc/self/fd")}
+    inodes = {line.split()[9] for line in Path("/proc/self/net/tcp").read_text().splitlines()[1:]}
+    return {
+        one
+        for one, path in found.items()
+        if path.is_symlink() and str(path.readlink())[8:-1] in inodes
+    }
+
+
+def test_clients_with_one_key_wait_for_one_turn_and_have_one_limit(
+    make: Callable[..., ListeningNode], context: zmq.Context[zmq.Socket[bytes]]
+) -> None:
+    """The keys are not checked here: a listener without a guard is told to count by them."""
+    node = make()
+    listener = node.hub._listener  # pyright: ignore[reportPrivateUsage]
+    assert listener is not None
+    listener.owner_of = key_of
+    greedy = [dealer(context, node, f"shop@{number}") for number in range(20)]
+    modest = dealer(context, node, "bob@1")
+    for number, socket in enumerate(greedy):
+        socket.send(describe(f"shop@{number}", 40))
+    modest.send(describe("bob@1"))
+    ends = time.monotonic() + PATIENCE_S
+    while set(node.hub.waiting) != {"shop", "bob"}:
+        assert time.monotonic() < ends
+        node.hub.poll(10)
+        node.hub.events()
+        node.hub.receive_members(1000)
+    order: list[str] = []
+    while "bob@1" not in order:
+        order += [arrival.link for arrival in node.hub.receive_clients(8, 10**9)[0]]
+    assert order.index("bob@1") <= 2
+    node.until(lambda: all(node.came(f"shop@{number}") for number in range(1, 20)))
 
 
 def test_the_cap_leaves_descriptors_for_files() -> None:

@@ -9,12 +9,15 @@ from functools import partial
 import pytest
 import zmq
 from support.hub_station import PATIENCE_S, Make, Station, alive, stations, until
+from support.log_lines import Lines, logged_lines
 
 from fencelock.actors.api.message import Alive, KeepAlive
 from fencelock.actors.message import Address
-from fencelock.actors.role_message import LinkDown, LinkUp
+from fencelock.actors.role_message import LinkDown, LinkRefused, LinkUp
 from fencelock.transport.frame import Envelope, Frame, encode_frame
 from fencelock.transport.listener import NEW_SHARE, Arrival
+
+lines = pytest.fixture(logged_lines)
 
 
 @pytest.fixture
@@ -234,3 +237,23 @@ def test_of_many_new_clients_a_turn_takes_one_before_and_some_after_the_known_on
             counts.append(len(links))
             assert links.index("known") == 1 if len(counts) == 1 else "known" not in links
     assert counts == [NEW_SHARE + 1, NEW_SHARE]
+
+
+def test_a_second_process_with_the_id_of_a_client_is_refused_in_words_and_logged_once(
+    station: Make, lines: Lines
+) -> None:
+    node = station("n1")
+    first, second = client_of(station, node, "s-1", 1), client_of(station, node, "s-1", 2)
+    until(lambda: first.news and second.news, first, second)
+    first.say("endpoint-0", KeepAlive(session="s-1", request=1))
+    until(lambda: node.arrivals, node)
+    for _ in range(3):
+        second.say("endpoint-0", KeepAlive(session="s-1", request=2))
+    until(lambda: node.counters["wire.client_id_taken"] == 3, node)
+    until(lambda: second.counters["wire.rejected"] == 3, second, node)
+    until(lambda: isinstance(second.news[-1], LinkRefused), second)
+    refused = second.news[-1]
+    assert isinstance(refused, LinkRefused)
+    assert "another process uses the client id 's-1'" in refused.detail
+    (line,) = [text for _, _, text in lines.values if "client id 's-1'" in text]
+    assert "n1 refused" in line

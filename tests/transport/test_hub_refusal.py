@@ -3,11 +3,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+import cbor2
 import pytest
 import zmq
 from support.hub_station import PATIENCE_S, Make, Station, alive, stations, until
 
-from fencelock.actors.api.message import KeepAlive
+from fencelock.actors.api.message import KeepAlive, Reason, Refused
 from fencelock.actors.message import Address
 from fencelock.actors.role_message import LinkRefused, LinkUp
 from fencelock.transport import client_load
@@ -156,6 +157,59 @@ def test_the_sender_of_a_strange_frame_is_told_both_values(
     assert rejected.code is code
     assert re.search(words, rejected.detail)
     assert node.arrivals == []
+
+
+def request(*message: object, sender: str = "me/session", to: str = "*/proxy") -> bytes:
+    return cbor2.dumps([1, "test", 0, 0, [[to, sender, *message]]])
+
+
+@pytest.mark.parametrize(
+    ("raw", "number", "words"),
+    [
+        (request(0x10, "a", "me.1", "o", 7, "soon"), 7, "Acquire.wait_ms: 'soon' is no int"),
+        (request(0x10, 5, "me.1", "o", 7, b"x" * 99), 7, "Acquire.lock: 5 is no str"),
+        (request(0x11, "a", True, "me.1", "o", 9), 9, "Release.fence: True is no int"),
+    ],
+)
+def test_a_request_with_a_field_of_a_wrong_type_is_refused_and_not_left_waiting(
+    wire: tuple[Station, zmq.Socket[bytes]], raw: bytes, number: int, words: str
+) -> None:
+    node, socket = wire
+    socket.send(raw)
+    until(lambda: node.counters["wire.malformed"], node)
+    assert socket.poll(PATIENCE_S * 1000)
+    ((to, sender, refused),) = decode_frame(socket.recv(), cluster="test").envelopes
+    assert (to, sender) == ("me/session", "n1/proxy")
+    assert isinstance(refused, Refused)
+    assert (refused.reason, refused.session, refused.request) == (Reason.INVALID, "me.1", number)
+    assert words in refused.detail
+    assert len(refused.detail) < 200
+    assert node.arrivals == []
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        request(0x10, "a", "me.1", "o", "7", None),  # The number itself.
+        request(0x10, "a", "me.1", "o", 7, "soon", sender="you/session"),
+        request(0x10, "a", "me.1", "o", 7, "soon", to="n1/replica"),
+        request(0x19, "a", "me.1", "o", 7, "soon"),  # No request.
+        request(0x10),
+        request(0x10, "a", "me.1", "o", 7, "soon", sender=b"me/session"),  # type: ignore[arg-type]
+        request(0x10, "a" * 1024, "me.1", "o", 7, "soon"),
+    ],
+)
+def test_what_cannot_be_read_as_a_request_is_not_answered(
+    wire: tuple[Station, zmq.Socket[bytes]], raw: bytes
+) -> None:
+    node, socket = wire
+    socket.send(raw)
+    until(lambda: node.counters["wire.malformed"], node)
+    socket.send(frame())
+    until(lambda: node.arrivals, node)
+    node.say("me", alive(1), role="session")
+    assert socket.poll(PATIENCE_S * 1000)
+    assert decode_frame(socket.recv()).envelopes[0][2] == alive(1)
 
 
 def test_a_node_that_speaks_another_version_is_reported(station: Make) -> None:
