@@ -69,9 +69,9 @@ class Silent:
     def __len__(self) -> int:
         return len(self.fresh) + len(self.beating)
 
-    def oldest(self) -> int | None:
+    def oldest(self) -> tuple[int, NewConnection] | None:
         """Return the connection to be ended first, or None if there is none."""
-        return next(iter(self.fresh), next(iter(self.beating), None))
+        return next(iter(self.fresh.items()), next(iter(self.beating.items()), None))
 
     def forget(self, descriptor: int) -> NewConnection | None:
         """Remove a connection, and return it."""
@@ -281,7 +281,11 @@ class Connections:
         oldest = silent.oldest()
         if oldest is None or len(silent) <= min(SPARE, most // 4):
             return False
-        self._end(oldest)
+        descriptor, one = oldest
+        if borrow(descriptor, peer_of) != one.peer:
+            self._closed(descriptor)  # It has ended, which is not always reported.
+            return False
+        self._end(descriptor)
         return True
 
     def _note_address_full(self, address: str) -> None:
