@@ -150,7 +150,7 @@ class LockMachine:
     def _take(self, commands: Sequence[bytes]) -> list[LogCommand | None]:
         """Return ``commands`` decoded, and forget them."""
         read = list(map(self._known.pop, commands, repeat(None)))
-        if None in read:
+        if not all(read):
             unknown = [n for n, command in enumerate(read) if command is None]
             for n, command in zip(unknown, _read_all([commands[n] for n in unknown]), strict=True):
                 read[n] = command

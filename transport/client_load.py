@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -67,24 +68,20 @@ class Load:
     Attributes:
         busy: the clients that sent much more than others in the last window, and more than was
             served, and those of which frames were dropped; read only.
+        counts: the envelopes of each client in this window; the listener adds to it.
+        ends: the time at which the listener shall call `end_window` (ns).
 
     """
 
     def __init__(self) -> None:
         self.busy: frozenset[str] = frozenset()
+        self.counts: defaultdict[str, int] = defaultdict(int)
+        self.ends = 0
         self._dropped: dict[str, int] = {}
         """The times until which clients are busy of which a frame was dropped (ns)."""
         self._shared = 0
         """The time until which those clients wait for others (ns)."""
-        self._counts: dict[str, int] = {}
         self._behind: set[str] = set()
-        self._ends = 0
-
-    def add(self, client: str, envelopes: int, now: int) -> None:
-        """Count ``envelopes`` of ``client`` at time ``now`` (ns)."""
-        if now >= self._ends:
-            self._end_window(now)
-        self._counts[client] = self._counts.get(client, 0) + envelopes
 
     def behind(self, client: str) -> None:
         """Note that `BACKLOG_BYTES` of ``client`` wait after a turn."""
@@ -94,15 +91,16 @@ class Load:
         """Note that a frame of ``client`` was dropped, as too many wait: it is busy at once."""
         if client not in self._dropped:
             _make_room(self._dropped, client)
-        self._dropped[client] = self._ends + DROPPED_NS
-        if client not in self.busy and (len(self._counts) > 1 or self._shared >= self._ends):
+        self._dropped[client] = self.ends + DROPPED_NS
+        if client not in self.busy and (len(self.counts) > 1 or self._shared >= self.ends):
             self.busy |= {client}
 
-    def _end_window(self, now: int) -> None:
-        counts, self._counts = self._counts, {}
+    def end_window(self, now: int) -> None:
+        """Find the busy clients, and count anew from ``now`` on (ns)."""
+        counts, self.counts = self.counts, defaultdict(int)
         behind, self._behind = self._behind, set()
-        recent = now - self._ends < WINDOW_NS
-        self._ends = now + WINDOW_NS
+        recent = now - self.ends < WINDOW_NS
+        self.ends = now + WINDOW_NS
         least = max(BUSY_MIN, BUSY_TIMES * min(counts.values(), default=0))
         busy = (one for one in behind if counts.get(one, 0) > least)
         self.busy = frozenset(busy) if recent and len(counts) > 1 else frozenset()

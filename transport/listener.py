@@ -140,6 +140,7 @@ class ClientQueue:
         frames: the waiting frames of each owner, the next one first; read only.
         new: those of owners whose client is not known, until the first is taken; read only.
         sizes: the bytes that wait of each owner; read only.
+        size: the sum of these.
 
     """
 
@@ -147,7 +148,7 @@ class ClientQueue:
         self.frames: OrderedDict[str, deque[QueuedFrame]] = OrderedDict()
         self.new: OrderedDict[str, deque[QueuedFrame]] = OrderedDict()
         self.sizes: dict[str, int] = {}
-        self._total = 0
+        self.size = 0
         self._known = known
 
     def put(self, owner: str, waiting: QueuedFrame) -> bool:
@@ -157,19 +158,19 @@ class ClientQueue:
         if frames is None and self.new:
             frames = self.new.get(owner)
         if frames is None:
-            if self._total + size > WAITING_MAX:
+            if self.size + size > WAITING_MAX:
                 return False
             known = self._known is None or waiting.client in self._known
             (self.frames if known else self.new)[owner] = deque((waiting,))
             self.sizes[owner] = size
         else:
             used = self.sizes[owner] + size
-            full = used > CLIENT_WAITING_MAX or self._total + size > WAITING_MAX
+            full = used > CLIENT_WAITING_MAX or self.size + size > WAITING_MAX
             if full or len(frames) >= CLIENT_FRAMES_MAX:
                 return False
             frames.append(waiting)
             self.sizes[owner] = used
-        self._total += size
+        self.size += size
         return True
 
     def first_beside(self, busy: Collection[str]) -> str:
@@ -178,8 +179,6 @@ class ClientQueue:
 
     def backlogs(self, least: int) -> list[str]:
         """Return the owners of which ``least`` bytes or more wait."""
-        if self._total < least:
-            return []
         return [owner for owner, size in self.sizes.items() if size >= least]
 
     def put_back(self, owner: str, rest: QueuedFrame) -> None:
@@ -195,7 +194,7 @@ class ClientQueue:
             owner, frames = self.frames.popitem(last=False)
         waiting = frames.popleft()
         size = len(waiting.raw)
-        self._total -= size
+        self.size -= size
         if frames:
             self.frames[owner] = frames
             self.sizes[owner] -= size
@@ -222,6 +221,8 @@ class Clients:
         self.known: Collection[str] = self._connections
         self.connection: Callable[[str], ClientConnection | None] = self._connections.get
         """Returns the connection of a client, or None for an unknown client."""
+        self.used: Callable[[str], None] = self._connections.move_to_end
+        """Records that a known client used its connection again."""
 
     def heard(self, client: str, identity: bytes, descriptor: int) -> bool:
         """Record a message of ``client``; return whether another client was forgotten for it."""
@@ -495,12 +496,15 @@ class Listener:
             left -= taken
             rooms[kind] -= taken
             now = time.perf_counter_ns()
-            load.add(owner, taken, now)
+            if now >= load.ends:
+                load.end_window(now)
+            load.counts[owner] += taken
             ends = ends or now + within_ns
             if now >= ends and others:
                 break
-        for name in queue.backlogs(BACKLOG_BYTES):
-            load.behind(name)
+        if queue.size >= BACKLOG_BYTES:
+            for name in queue.backlogs(BACKLOG_BYTES):
+                load.behind(name)
         return arrivals, most - left
 
     def _next(self, rooms: list[int]) -> tuple[int, str]:
@@ -543,11 +547,18 @@ class Listener:
         if self._muted and self._is_muted(identity):
             self._count("wire.muted", 1)
             return None
-        if self._clients.is_taken(name, identity):
+        clients, source = self._clients, waiting.source
+        known = clients.connection(name)
+        is_usual = known is not None and known[:2] == (identity, source)
+        if not is_usual and clients.is_taken(name, identity):
             self._refuse_taken(name, identity)
             return None
-        frame = self._admitted(name, identity, waiting.source, waiting.raw)
-        if frame is not None and self._clients.heard(name, identity, waiting.source):
+        frame = self._admitted(name, identity, source, waiting.raw)
+        if frame is None:
+            return None
+        if is_usual and clients.connection(name) is known:
+            clients.used(name)
+        elif clients.heard(name, identity, source):
             self._count("wire.client_forgotten", 1)
         return frame
 
