@@ -67,7 +67,7 @@ class BaseClient(Generic[L, R, S]):
             ValueError: ``timeout`` is out of its range.
 
         """
-        connection = self._connection
+        connection = self._begin()
         options = connection.options(name, timeout, owner, label, duration, grace)
         return self._lock_type(connection.line, connection.hold_registry, options)
 
@@ -102,7 +102,7 @@ class BaseClient(Generic[L, R, S]):
                 one does.
 
         """
-        connection = self._connection
+        connection = self._begin()
         options = connection.options(
             name, timeout, owner, label, duration, grace, reentrant=True, limit=limit
         )
@@ -132,7 +132,11 @@ class BaseClient(Generic[L, R, S]):
             ValueError: as for `lock`.
 
         """
-        return self._semaphore_type(self._connection, name, permits, timeout, label)
+        return self._semaphore_type(self._begin(), name, permits, timeout, label)
+
+    def _begin(self) -> Connection:
+        """Return the connection for a new object."""
+        return self._connection
 
     @property
     def session(self) -> str:
@@ -196,6 +200,9 @@ class BaseClient(Generic[L, R, S]):
     def callbacks_failed(self) -> int:
         """The number of callbacks that raised an exception; each was logged."""
         return self._connection.executor.failed
+
+
+AnyClient = BaseClient[Any, Any, Any]
 
 
 def namer(template: str, function: Callable[..., Any]) -> Callable[..., str]:

@@ -192,8 +192,7 @@ class ReleaseRequest(LockRequest, Command):
     __slots__ = ()
     EASES = True
     PARTIAL: ClassVar[bool] = False
-    """Whether it may release a part of one acquire's permits. `Released` then counts the permits
-    that are left."""
+    """Whether it is a `PartRequest`, which may release a part of a hold."""
 
     if TYPE_CHECKING:  # Every subclass declares them as fields.
         fence: int

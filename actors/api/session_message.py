@@ -35,9 +35,9 @@ from fencelock.actors.api.name import (
     utf8_size,
     without_secret,
 )
+from fencelock.actors.api.object_request import KINDS
 from fencelock.actors.api.request import Command, Key, Notification, Outcome, Query, Reply, Request
 from fencelock.actors.api.self_report import NodeAddress
-from fencelock.actors.api.semaphore import SEMAPHORE
 from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.message import message
 
@@ -197,7 +197,7 @@ class ListLocks(Query):
     @property
     def reach(self) -> str:
         """The beginning of the names. One that begins the name of a kind finds all of the kind."""
-        whole_kind = object_name(SEMAPHORE, "").startswith(self.prefix)
+        whole_kind = any(object_name(kind, "").startswith(self.prefix) for kind in KINDS)
         return "" if whole_kind else plain_name(self.prefix)
 
     def check(self) -> None:

@@ -33,9 +33,10 @@ class Hold:
 
     Attributes:
         fence: the token of this ownership; it does not change when the owner acquires again.
-        count: number of times the owner holds the lock at once, or of its permits; at least 1.
+        count: number of times the owner holds the object at once; at least 1.
         request: the last acquire that added to ``count``, or 0 if that was undone.
-        level: ``count`` after that acquire, so that a repetition gets the same reply.
+        level: the number in the reply to that acquire, so that a repetition gets the same.
+        amount: number of permits of its `Pool`; 0 without a pool.
         since_ms: log time of the grant.
         queue: waits by ticket, which is the order of the log; see `waits`.
 
@@ -48,7 +49,13 @@ class Hold:
     request: int
     count: int = 1
     level: int = 1
+    amount: int = 0
     queue: OrderedDict[int, Wait] | None = None
+
+    @property
+    def times(self) -> int:
+        """Number of times that it is held, or of its permits, for people."""
+        return max(self.count, self.amount)
 
     def answer(self) -> Granted:
         """Return the outcome of the last acquire."""
@@ -143,14 +150,14 @@ class Pool:
 
     def add(self, hold: Hold) -> None:
         """Take the permits of a new hold."""
-        self.free -= hold.count
+        self.free -= hold.amount
         assert self.free >= 0  # L8
         self.holds[hold.fence] = hold
 
     def remove(self, hold: Hold) -> None:
         """Take back all permits of a hold."""
         del self.holds[hold.fence]
-        self.free += hold.count
+        self.free += hold.amount
 
     @property
     def waits(self) -> Iterable[Wait]:

@@ -147,6 +147,13 @@ class AmountRecord(NamedTuple):
     amount: int
 
 
+class CountRecord(NamedTuple):
+    """The number of times that a `Hold` of permits is held, if it is not 1."""
+
+    fence: int
+    times: int
+
+
 @message(0x9A)
 class TablePart(Message):
     """Part ``index`` of the ``count`` parts of a snapshot.
@@ -162,6 +169,7 @@ class TablePart(Message):
     audit: tuple[Evicted, ...]
     pools: tuple[PoolRecord, ...] = ()
     amounts: tuple[AmountRecord, ...] = ()
+    counts: tuple[CountRecord, ...] = ()
 
     TRIMMED = True
 
@@ -169,5 +177,5 @@ class TablePart(Message):
 TableSnapshot = tuple[TablePart, ...]
 """All parts, in order."""
 
-Record = SessionRecord | ClaimantRecord | Evicted | PoolRecord | AmountRecord
+Record = SessionRecord | ClaimantRecord | Evicted | PoolRecord | AmountRecord | CountRecord
 """All records of a part, without the head."""

@@ -20,6 +20,7 @@ from fencelock.actors.api.message import (
     refused,
 )
 from fencelock.actors.api.name import client_of, quoted, titled, without_secret
+from fencelock.actors.api.object_request import PartRequest, PermitRequest
 from fencelock.actors.api.request import Command
 from fencelock.actors.api.semaphore import AcquirePermits, ReleasePermits
 from fencelock.actors.api.session_message import (
@@ -77,11 +78,11 @@ def acquire(table: TableState, command: Acquire, out: list[Result]) -> None:
             _wait(table, owner_state, command, out)
 
 
-def acquire_permits(table: TableState, command: AcquirePermits, out: list[Result]) -> None:
-    """Grant permits of a semaphore, queue or deny.
+def acquire_permits(table: TableState, command: PermitRequest, out: list[Result]) -> None:
+    """Grant permits of an object, queue or deny.
 
     Raises:
-        InvalidRequestError: see `AcquirePermits.check`; nothing was done.
+        InvalidRequestError: see `Request.check`; nothing was done.
 
     """
     owner_state = _begin_acquire(table, command, out)
@@ -104,13 +105,13 @@ def acquire_permits(table: TableState, command: AcquirePermits, out: list[Result
             _wait(table, owner_state, command, out, amount)
 
 
-def release(table: TableState, command: Release | ReleasePermits, out: list[Result]) -> None:
+def release(table: TableState, command: ReleaseRequest, out: list[Result]) -> None:
     """Release one hold (rules 20-25, 48, 50), or permits. Owner and fence must both be right.
 
-    A `Release` gives back all permits of a hold.
+    A `Release` gives back all permits of a hold that is held once.
 
     Raises:
-        InvalidRequestError: see `Release.check` and `ReleasePermits.check`; nothing was done.
+        InvalidRequestError: see `Request.check`; nothing was done.
 
     """
     owner_state = _begin(table, command, out)
@@ -121,8 +122,8 @@ def release(table: TableState, command: Release | ReleasePermits, out: list[Resu
     if hold is None or hold.fence != command.fence:
         _deny_release(table, owner_state, command, out)
         return
-    if command.lock in table.pools:
-        _release_permits(table, hold, command, out)
+    if isinstance(command, PartRequest):
+        _release_part(table, hold, command, out)
         return
     hold.count -= 1
     released = owner_state.outcome = owner_state.released(hold.count)
@@ -131,20 +132,16 @@ def release(table: TableState, command: Release | ReleasePermits, out: list[Resu
         table.end_hold(hold, out)
 
 
-def _release_permits(
-    table: TableState, hold: Hold, command: Release | ReleasePermits, out: list[Result]
-) -> None:
+def _release_part(table: TableState, hold: Hold, command: PartRequest, out: list[Result]) -> None:
     """Take back some permits of ``hold``, or all of them; the hold ends with the last."""
-    owner_state, amount = hold.owner_state, hold.count
-    if isinstance(command, ReleasePermits):
-        amount = command.amount or hold.count
-    if amount > hold.count:
-        text = f"{amount} permits were released, {hold.count} are held under fence {hold.fence}"
+    owner_state, amount = hold.owner_state, command.amount or hold.amount
+    if amount > hold.amount:
+        text = command.excess(hold.amount, hold.fence)
         _deny(table, owner_state, Reason.INVALID, text, out)
         return
-    released = owner_state.outcome = owner_state.released(hold.count - amount)
+    released = owner_state.outcome = owner_state.released(hold.amount - amount)
     out.append(released)
-    if amount == hold.count:
+    if amount == hold.amount:
         table.end_hold(hold, out)
     else:
         table.give_back(hold, amount, out)
@@ -186,9 +183,6 @@ def cancel(table: TableState, command: Cancel, out: list[Result]) -> None:
         if owner_state.request == command.request:
             owner_state.settle(owner_state.denied(Reason.CANCELLED, GIVEN_UP))
         hold.request = 0
-        if command.lock in table.pools:
-            table.end_hold(hold, out)
-            return
         hold.count -= 1
         if hold.count == 0:
             table.end_hold(hold, out)
@@ -379,10 +373,15 @@ def _enter_again(
     owner_state: OwnerState, hold: Hold, command: AcquireRequest, out: list[Result]
 ) -> None:
     """Count one more hold, or deny it at once: an owner that waits for itself waits for ever."""
+    reason, text = None, ""
     if command.limit and hold.count >= command.limit:
         held = f"held {hold.count} times under fence {hold.fence}, {command.limit} are allowed"
         reason = Reason.ALREADY_HELD if command.limit == 1 else Reason.LIMIT_REACHED
-        answer = owner_state.denied(reason, f"this owner is at its limit: {held}")
+        text = f"this owner is at its limit: {held}"
+    elif isinstance(command, PermitRequest) and command.amount > hold.amount:
+        reason, text = Reason.ALREADY_HELD, command.excess(hold.amount, hold.fence)
+    if reason is not None:
+        answer = owner_state.denied(reason, text)
         owner_state.settle(answer)
         out.append(answer)
         return
@@ -432,7 +431,7 @@ def _take(table: TableState, hold: Hold, command: Evict, out: list[Result]) -> N
         fence=hold.fence,
         since_ms=table.time_ms - hold.since_ms,
         label=owner_state.labelled(hold.label),
-        times=hold.count,
+        times=hold.times,
     )
     evicted = _record(table, command, lock, hold.fence, holder)
     taken = f"taken by {quoted(by)}"

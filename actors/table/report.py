@@ -167,7 +167,7 @@ def _see(hold: Hold, time_ms: int) -> HolderSeen:
         owner=hold.owner_state.owner,
         label=hold.owner_state.labelled(hold.label),
         fence=hold.fence,
-        times=hold.count,
+        times=hold.times,
         since_ms=hold.since_ms,
         held_ms=time_ms - hold.since_ms,
     )

@@ -28,6 +28,7 @@ from fencelock.actors.table.holding import Hold, Pool, Wait
 from fencelock.actors.table.message import (
     AmountRecord,
     ClaimantRecord,
+    CountRecord,
     HoldRecord,
     PoolRecord,
     Record,
@@ -161,6 +162,7 @@ def fill(table: TableState, parts: Sequence[TablePart]) -> None:
             if known.session not in numbered:
                 raise ValueError(f"the snapshot has no session {known.session}")
             _fill_claimant(table, numbered[known.session], known, waits)
+    _fill_pools(table, dict(one for part in parts for one in part.counts))
     _fill_queues(table, waits, dict(one for part in parts for one in part.amounts))
 
 
@@ -197,6 +199,7 @@ def _fill_claimant(
         if pool is None:
             table.locks[owner_state.lock] = hold
         else:
+            hold.amount = times
             pool.holds[fence] = hold
             pool.free -= times
         table.held += owner_state.marked() * fence
@@ -205,12 +208,17 @@ def _fill_claimant(
         waits.append(wait)
 
 
-def _fill_queues(table: TableState, waits: list[Wait], amounts: dict[int, int]) -> None:
+def _fill_pools(table: TableState, counts: dict[int, int]) -> None:
     for lock, pool in table.pools.items():
         if not pool.holds or pool.free < 0:
             held = pool.capacity - pool.free
             raise ValueError(f"the snapshot has {held} of {pool.capacity} held of {titled(lock)}")
         pool.holds = dict(sorted(pool.holds.items()))
+        for hold in pool.holds.values():
+            hold.count = counts.get(hold.fence, 1)
+
+
+def _fill_queues(table: TableState, waits: list[Wait], amounts: dict[int, int]) -> None:
     ticket = 0
     for wait in sorted(waits, key=lambda wait: wait.ticket):
         if wait.ticket == ticket:
@@ -269,6 +277,7 @@ def _part(index: int, count: int, head: TableHead, records: Sequence[Record]) ->
         audit=tuple(r for r in records if isinstance(r, Evicted)),
         pools=tuple(r for r in records if isinstance(r, PoolRecord)),
         amounts=tuple(r for r in records if isinstance(r, AmountRecord)),
+        counts=tuple(r for r in records if isinstance(r, CountRecord)),
     )
 
 
@@ -296,7 +305,7 @@ def _noted(owner_state: OwnerState) -> Note:
         owner_state.wait,
         hold,
         0 if hold is None else hold.request,
-        0 if hold is None else hold.count,
+        0 if hold is None else hold.amount or hold.count,
         0 if hold is None else hold.level,
     )
 
@@ -305,10 +314,13 @@ def _rest(table: TableState) -> list[Record]:
     """Return the records of the table that belong to no session."""
     waits = [wait for pool in table.pools.values() for wait in pool.queue.values()]
     amounts = sorted((wait.ticket, wait.amount) for wait in waits if wait.amount != 1)
+    holds = [hold for pool in table.pools.values() for hold in pool.holds.values()]
+    counts = sorted((hold.fence, hold.count) for hold in holds if hold.count != 1)
     return [
         *table.audit.values(),
         *(PoolRecord(lock, table.pools[lock].capacity) for lock in sorted(table.pools)),
         *(AmountRecord(ticket, amount) for ticket, amount in amounts),
+        *(CountRecord(fence, count) for fence, count in counts),
     ]
 
 

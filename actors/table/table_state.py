@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import OrderedDict
 
 from fencelock.actors.api.message import Reason
+from fencelock.actors.api.name import kind_of
+from fencelock.actors.api.semaphore import SEMAPHORE
 from fencelock.actors.api.session_message import CloseReason, Evicted, ended, why_expired
 from fencelock.actors.message import maker
 from fencelock.actors.table.holding import Hold, Pool, Timeouts, Wait
@@ -57,7 +59,7 @@ class TableState:
 
     def grant(self, owner_state: OwnerState, label: str, out: list[Result]) -> Hold:
         """Grant the lock, which is free, to ``owner_state``, which is in no queue any more."""
-        hold = self.locks[owner_state.lock] = self._begin_hold(owner_state, label, 1)
+        hold = self.locks[owner_state.lock] = self._begin_hold(owner_state, label)
         out.append(hold.answer())
         return hold
 
@@ -65,11 +67,14 @@ class TableState:
         self, pool: Pool, owner_state: OwnerState, label: str, amount: int, out: list[Result]
     ) -> None:
         """Grant ``amount`` permits, which are free, as `grant` does for a lock."""
-        hold = self._begin_hold(owner_state, label, amount)
+        hold = self._begin_hold(owner_state, label)
+        hold.amount = amount
+        if kind_of(owner_state.lock) == SEMAPHORE:
+            hold.level = amount  # Its replies count permits.
         pool.add(hold)
         out.append(hold.answer())
 
-    def _begin_hold(self, owner_state: OwnerState, label: str, count: int) -> Hold:
+    def _begin_hold(self, owner_state: OwnerState, label: str) -> Hold:
         assert owner_state.hold is None  # L1
         assert self.fence < FENCE_MAX
         self.fence += 1  # L2
@@ -79,8 +84,6 @@ class TableState:
             fence=self.fence,
             since_ms=self.time_ms,
             request=owner_state.request,
-            count=count,
-            level=count,
         )
         worth = (owner_state.mark or owner_state.marked()) * self.fence
         self.held += worth
@@ -127,9 +130,9 @@ class TableState:
 
     def give_back(self, hold: Hold, amount: int, out: list[Result]) -> None:
         """Take back ``amount`` permits of ``hold``, but not all, and grant them to the next."""
-        assert 0 < amount < hold.count
+        assert 0 < amount < hold.amount
         lock = hold.owner_state.lock
-        hold.count -= amount
+        hold.amount -= amount
         self.pools[lock].free += amount
         self.serve(lock, out)
 

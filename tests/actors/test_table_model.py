@@ -224,14 +224,14 @@ def one_permit_is_never_given(pool: Pool, amount: int) -> bool:
 
 def a_session_frees_one_permit_a_hold(pool: Pool, hold: Hold) -> None:
     del pool.holds[hold.fence]
-    pool.free += min(hold.count, 1)
+    pool.free += min(hold.amount, 1)
 
 
 def a_repeated_acquire_counts_again(sound: Any) -> Any:
     def broken(owner_state: Any, command: Any) -> Any:
         hold = owner_state.hold
         if hold is not None and isinstance(command, AcquirePermits):
-            hold.count = hold.level = hold.count + command.amount
+            hold.amount = hold.level = hold.amount + command.amount
         return sound(owner_state, command)
 
     return broken

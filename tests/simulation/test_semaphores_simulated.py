@@ -54,14 +54,14 @@ def one_too_many(pool: Pool, amount: int) -> bool:
 
 
 def unchecked(pool: Pool, hold: Hold) -> None:
-    pool.free -= hold.count
+    pool.free -= hold.amount
     pool.holds[hold.fence] = hold
 
 
 def one_is_freed(pool: Pool, hold: Hold) -> None:
     """The end of a hold frees one permit, however many it had."""
     del pool.holds[hold.fence]
-    pool.free += min(hold.count, 1)
+    pool.free += min(hold.amount, 1)
 
 
 def twice(hold: Hold) -> Granted:

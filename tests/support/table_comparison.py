@@ -197,7 +197,7 @@ class TableJudge:
             members += [wait.owner_state for wait in pool.waits]
             assert holds  # L7
             assert all(one.session.id in table.sessions.by_id for one in members)  # L4
-            assert 0 <= pool.free == pool.capacity - sum(hold.count for hold in holds)  # L8
+            assert 0 <= pool.free == pool.capacity - sum(hold.amount for hold in holds)  # L8
             assert not pool.queue or next(iter(pool.waits)).amount > pool.free  # L9
             claims += len(members)
         assert claims == table.claims == sum(s.claims for s in table.sessions.by_id.values())

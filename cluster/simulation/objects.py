@@ -1,0 +1,12 @@
+"""The workloads of objects that are no locks, by the word of ``fencelock simulate --objects``."""
+
+from __future__ import annotations
+
+from fencelock.cluster.guarantee import Guarantee
+from fencelock.cluster.simulation.run import Workload
+from fencelock.cluster.simulation.semaphores import SEMAPHORES
+
+WORKLOADS: dict[str, tuple[Guarantee, Workload]] = {
+    "semaphores": (Guarantee.SEMAPHORES, SEMAPHORES),
+}
+"""What a protocol must promise, and the workload."""
