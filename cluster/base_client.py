@@ -12,19 +12,22 @@ from fencelock.cluster.base_lock import BaseLock
 from fencelock.cluster.callback_executor import ClusterCallback
 from fencelock.cluster.connection import Connection
 from fencelock.cluster.hold_registry import Callback
+from fencelock.cluster.rwlock import BaseRWLock
 from fencelock.cluster.semaphore import BaseSemaphore
 
 L = TypeVar("L", bound=BaseLock[Any])
 R = TypeVar("R", bound=BaseLock[Any])
 S = TypeVar("S", bound=BaseSemaphore[Any])
+W = TypeVar("W", bound=BaseRWLock[Any])
 
 
-class BaseClient(Generic[L, R, S]):
+class BaseClient(Generic[L, R, S, W]):
     """The operations of a client that return at once."""
 
     _lock_type: type[L]
     _rlock_type: type[R]
     _semaphore_type: type[S]
+    _rwlock_type: type[W]
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -134,6 +137,30 @@ class BaseClient(Generic[L, R, S]):
         """
         return self._semaphore_type(self._begin(), name, permits, timeout, label)
 
+    def rwlock(
+        self, name: str, *, timeout: float | None = None, owner: str | None = None, label: str = ""
+    ) -> W:
+        """Return the read/write lock called ``name``; sends nothing yet.
+
+        A lock of the same name is another object.
+
+        Args:
+            name: see `lock`.
+            timeout: see `lock`.
+            owner: the owner; by default the thread or the task, as for `rlock`.
+            label: see `lock`.
+
+        Raises:
+            InvalidRequestError: an argument is out of its limits.
+            UnsupportedError: the cluster's protocol has no read/write locks; the text says which
+                one does.
+            ClosedError: as for `lock`.
+            TypeError: as for `lock`.
+            ValueError: as for `lock`.
+
+        """
+        return self._rwlock_type(self._begin(), name, timeout, owner, label)
+
     def _begin(self) -> Connection:
         """Return the connection for a new object."""
         return self._connection
@@ -202,7 +229,7 @@ class BaseClient(Generic[L, R, S]):
         return self._connection.executor.failed
 
 
-AnyClient = BaseClient[Any, Any, Any]
+AnyClient = BaseClient[Any, Any, Any, Any]
 
 
 def namer(template: str, function: Callable[..., Any]) -> Callable[..., str]:

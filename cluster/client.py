@@ -25,6 +25,7 @@ from fencelock.cluster.callback_executor import CallbackExecutor, ThreadExecutor
 from fencelock.cluster.connection import Connection
 from fencelock.cluster.lock import Lock, RLock
 from fencelock.cluster.operation import drive
+from fencelock.cluster.rwlock import RWLock
 from fencelock.cluster.semaphore import Semaphore
 from fencelock.cluster.settings import CONNECT_S, Read, Settings, Target
 
@@ -32,7 +33,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Client(BaseClient[Lock, RLock, Semaphore]):
+class Client(BaseClient[Lock, RLock, Semaphore, RWLock]):
     """A connection to a cluster, for all threads of one process. From `connect`.
 
     It leaves nothing running after `close`, which ``with`` and the end of the process
@@ -46,6 +47,7 @@ class Client(BaseClient[Lock, RLock, Semaphore]):
     _lock_type = Lock
     _rlock_type = RLock
     _semaphore_type = Semaphore
+    _rwlock_type = RWLock
 
     def locked(
         self, template: str, *, timeout: float | None = None, **options: Any

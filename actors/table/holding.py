@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from fencelock.actors.api.message import Granted
 from fencelock.actors.api.name import quoted
+from fencelock.actors.api.rwlock import RWLOCK_PERMITS
 from fencelock.actors.message import maker
 
 if TYPE_CHECKING:
@@ -178,6 +179,9 @@ class Pool:
     def wording(self) -> str:
         """Describe what keeps a claim waiting."""
         held = f"{self.capacity - self.free} of {self.capacity} permits are held"
+        if self.capacity == RWLOCK_PERMITS:
+            first = next(iter(self.holds.values())).wording()
+            held = f"{len(self.holds)} owners read" if self.free else f"{first}, for writing"
         return f"{held}, {len(self.queue)} claims wait" if self.queue else held
 
 

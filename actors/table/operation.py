@@ -22,6 +22,7 @@ from fencelock.actors.api.message import (
 from fencelock.actors.api.name import client_of, quoted, titled, without_secret
 from fencelock.actors.api.object_request import PartRequest, PermitRequest
 from fencelock.actors.api.request import Command
+from fencelock.actors.api.rwlock import AcquireReadWrite, Downgrade
 from fencelock.actors.api.semaphore import AcquirePermits, ReleasePermits
 from fencelock.actors.api.session_message import (
     CloseReason,
@@ -297,6 +298,8 @@ OPERATIONS: dict[type[Command], Operation] = {
     Release: release,
     AcquirePermits: acquire_permits,
     ReleasePermits: release,
+    AcquireReadWrite: acquire_permits,
+    Downgrade: release,
     Cancel: cancel,
     KeepAlive: keep_session,
     Open: open_session,

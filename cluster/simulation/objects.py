@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from fencelock.cluster.guarantee import Guarantee
 from fencelock.cluster.simulation.run import Workload
+from fencelock.cluster.simulation.rwlocks import RWLOCKS
 from fencelock.cluster.simulation.semaphores import SEMAPHORES
 
 WORKLOADS: dict[str, tuple[Guarantee, Workload]] = {
     "semaphores": (Guarantee.SEMAPHORES, SEMAPHORES),
+    "rwlocks": (Guarantee.RWLOCKS, RWLOCKS),
 }
 """What a protocol must promise, and the workload."""

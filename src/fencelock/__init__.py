@@ -36,6 +36,7 @@ from fencelock.actors.api.message import (
     Release,
     Released,
 )
+from fencelock.actors.api.rwlock import AcquireReadWrite, Downgrade
 from fencelock.actors.api.self_report import Counted, Elected, MemberSeen
 from fencelock.actors.api.semaphore import AcquirePermits, ReleasePermits
 from fencelock.actors.api.session_message import ListedLock
@@ -80,6 +81,7 @@ from fencelock.cluster.callback_executor import Notice
 from fencelock.cluster.client import Client, connect
 from fencelock.cluster.lock import Hold, Lock, RLock
 from fencelock.cluster.log import silence
+from fencelock.cluster.rwlock import RWLock
 from fencelock.cluster.semaphore import Semaphore
 
 if TYPE_CHECKING:
@@ -94,6 +96,7 @@ __all__ = [
     "Acquire",
     "AcquireCancelledError",
     "AcquirePermits",
+    "AcquireReadWrite",
     "AlreadyHeldError",
     "Cancel",
     "Cancelled",
@@ -110,6 +113,7 @@ __all__ = [
     "Counted",
     "Describe",
     "DescribeRole",
+    "Downgrade",
     "Elected",
     "Fact",
     "FencelockError",
@@ -141,6 +145,7 @@ __all__ = [
     "OverloadedError",
     "Queues",
     "RLock",
+    "RWLock",
     "ReadClock",
     "ReadLeaders",
     "ReadMembers",

@@ -13,14 +13,15 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.table_comparison import Dice, LogComposer, MixedComposer, compare, steps_of
+from support.table_comparison import Dice, LogComposer, MixedComposer, RWComposer, compare, steps_of
 
 from fencelock.actors.api.message import Reason, Release
+from fencelock.actors.api.rwlock import AcquireReadWrite
 from fencelock.actors.api.semaphore import AcquirePermits
 from fencelock.actors.api.session_message import CloseReason, CloseSession, Ended
 from fencelock.actors.table import operation, table_snapshot
 from fencelock.actors.table.holding import Hold, Pool, Wait
-from fencelock.actors.table.message import AmountRecord, Result
+from fencelock.actors.table.message import AmountRecord, CountRecord, Result
 from fencelock.actors.table.operation import OPERATIONS
 from fencelock.actors.table.session import Session, Sessions
 from fencelock.actors.table.table_state import TableState
@@ -38,10 +39,11 @@ def test_long_logs_too(seed: int) -> None:
     compare(steps_of(seed))
 
 
+@pytest.mark.parametrize("composer", [MixedComposer, RWComposer])
 @pytest.mark.parametrize("seed", range(60))
-def test_logs_about_locks_and_semaphores(seed: int) -> None:
+def test_logs_about_locks_and_other_objects(seed: int, composer: type[LogComposer]) -> None:
     """Also L8 and L9: no more permits are held than exist, and no claim overtakes another."""
-    compare(steps_of(seed), MixedComposer)
+    compare(steps_of(seed), composer)
 
 
 Plant = Callable[[Any], Any]  # From a sound function to a broken one.
@@ -255,11 +257,16 @@ def waits_of_a_closed_session_block(sound: Any) -> Any:
     return broken
 
 
-def no_amounts(sound: Any) -> Any:
-    def broken(table: TableState) -> Any:
-        return [record for record in sound(table) if not isinstance(record, AmountRecord)]
+def without(kind: type) -> Plant:
+    """A snapshot has no records of that kind."""
 
-    return broken
+    def plant(sound: Any) -> Any:
+        def broken(table: TableState) -> Any:
+            return [record for record in sound(table) if not isinstance(record, kind)]
+
+        return broken
+
+    return plant
 
 
 PERMIT_PLANTS: dict[str, tuple[Any, Any, Plant]] = {
@@ -274,17 +281,63 @@ PERMIT_PLANTS: dict[str, tuple[Any, Any, Plant]] = {
         "serve",
         waits_of_a_closed_session_block,
     ),
-    "a snapshot without amounts": (table_snapshot, "_rest", no_amounts),
+    "a snapshot without amounts": (table_snapshot, "_rest", without(AmountRecord)),
 }
 
 
-@pytest.mark.parametrize("bug", PERMIT_PLANTS)
-def test_every_bug_planted_in_semaphores_is_found(
-    monkeypatch: pytest.MonkeyPatch, bug: str
+def an_upgrade_is_counted(sound: Any) -> Any:
+    def broken(owner_state: Any, hold: Hold, command: Any, out: list[Result]) -> None:
+        if isinstance(command, AcquireReadWrite):
+            command = replace(command, write=False)
+        sound(owner_state, hold, command, out)
+
+    return broken
+
+
+def a_downgrade_lets_nobody_in(table: TableState, hold: Hold, amount: int, _: Any) -> None:
+    hold.amount -= amount
+    table.pools[hold.owner_state.lock].free += amount
+
+
+def a_writer_that_reads_frees_the_rest(sound: Any) -> Any:
+    def broken(owner_state: Any, hold: Hold, command: Any, out: list[Result]) -> None:
+        sound(owner_state, hold, command, out)
+        hold.amount = min(hold.amount, getattr(command, "amount", 1))
+
+    return broken
+
+
+RW_PLANTS: dict[str, tuple[Any, Any, Plant]] = {
+    "a reader passes a waiting writer": (Pool, "admits", lambda _: a_try_overtakes_the_queue),
+    "a reader becomes a writer": (operation, "_enter_again", an_upgrade_is_counted),
+    "a downgrade lets nobody in": (TableState, "give_back", lambda _: a_downgrade_lets_nobody_in),
+    "a writer that reads writes no more": (
+        operation,
+        "_enter_again",
+        a_writer_that_reads_frees_the_rest,
+    ),
+    "a snapshot without counts": (table_snapshot, "_rest", without(CountRecord)),
+}
+
+
+@pytest.mark.parametrize(
+    ("composer", "bug", "planted"),
+    [
+        (composer, bug, plants[bug])
+        for composer, plants in ((MixedComposer, PERMIT_PLANTS), (RWComposer, RW_PLANTS))
+        for bug in plants
+    ],
+)
+def test_every_bug_planted_in_other_objects_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+    composer: type[LogComposer],
+    bug: str,
+    planted: tuple[Any, Any, Plant],
 ) -> None:
-    _plant(monkeypatch, *PERMIT_PLANTS[bug])
+    del bug
+    _plant(monkeypatch, *planted)
     with pytest.raises((AssertionError, KeyError)):
-        play_all(MixedComposer)
+        play_all(composer)
 
 
 @pytest.mark.parametrize("bug", PLANTS)

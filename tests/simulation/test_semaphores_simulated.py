@@ -28,9 +28,9 @@ def test_no_seed_breaks_a_promise_and_every_fault_occurred(
     waited: list[str] = []
     judge = LogOrder._judge_grant  # pyright: ignore[reportPrivateUsage]
 
-    def counted(order: LogOrder, lock: str, key: object, queue: list[object]) -> None:
-        waited.extend([lock] * bool(queue))
-        judge(order, lock, key, queue)  # type: ignore[arg-type]
+    def counted(order: LogOrder, granted: Granted, key: object, queue: list[object]) -> None:
+        waited.extend([granted.lock] * bool(queue))
+        judge(order, granted, key, queue)  # type: ignore[arg-type]
 
     monkeypatch.setattr(LogOrder, "_judge_grant", counted)
     marks: Counter[str] = Counter()

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from fencelock.actors.api import message as api
 from fencelock.actors.api.name import object_name
+from fencelock.actors.api.rwlock import RWLOCK, AcquireReadWrite, Downgrade
 from fencelock.actors.api.semaphore import SEMAPHORE, AcquirePermits, ReleasePermits
 from fencelock.actors.api.session_message import CloseReason, CloseSession, End, Ended, Evict, Open
 from fencelock.actors.table.holding import Hold, Pool
@@ -79,6 +80,47 @@ class LogComposer:
             case _:
                 made = acquire
         self.said.append(made)
+        return made
+
+
+class RWComposer(LogComposer):
+    """Also writes about read/write locks: few owners, so that they acquire again and upgrade."""
+
+    def command(self, step: Dice, model: Model) -> LogCommand:
+        """Return the next command, every other one about a read/write lock."""
+        kind, _, who, which, what, chance = step
+        before = len(self.said)
+        made = super().command(step, model)
+        new = len(self.said) > before and made is self.said[-1]
+        if what % 2 or not new or not isinstance(made, api.Acquire | api.Release | Evict):
+            return made
+        name = "ST"[what // 2 % 2]
+        lock = object_name(RWLOCK, name)
+        holds = [c for c in model.claims if c.fence and c.lock == lock]
+        hold = holds[who % len(holds)] if holds else None
+        fence = hold.fence if hold and chance % 9 else chance
+        session, owner = made.session, "pqrs"[which % 4]
+        if hold and chance % 3:
+            session, owner = hold.session, hold.owner
+        writes = hold is not None and hold.amount > 1 and which % 2
+        if isinstance(made, Evict):
+            made = replace(made, lock=lock, fence=fence)
+        elif isinstance(made, api.Acquire):
+            made = AcquireReadWrite(
+                rwlock=name,
+                write=kind % 3 == 0,
+                session=session if chance % 2 else made.session,
+                owner=owner if chance % 2 else "pqrs"[which % 4],
+                request=made.request,
+                wait_ms=made.wait_ms,
+            )
+        elif writes or which % 8 == 0:
+            made = Downgrade(
+                rwlock=name, fence=fence, session=session, owner=owner, request=made.request
+            )
+        else:
+            made = replace(made, lock=lock, fence=fence, session=session, owner=owner)
+        self.said[-1] = made
         return made
 
 
@@ -196,6 +238,7 @@ class TableJudge:
             members = [hold.owner_state for hold in holds]
             members += [wait.owner_state for wait in pool.waits]
             assert holds  # L7
+            assert all(hold.count >= 1 for hold in holds)
             assert all(one.session.id in table.sessions.by_id for one in members)  # L4
             assert 0 <= pool.free == pool.capacity - sum(hold.amount for hold in holds)  # L8
             assert not pool.queue or next(iter(pool.waits)).amount > pool.free  # L9

@@ -1,4 +1,4 @@
-"""The rules of fenced locks and semaphores as a dumb model: lists and scans.
+"""The rules of locks, semaphores and read/write locks as a dumb model: lists and scans.
 
 It shares the rules of the replicated table and none of its structure, and was written apart
 from it. So a test can compare the two: their outcomes of the same log must be identical.
@@ -16,9 +16,9 @@ from fencelock.actors.api.message import (
     Cancel,
     KeepAlive,
     Reason,
-    Release,
     ReleaseRequest,
 )
+from fencelock.actors.api.rwlock import RWLOCK_PERMITS, AcquireReadWrite, Downgrade
 from fencelock.actors.api.semaphore import AcquirePermits, ReleasePermits
 from fencelock.actors.api.session_message import (
     CloseReason,
@@ -63,6 +63,11 @@ class ModelClaim:
     place: int = 0
     amount: int = 1
     permits: int = 1
+
+    @property
+    def counted(self) -> bool:
+        """Whether its levels are permits, as those of a semaphore."""
+        return 1 < self.permits < RWLOCK_PERMITS
 
 
 @dataclass(eq=False)
@@ -116,7 +121,7 @@ class Model:
     def held(self, lock: str) -> int:
         """Return the number of permits of ``lock`` that are held; a lock has one."""
         holds = [c for c in self.claims if c.lock == lock and c.fence]
-        return sum(len(c.levels) if c.permits > 1 else 1 for c in holds)
+        return sum(len(c.levels) if c.counted else c.amount for c in holds)
 
     def fits(self, claim: ModelClaim) -> bool:
         """Return whether a claim is next in its queue, and its permits are free."""
@@ -134,7 +139,7 @@ class Model:
         """Turn a wait into a hold."""
         self.fences += 1
         claim.fence, claim.due = self.fences, float("inf")
-        claim.levels = [claim.request] * claim.amount
+        claim.levels = [claim.request] * (claim.amount if claim.counted else 1)
         self._tell_held(claim, claim.request)
 
     def _tell_held(self, claim: ModelClaim, request: int) -> None:
@@ -190,7 +195,7 @@ class Model:
                 self._on_force(command)
             case CloseSession():
                 self._on_close(command)
-            case Acquire() | Release() | Cancel() | AcquirePermits() | ReleasePermits():
+            case AcquireRequest() | ReleaseRequest() | Cancel():
                 self._on_lock(command)
             case _:
                 assert isinstance(command, ExtendSessions)
@@ -237,7 +242,7 @@ class Model:
             self.out.append(no)
         else:
             who = (hold.session, hold.owner)
-            holder = (hold.owner, len(hold.levels))
+            holder = (hold.owner, max(len(hold.levels), 0 if hold.counted else hold.amount))
             evicted: Word = ("Evicted", c.lock, c.fence, holder, c.session, c.request, c.by)
             self.forced.append((*evicted, self.now))
             self.out += [self.forced[-1], ("HoldLost", c.lock, c.fence, *who)]
@@ -315,8 +320,11 @@ class Model:
             self.lost = [x for x in self.lost if x is not loss]
             self._on_acquire(c, mine)
         elif mine is not None and mine.fence == c.fence:
+            if isinstance(c, Downgrade):
+                self._on_downgrade(c, mine)
+                return
             most = len(mine.levels)
-            amount = most if mine.permits > 1 else 1
+            amount = most if mine.counted else 1
             if isinstance(c, ReleasePermits):
                 amount = c.amount or most
             if amount > most:
@@ -333,9 +341,21 @@ class Model:
         else:
             self.deny(s, o, r, lock, Reason.NOT_HELD)
 
+    def _on_downgrade(self, c: Downgrade, mine: ModelClaim) -> None:
+        s, o, r, lock = c.session, c.owner, c.request, c.lock
+        if mine.amount == 1:
+            self.deny(s, o, r, lock, Reason.INVALID)
+            return
+        mine.amount = 1
+        self.note(s, o, r, lock, ("Released", lock, s, o, r, 1))
+        self.serve()
+
     def _on_acquire(self, c: AcquireRequest, mine: ModelClaim | None) -> None:
         s, o, r, lock = c.session, c.owner, c.request, c.lock
         if mine is not None:
+            if isinstance(c, AcquireReadWrite) and c.write and mine.amount == 1:
+                self.deny(s, o, r, lock, Reason.ALREADY_HELD)
+                return
             if c.limit and len(mine.levels) >= c.limit:
                 once = Reason.ALREADY_HELD if c.limit == 1 else Reason.LIMIT_REACHED
                 self.deny(s, o, r, lock, once)
@@ -345,6 +365,8 @@ class Model:
             self._tell_held(mine, r)
             return
         amount, permits = 1, 1
+        if isinstance(c, AcquireReadWrite):
+            amount, permits = (RWLOCK_PERMITS if c.write else 1), RWLOCK_PERMITS
         if isinstance(c, AcquirePermits):
             amount, permits = c.amount, c.permits
             if any(other.permits != permits for other in self.find(lock=lock)):
@@ -376,7 +398,7 @@ class Model:
                 if asked.number == r:
                     asked.answer = undone
             mine.request = 0
-            del mine.levels[0 if mine.permits > 1 else -1 :]
+            del mine.levels[0 if mine.counted else -1 :]
             if not mine.levels:
                 self.drop(mine)
                 self.serve()

@@ -158,6 +158,14 @@ def test_five_threads_share_three_printers(tmp_path: Path) -> None:
     assert "all 3 printers are mine under fence" in ended.stdout
 
 
+def test_four_threads_read_together_and_one_writes_alone(tmp_path: Path) -> None:
+    with running_nodes(tmp_path) as nodes:
+        ended = run("rwlock.py", ",".join(node.address for node in nodes.values()))
+    assert ended.returncode == 0, ended.stderr
+    assert "reader 4 sees red under fence" in ended.stdout
+    assert "changed to blue under fence" in ended.stdout
+
+
 def test_the_python_of_the_readme_runs_as_it_is_shown(tmp_path: Path) -> None:
     """Only the addresses are others, and a storage that checks fences is at hand."""
     page = (ROOT / "README.md").read_text(encoding="utf-8")
