@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
-from fencelock.actors.api.message import AcquireRequest, Contender, LockStatus
+from fencelock.actors.api.message import Contender, LockStatus
 from fencelock.actors.api.name import object_name
 from fencelock.actors.api.rwlock import RWLOCK, AcquireReadWrite, Downgrade
 from fencelock.actors.message import copier
@@ -35,17 +35,9 @@ class BaseSide(BaseRLock[H]):
         super().__init__(connection.line, connection.hold_registry, named)
         self._acquire = AcquireReadWrite(rwlock=options.name, write=write, label=options.label)
 
-    def _entering(
-        self,
-        wait_ms: int | None,
-        *,
-        trying: bool = False,
-        blocking: bool = True,
-        request: AcquireRequest | None = None,
-    ) -> Operation[H | None]:
+    def _entering(self, wait_ms: int | None, **how: Any) -> Operation[H | None]:
         """Acquire; a reader that tries to write gets the refusal, not None for "not now"."""
-        del blocking
-        return super()._entering(wait_ms, trying=trying, request=request)
+        return super()._entering(wait_ms, **{**how, "blocking": True})
 
     def _downgrading(self) -> Operation[None]:
         """Turn the hold of the caller into one of a reader, in one step."""

@@ -65,6 +65,7 @@ class LockLine(NamedTuple):
     lock: str
     holder: HolderSeen
     waiting: int
+    permits: int = 1
 
 
 @local
@@ -156,8 +157,11 @@ def list_locks(
     for name in nsmallest(most, found):
         pool = pools.get(name)
         held = locks[name] if pool is None else next(iter(pool.holds.values()))
-        waiting = held.waiting if pool is None else pool.waiting
-        lines.append(LockLine(name, _see(held, time_ms), waiting))
+        seen = _see(held, time_ms)
+        if pool is None:
+            lines.append(LockLine(name, seen, held.waiting))
+        else:
+            lines.append(LockLine(name, seen, pool.waiting, pool.capacity))
     return tuple(lines)
 
 
