@@ -195,10 +195,10 @@ class ListLocks(Query):
     """As in `Inspect`."""
 
     @property
-    def reach(self) -> str:
+    def reach(self) -> tuple[str, ...]:
         """The beginning of the names. One that begins the name of a kind finds all of the kind."""
         whole_kind = any(object_name(kind, "").startswith(self.prefix) for kind in KINDS)
-        return "" if whole_kind else plain_name(self.prefix)
+        return ("" if whole_kind else plain_name(self.prefix),)
 
     def check(self) -> None:
         """Refuse fields that exceed their limits."""

@@ -154,6 +154,15 @@ class CountRecord(NamedTuple):
     times: int
 
 
+class LocksRecord(NamedTuple):
+    """The locks of a claim for several, which is held or waits."""
+
+    session: int
+    owner: str
+    lock: str
+    locks: tuple[str, ...]
+
+
 @message(0x9A)
 class TablePart(Message):
     """Part ``index`` of the ``count`` parts of a snapshot.
@@ -170,6 +179,7 @@ class TablePart(Message):
     pools: tuple[PoolRecord, ...] = ()
     amounts: tuple[AmountRecord, ...] = ()
     counts: tuple[CountRecord, ...] = ()
+    locks: tuple[LocksRecord, ...] = ()
 
     TRIMMED = True
 
@@ -177,5 +187,7 @@ class TablePart(Message):
 TableSnapshot = tuple[TablePart, ...]
 """All parts, in order."""
 
-Record = SessionRecord | ClaimantRecord | Evicted | PoolRecord | AmountRecord | CountRecord
+Record = (
+    SessionRecord | ClaimantRecord | Evicted | PoolRecord | AmountRecord | CountRecord | LocksRecord
+)
 """All records of a part, without the head."""

@@ -39,7 +39,7 @@ from fencelock.actors.api.session_message import (
     why_expired,
 )
 from fencelock.actors.message import copier
-from fencelock.actors.table.holding import Hold, Pool, Wait
+from fencelock.actors.table.holding import Hold, Wait
 from fencelock.actors.table.message import ExtendSessions, LogCommand, Queued, Result
 from fencelock.actors.table.session import SESSION_CLAIMS_MAX, SESSIONS_MAX, OwnerState
 from fencelock.actors.table.table_state import TableState
@@ -70,7 +70,9 @@ def acquire(table: TableState, command: Acquire, out: list[Result]) -> None:
     if owner_state is None:
         return
     holder = table.locks.get(owner_state.lock)
-    if holder is not None and command.wait_ms == 0:
+    if holder is None and owner_state.lock in table.pools:
+        _claim(table, owner_state, command, out)
+    elif holder is not None and command.wait_ms == 0:
         _deny(table, owner_state, Reason.TIMED_OUT, holder.wording(), out)
     elif _has_room(table, owner_state, out):
         if holder is None:
@@ -89,19 +91,33 @@ def acquire_permits(table: TableState, command: PermitRequest, out: list[Result]
     owner_state = _begin_acquire(table, command, out)
     if owner_state is None:
         return
-    lock, amount = owner_state.lock, command.amount
+    lock, permits = owner_state.lock, command.permits
     pool = table.pools.get(lock)
-    if pool is not None and pool.capacity != command.permits:
+    if pool is not None and pool.capacity != permits:
         has = f"{titled(lock)} has {pool.capacity} permits"
-        text = f"{has}; this client asked for one with {command.permits}"
+        text = f"{has}; this client asked for one with {permits}"
         _refuse(table, owner_state, owner_state.refused(Reason.INVALID, text), out)
-    elif pool is not None and not pool.admits(amount) and command.wait_ms == 0:
-        _deny(table, owner_state, Reason.TIMED_OUT, pool.wording(), out)
+    else:
+        _claim(table, owner_state, command, out, command.amount, permits)
+
+
+def _claim(
+    table: TableState,
+    owner_state: OwnerState,
+    command: AcquireRequest,
+    out: list[Result],
+    amount: int = 1,
+    permits: int = 1,
+) -> None:
+    """Grant ``amount`` of the ``permits`` of each object of a new claim, or queue or deny it."""
+    free = all(table.admits(name, amount) for name in owner_state.objects)
+    if not free and command.wait_ms == 0:
+        _deny(table, owner_state, Reason.TIMED_OUT, table.obstacle(owner_state), out)
     elif _has_room(table, owner_state, out):
-        if pool is None:
-            pool = table.pools[lock] = Pool(command.permits, command.permits)
-        if pool.admits(amount):
-            table.grant_permits(pool, owner_state, command.label, amount, out)
+        if free:
+            for name in owner_state.objects:
+                table.pool_of(name, permits)
+            table.grant_permits(owner_state, command.label, amount, out)
         else:
             _wait(table, owner_state, command, out, amount)
 
@@ -417,8 +433,8 @@ def _has_room(table: TableState, owner_state: OwnerState, out: list[Result]) -> 
     elif table.claims >= CLAIMS_MAX:
         text = f"{table.claims} holds and waits in all, {CLAIMS_MAX} are allowed"
     else:
-        session.claims += 1
-        table.claims += 1
+        session.claims += len(owner_state.locks) or 1
+        table.claims += len(owner_state.locks) or 1
         return True
     _deny(table, owner_state, Reason.OVERLOADED, text, out)
     return False
@@ -431,12 +447,12 @@ def _take(table: TableState, hold: Hold, command: Evict, out: list[Result]) -> N
         node=client_of(session),
         session=session,
         owner=owner,
-        fence=hold.fence,
+        fence=command.fence,
         since_ms=table.time_ms - hold.since_ms,
         label=owner_state.labelled(hold.label),
         times=hold.times,
     )
-    evicted = _record(table, command, lock, hold.fence, holder)
+    evicted = _record(table, command, command.lock, command.fence, holder)
     taken = f"taken by {quoted(by)}"
     text = f"{titled(lock)}: the hold under fence {hold.fence} was {taken}"
     lost = HoldLost(lock=lock, fence=hold.fence, session=session, owner=owner, detail=text)

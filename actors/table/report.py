@@ -7,6 +7,7 @@ from heapq import nsmallest
 from itertools import chain, islice
 from typing import NamedTuple
 
+from fencelock.actors.api.name import kind_of
 from fencelock.actors.api.session_message import ListedEviction, ListedSession, Records
 from fencelock.actors.message import Local, local
 from fencelock.actors.table.holding import Hold, Pool
@@ -137,10 +138,13 @@ def report_lock(name: str, held: Hold | Pool | None, time_ms: int) -> LockReport
         for wait in islice(held.waits, WAITERS_SHOWN_MAX)
     )
     if isinstance(held, Hold):
-        return LockReport(name, _see(held, time_ms), held.waiting, waiters)
-    first = islice(held.holds.values(), WAITERS_SHOWN_MAX)
-    holders = tuple(_see(hold, time_ms) for hold in first)
-    return LockReport(name, holders[0], held.waiting, waiters, holders, held.capacity)
+        return LockReport(name, _see(held, held.fence, time_ms), held.waiting, waiters)
+    first = islice(held.holds.items(), WAITERS_SHOWN_MAX)
+    holders = tuple(_see(hold, fence, time_ms) for fence, hold in first)
+    holder = holders[0] if holders else None
+    if not kind_of(name):
+        return LockReport(name, holder, held.waiting, waiters)
+    return LockReport(name, holder, held.waiting, waiters, holders, held.capacity)
 
 
 def list_locks(
@@ -152,25 +156,28 @@ def list_locks(
 ) -> tuple[LockLine, ...]:
     """Return the first ``most`` names of ``tables`` that begin with ``prefix`` after ``after``."""
     locks, pools = tables
-    found = (name for name in chain(locks, pools) if name.startswith(prefix) and name > after)
+    held_pools = (name for name, pool in pools.items() if pool.holds)
+    names = chain(locks, held_pools)
+    found = (name for name in names if name.startswith(prefix) and name > after)
     lines: list[LockLine] = []
     for name in nsmallest(most, found):
         pool = pools.get(name)
-        held = locks[name] if pool is None else next(iter(pool.holds.values()))
-        seen = _see(held, time_ms)
         if pool is None:
-            lines.append(LockLine(name, seen, held.waiting))
+            held = locks[name]
+            lines.append(LockLine(name, _see(held, held.fence, time_ms), held.waiting))
         else:
+            fence, held = next(iter(pool.holds.items()))
+            seen = _see(held, fence, time_ms)
             lines.append(LockLine(name, seen, pool.waiting, pool.capacity))
     return tuple(lines)
 
 
-def _see(hold: Hold, time_ms: int) -> HolderSeen:
+def _see(hold: Hold, fence: int, time_ms: int) -> HolderSeen:
     return HolderSeen(
         session=hold.owner_state.session.id,
         owner=hold.owner_state.owner,
         label=hold.owner_state.labelled(hold.label),
-        fence=hold.fence,
+        fence=fence,
         times=hold.times,
         since_ms=hold.since_ms,
         held_ms=time_ms - hold.since_ms,

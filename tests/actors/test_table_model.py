@@ -212,7 +212,7 @@ PLANTS: dict[str, tuple[Any, Any, Plant]] = {
 def smaller_claims_overtake(pool: Pool) -> Wait | None:
     """A claim that fits is granted, although a larger one is at the head of the queue."""
     fitting = [wait for wait in pool.waits if wait.amount <= pool.free]
-    return pool.queue.pop(fitting[0].ticket) if fitting else None
+    return fitting[0] if fitting else None
 
 
 def a_try_overtakes_the_queue(pool: Pool, amount: int) -> bool:
@@ -224,8 +224,8 @@ def one_permit_is_never_given(pool: Pool, amount: int) -> bool:
     return not pool.queue and amount < pool.free
 
 
-def a_session_frees_one_permit_a_hold(pool: Pool, hold: Hold) -> None:
-    del pool.holds[hold.fence]
+def a_session_frees_one_permit_a_hold(pool: Pool, hold: Hold, fence: int) -> None:
+    del pool.holds[fence]
     pool.free += min(hold.amount, 1)
 
 

@@ -46,9 +46,9 @@ def a_writer_needs_one_permit(pool: Pool, amount: int) -> bool:
     return not pool.queue and pool.free > 0
 
 
-def unchecked(pool: Pool, hold: Hold) -> None:
+def unchecked(pool: Pool, hold: Hold, fence: int) -> None:
     pool.free -= hold.amount
-    pool.holds[hold.fence] = hold
+    pool.holds[fence] = hold
 
 
 def a_downgrade_loses_permits(table: TableState, hold: Hold, amount: int, out: object) -> None:

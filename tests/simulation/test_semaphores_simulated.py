@@ -45,7 +45,7 @@ def test_no_seed_breaks_a_promise_and_every_fault_occurred(
 def overtaking(pool: Pool) -> Wait | None:
     """A smaller claim is granted while a larger one waits at the head of the queue."""
     fitting = [wait for wait in pool.queue.values() if wait.amount <= pool.free]
-    return pool.queue.pop(fitting[0].ticket) if fitting else None
+    return fitting[0] if fitting else None
 
 
 def one_too_many(pool: Pool, amount: int) -> bool:
@@ -53,14 +53,14 @@ def one_too_many(pool: Pool, amount: int) -> bool:
     return not pool.queue and amount <= pool.free + 1
 
 
-def unchecked(pool: Pool, hold: Hold) -> None:
+def unchecked(pool: Pool, hold: Hold, fence: int) -> None:
     pool.free -= hold.amount
-    pool.holds[hold.fence] = hold
+    pool.holds[fence] = hold
 
 
-def one_is_freed(pool: Pool, hold: Hold) -> None:
+def one_is_freed(pool: Pool, hold: Hold, fence: int) -> None:
     """The end of a hold frees one permit, however many it had."""
-    del pool.holds[hold.fence]
+    del pool.holds[fence]
     pool.free += min(hold.amount, 1)
 
 
