@@ -12,6 +12,7 @@ from fencelock.cluster.base_lock import BaseLock
 from fencelock.cluster.callback_executor import ClusterCallback
 from fencelock.cluster.connection import Connection
 from fencelock.cluster.hold_registry import Callback
+from fencelock.cluster.lock_all import BaseLockAll
 from fencelock.cluster.rwlock import BaseRWLock
 from fencelock.cluster.semaphore import BaseSemaphore
 
@@ -19,15 +20,17 @@ L = TypeVar("L", bound=BaseLock[Any])
 R = TypeVar("R", bound=BaseLock[Any])
 S = TypeVar("S", bound=BaseSemaphore[Any])
 W = TypeVar("W", bound=BaseRWLock[Any])
+A = TypeVar("A", bound=BaseLockAll[Any])
 
 
-class BaseClient(Generic[L, R, S, W]):
+class BaseClient(Generic[L, R, S, W, A]):
     """The operations of a client that return at once."""
 
     _lock_type: type[L]
     _rlock_type: type[R]
     _semaphore_type: type[S]
     _rwlock_type: type[W]
+    _lock_all_type: type[A]
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -161,6 +164,27 @@ class BaseClient(Generic[L, R, S, W]):
         """
         return self._rwlock_type(self._begin(), name, timeout, owner, label)
 
+    def lock_all(self, *names: str, timeout: float | None = None, label: str = "") -> A:
+        """Return several locks that are acquired in one step, or not at all; sends nothing yet.
+
+        They are the locks that `lock` returns by these names, in their order of fences.
+
+        Args:
+            names: 1 to 64 different names; see `lock`.
+            timeout: see `lock`.
+            label: see `lock`.
+
+        Raises:
+            InvalidRequestError: an argument is out of its limits.
+            UnsupportedError: the cluster's protocol grants one lock at a time; the text says which
+                one grants several.
+            ClosedError: as for `lock`.
+            TypeError: as for `lock`.
+            ValueError: as for `lock`.
+
+        """
+        return self._lock_all_type(self._begin(), names, timeout, label)
+
     def _begin(self) -> Connection:
         """Return the connection for a new object."""
         return self._connection
@@ -229,7 +253,7 @@ class BaseClient(Generic[L, R, S, W]):
         return self._connection.executor.failed
 
 
-AnyClient = BaseClient[Any, Any, Any, Any]
+AnyClient = BaseClient[Any, Any, Any, Any, Any]
 
 
 def namer(template: str, function: Callable[..., Any]) -> Callable[..., str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from fencelock.actors.api.lock_all import AcquireAll
 from fencelock.actors.api.message import (
     Acquire,
     AcquireRequest,
@@ -120,6 +121,19 @@ def _claim(
             table.grant_permits(owner_state, command.label, amount, out)
         else:
             _wait(table, owner_state, command, out, amount)
+
+
+def acquire_all(table: TableState, command: AcquireAll, out: list[Result]) -> None:
+    """Grant several locks in one step, queue or deny.
+
+    Raises:
+        InvalidRequestError: see `AcquireAll.check`; nothing was done.
+
+    """
+    owner_state = _begin_acquire(table, command, out)
+    if owner_state is not None:
+        owner_state.locks = command.locks
+        _claim(table, owner_state, command, out)
 
 
 def release(table: TableState, command: ReleaseRequest, out: list[Result]) -> None:
@@ -316,6 +330,7 @@ OPERATIONS: dict[type[Command], Operation] = {
     ReleasePermits: release,
     AcquireReadWrite: acquire_permits,
     Downgrade: release,
+    AcquireAll: acquire_all,
     Cancel: cancel,
     KeepAlive: keep_session,
     Open: open_session,

@@ -22,6 +22,7 @@ from fencelock.actors.api.session_message import (
 from fencelock.actors.session.message import Surveyed
 from fencelock.cluster import operation
 from fencelock.cluster.aio.lock import Lock, RLock
+from fencelock.cluster.aio.lock_all import LockAll
 from fencelock.cluster.aio.loop import LoopExecutor, drive
 from fencelock.cluster.aio.rwlock import RWLock
 from fencelock.cluster.aio.semaphore import Semaphore
@@ -33,7 +34,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Client(BaseClient[Lock, RLock, Semaphore, RWLock]):
+class Client(BaseClient[Lock, RLock, Semaphore, RWLock, LockAll]):
     """A connection to a cluster, for all tasks of one loop. From `fencelock.aio.connect`.
 
     A separate thread keeps the session alive, however busy the loop is. `close` leaves nothing
@@ -49,6 +50,7 @@ class Client(BaseClient[Lock, RLock, Semaphore, RWLock]):
     _rlock_type = RLock
     _semaphore_type = Semaphore
     _rwlock_type = RWLock
+    _lock_all_type = LockAll
 
     def locked(
         self, template: str, *, timeout: float | None = None, **options: Any

@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from fencelock.actors.api.cluster_message import ClusterDown, ClusterUp, Watch
+from fencelock.actors.api.lock_all import AcquireAll
 from fencelock.actors.api.membership_message import (
     ChangeMembers,
     MemberAction,
@@ -80,6 +81,7 @@ from fencelock.actors.session.message import ClusterState
 from fencelock.cluster.callback_executor import Notice
 from fencelock.cluster.client import Client, connect
 from fencelock.cluster.lock import Hold, Lock, RLock
+from fencelock.cluster.lock_all import HoldAll, LockAll
 from fencelock.cluster.log import silence
 from fencelock.cluster.rwlock import RWLock
 from fencelock.cluster.semaphore import Semaphore
@@ -94,6 +96,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Absence",
     "Acquire",
+    "AcquireAll",
     "AcquireCancelledError",
     "AcquirePermits",
     "AcquireReadWrite",
@@ -120,6 +123,7 @@ __all__ = [
     "ForbiddenError",
     "Granted",
     "Hold",
+    "HoldAll",
     "HoldState",
     "Inspect",
     "InvalidRequestError",
@@ -127,6 +131,7 @@ __all__ = [
     "LimitReachedError",
     "ListedLock",
     "Lock",
+    "LockAll",
     "LockOwnershipLostError",
     "LockQueue",
     "LockStatus",

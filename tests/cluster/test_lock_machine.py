@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from fencelock.actors.api.lock_all import AcquireAll
 from fencelock.actors.api.message import Acquire, Cancel, KeepAlive, Release
 from fencelock.actors.api.request import Command
 from fencelock.actors.api.rwlock import AcquireReadWrite, Downgrade
@@ -19,6 +20,7 @@ NEW = (
     CloseSession(handle="s.1", operator="o", session="s", request=1),
     AcquireReadWrite(rwlock="a", session="s.1", request=1),
     Downgrade(rwlock="a", fence=1, session="s.1", request=1),
+    AcquireAll(locks=("a", "b"), session="s.1", request=1),
 )
 FIRST = (
     Acquire(lock="a", session="s.1", request=1),

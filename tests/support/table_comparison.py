@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from fencelock.actors.api import message as api
+from fencelock.actors.api.lock_all import SEVERAL, AcquireAll
 from fencelock.actors.api.name import object_name
 from fencelock.actors.api.rwlock import RWLOCK, AcquireReadWrite, Downgrade
 from fencelock.actors.api.semaphore import SEMAPHORE, AcquirePermits, ReleasePermits
@@ -124,6 +125,42 @@ class RWComposer(LogComposer):
         return made
 
 
+class SeveralComposer(LogComposer):
+    """Also writes claims for several of the locks, in any order."""
+
+    def command(self, step: Dice, model: Model) -> LogCommand:
+        """Return the next command, every third one about a claim for several locks."""
+        _, delay, who, which, what, chance = step
+        before = len(self.said)
+        made = super().command(step, model)
+        new = len(self.said) > before and made is self.said[-1]
+        if not new or not isinstance(made, api.Acquire | api.Release | Evict):
+            return made
+        holds = [c for c in model.claims if c.fence and c.locks]
+        hold = holds[who % len(holds)] if holds else None
+        if isinstance(made, Evict) and hold:
+            place = which % len(hold.locks)
+            made = replace(made, lock=hold.locks[place], fence=hold.fence + place)
+        elif isinstance(made, api.Acquire) and what % 3 == 0:
+            names = "LMNLM"[which % 3 :][: 1 + chance % 3]
+            made = AcquireAll(
+                locks=tuple(names if delay % 2 else names[::-1]),
+                session=made.session,
+                owner="pqrs"[which % 4],
+                request=made.request,
+                wait_ms=made.wait_ms,
+            )
+        elif isinstance(made, api.Release) and hold and which % 2:
+            fence = hold.fence if chance % 9 else hold.fence + 1
+            made = replace(
+                made, lock=hold.lock, fence=fence, session=hold.session, owner=hold.owner
+            )
+        elif isinstance(made, api.Release) and which % 8 == 0:
+            made = replace(made, lock=object_name(SEVERAL, made.lock))
+        self.said[-1] = made
+        return made
+
+
 class MixedComposer(LogComposer):
     """Also writes about semaphores: with two or three permits, by more owners than permits."""
 
@@ -226,6 +263,7 @@ class TableJudge:
                 assert self.settled.setdefault(key, word_of(one)) == word_of(one)  # L5
         assert max(self.grants, default=0) <= table.fence
         claims = 0
+        assert not table.locks.keys() & table.pools.keys()
         for name, hold in table.locks.items():  # L7: every entry of the table is held.
             holder = hold.owner_state
             members = [holder, *(wait.owner_state for wait in hold.waits)]
@@ -233,15 +271,23 @@ class TableJudge:
             assert self.grants[hold.fence] == (holder.session.id, holder.owner, name)
             assert hold.count >= 1
             claims += len(members)
-        for pool in table.pools.values():
+        for name, pool in table.pools.items():
             holds = list(pool.holds.values())
             members = [hold.owner_state for hold in holds]
             members += [wait.owner_state for wait in pool.waits]
-            assert holds  # L7
+            assert members  # L7
+            assert holds or any(one.locks for one in members)  # L7
+            for fence, hold in pool.holds.items():
+                at = hold.owner_state.objects.index(name)
+                assert fence == hold.fence + at  # L2
             assert all(hold.count >= 1 for hold in holds)
             assert all(one.session.id in table.sessions.by_id for one in members)  # L4
             assert 0 <= pool.free == pool.capacity - sum(hold.amount for hold in holds)  # L8
-            assert not pool.queue or next(iter(pool.waits)).amount > pool.free  # L9
+            head = pool.next_wait()
+            at_all = (
+                [table.pools[one].next_wait() for one in head.owner_state.objects] if head else []
+            )
+            assert head is None or any(one is not head for one in at_all)  # L9, L10
             claims += len(members)
         assert claims == table.claims == sum(s.claims for s in table.sessions.by_id.values())
         assert (table.due_ms() or table.time_ms + 1) > table.time_ms

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any, cast
 
+from fencelock.actors.api.lock_all import AcquireAll
 from fencelock.actors.api.message import (
     Acquire,
     AcquireRequest,
@@ -63,6 +64,13 @@ class ModelClaim:
     place: int = 0
     amount: int = 1
     permits: int = 1
+    locks: tuple[str, ...] = ()
+    """The locks of a claim for several."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The objects that it waits for or holds."""
+        return self.locks or (self.lock,)
 
     @property
     def counted(self) -> bool:
@@ -104,7 +112,7 @@ class Model:
 
     def holder(self, lock: str) -> ModelClaim | None:
         """Return the claim that holds ``lock``."""
-        return next((c for c in self.claims if c.lock == lock and c.fence), None)
+        return next((c for c in self.claims if lock in c.names and c.fence), None)
 
     def note(self, session: str, owner: str, request: int, lock: str, answer: Word) -> None:
         """Send an answer, and remember it as the outcome of the request."""
@@ -120,31 +128,37 @@ class Model:
 
     def held(self, lock: str) -> int:
         """Return the number of permits of ``lock`` that are held; a lock has one."""
-        holds = [c for c in self.claims if c.lock == lock and c.fence]
+        holds = [c for c in self.claims if lock in c.names and c.fence]
         return sum(len(c.levels) if c.counted else c.amount for c in holds)
 
     def fits(self, claim: ModelClaim) -> bool:
-        """Return whether a claim is next in its queue, and its permits are free."""
-        queue = [c.place for c in self.claims if c.lock == claim.lock and not c.fence]
-        first = claim.place <= min(queue, default=claim.place)
-        return first and self.held(claim.lock) + claim.amount <= claim.permits
+        """Return whether a claim is next in all its queues, and its permits are free."""
+        for name in claim.names:
+            queue = [c.place for c in self.claims if name in c.names and not c.fence]
+            if claim.place > min(queue, default=claim.place):
+                return False
+            if self.held(name) + claim.amount > claim.permits:
+                return False
+        return True
 
-    def serve(self, lock: str | None = None) -> None:
-        """Grant free permits to the waiters, in order of their places."""
-        for claim in sorted(self.claims, key=lambda c: c.place):
-            if not claim.fence and lock in (None, claim.lock) and self.fits(claim):
-                self.grant(claim)
+    def serve(self, ended: ModelClaim) -> None:
+        """Grant what a claim left to the waiters: name by name, in order of their places."""
+        for name in ended.names:
+            for claim in sorted(self.claims, key=lambda c: c.place):
+                if not claim.fence and name in claim.names and self.fits(claim):
+                    self.grant(claim)
 
     def grant(self, claim: ModelClaim) -> None:
         """Turn a wait into a hold."""
-        self.fences += 1
-        claim.fence, claim.due = self.fences, float("inf")
+        claim.fence, claim.due = self.fences + 1, float("inf")
+        self.fences += len(claim.names)
         claim.levels = [claim.request] * (claim.amount if claim.counted else 1)
         self._tell_held(claim, claim.request)
 
     def _tell_held(self, claim: ModelClaim, request: int) -> None:
         s, o, lock = claim.session, claim.owner, claim.lock
-        answer = ("Granted", lock, claim.fence, s, o, request, len(claim.levels))
+        count = len(claim.locks) or len(claim.levels)
+        answer = ("Granted", lock, claim.fence, s, o, request, count)
         self.note(s, o, request, lock, answer)
 
     def advance(self, to: int) -> list[Word]:
@@ -163,7 +177,7 @@ class Model:
                 c = first[4]
                 self.claims.remove(c)
                 self.deny(c.session, c.owner, c.request, c.lock, Reason.TIMED_OUT)
-                self.serve(c.lock)
+                self.serve(c)
 
     def close(self, name: str, reason: CloseReason, request: int, by: str = "") -> None:
         """End a session: its waits, itself, its holds, in this order."""
@@ -174,11 +188,11 @@ class Model:
         self.out.append(("Ended", name, request, reason, by))
         self.claims = [c for c in self.claims if c.session != name or c.fence]
         for c in waits:
-            self.serve(c.lock)
+            self.serve(c)
         held = sorted(self.find(session=name), key=lambda c: c.fence)
         for c in held:
             self.claims.remove(c)
-            self.serve()
+            self.serve(c)
 
     def apply(self, at: int, command: LogCommand) -> list[Word]:
         """Apply one command at log time ``at``."""
@@ -232,7 +246,8 @@ class Model:
         self.out.append(opened if opening else ("Alive", c.session, 0))
 
     def _on_force(self, c: Evict) -> None:
-        hold = next(iter(self.find(lock=c.lock, fence=c.fence)), None) if c.fence else None
+        holds = [h for h in self.claims if h.fence and c.lock in h.names]
+        hold = next((h for h in holds if h.fence + h.names.index(c.lock) == c.fence), None)
         deed = (c.lock, c.fence, c.by, c.request)
         before = [f for f in self.forced if (*f[1:3], f[6], f[5]) == deed]
         if before:
@@ -245,13 +260,13 @@ class Model:
             holder = (hold.owner, max(len(hold.levels), 0 if hold.counted else hold.amount))
             evicted: Word = ("Evicted", c.lock, c.fence, holder, c.session, c.request, c.by)
             self.forced.append((*evicted, self.now))
-            self.out += [self.forced[-1], ("HoldLost", c.lock, c.fence, *who)]
-            last = self.done[*who, c.lock][-1]
+            self.out += [self.forced[-1], ("HoldLost", hold.lock, hold.fence, *who)]
+            last = self.done[*who, hold.lock][-1]
             if last.answer is not None and last.answer[0] == "Granted":
-                last.answer = ("Refused", c.lock, Reason.OWNERSHIP_LOST, *who, last.number)
-            self.lost.append((*who, c.lock, c.fence))
+                last.answer = ("Refused", hold.lock, Reason.OWNERSHIP_LOST, *who, last.number)
+            self.lost.append((*who, hold.lock, hold.fence))
             self.drop(hold)
-            self.serve()
+            self.serve(hold)
 
     def _on_close(self, c: CloseSession) -> None:
         deed = (c.handle, c.by, c.request)
@@ -261,7 +276,7 @@ class Model:
         if before is None and not known:
             self.out.append(("Refused", "", Reason.NOT_HELD, c.session, "", c.request))
             return
-        count = before[3] if before else len(claims)
+        count = before[3] if before else sum(len(one.names) for one in claims)
         self.out.append(("SessionClosed", c.handle, count, c.session, c.request))
         if before is None:
             self.shut.append((*deed, count))
@@ -308,7 +323,7 @@ class Model:
             if mine is not None and not mine.fence:
                 self.claims.remove(mine)
                 self.deny(s, o, mine.request, lock, Reason.CANCELLED)
-                self.serve(lock)
+                self.serve(mine)
                 mine = None
             past.append(ModelRequest(r, type(c)))
             self._do(c, mine)
@@ -334,7 +349,7 @@ class Model:
             self.note(s, o, r, lock, ("Released", lock, s, o, r, len(mine.levels)))
             if not mine.levels:
                 self.drop(mine)
-            self.serve()
+            self.serve(mine)
         elif loss is not None and loss[3] == c.fence:
             self.lost.remove(loss)
             self.deny(s, o, r, lock, Reason.OWNERSHIP_LOST)
@@ -348,7 +363,7 @@ class Model:
             return
         mine.amount = 1
         self.note(s, o, r, lock, ("Released", lock, s, o, r, 1))
-        self.serve()
+        self.serve(mine)
 
     def _on_acquire(self, c: AcquireRequest, mine: ModelClaim | None) -> None:
         s, o, r, lock = c.session, c.owner, c.request, c.lock
@@ -375,9 +390,11 @@ class Model:
         self.places += 1
         due = float("inf") if c.wait_ms is None else self.now + c.wait_ms
         claim = ModelClaim(s, o, lock, r, due, place=self.places, amount=amount, permits=permits)
+        if isinstance(c, AcquireAll):
+            claim.locks = c.locks
         if self.fits(claim):
             self.claims.append(claim)
-            self.serve()
+            self.grant(claim)
         elif c.wait_ms == 0:
             self.deny(s, o, r, lock, Reason.TIMED_OUT)
         else:
@@ -392,7 +409,7 @@ class Model:
         if mine is not None and waits and (new or mine.request == r):
             self.claims.remove(mine)
             self.deny(s, o, mine.request, lock, Reason.CANCELLED)
-            self.serve(lock)
+            self.serve(mine)
         elif mine is not None and not new and mine.request == r:
             for asked in past:
                 if asked.number == r:
@@ -401,7 +418,7 @@ class Model:
             del mine.levels[0 if mine.counted else -1 :]
             if not mine.levels:
                 self.drop(mine)
-                self.serve()
+                self.serve(mine)
         if new:
             past.append(ModelRequest(r, Acquire, undone, self.now))
 

@@ -166,6 +166,14 @@ def test_four_threads_read_together_and_one_writes_alone(tmp_path: Path) -> None
     assert "changed to blue under fence" in ended.stdout
 
 
+def test_transfers_in_all_directions_do_not_wait_for_each_other(tmp_path: Path) -> None:
+    with running_nodes(tmp_path) as nodes:
+        ended = run("lock_all.py", ",".join(node.address for node in nodes.values()))
+    assert ended.returncode == 0, ended.stderr
+    assert "cat sent 5 to ben" in ended.stdout
+    assert "all together: 300" in ended.stdout
+
+
 def test_the_python_of_the_readme_runs_as_it_is_shown(tmp_path: Path) -> None:
     """Only the addresses are others, and a storage that checks fences is at hand."""
     page = (ROOT / "README.md").read_text(encoding="utf-8")
