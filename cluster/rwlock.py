@@ -37,7 +37,8 @@ class BaseSide(BaseRLock[H]):
 
     def _entering(self, wait_ms: int | None, **how: Any) -> Operation[H | None]:
         """Acquire; a reader that tries to write gets the refusal, not None for "not now"."""
-        return super()._entering(wait_ms, **{**how, "blocking": True})
+        how["blocking"] = True
+        return super()._entering(wait_ms, **how)
 
     def _downgrading(self) -> Operation[None]:
         """Turn the hold of the caller into one of a reader, in one step."""

@@ -31,8 +31,9 @@ class ObjectRequest(LockRequest):
     """The kind of the object, and the field that has its name."""
 
     def __init_subclass__(cls) -> None:
-        if "KIND" in vars(cls):
-            KINDS.add(cls.KIND)
+        kind = getattr(cls, "KIND", "")
+        if kind:
+            KINDS.add(kind)
 
     if not TYPE_CHECKING:  # To type checkers this is the field that other requests have.
 
@@ -52,16 +53,10 @@ class PermitRequest(ObjectRequest, AcquireRequest):
     __slots__ = ()
 
     if TYPE_CHECKING:  # Every subclass has them, as fields or as properties.
-
-        @property
-        def permits(self) -> int:
-            """The number of permits of the object."""
-            ...
-
-        @property
-        def amount(self) -> int:
-            """The number of permits to acquire."""
-            ...
+        permits: int
+        """The number of permits of the object."""
+        amount: int
+        """The number of permits to acquire."""
 
     def excess(self, held: int, fence: int) -> str:
         """Return the text of the refusal if the owner has fewer permits under ``fence``."""
@@ -90,11 +85,8 @@ class PartRequest(ObjectRequest, ReleaseRequest):
     PARTIAL = True
 
     if TYPE_CHECKING:  # Every subclass has it, as a field or as a property.
-
-        @property
-        def amount(self) -> int:
-            """The number of permits to give back, 0 for all."""
-            ...
+        amount: int
+        """The number of permits to give back, 0 for all."""
 
     def excess(self, held: int, fence: int) -> str:
         """Return the text of the refusal if the hold under ``fence`` has fewer permits."""

@@ -11,6 +11,8 @@ fence releases it once.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from fencelock.actors.api.object_request import PartRequest, PermitRequest
 from fencelock.actors.message import message
 
@@ -40,15 +42,17 @@ class AcquireReadWrite(PermitRequest):
     KIND = RWLOCK
     limit = 0
 
-    @property
-    def permits(self) -> int:
-        """The number of permits of a read/write lock."""
-        return RWLOCK_PERMITS
+    if not TYPE_CHECKING:  # To type checkers these are the fields that other requests have.
 
-    @property
-    def amount(self) -> int:
-        """One permit to read, all to write."""
-        return RWLOCK_PERMITS if self.write else 1
+        @property
+        def permits(self) -> int:
+            """The number of permits of a read/write lock."""
+            return RWLOCK_PERMITS
+
+        @property
+        def amount(self) -> int:
+            """One permit to read, all to write."""
+            return RWLOCK_PERMITS if self.write else 1
 
     def excess(self, held: int, fence: int) -> str:
         """Return the text of the refusal if this owner reads and asks to write."""
@@ -75,10 +79,12 @@ class Downgrade(PartRequest):
 
     KIND = RWLOCK
 
-    @property
-    def amount(self) -> int:
-        """All permits but the one of a reader."""
-        return RWLOCK_PERMITS - 1
+    if not TYPE_CHECKING:  # As above.
+
+        @property
+        def amount(self) -> int:
+            """All permits but the one of a reader."""
+            return RWLOCK_PERMITS - 1
 
     def excess(self, held: int, fence: int) -> str:
         """Return the text of the refusal if the hold is one of a reader."""

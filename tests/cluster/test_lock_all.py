@@ -5,26 +5,17 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
-from support.real_nodes import running_nodes
+from support.real_nodes import ask, running_nodes
 
 import fencelock
 import fencelock.aio
 from fencelock.actors.api.lock_all import LOCKS_MAX, AcquireAll
 from fencelock.actors.api.message import Cancel, Granted, Inspect, Release
-from fencelock.actors.error import (
-    InvalidRequestError,
-    LockOwnershipLostError,
-    LockTimeoutError,
-    NotHeldError,
-    UnsupportedError,
-)
 from fencelock.cluster.node import Node
 
 PATIENCE_S = 60
@@ -39,13 +30,6 @@ _numbers = itertools.count(1)
 def names() -> tuple[str, str, str]:
     number = next(_numbers)
     return f"a-{number}", f"b-{number}", f"c-{number}"
-
-
-@pytest.fixture
-def connect(paxos_nodes: list[Node]) -> Iterator[Connect]:
-    addresses = ",".join(node.address for node in paxos_nodes)
-    with ExitStack() as stack:
-        yield lambda: stack.enter_context(fencelock.connect(addresses, cluster="faces"))
 
 
 def until_awaited(client: fencelock.Client, name: str) -> None:
@@ -66,7 +50,7 @@ def test_all_are_held_or_none(connect: Connect, names: tuple[str, str, str]) -> 
         assert two.lock_all("free", names[2]).acquire(blocking=False) is None
         assert two.lock("free").acquire(blocking=False)
     assert [two.status(name).holder for name in names] == [None] * 3
-    with pytest.raises(NotHeldError):
+    with pytest.raises(fencelock.NotHeldError):
         holds.release()
 
 
@@ -85,7 +69,7 @@ def test_it_waits_for_all_and_holds_nothing_meanwhile(
         holds = waits.result(PATIENCE_S)
     assert holds
     assert min(holds.fences.values()) > held.fence
-    with pytest.raises(LockTimeoutError, match=f"lock '{names[0]}': held by"):
+    with pytest.raises(fencelock.LockTimeoutError, match=f"lock '{names[0]}': held by"):
         two.lock_all(*names, timeout=0.01).__enter__()
     holds.release()
 
@@ -123,7 +107,7 @@ def test_an_operator_who_takes_one_takes_all(connect: Connect, names: tuple[str,
     while not holds.lost:
         pass
     assert two.lock_all(*names).acquire(blocking=False)
-    with pytest.raises(LockOwnershipLostError, match="root"):
+    with pytest.raises(fencelock.LockOwnershipLostError, match="root"):
         holds.release()
 
 
@@ -140,7 +124,7 @@ def test_a_client_that_closes_gives_all_back(connect: Connect, names: tuple[str,
 def test_names_out_of_their_limits_are_refused(connect: Connect) -> None:
     client = connect()
     for wrong in ((), ("a", "a"), ("a", ""), ("a", "\x1f"), tuple(map(str, range(LOCKS_MAX + 1)))):
-        with pytest.raises(InvalidRequestError):
+        with pytest.raises(fencelock.InvalidRequestError):
             client.lock_all(*wrong)
     with pytest.raises(TypeError):
         client.lock_all("a", b"b")  # type: ignore[arg-type]
@@ -164,10 +148,6 @@ def test_tasks_hold_several_locks(paxos_nodes: list[Node], names: tuple[str, str
     asyncio.run(scene())
 
 
-def ask(node: Node, message: Any) -> Any:
-    return node.proxy.ask(message, timeout=PATIENCE_S)
-
-
 def test_an_ask_holds_several_locks(paxos_nodes: list[Node], names: tuple[str, str, str]) -> None:
     node = paxos_nodes[0]
     granted = ask(node, AcquireAll(locks=names))
@@ -186,11 +166,13 @@ def test_a_protocol_that_grants_one_lock_at_a_time_names_the_one_that_grants_sev
     tmp_path: Path, protocol: str
 ) -> None:
     with running_nodes(tmp_path, protocol) as nodes:
-        with pytest.raises(UnsupportedError, match="paxos"):
+        with pytest.raises(fencelock.UnsupportedError, match="paxos"):
             ask(nodes["n1"], AcquireAll(locks=("a", "b")))
         addresses = ",".join(node.address for node in nodes.values())
         with (
             fencelock.connect(addresses) as client,
-            pytest.raises(UnsupportedError, match=r"lock all .several locks.*paxos has it"),
+            pytest.raises(
+                fencelock.UnsupportedError, match=r"lock all .several locks.*paxos has it"
+            ),
         ):
             client.lock_all("a", "b")

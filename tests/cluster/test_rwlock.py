@@ -4,28 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
-from support.real_nodes import running_nodes
+from support.real_nodes import ask, running_nodes
 
 import fencelock
 import fencelock.aio
 from fencelock.actors.api.message import Cancel, Granted, Inspect, LockStatus, Release, Released
 from fencelock.actors.api.name import object_name
 from fencelock.actors.api.rwlock import RWLOCK, RWLOCK_PERMITS, AcquireReadWrite, Downgrade
-from fencelock.actors.error import (
-    AlreadyHeldError,
-    InvalidRequestError,
-    LockOwnershipLostError,
-    LockTimeoutError,
-    NotHeldError,
-    UnsupportedError,
-)
 from fencelock.cluster.node import Node
 
 PATIENCE_S = 60
@@ -39,19 +29,6 @@ _names = itertools.count(1)
 @pytest.fixture
 def name() -> str:
     return f"settings-{next(_names)}"
-
-
-@pytest.fixture
-def connect(paxos_nodes: list[Node]) -> Iterator[Connect]:
-    addresses = ",".join(node.address for node in paxos_nodes)
-    with ExitStack() as stack:
-        yield lambda: stack.enter_context(fencelock.connect(addresses, cluster="faces"))
-
-
-@pytest.fixture
-def pool() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor() as threads:
-        yield threads
 
 
 def seen(status: LockStatus) -> tuple[list[int], list[int]]:
@@ -111,7 +88,9 @@ def test_an_upgrade_is_refused_and_the_hold_stays(
 ) -> None:
     rw = connect().rwlock(name)
     with rw.read() as hold:
-        with pytest.raises(AlreadyHeldError, match="release it before you acquire it for writing"):
+        with pytest.raises(
+            fencelock.AlreadyHeldError, match="release it before you acquire it for writing"
+        ):
             rw.write().acquire(blocking=blocking)
         assert hold.held
     with rw.write() as hold:
@@ -129,11 +108,11 @@ def test_a_downgrade_lets_readers_in_under_the_same_fence(
         assert reader.result(PATIENCE_S) > hold.fence
         assert hold.held
         assert two.write().acquire(blocking=False) is None
-        with pytest.raises(InvalidRequestError, match="nothing to downgrade"):
+        with pytest.raises(fencelock.InvalidRequestError, match="nothing to downgrade"):
             one.read().downgrade()
         assert hold.held
     assert one.status().holder is None
-    with pytest.raises(NotHeldError):
+    with pytest.raises(fencelock.NotHeldError):
         one.write().downgrade()
 
 
@@ -141,7 +120,7 @@ def test_a_thread_does_not_release_what_another_holds(
     connect: Connect, name: str, pool: ThreadPoolExecutor
 ) -> None:
     rw = connect().rwlock(name)
-    with rw.read(), pytest.raises(NotHeldError):
+    with rw.read(), pytest.raises(fencelock.NotHeldError):
         pool.submit(rw.read().release).result(PATIENCE_S)
     shared = connect().rwlock(name, owner="job 7")
     shared.write().acquire()
@@ -157,7 +136,7 @@ def test_a_wait_that_times_out_lets_the_next_one_in(
         writer = pool.submit(hold_to_write, two)
         until_queued(one, WRITES)
         assert pool.submit(hold_to_read, connect().rwlock(name)).result(PATIENCE_S)
-        with pytest.raises(LockTimeoutError, match="1 owners read"):
+        with pytest.raises(fencelock.LockTimeoutError, match="1 owners read"):
             writer.result(PATIENCE_S)
 
 
@@ -181,7 +160,7 @@ def test_an_operator_takes_one_hold(connect: Connect, name: str) -> None:
     while not taken.lost:
         pass
     assert kept.held
-    with pytest.raises(LockOwnershipLostError, match="root"):
+    with pytest.raises(fencelock.LockOwnershipLostError, match="root"):
         two.read().release()
     assert seen(one.status()) == ([1], [])
 
@@ -214,20 +193,16 @@ def test_tasks_read_and_write(paxos_nodes: list[Node], name: str) -> None:
                     pass
                 await rw.write().downgrade()
                 assert await reader > hold.fence
-                with pytest.raises(AlreadyHeldError):
+                with pytest.raises(fencelock.AlreadyHeldError):
                     await rw.write().acquire()
             held = await rw.read().acquire()
             assert held is not None
             await rw.evict(held.fence, "root")
-            with pytest.raises(LockOwnershipLostError):
+            with pytest.raises(fencelock.LockOwnershipLostError):
                 await rw.read().release()
             assert (await rw.status()).holder is None
 
     asyncio.run(scene())
-
-
-def ask(node: Node, message: Any) -> Any:
-    return node.proxy.ask(message, timeout=PATIENCE_S)
 
 
 def test_an_ask_reads_writes_and_downgrades(paxos_nodes: list[Node], name: str) -> None:
@@ -255,11 +230,13 @@ def test_a_protocol_without_read_write_locks_names_the_one_that_has_them(
     tmp_path: Path, protocol: str
 ) -> None:
     with running_nodes(tmp_path, protocol) as nodes:
-        with pytest.raises(UnsupportedError, match="paxos"):
+        with pytest.raises(fencelock.UnsupportedError, match="paxos"):
             ask(nodes["n1"], AcquireReadWrite(rwlock="a"))
         addresses = ",".join(node.address for node in nodes.values())
         with (
             fencelock.connect(addresses) as client,
-            pytest.raises(UnsupportedError, match=r"rwlocks .any number of owners.*paxos has it"),
+            pytest.raises(
+                fencelock.UnsupportedError, match=r"rwlocks .any number of owners.*paxos has it"
+            ),
         ):
             client.rwlock("a")

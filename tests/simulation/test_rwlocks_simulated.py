@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from support.workloads import demand_caught, demand_clean
 
 from fencelock.actors.api.rwlock import AcquireReadWrite
 from fencelock.actors.table import operation
 from fencelock.actors.table.holding import Hold, Pool
 from fencelock.actors.table.table_state import TableState
-from fencelock.cluster.simulation.run import run_seed
 from fencelock.cluster.simulation.rwlocks import RWLOCKS
 
-SEEDS = 40
-SEEDS_FOR_A_MUTANT = 20
 MET = (
     "contender.enters_again",
     "contender.upgrade_refused",
@@ -29,12 +26,7 @@ MET = (
 
 
 def test_no_seed_breaks_a_promise_and_every_fault_occurred() -> None:
-    marks: Counter[str] = Counter()
-    for seed in range(SEEDS):
-        report = run_seed("paxos", seed, workload=RWLOCKS)
-        assert report.violation is None, (seed, report.violation)
-        marks.update(report.marks)
-    assert [name for name in MET if not marks[name]] == []
+    demand_clean(RWLOCKS, MET)
 
 
 def readers_pass_a_waiting_writer(pool: Pool, amount: int) -> bool:
@@ -78,7 +70,4 @@ ENTER_AGAIN = operation._enter_again  # pyright: ignore[reportPrivateUsage]
 def test_a_planted_bug_is_caught(
     monkeypatch: pytest.MonkeyPatch, plants: dict[tuple[object, str], object], judge: str
 ) -> None:
-    for (place, name), bug in plants.items():
-        monkeypatch.setattr(place, name, bug)
-    reports = (run_seed("paxos", seed, workload=RWLOCKS) for seed in range(SEEDS_FOR_A_MUTANT))
-    assert any(report.violation and judge in report.violation for report in reports)
+    demand_caught(monkeypatch, RWLOCKS, plants, judge)

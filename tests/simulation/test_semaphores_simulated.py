@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import pytest
+from support.workloads import SEEDS, demand_caught, demand_clean
 
 from fencelock.actors.api.message import Granted
 from fencelock.actors.table.holding import Hold, Pool, Wait
-from fencelock.cluster.simulation.run import run_seed
 from fencelock.cluster.simulation.semaphores import SEMAPHORES, LogOrder
 
-SEEDS = 40
-SEEDS_FOR_A_MUTANT = 20
 MET = (
     "contender.gives_back_a_part",
     "contender.bereft",
@@ -33,12 +29,7 @@ def test_no_seed_breaks_a_promise_and_every_fault_occurred(
         judge(order, granted, key, queue)  # type: ignore[arg-type]
 
     monkeypatch.setattr(LogOrder, "_judge_grant", counted)
-    marks: Counter[str] = Counter()
-    for seed in range(SEEDS):
-        report = run_seed("paxos", seed, workload=SEMAPHORES)
-        assert report.violation is None, (seed, report.violation)
-        marks.update(report.marks)
-    assert [name for name in MET if not marks[name]] == []
+    demand_clean(SEMAPHORES, MET)
     assert len(waited) > SEEDS
 
 
@@ -85,9 +76,6 @@ ANSWER = Hold.answer
     ids=["overtakes", "one too many", "frees one", "counts twice"],
 )
 def test_a_planted_bug_is_caught(
-    monkeypatch: pytest.MonkeyPatch, plants: dict[tuple[type, str], object], judge: str
+    monkeypatch: pytest.MonkeyPatch, plants: dict[tuple[object, str], object], judge: str
 ) -> None:
-    for (place, name), bug in plants.items():
-        monkeypatch.setattr(place, name, bug)
-    reports = (run_seed("paxos", seed, workload=SEMAPHORES) for seed in range(SEEDS_FOR_A_MUTANT))
-    assert any(report.violation and judge in report.violation for report in reports)
+    demand_caught(monkeypatch, SEMAPHORES, plants, judge)

@@ -6,15 +6,13 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from support.workloads import SEEDS, demand_caught, demand_clean
 
 from fencelock.actors.table.holding import Hold, Pool
 from fencelock.actors.table.session import OwnerState
 from fencelock.actors.table.table_state import TableState
-from fencelock.cluster.simulation.run import run_seed
 from fencelock.cluster.simulation.several import LOCK_ALL, SeveralJudge
 
-SEEDS = 40
-SEEDS_FOR_A_MUTANT = 20
 MET = (
     "contender.bereft",
     "client.holds_lost",
@@ -34,12 +32,7 @@ def test_no_seed_breaks_a_promise_and_every_fault_occurred(
         enter_all(judge, delivered, granted)
 
     monkeypatch.setattr(SeveralJudge, "_enter_all", counted)
-    marks: Counter[str] = Counter()
-    for seed in range(SEEDS):
-        report = run_seed("paxos", seed, workload=LOCK_ALL)
-        assert report.violation is None, (seed, report.violation)
-        marks.update(report.marks)
-    assert [name for name in MET if not marks[name]] == []
+    demand_clean(LOCK_ALL, MET)
     assert together[1] > SEEDS
     assert together[2] > SEEDS
 
@@ -88,9 +81,6 @@ REMOVE, GRANT = Pool.remove, TableState.grant_permits
     ids=["head of one queue", "frees the first", "one fence"],
 )
 def test_a_planted_bug_is_caught(
-    monkeypatch: pytest.MonkeyPatch, plants: dict[tuple[type, str], object], judge: str
+    monkeypatch: pytest.MonkeyPatch, plants: dict[tuple[object, str], object], judge: str
 ) -> None:
-    for (place, name), bug in plants.items():
-        monkeypatch.setattr(place, name, bug)
-    reports = (run_seed("paxos", seed, workload=LOCK_ALL) for seed in range(SEEDS_FOR_A_MUTANT))
-    assert any(report.violation and judge in report.violation for report in reports)
+    demand_caught(monkeypatch, LOCK_ALL, plants, judge)

@@ -24,6 +24,10 @@ Queue = dict[tuple[str, str, int], int]
 """A lock's queue: (session, owner, request) to ticket, in order."""
 
 
+Plain = api.Acquire | api.Release | Evict
+"""A command about a lock, in place of which there may be one about another object."""
+
+
 class LogComposer:
     """Turns numbers into a log that stays interesting: it repeats, overtakes and gives up."""
 
@@ -84,16 +88,30 @@ class LogComposer:
         return made
 
 
-class RWComposer(LogComposer):
-    """Also writes about read/write locks: few owners, so that they acquire again and upgrade."""
+class ObjectComposer(LogComposer):
+    """Turns some of the new commands about locks into commands about another kind of object."""
 
     def command(self, step: Dice, model: Model) -> LogCommand:
-        """Return the next command, every other one about a read/write lock."""
-        kind, _, who, which, what, chance = step
+        """Return the next command, perhaps about another object."""
         before = len(self.said)
         made = super().command(step, model)
         new = len(self.said) > before and made is self.said[-1]
-        if what % 2 or not new or not isinstance(made, api.Acquire | api.Release | Evict):
+        if new and isinstance(made, Plain):
+            self.said[-1] = made = self.turned(made, step, model)
+        return made
+
+    def turned(self, made: Plain, step: Dice, model: Model) -> LogCommand:
+        """Return the command in place of ``made``."""
+        raise NotImplementedError
+
+
+class RWComposer(ObjectComposer):
+    """Also writes about read/write locks: few owners, so that they acquire again and upgrade."""
+
+    def turned(self, made: Plain, step: Dice, model: Model) -> LogCommand:
+        """Return the command in place of ``made``."""
+        kind, _, who, which, what, chance = step
+        if what % 2:
             return made
         name = "ST"[what // 2 % 2]
         lock = object_name(RWLOCK, name)
@@ -105,9 +123,9 @@ class RWComposer(LogComposer):
             session, owner = hold.session, hold.owner
         writes = hold is not None and hold.amount > 1 and which % 2
         if isinstance(made, Evict):
-            made = replace(made, lock=lock, fence=fence)
-        elif isinstance(made, api.Acquire):
-            made = AcquireReadWrite(
+            return replace(made, lock=lock, fence=fence)
+        if isinstance(made, api.Acquire):
+            return AcquireReadWrite(
                 rwlock=name,
                 write=kind % 3 == 0,
                 session=session if chance % 2 else made.session,
@@ -115,73 +133,60 @@ class RWComposer(LogComposer):
                 request=made.request,
                 wait_ms=made.wait_ms,
             )
-        elif writes or which % 8 == 0:
-            made = Downgrade(
+        if writes or which % 8 == 0:
+            return Downgrade(
                 rwlock=name, fence=fence, session=session, owner=owner, request=made.request
             )
-        else:
-            made = replace(made, lock=lock, fence=fence, session=session, owner=owner)
-        self.said[-1] = made
+        return replace(made, lock=lock, fence=fence, session=session, owner=owner)
         return made
 
 
-class SeveralComposer(LogComposer):
+class SeveralComposer(ObjectComposer):
     """Also writes claims for several of the locks, in any order."""
 
-    def command(self, step: Dice, model: Model) -> LogCommand:
-        """Return the next command, every third one about a claim for several locks."""
+    def turned(self, made: Plain, step: Dice, model: Model) -> LogCommand:
+        """Return the command in place of ``made``."""
         _, delay, who, which, what, chance = step
-        before = len(self.said)
-        made = super().command(step, model)
-        new = len(self.said) > before and made is self.said[-1]
-        if not new or not isinstance(made, api.Acquire | api.Release | Evict):
-            return made
         holds = [c for c in model.claims if c.fence and c.locks]
         hold = holds[who % len(holds)] if holds else None
         if isinstance(made, Evict) and hold:
             place = which % len(hold.locks)
-            made = replace(made, lock=hold.locks[place], fence=hold.fence + place)
-        elif isinstance(made, api.Acquire) and what % 3 == 0:
+            return replace(made, lock=hold.locks[place], fence=hold.fence + place)
+        if isinstance(made, api.Acquire) and what % 3 == 0:
             names = "LMNLM"[which % 3 :][: 1 + chance % 3]
-            made = AcquireAll(
+            return AcquireAll(
                 locks=tuple(names if delay % 2 else names[::-1]),
                 session=made.session,
                 owner="pqrs"[which % 4],
                 request=made.request,
                 wait_ms=made.wait_ms,
             )
-        elif isinstance(made, api.Release) and hold and which % 2:
+        if isinstance(made, api.Release) and hold and which % 2:
             fence = hold.fence if chance % 9 else hold.fence + 1
-            made = replace(
+            return replace(
                 made, lock=hold.lock, fence=fence, session=hold.session, owner=hold.owner
             )
-        elif isinstance(made, api.Release) and which % 8 == 0:
-            made = replace(made, lock=object_name(SEVERAL, made.lock))
-        self.said[-1] = made
+        if isinstance(made, api.Release) and which % 8 == 0:
+            return replace(made, lock=object_name(SEVERAL, made.lock))
         return made
 
 
-class MixedComposer(LogComposer):
+class MixedComposer(ObjectComposer):
     """Also writes about semaphores: with two or three permits, by more owners than permits."""
 
-    def command(self, step: Dice, model: Model) -> LogCommand:
-        """Return the next command, every other one about a semaphore."""
+    def turned(self, made: Plain, step: Dice, model: Model) -> LogCommand:
+        """Return the command in place of ``made``."""
         kind, _, who, which, what, chance = step
-        made = super().command(step, model)
-        if (
-            what % 2
-            or not isinstance(made, api.Acquire | api.Release | Evict)
-            or made is not self.said[-1]
-        ):
+        if what % 2:
             return made
         name = "ST"[what // 2 % 2]
         holds = [c for c in model.claims if c.fence and c.lock == object_name(SEMAPHORE, name)]
         hold = holds[who % len(holds)] if holds else None
         fence = hold.fence if hold and chance % 9 else chance
         if isinstance(made, Evict):
-            made = replace(made, lock=object_name(SEMAPHORE, name), fence=fence)
-        elif isinstance(made, api.Acquire):
-            made = AcquirePermits(
+            return replace(made, lock=object_name(SEMAPHORE, name), fence=fence)
+        if isinstance(made, api.Acquire):
+            return AcquirePermits(
                 semaphore=name,
                 permits=2 if chance % 13 == 0 else 3,
                 amount=1 + kind % (2 if chance % 13 == 0 else 3),
@@ -190,24 +195,31 @@ class MixedComposer(LogComposer):
                 request=made.request,
                 wait_ms=made.wait_ms,
             )
-        else:
-            session, owner = made.session, "pqrstuvw"[which % 8]
-            if hold and chance % 7:
-                session, owner = hold.session, hold.owner
-            part = ReleasePermits(
-                semaphore=name,
-                fence=fence,
-                amount=which % 4,
-                session=session,
-                owner=owner,
-                request=made.request,
-            )
-            full = api.Release(
-                lock=part.lock, fence=fence, session=session, owner=owner, request=made.request
-            )
-            made = part if chance % 3 else full
-        self.said[-1] = made
+        session, owner = made.session, "pqrstuvw"[which % 8]
+        if hold and chance % 7:
+            session, owner = hold.session, hold.owner
+        part = ReleasePermits(
+            semaphore=name,
+            fence=fence,
+            amount=which % 4,
+            session=session,
+            owner=owner,
+            request=made.request,
+        )
+        full = api.Release(
+            lock=part.lock, fence=fence, session=session, owner=owner, request=made.request
+        )
+        return part if chance % 3 else full
         return made
+
+
+class AllComposer(ObjectComposer):
+    """Writes about all kinds of objects."""
+
+    def turned(self, made: Plain, step: Dice, model: Model) -> LogCommand:
+        """Return the command in place of ``made``."""
+        kind = (RWComposer, SeveralComposer, MixedComposer)[step[5] // 2 % 3]
+        return kind().turned(made, step, model)
 
 
 def queue_of(held: Hold | Pool) -> Queue:
