@@ -12,19 +12,25 @@ from fencelock.cluster.base_lock import BaseLock
 from fencelock.cluster.callback_executor import ClusterCallback
 from fencelock.cluster.connection import Connection
 from fencelock.cluster.hold_registry import Callback
+from fencelock.cluster.lock_all import BaseLockAll
+from fencelock.cluster.rwlock import BaseRWLock
 from fencelock.cluster.semaphore import BaseSemaphore
 
 L = TypeVar("L", bound=BaseLock[Any])
 R = TypeVar("R", bound=BaseLock[Any])
 S = TypeVar("S", bound=BaseSemaphore[Any])
+W = TypeVar("W", bound=BaseRWLock[Any])
+A = TypeVar("A", bound=BaseLockAll[Any])
 
 
-class BaseClient(Generic[L, R, S]):
+class BaseClient(Generic[L, R, S, W, A]):
     """The operations of a client that return at once."""
 
     _lock_type: type[L]
     _rlock_type: type[R]
     _semaphore_type: type[S]
+    _rwlock_type: type[W]
+    _lock_all_type: type[A]
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -67,7 +73,7 @@ class BaseClient(Generic[L, R, S]):
             ValueError: ``timeout`` is out of its range.
 
         """
-        connection = self._connection
+        connection = self._begin()
         options = connection.options(name, timeout, owner, label, duration, grace)
         return self._lock_type(connection.line, connection.hold_registry, options)
 
@@ -102,7 +108,7 @@ class BaseClient(Generic[L, R, S]):
                 one does.
 
         """
-        connection = self._connection
+        connection = self._begin()
         options = connection.options(
             name, timeout, owner, label, duration, grace, reentrant=True, limit=limit
         )
@@ -132,7 +138,56 @@ class BaseClient(Generic[L, R, S]):
             ValueError: as for `lock`.
 
         """
-        return self._semaphore_type(self._connection, name, permits, timeout, label)
+        return self._semaphore_type(self._begin(), name, permits, timeout, label)
+
+    def rwlock(
+        self, name: str, *, timeout: float | None = None, owner: str | None = None, label: str = ""
+    ) -> W:
+        """Return the read/write lock called ``name``; sends nothing yet.
+
+        A lock of the same name is another object.
+
+        Args:
+            name: see `lock`.
+            timeout: see `lock`.
+            owner: the owner; by default the thread or the task, as for `rlock`.
+            label: see `lock`.
+
+        Raises:
+            InvalidRequestError: an argument is out of its limits.
+            UnsupportedError: the cluster's protocol has no read/write locks; the text says which
+                one does.
+            ClosedError: as for `lock`.
+            TypeError: as for `lock`.
+            ValueError: as for `lock`.
+
+        """
+        return self._rwlock_type(self._begin(), name, timeout, owner, label)
+
+    def lock_all(self, *names: str, timeout: float | None = None, label: str = "") -> A:
+        """Return several locks that are acquired in one step, or not at all; sends nothing yet.
+
+        They are the locks that `lock` returns by these names, in their order of fences.
+
+        Args:
+            names: 1 to 64 different names; see `lock`.
+            timeout: see `lock`.
+            label: see `lock`.
+
+        Raises:
+            InvalidRequestError: an argument is out of its limits.
+            UnsupportedError: the cluster's protocol grants one lock at a time; the text says which
+                one grants several.
+            ClosedError: as for `lock`.
+            TypeError: as for `lock`.
+            ValueError: as for `lock`.
+
+        """
+        return self._lock_all_type(self._begin(), names, timeout, label)
+
+    def _begin(self) -> Connection:
+        """Return the connection for a new object."""
+        return self._connection
 
     @property
     def session(self) -> str:
@@ -196,6 +251,9 @@ class BaseClient(Generic[L, R, S]):
     def callbacks_failed(self) -> int:
         """The number of callbacks that raised an exception; each was logged."""
         return self._connection.executor.failed
+
+
+AnyClient = BaseClient[Any, Any, Any, Any, Any]
 
 
 def namer(template: str, function: Callable[..., Any]) -> Callable[..., str]:

@@ -69,7 +69,7 @@ class BaseLock(Generic[H]):
         self._registry = registry
         self._options = options
         self._wait_ms = wait_ms_of(options.timeout)
-        self._acquire = options.acquire()
+        self._acquire: AcquireRequest = options.acquire()
         self._listeners = Listeners()
         self._acquired: list[tuple[object, Ownership, int]] = []
         """The acquire of this object: the thread or task, the owner and the token."""

@@ -24,7 +24,9 @@ from fencelock.cluster.base_client import BaseClient, namer
 from fencelock.cluster.callback_executor import CallbackExecutor, ThreadExecutor
 from fencelock.cluster.connection import Connection
 from fencelock.cluster.lock import Lock, RLock
+from fencelock.cluster.lock_all import LockAll
 from fencelock.cluster.operation import drive
+from fencelock.cluster.rwlock import RWLock
 from fencelock.cluster.semaphore import Semaphore
 from fencelock.cluster.settings import CONNECT_S, Read, Settings, Target
 
@@ -32,7 +34,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Client(BaseClient[Lock, RLock, Semaphore]):
+class Client(BaseClient[Lock, RLock, Semaphore, RWLock, LockAll]):
     """A connection to a cluster, for all threads of one process. From `connect`.
 
     It leaves nothing running after `close`, which ``with`` and the end of the process
@@ -46,6 +48,8 @@ class Client(BaseClient[Lock, RLock, Semaphore]):
     _lock_type = Lock
     _rlock_type = RLock
     _semaphore_type = Semaphore
+    _rwlock_type = RWLock
+    _lock_all_type = LockAll
 
     def locked(
         self, template: str, *, timeout: float | None = None, **options: Any

@@ -16,6 +16,8 @@ class Guarantee(Enum):
     FIFO = "first come, first served"
     REENTRANT = "an owner may acquire a lock it holds once more, and releases it as often"
     SEMAPHORES = "all clients together hold at most as many permits as the semaphore has"
+    RWLOCKS = "any number of owners hold it to read, or one owner holds it to write"
+    LOCK_ALL = "several locks are granted in one step, or none of them"
     SESSIONS = "the cluster notices a dead client, and ends its holds and waits"
     EXACTLY_ONCE = "a repeated request takes effect once and gets the same reply"
     LINEARIZABLE = "every reply, also to a read, is true at one instant between request and reply"

@@ -6,13 +6,20 @@ from collections.abc import Iterator, Sequence
 from itertools import repeat
 from typing import Any
 
-from fencelock.actors.api.message import Acquire, Granted, Refused, Released
-from fencelock.actors.api.semaphore import AcquirePermits, ReleasePermits
-from fencelock.actors.api.session_message import CloseSession
+from fencelock.actors.api.message import (
+    Acquire,
+    Cancel,
+    Granted,
+    KeepAlive,
+    Refused,
+    Release,
+    Released,
+)
+from fencelock.actors.api.session_message import End, Evict, Open
 from fencelock.actors.message import Local, Message
 from fencelock.actors.paxos.machine import Fingerprint, state_of
 from fencelock.actors.paxos.message import Figure
-from fencelock.actors.table.message import LogCommand, TablePart
+from fencelock.actors.table.message import ExtendSessions, LogCommand, TablePart
 from fencelock.actors.table.operation import COMMANDS
 from fencelock.actors.table.report import Browse, Browsed, Looked, LookUp, ReadRecords
 from fencelock.actors.table.table import LockTable
@@ -22,6 +29,10 @@ from fencelock.transport.codec import decode, encode, trimmed_codec
 _CODECS = {command: trimmed_codec(command) for command in COMMANDS}
 _READERS = {command.TAG: codec.read for command, codec in _CODECS.items()}
 """Decoders, by the first item of each command."""
+
+FIRST_COMMANDS = frozenset({Acquire, Release, Cancel, KeepAlive, Open, End, Evict, ExtendSessions})
+"""The commands of releases before changes of members. Those releases skip all others, so no such
+command may enter the log while one of them runs; see `Machine.is_new`."""
 
 KNOWN_MAX = 4096
 """Limit of decoded commands kept from when this node writes or admits them until it applies
@@ -67,8 +78,9 @@ class LockMachine:
         return True
 
     def is_new(self, command: bytes) -> bool:
-        """Return whether releases before semaphores and changes of members skip ``command``."""
-        return isinstance(self._known.get(command), AcquirePermits | ReleasePermits | CloseSession)
+        """Return whether releases before changes of members skip ``command``."""
+        known = self._known.get(command)
+        return known is not None and type(known) not in FIRST_COMMANDS
 
     def is_patient(self, command: bytes) -> bool:
         """Return whether ``command`` would wait a while for a lock that somebody else holds."""

@@ -16,7 +16,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -259,6 +259,20 @@ def paxos_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Node]
 def paxos_addresses(paxos_nodes: list[Node]) -> str:
     """Return the addresses of the shared nodes."""
     return ",".join(node.address for node in paxos_nodes)
+
+
+@pytest.fixture
+def connect(paxos_addresses: str) -> Iterator[Callable[[], fencelock.Client]]:
+    """Return a function that connects one more client to the shared nodes."""
+    with ExitStack() as stack:
+        yield lambda: stack.enter_context(fencelock.connect(paxos_addresses, cluster=CLUSTER))
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    """Return threads that end with the test."""
+    with ThreadPoolExecutor() as threads:
+        yield threads
 
 
 @pytest.fixture

@@ -176,8 +176,7 @@ class ReleaseRequest(LockRequest, Command):
     __slots__ = ()
     EASES = True
     PARTIAL: ClassVar[bool] = False
-    """Whether it may release a part of one acquire's permits. `Released` then counts the permits
-    that are left."""
+    """Whether it is a `PartRequest`, which may release a part of a hold."""
 
     if TYPE_CHECKING:  # Every subclass declares them as fields.
         fence: int
@@ -471,8 +470,8 @@ class LockStatus(Reply):
     age_ms: int | None = None
     """Largest possible age of the state at the reply (ms): 0 if linearizable, None if unknown."""
     permits: int = 1
-    """The number of permits of a semaphore. `Contender.times` is the number that a holder holds or
-    a waiter asks for."""
+    """The number of permits of an object. `Contender.times` is the number that a waiter asks for,
+    and that a holder has; of a reader, it is how often it holds the object."""
     holders: tuple[Contender, ...] = ()
     """The holders in the order of their grants, where there can be several. ``holder`` is the first
     of them."""

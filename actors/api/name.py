@@ -159,6 +159,11 @@ def plain_name(lock: str) -> str:
     return lock.rpartition(KIND_END)[2]
 
 
+def kind_of(lock: str) -> str:
+    """Return the kind of an object, empty for a lock."""
+    return lock.rpartition(KIND_END)[0]
+
+
 def titled(lock: str) -> str:
     """Return the kind and the name of an object for texts: ``lock 'a'``."""
     kind, _, name = lock.rpartition(KIND_END)

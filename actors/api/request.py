@@ -40,9 +40,10 @@ class Request(Message):
         """The number of the request in that session."""
 
     @property
-    def reach(self) -> str | None:
-        """The name that it is about, or the beginning of several; None if it is about none."""
-        return plain_name(self.key[2]) or None
+    def reach(self) -> tuple[str, ...]:
+        """The names that it is about, or the beginning of several."""
+        name = plain_name(self.key[2])
+        return (name,) if name else ()
 
     @property
     def key(self) -> Key:

@@ -194,9 +194,9 @@ class ListLocks(Query):
     """As in `Inspect`."""
 
     @property
-    def reach(self) -> str:
+    def reach(self) -> tuple[str, ...]:
         """The beginning of the names."""
-        return plain_name(self.prefix)
+        return (plain_name(self.prefix),)
 
     def check(self) -> None:
         """Refuse fields that exceed their limits."""

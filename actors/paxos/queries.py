@@ -167,10 +167,8 @@ class Queries:
         quiet_ms = consulted.quiet_ms
         if self.shown is None or self.shown[0] is not report or self.shown[1] != quiet_ms:
             holder = None if report.holder is None else holder_of(report.holder, quiet_ms)
-            each = (holder_of(seen, quiet_ms) for seen in report.holders)
-            holders = _fitting(each, SHOWN_BYTES_MAX)
-            left = SHOWN_BYTES_MAX - sum(map(size_of, holders))
-            self.shown = report, quiet_ms, holder, holders, waiters_of(report, left, quiet_ms)
+            shown = shown_of(report, SHOWN_BYTES_MAX, quiet_ms)
+            self.shown = report, quiet_ms, holder, *shown
         _, _, holder, holders, waiters = self.shown
         return _lock_status(
             lock=inspect.lock,
@@ -240,7 +238,8 @@ class TableStatus:
             return ()
         self.lines = consulted.answer.lines
         effects: list[Effect] = []
-        for line in [line for line in self.lines if line.waiting][:LOOKS_MAX]:
+        several = [line for line in self.lines if line.waiting or line.permits > 1]
+        for line in several[:LOOKS_MAX]:
             number = self.queries.pending.next_number()
             self.looking.add(number)
             question = LookUp(lock=line.lock)
@@ -286,8 +285,8 @@ class TableStatus:
             if left < 0:
                 break
             report = self.reports.get(line.lock)
-            waiters = waiters_of(report, left, quiet_ms) if report is not None else ()
-            left -= sum(map(size_of, waiters))
+            holders, waiters = shown_of(report, left, quiet_ms) if report else ((), ())
+            left -= sum(map(size_of, (*holders, *waiters)))
             status = LockStatus(
                 lock=line.lock,
                 holder=holder,
@@ -295,6 +294,8 @@ class TableStatus:
                 waits_for=(),
                 slot=slot,
                 age_ms=age_ms,
+                permits=line.permits,
+                holders=holders,
             )
             statuses.append(status)
         return tuple(statuses)
@@ -325,9 +326,13 @@ def shown_holder(holder: Contender) -> Contender:
     return holder._replace(session=without_secret(holder.session))
 
 
-def waiters_of(report: LockReport, bytes_max: int, quiet_ms: int) -> tuple[Contender, ...]:
-    """Return the waiters of a lock as clients see them, in order, as many as fit."""
-    return _fitting((_waiter(seen, quiet_ms) for seen in report.waiters), bytes_max)
+def shown_of(
+    report: LockReport, bytes_max: int, quiet_ms: int
+) -> tuple[tuple[Contender, ...], tuple[Contender, ...]]:
+    """Return holders and waiters of an object as clients see them, in order, as many as fit."""
+    holders = _fitting((holder_of(seen, quiet_ms) for seen in report.holders), bytes_max)
+    left = bytes_max - sum(map(size_of, holders))
+    return holders, _fitting((_waiter(seen, quiet_ms) for seen in report.waiters), left)
 
 
 def _fitting(contenders: Iterable[Contender], bytes_max: int) -> tuple[Contender, ...]:

@@ -81,9 +81,8 @@ class AccessControl:
                 f"key {name!r} has the role client, and {what} needs the role operator: use an "
                 'operator\'s key ("fencelock keys add NAME --role operator" makes one)'
             )
-        if rights.prefixes:
-            reach = request.reach
-            if reach is not None and not reach.startswith(rights.prefixes):
+        for reach in request.reach if rights.prefixes else ():
+            if not reach.startswith(rights.prefixes):
                 raise ForbiddenError(
                     f"key {name!r} has the role {rights.role} for names that begin with "
                     f"{_listed(rights.prefixes)}, and {what} is about "

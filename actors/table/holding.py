@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from fencelock.actors.api.message import Granted
 from fencelock.actors.api.name import quoted
+from fencelock.actors.api.rwlock import RWLOCK_PERMITS
+from fencelock.actors.api.semaphore import SEMAPHORE
 from fencelock.actors.message import maker
 
 if TYPE_CHECKING:
@@ -33,9 +35,10 @@ class Hold:
 
     Attributes:
         fence: the token of this ownership; it does not change when the owner acquires again.
-        count: number of times the owner holds the lock at once, or of its permits; at least 1.
+        count: number of times the owner holds the object at once; at least 1.
         request: the last acquire that added to ``count``, or 0 if that was undone.
-        level: ``count`` after that acquire, so that a repetition gets the same reply.
+        level: the number in the reply to that acquire, so that a repetition gets the same.
+        amount: number of permits of its `Pool`; 0 without a pool.
         since_ms: log time of the grant.
         queue: waits by ticket, which is the order of the log; see `waits`.
 
@@ -48,7 +51,13 @@ class Hold:
     request: int
     count: int = 1
     level: int = 1
+    amount: int = 0
     queue: OrderedDict[int, Wait] | None = None
+
+    @property
+    def times(self) -> int:
+        """Number of times that it is held, or of its permits, for people."""
+        return max(self.count, self.amount)
 
     def answer(self) -> Granted:
         """Return the outcome of the last acquire."""
@@ -62,13 +71,14 @@ class Hold:
             count=self.level,
         )
 
-    def wording(self) -> str:
-        """Describe the holder."""
+    def wording(self, fence: int = 0) -> str:
+        """Describe the holder, by ``fence`` if it has several."""
         owner, session = self.owner_state.owner, self.owner_state.session.id
         label = self.owner_state.labelled(self.label)
         who = f"{quoted(owner)} of {quoted(session)}"
         who = f"{who} ({label})" if label else who
-        return f"held by {who} under fence {self.fence}"
+        writes = ", for writing" if self.amount == RWLOCK_PERMITS else ""
+        return f"held by {who} under fence {fence or self.fence}{writes}"
 
     def enqueue(self, wait: Wait) -> None:
         """Append ``wait`` to the queue."""
@@ -116,8 +126,9 @@ class Wait:
 class Pool:
     """The permits of one object, which several owners may hold at once, and one queue for all.
 
-    A lock is the case of one permit: its `Hold` is all that it needs. A pool exists while permits
-    of it are held.
+    A lock is the case of one permit: its `Hold` is all that it needs. It has a pool from the time
+    at which some owner claims it together with other locks. A pool exists while permits of it are
+    held or awaited.
 
     Invariants:
         L8  The permits that are held and ``free`` are ``capacity`` together, and ``free`` is not
@@ -127,7 +138,8 @@ class Pool:
 
     Attributes:
         capacity: number of permits; each claim names it, and all must agree.
-        holds: the holds by fence, which is the order of their grants.
+        holds: the holds by fence, which is the order of their grants. A hold of several locks has a
+            fence in the pool of each.
         queue: waits by ticket.
 
     """
@@ -141,16 +153,16 @@ class Pool:
         """Return whether a new claim of ``amount`` permits is granted at once."""
         return not self.queue and amount <= self.free
 
-    def add(self, hold: Hold) -> None:
+    def add(self, hold: Hold, fence: int) -> None:
         """Take the permits of a new hold."""
-        self.free -= hold.count
+        self.free -= hold.amount
         assert self.free >= 0  # L8
-        self.holds[hold.fence] = hold
+        self.holds[fence] = hold
 
-    def remove(self, hold: Hold) -> None:
+    def remove(self, hold: Hold, fence: int) -> None:
         """Take back all permits of a hold."""
-        del self.holds[hold.fence]
-        self.free += hold.count
+        del self.holds[fence]
+        self.free += hold.amount
 
     @property
     def waits(self) -> Iterable[Wait]:
@@ -163,14 +175,21 @@ class Pool:
         return len(self.queue)
 
     def next_wait(self) -> Wait | None:
-        """Remove and return the head of the queue, if its permits are free (L9)."""
-        if not self.queue or next(iter(self.queue.values())).amount > self.free:
-            return None
-        return self.queue.popitem(last=False)[1]
+        """Return the head of the queue, if its permits are free (L9)."""
+        head = next(iter(self.queue.values()), None)
+        return None if head is None or head.amount > self.free else head
 
-    def wording(self) -> str:
-        """Describe what keeps a claim waiting."""
-        held = f"{self.capacity - self.free} of {self.capacity} permits are held"
+    def wording(self, kind: str) -> str:
+        """Describe what keeps a claim for an object of that kind waiting."""
+        fence, first = next(iter(self.holds.items()), (0, None))
+        if first is None:
+            held = "nobody holds it"
+        elif kind == SEMAPHORE:
+            held = f"{self.capacity - self.free} of {self.capacity} permits are held"
+        elif self.free:
+            held = f"{len(self.holds)} owners read"
+        else:
+            held = first.wording(fence)
         return f"{held}, {len(self.queue)} claims wait" if self.queue else held
 
 

@@ -147,6 +147,22 @@ class AmountRecord(NamedTuple):
     amount: int
 
 
+class CountRecord(NamedTuple):
+    """The number of times that a `Hold` of permits is held, if it is not 1."""
+
+    fence: int
+    times: int
+
+
+class LocksRecord(NamedTuple):
+    """The locks of a claim for several, which is held or waits."""
+
+    session: int
+    owner: str
+    lock: str
+    locks: tuple[str, ...]
+
+
 @message(0x9A)
 class TablePart(Message):
     """Part ``index`` of the ``count`` parts of a snapshot.
@@ -162,6 +178,8 @@ class TablePart(Message):
     audit: tuple[Evicted, ...]
     pools: tuple[PoolRecord, ...] = ()
     amounts: tuple[AmountRecord, ...] = ()
+    counts: tuple[CountRecord, ...] = ()
+    locks: tuple[LocksRecord, ...] = ()
 
     TRIMMED = True
 
@@ -169,5 +187,7 @@ class TablePart(Message):
 TableSnapshot = tuple[TablePart, ...]
 """All parts, in order."""
 
-Record = SessionRecord | ClaimantRecord | Evicted | PoolRecord | AmountRecord
+Record = (
+    SessionRecord | ClaimantRecord | Evicted | PoolRecord | AmountRecord | CountRecord | LocksRecord
+)
 """All records of a part, without the head."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from fencelock.actors.api.lock_all import AcquireAll
 from fencelock.actors.api.message import (
     Acquire,
     AcquireRequest,
@@ -20,7 +21,9 @@ from fencelock.actors.api.message import (
     refused,
 )
 from fencelock.actors.api.name import client_of, quoted, titled, without_secret
+from fencelock.actors.api.object_request import PartRequest, PermitRequest
 from fencelock.actors.api.request import Command
+from fencelock.actors.api.rwlock import AcquireReadWrite, Downgrade
 from fencelock.actors.api.semaphore import AcquirePermits, ReleasePermits
 from fencelock.actors.api.session_message import (
     CloseReason,
@@ -37,7 +40,7 @@ from fencelock.actors.api.session_message import (
     why_expired,
 )
 from fencelock.actors.message import copier
-from fencelock.actors.table.holding import Hold, Pool, Wait
+from fencelock.actors.table.holding import Hold, Wait
 from fencelock.actors.table.message import ExtendSessions, LogCommand, Queued, Result
 from fencelock.actors.table.session import SESSION_CLAIMS_MAX, SESSIONS_MAX, OwnerState
 from fencelock.actors.table.table_state import TableState
@@ -58,7 +61,7 @@ AUDIT_MAX = 1_000
 
 
 def acquire(table: TableState, command: AcquireRequest, out: list[Result]) -> None:
-    """Grant, acquire again, queue or deny (rules 1-19, 32-37, 44-47); or grant permits.
+    """Grant, acquire again, queue or deny (rules 1-19, 32-37, 44-47).
 
     Raises:
         InvalidRequestError: see the ``check`` of ``command``; nothing was done.
@@ -67,11 +70,10 @@ def acquire(table: TableState, command: AcquireRequest, out: list[Result]) -> No
     owner_state = _begin_acquire(table, command, out)
     if owner_state is None:
         return
-    if isinstance(command, AcquirePermits):
-        _acquire_permits(table, owner_state, command, out)
-        return
     holder = table.locks.get(owner_state.lock)
-    if holder is not None and command.wait_ms == 0:
+    if holder is None and owner_state.lock in table.pools:
+        _claim(table, owner_state, command, out)
+    elif holder is not None and command.wait_ms == 0:
         _deny(table, owner_state, Reason.TIMED_OUT, holder.wording(), out)
     elif _has_room(table, owner_state, out):
         if holder is None:
@@ -80,34 +82,67 @@ def acquire(table: TableState, command: AcquireRequest, out: list[Result]) -> No
             _wait(table, owner_state, command, out)
 
 
-def _acquire_permits(
-    table: TableState, owner_state: OwnerState, command: AcquirePermits, out: list[Result]
-) -> None:
-    """Grant permits of a semaphore, queue or deny."""
-    lock, amount = owner_state.lock, command.amount
+def acquire_permits(table: TableState, command: PermitRequest, out: list[Result]) -> None:
+    """Grant permits of an object, queue or deny.
+
+    Raises:
+        InvalidRequestError: see `Request.check`; nothing was done.
+
+    """
+    owner_state = _begin_acquire(table, command, out)
+    if owner_state is None:
+        return
+    lock, permits = owner_state.lock, command.permits
     pool = table.pools.get(lock)
-    if pool is not None and pool.capacity != command.permits:
+    if pool is not None and pool.capacity != permits:
         has = f"{titled(lock)} has {pool.capacity} permits"
-        text = f"{has}; this client asked for one with {command.permits}"
+        text = f"{has}; this client asked for one with {permits}"
         _refuse(table, owner_state, owner_state.refused(Reason.INVALID, text), out)
-    elif pool is not None and not pool.admits(amount) and command.wait_ms == 0:
-        _deny(table, owner_state, Reason.TIMED_OUT, pool.wording(), out)
+    else:
+        _claim(table, owner_state, command, out, command.amount, permits)
+
+
+def _claim(
+    table: TableState,
+    owner_state: OwnerState,
+    command: AcquireRequest,
+    out: list[Result],
+    amount: int = 1,
+    permits: int = 1,
+) -> None:
+    """Grant ``amount`` of the ``permits`` of each object of a new claim, or queue or deny it."""
+    free = all(table.admits(name, amount) for name in owner_state.objects)
+    if not free and command.wait_ms == 0:
+        _deny(table, owner_state, Reason.TIMED_OUT, table.obstacle(owner_state), out)
     elif _has_room(table, owner_state, out):
-        if pool is None:
-            pool = table.pools[lock] = Pool(command.permits, command.permits)
-        if pool.admits(amount):
-            table.grant_permits(pool, owner_state, command.label, amount, out)
+        if free:
+            for name in owner_state.objects:
+                table.pool_of(name, permits)
+            table.grant_permits(owner_state, command.label, amount, out)
         else:
             _wait(table, owner_state, command, out, amount)
 
 
-def release(table: TableState, command: Release | ReleasePermits, out: list[Result]) -> None:
-    """Release one hold (rules 20-25, 48, 50), or permits. Owner and fence must both be right.
-
-    A `Release` gives back all permits of a hold.
+def acquire_all(table: TableState, command: AcquireAll, out: list[Result]) -> None:
+    """Grant several locks in one step, queue or deny.
 
     Raises:
-        InvalidRequestError: see `Release.check` and `ReleasePermits.check`; nothing was done.
+        InvalidRequestError: see `AcquireAll.check`; nothing was done.
+
+    """
+    owner_state = _begin_acquire(table, command, out)
+    if owner_state is not None:
+        owner_state.locks = command.locks
+        _claim(table, owner_state, command, out)
+
+
+def release(table: TableState, command: ReleaseRequest, out: list[Result]) -> None:
+    """Release one hold (rules 20-25, 48, 50), or permits. Owner and fence must both be right.
+
+    A `Release` gives back all permits of a hold that is held once.
+
+    Raises:
+        InvalidRequestError: see `Request.check`; nothing was done.
 
     """
     owner_state = _begin(table, command, out)
@@ -118,8 +153,8 @@ def release(table: TableState, command: Release | ReleasePermits, out: list[Resu
     if hold is None or hold.fence != command.fence:
         _deny_release(table, owner_state, command, out)
         return
-    if command.lock in table.pools:
-        _release_permits(table, hold, command, out)
+    if isinstance(command, PartRequest):
+        _release_part(table, hold, command, out)
         return
     hold.count -= 1
     released = owner_state.outcome = owner_state.released(hold.count)
@@ -128,20 +163,16 @@ def release(table: TableState, command: Release | ReleasePermits, out: list[Resu
         table.end_hold(hold, out)
 
 
-def _release_permits(
-    table: TableState, hold: Hold, command: Release | ReleasePermits, out: list[Result]
-) -> None:
+def _release_part(table: TableState, hold: Hold, command: PartRequest, out: list[Result]) -> None:
     """Take back some permits of ``hold``, or all of them; the hold ends with the last."""
-    owner_state, amount = hold.owner_state, hold.count
-    if isinstance(command, ReleasePermits):
-        amount = command.amount or hold.count
-    if amount > hold.count:
-        text = f"{amount} permits were released, {hold.count} are held under fence {hold.fence}"
+    owner_state, amount = hold.owner_state, command.amount or hold.amount
+    if amount > hold.amount:
+        text = command.excess(hold.amount, hold.fence)
         _deny(table, owner_state, Reason.INVALID, text, out)
         return
-    released = owner_state.outcome = owner_state.released(hold.count - amount)
+    released = owner_state.outcome = owner_state.released(hold.amount - amount)
     out.append(released)
-    if amount == hold.count:
+    if amount == hold.amount:
         table.end_hold(hold, out)
     else:
         table.give_back(hold, amount, out)
@@ -183,9 +214,6 @@ def cancel(table: TableState, command: Cancel, out: list[Result]) -> None:
         if owner_state.request == command.request:
             owner_state.settle(owner_state.denied(Reason.CANCELLED, GIVEN_UP))
         hold.request = 0
-        if command.lock in table.pools:
-            table.end_hold(hold, out)
-            return
         hold.count -= 1
         if hold.count == 0:
             table.end_hold(hold, out)
@@ -298,8 +326,11 @@ def end_session(table: TableState, command: End, out: list[Result]) -> None:
 OPERATIONS: dict[type[Command], Operation] = {
     Acquire: acquire,
     Release: release,
-    AcquirePermits: acquire,
+    AcquirePermits: acquire_permits,
     ReleasePermits: release,
+    AcquireReadWrite: acquire_permits,
+    Downgrade: release,
+    AcquireAll: acquire_all,
     Cancel: cancel,
     KeepAlive: keep_session,
     Open: open_session,
@@ -376,10 +407,15 @@ def _enter_again(
     owner_state: OwnerState, hold: Hold, command: AcquireRequest, out: list[Result]
 ) -> None:
     """Count one more hold, or deny it at once: an owner that waits for itself waits for ever."""
+    reason, text = None, ""
     if command.limit and hold.count >= command.limit:
         held = f"held {hold.count} times under fence {hold.fence}, {command.limit} are allowed"
         reason = Reason.ALREADY_HELD if command.limit == 1 else Reason.LIMIT_REACHED
-        answer = owner_state.denied(reason, f"this owner is at its limit: {held}")
+        text = f"this owner is at its limit: {held}"
+    elif isinstance(command, PermitRequest) and command.amount > hold.amount:
+        reason, text = Reason.ALREADY_HELD, command.excess(hold.amount, hold.fence)
+    if reason is not None:
+        answer = owner_state.denied(reason, text)
         owner_state.settle(answer)
         out.append(answer)
         return
@@ -412,8 +448,8 @@ def _has_room(table: TableState, owner_state: OwnerState, out: list[Result]) -> 
     elif table.claims >= CLAIMS_MAX:
         text = f"{table.claims} holds and waits in all, {CLAIMS_MAX} are allowed"
     else:
-        session.claims += 1
-        table.claims += 1
+        session.claims += len(owner_state.locks) or 1
+        table.claims += len(owner_state.locks) or 1
         return True
     _deny(table, owner_state, Reason.OVERLOADED, text, out)
     return False
@@ -426,12 +462,12 @@ def _take(table: TableState, hold: Hold, command: Evict, out: list[Result]) -> N
         node=client_of(session),
         session=session,
         owner=owner,
-        fence=hold.fence,
+        fence=command.fence,
         since_ms=table.time_ms - hold.since_ms,
         label=owner_state.labelled(hold.label),
-        times=hold.count,
+        times=hold.times,
     )
-    evicted = _record(table, command, lock, hold.fence, holder)
+    evicted = _record(table, command, command.lock, command.fence, holder)
     taken = f"taken by {quoted(by)}"
     text = f"{titled(lock)}: the hold under fence {hold.fence} was {taken}"
     lost = HoldLost(lock=lock, fence=hold.fence, session=session, owner=owner, detail=text)

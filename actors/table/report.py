@@ -7,7 +7,7 @@ from heapq import nsmallest
 from itertools import chain, islice
 from typing import NamedTuple
 
-from fencelock.actors.api.name import KIND_END, plain_name
+from fencelock.actors.api.name import KIND_END, kind_of, plain_name
 from fencelock.actors.api.session_message import ListedEviction, ListedSession, Records
 from fencelock.actors.message import Local, local
 from fencelock.actors.table.holding import Hold, Pool
@@ -66,6 +66,7 @@ class LockLine(NamedTuple):
     lock: str
     holder: HolderSeen
     waiting: int
+    permits: int = 1
 
 
 @local
@@ -137,10 +138,13 @@ def report_lock(name: str, held: Hold | Pool | None, time_ms: int) -> LockReport
         for wait in islice(held.waits, WAITERS_SHOWN_MAX)
     )
     if isinstance(held, Hold):
-        return LockReport(name, _see(held, time_ms), held.waiting, waiters)
-    first = islice(held.holds.values(), WAITERS_SHOWN_MAX)
-    holders = tuple(_see(hold, time_ms) for hold in first)
-    return LockReport(name, holders[0], held.waiting, waiters, holders, held.capacity)
+        return LockReport(name, _see(held, held.fence, time_ms), held.waiting, waiters)
+    first = islice(held.holds.items(), WAITERS_SHOWN_MAX)
+    holders = tuple(_see(hold, fence, time_ms) for fence, hold in first)
+    holder = holders[0] if holders else None
+    if not kind_of(name):
+        return LockReport(name, holder, held.waiting, waiters)
+    return LockReport(name, holder, held.waiting, waiters, holders, held.capacity)
 
 
 def list_locks(
@@ -156,26 +160,31 @@ def list_locks(
     """
     locks, pools = tables
     plain = str if KIND_END in prefix else plain_name
+    held_pools = (name for name, pool in pools.items() if pool.holds)
     found = chain(
         (name for name in locks if name.startswith(prefix) and name > after),
-        (name for name in pools if plain(name).startswith(prefix) and name > after),
+        (name for name in held_pools if plain(name).startswith(prefix) and name > after),
     )
     lines: list[LockLine] = []
     for name in nsmallest(most, found):
         pool = pools.get(name)
-        held = locks[name] if pool is None else next(iter(pool.holds.values()))
-        waiting = held.waiting if pool is None else pool.waiting
-        lines.append(LockLine(name, _see(held, time_ms), waiting))
+        if pool is None:
+            held = locks[name]
+            lines.append(LockLine(name, _see(held, held.fence, time_ms), held.waiting))
+        else:
+            fence, held = next(iter(pool.holds.items()))
+            seen = _see(held, fence, time_ms)
+            lines.append(LockLine(name, seen, pool.waiting, pool.capacity))
     return tuple(lines)
 
 
-def _see(hold: Hold, time_ms: int) -> HolderSeen:
+def _see(hold: Hold, fence: int, time_ms: int) -> HolderSeen:
     return HolderSeen(
         session=hold.owner_state.session.id,
         owner=hold.owner_state.owner,
         label=hold.owner_state.labelled(hold.label),
-        fence=hold.fence,
-        times=hold.count,
+        fence=fence,
+        times=hold.times,
         since_ms=hold.since_ms,
         held_ms=time_ms - hold.since_ms,
     )

@@ -48,6 +48,7 @@ class OwnerState:
         lost: fence of an evicted hold whose loss was not reported yet, or 0.
         quiet_ms: log time since which it neither holds nor waits.
         mark: a checksum of session, owner and lock, 0 until it first holds or waits.
+        locks: the locks of its last claim, if that is one for several.
 
     """
 
@@ -63,6 +64,12 @@ class OwnerState:
     lost: int = 0
     quiet_ms: int = 0
     mark: int = 0
+    locks: tuple[str, ...] = ()
+
+    @property
+    def objects(self) -> tuple[str, ...]:
+        """The objects in whose queues its claim waits, and that it holds together."""
+        return self.locks or (self.lock,)
 
     def marked(self) -> int:
         """Compute and return `mark`, which is not 0."""

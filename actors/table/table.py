@@ -82,8 +82,8 @@ class LockTable(TableState):
         while (due := self.first_due()) is not None and due[0] <= self.time_ms:
             ending = due[1]
             if isinstance(ending, Wait):
-                holder = self.wording(ending.owner_state.lock)
-                text = f"waited {due[0] - ending.since_ms} ms; {holder}"
+                obstacle = self.obstacle(ending.owner_state)
+                text = f"waited {due[0] - ending.since_ms} ms; {obstacle}"
                 self.end_wait(ending, Reason.TIMED_OUT, out, text)
             else:
                 self.close(ending, CloseReason.EXPIRED, 0, out)

@@ -28,7 +28,9 @@ from fencelock.actors.table.holding import Hold, Pool, Wait
 from fencelock.actors.table.message import (
     AmountRecord,
     ClaimantRecord,
+    CountRecord,
     HoldRecord,
+    LocksRecord,
     PoolRecord,
     Record,
     SessionRecord,
@@ -156,16 +158,23 @@ def fill(table: TableState, parts: Sequence[TablePart]) -> None:
                 raise ValueError(f"the snapshot has a wrong pool of {titled(pool.lock)}")
             table.pools[pool.lock] = Pool(pool.capacity, pool.capacity)
     waits: list[Wait] = []
+    several = {one[:3]: one.locks for part in parts for one in part.locks}
     for part in parts:
         for known in part.owner_states:
             if known.session not in numbered:
                 raise ValueError(f"the snapshot has no session {known.session}")
-            _fill_claimant(table, numbered[known.session], known, waits)
+            locks = several.get((known.session, known.owner, known.lock), ())
+            _fill_claimant(table, numbered[known.session], known, locks, waits)
     _fill_queues(table, waits, dict(one for part in parts for one in part.amounts))
+    _fill_pools(table, dict(one for part in parts for one in part.counts))
 
 
 def _fill_claimant(
-    table: TableState, session: Session, known: ClaimantRecord, waits: list[Wait]
+    table: TableState,
+    session: Session,
+    known: ClaimantRecord,
+    locks: tuple[str, ...],
+    waits: list[Wait],
 ) -> None:
     """Add an owner state and its hold; its wait is added to ``waits``."""
     key = known.owner, known.lock
@@ -178,6 +187,7 @@ def _fill_claimant(
     owner_state = session.enter(key)
     owner_state.request, owner_state.releasing = known.request, known.releasing
     owner_state.lost, owner_state.quiet_ms = known.lost, known.quiet_ms
+    owner_state.locks = locks
     if known.freed is not None:
         owner_state.outcome = owner_state.released(known.freed)
     elif known.denial is not None:
@@ -188,35 +198,49 @@ def _fill_claimant(
         return
     if known.lock in table.locks and held is not None:
         raise ValueError(f"the snapshot has two holders of {titled(known.lock)}")
-    session.claims += 1
-    table.claims += 1
+    session.claims += len(locks) or 1
+    table.claims += len(locks) or 1
     if held is not None:
         fence, label, since_ms, request, times, level = held
         hold = owner_state.hold = Hold(owner_state, label, fence, since_ms, request, times, level)
-        pool = table.pools.get(known.lock)
-        if pool is None:
+        if not locks and known.lock not in table.pools:
             table.locks[owner_state.lock] = hold
         else:
-            pool.holds[fence] = hold
-            pool.free -= times
+            hold.amount = times
+            for each, name in enumerate(owner_state.objects, fence):
+                pool = _pool(table, name)
+                pool.holds[each] = hold
+                pool.free -= times
         table.held += owner_state.marked() * fence
     elif waiting is not None:
         wait = Wait(owner_state, waiting.ticket, waiting.label, waiting.since_ms, waiting.due_ms)
         waits.append(wait)
 
 
-def _fill_queues(table: TableState, waits: list[Wait], amounts: dict[int, int]) -> None:
+def _pool(table: TableState, name: str) -> Pool:
+    if name not in table.pools:
+        raise ValueError(f"the snapshot has no pool of {titled(name)}")
+    return table.pools[name]
+
+
+def _fill_pools(table: TableState, counts: dict[int, int]) -> None:
     for lock, pool in table.pools.items():
-        if not pool.holds or pool.free < 0:
+        if not (pool.holds or pool.queue) or pool.free < 0:
             held = pool.capacity - pool.free
             raise ValueError(f"the snapshot has {held} of {pool.capacity} held of {titled(lock)}")
         pool.holds = dict(sorted(pool.holds.items()))
+        for hold in pool.holds.values():
+            hold.count = counts.get(hold.fence, 1)
+
+
+def _fill_queues(table: TableState, waits: list[Wait], amounts: dict[int, int]) -> None:
     ticket = 0
     for wait in sorted(waits, key=lambda wait: wait.ticket):
         if wait.ticket == ticket:
             raise ValueError(f"the snapshot has wait {ticket} twice")
-        if wait.owner_state.lock not in table.locks and wait.owner_state.lock not in table.pools:
-            raise ValueError(f"the snapshot has nobody who holds {wait.owner_state.lock!a}")
+        if wait.owner_state.lock not in table.locks:
+            for name in wait.owner_state.objects:
+                _pool(table, name)
         ticket, wait.amount = wait.ticket, amounts.get(wait.ticket, 1)
         table.enqueue(wait)
 
@@ -269,6 +293,8 @@ def _part(index: int, count: int, head: TableHead, records: Sequence[Record]) ->
         audit=tuple(r for r in records if isinstance(r, Evicted)),
         pools=tuple(r for r in records if isinstance(r, PoolRecord)),
         amounts=tuple(r for r in records if isinstance(r, AmountRecord)),
+        counts=tuple(r for r in records if isinstance(r, CountRecord)),
+        locks=tuple(r for r in records if isinstance(r, LocksRecord)),
     )
 
 
@@ -296,7 +322,7 @@ def _noted(owner_state: OwnerState) -> Note:
         owner_state.wait,
         hold,
         0 if hold is None else hold.request,
-        0 if hold is None else hold.count,
+        0 if hold is None else hold.amount or hold.count,
         0 if hold is None else hold.level,
     )
 
@@ -305,10 +331,18 @@ def _rest(table: TableState) -> list[Record]:
     """Return the records of the table that belong to no session."""
     waits = [wait for pool in table.pools.values() for wait in pool.queue.values()]
     amounts = sorted((wait.ticket, wait.amount) for wait in waits if wait.amount != 1)
+    holds = [hold for pool in table.pools.values() for hold in pool.holds.values()]
+    counts = sorted({(hold.fence, hold.count) for hold in holds if hold.count != 1})
+    claims = [wait.owner_state for wait in waits] + [hold.owner_state for hold in holds]
+    several = sorted(
+        {(one.session.number, one.owner, one.lock, one.locks) for one in claims if one.locks}
+    )
     return [
         *table.audit.values(),
         *(PoolRecord(lock, table.pools[lock].capacity) for lock in sorted(table.pools)),
         *(AmountRecord(ticket, amount) for ticket, amount in amounts),
+        *(CountRecord(fence, count) for fence, count in counts),
+        *(LocksRecord(*one) for one in several),
     ]
 
 

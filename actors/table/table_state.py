@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import OrderedDict
 
 from fencelock.actors.api.message import Reason
+from fencelock.actors.api.name import kind_of, titled
+from fencelock.actors.api.semaphore import SEMAPHORE
 from fencelock.actors.api.session_message import CloseReason, Evicted, ended, why_expired
 from fencelock.actors.message import maker
 from fencelock.actors.table.holding import Hold, Pool, Timeouts, Wait
@@ -27,14 +29,16 @@ class TableState:
         L3  Waits are granted in the order of the log.
         L4  A closed session is granted nothing; closing ends its waits in one step.
         L5  A request has one outcome, however often it is sent (except `operation.evict`).
-        L7  A free lock leaves no state: a lock in the table is held.
+        L7  A free lock leaves no state: a lock in the table is held, or claimed with other locks.
+        L10 A claim for several locks is granted in one step, when it is at the head of the queue of
+            each, and all are free. It holds nothing while it waits.
 
     Attributes:
         time_ms: log time; it never goes back.
         fence: the last fence given.
         tickets: the last place in a queue given.
         locks: the hold of each lock that is held, by name.
-        pools: the permits of each other object that is held, by name.
+        pools: the permits of each other object, and of a lock that is claimed with others, by name.
         claims: number of holds and waits of all sessions.
         held: a checksum of all holds with their fences, see `fingerprint`.
         queued: a checksum of all waits with their tickets.
@@ -57,19 +61,26 @@ class TableState:
 
     def grant(self, owner_state: OwnerState, label: str, out: list[Result]) -> Hold:
         """Grant the lock, which is free, to ``owner_state``, which is in no queue any more."""
-        hold = self.locks[owner_state.lock] = self._begin_hold(owner_state, label, 1)
+        hold = self.locks[owner_state.lock] = self._begin_hold(owner_state, label)
         out.append(hold.answer())
         return hold
 
     def grant_permits(
-        self, pool: Pool, owner_state: OwnerState, label: str, amount: int, out: list[Result]
+        self, owner_state: OwnerState, label: str, amount: int, out: list[Result]
     ) -> None:
-        """Grant ``amount`` permits, which are free, as `grant` does for a lock."""
-        hold = self._begin_hold(owner_state, label, amount)
-        pool.add(hold)
+        """Grant ``amount`` permits of each object of the claim, as `grant` does for a lock."""
+        hold = self._begin_hold(owner_state, label)
+        hold.amount = amount
+        if kind_of(owner_state.lock) == SEMAPHORE:
+            hold.level = amount  # Its replies count permits.
+        elif owner_state.locks:
+            hold.level = len(owner_state.locks)  # They count locks, which have a fence each.
+            self.fence += hold.level - 1
+        for fence, name in enumerate(owner_state.objects, hold.fence):
+            self.pools[name].add(hold, fence)
         out.append(hold.answer())
 
-    def _begin_hold(self, owner_state: OwnerState, label: str, count: int) -> Hold:
+    def _begin_hold(self, owner_state: OwnerState, label: str) -> Hold:
         assert owner_state.hold is None  # L1
         assert self.fence < FENCE_MAX
         self.fence += 1  # L2
@@ -79,8 +90,6 @@ class TableState:
             fence=self.fence,
             since_ms=self.time_ms,
             request=owner_state.request,
-            count=count,
-            level=count,
         )
         worth = (owner_state.mark or owner_state.marked()) * self.fence
         self.held += worth
@@ -97,17 +106,48 @@ class TableState:
 
     def wording(self, lock: str) -> str:
         """Return a text that names the holders of an object."""
-        holder = self.pools.get(lock) or self.locks.get(lock)
+        pool = self.pools.get(lock)
+        if pool is not None:
+            return pool.wording(kind_of(lock))
+        holder = self.locks.get(lock)
         return "nobody holds it" if holder is None else holder.wording()
 
+    def obstacle(self, owner_state: OwnerState) -> str:
+        """Return a text that says what keeps a claim waiting."""
+        if not owner_state.locks:
+            return self.wording(owner_state.lock)
+        names = [name for name in owner_state.locks if not self.admits(name, 1)]
+        held = [one for one in names if one in self.locks or self.pools[one].holds]
+        name = (held or names)[0]
+        return f"{titled(name)}: {self.wording(name)}"
+
+    def admits(self, name: str, amount: int) -> bool:
+        """Return whether a new claim of ``amount`` permits of an object is granted at once."""
+        pool = self.pools.get(name)
+        return name not in self.locks if pool is None else pool.admits(amount)
+
+    def pool_of(self, lock: str, permits: int = 1) -> Pool:
+        """Return the pool of an object; what the table has of a lock without one moves into it."""
+        pool = self.pools.get(lock)
+        if pool is not None:
+            return pool
+        pool = self.pools[lock] = Pool(permits, permits)
+        hold = self.locks.pop(lock, None)
+        if hold is not None:
+            hold.amount = 1
+            pool.add(hold, hold.fence)
+            pool.queue, hold.queue = hold.queue or pool.queue, None
+        return pool
+
     def enqueue(self, wait: Wait) -> None:
-        """Append ``wait`` to its object's queue."""
+        """Append ``wait`` to the queue of its object, or of each of its locks."""
         owner_state = wait.owner_state
-        pool = self.pools.get(owner_state.lock)
-        if pool is None:
-            self.locks[owner_state.lock].enqueue(wait)
+        hold = self.locks.get(owner_state.lock)
+        if hold is None:
+            for name in owner_state.objects:
+                self.pool_of(name).queue[wait.ticket] = wait
         else:
-            pool.queue[wait.ticket] = wait
+            hold.enqueue(wait)
         owner_state.wait = wait
         self.queued += (owner_state.mark or owner_state.marked()) * wait.ticket
         self.timeouts.add(wait)
@@ -119,27 +159,26 @@ class TableState:
         answer = owner_state.denied(reason, text)
         owner_state.settle(answer)
         session = owner_state.session
-        session.claims -= 1
-        self.claims -= 1
+        session.claims -= len(owner_state.locks) or 1
+        self.claims -= len(owner_state.locks) or 1
         session.rest(owner_state, self.time_ms)  # It may be retired now.
         out.append(answer)
-        self.serve(owner_state.lock, out)
+        self.serve(owner_state, out)
 
     def give_back(self, hold: Hold, amount: int, out: list[Result]) -> None:
         """Take back ``amount`` permits of ``hold``, but not all, and grant them to the next."""
-        assert 0 < amount < hold.count
-        lock = hold.owner_state.lock
-        hold.count -= amount
-        self.pools[lock].free += amount
-        self.serve(lock, out)
+        assert 0 < amount < hold.amount
+        hold.amount -= amount
+        self.pools[hold.owner_state.lock].free += amount
+        self.serve(hold.owner_state, out)
 
     def end_hold(self, hold: Hold, out: list[Result]) -> None:
         """End ``hold``, but not its owner's session, and grant the lock to the next owner."""
         owner_state = hold.owner_state
         owner_state.hold = None
         session = owner_state.session
-        session.claims -= 1
-        self.claims -= 1
+        session.claims -= len(owner_state.locks) or 1
+        self.claims -= len(owner_state.locks) or 1
         session.rest(owner_state, self.time_ms)
         self._pass_on(hold, out)
 
@@ -164,7 +203,7 @@ class TableState:
         self.claims -= session.claims
         out.append(ended(session.id, reason, request, operator))
         for wait in waits:  # Smaller claims may have waited behind them.
-            self.serve(wait.owner_state.lock, out)
+            self.serve(wait.owner_state, out)
         for hold in sorted(holds, key=lambda hold: hold.fence):
             hold.owner_state.hold = None
             self._pass_on(hold, out)
@@ -180,27 +219,31 @@ class TableState:
             return ends_ms, wait
         return expires_ms, session
 
-    def serve(self, lock: str, out: list[Result]) -> None:
-        """Grant free permits to the head of the queue, and so on (L3, L9); drop a free pool (L7).
+    def serve(self, owner_state: OwnerState, out: list[Result]) -> None:
+        """Grant what a claim leaves to the heads of its queues, and so on; drop free pools (L7).
 
-        A lock needs none of this: its waits end only with its hold.
+        A lock without a pool needs none of this: its waits end only with its hold.
         """
-        pool = self.pools.get(lock)
-        if pool is None:
-            return
-        while (wait := pool.next_wait()) is not None:
-            owner_state = self._leave_queue(wait)
-            self.grant_permits(pool, owner_state, wait.label, wait.amount, out)
-        if not pool.holds:
-            del self.pools[lock]
+        for name in owner_state.objects:
+            pool = self.pools.get(name)
+            while pool is not None and (wait := pool.next_wait()) is not None:
+                pools = [self.pools[one] for one in wait.owner_state.objects]
+                if any(one.next_wait() is not wait for one in pools):
+                    break  # It is not at the head of all its queues, or not all are free (L10).
+                for one in pools:
+                    del one.queue[wait.ticket]
+                self.grant_permits(self._leave_queue(wait), wait.label, wait.amount, out)
+            if pool is not None and not pool.holds and not pool.queue:
+                del self.pools[name]
 
     def _pass_on(self, hold: Hold, out: list[Result]) -> None:
         """Grant the lock of an ended hold to the head of its queue (L3), or drop it (L7)."""
         name, queue = hold.owner_state.lock, hold.queue
         self.held -= hold.owner_state.mark * hold.fence
-        if name in self.pools:
-            self.pools[name].remove(hold)
-            self.serve(name, out)
+        if name not in self.locks:
+            for fence, one in enumerate(hold.owner_state.objects, hold.fence):
+                self.pools[one].remove(hold, fence)
+            self.serve(hold.owner_state, out)
             return
         assert self.locks[name] is hold  # L1
         if not queue:
@@ -219,12 +262,12 @@ class TableState:
         return owner_state
 
     def _withdraw(self, wait: Wait) -> None:
-        lock = wait.owner_state.lock
-        pool = self.pools.get(lock)
-        if pool is None:
-            self.locks[lock].withdraw(wait)
+        hold = self.locks.get(wait.owner_state.lock)
+        if hold is None:
+            for name in wait.owner_state.objects:
+                del self.pools[name].queue[wait.ticket]
         else:
-            del pool.queue[wait.ticket]
+            hold.withdraw(wait)
         wait.owner_state.wait = None
         self.queued -= wait.owner_state.mark * wait.ticket
         self.timeouts.drop(wait)

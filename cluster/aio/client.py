@@ -22,7 +22,9 @@ from fencelock.actors.api.session_message import (
 from fencelock.actors.session.message import Surveyed
 from fencelock.cluster import operation
 from fencelock.cluster.aio.lock import Lock, RLock
+from fencelock.cluster.aio.lock_all import LockAll
 from fencelock.cluster.aio.loop import LoopExecutor, drive
+from fencelock.cluster.aio.rwlock import RWLock
 from fencelock.cluster.aio.semaphore import Semaphore
 from fencelock.cluster.base_client import BaseClient, namer
 from fencelock.cluster.connection import Connection
@@ -32,7 +34,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Client(BaseClient[Lock, RLock, Semaphore]):
+class Client(BaseClient[Lock, RLock, Semaphore, RWLock, LockAll]):
     """A connection to a cluster, for all tasks of one loop. From `fencelock.aio.connect`.
 
     A separate thread keeps the session alive, however busy the loop is. `close` leaves nothing
@@ -47,6 +49,8 @@ class Client(BaseClient[Lock, RLock, Semaphore]):
     _lock_type = Lock
     _rlock_type = RLock
     _semaphore_type = Semaphore
+    _rwlock_type = RWLock
+    _lock_all_type = LockAll
 
     def locked(
         self, template: str, *, timeout: float | None = None, **options: Any

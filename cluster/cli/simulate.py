@@ -16,7 +16,7 @@ from rich.table import Table
 
 from fencelock.actors.error import ConfigError
 from fencelock.cluster.cli.init import PROTOCOLS
-from fencelock.cluster.guarantee import Guarantee, demand
+from fencelock.cluster.guarantee import demand
 from fencelock.cluster.topology import ProtocolSettings
 
 if TYPE_CHECKING:
@@ -33,8 +33,11 @@ SHOWN_MAX = 40
 _Judged = Annotated[
     bool, typer.Option("--judged", help="bakery: more faults; check its invariants one by one.")
 ]
-_Semaphores = Annotated[
-    bool, typer.Option("--semaphores", help="paxos: clients use semaphores in place of locks.")
+_Objects = Annotated[
+    str,
+    typer.Option(
+        "--objects", help="paxos: clients use these in place of locks, such as semaphores."
+    ),
 ]
 
 
@@ -70,7 +73,7 @@ def simulate(
         bool, typer.Option("--log", help="paxos: the log alone; check its invariants one by one.")
     ] = False,
     judged: _Judged = False,
-    semaphores: _Semaphores = False,
+    objects: _Objects = "",
     members: _Members = False,
 ) -> None:
     """Simulate a protocol: [bold]one seed fixes everything[/bold] that happens in a run.
@@ -97,8 +100,8 @@ def simulate(
     settings = ProtocolSettings(central_journal=central_journal)
     promise = promise_of(protocol, settings)
     runs = _runs(protocol, settings, log=log, judged=judged)
-    if semaphores:
-        runs = _semaphore_runs(protocol)
+    if objects:
+        runs = _object_runs(protocol, objects)
     if members:
         runs = _member_runs(protocol)
     if seed is not None:
@@ -182,16 +185,19 @@ def _member_runs(protocol: str) -> _Runs:
     )
 
 
-def _semaphore_runs(protocol: str) -> _Runs:
-    demand(protocol, Guarantee.SEMAPHORES)
+def _object_runs(protocol: str, kind: str) -> _Runs:
+    from fencelock.cluster.simulation.objects import WORKLOADS  # noqa: PLC0415
     from fencelock.cluster.simulation.run import run_seed  # noqa: PLC0415
-    from fencelock.cluster.simulation.semaphores import SEMAPHORES  # noqa: PLC0415
 
+    if kind not in WORKLOADS:
+        raise ConfigError(f"--objects is {kind!r}, and must be one of {', '.join(WORKLOADS)}")
+    guarantee, workload = WORKLOADS[kind]
+    demand(protocol, guarantee)
     return _Runs(
-        title=f"semaphores of {protocol}",
-        options=f"--protocol {protocol} --semaphores",
+        title=f"{kind} of {protocol}",
+        options=f"--protocol {protocol} --objects {kind}",
         answers="grants",
-        one=partial(run_seed, protocol, workload=SEMAPHORES),
+        one=partial(run_seed, protocol, workload=workload),
     )
 
 

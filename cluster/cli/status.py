@@ -9,7 +9,9 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from fencelock.actors.api.message import LockStatus, NodeStatus
+from fencelock.actors.api.message import Contender, LockStatus, NodeStatus
+from fencelock.actors.api.name import kind_of
+from fencelock.actors.api.rwlock import RWLOCK
 from fencelock.actors.api.self_report import Elected
 from fencelock.cluster.cli.asking import (
     EXIT_NO_ANSWER,
@@ -299,12 +301,31 @@ def _state(node: NodeStatus) -> Text:
     return state
 
 
+def _share(lock: LockStatus, one: Contender, *, wants: bool) -> str:
+    """Return what a holder has of an object, or a waiter ``wants``; empty for a lock."""
+    match kind_of(lock.lock):
+        case "":
+            return ""
+        case kind if kind == RWLOCK:
+            verb = "write" if one.times == lock.permits else "read"
+            return f" to {verb}" if wants else f" {verb}s"
+        case _:
+            return f" {one.times} of {lock.permits}"
+
+
 def _cells(node: str, lock: LockStatus) -> tuple[Cell, ...]:
-    holder, fence, held_for = "-", "", ""  # It is free, as far as this node knows.
+    holder: tuple[str, ...] = ("-",)
+    fences: tuple[str, ...] = ()
+    held_for: tuple[str, ...] = ()  # It is free, as far as this node knows.
     if lock.holder is not None:
-        holder, held_for = person(lock.holder), duration(lock.holder.since_ms)
-        fence = "" if lock.holder.fence is None else str(lock.holder.fence)
-    waiting = tuple(f"{person(one)} {duration(one.since_ms)}" for one in lock.waiters)
+        holders = lock.holders or (lock.holder,)
+        holder = tuple(f"{person(one)}{_share(lock, one, wants=False)}" for one in holders)
+        fences = tuple("" if one.fence is None else str(one.fence) for one in holders)
+        held_for = tuple(duration(one.since_ms) for one in holders)
+    waiting = tuple(
+        f"{person(one)}{_share(lock, one, wants=True)} {duration(one.since_ms)}"
+        for one in lock.waiters
+    )
     needs = tuple(f"{one.node} (silent {duration(one.silent_ms)})" for one in lock.waits_for)
     at = node if lock.holder is None or lock.holder.node != node else ""
-    return object_shown(lock.lock), at, holder, fence, held_for, waiting, needs
+    return object_shown(lock.lock), at, holder, fences, held_for, waiting, needs

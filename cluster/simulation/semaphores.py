@@ -7,6 +7,7 @@ from typing import Any
 
 from fencelock.actors.api.message import Granted, Refused, Release
 from fencelock.actors.api.name import object_name, plain_name, titled
+from fencelock.actors.api.object_request import PartRequest, PermitRequest
 from fencelock.actors.api.semaphore import SEMAPHORE, AcquirePermits, ReleasePermits
 from fencelock.actors.effect import Effects, Observe, Send
 from fencelock.actors.message import Address, Message, node_of
@@ -64,19 +65,22 @@ class PermitUser(LockUser):
 
 
 class PermitJudge(LockJudge):
-    """Judges one run of semaphores.
+    """Judges one run of objects that have permits.
 
     - Capacity: all permits that contenders may believe to hold are no more than there are.
-    - Fences: each grant has a different fence.
+    - Fences: each hold has a different fence.
     - Wants: a contender is granted the permits that it asked for, and nothing else.
+    - Upgrades: a hold never gets more permits than it was granted with.
     - Order: in the log, no claim is granted before an earlier one that still waits.
 
     As for locks, capacity is judged only where clocks keep to their bounds.
     """
 
+    capacity = PERMITS
+
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self.asked: dict[Address, AcquirePermits] = {}
+        self.asked: dict[Address, PermitRequest] = {}
         self.amounts: dict[Address, int] = {}
         """The permits of each contender that holds some."""
         self.log = LogOrder()
@@ -101,12 +105,12 @@ class PermitJudge(LockJudge):
             return
         for effect in effects:
             match effect:
-                case Send(message=AcquirePermits() as acquire):
+                case Send(message=PermitRequest() as acquire):
                     self.asked[contender] = acquire
-                case Send(message=ReleasePermits() as release):
+                case Send(message=PartRequest() as release):
                     self._give_back(contender, release.amount)
                 case Send(message=Release()):
-                    self._give_back(contender, PERMITS)
+                    self._give_back(contender, self.capacity)
                 case _:
                     pass
 
@@ -115,14 +119,19 @@ class PermitJudge(LockJudge):
         for user in [user for user in self.asked if node_of(user) == client]:
             del self.asked[user]
         for user in [user for user in self.amounts if node_of(user) == client]:
-            self._give_back(user, PERMITS)
+            self._give_back(user, self.capacity)
 
     def _enter(self, delivered: Delivery, granted: Granted) -> None:
         contender, lock = delivered.to, granted.lock
         asked = self.asked.pop(contender, None)
-        if asked is None or (asked.lock, asked.amount) != (lock, granted.count):
+        if asked is None or asked.lock != lock or not self._fits(asked, granted):
             raise ViolationError(f"{contender} was granted {granted!r}, and wanted {asked!r}")
         self.grants += 1
+        mine = self.inside.get(contender)
+        if mine is not None and (mine.lock, mine.fence) == (lock, granted.fence):
+            if asked.amount > self.amounts[contender]:
+                raise ViolationError(f"upgrade: {contender} held less than {granted!r} says")
+            return  # It acquires again what it holds.
         before = self.fences.setdefault(lock, {}).setdefault(granted.fence, contender)
         if before != contender:
             raise ViolationError(f"fences: {contender} has {granted!r}, as {before} had before")
@@ -135,11 +144,15 @@ class PermitJudge(LockJudge):
             if other.lock == lock and self.may_be_inside(other)
             for user in (Address(user),)
         }
-        if self.clocks_true and sum(others.values()) + granted.count > PERMITS:
+        if self.clocks_true and sum(others.values()) + asked.amount > self.capacity:
             held = ", ".join(f"{user} holds {amount}" for user, amount in others.items())
             raise ViolationError(f"capacity: {contender} was granted {granted!r} while {held}")
         self.inside[contender] = hold
-        self.amounts[contender] = granted.count
+        self.amounts[contender] = asked.amount
+
+    def _fits(self, asked: PermitRequest, granted: Granted) -> bool:
+        """Return whether ``granted`` is the grant that was asked for."""
+        return asked.amount == granted.count
 
     def _give_back(self, contender: Address, amount: int) -> None:
         left = self.amounts.pop(contender, 0) - amount
@@ -157,7 +170,7 @@ class PermitJudge(LockJudge):
                     loss.lock,
                     loss.fence,
                 ):
-                    self._give_back(hold.contender, PERMITS)
+                    self._give_back(hold.contender, self.capacity)
 
 
 class LogOrder:
@@ -173,7 +186,8 @@ class LogOrder:
         self.next = 0
         """The slot to judge next, 0 before the first."""
         self.queues: dict[str, list[Key]] = {}
-        self.granted: set[tuple[str, Key]] = set()
+        self.granted: set[int] = set()
+        """The fences of all grants."""
 
     def applied(self, slot: int, outcomes: tuple[Message, ...]) -> None:
         """Judge the outcomes of a slot, once all slots before it are judged."""
@@ -194,16 +208,17 @@ class LogOrder:
                 if key not in queue:
                     queue.append(key)
             elif isinstance(outcome, Granted):
-                self._judge_grant(outcome.lock, key, queue)
+                self._judge_grant(outcome, key, queue)
             elif key in queue:
                 queue.remove(key)
 
-    def _judge_grant(self, lock: str, key: Key, queue: list[Key]) -> None:
-        if (lock, key) in self.granted:
-            return  # The outcome of a repetition.
+    def _judge_grant(self, granted: Granted, key: Key, queue: list[Key]) -> None:
+        if granted.fence in self.granted:
+            return  # It holds it already: the outcome of a repetition, or of another acquire.
         if queue and queue[0] != key:
-            raise ViolationError(f"order: {titled(lock)} was granted to {key} before {queue[0]}")
-        self.granted.add((lock, key))
+            name = titled(granted.lock)
+            raise ViolationError(f"order: {name} was granted to {key} before {queue[0]}")
+        self.granted.add(granted.fence)
         if queue:
             del queue[0]
 

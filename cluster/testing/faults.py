@@ -17,15 +17,13 @@ from weakref import WeakKeyDictionary
 from fencelock.actors.api.session_message import End, Evict
 from fencelock.actors.message import address_of
 from fencelock.actors.role_message import DescribeRole
-from fencelock.cluster.base_client import BaseClient
+from fencelock.cluster.base_client import AnyClient
 from fencelock.cluster.connection import Connection, alias_of
 from fencelock.cluster.hold import BaseHold
 from fencelock.cluster.host.gateway import VIEW, Links
 from fencelock.cluster.operation import drive
 from fencelock.transport.frame import Frame
 from fencelock.transport.listener import Arrival
-
-AnyClient = BaseClient[Any, Any, Any]
 
 PATIENCE_S = 10.0
 """Time within which a fault must have its effect (s); it needs milliseconds."""

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Any, Self
+from typing import Self
 
 from fencelock.actors.error import ConfigError
 from fencelock.cluster.aio.client import Client as AioClient
 from fencelock.cluster.aio.client import Connecting
 from fencelock.cluster.aio.client import connect as connect_aio
-from fencelock.cluster.aio.lock import Lock, RLock
 from fencelock.cluster.aio.loop import LoopExecutor
-from fencelock.cluster.aio.semaphore import Semaphore
 from fencelock.cluster.bench.ports import free_ports
 from fencelock.cluster.client import Client, connect, greeted
 from fencelock.cluster.config import Config
+from fencelock.cluster.connection import Connection
 from fencelock.cluster.node import Node
 from fencelock.cluster.settings import DEFAULT_CLUSTER, Settings, Target
 from fencelock.cluster.topology import ProtocolSettings
@@ -93,25 +92,11 @@ class FixtureClient(AioClient):
         target = Target(cluster.addresses, DEFAULT_CLUSTER, "")
         return cls(greeted(Settings(target, CONNECT_S, 15.0, None), LoopExecutor()))
 
-    def lock(self, name: str, **options: Any) -> Lock:
-        """Return a lock; see `fencelock.Client.lock`."""
-        self._bind()
-        return super().lock(name, **options)
-
-    def rlock(self, name: str, limit: int | None = None, **options: Any) -> RLock:
-        """Return a reentrant lock; see `fencelock.Client.rlock`."""
-        self._bind()
-        return super().rlock(name, limit, **options)
-
-    def semaphore(self, name: str, permits: int, **options: Any) -> Semaphore:
-        """Return a semaphore; see `fencelock.Client.semaphore`."""
-        self._bind()
-        return super().semaphore(name, permits, **options)
-
-    def _bind(self) -> None:
+    def _begin(self) -> Connection:
         executor = self._connection.executor
         assert isinstance(executor, LoopExecutor)
         executor.bind()
+        return self._connection
 
     def close_outside(self) -> None:
         """Close the client where no loop runs."""

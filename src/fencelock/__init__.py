@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from fencelock.actors.api.cluster_message import ClusterDown, ClusterUp, Watch
+from fencelock.actors.api.lock_all import AcquireAll
 from fencelock.actors.api.membership_message import (
     ChangeMembers,
     MemberAction,
@@ -36,6 +37,7 @@ from fencelock.actors.api.message import (
     Release,
     Released,
 )
+from fencelock.actors.api.rwlock import AcquireReadWrite, Downgrade
 from fencelock.actors.api.self_report import Counted, Elected, MemberSeen
 from fencelock.actors.api.semaphore import AcquirePermits, ReleasePermits
 from fencelock.actors.api.session_message import ListedLock
@@ -79,7 +81,9 @@ from fencelock.actors.session.message import ClusterState
 from fencelock.cluster.callback_executor import Notice
 from fencelock.cluster.client import Client, connect
 from fencelock.cluster.lock import Hold, Lock, RLock
+from fencelock.cluster.lock_all import HoldAll, LockAll
 from fencelock.cluster.log import silence
+from fencelock.cluster.rwlock import RWLock
 from fencelock.cluster.semaphore import Semaphore
 
 if TYPE_CHECKING:
@@ -92,8 +96,10 @@ __version__ = "0.1.0"
 __all__ = [
     "Absence",
     "Acquire",
+    "AcquireAll",
     "AcquireCancelledError",
     "AcquirePermits",
+    "AcquireReadWrite",
     "AlreadyHeldError",
     "Cancel",
     "Cancelled",
@@ -110,12 +116,14 @@ __all__ = [
     "Counted",
     "Describe",
     "DescribeRole",
+    "Downgrade",
     "Elected",
     "Fact",
     "FencelockError",
     "ForbiddenError",
     "Granted",
     "Hold",
+    "HoldAll",
     "HoldState",
     "Inspect",
     "InvalidRequestError",
@@ -123,6 +131,7 @@ __all__ = [
     "LimitReachedError",
     "ListedLock",
     "Lock",
+    "LockAll",
     "LockOwnershipLostError",
     "LockQueue",
     "LockStatus",
@@ -141,6 +150,7 @@ __all__ = [
     "OverloadedError",
     "Queues",
     "RLock",
+    "RWLock",
     "ReadClock",
     "ReadLeaders",
     "ReadMembers",

@@ -9,6 +9,19 @@ For example::
 
 from fencelock.cluster.aio.client import Client, Connecting, connect
 from fencelock.cluster.aio.lock import Hold, Lock, RLock
+from fencelock.cluster.aio.lock_all import HoldAll, LockAll
+from fencelock.cluster.aio.rwlock import RWLock
 from fencelock.cluster.aio.semaphore import Semaphore
 
-__all__ = ["Client", "Connecting", "Hold", "Lock", "RLock", "Semaphore", "connect"]
+__all__ = [
+    "Client",
+    "Connecting",
+    "Hold",
+    "HoldAll",
+    "Lock",
+    "LockAll",
+    "RLock",
+    "RWLock",
+    "Semaphore",
+    "connect",
+]

@@ -304,5 +304,5 @@ def test_a_prefix_is_that_of_a_name_and_not_of_its_kind(table: LockTable) -> Non
     assert listed(f"{kind}s") == [f"{kind}secret", f"{kind}shop"]
     assert listed(kind) == [f"{kind}other", f"{kind}secret", f"{kind}shop"]
     assert listed("") == everything
-    assert ListLocks(prefix="s").reach == "s"
-    assert ListLocks(prefix=kind).reach == ""
+    assert ListLocks(prefix="s").reach == ("s",)
+    assert ListLocks(prefix=kind).reach == ("",)

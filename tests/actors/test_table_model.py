@@ -13,14 +13,24 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.table_comparison import Dice, LogComposer, MixedComposer, compare, steps_of
+from support.table_comparison import (
+    AllComposer,
+    Dice,
+    LogComposer,
+    MixedComposer,
+    RWComposer,
+    SeveralComposer,
+    compare,
+    steps_of,
+)
 
 from fencelock.actors.api.message import Reason, Release
+from fencelock.actors.api.rwlock import AcquireReadWrite
 from fencelock.actors.api.semaphore import AcquirePermits
 from fencelock.actors.api.session_message import CloseReason, CloseSession, Ended
 from fencelock.actors.table import operation, table_snapshot
 from fencelock.actors.table.holding import Hold, Pool, Wait
-from fencelock.actors.table.message import AmountRecord, Result
+from fencelock.actors.table.message import AmountRecord, CountRecord, LocksRecord, Result
 from fencelock.actors.table.operation import OPERATIONS
 from fencelock.actors.table.session import Session, Sessions
 from fencelock.actors.table.table_state import TableState
@@ -38,10 +48,11 @@ def test_long_logs_too(seed: int) -> None:
     compare(steps_of(seed))
 
 
+@pytest.mark.parametrize("composer", [MixedComposer, RWComposer, SeveralComposer, AllComposer])
 @pytest.mark.parametrize("seed", range(60))
-def test_logs_about_locks_and_semaphores(seed: int) -> None:
-    """Also L8 and L9: no more permits are held than exist, and no claim overtakes another."""
-    compare(steps_of(seed), MixedComposer)
+def test_logs_about_locks_and_other_objects(seed: int, composer: type[LogComposer]) -> None:
+    """Also L8 to L10: what is held exists, no claim overtakes, several locks come in one step."""
+    compare(steps_of(seed), composer)
 
 
 Plant = Callable[[Any], Any]  # From a sound function to a broken one.
@@ -210,7 +221,7 @@ PLANTS: dict[str, tuple[Any, Any, Plant]] = {
 def smaller_claims_overtake(pool: Pool) -> Wait | None:
     """A claim that fits is granted, although a larger one is at the head of the queue."""
     fitting = [wait for wait in pool.waits if wait.amount <= pool.free]
-    return pool.queue.pop(fitting[0].ticket) if fitting else None
+    return fitting[0] if fitting else None
 
 
 def a_try_overtakes_the_queue(pool: Pool, amount: int) -> bool:
@@ -222,16 +233,16 @@ def one_permit_is_never_given(pool: Pool, amount: int) -> bool:
     return not pool.queue and amount < pool.free
 
 
-def a_session_frees_one_permit_a_hold(pool: Pool, hold: Hold) -> None:
-    del pool.holds[hold.fence]
-    pool.free += min(hold.count, 1)
+def a_session_frees_one_permit_a_hold(pool: Pool, hold: Hold, fence: int) -> None:
+    del pool.holds[fence]
+    pool.free += min(hold.amount, 1)
 
 
 def a_repeated_acquire_counts_again(sound: Any) -> Any:
     def broken(owner_state: Any, command: Any) -> Any:
         hold = owner_state.hold
         if hold is not None and isinstance(command, AcquirePermits):
-            hold.count = hold.level = hold.count + command.amount
+            hold.amount = hold.level = hold.amount + command.amount
         return sound(owner_state, command)
 
     return broken
@@ -255,11 +266,16 @@ def waits_of_a_closed_session_block(sound: Any) -> Any:
     return broken
 
 
-def no_amounts(sound: Any) -> Any:
-    def broken(table: TableState) -> Any:
-        return [record for record in sound(table) if not isinstance(record, AmountRecord)]
+def without(kind: type) -> Plant:
+    """A snapshot has no records of that kind."""
 
-    return broken
+    def plant(sound: Any) -> Any:
+        def broken(table: TableState) -> Any:
+            return [record for record in sound(table) if not isinstance(record, kind)]
+
+        return broken
+
+    return plant
 
 
 PERMIT_PLANTS: dict[str, tuple[Any, Any, Plant]] = {
@@ -274,17 +290,112 @@ PERMIT_PLANTS: dict[str, tuple[Any, Any, Plant]] = {
         "serve",
         waits_of_a_closed_session_block,
     ),
-    "a snapshot without amounts": (table_snapshot, "_rest", no_amounts),
+    "a snapshot without amounts": (table_snapshot, "_rest", without(AmountRecord)),
 }
 
 
-@pytest.mark.parametrize("bug", PERMIT_PLANTS)
-def test_every_bug_planted_in_semaphores_is_found(
-    monkeypatch: pytest.MonkeyPatch, bug: str
+def an_upgrade_is_counted(sound: Any) -> Any:
+    def broken(owner_state: Any, hold: Hold, command: Any, out: list[Result]) -> None:
+        if isinstance(command, AcquireReadWrite):
+            command = replace(command, write=False)
+        sound(owner_state, hold, command, out)
+
+    return broken
+
+
+def a_downgrade_lets_nobody_in(table: TableState, hold: Hold, amount: int, _: Any) -> None:
+    hold.amount -= amount
+    table.pools[hold.owner_state.lock].free += amount
+
+
+def a_writer_that_reads_frees_the_rest(sound: Any) -> Any:
+    def broken(owner_state: Any, hold: Hold, command: Any, out: list[Result]) -> None:
+        sound(owner_state, hold, command, out)
+        hold.amount = min(hold.amount, getattr(command, "amount", 1))
+
+    return broken
+
+
+RW_PLANTS: dict[str, tuple[Any, Any, Plant]] = {
+    "a reader passes a waiting writer": (Pool, "admits", lambda _: a_try_overtakes_the_queue),
+    "a reader becomes a writer": (operation, "_enter_again", an_upgrade_is_counted),
+    "a downgrade lets nobody in": (TableState, "give_back", lambda _: a_downgrade_lets_nobody_in),
+    "a writer that reads writes no more": (
+        operation,
+        "_enter_again",
+        a_writer_that_reads_frees_the_rest,
+    ),
+    "a snapshot without counts": (table_snapshot, "_rest", without(CountRecord)),
+}
+
+
+def waits_in_one_queue(sound: Any) -> Any:
+    def broken(table: TableState, wait: Wait) -> None:
+        locks = wait.owner_state.locks
+        wait.owner_state.locks = locks[:1]
+        sound(table, wait)
+        wait.owner_state.locks = locks
+
+    return broken
+
+
+def waiters_of_a_lock_are_lost(sound: Any) -> Any:
+    def broken(table: TableState, lock: str, permits: int = 1) -> Pool:
+        pool: Pool = sound(table, lock, permits)
+        if permits == 1 and len(pool.queue) > 1:
+            pool.queue.popitem()
+        return pool
+
+    return broken
+
+
+def fences_are_given_twice(sound: Any) -> Any:
+    def broken(table: TableState, owner_state: Any, *how: Any) -> None:
+        sound(table, owner_state, *how)
+        table.fence -= len(owner_state.locks[1:])
+
+    return broken
+
+
+def one_name_is_given_back(sound: Any) -> Any:
+    def broken(pool: Pool, hold: Hold, fence: int) -> None:
+        if fence == hold.fence:
+            sound(pool, hold, fence)
+
+    return broken
+
+
+SEVERAL_PLANTS: dict[str, tuple[Any, Any, Plant]] = {
+    "it waits in the first queue only": (TableState, "enqueue", waits_in_one_queue),
+    "the waiters of a lock are lost": (TableState, "pool_of", waiters_of_a_lock_are_lost),
+    "fences are given twice": (TableState, "grant_permits", fences_are_given_twice),
+    "only the first lock is given back": (Pool, "remove", one_name_is_given_back),
+    "a snapshot without locks": (table_snapshot, "_rest", without(LocksRecord)),
+}
+
+
+@pytest.mark.parametrize(
+    ("composer", "bug", "planted"),
+    [
+        (composer, bug, plants[bug])
+        for composer, plants in (
+            (MixedComposer, PERMIT_PLANTS),
+            (RWComposer, RW_PLANTS),
+            (SeveralComposer, SEVERAL_PLANTS),
+        )
+        for bug in plants
+    ],
+)
+def test_every_bug_planted_in_other_objects_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+    composer: type[LogComposer],
+    bug: str,
+    planted: tuple[Any, Any, Plant],
 ) -> None:
-    _plant(monkeypatch, *PERMIT_PLANTS[bug])
-    with pytest.raises((AssertionError, KeyError)):
-        play_all(MixedComposer)
+    del bug
+    _plant(monkeypatch, *planted)
+    with pytest.raises((AssertionError, KeyError, ValueError)):
+        play_all(composer)
 
 
 @pytest.mark.parametrize("bug", PLANTS)

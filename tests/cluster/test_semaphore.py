@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
-from support.real_nodes import running_nodes
+from support.real_nodes import ask, running_nodes
 
 import fencelock
 import fencelock.aio
@@ -43,22 +41,8 @@ def addresses_of(nodes: list[Node]) -> str:
 
 
 @pytest.fixture
-def connect(paxos_nodes: list[Node]) -> Iterator[Callable[[], fencelock.Client]]:
-    with ExitStack() as stack:
-        yield lambda: stack.enter_context(
-            fencelock.connect(addresses_of(paxos_nodes), cluster=CLUSTER)
-        )
-
-
-@pytest.fixture
 def client(connect: Callable[[], fencelock.Client]) -> fencelock.Client:
     return connect()
-
-
-@pytest.fixture
-def pool() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor() as threads:
-        yield threads
 
 
 def amounts(status: LockStatus) -> tuple[list[int], list[int]]:
@@ -254,10 +238,6 @@ def test_tasks_hold_permits(paxos_nodes: list[Node], name: str) -> None:
                 await semaphore.release()
 
     asyncio.run(scene())
-
-
-def ask(node: Node, message: Any) -> Any:
-    return node.proxy.ask(message, timeout=PATIENCE_S)
 
 
 def test_an_ask_holds_permits_until_its_release(paxos_nodes: list[Node], name: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from fencelock.cluster.bench.ports import free_ports
 from fencelock.cluster.config import parse, starting_config
@@ -29,3 +30,8 @@ def running_nodes(folder: Path, protocol: str = "paxos") -> Generator[dict[str, 
     for node in nodes.values():
         assert node.failure is None
         node.stop()
+
+
+def ask(node: Node, message: Any) -> Any:
+    """Send a request as a caller inside the node's process; return the reply."""
+    return node.proxy.ask(message, timeout=2 * LONG_S)

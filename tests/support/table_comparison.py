@@ -7,7 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from fencelock.actors.api import message as api
+from fencelock.actors.api.lock_all import SEVERAL, AcquireAll
 from fencelock.actors.api.name import object_name
+from fencelock.actors.api.rwlock import RWLOCK, AcquireReadWrite, Downgrade
 from fencelock.actors.api.semaphore import SEMAPHORE, AcquirePermits, ReleasePermits
 from fencelock.actors.api.session_message import CloseReason, CloseSession, End, Ended, Evict, Open
 from fencelock.actors.table.holding import Hold, Pool
@@ -20,6 +22,10 @@ Dice = tuple[int, int, int, int, int, int]
 
 Queue = dict[tuple[str, str, int], int]
 """A lock's queue: (session, owner, request) to ticket, in order."""
+
+
+Plain = api.Acquire | api.Release | Evict
+"""A command about a lock, in place of which there may be one about another object."""
 
 
 class LogComposer:
@@ -82,27 +88,105 @@ class LogComposer:
         return made
 
 
-class MixedComposer(LogComposer):
-    """Also writes about semaphores: with two or three permits, by more owners than permits."""
+class ObjectComposer(LogComposer):
+    """Turns some of the new commands about locks into commands about another kind of object."""
 
     def command(self, step: Dice, model: Model) -> LogCommand:
-        """Return the next command, every other one about a semaphore."""
-        kind, _, who, which, what, chance = step
+        """Return the next command, perhaps about another object."""
+        before = len(self.said)
         made = super().command(step, model)
-        if (
-            what % 2
-            or not isinstance(made, api.Acquire | api.Release | Evict)
-            or made is not self.said[-1]
-        ):
+        new = len(self.said) > before and made is self.said[-1]
+        if new and isinstance(made, Plain):
+            self.said[-1] = made = self.turned(made, step, model)
+        return made
+
+    def turned(self, made: Plain, step: Dice, model: Model) -> LogCommand:
+        """Return the command in place of ``made``."""
+        raise NotImplementedError
+
+
+class RWComposer(ObjectComposer):
+    """Also writes about read/write locks: few owners, so that they acquire again and upgrade."""
+
+    def turned(self, made: Plain, step: Dice, model: Model) -> LogCommand:
+        """Return the command in place of ``made``."""
+        kind, _, who, which, what, chance = step
+        if what % 2:
+            return made
+        name = "ST"[what // 2 % 2]
+        lock = object_name(RWLOCK, name)
+        holds = [c for c in model.claims if c.fence and c.lock == lock]
+        hold = holds[who % len(holds)] if holds else None
+        fence = hold.fence if hold and chance % 9 else chance
+        session, owner = made.session, "pqrs"[which % 4]
+        if hold and chance % 3:
+            session, owner = hold.session, hold.owner
+        writes = hold is not None and hold.amount > 1 and which % 2
+        if isinstance(made, Evict):
+            return replace(made, lock=lock, fence=fence)
+        if isinstance(made, api.Acquire):
+            return AcquireReadWrite(
+                rwlock=name,
+                write=kind % 3 == 0,
+                session=session if chance % 2 else made.session,
+                owner=owner if chance % 2 else "pqrs"[which % 4],
+                request=made.request,
+                wait_ms=made.wait_ms,
+            )
+        if writes or which % 8 == 0:
+            return Downgrade(
+                rwlock=name, fence=fence, session=session, owner=owner, request=made.request
+            )
+        return replace(made, lock=lock, fence=fence, session=session, owner=owner)
+        return made
+
+
+class SeveralComposer(ObjectComposer):
+    """Also writes claims for several of the locks, in any order."""
+
+    def turned(self, made: Plain, step: Dice, model: Model) -> LogCommand:
+        """Return the command in place of ``made``."""
+        _, delay, who, which, what, chance = step
+        holds = [c for c in model.claims if c.fence and c.locks]
+        hold = holds[who % len(holds)] if holds else None
+        if isinstance(made, Evict) and hold:
+            place = which % len(hold.locks)
+            return replace(made, lock=hold.locks[place], fence=hold.fence + place)
+        if isinstance(made, api.Acquire) and what % 3 == 0:
+            names = "LMNLM"[which % 3 :][: 1 + chance % 3]
+            return AcquireAll(
+                locks=tuple(names if delay % 2 else names[::-1]),
+                session=made.session,
+                owner="pqrs"[which % 4],
+                request=made.request,
+                wait_ms=made.wait_ms,
+            )
+        if isinstance(made, api.Release) and hold and which % 2:
+            fence = hold.fence if chance % 9 else hold.fence + 1
+            return replace(
+                made, lock=hold.lock, fence=fence, session=hold.session, owner=hold.owner
+            )
+        if isinstance(made, api.Release) and which % 8 == 0:
+            return replace(made, lock=object_name(SEVERAL, made.lock))
+        return made
+
+
+class MixedComposer(ObjectComposer):
+    """Also writes about semaphores: with two or three permits, by more owners than permits."""
+
+    def turned(self, made: Plain, step: Dice, model: Model) -> LogCommand:
+        """Return the command in place of ``made``."""
+        kind, _, who, which, what, chance = step
+        if what % 2:
             return made
         name = "ST"[what // 2 % 2]
         holds = [c for c in model.claims if c.fence and c.lock == object_name(SEMAPHORE, name)]
         hold = holds[who % len(holds)] if holds else None
         fence = hold.fence if hold and chance % 9 else chance
         if isinstance(made, Evict):
-            made = replace(made, lock=object_name(SEMAPHORE, name), fence=fence)
-        elif isinstance(made, api.Acquire):
-            made = AcquirePermits(
+            return replace(made, lock=object_name(SEMAPHORE, name), fence=fence)
+        if isinstance(made, api.Acquire):
+            return AcquirePermits(
                 semaphore=name,
                 permits=2 if chance % 13 == 0 else 3,
                 amount=1 + kind % (2 if chance % 13 == 0 else 3),
@@ -111,24 +195,31 @@ class MixedComposer(LogComposer):
                 request=made.request,
                 wait_ms=made.wait_ms,
             )
-        else:
-            session, owner = made.session, "pqrstuvw"[which % 8]
-            if hold and chance % 7:
-                session, owner = hold.session, hold.owner
-            part = ReleasePermits(
-                semaphore=name,
-                fence=fence,
-                amount=which % 4,
-                session=session,
-                owner=owner,
-                request=made.request,
-            )
-            full = api.Release(
-                lock=part.lock, fence=fence, session=session, owner=owner, request=made.request
-            )
-            made = part if chance % 3 else full
-        self.said[-1] = made
+        session, owner = made.session, "pqrstuvw"[which % 8]
+        if hold and chance % 7:
+            session, owner = hold.session, hold.owner
+        part = ReleasePermits(
+            semaphore=name,
+            fence=fence,
+            amount=which % 4,
+            session=session,
+            owner=owner,
+            request=made.request,
+        )
+        full = api.Release(
+            lock=part.lock, fence=fence, session=session, owner=owner, request=made.request
+        )
+        return part if chance % 3 else full
         return made
+
+
+class AllComposer(ObjectComposer):
+    """Writes about all kinds of objects."""
+
+    def turned(self, made: Plain, step: Dice, model: Model) -> LogCommand:
+        """Return the command in place of ``made``."""
+        kind = (RWComposer, SeveralComposer, MixedComposer)[step[5] // 2 % 3]
+        return kind().turned(made, step, model)
 
 
 def queue_of(held: Hold | Pool) -> Queue:
@@ -184,6 +275,7 @@ class TableJudge:
                 assert self.settled.setdefault(key, word_of(one)) == word_of(one)  # L5
         assert max(self.grants, default=0) <= table.fence
         claims = 0
+        assert not table.locks.keys() & table.pools.keys()
         for name, hold in table.locks.items():  # L7: every entry of the table is held.
             holder = hold.owner_state
             members = [holder, *(wait.owner_state for wait in hold.waits)]
@@ -191,14 +283,23 @@ class TableJudge:
             assert self.grants[hold.fence] == (holder.session.id, holder.owner, name)
             assert hold.count >= 1
             claims += len(members)
-        for pool in table.pools.values():
+        for name, pool in table.pools.items():
             holds = list(pool.holds.values())
             members = [hold.owner_state for hold in holds]
             members += [wait.owner_state for wait in pool.waits]
-            assert holds  # L7
+            assert members  # L7
+            assert holds or any(one.locks for one in members)  # L7
+            for fence, hold in pool.holds.items():
+                at = hold.owner_state.objects.index(name)
+                assert fence == hold.fence + at  # L2
+            assert all(hold.count >= 1 for hold in holds)
             assert all(one.session.id in table.sessions.by_id for one in members)  # L4
-            assert 0 <= pool.free == pool.capacity - sum(hold.count for hold in holds)  # L8
-            assert not pool.queue or next(iter(pool.waits)).amount > pool.free  # L9
+            assert 0 <= pool.free == pool.capacity - sum(hold.amount for hold in holds)  # L8
+            head = pool.next_wait()
+            at_all = (
+                [table.pools[one].next_wait() for one in head.owner_state.objects] if head else []
+            )
+            assert head is None or any(one is not head for one in at_all)  # L9, L10
             claims += len(members)
         assert claims == table.claims == sum(s.claims for s in table.sessions.by_id.values())
         assert (table.due_ms() or table.time_ms + 1) > table.time_ms

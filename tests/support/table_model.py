@@ -1,4 +1,4 @@
-"""The rules of fenced locks and semaphores as a dumb model: lists and scans.
+"""The rules of locks, semaphores and read/write locks as a dumb model: lists and scans.
 
 It shares the rules of the replicated table and none of its structure, and was written apart
 from it. So a test can compare the two: their outcomes of the same log must be identical.
@@ -10,15 +10,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any, cast
 
+from fencelock.actors.api.lock_all import AcquireAll
 from fencelock.actors.api.message import (
     Acquire,
     AcquireRequest,
     Cancel,
     KeepAlive,
     Reason,
-    Release,
     ReleaseRequest,
 )
+from fencelock.actors.api.rwlock import RWLOCK_PERMITS, AcquireReadWrite, Downgrade
 from fencelock.actors.api.semaphore import AcquirePermits, ReleasePermits
 from fencelock.actors.api.session_message import (
     CloseReason,
@@ -63,6 +64,18 @@ class ModelClaim:
     place: int = 0
     amount: int = 1
     permits: int = 1
+    locks: tuple[str, ...] = ()
+    """The locks of a claim for several."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The objects that it waits for or holds."""
+        return self.locks or (self.lock,)
+
+    @property
+    def counted(self) -> bool:
+        """Whether its levels are permits, as those of a semaphore."""
+        return 1 < self.permits < RWLOCK_PERMITS
 
 
 @dataclass(eq=False)
@@ -99,7 +112,7 @@ class Model:
 
     def holder(self, lock: str) -> ModelClaim | None:
         """Return the claim that holds ``lock``."""
-        return next((c for c in self.claims if c.lock == lock and c.fence), None)
+        return next((c for c in self.claims if lock in c.names and c.fence), None)
 
     def note(self, session: str, owner: str, request: int, lock: str, answer: Word) -> None:
         """Send an answer, and remember it as the outcome of the request."""
@@ -115,31 +128,37 @@ class Model:
 
     def held(self, lock: str) -> int:
         """Return the number of permits of ``lock`` that are held; a lock has one."""
-        holds = [c for c in self.claims if c.lock == lock and c.fence]
-        return sum(len(c.levels) if c.permits > 1 else 1 for c in holds)
+        holds = [c for c in self.claims if lock in c.names and c.fence]
+        return sum(len(c.levels) if c.counted else c.amount for c in holds)
 
     def fits(self, claim: ModelClaim) -> bool:
-        """Return whether a claim is next in its queue, and its permits are free."""
-        queue = [c.place for c in self.claims if c.lock == claim.lock and not c.fence]
-        first = claim.place <= min(queue, default=claim.place)
-        return first and self.held(claim.lock) + claim.amount <= claim.permits
+        """Return whether a claim is next in all its queues, and its permits are free."""
+        for name in claim.names:
+            queue = [c.place for c in self.claims if name in c.names and not c.fence]
+            if claim.place > min(queue, default=claim.place):
+                return False
+            if self.held(name) + claim.amount > claim.permits:
+                return False
+        return True
 
-    def serve(self, lock: str | None = None) -> None:
-        """Grant free permits to the waiters, in order of their places."""
-        for claim in sorted(self.claims, key=lambda c: c.place):
-            if not claim.fence and lock in (None, claim.lock) and self.fits(claim):
-                self.grant(claim)
+    def serve(self, ended: ModelClaim) -> None:
+        """Grant what a claim left to the waiters: name by name, in order of their places."""
+        for name in ended.names:
+            for claim in sorted(self.claims, key=lambda c: c.place):
+                if not claim.fence and name in claim.names and self.fits(claim):
+                    self.grant(claim)
 
     def grant(self, claim: ModelClaim) -> None:
         """Turn a wait into a hold."""
-        self.fences += 1
-        claim.fence, claim.due = self.fences, float("inf")
-        claim.levels = [claim.request] * claim.amount
+        claim.fence, claim.due = self.fences + 1, float("inf")
+        self.fences += len(claim.names)
+        claim.levels = [claim.request] * (claim.amount if claim.counted else 1)
         self._tell_held(claim, claim.request)
 
     def _tell_held(self, claim: ModelClaim, request: int) -> None:
         s, o, lock = claim.session, claim.owner, claim.lock
-        answer = ("Granted", lock, claim.fence, s, o, request, len(claim.levels))
+        count = len(claim.locks) or len(claim.levels)
+        answer = ("Granted", lock, claim.fence, s, o, request, count)
         self.note(s, o, request, lock, answer)
 
     def advance(self, to: int) -> list[Word]:
@@ -158,7 +177,7 @@ class Model:
                 c = first[4]
                 self.claims.remove(c)
                 self.deny(c.session, c.owner, c.request, c.lock, Reason.TIMED_OUT)
-                self.serve(c.lock)
+                self.serve(c)
 
     def close(self, name: str, reason: CloseReason, request: int, by: str = "") -> None:
         """End a session: its waits, itself, its holds, in this order."""
@@ -169,11 +188,11 @@ class Model:
         self.out.append(("Ended", name, request, reason, by))
         self.claims = [c for c in self.claims if c.session != name or c.fence]
         for c in waits:
-            self.serve(c.lock)
+            self.serve(c)
         held = sorted(self.find(session=name), key=lambda c: c.fence)
         for c in held:
             self.claims.remove(c)
-            self.serve()
+            self.serve(c)
 
     def apply(self, at: int, command: LogCommand) -> list[Word]:
         """Apply one command at log time ``at``."""
@@ -190,7 +209,7 @@ class Model:
                 self._on_force(command)
             case CloseSession():
                 self._on_close(command)
-            case Acquire() | Release() | Cancel() | AcquirePermits() | ReleasePermits():
+            case AcquireRequest() | ReleaseRequest() | Cancel():
                 self._on_lock(command)
             case _:
                 assert isinstance(command, ExtendSessions)
@@ -227,7 +246,8 @@ class Model:
         self.out.append(opened if opening else ("Alive", c.session, 0))
 
     def _on_force(self, c: Evict) -> None:
-        hold = next(iter(self.find(lock=c.lock, fence=c.fence)), None) if c.fence else None
+        holds = [h for h in self.claims if h.fence and c.lock in h.names]
+        hold = next((h for h in holds if h.fence + h.names.index(c.lock) == c.fence), None)
         deed = (c.lock, c.fence, c.by, c.request)
         before = [f for f in self.forced if (*f[1:3], f[6], f[5]) == deed]
         if before:
@@ -237,16 +257,16 @@ class Model:
             self.out.append(no)
         else:
             who = (hold.session, hold.owner)
-            holder = (hold.owner, len(hold.levels))
+            holder = (hold.owner, max(len(hold.levels), 0 if hold.counted else hold.amount))
             evicted: Word = ("Evicted", c.lock, c.fence, holder, c.session, c.request, c.by)
             self.forced.append((*evicted, self.now))
-            self.out += [self.forced[-1], ("HoldLost", c.lock, c.fence, *who)]
-            last = self.done[*who, c.lock][-1]
+            self.out += [self.forced[-1], ("HoldLost", hold.lock, hold.fence, *who)]
+            last = self.done[*who, hold.lock][-1]
             if last.answer is not None and last.answer[0] == "Granted":
-                last.answer = ("Refused", c.lock, Reason.OWNERSHIP_LOST, *who, last.number)
-            self.lost.append((*who, c.lock, c.fence))
+                last.answer = ("Refused", hold.lock, Reason.OWNERSHIP_LOST, *who, last.number)
+            self.lost.append((*who, hold.lock, hold.fence))
             self.drop(hold)
-            self.serve()
+            self.serve(hold)
 
     def _on_close(self, c: CloseSession) -> None:
         deed = (c.handle, c.by, c.request)
@@ -256,7 +276,7 @@ class Model:
         if before is None and not known:
             self.out.append(("Refused", "", Reason.NOT_HELD, c.session, "", c.request))
             return
-        count = before[3] if before else len(claims)
+        count = before[3] if before else sum(len(one.names) for one in claims)
         self.out.append(("SessionClosed", c.handle, count, c.session, c.request))
         if before is None:
             self.shut.append((*deed, count))
@@ -303,7 +323,7 @@ class Model:
             if mine is not None and not mine.fence:
                 self.claims.remove(mine)
                 self.deny(s, o, mine.request, lock, Reason.CANCELLED)
-                self.serve(lock)
+                self.serve(mine)
                 mine = None
             past.append(ModelRequest(r, type(c)))
             self._do(c, mine)
@@ -315,8 +335,11 @@ class Model:
             self.lost = [x for x in self.lost if x is not loss]
             self._on_acquire(c, mine)
         elif mine is not None and mine.fence == c.fence:
+            if isinstance(c, Downgrade):
+                self._on_downgrade(c, mine)
+                return
             most = len(mine.levels)
-            amount = most if mine.permits > 1 else 1
+            amount = most if mine.counted else 1
             if isinstance(c, ReleasePermits):
                 amount = c.amount or most
             if amount > most:
@@ -326,16 +349,28 @@ class Model:
             self.note(s, o, r, lock, ("Released", lock, s, o, r, len(mine.levels)))
             if not mine.levels:
                 self.drop(mine)
-            self.serve()
+            self.serve(mine)
         elif loss is not None and loss[3] == c.fence:
             self.lost.remove(loss)
             self.deny(s, o, r, lock, Reason.OWNERSHIP_LOST)
         else:
             self.deny(s, o, r, lock, Reason.NOT_HELD)
 
+    def _on_downgrade(self, c: Downgrade, mine: ModelClaim) -> None:
+        s, o, r, lock = c.session, c.owner, c.request, c.lock
+        if mine.amount == 1:
+            self.deny(s, o, r, lock, Reason.INVALID)
+            return
+        mine.amount = 1
+        self.note(s, o, r, lock, ("Released", lock, s, o, r, 1))
+        self.serve(mine)
+
     def _on_acquire(self, c: AcquireRequest, mine: ModelClaim | None) -> None:
         s, o, r, lock = c.session, c.owner, c.request, c.lock
         if mine is not None:
+            if isinstance(c, AcquireReadWrite) and c.write and mine.amount == 1:
+                self.deny(s, o, r, lock, Reason.ALREADY_HELD)
+                return
             if c.limit and len(mine.levels) >= c.limit:
                 once = Reason.ALREADY_HELD if c.limit == 1 else Reason.LIMIT_REACHED
                 self.deny(s, o, r, lock, once)
@@ -345,6 +380,8 @@ class Model:
             self._tell_held(mine, r)
             return
         amount, permits = 1, 1
+        if isinstance(c, AcquireReadWrite):
+            amount, permits = (RWLOCK_PERMITS if c.write else 1), RWLOCK_PERMITS
         if isinstance(c, AcquirePermits):
             amount, permits = c.amount, c.permits
             if any(other.permits != permits for other in self.find(lock=lock)):
@@ -353,9 +390,11 @@ class Model:
         self.places += 1
         due = float("inf") if c.wait_ms is None else self.now + c.wait_ms
         claim = ModelClaim(s, o, lock, r, due, place=self.places, amount=amount, permits=permits)
+        if isinstance(c, AcquireAll):
+            claim.locks = c.locks
         if self.fits(claim):
             self.claims.append(claim)
-            self.serve()
+            self.grant(claim)
         elif c.wait_ms == 0:
             self.deny(s, o, r, lock, Reason.TIMED_OUT)
         else:
@@ -370,16 +409,16 @@ class Model:
         if mine is not None and waits and (new or mine.request == r):
             self.claims.remove(mine)
             self.deny(s, o, mine.request, lock, Reason.CANCELLED)
-            self.serve(lock)
+            self.serve(mine)
         elif mine is not None and not new and mine.request == r:
             for asked in past:
                 if asked.number == r:
                     asked.answer = undone
             mine.request = 0
-            del mine.levels[0 if mine.permits > 1 else -1 :]
+            del mine.levels[0 if mine.counted else -1 :]
             if not mine.levels:
                 self.drop(mine)
-                self.serve()
+                self.serve(mine)
         if new:
             past.append(ModelRequest(r, Acquire, undone, self.now))
 

@@ -150,12 +150,21 @@ def test_the_lock_of_the_readme_and_the_raw_client_work_against_a_node() -> None
         assert "granted a under fence" in ended.stdout
 
 
-def test_five_threads_share_three_printers(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("program", "lines"),
+    [
+        ("semaphore.py", ("page 5 under fence", "all 3 printers are mine under fence")),
+        ("rwlock.py", ("reader 4 sees red under fence", "changed to blue under fence")),
+        ("lock_all.py", ("cat sent 5 to ben", "all together: 300")),
+    ],
+)
+def test_a_program_of_objects_runs_to_its_end(
+    tmp_path: Path, program: str, lines: tuple[str, str]
+) -> None:
     with running_nodes(tmp_path) as nodes:
-        ended = run("semaphore.py", ",".join(node.address for node in nodes.values()))
+        ended = run(program, ",".join(node.address for node in nodes.values()))
     assert ended.returncode == 0, ended.stderr
-    assert "page 5 under fence" in ended.stdout
-    assert "all 3 printers are mine under fence" in ended.stdout
+    assert [line for line in lines if line not in ended.stdout] == []
 
 
 def test_the_python_of_the_readme_runs_as_it_is_shown(tmp_path: Path) -> None:

@@ -116,12 +116,17 @@ def test_a_client_with_a_key_takes_locks_within_its_prefix_only(
             with shop.lock("orders/1", timeout=LONG_S) as hold:
                 assert hold.fence == 1
                 assert [one.lock for one in shop.locks("orders/")] == ["orders/1"]
-            with shop.semaphore("orders/2", permits=3, timeout=LONG_S):
+            with (
+                shop.semaphore("orders/2", permits=3, timeout=LONG_S),
+                shop.lock_all("orders/2", "orders/3", timeout=LONG_S),
+            ):
                 pass
             with alice.lock("secret", timeout=LONG_S):
                 for refused in (
                     lambda: shop.lock("secret").acquire(timeout=LONG_S),
                     lambda: shop.semaphore("secret", permits=2).acquire(),
+                    lambda: shop.rwlock("secret").read().acquire(),
+                    lambda: shop.lock_all("orders/3", "secret").acquire(),
                     lambda: shop.status("secret"),
                     shop.locks,
                     lambda: shop.locks("order"),
@@ -132,7 +137,7 @@ def test_a_client_with_a_key_takes_locks_within_its_prefix_only(
                 seen = [lock.lock for one in shop.describe() for lock in one.locks]
                 assert seen == []
                 assert [lock.lock for one in alice.describe() for lock in one.locks] == ["secret"]
-        assert cluster.count("proxy.forbidden") == 6
+        assert cluster.count("proxy.forbidden") == 8
     (line,) = refusals(lines, "n1 refused Inspect of shop@") or refusals(lines, "refused Inspect")
     assert "its key does not allow it" in line
     assert len(refusals(lines, "refused ListLocks")) == 1  # Three times within the interval.

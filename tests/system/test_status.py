@@ -10,7 +10,10 @@ from rich.console import Console, RenderableType
 from support.statuses import READY
 
 from fencelock.actors.api.message import Absence, Contender, LockStatus, NodeStatus
+from fencelock.actors.api.name import object_name
+from fencelock.actors.api.rwlock import RWLOCK, RWLOCK_PERMITS
 from fencelock.actors.api.self_report import Counted
+from fencelock.actors.api.semaphore import SEMAPHORE
 from fencelock.actors.role_message import Fact, RoleDescription
 from fencelock.cluster.cli.asking import as_plain, duration, in_full, person
 from fencelock.cluster.cli.status import (
@@ -209,3 +212,32 @@ def test_a_majority_that_answers_or_was_not_asked_is_not_called_lost() -> None:
     assert quorum_lost(two, asked=3) == ""
     assert quorum_lost(two[:1], asked=1) == ""
     assert quorum_lost([NODE], asked=2) == ""  # `lamport` has no majorities.
+
+
+def test_every_holder_of_an_object_is_shown_with_its_share() -> None:
+    def someone(name: str, times: int, fence: int | None) -> Contender:
+        return Contender("n1", "s.1", name, fence, 2_000, name, times)
+
+    shared = LockStatus(
+        lock=object_name(SEMAPHORE, "printers"),
+        holder=someone("ann", 2, 7),
+        holders=(someone("ann", 2, 7), someone("ben", 1, 8)),
+        waiters=(someone("cat", 3, None),),
+        waits_for=(),
+        permits=3,
+    )
+    read = dataclasses.replace(
+        shared,
+        lock=object_name(RWLOCK, "settings"),
+        waiters=(someone("cat", RWLOCK_PERMITS, None), someone("dan", 1, None)),
+        permits=RWLOCK_PERMITS,
+    )
+    writer = someone("cat", RWLOCK_PERMITS, 9)
+    written = dataclasses.replace(read, holder=writer, holders=(writer,), waiters=())
+    rows = locks_table([("n1", shared), ("n1", read), ("n1", written)]).rows
+    shown = [[cell.plain for cell in row] for row in rows]
+    assert shown[0][0] == "semaphore 'printers'"
+    assert shown[0][1:4] == ["ann 2 of 3\nben 1 of 3", "7\n8", "2s\n2s"]
+    assert shown[0][4] == "cat 3 of 3 2s"
+    assert shown[1][1:5:3] == ["ann reads\nben reads", "cat to write 2s\ndan to read 2s"]
+    assert shown[2][1] == "cat writes"

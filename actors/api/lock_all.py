@@ -1,0 +1,85 @@
+"""The request for several locks at once. Tag 0x9d.
+
+All of the locks are granted in one step, or none: the claim waits in the queue of each, and is
+granted when it is at the head of all and all are free. It holds nothing while it waits, so two
+such claims cannot wait for each other.
+
+The claim is one hold. The locks have consecutive fences: the reply has the fence of the first, and
+the number of locks as ``count``. A `Release` with the ``lock`` and the fence of the reply
+releases all of them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fencelock.actors.api.message import AcquireRequest
+from fencelock.actors.api.name import (
+    LABEL_BYTES_MAX,
+    check_lock_name,
+    check_new_lock_name,
+    check_request,
+    check_text,
+    check_wait,
+    object_name,
+)
+from fencelock.actors.api.object_request import ObjectRequest
+from fencelock.actors.error import InvalidRequestError
+from fencelock.actors.message import message
+
+SEVERAL = "locks"
+"""The kind of a claim for several locks, in the names of the table."""
+
+LOCKS_MAX = 64
+"""Maximum locks of one claim: each adds a wait to a queue."""
+
+
+@message(0x9D)
+class AcquireAll(ObjectRequest, AcquireRequest):
+    """Let me hold all ``locks``, or none. Answered by `Granted` or `Refused`.
+
+    ``wait_ms`` and ``label`` are those of `Acquire`.
+    """
+
+    locks: tuple[str, ...]
+    session: str = ""
+    owner: str = ""
+    request: int = 0
+    wait_ms: int | None = None
+    label: str = ""
+
+    KIND = SEVERAL
+    limit = 1
+
+    if not TYPE_CHECKING:  # To type checkers this is the field that other requests have.
+
+        @property
+        def lock(self) -> str:
+            """The name of the claim: that of its first lock, as another kind of object."""
+            return object_name(SEVERAL, self.locks[0] if self.locks else "")
+
+    @property
+    def reach(self) -> tuple[str, ...]:
+        """The names of the locks."""
+        return self.locks
+
+    def check(self) -> None:
+        """Refuse fields that exceed their limits."""
+        if not 1 <= len(self.locks) <= LOCKS_MAX:
+            raise InvalidRequestError(
+                f"{len(self.locks)} locks were requested together, 1 to {LOCKS_MAX} are allowed"
+            )
+        for name in self.locks:
+            check_lock_name(name)
+        if len(set(self.locks)) < len(self.locks):
+            raise InvalidRequestError(f"a lock is named twice: {', '.join(self.locks)!a}"[:200])
+        AcquireRequest.check(self)
+        check_text("label", self.label, LABEL_BYTES_MAX)
+        check_wait(self.wait_ms)
+
+    def check_new(self) -> None:
+        """Refuse what `check` does, names without a visible character, and too high a number."""
+        self.check()
+        for name in self.locks:
+            check_new_lock_name(name)
+        check_request(self.request)

@@ -1,0 +1,93 @@
+"""Bases of requests about objects that are no locks.
+
+Their replies are those of locks. The ``lock`` of a reply is the name of the object in the table,
+see `fencelock.actors.api.name.object_name`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from fencelock.actors.api.message import AcquireRequest, LockRequest, ReleaseRequest
+from fencelock.actors.api.name import (
+    LABEL_BYTES_MAX,
+    check_new_lock_name,
+    check_request,
+    check_text,
+    check_wait,
+    object_name,
+    plain_name,
+)
+
+KINDS: set[str] = set()
+"""The kinds of all objects that are no locks."""
+
+
+class ObjectRequest(LockRequest):
+    """A request of an owner about an object that is no lock."""
+
+    __slots__ = ()
+    KIND: ClassVar[str]
+    """The kind of the object, and the field that has its name."""
+
+    def __init_subclass__(cls) -> None:
+        kind = getattr(cls, "KIND", "")
+        if kind:
+            KINDS.add(kind)
+
+    if not TYPE_CHECKING:  # To type checkers this is the field that other requests have.
+
+        @property
+        def lock(self) -> str:
+            """The name of the object in the table."""
+            return object_name(self.KIND, getattr(self, self.KIND))
+
+
+class PermitRequest(ObjectRequest, AcquireRequest):
+    """An acquire of some of the permits of an object, which are granted together.
+
+    The number of permits of the object travels with each claim, since an object that nobody holds
+    leaves no state. While it is held, a claim that names another number is refused.
+    """
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:  # Every subclass has them, as fields or as properties.
+        permits: int
+        """The number of permits of the object."""
+        amount: int
+        """The number of permits to acquire."""
+
+    def excess(self, held: int, fence: int) -> str:
+        """Return the text of the refusal if the owner has fewer permits under ``fence``."""
+        return f"{self.amount} permits were requested, this owner has {held} under fence {fence}"
+
+    def check(self) -> None:
+        """Refuse fields that exceed their limits."""
+        LockRequest.check(self)
+        check_text("label", self.label, LABEL_BYTES_MAX)
+        check_wait(self.wait_ms)
+
+    def check_new(self) -> None:
+        """Refuse what `check` does, names without a visible character, and too high a number."""
+        check_new_lock_name(plain_name(self.lock))
+        check_request(self.request)
+        self.check()
+
+
+class PartRequest(ObjectRequest, ReleaseRequest):
+    """A release of ``amount`` permits of a hold, which are perhaps not all of them.
+
+    `Released` counts the permits that are left. The hold ends with its last permit.
+    """
+
+    __slots__ = ()
+    PARTIAL = True
+
+    if TYPE_CHECKING:  # Every subclass has it, as a field or as a property.
+        amount: int
+        """The number of permits to give back, 0 for all."""
+
+    def excess(self, held: int, fence: int) -> str:
+        """Return the text of the refusal if the hold under ``fence`` has fewer permits."""
+        return f"{self.amount} permits were released, {held} are held under fence {fence}"

@@ -1,0 +1,92 @@
+"""Requests about read/write locks. Tags 0x9b and 0x9c.
+
+A read/write lock has so many permits that readers never run out of them. A reader has one of them,
+a writer has all. Its claims form one queue, in the order of the log, and no claim overtakes
+another: readers behind a waiting writer wait, so that it gets its turn.
+
+An owner may acquire it again while it holds it: a reader to read, a writer to do either. It holds
+it until it has released as often. A `Release` with the name of the object in the table and the
+fence releases it once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fencelock.actors.api.object_request import PartRequest, PermitRequest
+from fencelock.actors.message import message
+
+RWLOCK = "rwlock"
+"""The kind of a read/write lock, in the names of the table."""
+
+RWLOCK_PERMITS = 1 << 31
+"""All permits of a read/write lock, which a writer has."""
+
+
+@message(0x9B)
+class AcquireReadWrite(PermitRequest):
+    """Let me read under ``rwlock``, or with ``write`` write. Replies are as for `Acquire`.
+
+    An owner that reads is refused if it asks to write: two readers that both wait for the other
+    to release would wait for ever. ``wait_ms`` and ``label`` are those of `Acquire`.
+    """
+
+    rwlock: str
+    write: bool = False
+    session: str = ""
+    owner: str = ""
+    request: int = 0
+    wait_ms: int | None = None
+    label: str = ""
+
+    KIND = RWLOCK
+    limit = 0
+
+    if not TYPE_CHECKING:  # To type checkers these are the fields that other requests have.
+
+        @property
+        def permits(self) -> int:
+            """The number of permits of a read/write lock."""
+            return RWLOCK_PERMITS
+
+        @property
+        def amount(self) -> int:
+            """One permit to read, all to write."""
+            return RWLOCK_PERMITS if self.write else 1
+
+    def excess(self, held: int, fence: int) -> str:
+        """Return the text of the refusal if this owner reads and asks to write."""
+        assert held < self.amount
+        return (
+            f"this owner holds it for reading, under fence {fence}: release it before you acquire "
+            "it for writing, since two readers that do not would wait for each other for ever"
+        )
+
+
+@message(0x9C)
+class Downgrade(PartRequest):
+    """Let me only read under ``rwlock``, which I hold for writing under ``fence``.
+
+    Answered by `Released` with count 1, or `Refused`. The hold keeps its fence, and readers at the
+    head of the queue are granted in the same step.
+    """
+
+    rwlock: str
+    fence: int
+    session: str = ""
+    owner: str = ""
+    request: int = 0
+
+    KIND = RWLOCK
+
+    if not TYPE_CHECKING:  # As above.
+
+        @property
+        def amount(self) -> int:
+            """All permits but the one of a reader."""
+            return RWLOCK_PERMITS - 1
+
+    def excess(self, held: int, fence: int) -> str:
+        """Return the text of the refusal if the hold is one of a reader."""
+        assert held < self.amount
+        return f"it is held for reading under fence {fence}, so there is nothing to downgrade"

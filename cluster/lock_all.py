@@ -1,0 +1,112 @@
+"""Several locks at once: the part that both clients share, and the blocking one."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from fencelock.actors.api.lock_all import AcquireAll
+from fencelock.actors.error import InvalidRequestError
+from fencelock.actors.message import copier
+from fencelock.cluster.base_lock import BaseLock
+from fencelock.cluster.connection import Connection
+from fencelock.cluster.guarantee import Guarantee, demand
+from fencelock.cluster.hold import BaseHold
+from fencelock.cluster.lock import Exiting, Hold
+from fencelock.cluster.lock_options import LockOptions, check_name_type
+from fencelock.cluster.operation import Operation, drive
+from fencelock.transport.codec import pack
+
+
+class BaseHoldAll(BaseHold):
+    """One successful acquire of several locks, until it is released. It is always true.
+
+    The locks are held and lost together.
+    """
+
+    locks: tuple[str, ...] = ()
+    """The names of the locks."""
+
+    @property
+    def fences(self) -> dict[str, int]:
+        """The fence of each lock, by its name."""
+        return {name: fence for fence, name in enumerate(self.locks, self.fence)}
+
+
+A = TypeVar("A", bound=BaseHoldAll)
+
+
+class BaseLockAll(BaseLock[A]):
+    """Several locks of the cluster that are acquired together. Each acquire is a separate owner."""
+
+    _copy = staticmethod(copier(AcquireAll, "owner", "request", "wait_ms"))
+
+    def __init__(
+        self, connection: Connection, names: tuple[str, ...], timeout: float | None, label: str
+    ) -> None:
+        connection.line.check()
+        for name in names:
+            check_name_type(name)
+        if not names:
+            raise InvalidRequestError("no lock was named; lock_all takes their names")
+        demand(connection.protocol, Guarantee.LOCK_ALL)
+        connection.options(names[0], timeout, None, label, None, None)  # It checks them.
+        self._asked = asked = AcquireAll(locks=names, request=1, label=label)
+        pack(asked)
+        asked.check_new()
+        super().__init__(
+            connection.line, connection.hold_registry, LockOptions(asked.lock, timeout, label=label)
+        )
+        self._acquire = asked
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the locks, in the order of their fences."""
+        return self._asked.locks
+
+    def _entering(self, wait_ms: int | None, **how: Any) -> Operation[A | None]:
+        hold = yield from super()._entering(wait_ms, **how)
+        if hold is not None:
+            hold.locks = self.names
+        return hold
+
+
+class HoldAll(BaseHoldAll, Hold):
+    """One successful acquire of several locks, from `LockAll`. Always true. For any thread."""
+
+
+class LockAll(BaseLockAll[HoldAll], Exiting):
+    """Several locks of the cluster, from `Client.lock_all`: all of them are held, or none.
+
+    An acquire waits in the queue of each lock, as others do, and holds nothing until it is granted
+    all of them in one step. So two of them cannot wait for each other, in whatever order the locks
+    are named. See `fencelock.Lock` for owners, callbacks and ``with``.
+    """
+
+    _hold_type = HoldAll
+
+    def acquire(self, *, blocking: bool = True, timeout: float | None = None) -> HoldAll | None:
+        """Wait for all the locks and hold them.
+
+        Args:
+            blocking: whether to wait.
+            timeout: see `fencelock.Lock.acquire`.
+
+        Returns:
+            The hold, which is true; its `fences` has the fence of each lock. Its ``release``
+            releases all of them. None if the time ran out, or if without ``blocking`` one of the
+            locks is held, or others wait for it.
+
+        Raises:
+            ValueError: ``timeout`` is out of its range, or given without ``blocking``.
+            FencelockError: as `fencelock.Lock.acquire`.
+
+        """
+        return drive(self._acquiring((), blocking, timeout))
+
+    def release(self) -> None:
+        """Give up all the locks; errors of `fencelock.Lock.release`."""
+        drive(self._releasing())
+
+    def __enter__(self) -> HoldAll:
+        """Hold the locks and return the hold, or raise; see `fencelock.Lock`."""
+        return drive(self._held_now())

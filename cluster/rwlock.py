@@ -1,0 +1,140 @@
+"""Read/write locks: the part that both clients share, and the blocking one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Generic, TypeVar
+
+from fencelock.actors.api.message import Contender, LockStatus
+from fencelock.actors.api.name import object_name
+from fencelock.actors.api.rwlock import RWLOCK, AcquireReadWrite, Downgrade
+from fencelock.actors.message import copier
+from fencelock.cluster.base_lock import BaseRLock, H
+from fencelock.cluster.connection import Connection
+from fencelock.cluster.guarantee import Guarantee, demand
+from fencelock.cluster.hold import check_held
+from fencelock.cluster.lock import Hold, RLock
+from fencelock.cluster.lock_options import LockOptions
+from fencelock.cluster.operation import Operation, drive
+from fencelock.cluster.settings import Read
+
+S = TypeVar("S", bound=BaseRLock[Any])
+
+
+class BaseSide(BaseRLock[H]):
+    """One side of a read/write lock: it acquires the lock to read, or to write.
+
+    Both sides have the same owners: the thread or the task, or the name given to the client.
+    """
+
+    _copy = staticmethod(copier(AcquireReadWrite, "owner", "request", "wait_ms"))
+
+    def __init__(self, connection: Connection, options: LockOptions, *, write: bool) -> None:
+        named = replace(options, name=object_name(RWLOCK, options.name))
+        super().__init__(connection.line, connection.hold_registry, named)
+        self._acquire = AcquireReadWrite(rwlock=options.name, write=write, label=options.label)
+
+    def _entering(self, wait_ms: int | None, **how: Any) -> Operation[H | None]:
+        """Acquire; a reader that tries to write gets the refusal, not None for "not now"."""
+        how["blocking"] = True
+        return super()._entering(wait_ms, **how)
+
+    def _downgrading(self) -> Operation[None]:
+        """Turn the hold of the caller into one of a reader, in one step."""
+        own, token = self._to_release()
+        self._channel.check()
+        check_held(self._registry, own, token)
+        assert own.hold is not None
+        fence = own.hold.fence
+        yield from self._channel.ask(Downgrade(rwlock=self.name, fence=fence, owner=own.owner))
+
+
+class BaseRWLock(Generic[S]):
+    """One read/write lock of the cluster, with its two sides."""
+
+    _side_type: Callable[..., S]
+
+    def __init__(
+        self,
+        connection: Connection,
+        name: str,
+        timeout: float | None,
+        owner: str | None,
+        label: str,
+    ) -> None:
+        connection.line.check()
+        demand(connection.protocol, Guarantee.RWLOCKS)
+        options = connection.options(name, timeout, owner, label, None, None, reentrant=True)
+        self._connection = connection
+        self._name = name
+        self._reader = self._side_type(connection, options, write=False)
+        self._writer = self._side_type(connection, options, write=True)
+
+    @property
+    def name(self) -> str:
+        """The name under which all clients know it."""
+        return self._name
+
+    def read(self) -> S:
+        """Return the side that acquires it to read, together with other readers."""
+        return self._reader
+
+    def write(self) -> S:
+        """Return the side that acquires it to write, alone."""
+        return self._writer
+
+    def _evicting(self, fence: int, operator: str | None) -> Operation[Contender]:
+        return self._connection.evicting(object_name(RWLOCK, self._name), fence, operator)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._name!r}>"
+
+
+class ReadWriteSide(BaseSide[Hold], RLock):
+    """One side of an `RWLock`: a lock like `fencelock.RLock` that acquires to read, or to write."""
+
+    def downgrade(self) -> None:
+        """Turn this thread's hold, which is one to write, into one to read.
+
+        That is one step: nobody else writes in between. Readers that wait at the head of the queue
+        are let in. The fence stays the same.
+
+        Raises:
+            InvalidRequestError: this thread holds it to read.
+            NotHeldError: this thread does not hold it.
+            LockOwnershipLostError: it was lost before; raised until `release` or so.
+            UnavailableError: no node confirmed it within 10 s. The client keeps repeating it in
+                the background.
+            ClosedError: the client is closed.
+
+        """
+        drive(self._downgrading())
+
+
+class RWLock(BaseRWLock[ReadWriteSide]):
+    """One read/write lock of the cluster, from `Client.rwlock`: many readers, or one writer.
+
+    ``with rw.read():`` and ``with rw.write():`` hold it. `read` and `write` return its two sides,
+    which have the methods of `fencelock.RLock`. The owner is the thread, or the ``owner`` given to
+    `Client.rwlock`. It releases as often as it acquired.
+
+    Claims are served in their order: readers that come after a waiting writer wait for it. An owner
+    that reads may read again at once. An owner that writes may also read; it writes until it has
+    released as often as it acquired, or until `ReadWriteSide.downgrade`. An owner that reads and
+    asks to write gets `AlreadyHeldError`: it must release first.
+    """
+
+    _side_type = ReadWriteSide
+
+    def status(self, read: Read = "linearizable", max_age: float = 1.0) -> LockStatus:
+        """Return the holders and the queue, in order; see `Client.status`.
+
+        Of a writer, `Contender.times` is `LockStatus.permits`; of a reader, the number of times
+        that it holds the lock.
+        """
+        return self.read().status(read, max_age)
+
+    def evict(self, fence: int, operator: str | None = None) -> Contender:
+        """Take the hold under ``fence`` from its owner; see `Client.evict`."""
+        return drive(self._evicting(fence, operator))

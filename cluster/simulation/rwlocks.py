@@ -1,0 +1,91 @@
+"""A workload of read/write locks in place of locks, and its judge."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fencelock.actors.api.message import Granted, Reason, Refused
+from fencelock.actors.api.name import object_name, plain_name
+from fencelock.actors.api.object_request import PermitRequest
+from fencelock.actors.api.rwlock import RWLOCK, RWLOCK_PERMITS, AcquireReadWrite, Downgrade
+from fencelock.actors.effect import Effects, Observe, Send, Wake
+from fencelock.actors.message import Address, Instant
+from fencelock.actors.role import Host
+from fencelock.cluster.simulation.run import Workload
+from fencelock.cluster.simulation.semaphores import PermitJudge
+from fencelock.cluster.simulation.trace import Delivery
+from fencelock.cluster.simulation.violation import ViolationError
+from fencelock.cluster.simulation.workload import HOLD_MS_MAX, LockUser, Met, Mood, Used
+
+WRITE_SHARE = 0.4
+"""Share of acquires that are to write."""
+
+DOWNGRADE_SHARE = 0.5
+"""Share of holds to write that are downgraded before they are released."""
+
+
+class ReadWriteUser(LockUser):
+    """Wants to read or to write, acquires it again while it holds it, and downgrades."""
+
+    def __init__(
+        self, address: Address, host: Host, *, locks: tuple[str, ...], **options: Any
+    ) -> None:
+        names = tuple(object_name(RWLOCK, lock) for lock in locks)
+        super().__init__(address, host, locks=names, **options)
+        self.writes = False
+        """Whether it holds the lock to write."""
+        self.asks_to_write = False
+
+    def handle(self, sender: Address, event: Met, now: Instant) -> Effects:
+        """Go on to the next action; a refused upgrade leaves the hold as it was."""
+        if isinstance(event, Granted):
+            self.writes = self.asks_to_write or (self.levels > 0 and self.writes)
+        elif isinstance(event, Refused) and event.reason is Reason.ALREADY_HELD and self.levels:
+            self.mood = Mood.HOLDS
+            used = Wake(self.random.randint(0, HOLD_MS_MAX), Used(turn=self.turn))
+            return [Observe("contender.upgrade_refused"), used]
+        return super().handle(sender, event, now)
+
+    def _ask(self, wait_ms: int | None) -> Send:
+        self.asks_to_write = self.random.random() < WRITE_SHARE
+        acquire = AcquireReadWrite(
+            rwlock=plain_name(self.lock),
+            write=self.asks_to_write,
+            owner=self.owner,
+            wait_ms=wait_ms,
+        )
+        return Send(self.session, acquire)
+
+    def _leave(self) -> Effects:
+        if not self.writes or self.random.random() >= DOWNGRADE_SHARE:
+            return super()._leave()
+        self.mood, self.writes = Mood.LEAVES, False
+        name = plain_name(self.lock)
+        downgrade = Downgrade(rwlock=name, fence=self.fence, owner=self.owner)
+        return [Send(self.session, downgrade), Observe("contender.downgrades")]
+
+
+class ReadWriteJudge(PermitJudge):
+    """Judges one run of read/write locks.
+
+    - Capacity, fences, wants and order, as for semaphores: a writer has all permits.
+    - Writers: the fence of a writer is above all fences that were granted before.
+    """
+
+    capacity = RWLOCK_PERMITS
+
+    def _enter(self, delivered: Delivery, granted: Granted) -> None:
+        asked = self.asked.get(delivered.to)
+        again = granted.fence in self.fences.get(granted.lock, {})
+        super()._enter(delivered, granted)
+        highest = self.highest.get(granted.lock, 0)
+        writes = isinstance(asked, AcquireReadWrite) and asked.write
+        if writes and not again and self.clocks_true and granted.fence <= highest:
+            raise ViolationError(f"fences: {delivered.to} writes under {granted!r} after {highest}")
+        self.highest[granted.lock] = max(highest, granted.fence)
+
+    def _fits(self, asked: PermitRequest, granted: Granted) -> bool:
+        return granted.count >= 1
+
+
+RWLOCKS = Workload(ReadWriteUser, ReadWriteJudge)

@@ -1,0 +1,212 @@
+"""Several locks at once in the replicated table: one step, queues, fences, snapshots."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from support.table_scene import applied, said, table_of_three
+
+from fencelock.actors.api.lock_all import LOCKS_MAX, SEVERAL, AcquireAll
+from fencelock.actors.api.message import Acquire, Cancel, Refused, Release
+from fencelock.actors.api.name import object_name
+from fencelock.actors.api.session_message import (
+    CloseReason,
+    CloseSession,
+    End,
+    Evict,
+    SessionClosed,
+)
+from fencelock.actors.table import operation
+from fencelock.actors.table.message import TablePart
+from fencelock.actors.table.table import LockTable
+from fencelock.transport.codec import decode, encode
+
+A, B, C = "s.1", "t.2", "u.3"
+
+
+@pytest.fixture
+def table() -> LockTable:
+    return table_of_three()
+
+
+def both(session: str, locks: str = "ab", request: int = 1, **fields: Any) -> AcquireAll:
+    made = AcquireAll(locks=tuple(locks), session=session, owner="o", request=request)
+    return replace(made, **fields)
+
+
+def one(session: str, lock: str, request: int = 1, **fields: Any) -> Acquire:
+    made = Acquire(lock=lock, session=session, owner="o", request=request, limit=0)
+    return replace(made, **fields)
+
+
+def release(session: str, lock: str, fence: int, request: int = 2) -> Release:
+    return Release(lock=lock, fence=fence, session=session, owner="o", request=request)
+
+
+def release_all(session: str, fence: int, first: str = "a", request: int = 2) -> Release:
+    return release(session, object_name(SEVERAL, first), fence, request)
+
+
+def test_all_are_granted_in_one_step_with_a_fence_each(table: LockTable) -> None:
+    assert applied(table, both(A, "abc")) == ["s.1 holds 3 under 1"]
+    holders = [table.status(name).holder for name in "abc"]
+    assert [(one.fence, one.session) for one in holders if one] == [(1, A), (2, A), (3, A)]
+    assert applied(table, one(B, "c", wait_ms=0)) == ["t.2 TIMED_OUT"]
+    assert applied(table, both(C, "xb", wait_ms=0)) == ["u.3 TIMED_OUT"]
+    assert applied(table, one(B, "x", 2)) == ["t.2 holds 1 under 4"]  # No fence comes twice.
+    assert applied(table, release_all(A, 1)) == ["s.1 has 0 left"]
+    assert (list(table.locks), table.pools) == (["x"], {})  # L7
+
+
+def test_it_holds_nothing_while_it_waits_and_nobody_overtakes_it(table: LockTable) -> None:
+    applied(table, one(A, "b"))
+    assert applied(table, both(B)) == ["t.2 waits"]
+    report = table.status("a")
+    assert (report.holder, report.waiting) == (None, 1)
+    assert table.listing("a") == ()
+    assert applied(table, one(C, "a")) == ["u.3 waits"]
+    assert applied(table, one(C, "a", 2, owner="p", wait_ms=0)) == ["u.3 TIMED_OUT"]
+    assert applied(table, release(A, "b", 1)) == ["s.1 has 0 left", "t.2 holds 2 under 2"]
+    assert applied(table, release_all(B, 2)) == ["t.2 has 0 left", "u.3 holds 1 under 4"]
+
+
+def test_a_lock_that_is_claimed_with_others_stays_a_lock(table: LockTable) -> None:
+    applied(table, one(A, "a"))
+    applied(table, one(A, "a", 2))
+    applied(table, one(B, "a"))
+    assert applied(table, both(C, "ba")) == ["u.3 waits"]
+    assert applied(table, one(A, "a", 3)) == ["s.1 holds 3 under 1"]
+    assert [one.session for one in table.status("a").waiters] == [B, C]
+    for left in (2, 1):
+        assert applied(table, release(A, "a", 1, 6 - left)) == [f"s.1 has {left} left"]
+    assert applied(table, release(A, "a", 1, 6)) == ["s.1 has 0 left", "t.2 holds 1 under 2"]
+    assert applied(table, release(B, "a", 2)) == ["t.2 has 0 left", "u.3 holds 2 under 3"]
+    assert table.status("b").holder is not None
+
+
+def test_claims_in_opposite_orders_do_not_wait_for_each_other(table: LockTable) -> None:
+    applied(table, one(A, "a"))
+    assert applied(table, both(B, "ab")) == ["t.2 waits"]
+    assert applied(table, both(C, "ba")) == ["u.3 waits"]
+    assert applied(table, release(A, "a", 1)) == ["s.1 has 0 left", "t.2 holds 2 under 2"]
+    assert applied(table, release_all(B, 2)) == ["t.2 has 0 left", "u.3 holds 2 under 4"]
+
+
+def test_the_end_of_a_wait_lets_others_in_at_each_lock(table: LockTable) -> None:
+    applied(table, one(A, "b"))
+    applied(table, both(B, "abc", wait_ms=50))
+    applied(table, one(C, "a"))
+    applied(table, one(C, "c"))
+    told = [said(one) for one in table.advance(50)]
+    assert told == ["t.2 TIMED_OUT", "u.3 holds 1 under 2", "u.3 holds 1 under 3"]
+
+
+def test_the_refusal_names_the_lock_that_is_held(table: LockTable) -> None:
+    applied(table, one(A, "b"))
+    applied(table, both(B, "abc", wait_ms=50))
+    (no,) = table.advance(50)
+    assert isinstance(no, Refused)
+    text = "locks 'a': waited 50 ms; lock 'b': held by 'o' of 's.1' under fence 1, 1 claims wait"
+    assert no.detail == text
+
+
+def test_a_cancelled_claim_leaves_nothing(table: LockTable) -> None:
+    applied(table, both(A))
+    applied(table, both(B, "bc"))
+    cancel = Cancel(lock=object_name(SEVERAL, "a"), session=A, owner="o", request=1)
+    assert applied(table, cancel) == ["Cancelled", "t.2 holds 2 under 3"]
+    assert applied(table, both(A)) == ["s.1 CANCELLED"]
+    early = replace(cancel, owner="p", request=7)
+    assert applied(table, early) == ["Cancelled"]
+    assert applied(table, both(A, request=7, owner="p")) == ["s.1 CANCELLED"]
+
+
+def test_requests_that_are_sent_again_take_effect_once(table: LockTable) -> None:
+    for _ in range(2):
+        assert applied(table, both(A)) == ["s.1 holds 2 under 1"]
+    assert applied(table, both(B)) == ["t.2 waits"]
+    assert applied(table, both(B)) == ["t.2 waits"]
+    for _ in range(2):
+        assert applied(table, release_all(A, 1))[0] == "s.1 has 0 left"
+    assert applied(table, both(B)) == ["t.2 holds 2 under 3"]
+    assert applied(table, both(B, request=2)) == ["t.2 ALREADY_HELD"]
+
+
+@pytest.mark.parametrize("lock", ["a", "b"])
+def test_an_operator_who_takes_one_lock_takes_all(table: LockTable, lock: str) -> None:
+    applied(table, both(A))
+    applied(table, one(B, "b"))
+    fence = "ab".index(lock) + 1
+    evict = Evict(lock=lock, fence=fence, operator="root", request=1)
+    told = [f"Evicted {fence}", "HoldLost 1", "t.2 holds 1 under 3"]
+    assert applied(table, evict) == told
+    assert applied(table, evict) == told[:1]
+    assert applied(table, release_all(A, 1)) == ["s.1 OWNERSHIP_LOST"]
+    assert applied(table, replace(evict, lock="c", request=2)) == [" NOT_HELD"]
+
+
+def test_a_session_that_ends_frees_all_and_blocks_nobody(table: LockTable) -> None:
+    applied(table, both(A, "ab"))
+    applied(table, both(A, "bc", owner="p"))
+    applied(table, both(B, "ca"))
+    told = applied(table, End(session=A, reason=CloseReason.GRACEFUL))
+    assert told == ["s.1 SESSION_EXPIRED", "Ended", "t.2 holds 2 under 3"]
+
+
+def test_each_lock_counts_as_a_claim(table: LockTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operation, "SESSION_CLAIMS_MAX", 4)
+    applied(table, both(A, "abc"))
+    applied(table, both(A, "abc", owner="p"))
+    assert table.claims == 6
+    assert applied(table, both(A, "x", owner="q")) == ["s.1 OVERLOADED"]
+    (closed, *_) = table.apply(0, CloseSession(handle=A, operator="root", session="m", request=1))
+    assert isinstance(closed, SessionClosed)
+    assert closed.claims == 6
+    assert (table.claims, table.pools) == (0, {})
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"locks": ()},
+        {"locks": ("a", "a")},
+        {"locks": ("a", "")},
+        {"locks": ("a", "b\x1fc")},
+        {"locks": tuple(map(str, range(LOCKS_MAX + 1)))},
+        {"label": "x" * 257},
+        {"wait_ms": -1},
+    ],
+)
+def test_a_field_out_of_its_limits_is_refused(table: LockTable, wrong: dict[str, Any]) -> None:
+    assert applied(table, both(A, **wrong)) == ["s.1 INVALID"]
+    assert (table.locks, table.pools) == ({}, {})
+
+
+def test_as_many_locks_as_are_allowed_are_granted(table: LockTable) -> None:
+    names = tuple(map(str, range(LOCKS_MAX)))
+    assert applied(table, replace(both(A), locks=names)) == [f"s.1 holds {LOCKS_MAX} under 1"]
+
+
+def test_a_snapshot_holds_claims_for_several_locks() -> None:
+    table = table_of_three()
+    for command in (both(A, "ab"), both(B, "bc"), one(C, "c"), one(C, "a", 2, owner="p")):
+        table.apply(5, command)
+    through = [decode(encode(part)) for part in table.snapshot()]
+    copy = LockTable.restore(tuple(part for part in through if isinstance(part, TablePart)))
+    assert (copy.digest(), copy.numbers()) == (table.digest(), table.numbers())
+    for each in (table, copy):
+        told = ["s.1 has 0 left", "u.3 holds 1 under 3", "t.2 holds 2 under 4"]
+        assert applied(each, release_all(A, 1)) == told
+        assert applied(each, release_all(B, 4, "b")) == ["t.2 has 0 left", "u.3 holds 1 under 6"]
+    (whole,) = table_with_a_wait().snapshot()
+    with pytest.raises(ValueError, match="no pool of lock 'a'"):
+        LockTable.restore((replace(whole, pools=whole.pools[1:]),))
+
+
+def table_with_a_wait() -> LockTable:
+    table = table_of_three()
+    table.apply(0, one(A, "b"))
+    table.apply(0, both(B, "ab"))
+    return table

@@ -1,0 +1,73 @@
+"""Read/write locks end to end under every fault, and bugs planted in them that judges catch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from support.workloads import demand_caught, demand_clean
+
+from fencelock.actors.api.rwlock import AcquireReadWrite
+from fencelock.actors.table import operation
+from fencelock.actors.table.holding import Hold, Pool
+from fencelock.actors.table.table_state import TableState
+from fencelock.cluster.simulation.rwlocks import RWLOCKS
+
+MET = (
+    "contender.enters_again",
+    "contender.upgrade_refused",
+    "contender.downgrades",
+    "contender.bereft",
+    "client.holds_lost",
+    "client.session_lost",
+    "client.request_moved",
+)
+
+
+def test_no_seed_breaks_a_promise_and_every_fault_occurred() -> None:
+    demand_clean(RWLOCKS, MET)
+
+
+def readers_pass_a_waiting_writer(pool: Pool, amount: int) -> bool:
+    return amount <= pool.free
+
+
+def a_writer_needs_one_permit(pool: Pool, amount: int) -> bool:
+    del amount
+    return not pool.queue and pool.free > 0
+
+
+def unchecked(pool: Pool, hold: Hold, fence: int) -> None:
+    pool.free -= hold.amount
+    pool.holds[fence] = hold
+
+
+def a_downgrade_loses_permits(table: TableState, hold: Hold, amount: int, out: object) -> None:
+    del table, out
+    hold.amount -= amount
+
+
+def a_reader_becomes_a_writer(owner_state: Any, hold: Hold, command: Any, out: Any) -> None:
+    if isinstance(command, AcquireReadWrite):
+        command = replace(command, write=False)
+    ENTER_AGAIN(owner_state, hold, command, out)
+
+
+ENTER_AGAIN = operation._enter_again  # pyright: ignore[reportPrivateUsage]
+
+
+@pytest.mark.parametrize(
+    ("plants", "judge"),
+    [
+        ({(Pool, "admits"): readers_pass_a_waiting_writer}, "order"),
+        ({(Pool, "admits"): a_writer_needs_one_permit, (Pool, "add"): unchecked}, "capacity"),
+        ({(TableState, "give_back"): a_downgrade_loses_permits}, "progress"),
+        ({(operation, "_enter_again"): a_reader_becomes_a_writer}, "upgrade"),
+    ],
+    ids=["overtakes", "writes beside readers", "downgrade", "upgrade"],
+)
+def test_a_planted_bug_is_caught(
+    monkeypatch: pytest.MonkeyPatch, plants: dict[tuple[object, str], object], judge: str
+) -> None:
+    demand_caught(monkeypatch, RWLOCKS, plants, judge)

@@ -1,0 +1,38 @@
+"""A table with the sessions s.1, t.2 and u.3, and its outcomes in words."""
+
+from __future__ import annotations
+
+from fencelock.actors.api.message import Granted, Refused, Released
+from fencelock.actors.api.session_message import Evicted, HoldLost, Open
+from fencelock.actors.table.message import LogCommand, Queued, Result
+from fencelock.actors.table.table import LockTable
+
+
+def table_of_three() -> LockTable:
+    """Return a table with three open sessions."""
+    table = LockTable()
+    for name in "stu":
+        table.apply(0, Open(session=name, ttl_ms=10_000))
+    return table
+
+
+def applied(table: LockTable, command: LogCommand) -> list[str]:
+    """Apply a command; return the outcomes in words."""
+    return [said(one) for one in table.apply(table.time_ms, command)]
+
+
+def said(outcome: Result) -> str:
+    """Return an outcome in words."""
+    match outcome:
+        case Granted():
+            return f"{outcome.session} holds {outcome.count} under {outcome.fence}"
+        case Released():
+            return f"{outcome.session} has {outcome.count} left"
+        case Queued():
+            return f"{outcome.session} waits"
+        case Refused():
+            return f"{outcome.session} {outcome.reason.name}"
+        case Evicted() | HoldLost():
+            return f"{type(outcome).__name__} {outcome.fence}"
+        case _:
+            return type(outcome).__name__

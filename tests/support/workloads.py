@@ -1,0 +1,36 @@
+"""Runs of a workload of the simulator that must be clean, and runs that must find a bug."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+import pytest
+
+from fencelock.cluster.simulation.run import Workload, run_seed
+
+SEEDS = 40
+SEEDS_FOR_A_MUTANT = 20
+
+
+def demand_clean(workload: Workload, met: Iterable[str]) -> None:
+    """Run seeds; each must be clean, and all of ``met`` must occur."""
+    marks: Counter[str] = Counter()
+    for seed in range(SEEDS):
+        report = run_seed("paxos", seed, workload=workload)
+        assert report.violation is None, (seed, report.violation)
+        marks.update(report.marks)
+    assert [name for name in met if not marks[name]] == []
+
+
+def demand_caught(
+    monkeypatch: pytest.MonkeyPatch,
+    workload: Workload,
+    plants: Mapping[tuple[object, str], object],
+    judge: str,
+) -> None:
+    """Plant bugs at attributes, and run seeds until the judge finds one; it must."""
+    for (place, name), bug in plants.items():
+        monkeypatch.setattr(place, name, bug)
+    reports = (run_seed("paxos", seed, workload=workload) for seed in range(SEEDS_FOR_A_MUTANT))
+    assert any(report.violation and judge in report.violation for report in reports)
