@@ -160,9 +160,10 @@ class DiskSynced(Local):
 
 @local
 class LinkRefused(Local):
-    """The process at the address of ``node`` belongs to another cluster or version.
+    """The process at the address of ``node`` does not accept this one; ``detail`` says why.
 
-    Or, if ``by_key``, one side does not accept the key of the other.
+    It belongs to another cluster or version, or knows another process under this one's id. Or, if
+    ``by_key``, one side does not accept the key of the other.
     """
 
     node: str

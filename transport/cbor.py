@@ -21,9 +21,10 @@ FRAME_BYTES_MAX = 1 << 20
 DEPTH_MAX = 16
 """Limit of nested arrays: twice what our deepest message needs."""
 
-INT_MIN = -(1 << 63)
 INT_MAX = (1 << 63) - 1
-"""Integers are signed 64-bit, which every language has."""
+INT_MIN = -INT_MAX
+"""Integers are signed 64-bit, which every language has, and each can be negated: the refusal of a
+`Cancel` has its number with the other sign."""
 
 _SHOWN_CHARS = 60
 

@@ -257,13 +257,14 @@ class Floods:
     def note(self, identity: bytes, descriptor: int) -> int:
         """Count a dropped frame; return how many there were in this second, 0 if it was closed.
 
-        For `CLOSED_S` after that, the first dropped frame closes the next connection.
+        For `CLOSED_S` after that, half as many close the next connection: frames of the former one
+        may still arrive, and its descriptor may be another's by then.
         """
         now = time.monotonic()
         ends, count, peer = self._dropped.get(identity, (0.0, 0, None))
         if now >= ends:
             _make_room(self._dropped, identity)
-            count = FLOOD_FRAMES if now < self._closed.get(identity, 0.0) else 0
+            count = FLOOD_FRAMES // 2 if now < self._closed.get(identity, 0.0) else 0
             ends, peer = now + 1.0, borrow(descriptor, peer_of)
         closes = count == FLOOD_FRAMES
         self._dropped[identity] = now + CLOSE_AGAIN_S if closes else ends, count + 1, peer

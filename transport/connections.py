@@ -169,6 +169,8 @@ class Connections:
             one too many.
 
         """
+        if descriptor in self._ended and not member:
+            return False  # It came before the connection was ended.
         one = self._forget(descriptor)
         if self.is_behind:  # The descriptor may belong to a connection not known yet.
             self._early[descriptor] = member

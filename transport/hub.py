@@ -11,6 +11,7 @@ import zmq
 from loguru import logger
 from zmq.utils.monitor import parse_monitor_message
 
+from fencelock.actors.error import ConfigError
 from fencelock.actors.quota import DEFAULT_QUOTAS, Quotas
 from fencelock.actors.role_message import LinkDown, LinkRefused, LinkUp
 from fencelock.transport.admission import (
@@ -314,7 +315,11 @@ class SocketHub:
         for node, endpoint in {**links, **self._barred}.items():
             if self._guard.lists(node) == (node in self._barred):
                 self.disconnect(node)
-                self.connect(node, endpoint)
+                try:
+                    self.connect(node, endpoint)
+                except ConfigError as error:  # The other links must follow their keys.
+                    self._former_news.append(LinkRefused(node=node, detail=str(error)))
+                    self._news_waits = True
 
     def poll(self, timeout_ms: int | None) -> None:
         """Sleep until a socket is readable, `ring` was called, or ``timeout_ms`` have passed.

@@ -86,6 +86,9 @@ _OTHER, _BUSY, _NEW = range(3)
 CLIENT_FRAMES_MAX = 256
 """Limit of waiting frames of one owner; more are dropped, and the clients send them again."""
 
+KEY_FRAMES_MAX = 4_096
+"""The same limit with keys: many processes may share a key, and send at once."""
+
 CLIENT_WAITING_MAX = 32 * CLIENT_BYTES_MAX
 """Limit of waiting frames of one owner (bytes, 2 MiB)."""
 
@@ -135,6 +138,7 @@ class ClientQueue:
 
     Args:
         known: the clients that are not new, a live view; without it none is new.
+        most: limit of waiting frames of one owner.
 
     Attributes:
         frames: the waiting frames of each owner, the next one first; read only.
@@ -144,12 +148,13 @@ class ClientQueue:
 
     """
 
-    def __init__(self, known: Collection[str] | None = None) -> None:
+    def __init__(self, known: Collection[str] | None = None, most: int = CLIENT_FRAMES_MAX) -> None:
         self.frames: OrderedDict[str, deque[QueuedFrame]] = OrderedDict()
         self.new: OrderedDict[str, deque[QueuedFrame]] = OrderedDict()
         self.sizes: dict[str, int] = {}
         self.size = 0
         self._known = known
+        self._most = most
 
     def put(self, owner: str, waiting: QueuedFrame) -> bool:
         """Add a frame; return False if there is no room for it."""
@@ -158,7 +163,7 @@ class ClientQueue:
         if frames is None and self.new:
             frames = self.new.get(owner)
         if frames is None:
-            if self.size + size > WAITING_MAX:
+            if self.size + size > WAITING_MAX or len(self.sizes) >= CLIENTS_MAX:
                 return False
             known = self._known is None or waiting.client in self._known
             (self.frames if known else self.new)[owner] = deque((waiting,))
@@ -166,7 +171,7 @@ class ClientQueue:
         else:
             used = self.sizes[owner] + size
             full = used > CLIENT_WAITING_MAX or self.size + size > WAITING_MAX
-            if full or len(frames) >= CLIENT_FRAMES_MAX:
+            if full or len(frames) >= self._most:
                 return False
             frames.append(waiting)
             self.sizes[owner] = used
@@ -242,7 +247,9 @@ class Clients:
         The routing ids of one process differ after the first dot of their boot part only.
         """
         known = self._connections.get(client)
-        if known is None or known.identity.partition(b".")[0] == identity.partition(b".")[0]:
+        if known is None or known.identity == identity:
+            return False
+        if known.identity.partition(b".")[0] == identity.partition(b".")[0]:
             return False
         return known.peer is not None and borrow(known.descriptor, peer_of) == known.peer
 
@@ -297,7 +304,8 @@ class Listener:
         self._poller = poller
         self._count = count
         self._clients = Clients()
-        self._queue = ClientQueue(self._clients.known)
+        frames_max = CLIENT_FRAMES_MAX if guard is None else KEY_FRAMES_MAX
+        self._queue = ClientQueue(self._clients.known, frames_max)
         self._load = Load()
         self.owner_of: Callable[[str], str] = str if guard is None else key_of
         self._unread = UnreadReplies(quotas.unread_kib << 10, self.owner_of)
@@ -388,9 +396,13 @@ class Listener:
             if self._unread.blocked and self._unread.is_blocked(name):
                 return self._drop_unread("wire.client_slow", name, identity, source)
             owner = self.owner_of(name)
+            waits = owner in self.waiting
+            if waits and self._clients.is_taken(name, identity):  # It may not use up its share.
+                return self._drop_unread("wire.client_id_taken", name, identity, source)
             waiting = new_queued_frame((identity, source, part.bytes, None, name))
             if not self._queue.put(owner, waiting):
-                self._load.dropped(owner)
+                if waits:  # Else the frames of others fill the queue.
+                    self._load.dropped(owner)
                 return self._drop_unread("wire.client_flooded", name, identity, source)
             return size
         frame = self._admitted(name, identity, source, part.bytes)
@@ -467,14 +479,15 @@ class Listener:
         """
         queue, arrivals, left = self._queue, list[Arrival](), most
         others, new, load = queue.sizes, queue.new, self._load
-        rooms = [most, BUSY_SHARE, NEW_SHARE]
+        rooms = [most, BUSY_SHARE, min(NEW_SHARE, max(1, most // 2))]
+        unused = rooms[_NEW]
         if load.busy and self._busy_left_ns() > 0:
             rooms[_BUSY] = 0
         ends = 0
         while left > 0 and others:
             kind, first = _OTHER, ""
             if load.busy or new:
-                kind, first = self._next(rooms)
+                kind, first = self._next(rooms, first_new=rooms[_NEW] == unused)
                 if rooms[kind] <= 0:
                     break
             owner, waiting = queue.take(first)
@@ -507,11 +520,11 @@ class Listener:
                 load.behind(name)
         return arrivals, most - left
 
-    def _next(self, rooms: list[int]) -> tuple[int, str]:
+    def _next(self, rooms: list[int], *, first_new: bool) -> tuple[int, str]:
         """Return the kind of the client whose turn is next, and its name."""
         busy, frames, new = self._load.busy, self._queue.frames, self._queue.new
         # One of the new ones goes first, so that they are served at all.
-        if new and (not frames or rooms[_NEW] == NEW_SHARE):
+        if new and (not frames or first_new):
             return _NEW, next(iter(new))
         first = self._queue.first_beside(busy)
         if first not in busy:

@@ -182,7 +182,7 @@ def wrong_cluster(endpoints: Endpoints, now: Instant) -> Rejection:
         return Rejection(Reason.FORBIDDEN, text)
     return Rejection(
         Reason.WRONG_CLUSTER,
-        f"no node of this cluster and version answers: {endpoints.describe(now)}. Is the name of "
+        f"no node accepts this client: {endpoints.describe(now)}. Is the name of "
         "the cluster right? (--cluster, FENCELOCK_CLUSTER, or the argument of connect)",
     )
 

@@ -174,7 +174,9 @@ class Gateway:
                 text = f"the link to {name} is refused: {event.detail}"
                 what, level = "link_refused", "ERROR"
             case LinkRefused():
-                text = f"the node at the address of {name} is not one of this cluster: "
+                text = (
+                    f"the node at the address of {name} and this process do not accept each other: "
+                )
                 text, what, level = text + event.detail, "link_refused", "ERROR"
         note(self._scheduler.node, level, text, event=what, peer=name)
 

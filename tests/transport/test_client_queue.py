@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import pytest
+from support.hub_station import Make, stations
+
 from fencelock.actors.api.message import Describe
 from fencelock.actors.message import Address
 from fencelock.cluster.host.gateway import CLIENTS_MAX, CLIENTS_MIN, Pace
+from fencelock.transport import listener as listening
 from fencelock.transport.admission import CLIENT_BYTES_MAX
-from fencelock.transport.frame import Envelope, Frame
+from fencelock.transport.frame import Envelope, Frame, encode_frame
 from fencelock.transport.listener import (
     CLIENT_FRAMES_MAX,
     CLIENT_WAITING_MAX,
@@ -14,6 +20,11 @@ from fencelock.transport.listener import (
     ClientQueue,
     QueuedFrame,
 )
+
+
+@pytest.fixture
+def station() -> Iterator[Make]:
+    yield from stations()
 
 
 def frame(raw: bytes, client: str = "") -> QueuedFrame:
@@ -104,3 +115,33 @@ def test_one_request_that_takes_long_makes_the_next_turn_take_few() -> None:
     pace = Pace(clock=lambda: clock[0])
     burn(pace, 50_000_000, clock, 1)
     assert pace.most == CLIENTS_MIN
+
+
+def test_a_queue_has_a_limit_of_owners_even_if_their_frames_are_empty() -> None:
+    clients = ClientQueue()
+    most = listening.CLIENTS_MAX
+    assert sum(clients.put(f"c{number}", frame(b"")) for number in range(2 * most)) == most
+
+
+def test_a_known_client_is_served_beside_new_ones_however_short_the_turns_are(
+    station: Make,
+) -> None:
+    node = station("n1")
+    listener = node.hub._listener  # pyright: ignore[reportPrivateUsage]
+    assert listener is not None
+    queue = listener._queue  # pyright: ignore[reportPrivateUsage]
+    listener._clients.heard("known", b"known#1", -1)  # pyright: ignore[reportPrivateUsage]
+    for name in [f"new{number}" for number in range(10)] + ["known"]:
+        assert queue.put(name, requests_of(name))
+    served: list[str] = []
+    for _ in range(10):
+        served += [arrival.link for arrival in listener.receive_clients(4, 10**10)[0]]
+    assert "known" in served
+
+
+def requests_of(name: str) -> QueuedFrame:
+    """Return a frame with more requests than a short turn takes."""
+    describe = Describe(session=name, request=1)
+    envelope = Envelope(Address("*/proxy"), Address(f"{name}/session"), describe)
+    raw = encode_frame(Frame("test", 0, 0, (envelope,) * 20))
+    return QueuedFrame(f"{name}#1".encode(), -1, raw, client=name)

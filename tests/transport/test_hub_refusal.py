@@ -2,17 +2,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import fields
+from typing import Any, cast
 
 import cbor2
 import pytest
 import zmq
 from support.hub_station import PATIENCE_S, Make, Station, alive, stations, until
 
-from fencelock.actors.api.message import KeepAlive, Reason, Refused
-from fencelock.actors.message import Address
+from fencelock.actors.api.message import Cancel, KeepAlive, Reason, Refused, refused
+from fencelock.actors.api.request import Request
+from fencelock.actors.message import REGISTRY, Address
 from fencelock.actors.role_message import LinkRefused, LinkUp
 from fencelock.transport import client_load
-from fencelock.transport.cbor import FRAME_BYTES_MAX
+from fencelock.transport.admission import FrameValidator
+from fencelock.transport.cbor import FRAME_BYTES_MAX, MalformedFrameError
 from fencelock.transport.frame import (
     Envelope,
     Frame,
@@ -22,6 +26,8 @@ from fencelock.transport.frame import (
     encode_frame,
 )
 from fencelock.transport.listener import CLIENT_FRAMES_MAX
+
+LOWEST = 1 - (1 << 63)
 
 
 @pytest.fixture
@@ -243,3 +249,38 @@ def test_the_next_connections_of_a_sender_that_floods_are_closed_with_their_firs
     until(lambda: socket.send(frame()) or node.counters["wire.flood_closed"] > 1, node)
     assert not node.arrivals
     assert node.counters["wire.flood_closed"] == 2
+
+
+REQUESTS = sorted(
+    (cls for cls in REGISTRY.values() if issubclass(cls, Request)), key=lambda cls: cls.TAG
+)
+STAND_INS: dict[str, object] = {"int": 0, "str": "", "bool": False, "bytes": b""}
+
+
+@pytest.mark.parametrize("number", [-(1 << 63), 1 - (1 << 63), -1, 0, (1 << 63) - 1])
+@pytest.mark.parametrize("cls", REQUESTS, ids=lambda cls: cls.__name__)
+def test_every_reply_to_a_wrong_request_can_be_sent(cls: type[Request], number: int) -> None:
+    """A request whose number is extreme, with each other field of a wrong type in turn."""
+    validator = FrameValidator("n1", "test", client=False)
+    declared = [(one.name, str(one.type)) for one in fields(cast("Any", cls))]
+    values = [number if "int" in kind else STAND_INS.get(kind, []) for _, kind in declared]
+    for wrong in (n for n, (name, _) in enumerate(declared) if name != "request"):
+        items = [*values[:wrong], 3.5, *values[wrong + 1 :]]
+        raw = cbor2.dumps([1, "test", 0, 0, [["*/proxy", "me/session", cls.TAG, *items]]])
+        replies = validator.field_refusals("me", raw)
+        assert replies is None or encode_frame(replies)
+
+
+def test_the_refusal_of_a_cancel_with_the_lowest_number_can_be_sent() -> None:
+    raw = cbor2.dumps([1, "test", 0, 0, [["*/proxy", "me/s", Cancel.TAG, "a", "me", "o", LOWEST]]])
+    (_, _, cancel), *_ = decode_frame(raw).envelopes
+    assert isinstance(cancel, Cancel)
+    refusal = refused(cancel, Reason.INVALID, "no such number")
+    frame = Frame("test", 0, 0, ((Address("me/s"), Address("n1/proxy"), refusal),))
+    assert decode_frame(encode_frame(frame)).envelopes[0][2] == refusal
+
+
+def test_integers_can_be_negated() -> None:
+    raw = cbor2.dumps([1, "t", 0, 0, [["*/p", "me/s", Cancel.TAG, "a", "me", "o", LOWEST - 1]]])
+    with pytest.raises(MalformedFrameError, match="is not within"):
+        decode_frame(raw)

@@ -186,7 +186,7 @@ def test_the_release_before_semaphores_reads_and_is_read(
 
 POINTS = st.lists(st.builds(Point, st.integers(0, 9), st.integers(-9, 9)))
 OPTIONAL: list[tuple[Any, Any, st.SearchStrategy[Any]]] = [
-    (int, 7, st.integers(-(1 << 63), (1 << 63) - 1)),
+    (int, 7, st.integers(1 - (1 << 63), (1 << 63) - 1)),
     (str, "none", st.text(max_size=300)),
     (int | None, None, st.none() | st.integers(-9, 9)),
     (tuple[Point, ...], (Point(1, 2),), POINTS.map(tuple)),
@@ -212,7 +212,7 @@ def version(number: int) -> type[Message]:
 def test_any_message_passes_between_any_two_versions(data: st.DataObject) -> None:
     theirs, ours = data.draw(st.tuples(*[st.integers(0, len(OPTIONAL))] * 2))
     known = [data.draw(values) for _, _, values in OPTIONAL[:theirs]]
-    first = data.draw(st.integers(-(1 << 63), (1 << 63) - 1))
+    first = data.draw(st.integers(1 - (1 << 63), (1 << 63) - 1))
     sent = cast("Any", VERSIONS[theirs])(first=first, **{f"f{n}": v for n, v in enumerate(known)})
     raw = encode_frame(Frame("test", 0, 0, (Envelope(TO, SENDER, sent),)))
     defaults = [default for _, default, _ in OPTIONAL]
