@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from support.workloads import demand_caught, demand_clean
+from support.workloads import LOSSES, demand_caught, demand_clean
 
 from fencelock.actors.api.rwlock import AcquireReadWrite
 from fencelock.actors.table import operation
@@ -18,10 +18,7 @@ MET = (
     "contender.enters_again",
     "contender.upgrade_refused",
     "contender.downgrades",
-    "contender.bereft",
-    "client.holds_lost",
-    "client.session_lost",
-    "client.request_moved",
+    *LOSSES,
 )
 
 

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from support.workloads import SEEDS, demand_caught, demand_clean
+from support.workloads import LOSSES, SEEDS, demand_caught, demand_clean
 
 from fencelock.actors.api.message import Granted
 from fencelock.actors.table.holding import Hold, Pool, Wait
 from fencelock.cluster.simulation.semaphores import SEMAPHORES, LogOrder
 
-MET = (
-    "contender.gives_back_a_part",
-    "contender.bereft",
-    "client.holds_lost",
-    "client.session_lost",
-    "client.request_moved",
-)
+MET = ("contender.gives_back_a_part", *LOSSES)
 
 
 def test_no_seed_breaks_a_promise_and_every_fault_occurred(

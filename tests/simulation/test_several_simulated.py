@@ -6,19 +6,12 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from support.workloads import SEEDS, demand_caught, demand_clean
+from support.workloads import LOSSES, SEEDS, demand_caught, demand_clean
 
 from fencelock.actors.table.holding import Hold, Pool
 from fencelock.actors.table.session import OwnerState
 from fencelock.actors.table.table_state import TableState
 from fencelock.cluster.simulation.several import LOCK_ALL, SeveralJudge
-
-MET = (
-    "contender.bereft",
-    "client.holds_lost",
-    "client.session_lost",
-    "client.request_moved",
-)
 
 
 def test_no_seed_breaks_a_promise_and_every_fault_occurred(
@@ -32,7 +25,7 @@ def test_no_seed_breaks_a_promise_and_every_fault_occurred(
         enter_all(judge, delivered, granted)
 
     monkeypatch.setattr(SeveralJudge, "_enter_all", counted)
-    demand_clean(LOCK_ALL, MET)
+    demand_clean(LOCK_ALL, LOSSES)
     assert together[1] > SEEDS
     assert together[2] > SEEDS
 

@@ -9,6 +9,14 @@ import pytest
 
 from fencelock.cluster.simulation.run import Workload, run_seed
 
+LOSSES = (
+    "contender.bereft",
+    "client.holds_lost",
+    "client.session_lost",
+    "client.request_moved",
+)
+"""Events that the seeds of every workload must reach."""
+
 SEEDS = 40
 SEEDS_FOR_A_MUTANT = 20
 

@@ -194,14 +194,20 @@ def test_a_frame_may_be_sent_by_hand_with_the_documented_identity(station: Make)
     assert node.arrivals[0].link == "me"
 
 
+def two_processes(station: Make) -> tuple[Station, Station, Station]:
+    """Return a node and two processes under one client id, of which the first was heard."""
+    node = station("n1")
+    first, second = client_of(station, node, "s-1", 1), client_of(station, node, "s-1", 2)
+    until(lambda: first.news and second.news, first, second)
+    first.say("endpoint-0", KeepAlive(session="s-1", request=1))
+    until(lambda: node.arrivals, node)
+    return node, first, second
+
+
 def test_no_other_process_can_use_the_id_of_a_client_while_its_connection_is_open(
     station: Make,
 ) -> None:
-    node = station("n1")
-    victim, attacker = client_of(station, node, "s-1", 1), client_of(station, node, "s-1", 2)
-    until(lambda: victim.news and attacker.news, victim, attacker)
-    victim.say("endpoint-0", KeepAlive(session="s-1", request=1))
-    until(lambda: node.arrivals, node)
+    node, victim, attacker = two_processes(station)
     attacker.say("endpoint-0", KeepAlive(session="s-1", request=2))
     until(lambda: node.counters["wire.client_id_taken"], node)
     node.say("s-1", alive(1), role="session")
@@ -242,11 +248,7 @@ def test_of_many_new_clients_a_turn_takes_one_before_and_some_after_the_known_on
 def test_a_second_process_with_the_id_of_a_client_is_refused_in_words_and_logged_once(
     station: Make, lines: Lines
 ) -> None:
-    node = station("n1")
-    first, second = client_of(station, node, "s-1", 1), client_of(station, node, "s-1", 2)
-    until(lambda: first.news and second.news, first, second)
-    first.say("endpoint-0", KeepAlive(session="s-1", request=1))
-    until(lambda: node.arrivals, node)
+    node, _, second = two_processes(station)
     for _ in range(3):
         second.say("endpoint-0", KeepAlive(session="s-1", request=2))
     until(lambda: node.counters["wire.client_id_taken"] == 3, node)
