@@ -237,7 +237,7 @@ def test_of_many_new_clients_a_turn_takes_one_before_and_some_after_the_known_on
         while len(node.hub.waiting) < 2 * NEW_SHARE + 1:
             node.hub.poll(PATIENCE_S * 1000)
             node.hub.receive_members(100)
-        counts = []
+        counts: list[int] = []
         while node.hub.waiting:
             links = [arrival.link for arrival in node.hub.receive_clients(100, 10**10)[0]]
             counts.append(len(links))
