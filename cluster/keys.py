@@ -49,7 +49,7 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Entry(_Strict):
+class ListedKey(_Strict):
     """One key in the list. Only a client's is limited to prefixes."""
 
     role: Annotated[str, _matching(re.compile("|".join(ROLES)))]
@@ -69,7 +69,7 @@ class KeyList(_Strict):
     """The file `LIST`: the public key of the cluster, and all other keys by name."""
 
     server: Annotated[str, _matching(PUBLIC)]
-    keys: dict[Annotated[str, _matching(NAME)], Entry] = {}
+    keys: dict[Annotated[str, _matching(NAME)], ListedKey] = {}
 
     @property
     def rights(self) -> tuple[Rights, ...]:
@@ -305,7 +305,7 @@ def add_key(folder: Path, rights: Rights, path: Path | None = None) -> Path:
     key = _new_key(name, role, known.server)
     path = path or folder / f"{name}.key"
     write_key(path, key)
-    entry = Entry(role=role, public=key.public, prefixes=prefixes)
+    entry = ListedKey(role=role, public=key.public, prefixes=prefixes)
     try:
         write_list(folder, known.model_copy(update={"keys": {**known.keys, name: entry}}))
     except ConfigError:

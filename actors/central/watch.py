@@ -42,7 +42,7 @@ QUERIES = 1 << 31
 """Queries of one life of a node, and number of lives that are distinguished."""
 
 
-class PendingQuery(NamedTuple):
+class PendingView(NamedTuple):
     """A query that waits for the server."""
 
     view: LocalView
@@ -77,7 +77,7 @@ class ServerWatch(Role[Heard]):
         self.began = Instant(0)
         self.answered_at: Instant | None = None
         self.ready = False
-        self.queries: dict[int, PendingQuery] = {}
+        self.queries: dict[int, PendingView] = {}
 
     def begin(self, now: Instant) -> Effects:
         """Probe the server."""
@@ -91,7 +91,7 @@ class ServerWatch(Role[Heard]):
                 if len(self.queries) >= QUERIES_MAX:
                     why = f"{QUERIES_MAX} questions wait for the lock server, the limit"
                     return (Observe("central.queries_full"), self._unknown(event, (), why))
-                self.queries[event.query] = PendingQuery(event, now, 0)
+                self.queries[event.query] = PendingView(event, now, 0)
                 return self._peek(event.query)
             case Peeked():
                 return self._on_peeked(sender, event, now)

@@ -48,7 +48,7 @@ from fencelock.actors.paxos.event import (
     TimesDiffer,
     Withdraw,
 )
-from fencelock.actors.paxos.locator import NO_IDENTITY, Identity, Locator, LocatorEvent
+from fencelock.actors.paxos.locator import NO_IDENTITY, Locator, LocatorEvent, MemberFacts
 from fencelock.actors.paxos.member_event import (
     DescribeNodes,
     NodeFacts,
@@ -133,7 +133,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
         timing: Timing = TIMING,
         drift_ppm: int = DRIFT_PPM,
         listener: Address | None = None,
-        identity: Identity = NO_IDENTITY,
+        identity: MemberFacts = NO_IDENTITY,
         votes: bool = True,
         first_number: int = 0,
         **member: Unpack[MemberArguments],

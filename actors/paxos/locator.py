@@ -48,7 +48,7 @@ REQUESTS_MAX = 64
 """Requests whose answers still bound the age of the state; older ones would prove little."""
 
 
-class Identity(NamedTuple):
+class MemberFacts(NamedTuple):
     """The facts that other nodes must know of this one before it becomes a member."""
 
     voter: int
@@ -62,7 +62,7 @@ class Identity(NamedTuple):
     """A random number of this life."""
 
 
-NO_IDENTITY = Identity(0, 0, "", "", UNWILLING, 0)
+NO_IDENTITY = MemberFacts(0, 0, "", "", UNWILLING, 0)
 
 
 class Locator:
@@ -87,7 +87,7 @@ class Locator:
         self,
         node: str,
         config: LogConfig,
-        identity: Identity,
+        identity: MemberFacts,
         silent_ms: int,
         *,
         ready: bool,

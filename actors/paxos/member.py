@@ -32,7 +32,7 @@ from fencelock.actors.paxos.divergence import AGREED_SLOTS, Quarantined
 from fencelock.actors.paxos.failure_detector import FailureDetector
 from fencelock.actors.paxos.journal import Base, Recovered, recover
 from fencelock.actors.paxos.leader import Leader
-from fencelock.actors.paxos.locator import Identity
+from fencelock.actors.paxos.locator import MemberFacts
 from fencelock.actors.paxos.machine import Machine
 from fencelock.actors.paxos.message import UNWILLING
 from fencelock.actors.paxos.reconfigurer import Reconfigurer
@@ -119,7 +119,7 @@ def log_roles(
         config.nodes.update(dict.fromkeys(members))
         seats = _MemberRoles(node, config, known, random, machine, options, first_number)
         voter, endpoint = vote_id(group, node, identity), options.endpoints.get(node, "")
-        told = Identity(voter, identity, endpoint, options.version, options.priority, boot)
+        told = MemberFacts(voter, identity, endpoint, options.version, options.priority, boot)
         return seats.all(durable=records is not None, identity=told, votes=votes)
 
     arguments = {
@@ -179,7 +179,7 @@ class _MemberRoles:
     options: LogOptions
     first_number: int
 
-    def all(self, *, durable: bool, identity: Identity, votes: bool) -> tuple[Spawn, ...]:
+    def all(self, *, durable: bool, identity: MemberFacts, votes: bool) -> tuple[Spawn, ...]:
         """Return the roles; with ``votes``, acceptor and leader take part in votes."""
         kinds = (Acceptor, Leader, CatchUp)
         if not durable:

@@ -303,7 +303,7 @@ def carry_out(operator: Operator, change: ChangeMembers, wait: float, *, as_json
     """
     if wait <= 0:
         raise ConfigError(f"--wait is {wait:g}, and must be above 0 (s)")
-    progress = Progress()
+    progress = ChangeProgress()
     ends = time.monotonic() + wait
     while not (reached := _asked(operator, change)).done:
         text = progress.described(reached)
@@ -327,7 +327,7 @@ def _asked(operator: Operator, change: ChangeMembers) -> MembersChanged:
         return MembersChanged(done=False, detail=str(error), view=0, members=())
 
 
-class Progress:
+class ChangeProgress:
     """Describes a change that is not done, with the time left, and prints that at intervals.
 
     Attributes:

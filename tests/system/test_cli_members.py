@@ -14,7 +14,7 @@ from fencelock import ChangeMembers, MemberAction, MembersChanged, MembersRead, 
 from fencelock.actors.error import MembershipError, UnavailableError
 from fencelock.actors.session.message import Surveyed
 from fencelock.cluster.cli.main import app
-from fencelock.cluster.cli.members import Progress
+from fencelock.cluster.cli.members import ChangeProgress
 
 READ = MembersRead(
     node="n1",
@@ -158,7 +158,7 @@ def test_a_change_that_takes_too_long_says_how_to_go_on(client: MadeCluster) -> 
 
 
 def test_progress_says_how_much_is_left_and_for_how_long() -> None:
-    progress = Progress()
+    progress = ChangeProgress()
     first = MembersChanged(
         done=False, detail="n4 learns", view=0, members=(), slots_left=3_000, bytes_left=10_240
     )
