@@ -72,7 +72,13 @@ from fencelock.cluster.host.pending_asks import AskReply
 from fencelock.cluster.host.profile_marks import ProfileMarks
 from fencelock.cluster.host.role_set import Closing, RoleSet
 from fencelock.cluster.host.scheduler import READ_CLOCK
-from fencelock.cluster.lock_options import LockOptions, check_name_type, term_ms_of, wait_ms_of
+from fencelock.cluster.lock_options import (
+    LockOptions,
+    check_name_type,
+    check_text_type,
+    term_ms_of,
+    wait_ms_of,
+)
 from fencelock.cluster.log import inform
 from fencelock.cluster.operation import AwaitReply, Operation
 from fencelock.cluster.owner import process_label, process_user
@@ -266,9 +272,11 @@ class Connection:
         check_new_lock_name(name)
         wait_ms_of(timeout)
         if owner is not None:
+            check_text_type("owner", owner)
             if not owner:
                 raise InvalidRequestError("owner is empty; without it, each acquire is an owner")
             check_owner(owner)
+        check_text_type("label", label)
         check_text("label", label, InvalidRequestError)
         if limit is not None and not 1 <= limit < NUMBER_END:
             raise InvalidRequestError(

@@ -49,6 +49,17 @@ release_of = partial(copier(Release, "lock", "fence", "owner"), Release(lock="",
 """Returns a release of a lock under a fence by an owner."""
 
 
+def check_text_type(field: str, value: Any) -> None:
+    """Return if ``value`` is text.
+
+    Raises:
+        TypeError: it is of another type.
+
+    """
+    if not isinstance(value, str):
+        raise TypeError(f"{field} is {value!r}, and must be str")
+
+
 def check_name_type(name: Any) -> None:
     """Return if ``name`` is text.
 

@@ -22,6 +22,7 @@ from fencelock.actors.api.name import (
     check_text,
     check_wait,
     object_name,
+    utf8_size,
 )
 from fencelock.actors.api.object_request import ObjectRequest
 from fencelock.actors.error import InvalidRequestError
@@ -32,6 +33,11 @@ SEVERAL = "locks"
 
 LOCKS_MAX = 64
 """Maximum locks of one claim: each adds a wait to a queue."""
+
+
+NAMES_BYTES_MAX = 12 << 10
+"""Limit of the names of one claim together (bytes of UTF-8, 12 KiB): it is one command of the log,
+which has at most 16 KiB."""
 
 
 @message(0x9D)
@@ -71,6 +77,12 @@ class AcquireAll(ObjectRequest, AcquireRequest):
             )
         for name in self.locks:
             check_lock_name(name)
+        size = sum(map(utf8_size, self.locks))
+        if size > NAMES_BYTES_MAX:
+            raise InvalidRequestError(
+                f"the names of {len(self.locks)} locks have {size} bytes together, at most "
+                f"{NAMES_BYTES_MAX} are allowed"
+            )
         if len(set(self.locks)) < len(self.locks):
             raise InvalidRequestError(f"a lock is named twice: {', '.join(self.locks)!a}"[:200])
         AcquireRequest.check(self)

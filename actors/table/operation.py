@@ -441,15 +441,15 @@ def _wait(
 
 
 def _has_room(table: TableState, owner_state: OwnerState, out: list[Result]) -> bool:
-    """Count one more hold or wait; deny it and return False if that would exceed a limit."""
-    session = owner_state.session
-    if session.claims >= SESSION_CLAIMS_MAX:
+    """Count a hold or wait of each lock; deny it and return False if that would exceed a limit."""
+    session, wanted = owner_state.session, len(owner_state.locks) or 1
+    if session.claims + wanted > SESSION_CLAIMS_MAX:
         text = f"{session.claims} holds and waits, a session may have {SESSION_CLAIMS_MAX}"
-    elif table.claims >= CLAIMS_MAX:
+    elif table.claims + wanted > CLAIMS_MAX:
         text = f"{table.claims} holds and waits in all, {CLAIMS_MAX} are allowed"
     else:
-        session.claims += len(owner_state.locks) or 1
-        table.claims += len(owner_state.locks) or 1
+        session.claims += wanted
+        table.claims += wanted
         return True
     _deny(table, owner_state, Reason.OVERLOADED, text, out)
     return False

@@ -224,12 +224,16 @@ class TableState:
 
         A lock without a pool needs none of this: its waits end only with its hold.
         """
+        blocked: Wait | None = None  # Grants only take permits: it stays so in this step.
         for name in owner_state.objects:
             pool = self.pools.get(name)
             while pool is not None and (wait := pool.next_wait()) is not None:
+                if wait is blocked:
+                    break
                 pools = [self.pools[one] for one in wait.owner_state.objects]
                 if any(one.next_wait() is not wait for one in pools):
-                    break  # It is not at the head of all its queues, or not all are free (L10).
+                    blocked = wait  # It is not at the head of all its queues, or not all are free.
+                    break  # (L10)
                 for one in pools:
                     del one.queue[wait.ticket]
                 self.grant_permits(self._leave_queue(wait), wait.label, wait.amount, out)

@@ -19,6 +19,7 @@ from fencelock.actors.api.session_message import (
     SessionClosed,
 )
 from fencelock.actors.table import operation
+from fencelock.actors.table.holding import Pool, Wait
 from fencelock.actors.table.message import TablePart
 from fencelock.actors.table.table import LockTable
 from fencelock.transport.codec import decode, encode
@@ -155,8 +156,28 @@ def test_a_session_that_ends_frees_all_and_blocks_nobody(table: LockTable) -> No
     assert told == ["s.1 SESSION_EXPIRED", "Ended", "t.2 holds 2 under 3"]
 
 
+def test_the_end_of_a_wait_for_many_locks_looks_at_each_queue_a_few_times(
+    table: LockTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = tuple(f"l{number}" for number in range(LOCKS_MAX))
+    applied(table, one(A, names[-1]))
+    for session in (B, C):
+        applied(table, replace(both(session), locks=names))
+    looks: list[Pool] = []
+    next_wait = Pool.next_wait
+
+    def counted(pool: Pool) -> Wait | None:
+        looks.append(pool)
+        return next_wait(pool)
+
+    monkeypatch.setattr(Pool, "next_wait", counted)
+    wait = Cancel(lock=object_name(SEVERAL, names[0]), session=C, owner="o", request=1)
+    assert applied(table, wait) == ["Cancelled", "u.3 CANCELLED"]
+    assert len(looks) <= 4 * LOCKS_MAX
+
+
 def test_each_lock_counts_as_a_claim(table: LockTable, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operation, "SESSION_CLAIMS_MAX", 4)
+    monkeypatch.setattr(operation, "SESSION_CLAIMS_MAX", 6)
     applied(table, both(A, "abc"))
     applied(table, both(A, "abc", owner="p"))
     assert table.claims == 6
@@ -175,6 +196,7 @@ def test_each_lock_counts_as_a_claim(table: LockTable, monkeypatch: pytest.Monke
         {"locks": ("a", "")},
         {"locks": ("a", "b\x1fc")},
         {"locks": tuple(map(str, range(LOCKS_MAX + 1)))},
+        {"locks": tuple(f"{number:0256}" for number in range(49))},
         {"label": "x" * 257},
         {"wait_ms": -1},
     ],

@@ -16,7 +16,7 @@ from fencelock.actors.api.name import OWNER_BYTES_MAX, WAIT_MS_MAX, check_owner
 from fencelock.actors.error import ConfigError, InvalidRequestError, UnavailableError
 from fencelock.cluster.aio.lock import owner_of_task
 from fencelock.cluster.config import loopback, starting_config
-from fencelock.cluster.lock_options import wait_ms_of
+from fencelock.cluster.lock_options import check_text_type, wait_ms_of
 from fencelock.cluster.owner import owner_of_thread, process_label, process_user
 from fencelock.cluster.settings import Settings, Target, age_ms_of, check_text
 
@@ -140,6 +140,12 @@ def test_who_connects_to_nothing_learns_where_the_addresses_came_from(
 def test_a_ttl_out_of_range_is_refused(ttl: float) -> None:
     with pytest.raises(ConfigError, match="ttl is"):
         Settings(TARGET, 1.0, ttl, None)
+
+
+def test_a_label_or_owner_of_another_type_is_refused() -> None:
+    for field in ("label", "owner"):
+        with pytest.raises(TypeError, match=f"{field} is 3, and must be str"):
+            check_text_type(field, 3)
 
 
 @pytest.mark.parametrize("text", ["x" * 257, "two\nlines"])
