@@ -121,6 +121,10 @@ class Numbers:
     free: list[int] = field(default_factory=list[int])
 
 
+GIVEN_UP_MAX = 1_024
+"""Limit of remembered acquires that were cancelled: far more than are under way at a time."""
+
+
 class HoldRegistry:
     """All owners of a client that acquire, hold or release a lock. For any thread.
 
@@ -153,6 +157,9 @@ class HoldRegistry:
         self._owners: dict[tuple[str, str], Ownership] = {}
         self._first = owner_of_acquire(1)
         self._numbers: dict[str, Numbers] = {}
+        self._given_up: dict[tuple[str, str], None] = {}
+        """The latest locks and owners whose acquires were cancelled before their outcome was known.
+        """
         self._lost: deque[Ownership] = deque()
         self._closed = False
 
@@ -252,6 +259,9 @@ class HoldRegistry:
             assert own is not None
             if own.acquiring == call.token:
                 own.acquiring = 0
+                self._given_up[own.lock, own.owner] = None
+                if len(self._given_up) > GIVEN_UP_MAX:
+                    del self._given_up[next(iter(self._given_up))]
             elif own.levels:
                 token = token if token in own.levels else own.levels[-1]
                 own.levels.remove(token)
@@ -399,6 +409,7 @@ class HoldRegistry:
             owners = list(self._owners.values())
             self._owners.clear()
             self._numbers.clear()
+            self._given_up.clear()
             self._lost.clear()
             for own in owners:
                 self._wake(own)
@@ -482,9 +493,11 @@ class HoldRegistry:
     def _is_taken(self, lock: str, owner: str) -> bool:
         """Return whether ``owner`` acquires or holds ``lock``, or the session still releases it.
 
-        The session releases a lock in the background that was granted to a cancelled acquire.
+        The session releases a lock in the background that was granted to a cancelled acquire. The
+        grant may still be on its way, so that owner acquires nothing for a long time.
         """
-        return (lock, owner) in self._owners or (lock, owner) in self._holds
+        key = lock, owner
+        return key in self._owners or key in self._holds or key in self._given_up
 
     def _wake(self, own: Ownership) -> None:
         """Wake the threads and tasks that wait for ``own``, so that they look again."""

@@ -27,7 +27,8 @@ from fencelock.transport.client_load import (
     Load,
     UnreadReplies,
 )
-from fencelock.transport.connections import Connections, borrow, peer_of
+from fencelock.transport.clients import CLIENTS_MAX, Clients
+from fencelock.transport.connections import Connections
 from fencelock.transport.frame import Frame, Mismatch, encode_frame
 from fencelock.transport.keys import KeyGuard
 from fencelock.transport.polling import Poller
@@ -94,9 +95,6 @@ CLIENT_WAITING_MAX = 32 * CLIENT_BYTES_MAX
 
 WAITING_MAX = 512 * CLIENT_BYTES_MAX
 """Limit of waiting frames of all clients (bytes, 32 MiB)."""
-
-CLIENTS_MAX = 10_000
-"""Limit of clients that a node remembers. A forgotten one is known again when it sends."""
 
 
 class Arrival(NamedTuple):
@@ -206,59 +204,6 @@ class ClientQueue:
         else:
             del self.sizes[owner]
         return owner, waiting
-
-
-class ClientConnection(NamedTuple):
-    """A connection of a client."""
-
-    identity: bytes
-    """Its routing id."""
-    descriptor: int
-    peer: Any
-
-
-class Clients:
-    """The connection last used by each client."""
-
-    def __init__(self, most: int = CLIENTS_MAX) -> None:
-        self._most = most
-        self._connections: OrderedDict[str, ClientConnection] = OrderedDict()
-        self.known: Collection[str] = self._connections
-        self.connection: Callable[[str], ClientConnection | None] = self._connections.get
-        """Returns the connection of a client, or None for an unknown client."""
-        self.used: Callable[[str], None] = self._connections.move_to_end
-        """Records that a known client used its connection again."""
-
-    def heard(self, client: str, identity: bytes, descriptor: int) -> bool:
-        """Record a message of ``client``; return whether another client was forgotten for it."""
-        known = self._connections.get(client)
-        if known is None or known.descriptor != descriptor or known.identity != identity:
-            peer = borrow(descriptor, peer_of)
-            self._connections[client] = ClientConnection(identity, descriptor, peer)
-        self._connections.move_to_end(client)
-        if len(self._connections) <= self._most:
-            return False
-        self._connections.popitem(last=False)
-        return True
-
-    def is_taken(self, client: str, identity: bytes) -> bool:
-        """Return whether another process uses the id of ``client`` over an open connection.
-
-        The routing ids of one process differ after the first dot of their boot part only.
-        """
-        known = self._connections.get(client)
-        if known is None or known.identity == identity:
-            return False
-        if known.identity.partition(b".")[0] == identity.partition(b".")[0]:
-            return False
-        return known.peer is not None and borrow(known.descriptor, peer_of) == known.peer
-
-    def gone(self, client: str) -> None:
-        """Forget ``client``: its connection is closed."""
-        self._connections.pop(client, None)
-
-    def __len__(self) -> int:
-        return len(self._connections)
 
 
 class Listener:

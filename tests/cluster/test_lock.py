@@ -390,3 +390,16 @@ def test_the_text_of_a_lock_tells_its_name_and_state(lock: Lock) -> None:
     assert f"fence {hold.fence}" in repr(lock)
     assert f"fence {hold.fence}" in repr(hold)
     assert lock.name == hold.name == "x"
+
+
+def test_an_acquire_that_was_cancelled_shares_its_owner_with_no_later_one(scene: Scene) -> None:
+    """It may have been granted meanwhile, and is then released in the background."""
+    scene.session.mute = True
+    cancelled = scene.lock(owner=None)._acquiring((), True, None)  # pyright: ignore[reportPrivateUsage]
+    next(cancelled)
+    with pytest.raises(KeyboardInterrupt):
+        cancelled.throw(KeyboardInterrupt())
+    later = scene.lock(owner=None)._acquiring((), True, None)  # pyright: ignore[reportPrivateUsage]
+    next(later)
+    first, second = scene.session.asks()
+    assert first.owner != second.owner

@@ -10,7 +10,7 @@ from support.hub_station import Make, stations
 from fencelock.actors.api.message import Describe
 from fencelock.actors.message import Address
 from fencelock.cluster.host.gateway import CLIENTS_MAX, CLIENTS_MIN, Pace
-from fencelock.transport import listener as listening
+from fencelock.transport import clients as remembered
 from fencelock.transport.admission import CLIENT_BYTES_MAX
 from fencelock.transport.frame import Envelope, Frame, encode_frame
 from fencelock.transport.listener import (
@@ -119,7 +119,7 @@ def test_one_request_that_takes_long_makes_the_next_turn_take_few() -> None:
 
 def test_a_queue_has_a_limit_of_owners_even_if_their_frames_are_empty() -> None:
     clients = ClientQueue()
-    most = listening.CLIENTS_MAX
+    most = remembered.CLIENTS_MAX
     assert sum(clients.put(f"c{number}", frame(b"")) for number in range(2 * most)) == most
 
 
