@@ -50,18 +50,15 @@ class BaseLockAll(BaseLock[A]):
             raise InvalidRequestError("no lock was named; lock_all takes their names")
         demand(connection.protocol, Guarantee.LOCK_ALL)
         connection.options(names[0], timeout, None, label, None, None)  # It checks them.
-        self._asked = asked = AcquireAll(locks=names, request=1, label=label)
+        asked = AcquireAll(locks=names, request=1, label=label)
         pack(asked)
         asked.check_new()
         super().__init__(
             connection.line, connection.hold_registry, LockOptions(asked.lock, timeout, label=label)
         )
         self._acquire = asked
-
-    @property
-    def names(self) -> tuple[str, ...]:
+        self.names = names
         """The names of the locks, in the order of their fences."""
-        return self._asked.locks
 
     def _entering(self, wait_ms: int | None, **how: Any) -> Operation[A | None]:
         hold = yield from super()._entering(wait_ms, **how)

@@ -69,8 +69,7 @@ def check_name_type(name: Any) -> None:
     """
     if isinstance(name, bytes | bytearray):
         raise TypeError(f"the name of a lock is {name!r}, and must be str, not bytes: decode it")
-    if not isinstance(name, str):
-        raise TypeError(f"the name of a lock is {name!r}, and must be str")
+    check_text_type("the name of a lock", name)
 
 
 def refuse_positional(wrong: tuple[object, ...]) -> None:

@@ -44,7 +44,7 @@ class Grower(Background):
         self.changes: list[tuple[str, ...]] = []
         self.over = threading.Event()
         self._cluster, self._watcher, self._contenders = cluster, watcher, contenders
-        self._refusal = ""
+        self._waits_for = ""
 
     @property
     def is_complete(self) -> bool:
@@ -76,10 +76,11 @@ class Grower(Background):
         try:
             reached = self._watcher.change_members(change)
         except (UnavailableError, MembershipError) as error:
-            self._refusal = str(error)  # A node starts, or this machine has much else to do.
+            self._waits_for = str(error)  # A node starts, or this machine has much else to do.
             return False
         if reached.done:
             self.changes.append(reached.members)
+        self._waits_for = reached.detail
         return reached.done
 
     def _until(self, done: Callable[[], bool], what: str) -> None:
@@ -87,4 +88,4 @@ class Grower(Background):
         while not done():
             if self.stopped.wait(PAUSE_S) or time.monotonic() > ends:
                 text = f"{what} took more than {READY_S:g} s"
-                raise ClusterFailedError(f"{text}; last refusal: {self._refusal or 'none'}")
+                raise ClusterFailedError(f"{text}; last reply: {self._waits_for or 'none'}")

@@ -34,7 +34,6 @@ SEVERAL = "locks"
 LOCKS_MAX = 64
 """Maximum locks of one claim: each adds a wait to a queue."""
 
-
 NAMES_BYTES_MAX = 12 << 10
 """Limit of the names of one claim together (bytes of UTF-8, 12 KiB): it is one command of the log,
 which has at most 16 KiB."""

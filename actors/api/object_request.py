@@ -19,9 +19,6 @@ from fencelock.actors.api.name import (
     plain_name,
 )
 
-KINDS: set[str] = set()
-"""The kinds of all objects that are no locks."""
-
 
 class ObjectRequest(LockRequest):
     """A request of an owner about an object that is no lock."""
@@ -29,11 +26,6 @@ class ObjectRequest(LockRequest):
     __slots__ = ()
     KIND: ClassVar[str]
     """The kind of the object, and the field that has its name."""
-
-    def __init_subclass__(cls) -> None:
-        kind = getattr(cls, "KIND", "")
-        if kind:
-            KINDS.add(kind)
 
     if not TYPE_CHECKING:  # To type checkers this is the field that other requests have.
 

@@ -26,9 +26,15 @@ WINDOW = 16
 slot ``s + WINDOW`` (Lamport's rule), so all members must have the same."""
 
 
-JOIN_SLOTS = 4 * WINDOW
-"""Slots that a new member may lack when it is added: it lacked fewer than `WINDOW` when it last
+JOIN_SLOTS = 512
+"""Slots that a new member may lack when it is added. It lacked `LEARNED_SLOTS` at most when it last
 reported, and under load the log has grown since."""
+
+
+LEARNED_SLOTS = 256
+"""Slots that a learner may lack when it reports, to be counted as one that has learned the log.
+It asks the leader every 50 ms and then fetches what it lacks, while a loaded log may grow by 2,000
+slots a second."""
 
 
 LEASE_MS = TIMING.lease_ms

@@ -28,7 +28,13 @@ from fencelock.actors.membership_changes import (
     unchanged,
 )
 from fencelock.actors.message import NS_PER_MS, Address, Instant, address_of, ms_between, node_of
-from fencelock.actors.paxos.config import WINDOW, MemberArguments, MemberRole, View, members_of
+from fencelock.actors.paxos.config import (
+    LEARNED_SLOTS,
+    MemberArguments,
+    MemberRole,
+    View,
+    members_of,
+)
 from fencelock.actors.paxos.event import Resign, Resigned
 from fencelock.actors.paxos.member_event import (
     DescribeNodes,
@@ -303,7 +309,7 @@ class LogChanges(MemberChanges):
         if report is None:
             return None
         lag = self.facts.learners[node].lag  # By now it has learned more, as has this node.
-        waits = "" if report.ready and lag <= WINDOW else "learns what was decided"
+        waits = "" if report.ready and lag <= LEARNED_SLOTS else "learns what was decided"
         return Learner(report.journal, report.endpoint, lag, report.bytes_left, waits)
 
     def transfer(self, node: str) -> Step:

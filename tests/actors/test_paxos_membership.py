@@ -29,6 +29,7 @@ from fencelock.actors.paxos.config import (
     replica_of,
 )
 from fencelock.actors.paxos.event import Resign
+from fencelock.actors.paxos.locator import LEADER_MS
 from fencelock.actors.paxos.member_event import (
     NodeFacts,
     NodesDescribed,
@@ -274,6 +275,16 @@ def test_a_join_says_how_much_a_learner_lacks() -> None:
 
     assert isinstance(answer, MembersChanged)
     assert (answer.slots_left, answer.bytes_left, proposed) == (4_000, 9_000, [])
+
+
+def test_a_learner_is_added_while_the_log_grows_by_2000_slots_a_second() -> None:
+    """It asks every 50 ms. With a limit of 16 slots, no node could join a busy group."""
+    follows = NodeFacts("d", 5, 0, 0, learner(), lag=2 * LEADER_MS + 20)
+
+    answer, proposed = step(MemberAction.JOIN, "d", (*heard("b", "c"), follows))
+
+    assert isinstance(answer, MembersChanged)
+    assert proposed == [ProposeChange(membership=THREE.with_member(D), joiner_applied=5)]
 
 
 def test_members_are_read_with_their_versions_and_observers() -> None:

@@ -20,6 +20,7 @@ from fencelock.actors.paxos.message import NUMBER_MAX
 from fencelock.actors.paxos.node_facts import Facts
 from fencelock.actors.paxos.reads import Reads
 from fencelock.actors.paxos.replica import Replica
+from fencelock.cluster.simulation import paxos_judge_votes
 from fencelock.cluster.simulation.paxos_plan import draw_members_plan, draw_target_plan
 from fencelock.cluster.simulation.paxos_run import run_log_seed
 from fencelock.cluster.simulation.report import RunReport
@@ -101,7 +102,13 @@ MUTANTS = {
         "P17", 40, ((Replica, "_on_propose_change", in_flight_or_not),)
     ),
     "a node joins before it caught up": Mutant(
-        "P18", 40, ((reconfigurer, "WINDOW", NUMBER_MAX), (replica, "JOIN_SLOTS", NUMBER_MAX))
+        "P18",
+        40,
+        (
+            (reconfigurer, "LEARNED_SLOTS", NUMBER_MAX),
+            (replica, "JOIN_SLOTS", NUMBER_MAX),
+            (paxos_judge_votes, "JOIN_SLOTS", 4 * WINDOW),  # The logs of these runs are short.
+        ),
     ),
     "a removed member counts": Mutant("P21", 40, ((LogConfig, "_append", with_those_removed),)),
     "the view of a slot is not checked": Mutant("P10", 40, ((LogConfig, "at", oldest),)),
