@@ -132,21 +132,18 @@ def run(
         watcher = stack.enter_context(cluster.watcher())
         cluster.wait_until_ready(watcher)
         contenders = stack.enter_context(
-            Contenders(
-                cluster, folder, clients=clients, locks=locks, seconds=seconds, objects=objects
-            )
+            Contenders(cluster, folder, clients, locks, seconds, objects=objects)
         )
         contenders.begin()
         began = time.monotonic()
-        killer = LeaderKiller(
-            cluster, watcher, contenders, every_s=kill_every, until=began + seconds
-        )
+        until = began + seconds
+        killer = LeaderKiller(cluster, watcher, contenders, every_s=kill_every, until=until)
         grower = Grower(cluster, watcher, contenders)
         with ExitStack() as during:
             for active, thread in ((kill_leader, killer), (grow, grower)):
                 if active:
                     during.enter_context(thread)
-            watch(console, watcher, contenders, began + seconds, grower.over)
+            watch(console, watcher, contenders, until, grower.over)
             contenders.over()
             contenders.stop()
         finished = contenders.finish(GRACE_S)
@@ -155,9 +152,7 @@ def run(
         verdict.messages_per_entry = cluster.messages_per_entry(watcher, verdict.grants)
         verdict.changes = len(grower.changes)
         expected = bool(contenders.kills_ms) == kill_leader and grower.is_complete == grow
-        verdict.objects = [judged(contest(folder)) for contest in CONTESTS if objects]
-        kept = all(one.ok for one in verdict.objects)
-        verdict.ok = verdict.ok and finished and expected and kept
+        verdict.ok = verdict.ok and finished and expected
         report(console, verdict, contenders, killing=kill_leader)
     if as_json:
         print(json.dumps(asdict(verdict)), flush=True)
@@ -235,6 +230,7 @@ def judge(contenders: Contenders, folder: Path, *, locks: int, took: float) -> R
     percentiles = statistics.quantiles(waits, n=100) if len(waits) > 1 else None
     overlaps = sum(line["overlaps"] for line in done.values())
     regressions = sum(line["fence_regressions"] for line in done.values())
+    verdicts = [judged(contest(folder)) for contest in CONTESTS if contenders.objects]
     everybody_served = all(contenders.grants[name] > 0 for name in contenders.names)
     return RunVerdict(
         protocol="",
@@ -254,8 +250,9 @@ def judge(contenders: Contenders, folder: Path, *, locks: int, took: float) -> R
         acquire_p50_ms=round(percentiles[49], 3) if percentiles else None,
         acquire_p99_ms=round(percentiles[98], 3) if percentiles else None,
         messages_per_entry=None,
-        objects=[],
+        objects=verdicts,
         ok=everybody_served
+        and all(one.ok for one in verdicts)
         and overlaps == 0
         and regressions == 0
         and updates == kept

@@ -38,10 +38,10 @@ class Contenders:
         self,
         cluster: LocalCluster,
         folder: Path,
-        *,
         clients: int,
         locks: int,
         seconds: float,
+        *,
         objects: bool,
     ) -> None:
         self.names = [f"c{number + 1}" for number in range(clients)]
