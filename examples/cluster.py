@@ -123,7 +123,6 @@ def run(
         nodes, seconds = 1, LIMIT_S
     if objects:
         check_objects(protocol)
-        locks = 0
     console = Console(stderr=as_json and not sys.stdout.isatty())
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fencelock-")))
