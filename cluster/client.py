@@ -15,6 +15,7 @@ from fencelock.actors.api.message import Contender, LockStatus, NodeStatus
 from fencelock.actors.api.session_message import (
     ListedEviction,
     ListedLock,
+    ListedObject,
     ListedSession,
     Records,
     SessionClosed,
@@ -122,6 +123,12 @@ class Client(BaseClient[Lock, RLock, Semaphore, RWLock, LockAll]):
 
     def sessions(self) -> tuple[ListedSession, ...]:
         """Return the open sessions of all clients, the oldest first.
+    def objects(
+        self, prefix: str = "", read: Read = "linearizable", max_age: float = 1.0
+    ) -> tuple[ListedObject, ...]:
+        """Return the objects that nobody can hold, such as latches, as `locks` does for locks."""
+        return drive(self._connection.listing_objects(prefix, read, max_age))
+
 
         Raises:
             UnsupportedError: the protocol keeps no table of locks.

@@ -486,6 +486,9 @@ class LockStatus(Reply):
     holders: tuple[Contender, ...] = ()
     """The holders in the order of their grants, where there can be several. ``holder`` is the first
     of them."""
+    left: int | None = None
+    """Of an object that nobody can hold, such as a latch: how many of its ``permits`` are missing
+    until its waiters pass. None if it does not exist, and for other objects."""
 
     TRIMMED = True
 

@@ -46,6 +46,10 @@ class Latch(TableObject):
 
     def wording(self) -> str:
         """Describe what keeps a request for it waiting."""
+    def progress(self) -> tuple[int, int]:
+        """Return the count, and that with which it began."""
+        return self.left, self.count
+
         return f"its count is {self.left} of {self.count}"
 
     def record(self) -> LatchRecord:

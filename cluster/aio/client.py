@@ -15,6 +15,7 @@ from fencelock.actors.api.message import Contender, LockStatus, NodeStatus
 from fencelock.actors.api.session_message import (
     ListedEviction,
     ListedLock,
+    ListedObject,
     ListedSession,
     Records,
     SessionClosed,
@@ -94,6 +95,12 @@ class Client(BaseClient[Lock, RLock, Semaphore, RWLock, LockAll]):
 
     async def sessions(self) -> tuple[ListedSession, ...]:
         """Return the open sessions; see `fencelock.Client.sessions`."""
+    async def objects(
+        self, prefix: str = "", read: Read = "linearizable", max_age: float = 1.0
+    ) -> tuple[ListedObject, ...]:
+        """Return the objects that nobody can hold; see `fencelock.Client.objects`."""
+        return await drive(self._connection.listing_objects(prefix, read, max_age))
+
         pages = await drive(self._connection.listing_records(Records.SESSIONS))
         return tuple(session for page in pages for session in page.sessions)
 

@@ -40,7 +40,7 @@ from fencelock.actors.api.message import (
 from fencelock.actors.api.rwlock import AcquireReadWrite, Downgrade
 from fencelock.actors.api.self_report import Counted, Elected, MemberSeen
 from fencelock.actors.api.semaphore import AcquirePermits, ReleasePermits
-from fencelock.actors.api.session_message import ListedLock
+from fencelock.actors.api.session_message import ListedLock, ListedObject
 from fencelock.actors.error import (
     AcquireCancelledError,
     AlreadyHeldError,
@@ -137,6 +137,7 @@ __all__ = [
     "LockStatus",
     "LockTimeoutError",
     "MemberAction",
+    "ListedObject",
     "MemberSeen",
     "MembersChanged",
     "MembersRead",
