@@ -12,6 +12,7 @@ from fencelock.cluster.base_lock import BaseLock
 from fencelock.cluster.callback_executor import ClusterCallback
 from fencelock.cluster.connection import Connection
 from fencelock.cluster.hold_registry import Callback
+from fencelock.cluster.latch import BaseLatch
 from fencelock.cluster.lock_all import BaseLockAll
 from fencelock.cluster.rwlock import BaseRWLock
 from fencelock.cluster.semaphore import BaseSemaphore
@@ -21,9 +22,10 @@ R = TypeVar("R", bound=BaseLock[Any])
 S = TypeVar("S", bound=BaseSemaphore[Any])
 W = TypeVar("W", bound=BaseRWLock[Any])
 A = TypeVar("A", bound=BaseLockAll[Any])
+C = TypeVar("C", bound=BaseLatch)
 
 
-class BaseClient(Generic[L, R, S, W, A]):
+class BaseClient(Generic[L, R, S, W, A, C]):
     """The operations of a client that return at once."""
 
     _lock_type: type[L]
@@ -31,6 +33,7 @@ class BaseClient(Generic[L, R, S, W, A]):
     _semaphore_type: type[S]
     _rwlock_type: type[W]
     _lock_all_type: type[A]
+    _latch_type: type[C]
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -185,6 +188,26 @@ class BaseClient(Generic[L, R, S, W, A]):
         """
         return self._lock_all_type(self._begin(), names, timeout, label)
 
+    def latch(self, name: str, count: int, *, keep_s: float = 60) -> C:
+        """Return the count-down latch called ``name``; sends nothing yet.
+
+        A lock of the same name is another object. The first request about a latch creates it.
+
+        Args:
+            name: see `lock`.
+            count: the count with which it begins, 1 to 2,147,483,647. While the latch exists, a
+                request that names another count is refused.
+            keep_s: how long it is kept after its count has reached 0 (s), 0 to a week.
+
+        Raises:
+            InvalidRequestError: an argument is out of its limits.
+            UnsupportedError: the cluster's protocol has no latches; the text says which one does.
+            ClosedError: as for `lock`.
+            TypeError: as for `lock`.
+
+        """
+        return self._latch_type(self._begin(), name, count, keep_s)
+
     def _begin(self) -> Connection:
         """Return the connection for a new object."""
         return self._connection
@@ -253,7 +276,7 @@ class BaseClient(Generic[L, R, S, W, A]):
         return self._connection.executor.failed
 
 
-AnyClient = BaseClient[Any, Any, Any, Any, Any]
+AnyClient = BaseClient[Any, Any, Any, Any, Any, Any]
 
 
 def namer(template: str, function: Callable[..., Any]) -> Callable[..., str]:

@@ -24,6 +24,7 @@ from fencelock.actors.session.message import Surveyed
 from fencelock.cluster.base_client import BaseClient, namer
 from fencelock.cluster.callback_executor import CallbackExecutor, ThreadExecutor
 from fencelock.cluster.connection import Connection
+from fencelock.cluster.latch import Latch
 from fencelock.cluster.lock import Lock, RLock
 from fencelock.cluster.lock_all import LockAll
 from fencelock.cluster.operation import drive
@@ -35,7 +36,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Client(BaseClient[Lock, RLock, Semaphore, RWLock, LockAll]):
+class Client(BaseClient[Lock, RLock, Semaphore, RWLock, LockAll, Latch]):
     """A connection to a cluster, for all threads of one process. From `connect`.
 
     It leaves nothing running after `close`, which ``with`` and the end of the process
@@ -51,6 +52,7 @@ class Client(BaseClient[Lock, RLock, Semaphore, RWLock, LockAll]):
     _semaphore_type = Semaphore
     _rwlock_type = RWLock
     _lock_all_type = LockAll
+    _latch_type = Latch
 
     def locked(
         self, template: str, *, timeout: float | None = None, **options: Any
@@ -121,14 +123,14 @@ class Client(BaseClient[Lock, RLock, Semaphore, RWLock, LockAll]):
         """
         return drive(self._connection.listing(prefix, read, max_age))
 
-    def sessions(self) -> tuple[ListedSession, ...]:
-        """Return the open sessions of all clients, the oldest first.
     def objects(
         self, prefix: str = "", read: Read = "linearizable", max_age: float = 1.0
     ) -> tuple[ListedObject, ...]:
         """Return the objects that nobody can hold, such as latches, as `locks` does for locks."""
         return drive(self._connection.listing_objects(prefix, read, max_age))
 
+    def sessions(self) -> tuple[ListedSession, ...]:
+        """Return the open sessions of all clients, the oldest first.
 
         Raises:
             UnsupportedError: the protocol keeps no table of locks.

@@ -22,6 +22,7 @@ from fencelock.actors.api.session_message import (
 )
 from fencelock.actors.session.message import Surveyed
 from fencelock.cluster import operation
+from fencelock.cluster.aio.latch import Latch
 from fencelock.cluster.aio.lock import Lock, RLock
 from fencelock.cluster.aio.lock_all import LockAll
 from fencelock.cluster.aio.loop import LoopExecutor, drive
@@ -35,7 +36,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Client(BaseClient[Lock, RLock, Semaphore, RWLock, LockAll]):
+class Client(BaseClient[Lock, RLock, Semaphore, RWLock, LockAll, Latch]):
     """A connection to a cluster, for all tasks of one loop. From `fencelock.aio.connect`.
 
     A separate thread keeps the session alive, however busy the loop is. `close` leaves nothing
@@ -52,6 +53,7 @@ class Client(BaseClient[Lock, RLock, Semaphore, RWLock, LockAll]):
     _semaphore_type = Semaphore
     _rwlock_type = RWLock
     _lock_all_type = LockAll
+    _latch_type = Latch
 
     def locked(
         self, template: str, *, timeout: float | None = None, **options: Any
@@ -93,14 +95,14 @@ class Client(BaseClient[Lock, RLock, Semaphore, RWLock, LockAll]):
         """Return the held locks by name; see `fencelock.Client.locks`."""
         return await drive(self._connection.listing(prefix, read, max_age))
 
-    async def sessions(self) -> tuple[ListedSession, ...]:
-        """Return the open sessions; see `fencelock.Client.sessions`."""
     async def objects(
         self, prefix: str = "", read: Read = "linearizable", max_age: float = 1.0
     ) -> tuple[ListedObject, ...]:
         """Return the objects that nobody can hold; see `fencelock.Client.objects`."""
         return await drive(self._connection.listing_objects(prefix, read, max_age))
 
+    async def sessions(self) -> tuple[ListedSession, ...]:
+        """Return the open sessions; see `fencelock.Client.sessions`."""
         pages = await drive(self._connection.listing_records(Records.SESSIONS))
         return tuple(session for page in pages for session in page.sessions)
 

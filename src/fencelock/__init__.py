@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from fencelock.actors.api.cluster_message import ClusterDown, ClusterUp, Watch
+from fencelock.actors.api.latch import AwaitLatch, CountDown, CountedDown, LatchPassed
 from fencelock.actors.api.lock_all import AcquireAll
 from fencelock.actors.api.membership_message import (
     ChangeMembers,
@@ -80,6 +81,7 @@ from fencelock.actors.session.holding import HoldState
 from fencelock.actors.session.message import ClusterState
 from fencelock.cluster.callback_executor import Notice
 from fencelock.cluster.client import Client, connect
+from fencelock.cluster.latch import Latch
 from fencelock.cluster.lock import Hold, Lock, RLock
 from fencelock.cluster.lock_all import HoldAll, LockAll
 from fencelock.cluster.log import silence
@@ -101,6 +103,7 @@ __all__ = [
     "AcquirePermits",
     "AcquireReadWrite",
     "AlreadyHeldError",
+    "AwaitLatch",
     "Cancel",
     "Cancelled",
     "ChangeMembers",
@@ -113,7 +116,9 @@ __all__ = [
     "Config",
     "ConfigError",
     "Contender",
+    "CountDown",
     "Counted",
+    "CountedDown",
     "Describe",
     "DescribeRole",
     "Downgrade",
@@ -127,9 +132,12 @@ __all__ = [
     "HoldState",
     "Inspect",
     "InvalidRequestError",
+    "Latch",
+    "LatchPassed",
     "Leaders",
     "LimitReachedError",
     "ListedLock",
+    "ListedObject",
     "Lock",
     "LockAll",
     "LockOwnershipLostError",
@@ -137,7 +145,6 @@ __all__ = [
     "LockStatus",
     "LockTimeoutError",
     "MemberAction",
-    "ListedObject",
     "MemberSeen",
     "MembersChanged",
     "MembersRead",

@@ -8,6 +8,7 @@ For example::
 """
 
 from fencelock.cluster.aio.client import Client, Connecting, connect
+from fencelock.cluster.aio.latch import Latch
 from fencelock.cluster.aio.lock import Hold, Lock, RLock
 from fencelock.cluster.aio.lock_all import HoldAll, LockAll
 from fencelock.cluster.aio.rwlock import RWLock
@@ -18,6 +19,7 @@ __all__ = [
     "Connecting",
     "Hold",
     "HoldAll",
+    "Latch",
     "Lock",
     "LockAll",
     "RLock",

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from support.table_comparison import (
     AllComposer,
     Dice,
+    LatchComposer,
     LogComposer,
     MixedComposer,
     RWComposer,
@@ -24,13 +25,21 @@ from support.table_comparison import (
     steps_of,
 )
 
+from fencelock.actors.api.latch import CountDown, LatchPassed
 from fencelock.actors.api.message import Reason, Release
 from fencelock.actors.api.rwlock import AcquireReadWrite
 from fencelock.actors.api.semaphore import AcquirePermits
 from fencelock.actors.api.session_message import CloseReason, CloseSession, Ended
-from fencelock.actors.table import operation, session_operation, table_snapshot
+from fencelock.actors.table import latch, operation, session_operation, table_snapshot
 from fencelock.actors.table.holding import Hold, Pool, Wait
-from fencelock.actors.table.message import AmountRecord, CountRecord, LocksRecord, Result
+from fencelock.actors.table.latch import Latch
+from fencelock.actors.table.message import (
+    AmountRecord,
+    CountRecord,
+    LatchRecord,
+    LocksRecord,
+    Result,
+)
 from fencelock.actors.table.operations import OPERATIONS
 from fencelock.actors.table.session import Session, Sessions
 from fencelock.actors.table.table_state import TableState
@@ -48,10 +57,13 @@ def test_long_logs_too(seed: int) -> None:
     compare(steps_of(seed))
 
 
-@pytest.mark.parametrize("composer", [MixedComposer, RWComposer, SeveralComposer, AllComposer])
+@pytest.mark.parametrize(
+    "composer", [MixedComposer, RWComposer, SeveralComposer, LatchComposer, AllComposer]
+)
 @pytest.mark.parametrize("seed", range(60))
 def test_logs_about_locks_and_other_objects(seed: int, composer: type[LogComposer]) -> None:
-    """Also L8 to L10: what is held exists, no claim overtakes, several locks come in one step."""
+    """Also L8 to L11: what is held exists, no claim overtakes, several locks come in one step, and
+    nobody waits for a latch at 0."""
     compare(steps_of(seed), composer)
 
 
@@ -374,6 +386,62 @@ SEVERAL_PLANTS: dict[str, tuple[Any, Any, Plant]] = {
 }
 
 
+def a_repeated_count_counts_again(sound: Any) -> Any:
+    def broken(table: TableState, command: Any, out: list[Result]) -> Any:
+        session = table.sessions.by_id.get(command.session)
+        states = {} if session is None else session.owner_states
+        owner_state = states.get((command.owner, command.lock))
+        if owner_state is not None and isinstance(command, CountDown):
+            owner_state.request -= owner_state.request == command.request
+        return sound(table, command, out)
+
+    return broken
+
+
+def only_a_lone_waiter_passes(sound: Any) -> Any:
+    def broken(table: TableState, wait: Wait, answer: Any, out: list[Result]) -> None:
+        if not isinstance(answer, LatchPassed) or len(table.objects[answer.lock].queue) == 1:
+            sound(table, wait, answer, out)
+
+    return broken
+
+
+def a_latch_is_kept(change: int) -> Plant:
+    """A latch is gone that much later (ms)."""
+
+    def plant(sound: Any) -> Any:
+        def broken(table: TableState, owner_state: Any, command: Any, out: list[Result]) -> Any:
+            command = replace(command, keep_ms=command.keep_ms + change)
+            return sound(table, owner_state, command, out)
+
+        return broken
+
+    return plant
+
+
+def a_latch_passes_at_1(sound: Any) -> Any:
+    def broken(table: TableState, owner_state: Any, out: list[Result]) -> bool:
+        one = table.objects[owner_state.lock]
+        if isinstance(one, Latch) and one.left == 1:
+            passed = LatchPassed(**owner_state.fields())
+            operation.conclude(table, owner_state, passed, out)
+            return False
+        return bool(sound(table, owner_state, out))
+
+    return broken
+
+
+LATCH_PLANTS: dict[str, tuple[Any, Any, Plant]] = {
+    "a repeated count counts again": (latch, "begin_update", a_repeated_count_counts_again),
+    "only a lone waiter passes": (TableState, "answer_wait", only_a_lone_waiter_passes),
+    "a latch is gone too late": (latch, "_latch_of", a_latch_is_kept(30)),
+    "a latch is gone too early": (latch, "_latch_of", a_latch_is_kept(-30)),
+    "a latch passes at 1": (latch, "has_room", a_latch_passes_at_1),
+    "a latch that nobody counted down stays": (Latch, "note_end", lambda _: nothing),
+    "a snapshot without latches": (table_snapshot, "_rest", without(LatchRecord)),
+}
+
+
 @pytest.mark.parametrize(
     ("composer", "bug", "planted"),
     [
@@ -382,6 +450,7 @@ SEVERAL_PLANTS: dict[str, tuple[Any, Any, Plant]] = {
             (MixedComposer, PERMIT_PLANTS),
             (RWComposer, RW_PLANTS),
             (SeveralComposer, SEVERAL_PLANTS),
+            (LatchComposer, LATCH_PLANTS),
         )
         for bug in plants
     ],

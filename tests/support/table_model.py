@@ -19,6 +19,7 @@ from fencelock.actors.api.message import (
     Reason,
     ReleaseRequest,
 )
+from fencelock.actors.api.object_request import UpdateRequest
 from fencelock.actors.api.rwlock import RWLOCK_PERMITS, AcquireReadWrite, Downgrade
 from fencelock.actors.api.semaphore import AcquirePermits, ReleasePermits
 from fencelock.actors.api.session_message import (
@@ -30,6 +31,7 @@ from fencelock.actors.api.session_message import (
     Open,
 )
 from fencelock.actors.table.message import ExtendSessions, LogCommand, Result
+from support.model_objects import ModelObjects
 
 Word = tuple[Any, ...]
 """An outcome: its name, then its fields."""
@@ -105,6 +107,7 @@ class Model:
         self.lost: list[Word] = []
         self.out: list[Word] = []
         self.places = self.extended = 0
+        self.objects = ModelObjects(self)
 
     def find(self, **wanted: Any) -> list[ModelClaim]:
         """Return the claims whose fields are as wanted."""
@@ -140,6 +143,22 @@ class Model:
             if self.held(name) + claim.amount > claim.permits:
                 return False
         return True
+
+    def wait(self, c: UpdateRequest) -> None:
+        """Let the owner of a request wait, if it waits at all; it is granted no permits."""
+        if c.wait_ms == 0:
+            self.deny(c.session, c.owner, c.request, c.lock, Reason.TIMED_OUT)
+            return
+        self.places += 1
+        due = float("inf") if c.wait_ms is None else self.now + c.wait_ms
+        who = c.session, c.owner, c.lock, c.request
+        self.claims.append(ModelClaim(*who, due, place=self.places, permits=0))
+        self.out.append(("Queued", c.session, c.owner, c.request, c.lock))
+
+    def end_wait(self, wait: ModelClaim) -> None:
+        """Serve those who waited behind a wait that ended in vain."""
+        self.serve(wait)
+        self.objects.note_end(wait)
 
     def serve(self, ended: ModelClaim) -> None:
         """Grant what a claim left to the waiters: name by name, in order of their places."""
@@ -177,7 +196,7 @@ class Model:
                 c = first[4]
                 self.claims.remove(c)
                 self.deny(c.session, c.owner, c.request, c.lock, Reason.TIMED_OUT)
-                self.serve(c)
+                self.end_wait(c)
 
     def close(self, name: str, reason: CloseReason, request: int, by: str = "") -> None:
         """End a session: its waits, itself, its holds, in this order."""
@@ -188,7 +207,7 @@ class Model:
         self.out.append(("Ended", name, request, reason, by))
         self.claims = [c for c in self.claims if c.session != name or c.fence]
         for c in waits:
-            self.serve(c)
+            self.end_wait(c)
         held = sorted(self.find(session=name), key=lambda c: c.fence)
         for c in held:
             self.claims.remove(c)
@@ -209,7 +228,7 @@ class Model:
                 self._on_force(command)
             case CloseSession():
                 self._on_close(command)
-            case AcquireRequest() | ReleaseRequest() | Cancel():
+            case AcquireRequest() | ReleaseRequest() | UpdateRequest() | Cancel():
                 self._on_lock(command)
             case _:
                 assert isinstance(command, ExtendSessions)
@@ -298,7 +317,7 @@ class Model:
                 session["floor"] = max(session["floor"], past[-1].number)
                 del self.done[who]
 
-    def _on_lock(self, c: AcquireRequest | ReleaseRequest | Cancel) -> None:
+    def _on_lock(self, c: AcquireRequest | ReleaseRequest | UpdateRequest | Cancel) -> None:
         s, o, r, lock = c.session, c.owner, c.request, c.lock
         known = next((one for one in self.sessions if one["id"] == s), None)
         if known is None:
@@ -323,17 +342,21 @@ class Model:
             if mine is not None and not mine.fence:
                 self.claims.remove(mine)
                 self.deny(s, o, mine.request, lock, Reason.CANCELLED)
-                self.serve(mine)
+                self.end_wait(mine)
                 mine = None
             past.append(ModelRequest(r, type(c)))
             self._do(c, mine)
 
-    def _do(self, c: AcquireRequest | ReleaseRequest, mine: ModelClaim | None) -> None:
+    def _do(
+        self, c: AcquireRequest | ReleaseRequest | UpdateRequest, mine: ModelClaim | None
+    ) -> None:
         s, o, r, lock = c.session, c.owner, c.request, c.lock
         loss = next((x for x in self.lost if x[:3] == (s, o, lock)), None)
         if isinstance(c, AcquireRequest):
             self.lost = [x for x in self.lost if x is not loss]
             self._on_acquire(c, mine)
+        elif isinstance(c, UpdateRequest):
+            self.objects.update(c)
         elif mine is not None and mine.fence == c.fence:
             if isinstance(c, Downgrade):
                 self._on_downgrade(c, mine)
@@ -409,7 +432,7 @@ class Model:
         if mine is not None and waits and (new or mine.request == r):
             self.claims.remove(mine)
             self.deny(s, o, mine.request, lock, Reason.CANCELLED)
-            self.serve(mine)
+            self.end_wait(mine)
         elif mine is not None and not new and mine.request == r:
             for asked in past:
                 if asked.number == r:
@@ -423,10 +446,15 @@ class Model:
             past.append(ModelRequest(r, Acquire, undone, self.now))
 
     def _again(
-        self, c: AcquireRequest | ReleaseRequest, mine: ModelClaim | None, past: list[ModelRequest]
+        self,
+        c: AcquireRequest | ReleaseRequest | UpdateRequest,
+        mine: ModelClaim | None,
+        past: list[ModelRequest],
     ) -> Word:
         who = (c.session, c.owner, c.request, c.lock)
-        found = [asked for asked in past if (asked.number, asked.kind) == (c.request, type(c))]
+        releases = isinstance(c, ReleaseRequest)
+        of_kind = [one for one in past if issubclass(one.kind, ReleaseRequest) == releases]
+        found = [asked for asked in of_kind if asked.number == c.request]
         live = mine is not None and mine.request == c.request and isinstance(c, AcquireRequest)
         if found and (found[0] is past[-1] or live):
             return found[0].answer or ("Queued", *who)
