@@ -77,7 +77,7 @@ def granted(trio: LeaderTrio) -> list[str]:
 
 
 def fence_of(trio: LeaderTrio, owner: str) -> int:
-    (fence,) = {one.fence for one in trio.heard(Locked) if one.who.owner == owner}
+    (fence,) = {int(one.fence) for one in trio.heard(Locked) if one.who.owner == owner}
     return fence
 
 
