@@ -11,6 +11,7 @@ from fencelock.actors.session.message import ClusterState
 from fencelock.cluster.base_lock import BaseLock
 from fencelock.cluster.callback_executor import ClusterCallback
 from fencelock.cluster.connection import Connection
+from fencelock.cluster.election import BaseElection
 from fencelock.cluster.hold_registry import Callback
 from fencelock.cluster.lock_all import BaseLockAll
 from fencelock.cluster.rwlock import BaseRWLock
@@ -21,9 +22,10 @@ R = TypeVar("R", bound=BaseLock[Any])
 S = TypeVar("S", bound=BaseSemaphore[Any])
 W = TypeVar("W", bound=BaseRWLock[Any])
 A = TypeVar("A", bound=BaseLockAll[Any])
+E = TypeVar("E", bound=BaseElection[Any])
 
 
-class BaseClient(Generic[L, R, S, W, A]):
+class BaseClient(Generic[L, R, S, W, A, E]):
     """The operations of a client that return at once."""
 
     _lock_type: type[L]
@@ -31,6 +33,7 @@ class BaseClient(Generic[L, R, S, W, A]):
     _semaphore_type: type[S]
     _rwlock_type: type[W]
     _lock_all_type: type[A]
+    _election_type: type[E]
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -185,6 +188,26 @@ class BaseClient(Generic[L, R, S, W, A]):
         """
         return self._lock_all_type(self._begin(), names, timeout, label)
 
+    def election(self, name: str, *, timeout: float | None = None, label: str = "") -> E:
+        """Return the election called ``name``; sends nothing yet.
+
+        A lock of the same name is another object.
+
+        Args:
+            name: see `lock`.
+            timeout: how long its candidates wait by default (s); see `lock`.
+            label: see `lock`.
+
+        Raises:
+            InvalidRequestError: an argument is out of its limits.
+            UnsupportedError: the cluster's protocol has no elections; the text says which one does.
+            ClosedError: as for `lock`.
+            TypeError: as for `lock`.
+            ValueError: as for `lock`.
+
+        """
+        return self._election_type(self._begin(), name, timeout, label)
+
     def _begin(self) -> Connection:
         """Return the connection for a new object."""
         return self._connection
@@ -253,7 +276,7 @@ class BaseClient(Generic[L, R, S, W, A]):
         return self._connection.executor.failed
 
 
-AnyClient = BaseClient[Any, Any, Any, Any, Any]
+AnyClient = BaseClient[Any, Any, Any, Any, Any, Any]
 
 
 def namer(template: str, function: Callable[..., Any]) -> Callable[..., str]:

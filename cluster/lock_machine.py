@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
 from typing import Any
 
@@ -21,7 +21,7 @@ from fencelock.actors.paxos.machine import Fingerprint, state_of
 from fencelock.actors.paxos.message import Figure
 from fencelock.actors.table.message import ExtendSessions, LogCommand, TablePart
 from fencelock.actors.table.operation import COMMANDS
-from fencelock.actors.table.report import Browse, Browsed, Looked, LookUp, ReadRecords
+from fencelock.actors.table.report import Browse, Browsed, Looked, LookUp, ReadHistory, ReadRecords
 from fencelock.actors.table.table import LockTable
 from fencelock.transport.cbor import MalformedFrameError, load, load_each
 from fencelock.transport.codec import decode, encode, trimmed_codec
@@ -49,6 +49,7 @@ class LockMachine:
         self.table = LockTable()
         self.told = 0
         """A checksum of all outcomes of this process, without the grants (`granted` has those)."""
+        self._restored = False
         self._known: dict[bytes, LogCommand] = {}
         """Decoded commands by their bytes, so that this node's commands are not decoded again."""
 
@@ -112,7 +113,7 @@ class LockMachine:
         return self.table.due_ms(before)
 
     def read(self, question: Local) -> Local:
-        """Answer a `LookUp`, a `Browse` or a `ReadRecords`."""
+        """Answer a `LookUp`, a `Browse`, a `ReadRecords` or a `ReadHistory`."""
         match question:
             case LookUp():
                 return Looked(report=self.table.status(question.lock))
@@ -122,8 +123,18 @@ class LockMachine:
                 return Browsed(lines=lines[:most], more=len(lines) > most)
             case ReadRecords(kind=kind, skip=skip, most=most):
                 return self.table.records(kind, skip, max(0, most))
+            case ReadHistory():
+                return self.table.changes(question.lock, question.after)
             case _:
                 raise TypeError(f"{question!r} is no question about locks")
+
+    def take_changed(self) -> Iterable[str] | None:
+        """Return the objects that have changed since the last call, or None for any."""
+        if self._restored:
+            self._restored = False
+            return None
+        histories = self.table.histories
+        return histories.take_changed() if histories.changed else ()
 
     def snapshot(self) -> Iterator[bytes | None]:
         """Freeze the table, and return it in parts."""
@@ -142,6 +153,7 @@ class LockMachine:
         except MalformedFrameError as error:
             raise ValueError(f"a part of the table cannot be read: {error}") from error
         self.table = LockTable.restore(tuple(part for part in parts if isinstance(part, TablePart)))
+        self._restored = True
 
     def digest(self) -> bytes:
         """Return a hash of the table."""

@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import NamedTuple, get_args
 
 from fencelock.actors.api.backup_message import BackupPart, ReadBackup
+from fencelock.actors.api.changes import ChangesRead, ReadChanges
 from fencelock.actors.api.membership_message import (
     ChangeMembers,
     MembersChanged,
@@ -58,6 +59,7 @@ Answer = (
     | MembersRead
     | MembersChanged
     | BackupPart
+    | ChangesRead
 )
 """Replies that end a request."""
 
@@ -92,6 +94,8 @@ def problem_of(question: Question) -> Rejection | None:
         match question:
             case Inspect() | Evict():
                 claim_checked(question.lock, "")  # So the name is checked once.
+            case ReadChanges():
+                question.check()
             case AcquireRequest():
                 claim_checked(question.lock, question.owner)
                 if question.wait_ms is not None:
@@ -142,6 +146,8 @@ def silence(pending: Pending, endpoints: Endpoints, now: Instant) -> Rejection:
             text = f"{titled(lock)}: no node renewed its lease within {asked}"
         case Inspect(lock=lock):
             text = f"{titled(lock)}: no node sent its status within {asked}"
+        case ReadChanges(lock=lock):
+            text = f"{titled(lock)}: no node sent its changes within {asked}"
         case Describe() | ListRecords() | ListLocks() | ReadMembers() | ReadBackup():
             text = f"no node {_NOT_DONE[type(pending.asked)]} within {asked}"
         case ChangeMembers(node=node):
@@ -233,6 +239,8 @@ def answers(pending: Pending, answer: Answer) -> bool:
             return fits and pending.claim == (answer.lock, answer.owner)
         case Inspect():
             return isinstance(answer, LockStatus | Refused) and answer.lock == question.lock
+        case ReadChanges():
+            return isinstance(answer, ChangesRead | Refused) and answer.lock == question.lock
         case Evict():
             return isinstance(answer, Evicted | Refused) and answer.lock == question.lock
         case _:

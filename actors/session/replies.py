@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fencelock.actors.api.changes import ReadChanges
 from fencelock.actors.api.message import (
     AcquireRequest,
     Alive,
@@ -266,6 +267,10 @@ def _on_refused(
             answer.reason in UNDECIDED and state.session_lease.kept and pending.said > 1
         ):
             return [*state.reply(pending, answer), *state.in_flight.withdraw(pending, now)]
+        case ReadChanges() if answer.reason is Reason.STALE and (
+            other := state.endpoints.after(pending.endpoint)
+        ):
+            return state.in_flight.again(pending, other.address, now)
         case ReleaseRequest() if (
             answer.reason not in GONE
             and answer.reason is not Reason.FORBIDDEN  # No repetition would be allowed either.

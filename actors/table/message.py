@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from fencelock.actors.api.changes import Change
 from fencelock.actors.api.message import AcquireRequest, LockReply, Reason
 from fencelock.actors.api.name import check_number
 from fencelock.actors.api.request import Command, Outcome
@@ -163,6 +164,31 @@ class LocksRecord(NamedTuple):
     locks: tuple[str, ...]
 
 
+class ValueRecord(NamedTuple):
+    """The value of a claim to lead, which is held or waits."""
+
+    session: int
+    owner: str
+    lock: str
+    value: str
+
+
+class HistoryRecord(NamedTuple):
+    """Changes of one object, in order; its further changes are in the next record of the object."""
+
+    lock: str
+    since: int
+    time_ms: int
+    changes: tuple[Change, ...]
+
+
+class CounterRecord(NamedTuple):
+    """A counter of the table that `TableHead` does not have."""
+
+    name: str
+    value: int
+
+
 @message(0x9A)
 class TablePart(Message):
     """Part ``index`` of the ``count`` parts of a snapshot.
@@ -180,6 +206,9 @@ class TablePart(Message):
     amounts: tuple[AmountRecord, ...] = ()
     counts: tuple[CountRecord, ...] = ()
     locks: tuple[LocksRecord, ...] = ()
+    values: tuple[ValueRecord, ...] = ()
+    histories: tuple[HistoryRecord, ...] = ()
+    counters: tuple[CounterRecord, ...] = ()
 
     TRIMMED = True
 
@@ -188,6 +217,15 @@ TableSnapshot = tuple[TablePart, ...]
 """All parts, in order."""
 
 Record = (
-    SessionRecord | ClaimantRecord | Evicted | PoolRecord | AmountRecord | CountRecord | LocksRecord
+    SessionRecord
+    | ClaimantRecord
+    | Evicted
+    | PoolRecord
+    | AmountRecord
+    | CountRecord
+    | LocksRecord
+    | ValueRecord
+    | HistoryRecord
+    | CounterRecord
 )
 """All records of a part, without the head."""

@@ -7,6 +7,7 @@ from heapq import nsmallest
 from itertools import chain, islice
 from typing import NamedTuple
 
+from fencelock.actors.api.changes import Change
 from fencelock.actors.api.name import KIND_END, kind_of, plain_name
 from fencelock.actors.api.session_message import ListedEviction, ListedSession, Records
 from fencelock.actors.message import Local, local
@@ -118,7 +119,28 @@ class RecordsRead(Local):
     more: bool
 
 
-Question = LookUp | Browse | ReadRecords
+@local
+class ReadHistory(Local):
+    """Query for the changes of an object, as `LockTable.changes`. Answered by `Changed`."""
+
+    lock: str
+    after: int | None
+
+
+@local
+class Changed(Local):
+    """Changes of an object up to ``version``; with ``resync``, the whole object instead."""
+
+    version: int
+    changes: tuple[Change, ...]
+    resync: bool
+
+    def __bool__(self) -> bool:
+        """Return whether it says more than that nothing has changed."""
+        return self.resync or bool(self.changes)
+
+
+Question = LookUp | Browse | ReadRecords | ReadHistory
 
 
 def report_lock(name: str, held: Hold | Pool | None, time_ms: int) -> LockReport:

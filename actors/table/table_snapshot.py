@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from heapq import merge
+from itertools import chain
 from json import JSONEncoder
 from typing import TYPE_CHECKING, Any
 
@@ -24,11 +25,14 @@ from fencelock.actors.api.name import (
 )
 from fencelock.actors.api.session_message import Evicted
 from fencelock.actors.message import Message
+from fencelock.actors.table.history import records_of
 from fencelock.actors.table.holding import Hold, Pool, Wait
 from fencelock.actors.table.message import (
     AmountRecord,
     ClaimantRecord,
+    CounterRecord,
     CountRecord,
+    HistoryRecord,
     HoldRecord,
     LocksRecord,
     PoolRecord,
@@ -37,6 +41,7 @@ from fencelock.actors.table.message import (
     TableHead,
     TablePart,
     TableSnapshot,
+    ValueRecord,
     WaitRecord,
 )
 from fencelock.actors.table.session import OwnerState, Session
@@ -56,6 +61,9 @@ SORTED_RECORDS = 2_000
 
 CLAIMANT_BYTES = 160
 """Bound on the encoded size of a `ClaimantRecord` without the contents of its texts (bytes)."""
+
+HISTORY_BYTES = 64
+"""Bound on the encoded size of a `HistoryRecord` without its name and its changes (bytes)."""
 
 Note = tuple[
     OwnerState,
@@ -87,7 +95,7 @@ def freeze(table: TableState) -> Iterator[TablePart | None]:
     Each part is made when it is taken, however the table has changed since. Before the first one
     comes None for each bounded step of the work of dividing the records into parts.
     """
-    return _develop(_head(table), _records(_note(table), _rest(table)))
+    return _develop(_head(table), _all_records(table))
 
 
 def _develop(head: TableHead, records: Iterator[Record | None]) -> Iterator[TablePart | None]:
@@ -109,6 +117,9 @@ def _develop(head: TableHead, records: Iterator[Record | None]) -> Iterator[Tabl
 
 def bytes_of(record: Record) -> int:
     """Return a bound on the encoded size of ``record`` (bytes), fast for the most frequent kind."""
+    if isinstance(record, HistoryRecord):
+        size = sum(change.size for change in record.changes)
+        return size + len(record.lock.encode()) + HISTORY_BYTES
     if not isinstance(record, ClaimantRecord):
         return len(spell(record))
     hold, wait = record.hold, record.wait
@@ -125,7 +136,7 @@ def bytes_of(record: Record) -> int:
 def digest_of(table: TableState) -> bytes:
     """Return the hash of the records that `take` would return, however they are divided."""
     digest = hashlib.blake2b(spell(_head(table)), digest_size=32)
-    for record in filter(None, _records(_note(table), _rest(table))):
+    for record in filter(None, _all_records(table)):
         digest.update(spell(record))
     return digest.digest()
 
@@ -159,24 +170,27 @@ def fill(table: TableState, parts: Sequence[TablePart]) -> None:
             table.pools[pool.lock] = Pool(pool.capacity, pool.capacity)
     waits: list[Wait] = []
     several = {one[:3]: one.locks for part in parts for one in part.locks}
+    values = {one[:3]: one.value for part in parts for one in part.values}
     for part in parts:
         for known in part.owner_states:
             if known.session not in numbered:
                 raise ValueError(f"the snapshot has no session {known.session}")
-            locks = several.get((known.session, known.owner, known.lock), ())
-            _fill_claimant(table, numbered[known.session], known, locks, waits)
+            key = known.session, known.owner, known.lock
+            owner_state = _owner_state(numbered[known.session], known)
+            owner_state.locks, owner_state.value = several.get(key, ()), values.get(key)
+            _fill_claimant(table, owner_state, known, waits)
     _fill_queues(table, waits, dict(one for part in parts for one in part.amounts))
     _fill_pools(table, dict(one for part in parts for one in part.counts))
+    counters = dict(one for part in parts for one in part.counters)
+    table.histories.version = counters.get("version", 0)
+    table.histories.forgotten = counters.get("forgotten", 0)
+    for part in parts:
+        for record in part.histories:
+            table.histories.restore(record)
 
 
-def _fill_claimant(
-    table: TableState,
-    session: Session,
-    known: ClaimantRecord,
-    locks: tuple[str, ...],
-    waits: list[Wait],
-) -> None:
-    """Add an owner state and its hold; its wait is added to ``waits``."""
+def _owner_state(session: Session, known: ClaimantRecord) -> OwnerState:
+    """Add an owner state to its session."""
     key = known.owner, known.lock
     if key in session.owner_states:
         raise ValueError(f"the snapshot has claimant {known.owner!a} of {known.lock!a} twice")
@@ -187,11 +201,18 @@ def _fill_claimant(
     owner_state = session.enter(key)
     owner_state.request, owner_state.releasing = known.request, known.releasing
     owner_state.lost, owner_state.quiet_ms = known.lost, known.quiet_ms
-    owner_state.locks = locks
     if known.freed is not None:
         owner_state.outcome = owner_state.released(known.freed)
     elif known.denial is not None:
         owner_state.outcome = owner_state.refused(known.denial, known.detail)
+    return owner_state
+
+
+def _fill_claimant(
+    table: TableState, owner_state: OwnerState, known: ClaimantRecord, waits: list[Wait]
+) -> None:
+    """Add the hold of an owner state; its wait is added to ``waits``."""
+    session, locks = owner_state.session, owner_state.locks
     held, waiting = known.hold, known.wait
     if held is None and waiting is None:
         session.lay(owner_state)
@@ -295,6 +316,9 @@ def _part(index: int, count: int, head: TableHead, records: Sequence[Record]) ->
         amounts=tuple(r for r in records if isinstance(r, AmountRecord)),
         counts=tuple(r for r in records if isinstance(r, CountRecord)),
         locks=tuple(r for r in records if isinstance(r, LocksRecord)),
+        values=tuple(r for r in records if isinstance(r, ValueRecord)),
+        histories=tuple(r for r in records if isinstance(r, HistoryRecord)),
+        counters=tuple(r for r in records if isinstance(r, CounterRecord)),
     )
 
 
@@ -337,13 +361,28 @@ def _rest(table: TableState) -> list[Record]:
     several = sorted(
         {(one.session.number, one.owner, one.lock, one.locks) for one in claims if one.locks}
     )
+    values = sorted(
+        (one.session.number, one.owner, one.lock, one.value)
+        for one in claims
+        if one.value is not None
+    )
+    histories = table.histories
+    counters = ("version", histories.version), ("forgotten", histories.forgotten)
     return [
         *table.audit.values(),
         *(PoolRecord(lock, table.pools[lock].capacity) for lock in sorted(table.pools)),
         *(AmountRecord(ticket, amount) for ticket, amount in amounts),
         *(CountRecord(fence, count) for fence, count in counts),
         *(LocksRecord(*one) for one in several),
+        *(ValueRecord(*one) for one in values),
+        *(CounterRecord(*one) for one in counters if one[1]),
     ]
+
+
+def _all_records(table: TableState) -> Iterator[Record | None]:
+    """Copy the mutable fields now, and return the records of the table in canonical order."""
+    rest, noted = _rest(table), table.histories.noted()
+    return chain(_records(_note(table), rest), records_of(noted))
 
 
 def _records(notes: list[Notes], rest: list[Record]) -> Iterator[Record | None]:
@@ -422,8 +461,10 @@ def spell(value: Any) -> bytes:
     return _ENCODER.encode(value).encode("ascii")
 
 
-def _plain(value: object) -> list[Any]:
-    """Return a message as its tag and its fields, in declaration order."""
+def _plain(value: object) -> list[Any] | str:
+    """Return bytes as text, and a message as its tag and its fields, in declaration order."""
+    if isinstance(value, bytes):
+        return value.hex()
     assert isinstance(value, Message)
     names: tuple[str, ...] = type(value).__slots__
     return [value.TAG, *(getattr(value, name) for name in names)]

@@ -10,7 +10,9 @@ For example::
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from fencelock.actors.api.changes import Change, ChangesRead, ReadChanges
 from fencelock.actors.api.cluster_message import ClusterDown, ClusterUp, Watch
+from fencelock.actors.api.election import Lead
 from fencelock.actors.api.lock_all import AcquireAll
 from fencelock.actors.api.membership_message import (
     ChangeMembers,
@@ -80,6 +82,7 @@ from fencelock.actors.session.holding import HoldState
 from fencelock.actors.session.message import ClusterState
 from fencelock.cluster.callback_executor import Notice
 from fencelock.cluster.client import Client, connect
+from fencelock.cluster.election import Candidate, Election, ElectionWatch, Leader
 from fencelock.cluster.lock import Hold, Lock, RLock
 from fencelock.cluster.lock_all import HoldAll, LockAll
 from fencelock.cluster.log import silence
@@ -103,7 +106,10 @@ __all__ = [
     "AlreadyHeldError",
     "Cancel",
     "Cancelled",
+    "Candidate",
+    "Change",
     "ChangeMembers",
+    "ChangesRead",
     "Client",
     "ClockTime",
     "ClosedError",
@@ -118,6 +124,8 @@ __all__ = [
     "DescribeRole",
     "Downgrade",
     "Elected",
+    "Election",
+    "ElectionWatch",
     "Fact",
     "FencelockError",
     "ForbiddenError",
@@ -127,6 +135,8 @@ __all__ = [
     "HoldState",
     "Inspect",
     "InvalidRequestError",
+    "Lead",
+    "Leader",
     "Leaders",
     "LimitReachedError",
     "ListedLock",
@@ -151,6 +161,7 @@ __all__ = [
     "Queues",
     "RLock",
     "RWLock",
+    "ReadChanges",
     "ReadClock",
     "ReadLeaders",
     "ReadMembers",
