@@ -10,7 +10,13 @@ from typing import Generic, TypeVar
 import pykka
 
 from fencelock.actors.api.changes import ChangesRead, ReadChanges
-from fencelock.actors.error import FencelockError, OverloadedError, StaleError, UnavailableError
+from fencelock.actors.error import (
+    AcquireCancelledError,
+    FencelockError,
+    OverloadedError,
+    StaleError,
+    UnavailableError,
+)
 from fencelock.cluster.host.pending_asks import AskReply
 from fencelock.cluster.operation import AwaitReply, Operation
 from fencelock.cluster.session_channel import SessionChannel, closed_meanwhile
@@ -79,7 +85,7 @@ class BaseWatch(Generic[T]):
         reply = self._reply
         try:
             yield _awaited(reply, ends_at)
-        except pykka.ActorDeadError:
+        except (pykka.ActorDeadError, AcquireCancelledError):
             raise closed_meanwhile() from None
         except (UnavailableError, StaleError, OverloadedError):
             if self._version is None:
