@@ -179,10 +179,6 @@ class Queries:
         ended = (*self.pending.end_old(now), *self.watches.end_old(now))
         return [effect for query in ended for effect in self._give_up(query, now)]
 
-    def is_busy(self) -> bool:
-        """Return whether a query is in flight."""
-        return bool(self.pending.by_number or self.watches.by_number)
-
     def _status(self, report: LockReport, inspect: Inspect, consulted: Consulted) -> Message:
         quiet_ms = consulted.quiet_ms
         if self.shown is None or self.shown[0] is not report or self.shown[1] != quiet_ms:

@@ -50,7 +50,6 @@ class PendingQueries:
         self.node = node
         self._clients = clients
         self._watches = watches
-        self._most = WATCHES_MAX if watches else QUERIES_MAX
         self._limit_ms = WATCH_MS + READ_MS if watches else READ_MS
         self._of_owner: Counter[str] = Counter()
         """Number of queries of each client or, with keys, of each key."""
@@ -83,8 +82,9 @@ class PendingQueries:
                 f"{self._of_owner[owner]} questions of {owner} wait for {wait} at node "
                 f"{self.node}, its quota {name} is {quota}"
             )
-        if len(self.by_number) >= self._most:
-            text = f"node {self.node} has {self._most} unanswered questions, its limit"
+        most = WATCHES_MAX if self._watches else QUERIES_MAX
+        if len(self.by_number) >= most:
+            text = f"node {self.node} has {most} unanswered questions, its limit"
             raise OverloadedError(text)
         number = number or self.next_number()
         self.by_number[number] = PendingQuery(number, sender, request, now)

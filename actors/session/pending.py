@@ -12,8 +12,8 @@ from fencelock.actors.api.changes import ReadChanges
 from fencelock.actors.api.membership_message import ChangeMembers, ReadMembers
 from fencelock.actors.api.message import (
     Acquire,
-    AcquireRequest,
     Cancel,
+    CancellableRequest,
     Cancelled,
     Describe,
     Inspect,
@@ -117,7 +117,10 @@ NodeQuestion = (
 )
 """Requests that are about no object of the table."""
 
-Question = AcquireRequest | ReleaseRequest | Renew | Inspect | ReadChanges | Evict | NodeQuestion
+Question = (
+    CancellableRequest | ReleaseRequest | Renew | Inspect | ReadChanges | Evict | NodeQuestion
+)
+"""Requests of users. A `CancellableRequest` is an acquire or an update."""
 
 
 @dataclass
@@ -138,7 +141,8 @@ class Pending:
     endpoint: Address
     requested_at: Instant
     ends_at: Instant | None
-    """End of the wait of an `Acquire`; otherwise, timeout after which the user is refused."""
+    """End of the wait of a request that waits; otherwise, timeout after which the user is
+    refused."""
     resend_at: Instant | None = field(init=False, default=None)
     """Time of the next repetition; None until a tick asks for it: most get a reply before."""
     step_ms: int = field(init=False, default=RETRY_MS)
@@ -184,7 +188,9 @@ def as_sent(pending: Pending, session: str, now: Instant) -> Question:
     match asked:
         case Inspect():
             return _inspect_said(asked, session, pending.number)
-        case AcquireRequest():
+        case CancellableRequest() if not asked.WAITS:
+            return _replaced(asked, session=session, owner=owner, request=pending.number)
+        case CancellableRequest():
             wait_ms = None if pending.ends_at is None else ms_between(now, pending.ends_at)
             if isinstance(asked, Acquire):
                 return acquire_said(asked, session, owner, pending.number, wait_ms)

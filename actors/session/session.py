@@ -7,9 +7,9 @@ from fencelock.actors.api.changes import WATCH_MS
 from fencelock.actors.api.cluster_message import ClusterDown, ClusterUp
 from fencelock.actors.api.message import (
     Abandon,
-    AcquireRequest,
     Alive,
     Cancel,
+    CancellableRequest,
     Cancelled,
     Describe,
     Granted,
@@ -265,8 +265,8 @@ class ClientSession(Role[Said | SessionTick]):
             assert claim is not None
             return self._on_release(user, event, claim, now)
         limit_ms: int | None = ANSWER_MS
-        if isinstance(event, AcquireRequest):
-            limit_ms = event.wait_ms
+        if isinstance(event, CancellableRequest):
+            limit_ms = event.wait_ms if event.WAITS else ANSWER_MS
             state.session_lease.need(now)
         elif is_watch(event):
             limit_ms = WATCH_MS + ANSWER_MS

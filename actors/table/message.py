@@ -14,7 +14,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from fencelock.actors.api.changes import Change
-from fencelock.actors.api.message import AcquireRequest, LockReply, Reason
+from fencelock.actors.api.latch import CountedDown, LatchPassed
+from fencelock.actors.api.message import CancellableRequest, LockReply, Reason
 from fencelock.actors.api.name import check_number
 from fencelock.actors.api.request import Command, Outcome
 from fencelock.actors.api.session_message import Evicted, HoldLost
@@ -65,7 +66,7 @@ class Queued(LockReply, Outcome):
     request: int
     lock: str
 
-    ANSWERS = (AcquireRequest,)
+    ANSWERS = (CancellableRequest,)
 
 
 LogCommand = Command | ExtendSessions
@@ -73,6 +74,10 @@ LogCommand = Command | ExtendSessions
 
 Result = Outcome | HoldLost
 """All outcomes of commands, or of time; `HoldLost` is for a holder whose lock was taken."""
+
+
+KeptReply = CountedDown | LatchPassed
+"""All messages that derive from `fencelock.actors.api.object_request.UpdateReply`."""
 
 
 class TableHead(NamedTuple):
@@ -160,6 +165,17 @@ class CountRecord(NamedTuple):
     times: int
 
 
+class LatchRecord(NamedTuple):
+    """A `fencelock.actors.table.latch.Latch`, without its waits; ``due_ms`` is of its end."""
+
+    lock: str
+    began: int
+    left: int
+    keep_ms: int
+    ticket: int
+    due_ms: int | None
+
+
 class LocksRecord(NamedTuple):
     """The locks of a claim for several, which is held or waits."""
 
@@ -198,7 +214,8 @@ class CounterRecord(NamedTuple):
 class TablePart(Message):
     """Part ``index`` of the ``count`` parts of a snapshot.
 
-    A member of a version without pools can read a snapshot that has none.
+    A member of a version without pools can read a snapshot that has none. The ``replies`` are the
+    outcomes of owner states whose last request was an `UpdateRequest`.
     """
 
     index: int
@@ -211,6 +228,8 @@ class TablePart(Message):
     amounts: tuple[AmountRecord, ...] = ()
     counts: tuple[CountRecord, ...] = ()
     locks: tuple[LocksRecord, ...] = ()
+    replies: tuple[KeptReply, ...] = ()
+    latches: tuple[LatchRecord, ...] = ()
     values: tuple[ValueRecord, ...] = ()
     histories: tuple[HistoryRecord, ...] = ()
     counters: tuple[CounterRecord, ...] = ()
@@ -229,6 +248,8 @@ Record = (
     | AmountRecord
     | CountRecord
     | LocksRecord
+    | KeptReply
+    | LatchRecord
     | ValueRecord
     | HistoryRecord
     | CounterRecord
