@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, Protocol, cast
 from fencelock.actors.api.backup_message import ReadBackup
 from fencelock.actors.api.membership_message import ChangeMembers, ReadMembers
 from fencelock.actors.api.message import (
-    Acquire,
     AcquireRequest,
     Cancel,
     Cancelled,
@@ -176,10 +175,7 @@ def as_sent(pending: Pending, session: str, now: Instant) -> Question:
             return _inspect_said(asked, session, pending.number)
         case AcquireRequest():
             wait_ms = None if pending.ends_at is None else ms_between(now, pending.ends_at)
-            if isinstance(asked, Acquire):
-                return acquire_said(asked, session, owner, pending.number, wait_ms)
-            waits = {"owner": owner, "request": pending.number, "wait_ms": wait_ms}
-            return _replaced(asked, session=session, **waits)
+            return acquire_said[type(asked)](asked, session, owner, pending.number, wait_ms)
         case Release():
             return release_said(asked, session, owner, pending.number)
         case ReleaseRequest():
@@ -190,7 +186,15 @@ def as_sent(pending: Pending, session: str, now: Instant) -> Question:
             return replace(asked, session=session, request=pending.number)
 
 
-acquire_said = copier(Acquire, "session", "owner", "request", "wait_ms")
+class AcquireCopiers(dict[type[AcquireRequest], Callable[..., AcquireRequest]]):
+    """A function for each type of acquire, which copies it for an endpoint."""
+
+    def __missing__(self, asked: type[AcquireRequest]) -> Callable[..., AcquireRequest]:
+        copy = self[asked] = copier(asked, "session", "owner", "request", "wait_ms")
+        return copy
+
+
+acquire_said = AcquireCopiers()
 release_said = copier(Release, "session", "owner", "request")
 _inspect_said = copier(Inspect, "session", "request")
 _replaced: Callable[..., Question] = cast("Any", replace)
