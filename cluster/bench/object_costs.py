@@ -38,7 +38,7 @@ Request = Callable[..., AcquireRequest]
 REQUESTS: dict[str, Request] = {
     "lock": lambda name, **of: Acquire(lock=name, limit=1, **of),
     "semaphore": lambda name, **of: AcquirePermits(semaphore=name, permits=2, amount=2, **of),
-    "read/write lock": lambda name, **of: AcquireReadWrite(rwlock=name, write=True, **of),
+    "rwlock": lambda name, **of: AcquireReadWrite(rwlock=name, write=True, **of),
     "lock_all of 2": lambda name, **of: AcquireAll(locks=(name, f"{name}/2"), **of),
 }
 

@@ -46,10 +46,10 @@ class Comparison(NamedTuple):
     at_least: float | None
 
 
-PAIRS = (
+COMPARED = (
     Comparison("semaphore", "pairs/s", Use.SEMAPHORE, Use.LOCK, RATIO_MIN),
-    Comparison("read/write lock, read", "pairs/s", Use.READ, Use.LOCK, RATIO_MIN),
-    Comparison("read/write lock, write", "pairs/s", Use.WRITE, Use.LOCK, RATIO_MIN),
+    Comparison("rwlock, read", "pairs/s", Use.READ, Use.LOCK, RATIO_MIN),
+    Comparison("rwlock, write", "pairs/s", Use.WRITE, Use.LOCK, RATIO_MIN),
     Comparison("lock_all of 2", "pairs/s", Use.LOCK_ALL, Use.TWO_LOCKS, RATIO_MIN),
     Comparison("100 readers of one", "grants/s", Use.READ_ONE, Use.READ, None),
 )
@@ -101,7 +101,7 @@ def measure(
 def pairs(folder: Path, rounds: int, seconds: float, say: Callable[[str], None]) -> list[BarFigure]:
     """Measure each kind beside its reference, in turns of ``seconds``; see `measure`."""
     say(f"starting {NODES} nodes")
-    uses = tuple(dict.fromkeys(use for one in PAIRS for use in (one.beside, one.use)))
+    uses = tuple(dict.fromkeys(use for one in COMPARED for use in (one.beside, one.use)))
     with NodeProcesses(folder, "paxos", NODES, durable=True) as members:
         watcher = connect(members.connect, cluster=members.cluster, connect_timeout=CONNECT_S)
         with watcher:
@@ -120,7 +120,7 @@ def pairs(folder: Path, rounds: int, seconds: float, say: Callable[[str], None])
     rates = {use: [sum(turn) / seconds for turn in _turns(counted, use)] for use in uses}
     return [
         higher_is_better(one.name, one.unit, rates[one.use], rates[one.beside], one.at_least)
-        for one in PAIRS
+        for one in COMPARED
     ]
 
 
