@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, Protocol, cast
 from fencelock.actors.api.backup_message import ReadBackup
 from fencelock.actors.api.membership_message import ChangeMembers, ReadMembers
 from fencelock.actors.api.message import (
-    AcquireRequest,
     Cancel,
+    CancellableRequest,
     Cancelled,
     Describe,
     Inspect,
@@ -111,7 +111,8 @@ NodeQuestion = (
 )
 """Requests that are about no object of the table."""
 
-Question = AcquireRequest | ReleaseRequest | Renew | Inspect | Evict | NodeQuestion
+Question = CancellableRequest | ReleaseRequest | Renew | Inspect | Evict | NodeQuestion
+"""Requests of users. A `CancellableRequest` is an acquire or an update."""
 
 
 @dataclass
@@ -132,7 +133,8 @@ class Pending:
     endpoint: Address
     requested_at: Instant
     ends_at: Instant | None
-    """End of the wait of an `Acquire`; otherwise, timeout after which the user is refused."""
+    """End of the wait of a request that waits; otherwise, timeout after which the user is
+    refused."""
     resend_at: Instant | None = field(init=False, default=None)
     """Time of the next repetition; None until a tick asks for it: most get a reply before."""
     step_ms: int = field(init=False, default=RETRY_MS)
@@ -173,7 +175,9 @@ def as_sent(pending: Pending, session: str, now: Instant) -> Question:
     match asked:
         case Inspect():
             return _inspect_said(asked, session, pending.number)
-        case AcquireRequest():
+        case CancellableRequest() if not asked.WAITS:
+            return _replaced(asked, session=session, owner=owner, request=pending.number)
+        case CancellableRequest():
             wait_ms = None if pending.ends_at is None else ms_between(now, pending.ends_at)
             return acquire_said[type(asked)](asked, session, owner, pending.number, wait_ms)
         case Release():
@@ -186,10 +190,10 @@ def as_sent(pending: Pending, session: str, now: Instant) -> Question:
             return replace(asked, session=session, request=pending.number)
 
 
-class AcquireCopiers(dict[type[AcquireRequest], Callable[..., AcquireRequest]]):
-    """A function for each type of acquire, which copies it for an endpoint."""
+class AcquireCopiers(dict[type[CancellableRequest], Callable[..., CancellableRequest]]):
+    """A function for each type of request that waits, which copies it for an endpoint."""
 
-    def __missing__(self, asked: type[AcquireRequest]) -> Callable[..., AcquireRequest]:
+    def __missing__(self, asked: type[CancellableRequest]) -> Callable[..., CancellableRequest]:
         copy = self[asked] = copier(asked, "session", "owner", "request", "wait_ms")
         return copy
 
