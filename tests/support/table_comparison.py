@@ -11,11 +11,19 @@ from fencelock.actors.api.lock_all import SEVERAL, AcquireAll
 from fencelock.actors.api.name import object_name
 from fencelock.actors.api.rwlock import RWLOCK, AcquireReadWrite, Downgrade
 from fencelock.actors.api.semaphore import SEMAPHORE, AcquirePermits, ReleasePermits
-from fencelock.actors.api.session_message import CloseReason, CloseSession, End, Ended, Evict, Open
+from fencelock.actors.api.session_message import (
+    CloseReason,
+    CloseSession,
+    End,
+    Ended,
+    Evict,
+    Open,
+    Renew,
+)
 from fencelock.actors.table.holding import Hold, Pool
 from fencelock.actors.table.message import ExtendSessions, LogCommand, Result
 from fencelock.actors.table.table import LockTable
-from support.table_model import Model, Word, word_of
+from support.table_model import WEEK_MS, Model, Word, word_of
 
 Dice = tuple[int, int, int, int, int, int]
 """The kind of command (below 20), the delay, the owner, the subject, and two more dice."""
@@ -171,6 +179,33 @@ class SeveralComposer(ObjectComposer):
         return made
 
 
+class DeadlineComposer(ObjectComposer):
+    """Also writes acquires with a duration, some of them invalid, and renewals."""
+
+    def turned(self, made: Plain, step: Dice, model: Model) -> LogCommand:
+        """Return the command in place of ``made``."""
+        kind, delay, who, which, what, chance = step
+        if isinstance(made, api.Acquire):
+            hold_ms = (0, 100, 150, 300, 600, 99, WEEK_MS + 1)[chance % (7 if what % 8 == 0 else 5)]
+            grace_ms = (100, 0, 200, 100, 99)[which % (5 if what % 8 == 1 else 4)]
+            ttl = hold_ms if hold_ms or kind % 8 == 0 else 100
+            return replace(made, hold_ms=ttl, grace_ms=grace_ms if ttl else grace_ms * (who % 2))
+        holds = [c for c in model.claims if c.fence and c.hold_ms]
+        hold = holds[who % len(holds)] if holds else model.holder(made.lock)
+        if isinstance(made, Evict) or which % 3 == 0 or hold is None:
+            return made
+        early = sorted({hold.first, *hold.renewals})
+        number = early[chance % len(early)] if delay % 4 == 0 else made.request
+        return Renew(
+            lock=hold.lock,
+            fence=hold.fence if chance % 9 else chance,
+            hold_ms=(0, 0, 100, 400, 99)[what % 5],
+            session=hold.session,
+            owner=hold.owner if which % 9 else "p",
+            request=number,
+        )
+
+
 class MixedComposer(ObjectComposer):
     """Also writes about semaphores: with two or three permits, by more owners than permits."""
 
@@ -218,7 +253,8 @@ class AllComposer(ObjectComposer):
 
     def turned(self, made: Plain, step: Dice, model: Model) -> LogCommand:
         """Return the command in place of ``made``."""
-        kind = (RWComposer, SeveralComposer, MixedComposer)[step[5] // 2 % 3]
+        kinds = (RWComposer, SeveralComposer, MixedComposer, DeadlineComposer)
+        kind = kinds[step[5] // 2 % len(kinds)]
         return kind().turned(made, step, model)
 
 
