@@ -20,8 +20,13 @@ from fencelock.actors.api.session_message import CloseSession, End, Evict, Open
 from fencelock.actors.message import Local, Message
 from fencelock.actors.paxos.machine import Fingerprint, state_of
 from fencelock.actors.paxos.message import Figure
+<<<<<<< HEAD
 from fencelock.actors.table.message import COMMAND_LEVEL, ExtendSessions, LogCommand, TablePart
 from fencelock.actors.table.operation import COMMANDS
+=======
+from fencelock.actors.table.message import ExtendSessions, LogCommand, TablePart
+from fencelock.actors.table.operations import COMMANDS
+>>>>>>> 2d743f9
 from fencelock.actors.table.report import Browse, Browsed, Looked, LookUp, ReadRecords
 from fencelock.actors.table.table import LockTable
 from fencelock.transport.cbor import MalformedFrameError, load, load_each
