@@ -20,13 +20,8 @@ from fencelock.actors.api.session_message import CloseSession, End, Evict, Open
 from fencelock.actors.message import Local, Message
 from fencelock.actors.paxos.machine import Fingerprint, state_of
 from fencelock.actors.paxos.message import Figure
-<<<<<<< HEAD
 from fencelock.actors.table.message import COMMAND_LEVEL, ExtendSessions, LogCommand, TablePart
-from fencelock.actors.table.operation import COMMANDS
-=======
-from fencelock.actors.table.message import ExtendSessions, LogCommand, TablePart
 from fencelock.actors.table.operations import COMMANDS
->>>>>>> 2d743f9
 from fencelock.actors.table.report import Browse, Browsed, Looked, LookUp, ReadRecords
 from fencelock.actors.table.table import LockTable
 from fencelock.transport.cbor import MalformedFrameError, load, load_each
@@ -89,6 +84,8 @@ class LockMachine:
     def level_of(self, command: bytes) -> int:
         """Return the level of ``command``; see `LEVELS`."""
         known = self._known.get(command)
+        if isinstance(known, Acquire):
+            return COMMAND_LEVEL if known.hold_ms or known.grace_ms else 0
         return 0 if known is None else LEVELS.get(type(known), COMMAND_LEVEL)
 
     def is_patient(self, command: bytes) -> bool:

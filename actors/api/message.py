@@ -486,6 +486,9 @@ class LockStatus(Reply):
     holders: tuple[Contender, ...] = ()
     """The holders in the order of their grants, where there can be several. ``holder`` is the first
     of them."""
+    left_ms: int | None = None
+    """Time until the lock is taken from its holder unless it is renewed (ms). None if its hold has
+    no deadline, or if the answering node does not know it."""
 
     TRIMMED = True
 

@@ -419,6 +419,10 @@ class SessionClosed(Outcome):
     ANSWERS = (CloseSession,)
 
 
+HAVE_DEADLINES = "bakery gives one to each hold, and paxos to those with a duration"
+"""The advice for a hold without a deadline that was to be renewed."""
+
+
 @message(0x69)
 class Renew(LockRequest, Command):
     """Begin the duration of my hold anew, when this is handled. Answered by `Renewed`.

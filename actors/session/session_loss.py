@@ -31,6 +31,7 @@ from fencelock.actors.api.message import (
 from fencelock.actors.api.name import titled
 from fencelock.actors.api.object_request import UpdateRequest
 from fencelock.actors.api.session_message import (
+    HAVE_DEADLINES,
     ConfirmHold,
     DisownHold,
     Ended,
@@ -197,10 +198,6 @@ def _lose_at_deadline(state: SessionState, claim: Claim, now: Instant) -> list[E
     return effects + state.in_flight.ask(
         None, release, claim, endpoint, now, limit_ms=None, owed=True
     )
-
-
-HAVE_DEADLINES = "bakery gives one to each hold, and paxos to those with a duration"
-"""The advice for a hold without a deadline that was to be renewed."""
 
 
 def why_not_renew(state: SessionState, renew: Renew, claim: Claim) -> Rejection | None:

@@ -23,6 +23,7 @@ from fencelock.actors.table.holding import Hold, Wait
 from fencelock.actors.table.message import LeaseRecord, Result
 
 if TYPE_CHECKING:
+    from fencelock.actors.table.session import OwnerState
     from fencelock.actors.table.table_state import TableState
 
 TERM_MS_MIN = 100
@@ -36,6 +37,9 @@ GRACE_MS = 5_000
 
 OVER = "taken away when its duration and its grace were over"
 
+ROUNDING_MS = 1
+"""Log time is rounded down to milliseconds, so a difference may be this much longer than true."""
+
 TICKETS_END = 1 << 63
 """Above all tickets of waits. A wait that ends when a hold does ends first, and is not granted."""
 
@@ -45,6 +49,9 @@ class Terms(NamedTuple):
 
     hold_ms: int
     grace_ms: int
+
+
+NO_TERMS = Terms(0, 0)
 
 
 def terms_of(acquire: Acquire) -> Terms | None:
@@ -115,7 +122,7 @@ class LeasedHold(Hold):
 
     """
 
-    terms: Terms = Terms(0, 0)
+    terms: Terms = NO_TERMS
     deadlines: Deadlines | None = None
     lasts_ms: int = 0
     renewal: int = 0
@@ -149,8 +156,18 @@ class LeasedHold(Hold):
             request=self.renewal,
         )
 
-    def begin(self, table: TableState, deadline_ms: int) -> None:
-        """Set the deadline, and let ``table`` watch it."""
+    def restart(self, table: TableState) -> None:
+        """Let the hold last for its whole duration and grace from now on, if that is later."""
+        lease_ms = self.lasts_ms + self.terms.grace_ms
+        self.extend(table, table.time_ms + lease_ms + ROUNDING_MS)
+
+    def extend(self, table: TableState, deadline_ms: int) -> None:
+        """Set the deadline, which never becomes earlier."""
+        deadlines = self.deadlines
+        if deadlines is not None:
+            if deadline_ms <= self.deadline_ms:
+                return
+            self.end(table)
         deadlines = self.deadlines = table.deadlines
         self.ticket, self.due_ms = TICKETS_END + self.fence, deadline_ms
         self.ends_ms = deadline_ms - deadlines.skipped_ms
@@ -163,12 +180,6 @@ class LeasedHold(Hold):
         table.deadlines.ends -= self.owner_state.mark * self.ends_ms
         table.deadlines.marks -= self.owner_state.mark
         table.timeouts.drop(self)
-
-    def extend(self, table: TableState, deadline_ms: int) -> None:
-        """Move the deadline, unless it is as late already."""
-        if deadline_ms > self.deadline_ms:
-            self.end(table)
-            self.begin(table, deadline_ms)
 
     def fall_due(self, table: TableState, out: list[Result]) -> None:
         """Take the lock away, unless a change of the master has moved the deadline."""
@@ -191,8 +202,20 @@ class LeasedHold(Hold):
         )
 
 
+def begin_leased(
+    table: TableState, owner_state: OwnerState, label: str, terms: Terms
+) -> LeasedHold:
+    """Return a new hold with a deadline under the table's last fence."""
+    hold = LeasedHold(
+        owner_state, label, table.fence, table.time_ms, owner_state.request, terms=terms
+    )
+    hold.lasts_ms = terms.hold_ms
+    hold.restart(table)
+    return hold
+
+
 @dataclass(slots=True, eq=False)
 class LeasedWait(Wait):
     """A wait for a hold with a deadline."""
 
-    terms: Terms = Terms(0, 0)
+    terms: Terms = NO_TERMS

@@ -180,6 +180,25 @@ class LocksRecord(NamedTuple):
     locks: tuple[str, ...]
 
 
+class TermsRecord(NamedTuple):
+    """The duration and grace of the hold for which a `Wait` waits."""
+
+    ticket: int
+    hold_ms: int
+    grace_ms: int
+
+
+class LeaseRecord(NamedTuple):
+    """The deadline of a `LeasedHold`, as log time."""
+
+    fence: int
+    hold_ms: int
+    grace_ms: int
+    lasts_ms: int
+    renewal: int
+    deadline_ms: int
+
+
 @message(0x9A)
 class TablePart(Message):
     """Part ``index`` of the ``count`` parts of a snapshot.
@@ -200,6 +219,8 @@ class TablePart(Message):
     locks: tuple[LocksRecord, ...] = ()
     replies: tuple[UpdateReply, ...] = ()
     latches: tuple[LatchRecord, ...] = ()
+    terms: tuple[TermsRecord, ...] = ()
+    leases: tuple[LeaseRecord, ...] = ()
 
     TRIMMED = True
 
@@ -217,5 +238,7 @@ Record = (
     | LocksRecord
     | UpdateReply
     | LatchRecord
+    | TermsRecord
+    | LeaseRecord
 )
 """All records of a part, without the head."""

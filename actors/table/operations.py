@@ -11,10 +11,17 @@ from fencelock.actors.api.message import Acquire, Cancel, KeepAlive, Release
 from fencelock.actors.api.request import Command
 from fencelock.actors.api.rwlock import AcquireReadWrite, Downgrade
 from fencelock.actors.api.semaphore import AcquirePermits, ReleasePermits
-from fencelock.actors.api.session_message import CloseSession, End, Evict, Open
+from fencelock.actors.api.session_message import CloseSession, End, Evict, Open, Renew
 from fencelock.actors.table.latch import await_latch, count_down
 from fencelock.actors.table.message import ExtendSessions, LogCommand, Result
-from fencelock.actors.table.operation import acquire, acquire_all, acquire_permits, cancel, release
+from fencelock.actors.table.operation import (
+    acquire,
+    acquire_all,
+    acquire_permits,
+    cancel,
+    release,
+    renew,
+)
 from fencelock.actors.table.session_operation import (
     close_session,
     end_session,
@@ -43,6 +50,7 @@ OPERATIONS: dict[type[Command], Operation] = {
     CloseSession: close_session,
     CountDown: count_down,
     AwaitLatch: await_latch,
+    Renew: renew,
 }
 """The effect of each request on the table. A new command is added here."""
 

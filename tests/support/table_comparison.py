@@ -291,8 +291,13 @@ class TableJudge:
         now = queue_of(at).values() if at is not None else ()
         assert not [t for t in queue.values() if t < ticket and t in now]  # L3
 
-    def judge(self, table: LockTable, before: dict[str, Queue], out: list[Result]) -> None:
-        """Judge the outcomes of one command, and ``table`` after it."""
+    def judge(
+        self, table: LockTable, before: dict[str, Queue], out: list[Result], *, renews: bool
+    ) -> None:
+        """Judge the outcomes of one command, and ``table`` after it.
+
+        A command that ``renews`` may have the number of an acquire.
+        """
         lasting = (
             api.Reason.TIMED_OUT,
             api.Reason.NOT_HELD,
@@ -307,7 +312,7 @@ class TableJudge:
             if isinstance(one, api.Granted) or (
                 isinstance(one, api.Refused) and one.reason in lasting
             ):
-                key = (one.session, one.owner, one.request, one.lock)
+                key = (one.session, one.owner, one.request, one.lock, renews)
                 assert self.settled.setdefault(key, word_of(one)) == word_of(one)  # L5
         assert max(self.grants, default=0) <= table.fence
         claims = 0
@@ -358,10 +363,10 @@ def compare(steps: Iterable[Dice], composer: type[LogComposer] = LogComposer) ->
         command = writer.command(step, model)
         out = table.apply(at, command)
         assert [word_of(one) for one in out] == model.apply(at, command), command
-        judge.judge(table, before, out)
+        judge.judge(table, before, out, renews=isinstance(command, Renew))
         if step[5] % 11 == 0:
             copy = LockTable.restore(table.snapshot())
-            assert copy.digest() == table.digest()
+            assert (copy.digest(), copy.numbers()) == (table.digest(), table.numbers())
             table = copy
     end = table.time_ms + 10_000
     assert [word_of(one) for one in table.advance(end)] == model.advance(end)

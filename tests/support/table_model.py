@@ -164,7 +164,7 @@ class Model:
         """Turn a wait into a hold."""
         claim.fence, claim.due, claim.first = self.fences + 1, float("inf"), claim.request
         if claim.hold_ms:
-            claim.ends = self.now + claim.hold_ms + claim.grace_ms
+            claim.ends = self.now + claim.hold_ms + claim.grace_ms + 1
         self.fences += len(claim.names)
         claim.levels = [claim.request] * (claim.amount if claim.counted else 1)
         self._tell_held(claim, claim.request)
@@ -382,7 +382,7 @@ class Model:
             return
         if r not in mine.renewals:
             mine.renewals[r] = c.hold_ms or mine.renewals.get(last, mine.hold_ms)
-            mine.ends = max(mine.ends, self.now + mine.renewals[r] + mine.grace_ms)
+            mine.ends = max(mine.ends, self.now + mine.renewals[r] + mine.grace_ms + 1)
         self.out.append(("Renewed", lock, c.fence, mine.renewals[r], mine.grace_ms, s, o, r))
 
     def _do(self, c: AcquireRequest | ReleaseRequest, mine: ModelClaim | None) -> None:
