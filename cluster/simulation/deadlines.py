@@ -37,27 +37,28 @@ RENEW_SHARE = 0.5
 """Share of the times at which a user that is done with its work renews its hold instead."""
 
 
+GONE = (Reason.NOT_HELD, Reason.OWNERSHIP_LOST)
+"""The refusals of a renewal after which the lock is not held."""
+
+
 class DeadlineUser(
     LockUser, Role[Finish | Bereft | Rested | Used | Granted | Refused | Released | Renewed]
 ):
     """Wants a lock for a duration, works for less or for longer, and sometimes renews."""
 
-    def __init__(self, address: Address, host: Any, **options: Any) -> None:
-        super().__init__(address, host, **options)
-        self.renewing = False
-
     def handle(self, sender: Address, event: Met | Renewed, now: Instant) -> Effects:
-        """Go on to the next action."""
+        """Go on to the next action. The replies to renewals have the number of the turn."""
+        if not isinstance(event, Renewed | Refused) or not event.request:
+            assert not isinstance(event, Renewed)
+            return super().handle(sender, event, now)
+        if self.mood is not Mood.HOLDS or event.request != self.turn:
+            return [Observe("contender.lost_while_renewing")]
         if isinstance(event, Renewed):
-            self.renewing = False
             used = Wake(self.random.randint(0, HOLD_MS_MAX), Used(turn=self.turn))
-            return [used, Observe("contender.renewed")] if self.mood is Mood.HOLDS else ()
-        if isinstance(event, Refused) and self.renewing:
-            self.renewing = False
-            if self.mood is Mood.HOLDS and event.reason is Reason.UNAVAILABLE:
-                return super()._leave()
-            return [Observe("contender.not_renewed"), *super().handle(sender, event, now)]
-        return super().handle(sender, event, now)
+            return [used, Observe("contender.renewed")]
+        if event.reason not in GONE:
+            return super()._leave()
+        return [Observe("contender.not_renewed"), *self._on_end(left=0)]
 
     def _ask(self, wait_ms: int | None) -> Send:
         hold_ms = self.random.choice(DURATIONS_MS)
@@ -69,15 +70,18 @@ class DeadlineUser(
             hold_ms=hold_ms,
             grace_ms=self.random.choice(GRACES_MS) if hold_ms else 0,
         )
-        self.renewing = False
         return Send(self.session, acquire)
 
     def _leave(self) -> Effects:
         if self.finishing or self.mood is not Mood.HOLDS or self.random.random() >= RENEW_SHARE:
             return super()._leave()
-        self.renewing = True
-        hold_ms = self.random.choice(DURATIONS_MS)
-        renew = Renew(lock=self.lock, fence=self.fence, hold_ms=hold_ms, owner=self.owner)
+        renew = Renew(
+            lock=self.lock,
+            fence=self.fence,
+            hold_ms=self.random.choice(DURATIONS_MS),
+            owner=self.owner,
+            request=self.turn,
+        )
         return [Send(self.session, renew), Observe("contender.renews")]
 
 
@@ -110,7 +114,11 @@ class DeadlineJudge(LockJudge):
                         self._judge_belief(outcome)
             case _:
                 pass
+        of_renewal = isinstance(event, Refused) and event.request
+        want = self.wants.get(delivered.to)
         super().handled(delivered, effects)
+        if of_renewal and want is not None:
+            self.wants.setdefault(delivered.to, want)
 
     def _judge_belief(self, lost: HoldLost) -> None:
         hold = self.inside.get(lost.lock)

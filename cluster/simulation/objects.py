@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fencelock.cluster.guarantee import Guarantee
+from fencelock.cluster.simulation.deadlines import DEADLINES
 from fencelock.cluster.simulation.run import Workload
 from fencelock.cluster.simulation.rwlocks import RWLOCKS
 from fencelock.cluster.simulation.semaphores import SEMAPHORES
@@ -12,5 +13,6 @@ WORKLOADS: dict[str, tuple[Guarantee, Workload]] = {
     "semaphores": (Guarantee.SEMAPHORES, SEMAPHORES),
     "rwlocks": (Guarantee.RWLOCKS, RWLOCKS),
     "several": (Guarantee.LOCK_ALL, LOCK_ALL),
+    "deadlines": (Guarantee.DEADLINES, DEADLINES),
 }
 """What a protocol must promise, and the workload."""
