@@ -131,7 +131,7 @@ def silence(pending: Pending, endpoints: Endpoints, now: Instant) -> Rejection:
             text = f"{titled(lock)}: no node could be asked for it within {asked}"
         case UpdateRequest(lock=lock):
             text = f"{titled(lock)}: no node answered within {asked}, and {UNKNOWN}"
-        case AcquireRequest(lock=lock):
+        case CancellableRequest(lock=lock):
             text = (
                 f"{titled(lock)}: no node decided within {asked}, and the outcome is unknown; the "
                 "client cancels the request as soon as it is connected again, and releases "

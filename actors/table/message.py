@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from fencelock.actors.api.latch import CountedDown, LatchPassed
 from fencelock.actors.api.message import CancellableRequest, LockReply, Reason
 from fencelock.actors.api.name import check_number
-from fencelock.actors.api.object_request import UpdateReply
 from fencelock.actors.api.request import Command, Outcome
 from fencelock.actors.api.session_message import Evicted, HoldLost
 from fencelock.actors.message import Message, message
@@ -73,6 +73,10 @@ LogCommand = Command | ExtendSessions
 
 Result = Outcome | HoldLost
 """All outcomes of commands, or of time; `HoldLost` is for a holder whose lock was taken."""
+
+
+KeptReply = CountedDown | LatchPassed
+"""All messages that derive from `fencelock.actors.api.object_request.UpdateReply`."""
 
 
 class TableHead(NamedTuple):
@@ -217,7 +221,7 @@ class TablePart(Message):
     amounts: tuple[AmountRecord, ...] = ()
     counts: tuple[CountRecord, ...] = ()
     locks: tuple[LocksRecord, ...] = ()
-    replies: tuple[UpdateReply, ...] = ()
+    replies: tuple[KeptReply, ...] = ()
     latches: tuple[LatchRecord, ...] = ()
     terms: tuple[TermsRecord, ...] = ()
     leases: tuple[LeaseRecord, ...] = ()
@@ -236,7 +240,7 @@ Record = (
     | AmountRecord
     | CountRecord
     | LocksRecord
-    | UpdateReply
+    | KeptReply
     | LatchRecord
     | TermsRecord
     | LeaseRecord

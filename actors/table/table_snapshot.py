@@ -22,7 +22,6 @@ from fencelock.actors.api.name import (
     plain_name,
     titled,
 )
-from fencelock.actors.api.object_request import UpdateReply
 from fencelock.actors.api.session_message import Evicted
 from fencelock.actors.message import Message
 from fencelock.actors.table.deadline import LeasedHold, LeasedWait, Terms
@@ -33,6 +32,7 @@ from fencelock.actors.table.message import (
     ClaimantRecord,
     CountRecord,
     HoldRecord,
+    KeptReply,
     LatchRecord,
     LeaseRecord,
     LocksRecord,
@@ -262,7 +262,7 @@ class Leases:
         return LeasedWait(*fields, terms=Terms(found.hold_ms, found.grace_ms))
 
 
-def _fill_reply(table: TableState, reply: UpdateReply) -> None:
+def _fill_reply(table: TableState, reply: KeptReply) -> None:
     session = table.sessions.by_id.get(reply.session)
     known = None if session is None else session.owner_states.get((reply.owner, reply.lock))
     if known is None or (known.request, known.outcome) != (reply.request, None):
@@ -357,7 +357,7 @@ def _part(index: int, count: int, head: TableHead, records: Sequence[Record]) ->
         amounts=tuple(r for r in records if isinstance(r, AmountRecord)),
         counts=tuple(r for r in records if isinstance(r, CountRecord)),
         locks=tuple(r for r in records if isinstance(r, LocksRecord)),
-        replies=tuple(r for r in records if isinstance(r, UpdateReply)),
+        replies=tuple(r for r in records if isinstance(r, KeptReply)),
         latches=tuple(r for r in records if isinstance(r, LatchRecord)),
         terms=tuple(r for r in records if isinstance(r, TermsRecord)),
         leases=tuple(r for r in records if isinstance(r, LeaseRecord)),
@@ -429,7 +429,7 @@ def _records(notes: list[Notes], rest: list[Record]) -> Iterator[Record | None]:
                 yield TermsRecord(wait.ticket, *wait.terms)
         for note in quiet:
             yield _claimant_record(note)
-            if isinstance(note[3], UpdateReply):
+            if isinstance(note[3], KeptReply):
                 yield note[3]
     yield from rest
 
