@@ -210,6 +210,25 @@ class CounterRecord(NamedTuple):
     value: int
 
 
+class TermsRecord(NamedTuple):
+    """The duration and grace of the hold for which a `Wait` waits."""
+
+    ticket: int
+    hold_ms: int
+    grace_ms: int
+
+
+class LeaseRecord(NamedTuple):
+    """The deadline of a `LeasedHold`, as log time."""
+
+    fence: int
+    hold_ms: int
+    grace_ms: int
+    lasts_ms: int
+    renewal: int
+    deadline_ms: int
+
+
 @message(0x9A)
 class TablePart(Message):
     """Part ``index`` of the ``count`` parts of a snapshot.
@@ -233,6 +252,8 @@ class TablePart(Message):
     values: tuple[ValueRecord, ...] = ()
     histories: tuple[HistoryRecord, ...] = ()
     counters: tuple[CounterRecord, ...] = ()
+    terms: tuple[TermsRecord, ...] = ()
+    leases: tuple[LeaseRecord, ...] = ()
 
     TRIMMED = True
 
@@ -253,5 +274,7 @@ Record = (
     | ValueRecord
     | HistoryRecord
     | CounterRecord
+    | TermsRecord
+    | LeaseRecord
 )
 """All records of a part, without the head."""

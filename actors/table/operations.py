@@ -12,7 +12,7 @@ from fencelock.actors.api.message import Acquire, Cancel, KeepAlive, Release
 from fencelock.actors.api.request import Command
 from fencelock.actors.api.rwlock import AcquireReadWrite, Downgrade
 from fencelock.actors.api.semaphore import AcquirePermits, ReleasePermits
-from fencelock.actors.api.session_message import CloseSession, End, Evict, Open
+from fencelock.actors.api.session_message import CloseSession, End, Evict, Open, Renew
 from fencelock.actors.table.latch import await_latch, count_down
 from fencelock.actors.table.message import ExtendSessions, LogCommand, Result
 from fencelock.actors.table.operation import (
@@ -22,6 +22,7 @@ from fencelock.actors.table.operation import (
     cancel,
     lead,
     release,
+    renew,
 )
 from fencelock.actors.table.session_operation import (
     close_session,
@@ -52,6 +53,7 @@ OPERATIONS: dict[type[Command], Operation] = {
     CountDown: count_down,
     AwaitLatch: await_latch,
     Lead: lead,
+    Renew: renew,
 }
 """The effect of each request on the table. A new command is added here."""
 
