@@ -38,6 +38,9 @@ KNOWN_MAX = 4096
 """Limit of decoded commands kept from when this node writes or admits them until it applies
 them: about as many as are in flight."""
 
+KNOWN_BYTES_MAX = 4 << 10
+"""Larger commands are not kept, but decoded again (bytes). So those kept have at most 16 MiB."""
+
 PATIENT_MS = 100
 """Acquires with a shorter timeout than this (ms) are never delayed for batching."""
 
@@ -60,6 +63,8 @@ class LockMachine:
 
         """
         written, known = _CODECS[type(command)].write(command), self._known
+        if len(written) > KNOWN_BYTES_MAX:
+            return written
         if len(known) >= KNOWN_MAX:
             known.clear()  # Most were for a master elsewhere, and come back as new bytes.
         known[written] = command
@@ -70,8 +75,8 @@ class LockMachine:
         if command in self._known:
             return True
         read = read_command(command)
-        if read is None:
-            return False
+        if read is None or len(command) > KNOWN_BYTES_MAX:
+            return read is not None
         if len(self._known) >= KNOWN_MAX:
             self._known.clear()
         self._known[command] = read
@@ -79,7 +84,7 @@ class LockMachine:
 
     def is_new(self, command: bytes) -> bool:
         """Return whether releases before changes of members skip ``command``."""
-        known = self._known.get(command)
+        known = self._known.get(command) or read_command(command)
         return known is not None and type(known) not in FIRST_COMMANDS
 
     def is_patient(self, command: bytes) -> bool:
