@@ -20,7 +20,7 @@ from fencelock.actors.message import Local, Message
 from fencelock.actors.paxos.machine import Fingerprint, state_of
 from fencelock.actors.paxos.message import Figure
 from fencelock.actors.table.message import ExtendSessions, LogCommand, TablePart
-from fencelock.actors.table.operation import COMMANDS
+from fencelock.actors.table.operations import COMMANDS
 from fencelock.actors.table.report import Browse, Browsed, Looked, LookUp, ReadRecords
 from fencelock.actors.table.table import LockTable
 from fencelock.transport.cbor import MalformedFrameError, load, load_each

@@ -8,8 +8,8 @@ from typing import Any
 
 from fencelock.actors.api.backup_message import ReadBackup
 from fencelock.actors.api.message import (
-    AcquireRequest,
     Alive,
+    CancellableRequest,
     Granted,
     Inspect,
     KeepAlive,
@@ -19,7 +19,8 @@ from fencelock.actors.api.message import (
     ReleaseRequest,
     refused,
 )
-from fencelock.actors.api.name import quoted, without_secret
+from fencelock.actors.api.name import quoted, titled, without_secret
+from fencelock.actors.api.object_request import UpdateRequest
 from fencelock.actors.api.request import Command, Outcome, Request
 from fencelock.actors.api.session_message import (
     CloseReason,
@@ -212,7 +213,7 @@ class PaxosBackend(MembersBackend):
             )
         if isinstance(request, Open):
             self.sessions.check(request.session, self.clients.quotas.sessions, self.node)
-        if not isinstance(request, AcquireRequest | ReleaseRequest):
+        if not isinstance(request, CancellableRequest | ReleaseRequest):
             in_flight.make_room(request, key, client)
         gathered = in_flight.gathered
         gathered.append(in_flight.add(request, key, now, sender=sender, client=client))
@@ -309,9 +310,14 @@ class PaxosBackend(MembersBackend):
         """Return the table's ``reply`` to ``request`` as the client gets it.
 
         The table does not know which node answers. And it tells a request that came too late from
-        one that is forgotten; to a client nothing was done, either way.
+        one that is forgotten; to a client that acquires nothing was done, either way.
         """
         if isinstance(reply, Refused) and reply.reason in (Reason.SUPERSEDED, Reason.FORGOTTEN):
+            if isinstance(request, UpdateRequest):
+                text = f"{titled(reply.lock)}: it came too late; it is unknown whether an earlier"
+                return replace(
+                    reply, reason=Reason.UNAVAILABLE, detail=f"{text} copy of it took effect"
+                )
             nothing = Reason.NOT_HELD if isinstance(request, ReleaseRequest) else Reason.CANCELLED
             reply = replace(reply, reason=nothing)
         if isinstance(reply, Refused):  # It may name the holder.
@@ -531,5 +537,5 @@ _ENDINGS = {
 def _is_untried(known: InFlightRequest) -> bool:
     """Return whether the request is new work that cannot be in the log yet."""
     return known.proposed_at == known.since and isinstance(
-        known.request, Open | AcquireRequest | OperatorCommand
+        known.request, Open | CancellableRequest | OperatorCommand
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from fencelock.actors.api.message import AcquireRequest, ReleaseRequest
+from fencelock.actors.api.message import CancellableRequest, ReleaseRequest
 from fencelock.actors.api.request import Request
 from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.message import Address, Instant
@@ -34,7 +34,7 @@ from fencelock.actors.session.session_lease import SessionLease
 class InFlight:
     """All unanswered requests; the requests of one claim are sent one after another.
 
-    No `Acquire` is sent to an endpoint that owes a `Cancelled` for its claim, and none of a
+    No acquire or update is sent to an endpoint that owes a `Cancelled` for its claim, and none of a
     claim's requests while an earlier one is unanswered (``releases`` also has renewals). So an
     endpoint knows of one wait of a claim at a time, and one cancel per endpoint and claim is
     enough. Where sessions are kept any endpoint will do; else each has its own waits and holds.
@@ -82,7 +82,7 @@ class InFlight:
         claim = pending.claim
         if claim is None:
             return
-        if isinstance(pending.asked, AcquireRequest):
+        if isinstance(pending.asked, CancellableRequest):
             del self.waits[claim]
             return
         numbers = self.releases[claim]
@@ -96,7 +96,7 @@ class InFlight:
         claim = pending.claim
         if claim is None:
             return []
-        if not isinstance(pending.asked, AcquireRequest) or pending.sent_at is None:
+        if not isinstance(pending.asked, CancellableRequest) or pending.sent_at is None:
             return self.go_on(claim, now)
         endpoint = self.endpoints.table[pending.endpoint]
         if endpoint.refused and endpoint.heard_at is None and not self.session_lease.kept:
@@ -238,7 +238,8 @@ class InFlight:
         return pending.resend_at
 
     def _end(self, pending: Pending) -> Instant | None:
-        if pending.ends_at is None or not isinstance(pending.asked, AcquireRequest):
+        asked = pending.asked
+        if pending.ends_at is None or not isinstance(asked, CancellableRequest) or not asked.WAITS:
             return pending.ends_at
         if not self.endpoints.any_usable():
             return pending.ends_at  # No node can judge the wait, or grant it.
@@ -264,7 +265,7 @@ class InFlight:
         self.pending[number] = pending
         if claim is None:
             return
-        if isinstance(pending.asked, AcquireRequest):
+        if isinstance(pending.asked, CancellableRequest):
             self.waits[claim] = number
         else:
             self.releases.setdefault(claim, []).append(number)
@@ -286,7 +287,7 @@ class InFlight:
             pending.sent_at = now
         said = as_sent(pending, session, now)
         # A grant may take long; where the session is kept, keep-alives show that a node lives.
-        if isinstance(said, AcquireRequest) and session_lease.kept:
+        if session_lease.kept and isinstance(said, CancellableRequest) and said.WAITS:
             return [Send(pending.endpoint, said)]
         return [self.send(pending.endpoint, said, now)]
 

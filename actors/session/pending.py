@@ -11,8 +11,8 @@ from fencelock.actors.api.backup_message import ReadBackup
 from fencelock.actors.api.membership_message import ChangeMembers, ReadMembers
 from fencelock.actors.api.message import (
     Acquire,
-    AcquireRequest,
     Cancel,
+    CancellableRequest,
     Cancelled,
     Describe,
     Inspect,
@@ -112,7 +112,8 @@ NodeQuestion = (
 )
 """Requests that are about no object of the table."""
 
-Question = AcquireRequest | ReleaseRequest | Renew | Inspect | Evict | NodeQuestion
+Question = CancellableRequest | ReleaseRequest | Renew | Inspect | Evict | NodeQuestion
+"""Requests of users. A `CancellableRequest` is an acquire or an update."""
 
 
 @dataclass
@@ -133,7 +134,8 @@ class Pending:
     endpoint: Address
     requested_at: Instant
     ends_at: Instant | None
-    """End of the wait of an `Acquire`; otherwise, timeout after which the user is refused."""
+    """End of the wait of a request that waits; otherwise, timeout after which the user is
+    refused."""
     resend_at: Instant | None = field(init=False, default=None)
     """Time of the next repetition; None until a tick asks for it: most get a reply before."""
     step_ms: int = field(init=False, default=RETRY_MS)
@@ -174,7 +176,9 @@ def as_sent(pending: Pending, session: str, now: Instant) -> Question:
     match asked:
         case Inspect():
             return _inspect_said(asked, session, pending.number)
-        case AcquireRequest():
+        case CancellableRequest() if not asked.WAITS:
+            return _replaced(asked, session=session, owner=owner, request=pending.number)
+        case CancellableRequest():
             wait_ms = None if pending.ends_at is None else ms_between(now, pending.ends_at)
             if isinstance(asked, Acquire):
                 return acquire_said(asked, session, owner, pending.number, wait_ms)

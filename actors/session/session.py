@@ -6,9 +6,9 @@ from fencelock.actors.api.backup_message import ReadBackup
 from fencelock.actors.api.cluster_message import ClusterDown, ClusterUp
 from fencelock.actors.api.message import (
     Abandon,
-    AcquireRequest,
     Alive,
     Cancel,
+    CancellableRequest,
     Cancelled,
     Describe,
     Granted,
@@ -257,8 +257,8 @@ class ClientSession(Role[Said | SessionTick]):
             assert claim is not None
             return self._on_release(user, event, claim, now)
         limit_ms: int | None = ANSWER_MS
-        if isinstance(event, AcquireRequest):
-            limit_ms = event.wait_ms
+        if isinstance(event, CancellableRequest):
+            limit_ms = event.wait_ms if event.WAITS else ANSWER_MS
             state.session_lease.need(now)
         only = event.node if isinstance(event, ReadBackup) else ""
         endpoint = state.endpoints.choose_on(only)

@@ -29,6 +29,7 @@ from fencelock.actors.api.message import (
     ReleaseRequest,
 )
 from fencelock.actors.api.name import titled
+from fencelock.actors.api.object_request import UpdateRequest
 from fencelock.actors.api.session_message import (
     ConfirmHold,
     DisownHold,
@@ -45,7 +46,7 @@ from fencelock.actors.session.holding import LAPSED, Hold, HoldState, Lease
 from fencelock.actors.session.keep_alive import end_sessions, open_session
 from fencelock.actors.session.message import Leased, Loss
 from fencelock.actors.session.pending import Claim, Pending, later
-from fencelock.actors.session.rejection import Rejection, lost
+from fencelock.actors.session.rejection import Rejection, lost, unfinished
 from fencelock.actors.session.session_lease import Ending, SessionLease
 from fencelock.actors.session.session_state import SessionState
 
@@ -282,15 +283,22 @@ def _end_or_go_on(
     told: dict[Claim, int],
     detail: str,
 ) -> list[Effect]:
-    """Report the loss to a claim that held the lock (rules 59, 65); let others wait on (58)."""
+    """Report the loss to a claim that held the lock (rules 59, 65); let others wait on (58).
+
+    An update that was sent in the lost session may have taken effect, and must not do so again.
+    """
     claim = pending.claim
     assert claim is not None
     hold = holds.get(claim)
+    asked = pending.asked
+    if isinstance(asked, UpdateRequest) and pending.said and not asked.IDEMPOTENT:
+        state.in_flight.drop(pending)
+        text = f"{titled(claim.lock)}: the session ended ({detail})"
+        return state.reply_no(pending, unfinished(pending, Rejection(Reason.SESSION_EXPIRED, text)))
     if hold is None:
         pending.said, pending.sent_at, pending.renewed_at = 0, None, None
         return []
     state.in_flight.drop(pending)
-    asked = pending.asked
     if isinstance(asked, ReleaseRequest) and pending.user is not None and not asked.PARTIAL:
         told[claim] = told.get(claim, 0) + 1
     return state.reply_no(pending, lost(claim, hold.fence, detail))

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from fencelock.actors.api.message import AcquireRequest, LockReply, Reason
+from fencelock.actors.api.message import CancellableRequest, LockReply, Reason
 from fencelock.actors.api.name import check_number
+from fencelock.actors.api.object_request import UpdateReply
 from fencelock.actors.api.request import Command, Outcome
 from fencelock.actors.api.session_message import Evicted, HoldLost
 from fencelock.actors.message import Message, message
@@ -59,7 +60,7 @@ class Queued(LockReply, Outcome):
     request: int
     lock: str
 
-    ANSWERS = (AcquireRequest,)
+    ANSWERS = (CancellableRequest,)
 
 
 LogCommand = Command | ExtendSessions
@@ -154,6 +155,17 @@ class CountRecord(NamedTuple):
     times: int
 
 
+class LatchRecord(NamedTuple):
+    """A `fencelock.actors.table.latch.Latch`, without its waits; ``due_ms`` is of its end."""
+
+    lock: str
+    began: int
+    left: int
+    keep_ms: int
+    ticket: int
+    due_ms: int | None
+
+
 class LocksRecord(NamedTuple):
     """The locks of a claim for several, which is held or waits."""
 
@@ -167,7 +179,8 @@ class LocksRecord(NamedTuple):
 class TablePart(Message):
     """Part ``index`` of the ``count`` parts of a snapshot.
 
-    A member of a version without pools can read a snapshot that has none.
+    A member of a version without pools can read a snapshot that has none. The ``replies`` are the
+    outcomes of owner states whose last request was an `UpdateRequest`.
     """
 
     index: int
@@ -180,6 +193,8 @@ class TablePart(Message):
     amounts: tuple[AmountRecord, ...] = ()
     counts: tuple[CountRecord, ...] = ()
     locks: tuple[LocksRecord, ...] = ()
+    replies: tuple[UpdateReply, ...] = ()
+    latches: tuple[LatchRecord, ...] = ()
 
     TRIMMED = True
 
@@ -188,6 +203,14 @@ TableSnapshot = tuple[TablePart, ...]
 """All parts, in order."""
 
 Record = (
-    SessionRecord | ClaimantRecord | Evicted | PoolRecord | AmountRecord | CountRecord | LocksRecord
+    SessionRecord
+    | ClaimantRecord
+    | Evicted
+    | PoolRecord
+    | AmountRecord
+    | CountRecord
+    | LocksRecord
+    | UpdateReply
+    | LatchRecord
 )
 """All records of a part, without the head."""

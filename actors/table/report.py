@@ -10,7 +10,7 @@ from typing import NamedTuple
 from fencelock.actors.api.name import KIND_END, kind_of, plain_name
 from fencelock.actors.api.session_message import ListedEviction, ListedSession, Records
 from fencelock.actors.message import Local, local
-from fencelock.actors.table.holding import Hold, Pool
+from fencelock.actors.table.holding import Hold, Pool, TableObject
 
 WAITERS_SHOWN_MAX = 1_000
 """Waiters of one lock in a report, and holders of permits; `LockReport.waiting` counts all."""
@@ -121,7 +121,7 @@ class RecordsRead(Local):
 Question = LookUp | Browse | ReadRecords
 
 
-def report_lock(name: str, held: Hold | Pool | None, time_ms: int) -> LockReport:
+def report_lock(name: str, held: Hold | Pool | TableObject | None, time_ms: int) -> LockReport:
     """Return the report of a lock as of ``time_ms``; one that is not in the table is free."""
     if held is None:
         return LockReport(name, None, 0, ())
@@ -139,6 +139,8 @@ def report_lock(name: str, held: Hold | Pool | None, time_ms: int) -> LockReport
     )
     if isinstance(held, Hold):
         return LockReport(name, _see(held, held.fence, time_ms), held.waiting, waiters)
+    if isinstance(held, TableObject):
+        return LockReport(name, None, held.waiting, waiters)
     first = islice(held.holds.items(), WAITERS_SHOWN_MAX)
     holders = tuple(_see(hold, fence, time_ms) for fence, hold in first)
     holder = holders[0] if holders else None

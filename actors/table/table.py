@@ -23,7 +23,6 @@ from fencelock.actors.api.session_message import (
 )
 from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.table import table_snapshot
-from fencelock.actors.table.holding import Wait
 from fencelock.actors.table.message import (
     ExtendSessions,
     LogCommand,
@@ -31,8 +30,9 @@ from fencelock.actors.table.message import (
     TablePart,
     TableSnapshot,
 )
-from fencelock.actors.table.operation import OPERATIONS
+from fencelock.actors.table.operations import OPERATIONS
 from fencelock.actors.table.report import LockLine, LockReport, RecordsRead, list_locks, report_lock
+from fencelock.actors.table.session import Session
 from fencelock.actors.table.table_state import TableState
 
 TIME_MS_MAX = 1 << 53
@@ -68,25 +68,23 @@ class LockTable(TableState):
     def advance(self, time_ms: int) -> list[Result]:
         """Perform everything that falls due up to log time ``time_ms``, in that order.
 
-        Among items due at the same time, waits come first, by ticket, then sessions, by number: a
-        wait is never granted at the very time at which it ends.
+        Among items due at the same time, sessions come last, by number, and the others (waits, ends
+        of objects) by ticket: a wait is never granted at the very time at which it ends.
         """
         out: list[Result] = []
         if time_ms <= self.time_ms:
             return out  # All that was due by then is done, and no command adds to it.
         self.time_ms = now = min(time_ms, TIME_MS_MAX)
-        waits, sessions = self.timeouts.heap, self.sessions.heap
+        items, sessions = self.timeouts.heap, self.sessions.heap
         # An entry of a heap may be earlier than its item's deadline, and never later.
-        if not (waits and waits[0][0] <= now) and not (sessions and sessions[0][0] <= now):
+        if not (items and items[0][0] <= now) and not (sessions and sessions[0][0] <= now):
             return out
         while (due := self.first_due()) is not None and due[0] <= self.time_ms:
             ending = due[1]
-            if isinstance(ending, Wait):
-                obstacle = self.obstacle(ending.owner_state)
-                text = f"waited {due[0] - ending.since_ms} ms; {obstacle}"
-                self.end_wait(ending, Reason.TIMED_OUT, out, text)
-            else:
+            if isinstance(ending, Session):
                 self.close(ending, CloseReason.EXPIRED, 0, out)
+            else:
+                ending.fall_due(self, out)
         return out
 
     def due_ms(self, before: int | None = None) -> int | None:
@@ -95,9 +93,9 @@ class LockTable(TableState):
         With ``before``, also return None for a time that is not earlier. That is quick.
         """
         if before is not None:
-            waits, sessions = self.timeouts.heap, self.sessions.heap
+            items, sessions = self.timeouts.heap, self.sessions.heap
             # An entry of a heap may be earlier than its item's deadline, and never later.
-            if not (waits and waits[0][0] < before) and not (sessions and sessions[0][0] < before):
+            if not (items and items[0][0] < before) and not (sessions and sessions[0][0] < before):
                 return None
         due = self.first_due()
         return None if due is None or (before is not None and due[0] >= before) else due[0]
@@ -108,7 +106,8 @@ class LockTable(TableState):
 
     def status(self, lock: str) -> LockReport:
         """Return the holder of ``lock`` and its waiters, in order, as of `time_ms`."""
-        return report_lock(lock, self.pools.get(lock) or self.locks.get(lock), self.time_ms)
+        held = self.pools.get(lock) or self.locks.get(lock) or self.objects.get(lock)
+        return report_lock(lock, held, self.time_ms)
 
     def listing(self, prefix: str = "", after: str = "", most: int = 1_000) -> tuple[LockLine, ...]:
         """Return a page of the held locks whose names begin with ``prefix``, sorted.
@@ -194,9 +193,9 @@ class LockTable(TableState):
             self.tickets,
             self.claims,
             self.held,
-            self.queued,
+            self.queued + self.marked,
             len(self.locks) + (len(self.pools) << 32),
-            len(self.timeouts.waits),
+            len(self.timeouts.items),
             len(self.audit),
             sessions.opened,
             sessions.signs,

@@ -22,14 +22,17 @@ from fencelock.actors.api.name import (
     plain_name,
     titled,
 )
+from fencelock.actors.api.object_request import UpdateReply
 from fencelock.actors.api.session_message import Evicted
 from fencelock.actors.message import Message
 from fencelock.actors.table.holding import Hold, Pool, Wait
+from fencelock.actors.table.latch import Latch
 from fencelock.actors.table.message import (
     AmountRecord,
     ClaimantRecord,
     CountRecord,
     HoldRecord,
+    LatchRecord,
     LocksRecord,
     PoolRecord,
     Record,
@@ -39,7 +42,7 @@ from fencelock.actors.table.message import (
     TableSnapshot,
     WaitRecord,
 )
-from fencelock.actors.table.session import OwnerState, Session
+from fencelock.actors.table.session import Kept, OwnerState, Session
 
 if TYPE_CHECKING:
     from fencelock.actors.table.table_state import TableState
@@ -61,7 +64,7 @@ Note = tuple[
     OwnerState,
     int,
     bool,
-    Released | Refused | None,
+    Kept | None,
     int,
     int,
     Wait | None,
@@ -157,6 +160,8 @@ def fill(table: TableState, parts: Sequence[TablePart]) -> None:
             if pool.lock in table.pools or pool.capacity < 1:
                 raise ValueError(f"the snapshot has a wrong pool of {titled(pool.lock)}")
             table.pools[pool.lock] = Pool(pool.capacity, pool.capacity)
+        for latch in part.latches:
+            _fill_latch(table, latch)
     waits: list[Wait] = []
     several = {one[:3]: one.locks for part in parts for one in part.locks}
     for part in parts:
@@ -165,6 +170,9 @@ def fill(table: TableState, parts: Sequence[TablePart]) -> None:
                 raise ValueError(f"the snapshot has no session {known.session}")
             locks = several.get((known.session, known.owner, known.lock), ())
             _fill_claimant(table, numbered[known.session], known, locks, waits)
+    for part in parts:
+        for reply in part.replies:
+            _fill_reply(table, reply)
     _fill_queues(table, waits, dict(one for part in parts for one in part.amounts))
     _fill_pools(table, dict(one for part in parts for one in part.counts))
 
@@ -217,6 +225,23 @@ def _fill_claimant(
         waits.append(wait)
 
 
+def _fill_reply(table: TableState, reply: UpdateReply) -> None:
+    session = table.sessions.by_id.get(reply.session)
+    known = None if session is None else session.owner_states.get((reply.owner, reply.lock))
+    if known is None or (known.request, known.outcome) != (reply.request, None):
+        raise ValueError(f"the snapshot has a reply that no request of {reply.owner!a} has")
+    known.outcome = reply
+
+
+def _fill_latch(table: TableState, record: LatchRecord) -> None:
+    lock, count, left, keep_ms, ticket, due_ms = record
+    if lock in table.objects or not 0 <= left <= count or (due_ms is None) != (left > 0):
+        raise ValueError(f"the snapshot has a wrong {titled(lock)}")
+    latch = Latch(lock, count, left, keep_ms, ticket, due_ms)
+    table.put(latch)
+    table.timeouts.add(latch)
+
+
 def _pool(table: TableState, name: str) -> Pool:
     if name not in table.pools:
         raise ValueError(f"the snapshot has no pool of {titled(name)}")
@@ -238,7 +263,7 @@ def _fill_queues(table: TableState, waits: list[Wait], amounts: dict[int, int]) 
     for wait in sorted(waits, key=lambda wait: wait.ticket):
         if wait.ticket == ticket:
             raise ValueError(f"the snapshot has wait {ticket} twice")
-        if wait.owner_state.lock not in table.locks:
+        if wait.owner_state.lock not in table.locks and wait.owner_state.lock not in table.objects:
             for name in wait.owner_state.objects:
                 _pool(table, name)
         ticket, wait.amount = wait.ticket, amounts.get(wait.ticket, 1)
@@ -295,6 +320,8 @@ def _part(index: int, count: int, head: TableHead, records: Sequence[Record]) ->
         amounts=tuple(r for r in records if isinstance(r, AmountRecord)),
         counts=tuple(r for r in records if isinstance(r, CountRecord)),
         locks=tuple(r for r in records if isinstance(r, LocksRecord)),
+        replies=tuple(r for r in records if isinstance(r, UpdateReply)),
+        latches=tuple(r for r in records if isinstance(r, LatchRecord)),
     )
 
 
@@ -343,6 +370,7 @@ def _rest(table: TableState) -> list[Record]:
         *(AmountRecord(ticket, amount) for ticket, amount in amounts),
         *(CountRecord(fence, count) for fence, count in counts),
         *(LocksRecord(*one) for one in several),
+        *(one.record() for _, one in sorted(table.objects.items()) if isinstance(one, Latch)),
     ]
 
 
@@ -358,6 +386,8 @@ def _records(notes: list[Notes], rest: list[Record]) -> Iterator[Record | None]:
             yield _claimant_record(note)
         for note in quiet:
             yield _claimant_record(note)
+            if isinstance(note[3], UpdateReply):
+                yield note[3]
     yield from rest
 
 

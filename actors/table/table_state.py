@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from fencelock.actors.api.message import Reason
+from fencelock.actors.api.message import Reason, Refused
 from fencelock.actors.api.name import kind_of, titled
+from fencelock.actors.api.object_request import UpdateReply
 from fencelock.actors.api.semaphore import SEMAPHORE
 from fencelock.actors.api.session_message import CloseReason, Evicted, ended, why_expired
 from fencelock.actors.message import maker
-from fencelock.actors.table.holding import Hold, Pool, Timeouts, Wait
+from fencelock.actors.table.holding import Due, Hold, Pool, TableObject, Timeouts, Wait
 from fencelock.actors.table.message import Result
 from fencelock.actors.table.session import OwnerState, Session, Sessions
 
@@ -36,9 +37,12 @@ class TableState:
     Attributes:
         time_ms: log time; it never goes back.
         fence: the last fence given.
-        tickets: the last place in a queue given.
+        tickets: the last place in a queue given, or ticket of something that falls due.
         locks: the hold of each lock that is held, by name.
-        pools: the permits of each other object, and of a lock that is claimed with others, by name.
+        pools: the permits of each semaphore and read/write lock, and of a lock that is claimed with
+            others, by name.
+        objects: the other objects, by name.
+        marked: the sum of the marks of all ``objects``.
         claims: number of holds and waits of all sessions.
         held: a checksum of all holds with their fences, see `fingerprint`.
         queued: a checksum of all waits with their tickets.
@@ -56,6 +60,8 @@ class TableState:
         self.sessions = Sessions()
         self.locks: dict[str, Hold] = {}
         self.pools: dict[str, Pool] = {}
+        self.objects: dict[str, TableObject] = {}
+        self.marked = 0
         self.timeouts = Timeouts()
         self.audit: OrderedDict[tuple[str, int], Evicted] = OrderedDict()
 
@@ -109,6 +115,8 @@ class TableState:
         pool = self.pools.get(lock)
         if pool is not None:
             return pool.wording(kind_of(lock))
+        if lock in self.objects:
+            return self.objects[lock].wording()
         holder = self.locks.get(lock)
         return "nobody holds it" if holder is None else holder.wording()
 
@@ -145,18 +153,44 @@ class TableState:
         hold = self.locks.get(owner_state.lock)
         if hold is None:
             for name in owner_state.objects:
-                self.pool_of(name).queue[wait.ticket] = wait
+                self._queue_of(name)[wait.ticket] = wait
         else:
             hold.enqueue(wait)
         owner_state.wait = wait
         self.queued += (owner_state.mark or owner_state.marked()) * wait.ticket
         self.timeouts.add(wait)
 
+    def _queue_of(self, name: str) -> OrderedDict[int, Wait]:
+        """Return the queue of an object that is no lock without a pool."""
+        one = self.objects.get(name)
+        return self.pool_of(name).queue if one is None else one.queue
+
+    def next_ticket(self) -> int:
+        """Return a number above all tickets so far."""
+        self.tickets += 1
+        return self.tickets
+
+    def put(self, one: TableObject) -> None:
+        """Add an object, which must not be in the table."""
+        assert one.name not in self.objects
+        self.objects[one.name] = one
+        self.marked += one.mark()
+
+    def drop(self, one: TableObject) -> None:
+        """Remove an object, for which nobody waits."""
+        assert not one.queue
+        del self.objects[one.name]
+        self.marked -= one.mark()
+
     def end_wait(self, wait: Wait, reason: Reason, out: list[Result], text: str) -> None:
         """Remove ``wait`` from its queue, and send its owner the reason."""
+        self.answer_wait(wait, wait.owner_state.denied(reason, text), out)
+        self._note_end(wait, out)
+
+    def answer_wait(self, wait: Wait, answer: Refused | UpdateReply, out: list[Result]) -> None:
+        """Remove ``wait`` from its queue, and send its owner ``answer``."""
         owner_state = wait.owner_state
         self._withdraw(wait)
-        answer = owner_state.denied(reason, text)
         owner_state.settle(answer)
         session = owner_state.session
         session.claims -= len(owner_state.locks) or 1
@@ -204,20 +238,29 @@ class TableState:
         out.append(ended(session.id, reason, request, operator))
         for wait in waits:  # Smaller claims may have waited behind them.
             self.serve(wait.owner_state, out)
+            self._note_end(wait, out)
         for hold in sorted(holds, key=lambda hold: hold.fence):
             hold.owner_state.hold = None
             self._pass_on(hold, out)
+        for _, attached in sorted(session.attached.items()):
+            attached.end_with_session(self, out)
+        session.attached.clear()
 
-    def first_due(self) -> tuple[int, Wait | Session] | None:
-        """Return the next item that falls due, and its time; of two at the same time the wait."""
-        wait, session = self.timeouts.first(), self.sessions.first()
+    def first_due(self) -> tuple[int, Due | Session] | None:
+        """Return what falls due next, and its time; of two at the same time a session is last."""
+        item, session = self.timeouts.first(), self.sessions.first()
         expires_ms = None if session is None else self.sessions.deadline(session)
-        ends_ms = None if wait is None else wait.due_ms
-        if wait is None or ends_ms is None:
+        due_ms = None if item is None else item.due_ms
+        if item is None or due_ms is None:
             return None if session is None or expires_ms is None else (expires_ms, session)
-        if session is None or expires_ms is None or ends_ms <= expires_ms:
-            return ends_ms, wait
+        if session is None or expires_ms is None or due_ms <= expires_ms:
+            return due_ms, item
         return expires_ms, session
+
+    def _note_end(self, wait: Wait, out: list[Result]) -> None:
+        one = self.objects.get(wait.owner_state.lock) if self.objects else None
+        if one is not None:
+            one.note_end(self, wait, out)
 
     def serve(self, owner_state: OwnerState, out: list[Result]) -> None:
         """Grant what a claim leaves to the heads of its queues, and so on; drop free pools (L7).
@@ -269,7 +312,7 @@ class TableState:
         hold = self.locks.get(wait.owner_state.lock)
         if hold is None:
             for name in wait.owner_state.objects:
-                del self.pools[name].queue[wait.ticket]
+                del self._queue_of(name)[wait.ticket]
         else:
             hold.withdraw(wait)
         wait.owner_state.wait = None

@@ -28,10 +28,10 @@ from fencelock.actors.api.message import Reason, Release
 from fencelock.actors.api.rwlock import AcquireReadWrite
 from fencelock.actors.api.semaphore import AcquirePermits
 from fencelock.actors.api.session_message import CloseReason, CloseSession, Ended
-from fencelock.actors.table import operation, table_snapshot
+from fencelock.actors.table import operation, session_operation, table_snapshot
 from fencelock.actors.table.holding import Hold, Pool, Wait
 from fencelock.actors.table.message import AmountRecord, CountRecord, LocksRecord, Result
-from fencelock.actors.table.operation import OPERATIONS
+from fencelock.actors.table.operations import OPERATIONS
 from fencelock.actors.table.session import Session, Sessions
 from fencelock.actors.table.table_state import TableState
 
@@ -194,14 +194,14 @@ def no_operator(sound: Any) -> Any:
 
 PLANTS: dict[str, tuple[Any, Any, Plant]] = {
     "a closing hits a later session": (Sessions, "find", lambda _: any_session_of_the_client),
-    "a repeated closing is refused": (operation, "_record", closings_are_not_kept),
+    "a repeated closing is refused": (session_operation, "_record", closings_are_not_kept),
     "who closed a session is not told": (TableState, "close", no_operator),
     "a fence given back": (TableState, "_pass_on", reused_fence),
     "last come first served": (TableState, "_pass_on", last_come_first_served),
     "waits outlive their session": (TableState, "close", closing_forgets("wait", *CloseReason)),
     "expiry frees nothing": (TableState, "close", closing_forgets("hold", CloseReason.EXPIRED)),
     "a wait that timed out stays": (TableState, "end_wait", timed_out_wait_stays),
-    "a retry is applied again": (operation, "_begin", retry_is_applied_again),
+    "a retry is applied again": (operation, "begin", retry_is_applied_again),
     "any fence releases": (OPERATIONS, Release, release_as("fence")),
     "any owner releases": (
         OPERATIONS,

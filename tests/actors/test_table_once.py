@@ -50,7 +50,7 @@ def test_a_waiting_acquire_asked_again_neither_cancels_nor_doubles(
     """Rules 46, 93: a repeated acquire that still waits gets a reply that it waits."""
     applied(table, acquire("a", 1), acquire("b", 2, 100))
     assert applied(table, acquire("b", 2, wait_ms)) == [queued("b", 2)]
-    assert len(table.status("L").waiters) == len(table.timeouts.waits) == 1
+    assert len(table.status("L").waiters) == len(table.timeouts.items) == 1
     assert table.due_ms() == 100
 
 

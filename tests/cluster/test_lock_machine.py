@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from fencelock.actors.api.latch import AwaitLatch, CountDown
 from fencelock.actors.api.lock_all import AcquireAll
 from fencelock.actors.api.message import Acquire, Cancel, KeepAlive, Release
 from fencelock.actors.api.request import Command
@@ -11,7 +12,7 @@ from fencelock.actors.api.rwlock import AcquireReadWrite, Downgrade
 from fencelock.actors.api.semaphore import AcquirePermits, ReleasePermits
 from fencelock.actors.api.session_message import CloseSession, End, Evict, Open
 from fencelock.actors.table.message import ExtendSessions
-from fencelock.actors.table.operation import OPERATIONS
+from fencelock.actors.table.operations import OPERATIONS
 from fencelock.cluster.lock_machine import FIRST_COMMANDS, LockMachine
 
 NEW = (
@@ -21,6 +22,8 @@ NEW = (
     AcquireReadWrite(rwlock="a", session="s.1", request=1),
     Downgrade(rwlock="a", fence=1, session="s.1", request=1),
     AcquireAll(locks=("a", "b"), session="s.1", request=1),
+    CountDown(latch="a", count=2, session="s.1", request=1),
+    AwaitLatch(latch="a", count=2, session="s.1", request=1),
 )
 FIRST = (
     Acquire(lock="a", session="s.1", request=1),
