@@ -13,6 +13,7 @@ from fencelock.cluster.callback_executor import ClusterCallback
 from fencelock.cluster.connection import Connection
 from fencelock.cluster.hold_registry import Callback
 from fencelock.cluster.lock_all import BaseLockAll
+from fencelock.cluster.map import BaseMap
 from fencelock.cluster.rwlock import BaseRWLock
 from fencelock.cluster.semaphore import BaseSemaphore
 
@@ -21,9 +22,10 @@ R = TypeVar("R", bound=BaseLock[Any])
 S = TypeVar("S", bound=BaseSemaphore[Any])
 W = TypeVar("W", bound=BaseRWLock[Any])
 A = TypeVar("A", bound=BaseLockAll[Any])
+M = TypeVar("M", bound=BaseMap)
 
 
-class BaseClient(Generic[L, R, S, W, A]):
+class BaseClient(Generic[L, R, S, W, A, M]):
     """The operations of a client that return at once."""
 
     _lock_type: type[L]
@@ -31,6 +33,7 @@ class BaseClient(Generic[L, R, S, W, A]):
     _semaphore_type: type[S]
     _rwlock_type: type[W]
     _lock_all_type: type[A]
+    _map_type: type[M]
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -185,6 +188,21 @@ class BaseClient(Generic[L, R, S, W, A]):
         """
         return self._lock_all_type(self._begin(), names, timeout, label)
 
+    def map(self, name: str) -> M:
+        """Return the map called ``name``; sends nothing yet. A lock of the same name is different.
+
+        Args:
+            name: see `lock`.
+
+        Raises:
+            InvalidRequestError: ``name`` is out of its limits.
+            UnsupportedError: the cluster's protocol has no maps; the text says which one does.
+            ClosedError: as for `lock`.
+            TypeError: as for `lock`.
+
+        """
+        return self._map_type(self._begin(), name)
+
     def _begin(self) -> Connection:
         """Return the connection for a new object."""
         return self._connection
@@ -253,7 +271,7 @@ class BaseClient(Generic[L, R, S, W, A]):
         return self._connection.executor.failed
 
 
-AnyClient = BaseClient[Any, Any, Any, Any, Any]
+AnyClient = BaseClient[Any, Any, Any, Any, Any, Any]
 
 
 def namer(template: str, function: Callable[..., Any]) -> Callable[..., str]:

@@ -25,6 +25,7 @@ from fencelock.cluster.callback_executor import CallbackExecutor, ThreadExecutor
 from fencelock.cluster.connection import Connection
 from fencelock.cluster.lock import Lock, RLock
 from fencelock.cluster.lock_all import LockAll
+from fencelock.cluster.map import Map
 from fencelock.cluster.operation import drive
 from fencelock.cluster.rwlock import RWLock
 from fencelock.cluster.semaphore import Semaphore
@@ -34,7 +35,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Client(BaseClient[Lock, RLock, Semaphore, RWLock, LockAll]):
+class Client(BaseClient[Lock, RLock, Semaphore, RWLock, LockAll, Map]):
     """A connection to a cluster, for all threads of one process. From `connect`.
 
     It leaves nothing running after `close`, which ``with`` and the end of the process
@@ -50,6 +51,7 @@ class Client(BaseClient[Lock, RLock, Semaphore, RWLock, LockAll]):
     _semaphore_type = Semaphore
     _rwlock_type = RWLock
     _lock_all_type = LockAll
+    _map_type = Map
 
     def locked(
         self, template: str, *, timeout: float | None = None, **options: Any

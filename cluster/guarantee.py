@@ -18,6 +18,7 @@ class Guarantee(Enum):
     SEMAPHORES = "all clients together hold at most as many permits as the semaphore has"
     RWLOCKS = "any number of owners hold it to read, or one owner holds it to write"
     LOCK_ALL = "several locks are granted in one step, or none of them"
+    MAPS = "a map of keys to bytes, with versions, expiry, and writes that a fence guards"
     SESSIONS = "the cluster notices a dead client, and ends its holds and waits"
     EXACTLY_ONCE = "a repeated request takes effect once and gets the same reply"
     LINEARIZABLE = "every reply, also to a read, is true at one instant between request and reply"

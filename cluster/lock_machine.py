@@ -20,8 +20,16 @@ from fencelock.actors.message import Local, Message
 from fencelock.actors.paxos.machine import Fingerprint, state_of
 from fencelock.actors.paxos.message import Figure
 from fencelock.actors.table.message import ExtendSessions, LogCommand, TablePart
-from fencelock.actors.table.operations import COMMANDS
-from fencelock.actors.table.report import Browse, Browsed, Looked, LookUp, ReadRecords
+from fencelock.actors.table.operations import COMMANDS, QUERIES
+from fencelock.actors.table.report import (
+    Browse,
+    Browsed,
+    Looked,
+    LookUp,
+    ReadRecords,
+    ReadTable,
+    TableRead,
+)
 from fencelock.actors.table.table import LockTable
 from fencelock.transport.cbor import MalformedFrameError, load, load_each
 from fencelock.transport.codec import decode, encode, trimmed_codec
@@ -117,7 +125,7 @@ class LockMachine:
         return self.table.due_ms(before)
 
     def read(self, question: Local) -> Local:
-        """Answer a `LookUp`, a `Browse` or a `ReadRecords`."""
+        """Answer a `LookUp`, a `Browse`, a `ReadRecords` or a `ReadTable`."""
         match question:
             case LookUp():
                 return Looked(report=self.table.status(question.lock))
@@ -127,6 +135,8 @@ class LockMachine:
                 return Browsed(lines=lines[:most], more=len(lines) > most)
             case ReadRecords(kind=kind, skip=skip, most=most):
                 return self.table.records(kind, skip, max(0, most))
+            case ReadTable(query=query):
+                return TableRead(reply=QUERIES[type(query)](self.table, query))
             case _:
                 raise TypeError(f"{question!r} is no question about locks")
 

@@ -21,7 +21,7 @@ from fencelock.actors.api.message import (
 )
 from fencelock.actors.api.name import quoted, titled, without_secret
 from fencelock.actors.api.object_request import UpdateRequest
-from fencelock.actors.api.request import Command, Outcome, Request
+from fencelock.actors.api.request import Command, Outcome, Request, TableQuery
 from fencelock.actors.api.session_message import (
     CloseReason,
     Ended,
@@ -143,6 +143,7 @@ class PaxosBackend(MembersBackend):
             Inspect: self._on_query,
             ListLocks: self._on_query,
             ListRecords: self._on_query,
+            TableQuery: self._on_query,
             **self.member_requests,
             ReadBackup: self._on_query,
         }

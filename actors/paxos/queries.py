@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from fencelock.actors.api.backup_message import BackupPart, ReadBackup
 from fencelock.actors.api.message import Contender, Inspect, LockStatus, Reason, refused
 from fencelock.actors.api.name import client_of, without_secret
+from fencelock.actors.api.request import TableQuery
 from fencelock.actors.api.session_message import (
     ListedEviction,
     ListedLock,
@@ -35,7 +36,9 @@ from fencelock.actors.table.report import (
     LookUp,
     Question,
     ReadRecords,
+    ReadTable,
     RecordsRead,
+    TableRead,
     WaiterSeen,
 )
 
@@ -109,6 +112,8 @@ class Queries:
                 question = Browse(prefix=request.prefix, after=request.after, most=request.most)
             case ListRecords():
                 question = ReadRecords(kind=request.kind, skip=request.skip, most=request.most)
+            case TableQuery():
+                question = ReadTable(query=request)
             case ReadBackup():
                 export = Export(number=number, slot=request.slot, chunk=request.chunk)
                 return [Send(catchup_of(self.node), export)]
@@ -128,6 +133,10 @@ class Queries:
                 return [Send(sender, _list(consulted.answer, request, consulted))]
             case (RecordsRead(), ListRecords()):
                 return [Send(sender, _records(consulted.answer, request, consulted))]
+            case (TableRead(reply=reply), TableQuery()):
+                return [
+                    Send(sender, reply.at(consulted.slot, consulted.age_ms, consulted.quiet_ms))
+                ]
             case _ if not isinstance(request, ReadBackup) and request.age_ms is not None:
                 known = in_words(consulted.age_ms)
                 text = f"node {self.node}: {known}, at most {request.age_ms} ms were allowed"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from fencelock.actors.api.backup_message import ReadBackup
 from fencelock.actors.api.message import Inspect
+from fencelock.actors.api.request import TableQuery
 from fencelock.actors.api.session_message import ListLocks, ListRecords
 from fencelock.actors.error import OverloadedError
 from fencelock.actors.message import Address, Instant, ms_between, node_of
@@ -19,7 +20,7 @@ READ_MS = 10_000
 """Timeout of a query (ms). A caller inside the node is then refused; a client in another process
 has sent it again meanwhile, or has given up by its own timeout."""
 
-LockQuery = Inspect | ListLocks | ListRecords | ReadBackup
+LockQuery = Inspect | ListLocks | ListRecords | ReadBackup | TableQuery
 
 
 @dataclass(slots=True, eq=False)

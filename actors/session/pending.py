@@ -19,6 +19,7 @@ from fencelock.actors.api.message import (
     Release,
     ReleaseRequest,
 )
+from fencelock.actors.api.request import TableQuery
 from fencelock.actors.api.session_message import CloseSession, Evict, ListLocks, ListRecords, Renew
 from fencelock.actors.message import NS_PER_MS, Address, Instant, copier, ms_between
 from fencelock.actors.timing import PROBE_MS
@@ -112,7 +113,7 @@ NodeQuestion = (
 )
 """Requests that are about no object of the table."""
 
-Question = CancellableRequest | ReleaseRequest | Renew | Inspect | Evict | NodeQuestion
+Question = CancellableRequest | ReleaseRequest | Renew | Inspect | Evict | TableQuery | NodeQuestion
 """Requests of users. A `CancellableRequest` is an acquire or an update."""
 
 
@@ -191,7 +192,7 @@ def as_sent(pending: Pending, session: str, now: Instant) -> Question:
         case Renew():
             return replace(asked, session=session, owner=owner, request=pending.number)
         case _:
-            return replace(asked, session=session, request=pending.number)
+            return _replaced(asked, session=session, request=pending.number)
 
 
 acquire_said = copier(Acquire, "session", "owner", "request", "wait_ms")

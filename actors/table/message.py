@@ -175,6 +175,24 @@ class LocksRecord(NamedTuple):
     locks: tuple[str, ...]
 
 
+class MapsRecord(NamedTuple):
+    """The number of the last change of an entry of any map, if there was one."""
+
+    version: int
+
+
+class EntryRecord(NamedTuple):
+    """An `fencelock.actors.table.map.Entry`; ``session`` is the number of its session, or 0."""
+
+    map: str
+    key: str
+    value: bytes
+    version: int
+    session: int
+    ticket: int
+    due_ms: int | None
+
+
 @message(0x9A)
 class TablePart(Message):
     """Part ``index`` of the ``count`` parts of a snapshot.
@@ -195,6 +213,8 @@ class TablePart(Message):
     locks: tuple[LocksRecord, ...] = ()
     replies: tuple[UpdateReply, ...] = ()
     latches: tuple[LatchRecord, ...] = ()
+    maps: tuple[MapsRecord, ...] = ()
+    entries: tuple[EntryRecord, ...] = ()
 
     TRIMMED = True
 
@@ -212,5 +232,7 @@ Record = (
     | LocksRecord
     | UpdateReply
     | LatchRecord
+    | MapsRecord
+    | EntryRecord
 )
 """All records of a part, without the head."""

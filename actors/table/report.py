@@ -8,6 +8,7 @@ from itertools import chain, islice
 from typing import NamedTuple
 
 from fencelock.actors.api.name import KIND_END, kind_of, plain_name
+from fencelock.actors.api.request import TableQuery, TableReply
 from fencelock.actors.api.session_message import ListedEviction, ListedSession, Records
 from fencelock.actors.message import Local, local
 from fencelock.actors.table.holding import Hold, Pool, TableObject
@@ -118,7 +119,21 @@ class RecordsRead(Local):
     more: bool
 
 
-Question = LookUp | Browse | ReadRecords
+@local
+class ReadTable(Local):
+    """Query for what the request of a client asks. Answered by `TableRead`."""
+
+    query: TableQuery
+
+
+@local
+class TableRead(Local):
+    """The reply to the request of a client."""
+
+    reply: TableReply
+
+
+Question = LookUp | Browse | ReadRecords | ReadTable
 
 
 def report_lock(name: str, held: Hold | Pool | TableObject | None, time_ms: int) -> LockReport:

@@ -193,7 +193,7 @@ class LockTable(TableState):
             self.tickets,
             self.claims,
             self.held,
-            self.queued + self.marked,
+            self.queued + self.marked + self.maps.version,
             len(self.locks) + (len(self.pools) << 32),
             len(self.timeouts.items),
             len(self.audit),

@@ -21,19 +21,23 @@ from fencelock.actors.api.name import (
     check_size,
     plain_name,
     titled,
+    utf8_size,
 )
 from fencelock.actors.api.object_request import UpdateReply
 from fencelock.actors.api.session_message import Evicted
 from fencelock.actors.message import Message
 from fencelock.actors.table.holding import Hold, Pool, Wait
 from fencelock.actors.table.latch import Latch
+from fencelock.actors.table.map import Entry, fill_maps
 from fencelock.actors.table.message import (
     AmountRecord,
     ClaimantRecord,
     CountRecord,
+    EntryRecord,
     HoldRecord,
     LatchRecord,
     LocksRecord,
+    MapsRecord,
     PoolRecord,
     Record,
     SessionRecord,
@@ -59,6 +63,9 @@ SORTED_RECORDS = 2_000
 
 CLAIMANT_BYTES = 160
 """Bound on the encoded size of a `ClaimantRecord` without the contents of its texts (bytes)."""
+
+ENTRY_RECORD_BYTES = 64
+"""The same for an `EntryRecord` without its texts and its value (bytes)."""
 
 Note = tuple[
     OwnerState,
@@ -90,7 +97,7 @@ def freeze(table: TableState) -> Iterator[TablePart | None]:
     Each part is made when it is taken, however the table has changed since. Before the first one
     comes None for each bounded step of the work of dividing the records into parts.
     """
-    return _develop(_head(table), _records(_note(table), _rest(table)))
+    return _develop(_head(table), _records(_note(table), _rest(table), table.maps.in_order()))
 
 
 def _develop(head: TableHead, records: Iterator[Record | None]) -> Iterator[TablePart | None]:
@@ -111,7 +118,10 @@ def _develop(head: TableHead, records: Iterator[Record | None]) -> Iterator[Tabl
 
 
 def bytes_of(record: Record) -> int:
-    """Return a bound on the encoded size of ``record`` (bytes), fast for the most frequent kind."""
+    """Return a bound on the encoded size of ``record`` (bytes), fast for the frequent kinds."""
+    if isinstance(record, EntryRecord):
+        texts = utf8_size(record.map) + utf8_size(record.key)
+        return ENTRY_RECORD_BYTES + texts + len(record.value)
     if not isinstance(record, ClaimantRecord):
         return len(spell(record))
     hold, wait = record.hold, record.wait
@@ -128,7 +138,7 @@ def bytes_of(record: Record) -> int:
 def digest_of(table: TableState) -> bytes:
     """Return the hash of the records that `take` would return, however they are divided."""
     digest = hashlib.blake2b(spell(_head(table)), digest_size=32)
-    for record in filter(None, _records(_note(table), _rest(table))):
+    for record in filter(None, _records(_note(table), _rest(table), table.maps.in_order())):
         digest.update(spell(record))
     return digest.digest()
 
@@ -162,6 +172,7 @@ def fill(table: TableState, parts: Sequence[TablePart]) -> None:
             table.pools[pool.lock] = Pool(pool.capacity, pool.capacity)
         for latch in part.latches:
             _fill_latch(table, latch)
+    fill_maps(table, parts, numbered)
     waits: list[Wait] = []
     several = {one[:3]: one.locks for part in parts for one in part.locks}
     for part in parts:
@@ -322,6 +333,8 @@ def _part(index: int, count: int, head: TableHead, records: Sequence[Record]) ->
         locks=tuple(r for r in records if isinstance(r, LocksRecord)),
         replies=tuple(r for r in records if isinstance(r, UpdateReply)),
         latches=tuple(r for r in records if isinstance(r, LatchRecord)),
+        maps=tuple(r for r in records if isinstance(r, MapsRecord)),
+        entries=tuple(r for r in records if isinstance(r, EntryRecord)),
     )
 
 
@@ -371,10 +384,13 @@ def _rest(table: TableState) -> list[Record]:
         *(CountRecord(fence, count) for fence, count in counts),
         *(LocksRecord(*one) for one in several),
         *(one.record() for _, one in sorted(table.objects.items()) if isinstance(one, Latch)),
+        *([MapsRecord(table.maps.version)] if table.maps.version else ()),
     ]
 
 
-def _records(notes: list[Notes], rest: list[Record]) -> Iterator[Record | None]:
+def _records(
+    notes: list[Notes], rest: list[Record], entries: list[Entry]
+) -> Iterator[Record | None]:
     """Yield the noted records in canonical order, and None after each other step of the work."""
     for session, busy, quiet in notes:
         yield session
@@ -389,6 +405,8 @@ def _records(notes: list[Notes], rest: list[Record]) -> Iterator[Record | None]:
             if isinstance(note[3], UpdateReply):
                 yield note[3]
     yield from rest
+    for entry in entries:
+        yield entry.record()
 
 
 def _by_name(note: Note) -> tuple[str, str]:
@@ -452,8 +470,10 @@ def spell(value: Any) -> bytes:
     return _ENCODER.encode(value).encode("ascii")
 
 
-def _plain(value: object) -> list[Any]:
-    """Return a message as its tag and its fields, in declaration order."""
+def _plain(value: object) -> list[Any] | str:
+    """Return a message as its tag and its fields, in declaration order; bytes as digits."""
+    if isinstance(value, bytes):
+        return value.hex()
     assert isinstance(value, Message)
     names: tuple[str, ...] = type(value).__slots__
     return [value.TAG, *(getattr(value, name) for name in names)]

@@ -12,6 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from fencelock.actors.api.cluster_message import ClusterDown, ClusterUp, Watch
 from fencelock.actors.api.lock_all import AcquireAll
+from fencelock.actors.api.map import (
+    DeleteEntry,
+    EntryChanged,
+    EntryList,
+    EntrySeen,
+    GetEntry,
+    ListEntries,
+    PutEntry,
+)
 from fencelock.actors.api.membership_message import (
     ChangeMembers,
     MemberAction,
@@ -62,6 +71,7 @@ from fencelock.actors.error import (
     UnavailableError,
     UnknownOutcomeError,
     UnsupportedError,
+    VersionMismatchError,
     WrongClusterError,
 )
 from fencelock.actors.role_message import (
@@ -83,6 +93,7 @@ from fencelock.cluster.client import Client, connect
 from fencelock.cluster.lock import Hold, Lock, RLock
 from fencelock.cluster.lock_all import HoldAll, LockAll
 from fencelock.cluster.log import silence
+from fencelock.cluster.map import Entry, Map
 from fencelock.cluster.rwlock import RWLock
 from fencelock.cluster.semaphore import Semaphore
 
@@ -114,13 +125,19 @@ __all__ = [
     "ConfigError",
     "Contender",
     "Counted",
+    "DeleteEntry",
     "Describe",
     "DescribeRole",
     "Downgrade",
     "Elected",
+    "Entry",
+    "EntryChanged",
+    "EntryList",
+    "EntrySeen",
     "Fact",
     "FencelockError",
     "ForbiddenError",
+    "GetEntry",
     "Granted",
     "Hold",
     "HoldAll",
@@ -129,6 +146,7 @@ __all__ = [
     "InvalidRequestError",
     "Leaders",
     "LimitReachedError",
+    "ListEntries",
     "ListedLock",
     "Lock",
     "LockAll",
@@ -136,6 +154,7 @@ __all__ = [
     "LockQueue",
     "LockStatus",
     "LockTimeoutError",
+    "Map",
     "MemberAction",
     "MemberSeen",
     "MembersChanged",
@@ -148,6 +167,7 @@ __all__ = [
     "NotHeldError",
     "Notice",
     "OverloadedError",
+    "PutEntry",
     "Queues",
     "RLock",
     "RWLock",
@@ -169,6 +189,7 @@ __all__ = [
     "UnavailableError",
     "UnknownOutcomeError",
     "UnsupportedError",
+    "VersionMismatchError",
     "Watch",
     "WrongClusterError",
     "aio",
