@@ -15,11 +15,12 @@ from fencelock.actors.api.message import (
     Release,
     Released,
 )
-from fencelock.actors.api.session_message import End, Evict, Open
+from fencelock.actors.api.semaphore import AcquirePermits, ReleasePermits
+from fencelock.actors.api.session_message import CloseSession, End, Evict, Open
 from fencelock.actors.message import Local, Message
 from fencelock.actors.paxos.machine import Fingerprint, state_of
 from fencelock.actors.paxos.message import Figure
-from fencelock.actors.table.message import ExtendSessions, LogCommand, TablePart
+from fencelock.actors.table.message import COMMAND_LEVEL, ExtendSessions, LogCommand, TablePart
 from fencelock.actors.table.operations import COMMANDS, QUERIES
 from fencelock.actors.table.report import (
     Browse,
@@ -38,9 +39,12 @@ _CODECS = {command: trimmed_codec(command) for command in COMMANDS}
 _READERS = {command.TAG: codec.read for command, codec in _CODECS.items()}
 """Decoders, by the first item of each command."""
 
-FIRST_COMMANDS = frozenset({Acquire, Release, Cancel, KeepAlive, Open, End, Evict, ExtendSessions})
-"""The commands of releases before changes of members. Those releases skip all others, so no such
-command may enter the log while one of them runs; see `Machine.is_new`."""
+LEVELS: dict[type[LogCommand], int] = {
+    **dict.fromkeys((Acquire, Release, Cancel, KeepAlive, Open, End, Evict, ExtendSessions), 0),
+    **dict.fromkeys((AcquirePermits, ReleasePermits, CloseSession), 1),
+}
+"""The levels of commands; those that are missing have `COMMAND_LEVEL`. Releases of a lower level
+skip a command, so it must not enter the log while one of them runs; see `Machine.level_of`."""
 
 KNOWN_MAX = 4096
 """Limit of decoded commands kept from when this node writes or admits them until it applies
@@ -90,10 +94,10 @@ class LockMachine:
         self._known[command] = read
         return True
 
-    def is_new(self, command: bytes) -> bool:
-        """Return whether releases before changes of members skip ``command``."""
+    def level_of(self, command: bytes) -> int:
+        """Return the level of ``command``; see `LEVELS`."""
         known = self._known.get(command) or read_command(command)
-        return known is not None and type(known) not in FIRST_COMMANDS
+        return 0 if known is None else LEVELS.get(type(known), COMMAND_LEVEL)
 
     def is_patient(self, command: bytes) -> bool:
         """Return whether ``command`` would wait a while for a lock that somebody else holds."""

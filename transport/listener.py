@@ -425,14 +425,14 @@ class Listener:
         queue, arrivals, left = self._queue, list[Arrival](), most
         others, new, load = queue.sizes, queue.new, self._load
         rooms = [most, BUSY_SHARE, min(NEW_SHARE, max(1, most // 2))]
-        unused = rooms[_NEW]
+        new_room = rooms[_NEW]
         if load.busy and self._busy_left_ns() > 0:
             rooms[_BUSY] = 0
         ends = 0
         while left > 0 and others:
             kind, first = _OTHER, ""
             if load.busy or new:
-                kind, first = self._next(rooms, first_new=rooms[_NEW] == unused)
+                kind, first = self._next(rooms, first_new=rooms[_NEW] == new_room)
                 if rooms[kind] <= 0:
                     break
             owner, waiting = queue.take(first)

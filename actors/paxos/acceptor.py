@@ -65,6 +65,7 @@ from fencelock.actors.paxos.message import (
 from fencelock.actors.paxos.reads import StalenessBound
 from fencelock.actors.role import Host, Summary
 from fencelock.actors.role_message import DiskSynced
+from fencelock.actors.table.message import COMMAND_LEVEL
 
 LeaderMessage = Prepare | Accept | Commit | Heartbeat | Release
 """Messages that a leader, its scout or its commander sends."""
@@ -390,6 +391,7 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
             sync_us=self.sync_us,
             lease_ms=self.lease_ms,
             version="" if beat.number % VERSION_HEARTBEATS else self.version,
+            commands=COMMAND_LEVEL,
         )
         effects = [
             *adopted,

@@ -17,8 +17,9 @@ from fencelock.actors.effect import Observe
 from fencelock.actors.membership import Member, Membership, VoterIds, reached_by_majority
 from fencelock.actors.message import Address, on_each
 from fencelock.actors.paxos.membership import Term
-from fencelock.actors.paxos.message import NUMBER_MAX
+from fencelock.actors.paxos.message import NUMBER_MAX, HeartbeatAck
 from fencelock.actors.role import E, Host, Role
+from fencelock.actors.table.message import COMMAND_LEVEL
 from fencelock.actors.timing import TIMING
 
 WINDOW = 16
@@ -145,9 +146,9 @@ class LogConfig:
         self._ids = VoterIds(self._voters, voter_of, acceptor_of, view.seats)
         self.applied = 1
         """The first slot that is not applied here."""
-        self.old: frozenset[str] = frozenset()
-        """Members that this node leads and that run a version without changes of the members. The
-        failure detector alone changes it."""
+        self.old: dict[str, int] = {}
+        """Members that this node leads and that cannot apply all commands that it can, with the
+        highest level of those that they can apply. The failure detector alone changes it."""
         self.nodes: dict[str, None] = dict.fromkeys(view.members)
         """Nodes that get replies: the nodes of the configuration, members, and learners."""
         self.views: list[tuple[int, View]] = [(0, view)]
@@ -232,6 +233,19 @@ class LogConfig:
         if self.newest.number == 0:
             return ()
         return tuple(Term(at, Membership(view.number, view.seats)) for at, view in self.views)
+
+    @property
+    def levels(self) -> list[int]:
+        """The levels of those members in `old`."""
+        return [level for member, level in self.old.items() if member in self.members]
+
+    def note_level(self, member: str, ack: HeartbeatAck) -> None:
+        """Note which commands ``member`` can apply."""
+        level = ack.commands if ack.view >= 0 else 0
+        if level < COMMAND_LEVEL:
+            self.old[member] = level
+        elif self.old:
+            self.old.pop(member, None)
 
     def meet(self, node: str) -> bool:
         """Answer ``node`` from now on, if there is room for it."""

@@ -332,7 +332,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
         self.leadership = claimed
         self.since = now
         self.lease = MasterLease(self.config, self.timing.lease_ms, self.drift_ppm)
-        self.asked, self.config.old = {}, frozenset()
+        self.asked, self.config.old = {}, {}
         self.disks.clear()
         self.applied, self.answered, self.heard = {}, {}, {}
         return [*self._follow(self.node), *self._beat(now)]
@@ -411,8 +411,7 @@ class FailureDetector(MemberRole[DetectorEvent]):
         self.applied[member] = ack.applied
         _, _, version = self.heard.get(member, (now, 0, ""))
         self.heard[member] = now, ack.view, ack.version or version
-        if (ack.view < 0) is not (member in self.config.old):
-            self.config.old ^= {member}
+        self.config.note_level(member, ack)
         self.answered[member] = max(self.answered.get(member, 0), ack.number)
         until = lease.acknowledge(member, asked, ack.lease_ms)
         if until is None or lease.confirmed is None:

@@ -21,6 +21,7 @@ from fencelock.actors.paxos.config import LogConfig, acceptor_of, catchup_of, mo
 from fencelock.actors.paxos.event import Fresh, Lacking
 from fencelock.actors.paxos.member_event import Behind, Fetched, LocateDue, NodeFacts, ReportState
 from fencelock.actors.paxos.message import NUMBER_MAX, UNWILLING, Locate, Located
+from fencelock.actors.table.message import COMMAND_LEVEL
 from fencelock.actors.timing import TIMING
 
 LocatorEvent = Locate | Located | LocateDue | Behind | Fetched | StartVoting | StopVoting
@@ -205,6 +206,7 @@ class Locator:
             bytes_left=self.bytes_left,
             priority=UNWILLING if self.served else self.identity.priority,
             life=self.identity.life,
+            commands=COMMAND_LEVEL,
         )
         return Send(monitor_of(node), locate)
 

@@ -32,8 +32,11 @@ class Machine(Protocol):
         """Return whether ``command`` can be read; an unreadable one is never put into the log."""
         ...
 
-    def is_new(self, command: bytes) -> bool:
-        """Return whether versions without changes of the members cannot apply ``command``."""
+    def level_of(self, command: bytes) -> int:
+        """Return the level of ``command``: members of a lower level cannot apply it.
+
+        It is 0 for the commands of versions without changes of the members.
+        """
         ...
 
     def is_patient(self, command: bytes) -> bool:

@@ -236,6 +236,9 @@ class HeartbeatAck(Message):
     """Length of the sender's lease (ms)."""
     version: str = ""
     """The version of the sender's software, for operators; empty in most answers."""
+    commands: int = 1
+    """The highest level of the commands that the sender can apply. It means nothing where ``view``
+    is -1: such a version can only apply commands of level 0."""
 
 
 @message(0x28)
@@ -408,6 +411,8 @@ class Locate(Message):
     """1 to 14: the smaller, the earlier it becomes a member. `UNWILLING`: never by itself."""
     life: int = 0
     """Random number of the sender's life, which settles equal priorities."""
+    commands: int = 1
+    """The highest level of the commands that it can apply."""
 
 
 @message(0xD9)

@@ -56,6 +56,7 @@ from fencelock.actors.paxos.target import (
 from fencelock.actors.proxy.message import Relay
 from fencelock.actors.role import Host, Summary
 from fencelock.actors.role_message import Level, RoleNotice
+from fencelock.actors.table.message import COMMAND_LEVEL
 
 VERSION_CHARS_MAX = 64
 """Maximum length of another node's version; the rest is cut off."""
@@ -326,6 +327,11 @@ class LogChanges(MemberChanges):
         """Begin to add ``member``."""
         learner = self.facts.learner(member.name)
         assert learner is not None
+        if learner.commands < COMMAND_LEVEL:
+            raise MembershipError(
+                f"{member.name} runs a version that cannot apply all requests of this group: "
+                "upgrade it first"
+            )
         change = ProposeChange(
             membership=self.role.config.membership.with_member(member),
             joiner_applied=learner.applied,

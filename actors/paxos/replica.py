@@ -6,7 +6,7 @@ A follower that misses a slot for `GAP_MS` fetches it: `Replica._watch_gap` sets
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import chain
 from typing import Unpack
 
@@ -269,7 +269,7 @@ class Replica(MemberRole[ReplicaEvent]):
             if node_of(sender) not in self.config.nodes:
                 return (Observe("paxos.stranger_proposes"),)  # Clients must use the proxy.
             self.proposer = sender
-        refusal = self.forwarding.refusal(propose, self.machine, old=bool(self.config.old))
+        refusal = self.forwarding.refusal(propose, self.machine, self.config.levels)
         if refusal:
             return refusal
         if self.ordering.leadership is None:
@@ -518,11 +518,11 @@ class Forwarding:
         self.waiting_bytes = 0
         """Commands that arrived while no master was known."""
 
-    def refusal(self, propose: Propose, machine: Machine, *, old: bool) -> Effects:
+    def refusal(self, propose: Propose, machine: Machine, levels: Collection[int]) -> Effects:
         """Return the refusal of a command that must not enter the log; empty for any other.
 
-        If some member runs an ``old`` version, commands that only new versions apply are also
-        refused: the states of the members would differ.
+        If some members can apply only commands up to ``levels``, those above are also refused: the
+        states of the members would differ.
         """
         client = propose.client
         if client != self.client:
@@ -531,7 +531,7 @@ class Forwarding:
             self.client = client
         if len(propose.command) > COMMAND_BYTES_MAX or not machine.admits(propose.command):
             return (self.decline(propose, Decline.INVALID),)
-        if old and machine.is_new(propose.command):
+        if levels and machine.level_of(propose.command) > min(levels):
             return (self.decline(propose, Decline.INVALID), Observe("paxos.too_new_refused"))
         return ()
 

@@ -24,6 +24,11 @@ FENCE_FLOOR_MAX = 1 << 62
 """Half of all fences: even a wrong floor does not use them up."""
 
 
+COMMAND_LEVEL = 2
+"""The level of this release's commands. A release that adds commands raises it by one; see
+`Machine.level_of`, which knows the level of each."""
+
+
 @message(0x83)
 class ExtendSessions(Message):
     """A new master leads: no session ends before its full TTL from now. There is no reply.

@@ -36,7 +36,8 @@ _Judged = Annotated[
 _Objects = Annotated[
     str,
     typer.Option(
-        "--objects", help="paxos: clients use these in place of locks, such as semaphores."
+        "--objects",
+        help="paxos: clients use these in place of locks: semaphores, rwlocks, several.",
     ),
 ]
 

@@ -15,6 +15,7 @@ from fencelock.actors.paxos.acceptor import VERSION_HEARTBEATS, Acceptor
 from fencelock.actors.paxos.config import LEASE_MS, leader_of
 from fencelock.actors.paxos.event import Applied, BallotSeen, Learned
 from fencelock.actors.paxos.journal import Recovered, recover
+from fencelock.actors.table.message import COMMAND_LEVEL
 from fencelock.transport.cbor import FRAME_BYTES_MAX
 from fencelock.transport.codec import encode
 
@@ -218,7 +219,7 @@ def test_a_heartbeat_is_answered_to_the_monitor_after_its_ballot_is_durable(
 ) -> None:
     effects = acceptor.handle(COMMANDER, beat(7), T0)
 
-    ack = messages.HeartbeatAck(ballot=LOW, number=7, applied=1, view=0)
+    ack = messages.HeartbeatAck(ballot=LOW, number=7, applied=1, view=0, commands=COMMAND_LEVEL)
     assert words(effects) == [promised(LOW), Send(address_of("b", "monitor"), ack)]
 
 

@@ -25,6 +25,7 @@ from fencelock.actors.paxos.failure_detector import (
 )
 from fencelock.actors.paxos.message import Ballot, HeartbeatAck
 from fencelock.actors.role_message import LinkDown
+from fencelock.actors.table.message import COMMAND_LEVEL
 from fencelock.actors.timing import TIMING
 
 BALLOT, OTHERS = Ballot(3, leader_of("a")), Ballot(4, leader_of("b"))
@@ -293,8 +294,11 @@ def test_a_node_that_followed_a_leader_as_a_member_is_noted(monitor: FailureDete
 
 def test_a_leader_knows_which_members_run_an_old_version(monitor: FailureDetector) -> None:
     monitor.handle(LEADER, LEADING, at(0))
-    for member, view in (("a", 0), ("b", -1), ("c", 0)):
-        monitor.handle(acceptor_of(member), replace(ack(1), view=view), at(1))
-    assert monitor.config.old == {"b"}
-    monitor.handle(acceptor_of("b"), replace(ack(1), view=0), at(2))
+    for member, view, level in (("a", 0, COMMAND_LEVEL), ("b", -1, 1), ("c", 0, 1)):
+        known = replace(ack(1), view=view, commands=level)
+        monitor.handle(acceptor_of(member), known, at(1))
+    assert monitor.config.old == {"b": 0, "c": 1}
+    for member in ("b", "c"):
+        known = replace(ack(1), view=0, commands=COMMAND_LEVEL)
+        monitor.handle(acceptor_of(member), known, at(2))
     assert not monitor.config.old

@@ -40,6 +40,7 @@ from fencelock.actors.paxos.membership import CHANGE, Term, change_in, command_o
 from fencelock.actors.paxos.message import Batch, Locate
 from fencelock.actors.paxos.node_facts import HEARD_MS
 from fencelock.actors.paxos.reconfigurer import VERSION_CHARS_MAX, Reconfigurer
+from fencelock.actors.table.message import COMMAND_LEVEL
 
 A, B, C, D = (Member(name, f"tcp://{name}:1", place) for place, name in enumerate("abcd", start=1))
 THREE = Membership(0, (A, B, C))
@@ -226,9 +227,17 @@ def heard(*members: str, learner: Locate | None = None, view: int = 0) -> tuple[
     return tuple(known)
 
 
-def learner(applied: int = 5, *, ready: bool = True, journal: int = 4) -> Locate:
+def learner(
+    applied: int = 5, *, ready: bool = True, journal: int = 4, commands: int = COMMAND_LEVEL
+) -> Locate:
     return Locate(
-        applied=applied, view=0, journal=journal, ready=ready, endpoint="tcp://d:1", version="1"
+        applied=applied,
+        view=0,
+        journal=journal,
+        ready=ready,
+        endpoint="tcp://d:1",
+        version="1",
+        commands=commands,
     )
 
 
@@ -312,6 +321,7 @@ def test_members_are_read_with_their_versions_and_observers() -> None:
         (MemberAction.JOIN, "d", heard("b", "c"), "start it"),
         (MemberAction.JOIN, "d", heard(learner=learner()), "start members that do not answer"),
         (MemberAction.JOIN, "d", heard("b", "c", learner=learner(), view=-1), "upgrade it first"),
+        (MemberAction.JOIN, "d", heard("b", "c", learner=learner(commands=1)), "upgrade it first"),
         (MemberAction.REMOVE, "b", heard("b"), "c does not answer"),
         (MemberAction.TRANSFER, "d", heard("b", "c"), "fencelock join d first"),
         (MemberAction.TRANSFER, "c", heard("b"), "does not answer"),

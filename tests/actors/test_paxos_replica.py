@@ -123,13 +123,13 @@ def test_a_command_gets_a_slot_at_once_and_later_ones_share_what_comes_free(
 def test_a_command_that_some_member_is_too_old_for_is_declined(
     replica: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def is_new(command: bytes) -> bool:
-        return command == b"new"
+    def level_of(command: bytes) -> int:
+        return 2 if command == b"new" else 0
 
     lead(replica)
-    monkeypatch.setattr(replica.machine, "is_new", is_new)
-    for old, too_new in (({"b"}, True), (set[str](), False)):
-        replica.config.old = frozenset(old)
+    monkeypatch.setattr(replica.machine, "level_of", level_of)
+    for old, too_new in (({"b": 1, "c": 2}, True), ({"c": 2}, False), ({}, False)):
+        replica.config.old = dict[str, int](old)
         batch = events.ProposalBatch(client=LISTENER, numbers=(1, 2), commands=(b"x", b"new"))
         effects = [*replica.handle(LISTENER, batch, T0), *gather(replica)]
         (ordered,) = orders(effects)

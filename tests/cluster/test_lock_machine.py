@@ -11,14 +11,16 @@ from fencelock.actors.api.request import Command
 from fencelock.actors.api.rwlock import AcquireReadWrite, Downgrade
 from fencelock.actors.api.semaphore import AcquirePermits, ReleasePermits
 from fencelock.actors.api.session_message import CloseSession, End, Evict, Open
-from fencelock.actors.table.message import ExtendSessions
+from fencelock.actors.table.message import COMMAND_LEVEL, ExtendSessions
 from fencelock.actors.table.operations import OPERATIONS
-from fencelock.cluster.lock_machine import FIRST_COMMANDS, LockMachine
+from fencelock.cluster.lock_machine import LEVELS, LockMachine
 
-NEW = (
+SECOND = (
     AcquirePermits(semaphore="a", permits=1, session="s.1", request=1),
     ReleasePermits(semaphore="a", fence=1, session="s.1", request=1),
     CloseSession(handle="s.1", operator="o", session="s", request=1),
+)
+NEW = (
     AcquireReadWrite(rwlock="a", session="s.1", request=1),
     Downgrade(rwlock="a", fence=1, session="s.1", request=1),
     AcquireAll(locks=("a", "b"), session="s.1", request=1),
@@ -36,15 +38,24 @@ FIRST = (
 )
 
 
-def test_every_command_of_the_table_is_one_of_the_first_or_is_new() -> None:
-    kinds = {type(command) for command in (*NEW, *FIRST)}
-    assert kinds == set(OPERATIONS)
-    assert {*map(type, FIRST), ExtendSessions} == FIRST_COMMANDS
+LEVEL: dict[Command, int] = {
+    **dict.fromkeys(FIRST, 0),
+    **dict.fromkeys(SECOND, 1),
+    **dict.fromkeys(NEW, 2),
+}
 
 
-@pytest.mark.parametrize("command", [*NEW, *FIRST])
-def test_a_leader_knows_which_commands_an_old_member_would_skip(command: Command) -> None:
+def test_every_command_of_the_table_has_a_level_and_the_newest_have_the_last() -> None:
+    assert {type(command) for command in LEVEL} == set(OPERATIONS)
+    assert set(LEVELS) == {*map(type, (*FIRST, *SECOND)), ExtendSessions}
+    assert max(LEVEL.values()) == COMMAND_LEVEL
+
+
+@pytest.mark.parametrize(("command", "level"), LEVEL.items())
+def test_a_leader_knows_which_commands_an_old_member_would_skip(
+    command: Command, level: int
+) -> None:
     """The leader refuses them while it hears such a member (`test_paxos_replica.py`)."""
     written, machine = LockMachine().write(command), LockMachine()
     assert machine.admits(written)
-    assert machine.is_new(written) is (command in NEW)
+    assert machine.level_of(written) == level
