@@ -1,4 +1,4 @@
-"""The rules of locks, semaphores and read/write locks as a dumb model: lists and scans.
+"""The rules of locks and other objects as a dumb model: lists and scans.
 
 It shares the rules of the replicated table and none of its structure, and was written apart
 from it. So a test can compare the two: their outcomes of the same log must be identical.
@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, cast
 
 from fencelock.actors.api.lock_all import AcquireAll
+from fencelock.actors.api.map import EntryRequest
 from fencelock.actors.api.message import (
     Acquire,
     AcquireRequest,
@@ -30,6 +31,7 @@ from fencelock.actors.api.session_message import (
     Open,
 )
 from fencelock.actors.table.message import ExtendSessions, LogCommand, Result
+from support import map_model
 
 Word = tuple[Any, ...]
 """An outcome: its name, then its fields."""
@@ -105,6 +107,8 @@ class Model:
         self.lost: list[Word] = []
         self.out: list[Word] = []
         self.places = self.extended = 0
+        self.entries: list[map_model.ModelEntry] = []
+        self.versions = 0
 
     def find(self, **wanted: Any) -> list[ModelClaim]:
         """Return the claims whose fields are as wanted."""
@@ -166,13 +170,16 @@ class Model:
         self.out = []
         self.now = max(self.now, to)
         while True:
-            due: list[tuple[float, int, int, str, ModelClaim | None]]
+            due: list[tuple[float, int, int, str, ModelClaim | map_model.ModelEntry | None]]
             due = [(c.due, 0, c.place, c.session, c) for c in self.claims if not c.fence]
+            due += [(e.due, 0, e.place, "", e) for e in self.entries]
             due += [(s["due"], 1, s["number"], s["id"], None) for s in self.sessions]
             if not due or (first := min(due, key=lambda d: d[:3]))[0] > to:
                 return self.out
             if first[4] is None:
                 self.close(first[3], CloseReason.EXPIRED, 0)
+            elif isinstance(first[4], map_model.ModelEntry):
+                map_model.end(self, [first[4]])
             else:
                 c = first[4]
                 self.claims.remove(c)
@@ -193,6 +200,7 @@ class Model:
         for c in held:
             self.claims.remove(c)
             self.serve(c)
+        map_model.end(self, [e for e in self.entries if e.session == name])
 
     def apply(self, at: int, command: LogCommand) -> list[Word]:
         """Apply one command at log time ``at``."""
@@ -209,7 +217,7 @@ class Model:
                 self._on_force(command)
             case CloseSession():
                 self._on_close(command)
-            case AcquireRequest() | ReleaseRequest() | Cancel():
+            case AcquireRequest() | ReleaseRequest() | Cancel() | EntryRequest():
                 self._on_lock(command)
             case _:
                 assert isinstance(command, ExtendSessions)
@@ -298,7 +306,7 @@ class Model:
                 session["floor"] = max(session["floor"], past[-1].number)
                 del self.done[who]
 
-    def _on_lock(self, c: AcquireRequest | ReleaseRequest | Cancel) -> None:
+    def _on_lock(self, c: AcquireRequest | ReleaseRequest | Cancel | EntryRequest) -> None:
         s, o, r, lock = c.session, c.owner, c.request, c.lock
         known = next((one for one in self.sessions if one["id"] == s), None)
         if known is None:
@@ -328,7 +336,12 @@ class Model:
             past.append(ModelRequest(r, type(c)))
             self._do(c, mine)
 
-    def _do(self, c: AcquireRequest | ReleaseRequest, mine: ModelClaim | None) -> None:
+    def _do(
+        self, c: AcquireRequest | ReleaseRequest | EntryRequest, mine: ModelClaim | None
+    ) -> None:
+        if isinstance(c, EntryRequest):
+            map_model.change(self, c)
+            return
         s, o, r, lock = c.session, c.owner, c.request, c.lock
         loss = next((x for x in self.lost if x[:3] == (s, o, lock)), None)
         if isinstance(c, AcquireRequest):
@@ -423,7 +436,10 @@ class Model:
             past.append(ModelRequest(r, Acquire, undone, self.now))
 
     def _again(
-        self, c: AcquireRequest | ReleaseRequest, mine: ModelClaim | None, past: list[ModelRequest]
+        self,
+        c: AcquireRequest | ReleaseRequest | EntryRequest,
+        mine: ModelClaim | None,
+        past: list[ModelRequest],
     ) -> Word:
         who = (c.session, c.owner, c.request, c.lock)
         found = [asked for asked in past if (asked.number, asked.kind) == (c.request, type(c))]
