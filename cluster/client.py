@@ -23,6 +23,7 @@ from fencelock.actors.session.message import Surveyed
 from fencelock.cluster.base_client import BaseClient, namer
 from fencelock.cluster.callback_executor import CallbackExecutor, ThreadExecutor
 from fencelock.cluster.connection import Connection
+from fencelock.cluster.election import Election
 from fencelock.cluster.lock import Lock, RLock
 from fencelock.cluster.lock_all import LockAll
 from fencelock.cluster.map import Map
@@ -35,7 +36,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Client(BaseClient[Lock, RLock, Semaphore, RWLock, LockAll, Map]):
+class Client(BaseClient[Lock, RLock, Semaphore, RWLock, LockAll, Election, Map]):
     """A connection to a cluster, for all threads of one process. From `connect`.
 
     It leaves nothing running after `close`, which ``with`` and the end of the process
@@ -51,6 +52,7 @@ class Client(BaseClient[Lock, RLock, Semaphore, RWLock, LockAll, Map]):
     _semaphore_type = Semaphore
     _rwlock_type = RWLock
     _lock_all_type = LockAll
+    _election_type = Election
     _map_type = Map
 
     def locked(

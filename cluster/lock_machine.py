@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
 from typing import Any
 
@@ -27,6 +27,7 @@ from fencelock.actors.table.report import (
     Browsed,
     Looked,
     LookUp,
+    ReadHistory,
     ReadRecords,
     ReadTable,
     TableRead,
@@ -64,6 +65,7 @@ class LockMachine:
         self.table = LockTable()
         self.told = 0
         """A checksum of all outcomes of this process, without the grants (`granted` has those)."""
+        self._restored = False
         self._known: dict[bytes, LogCommand] = {}
         """Decoded commands by their bytes, so that this node's commands are not decoded again."""
 
@@ -129,7 +131,7 @@ class LockMachine:
         return self.table.due_ms(before)
 
     def read(self, question: Local) -> Local:
-        """Answer a `LookUp`, a `Browse`, a `ReadRecords` or a `ReadTable`."""
+        """Answer a `Question`."""
         match question:
             case LookUp():
                 return Looked(report=self.table.status(question.lock))
@@ -139,10 +141,20 @@ class LockMachine:
                 return Browsed(lines=lines[:most], more=len(lines) > most)
             case ReadRecords(kind=kind, skip=skip, most=most):
                 return self.table.records(kind, skip, max(0, most))
+            case ReadHistory():
+                return self.table.changes(question.lock, question.after)
             case ReadTable(query=query):
                 return TableRead(reply=QUERIES[type(query)](self.table, query))
             case _:
                 raise TypeError(f"{question!r} is no question about locks")
+
+    def take_changed(self) -> Iterable[str] | None:
+        """Return the objects that have changed since the last call, or None for any."""
+        if self._restored:
+            self._restored = False
+            return None
+        histories = self.table.histories
+        return histories.take_changed() if histories.changed else ()
 
     def snapshot(self) -> Iterator[bytes | None]:
         """Freeze the table, and return it in parts."""
@@ -161,6 +173,7 @@ class LockMachine:
         except MalformedFrameError as error:
             raise ValueError(f"a part of the table cannot be read: {error}") from error
         self.table = LockTable.restore(tuple(part for part in parts if isinstance(part, TablePart)))
+        self._restored = True
 
     def digest(self) -> bytes:
         """Return a hash of the table."""

@@ -380,15 +380,8 @@ def _codec(hint: Any, within: tuple[type, ...]) -> Codec:
     if isinstance(hint, type) and issubclass(hint, IntEnum):
         return _enum_codec(hint)
     if isinstance(hint, type) and issubclass(hint, Message):
-        return _nested_codec(_declared(hint), within)
+        return _nested_codec((hint,), within)
     raise TypeError(f"{hint!r} cannot cross the wire")
-
-
-def _declared(base: type[Message]) -> tuple[type[Message], ...]:
-    """Return ``base``, or the messages that derive from it if it is a base of messages."""
-    if "TAG" in vars(base):
-        return (base,)
-    return tuple(one for one in REGISTRY.values() if issubclass(one, base)) or (base,)
 
 
 def _union_codec(hint: Any, within: tuple[type, ...]) -> Codec:

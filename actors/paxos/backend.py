@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from fencelock.actors.api.backup_message import ReadBackup
+from fencelock.actors.api.changes import ReadChanges
 from fencelock.actors.api.message import (
     Alive,
     CancellableRequest,
@@ -143,6 +144,7 @@ class PaxosBackend(MembersBackend):
             Inspect: self._on_query,
             ListLocks: self._on_query,
             ListRecords: self._on_query,
+            ReadChanges: self._on_query,
             TableQuery: self._on_query,
             **self.member_requests,
             ReadBackup: self._on_query,
@@ -174,7 +176,9 @@ class PaxosBackend(MembersBackend):
 
     def is_busy(self) -> bool:
         """Return whether anything is in flight."""
-        return bool(self.in_flight.by_key or self.queries.pending.by_number or self.untold)
+        queries = self.queries
+        reads = queries.pending.by_number or queries.watches.by_number
+        return bool(self.in_flight.by_key or reads or self.untold)
 
     def _take(self, sender: Address, request: Command, now: Instant) -> Effects:
         """Take a request, or note that it was sent again."""

@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple, Protocol, cast
 
 from fencelock.actors.api.backup_message import ReadBackup
+from fencelock.actors.api.changes import ReadChanges
 from fencelock.actors.api.membership_message import ChangeMembers, ReadMembers
 from fencelock.actors.api.message import (
     Acquire,
@@ -29,6 +30,10 @@ RETRY_MS = PROBE_MS
 
 RETRY_MS_MAX = 4_000
 """Longest such pause (ms): a restarted endpoint learns of a wait this late at most."""
+
+WATCH_RETRY_MS_MAX = 16_000
+"""Longest pause before a read that waits for a change is repeated (ms); the first is
+`RETRY_MS_MAX`. Keep-alives show sooner that a node is gone."""
 
 WITHDRAWAL_MS_MAX = 15_000
 """Longest pause between two cancels of one wait (ms): no user waits for it any more."""
@@ -113,7 +118,16 @@ NodeQuestion = (
 )
 """Requests that are about no object of the table."""
 
-Question = CancellableRequest | ReleaseRequest | Renew | Inspect | Evict | TableQuery | NodeQuestion
+Question = (
+    CancellableRequest
+    | ReleaseRequest
+    | Renew
+    | Inspect
+    | ReadChanges
+    | Evict
+    | TableQuery
+    | NodeQuestion
+)
 """Requests of users. A `CancellableRequest` is an acquire or an update."""
 
 
@@ -162,6 +176,11 @@ class PendingCancel:
     step_ms: int = RETRY_MS
     last_sent_at: Instant | None = None
     """Time of the last repetition; None before the first."""
+
+
+def is_watch(question: Question) -> bool:
+    """Return whether ``question`` waits for a change, so that its reply may come much later."""
+    return isinstance(question, ReadChanges) and question.waits
 
 
 @lru_cache(maxsize=CLAIMS_MAX)

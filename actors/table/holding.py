@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fencelock.actors.api.message import Granted, Reason
 from fencelock.actors.api.name import quoted
@@ -126,10 +126,12 @@ class Wait:
 
     def fall_due(self, table: TableState, out: list[Result]) -> None:
         """End the wait: it has timed out."""
+        wait = self.owner_state.wait
+        assert wait is not None
         assert self.due_ms is not None
         obstacle = table.obstacle(self.owner_state)
         text = f"waited {self.due_ms - self.since_ms} ms; {obstacle}"
-        table.end_wait(self, Reason.TIMED_OUT, out, text)
+        table.end_wait(wait, Reason.TIMED_OUT, out, text)
 
 
 @dataclass(slots=True, eq=False)
@@ -234,8 +236,8 @@ class TableObject(ABC):
     def wording(self) -> str:
         """Describe what keeps a request for it waiting."""
 
-    def note_end(self, table: TableState, wait: Wait, out: list[Result]) -> None:
-        """Act upon the end of ``wait``, which left the queue without having succeeded."""
+    def note_end(self, table: Any, wait: Wait, out: list[Result]) -> None:
+        """Act upon the end of ``wait``, which left the queue of the `TableState` in vain."""
         del table, wait, out
 
 
@@ -260,8 +262,8 @@ class Due(Protocol):
 class Attached(Protocol):
     """Something that ends with a session; see `Session.attached`."""
 
-    def end_with_session(self, table: TableState, out: list[Result]) -> None:
-        """End it. The session is closed, and its waits and holds have ended."""
+    def end_with_session(self, table: Any, out: list[Result]) -> None:
+        """End it in the `TableState`. The session is closed; its waits and holds have ended."""
         ...
 
 

@@ -36,7 +36,7 @@ class Entry:
 
     Attributes:
         name: the name of its map.
-        version: the number of the change that made it, among those of all entries of the group.
+        version: the version of the change that made it.
         session: the session with which it ends, or None.
         ticket: its ticket, if it falls due or ends with a session; else 0.
         due_ms: log time at which it expires, or None for never.
@@ -168,19 +168,15 @@ class Maps:
     """All maps of a table.
 
     Invariants:
-        M1  Versions rise with each change of an entry, also with its end, over all maps.
+        M1  Each change of an entry, also its end, has the next version of the table (W1).
         M2  ``count`` and ``bytes`` are those of all entries.
         M3  An entry that falls due is in `TableState.timeouts`; one that ends with a session is
             in `Session.attached`. Nothing else of a map is there.
-
-    Attributes:
-        version: the number of the last change.
 
     """
 
     def __init__(self) -> None:
         self.by_name: dict[str, EntryMap] = {}
-        self.version = 0
         self.count = 0
         self.bytes = 0
 
@@ -194,14 +190,15 @@ class Maps:
 
         Every change of an entry is made here. Return its version, which ``entry`` has.
         """
-        self.version += 1  # M1
-        assert entry is None or entry.version == self.version
+        table.histories.version += 1  # M1
+        version = table.histories.version
+        assert entry is None or entry.version == version
         before = self.find(name, key)
         if before is not None:
             self._drop(table, before)
         if entry is not None:
             self.add(table, entry)
-        return self.version
+        return version
 
     def add(self, table: TableState, entry: Entry) -> None:
         """Add an entry as it is; there must be none of its key."""
@@ -265,9 +262,6 @@ def fill_maps(
 
     """
     for part in parts:
-        for one in part.maps:
-            table.maps.version = one.version
-    for part in parts:
         for record in part.entries:
             _fill_entry(table, record, sessions)
 
@@ -279,7 +273,7 @@ def _fill_entry(table: TableState, record: EntryRecord, sessions: Mapping[int, S
         raise ValueError(f"the snapshot has {what} twice")
     if number and number not in sessions:
         raise ValueError(f"the snapshot has no session {number}, with which {what} ends")
-    if not 0 < version <= table.maps.version or ticket > table.tickets:
+    if not 0 < version <= table.histories.version or ticket > table.tickets:
         raise ValueError(f"the snapshot has {what} of version {version}, which is not given yet")
     if bool(ticket) is not (number > 0 or due_ms is not None):
         raise ValueError(f"the snapshot has {what} with ticket {ticket}")

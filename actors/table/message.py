@@ -13,9 +13,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from fencelock.actors.api.changes import Change
+from fencelock.actors.api.latch import CountedDown, LatchPassed
+from fencelock.actors.api.map import EntryChanged
 from fencelock.actors.api.message import CancellableRequest, LockReply, Reason
 from fencelock.actors.api.name import check_number
-from fencelock.actors.api.object_request import UpdateReply
 from fencelock.actors.api.request import Command, Outcome
 from fencelock.actors.api.session_message import Evicted, HoldLost
 from fencelock.actors.message import Message, message
@@ -73,6 +75,10 @@ LogCommand = Command | ExtendSessions
 
 Result = Outcome | HoldLost
 """All outcomes of commands, or of time; `HoldLost` is for a holder whose lock was taken."""
+
+
+KeptReply = CountedDown | LatchPassed | EntryChanged
+"""All messages that derive from `fencelock.actors.api.object_request.UpdateReply`."""
 
 
 class TableHead(NamedTuple):
@@ -180,10 +186,29 @@ class LocksRecord(NamedTuple):
     locks: tuple[str, ...]
 
 
-class MapsRecord(NamedTuple):
-    """The number of the last change of an entry of any map, if there was one."""
+class ValueRecord(NamedTuple):
+    """The value of a claim to lead, which is held or waits."""
 
-    version: int
+    session: int
+    owner: str
+    lock: str
+    value: str
+
+
+class HistoryRecord(NamedTuple):
+    """Changes of one object, in order; its further changes are in the next record of the object."""
+
+    lock: str
+    since: int
+    time_ms: int
+    changes: tuple[Change, ...]
+
+
+class CounterRecord(NamedTuple):
+    """A counter of the table that `TableHead` does not have."""
+
+    name: str
+    value: int
 
 
 class EntryRecord(NamedTuple):
@@ -216,9 +241,11 @@ class TablePart(Message):
     amounts: tuple[AmountRecord, ...] = ()
     counts: tuple[CountRecord, ...] = ()
     locks: tuple[LocksRecord, ...] = ()
-    replies: tuple[UpdateReply, ...] = ()
+    replies: tuple[KeptReply, ...] = ()
     latches: tuple[LatchRecord, ...] = ()
-    maps: tuple[MapsRecord, ...] = ()
+    values: tuple[ValueRecord, ...] = ()
+    histories: tuple[HistoryRecord, ...] = ()
+    counters: tuple[CounterRecord, ...] = ()
     entries: tuple[EntryRecord, ...] = ()
 
     TRIMMED = True
@@ -235,9 +262,11 @@ Record = (
     | AmountRecord
     | CountRecord
     | LocksRecord
-    | UpdateReply
+    | KeptReply
     | LatchRecord
-    | MapsRecord
+    | ValueRecord
+    | HistoryRecord
+    | CounterRecord
     | EntryRecord
 )
 """All records of a part, without the head."""

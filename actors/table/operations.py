@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from fencelock.actors.api.election import Lead
 from fencelock.actors.api.latch import AwaitLatch, CountDown
 from fencelock.actors.api.lock_all import AcquireAll
 from fencelock.actors.api.map import DeleteEntry, GetEntry, ListEntries, PutEntry
@@ -16,7 +17,14 @@ from fencelock.actors.api.session_message import CloseSession, End, Evict, Open
 from fencelock.actors.table.latch import await_latch, count_down
 from fencelock.actors.table.map_operation import delete_entry, put_entry, read_entries, read_entry
 from fencelock.actors.table.message import ExtendSessions, LogCommand, Result
-from fencelock.actors.table.operation import acquire, acquire_all, acquire_permits, cancel, release
+from fencelock.actors.table.operation import (
+    acquire,
+    acquire_all,
+    acquire_permits,
+    cancel,
+    lead,
+    release,
+)
 from fencelock.actors.table.session_operation import (
     close_session,
     end_session,
@@ -45,6 +53,7 @@ OPERATIONS: dict[type[Command], Operation] = {
     CloseSession: close_session,
     CountDown: count_down,
     AwaitLatch: await_latch,
+    Lead: lead,
     PutEntry: put_entry,
     DeleteEntry: delete_entry,
 }

@@ -7,6 +7,7 @@ from heapq import nsmallest
 from itertools import chain, islice
 from typing import NamedTuple
 
+from fencelock.actors.api.changes import Change
 from fencelock.actors.api.name import KIND_END, kind_of, plain_name
 from fencelock.actors.api.request import TableQuery, TableReply
 from fencelock.actors.api.session_message import ListedEviction, ListedSession, Records
@@ -120,6 +121,27 @@ class RecordsRead(Local):
 
 
 @local
+class ReadHistory(Local):
+    """Query for the changes of an object, as `LockTable.changes`. Answered by `Changed`."""
+
+    lock: str
+    after: int | None
+
+
+@local
+class Changed(Local):
+    """Changes of an object up to ``version``; with ``resync``, the whole object instead."""
+
+    version: int
+    changes: tuple[Change, ...]
+    resync: bool
+
+    def __bool__(self) -> bool:
+        """Return whether it says more than that nothing has changed."""
+        return self.resync or bool(self.changes)
+
+
+@local
 class ReadTable(Local):
     """Query for what the request of a client asks. Answered by `TableRead`."""
 
@@ -133,7 +155,7 @@ class TableRead(Local):
     reply: TableReply
 
 
-Question = LookUp | Browse | ReadRecords | ReadTable
+Question = LookUp | Browse | ReadRecords | ReadHistory | ReadTable
 
 
 def report_lock(name: str, held: Hold | Pool | TableObject | None, time_ms: int) -> LockReport:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from heapq import merge
+from itertools import chain
 from json import JSONEncoder
 from typing import TYPE_CHECKING, Any
 
@@ -23,27 +24,30 @@ from fencelock.actors.api.name import (
     titled,
     utf8_size,
 )
-from fencelock.actors.api.object_request import UpdateReply
 from fencelock.actors.api.session_message import Evicted
 from fencelock.actors.message import Message
+from fencelock.actors.table.history import records_of
 from fencelock.actors.table.holding import Hold, Pool, Wait
 from fencelock.actors.table.latch import Latch
 from fencelock.actors.table.map import Entry, fill_maps
 from fencelock.actors.table.message import (
     AmountRecord,
     ClaimantRecord,
+    CounterRecord,
     CountRecord,
     EntryRecord,
+    HistoryRecord,
     HoldRecord,
+    KeptReply,
     LatchRecord,
     LocksRecord,
-    MapsRecord,
     PoolRecord,
     Record,
     SessionRecord,
     TableHead,
     TablePart,
     TableSnapshot,
+    ValueRecord,
     WaitRecord,
 )
 from fencelock.actors.table.session import Kept, OwnerState, Session
@@ -66,6 +70,9 @@ CLAIMANT_BYTES = 160
 
 ENTRY_RECORD_BYTES = 64
 """The same for an `EntryRecord` without its texts and its value (bytes)."""
+
+HISTORY_BYTES = 64
+"""Bound on the encoded size of a `HistoryRecord` without its name and its changes (bytes)."""
 
 Note = tuple[
     OwnerState,
@@ -97,7 +104,7 @@ def freeze(table: TableState) -> Iterator[TablePart | None]:
     Each part is made when it is taken, however the table has changed since. Before the first one
     comes None for each bounded step of the work of dividing the records into parts.
     """
-    return _develop(_head(table), _records(_note(table), _rest(table), table.maps.in_order()))
+    return _develop(_head(table), _all_records(table))
 
 
 def _develop(head: TableHead, records: Iterator[Record | None]) -> Iterator[TablePart | None]:
@@ -122,6 +129,9 @@ def bytes_of(record: Record) -> int:
     if isinstance(record, EntryRecord):
         texts = utf8_size(record.map) + utf8_size(record.key)
         return ENTRY_RECORD_BYTES + texts + len(record.value)
+    if isinstance(record, HistoryRecord):
+        size = sum(change.size for change in record.changes)
+        return size + len(record.lock.encode()) + HISTORY_BYTES
     if not isinstance(record, ClaimantRecord):
         return len(spell(record))
     hold, wait = record.hold, record.wait
@@ -138,7 +148,7 @@ def bytes_of(record: Record) -> int:
 def digest_of(table: TableState) -> bytes:
     """Return the hash of the records that `take` would return, however they are divided."""
     digest = hashlib.blake2b(spell(_head(table)), digest_size=32)
-    for record in filter(None, _records(_note(table), _rest(table), table.maps.in_order())):
+    for record in filter(None, _all_records(table)):
         digest.update(spell(record))
     return digest.digest()
 
@@ -172,30 +182,28 @@ def fill(table: TableState, parts: Sequence[TablePart]) -> None:
             table.pools[pool.lock] = Pool(pool.capacity, pool.capacity)
         for latch in part.latches:
             _fill_latch(table, latch)
-    fill_maps(table, parts, numbered)
     waits: list[Wait] = []
     several = {one[:3]: one.locks for part in parts for one in part.locks}
+    values = {one[:3]: one.value for part in parts for one in part.values}
     for part in parts:
         for known in part.owner_states:
             if known.session not in numbered:
                 raise ValueError(f"the snapshot has no session {known.session}")
-            locks = several.get((known.session, known.owner, known.lock), ())
-            _fill_claimant(table, numbered[known.session], known, locks, waits)
+            key = known.session, known.owner, known.lock
+            owner_state = _owner_state(numbered[known.session], known)
+            owner_state.locks, owner_state.value = several.get(key, ()), values.get(key)
+            _fill_claimant(table, owner_state, known, waits)
     for part in parts:
         for reply in part.replies:
             _fill_reply(table, reply)
     _fill_queues(table, waits, dict(one for part in parts for one in part.amounts))
     _fill_pools(table, dict(one for part in parts for one in part.counts))
+    _fill_histories(table, parts)
+    fill_maps(table, parts, numbered)
 
 
-def _fill_claimant(
-    table: TableState,
-    session: Session,
-    known: ClaimantRecord,
-    locks: tuple[str, ...],
-    waits: list[Wait],
-) -> None:
-    """Add an owner state and its hold; its wait is added to ``waits``."""
+def _owner_state(session: Session, known: ClaimantRecord) -> OwnerState:
+    """Add an owner state to its session."""
     key = known.owner, known.lock
     if key in session.owner_states:
         raise ValueError(f"the snapshot has claimant {known.owner!a} of {known.lock!a} twice")
@@ -206,11 +214,18 @@ def _fill_claimant(
     owner_state = session.enter(key)
     owner_state.request, owner_state.releasing = known.request, known.releasing
     owner_state.lost, owner_state.quiet_ms = known.lost, known.quiet_ms
-    owner_state.locks = locks
     if known.freed is not None:
         owner_state.outcome = owner_state.released(known.freed)
     elif known.denial is not None:
         owner_state.outcome = owner_state.refused(known.denial, known.detail)
+    return owner_state
+
+
+def _fill_claimant(
+    table: TableState, owner_state: OwnerState, known: ClaimantRecord, waits: list[Wait]
+) -> None:
+    """Add the hold of an owner state; its wait is added to ``waits``."""
+    session, locks = owner_state.session, owner_state.locks
     held, waiting = known.hold, known.wait
     if held is None and waiting is None:
         session.lay(owner_state)
@@ -236,7 +251,7 @@ def _fill_claimant(
         waits.append(wait)
 
 
-def _fill_reply(table: TableState, reply: UpdateReply) -> None:
+def _fill_reply(table: TableState, reply: KeptReply) -> None:
     session = table.sessions.by_id.get(reply.session)
     known = None if session is None else session.owner_states.get((reply.owner, reply.lock))
     if known is None or (known.request, known.outcome) != (reply.request, None):
@@ -251,6 +266,16 @@ def _fill_latch(table: TableState, record: LatchRecord) -> None:
     latch = Latch(lock, count, left, keep_ms, ticket, due_ms)
     table.put(latch)
     table.timeouts.add(latch)
+
+
+def _fill_histories(table: TableState, parts: Sequence[TablePart]) -> None:
+    counters = dict(one for part in parts for one in part.counters)
+    histories = table.histories
+    histories.version = counters.get("version", 0)
+    histories.forgotten = counters.get("forgotten", 0)
+    for part in parts:
+        for record in part.histories:
+            histories.restore(record)
 
 
 def _pool(table: TableState, name: str) -> Pool:
@@ -331,9 +356,11 @@ def _part(index: int, count: int, head: TableHead, records: Sequence[Record]) ->
         amounts=tuple(r for r in records if isinstance(r, AmountRecord)),
         counts=tuple(r for r in records if isinstance(r, CountRecord)),
         locks=tuple(r for r in records if isinstance(r, LocksRecord)),
-        replies=tuple(r for r in records if isinstance(r, UpdateReply)),
+        replies=tuple(r for r in records if isinstance(r, KeptReply)),
         latches=tuple(r for r in records if isinstance(r, LatchRecord)),
-        maps=tuple(r for r in records if isinstance(r, MapsRecord)),
+        values=tuple(r for r in records if isinstance(r, ValueRecord)),
+        histories=tuple(r for r in records if isinstance(r, HistoryRecord)),
+        counters=tuple(r for r in records if isinstance(r, CounterRecord)),
         entries=tuple(r for r in records if isinstance(r, EntryRecord)),
     )
 
@@ -377,6 +404,13 @@ def _rest(table: TableState) -> list[Record]:
     several = sorted(
         {(one.session.number, one.owner, one.lock, one.locks) for one in claims if one.locks}
     )
+    values = sorted(
+        (one.session.number, one.owner, one.lock, one.value)
+        for one in claims
+        if one.value is not None
+    )
+    histories = table.histories
+    counters = ("version", histories.version), ("forgotten", histories.forgotten)
     return [
         *table.audit.values(),
         *(PoolRecord(lock, table.pools[lock].capacity) for lock in sorted(table.pools)),
@@ -384,13 +418,19 @@ def _rest(table: TableState) -> list[Record]:
         *(CountRecord(fence, count) for fence, count in counts),
         *(LocksRecord(*one) for one in several),
         *(one.record() for _, one in sorted(table.objects.items()) if isinstance(one, Latch)),
-        *([MapsRecord(table.maps.version)] if table.maps.version else ()),
+        *(ValueRecord(*one) for one in values),
+        *(CounterRecord(*one) for one in counters if one[1]),
     ]
 
 
-def _records(
-    notes: list[Notes], rest: list[Record], entries: list[Entry]
-) -> Iterator[Record | None]:
+def _all_records(table: TableState) -> Iterator[Record | None]:
+    """Copy the mutable fields now, and return the records of the table in canonical order."""
+    rest, noted = _rest(table), table.histories.noted()
+    entries = table.maps.in_order()
+    return chain(_records(_note(table), rest), records_of(noted), map(Entry.record, entries))
+
+
+def _records(notes: list[Notes], rest: list[Record]) -> Iterator[Record | None]:
     """Yield the noted records in canonical order, and None after each other step of the work."""
     for session, busy, quiet in notes:
         yield session
@@ -402,11 +442,9 @@ def _records(
             yield _claimant_record(note)
         for note in quiet:
             yield _claimant_record(note)
-            if isinstance(note[3], UpdateReply):
+            if isinstance(note[3], KeptReply):
                 yield note[3]
     yield from rest
-    for entry in entries:
-        yield entry.record()
 
 
 def _by_name(note: Note) -> tuple[str, str]:
@@ -471,7 +509,7 @@ def spell(value: Any) -> bytes:
 
 
 def _plain(value: object) -> list[Any] | str:
-    """Return a message as its tag and its fields, in declaration order; bytes as digits."""
+    """Return bytes as text, and a message as its tag and its fields, in declaration order."""
     if isinstance(value, bytes):
         return value.hex()
     assert isinstance(value, Message)

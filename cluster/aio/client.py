@@ -21,6 +21,7 @@ from fencelock.actors.api.session_message import (
 )
 from fencelock.actors.session.message import Surveyed
 from fencelock.cluster import operation
+from fencelock.cluster.aio.election import Election
 from fencelock.cluster.aio.lock import Lock, RLock
 from fencelock.cluster.aio.lock_all import LockAll
 from fencelock.cluster.aio.loop import LoopExecutor, drive
@@ -35,7 +36,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Client(BaseClient[Lock, RLock, Semaphore, RWLock, LockAll, Map]):
+class Client(BaseClient[Lock, RLock, Semaphore, RWLock, LockAll, Election, Map]):
     """A connection to a cluster, for all tasks of one loop. From `fencelock.aio.connect`.
 
     A separate thread keeps the session alive, however busy the loop is. `close` leaves nothing
@@ -52,6 +53,7 @@ class Client(BaseClient[Lock, RLock, Semaphore, RWLock, LockAll, Map]):
     _semaphore_type = Semaphore
     _rwlock_type = RWLock
     _lock_all_type = LockAll
+    _election_type = Election
     _map_type = Map
 
     def locked(

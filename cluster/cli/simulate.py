@@ -102,7 +102,7 @@ def simulate(
     promise = promise_of(protocol, settings)
     runs = _runs(protocol, settings, log=log, judged=judged)
     if objects:
-        runs = _object_runs(protocol, objects)
+        runs = _object_runs(protocol, objects, judged=judged)
     if members:
         runs = _member_runs(protocol)
     if seed is not None:
@@ -186,7 +186,8 @@ def _member_runs(protocol: str) -> _Runs:
     )
 
 
-def _object_runs(protocol: str, kind: str) -> _Runs:
+def _object_runs(protocol: str, kind: str, *, judged: bool) -> _Runs:
+    from fencelock.cluster.simulation.bakery_run import run_bakery_seed  # noqa: PLC0415
     from fencelock.cluster.simulation.objects import WORKLOADS  # noqa: PLC0415
     from fencelock.cluster.simulation.run import run_seed  # noqa: PLC0415
 
@@ -196,9 +197,9 @@ def _object_runs(protocol: str, kind: str) -> _Runs:
     demand(protocol, guarantee)
     return _Runs(
         title=f"{kind} of {protocol}",
-        options=f"--protocol {protocol} --objects {kind}",
+        options=f"--protocol {protocol} --objects {kind}{' --judged' if judged else ''}",
         answers="grants",
-        one=partial(run_seed, protocol, workload=workload),
+        one=partial(run_bakery_seed if judged else partial(run_seed, protocol), workload=workload),
     )
 
 

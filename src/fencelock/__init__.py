@@ -10,7 +10,9 @@ For example::
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from fencelock.actors.api.changes import Change, ChangesRead, ReadChanges
 from fencelock.actors.api.cluster_message import ClusterDown, ClusterUp, Watch
+from fencelock.actors.api.election import Lead
 from fencelock.actors.api.lock_all import AcquireAll
 from fencelock.actors.api.map import (
     DeleteEntry,
@@ -90,6 +92,7 @@ from fencelock.actors.session.holding import HoldState
 from fencelock.actors.session.message import ClusterState
 from fencelock.cluster.callback_executor import Notice
 from fencelock.cluster.client import Client, connect
+from fencelock.cluster.election import Candidate, Election, ElectionWatch, Leader
 from fencelock.cluster.lock import Hold, Lock, RLock
 from fencelock.cluster.lock_all import HoldAll, LockAll
 from fencelock.cluster.log import silence
@@ -114,7 +117,10 @@ __all__ = [
     "AlreadyHeldError",
     "Cancel",
     "Cancelled",
+    "Candidate",
+    "Change",
     "ChangeMembers",
+    "ChangesRead",
     "Client",
     "ClockTime",
     "ClosedError",
@@ -130,6 +136,8 @@ __all__ = [
     "DescribeRole",
     "Downgrade",
     "Elected",
+    "Election",
+    "ElectionWatch",
     "Entry",
     "EntryChanged",
     "EntryList",
@@ -144,6 +152,8 @@ __all__ = [
     "HoldState",
     "Inspect",
     "InvalidRequestError",
+    "Lead",
+    "Leader",
     "Leaders",
     "LimitReachedError",
     "ListEntries",
@@ -171,6 +181,7 @@ __all__ = [
     "Queues",
     "RLock",
     "RWLock",
+    "ReadChanges",
     "ReadClock",
     "ReadLeaders",
     "ReadMembers",

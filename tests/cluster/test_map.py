@@ -156,11 +156,12 @@ def test_a_late_holder_cannot_write(
     assert kv.replace("k", b"again", version=kv.put("k", b"", fence=hold), fence=hold)
     other = connect()
     other.evict(name, hold.fence, "root")
-    for late in (
+    lates: list[Callable[[], object]] = [
         lambda: kv.put("k", b"late", fence=hold),
         lambda: kv.put_if_absent("new", b"late", fence=hold),
         lambda: kv.delete("k", fence=hold),
-    ):
+    ]
+    for late in lates:
         with pytest.raises(NotHeldError, match=f"not held under fence {hold.fence}"):
             late()
     with other.lock(name) as next_hold:
@@ -223,7 +224,7 @@ def test_a_local_read_needs_no_other_node(kv: fencelock.Map) -> None:
 
 WRONG: dict[str, tuple[Callable[[fencelock.Map], object], type[Exception], str]] = {
     "text": (lambda kv: kv.put("k", "text"), TypeError, "value is str, and must be bytes"),  # type: ignore[arg-type]
-    "buffer": (lambda kv: kv.put("k", bytearray(1)), TypeError, "bytearray"),
+    "buffer": (lambda kv: kv.put("k", bytearray(1)), TypeError, "bytearray"),  # type: ignore[arg-type]
     "key": (lambda kv: kv.put(5, b""), TypeError, "entry_key"),  # type: ignore[arg-type]
     "no key": (lambda kv: kv.get(""), InvalidRequestError, "key is empty"),
     "long key": (lambda kv: kv.put("ä" * 129, b""), InvalidRequestError, "258 bytes"),

@@ -49,7 +49,7 @@ def change(model: Model, command: EntryRequest) -> None:
         model.note(s, o, r, lock, ("EntryChanged", lock, s, o, r, version, False))
         return
     model.entries = [e for e in model.entries if e not in found]
-    model.versions += 1
+    model.history.version += 1
     if isinstance(command, PutEntry):
         if command.ephemeral or command.ttl_ms is not None:
             model.places += 1
@@ -59,19 +59,19 @@ def change(model: Model, command: EntryRequest) -> None:
             command.map,
             command.entry_key,
             command.value,
-            model.versions,
+            model.history.version,
             owner,
             due,
             model.places,
         )
         model.entries.append(entry)
-    model.note(s, o, r, lock, ("EntryChanged", lock, s, o, r, model.versions, True))
+    model.note(s, o, r, lock, ("EntryChanged", lock, s, o, r, model.history.version, True))
 
 
 def end(model: Model, entries: list[ModelEntry]) -> None:
     """End entries, one after the other."""
     model.entries = [e for e in model.entries if e not in entries]
-    model.versions += len(entries)
+    model.history.version += len(entries)
 
 
 def entries_in(table: LockTable) -> list[Seen]:
@@ -79,7 +79,7 @@ def entries_in(table: LockTable) -> list[Seen]:
     maps = table.maps
     entries = maps.in_order()
     assert (maps.count, maps.bytes) == (len(entries), sum(e.size for e in entries))  # M2
-    assert all(e.version <= maps.version for e in entries)  # M1
+    assert all(e.version <= table.histories.version for e in entries)  # M1
     attached = {t: e for s in table.sessions.by_id.values() for t, e in s.attached.items()}
     for e in entries:  # M3
         assert (table.timeouts.items.get(e.ticket) is e) is (e.due_ms is not None)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fencelock.actors.api import message as api
+from fencelock.actors.api.election import ELECTION, Lead
 from fencelock.actors.api.lock_all import SEVERAL, AcquireAll
 from fencelock.actors.api.map import DeleteEntry, PutEntry
 from fencelock.actors.api.name import object_name
@@ -216,6 +217,34 @@ class MixedComposer(ObjectComposer):
         return made
 
 
+class ElectionComposer(ObjectComposer):
+    """Also writes about elections, of few candidates."""
+
+    def turned(self, made: Plain, step: Dice, model: Model) -> LogCommand:
+        """Return the command in place of ``made``."""
+        _, _, who, which, what, chance = step
+        if what % 4 == 0:
+            return made
+        name = "STU"[what // 4 % 3]
+        lock = object_name(ELECTION, name)
+        leader = model.holder(lock)
+        fence = leader.fence if leader and chance % 9 else chance
+        if isinstance(made, api.Acquire):
+            value = ("", "me", f"10.0.0.{who}:80", "x" * 40)[which % 4]
+            return Lead(
+                election=name,
+                value=value,
+                session=made.session,
+                owner="pqr"[which % 3],
+                request=made.request,
+                wait_ms=made.wait_ms,
+            )
+        made = replace(made, lock=lock, fence=fence)
+        if isinstance(made, api.Release) and leader and chance % 7:
+            return replace(made, session=leader.session, owner=leader.owner)
+        return made
+
+
 class MapComposer(ObjectComposer):
     """Also changes entries of maps, with and without versions, ends and guards."""
 
@@ -258,7 +287,8 @@ class AllComposer(ObjectComposer):
 
     def turned(self, made: Plain, step: Dice, model: Model) -> LogCommand:
         """Return the command in place of ``made``."""
-        kind = (RWComposer, SeveralComposer, MixedComposer, MapComposer)[step[5] // 2 % 4]
+        kinds = RWComposer, SeveralComposer, MixedComposer, ElectionComposer, MapComposer
+        kind = kinds[step[5] // 2 % len(kinds)]
         return kind().turned(made, step, model)
 
 
@@ -345,6 +375,23 @@ class TableJudge:
         assert (table.due_ms() or table.time_ms + 1) > table.time_ms
 
 
+def compare_changes(table: LockTable, model: Model, dice: int) -> None:
+    """Read the changes of each election after some version, as a watcher does."""
+    last = model.history.version
+    assert table.histories.version == last
+    for lock in (object_name(ELECTION, name) for name in "STU"):
+        for after in (0, last, dice % (last + 1), last + dice % 3):
+            read, expected = table.changes(lock, after), model.history.read(lock, after)
+            leader = model.holder(lock)
+            if expected is None:
+                present = [] if leader is None else [(last, leader.value, leader.fence)]
+            else:
+                present = [(one.version, one.value, one.fence) for one in expected]
+            seen = [(one.version, one.value, one.fence) for one in read.changes]
+            assert (read.resync, seen) == (expected is None, present), (lock, after)
+            assert read.version == (last if expected is None else max(after, last))
+
+
 def compare(steps: Iterable[Dice], composer: type[LogComposer] = LogComposer) -> None:
     """Apply ``steps`` to the table and the model, with a restore now and then.
 
@@ -364,9 +411,11 @@ def compare(steps: Iterable[Dice], composer: type[LogComposer] = LogComposer) ->
         assert [word_of(one) for one in out] == model.apply(at, command), command
         assert entries_in(table) == sorted(e.seen for e in model.entries), command
         judge.judge(table, before, out)
+        compare_changes(table, model, sum(step))
         if step[5] % 11 == 0:
             copy = LockTable.restore(table.snapshot())
             assert copy.digest() == table.digest()
+            assert copy.numbers() == table.numbers()
             table = copy
     end = table.time_ms + 10_000
     assert [word_of(one) for one in table.advance(end)] == model.advance(end)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any, cast
 
+from fencelock.actors.api.election import Lead
 from fencelock.actors.api.lock_all import AcquireAll
 from fencelock.actors.api.map import EntryRequest
 from fencelock.actors.api.message import (
@@ -32,6 +33,7 @@ from fencelock.actors.api.session_message import (
 )
 from fencelock.actors.table.message import ExtendSessions, LogCommand, Result
 from support import map_model
+from support.model_history import ModelHistory
 
 Word = tuple[Any, ...]
 """An outcome: its name, then its fields."""
@@ -68,6 +70,8 @@ class ModelClaim:
     permits: int = 1
     locks: tuple[str, ...] = ()
     """The locks of a claim for several."""
+    value: bytes | None = None
+    """The value of a claim to lead."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -108,7 +112,7 @@ class Model:
         self.out: list[Word] = []
         self.places = self.extended = 0
         self.entries: list[map_model.ModelEntry] = []
-        self.versions = 0
+        self.history = ModelHistory()
 
     def find(self, **wanted: Any) -> list[ModelClaim]:
         """Return the claims whose fields are as wanted."""
@@ -157,6 +161,8 @@ class Model:
         claim.fence, claim.due = self.fences + 1, float("inf")
         self.fences += len(claim.names)
         claim.levels = [claim.request] * (claim.amount if claim.counted else 1)
+        if claim.value is not None:
+            self.history.add(claim.lock, claim.value, claim.fence, self.now)
         self._tell_held(claim, claim.request)
 
     def _tell_held(self, claim: ModelClaim, request: int) -> None:
@@ -198,7 +204,7 @@ class Model:
             self.serve(c)
         held = sorted(self.find(session=name), key=lambda c: c.fence)
         for c in held:
-            self.claims.remove(c)
+            self.end(c)
             self.serve(c)
         map_model.end(self, [e for e in self.entries if e.session == name])
 
@@ -292,8 +298,14 @@ class Model:
 
     def drop(self, hold: ModelClaim) -> None:
         """End a hold: from now on its owner is quiet."""
-        self.claims.remove(hold)
+        self.end(hold)
         self.done[hold.session, hold.owner, hold.lock][-1].at = self.now
+
+    def end(self, hold: ModelClaim) -> None:
+        """Remove a hold, and note the end of a term."""
+        self.claims.remove(hold)
+        if hold.value is not None:
+            self.history.add(hold.lock, None, hold.fence, self.now)
 
     def hear(self, session: dict[str, Any]) -> None:
         """Record a message of a session, and forget owners that were quiet for a TTL."""
@@ -405,6 +417,8 @@ class Model:
         claim = ModelClaim(s, o, lock, r, due, place=self.places, amount=amount, permits=permits)
         if isinstance(c, AcquireAll):
             claim.locks = c.locks
+        if isinstance(c, Lead):
+            claim.value = c.value.encode()
         if self.fits(claim):
             self.claims.append(claim)
             self.grant(claim)
