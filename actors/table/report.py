@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from fencelock.actors.api.changes import Change
 from fencelock.actors.api.name import KIND_END, kind_of, plain_name
+from fencelock.actors.api.request import TableQuery, TableReply
 from fencelock.actors.api.session_message import ListedEviction, ListedSession, Records
 from fencelock.actors.message import Local, local
 from fencelock.actors.table.deadline import LeasedHold
@@ -143,7 +144,21 @@ class Changed(Local):
         return self.resync or bool(self.changes)
 
 
-Question = LookUp | Browse | ReadRecords | ReadHistory
+@local
+class ReadTable(Local):
+    """Query for what the request of a client asks. Answered by `TableRead`."""
+
+    query: TableQuery
+
+
+@local
+class TableRead(Local):
+    """The reply to the request of a client."""
+
+    reply: TableReply
+
+
+Question = LookUp | Browse | ReadRecords | ReadHistory | ReadTable
 
 
 def report_lock(name: str, held: Hold | Pool | TableObject | None, time_ms: int) -> LockReport:

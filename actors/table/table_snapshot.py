@@ -22,6 +22,7 @@ from fencelock.actors.api.name import (
     check_size,
     plain_name,
     titled,
+    utf8_size,
 )
 from fencelock.actors.api.session_message import Evicted
 from fencelock.actors.message import Message
@@ -29,11 +30,13 @@ from fencelock.actors.table.deadline import LeasedHold, LeasedWait, Terms
 from fencelock.actors.table.history import records_of
 from fencelock.actors.table.holding import Hold, Pool, Wait
 from fencelock.actors.table.latch import Latch
+from fencelock.actors.table.map import Entry, fill_maps
 from fencelock.actors.table.message import (
     AmountRecord,
     ClaimantRecord,
     CounterRecord,
     CountRecord,
+    EntryRecord,
     HistoryRecord,
     HoldRecord,
     KeptReply,
@@ -67,6 +70,9 @@ SORTED_RECORDS = 2_000
 
 CLAIMANT_BYTES = 160
 """Bound on the encoded size of a `ClaimantRecord` without the contents of its texts (bytes)."""
+
+ENTRY_RECORD_BYTES = 64
+"""The same for an `EntryRecord` without its texts and its value (bytes)."""
 
 HISTORY_BYTES = 64
 """Bound on the encoded size of a `HistoryRecord` without its name and its changes (bytes)."""
@@ -122,7 +128,10 @@ def _develop(head: TableHead, records: Iterator[Record | None]) -> Iterator[Tabl
 
 
 def bytes_of(record: Record) -> int:
-    """Return a bound on the encoded size of ``record`` (bytes), fast for the most frequent kind."""
+    """Return a bound on the encoded size of ``record`` (bytes), fast for the frequent kinds."""
+    if isinstance(record, EntryRecord):
+        texts = utf8_size(record.map) + utf8_size(record.key)
+        return ENTRY_RECORD_BYTES + texts + len(record.value)
     if isinstance(record, HistoryRecord):
         size = sum(change.size for change in record.changes)
         return size + len(record.lock.encode()) + HISTORY_BYTES
@@ -195,6 +204,7 @@ def fill(table: TableState, parts: Sequence[TablePart]) -> None:
     _fill_queues(table, waits, dict(one for part in parts for one in part.amounts))
     _fill_pools(table, dict(one for part in parts for one in part.counts))
     _fill_histories(table, parts)
+    fill_maps(table, parts, numbered)
 
 
 def _owner_state(session: Session, known: ClaimantRecord) -> OwnerState:
@@ -393,6 +403,7 @@ def _part(index: int, count: int, head: TableHead, records: Sequence[Record]) ->
         counters=tuple(r for r in records if isinstance(r, CounterRecord)),
         terms=tuple(r for r in records if isinstance(r, TermsRecord)),
         leases=tuple(r for r in records if isinstance(r, LeaseRecord)),
+        entries=tuple(r for r in records if isinstance(r, EntryRecord)),
     )
 
 
@@ -459,7 +470,8 @@ def _rest(table: TableState) -> list[Record]:
 def _all_records(table: TableState) -> Iterator[Record | None]:
     """Copy the mutable fields now, and return the records of the table in canonical order."""
     rest, noted = _rest(table), table.histories.noted()
-    return chain(_records(_note(table), rest), records_of(noted))
+    entries = table.maps.in_order()
+    return chain(_records(_note(table), rest), records_of(noted), map(Entry.record, entries))
 
 
 def _records(notes: list[Notes], rest: list[Record]) -> Iterator[Record | None]:

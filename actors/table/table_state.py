@@ -13,6 +13,7 @@ from fencelock.actors.message import maker
 from fencelock.actors.table.deadline import Deadlines, LeasedHold, LeasedWait, Terms, begin_leased
 from fencelock.actors.table.history import Histories
 from fencelock.actors.table.holding import Due, Hold, Pool, TableObject, Timeouts, Wait
+from fencelock.actors.table.map import Maps
 from fencelock.actors.table.message import Result
 from fencelock.actors.table.session import OwnerState, Session, Sessions
 
@@ -44,7 +45,8 @@ class TableState:
         pools: the permits of each semaphore and read/write lock, and of a lock that is claimed with
             others, by name.
         objects: the other objects, by name.
-        marked: the sum of the marks of all ``objects``.
+        maps: the maps.
+        marked: the sum of the marks of all ``objects`` and of all entries of ``maps``.
         claims: number of holds and waits of all sessions.
         held: a checksum of all holds with their fences, see `fingerprint`.
         queued: a checksum of all waits with their tickets.
@@ -65,6 +67,7 @@ class TableState:
         self.locks: dict[str, Hold] = {}
         self.pools: dict[str, Pool] = {}
         self.objects: dict[str, TableObject] = {}
+        self.maps = Maps()
         self.marked = 0
         self.timeouts = Timeouts()
         self.deadlines = Deadlines()

@@ -5,10 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from fencelock.actors.api import message as api
 from fencelock.actors.api.election import ELECTION, Lead
 from fencelock.actors.api.lock_all import SEVERAL, AcquireAll
+from fencelock.actors.api.map import DeleteEntry, PutEntry
 from fencelock.actors.api.name import object_name
 from fencelock.actors.api.rwlock import RWLOCK, AcquireReadWrite, Downgrade
 from fencelock.actors.api.semaphore import SEMAPHORE, AcquirePermits, ReleasePermits
@@ -24,6 +26,7 @@ from fencelock.actors.api.session_message import (
 from fencelock.actors.table.holding import Hold, Pool
 from fencelock.actors.table.message import ExtendSessions, LogCommand, Result
 from fencelock.actors.table.table import LockTable
+from support.map_model import entries_in
 from support.table_model import WEEK_MS, Model, Word, word_of
 
 Dice = tuple[int, int, int, int, int, int]
@@ -277,12 +280,56 @@ class ElectionComposer(ObjectComposer):
         return made
 
 
+class MapComposer(ObjectComposer):
+    """Also changes entries of maps, with and without versions, ends and guards."""
+
+    def turned(self, made: Plain, step: Dice, model: Model) -> LogCommand:
+        """Return the command in place of ``made``."""
+        kind, delay, who, which, what, chance = step
+        if what % 4 == 0:
+            return made
+        name, key = "MN"[what // 4 % 2], "xyz"[who % 3]
+        known = [e.version for e in model.entries if (e.map, e.key) == (name, key)]
+        version = (None, None, None, 0, *known, *known, chance)[chance % (5 + 2 * len(known))]
+        holds = [c for c in model.claims if c.fence]
+        hold = holds[who % len(holds)] if holds else None
+        guard, fence = "", 0
+        if kind % 3 == 0:
+            guard = hold.names[-1] if hold else "L"
+            fence = hold.fence + len(hold.names) - 1 if hold and delay % 4 else 1 + delay
+        about: dict[str, Any] = {
+            "map": name,
+            "entry_key": key,
+            "session": made.session if isinstance(made, api.Acquire | api.Release) else "a.1",
+            "owner": "pq"[which % 2],
+            "request": made.request,
+            "version": version,
+            "guard": guard,
+            "fence": fence,
+        }
+        if chance % 5 == 0:
+            return DeleteEntry(**about)
+        return PutEntry(
+            **about,
+            value=b"%d" % made.request,
+            ttl_ms=(None, None, 30, 150)[which // 2 % 4],
+            ephemeral=which % 5 == 0,
+        )
+
+
 class AllComposer(ObjectComposer):
     """Writes about all kinds of objects."""
 
     def turned(self, made: Plain, step: Dice, model: Model) -> LogCommand:
         """Return the command in place of ``made``."""
-        kinds = (RWComposer, SeveralComposer, MixedComposer, ElectionComposer, DeadlineComposer)
+        kinds = (
+            RWComposer,
+            SeveralComposer,
+            MixedComposer,
+            ElectionComposer,
+            DeadlineComposer,
+            MapComposer,
+        )
         kind = kinds[step[5] // 2 % len(kinds)]
         return kind().turned(made, step, model)
 
@@ -377,7 +424,7 @@ class TableJudge:
 
 def compare_changes(table: LockTable, model: Model, dice: int) -> None:
     """Read the changes of each election after some version, as a watcher does."""
-    last = len(model.history.all)
+    last = model.history.version
     assert table.histories.version == last
     for lock in (object_name(ELECTION, name) for name in "STU"):
         for after in (0, last, dice % (last + 1), last + dice % 3):
@@ -409,6 +456,7 @@ def compare(steps: Iterable[Dice], composer: type[LogComposer] = LogComposer) ->
         command = writer.command(step, model)
         out = table.apply(at, command)
         assert [word_of(one) for one in out] == model.apply(at, command), command
+        assert entries_in(table) == sorted(e.seen for e in model.entries), command
         judge.judge(table, before, out, renews=isinstance(command, Renew))
         compare_changes(table, model, sum(step))
         if step[5] % 11 == 0:

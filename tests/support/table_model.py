@@ -1,4 +1,4 @@
-"""The rules of locks, semaphores and read/write locks as a dumb model: lists and scans.
+"""The rules of locks and other objects as a dumb model: lists and scans.
 
 It shares the rules of the replicated table and none of its structure, and was written apart
 from it. So a test can compare the two: their outcomes of the same log must be identical.
@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from fencelock.actors.api.election import Lead
 from fencelock.actors.api.lock_all import AcquireAll
+from fencelock.actors.api.map import EntryRequest
 from fencelock.actors.api.message import (
     Acquire,
     AcquireRequest,
@@ -32,6 +33,7 @@ from fencelock.actors.api.session_message import (
     Renew,
 )
 from fencelock.actors.table.message import ExtendSessions, LogCommand, Result
+from support import map_model
 from support.model_history import ModelHistory
 
 Word = tuple[Any, ...]
@@ -121,6 +123,7 @@ class Model:
         self.lost: list[Word] = []
         self.out: list[Word] = []
         self.places = self.extended = 0
+        self.entries: list[map_model.ModelEntry] = []
         self.history = ModelHistory()
 
     def find(self, **wanted: Any) -> list[ModelClaim]:
@@ -189,14 +192,17 @@ class Model:
         self.out = []
         self.now = max(self.now, to)
         while True:
-            due: list[tuple[float, int, int, str, ModelClaim | None]]
+            due: list[tuple[float, int, int, str, ModelClaim | map_model.ModelEntry | None]]
             due = [(c.due, 0, c.place, c.session, c) for c in self.claims if not c.fence]
             due += [(c.ends, 1, c.fence, c.session, c) for c in self.claims if c.fence]
+            due += [(e.due, 0, e.place, "", e) for e in self.entries]
             due += [(s["due"], 2, s["number"], s["id"], None) for s in self.sessions]
             if not due or (first := min(due, key=lambda d: d[:3]))[0] > to:
                 return self.out
             if first[4] is None:
                 self.close(first[3], CloseReason.EXPIRED, 0)
+            elif isinstance(first[4], map_model.ModelEntry):
+                map_model.end(self, [first[4]])
             elif first[4].fence:
                 self.take(first[4])
             else:
@@ -219,6 +225,7 @@ class Model:
         for c in held:
             self.end(c)
             self.serve(c)
+        map_model.end(self, [e for e in self.entries if e.session == name])
 
     def apply(self, at: int, command: LogCommand) -> list[Word]:
         """Apply one command at log time ``at``."""
@@ -239,7 +246,7 @@ class Model:
                 self._on_close(command)
             case Renew():
                 self._on_renew(command)
-            case AcquireRequest() | ReleaseRequest() | Cancel():
+            case AcquireRequest() | ReleaseRequest() | Cancel() | EntryRequest():
                 self._on_lock(command)
             case _:
                 assert isinstance(command, ExtendSessions)
@@ -339,7 +346,7 @@ class Model:
                 session["floor"] = max(session["floor"], past[-1].number)
                 del self.done[who]
 
-    def _on_lock(self, c: AcquireRequest | ReleaseRequest | Cancel) -> None:
+    def _on_lock(self, c: AcquireRequest | ReleaseRequest | Cancel | EntryRequest) -> None:
         s, o, r, lock = c.session, c.owner, c.request, c.lock
         if isinstance(c, Acquire) and not _are_allowed(c.hold_ms, c.grace_ms):
             self.out.append(("Refused", lock, Reason.INVALID, s, o, r))
@@ -398,7 +405,12 @@ class Model:
             mine.ends = max(mine.ends, self.now + mine.renewals[r] + mine.grace_ms + 1)
         self.out.append(("Renewed", lock, c.fence, mine.renewals[r], mine.grace_ms, s, o, r))
 
-    def _do(self, c: AcquireRequest | ReleaseRequest, mine: ModelClaim | None) -> None:
+    def _do(
+        self, c: AcquireRequest | ReleaseRequest | EntryRequest, mine: ModelClaim | None
+    ) -> None:
+        if isinstance(c, EntryRequest):
+            map_model.change(self, c)
+            return
         s, o, r, lock = c.session, c.owner, c.request, c.lock
         loss = next((x for x in self.lost if x[:3] == (s, o, lock)), None)
         if isinstance(c, AcquireRequest):
@@ -497,7 +509,10 @@ class Model:
             past.append(ModelRequest(r, Acquire, undone, self.now))
 
     def _again(
-        self, c: AcquireRequest | ReleaseRequest, mine: ModelClaim | None, past: list[ModelRequest]
+        self,
+        c: AcquireRequest | ReleaseRequest | EntryRequest,
+        mine: ModelClaim | None,
+        past: list[ModelRequest],
     ) -> Word:
         who = (c.session, c.owner, c.request, c.lock)
         found = [asked for asked in past if (asked.number, asked.kind) == (c.request, type(c))]
