@@ -144,7 +144,14 @@ class BaseClient(Generic[L, R, S, W, A, E]):
         return self._semaphore_type(self._begin(), name, permits, timeout, label)
 
     def rwlock(
-        self, name: str, *, timeout: float | None = None, owner: str | None = None, label: str = ""
+        self,
+        name: str,
+        *,
+        timeout: float | None = None,
+        owner: str | None = None,
+        label: str = "",
+        duration: float | None = None,
+        grace: float | None = None,
     ) -> W:
         """Return the read/write lock called ``name``; sends nothing yet.
 
@@ -155,17 +162,19 @@ class BaseClient(Generic[L, R, S, W, A, E]):
             timeout: see `lock`.
             owner: the owner; by default the thread or the task, as for `rlock`.
             label: see `lock`.
+            duration: see `lock`; both to read and to write.
+            grace: see `lock`.
 
         Raises:
             InvalidRequestError: an argument is out of its limits.
-            UnsupportedError: the cluster's protocol has no read/write locks; the text says which
-                one does.
+            UnsupportedError: the cluster's protocol has no read/write locks, or no deadlines; the
+                text says which one does.
             ClosedError: as for `lock`.
             TypeError: as for `lock`.
             ValueError: as for `lock`.
 
         """
-        return self._rwlock_type(self._begin(), name, timeout, owner, label)
+        return self._rwlock_type(self._begin(), name, timeout, owner, label, duration, grace)
 
     def lock_all(self, *names: str, timeout: float | None = None, label: str = "") -> A:
         """Return several locks that are acquired in one step, or not at all; sends nothing yet.

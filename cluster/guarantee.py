@@ -55,6 +55,7 @@ PROMISES: dict[str, ProtocolGuarantees] = {
             {
                 Guarantee.EXCLUSIVE,
                 Guarantee.FENCED,
+                Guarantee.RWLOCKS,
                 Guarantee.DEADLINES,
                 Guarantee.CLUSTER_EVENTS,
                 Guarantee.SURVIVES_UNKIND_NETWORK,
@@ -105,6 +106,11 @@ PROMISES: dict[str, ProtocolGuarantees] = {
     ),
 }
 """The protocols of this release, by the name the configuration uses."""
+
+
+def promises(protocol: str, guarantee: Guarantee) -> bool:
+    """Return whether ``protocol``, one of `PROMISES`, promises ``guarantee``."""
+    return guarantee in PROMISES[protocol].guarantees
 
 
 def demand(protocol: str, guarantee: Guarantee) -> None:

@@ -11,7 +11,6 @@ from fencelock.actors.api.backup_message import ReadBackup
 from fencelock.actors.api.changes import ReadChanges
 from fencelock.actors.api.membership_message import ChangeMembers, ReadMembers
 from fencelock.actors.api.message import (
-    Acquire,
     Cancel,
     CancellableRequest,
     Cancelled,
@@ -192,10 +191,7 @@ def as_sent(pending: Pending, session: str, now: Instant) -> Question:
             return _replaced(asked, session=session, owner=owner, request=pending.number)
         case CancellableRequest():
             wait_ms = None if pending.ends_at is None else ms_between(now, pending.ends_at)
-            if isinstance(asked, Acquire):
-                return acquire_said(asked, session, owner, pending.number, wait_ms)
-            waits = {"owner": owner, "request": pending.number, "wait_ms": wait_ms}
-            return _replaced(asked, session=session, **waits)
+            return acquire_said[type(asked)](asked, session, owner, pending.number, wait_ms)
         case Release():
             return release_said(asked, session, owner, pending.number)
         case ReleaseRequest():
@@ -206,7 +202,15 @@ def as_sent(pending: Pending, session: str, now: Instant) -> Question:
             return replace(asked, session=session, request=pending.number)
 
 
-acquire_said = copier(Acquire, "session", "owner", "request", "wait_ms")
+class AcquireCopiers(dict[type[CancellableRequest], Callable[..., CancellableRequest]]):
+    """A function for each type of request that waits, which copies it for an endpoint."""
+
+    def __missing__(self, asked: type[CancellableRequest]) -> Callable[..., CancellableRequest]:
+        copy = self[asked] = copier(asked, "session", "owner", "request", "wait_ms")
+        return copy
+
+
+acquire_said = AcquireCopiers()
 release_said = copier(Release, "session", "owner", "request")
 _inspect_said = copier(Inspect, "session", "request")
 _replaced: Callable[..., Question] = cast("Any", replace)

@@ -292,7 +292,10 @@ def _on_refused(
         case ReleaseRequest() if (
             answer.reason not in GONE
             and answer.reason is not Reason.FORBIDDEN  # No repetition would be allowed either.
-            and not (pending.asked.PARTIAL and answer.reason is Reason.INVALID)  # Too much of it.
+            # Too much of it, or the protocol has no such request.
+            and not (
+                pending.asked.PARTIAL and answer.reason in {Reason.INVALID, Reason.UNSUPPORTED}
+            )
         ):
             if pending.user is None or state.session_lease.kept:
                 return []  # The hold is still there, or an earlier copy may be done: continue.

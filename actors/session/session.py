@@ -181,7 +181,7 @@ class ClientSession(Role[Said | SessionTick]):
         lapses_at = state.lapses_at
         if now >= state.session_lease.until or (lapses_at is not None and now >= lapses_at):
             lost = judge_belief(state, now)  # C4: before any message that came meanwhile.
-        way, effects = fast_path.WAYS.get(type(event)), None
+        way, effects = fast_path.WAYS[type(event)], None
         if way is not None and not self.closing.begun:
             effects = way(state, sender, event, now)
         if effects is None:

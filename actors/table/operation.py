@@ -85,7 +85,9 @@ def _claim(
     permits: int = 1,
 ) -> None:
     """Grant ``amount`` of the ``permits`` of each object of a new claim, or queue or deny it."""
-    free = all(table.admits(name, amount) for name in owner_state.objects)
+    free = True
+    for name in owner_state.objects:  # Faster than `all` with a generator.
+        free = free and table.admits(name, amount)
     if not free and command.wait_ms == 0:
         deny(table, owner_state, Reason.TIMED_OUT, table.obstacle(owner_state), out)
     elif has_room(table, owner_state, out):
