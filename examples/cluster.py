@@ -3,12 +3,14 @@
     python examples/cluster.py                       # three nodes, four clients, ten seconds
     python examples/cluster.py --kill-leader         # kill -9 of the leader, again and again
     python examples/cluster.py --grow                # one node, three, five, and back to one
+    python examples/cluster.py --objects             # semaphores, read/write locks and others too
     python examples/cluster.py --protocol central --clients 8 --json
 
 Each node is one `fencelock serve`, and each client a separate process. While a client holds a lock,
 it changes a shared file in a way that any overlap would corrupt, and checks that its fence is above
 every earlier one. With --kill-leader, the leader is killed every few seconds, and clients must be
-served again after each kill. With --grow, nodes join and leave while clients work.
+served again after each kill. With --grow, nodes join and leave while clients work. With --objects,
+clients compete for objects of all kinds, and files show whether each kind keeps its promise.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from typing import Annotated
 import typer
 from checked_file import CheckedFile
 from contenders import Contenders
+from contests import CONTESTS, KindVerdict, judged
 from grower import LIMIT_S, Grower
 from killer import LAST_BEFORE_END_S, LeaderKiller, why_not
 from local_cluster import ClusterFailedError, LocalCluster
@@ -55,6 +58,9 @@ KillOption = Annotated[
 ]
 GrowOption = Annotated[
     bool, typer.Option("--grow", help="paxos: begin with one node, let others join and leave.")
+]
+ObjectsOption = Annotated[
+    bool, typer.Option("--objects", help="paxos: fight over all kinds of objects at once.")
 ]
 JournalOption = Annotated[
     bool, typer.Option("--journal", help="central: the server keeps its table on disk.")
@@ -85,6 +91,8 @@ class RunVerdict:
     acquire_p50_ms: float | None
     acquire_p99_ms: float | None
     messages_per_entry: float | None
+    objects: list[KindVerdict]
+    """With --objects, the verdict of each kind; the counts of overlaps and so on are of locks."""
     ok: bool
 
 
@@ -99,6 +107,7 @@ def run(
         float, typer.Option(min=0.5, max=3600, help="From one such kill to the next (s).")
     ] = 4,
     grow: GrowOption = False,
+    objects: ObjectsOption = False,
     journal: JournalOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -112,6 +121,8 @@ def run(
     if grow:
         check_growth(protocol, killing=kill_leader)
         nodes, seconds = 1, LIMIT_S
+    if objects:
+        check_objects(protocol)
     console = Console(stderr=as_json and not sys.stdout.isatty())
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fencelock-")))
@@ -120,19 +131,18 @@ def run(
         watcher = stack.enter_context(cluster.watcher())
         cluster.wait_until_ready(watcher)
         contenders = stack.enter_context(
-            Contenders(cluster, folder, clients=clients, locks=locks, seconds=seconds)
+            Contenders(cluster, folder, clients, locks, seconds, objects=objects)
         )
         contenders.begin()
         began = time.monotonic()
-        killer = LeaderKiller(
-            cluster, watcher, contenders, every_s=kill_every, until=began + seconds
-        )
+        until = began + seconds
+        killer = LeaderKiller(cluster, watcher, contenders, every_s=kill_every, until=until)
         grower = Grower(cluster, watcher, contenders)
         with ExitStack() as during:
             for active, thread in ((kill_leader, killer), (grow, grower)):
                 if active:
                     during.enter_context(thread)
-            watch(console, watcher, contenders, began + seconds, grower.over)
+            watch(console, watcher, contenders, until, grower.over)
             contenders.over()
             contenders.stop()
         finished = contenders.finish(GRACE_S)
@@ -178,6 +188,18 @@ def check_growth(protocol: str, *, killing: bool) -> None:
         raise typer.BadParameter("leave out --kill-leader", param_hint="--grow")
 
 
+def check_objects(protocol: str) -> None:
+    """Refuse objects that the protocol does not have.
+
+    Raises:
+        typer.BadParameter: they are refused; the text says what to do instead.
+
+    """
+    if protocol != "paxos":
+        text = f"{protocol} has no semaphores and other objects: use --protocol paxos"
+        raise typer.BadParameter(text, param_hint="--objects")
+
+
 def watch(
     console: Console,
     watcher: fencelock.Client,
@@ -202,11 +224,12 @@ def judge(contenders: Contenders, folder: Path, *, locks: int, took: float) -> R
     """Compare the clients' reports with the shared files."""
     kept = sum(CheckedFile(folder, f"lock-{n + 1}").read()["updates"] for n in range(locks))
     done = contenders.done
-    grants = sum(contenders.grants.values())
+    grants, updates = sum(contenders.grants.values()), contenders.grants_by_kind[""]
     waits = sorted(contenders.waits_ms)
     percentiles = statistics.quantiles(waits, n=100) if len(waits) > 1 else None
     overlaps = sum(line["overlaps"] for line in done.values())
     regressions = sum(line["fence_regressions"] for line in done.values())
+    verdicts = [judged(contest(folder)) for contest in CONTESTS if contenders.objects]
     everybody_served = all(contenders.grants[name] > 0 for name in contenders.names)
     return RunVerdict(
         protocol="",
@@ -218,7 +241,7 @@ def judge(contenders: Contenders, folder: Path, *, locks: int, took: float) -> R
         grants_by_client=dict(contenders.grants),
         overlaps=overlaps,
         fence_regressions=regressions,
-        lost_updates=grants - kept,
+        lost_updates=updates - kept,
         kills=len(contenders.kills_ms),
         changes=0,
         longest_gap_ms=contenders.longest_gap_ms,
@@ -226,10 +249,12 @@ def judge(contenders: Contenders, folder: Path, *, locks: int, took: float) -> R
         acquire_p50_ms=round(percentiles[49], 3) if percentiles else None,
         acquire_p99_ms=round(percentiles[98], 3) if percentiles else None,
         messages_per_entry=None,
+        objects=verdicts,
         ok=everybody_served
+        and all(one.ok for one in verdicts)
         and overlaps == 0
         and regressions == 0
-        and grants == kept
+        and updates == kept
         and not contenders.unserved,
     )
 
@@ -253,9 +278,12 @@ def report(console: Console, verdict: RunVerdict, contenders: Contenders, *, kil
     kills = f"; kill -9 of the leader: {verdict.kills} times" if verdict.kills else ""
     changes = f"; {verdict.changes} changes of the members" if verdict.changes else ""
     console.print(f"  gap               {gap}{kills}{changes}", soft_wrap=True)
-    console.print(f"  overlaps          {verdict.overlaps}")
-    console.print(f"  lost updates      {verdict.lost_updates}")
-    console.print(f"  fence regressions {verdict.fence_regressions}")
+    if verdict.objects:
+        report_objects(console, verdict.objects)
+    else:
+        console.print(f"  overlaps          {verdict.overlaps}")
+        console.print(f"  lost updates      {verdict.lost_updates}")
+        console.print(f"  fence regressions {verdict.fence_regressions}")
     for problem in contenders.problems:
         console.print(f"  {problem}", style="red", markup=False, highlight=False)
     if killing and not contenders.kills_ms:
@@ -266,6 +294,15 @@ def report(console: Console, verdict: RunVerdict, contenders: Contenders, *, kil
         console.print("  [red]nobody was granted a lock after the last kill[/]")
     word = "[green]OK: no overlap, nothing lost, everybody served[/]"
     console.print(word if verdict.ok else "[red]FAILED[/]")
+
+
+def report_objects(console: Console, verdicts: list[KindVerdict]) -> None:
+    """Print the verdict of each kind, and what is wrong."""
+    for one in verdicts:
+        word = "[green]kept[/]" if one.ok else "[red]BROKEN[/]"
+        console.print(f"  {one.kind:<17} {one.rounds} rounds; {word}: {one.promise}")
+        for problem in one.problems:
+            console.print(f"    {problem}", style="red", markup=False, highlight=False)
 
 
 def leave(number: int, frame: object) -> None:

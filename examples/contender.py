@@ -1,5 +1,7 @@
 """One client process of examples/cluster.py: competes for locks and writes while it holds them.
 
+With --objects it competes for objects of all kinds in turn (`contests.py`).
+
 It begins when it reads a line, and writes events as lines of JSON:
 {"event": "ready" | "granted" | "done", ...}.
 """
@@ -16,6 +18,7 @@ from typing import Annotated, Any
 
 import typer
 from checked_file import CheckedFile
+from contests import CONTESTS, PATIENCE_S, Player, Turn
 
 import fencelock
 
@@ -24,9 +27,6 @@ HOLD_S = (0.0, 0.004)
 
 CONNECT_S = 60.0
 """Time limit for the reply of a running node on a busy machine (s)."""
-
-PATIENCE_S = 5.0
-"""Timeout of one acquire, after which the contender checks the time (s)."""
 
 
 OVER = "over"
@@ -45,36 +45,31 @@ def contend(
     locks: Annotated[int, typer.Option(help="How many locks there are.")],
     seconds: Annotated[float, typer.Option(help="How long to fight (s).")],
     folder: Annotated[Path, typer.Option(help="Where the shared files lie.")],
+    objects: Annotated[bool, typer.Option("--objects", help="Fight over all kinds.")] = False,
+    ttl: Annotated[float, typer.Option(help="How long its holds outlive it (s).")] = 15,
 ) -> None:
-    """Compete for locks until the time is over."""
+    """Compete until the time is over."""
     chance = random.Random(name)
     names = [f"lock-{number + 1}" for number in range(locks)]
     files = {lock: CheckedFile(folder, lock) for lock in names}
+    contests = [contest(folder) for contest in CONTESTS] if objects else []
     grants = 0
-    with fencelock.connect(connect, cluster=cluster, connect_timeout=CONNECT_S) as client:
+    with fencelock.connect(
+        connect, cluster=cluster, connect_timeout=CONNECT_S, label=name, ttl=ttl
+    ) as client:
+        player = Player(name, client, chance)
         say("ready", client=name)
         if not sys.stdin.readline():  # The parent says when, so that all begin together.
             return  # It is gone.
         ends = time.monotonic() + seconds
         while time.monotonic() < ends and not (folder / OVER).exists():
-            lock = client.lock(chance.choice(names), owner=name)
-            began = time.monotonic()
-            hold = lock.acquire(timeout=PATIENCE_S)
-            if hold is None:
+            contest = chance.choice(contests) if contests else None
+            turn = contest.play(player) if contest else play(player, files)
+            if turn is None:
                 continue
-            at = time.monotonic()
-            with suppress(fencelock.StaleFenceError):  # The file counts it, for the verdict.
-                files[lock.name].append(name, hold.fence, chance.uniform(*HOLD_S))
             grants += 1
-            hold.release()
-            say(
-                "granted",
-                client=name,
-                lock=lock.name,
-                fence=hold.fence,
-                at_ms=int(1000 * at),
-                waited_ms=1000 * (at - began),
-            )
+            kind = contest.kind if contest else ""
+            say("granted", client=name, kind=kind, at_ms=turn.at_ms, waited_ms=turn.waited_ms)
     say(
         "done",
         client=name,
@@ -82,6 +77,20 @@ def contend(
         overlaps=sum(file.findings.overlaps for file in files.values()),
         fence_regressions=sum(file.findings.fence_regressions for file in files.values()),
     )
+
+
+def play(player: Player, files: dict[str, CheckedFile]) -> Turn | None:
+    """Acquire one of the locks, and write into its file."""
+    lock = player.client.lock(player.chance.choice(list(files)), owner=player.name)
+    began = time.monotonic()
+    hold = lock.acquire(timeout=PATIENCE_S)
+    if hold is None:
+        return None
+    turn = Turn.since(began)
+    with suppress(fencelock.StaleFenceError):  # The file counts it, for the verdict.
+        files[lock.name].append(player.name, hold.fence, player.chance.uniform(*HOLD_S))
+    hold.release()
+    return turn
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from contender import OVER
+from contests import CONTESTS
 from local_cluster import READY_S, STOP_S, ClusterFailedError, LocalCluster, stop_all
 
 HERE = Path(__file__).resolve().parent
@@ -24,6 +25,8 @@ class Contenders:
 
     Attributes:
         grants: how many each client had.
+        grants_by_kind: how many there were of each kind of object, with --objects.
+        objects: the objects they compete for, with --objects, as people name them.
         waits_ms: how long each acquire took.
         longest_gap_ms: the longest time without a grant to any client, from `begin` on.
         kills_ms: when a node was killed.
@@ -32,10 +35,19 @@ class Contenders:
     """
 
     def __init__(
-        self, cluster: LocalCluster, folder: Path, *, clients: int, locks: int, seconds: float
+        self,
+        cluster: LocalCluster,
+        folder: Path,
+        clients: int,
+        locks: int,
+        seconds: float,
+        *,
+        objects: bool,
     ) -> None:
         self.names = [f"c{number + 1}" for number in range(clients)]
         self.grants: Counter[str] = Counter(dict.fromkeys(self.names, 0))
+        self.grants_by_kind: Counter[str] = Counter()
+        self.objects = [name for one in CONTESTS if objects for name in one.names]
         self.waits_ms: list[float] = []
         self.longest_gap_ms = 0
         self.kills_ms: list[int] = []
@@ -52,6 +64,7 @@ class Contenders:
         self._addresses = cluster.endpoints
         self._options = ["--cluster", cluster.name, "--folder", str(folder)]
         self._options += ["--locks", str(locks), "--seconds", str(seconds)]
+        self._options += ["--objects"] if objects else []
 
     def _start(self, name: str, connect: str) -> None:
         command = [sys.executable, str(HERE / "contender.py"), *self._options]
@@ -81,6 +94,7 @@ class Contenders:
     def _count(self, name: str, said: dict[str, Any]) -> None:
         with self._counting:
             self.grants[name] += 1
+            self.grants_by_kind[said["kind"]] += 1
             self.waits_ms.append(said["waited_ms"])
             self._pass(said["at_ms"])
             self.unserved = [kill for kill in self.unserved if kill >= said["at_ms"]]

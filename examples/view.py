@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from contenders import Contenders
 from local_cluster import leaders_of
 from rich.console import Group
@@ -9,24 +11,27 @@ from rich.table import Table
 from rich.text import Text
 
 from fencelock import Contender, LockStatus, NodeStatus
+from fencelock.cluster.cli.asking import share_of
+from fencelock.cluster.cli.naming import object_named, object_shown
 
 
 def screen(statuses: tuple[NodeStatus, ...], contenders: Contenders, left_s: float) -> Group:
     """Return the live view of a terminal."""
-    locks = Table(title="locks", expand=True)
+    seen = by_lock(statuses, contenders.objects)
+    locks = Table(title="objects" if contenders.objects else "locks", expand=True)
     for column in ("lock", "held by", "from", "fence", "for", "waiting"):
-        # A fence that is cut short would be a wrong one.
-        locks.add_column(column, min_width=18 if column == "fence" else None)
-    for name, parts in by_lock(statuses).items():
-        holder = holder_of(parts)
-        waiting = in_order(parts)
+        # A fence or a name that is cut short would be a wrong one.
+        widths = {"fence": 18, "lock": max(map(len, map(object_shown, seen)), default=0)}
+        locks.add_column(column, min_width=widths.get(column))
+    for name, parts in seen.items():
+        holders = holders_of(parts)
         locks.add_row(
-            name,
-            named(holder) if holder else "",
-            holder.node if holder else "",
-            str(holder.fence) if holder else "",
-            f"{holder.since_ms} ms" if holder else "",
-            ", ".join(waiting),
+            object_shown(name),
+            "\n".join(named(holder) + share(parts[0], holder) for holder in holders),
+            "\n".join(holder.node for holder in holders),
+            "\n".join(str(holder.fence) for holder in holders),
+            "\n".join(f"{holder.since_ms} ms" for holder in holders),
+            ", ".join(in_order(parts)),
         )
     nodes = Table(title="nodes", expand=True)
     for column in ("node", "protocol", "ready", "leads", "up"):
@@ -45,13 +50,15 @@ def screen(statuses: tuple[NodeStatus, ...], contenders: Contenders, left_s: flo
 def plain_line(statuses: tuple[NodeStatus, ...], contenders: Contenders) -> str:
     """Return one line for a pipe or a log."""
     held: list[str] = []
-    for name, parts in by_lock(statuses).items():
-        holder = holder_of(parts)
+    for name, parts in by_lock(statuses, contenders.objects).items():
+        holders = holders_of(parts)
         waiting = in_order(parts)
-        who = f"{named(holder)} (fence {holder.fence})" if holder else "nobody"
+        who = " and ".join(
+            f"{named(holder)}{share(parts[0], holder)} (fence {holder.fence})" for holder in holders
+        )
         count = f"{len(waiting)} waiting"
         queue = f": {' '.join(waiting)}" if waiting and is_elected(statuses) else ""
-        held.append(f"{name}: {who}, {count}{queue}")
+        held.append(f"{object_shown(name)}: {who or 'nobody'}, {count}{queue}")
     nodes = [who_leads(statuses)] if leaders_of(statuses) else []
     missing = {name for status in statuses for name in status.nodes} - heard(statuses)
     nodes += [f"no answer from {name}" for name in sorted(missing)]
@@ -92,8 +99,10 @@ def heard(statuses: tuple[NodeStatus, ...]) -> set[str]:
     return {status.node for status in statuses}
 
 
-def by_lock(statuses: tuple[NodeStatus, ...]) -> dict[str, list[LockStatus]]:
-    """Return what is known of each lock, sorted by lock.
+def by_lock(
+    statuses: tuple[NodeStatus, ...], always: Iterable[str] = ()
+) -> dict[str, list[LockStatus]]:
+    """Return what is known of each lock, sorted by lock; those of ``always`` even if it is free.
 
     Where there is a log, every node knows all waiters, and the node that is furthest reports them;
     else each node reports the waiters that use it.
@@ -110,6 +119,9 @@ def by_lock(statuses: tuple[NodeStatus, ...]) -> dict[str, list[LockStatus]]:
             found[name] = [
                 max(parts, key=lambda part: (part.holder is not None, len(part.waiters)))
             ]
+    for name in always:
+        free = LockStatus(lock=object_named(name), holder=None, waiters=(), waits_for=())
+        found.setdefault(free.lock, [free])
     return dict(sorted(found.items()))
 
 
@@ -118,12 +130,17 @@ def summary(contenders: Contenders) -> str:
     return f"{sum(contenders.grants.values())} grants by {len(contenders.names)} clients"
 
 
-def holder_of(parts: list[LockStatus]) -> Contender | None:
-    """Return who holds a lock: the node it is held through knows it by name, others do not."""
+def holders_of(parts: list[LockStatus]) -> tuple[Contender, ...]:
+    """Return who holds an object: the node it is held through knows it by name, others do not."""
     known = [part.holder for part in parts if part.holder is not None]
-    return max(known, key=lambda holder: holder.owner != "", default=None)
+    return parts[0].holders or tuple(sorted(known, key=lambda one: one.owner == "")[:1])
+
+
+def share(status: LockStatus, who: Contender) -> str:
+    """Return what a holder has of an object; empty for a lock."""
+    return share_of(status, who, wants=False)
 
 
 def named(who: Contender) -> str:
     """Return who holds or waits by name, or by its node where the name is not known."""
-    return who.owner or f"somebody on {who.node}"
+    return who.label.partition(",")[0] or who.owner or f"somebody on {who.node}"

@@ -62,7 +62,8 @@ class Reason(IntEnum):
     OWNERSHIP_LOST = 11
     """The owner did hold the lock, until its session ended or an operator took it."""
     SESSION_EXPIRED = 12
-    """The session does not exist (any more): open one. Only sessions receive this, not users."""
+    """The session does not exist (any more): open one. Of users, only those of an `UpdateRequest`
+    receive this; the text says whether its outcome is known."""
     STALE = 13
     """The node's state is too old, see `Inspect`."""
     SUPERSEDED = 14
@@ -153,7 +154,21 @@ class LockRequest(OwnerMessage, Request):
         check_claim(self.lock, self.owner, self.request)
 
 
-class AcquireRequest(LockRequest, Command):
+class CancellableRequest(LockRequest, Command):
+    """A request that a `Cancel` with its number ends. Its outcome may come after a wait."""
+
+    __slots__ = ()
+    WAITS: ClassVar[bool] = True
+    """Whether it may wait, and so has ``wait_ms`` and ``label``."""
+
+    if TYPE_CHECKING:  # Every subclass that waits declares them as fields.
+        wait_ms: int | None
+        """The timeout (ms), 0 for no wait, None for no limit."""
+        label: str
+        """A text for people."""
+
+
+class AcquireRequest(CancellableRequest):
     """A request that is answered by `Granted`, perhaps after a wait, or by `Refused`.
 
     A `Cancel` with its number undoes it.
@@ -161,13 +176,9 @@ class AcquireRequest(LockRequest, Command):
 
     __slots__ = ()
 
-    if TYPE_CHECKING:  # Every subclass declares them as fields.
-        wait_ms: int | None
-        """The timeout (ms), 0 for no wait, None for no limit."""
+    if TYPE_CHECKING:  # Every subclass declares it as a field.
         limit: int
         """The number of times that the owner may hold it at once, or 0 for no limit."""
-        label: str
-        """A text for people."""
 
 
 class ReleaseRequest(LockRequest, Command):
@@ -196,7 +207,7 @@ class Acquire(AcquireRequest):
     ``wait_ms`` is the timeout (ms), 0 for no wait, None for no limit. ``limit`` is the number
     of times the owner may hold the lock at once: 1 for a lock that is not reentrant, 0 for no
     limit. ``label`` is for people. Where holds have deadlines, ``hold_ms`` and ``grace_ms`` are
-    their duration and grace (ms); 0 for the cluster's default.
+    their duration and grace (ms); 0 for the cluster's default, which on `paxos` is no deadline.
     """
 
     lock: str
@@ -475,6 +486,9 @@ class LockStatus(Reply):
     holders: tuple[Contender, ...] = ()
     """The holders in the order of their grants, where there can be several. ``holder`` is the first
     of them."""
+    left_ms: int | None = None
+    """Time until the lock is taken from its holder unless it is renewed (ms). None if its hold has
+    no deadline, or if the answering node does not know it."""
 
     TRIMMED = True
 

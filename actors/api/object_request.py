@@ -1,14 +1,20 @@
 """Bases of requests about objects that are no locks.
 
-Their replies are those of locks. The ``lock`` of a reply is the name of the object in the table,
-see `fencelock.actors.api.name.object_name`.
+The replies to requests that hold an object are those of locks. The ``lock`` of a reply is the name
+of the object in the table, see `fencelock.actors.api.name.object_name`.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from fencelock.actors.api.message import AcquireRequest, LockRequest, ReleaseRequest
+from fencelock.actors.api.message import (
+    AcquireRequest,
+    CancellableRequest,
+    LockReply,
+    LockRequest,
+    ReleaseRequest,
+)
 from fencelock.actors.api.name import (
     LABEL_BYTES_MAX,
     check_new_lock_name,
@@ -18,6 +24,7 @@ from fencelock.actors.api.name import (
     object_name,
     plain_name,
 )
+from fencelock.actors.api.request import Outcome
 
 
 class ObjectRequest(LockRequest):
@@ -57,12 +64,15 @@ class PermitRequest(ObjectRequest, AcquireRequest):
     def check(self) -> None:
         """Refuse fields that exceed their limits."""
         LockRequest.check(self)
-        check_text("label", self.label, LABEL_BYTES_MAX)
+        if self.label:
+            check_text("label", self.label, LABEL_BYTES_MAX)
         check_wait(self.wait_ms)
 
     def check_new(self) -> None:
         """Refuse what `check` does, names without a visible character, and too high a number."""
-        check_new_lock_name(plain_name(self.lock))
+        name = plain_name(self.lock)
+        if name[:1] <= " " or not name.isascii():
+            check_new_lock_name(name)
         check_request(self.request)
         self.check()
 
@@ -83,3 +93,45 @@ class PartRequest(ObjectRequest, ReleaseRequest):
     def excess(self, held: int, fence: int) -> str:
         """Return the text of the refusal if the hold under ``fence`` has fewer permits."""
         return f"{self.amount} permits were released, {held} are held under fence {fence}"
+
+
+class UpdateRequest(ObjectRequest, CancellableRequest):
+    """A request that changes or awaits an object, and holds nothing.
+
+    Answered by an `UpdateReply` or `Refused`. It takes effect at most once in a session, however
+    often it is sent. A session that ends takes the table's memory of it along: then its client does
+    not send it again, and its caller gets SESSION_EXPIRED, unless it is `IDEMPOTENT`.
+
+    A `Cancel` ends its wait, or keeps a request that has not arrived from taking effect. It undoes
+    nothing.
+    """
+
+    __slots__ = ()
+    WAITS = False
+    IDEMPOTENT: ClassVar[bool] = False
+    """Whether it may take effect more than once: then it goes on in the client's next session."""
+
+    @property
+    def needs_session(self) -> bool:
+        """Whether its effect ends with the session, which the client must then keep alive."""
+        return False
+
+    def check(self) -> None:
+        """Refuse fields that exceed their limits."""
+        CancellableRequest.check(self)
+        if self.WAITS:
+            check_text("label", self.label, LABEL_BYTES_MAX)
+            check_wait(self.wait_ms)
+
+    def check_new(self) -> None:
+        """Refuse what `check` does, names without a visible character, and too high a number."""
+        check_new_lock_name(plain_name(self.lock))
+        check_request(self.request)
+        self.check()
+
+
+class UpdateReply(LockReply, Outcome):
+    """The outcome of an `UpdateRequest`. The table keeps it as long as it knows the owner."""
+
+    __slots__ = ()
+    TRIMMED = True

@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from fencelock.actors.api.backup_message import ReadBackup
+from fencelock.actors.api.changes import ReadChanges
 from fencelock.actors.api.message import (
-    AcquireRequest,
     Alive,
+    CancellableRequest,
     Granted,
     Inspect,
     KeepAlive,
@@ -19,8 +20,9 @@ from fencelock.actors.api.message import (
     ReleaseRequest,
     refused,
 )
-from fencelock.actors.api.name import quoted, without_secret
-from fencelock.actors.api.request import Command, Outcome, Request
+from fencelock.actors.api.name import quoted, titled, without_secret
+from fencelock.actors.api.object_request import UpdateRequest
+from fencelock.actors.api.request import Command, Outcome, Request, TableQuery
 from fencelock.actors.api.session_message import (
     CloseReason,
     Ended,
@@ -49,6 +51,8 @@ from fencelock.actors.paxos.event import (
     TimesDiffer,
 )
 from fencelock.actors.paxos.in_flight import (
+    BYTES_MAX,
+    CLIENT_BYTES_MAX,
     REPEAT_MS,
     InFlightRequest,
     InFlightRequests,
@@ -140,6 +144,8 @@ class PaxosBackend(MembersBackend):
             Inspect: self._on_query,
             ListLocks: self._on_query,
             ListRecords: self._on_query,
+            ReadChanges: self._on_query,
+            TableQuery: self._on_query,
             **self.member_requests,
             ReadBackup: self._on_query,
         }
@@ -170,7 +176,9 @@ class PaxosBackend(MembersBackend):
 
     def is_busy(self) -> bool:
         """Return whether anything is in flight."""
-        return bool(self.in_flight.by_key or self.queries.pending.by_number or self.untold)
+        queries = self.queries
+        reads = queries.pending.by_number or queries.watches.by_number
+        return bool(self.in_flight.by_key or reads or self.untold)
 
     def _take(self, sender: Address, request: Command, now: Instant) -> Effects:
         """Take a request, or note that it was sent again."""
@@ -189,7 +197,18 @@ class PaxosBackend(MembersBackend):
             raise self._overloaded(f"{REQUESTS_MAX} requests")
         if not count and not self.queries.pending.by_number:
             self.contact.expected_at = now
+        if in_flight.bytes >= BYTES_MAX and is_full(
+            in_flight.bytes, BYTES_MAX, eases=request.EASES
+        ):
+            raise self._overloaded(f"{BYTES_MAX >> 20} MiB of requests")
         client = self.clients.latest
+        size = 0 if client is None else client.usage.bytes
+        most = CLIENT_BYTES_MAX
+        if size >= most and client is not None and is_full(size, most, eases=request.EASES):
+            raise OverQuotaError(
+                f"{size >> 10} KiB of requests of {client.usage.owner} are under way at node "
+                f"{self.node}, {most >> 10} KiB are allowed; nothing was done"
+            )
         count = 0 if client is None else client.usage.in_flight
         quota = self.clients.quotas.requests
         if count >= quota and client is not None and is_full(count, quota, eases=request.EASES):
@@ -199,7 +218,7 @@ class PaxosBackend(MembersBackend):
             )
         if isinstance(request, Open):
             self.sessions.check(request.session, self.clients.quotas.sessions, self.node)
-        if not isinstance(request, AcquireRequest | ReleaseRequest):
+        if not isinstance(request, CancellableRequest | ReleaseRequest):
             in_flight.make_room(request, key, client)
         gathered = in_flight.gathered
         gathered.append(in_flight.add(request, key, now, sender=sender, client=client))
@@ -296,9 +315,14 @@ class PaxosBackend(MembersBackend):
         """Return the table's ``reply`` to ``request`` as the client gets it.
 
         The table does not know which node answers. And it tells a request that came too late from
-        one that is forgotten; to a client nothing was done, either way.
+        one that is forgotten; to a client that acquires nothing was done, either way.
         """
         if isinstance(reply, Refused) and reply.reason in (Reason.SUPERSEDED, Reason.FORGOTTEN):
+            if isinstance(request, UpdateRequest):
+                text = f"{titled(reply.lock)}: it came too late; it is unknown whether an earlier"
+                return replace(
+                    reply, reason=Reason.UNAVAILABLE, detail=f"{text} copy of it took effect"
+                )
             nothing = Reason.NOT_HELD if isinstance(request, ReleaseRequest) else Reason.CANCELLED
             reply = replace(reply, reason=nothing)
         if isinstance(reply, Refused):  # It may name the holder.
@@ -518,5 +542,5 @@ _ENDINGS = {
 def _is_untried(known: InFlightRequest) -> bool:
     """Return whether the request is new work that cannot be in the log yet."""
     return known.proposed_at == known.since and isinstance(
-        known.request, Open | AcquireRequest | OperatorCommand
+        known.request, Open | CancellableRequest | OperatorCommand
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fencelock.actors.api.message import AcquireRequest, Reason, ReleaseRequest
 from fencelock.actors.api.name import titled
+from fencelock.actors.api.object_request import UpdateRequest
 from fencelock.actors.api.session_message import Renew
 from fencelock.actors.message import Instant
 from fencelock.actors.session.holding import HOLDS_MAX
@@ -34,6 +35,9 @@ def why_not(
         case ReleaseRequest():
             assert claim is not None
             return _why_not_release(state, question, claim)
+        case UpdateRequest():
+            assert claim is not None
+            no = _why_not_update(state, claim)
         case Renew():
             assert claim is not None
             return why_not_renew(state, question, claim)
@@ -66,6 +70,13 @@ def _why_not_acquire(
     if hold is None and len(state.holds) >= HOLDS_MAX:
         return Rejection(Reason.OVERLOADED, f"this client holds {HOLDS_MAX} locks, the limit")
     return None
+
+
+def _why_not_update(state: SessionState, claim: Claim) -> Rejection | None:
+    if claim not in state.in_flight.waits:
+        return None
+    text = f"{titled(claim.lock)}: a request of owner {claim.owner!r} about it is unanswered"
+    return Rejection(Reason.ALREADY_HELD, text)
 
 
 def _why_not_release(

@@ -11,7 +11,7 @@ from fencelock.actors.message import Address, Instant, ms_between, role_of
 from fencelock.actors.session.keep_alive import end_sessions
 from fencelock.actors.session.message import Closed
 from fencelock.actors.session.pending import ANY_ENDPOINT, Claim, later
-from fencelock.actors.session.rejection import Rejection
+from fencelock.actors.session.rejection import Rejection, unfinished
 from fencelock.actors.session.session_lease import Ending, Stage
 from fencelock.actors.session.session_state import SessionState
 
@@ -47,7 +47,8 @@ def on_cancel(state: SessionState, user: Address, cancel: Cancel, now: Instant) 
     waiting = None if number is None else state.in_flight.pending[number]
     if waiting is not None and waiting.asked.request == cancel.request:
         text = f"{titled(claim.lock)}: the wait was cancelled"
-        effects += state.refuse(waiting, Rejection(Reason.CANCELLED, text), now)
+        no = unfinished(waiting, Rejection(Reason.CANCELLED, text))
+        effects += state.refuse(waiting, no, now)
     elif (hold := state.holds.get(claim)) is not None:
         for level in [level for level in hold.levels if level.token == cancel.request][:1]:
             effects += state.give_back(claim, level, now)
@@ -117,7 +118,7 @@ class ClientClosing:
             if pending.survey:
                 state.in_flight.drop(pending)
             elif not isinstance(pending.asked, ReleaseRequest) and kept:
-                effects += state.reply_no(pending, no)
+                effects += state.reply_no(pending, unfinished(pending, no))
                 state.in_flight.drop(pending)
             elif not isinstance(pending.asked, ReleaseRequest):
                 effects += state.refuse(pending, no, now)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from fencelock.actors.api.message import AcquireRequest, ReleaseRequest
+from fencelock.actors.api.message import CancellableRequest, ReleaseRequest
 from fencelock.actors.api.request import Request
 from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.message import Address, Instant
@@ -15,6 +15,7 @@ from fencelock.actors.session.pending import (
     MARGIN_MS,
     RETRY_MS,
     RETRY_MS_MAX,
+    WATCH_RETRY_MS_MAX,
     WITHDRAWAL_MS_MAX,
     CancelKey,
     Claim,
@@ -24,6 +25,7 @@ from fencelock.actors.session.pending import (
     RandomSource,
     as_sent,
     cancel_of,
+    is_watch,
     later,
     paused,
 )
@@ -34,7 +36,7 @@ from fencelock.actors.session.session_lease import SessionLease
 class InFlight:
     """All unanswered requests; the requests of one claim are sent one after another.
 
-    No `Acquire` is sent to an endpoint that owes a `Cancelled` for its claim, and none of a
+    No acquire or update is sent to an endpoint that owes a `Cancelled` for its claim, and none of a
     claim's requests while an earlier one is unanswered (``releases`` also has renewals). So an
     endpoint knows of one wait of a claim at a time, and one cancel per endpoint and claim is
     enough. Where sessions are kept any endpoint will do; else each has its own waits and holds.
@@ -73,6 +75,8 @@ class InFlight:
         pending = Pending(number, user, question, claim, endpoint, now, ends_at)
         if survey or owed:
             pending.survey, pending.owed = survey, owed
+        if is_watch(question):
+            pending.step_ms = RETRY_MS_MAX
         self._file(pending)
         return self._send(pending, now)
 
@@ -82,7 +86,7 @@ class InFlight:
         claim = pending.claim
         if claim is None:
             return
-        if isinstance(pending.asked, AcquireRequest):
+        if isinstance(pending.asked, CancellableRequest):
             del self.waits[claim]
             return
         numbers = self.releases[claim]
@@ -96,7 +100,7 @@ class InFlight:
         claim = pending.claim
         if claim is None:
             return []
-        if not isinstance(pending.asked, AcquireRequest) or pending.sent_at is None:
+        if not isinstance(pending.asked, CancellableRequest) or pending.sent_at is None:
             return self.go_on(claim, now)
         endpoint = self.endpoints.table[pending.endpoint]
         if endpoint.refused and endpoint.heard_at is None and not self.session_lease.kept:
@@ -179,7 +183,8 @@ class InFlight:
         effects: list[Effect] = []
         for pending in list(self.pending.values()):
             if self._resend_at(pending) <= now:
-                pending.step_ms = min(2 * pending.step_ms, RETRY_MS_MAX)
+                most_ms = WATCH_RETRY_MS_MAX if is_watch(pending.asked) else RETRY_MS_MAX
+                pending.step_ms = min(2 * pending.step_ms, most_ms)
                 pending.resend_at = paused(self.random, pending.step_ms, now)
                 effects += self._send(pending, now)
         for debt, withdrawal in self.withdrawals.items():
@@ -234,11 +239,12 @@ class InFlight:
 
     def _resend_at(self, pending: Pending) -> Instant:
         if pending.resend_at is None:
-            pending.resend_at = paused(self.random, RETRY_MS, pending.requested_at)
+            pending.resend_at = paused(self.random, pending.step_ms, pending.requested_at)
         return pending.resend_at
 
     def _end(self, pending: Pending) -> Instant | None:
-        if pending.ends_at is None or not isinstance(pending.asked, AcquireRequest):
+        asked = pending.asked
+        if pending.ends_at is None or not isinstance(asked, CancellableRequest) or not asked.WAITS:
             return pending.ends_at
         if not self.endpoints.any_usable():
             return pending.ends_at  # No node can judge the wait, or grant it.
@@ -264,7 +270,7 @@ class InFlight:
         self.pending[number] = pending
         if claim is None:
             return
-        if isinstance(pending.asked, AcquireRequest):
+        if isinstance(pending.asked, CancellableRequest):
             self.waits[claim] = number
         else:
             self.releases.setdefault(claim, []).append(number)
@@ -286,9 +292,9 @@ class InFlight:
             pending.sent_at = now
         said = as_sent(pending, session, now)
         # A grant may take long; where the session is kept, keep-alives show that a node lives.
-        if isinstance(said, AcquireRequest) and session_lease.kept:
+        if session_lease.kept and isinstance(said, CancellableRequest) and said.WAITS:
             return [Send(pending.endpoint, said)]
-        return [self.send(pending.endpoint, said, now)]
+        return [self.send(pending.endpoint, said, now, owes=not is_watch(said))]
 
     def _waits_its_turn(self, claim: Claim, number: int) -> bool:
         """Return whether an earlier request of ``claim`` than ``number`` is unanswered."""

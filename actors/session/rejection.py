@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import fields
-from functools import lru_cache
-from typing import NamedTuple, get_args
+from functools import cache, lru_cache
+from typing import Any, NamedTuple, cast
 
 from fencelock.actors.api.backup_message import BackupPart, ReadBackup
+from fencelock.actors.api.changes import ChangesRead, ReadChanges
 from fencelock.actors.api.membership_message import (
     ChangeMembers,
     MembersChanged,
@@ -16,6 +17,7 @@ from fencelock.actors.api.membership_message import (
 )
 from fencelock.actors.api.message import (
     AcquireRequest,
+    CancellableRequest,
     Describe,
     Granted,
     Inspect,
@@ -27,6 +29,8 @@ from fencelock.actors.api.message import (
     ReleaseRequest,
 )
 from fencelock.actors.api.name import check_object_name, check_owner, check_wait, quoted, titled
+from fencelock.actors.api.object_request import UpdateReply, UpdateRequest
+from fencelock.actors.api.request import TableQuery, TableReply
 from fencelock.actors.api.session_message import (
     CloseSession,
     Evict,
@@ -47,6 +51,7 @@ from fencelock.actors.session.pending import Claim, NodeQuestion, Pending, Quest
 Answer = (
     Granted
     | Released
+    | UpdateReply
     | Renewed
     | Refused
     | LockStatus
@@ -58,6 +63,8 @@ Answer = (
     | MembersRead
     | MembersChanged
     | BackupPart
+    | ChangesRead
+    | TableReply
 )
 """Replies that end a request."""
 
@@ -92,9 +99,11 @@ def problem_of(question: Question) -> Rejection | None:
         match question:
             case Inspect() | Evict():
                 claim_checked(question.lock, "")  # So the name is checked once.
-            case AcquireRequest():
+            case ReadChanges():
+                question.check()
+            case CancellableRequest():
                 claim_checked(question.lock, question.owner)
-                if question.wait_ms is not None:
+                if question.WAITS and question.wait_ms is not None:
                     check_wait(question.wait_ms)
             case ReleaseRequest() | Renew():
                 claim_checked(question.lock, question.owner)
@@ -124,9 +133,11 @@ def silence(pending: Pending, endpoints: Endpoints, now: Instant) -> Rejection:
     """Return why ``pending`` ends unanswered, with the state of every endpoint."""
     asked = f"{ms_between(pending.requested_at, now) / 1000:.1f} s"
     match pending.asked:
-        case AcquireRequest(lock=lock) if pending.sent_at is None:
+        case CancellableRequest(lock=lock) if pending.sent_at is None:
             text = f"{titled(lock)}: no node could be asked for it within {asked}"
-        case AcquireRequest(lock=lock):
+        case UpdateRequest(lock=lock):
+            text = f"{titled(lock)}: no node answered within {asked}, and {UNKNOWN}"
+        case CancellableRequest(lock=lock):
             text = (
                 f"{titled(lock)}: no node decided within {asked}, and the outcome is unknown; the "
                 "client cancels the request as soon as it is connected again, and releases "
@@ -142,6 +153,10 @@ def silence(pending: Pending, endpoints: Endpoints, now: Instant) -> Rejection:
             text = f"{titled(lock)}: no node renewed its lease within {asked}"
         case Inspect(lock=lock):
             text = f"{titled(lock)}: no node sent its status within {asked}"
+        case ReadChanges(lock=lock):
+            text = f"{titled(lock)}: no node sent its changes within {asked}"
+        case TableQuery(lock=lock):
+            text = f"{titled(lock)}: no node answered within {asked}"
         case Describe() | ListRecords() | ListLocks() | ReadMembers() | ReadBackup():
             text = f"no node {_NOT_DONE[type(pending.asked)]} within {asked}"
         case ChangeMembers(node=node):
@@ -169,6 +184,18 @@ _NOT_DONE: dict[type[Question], str] = {
     ReadMembers: "listed the members",
     ReadBackup: "sent its part of a backup",
 }
+
+
+UNKNOWN = "it is unknown whether the request took effect"
+"""Ends the refusal of an `UpdateRequest` that a node may have received."""
+
+
+def unfinished(pending: Pending, no: Rejection) -> Rejection:
+    """Return ``no``, which ends ``pending`` early, and says so if its outcome is unknown."""
+    asked = pending.asked
+    if not isinstance(asked, UpdateRequest) or pending.sent_at is None or asked.IDEMPOTENT:
+        return no
+    return Rejection(no.reason, f"{no.detail}; {UNKNOWN}")
 
 
 def wrong_cluster(endpoints: Endpoints, now: Instant) -> Rejection:
@@ -200,25 +227,24 @@ released_as_asked = copier(Released, "owner", "request")
 
 def as_asked(answer: Answer, question: Question) -> Answer:
     """Return ``answer`` with the owner and the number that the user sent."""
+    copy = _as_asked(cast("Any", type(answer)))
     match answer:
-        case Granted() | Released() | Renewed() | Refused():
-            owner = getattr(question, "owner", "")
-            return _AS_ASKED[type(answer)](answer, owner, question.request)
+        case Granted() | Released() | Renewed() | Refused() | UpdateReply():
+            return copy(answer, getattr(question, "owner", ""), question.request)
         case _:
-            return _AS_ASKED[type(answer)](answer, question.request)
+            return copy(answer, question.request)
 
 
-_AS_ASKED: dict[type[Answer], Callable[..., Answer]] = {
-    kind: copier(kind, *(f.name for f in fields(kind) if f.name in ("owner", "request")))
-    for kind in get_args(Answer)
-}
+@cache
+def _as_asked(kind: Any) -> Callable[..., Answer]:
+    return copier(kind, *(f.name for f in fields(kind) if f.name in ("owner", "request")))
 
 
 def answers(pending: Pending, answer: Answer) -> bool:
     """Return whether ``answer`` is a possible reply to the request of ``pending``."""
     question = pending.asked
     match question:
-        case AcquireRequest() | ReleaseRequest() | Renew():
+        case CancellableRequest() | ReleaseRequest() | Renew():
             match answer:
                 case Granted():
                     fits = isinstance(question, AcquireRequest) and answer.fence > 0
@@ -226,6 +252,8 @@ def answers(pending: Pending, answer: Answer) -> bool:
                     fits = isinstance(question, ReleaseRequest)
                 case Renewed():
                     fits = isinstance(question, AcquireRequest | Renew) and answer.fence > 0
+                case UpdateReply():
+                    fits = isinstance(question, answer.ANSWERS)
                 case Refused():
                     fits = True
                 case _:
@@ -233,8 +261,12 @@ def answers(pending: Pending, answer: Answer) -> bool:
             return fits and pending.claim == (answer.lock, answer.owner)
         case Inspect():
             return isinstance(answer, LockStatus | Refused) and answer.lock == question.lock
+        case ReadChanges():
+            return isinstance(answer, ChangesRead | Refused) and answer.lock == question.lock
         case Evict():
             return isinstance(answer, Evicted | Refused) and answer.lock == question.lock
+        case TableQuery():
+            return isinstance(answer, Refused | question.REPLY)
         case _:
             return isinstance(answer, Refused | _REPLIES[type(question)])
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from fencelock.actors.api.changes import ReadChanges
 from fencelock.actors.api.message import (
     AcquireRequest,
     Alive,
     Cancel,
+    CancellableRequest,
     Cancelled,
     Granted,
     NodeStatus,
@@ -15,6 +19,7 @@ from fencelock.actors.api.message import (
     ReleaseRequest,
 )
 from fencelock.actors.api.name import titled
+from fencelock.actors.api.object_request import UpdateReply, UpdateRequest
 from fencelock.actors.api.session_message import Opened, Renewed
 from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.message import Address, Instant
@@ -44,6 +49,12 @@ UNDECIDED = frozenset(
     }
 )
 """Refusals of a single node, not of the cluster: an earlier copy may still be done."""
+
+
+OVERLOADS = frozenset({Reason.OVERLOADED, Reason.UNAVAILABLE})
+"""Those of them after which it is unknown whether an earlier copy of an update was done."""
+
+EARLIER = "it was sent before, and it is unknown whether that copy took effect"
 
 
 def on_answer(state: SessionState, sender: Address, answer: Answer, now: Instant) -> list[Effect]:
@@ -97,6 +108,12 @@ def _on_rarer(
             return _on_granted(state, pending, granted, now)
         case Renewed():
             return _on_renewed(state, pending, answer, now)
+        case UpdateReply():
+            claim, asked = _settled(state, pending), pending.asked
+            if isinstance(asked, UpdateRequest) and asked.needs_session:
+                state.session_lease.pinned = True
+            effects += [*state.confirm(pending.sent_at, now), *state.reply(pending, answer)]
+            return effects + state.in_flight.go_on(claim, now)
         case NodeStatus():
             effects += note_node(state, sender, answer.node, answer.master, now)
             if pending.survey:
@@ -262,10 +279,18 @@ def _on_refused(
             # The node took us for gone. Our user still waits.
             state.in_flight.renew(pending, now)
             return [Observe("client.wait_renewed")]
-        case AcquireRequest() if (
+        case CancellableRequest() if (
             answer.reason in UNDECIDED and state.session_lease.kept and pending.said > 1
         ):
+            asked = pending.asked
+            once = isinstance(asked, UpdateRequest) and not asked.IDEMPOTENT
+            if once and answer.reason in OVERLOADS:
+                answer = replace(answer, detail=f"{answer.detail}; {EARLIER}")
             return [*state.reply(pending, answer), *state.in_flight.withdraw(pending, now)]
+        case ReadChanges() if answer.reason is Reason.STALE and (
+            other := state.endpoints.after(pending.endpoint)
+        ):
+            return state.in_flight.again(pending, other.address, now)
         case ReleaseRequest() if (
             answer.reason not in GONE
             and answer.reason is not Reason.FORBIDDEN  # No repetition would be allowed either.

@@ -29,7 +29,9 @@ from fencelock.actors.api.message import (
     ReleaseRequest,
 )
 from fencelock.actors.api.name import titled
+from fencelock.actors.api.object_request import UpdateRequest
 from fencelock.actors.api.session_message import (
+    HAVE_DEADLINES,
     ConfirmHold,
     DisownHold,
     Ended,
@@ -45,7 +47,7 @@ from fencelock.actors.session.holding import LAPSED, Hold, HoldState, Lease
 from fencelock.actors.session.keep_alive import end_sessions, open_session
 from fencelock.actors.session.message import Leased, Loss
 from fencelock.actors.session.pending import Claim, Pending, later
-from fencelock.actors.session.rejection import Rejection, lost
+from fencelock.actors.session.rejection import Rejection, lost, unfinished
 from fencelock.actors.session.session_lease import Ending, SessionLease
 from fencelock.actors.session.session_state import SessionState
 
@@ -207,7 +209,7 @@ def why_not_renew(state: SessionState, renew: Renew, claim: Claim) -> Rejection 
     if loss is not None:
         return lost(claim, renew.fence, loss)
     if hold is not None and hold.fence == renew.fence:
-        text = f"{titled(claim.lock)}: this hold has no deadline; bakery has such"
+        text = f"{titled(claim.lock)}: this hold has no deadline; {HAVE_DEADLINES}"
         return Rejection(Reason.UNSUPPORTED, text)
     text = f"{titled(claim.lock)}: {claim.who} does not hold it under that fence"
     return Rejection(Reason.NOT_HELD, text)
@@ -282,15 +284,22 @@ def _end_or_go_on(
     told: dict[Claim, int],
     detail: str,
 ) -> list[Effect]:
-    """Report the loss to a claim that held the lock (rules 59, 65); let others wait on (58)."""
+    """Report the loss to a claim that held the lock (rules 59, 65); let others wait on (58).
+
+    An update that was sent in the lost session may have taken effect, and must not do so again.
+    """
     claim = pending.claim
     assert claim is not None
     hold = holds.get(claim)
+    asked = pending.asked
+    if isinstance(asked, UpdateRequest) and pending.said and not asked.IDEMPOTENT:
+        state.in_flight.drop(pending)
+        text = f"{titled(claim.lock)}: the session ended ({detail})"
+        return state.reply_no(pending, unfinished(pending, Rejection(Reason.SESSION_EXPIRED, text)))
     if hold is None:
         pending.said, pending.sent_at, pending.renewed_at = 0, None, None
         return []
     state.in_flight.drop(pending)
-    asked = pending.asked
     if isinstance(asked, ReleaseRequest) and pending.user is not None and not asked.PARTIAL:
         told[claim] = told.get(claim, 0) + 1
     return state.reply_no(pending, lost(claim, hold.fence, detail))
@@ -338,7 +347,7 @@ def on_hold_lost(
     claim = Claim(word.lock, word.owner)
     hold = state.holds.get(claim)
     if hold is not None and hold.fence == word.fence:
-        if hold.lease is not None and now < hold.lease.until:
+        if hold.lease is not None and now < hold.lease.until and not word.decided:
             # One leader's clock is early; the others keep the hold, so no other owner gets it yet.
             return [*effects, Observe("client.early_loss_dropped")]
         return effects + state.lose_hold(claim, word.detail)

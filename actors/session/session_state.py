@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from fencelock.actors.api.cluster_message import ClusterDown, ClusterUp, Watch
-from fencelock.actors.api.message import AcquireRequest, NodeStatus, Release, ReleaseRequest
+from fencelock.actors.api.message import CancellableRequest, NodeStatus, Release, ReleaseRequest
 from fencelock.actors.api.session_message import Renew
 from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.message import NS_PER_MS, Address, Instant, role_of
@@ -173,7 +173,7 @@ class SessionState:
         An acquire that names no owner is a separate owner; its fence is enough to release it.
         """
         match question:
-            case AcquireRequest():
+            case CancellableRequest():
                 return claim_named(question.lock, question.owner or role_of(user))
             case ReleaseRequest() | Renew():
                 owner = question.owner or self._owner_of(question.lock, question.fence)
@@ -336,6 +336,7 @@ class SessionState:
             or in_flight.waits
             or in_flight.releases
             or self.cluster_poll.wanted
+            or self.session_lease.pinned
             or now < later(self.session_lease.used_at, LINGER_MS)
         )
 

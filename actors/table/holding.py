@@ -1,21 +1,24 @@
-"""Holds of locks, and pools of permits: owners, counts, fences, and queues of waits."""
+"""Holds of locks, pools of permits and other objects, queues of waits, and what falls due."""
 
 from __future__ import annotations
 
 import heapq
+from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
-from fencelock.actors.api.message import Granted
+from fencelock.actors.api.message import Granted, Reason
 from fencelock.actors.api.name import quoted
 from fencelock.actors.api.rwlock import RWLOCK_PERMITS
 from fencelock.actors.api.semaphore import SEMAPHORE
 from fencelock.actors.message import maker
 
 if TYPE_CHECKING:
+    from fencelock.actors.table.message import Result
     from fencelock.actors.table.session import OwnerState
+    from fencelock.actors.table.table_state import TableState
 
 
 _granted = maker(Granted)
@@ -104,7 +107,7 @@ class Hold:
 
 @dataclass(slots=True, eq=False)
 class Wait:
-    """An owner's last request, an acquire, in the queue of its lock.
+    """An owner's last request in the queue of its object: an acquire, or an update that waits.
 
     Attributes:
         ticket: its place among all waits there ever were; queues have this order.
@@ -120,6 +123,15 @@ class Wait:
     since_ms: int
     due_ms: int | None
     amount: int = 1
+
+    def fall_due(self, table: TableState, out: list[Result]) -> None:
+        """End the wait: it has timed out."""
+        wait = self.owner_state.wait
+        assert wait is not None
+        assert self.due_ms is not None
+        obstacle = table.obstacle(self.owner_state)
+        text = f"waited {self.due_ms - self.since_ms} ms; {obstacle}"
+        table.end_wait(wait, Reason.TIMED_OUT, out, text)
 
 
 @dataclass(slots=True, eq=False)
@@ -193,37 +205,100 @@ class Pool:
         return f"{held}, {len(self.queue)} claims wait" if self.queue else held
 
 
-class Timeouts:
-    """The waits with a timeout, soonest first; ties by ticket.
+@dataclass(slots=True, eq=False)
+class TableObject(ABC):
+    """An object that is no set of permits: its kind brings its state and its rules.
 
-    A wait that ended otherwise stays in the heap until it reaches the top or the dead are
+    Attributes:
+        name: its name in the table.
+        queue: the waits for it, by ticket.
+
+    """
+
+    name: str
+    queue: OrderedDict[int, Wait] = field(init=False, default_factory=OrderedDict["int", "Wait"])
+
+    @property
+    def waits(self) -> Iterable[Wait]:
+        """The waits, in order."""
+        return self.queue.values()
+
+    @property
+    def waiting(self) -> int:
+        """Number of waits."""
+        return len(self.queue)
+
+    @abstractmethod
+    def mark(self) -> int:
+        """Return a checksum of the state that snapshots keep, without the waits."""
+
+    @abstractmethod
+    def wording(self) -> str:
+        """Describe what keeps a request for it waiting."""
+
+    def note_end(self, table: Any, wait: Wait, out: list[Result]) -> None:
+        """Act upon the end of ``wait``, which left the queue of the `TableState` in vain."""
+        del table, wait, out
+
+
+class Due(Protocol):
+    """Something that falls due at a log time.
+
+    Attributes:
+        ticket: a number of its own, from `TableState.next_ticket`; it orders what falls due at the
+            same time.
+        due_ms: that log time, or None for never. It must not change while `Timeouts` has the item.
+
+    """
+
+    ticket: int
+    due_ms: int | None
+
+    def fall_due(self, table: TableState, out: list[Result]) -> None:
+        """Do what is due, and take it from ``table.timeouts``, or let it fall due later."""
+        ...
+
+
+class Attached(Protocol):
+    """Something that ends with a session; see `Session.attached`."""
+
+    def end_with_session(self, table: Any, out: list[Result]) -> None:
+        """End it in the `TableState`. The session is closed; its waits and holds have ended."""
+        ...
+
+
+class Timeouts:
+    """All that falls due, soonest first; ties by ticket.
+
+    An item that was dropped stays in the heap until it reaches the top or the dead are
     the majority, so that each change costs O(log n), amortized.
     """
 
     def __init__(self) -> None:
-        self.waits: dict[int, Wait] = {}
+        self.items: dict[int, Due] = {}
         self.heap: list[tuple[int, int]] = []
 
-    def add(self, wait: Wait) -> None:
-        """Watch ``wait``, if it has a timeout."""
-        if wait.due_ms is not None:
-            self.waits[wait.ticket] = wait
-            heapq.heappush(self.heap, (wait.due_ms, wait.ticket))
+    def add(self, item: Due) -> None:
+        """Watch ``item``, if it falls due at all."""
+        if item.due_ms is not None:
+            self.items[item.ticket] = item
+            heapq.heappush(self.heap, (item.due_ms, item.ticket))
 
-    def drop(self, wait: Wait) -> None:
-        """Stop watching ``wait``, if it was watched."""
-        if wait.due_ms is None:
+    def drop(self, item: Due) -> None:
+        """Stop watching ``item``, if it was watched."""
+        if item.due_ms is None:
             return
-        del self.waits[wait.ticket]
-        if len(self.heap) > 2 * len(self.waits) + SLACK:  # Amortized over as many drops.
-            self.heap = [(w.due_ms or 0, ticket) for ticket, w in self.waits.items()]
+        del self.items[item.ticket]
+        if len(self.heap) > 2 * len(self.items) + SLACK:  # Amortized over as many drops.
+            self.heap = [(one.due_ms or 0, ticket) for ticket, one in self.items.items()]
             heapq.heapify(self.heap)
 
-    def first(self) -> Wait | None:
-        """Return the wait that ends first."""
+    def first(self) -> Due | None:
+        """Return the item that falls due first."""
         while self.heap:
-            wait = self.waits.get(self.heap[0][1])
-            if wait is not None:
-                return wait
-            heapq.heappop(self.heap)
+            due_ms, ticket = self.heap[0]
+            item = self.items.get(ticket)
+            if item is not None and item.due_ms == due_ms:
+                return item
+            heapq.heappop(self.heap)  # It was dropped, or added again with a later time.
         return None

@@ -7,10 +7,11 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from zlib import crc32
 
-from fencelock.actors.api.message import Reason, Refused, Released
+from fencelock.actors.api.message import OwnerFields, Reason, Refused, Released
 from fencelock.actors.api.name import titled, without_secret
+from fencelock.actors.api.object_request import UpdateReply
 from fencelock.actors.message import maker
-from fencelock.actors.table.holding import SLACK, Hold, Wait
+from fencelock.actors.table.holding import SLACK, Attached, Hold, Wait
 
 SESSIONS_MAX = 100_000
 """Live sessions of a group; the next is refused."""
@@ -28,6 +29,9 @@ LOSSES_MAX = 100
 """Unreported losses of a session's owners; beyond it the oldest is dropped."""
 
 _released = maker(Released)
+
+Kept = Released | Refused | UpdateReply
+"""The outcomes that an owner state keeps."""
 
 Key = tuple[str, str]
 """An owner and a lock."""
@@ -49,6 +53,7 @@ class OwnerState:
         quiet_ms: log time since which it neither holds nor waits.
         mark: a checksum of session, owner and lock, 0 until it first holds or waits.
         locks: the locks of its last claim, if that is one for several.
+        value: the value of its claim to lead while that is held or waits; None for other claims.
 
     """
 
@@ -58,13 +63,14 @@ class OwnerState:
     lock: str
     request: int = 0
     releasing: bool = False
-    outcome: Released | Refused | None = None
+    outcome: Kept | None = None
     hold: Hold | None = None
     wait: Wait | None = None
     lost: int = 0
     quiet_ms: int = 0
     mark: int = 0
     locks: tuple[str, ...] = ()
+    value: str | None = None
 
     @property
     def objects(self) -> tuple[str, ...]:
@@ -76,7 +82,12 @@ class OwnerState:
         self.mark = 1 + crc32(f"{self.session.id}\n{self.owner}\n{self.lock}".encode())
         return self.mark
 
-    def settle(self, outcome: Released | Refused) -> None:
+    def fields(self) -> OwnerFields:
+        """Return the fields that the reply to the last request shares with it."""
+        lock, session, owner, request = self.lock, self.session.id, self.owner, self.request
+        return OwnerFields(lock=lock, session=session, owner=owner, request=request)
+
+    def settle(self, outcome: Kept) -> None:
         """Store the outcome of a request, if it is still the last."""
         if outcome.request == self.request:
             self.outcome = outcome
@@ -132,6 +143,7 @@ class Session:
             changes only the version.
         quiet: owner states without holds or waits, the oldest first.
         bereft: the quiet ones with an unreported loss, the oldest loss first.
+        attached: whatever else ends with the session, by tickets of its own.
 
     """
 
@@ -148,6 +160,7 @@ class Session:
     kept_ms: int = -1
     quiet: OrderedDict[Key, OwnerState] = field(default_factory=OrderedDict[Key, OwnerState])
     bereft: dict[Key, OwnerState] = field(default_factory=dict[Key, OwnerState])
+    attached: dict[int, Attached] = field(default_factory=dict[int, Attached])
 
     def mark(self) -> int:
         """Return a checksum of its constant fields."""

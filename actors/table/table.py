@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 
+from fencelock.actors.api.changes import Change
 from fencelock.actors.api.message import Reason, Refused, refused
 from fencelock.actors.api.session_message import (
     CloseReason,
@@ -23,7 +24,6 @@ from fencelock.actors.api.session_message import (
 )
 from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.table import table_snapshot
-from fencelock.actors.table.holding import Wait
 from fencelock.actors.table.message import (
     ExtendSessions,
     LogCommand,
@@ -31,8 +31,16 @@ from fencelock.actors.table.message import (
     TablePart,
     TableSnapshot,
 )
-from fencelock.actors.table.operation import OPERATIONS
-from fencelock.actors.table.report import LockLine, LockReport, RecordsRead, list_locks, report_lock
+from fencelock.actors.table.operations import OPERATIONS
+from fencelock.actors.table.report import (
+    Changed,
+    LockLine,
+    LockReport,
+    RecordsRead,
+    list_locks,
+    report_lock,
+)
+from fencelock.actors.table.session import Session
 from fencelock.actors.table.table_state import TableState
 
 TIME_MS_MAX = 1 << 53
@@ -68,25 +76,23 @@ class LockTable(TableState):
     def advance(self, time_ms: int) -> list[Result]:
         """Perform everything that falls due up to log time ``time_ms``, in that order.
 
-        Among items due at the same time, waits come first, by ticket, then sessions, by number: a
-        wait is never granted at the very time at which it ends.
+        Among items due at the same time, sessions come last, by number, and the others (waits, ends
+        of objects) by ticket: a wait is never granted at the very time at which it ends.
         """
         out: list[Result] = []
         if time_ms <= self.time_ms:
             return out  # All that was due by then is done, and no command adds to it.
         self.time_ms = now = min(time_ms, TIME_MS_MAX)
-        waits, sessions = self.timeouts.heap, self.sessions.heap
+        items, sessions = self.timeouts.heap, self.sessions.heap
         # An entry of a heap may be earlier than its item's deadline, and never later.
-        if not (waits and waits[0][0] <= now) and not (sessions and sessions[0][0] <= now):
+        if not (items and items[0][0] <= now) and not (sessions and sessions[0][0] <= now):
             return out
         while (due := self.first_due()) is not None and due[0] <= self.time_ms:
             ending = due[1]
-            if isinstance(ending, Wait):
-                obstacle = self.obstacle(ending.owner_state)
-                text = f"waited {due[0] - ending.since_ms} ms; {obstacle}"
-                self.end_wait(ending, Reason.TIMED_OUT, out, text)
-            else:
+            if isinstance(ending, Session):
                 self.close(ending, CloseReason.EXPIRED, 0, out)
+            else:
+                ending.fall_due(self, out)
         return out
 
     def due_ms(self, before: int | None = None) -> int | None:
@@ -95,20 +101,26 @@ class LockTable(TableState):
         With ``before``, also return None for a time that is not earlier. That is quick.
         """
         if before is not None:
-            waits, sessions = self.timeouts.heap, self.sessions.heap
+            items, sessions = self.timeouts.heap, self.sessions.heap
             # An entry of a heap may be earlier than its item's deadline, and never later.
-            if not (waits and waits[0][0] < before) and not (sessions and sessions[0][0] < before):
+            if not (items and items[0][0] < before) and not (sessions and sessions[0][0] < before):
                 return None
         due = self.first_due()
         return None if due is None or (before is not None and due[0] >= before) else due[0]
 
     def shift(self, time_ms: int) -> None:
-        """Let every session live at least one TTL from ``time_ms`` (rule 83)."""
-        self.sessions.extend(max(self.time_ms, min(time_ms, TIME_MS_MAX)))
+        """Let every session live at least one TTL from ``time_ms`` (rule 83).
+
+        The log time until then counts for no deadline of a hold.
+        """
+        now_ms = max(self.time_ms, min(time_ms, TIME_MS_MAX))
+        self.sessions.extend(now_ms)
+        self.deadlines.skipped_ms += now_ms - self.time_ms
 
     def status(self, lock: str) -> LockReport:
         """Return the holder of ``lock`` and its waiters, in order, as of `time_ms`."""
-        return report_lock(lock, self.pools.get(lock) or self.locks.get(lock), self.time_ms)
+        held = self.pools.get(lock) or self.locks.get(lock) or self.objects.get(lock)
+        return report_lock(lock, held, self.time_ms)
 
     def listing(self, prefix: str = "", after: str = "", most: int = 1_000) -> tuple[LockLine, ...]:
         """Return a page of the held locks whose names begin with ``prefix``, sorted.
@@ -122,6 +134,20 @@ class LockTable(TableState):
 
         """
         return list_locks((self.locks, self.pools), prefix, after, most, self.time_ms)
+
+    def changes(self, lock: str, after: int | None) -> Changed:
+        """Return the changes of an object after a version, or the whole object; see `Changed`."""
+        read = None if after is None else self.histories.read(lock, after)
+        if read is not None:
+            return Changed(version=read[0], changes=read[1], resync=False)
+        version, pool = self.histories.version, self.pools.get(lock)
+        leaders = pool.holds.values() if pool is not None else ()
+        present = tuple(
+            Change(version, "", hold.owner_state.value.encode(), hold.fence)
+            for hold in leaders
+            if hold.owner_state.value is not None
+        )
+        return Changed(version=version, changes=present, resync=True)
 
     def records(self, kind: Records, skip: int, most: int) -> RecordsRead:
         """Return a page of sessions or evictions, the oldest first; it is for people."""
@@ -187,16 +213,16 @@ class LockTable(TableState):
         contain counters, and checksums of holds, waits and sessions. Differences in the rest of the
         table show in the outcomes of later commands.
         """
-        sessions = self.sessions
+        sessions, histories = self.sessions, self.histories
         return (
             self.time_ms,
             self.fence,
             self.tickets,
             self.claims,
-            self.held,
-            self.queued,
+            self.held + self.deadlines.checksum(),
+            self.queued + self.marked,
             len(self.locks) + (len(self.pools) << 32),
-            len(self.timeouts.waits),
+            len(self.timeouts.items),
             len(self.audit),
             sessions.opened,
             sessions.signs,
@@ -204,6 +230,7 @@ class LockTable(TableState):
             sessions.extended_ms,
             sessions.extended_version,
             len(sessions.by_id),
+            *((histories.version, histories.held) if histories.version else ()),
         )
 
     def _extend(self, time_ms: int, command: ExtendSessions) -> list[Result]:

@@ -24,7 +24,8 @@ import typer
 from fencelock.actors.api.backup_message import BackupPart
 from fencelock.actors.api.membership_message import ChangeMembers, MembersChanged, MembersRead
 from fencelock.actors.api.message import Contender, LockStatus
-from fencelock.actors.api.name import KIND_END, titled
+from fencelock.actors.api.name import KIND_END, kind_of
+from fencelock.actors.api.rwlock import RWLOCK
 from fencelock.actors.api.session_message import (
     ListedEviction,
     ListedLock,
@@ -33,6 +34,7 @@ from fencelock.actors.api.session_message import (
 )
 from fencelock.actors.error import FencelockError, UnavailableError, WrongClusterError
 from fencelock.actors.session.message import Surveyed
+from fencelock.cluster.cli.naming import MARK, object_kinds, object_named, object_shown
 from fencelock.cluster.cli.screen import Unanswered, View, present, say
 from fencelock.cluster.log import printable
 
@@ -275,7 +277,26 @@ def _completed(
 def complete_lock(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return the names of held locks, for a shell."""
     return _completed(
-        ctx, incomplete, lambda operator: (lock.lock for lock in operator.locks(incomplete))
+        ctx,
+        incomplete,
+        lambda operator: (
+            one.lock for one in operator.locks(incomplete) if KIND_END not in one.lock
+        ),
+    )
+
+
+def complete_object(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the names of held objects of all kinds, for a shell."""
+    kinds = [kind for kind in object_kinds() if incomplete and kind.startswith(incomplete)]
+    prefixes = [incomplete, *(f"{kind}{MARK}" for kind in kinds)]
+    return _completed(
+        ctx,
+        incomplete,
+        lambda operator: (
+            object_shown(one.lock)
+            for prefix in prefixes
+            for one in operator.locks(object_named(prefix))
+        ),
     )
 
 
@@ -293,7 +314,13 @@ def complete_session(ctx: typer.Context, incomplete: str) -> list[str]:
     return _completed(ctx, incomplete, lambda operator: (one.id for one in operator.sessions()))
 
 
-LockArgument = Annotated[str, typer.Argument(help="The lock's name.", autocompletion=complete_lock)]
+ObjectArgument = Annotated[
+    str,
+    typer.Argument(
+        help="The lock's name; for another object its kind and its name, as in semaphore:printers.",
+        autocompletion=complete_object,
+    ),
+]
 
 
 OperatorOption = Annotated[
@@ -337,11 +364,6 @@ def duration(ms: int) -> str:
     return " ".join(part for part in parts if part[0] != "0")
 
 
-def object_shown(lock: str) -> str:
-    """Return the name of a lock, or the kind and the name of another object."""
-    return printable(titled(lock) if KIND_END in lock else lock)
-
-
 def address(contender: Contender) -> str:
     """Return the ids by which the cluster knows an owner: node, session and owner.
 
@@ -362,3 +384,15 @@ def in_full(contender: Contender) -> str:
     if not contender.label:
         return address(contender)
     return f"{printable(contender.label)} ({address(contender)})"
+
+
+def share_of(lock: LockStatus, one: Contender, *, wants: bool) -> str:
+    """Return what a holder has of an object, or a waiter ``wants``; empty for a lock."""
+    match kind_of(lock.lock):
+        case "":
+            return ""
+        case kind if kind == RWLOCK:
+            verb = "write" if one.times == lock.permits else "read"
+            return f" to {verb}" if wants else f" {verb}s"
+        case _:
+            return f" {one.times} of {lock.permits}"

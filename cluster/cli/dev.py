@@ -19,7 +19,8 @@ from rich.text import Text
 from fencelock.actors.api.message import Describe, LockStatus, NodeStatus
 from fencelock.actors.error import ConfigError
 from fencelock.cluster import log
-from fencelock.cluster.cli.asking import duration, object_shown, person
+from fencelock.cluster.cli.asking import duration, person
+from fencelock.cluster.cli.naming import object_shown
 from fencelock.cluster.cli.screen import line
 from fencelock.cluster.cli.serve import spare_the_collector, start, stops_on_signals
 from fencelock.cluster.cli.status import locks_seen, locks_table

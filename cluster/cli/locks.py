@@ -1,4 +1,4 @@
-"""``fencelock locks``, ``who`` and ``release``: held locks, their queues, taking one away."""
+"""``fencelock locks``, ``who`` and ``release``: held objects, their queues, taking one away."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from fencelock.actors.error import ConfigError, NotHeldError
 from fencelock.cluster.cli.asking import (
     NONE_GIVEN,
     DoneJsonOption,
-    LockArgument,
     LookTimeoutOption,
+    ObjectArgument,
     Operator,
     OperatorOption,
     TargetOptions,
@@ -30,10 +30,11 @@ from fencelock.cluster.cli.asking import (
     asks_cluster,
     duration,
     in_full,
-    object_shown,
     person,
+    share_of,
     show,
 )
+from fencelock.cluster.cli.naming import elsewhere, object_named, object_shown
 from fencelock.cluster.cli.screen import Column, Rows, View, json_view, line, say
 
 T = TypeVar("T")
@@ -44,7 +45,12 @@ TWICE = 2
 @asks_cluster
 def locks(
     prefix: Annotated[
-        str, typer.Option("--prefix", help="Only locks whose names begin with this.")
+        str,
+        typer.Option(
+            "--prefix",
+            help="Only objects whose names begin with this; with a kind, as in semaphore:, "
+            "only those of that kind.",
+        ),
     ] = "",
     given: TargetOptions = NONE_GIVEN,
     timeout: LookTimeoutOption = 5.0,
@@ -55,16 +61,20 @@ def locks(
 ) -> None:
     """List the [bold]locks that are held[/bold], by name. Free locks are not listed.
 
+    Semaphores and other objects are listed too, each with its kind before its name.
+
     For example:
 
       [cyan]fencelock locks --prefix orders/[/cyan]
+
+      [cyan]fencelock locks --prefix semaphore:[/cyan]
 
       [cyan]fencelock locks --connect tcp://127.0.0.1:4041 --json[/cyan]
 
     """
 
     def view(operator: Operator) -> View:
-        held = tuple(operator.locks(prefix))
+        held = tuple(operator.locks(object_named(prefix)))
         none = f"No lock under {prefix!r} is held." if prefix else "No lock is held."
         return listing(held, held_table, none, as_json=as_json)
 
@@ -73,23 +83,29 @@ def locks(
 
 @asks_cluster
 def who(
-    name: LockArgument,
+    name: ObjectArgument,
     given: TargetOptions = NONE_GIVEN,
     timeout: LookTimeoutOption = 5.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     watch: WatchOption = False,
 ) -> None:
-    """Show [bold]who holds one lock[/bold], and who waits for it, in order.
+    """Show [bold]who holds one lock[/bold] or other object, and who waits for it, in order.
 
     For example:
 
       [cyan]fencelock who orders/42[/cyan]
 
+      [cyan]fencelock who semaphore:printers[/cyan]
+
     """
 
     def view(operator: Operator) -> View:
-        status = operator.status(name)
-        return json_view(as_plain(status)) if as_json else View(described(status))
+        status = operator.status(object_named(name))
+        if as_json:
+            return json_view(as_plain(status))
+        free = status.holder is None and not status.waiters
+        meant = elsewhere(status.lock, operator.status) if free else ()
+        return View([*described(status), *map(line, meant)])
 
     show(given.target(), timeout, view, watch=watch)
 
@@ -104,10 +120,12 @@ def listing(
 
 
 def described(status: LockStatus) -> list[RenderableType]:
-    """Return the holder and the queue of a lock, and the nodes that the next grant waits for."""
+    """Return the holders and the queue of an object, and the nodes the next grant waits for."""
     parts: list[RenderableType] = [*map(line, holder_lines(status))]
+    if status.holders:
+        parts.append(owners_table(status, status.holders))
     if status.waiters:
-        parts.append(queue_table(status.waiters))
+        parts.append(owners_table(status, status.waiters, wait=True))
     else:
         parts.append(line("Nobody waits for it."))
     for absence in status.waits_for:
@@ -126,10 +144,16 @@ def holder_lines(status: LockStatus) -> Iterator[str]:
     if holder is None:
         yield f"{name} is free, or this node knows of no holder."
         return
+    if status.holders:
+        count = len(status.holders)
+        yield f"{name} is held by {count} owner{'' if count == 1 else 's'}."
+        return
     times = "" if holder.times < TWICE else f", {holder.times} times at once"
     yield f"{name} is held by {in_full(holder)}"
     fence = "a fence only its holder knows" if holder.fence is None else f"fence {holder.fence}"
     yield f"for {duration(holder.since_ms)}{times}, under {fence}."
+    if status.left_ms is not None:
+        yield f"It is taken away in {duration(status.left_ms)} unless it is renewed."
 
 
 def held_table(held: Iterable[ListedLock]) -> Rows:
@@ -149,14 +173,22 @@ def held_table(held: Iterable[ListedLock]) -> Rows:
     return Rows(columns, rows)
 
 
-def queue_table(waiters: Iterable[Contender]) -> Rows:
-    """Return a row for each waiter, in order."""
-    columns = [Column("waits for it"), Column("place", right=True), Column("for", right=True)]
+def owners_table(status: LockStatus, owners: Iterable[Contender], *, wait: bool = False) -> Rows:
+    """Return a row for each holder of an object, or with ``wait`` for each waiter, in order."""
+    first, second = ("waits for it", "place") if wait else ("held by", "fence")
+    columns = [Column(first), Column("wants" if wait else "has")]
+    columns += [Column(second, right=True), Column("for", right=True), Column("known as")]
     rows = [
-        (person(waiter), str(place), duration(waiter.since_ms), address(waiter))
-        for place, waiter in enumerate(waiters, 1)
+        (
+            person(one),
+            share_of(status, one, wants=wait).strip(),
+            str(place if wait else one.fence),
+            duration(one.since_ms),
+            address(one),
+        )
+        for place, one in enumerate(owners, 1)
     ]
-    return Rows([*columns, Column("known as")], rows)
+    return Rows(columns, rows)
 
 
 EXIT_KEPT = 1
@@ -170,7 +202,7 @@ holder is notified, but may go on writing: only storage that checks fences stops
 
 @asks_cluster
 def release(
-    name: LockArgument,
+    name: ObjectArgument,
     fence: Annotated[
         int,
         typer.Option(
@@ -187,6 +219,9 @@ def release(
 ) -> None:
     """Take a lock [bold]by force[/bold] from its holder, and give it to the next waiter.
 
+    Of another object, it takes one hold with all its permits. A hold of several
+    locks (lock_all) is taken as a whole.
+
     Use it for a holder that is alive and does not release its lock. On paxos, the
     lock of a dead client is freed when the client's session ends, and the
     cluster's log records forced releases with the operator. On central, the lock
@@ -198,13 +233,20 @@ def release(
 
       [cyan]fencelock release orders/42 --fence 17 --operator alice[/cyan]
 
+      [cyan]fencelock release semaphore:printers --fence 18[/cyan]
+
     """
     if not yes and not at_terminal():
         raise ConfigError("nobody is here to confirm: look with `fencelock who`, then add --yes")
     with asking(given.target(), timeout) as asked:
+        lock = object_named(name)
         if not yes:
-            _confirm(asked.status(name), fence)
-        former = asked.evict(name, fence, operator)
+            _confirm(asked, asked.status(lock), fence)
+        try:
+            former = asked.evict(lock, fence, operator)
+        except NotHeldError as error:
+            meant = " ".join(elsewhere(lock, asked.status))
+            raise NotHeldError(f"{error}. {meant}" if meant else str(error)) from error
     if as_json:
         done = {"lock": name, "fence": fence, "holder": as_plain(former)}
         typer.echo(json.dumps(done, indent=2))
@@ -217,24 +259,31 @@ def at_terminal() -> bool:
     return sys.stdin.isatty()
 
 
-def _confirm(status: LockStatus, fence: int) -> None:
+def _confirm(operator: Operator, status: LockStatus, fence: int) -> None:
     """Print the action, and return if the user confirms it.
 
     Raises:
-        NotHeldError: there is nothing to do: no client holds the lock under ``fence``.
+        NotHeldError: there is nothing to do: no client holds the object under ``fence``.
         typer.Exit: the user does not confirm.
 
     """
-    holder = status.holder
-    if holder is None:
-        raise NotHeldError(f"{status.lock} is not held: there is nothing to release")
-    if holder.fence != fence:
+    holders = status.holders or ((status.holder,) if status.holder else ())
+    name = object_shown(status.lock)
+    if not holders:
+        meant = " ".join(elsewhere(status.lock, operator.status))
+        raise NotHeldError(f"{name} is not held: there is nothing to release. {meant}".rstrip())
+    if all(one.fence != fence for one in holders):
+        held = " and ".join(f"by {in_full(one)} under fence {one.fence}" for one in holders)
         raise NotHeldError(
-            f"{status.lock} is held by {in_full(holder)} under fence {holder.fence}, not {fence}: "
-            f"nothing was released. If you mean this holder, say --fence {holder.fence}"
+            f"{name} is held {held}, not {fence}: nothing was released. "
+            f"If you mean this holder, say --fence {holders[0].fence}"
         )
     for text in holder_lines(status):
         say(text, err=True)
+    if status.holders:
+        (chosen,) = (one for one in holders if one.fence == fence)
+        has = f"{share_of(status, chosen, wants=False)} for {duration(chosen.since_ms)}"
+        say(f"{in_full(chosen)}:{has}, under fence {fence}.", err=True)
     typer.echo(f"{len(status.waiters)} wait for it.\n\n{CONSEQUENCES}", err=True)
     if not typer.confirm("Release it?", err=True):
         typer.echo("Nothing was released.", err=True)

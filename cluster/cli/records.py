@@ -25,11 +25,11 @@ from fencelock.cluster.cli.asking import (
     asks_cluster,
     complete_session,
     duration,
-    object_shown,
     person,
     show,
 )
 from fencelock.cluster.cli.locks import EXIT_KEPT, at_terminal, listing
+from fencelock.cluster.cli.naming import object_shown
 from fencelock.cluster.cli.screen import Column, Rows, View, say
 from fencelock.cluster.log import printable
 

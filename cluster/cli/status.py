@@ -9,9 +9,7 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from fencelock.actors.api.message import Contender, LockStatus, NodeStatus
-from fencelock.actors.api.name import kind_of
-from fencelock.actors.api.rwlock import RWLOCK
+from fencelock.actors.api.message import LockStatus, NodeStatus
 from fencelock.actors.api.self_report import Elected
 from fencelock.cluster.cli.asking import (
     EXIT_NO_ANSWER,
@@ -24,10 +22,11 @@ from fencelock.cluster.cli.asking import (
     as_plain,
     asks_cluster,
     duration,
-    object_shown,
     person,
+    share_of,
     show,
 )
+from fencelock.cluster.cli.naming import object_shown
 from fencelock.cluster.cli.screen import Cell, Column, Rows, View, json_view, line
 
 TABLED = frozenset({"bakery", "paxos"})
@@ -301,29 +300,17 @@ def _state(node: NodeStatus) -> Text:
     return state
 
 
-def _share(lock: LockStatus, one: Contender, *, wants: bool) -> str:
-    """Return what a holder has of an object, or a waiter ``wants``; empty for a lock."""
-    match kind_of(lock.lock):
-        case "":
-            return ""
-        case kind if kind == RWLOCK:
-            verb = "write" if one.times == lock.permits else "read"
-            return f" to {verb}" if wants else f" {verb}s"
-        case _:
-            return f" {one.times} of {lock.permits}"
-
-
 def _cells(node: str, lock: LockStatus) -> tuple[Cell, ...]:
     holder: tuple[str, ...] = ("-",)
     fences: tuple[str, ...] = ()
     held_for: tuple[str, ...] = ()  # It is free, as far as this node knows.
     if lock.holder is not None:
         holders = lock.holders or (lock.holder,)
-        holder = tuple(f"{person(one)}{_share(lock, one, wants=False)}" for one in holders)
+        holder = tuple(f"{person(one)}{share_of(lock, one, wants=False)}" for one in holders)
         fences = tuple("" if one.fence is None else str(one.fence) for one in holders)
         held_for = tuple(duration(one.since_ms) for one in holders)
     waiting = tuple(
-        f"{person(one)}{_share(lock, one, wants=True)} {duration(one.since_ms)}"
+        f"{person(one)}{share_of(lock, one, wants=True)} {duration(one.since_ms)}"
         for one in lock.waiters
     )
     needs = tuple(f"{one.node} (silent {duration(one.silent_ms)})" for one in lock.waits_for)

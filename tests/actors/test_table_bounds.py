@@ -18,8 +18,8 @@ from fencelock.actors.api.semaphore import SEMAPHORE, AcquirePermits
 from fencelock.actors.api.session_message import CloseReason, End, Evict, Evicted, ListLocks, Open
 from fencelock.actors.table.holding import SLACK
 from fencelock.actors.table.message import LogCommand
-from fencelock.actors.table.operation import AUDIT_MAX
 from fencelock.actors.table.session import LOSSES_MAX, QUIET_MAX
+from fencelock.actors.table.session_operation import AUDIT_MAX
 from fencelock.actors.table.table import LockTable
 
 TTL_MS = 1_000_000

@@ -147,7 +147,7 @@ def test_a_wait_without_limit_never_ends_by_time(log: TableLog) -> None:
     """Rule 9."""
     log.acquire("a")
     log.acquire("b", None)
-    assert log.table.timeouts.waits == {}
+    assert log.table.timeouts.items == {}
     assert log.sleep(900_000) == []
     assert log.queue == ["b#2"]
 
@@ -192,9 +192,9 @@ def test_a_wait_that_is_over_leaves_no_deadline(log: TableLog, end: str) -> None
     """Rules 9, 18."""
     log.acquire("a")
     log.acquire("b", 100)
-    assert len(log.table.timeouts.waits) == 1
+    assert len(log.table.timeouts.items) == 1
     ENDS[end](log)
-    assert (log.table.timeouts.waits, log.queue) == ({}, [])
+    assert (log.table.timeouts.items, log.queue) == ({}, [])
 
 
 def test_nothing_ends_but_by_log_time(log: TableLog) -> None:

@@ -50,7 +50,7 @@ def test_a_waiting_acquire_asked_again_neither_cancels_nor_doubles(
     """Rules 46, 93: a repeated acquire that still waits gets a reply that it waits."""
     applied(table, acquire("a", 1), acquire("b", 2, 100))
     assert applied(table, acquire("b", 2, wait_ms)) == [queued("b", 2)]
-    assert len(table.status("L").waiters) == len(table.timeouts.waits) == 1
+    assert len(table.status("L").waiters) == len(table.timeouts.items) == 1
     assert table.due_ms() == 100
 
 
@@ -187,7 +187,9 @@ def test_an_operator_takes_a_lock_and_all_hear_of_it(table: LockTable) -> None:
     )
     assert (forced.session, forced.request, forced.holder.since_ms) == ("", 1, 70)
     assert isinstance(lost, HoldLost)
-    assert lost == HoldLost(session="s.1", owner="a", lock="L", fence=1, detail=lost.detail)
+    assert lost == HoldLost(
+        session="s.1", owner="a", lock="L", fence=1, detail=lost.detail, decided=True
+    )
     assert "taken by 'root ()'" in lost.detail
     assert next_held == held("b", 2, 2)
     assert table.forced() == (forced,)

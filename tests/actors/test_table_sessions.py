@@ -257,7 +257,7 @@ def test_log_time_never_goes_back(table: LockTable) -> None:
 
 
 def test_sessions_have_a_limit(table: LockTable, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fencelock.actors.table.operation.SESSIONS_MAX", 2)
+    monkeypatch.setattr("fencelock.actors.table.session_operation.SESSIONS_MAX", 2)
     opened(table, "a")
     opened(table, "b")
     over = Open(session="c", ttl_ms=TTL_MS)

@@ -11,7 +11,7 @@ from fencelock.actors.api.message import Acquire, Granted, Release
 from fencelock.actors.api.session_message import CloseReason
 from fencelock.actors.table import operation
 from fencelock.actors.table.holding import Hold
-from fencelock.actors.table.operation import OPERATIONS
+from fencelock.actors.table.operations import OPERATIONS
 from fencelock.actors.table.session import Sessions
 from fencelock.actors.table.table_state import TableState
 from fencelock.cluster.lock_machine import LockMachine
@@ -22,7 +22,7 @@ SEEDS = 30
 
 RIGHT_RESTORE: Callable[[LockMachine, Sequence[bytes]], None] = LockMachine.restore
 RIGHT_GRANT: Callable[..., Any] = TableState.grant
-RIGHT_BEGIN: Callable[..., Any] = vars(operation)["_begin"]
+RIGHT_BEGIN: Callable[..., Any] = vars(operation)["begin"]
 RIGHT_DEADLINE: Callable[[Sessions, Any], int] = Sessions.deadline
 RIGHT_PASS_ON: Callable[..., None] = vars(TableState)["_pass_on"]
 
@@ -130,7 +130,7 @@ MUTANTS = {
     "the last waiter is first": Mutant("L4", "L4, ", TableState, "_pass_on", to_the_last),
     "an ended session is granted": Mutant("L5", "L5, ", OPERATIONS, Acquire, to_ended),
     "anybody releases": Mutant("L6", "L6, ", OPERATIONS, Release, of_anybody),
-    "a repetition is done": Mutant("L7", "L7, ", operation, "_begin", again),
+    "a repetition is done": Mutant("L7", "L7, ", operation, "begin", again),
     "a session ends too early": Mutant("S1", "S1, ", Sessions, "deadline", too_early),
 }
 

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from contests import CONTESTS
 from support.paths import EXAMPLES, ROOT
 from support.real_nodes import running_nodes
 
@@ -89,9 +90,22 @@ def test_a_cluster_grows_from_one_node_to_five_and_shrinks_while_clients_work() 
     assert min(verdict["grants_by_client"].values()) > 0
 
 
+@pytest.mark.parametrize("options", [(), ("--kill-leader", "--seconds", "7")])
+def test_objects_of_all_kinds_keep_their_promises(options: tuple[str, ...]) -> None:
+    ended = run("cluster.py", "--objects", "--seconds", "3", "--json", *options)
+    assert ended.returncode == 0, ended.stderr
+    verdict = json.loads(ended.stdout.splitlines()[-1])
+    assert [one["kind"] for one in verdict["objects"]] == [one.kind for one in CONTESTS]
+    assert [one["kind"] for one in verdict["objects"] if not one["ok"]] == []
+    assert verdict["kills"] >= len(options) // 2
+    names = [name for one in verdict["objects"] for name in one["names"]]
+    assert [name for name in names if f"| {name}: " not in ended.stderr] == []
+
+
 @pytest.mark.parametrize(
     ("options", "why"),
     [
+        (("--objects", "--protocol", "bakery"), "--protocol paxos"),
         (("--grow", "--protocol", "bakery"), "--protocol paxos"),
         (("--grow",), "leave out --kill-leader"),
         (("--protocol", "lamport"), "lamport has no leader"),
@@ -155,7 +169,9 @@ def test_the_lock_of_the_readme_and_the_raw_client_work_against_a_node() -> None
     [
         ("semaphore.py", ("page 5 under fence", "all 3 printers are mine under fence")),
         ("rwlock.py", ("reader 4 sees red under fence", "changed to blue under fence")),
+        ("leader_election.py", ("worker 3 leads under fence", "everybody saw 10.0.0.")),
         ("lock_all.py", ("cat sent 5 to ben", "all together: 300")),
+        ("deadline.py", ("the duration is over", "was lost, fence 3 holds the lock")),
     ],
 )
 def test_a_program_of_objects_runs_to_its_end(

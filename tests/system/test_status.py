@@ -236,7 +236,7 @@ def test_every_holder_of_an_object_is_shown_with_its_share() -> None:
     written = dataclasses.replace(read, holder=writer, holders=(writer,), waiters=())
     rows = locks_table([("n1", shared), ("n1", read), ("n1", written)]).rows
     shown = [[cell.plain for cell in row] for row in rows]
-    assert shown[0][0] == "semaphore 'printers'"
+    assert shown[0][0] == "semaphore:printers"
     assert shown[0][1:4] == ["ann 2 of 3\nben 1 of 3", "7\n8", "2s\n2s"]
     assert shown[0][4] == "cat 3 of 3 2s"
     assert shown[1][1:5:3] == ["ann reads\nben reads", "cat to write 2s\ndan to read 2s"]

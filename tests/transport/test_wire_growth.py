@@ -18,7 +18,7 @@ from fencelock.actors.api.session_message import Open
 from fencelock.actors.message import REGISTRY, Address, Message, message
 from fencelock.actors.paxos.message import Accept, Ballot, Batch
 from fencelock.actors.table.message import TablePart
-from fencelock.actors.table.operation import COMMANDS
+from fencelock.actors.table.operations import COMMANDS
 from fencelock.cluster.bench.ports import free_ports
 from fencelock.cluster.config import parse, starting_config
 from fencelock.cluster.lock_machine import LockMachine

@@ -1,0 +1,112 @@
+"""Requests about count-down latches, and their replies. Tags 0x88 to 0x8b.
+
+A latch begins with a count, which only falls. Whoever awaits it passes when it is 0. Each request
+names the count with which the latch began, since a latch that nobody has used leaves no state: the
+first request creates it. When it is 0, it is kept for some time, so that who comes late also
+passes; then it is gone, and the next request creates another one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fencelock.actors.api.name import WAIT_MS_MAX, check_number
+from fencelock.actors.api.object_request import UpdateReply, UpdateRequest
+from fencelock.actors.message import message
+
+LATCH = "latch"
+"""The kind of a latch, in the names of the table."""
+
+COUNT_MAX = (1 << 31) - 1
+"""Maximum count of a latch: more than a group has clients."""
+
+KEEP_MS = 60_000
+"""Default time for which a latch is kept after it has reached 0 (ms)."""
+
+
+class LatchRequest(UpdateRequest):
+    """A request about a latch that begins with ``count``."""
+
+    __slots__ = ()
+    KIND = LATCH
+
+    if TYPE_CHECKING:  # Every subclass declares them as fields.
+        latch: str
+        count: int
+        """The count with which it begins."""
+        keep_ms: int
+        """The time for which it is kept after it has reached 0 (ms)."""
+
+    def check(self) -> None:
+        """Refuse fields that exceed their limits."""
+        UpdateRequest.check(self)
+        check_number("count", self.count, 1, COUNT_MAX)
+        check_number("keep_ms", self.keep_ms, 0, WAIT_MS_MAX)
+
+
+@message(0x88)
+class CountDown(LatchRequest):
+    """Lower the count of ``latch`` by ``amount``, at most to 0. Answered by `CountedDown`.
+
+    If this request creates the latch, it begins with ``count``, and is kept for ``keep_ms`` (ms)
+    after it has reached 0.
+    """
+
+    latch: str
+    count: int
+    amount: int = 1
+    session: str = ""
+    owner: str = ""
+    request: int = 0
+    keep_ms: int = KEEP_MS
+
+    def check(self) -> None:
+        """Refuse fields that exceed their limits."""
+        LatchRequest.check(self)
+        check_number("amount", self.amount, 1, COUNT_MAX)
+
+
+@message(0x89)
+class AwaitLatch(LatchRequest):
+    """Wait until the count of ``latch`` is 0. Answered by `LatchPassed`.
+
+    ``wait_ms`` and ``label`` are those of `fencelock.actors.api.message.Acquire`, and ``keep_ms``
+    that of `CountDown`.
+    """
+
+    latch: str
+    count: int
+    session: str = ""
+    owner: str = ""
+    request: int = 0
+    wait_ms: int | None = None
+    label: str = ""
+    keep_ms: int = KEEP_MS
+
+    WAITS = True
+    IDEMPOTENT = True
+
+
+@message(0x8A)
+class CountedDown(UpdateReply):
+    """The count of the latch is ``left`` now."""
+
+    lock: str
+    left: int
+    session: str = ""
+    owner: str = ""
+    request: int = 0
+
+    ANSWERS = (CountDown,)
+
+
+@message(0x8B)
+class LatchPassed(UpdateReply):
+    """The count of the latch is 0."""
+
+    lock: str
+    session: str = ""
+    owner: str = ""
+    request: int = 0
+
+    ANSWERS = (AwaitLatch,)

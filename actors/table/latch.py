@@ -1,0 +1,129 @@
+"""Count-down latches in the table: their state, and the effect of requests about them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from zlib import crc32
+
+from fencelock.actors.api.latch import AwaitLatch, CountDown, CountedDown, LatchPassed, LatchRequest
+from fencelock.actors.api.message import Reason
+from fencelock.actors.api.name import titled
+from fencelock.actors.table.holding import TableObject
+from fencelock.actors.table.message import LatchRecord, Result
+from fencelock.actors.table.operation import begin_update, begin_wait, conclude, deny, has_room
+from fencelock.actors.table.session import OwnerState
+from fencelock.actors.table.table_state import TableState
+
+LATCHES_MAX = 100_000
+"""Maximum latches of a group: one that never reaches 0 stays."""
+
+
+@dataclass(slots=True, eq=False)
+class Latch(TableObject):
+    """A count-down latch.
+
+    Invariants:
+        L11 The count only falls. Nobody waits for a latch that has reached 0.
+
+    Attributes:
+        count: the count with which it began.
+        left: the count now.
+        keep_ms: the time for which it is kept after it has reached 0 (ms).
+        ticket: its number among what falls due, 0 before it has reached 0.
+        due_ms: the log time at which it is gone, or None before it has reached 0.
+
+    """
+
+    count: int
+    left: int
+    keep_ms: int
+    ticket: int = 0
+    due_ms: int | None = None
+
+    def mark(self) -> int:
+        """Return a checksum of its state."""
+        return crc32(f"{self.name}\n{self.count}\n{self.left}\n{self.ticket}".encode())
+
+    def wording(self) -> str:
+        """Describe what keeps a request for it waiting."""
+        return f"its count is {self.left} of {self.count}"
+
+    def record(self) -> LatchRecord:
+        """Return it without its waits, for a snapshot."""
+        return LatchRecord(self.name, self.count, self.left, self.keep_ms, self.ticket, self.due_ms)
+
+    def fall_due(self, table: TableState, out: list[Result]) -> None:
+        """Forget the latch: it reached 0 long ago."""
+        del out
+        table.timeouts.drop(self)
+        table.drop(self)
+
+
+def count_down(table: TableState, command: CountDown, out: list[Result]) -> None:
+    """Lower the count of a latch; let all who await it pass if it is 0 then.
+
+    Raises:
+        InvalidRequestError: see `CountDown.check`; nothing was done.
+
+    """
+    owner_state = begin_update(table, command, out)
+    if owner_state is None:
+        return
+    latch = _latch_of(table, owner_state, command, out)
+    if latch is None:
+        return
+    table.marked -= latch.mark()
+    before, latch.left = latch.left, max(0, latch.left - command.amount)
+    if before and not latch.left:
+        latch.ticket, latch.due_ms = table.next_ticket(), table.time_ms + latch.keep_ms
+        table.timeouts.add(latch)
+    table.marked += latch.mark()
+    conclude(table, owner_state, CountedDown(**command.fields(), left=latch.left), out)
+    for wait in [*latch.queue.values()] if not latch.left else ():
+        table.answer_wait(wait, _passed(wait.owner_state), out)
+
+
+def await_latch(table: TableState, command: AwaitLatch, out: list[Result]) -> None:
+    """Let a caller pass if the count of a latch is 0; otherwise let it wait.
+
+    Raises:
+        InvalidRequestError: see `AwaitLatch.check`; nothing was done.
+
+    """
+    owner_state = begin_update(table, command, out)
+    if owner_state is None:
+        return
+    latch = _latch_of(table, owner_state, command, out)
+    if latch is None:
+        return
+    if not latch.left:
+        conclude(table, owner_state, _passed(owner_state), out)
+    elif command.wait_ms == 0:
+        deny(table, owner_state, Reason.TIMED_OUT, latch.wording(), out)
+    elif has_room(table, owner_state, out):
+        begin_wait(table, owner_state, command, out)
+
+
+def _latch_of(
+    table: TableState, owner_state: OwnerState, command: LatchRequest, out: list[Result]
+) -> Latch | None:
+    """Return the latch of ``command``, perhaps a new one; deny the request if there is none."""
+    latch = table.objects.get(command.lock)
+    if latch is None and len(table.objects) >= LATCHES_MAX:
+        text = f"{len(table.objects)} objects in all, {LATCHES_MAX} are allowed"
+        deny(table, owner_state, Reason.OVERLOADED, text, out)
+        return None
+    if latch is None:
+        latch = Latch(command.lock, command.count, command.count, command.keep_ms)
+        table.put(latch)
+    assert isinstance(latch, Latch)
+    if latch.count == command.count:
+        return latch
+    has = f"{titled(command.lock)} has count {latch.count}"
+    text = f"{has}; this client asked for one with {command.count}"
+    conclude(table, owner_state, owner_state.refused(Reason.INVALID, text), out)
+    return None
+
+
+def _passed(owner_state: OwnerState) -> LatchPassed:
+    return LatchPassed(**owner_state.fields())

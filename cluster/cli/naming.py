@@ -1,0 +1,79 @@
+"""Names of objects as people type and read them: ``orders/42``, ``semaphore:printers``.
+
+A name without a kind is that of a lock. The commands print these names, and accept what they print.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator
+from difflib import get_close_matches
+
+from fencelock.actors.api.lock_all import SEVERAL
+from fencelock.actors.api.message import LockStatus
+from fencelock.actors.api.name import KIND_END, kind_of, object_name, plain_name
+from fencelock.actors.api.object_request import ObjectRequest
+from fencelock.cluster.log import printable
+
+LOCK = "lock"
+"""The kind of a lock. It is written only where the name would be that of another object."""
+
+MARK = ":"
+"""Separates the kind from the name."""
+
+
+def object_kinds() -> tuple[str, ...]:
+    """Return the kinds of objects that are no locks: those of all requests there are."""
+    classes, kinds = [ObjectRequest], set[str]()
+    while classes:
+        below = classes.pop().__subclasses__()
+        classes += below
+        kinds |= {one.KIND for one in below if "KIND" in vars(one)}
+    return tuple(sorted(kinds - {SEVERAL}))
+
+
+def object_named(text: str) -> str:
+    """Return the name by which the cluster knows the object that a person calls ``text``.
+
+    Names as the cluster has them, which JSON shows, are also accepted.
+    """
+    kind, mark, name = text.partition(MARK)
+    if mark and kind == LOCK:
+        return name
+    return object_name(kind, name) if mark and kind in object_kinds() else text
+
+
+def object_shown(lock: str) -> str:
+    """Return the name of an object for people; `object_named` accepts it."""
+    kind, name = kind_of(lock), plain_name(lock)
+    if not kind and object_named(name) != name:
+        kind = LOCK
+    return printable(f"{kind}{MARK}{name}" if kind else name)
+
+
+def typed(lock: str) -> str:
+    """Return the name of an object for a command line, in quotes if a shell needs them."""
+    return shlex.quote(object_shown(lock))
+
+
+def elsewhere(lock: str, status_of: Callable[[str], LockStatus]) -> Iterator[str]:
+    """Yield texts about objects that a person may have meant by a free one.
+
+    Args:
+        lock: the name of the free object.
+        status_of: returns the status of another object.
+
+    """
+    kinds, name = object_kinds(), plain_name(lock)
+    literal = object_shown(lock) if kind_of(lock) else name
+    candidates = [name, *(object_name(kind, name) for kind in kinds), literal]
+    for other in dict.fromkeys(candidates):
+        if other == lock:
+            continue
+        status = status_of(other)
+        if status.holder is not None or status.waiters:
+            yield f"{object_shown(other)} is in use: did you mean `fencelock who {typed(other)}`?"
+    kind, mark, _ = lock.partition(MARK)
+    if mark and KIND_END not in lock:
+        for near in get_close_matches(kind, (LOCK, *kinds), n=1):
+            yield f"{kind!r} is no kind of object: did you mean {near!r}?"

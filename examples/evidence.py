@@ -1,0 +1,108 @@
+"""What clients did while they held an object, in a file, and the rules that it must follow.
+
+Each client appends a line when it begins to use an object, and one before it gives it back. A line
+is written at once, so the file has all lines in one order, whatever the cluster believes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+Record = dict[str, Any]
+"""One line. ``who`` uses ``amount`` of each object of ``fences``, which has the fence of each; with
+an amount of 0 no more. Or ``dead`` is a process that was killed."""
+
+WHOLE = 1 << 31
+"""The capacity of a read/write lock: a writer has all of it, a reader one."""
+
+
+class Evidence:
+    """The file about all objects of one kind."""
+
+    def __init__(self, folder: Path, kind: str) -> None:
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
+        self._file = os.open(folder / f"{kind}.evidence", flags, 0o600)
+        self._offset = 0
+
+    def note(self, **facts: Any) -> None:
+        """Append a line; it is in the file when this returns, even if the process is killed."""
+        os.write(self._file, json.dumps(facts).encode() + b"\n")
+
+    def news(self) -> list[Record]:
+        """Return the lines since the last call."""
+        added = os.pread(self._file, os.fstat(self._file).st_size - self._offset, self._offset)
+        whole, _, _ = added.rpartition(b"\n")
+        self._offset += len(whole) + 1 if whole else 0
+        return [json.loads(line) for line in whole.splitlines()]
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._file)
+
+
+def beyond_capacity(records: Iterable[Record], capacity: int) -> list[str]:
+    """Return a text for each time at which more than ``capacity`` of an object was in use."""
+    used: dict[str, dict[tuple[str, int], int]] = defaultdict(dict)
+    problems: list[str] = []
+    for record in records:
+        if "dead" in record:
+            _leave(used, record["dead"])
+            continue
+        for name, fence in record["fences"].items():
+            key = record["who"], fence
+            used[name].pop(key, None)
+            if not record["amount"]:
+                continue
+            others = dict(used[name])
+            used[name][key] = record["amount"]
+            if sum(used[name].values()) > capacity:
+                with_it = ", ".join(f"{who} under {other}" for who, other in others)
+                problems.append(f"{name}: {record['who']} under {fence} beside {with_it}")
+    return problems
+
+
+def _leave(used: dict[str, dict[tuple[str, int], int]], dead: str) -> None:
+    for users in used.values():
+        for key in [key for key in users if key[0] == dead]:
+            del users[key]
+
+
+def unordered_fences(records: Iterable[Record], capacity: int) -> list[str]:
+    """Return a text for each hold whose fence is wrong.
+
+    The fence of a hold that has the whole ``capacity`` is above all earlier ones of the object.
+    Those of other holds are all different.
+    """
+    seen: dict[str, dict[int, str]] = defaultdict(dict)
+    problems: list[str] = []
+    for record in records:
+        for name, fence in record.get("fences", {}).items():
+            who, known = record["who"], seen[name]
+            if known.get(fence) == who:
+                continue  # The same hold.
+            if fence in known:
+                problems.append(f"{name}: {who} has fence {fence}, as {known[fence]} had")
+            elif record["amount"] == capacity and fence < max(known, default=0):
+                problems.append(f"{name}: {who} has fence {fence} after {max(known)}")
+            known[fence] = who
+    return problems
+
+
+def lost_updates(records: Iterable[Record]) -> list[str]:
+    """Return a text for each update of a counter that did not see the one before it."""
+    counted: dict[str, int] = defaultdict(int)
+    problems: list[str] = []
+    for record in records:
+        for name, count in record.get("updates", {}).items():
+            counted[name] += 1
+            if count != counted[name]:
+                problems.append(
+                    f"{name}: {record['who']} wrote update {count}, and it was {counted[name]}"
+                )
+                counted[name] = max(count, counted[name])
+    return problems

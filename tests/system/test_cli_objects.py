@@ -1,0 +1,160 @@
+"""`fencelock locks`, `who` and `release` for objects that are no locks, with real nodes."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from support.real_nodes import running_nodes
+from typer.testing import CliRunner, Result
+
+import fencelock
+from fencelock.actors.api.name import KIND_END
+from fencelock.cluster.cli.asking import complete_object
+from fencelock.cluster.cli.main import app
+from fencelock.cluster.cli.naming import object_kinds, object_named, object_shown
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with running_nodes(tmp_path_factory.mktemp("nodes")) as nodes:
+        yield ",".join(node.address for node in nodes.values())
+
+
+@pytest.fixture
+def client(
+    address: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Iterator[fencelock.Client]:
+    monkeypatch.setenv("FENCELOCK_CONNECT", address)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.chdir(tmp_path)
+    with fencelock.connect(label="ann") as client:
+        yield client
+
+
+def run(*arguments: str, says: str = "") -> Result:
+    return CliRunner().invoke(app, arguments, input=says)
+
+
+def plain(*arguments: str) -> Any:
+    return json.loads(run(*arguments, "--json").stdout)
+
+
+def first_words(done: Result) -> list[str]:
+    return [row.split()[0] for row in done.output.splitlines() if row.strip()]
+
+
+def test_what_locks_and_status_print_is_what_who_and_release_take(
+    client: fencelock.Client,
+) -> None:
+    held = [
+        client.semaphore("printers", permits=3).acquire(2),
+        client.rwlock("settings").write().acquire(),
+        client.lock("semaphore:printers").acquire(),
+        client.lock("orders/42").acquire(),
+    ]
+    names = ("semaphore:printers", "rwlock:settings", "lock:semaphore:printers", "orders/42")
+    for name, hold in zip(names, held, strict=True):
+        assert hold is not None
+        assert name in first_words(run("locks"))
+        assert name in first_words(run("status"))
+        (row,) = (row for row in plain("locks") if object_shown(row["lock"]) == name)
+        assert row["lock"] == plain("who", name)["lock"]
+        assert str(hold.fence) in run("who", name).output
+        done = run("release", name, "--fence", str(hold.fence), "--yes")
+        assert done.stdout.startswith(f"{name} was taken from ann")
+        assert f"{name} is free." in run("who", name).output
+
+
+def test_who_of_an_object_shows_each_holder_with_its_share_and_each_wish(
+    client: fencelock.Client,
+) -> None:
+    semaphore = client.semaphore("pens", permits=3)
+    first, second = semaphore.acquire(2), semaphore.acquire(1)
+    assert first
+    assert second
+    lines = run("who", "semaphore:pens").output.splitlines()
+    assert lines[0] == "semaphore:pens is held by 2 owners."
+    assert [re.split(r"\s\s+", line.strip())[:3] for line in lines if " of 3" in line] == [
+        ["ann", "2 of 3", str(first.fence)],
+        ["ann", "1 of 3", str(second.fence)],
+    ]
+    semaphore.release(3)
+
+
+def test_a_free_name_that_exists_as_another_kind_is_told(client: fencelock.Client) -> None:
+    hold = client.rwlock("the cfg").read().acquire()
+    assert hold
+    for name in ("the cfg", "semaphore:the cfg"):
+        said = " ".join(run("who", name).output.split())
+        assert said.startswith(f"{name} is free.")
+        assert "rwlock:the cfg is in use: did you mean `fencelock who 'rwlock:the cfg'`?" in said
+        done = run("release", name, "--fence", "7", "--yes")
+        assert done.exit_code != 0
+        assert "did you mean" in str(done.exception or done.output)
+    hold.release()
+
+
+def test_a_kind_that_is_misspelt_is_told(client: fencelock.Client) -> None:
+    del client
+    said = " ".join(run("who", "semafore:printers").output.split())
+    assert "'semafore' is no kind of object: did you mean 'semaphore'?" in said
+    assert "kind" not in run("who", "orders:42").output
+
+
+def test_a_hold_of_an_object_is_released_once_it_is_confirmed(
+    client: fencelock.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fencelock.cluster.cli.locks.at_terminal", lambda: True)
+    semaphore = client.semaphore("pencils", permits=3)
+    first, second = semaphore.acquire(2), semaphore.acquire(1)
+    assert first
+    assert second
+    wrong = run("release", "semaphore:pencils", "--fence", "1", says="y\n")
+    assert f"under fence {first.fence} and by ann" in str(wrong.exception or wrong.output)
+    done = run("release", "semaphore:pencils", "--fence", str(second.fence), says="y\n")
+    assert f"1 of 3 for 0ms, under fence {second.fence}" in re.sub(r"\d+ms", "0ms", done.stderr)
+    assert [one.fence for one in semaphore.status().holders] == [first.fence]
+    first.release()
+
+
+def test_a_prefix_with_a_kind_lists_that_kind(client: fencelock.Client) -> None:
+    semaphore, lock = client.semaphore("x1", permits=1), client.lock("x2")
+    with semaphore, lock:
+        assert "x2" in first_words(run("locks", "--prefix", "x"))
+        assert first_words(run("locks", "--prefix", "semaphore:"))[2:] == ["semaphore:x1"]
+        assert first_words(run("locks", "--prefix", "semaphore:x"))[2:] == ["semaphore:x1"]
+
+
+class MadeContext:
+    """What the completion needs of typer's context."""
+
+    params: dict[str, Any] = {}  # noqa: RUF012
+
+
+def test_a_shell_completes_kinds_and_names(client: fencelock.Client) -> None:
+    def completed(text: str) -> list[str]:
+        return complete_object(cast("Any", MadeContext()), text)
+
+    with client.semaphore("y1", permits=1), client.lock("y2"):
+        assert completed("y") == ["y2"]
+        assert completed("sem") == ["semaphore:y1"]
+        assert completed("semaphore:y") == ["semaphore:y1"]
+        assert set(completed("")) == {"semaphore:y1", "y2"}
+
+
+@pytest.mark.parametrize("kind", object_kinds())
+def test_a_name_with_a_kind_is_that_object_and_no_lock(kind: str) -> None:
+    assert object_named(f"{kind}:a:b") == f"{kind}{KIND_END}a:b"
+    assert object_shown(object_named(f"{kind}:a:b")) == f"{kind}:a:b"
+    assert object_named(f"lock:{kind}:a") == f"{kind}:a"
+    assert object_shown(f"{kind}:a") == f"lock:{kind}:a"
+
+
+@pytest.mark.parametrize("name", ["orders/42", "orders:42", "a b", "lock", ":x", "semaphore"])
+def test_any_other_name_is_that_of_a_lock(name: str) -> None:
+    assert object_named(name) == object_shown(name) == name
