@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple, Protocol, cast
 
 from fencelock.actors.api.backup_message import ReadBackup
+from fencelock.actors.api.changes import ReadChanges
 from fencelock.actors.api.membership_message import ChangeMembers, ReadMembers
 from fencelock.actors.api.message import (
     Cancel,
@@ -18,6 +19,7 @@ from fencelock.actors.api.message import (
     Release,
     ReleaseRequest,
 )
+from fencelock.actors.api.request import TableQuery
 from fencelock.actors.api.session_message import CloseSession, Evict, ListLocks, ListRecords, Renew
 from fencelock.actors.message import NS_PER_MS, Address, Instant, copier, ms_between
 from fencelock.actors.timing import PROBE_MS
@@ -27,6 +29,10 @@ RETRY_MS = PROBE_MS
 
 RETRY_MS_MAX = 4_000
 """Longest such pause (ms): a restarted endpoint learns of a wait this late at most."""
+
+WATCH_RETRY_MS_MAX = 16_000
+"""Longest pause before a read that waits for a change is repeated (ms); the first is
+`RETRY_MS_MAX`. Keep-alives show sooner that a node is gone."""
 
 WITHDRAWAL_MS_MAX = 15_000
 """Longest pause between two cancels of one wait (ms): no user waits for it any more."""
@@ -111,7 +117,16 @@ NodeQuestion = (
 )
 """Requests that are about no object of the table."""
 
-Question = CancellableRequest | ReleaseRequest | Renew | Inspect | Evict | NodeQuestion
+Question = (
+    CancellableRequest
+    | ReleaseRequest
+    | Renew
+    | Inspect
+    | ReadChanges
+    | Evict
+    | TableQuery
+    | NodeQuestion
+)
 """Requests of users. A `CancellableRequest` is an acquire or an update."""
 
 
@@ -162,6 +177,11 @@ class PendingCancel:
     """Time of the last repetition; None before the first."""
 
 
+def is_watch(question: Question) -> bool:
+    """Return whether ``question`` waits for a change, so that its reply may come much later."""
+    return isinstance(question, ReadChanges) and question.waits
+
+
 @lru_cache(maxsize=CLAIMS_MAX)
 def claim_named(lock: str, owner: str) -> Claim:
     """Return the claim of ``owner`` to ``lock``, usually from the cache."""
@@ -187,7 +207,7 @@ def as_sent(pending: Pending, session: str, now: Instant) -> Question:
         case Renew():
             return replace(asked, session=session, owner=owner, request=pending.number)
         case _:
-            return replace(asked, session=session, request=pending.number)
+            return _replaced(asked, session=session, request=pending.number)
 
 
 class AcquireCopiers(dict[type[CancellableRequest], Callable[..., CancellableRequest]]):

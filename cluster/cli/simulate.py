@@ -36,7 +36,7 @@ _Objects = Annotated[
     str,
     typer.Option(
         "--objects",
-        help="paxos: clients use these in place of locks: semaphores, rwlocks, several.",
+        help="paxos: clients use these in place of locks: semaphores, rwlocks, several, deadlines.",
     ),
 ]
 
@@ -101,7 +101,7 @@ def simulate(
     promise = promise_of(protocol, settings)
     runs = _runs(protocol, settings, log=log, judged=judged)
     if objects:
-        runs = _object_runs(protocol, objects)
+        runs = _object_runs(protocol, objects, judged=judged)
     if members:
         runs = _member_runs(protocol)
     if seed is not None:
@@ -185,15 +185,17 @@ def _member_runs(protocol: str) -> _Runs:
     )
 
 
-def _object_runs(protocol: str, word: str) -> _Runs:
+def _object_runs(protocol: str, word: str, *, judged: bool) -> _Runs:
+    from fencelock.cluster.simulation.bakery_run import run_bakery_seed  # noqa: PLC0415
     from fencelock.cluster.simulation.objects import workload_of  # noqa: PLC0415
     from fencelock.cluster.simulation.run import run_seed  # noqa: PLC0415
 
+    run = run_bakery_seed if judged else partial(run_seed, protocol)
     return _Runs(
         title=f"objects of {protocol}: {word}",
-        options=f"--protocol {protocol} --objects {word}",
+        options=f"--protocol {protocol} --objects {word}{' --judged' if judged else ''}",
         answers="grants",
-        one=partial(run_seed, protocol, workload=workload_of(word, protocol)),
+        one=partial(run, workload=workload_of(word, protocol)),
     )
 
 
