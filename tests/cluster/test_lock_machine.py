@@ -10,7 +10,7 @@ from fencelock.actors.api.message import Acquire, Cancel, KeepAlive, Release
 from fencelock.actors.api.request import Command
 from fencelock.actors.api.rwlock import AcquireReadWrite, Downgrade
 from fencelock.actors.api.semaphore import AcquirePermits, ReleasePermits
-from fencelock.actors.api.session_message import CloseSession, End, Evict, Open
+from fencelock.actors.api.session_message import CloseSession, End, Evict, Open, Renew
 from fencelock.actors.table.message import COMMAND_LEVEL, ExtendSessions
 from fencelock.actors.table.operations import OPERATIONS
 from fencelock.cluster.lock_machine import LEVELS, LockMachine
@@ -26,6 +26,8 @@ NEW = (
     AcquireAll(locks=("a", "b"), session="s.1", request=1),
     CountDown(latch="a", count=2, session="s.1", request=1),
     AwaitLatch(latch="a", count=2, session="s.1", request=1),
+    Renew(lock="a", fence=1, session="s.1", request=1),
+    Acquire(lock="a", session="s.1", request=1, hold_ms=1_000),
 )
 FIRST = (
     Acquire(lock="a", session="s.1", request=1),
