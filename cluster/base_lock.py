@@ -89,6 +89,11 @@ class BaseLock(Generic[H]):
         return plain_name(self._options.name)
 
     @property
+    def object_name(self) -> str:
+        """The name in the table: for another object than a lock it begins with the kind."""
+        return self._options.name
+
+    @property
     def owner(self) -> str | None:
         """The owner, as `status` shows it; None while each acquire would be a new owner."""
         own = self._current()

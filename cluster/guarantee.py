@@ -18,6 +18,8 @@ class Guarantee(Enum):
     SEMAPHORES = "all clients together hold at most as many permits as the semaphore has"
     RWLOCKS = "any number of owners hold it to read, or one owner holds it to write"
     LOCK_ALL = "several locks are granted in one step, or none of them"
+    ELECTIONS = "an election has one leader at most, and each change of it can be watched"
+    MAPS = "a map of keys to bytes, with versions, expiry, and writes that a fence guards"
     SESSIONS = "the cluster notices a dead client, and ends its holds and waits"
     EXACTLY_ONCE = "a repeated request takes effect once and gets the same reply"
     LINEARIZABLE = "every reply, also to a read, is true at one instant between request and reply"
@@ -54,6 +56,7 @@ PROMISES: dict[str, ProtocolGuarantees] = {
             {
                 Guarantee.EXCLUSIVE,
                 Guarantee.FENCED,
+                Guarantee.RWLOCKS,
                 Guarantee.DEADLINES,
                 Guarantee.CLUSTER_EVENTS,
                 Guarantee.SURVIVES_UNKIND_NETWORK,
@@ -104,6 +107,11 @@ PROMISES: dict[str, ProtocolGuarantees] = {
     ),
 }
 """The protocols of this release, by the name the configuration uses."""
+
+
+def promises(protocol: str, guarantee: Guarantee) -> bool:
+    """Return whether ``protocol``, one of `PROMISES`, promises ``guarantee``."""
+    return guarantee in PROMISES[protocol].guarantees
 
 
 def demand(protocol: str, guarantee: Guarantee) -> None:

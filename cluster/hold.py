@@ -53,6 +53,11 @@ class BaseHold:
         return plain_name(self._own.lock)
 
     @property
+    def object_name(self) -> str:
+        """The name in the table: for another object than a lock it begins with the kind."""
+        return self._own.lock
+
+    @property
     def owner(self) -> str:
         """The owner that holds it, as `status` shows it."""
         return self._own.owner

@@ -71,9 +71,12 @@ class BaseSemaphore(BaseLock[H]):
             ValueError: there are never so many.
 
         """
+        template = self._template
+        if type(amount) is int and amount == template.amount:
+            return template
         if not 1 <= amount <= self.permits:
             raise ValueError(f"{amount} permits of {self.permits} were asked for")
-        request = replace(self._template, amount=amount)
+        request = replace(template, amount=amount)
         pack(request)  # It checks the type.
         return request
 

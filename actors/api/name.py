@@ -307,9 +307,25 @@ def check_claim(lock: str, owner: str, request: int) -> None:
         InvalidRequestError: naming the field, the value and the limit.
 
     """
+    kind, end, name = lock.rpartition(KIND_END)
+    texts = name + owner
+    if (
+        len(texts) <= PLAIN_BYTES_MAX
+        and texts.isascii()
+        and texts.isprintable()
+        and name
+        and 1 <= request <= INT_MAX
+        and (not end or _is_kind(kind))
+    ):
+        return
     check_object_name(lock)
     check_owner(owner)
     check_number("request", request, 1, INT_MAX)
+
+
+def _is_kind(kind: str) -> bool:
+    lower = kind.isascii() and kind.isalpha() and kind.islower()
+    return lower and len(kind) <= KIND_CHARS_MAX
 
 
 def client_of(session: str) -> str:

@@ -251,9 +251,14 @@ class Voting:
             case Extend():
                 return self._on_extend(leader, step, now)
 
+    def _fits(self, ticket: Ticket) -> bool:
+        """Return whether a ticket is within its limits, and its request known in no other mode."""
+        entry = self.table.get(ticket.lock, RequestKey(ticket.who, ticket.request))
+        return fits(ticket) and (entry is None or entry.ticket.shared == ticket.shared)
+
     def _on_entering(self, leader: str, step: Entering, now: Instant) -> list[Effect]:
         ticket = step.ticket
-        if not fits(ticket) or ticket.turn.number:
+        if not self._fits(ticket) or ticket.turn.number:
             return [Observe("bakery.step_malformed")]
         attempt = self.attempts.timers.find(ticket.lock, ticket.who, ticket.request)
         ceded: list[Effect] = []
@@ -280,7 +285,7 @@ class Voting:
     def _on_add(self, leader: str, step: AddTicket, now: Instant) -> list[Effect]:
         ticket = step.ticket
         fence_fits = step.fence == 0 or is_fence(step.fence, step.epoch)
-        if not fits(ticket) or not ticket.turn.number or not fence_fits:
+        if not self._fits(ticket) or not ticket.turn.number or not fence_fits:
             return [Observe("bakery.step_malformed")]
         ceded: list[Effect] = []
         attempt = self.attempts.timers.find(ticket.lock, ticket.who, ticket.request)
@@ -330,8 +335,11 @@ class Voting:
         return [*answer, *self.attempts.advance(ticket.lock, now)]
 
     def _is_highest(self, step: AddTicket) -> bool:
-        """Return whether no fence of the lock is as high, except the same one if it expired."""
-        last = self.table.counters_of(step.ticket.lock).fence
+        """Return whether no fence of a ticket that conflicts is as high.
+
+        The same one is, if it expired.
+        """
+        last = self.table.last_against(step.ticket)
         again = step.taken and self.table.tombstones.lapsed_under(step.ticket, step.fence)
         return step.fence > last or (again and step.fence == last > 0)
 
@@ -348,7 +356,7 @@ class Voting:
         self, leader: str, step: AddTicket, entry: TicketEntry, ahead: Turn | None
     ) -> list[Effect]:
         voted = entry.phase is TicketPhase.HOLDING and entry.fence == step.fence
-        if step.taken and self.table.is_outdone(step.ticket.lock, step.fence):
+        if step.taken and self.table.is_outdone(step.ticket, step.fence):
             voted = False
         message = Collected(
             **_request(step.epoch, step.ticket),
@@ -398,14 +406,15 @@ class Voting:
 
     def _on_extend(self, leader: str, step: Extend, now: Instant) -> list[Effect]:
         ticket = step.ticket
-        if not fits(ticket) or not ticket.turn.number or not is_fence(step.fence, step.epoch):
+        sound = self._fits(ticket) and ticket.turn.number and is_fence(step.fence, step.epoch)
+        if not sound:
             return [Observe("bakery.step_malformed")]
         entry = self.table.get(ticket.lock, RequestKey(ticket.who, ticket.request))
         kept = entry is not None and entry.fence == step.fence and not entry.is_over(now)
         if entry is None or entry.phase is not TicketPhase.HOLDING:
             queue = self.table.queues.get(ticket.lock)
-            free = queue is None or not queue.holding
-            if free and not self.table.is_outdone(ticket.lock, step.fence):
+            free = queue is None or not any(one.holding for one in queue.against(ticket))
+            if free and not self.table.is_outdone(ticket, step.fence):
                 entry = self.table.put(ticket, leader, now, later(now, COPY_MS), step.fence)
                 kept = entry is not None
         if kept and entry is not None:

@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
-from itertools import islice
+from itertools import chain, islice
 from typing import NamedTuple
 
 from fencelock.actors.bakery.config import later
@@ -263,17 +263,54 @@ class LinePlace(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
+class ModeQueue:
+    """The exclusive tickets of one lock, or its shared ones."""
+
+    entering: dict[RequestKey, None] = field(default_factory=dict[RequestKey, None])
+    line: list[LinePlace] = field(default_factory=list[LinePlace])
+    """Waiting tickets, in the order of their turns."""
+    holding: dict[RequestKey, None] = field(default_factory=dict[RequestKey, None])
+    """Tickets that hold. Of exclusive ones that is one, usually: after a hand-over there may be
+    more, of which one is real."""
+
+
+@dataclass(slots=True, eq=False)
 class TicketQueue:
     """All tickets of one lock."""
 
     entries: dict[RequestKey, TicketEntry] = field(default_factory=dict[RequestKey, TicketEntry])
     of: dict[Who, list[RequestKey]] = field(default_factory=dict[Who, list[RequestKey]])
     """Requests by owner: usually one."""
-    entering: dict[RequestKey, None] = field(default_factory=dict[RequestKey, None])
-    line: list[LinePlace] = field(default_factory=list[LinePlace])
-    """Waiting tickets, in the order of their turns."""
-    holding: dict[RequestKey, None] = field(default_factory=dict[RequestKey, None])
-    """Tickets that hold: usually one. After a hand-over there may be more, of which one is real."""
+    exclusive: ModeQueue = field(default_factory=ModeQueue)
+    shared: ModeQueue = field(default_factory=ModeQueue)
+
+    def mode(self, ticket: Ticket) -> ModeQueue:
+        """Return the queue of the mode of ``ticket``."""
+        return self.shared if ticket.shared else self.exclusive
+
+    def against(self, ticket: Ticket) -> tuple[ModeQueue, ...]:
+        """Return the queues whose tickets conflict with ``ticket``."""
+        return (self.exclusive,) if ticket.shared else (self.exclusive, self.shared)
+
+    @property
+    def entering(self) -> int:
+        """The number of tickets that enter."""
+        return len(self.exclusive.entering) + len(self.shared.entering)
+
+    @property
+    def waiting(self) -> int:
+        """The number of tickets that wait."""
+        return len(self.exclusive.line) + len(self.shared.line)
+
+    def holders(self) -> list[TicketEntry]:
+        """Return the entries that hold, in the order of their fences."""
+        keys = chain(self.exclusive.holding, self.shared.holding)
+        return sorted((self.entries[key] for key in keys), key=lambda entry: entry.fence)
+
+    def waiters(self, most: int) -> list[TicketEntry]:
+        """Return the first ``most`` entries that wait, in the order of their turns."""
+        line = heapq.merge(self.exclusive.line, self.shared.line)
+        return [self.entries[place.key] for place in islice(line, most)]
 
 
 class Counters(NamedTuple):
@@ -283,9 +320,15 @@ class Counters(NamedTuple):
     """The highest number of a ticket, or counter of a fence."""
     fence: int
     """The highest fence that was voted for."""
+    exclusive: int = 0
+    """The highest fence that was voted for an exclusive ticket."""
 
 
 NOTHING_DRAWN = Counters(0, 0)
+
+HEAD_MAX = 100
+"""Maximum shared tickets at the head of a line that are looked at for one event. The others follow
+with the next event, or when they are due (`REFRESH_MS`)."""
 
 
 @dataclass(slots=True)
@@ -308,23 +351,30 @@ class TicketTable:
         """Return the highest counters known for ``lock``."""
         return self.counters.get(lock, self.floor)
 
-    def note(self, lock: str, highest: int, fence: int = 0) -> None:
-        """Store that these were drawn for ``lock``."""
+    def note(self, lock: str, highest: int, fence: int = 0, *, shared: bool = False) -> None:
+        """Store that these were drawn for ``lock``, the fence for a ticket of that mode."""
         known = self.counters_of(lock)
+        exclusive = known.exclusive if shared else max(known.exclusive, fence)
         fence = max(known.fence, fence)
-        self.counters[lock] = Counters(max(known.highest, highest, counter_of(fence)), fence)
+        highest = max(known.highest, highest, counter_of(fence))
+        self.counters[lock] = Counters(highest, fence, exclusive)
         self.counters.move_to_end(lock)
         if len(self.counters) > COUNTED_MAX:
             _, gone = self.counters.popitem(last=False)
-            floor = self.floor
-            self.floor = Counters(max(floor.highest, gone.highest), max(floor.fence, gone.fence))
+            self.floor = Counters(*map(max, self.floor, gone))
 
-    def is_outdone(self, lock: str, fence: int) -> bool:
+    def last_against(self, ticket: Ticket) -> int:
+        """Return the highest fence that was voted for a ticket that conflicts with ``ticket``."""
+        known = self.counters_of(ticket.lock)
+        return known.exclusive if ticket.shared else known.fence
+
+    def is_outdone(self, ticket: Ticket, fence: int) -> bool:
         """Return whether a higher fence was voted for, so that this one is granted no more (B8).
 
-        Its holder may still hold the lock, and renew: only the grant is not sent again.
+        Its holder may still hold the lock, and renew: only the grant is not sent again. Shared
+        tickets do not outdo each other.
         """
-        return self.counters_of(lock).fence > fence
+        return self.last_against(ticket) > fence
 
     def get(self, lock: str, key: RequestKey) -> TicketEntry | None:
         """Return the entry of that request."""
@@ -336,6 +386,8 @@ class TicketTable:
     ) -> TicketEntry | None:
         """Add a ticket that enters, or has its number; return None if it is over or outdated.
 
+        None is also returned if the request is known in the other mode.
+
         Waits of its owner with earlier requests give way; not a ticket that may hold (``fence``).
         """
         if self.tombstones.is_over(ticket, fence) or (self._is_outdated(ticket) and not fence):
@@ -345,6 +397,8 @@ class TicketTable:
             entry = self._add(TicketEntry(ticket, owner, TicketPhase.ENTERING, now, until))
         elif entry.phase is TicketPhase.HOLDING or _is_late(entry, ticket, owner):
             return entry
+        if entry.ticket.shared != ticket.shared:
+            return None  # The mode is part of a request: it is not the same one.
         queue = self.queues[ticket.lock]
         self._unfile(queue, entry)
         entry.ticket, entry.owner, entry.until = ticket, owner, until
@@ -405,7 +459,7 @@ class TicketTable:
         entry.until = later(now, entry.ticket.lease_ms)
         self.expiry.put(entry)
         self._file(queue, entry)
-        self.note(entry.ticket.lock, 0, fence)
+        self.note(entry.ticket.lock, 0, fence, shared=entry.ticket.shared)
 
     def unvote(self, entry: TicketEntry, until: Instant | None) -> None:
         """Take back the vote for ``entry``; do nothing if it is not in the table."""
@@ -418,24 +472,36 @@ class TicketTable:
         self._file(queue, entry)
 
     def ahead(self, entry: TicketEntry, now: Instant) -> Turn | None:
-        """Return the first ticket ahead of ``entry``: one that holds, enters, or is earlier."""
+        """Return the first ticket ahead of ``entry``: one that holds, enters, or is earlier.
+
+        Shared tickets are not ahead of each other. One that enters is not ahead of an exclusive
+        one either: it draws its number after that, and readers that come and go would keep a
+        writer waiting.
+        """
         lock, mine = entry.ticket.lock, entry.key
         queue = self.queues[lock]
-        for keys in (queue.holding, queue.entering):
+        against = queue.against(entry.ticket)
+        for keys in (*(others.holding for others in against), queue.exclusive.entering):
             for key in list(keys):
                 other = queue.entries[key]
                 if key != mine and not self.forget(other, now):
                     return other.ticket.turn
-        while queue.line and queue.line[0].turn < entry.ticket.turn:
-            other = queue.entries[queue.line[0].key]
-            if not self.forget(other, now):
-                return other.ticket.turn
+        for others in against:
+            while others.line and others.line[0].turn < entry.ticket.turn:
+                other = queue.entries[others.line[0].key]
+                if not self.forget(other, now):
+                    return other.ticket.turn
         return None
 
-    def first(self, lock: str) -> TicketEntry | None:
-        """Return the first waiting entry."""
+    def head(self, lock: str) -> list[TicketEntry]:
+        """Return the first waiting entry; if it is shared, all until the first exclusive one."""
         queue = self.queues.get(lock)
-        return queue.entries[queue.line[0].key] if queue is not None and queue.line else None
+        if queue is None:
+            return []
+        first, shared = queue.exclusive.line[:1], queue.shared.line
+        end = bisect_left(shared, first[0]) if first else len(shared)
+        places = shared[: min(end, HEAD_MAX)] or first
+        return [queue.entries[place.key] for place in places]
 
     def remove(self, entry: TicketEntry) -> None:
         """Remove ``entry``."""
@@ -472,6 +538,10 @@ class TicketTable:
             if self.get(entry.ticket.lock, entry.key) is entry:  # Not dropped meanwhile.
                 yield entry
 
+    def has_shared_holds(self) -> bool:
+        """Return whether any shared ticket holds."""
+        return any(queue.shared.holding for queue in self.queues.values())
+
     def forget_old(self, now: Instant) -> int:
         """Remove all entries that have ended; return their number."""
         return sum(self.forget(entry, now) for entry in self.expiry.over(now))
@@ -490,30 +560,32 @@ class TicketTable:
     def lapsed_at(self, lock: str, now: Instant) -> Instant | None:
         """Return when a vote for ``lock`` last ended with its lease, or None if none ever did."""
         queue = self.queues.get(lock)
-        holds = [queue.entries[key] for key in queue.holding] if queue is not None else []
+        holds = queue.holders() if queue is not None else []
         ends = [e.until for e in holds if e.until is not None and e.is_over(now)]
         before = self.tombstones.lapsed_at(lock)
         return max(ends if before is None else [before, *ends], default=None)
 
     def _file(self, queue: TicketQueue, entry: TicketEntry) -> None:
+        mode = queue.mode(entry.ticket)
         match entry.phase:
             case TicketPhase.ENTERING:
-                queue.entering[entry.key] = None
+                mode.entering[entry.key] = None
             case TicketPhase.WAITING:
-                insort(queue.line, LinePlace(entry.ticket.turn, entry.key))
+                insort(mode.line, LinePlace(entry.ticket.turn, entry.key))
             case TicketPhase.HOLDING:
-                queue.holding[entry.key] = None
+                mode.holding[entry.key] = None
 
     def _unfile(self, queue: TicketQueue, entry: TicketEntry) -> None:
+        mode = queue.mode(entry.ticket)
         match entry.phase:
             case TicketPhase.ENTERING:
-                queue.entering.pop(entry.key, None)
+                mode.entering.pop(entry.key, None)
             case TicketPhase.WAITING:
-                at = bisect_left(queue.line, LinePlace(entry.ticket.turn, entry.key))
-                if at < len(queue.line) and queue.line[at].key == entry.key:
-                    del queue.line[at]
+                at = bisect_left(mode.line, LinePlace(entry.ticket.turn, entry.key))
+                if at < len(mode.line) and mode.line[at].key == entry.key:
+                    del mode.line[at]
             case TicketPhase.HOLDING:
-                queue.holding.pop(entry.key, None)
+                mode.holding.pop(entry.key, None)
 
 
 def _is_late(entry: TicketEntry, ticket: Ticket, owner: str) -> bool:

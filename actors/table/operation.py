@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fencelock.actors.api.election import Lead
 from fencelock.actors.api.lock_all import AcquireAll
 from fencelock.actors.api.message import (
     Acquire,
@@ -88,7 +89,9 @@ def _claim(
     terms: Terms | None = None,
 ) -> None:
     """Grant ``amount`` of the ``permits`` of each object of a new claim, or queue or deny it."""
-    free = all(table.admits(name, amount) for name in owner_state.objects)
+    free = True
+    for name in owner_state.objects:  # Faster than `all` with a generator.
+        free = free and table.admits(name, amount)
     if not free and command.wait_ms == 0:
         deny(table, owner_state, Reason.TIMED_OUT, table.obstacle(owner_state), out)
     elif has_room(table, owner_state, out):
@@ -111,6 +114,21 @@ def acquire_all(table: TableState, command: AcquireAll, out: list[Result]) -> No
     if owner_state is not None:
         owner_state.locks = command.locks
         _claim(table, owner_state, command, out)
+
+
+def lead(table: TableState, command: Lead, out: list[Result]) -> None:
+    """Let an owner lead in an election, queue or deny.
+
+    Raises:
+        InvalidRequestError: see `Lead.check`; nothing was done.
+
+    """
+    owner_state = _begin_acquire(table, command, out)
+    if owner_state is not None:
+        owner_state.value = command.value
+        _claim(table, owner_state, command, out)
+        if owner_state.hold is None and owner_state.wait is None:
+            owner_state.value = None
 
 
 def release(table: TableState, command: ReleaseRequest, out: list[Result]) -> None:

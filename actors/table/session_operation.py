@@ -128,7 +128,8 @@ def end_session(table: TableState, command: End, out: list[Result]) -> None:
         return
     judged = reason in (CloseReason.EXPIRED, CloseReason.IDLE)
     kept_since = judged and command.version != table.sessions.version(session)  # Rule 84.
-    if kept_since or (reason is CloseReason.IDLE and session.claims):
+    used = session.claims or session.attached
+    if kept_since or (reason is CloseReason.IDLE and used):
         out.append(Alive(session=session.id, node="", request=request))
     else:
         table.close(session, reason, request, out)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from heapq import merge
+from itertools import chain
 from json import JSONEncoder
 from typing import TYPE_CHECKING, Any
 
@@ -21,16 +22,22 @@ from fencelock.actors.api.name import (
     check_size,
     plain_name,
     titled,
+    utf8_size,
 )
 from fencelock.actors.api.session_message import Evicted
 from fencelock.actors.message import Message
-from fencelock.actors.table.deadline import LeasedHold, LeasedWait, Terms
+from fencelock.actors.table.deadline import LeasedHold, LeasedWait, Leases
+from fencelock.actors.table.history import records_of
 from fencelock.actors.table.holding import Hold, Pool, Wait
 from fencelock.actors.table.latch import Latch
+from fencelock.actors.table.map import Entry, fill_maps
 from fencelock.actors.table.message import (
     AmountRecord,
     ClaimantRecord,
+    CounterRecord,
     CountRecord,
+    EntryRecord,
+    HistoryRecord,
     HoldRecord,
     KeptReply,
     LatchRecord,
@@ -43,6 +50,7 @@ from fencelock.actors.table.message import (
     TablePart,
     TableSnapshot,
     TermsRecord,
+    ValueRecord,
     WaitRecord,
 )
 from fencelock.actors.table.session import Kept, OwnerState, Session
@@ -62,6 +70,12 @@ SORTED_RECORDS = 2_000
 
 CLAIMANT_BYTES = 160
 """Bound on the encoded size of a `ClaimantRecord` without the contents of its texts (bytes)."""
+
+ENTRY_RECORD_BYTES = 64
+"""The same for an `EntryRecord` without its texts and its value (bytes)."""
+
+HISTORY_BYTES = 64
+"""Bound on the encoded size of a `HistoryRecord` without its name and its changes (bytes)."""
 
 Note = tuple[
     OwnerState,
@@ -93,7 +107,7 @@ def freeze(table: TableState) -> Iterator[TablePart | None]:
     Each part is made when it is taken, however the table has changed since. Before the first one
     comes None for each bounded step of the work of dividing the records into parts.
     """
-    return _develop(_head(table), _records(_note(table), _rest(table)))
+    return _develop(_head(table), _all_records(table))
 
 
 def _develop(head: TableHead, records: Iterator[Record | None]) -> Iterator[TablePart | None]:
@@ -114,7 +128,13 @@ def _develop(head: TableHead, records: Iterator[Record | None]) -> Iterator[Tabl
 
 
 def bytes_of(record: Record) -> int:
-    """Return a bound on the encoded size of ``record`` (bytes), fast for the most frequent kind."""
+    """Return a bound on the encoded size of ``record`` (bytes), fast for the frequent kinds."""
+    if isinstance(record, EntryRecord):
+        texts = utf8_size(record.map) + utf8_size(record.key)
+        return ENTRY_RECORD_BYTES + texts + len(record.value)
+    if isinstance(record, HistoryRecord):
+        size = sum(change.size for change in record.changes)
+        return size + len(record.lock.encode()) + HISTORY_BYTES
     if not isinstance(record, ClaimantRecord):
         return len(spell(record))
     hold, wait = record.hold, record.wait
@@ -131,7 +151,7 @@ def bytes_of(record: Record) -> int:
 def digest_of(table: TableState) -> bytes:
     """Return the hash of the records that `take` would return, however they are divided."""
     digest = hashlib.blake2b(spell(_head(table)), digest_size=32)
-    for record in filter(None, _records(_note(table), _rest(table))):
+    for record in filter(None, _all_records(table)):
         digest.update(spell(record))
     return digest.digest()
 
@@ -167,30 +187,28 @@ def fill(table: TableState, parts: Sequence[TablePart]) -> None:
             _fill_latch(table, latch)
     waits: list[Wait] = []
     several = {one[:3]: one.locks for part in parts for one in part.locks}
+    values = {one[:3]: one.value for part in parts for one in part.values}
     leases = Leases(parts)
     for part in parts:
         for known in part.owner_states:
             if known.session not in numbered:
                 raise ValueError(f"the snapshot has no session {known.session}")
-            locks = several.get((known.session, known.owner, known.lock), ())
-            _fill_claimant(table, numbered[known.session], known, locks, waits, leases)
+            key = known.session, known.owner, known.lock
+            owner_state = _owner_state(numbered[known.session], known)
+            owner_state.locks, owner_state.value = several.get(key, ()), values.get(key)
+            _fill_claimant(table, owner_state, known, waits, leases)
     leases.check_used()
     for part in parts:
         for reply in part.replies:
             _fill_reply(table, reply)
     _fill_queues(table, waits, dict(one for part in parts for one in part.amounts))
     _fill_pools(table, dict(one for part in parts for one in part.counts))
+    _fill_histories(table, parts)
+    fill_maps(table, parts, numbered)
 
 
-def _fill_claimant(
-    table: TableState,
-    session: Session,
-    known: ClaimantRecord,
-    locks: tuple[str, ...],
-    waits: list[Wait],
-    leases: Leases,
-) -> None:
-    """Add an owner state and its hold; its wait is added to ``waits``."""
+def _owner_state(session: Session, known: ClaimantRecord) -> OwnerState:
+    """Add an owner state to its session."""
     key = known.owner, known.lock
     if key in session.owner_states:
         raise ValueError(f"the snapshot has claimant {known.owner!a} of {known.lock!a} twice")
@@ -201,11 +219,22 @@ def _fill_claimant(
     owner_state = session.enter(key)
     owner_state.request, owner_state.releasing = known.request, known.releasing
     owner_state.lost, owner_state.quiet_ms = known.lost, known.quiet_ms
-    owner_state.locks = locks
     if known.freed is not None:
         owner_state.outcome = owner_state.released(known.freed)
     elif known.denial is not None:
         owner_state.outcome = owner_state.refused(known.denial, known.detail)
+    return owner_state
+
+
+def _fill_claimant(
+    table: TableState,
+    owner_state: OwnerState,
+    known: ClaimantRecord,
+    waits: list[Wait],
+    leases: Leases,
+) -> None:
+    """Add the hold of an owner state; its wait is added to ``waits``."""
+    session, locks = owner_state.session, owner_state.locks
     held, waiting = known.hold, known.wait
     if held is None and waiting is None:
         session.lay(owner_state)
@@ -229,39 +258,6 @@ def _fill_claimant(
         waits.append(leases.wait(owner_state, waiting))
 
 
-class Leases:
-    """The deadlines of a snapshot, whose holds and waits have not been made yet."""
-
-    def __init__(self, parts: Sequence[TablePart]) -> None:
-        self.by_fence = {one.fence: one for part in parts for one in part.leases}
-        self.by_ticket = {one.ticket: one for part in parts for one in part.terms}
-
-    def hold(self, table: TableState, owner_state: OwnerState, held: HoldRecord) -> Hold:
-        """Return the hold of a record, whose deadline ``table`` watches."""
-        fields = owner_state, held.label, held.fence, held.since_ms, held.request, held.times
-        lease = self.by_fence.pop(held.fence, None) if self.by_fence else None
-        if lease is None:
-            return Hold(*fields, held.level)
-        terms = Terms(lease.hold_ms, lease.grace_ms)
-        hold = LeasedHold(*fields, held.level, terms=terms, lasts_ms=lease.lasts_ms)
-        hold.renewal = lease.renewal
-        hold.extend(table, lease.deadline_ms)
-        return hold
-
-    def check_used(self) -> None:
-        """Raise ValueError if there is a deadline without a hold or a wait."""
-        if self.by_fence or self.by_ticket:
-            raise ValueError("the snapshot has deadlines that no hold or wait has")
-
-    def wait(self, owner_state: OwnerState, wait: WaitRecord) -> Wait:
-        """Return the wait of a record."""
-        fields = owner_state, wait.ticket, wait.label, wait.since_ms, wait.due_ms
-        found = self.by_ticket.pop(wait.ticket, None) if self.by_ticket else None
-        if found is None:
-            return Wait(*fields)
-        return LeasedWait(*fields, terms=Terms(found.hold_ms, found.grace_ms))
-
-
 def _fill_reply(table: TableState, reply: KeptReply) -> None:
     session = table.sessions.by_id.get(reply.session)
     known = None if session is None else session.owner_states.get((reply.owner, reply.lock))
@@ -277,6 +273,16 @@ def _fill_latch(table: TableState, record: LatchRecord) -> None:
     latch = Latch(lock, count, left, keep_ms, ticket, due_ms)
     table.put(latch)
     table.timeouts.add(latch)
+
+
+def _fill_histories(table: TableState, parts: Sequence[TablePart]) -> None:
+    counters = dict(one for part in parts for one in part.counters)
+    histories = table.histories
+    histories.version = counters.get("version", 0)
+    histories.forgotten = counters.get("forgotten", 0)
+    for part in parts:
+        for record in part.histories:
+            histories.restore(record)
 
 
 def _pool(table: TableState, name: str) -> Pool:
@@ -359,8 +365,12 @@ def _part(index: int, count: int, head: TableHead, records: Sequence[Record]) ->
         locks=tuple(r for r in records if isinstance(r, LocksRecord)),
         replies=tuple(r for r in records if isinstance(r, KeptReply)),
         latches=tuple(r for r in records if isinstance(r, LatchRecord)),
+        values=tuple(r for r in records if isinstance(r, ValueRecord)),
+        histories=tuple(r for r in records if isinstance(r, HistoryRecord)),
+        counters=tuple(r for r in records if isinstance(r, CounterRecord)),
         terms=tuple(r for r in records if isinstance(r, TermsRecord)),
         leases=tuple(r for r in records if isinstance(r, LeaseRecord)),
+        entries=tuple(r for r in records if isinstance(r, EntryRecord)),
     )
 
 
@@ -404,6 +414,13 @@ def _rest(table: TableState) -> list[Record]:
     several = sorted(
         {(one.session.number, one.owner, one.lock, one.locks) for one in claims if one.locks}
     )
+    values = sorted(
+        (one.session.number, one.owner, one.lock, one.value)
+        for one in claims
+        if one.value is not None
+    )
+    histories = table.histories
+    counters = ("version", histories.version), ("forgotten", histories.forgotten)
     return [
         *table.audit.values(),
         *(PoolRecord(lock, table.pools[lock].capacity) for lock in sorted(table.pools)),
@@ -411,8 +428,17 @@ def _rest(table: TableState) -> list[Record]:
         *(CountRecord(fence, count) for fence, count in counts),
         *(LocksRecord(*one) for one in several),
         *(one.record() for _, one in sorted(table.objects.items()) if isinstance(one, Latch)),
+        *(ValueRecord(*one) for one in values),
+        *(CounterRecord(*one) for one in counters if one[1]),
         *sorted(due.record() for due in dues if isinstance(due, LeasedHold)),
     ]
+
+
+def _all_records(table: TableState) -> Iterator[Record | None]:
+    """Copy the mutable fields now, and return the records of the table in canonical order."""
+    rest, noted = _rest(table), table.histories.noted()
+    entries = table.maps.in_order()
+    return chain(_records(_note(table), rest), records_of(noted), map(Entry.record, entries))
 
 
 def _records(notes: list[Notes], rest: list[Record]) -> Iterator[Record | None]:
@@ -495,8 +521,10 @@ def spell(value: Any) -> bytes:
     return _ENCODER.encode(value).encode("ascii")
 
 
-def _plain(value: object) -> list[Any]:
-    """Return a message as its tag and its fields, in declaration order."""
+def _plain(value: object) -> list[Any] | str:
+    """Return bytes as text, and a message as its tag and its fields, in declaration order."""
+    if isinstance(value, bytes):
+        return value.hex()
     assert isinstance(value, Message)
     names: tuple[str, ...] = type(value).__slots__
     return [value.TAG, *(getattr(value, name) for name in names)]

@@ -11,7 +11,9 @@ from fencelock.actors.api.semaphore import SEMAPHORE
 from fencelock.actors.api.session_message import CloseReason, Evicted, HoldLost, ended, why_expired
 from fencelock.actors.message import maker
 from fencelock.actors.table.deadline import Deadlines, LeasedHold, LeasedWait, Terms, begin_leased
+from fencelock.actors.table.history import Histories
 from fencelock.actors.table.holding import Due, Hold, Pool, TableObject, Timeouts, Wait
+from fencelock.actors.table.map import Maps
 from fencelock.actors.table.message import Result
 from fencelock.actors.table.session import OwnerState, Session, Sessions
 
@@ -43,13 +45,15 @@ class TableState:
         pools: the permits of each semaphore and read/write lock, and of a lock that is claimed with
             others, by name.
         objects: the other objects, by name.
-        marked: the sum of the marks of all ``objects``.
+        maps: the maps.
+        marked: the sum of the marks of all ``objects`` and of all entries of ``maps``.
         claims: number of holds and waits of all sessions.
         held: a checksum of all holds with their fences, see `fingerprint`.
         queued: a checksum of all waits with their tickets.
         granted: the sum of what every grant ever added to ``held`` in this process.
         deadlines: what the deadlines of holds have in common.
         audit: the last forced releases and closings, by operator and request, the oldest first.
+        histories: the last changes of the objects that can be watched.
 
     """
 
@@ -63,10 +67,12 @@ class TableState:
         self.locks: dict[str, Hold] = {}
         self.pools: dict[str, Pool] = {}
         self.objects: dict[str, TableObject] = {}
+        self.maps = Maps()
         self.marked = 0
         self.timeouts = Timeouts()
         self.deadlines = Deadlines()
         self.audit: OrderedDict[tuple[str, int], Evicted] = OrderedDict()
+        self.histories = Histories()
 
     def grant(
         self, owner_state: OwnerState, label: str, out: list[Result], terms: Terms | None = None
@@ -94,7 +100,13 @@ class TableState:
             self.fence += hold.level - 1
         for fence, name in enumerate(owner_state.objects, hold.fence):
             self.pools[name].add(hold, fence)
+        if owner_state.value is not None:
+            self._note_leader(hold, owner_state.value.encode())
         out.append(hold.answer())
+
+    def _note_leader(self, hold: Hold, value: bytes | None) -> None:
+        """Add the begin of a term to the history of its election, or with None its end."""
+        self.histories.add(hold.owner_state.lock, "", value, hold.fence, self.time_ms)
 
     def _begin_hold(self, owner_state: OwnerState, label: str, terms: Terms | None) -> Hold:
         assert owner_state.hold is None  # L1
@@ -208,6 +220,7 @@ class TableState:
         session = owner_state.session
         session.claims -= len(owner_state.locks) or 1
         self.claims -= len(owner_state.locks) or 1
+        owner_state.value = None
         session.rest(owner_state, self.time_ms)  # It may be retired now.
         out.append(answer)
         self.serve(owner_state, out)
@@ -324,6 +337,9 @@ class TableState:
         if name not in self.locks:
             for fence, one in enumerate(hold.owner_state.objects, hold.fence):
                 self.pools[one].remove(hold, fence)
+            if hold.owner_state.value is not None:
+                self._note_leader(hold, None)
+                hold.owner_state.value = None
             self.serve(hold.owner_state, out)
             return
         assert self.locks[name] is hold  # L1

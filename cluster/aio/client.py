@@ -21,9 +21,11 @@ from fencelock.actors.api.session_message import (
 )
 from fencelock.actors.session.message import Surveyed
 from fencelock.cluster import operation
+from fencelock.cluster.aio.election import Election
 from fencelock.cluster.aio.lock import Lock, RLock
 from fencelock.cluster.aio.lock_all import LockAll
 from fencelock.cluster.aio.loop import LoopExecutor, drive
+from fencelock.cluster.aio.map import Map
 from fencelock.cluster.aio.rwlock import RWLock
 from fencelock.cluster.aio.semaphore import Semaphore
 from fencelock.cluster.base_client import BaseClient, namer
@@ -34,7 +36,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Client(BaseClient[Lock, RLock, Semaphore, RWLock, LockAll]):
+class Client(BaseClient[Lock, RLock, Semaphore, RWLock, LockAll, Election, Map]):
     """A connection to a cluster, for all tasks of one loop. From `fencelock.aio.connect`.
 
     A separate thread keeps the session alive, however busy the loop is. `close` leaves nothing
@@ -51,6 +53,8 @@ class Client(BaseClient[Lock, RLock, Semaphore, RWLock, LockAll]):
     _semaphore_type = Semaphore
     _rwlock_type = RWLock
     _lock_all_type = LockAll
+    _election_type = Election
+    _map_type = Map
 
     def locked(
         self, template: str, *, timeout: float | None = None, **options: Any

@@ -133,7 +133,7 @@ def test_a_fence_that_ended_at_one_leader_is_known_to_who_takes_its_table_over()
     newcomer = TicketTable()
     merged(newcomer, lapsed())
     assert newcomer.counters_of("x").fence == FENCE
-    assert newcomer.is_outdone("x", FENCE - 1)
+    assert newcomer.is_outdone(ticket(), FENCE - 1)
 
 
 def test_a_table_says_what_ended_last_and_not_all_that_ever_did() -> None:

@@ -14,7 +14,7 @@ from fencelock.actors.api.lock_all import AcquireAll
 from fencelock.actors.api.message import Acquire, Cancel, Granted, KeepAlive, Reason, Release
 from fencelock.actors.api.session_message import CloseReason, End, Evict, Renew, Renewed
 from fencelock.actors.table import table_snapshot
-from fencelock.actors.table.deadline import GRACE_MS, ROUNDING_MS, LeasedHold
+from fencelock.actors.table.deadline import GRACE_MS, ROUNDING_MS, LeasedHold, Leases
 from fencelock.actors.table.holding import Hold, Wait
 from fencelock.actors.table.message import (
     ExtendSessions,
@@ -430,7 +430,7 @@ PLANTS: dict[str, tuple[Any, str, Plant]] = {
     "ended holds stay in the heap": (LeasedHold, "end", ended_holds_stay_in_the_heap),
     "acquiring again restarts": (LeasedHold, "answer", lambda _: acquiring_again_restarts),
     "a snapshot loses deadlines": (table_snapshot, "_rest", a_snapshot_loses_deadlines),
-    "a wait loses its terms": (table_snapshot.Leases, "wait", lambda _: a_wait_loses_its_terms),
+    "a wait loses its terms": (Leases, "wait", lambda _: a_wait_loses_its_terms),
 }
 
 

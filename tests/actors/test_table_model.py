@@ -17,6 +17,7 @@ from support.table_comparison import (
     AllComposer,
     DeadlineComposer,
     Dice,
+    ElectionComposer,
     LogComposer,
     MixedComposer,
     RWComposer,
@@ -29,9 +30,17 @@ from fencelock.actors.api.message import Reason, Release
 from fencelock.actors.api.rwlock import AcquireReadWrite
 from fencelock.actors.api.semaphore import AcquirePermits
 from fencelock.actors.api.session_message import CloseReason, CloseSession, Ended
-from fencelock.actors.table import operation, session_operation, table_snapshot
+from fencelock.actors.table import history, operation, session_operation, table_snapshot
+from fencelock.actors.table.history import Histories, History
 from fencelock.actors.table.holding import Hold, Pool, Wait
-from fencelock.actors.table.message import AmountRecord, CountRecord, LocksRecord, Result
+from fencelock.actors.table.message import (
+    AmountRecord,
+    CounterRecord,
+    CountRecord,
+    LocksRecord,
+    Result,
+    ValueRecord,
+)
 from fencelock.actors.table.operations import OPERATIONS
 from fencelock.actors.table.session import Session, Sessions
 from fencelock.actors.table.table_state import TableState
@@ -56,6 +65,31 @@ def test_long_logs_too(seed: int) -> None:
 def test_logs_about_locks_and_other_objects(seed: int, composer: type[LogComposer]) -> None:
     """Also L8 to L10: what is held exists, no claim overtakes, several locks come in one step."""
     compare(steps_of(seed), composer)
+
+
+def keep_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let histories be dropped in short logs."""
+    limits = {
+        "CHANGES_MAX": 6,
+        "HISTORIES_MAX": 2,
+        "KEEP_MS": 500,
+        "OBJECT_BYTES_MAX": 500,
+        "BYTES_MAX": 800,
+        "RECORD_BYTES": 150,
+    }
+    for name, value in limits.items():
+        monkeypatch.setattr(history, name, value)
+
+
+@pytest.mark.parametrize("little", [False, True])
+@pytest.mark.parametrize("seed", range(40))
+def test_logs_about_elections_and_their_watchers(
+    monkeypatch: pytest.MonkeyPatch, seed: int, little: bool
+) -> None:
+    """Also W1 and W2: versions rise, and what is not kept any more is known to be missing."""
+    if little:
+        keep_little(monkeypatch)
+    compare(steps_of(seed), ElectionComposer)
 
 
 Plant = Callable[[Any], Any]  # From a sound function to a broken one.
@@ -375,6 +409,66 @@ SEVERAL_PLANTS: dict[str, tuple[Any, Any, Plant]] = {
     "only the first lock is given back": (Pool, "remove", one_name_is_given_back),
     "a snapshot without locks": (table_snapshot, "_rest", without(LocksRecord)),
 }
+
+
+def ends_are_not_noted(sound: Any) -> Any:
+    def broken(table: TableState, hold: Hold, value: bytes | None) -> None:
+        if value is not None:
+            sound(table, hold, value)
+
+    return broken
+
+
+def a_change_comes_twice(sound: Any) -> Any:
+    def broken(histories: Histories, lock: str, after: int) -> Any:
+        return sound(histories, lock, max(0, after - 1))
+
+    return broken
+
+
+def a_gap_is_not_seen(sound: Any) -> Any:
+    def broken(histories: Histories, lock: str, kept: History) -> int:
+        sound(histories, lock, kept)
+        return 0
+
+    return broken
+
+
+def dropped_histories_are_forgotten(sound: Any) -> Any:
+    def broken(histories: Histories, time_ms: int) -> None:
+        before = histories.forgotten
+        sound(histories, time_ms)
+        histories.forgotten = before
+
+    return broken
+
+
+def a_value_waits_in_vain(sound: Any) -> Any:
+    def broken(table: TableState, wait: Wait) -> None:
+        sound(table, wait)
+        wait.owner_state.value = None
+
+    return broken
+
+
+ELECTION_PLANTS: dict[str, tuple[Any, Any, Plant]] = {
+    "the end of a term is no change": (TableState, "_note_leader", ends_are_not_noted),
+    "a change comes twice": (Histories, "read", a_change_comes_twice),
+    "a gap is not seen": (Histories, "_drop_first", a_gap_is_not_seen),
+    "dropped histories are forgotten": (Histories, "_forget", dropped_histories_are_forgotten),
+    "a candidate that waited has no value": (TableState, "enqueue", a_value_waits_in_vain),
+    "a snapshot without changes": (Histories, "noted", lambda _: lambda _: []),
+    "a snapshot without values": (table_snapshot, "_rest", without(ValueRecord)),
+    "a snapshot without versions": (table_snapshot, "_rest", without(CounterRecord)),
+}
+
+
+@pytest.mark.parametrize("bug", ELECTION_PLANTS)
+def test_every_bug_planted_in_elections_is_found(monkeypatch: pytest.MonkeyPatch, bug: str) -> None:
+    keep_little(monkeypatch)
+    _plant(monkeypatch, *ELECTION_PLANTS[bug])
+    with pytest.raises((AssertionError, KeyError, ValueError)):
+        play_all(ElectionComposer)
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from fencelock.actors.api import message as api
+from fencelock.actors.api.election import ELECTION, Lead
 from fencelock.actors.api.lock_all import SEVERAL, AcquireAll
+from fencelock.actors.api.map import DeleteEntry, PutEntry
 from fencelock.actors.api.name import object_name
 from fencelock.actors.api.rwlock import RWLOCK, AcquireReadWrite, Downgrade
 from fencelock.actors.api.semaphore import SEMAPHORE, AcquirePermits, ReleasePermits
@@ -23,6 +26,7 @@ from fencelock.actors.api.session_message import (
 from fencelock.actors.table.holding import Hold, Pool
 from fencelock.actors.table.message import ExtendSessions, LogCommand, Result
 from fencelock.actors.table.table import LockTable
+from support.map_model import entries_in
 from support.table_model import WEEK_MS, Model, Word, word_of
 
 Dice = tuple[int, int, int, int, int, int]
@@ -248,12 +252,84 @@ class MixedComposer(ObjectComposer):
         return made
 
 
+class ElectionComposer(ObjectComposer):
+    """Also writes about elections, of few candidates."""
+
+    def turned(self, made: Plain, step: Dice, model: Model) -> LogCommand:
+        """Return the command in place of ``made``."""
+        _, _, who, which, what, chance = step
+        if what % 4 == 0:
+            return made
+        name = "STU"[what // 4 % 3]
+        lock = object_name(ELECTION, name)
+        leader = model.holder(lock)
+        fence = leader.fence if leader and chance % 9 else chance
+        if isinstance(made, api.Acquire):
+            value = ("", "me", f"10.0.0.{who}:80", "x" * 40)[which % 4]
+            return Lead(
+                election=name,
+                value=value,
+                session=made.session,
+                owner="pqr"[which % 3],
+                request=made.request,
+                wait_ms=made.wait_ms,
+            )
+        made = replace(made, lock=lock, fence=fence)
+        if isinstance(made, api.Release) and leader and chance % 7:
+            return replace(made, session=leader.session, owner=leader.owner)
+        return made
+
+
+class MapComposer(ObjectComposer):
+    """Also changes entries of maps, with and without versions, ends and guards."""
+
+    def turned(self, made: Plain, step: Dice, model: Model) -> LogCommand:
+        """Return the command in place of ``made``."""
+        kind, delay, who, which, what, chance = step
+        if what % 4 == 0:
+            return made
+        name, key = "MN"[what // 4 % 2], "xyz"[who % 3]
+        known = [e.version for e in model.entries if (e.map, e.key) == (name, key)]
+        version = (None, None, None, 0, *known, *known, chance)[chance % (5 + 2 * len(known))]
+        holds = [c for c in model.claims if c.fence]
+        hold = holds[who % len(holds)] if holds else None
+        guard, fence = "", 0
+        if kind % 3 == 0:
+            guard = hold.names[-1] if hold else "L"
+            fence = hold.fence + len(hold.names) - 1 if hold and delay % 4 else 1 + delay
+        about: dict[str, Any] = {
+            "map": name,
+            "entry_key": key,
+            "session": made.session if isinstance(made, api.Acquire | api.Release) else "a.1",
+            "owner": "pq"[which % 2],
+            "request": made.request,
+            "version": version,
+            "guard": guard,
+            "fence": fence,
+        }
+        if chance % 5 == 0:
+            return DeleteEntry(**about)
+        return PutEntry(
+            **about,
+            value=b"%d" % made.request,
+            ttl_ms=(None, None, 30, 150)[which // 2 % 4],
+            ephemeral=which % 5 == 0,
+        )
+
+
 class AllComposer(ObjectComposer):
     """Writes about all kinds of objects."""
 
     def turned(self, made: Plain, step: Dice, model: Model) -> LogCommand:
         """Return the command in place of ``made``."""
-        kinds = (RWComposer, SeveralComposer, MixedComposer, DeadlineComposer)
+        kinds = (
+            RWComposer,
+            SeveralComposer,
+            MixedComposer,
+            ElectionComposer,
+            DeadlineComposer,
+            MapComposer,
+        )
         kind = kinds[step[5] // 2 % len(kinds)]
         return kind().turned(made, step, model)
 
@@ -346,6 +422,23 @@ class TableJudge:
         assert (table.due_ms() or table.time_ms + 1) > table.time_ms
 
 
+def compare_changes(table: LockTable, model: Model, dice: int) -> None:
+    """Read the changes of each election after some version, as a watcher does."""
+    last = model.history.version
+    assert table.histories.version == last
+    for lock in (object_name(ELECTION, name) for name in "STU"):
+        for after in (0, last, dice % (last + 1), last + dice % 3):
+            read, expected = table.changes(lock, after), model.history.read(lock, after)
+            leader = model.holder(lock)
+            if expected is None:
+                present = [] if leader is None else [(last, leader.value, leader.fence)]
+            else:
+                present = [(one.version, one.value, one.fence) for one in expected]
+            seen = [(one.version, one.value, one.fence) for one in read.changes]
+            assert (read.resync, seen) == (expected is None, present), (lock, after)
+            assert read.version == (last if expected is None else max(after, last))
+
+
 def compare(steps: Iterable[Dice], composer: type[LogComposer] = LogComposer) -> None:
     """Apply ``steps`` to the table and the model, with a restore now and then.
 
@@ -363,7 +456,9 @@ def compare(steps: Iterable[Dice], composer: type[LogComposer] = LogComposer) ->
         command = writer.command(step, model)
         out = table.apply(at, command)
         assert [word_of(one) for one in out] == model.apply(at, command), command
+        assert entries_in(table) == sorted(e.seen for e in model.entries), command
         judge.judge(table, before, out, renews=isinstance(command, Renew))
+        compare_changes(table, model, sum(step))
         if step[5] % 11 == 0:
             copy = LockTable.restore(table.snapshot())
             assert (copy.digest(), copy.numbers()) == (table.digest(), table.numbers())

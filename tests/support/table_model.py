@@ -1,4 +1,4 @@
-"""The rules of locks, semaphores and read/write locks as a dumb model: lists and scans.
+"""The rules of locks and other objects as a dumb model: lists and scans.
 
 It shares the rules of the replicated table and none of its structure, and was written apart
 from it. So a test can compare the two: their outcomes of the same log must be identical.
@@ -10,7 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any, cast
 
+from fencelock.actors.api.election import Lead
 from fencelock.actors.api.lock_all import AcquireAll
+from fencelock.actors.api.map import EntryRequest
 from fencelock.actors.api.message import (
     Acquire,
     AcquireRequest,
@@ -31,6 +33,8 @@ from fencelock.actors.api.session_message import (
     Renew,
 )
 from fencelock.actors.table.message import ExtendSessions, LogCommand, Result
+from support import map_model
+from support.model_history import ModelHistory
 
 Word = tuple[Any, ...]
 """An outcome: its name, then its fields."""
@@ -69,6 +73,8 @@ class ModelClaim:
     permits: int = 1
     locks: tuple[str, ...] = ()
     """The locks of a claim for several."""
+    value: bytes | None = None
+    """The value of a claim to lead."""
     hold_ms: int = 0
     """The duration that it asked for, 0 for none."""
     grace_ms: int = 0
@@ -117,6 +123,8 @@ class Model:
         self.lost: list[Word] = []
         self.out: list[Word] = []
         self.places = self.extended = 0
+        self.entries: list[map_model.ModelEntry] = []
+        self.history = ModelHistory()
 
     def find(self, **wanted: Any) -> list[ModelClaim]:
         """Return the claims whose fields are as wanted."""
@@ -167,6 +175,8 @@ class Model:
             claim.ends = self.now + claim.hold_ms + claim.grace_ms + 1
         self.fences += len(claim.names)
         claim.levels = [claim.request] * (claim.amount if claim.counted else 1)
+        if claim.value is not None:
+            self.history.add(claim.lock, claim.value, claim.fence, self.now)
         self._tell_held(claim, claim.request)
 
     def _tell_held(self, claim: ModelClaim, request: int) -> None:
@@ -182,14 +192,17 @@ class Model:
         self.out = []
         self.now = max(self.now, to)
         while True:
-            due: list[tuple[float, int, int, str, ModelClaim | None]]
+            due: list[tuple[float, int, int, str, ModelClaim | map_model.ModelEntry | None]]
             due = [(c.due, 0, c.place, c.session, c) for c in self.claims if not c.fence]
             due += [(c.ends, 1, c.fence, c.session, c) for c in self.claims if c.fence]
+            due += [(e.due, 0, e.place, "", e) for e in self.entries]
             due += [(s["due"], 2, s["number"], s["id"], None) for s in self.sessions]
             if not due or (first := min(due, key=lambda d: d[:3]))[0] > to:
                 return self.out
             if first[4] is None:
                 self.close(first[3], CloseReason.EXPIRED, 0)
+            elif isinstance(first[4], map_model.ModelEntry):
+                map_model.end(self, [first[4]])
             elif first[4].fence:
                 self.take(first[4])
             else:
@@ -210,8 +223,9 @@ class Model:
             self.serve(c)
         held = sorted(self.find(session=name), key=lambda c: c.fence)
         for c in held:
-            self.claims.remove(c)
+            self.end(c)
             self.serve(c)
+        map_model.end(self, [e for e in self.entries if e.session == name])
 
     def apply(self, at: int, command: LogCommand) -> list[Word]:
         """Apply one command at log time ``at``."""
@@ -232,7 +246,7 @@ class Model:
                 self._on_close(command)
             case Renew():
                 self._on_renew(command)
-            case AcquireRequest() | ReleaseRequest() | Cancel():
+            case AcquireRequest() | ReleaseRequest() | Cancel() | EntryRequest():
                 self._on_lock(command)
             case _:
                 assert isinstance(command, ExtendSessions)
@@ -312,8 +326,14 @@ class Model:
 
     def drop(self, hold: ModelClaim) -> None:
         """End a hold: from now on its owner is quiet."""
-        self.claims.remove(hold)
+        self.end(hold)
         self.done[hold.session, hold.owner, hold.lock][-1].at = self.now
+
+    def end(self, hold: ModelClaim) -> None:
+        """Remove a hold, and note the end of a term."""
+        self.claims.remove(hold)
+        if hold.value is not None:
+            self.history.add(hold.lock, None, hold.fence, self.now)
 
     def hear(self, session: dict[str, Any]) -> None:
         """Record a message of a session, and forget owners that were quiet for a TTL."""
@@ -326,7 +346,7 @@ class Model:
                 session["floor"] = max(session["floor"], past[-1].number)
                 del self.done[who]
 
-    def _on_lock(self, c: AcquireRequest | ReleaseRequest | Cancel) -> None:
+    def _on_lock(self, c: AcquireRequest | ReleaseRequest | Cancel | EntryRequest) -> None:
         s, o, r, lock = c.session, c.owner, c.request, c.lock
         if isinstance(c, Acquire) and not _are_allowed(c.hold_ms, c.grace_ms):
             self.out.append(("Refused", lock, Reason.INVALID, s, o, r))
@@ -385,7 +405,12 @@ class Model:
             mine.ends = max(mine.ends, self.now + mine.renewals[r] + mine.grace_ms + 1)
         self.out.append(("Renewed", lock, c.fence, mine.renewals[r], mine.grace_ms, s, o, r))
 
-    def _do(self, c: AcquireRequest | ReleaseRequest, mine: ModelClaim | None) -> None:
+    def _do(
+        self, c: AcquireRequest | ReleaseRequest | EntryRequest, mine: ModelClaim | None
+    ) -> None:
+        if isinstance(c, EntryRequest):
+            map_model.change(self, c)
+            return
         s, o, r, lock = c.session, c.owner, c.request, c.lock
         loss = next((x for x in self.lost if x[:3] == (s, o, lock)), None)
         if isinstance(c, AcquireRequest):
@@ -449,6 +474,8 @@ class Model:
         claim = ModelClaim(s, o, lock, r, due, place=self.places, amount=amount, permits=permits)
         if isinstance(c, AcquireAll):
             claim.locks = c.locks
+        if isinstance(c, Lead):
+            claim.value = c.value.encode()
         if isinstance(c, Acquire):
             claim.hold_ms, claim.grace_ms = c.hold_ms, c.grace_ms or 5_000 * (c.hold_ms > 0)
         if self.fits(claim):
@@ -482,7 +509,10 @@ class Model:
             past.append(ModelRequest(r, Acquire, undone, self.now))
 
     def _again(
-        self, c: AcquireRequest | ReleaseRequest, mine: ModelClaim | None, past: list[ModelRequest]
+        self,
+        c: AcquireRequest | ReleaseRequest | EntryRequest,
+        mine: ModelClaim | None,
+        past: list[ModelRequest],
     ) -> Word:
         who = (c.session, c.owner, c.request, c.lock)
         found = [asked for asked in past if (asked.number, asked.kind) == (c.request, type(c))]
