@@ -170,6 +170,7 @@ def test_the_lock_of_the_readme_and_the_raw_client_work_against_a_node() -> None
         ("semaphore.py", ("page 5 under fence", "all 3 printers are mine under fence")),
         ("rwlock.py", ("reader 4 sees red under fence", "changed to blue under fence")),
         ("lock_all.py", ("cat sent 5 to ben", "all together: 300")),
+        ("fenced_map.py", ("was refused: map 'counters': nothing was changed", "orders is 100")),
     ],
 )
 def test_a_program_of_objects_runs_to_its_end(
