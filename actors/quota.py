@@ -25,6 +25,8 @@ class Quotas:
     """Open sessions that were opened through this node; more are refused (`paxos` only)."""
     unread_kib: int = 2_048
     """Replies that the client has not read (KiB); then its frames are dropped until it reads."""
+    watches: int = 1_000
+    """Reads that wait for the next change of an object; more are refused (`paxos` only)."""
 
 
 DEFAULT_QUOTAS = Quotas()

@@ -11,9 +11,11 @@ from fencelock.actors.session.message import ClusterState
 from fencelock.cluster.base_lock import BaseLock
 from fencelock.cluster.callback_executor import ClusterCallback
 from fencelock.cluster.connection import Connection
+from fencelock.cluster.election import BaseElection
 from fencelock.cluster.hold_registry import Callback
 from fencelock.cluster.latch import BaseLatch
 from fencelock.cluster.lock_all import BaseLockAll
+from fencelock.cluster.map import BaseMap
 from fencelock.cluster.rwlock import BaseRWLock
 from fencelock.cluster.semaphore import BaseSemaphore
 
@@ -22,10 +24,12 @@ R = TypeVar("R", bound=BaseLock[Any])
 S = TypeVar("S", bound=BaseSemaphore[Any])
 W = TypeVar("W", bound=BaseRWLock[Any])
 A = TypeVar("A", bound=BaseLockAll[Any])
+E = TypeVar("E", bound=BaseElection[Any])
+M = TypeVar("M", bound=BaseMap)
 C = TypeVar("C", bound=BaseLatch)
 
 
-class BaseClient(Generic[L, R, S, W, A, C]):
+class BaseClient(Generic[L, R, S, W, A, E, M, C]):
     """The operations of a client that return at once."""
 
     _lock_type: type[L]
@@ -33,6 +37,8 @@ class BaseClient(Generic[L, R, S, W, A, C]):
     _semaphore_type: type[S]
     _rwlock_type: type[W]
     _lock_all_type: type[A]
+    _election_type: type[E]
+    _map_type: type[M]
     _latch_type: type[C]
 
     def __init__(self, connection: Connection) -> None:
@@ -62,9 +68,10 @@ class BaseClient(Generic[L, R, S, W, A, C]):
                 locks of that name and owner in this client are one: it is for owners that outlive
                 objects.
             label: a text for people who look at the lock, up to 256 bytes.
-            duration: where holds have deadlines (`bakery`), how long this one is held (s), up
-                to a week; then `Lock.on_unlocking` is called. None for the cluster's own, 5 s.
-            grace: how much later it is taken away unless it was renewed (s), likewise.
+            duration: how long a hold lasts (s), up to a week; then `Lock.on_unlocking` is called.
+                None on `paxos`: as long as the session. None on `bakery`: the cluster's own, 5 s.
+            grace: how much later the lock is taken away unless it was renewed (s), up to a week.
+                None for 5 s, or what the config of `bakery` says.
 
         Raises:
             InvalidRequestError: ``name``, ``owner``, ``label``, ``duration`` or ``grace`` is out
@@ -144,7 +151,14 @@ class BaseClient(Generic[L, R, S, W, A, C]):
         return self._semaphore_type(self._begin(), name, permits, timeout, label)
 
     def rwlock(
-        self, name: str, *, timeout: float | None = None, owner: str | None = None, label: str = ""
+        self,
+        name: str,
+        *,
+        timeout: float | None = None,
+        owner: str | None = None,
+        label: str = "",
+        duration: float | None = None,
+        grace: float | None = None,
     ) -> W:
         """Return the read/write lock called ``name``; sends nothing yet.
 
@@ -155,17 +169,19 @@ class BaseClient(Generic[L, R, S, W, A, C]):
             timeout: see `lock`.
             owner: the owner; by default the thread or the task, as for `rlock`.
             label: see `lock`.
+            duration: see `lock`; both to read and to write.
+            grace: see `lock`.
 
         Raises:
             InvalidRequestError: an argument is out of its limits.
-            UnsupportedError: the cluster's protocol has no read/write locks; the text says which
-                one does.
+            UnsupportedError: the cluster's protocol has no read/write locks, or no deadlines; the
+                text says which one does.
             ClosedError: as for `lock`.
             TypeError: as for `lock`.
             ValueError: as for `lock`.
 
         """
-        return self._rwlock_type(self._begin(), name, timeout, owner, label)
+        return self._rwlock_type(self._begin(), name, timeout, owner, label, duration, grace)
 
     def lock_all(self, *names: str, timeout: float | None = None, label: str = "") -> A:
         """Return several locks that are acquired in one step, or not at all; sends nothing yet.
@@ -187,6 +203,41 @@ class BaseClient(Generic[L, R, S, W, A, C]):
 
         """
         return self._lock_all_type(self._begin(), names, timeout, label)
+
+    def election(self, name: str, *, timeout: float | None = None, label: str = "") -> E:
+        """Return the election called ``name``; sends nothing yet.
+
+        A lock of the same name is another object.
+
+        Args:
+            name: see `lock`.
+            timeout: how long its candidates wait by default (s); see `lock`.
+            label: see `lock`.
+
+        Raises:
+            InvalidRequestError: an argument is out of its limits.
+            UnsupportedError: the cluster's protocol has no elections; the text says which one does.
+            ClosedError: as for `lock`.
+            TypeError: as for `lock`.
+            ValueError: as for `lock`.
+
+        """
+        return self._election_type(self._begin(), name, timeout, label)
+
+    def map(self, name: str) -> M:
+        """Return the map called ``name``; sends nothing yet. A lock of the same name is different.
+
+        Args:
+            name: see `lock`.
+
+        Raises:
+            InvalidRequestError: ``name`` is out of its limits.
+            UnsupportedError: the cluster's protocol has no maps; the text says which one does.
+            ClosedError: as for `lock`.
+            TypeError: as for `lock`.
+
+        """
+        return self._map_type(self._begin(), name)
 
     def latch(self, name: str, count: int, *, keep_s: float = 60) -> C:
         """Return the count-down latch called ``name``; sends nothing yet.
@@ -276,7 +327,7 @@ class BaseClient(Generic[L, R, S, W, A, C]):
         return self._connection.executor.failed
 
 
-AnyClient = BaseClient[Any, Any, Any, Any, Any, Any]
+AnyClient = BaseClient[Any, Any, Any, Any, Any, Any, Any, Any]
 
 
 def namer(template: str, function: Callable[..., Any]) -> Callable[..., str]:

@@ -24,9 +24,11 @@ from fencelock.actors.session.message import Surveyed
 from fencelock.cluster.base_client import BaseClient, namer
 from fencelock.cluster.callback_executor import CallbackExecutor, ThreadExecutor
 from fencelock.cluster.connection import Connection
+from fencelock.cluster.election import Election
 from fencelock.cluster.latch import Latch
 from fencelock.cluster.lock import Lock, RLock
 from fencelock.cluster.lock_all import LockAll
+from fencelock.cluster.map import Map
 from fencelock.cluster.operation import drive
 from fencelock.cluster.rwlock import RWLock
 from fencelock.cluster.semaphore import Semaphore
@@ -36,7 +38,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Client(BaseClient[Lock, RLock, Semaphore, RWLock, LockAll, Latch]):
+class Client(BaseClient[Lock, RLock, Semaphore, RWLock, LockAll, Election, Map, Latch]):
     """A connection to a cluster, for all threads of one process. From `connect`.
 
     It leaves nothing running after `close`, which ``with`` and the end of the process
@@ -52,6 +54,8 @@ class Client(BaseClient[Lock, RLock, Semaphore, RWLock, LockAll, Latch]):
     _semaphore_type = Semaphore
     _rwlock_type = RWLock
     _lock_all_type = LockAll
+    _election_type = Election
+    _map_type = Map
     _latch_type = Latch
 
     def locked(

@@ -18,6 +18,8 @@ class Guarantee(Enum):
     SEMAPHORES = "all clients together hold at most as many permits as the semaphore has"
     RWLOCKS = "any number of owners hold it to read, or one owner holds it to write"
     LOCK_ALL = "several locks are granted in one step, or none of them"
+    ELECTIONS = "an election has one leader at most, and each change of it can be watched"
+    MAPS = "a map of keys to bytes, with versions, expiry, and writes that a fence guards"
     LATCHES = (
         "whoever awaits a latch passes once its count is 0, and a repeated request counts once"
     )
@@ -57,6 +59,7 @@ PROMISES: dict[str, ProtocolGuarantees] = {
             {
                 Guarantee.EXCLUSIVE,
                 Guarantee.FENCED,
+                Guarantee.RWLOCKS,
                 Guarantee.DEADLINES,
                 Guarantee.CLUSTER_EVENTS,
                 Guarantee.SURVIVES_UNKIND_NETWORK,
@@ -98,7 +101,7 @@ PROMISES: dict[str, ProtocolGuarantees] = {
         why_nodes_min="its fences live in the other nodes' clocks: a restart learns them there",
     ),
     "paxos": ProtocolGuarantees(
-        guarantees=frozenset(Guarantee) - {Guarantee.DEADLINES, Guarantee.CLUSTER_EVENTS},
+        guarantees=frozenset(Guarantee) - {Guarantee.CLUSTER_EVENTS},
         does_not_survive=(
             "a majority of the nodes must be up and connected; what a dead client held stays "
             "taken until its session's time is over"
@@ -107,6 +110,11 @@ PROMISES: dict[str, ProtocolGuarantees] = {
     ),
 }
 """The protocols of this release, by the name the configuration uses."""
+
+
+def promises(protocol: str, guarantee: Guarantee) -> bool:
+    """Return whether ``protocol``, one of `PROMISES`, promises ``guarantee``."""
+    return guarantee in PROMISES[protocol].guarantees
 
 
 def demand(protocol: str, guarantee: Guarantee) -> None:

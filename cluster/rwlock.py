@@ -7,16 +7,19 @@ from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 from fencelock.actors.api.message import Contender, LockStatus
-from fencelock.actors.api.name import object_name
+from fencelock.actors.api.name import object_name, titled
 from fencelock.actors.api.rwlock import RWLOCK, AcquireReadWrite, Downgrade
+from fencelock.actors.error import AlreadyHeldError
 from fencelock.actors.message import copier
+from fencelock.actors.session.holding import HOLDING
 from fencelock.cluster.base_lock import BaseRLock, H
 from fencelock.cluster.connection import Connection
-from fencelock.cluster.guarantee import Guarantee, demand
+from fencelock.cluster.guarantee import Guarantee, demand, promises
 from fencelock.cluster.hold import check_held
 from fencelock.cluster.lock import Hold, RLock
 from fencelock.cluster.lock_options import LockOptions
 from fencelock.cluster.operation import Operation, drive
+from fencelock.cluster.owner import name_of
 from fencelock.cluster.settings import Read
 
 S = TypeVar("S", bound=BaseRLock[Any])
@@ -33,12 +36,30 @@ class BaseSide(BaseRLock[H]):
     def __init__(self, connection: Connection, options: LockOptions, *, write: bool) -> None:
         named = replace(options, name=object_name(RWLOCK, options.name))
         super().__init__(connection.line, connection.hold_registry, named)
-        self._acquire = AcquireReadWrite(rwlock=options.name, write=write, label=options.label)
+        self._acquire = AcquireReadWrite(
+            rwlock=options.name,
+            write=write,
+            label=options.label,
+            hold_ms=options.hold_ms,
+            grace_ms=options.grace_ms,
+        )
 
     def _entering(self, wait_ms: int | None, **how: Any) -> Operation[H | None]:
         """Acquire; a reader that tries to write gets the refusal, not None for "not now"."""
         how["blocking"] = True
+        if self._options.limit == 1:
+            self._refuse_again()
         return super()._entering(wait_ms, **how)
+
+    def _refuse_again(self) -> None:
+        """Refuse to acquire again what the caller holds, where an owner holds it only once."""
+        own = self._current()
+        if own is not None and self._registry.state_of(own) in HOLDING and own.levels:
+            raise AlreadyHeldError(
+                f"{titled(self._options.name)}: {name_of(own.owner)} holds it already, under fence "
+                f"{self.fence}; with this protocol an owner reads or writes once at a time: "
+                "release it first"
+            )
 
     def _downgrading(self) -> Operation[None]:
         """Turn the hold of the caller into one of a reader, in one step."""
@@ -62,10 +83,15 @@ class BaseRWLock(Generic[S]):
         timeout: float | None,
         owner: str | None,
         label: str,
+        duration: float | None,
+        grace: float | None,
     ) -> None:
         connection.line.check()
         demand(connection.protocol, Guarantee.RWLOCKS)
-        options = connection.options(name, timeout, owner, label, None, None, reentrant=True)
+        limit = None if promises(connection.protocol, Guarantee.REENTRANT) else 1
+        options = connection.options(
+            name, timeout, owner, label, duration, grace, reentrant=True, limit=limit
+        )
         self._connection = connection
         self._name = name
         self._reader = self._side_type(connection, options, write=False)
@@ -101,6 +127,7 @@ class ReadWriteSide(BaseSide[Hold], RLock):
         are let in. The fence stays the same.
 
         Raises:
+            UnsupportedError: the cluster's protocol has no downgrade (`bakery`).
             InvalidRequestError: this thread holds it to read.
             NotHeldError: this thread does not hold it.
             LockOwnershipLostError: it was lost before; raised until `release` or so.
@@ -123,6 +150,9 @@ class RWLock(BaseRWLock[ReadWriteSide]):
     that reads may read again at once. An owner that writes may also read; it writes until it has
     released as often as it acquired, or until `ReadWriteSide.downgrade`. An owner that reads and
     asks to write gets `AlreadyHeldError`: it must release first.
+
+    On `bakery`, an owner that holds it and asks to read or write gets `AlreadyHeldError` as well,
+    and there is no downgrade.
     """
 
     _side_type = ReadWriteSide

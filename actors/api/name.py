@@ -9,6 +9,7 @@ refused here are therefore written out by number and never change.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from itertools import chain
 
 from fencelock.actors.error import InvalidRequestError
@@ -18,6 +19,9 @@ KIND_END = "\x1f"
 
 KIND_CHARS_MAX = 16
 """Maximum length of a kind: one English word."""
+
+KINDS_CACHED = 64
+"""Kinds that are checked once: more than there are."""
 
 KIND_LETTERS = "abcdefghijklmnopqrstuvwxyz"
 """Characters of a kind."""
@@ -307,9 +311,26 @@ def check_claim(lock: str, owner: str, request: int) -> None:
         InvalidRequestError: naming the field, the value and the limit.
 
     """
+    kind, end, name = lock.rpartition(KIND_END)
+    texts = name + owner
+    if (
+        len(texts) <= PLAIN_BYTES_MAX
+        and texts.isascii()
+        and texts.isprintable()
+        and name
+        and 1 <= request <= INT_MAX
+        and (not end or _is_kind(kind))
+    ):
+        return
     check_object_name(lock)
     check_owner(owner)
     check_number("request", request, 1, INT_MAX)
+
+
+@lru_cache(maxsize=KINDS_CACHED)
+def _is_kind(kind: str) -> bool:
+    lower = kind.isascii() and kind.isalpha() and kind.islower()
+    return lower and len(kind) <= KIND_CHARS_MAX
 
 
 def client_of(session: str) -> str:

@@ -64,12 +64,15 @@ class PermitRequest(ObjectRequest, AcquireRequest):
     def check(self) -> None:
         """Refuse fields that exceed their limits."""
         LockRequest.check(self)
-        check_text("label", self.label, LABEL_BYTES_MAX)
+        if self.label:
+            check_text("label", self.label, LABEL_BYTES_MAX)
         check_wait(self.wait_ms)
 
     def check_new(self) -> None:
         """Refuse what `check` does, names without a visible character, and too high a number."""
-        check_new_lock_name(plain_name(self.lock))
+        name = plain_name(self.lock)
+        if name[:1] <= " " or not name.isascii():
+            check_new_lock_name(name)
         check_request(self.request)
         self.check()
 
@@ -107,6 +110,11 @@ class UpdateRequest(ObjectRequest, CancellableRequest):
     WAITS = False
     IDEMPOTENT: ClassVar[bool] = False
     """Whether it may take effect more than once: then it goes on in the client's next session."""
+
+    @property
+    def needs_session(self) -> bool:
+        """Whether its effect ends with the session, which the client must then keep alive."""
+        return False
 
     def check(self) -> None:
         """Refuse fields that exceed their limits."""

@@ -28,7 +28,8 @@ class AcquireReadWrite(PermitRequest):
     """Let me read under ``rwlock``, or with ``write`` write. Replies are as for `Acquire`.
 
     An owner that reads is refused if it asks to write: two readers that both wait for the other
-    to release would wait for ever. ``wait_ms`` and ``label`` are those of `Acquire`.
+    to release would wait for ever. ``wait_ms``, ``label``, ``hold_ms`` and ``grace_ms`` are those
+    of `Acquire`.
     """
 
     rwlock: str
@@ -38,6 +39,8 @@ class AcquireReadWrite(PermitRequest):
     request: int = 0
     wait_ms: int | None = None
     label: str = ""
+    hold_ms: int = 0
+    grace_ms: int = 0
 
     KIND = RWLOCK
     limit = 0

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Unpack
 from fencelock.actors.api.cluster_message import Watch
 from fencelock.actors.api.message import (
     Acquire,
+    AcquireRequest,
     Alive,
     Cancel,
     Contender,
@@ -16,8 +17,9 @@ from fencelock.actors.api.message import (
     LockStatus,
     Release,
 )
-from fencelock.actors.api.name import OWNER_BYTES_MAX, client_of
+from fencelock.actors.api.name import OWNER_BYTES_MAX, client_of, titled
 from fencelock.actors.api.request import Command
+from fencelock.actors.api.rwlock import AcquireReadWrite
 from fencelock.actors.api.self_report import Elected, MemberSeen
 from fencelock.actors.api.session_message import End, Open, Opened, Renew
 from fencelock.actors.bakery import replies
@@ -29,6 +31,7 @@ from fencelock.actors.bakery.in_flight import (
     InFlightRequests,
     Kind,
     LeaderRequest,
+    LockAcquire,
     Name,
     RequestOptions,
 )
@@ -45,7 +48,12 @@ from fencelock.actors.bakery.proxy_message import (
 from fencelock.actors.bakery.ticket import TERM_MS_MAX, Who
 from fencelock.actors.bootstrap_message import VotingStatus
 from fencelock.actors.effect import Effect, Effects, Observe, Send
-from fencelock.actors.error import InvalidRequestError, NotHeldError, OverloadedError
+from fencelock.actors.error import (
+    InvalidRequestError,
+    NotHeldError,
+    OverloadedError,
+    UnsupportedError,
+)
 from fencelock.actors.message import Address, Instant, Message, ms_between, node_of
 from fencelock.actors.proxy.backend import Handler, Status
 from fencelock.actors.proxy.clients import REQUESTS_MAX, is_full
@@ -115,6 +123,7 @@ class BakeryBackend(MembersBackend):
         """Whether the group is known, so that the coordinator reports the election."""
         self.requests = {
             Acquire: self._on_acquire,
+            AcquireReadWrite: self._on_acquire,
             Release: self._on_release,
             Cancel: self._on_cancel,
             Renew: self._on_renew,
@@ -173,10 +182,13 @@ class BakeryBackend(MembersBackend):
         )
         return [Send(sender, opened)]
 
-    def _on_acquire(self, sender: Address, request: Acquire, now: Instant) -> Effects:
+    def _on_acquire(self, sender: Address, request: LockAcquire, now: Instant) -> Effects:
         """Request a lock; a request that is sent again is the same one."""
         self._check_durations(request)
-        self.check_not_reentrant(request)
+        if isinstance(request, Acquire):
+            self.check_not_reentrant(request)
+        elif leader := self.in_flight.without_shares():
+            raise UnsupportedError(replies.why_no_shares(leader))
         name = _name_of(Kind.LOCK, request)
         if any(wait.name.number > name.number for wait in self._waits(name)):
             return [Observe("proxy.late_request_dropped")]
@@ -198,14 +210,14 @@ class BakeryBackend(MembersBackend):
             until = later(now, (request.wait_ms or TRY_MS) + LATE_MS)
         return [*effects, *self._begin(name, sender, request, now, until=until, note=note)]
 
-    def _check_durations(self, request: Acquire | Renew) -> None:
+    def _check_durations(self, request: LockAcquire | Renew) -> None:
         durations = [("duration", request.hold_ms)]
-        if isinstance(request, Acquire):
+        if isinstance(request, LockAcquire):
             durations.append(("grace", request.grace_ms))
         for name, term_ms in durations:
             if term_ms and not self.terms.least_ms <= term_ms <= TERM_MS_MAX:
                 allowed = f"{self.terms.least_ms} to {TERM_MS_MAX} ms are allowed"
-                text = f"lock {request.lock!r}: {name} is {term_ms} ms, {allowed}"
+                text = f"{titled(request.lock)}: {name} is {term_ms} ms, {allowed}"
                 raise InvalidRequestError(text)
 
     def _on_release(self, sender: Address, request: Release, now: Instant) -> Effects:
@@ -275,14 +287,15 @@ class BakeryBackend(MembersBackend):
 
     def _drop_waits(self, chosen: Callable[[str], bool]) -> int:
         """Drop the waits of the ``chosen`` sessions; return their number."""
-        waits = [
-            pending
-            for pending in self.in_flight.by_number.values()
-            if pending.name.kind is Kind.LOCK and chosen(pending.name.who.session)
-        ]
+        waits = self._waits_where(lambda pending: chosen(pending.name.who.session))
         for pending in waits:
             self.in_flight.end(pending)
         return len(waits)
+
+    def _waits_where(self, chosen: Callable[[InFlightRequest], bool]) -> list[InFlightRequest]:
+        """Return the acquires in flight that are ``chosen``."""
+        waits = self.in_flight.by_number.values()
+        return [one for one in waits if one.name.kind is Kind.LOCK and chosen(one)]
 
     def _from_leader(self, handler: Handler) -> Handler:
         """Return ``handler``, which gets only messages of nodes that can be leaders."""
@@ -328,7 +341,7 @@ class BakeryBackend(MembersBackend):
                 pending.answered[node] = None
                 if len(pending.answered) < quorum(len(self.in_flight.readiness.leaders)):
                     return []
-            case Unlocked() if not isinstance(request, Release | Cancel | Acquire):
+            case Unlocked() if not isinstance(request, Release | Cancel | AcquireRequest):
                 return [Observe("bakery.answer_malformed")]
             case HoldRenewed() if not isinstance(request, Renew):
                 return [Observe("bakery.answer_malformed")]
@@ -377,7 +390,15 @@ class BakeryBackend(MembersBackend):
         del sender
         self.is_seated = True
         self.leaders.update(leader.node for leader in readiness.leaders)
-        return [*self.in_flight.lead(readiness, now), *self.watchers.see(readiness)]
+        refusals: list[Effect] = []
+        leads = self.in_flight.lead(readiness, now)
+        if leader := self.in_flight.without_shares():
+            for wait in self._waits_where(lambda wait: isinstance(wait.request, AcquireReadWrite)):
+                self.in_flight.end(wait)
+                refusals += replies.no_shares(wait, leader)
+                if wait.sent:
+                    refusals += self._undo(wait, now)
+        return [*leads, *refusals, *self.watchers.see(readiness)]
 
     def _on_voting_status(self, sender: Address, status: VotingStatus, now: Instant) -> Effects:
         """Store why this node does not vote; before the first election nothing else is known."""
@@ -465,5 +486,5 @@ class BakeryBackend(MembersBackend):
         )
 
 
-def _name_of(kind: Kind, request: Acquire | Release | Cancel | Renew) -> Name:
+def _name_of(kind: Kind, request: LockAcquire | Release | Cancel | Renew) -> Name:
     return Name(kind, request.lock, Who(request.session, request.owner), request.request)

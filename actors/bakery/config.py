@@ -33,6 +33,10 @@ REFRESH_MS = 1_000
 COPY_MS = 6_000
 """A waiting ticket that its leader did not repeat for this long is forgotten (ms)."""
 
+HOLDERS_SHOWN_MAX = 100
+"""Maximum holders shown of one lock, in the order of their fences: 64 KiB with the longest names.
+"""
+
 HOLD_MS = 5_000
 GRACE_MS = 5_000
 OBTENTION_MS = 5_000

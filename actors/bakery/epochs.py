@@ -340,10 +340,17 @@ class EpochState:
         node = node_of(sender)
         return bool(self.epoch) and epoch == self.epoch and node in self.others
 
+    @property
+    def rank(self) -> int:
+        """The place of this leader among those of the epoch, from 0."""
+        return self._rank_of(self.node)
+
     def ranks_before(self, other: str) -> bool:
         """Return whether this leader ranks before ``other``, of the same epoch."""
-        names = [leader.node for leader in self.leaders]
-        return names.index(self.node) < names.index(other)
+        return self.rank < self._rank_of(other)
+
+    def _rank_of(self, node: str) -> int:
+        return [leader.node for leader in self.leaders].index(node)
 
     def trusted(self, now: Instant) -> bool:
         """Return whether a grant made now ends before any member considers it impossible."""

@@ -27,6 +27,8 @@ class Member(NamedTuple):
     """The electorate of ``seating``."""
     voter: int = 0
     """The id under which it votes, as it said; 0 if it does not."""
+    shares: bool = False
+    """Whether it knows shared tickets."""
 
 
 @local

@@ -7,9 +7,16 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple, TypedDict, Unpack
 
-from fencelock.actors.api.message import Acquire, Cancel, Inspect, Release
+from fencelock.actors.api.message import Acquire, Cancel, Contender, Inspect, Release
+from fencelock.actors.api.rwlock import AcquireReadWrite
 from fencelock.actors.api.session_message import End, Renew
-from fencelock.actors.bakery.config import exports_needed, later, leader_of, quorum
+from fencelock.actors.bakery.config import (
+    HOLDERS_SHOWN_MAX,
+    exports_needed,
+    later,
+    leader_of,
+    quorum,
+)
 from fencelock.actors.bakery.event import Readiness
 from fencelock.actors.bakery.proxy_message import (
     Lock,
@@ -39,7 +46,9 @@ NONCE_BITS = 62
 NOBODY = ("", "", 0)
 """Stands for the holder of a lock that is free."""
 
-LeaderRequest = Acquire | Release | Cancel | Inspect | End | Renew
+LockAcquire = Acquire | AcquireReadWrite
+
+LeaderRequest = LockAcquire | Release | Cancel | Inspect | End | Renew
 """Requests of clients that leaders decide."""
 
 ToLeader = Lock | Unlock | UnlockAll | RenewHold | Query
@@ -88,6 +97,8 @@ class Poll:
 
     def decide(self, quorum: int, now: Instant) -> QueryResult | None:
         """Return the state on which ``quorum`` leaders agree, or None if there is none yet."""
+        if any(answer.holders for answer in self.answers.values()):
+            return self._decide_all(quorum, now)
         agreeing: dict[tuple[str, str, int], list[QueryResult]] = {}
         for answer in self.answers.values():
             holder = self._holder(answer, now)
@@ -103,8 +114,53 @@ class Poll:
         holder = answer.holder
         if holder is not None:
             return (holder.session, holder.owner, holder.fence) if holder.fence else None
+        return NOBODY if self._proves_absence(answer, now) else None
+
+    def _proves_absence(self, answer: QueryResult, now: Instant) -> bool:
+        """Return whether one leader's vote for none but the holders it names can have moved."""
         round_ms = surely_over(ms_between(self.began, now) + 1)
-        return NOBODY if answer.lapsed_ms is None or answer.lapsed_ms >= round_ms else None
+        return answer.lapsed_ms is None or answer.lapsed_ms >= round_ms
+
+    def _decide_all(self, quorum: int, now: Instant) -> QueryResult | None:
+        """Return the state of a lock with several holders, once it is known of each of them.
+
+        One holds it if ``quorum`` leaders say so, and does not if as many do not.
+        """
+        answers = list(self.answers.values())
+        proofs = [answer for answer in answers if self._proves_absence(answer, now)]
+        named = {_identity(one): one for answer in answers for one in _holders(answer)}
+        holders: list[Contender] = []
+        for identity, holder in sorted(named.items()):
+            known = sum(identity in map(_identity, _holders(answer)) for answer in answers)
+            without = [one for one in proofs if identity not in map(_identity, _holders(one))]
+            if any(_is_beyond(one, holder) for one in without):
+                break
+            if known >= quorum:
+                holders.append(holder)
+            elif len(without) < quorum:
+                return None
+        if len(proofs) < quorum:
+            return None
+        longest = max(answers, key=lambda answer: answer.waiting)
+        first = holders[0] if holders else None
+        return replace(longest, holder=first, holders=tuple(holders))
+
+
+def _holders(answer: QueryResult) -> tuple[Contender, ...]:
+    """Return the holders that a leader names."""
+    single = () if answer.holder is None else (answer.holder,)
+    return answer.holders or single
+
+
+def _identity(holder: Contender) -> tuple[int, str, str]:
+    """Return what distinguishes a hold from others; the order is that of fences."""
+    return holder.fence or 0, holder.session, holder.owner
+
+
+def _is_beyond(answer: QueryResult, holder: Contender) -> bool:
+    """Return whether ``answer`` has no room for a holder with so high a fence."""
+    shown = answer.holders
+    return len(shown) >= HOLDERS_SHOWN_MAX and _identity(shown[-1]) < _identity(holder)
 
 
 class RequestOptions(TypedDict, total=False):
@@ -219,6 +275,11 @@ class InFlightRequests:
             for node, life in self.readiness.leaders
             if node in reachable and lives.get(node, life) == life
         ]
+
+    def without_shares(self) -> str:
+        """Return the first leader that knows no shared tickets, or an empty text."""
+        known = {member.node for member in self.readiness.members if member.shares}
+        return next((name for name in self.leaders() if name not in known), "")
 
     def send(self, pending: InFlightRequest, now: Instant) -> list[Effect]:
         """Send a request to its leader, or to the next one if that is gone."""
@@ -336,7 +397,7 @@ def _message(pending: InFlightRequest, now: Instant) -> ToLeader:
     name, asked = pending.name, pending.request
     match name.kind:
         case Kind.LOCK:
-            assert isinstance(asked, Acquire)
+            assert isinstance(asked, LockAcquire)
             wait_ms = asked.wait_ms
             if wait_ms:
                 wait_ms = max(1, wait_ms - ms_between(pending.since, now))
@@ -348,6 +409,7 @@ def _message(pending: InFlightRequest, now: Instant) -> ToLeader:
                 hold_ms=asked.hold_ms,
                 grace_ms=asked.grace_ms,
                 label=asked.label,
+                shared=isinstance(asked, AcquireReadWrite) and not asked.write,
             )
         case Kind.UNLOCK:
             request = 0 if pending.fence else name.number
@@ -357,7 +419,7 @@ def _message(pending: InFlightRequest, now: Instant) -> ToLeader:
                 request=request,
                 fence=pending.fence,
                 number=pending.number,
-                waiting=isinstance(asked, Acquire) and bool(asked.session),
+                waiting=isinstance(asked, LockAcquire) and bool(asked.session),
             )
         case Kind.UNLOCK_ALL:
             return UnlockAll(session=name.who.session, number=pending.number)

@@ -253,9 +253,10 @@ class Voting:
 
     def _on_entering(self, leader: str, step: Entering, now: Instant) -> list[Effect]:
         ticket = step.ticket
-        if not fits(ticket) or ticket.turn.number:
-            return [Observe("bakery.step_malformed")]
         attempt = self.attempts.timers.find(ticket.lock, ticket.who, ticket.request)
+        other = attempt is not None and attempt.entry.shared != ticket.shared
+        if not fits(ticket) or ticket.turn.number or other:
+            return [Observe("bakery.step_malformed")]
         ceded: list[Effect] = []
         if attempt is not None and attempt.step is not TicketStep.HELD:
             if self.epoch_state.ranks_before(leader):
@@ -280,7 +281,9 @@ class Voting:
     def _on_add(self, leader: str, step: AddTicket, now: Instant) -> list[Effect]:
         ticket = step.ticket
         fence_fits = step.fence == 0 or is_fence(step.fence, step.epoch)
-        if not fits(ticket) or not ticket.turn.number or not fence_fits:
+        entry = self.table.get(ticket.lock, RequestKey(ticket.who, ticket.request))
+        other = entry is not None and entry.shared != ticket.shared
+        if not fits(ticket) or not ticket.turn.number or not fence_fits or other:
             return [Observe("bakery.step_malformed")]
         ceded: list[Effect] = []
         attempt = self.attempts.timers.find(ticket.lock, ticket.who, ticket.request)
@@ -289,7 +292,7 @@ class Voting:
             return self._answer(leader, Owned(**_request(step.epoch, ticket)))
         if attempt is not None and whose == leader:
             ceded = self.attempts.cede(attempt, leader, now)
-        return [*ceded, *self._take_in(leader, step, now)]
+        return [*ceded, *self._take_in(leader, step, entry, now)]
 
     def _whose(self, attempt: TicketAttempt, leader: str, step: AddTicket) -> str:
         """Return which of two owners of a request continues with it, or "" if votes must decide.
@@ -305,10 +308,11 @@ class Voting:
             return ""
         return self.epoch_state.node if self.epoch_state.ranks_before(leader) else leader
 
-    def _take_in(self, leader: str, step: AddTicket, now: Instant) -> list[Effect]:
+    def _take_in(
+        self, leader: str, step: AddTicket, entry: TicketEntry | None, now: Instant
+    ) -> list[Effect]:
         """Store a ticket with its number; vote for it, if requested and nothing is ahead."""
         ticket = step.ticket
-        entry = self.table.get(ticket.lock, RequestKey(ticket.who, ticket.request))
         if entry is not None and not _heeds(entry, leader, step):
             return self._collected(leader, step, entry, None)
         until = later(now, COPY_MS)
@@ -330,8 +334,11 @@ class Voting:
         return [*answer, *self.attempts.advance(ticket.lock, now)]
 
     def _is_highest(self, step: AddTicket) -> bool:
-        """Return whether no fence of the lock is as high, except the same one if it expired."""
-        last = self.table.counters_of(step.ticket.lock).fence
+        """Return whether no fence of a ticket that conflicts is as high.
+
+        The same one is, if it expired.
+        """
+        last = self.table.last_against(step.ticket)
         again = step.taken and self.table.tombstones.lapsed_under(step.ticket, step.fence)
         return step.fence > last or (again and step.fence == last > 0)
 
@@ -348,7 +355,7 @@ class Voting:
         self, leader: str, step: AddTicket, entry: TicketEntry, ahead: Turn | None
     ) -> list[Effect]:
         voted = entry.phase is TicketPhase.HOLDING and entry.fence == step.fence
-        if step.taken and self.table.is_outdone(step.ticket.lock, step.fence):
+        if step.taken and self.table.is_outdone(step.ticket, step.fence):
             voted = False
         message = Collected(
             **_request(step.epoch, step.ticket),
@@ -398,14 +405,18 @@ class Voting:
 
     def _on_extend(self, leader: str, step: Extend, now: Instant) -> list[Effect]:
         ticket = step.ticket
-        if not fits(ticket) or not ticket.turn.number or not is_fence(step.fence, step.epoch):
-            return [Observe("bakery.step_malformed")]
         entry = self.table.get(ticket.lock, RequestKey(ticket.who, ticket.request))
+        other = entry is not None and entry.shared != ticket.shared
+        sound = fits(ticket) and ticket.turn.number and is_fence(step.fence, step.epoch)
+        if not sound or other:
+            return [Observe("bakery.step_malformed")]
         kept = entry is not None and entry.fence == step.fence and not entry.is_over(now)
         if entry is None or entry.phase is not TicketPhase.HOLDING:
             queue = self.table.queues.get(ticket.lock)
-            free = queue is None or not queue.holding
-            if free and not self.table.is_outdone(ticket.lock, step.fence):
+            free = queue is None or not any(
+                one.holding for one in queue.against(shared=ticket.shared)
+            )
+            if free and not self.table.is_outdone(ticket, step.fence):
                 entry = self.table.put(ticket, leader, now, later(now, COPY_MS), step.fence)
                 kept = entry is not None
         if kept and entry is not None:

@@ -6,8 +6,22 @@ from dataclasses import dataclass, field, replace
 from heapq import nsmallest
 
 from fencelock.actors.api.message import Contender, LockStatus
-from fencelock.actors.api.name import OWNER_BYTES_MAX, check_lock_name, check_wait
-from fencelock.actors.bakery.config import LEADERS_MAX, RESEND_MS, Terms, election_of, later
+from fencelock.actors.api.name import (
+    OWNER_BYTES_MAX,
+    check_object_name,
+    check_wait,
+    kind_of,
+    titled,
+)
+from fencelock.actors.api.rwlock import RWLOCK, RWLOCK_PERMITS
+from fencelock.actors.bakery.config import (
+    HOLDERS_SHOWN_MAX,
+    LEADERS_MAX,
+    RESEND_MS,
+    Terms,
+    election_of,
+    later,
+)
 from fencelock.actors.bakery.epochs import EpochState
 from fencelock.actors.bakery.event import Raise
 from fencelock.actors.bakery.message import Chosen, DropTicket, Extend, Extended, TicketDropped
@@ -52,7 +66,7 @@ def problem_of(
     if len(who.session) > ADDRESS_BYTES_MAX or len(who.owner) > OWNER_BYTES_MAX:
         return Observe("bakery.request_malformed")
     try:
-        check_lock_name(asked.lock)
+        check_object_name(asked.lock)
     except InvalidRequestError:
         return Observe("bakery.request_malformed")
     if not isinstance(asked, Lock):
@@ -74,25 +88,29 @@ def _judge(asked: Lock, table: TicketTable, terms: Terms, now: Instant) -> tuple
     for name, value in (("duration", asked.hold_ms), ("grace", asked.grace_ms)):
         why = _why_invalid(value, terms)
         if why:
-            return Error.INVALID, f"lock {asked.lock!r}: {name} is {value} ms, {why}"
+            return Error.INVALID, f"{titled(asked.lock)}: {name} is {value} ms, {why}"
     try:
         check_wait(asked.wait_ms)
     except InvalidRequestError as problem:
         return Error.INVALID, str(problem)
     of_owner = [entry for entry in table.of(asked.lock, asked.who) if not entry.is_over(now)]
     if any(entry.ticket.request > asked.request for entry in of_owner):
-        text = f"lock {asked.lock!r}: a later request of the same owner is known"
+        text = f"{titled(asked.lock)}: a later request of the same owner is known"
         return Error.DUPLICATE, text
     if any(entry.fence and entry.ticket.request < asked.request for entry in of_owner):
-        text = f"lock {asked.lock!r}: this owner holds it, under fence {of_owner[0].fence}"
+        text = f"{titled(asked.lock)}: this owner holds it, under fence {of_owner[0].fence}"
         return Error.DUPLICATE, text
     queue = table.queues.get(asked.lock)
-    if any(entry.ticket.request == asked.request for entry in of_owner):
+    same = [entry for entry in of_owner if entry.ticket.request == asked.request]
+    if any(entry.shared != asked.shared for entry in same):
+        text = f"{titled(asked.lock)}: request {asked.request} is known in the other mode"
+        return Error.DUPLICATE, text
+    if same:
         return None, ""
     if table.size >= TICKETS_MAX:
         return Error.OVERFLOW, f"{TICKETS_MAX} tickets are in the table, its limit"
-    if queue is not None and len(queue.entering) >= ENTERING_MAX:
-        text = f"lock {asked.lock!r}: {ENTERING_MAX} requests enter at once, the limit"
+    if queue is not None and queue.entering >= ENTERING_MAX:
+        text = f"{titled(asked.lock)}: {ENTERING_MAX} requests enter at once, the limit"
         return Error.OVERFLOW, text
     return None, ""
 
@@ -261,31 +279,36 @@ CONTENDERS_SHOWN_MAX = 1_000
 def query_result(table: TicketTable, query: Query, epoch: int, now: Instant) -> QueryResult:
     """Return the state of a lock in ``table``, for a leader that serves in ``epoch``."""
     queue = table.queues.get(query.lock)
-    holder, waiters = _contenders(queue, now)
+    holders, waiters = _contenders(queue, now)
     lapsed = table.lapsed_at(query.lock, now)
     return QueryResult(
         lock=query.lock,
         number=query.number,
-        holder=holder,
+        holder=holders[0] if holders else None,
         waiters=waiters,
-        waiting=len(queue.line) if queue is not None else 0,
+        waiting=queue.waiting if queue is not None else 0,
         epoch=epoch,
         nonce=query.nonce,
         lapsed_ms=None if lapsed is None else ms_between(lapsed, now),
+        holders=holders if kind_of(query.lock) == RWLOCK else (),
     )
 
 
 def _contenders(
     queue: TicketQueue | None, now: Instant
-) -> tuple[Contender | None, tuple[Contender, ...]]:
-    """Return the holder, if this leader's vote stands for one, and the waiters."""
+) -> tuple[tuple[Contender, ...], tuple[Contender, ...]]:
+    """Return the holders for which this leader's votes stand, and the waiters.
+
+    After a hand-over, an exclusive vote may stand beside others; the highest fence is real.
+    """
     if queue is None:
-        return None, ()
-    votes = [entry for key in queue.holding if not (entry := queue.entries[key]).is_over(now)]
-    holder = max(votes, key=lambda entry: entry.fence, default=None)
-    shown = queue.line[:WAITERS_SHOWN_MAX]
-    waiters = [_contender(queue.entries[place.key], now) for place in shown]
-    return None if holder is None else _contender(holder, now), tuple(waiters)
+        return (), ()
+    votes = [entry for entry in queue.holders() if not entry.is_over(now)]
+    if votes and not votes[-1].shared:
+        votes = votes[-1:]
+    holders = [_contender(entry, now) for entry in votes[:HOLDERS_SHOWN_MAX]]
+    waiters = [_contender(entry, now) for entry in queue.waiters(WAITERS_SHOWN_MAX)]
+    return tuple(holders), tuple(waiters)
 
 
 def tickets_of(table: TicketTable, now: Instant) -> tuple[LockStatus, ...]:
@@ -293,15 +316,29 @@ def tickets_of(table: TicketTable, now: Instant) -> tuple[LockStatus, ...]:
     found: list[LockStatus] = []
     room = CONTENDERS_SHOWN_MAX
     for lock in nsmallest(CONTENDERS_SHOWN_MAX, table.queues):
-        holder, waiters = _contenders(table.queues[lock], now)
+        holders, waiters = _contenders(table.queues[lock], now)
         waiters = waiters[:room]
-        room -= len(waiters) + 1
+        room -= len(waiters) + max(1, len(holders))
         if room < 0:
             break
-        if holder is not None or waiters:
-            status = LockStatus(lock=lock, holder=holder, waiters=waiters, waits_for=())
-            found.append(status)
+        if holders or waiters:
+            found.append(lock_status(lock, holders, waiters))
     return tuple(found)
+
+
+def lock_status(
+    lock: str, holders: tuple[Contender, ...], waiters: tuple[Contender, ...]
+) -> LockStatus:
+    """Return the status of a lock, or of a read/write lock, for clients."""
+    together = kind_of(lock) == RWLOCK
+    return LockStatus(
+        lock=lock,
+        holder=holders[0] if holders else None,
+        waiters=waiters,
+        waits_for=(),
+        permits=RWLOCK_PERMITS if together else 1,
+        holders=holders if together else (),
+    )
 
 
 def _contender(entry: TicketEntry, now: Instant) -> Contender:
@@ -313,6 +350,7 @@ def _contender(entry: TicketEntry, now: Instant) -> Contender:
         fence=entry.fence if entry.phase is TicketPhase.HOLDING else None,
         since_ms=ms_between(entry.since, now),
         label=ticket.label,
+        times=RWLOCK_PERMITS if kind_of(ticket.lock) == RWLOCK and not ticket.shared else 1,
     )
 
 

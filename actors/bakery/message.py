@@ -71,6 +71,8 @@ class Beat(Message):
     beats of registered voters count in a majority."""
     electorate: Electorate = FOUNDERS
     """The electorate of ``seating``."""
+    shares: bool = False
+    """Whether the sender knows shared tickets. Earlier releases do not send this."""
 
 
 @message(0x41)
@@ -170,6 +172,8 @@ class Export(Message):
     """To a former leader: from now on heed no epoch below ``epoch``, and send me your table."""
 
     epoch: int
+    shares: bool = False
+    """Whether the sender knows shared tickets; else it gets the table once none holds there."""
 
 
 @message(0x4C)
@@ -187,6 +191,9 @@ class Table(Message):
     records: tuple[Record, ...]
     ended: tuple[EndedRequests, ...]
     """The last ended requests there, so that no other table brings them back."""
+    exclusive: tuple[int, ...] = ()
+    """For each of ``ended``, a fence up to which exclusive tickets ended; empty from a release
+    without shared tickets, where each ended fence is that of an exclusive one."""
 
 
 @message(0xB0)

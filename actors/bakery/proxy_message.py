@@ -35,11 +35,16 @@ class Lock(Message):
     hold_ms: int
     grace_ms: int
     label: str
+    shared: bool = False
+    """Whether it may hold the lock beside other shared requests."""
 
 
 @message(0xC1)
 class Locked(Message):
-    """Source: LOCKED. No other owner is granted the lock for ``hold_ms + grace_ms`` from now."""
+    """Source: LOCKED. No other owner is granted the lock for ``hold_ms + grace_ms`` from now.
+
+    If the request was shared, that means no other owner with an exclusive request.
+    """
 
     lock: str
     who: Who
@@ -170,6 +175,9 @@ class QueryResult(Message):
     lapsed_ms: int | None = None
     """Time since a vote for a holder of this lock last lapsed here (ms), or None if none ever
     did."""
+    holders: tuple[Contender, ...] = ()
+    """All holders for which the leader voted, in the order of their fences, if they hold the lock
+    together. ``holder`` is the first of them."""
 
 
 @message(0xCC)

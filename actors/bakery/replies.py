@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fencelock.actors.api.message import (
-    Acquire,
+    AcquireRequest,
     Cancel,
     Cancelled,
     Granted,
     Inspect,
-    LockStatus,
     Reason,
     Release,
     Released,
     refused,
 )
+from fencelock.actors.api.name import titled
 from fencelock.actors.api.session_message import End, Ended, HoldLost, Renew, Renewed
 from fencelock.actors.api.session_message import Unlocking as ClientUnlocking
 from fencelock.actors.bakery.event import Readiness
 from fencelock.actors.bakery.in_flight import InFlightRequest, Kind
+from fencelock.actors.bakery.leader_requests import lock_status
 from fencelock.actors.bakery.proxy_message import (
     Error,
     Expired,
@@ -93,15 +96,10 @@ def done(
             reply = refused(request, Reason.NOT_HELD, not_held(request, node))
         case Inspect():
             assert isinstance(event, QueryResult)
-            reply = LockStatus(
-                lock=request.lock,
-                holder=event.holder,
-                waiters=event.waiters,
-                waits_for=(),
-                session=request.session,
-                request=request.request,
-            )
-        case Acquire():
+            held = event.holders or (() if event.holder is None else (event.holder,))
+            status = lock_status(request.lock, held, event.waiters)
+            reply = replace(status, session=request.session, request=request.request)
+        case AcquireRequest():
             return []
     return [Send(pending.sender, reply)]
 
@@ -123,7 +121,7 @@ def notice(event: Unlocking | Expired) -> ClientUnlocking | HoldLost:
 
 def not_held(request: Release | Renew, node: str) -> str:
     """Return the text of the refusal to release, or renew, a hold that does not exist."""
-    text = f"lock {request.lock!r}: fence {request.fence} was shown, which does not hold it"
+    text = f"{titled(request.lock)}: fence {request.fence} was shown, which does not hold it"
     return f"{text} (says {node})"
 
 
@@ -139,15 +137,32 @@ def given_up(wait: InFlightRequest) -> list[Effect]:
     """Refuse a wait, since its owner has sent a new request."""
     if wait.sender is None:
         return []
-    text = f"lock {wait.name.lock!r}: the wait was given up"
+    text = f"{titled(wait.name.lock)}: the wait was given up"
     return [Send(wait.sender, refused(wait.request, Reason.CANCELLED, text))]
+
+
+def no_shares(pending: InFlightRequest, leader: str) -> list[Effect]:
+    """Refuse a request about a read/write lock, since a leader knows no shared tickets."""
+    if pending.sender is None:
+        return []
+    return [
+        Send(pending.sender, refused(pending.request, Reason.UNSUPPORTED, why_no_shares(leader)))
+    ]
+
+
+def why_no_shares(leader: str) -> str:
+    """Return why there are no read/write locks while ``leader`` leads."""
+    return (
+        f"leader {leader} runs a release without shared locks: bakery has read/write locks once "
+        "all leaders run a later one"
+    )
 
 
 def over(pending: InFlightRequest, readiness: Readiness, now: Instant) -> list[Effect]:
     """Refuse a request that no leader answered in time, with the reason if it is known."""
     if pending.sender is None or isinstance(pending.request, End):
         return []
-    lock = f"lock {pending.name.lock!r}"
+    lock = titled(pending.name.lock)
     waited = f"waited {ms_between(pending.since, now)} ms"
     reason = Reason.UNAVAILABLE
     if pending.name.kind is Kind.QUERY:

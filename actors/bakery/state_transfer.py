@@ -52,8 +52,9 @@ class StateTransfer:
         self.arriving: Import | None = None
         self.merged = 0
         """The epoch for which the table was completed last."""
-        self.exported: list[Table] = []
-        """The table as it was handed over last: parts of two different ones would not fit."""
+        self.exported: dict[bool, list[Table]] = {}
+        """The table as it was handed over last: parts of two different ones would not fit. One to
+        leaders that know shared tickets, and one to others."""
 
     def request_again(self) -> list[Effect]:
         """Ask for the tables that have not arrived."""
@@ -118,10 +119,17 @@ class StateTransfer:
         if export.epoch < self.epoch_state.barred:
             return [Observe("bakery.export_ignored")]
         left = self.leave(export.epoch)
-        if not self.exported or self.exported[0].epoch != export.epoch:
+        if any(parts[0].epoch != export.epoch for parts in self.exported.values()):
+            self.exported.clear()
+        if export.shares not in self.exported:
             self.tickets.forget_old(now)
-            self.exported = parts_of(self.tickets, export.epoch, self.epoch_state.life, now)
-        return [*left, *(Send(sender, part) for part in self.exported)]
+            if not export.shares and self.tickets.has_shared_holds():
+                # It would grant the lock beside them. None is renewed any more.
+                return [*left, Observe("bakery.export_waits")]
+            life, shares = self.epoch_state.life, export.shares
+            parts = parts_of(self.tickets, export.epoch, life, now, shares=shares)
+            self.exported[shares] = parts
+        return [*left, *(Send(sender, part) for part in self.exported[export.shares])]
 
     def on_table(self, sender: Address, table: Table, now: Instant) -> list[Effect]:
         """Take a part of a former leader's table."""
@@ -275,7 +283,8 @@ class Import:
             return []
         left = [one.node for one in self.lead.former.leaders if one.node != node]
         missing = [name for name in left if name not in self.arrivals or not self._whole(name)]
-        return [Send(leader_of(name), Export(epoch=self.lead.epoch)) for name in missing]
+        message = Export(epoch=self.lead.epoch, shares=True)
+        return [Send(leader_of(name), message) for name in missing]
 
     def _whole(self, name: str) -> bool:
         return self.arrivals[name].whole
@@ -285,6 +294,7 @@ class Import:
         lives = {one.node: one.life for one in self.lead.former.leaders}
         sound = 0 <= table.part < table.parts <= PARTS_MAX
         sound = sound and max(len(table.records), len(table.ended)) <= PART
+        sound = sound and len(table.exclusive) in {0, len(table.ended)}
         if lives.get(node) != table.life or not sound:
             return False  # A restarted leader has forgotten its agreements.
         arrival = self.arrivals.setdefault(node, PartialTable(table.parts))
@@ -318,9 +328,10 @@ class Import:
         dropped: list[TicketEntry] = []
         before = self.lead.epoch - 1
         for part in reversed(parts):  # The newest end must be stored last.
-            for end in reversed(part.ended):
-                if _can_be_end(end, before):
-                    dropped += _end(tickets, end)
+            exclusive = part.exclusive or tuple(end.highest for end in part.ended)
+            for end, fence in reversed(list(zip(part.ended, exclusive, strict=False))):
+                if _can_be_end(end, before) and 0 <= fence <= end.highest:
+                    dropped += _end(tickets, end, fence)
                 else:
                     self.malformed += 1
         for part in parts:
@@ -356,13 +367,15 @@ def _can_be_record(record: Record, before: int) -> bool:
     )
 
 
-def _end(tickets: TicketTable, end: EndedRequests) -> list[TicketEntry]:
+def _end(tickets: TicketTable, end: EndedRequests, exclusive: int) -> list[TicketEntry]:
     """Store what ended elsewhere; return the entries that it drops here.
 
-    Its fences may have been granted: no lower one is granted after them.
+    Its fences may have been granted: no lower one is granted after them. Only those up to
+    ``exclusive`` may have been granted to an exclusive ticket.
     """
     if end.highest:
-        tickets.note(end.lock, 0, end.highest)
+        tickets.note(end.lock, 0, end.highest, shared=True)
+        tickets.note(end.lock, 0, exclusive)
     if not end.request and not end.fence:
         return []
     dropped = tickets.named(end.lock, end.who, end.request, end.fence)
@@ -378,15 +391,20 @@ def _doubt(tickets: TicketTable, arrival: PartialTable) -> None:
     """
     known = arrival.holds()
     for lock, queue in tickets.queues.items():
-        for key in queue.holding:
-            if (lock, key) not in known:
-                tickets.note(lock, 0, queue.entries[key].fence + 1)
+        for entry in queue.holders():
+            if (lock, entry.key) not in known:
+                tickets.note(lock, 0, entry.fence + 1)
 
 
 def _merge(tickets: TicketTable, record: Record, now: Instant) -> None:
     ticket = record.ticket
     entry = tickets.get(ticket.lock, RequestKey(ticket.who, ticket.request))
     until = later(now, record.left_ms if record.fence else COPY_MS)
+    if entry is not None and entry.shared != ticket.shared:
+        if record.fence <= entry.fence:
+            return
+        tickets.remove(entry)  # A client sent one request in both modes: no quorum has this one.
+        entry = None
     if entry is None or (record.fence and not entry.ticket.turn.number):  # Its proxy came too.
         entry = tickets.put(ticket, record.owner, now, until, record.fence)
     if entry is None or not record.fence:
@@ -397,21 +415,25 @@ def _merge(tickets: TicketTable, record: Record, now: Instant) -> None:
     else:
         tickets.extend_until(entry, until)
         entry.fence = max(entry.fence, record.fence)
-    tickets.note(ticket.lock, 0, record.fence)
+    tickets.note(ticket.lock, 0, record.fence, shared=ticket.shared)
 
 
 def _keep_the_highest(
     tickets: TicketTable, now: Instant, held: Collection[TicketEntry]
 ) -> list[TicketEntry]:
-    """If several entries may hold one lock, let only the one with the highest fence hold it.
+    """If several entries may hold one lock, let only those hold it that no higher fence excludes.
 
-    Only that one can have been granted: a quorum that voted for it knew the others' fences, and
-    had their votes given back. Others remain where that did not arrive; their owners undo them.
+    Of two that conflict only the one with the higher fence can have been granted: a quorum that
+    voted for it knew the other's fence, and had its votes given back. Others remain where that did
+    not arrive; their owners undo them.
     """
     ended: list[TicketEntry] = []
     for queue in list(tickets.queues.values()):
-        holds = [queue.entries[key] for key in queue.holding]
-        for entry in sorted(holds, key=lambda entry: entry.fence)[:-1]:
+        holds = queue.holders()
+        highest = max((one.fence for one in holds if not one.shared), default=0)
+        for entry in holds[:-1]:
+            if entry.shared and entry.fence > highest:
+                continue
             if entry in held:  # Its lease was over for a quorum, which granted the lock again.
                 ticket = entry.ticket
                 tickets.remove(entry)
@@ -422,9 +444,18 @@ def _keep_the_highest(
     return ended
 
 
-def parts_of(tickets: TicketTable, epoch: int, life: int, now: Instant) -> list[Table]:
-    """Return all that waits or holds in ``tickets``, and what ended last, in parts."""
-    records = [_record(e, now) for e in tickets.entries() if e.phase is not TicketPhase.ENTERING]
+def parts_of(
+    tickets: TicketTable, epoch: int, life: int, now: Instant, *, shares: bool = True
+) -> list[Table]:
+    """Return all that waits or holds in ``tickets``, and what ended last, in parts.
+
+    Without ``shares``, leave out the shared tickets.
+    """
+    records = [
+        _record(entry, now)
+        for entry in tickets.entries()
+        if entry.phase is not TicketPhase.ENTERING and (shares or not entry.shared)
+    ]
     ended = [_checked(tickets, end) for end in tickets.tombstones.newest(ENDED_MAX)]
     starts = range(0, max(1, len(records), len(ended)), PART)
     return [
@@ -435,6 +466,10 @@ def parts_of(tickets: TicketTable, epoch: int, life: int, now: Instant) -> list[
             parts=len(starts),
             records=tuple(records[start : start + PART]),
             ended=tuple(ended[start : start + PART]),
+            exclusive=tuple(
+                min(end.highest, tickets.counters_of(end.lock).exclusive)
+                for end in ended[start : start + PART]
+            ),
         )
         for part, start in enumerate(starts)
     ]

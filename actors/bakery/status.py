@@ -168,6 +168,7 @@ class ClusterStatus(VotingRole[Received]):
             waiting_ms=self.contents.waiting_ms,
             voter=self.voting.voter if self.is_voter else 0,
             electorate=self.contents.electorate,
+            shares=True,
         )
 
     def _on_beat(self, sender: Address, beat: Beat, now: Instant) -> Effects:
@@ -270,6 +271,7 @@ def _member(node: str, beat: Beat, votes: bool) -> Member:
         votes,
         beat.electorate,
         beat.voter,
+        beat.shares,
     )
 
 

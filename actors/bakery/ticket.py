@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from fencelock.actors.api.name import LOCK_NAME_BYTES_MAX, OWNER_BYTES_MAX
+from fencelock.actors.api.name import KIND_CHARS_MAX, LOCK_NAME_BYTES_MAX, OWNER_BYTES_MAX
 from fencelock.actors.message import Address
 
 COUNTER_BITS = 32
@@ -18,6 +18,9 @@ LEASE_MS_MAX = 2 * TERM_MS_MAX
 """The longest lease, duration and grace together (ms)."""
 
 ADDRESS_BYTES_MAX = 2 * OWNER_BYTES_MAX
+
+NAME_BYTES_MAX = KIND_CHARS_MAX + 1 + LOCK_NAME_BYTES_MAX
+"""Maximum length (bytes) of a lock's name with its kind."""
 
 
 class Who(NamedTuple):
@@ -34,7 +37,9 @@ class Turn(NamedTuple):
     leader: str
     """The leader that drew it."""
     serial: int
-    """Number of the ticket among those of that leader in one life, from 1."""
+    """Number of the ticket among those of that leader in one life, from 1. A shared ticket has it
+    negated. So leaders of releases without shared tickets refuse one as malformed: they neither
+    vote for it nor take it for an exclusive one."""
 
 
 class Ticket(NamedTuple):
@@ -57,8 +62,13 @@ class Ticket(NamedTuple):
     label: str
 
     @property
+    def shared(self) -> bool:
+        """Whether it holds the lock beside other shared tickets; else it is exclusive."""
+        return self.turn.serial < 0
+
+    @property
     def lease_ms(self) -> int:
-        """Time for which no other owner is granted the lock, if it is not released (ms)."""
+        """Time for which no conflicting ticket is granted, if it is not released (ms)."""
         return self.hold_ms + self.grace_ms
 
 
@@ -110,7 +120,7 @@ def is_fence(fence: int, epoch: int) -> bool:
 def names(lock: str, who: Who) -> bool:
     """Return whether a peer's names of a lock and an owner are within limits."""
     return (
-        1 <= len(lock.encode(errors="replace")) <= LOCK_NAME_BYTES_MAX
+        1 <= len(lock.encode(errors="replace")) <= NAME_BYTES_MAX
         and len(who.session) <= ADDRESS_BYTES_MAX
         and len(who.owner) <= OWNER_BYTES_MAX
     )
@@ -124,7 +134,7 @@ def fits(ticket: Ticket) -> bool:
         and len(ticket.label) <= OWNER_BYTES_MAX
         and len(ticket.proxy) <= ADDRESS_BYTES_MAX
         and 0 <= turn.number <= COUNTER_MAX
-        and turn.serial > 0
+        and turn.serial != 0
         and 1 <= ticket.hold_ms <= TERM_MS_MAX
         and 0 <= ticket.grace_ms <= TERM_MS_MAX
     )

@@ -6,7 +6,15 @@ import heapq
 from dataclasses import dataclass, field
 from enum import Enum
 
-from fencelock.actors.bakery.config import COPY_MS, REFRESH_MS, RESEND_MS, election_of, later
+from fencelock.actors.api.name import titled
+from fencelock.actors.bakery.config import (
+    COPY_MS,
+    LEADERS_MAX,
+    REFRESH_MS,
+    RESEND_MS,
+    election_of,
+    later,
+)
 from fencelock.actors.bakery.epochs import EpochState
 from fencelock.actors.bakery.event import Raise
 from fencelock.actors.bakery.message import AddTicket, Collected, Entering, MaxTicket, Yield
@@ -178,7 +186,7 @@ class TicketAttempts:
     def open(self, proxy: Address, request: Lock, now: Instant) -> list[Effect]:
         """Begin a ticket for a request that is not known here."""
         self.serial += 1
-        turn = Turn(0, self.epoch_state.node, self.serial)
+        turn = Turn(0, self.epoch_state.node, -self.serial if request.shared else self.serial)
         ticket = Ticket(
             request.lock,
             request.who,
@@ -263,7 +271,7 @@ class TicketAttempts:
         entry = attempt.entry
         number = entry.ticket.turn.number or attempt.highest + 1
         if number >= COUNTER_MAX:
-            text = f"lock {entry.ticket.lock!r}: ticket numbers reached their limit {COUNTER_MAX}"
+            text = f"{titled(entry.ticket.lock)}: ticket numbers reached their limit {COUNTER_MAX}"
             return self.fail(attempt, Error.OVERFLOW, text, now)
         turn = entry.ticket.turn._replace(number=number)
         ticket = entry.ticket._replace(turn=turn)
@@ -277,7 +285,7 @@ class TicketAttempts:
         """Begin a round: send the ticket, and request votes if nothing is in its way here."""
         entry, epoch_state, table = attempt.entry, self.epoch_state, self.table
         if table.get(entry.ticket.lock, entry.key) is not entry:
-            text = f"lock {entry.ticket.lock!r}: no quorum within a lease, or dropped elsewhere"
+            text = f"{titled(entry.ticket.lock)}: no quorum within a lease, or dropped elsewhere"
             return self.fail(attempt, Error.FAILED, text, now)
         entry.owner = epoch_state.node  # Another may have owned it; only one is heeded per round.
         entry.round = max(entry.round, attempt.known) + 1
@@ -287,6 +295,13 @@ class TicketAttempts:
                 attempt.held = entry.fence  # It may have been granted.
             else:
                 table.unvote(entry, None)
+        effects: list[Effect] = []
+        if attempt.held and entry.phase is not TicketPhase.HOLDING:
+            effects += self._give_way(entry, now)
+            if table.holds_against(entry, now):
+                attempt.step = TicketStep.WAITING
+                self.timers.schedule(attempt, now, later(now, RESEND_MS))
+                return [*effects, Observe("bakery.takeover_refused")]
         # A ticket that may hold already waits in no line: it is only sent again.
         ahead = None if attempt.held else table.ahead(entry, now)
         if ahead is None and not attempt.held and entry.ticket.lease_ms > epoch_state.bound_ms:
@@ -302,13 +317,24 @@ class TicketAttempts:
         else:
             fence, pause_ms = attempt.held or self._next_fence(entry), RESEND_MS
             if counter_of(fence) >= COUNTER_MAX or epoch_of(fence) > epoch_state.epoch:
-                text = f"lock {entry.ticket.lock!r}: its fences reached their limit in this epoch"
+                text = f"{titled(entry.ticket.lock)}: its fences reached their limit in this epoch"
                 return self.fail(attempt, Error.OVERFLOW, text, now)
             if entry.phase is not TicketPhase.HOLDING:
                 table.vote(entry, fence, now)
             attempt.step, attempt.votes = TicketStep.VOTING, {epoch_state.node: None}
         self.timers.schedule(attempt, now, later(now, pause_ms))
-        return [*epoch_state.send(self._add_ticket(attempt, fence)), *self.grant(attempt, now)]
+        effects += epoch_state.send(self._add_ticket(attempt, fence))
+        return [*effects, *self.grant(attempt, now)]
+
+    def _give_way(self, entry: TicketEntry, now: Instant) -> list[Effect]:
+        """Lose this leader's own rounds against ``entry``, which holds as a quorum knows (B5)."""
+        effects: list[Effect] = []
+        for other in self.table.holds_against(entry, now):
+            rival = self.timers.of(other)
+            if rival is not None and rival.step is TicketStep.VOTING and not rival.held:
+                rival.eager = False  # Its wait is over when it is due.
+                effects += self.lose_round(rival, now)
+        return effects
 
     def _add_ticket(self, attempt: TicketAttempt, fence: int) -> AddTicket:
         entry, taken = attempt.entry, bool(attempt.held)
@@ -318,10 +344,16 @@ class TicketAttempts:
         )
 
     def _next_fence(self, entry: TicketEntry) -> int:
-        """Return a fence above all that were given for the lock, as far as is known here (B8)."""
-        last = self.table.counters_of(entry.ticket.lock).fence
-        mine = pack_fence(self.epoch_state.epoch, entry.ticket.turn.number)
-        return max(mine, last + 1)
+        """Return a fence above all that were given for the lock, as far as is known here (B8).
+
+        Leaders grant shared tickets at the same time, without knowledge of each other's. So the
+        rank of the leader is in the fences of these, which no other leader draws.
+        """
+        last, epoch_state = self.table.counters_of(entry.ticket.lock).fence, self.epoch_state
+        fence = max(pack_fence(epoch_state.epoch, entry.ticket.turn.number), last + 1)
+        if entry.shared:
+            fence += (epoch_state.rank - fence) % LEADERS_MAX
+        return fence
 
     def on_collected(self, leader: str, reply: Collected, now: Instant) -> list[Effect]:
         """Count a vote, or a refusal, in the present round."""
@@ -340,7 +372,7 @@ class TicketAttempts:
         attempt.answered[leader] = None
         if reply.ahead is None and reply.known <= reply.round and not attempt.held:
             given = pack_fence(self.epoch_state.epoch, highest)  # By that leader, perhaps.
-            self.table.note(reply.lock, 0, given)
+            self.table.note(reply.lock, 0, given, shared=True)  # That is not certain.
         if self.epoch_state.can_win(len(attempt.answered)):
             return []
         return self.lose_round(attempt, now)
@@ -355,7 +387,7 @@ class TicketAttempts:
             return []  # Its own vote ended with its lease; the client is notified when that is due.
         if entry.is_over(now):
             return self.lose_round(attempt, now)
-        if attempt.held and self.table.is_outdone(entry.ticket.lock, attempt.held):
+        if attempt.held and self.table.is_outdone(entry.ticket, attempt.held):
             return [Observe("bakery.takeover_refused")]
         if not self.epoch_state.trusted(now):
             return [Observe("bakery.untrusted")]
@@ -397,16 +429,19 @@ class TicketAttempts:
         return [*effects, Observe("bakery.ceded")]
 
     def advance(self, lock: str, now: Instant) -> list[Effect]:
-        """After a ticket of ``lock`` ended, request votes for the first if this leader owns it."""
-        first = self.table.first(lock)
-        if first is None or not self.epoch_state.serving:
-            return []
-        attempt = self.timers.of(first)
-        if attempt is None or attempt.step is not TicketStep.WAITING:
-            return []
-        if self.table.ahead(first, now) is not None:
-            return []
-        return self.begin_round(attempt, now)
+        """After a ticket of ``lock`` ended, request votes for the first if this leader owns it.
+
+        If that is a shared one, request them for all at the head of the line.
+        """
+        effects: list[Effect] = []
+        for first in self.table.head(lock) if self.epoch_state.serving else ():
+            attempt = self.timers.of(first)
+            if attempt is None or attempt.step is not TicketStep.WAITING:
+                continue
+            if self.table.ahead(first, now) is not None:
+                break
+            effects += self.begin_round(attempt, now)
+        return effects
 
     def give_up(self, attempt: TicketAttempt, ahead: Turn | None, now: Instant) -> list[Effect]:
         """End a wait that timed out, or a request that does not wait."""
@@ -497,7 +532,7 @@ class TicketAttempts:
 
 def ended_before(lock: str) -> str:
     """Return why a request for ``lock`` is not accepted."""
-    return f"lock {lock!r}: this request, or a later one, ended before"
+    return f"{titled(lock)}: this request, or a later one, ended before"
 
 
 def in_the_way(
@@ -505,16 +540,17 @@ def in_the_way(
 ) -> str:
     """Return why ``entry`` did not get its lock in time."""
     lock = entry.ticket.lock
-    text = f"lock {lock!r}: waited {waited_ms} ms"
+    text = f"{titled(lock)}: waited {waited_ms} ms"
     queue = table.queues.get(lock)
-    holders = [queue.entries[key] for key in queue.holding] if queue is not None else []
+    holders = [] if queue is None else [one for one in queue.holders() if one is not entry]
     for holder in holders:
-        if holder is not entry:
+        if not (entry.shared and holder.shared):
             ticket = holder.ticket
             held_ms = ms_between(holder.since, now)
+            others = f", and by {len(holders) - 1} others" if len(holders) > 1 else ""
             return (
                 f"{text}; it is held by {ticket.who.owner or ticket.who.session} through "
-                f"{node_of(ticket.proxy)} under fence {holder.fence}, for {held_ms} ms"
+                f"{node_of(ticket.proxy)} under fence {holder.fence}, for {held_ms} ms{others}"
             )
     if ahead is not None:
         return f"{text}; another request is ahead (ticket {ahead.number} of {ahead.leader})"

@@ -91,6 +91,9 @@ class Consult(Local):
     number: int
     question: Local
     age_ms: int | None
+    watched: str = ""
+    """The object that must change before an answer that is false is sent, which happens after
+    `WATCH_MS` at the latest, or when the state may be older than `WATCH_AGE_MS`."""
 
 
 @local
@@ -523,6 +526,11 @@ class ReadAgain(Timer):
 @timer
 class AgeCheck(Timer):
     """Reply to local reads that have waited long enough, from the present state."""
+
+
+@timer
+class WatchCheck(Timer):
+    """Reply to the reads that have waited long enough for a change, or if the state is too old."""
 
 
 @timer

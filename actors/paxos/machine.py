@@ -63,7 +63,17 @@ class Machine(Protocol):
         ...
 
     def read(self, question: Local) -> Local:
-        """Answer a query about the state, without changing it."""
+        """Answer a query about the state, without changing it.
+
+        An answer that is false says that an object has not changed.
+        """
+        ...
+
+    def take_changed(self) -> Iterable[str] | None:
+        """Return the names of the objects that have changed since the last call.
+
+        It may leave out objects whose changes cannot be read. None stands for all objects.
+        """
         ...
 
     def snapshot(self) -> Iterator[bytes | None]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from fencelock.actors.api.backup_message import BackupPart, ReadBackup
+from fencelock.actors.api.changes import WATCH_AGE_MS, ChangesRead, ReadChanges
 from fencelock.actors.api.message import Contender, Inspect, LockStatus, Reason, refused
 from fencelock.actors.api.name import client_of, without_secret
+from fencelock.actors.api.request import TableQuery
 from fencelock.actors.api.session_message import (
     ListedEviction,
     ListedLock,
@@ -29,18 +31,23 @@ from fencelock.actors.proxy.queries import LockQuery, PendingQueries, PendingQue
 from fencelock.actors.table.report import (
     Browse,
     Browsed,
+    Changed,
     HolderSeen,
     LockLine,
     LockReport,
     Looked,
     LookUp,
     Question,
+    ReadHistory,
     ReadRecords,
+    ReadTable,
     RecordsRead,
+    TableRead,
     WaiterSeen,
 )
 
 _look_up, _consult, _lock_status = maker(LookUp), maker(Consult), maker(LockStatus)
+_changes_read = maker(ChangesRead)
 
 SHOWN_BYTES_MAX = 1 << 19
 """Maximum text of one answer (bytes), half of a frame."""
@@ -87,6 +94,8 @@ class Queries:
         self.replica = replica
         self.contact = contact
         self.pending = PendingQueries(node, clients)
+        self.watches = PendingQueries(node, clients, watches=True)
+        """The queries that wait for a change."""
         self.shown: _Shown | None = None
         """The last report with its texts: replicas return the same report to all clients while the
         lock does not change."""
@@ -100,9 +109,13 @@ class Queries:
         """
         if isinstance(request, ReadBackup) and request.node not in ("", self.node):
             raise UnavailableError(f"node {self.node} has no snapshots of {request.node}")
-        number = self.pending.add(sender, request, now)
+        if isinstance(request, ReadChanges) and request.waits:
+            number = self.watches.add(sender, request, now, self.pending.next_number())
+        else:
+            number = self.pending.add(sender, request, now)
         if not number:
             return ()
+        watched = ""
         match request:
             case Inspect():
                 question: Question = _look_up(lock=request.lock)
@@ -115,15 +128,22 @@ class Queries:
                 )
             case ListRecords():
                 question = ReadRecords(kind=request.kind, skip=request.skip, most=request.most)
+            case TableQuery():
+                question = ReadTable(query=request)
             case ReadBackup():
                 export = Export(number=number, slot=request.slot, chunk=request.chunk)
                 return [Send(catchup_of(self.node), export)]
-        consult = _consult(number=number, question=question, age_ms=request.age_ms)
+            case ReadChanges():
+                question = ReadHistory(lock=request.lock, after=request.after)
+                watched = request.lock if request.waits else ""
+        consult = _consult(
+            number=number, question=question, age_ms=_age_of(request), watched=watched
+        )
         return [Send(self.replica, consult)]
 
     def on_consulted(self, consulted: Consulted, now: Instant) -> Effects:
         """Answer a query, or refuse it with a reason."""
-        query = self.pending.end(consulted.number)
+        query = self.pending.end(consulted.number) or self.watches.end(consulted.number)
         if query is None:
             return ()
         sender, request = query.sender, query.request
@@ -134,9 +154,15 @@ class Queries:
                 return [Send(sender, _list(consulted.answer, request, consulted))]
             case (RecordsRead(), ListRecords()):
                 return [Send(sender, _records(consulted.answer, request, consulted))]
-            case _ if not isinstance(request, ReadBackup) and request.age_ms is not None:
+            case (Changed(), ReadChanges()):
+                return [Send(sender, _changes(consulted.answer, request, consulted))]
+            case (TableRead(reply=reply), TableQuery()):
+                return [
+                    Send(sender, reply.at(consulted.slot, consulted.age_ms, consulted.quiet_ms))
+                ]
+            case _ if not isinstance(request, ReadBackup) and _age_of(request) is not None:
                 known = in_words(consulted.age_ms)
-                text = f"node {self.node}: {known}, at most {request.age_ms} ms were allowed"
+                text = f"node {self.node}: {known}, at most {_age_of(request)} ms were allowed"
                 no = refused(request, Reason.STALE, text)
                 return [Send(sender, no), Observe("proxy.stale_read")]
             case _:
@@ -165,9 +191,8 @@ class Queries:
 
     def end_old(self, now: Instant) -> list[Effect]:
         """End queries that have timed out."""
-        return [
-            effect for query in self.pending.end_old(now) for effect in self._give_up(query, now)
-        ]
+        ended = (*self.pending.end_old(now), *self.watches.end_old(now))
+        return [effect for query in ended for effect in self._give_up(query, now)]
 
     def _status(self, report: LockReport, inspect: Inspect, consulted: Consulted) -> Message:
         quiet_ms = consulted.quiet_ms
@@ -187,6 +212,7 @@ class Queries:
             age_ms=consulted.age_ms,
             permits=report.permits,
             holders=holders,
+            left_ms=left_of(report.holder, quiet_ms),
             left=report.left,
         )
 
@@ -303,10 +329,33 @@ class TableStatus:
                 age_ms=age_ms,
                 permits=line.permits,
                 holders=holders,
+                left_ms=left_of(line.holder, quiet_ms),
                 left=line.left,
             )
             statuses.append(status)
         return tuple(statuses)
+
+
+def _age_of(
+    request: Inspect | ListLocks | ListRecords | ReadChanges | TableQuery,
+) -> int | None:
+    """Return the greatest age of the state for an answer (ms), None for a linearizable one."""
+    if isinstance(request, ReadChanges) and request.waits:
+        return WATCH_AGE_MS
+    return request.age_ms
+
+
+def _changes(changed: Changed, request: ReadChanges, consulted: Consulted) -> ChangesRead:
+    return _changes_read(
+        lock=request.lock,
+        version=changed.version,
+        changes=changed.changes,
+        resync=changed.resync,
+        session=request.session,
+        request=request.request,
+        slot=consulted.slot,
+        age_ms=consulted.age_ms,
+    )
 
 
 def in_words(age_ms: int) -> str:
@@ -327,6 +376,13 @@ def holder_of(seen: HolderSeen, quiet_ms: int) -> Contender:
         label=seen.label,
         times=seen.times,
     )
+
+
+def left_of(seen: HolderSeen | None, quiet_ms: int) -> int | None:
+    """Return the time until the deadline of a hold, ``quiet_ms`` after the report, or None."""
+    if seen is None or seen.left_ms is None:
+        return None
+    return max(0, seen.left_ms - quiet_ms)
 
 
 def shown_holder(holder: Contender) -> Contender:

@@ -8,9 +8,10 @@ estimated. A node without heartbeats asks others how old their states are (`loca
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from fencelock.actors.api.changes import WATCH_AGE_MS
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
 from fencelock.actors.message import NS_PER_MS, Address, Instant, Local, maker, ms_between, node_of
 from fencelock.actors.paxos.config import LogConfig, monitor_of, replica_of
@@ -22,6 +23,7 @@ from fencelock.actors.paxos.event import (
     Fresh,
     LeaseHeld,
     ReadAgain,
+    WatchCheck,
 )
 from fencelock.actors.paxos.machine import Machine
 from fencelock.actors.paxos.message import (
@@ -31,6 +33,7 @@ from fencelock.actors.paxos.message import (
     ReadIndex,
     ReadIndexReached,
 )
+from fencelock.actors.paxos.parked_reads import CHECK_MS, ParkedReads
 
 READS_MAX = 10_000
 """Reads of each kind that may wait on a node; more are dropped."""
@@ -60,7 +63,7 @@ PENDING_MAX = 64
 """Proofs that wait for slots to be applied; a replica that lags further uses the older ones."""
 
 
-ReadEvent = Consult | ReadIndex | ReadIndexReached | Fresh | ReadAgain | AgeCheck
+ReadEvent = Consult | ReadIndex | ReadIndexReached | Fresh | ReadAgain | AgeCheck | WatchCheck
 """Events that `Reads` handles."""
 
 
@@ -107,6 +110,10 @@ class Reads:
         """Reads of the local state that need a newer proof."""
         self.again = False
         """Whether the `ReadAgain` timer runs."""
+        self.parked = ParkedReads()
+        """Reads that wait for a change."""
+        self.checking = False
+        """Whether the `WatchCheck` timer runs."""
         self.last: tuple[Local, Local] | None = None
         """The last query and its answer, until more is applied: many queries are about one lock."""
 
@@ -122,6 +129,8 @@ class Reads:
                 return self._on_again(now)
             case AgeCheck():
                 return self._on_age_check(now)
+            case WatchCheck():
+                return self._on_watch_check(now)
             case ReadIndex() | ReadIndexReached():
                 node = node_of(sender)
                 if sender != replica_of(node) or node not in self.config.nodes:
@@ -143,10 +152,12 @@ class Reads:
         self.applied_at = now
         if self.freshness.pending:
             self.freshness.progress(applied)
+        changed = self.machine.take_changed()
+        told = self._serve_parked(changed, now) if changed is None or changed else []
         indexes = self.indexes
         if self.linear or self.local or indexes.reached or indexes.waiting or indexes.asked:
-            return [*self._serve(now), *self._request(now)]
-        return []
+            return [*told, *self._serve(now), *self._request(now)]
+        return told
 
     def follow(self, master: str, now: Instant) -> list[Effect]:
         """Note which node leads: another, this one or, if it is empty, none that is known."""
@@ -163,8 +174,11 @@ class Reads:
 
     def _on_consult(self, client: Address, consult: Consult, now: Instant) -> Effects:
         """Answer a query of a role of this node, or let it wait."""
-        read = Read(client, consult.number, consult.question, now, consult.age_ms)
-        if consult.age_ms is not None:
+        age_ms, watched = consult.age_ms, consult.watched
+        read = Read(client, consult.number, consult.question, now, age_ms, watched)
+        if watched:
+            return self._consult_watched(read, now)
+        if age_ms is not None:
             return self._consult_local(read, now)
         if self._is_sure(now):
             return [self._answer(read, 0, now)]
@@ -217,6 +231,41 @@ class Reads:
         self.local.append(read)
         return [Wake(AGE_WAIT_MS, AgeCheck())]
 
+    def _consult_watched(self, read: Read, now: Instant) -> Effects:
+        """Answer a read that has news, or let it wait for them."""
+        if self._look_up(read.question):
+            return [self._answer(read, self.age_ms(now), now)]
+        self.parked.add(read)
+        if self.checking:
+            return ()
+        self.checking = True
+        return [Wake(CHECK_MS, WatchCheck())]
+
+    def _serve_parked(self, changed: Iterable[str] | None, now: Instant) -> list[Effect]:
+        """Answer the reads that waited for a change of the objects that have ``changed``."""
+        effects: list[Effect] = []
+        age_ms = None
+        for read in self.parked.of(changed):
+            age_ms = self.age_ms(now) if age_ms is None else age_ms
+            if self._look_up(read.question):
+                self.parked.end(read)
+                effects.append(self._answer(read, age_ms, now))
+        return effects
+
+    def _on_watch_check(self, now: Instant) -> Effects:
+        """Answer the reads that have waited for long enough, or all if the state is too old."""
+        age_ms = self.age_ms(now)
+        effects: list[Effect] = []
+        for read in self.parked.late(now):
+            self.parked.end(read)
+            effects.append(self._answer(read, age_ms, now))
+        if age_ms == NOTHING_PROVEN or age_ms > WATCH_AGE_MS:
+            for read in self.parked.of(None):
+                self.parked.end(read)
+                effects.append(self._refuse(read, now))
+        self.checking = bool(self.parked)
+        return [*effects, Wake(CHECK_MS, WatchCheck())] if self.checking else effects
+
     def _answer_local(self, read: Read, now: Instant) -> Send | None:
         age_ms = self.age_ms(now)
         if age_ms == NOTHING_PROVEN or read.age_ms is None or age_ms > read.age_ms:
@@ -236,17 +285,21 @@ class Reads:
         return self.settled and self.lease is not None and now < self.lease.until
 
     def _answer(self, read: Read, age_ms: int, now: Instant) -> Send:
-        last = self.last
-        if last is None or last[0] != read.question:
-            self.last = last = read.question, self.machine.read(read.question)
         consulted = _consulted(
             number=read.number,
-            answer=last[1],
+            answer=self._look_up(read.question),
             slot=self.applied,
             age_ms=age_ms,
             quiet_ms=ms_between(self.applied_at, now),
         )
         return Send(read.client, consulted)
+
+    def _look_up(self, question: Local) -> Local:
+        """Return the machine's answer to ``question``."""
+        last = self.last
+        if last is None or last[0] != question:
+            self.last = last = question, self.machine.read(question)
+        return last[1]
 
     def _refuse(self, read: Read, now: Instant) -> Send:
         consulted = Consulted(
@@ -302,6 +355,8 @@ class Read:
     at: Instant
     """The time at which it was requested."""
     age_ms: int | None
+    watched: str = ""
+    """The object whose change it waits for, if it waits for one."""
 
 
 class ReadIndexes:

@@ -6,7 +6,9 @@ from collections import Counter, OrderedDict
 from dataclasses import dataclass
 
 from fencelock.actors.api.backup_message import ReadBackup
+from fencelock.actors.api.changes import WATCH_MS, ReadChanges
 from fencelock.actors.api.message import Inspect
+from fencelock.actors.api.request import TableQuery
 from fencelock.actors.api.session_message import ListLocks, ListRecords
 from fencelock.actors.error import OverloadedError
 from fencelock.actors.message import Address, Instant, ms_between, node_of
@@ -19,7 +21,10 @@ READ_MS = 10_000
 """Timeout of a query (ms). A caller inside the node is then refused; a client in another process
 has sent it again meanwhile, or has given up by its own timeout."""
 
-LockQuery = Inspect | ListLocks | ListRecords | ReadBackup
+WATCHES_MAX = 100_000
+"""Maximum reads of one node that wait for a change."""
+
+LockQuery = Inspect | ListLocks | ListRecords | ReadBackup | ReadChanges | TableQuery
 
 
 @dataclass(slots=True, eq=False)
@@ -38,12 +43,15 @@ class PendingQueries:
     Args:
         node: this node.
         clients: knows the quota of a client.
+        watches: whether these are the queries that wait for a change.
 
     """
 
-    def __init__(self, node: str, clients: RemoteClients) -> None:
+    def __init__(self, node: str, clients: RemoteClients, *, watches: bool = False) -> None:
         self.node = node
         self._clients = clients
+        self._watches = watches
+        self._limit_ms = WATCH_MS + READ_MS if watches else READ_MS
         self._of_owner: Counter[str] = Counter()
         """Number of queries of each client or, with keys, of each key."""
         self.number = 0
@@ -55,8 +63,10 @@ class PendingQueries:
         self.number += 1
         return self.number
 
-    def add(self, sender: Address, request: LockQuery, now: Instant) -> int:
+    def add(self, sender: Address, request: LockQuery, now: Instant, number: int = 0) -> int:
         """Add a query and return its number; return 0 if the same query is in flight.
+
+        Its number is ``number``, or the next one.
 
         Raises:
             OverloadedError: there are too many, of this client or of all.
@@ -64,17 +74,20 @@ class PendingQueries:
         """
         if (sender, request) in self._known:
             return 0
-        client, quota = node_of(sender), self._clients.quotas.queries
+        client, quotas = node_of(sender), self._clients.quotas
+        quota = quotas.watches if self._watches else quotas.queries
         owner = self._clients.owner_of(client)
         if self._of_owner[owner] >= quota and client != self.node:
+            wait, name = ("a change", "watches") if self._watches else ("an answer", "queries")
             raise OverQuotaError(
-                f"{self._of_owner[owner]} questions of {owner} wait for an answer at node "
-                f"{self.node}, its quota queries is {quota}"
+                f"{self._of_owner[owner]} questions of {owner} wait for {wait} at node "
+                f"{self.node}, its quota {name} is {quota}"
             )
-        if len(self.by_number) >= QUERIES_MAX:
-            text = f"node {self.node} has {QUERIES_MAX} unanswered questions, its limit"
+        most = WATCHES_MAX if self._watches else QUERIES_MAX
+        if len(self.by_number) >= most:
+            text = f"node {self.node} has {most} unanswered questions, its limit"
             raise OverloadedError(text)
-        number = self.next_number()
+        number = number or self.next_number()
         self.by_number[number] = PendingQuery(number, sender, request, now)
         self._known.add((sender, request))
         self._of_owner[owner] += 1
@@ -95,7 +108,7 @@ class PendingQueries:
         """Remove and return the queries that have timed out."""
         ended: list[PendingQuery] = []
         for query in self.by_number.values():
-            if ms_between(query.since, now) < READ_MS:
+            if ms_between(query.since, now) < self._limit_ms:
                 break
             ended.append(query)
         for query in ended:

@@ -1,4 +1,4 @@
-"""The fast path of nearly every request: a lock with which only one owner is busy.
+"""The fast path of nearly every request: a lock or object with which only one owner is busy.
 
 It applies if the session is kept, its endpoint replies, nothing else of the claim is in flight,
 and nothing was lost or cancelled. Then these functions take the same steps as the general path
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fencelock.actors.api.message import Acquire, Granted, Release, Released
+from fencelock.actors.api.message import Acquire, AcquireRequest, Granted, Release, Released
 from fencelock.actors.api.name import WAIT_MS_MAX
 from fencelock.actors.effect import Effect, Send
 from fencelock.actors.error import InvalidRequestError
@@ -33,7 +33,7 @@ from fencelock.actors.session.session_state import SessionState
 
 
 def on_acquire(
-    state: SessionState, user: Address, acquire: Acquire, now: Instant
+    state: SessionState, user: Address, acquire: AcquireRequest, now: Instant
 ) -> list[Effect] | None:
     """Request a lock that its owner neither holds, nor waits for, nor is releasing."""
     in_flight, session_lease, endpoints = state.in_flight, state.session_lease, state.endpoints
@@ -63,7 +63,8 @@ def on_acquire(
     pending.said, pending.sent_at = 1, now
     in_flight.pending[number] = pending
     in_flight.waits[claim] = number
-    said = acquire_said(acquire, session_lease.assigned, claim.owner, number, wait_ms)
+    copied = acquire_said[type(acquire)]
+    said = copied(acquire, session_lease.assigned, claim.owner, number, wait_ms)
     return [Send(endpoint.address, said)]
 
 
@@ -113,7 +114,7 @@ def on_granted(
 ) -> list[Effect] | None:
     """Pass on an expected grant of a first hold without a deadline."""
     in_flight, session_lease = state.in_flight, state.session_lease
-    waited = _waited_for(state, sender, granted, Acquire)
+    waited = _waited_for(state, sender, granted, AcquireRequest)
     if waited is None:
         return None
     pending, endpoint, claim, user, sent_at, asked = waited
@@ -178,7 +179,7 @@ def _waited_for(
         or claim is None
         or (user := pending.user) is None
         or (sent_at := pending.sent_at) is None
-        or type(pending.asked) is not asked
+        or not isinstance(pending.asked, asked)
         or answer.session != session_lease.assigned
         or not session_lease.kept
         or endpoint.down
@@ -190,10 +191,13 @@ def _waited_for(
 
 Way = Callable[[SessionState, Address, Any, Instant], list[Effect] | None]
 
-WAYS: dict[type, Way] = {
-    Acquire: on_acquire,
-    Release: on_release,
-    Granted: on_granted,
-    Released: on_released,
-}
-"""Fast paths by type of the request or reply."""
+
+class Ways(dict[type, Way | None]):
+    """The fast path of each type of request or reply; None for a type without one."""
+
+    def __missing__(self, kind: type) -> Way | None:
+        way = self[kind] = on_acquire if issubclass(kind, AcquireRequest) else None
+        return way
+
+
+WAYS = Ways({Acquire: on_acquire, Release: on_release, Granted: on_granted, Released: on_released})

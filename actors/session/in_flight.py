@@ -15,6 +15,7 @@ from fencelock.actors.session.pending import (
     MARGIN_MS,
     RETRY_MS,
     RETRY_MS_MAX,
+    WATCH_RETRY_MS_MAX,
     WITHDRAWAL_MS_MAX,
     CancelKey,
     Claim,
@@ -24,6 +25,7 @@ from fencelock.actors.session.pending import (
     RandomSource,
     as_sent,
     cancel_of,
+    is_watch,
     later,
     paused,
 )
@@ -73,6 +75,8 @@ class InFlight:
         pending = Pending(number, user, question, claim, endpoint, now, ends_at)
         if survey or owed:
             pending.survey, pending.owed = survey, owed
+        if is_watch(question):
+            pending.step_ms = RETRY_MS_MAX
         self._file(pending)
         return self._send(pending, now)
 
@@ -179,7 +183,8 @@ class InFlight:
         effects: list[Effect] = []
         for pending in list(self.pending.values()):
             if self._resend_at(pending) <= now:
-                pending.step_ms = min(2 * pending.step_ms, RETRY_MS_MAX)
+                most_ms = WATCH_RETRY_MS_MAX if is_watch(pending.asked) else RETRY_MS_MAX
+                pending.step_ms = min(2 * pending.step_ms, most_ms)
                 pending.resend_at = paused(self.random, pending.step_ms, now)
                 effects += self._send(pending, now)
         for debt, withdrawal in self.withdrawals.items():
@@ -234,7 +239,7 @@ class InFlight:
 
     def _resend_at(self, pending: Pending) -> Instant:
         if pending.resend_at is None:
-            pending.resend_at = paused(self.random, RETRY_MS, pending.requested_at)
+            pending.resend_at = paused(self.random, pending.step_ms, pending.requested_at)
         return pending.resend_at
 
     def _end(self, pending: Pending) -> Instant | None:
@@ -289,7 +294,7 @@ class InFlight:
         # A grant may take long; where the session is kept, keep-alives show that a node lives.
         if session_lease.kept and isinstance(said, CancellableRequest) and said.WAITS:
             return [Send(pending.endpoint, said)]
-        return [self.send(pending.endpoint, said, now)]
+        return [self.send(pending.endpoint, said, now, owes=not is_watch(said))]
 
     def _waits_its_turn(self, claim: Claim, number: int) -> bool:
         """Return whether an earlier request of ``claim`` than ``number`` is unanswered."""

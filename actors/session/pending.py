@@ -8,9 +8,9 @@ from functools import lru_cache
 from typing import Any, NamedTuple, Protocol, cast
 
 from fencelock.actors.api.backup_message import ReadBackup
+from fencelock.actors.api.changes import ReadChanges
 from fencelock.actors.api.membership_message import ChangeMembers, ReadMembers
 from fencelock.actors.api.message import (
-    Acquire,
     Cancel,
     CancellableRequest,
     Cancelled,
@@ -19,6 +19,7 @@ from fencelock.actors.api.message import (
     Release,
     ReleaseRequest,
 )
+from fencelock.actors.api.request import TableQuery
 from fencelock.actors.api.session_message import CloseSession, Evict, ListLocks, ListRecords, Renew
 from fencelock.actors.message import NS_PER_MS, Address, Instant, copier, ms_between
 from fencelock.actors.timing import PROBE_MS
@@ -28,6 +29,10 @@ RETRY_MS = PROBE_MS
 
 RETRY_MS_MAX = 4_000
 """Longest such pause (ms): a restarted endpoint learns of a wait this late at most."""
+
+WATCH_RETRY_MS_MAX = 16_000
+"""Longest pause before a read that waits for a change is repeated (ms); the first is
+`RETRY_MS_MAX`. Keep-alives show sooner that a node is gone."""
 
 WITHDRAWAL_MS_MAX = 15_000
 """Longest pause between two cancels of one wait (ms): no user waits for it any more."""
@@ -112,7 +117,16 @@ NodeQuestion = (
 )
 """Requests that are about no object of the table."""
 
-Question = CancellableRequest | ReleaseRequest | Renew | Inspect | Evict | NodeQuestion
+Question = (
+    CancellableRequest
+    | ReleaseRequest
+    | Renew
+    | Inspect
+    | ReadChanges
+    | Evict
+    | TableQuery
+    | NodeQuestion
+)
 """Requests of users. A `CancellableRequest` is an acquire or an update."""
 
 
@@ -163,6 +177,11 @@ class PendingCancel:
     """Time of the last repetition; None before the first."""
 
 
+def is_watch(question: Question) -> bool:
+    """Return whether ``question`` waits for a change, so that its reply may come much later."""
+    return isinstance(question, ReadChanges) and question.waits
+
+
 @lru_cache(maxsize=CLAIMS_MAX)
 def claim_named(lock: str, owner: str) -> Claim:
     """Return the claim of ``owner`` to ``lock``, usually from the cache."""
@@ -180,10 +199,7 @@ def as_sent(pending: Pending, session: str, now: Instant) -> Question:
             return _replaced(asked, session=session, owner=owner, request=pending.number)
         case CancellableRequest():
             wait_ms = None if pending.ends_at is None else ms_between(now, pending.ends_at)
-            if isinstance(asked, Acquire):
-                return acquire_said(asked, session, owner, pending.number, wait_ms)
-            waits = {"owner": owner, "request": pending.number, "wait_ms": wait_ms}
-            return _replaced(asked, session=session, **waits)
+            return acquire_said[type(asked)](asked, session, owner, pending.number, wait_ms)
         case Release():
             return release_said(asked, session, owner, pending.number)
         case ReleaseRequest():
@@ -191,10 +207,18 @@ def as_sent(pending: Pending, session: str, now: Instant) -> Question:
         case Renew():
             return replace(asked, session=session, owner=owner, request=pending.number)
         case _:
-            return replace(asked, session=session, request=pending.number)
+            return _replaced(asked, session=session, request=pending.number)
 
 
-acquire_said = copier(Acquire, "session", "owner", "request", "wait_ms")
+class AcquireCopiers(dict[type[CancellableRequest], Callable[..., CancellableRequest]]):
+    """A function for each type of request that waits, which copies it for an endpoint."""
+
+    def __missing__(self, asked: type[CancellableRequest]) -> Callable[..., CancellableRequest]:
+        copy = self[asked] = copier(asked, "session", "owner", "request", "wait_ms")
+        return copy
+
+
+acquire_said = AcquireCopiers()
 release_said = copier(Release, "session", "owner", "request")
 _inspect_said = copier(Inspect, "session", "request")
 _replaced: Callable[..., Question] = cast("Any", replace)

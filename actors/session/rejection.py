@@ -8,6 +8,7 @@ from functools import cache, lru_cache
 from typing import Any, NamedTuple, cast
 
 from fencelock.actors.api.backup_message import BackupPart, ReadBackup
+from fencelock.actors.api.changes import ChangesRead, ReadChanges
 from fencelock.actors.api.membership_message import (
     ChangeMembers,
     MembersChanged,
@@ -29,6 +30,7 @@ from fencelock.actors.api.message import (
 )
 from fencelock.actors.api.name import check_object_name, check_owner, check_wait, quoted, titled
 from fencelock.actors.api.object_request import UpdateReply, UpdateRequest
+from fencelock.actors.api.request import TableQuery, TableReply
 from fencelock.actors.api.session_message import (
     CloseSession,
     Evict,
@@ -61,6 +63,8 @@ Answer = (
     | MembersRead
     | MembersChanged
     | BackupPart
+    | ChangesRead
+    | TableReply
 )
 """Replies that end a request."""
 
@@ -95,6 +99,8 @@ def problem_of(question: Question) -> Rejection | None:
         match question:
             case Inspect() | Evict():
                 claim_checked(question.lock, "")  # So the name is checked once.
+            case ReadChanges():
+                question.check()
             case CancellableRequest():
                 claim_checked(question.lock, question.owner)
                 if question.WAITS and question.wait_ms is not None:
@@ -147,6 +153,10 @@ def silence(pending: Pending, endpoints: Endpoints, now: Instant) -> Rejection:
             text = f"{titled(lock)}: no node renewed its lease within {asked}"
         case Inspect(lock=lock):
             text = f"{titled(lock)}: no node sent its status within {asked}"
+        case ReadChanges(lock=lock):
+            text = f"{titled(lock)}: no node sent its changes within {asked}"
+        case TableQuery(lock=lock):
+            text = f"{titled(lock)}: no node answered within {asked}"
         case Describe() | ListRecords() | ListLocks() | ReadMembers() | ReadBackup():
             text = f"no node {_NOT_DONE[type(pending.asked)]} within {asked}"
         case ChangeMembers(node=node):
@@ -251,8 +261,12 @@ def answers(pending: Pending, answer: Answer) -> bool:
             return fits and pending.claim == (answer.lock, answer.owner)
         case Inspect():
             return isinstance(answer, LockStatus | Refused) and answer.lock == question.lock
+        case ReadChanges():
+            return isinstance(answer, ChangesRead | Refused) and answer.lock == question.lock
         case Evict():
             return isinstance(answer, Evicted | Refused) and answer.lock == question.lock
+        case TableQuery():
+            return isinstance(answer, Refused | question.REPLY)
         case _:
             return isinstance(answer, Refused | _REPLIES[type(question)])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from fencelock.actors.api.changes import ReadChanges
 from fencelock.actors.api.message import (
     AcquireRequest,
     Alive,
@@ -108,7 +109,9 @@ def _on_rarer(
         case Renewed():
             return _on_renewed(state, pending, answer, now)
         case UpdateReply():
-            claim = _settled(state, pending)
+            claim, asked = _settled(state, pending), pending.asked
+            if isinstance(asked, UpdateRequest) and asked.needs_session:
+                state.session_lease.pinned = True
             effects += [*state.confirm(pending.sent_at, now), *state.reply(pending, answer)]
             return effects + state.in_flight.go_on(claim, now)
         case NodeStatus():
@@ -284,10 +287,17 @@ def _on_refused(
             if once and answer.reason in OVERLOADS:
                 answer = replace(answer, detail=f"{answer.detail}; {EARLIER}")
             return [*state.reply(pending, answer), *state.in_flight.withdraw(pending, now)]
+        case ReadChanges() if answer.reason is Reason.STALE and (
+            other := state.endpoints.after(pending.endpoint)
+        ):
+            return state.in_flight.again(pending, other.address, now)
         case ReleaseRequest() if (
             answer.reason not in GONE
             and answer.reason is not Reason.FORBIDDEN  # No repetition would be allowed either.
-            and not (pending.asked.PARTIAL and answer.reason is Reason.INVALID)  # Too much of it.
+            # Too much of it, or the protocol has no such request.
+            and not (
+                pending.asked.PARTIAL and answer.reason in {Reason.INVALID, Reason.UNSUPPORTED}
+            )
         ):
             if pending.user is None or state.session_lease.kept:
                 return []  # The hold is still there, or an earlier copy may be done: continue.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fencelock.actors.api.backup_message import ReadBackup
+from fencelock.actors.api.changes import WATCH_MS
 from fencelock.actors.api.cluster_message import ClusterDown, ClusterUp
 from fencelock.actors.api.message import (
     Abandon,
@@ -43,7 +44,14 @@ from fencelock.actors.session.message import (
     Undecided,
     WatchCluster,
 )
-from fencelock.actors.session.pending import ANSWER_MS, Claim, Question, RandomSource, later
+from fencelock.actors.session.pending import (
+    ANSWER_MS,
+    Claim,
+    Question,
+    RandomSource,
+    is_watch,
+    later,
+)
 from fencelock.actors.session.rejection import Answer, refused
 from fencelock.actors.session.session_lease import SessionLease
 from fencelock.actors.session.session_loss import judge_belief
@@ -173,7 +181,7 @@ class ClientSession(Role[Said | SessionTick]):
         lapses_at = state.lapses_at
         if now >= state.session_lease.until or (lapses_at is not None and now >= lapses_at):
             lost = judge_belief(state, now)  # C4: before any message that came meanwhile.
-        way, effects = fast_path.WAYS.get(type(event)), None
+        way, effects = fast_path.WAYS[type(event)], None
         if way is not None and not self.closing.begun:
             effects = way(state, sender, event, now)
         if effects is None:
@@ -260,6 +268,8 @@ class ClientSession(Role[Said | SessionTick]):
         if isinstance(event, CancellableRequest):
             limit_ms = event.wait_ms if event.WAITS else ANSWER_MS
             state.session_lease.need(now)
+        elif is_watch(event):
+            limit_ms = WATCH_MS + ANSWER_MS
         only = event.node if isinstance(event, ReadBackup) else ""
         endpoint = state.endpoints.choose_on(only)
         effects = state.in_flight.ask(user, event, claim, endpoint.address, now, limit_ms=limit_ms)

@@ -7,9 +7,12 @@ from heapq import nsmallest
 from itertools import chain, islice
 from typing import NamedTuple
 
+from fencelock.actors.api.changes import Change
 from fencelock.actors.api.name import KIND_END, kind_of, plain_name
+from fencelock.actors.api.request import TableQuery, TableReply
 from fencelock.actors.api.session_message import ListedEviction, ListedSession, Records
 from fencelock.actors.message import Local, local
+from fencelock.actors.table.deadline import LeasedHold
 from fencelock.actors.table.holding import Hold, Pool, TableObject
 
 WAITERS_SHOWN_MAX = 1_000
@@ -30,6 +33,8 @@ class HolderSeen(NamedTuple):
     """Log time of the grant."""
     held_ms: int
     """Duration of the hold so far (ms)."""
+    left_ms: int | None = None
+    """Time until it is taken away unless it is renewed (ms), or None for never."""
 
 
 class WaiterSeen(NamedTuple):
@@ -122,7 +127,42 @@ class RecordsRead(Local):
     more: bool
 
 
-Question = LookUp | Browse | ReadRecords
+@local
+class ReadHistory(Local):
+    """Query for the changes of an object, as `LockTable.changes`. Answered by `Changed`."""
+
+    lock: str
+    after: int | None
+
+
+@local
+class Changed(Local):
+    """Changes of an object up to ``version``; with ``resync``, the whole object instead."""
+
+    version: int
+    changes: tuple[Change, ...]
+    resync: bool
+
+    def __bool__(self) -> bool:
+        """Return whether it says more than that nothing has changed."""
+        return self.resync or bool(self.changes)
+
+
+@local
+class ReadTable(Local):
+    """Query for what the request of a client asks. Answered by `TableRead`."""
+
+    query: TableQuery
+
+
+@local
+class TableRead(Local):
+    """The reply to the request of a client."""
+
+    reply: TableReply
+
+
+Question = LookUp | Browse | ReadRecords | ReadHistory | ReadTable
 
 
 def report_lock(name: str, held: Hold | Pool | TableObject | None, time_ms: int) -> LockReport:
@@ -198,4 +238,5 @@ def _see(hold: Hold, fence: int, time_ms: int) -> HolderSeen:
         times=hold.times,
         since_ms=hold.since_ms,
         held_ms=time_ms - hold.since_ms,
+        left_ms=hold.deadline_ms - time_ms if isinstance(hold, LeasedHold) else None,
     )

@@ -53,6 +53,7 @@ class OwnerState:
         quiet_ms: log time since which it neither holds nor waits.
         mark: a checksum of session, owner and lock, 0 until it first holds or waits.
         locks: the locks of its last claim, if that is one for several.
+        value: the value of its claim to lead while that is held or waits; None for other claims.
 
     """
 
@@ -69,6 +70,7 @@ class OwnerState:
     quiet_ms: int = 0
     mark: int = 0
     locks: tuple[str, ...] = ()
+    value: str | None = None
 
     @property
     def objects(self) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 
+from fencelock.actors.api.changes import Change
 from fencelock.actors.api.message import Reason, Refused, refused
 from fencelock.actors.api.session_message import (
     CloseReason,
@@ -31,7 +32,14 @@ from fencelock.actors.table.message import (
     TableSnapshot,
 )
 from fencelock.actors.table.operations import OPERATIONS
-from fencelock.actors.table.report import LockLine, LockReport, RecordsRead, list_locks, report_lock
+from fencelock.actors.table.report import (
+    Changed,
+    LockLine,
+    LockReport,
+    RecordsRead,
+    list_locks,
+    report_lock,
+)
 from fencelock.actors.table.session import Session
 from fencelock.actors.table.table_state import TableState
 
@@ -101,8 +109,13 @@ class LockTable(TableState):
         return None if due is None or (before is not None and due[0] >= before) else due[0]
 
     def shift(self, time_ms: int) -> None:
-        """Let every session live at least one TTL from ``time_ms`` (rule 83)."""
-        self.sessions.extend(max(self.time_ms, min(time_ms, TIME_MS_MAX)))
+        """Let every session live at least one TTL from ``time_ms`` (rule 83).
+
+        The log time until then counts for no deadline of a hold.
+        """
+        now_ms = max(self.time_ms, min(time_ms, TIME_MS_MAX))
+        self.sessions.extend(now_ms)
+        self.deadlines.skipped_ms += now_ms - self.time_ms
 
     def status(self, lock: str) -> LockReport:
         """Return the holder of ``lock`` and its waiters, in order, as of `time_ms`."""
@@ -131,6 +144,20 @@ class LockTable(TableState):
         locks, pools, objects = self.locks, self.pools, self.objects
         tables = ({}, {}, objects) if unheld else (locks, pools, {} if unheld is False else objects)
         return list_locks(tables, prefix, after, most, self.time_ms)
+
+    def changes(self, lock: str, after: int | None) -> Changed:
+        """Return the changes of an object after a version, or the whole object; see `Changed`."""
+        read = None if after is None else self.histories.read(lock, after)
+        if read is not None:
+            return Changed(version=read[0], changes=read[1], resync=False)
+        version, pool = self.histories.version, self.pools.get(lock)
+        leaders = pool.holds.values() if pool is not None else ()
+        present = tuple(
+            Change(version, "", hold.owner_state.value.encode(), hold.fence)
+            for hold in leaders
+            if hold.owner_state.value is not None
+        )
+        return Changed(version=version, changes=present, resync=True)
 
     def records(self, kind: Records, skip: int, most: int) -> RecordsRead:
         """Return a page of sessions or evictions, the oldest first; it is for people."""
@@ -196,13 +223,13 @@ class LockTable(TableState):
         contain counters, and checksums of holds, waits and sessions. Differences in the rest of the
         table show in the outcomes of later commands.
         """
-        sessions = self.sessions
+        sessions, histories = self.sessions, self.histories
         return (
             self.time_ms,
             self.fence,
             self.tickets,
             self.claims,
-            self.held,
+            self.held + self.deadlines.checksum(),
             self.queued + self.marked,
             len(self.locks) + (len(self.pools) << 32),
             len(self.timeouts.items),
@@ -213,6 +240,7 @@ class LockTable(TableState):
             sessions.extended_ms,
             sessions.extended_version,
             len(sessions.by_id),
+            *((histories.version, histories.held) if histories.version else ()),
         )
 
     def _extend(self, time_ms: int, command: ExtendSessions) -> list[Result]:

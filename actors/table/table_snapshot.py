@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from heapq import merge
+from itertools import chain
 from json import JSONEncoder
 from typing import TYPE_CHECKING, Any
 
@@ -21,18 +22,26 @@ from fencelock.actors.api.name import (
     check_size,
     plain_name,
     titled,
+    utf8_size,
 )
 from fencelock.actors.api.session_message import Evicted
 from fencelock.actors.message import Message
+from fencelock.actors.table.deadline import LeasedHold, LeasedWait, Leases
+from fencelock.actors.table.history import records_of
 from fencelock.actors.table.holding import Hold, Pool, Wait
 from fencelock.actors.table.latch import Latch
+from fencelock.actors.table.map import Entry, fill_maps
 from fencelock.actors.table.message import (
     AmountRecord,
     ClaimantRecord,
+    CounterRecord,
     CountRecord,
+    EntryRecord,
+    HistoryRecord,
     HoldRecord,
     KeptReply,
     LatchRecord,
+    LeaseRecord,
     LocksRecord,
     PoolRecord,
     Record,
@@ -40,6 +49,8 @@ from fencelock.actors.table.message import (
     TableHead,
     TablePart,
     TableSnapshot,
+    TermsRecord,
+    ValueRecord,
     WaitRecord,
 )
 from fencelock.actors.table.session import Kept, OwnerState, Session
@@ -59,6 +70,12 @@ SORTED_RECORDS = 2_000
 
 CLAIMANT_BYTES = 160
 """Bound on the encoded size of a `ClaimantRecord` without the contents of its texts (bytes)."""
+
+ENTRY_RECORD_BYTES = 64
+"""The same for an `EntryRecord` without its texts and its value (bytes)."""
+
+HISTORY_BYTES = 64
+"""Bound on the encoded size of a `HistoryRecord` without its name and its changes (bytes)."""
 
 Note = tuple[
     OwnerState,
@@ -90,7 +107,7 @@ def freeze(table: TableState) -> Iterator[TablePart | None]:
     Each part is made when it is taken, however the table has changed since. Before the first one
     comes None for each bounded step of the work of dividing the records into parts.
     """
-    return _develop(_head(table), _records(_note(table), _rest(table)))
+    return _develop(_head(table), _all_records(table))
 
 
 def _develop(head: TableHead, records: Iterator[Record | None]) -> Iterator[TablePart | None]:
@@ -111,7 +128,13 @@ def _develop(head: TableHead, records: Iterator[Record | None]) -> Iterator[Tabl
 
 
 def bytes_of(record: Record) -> int:
-    """Return a bound on the encoded size of ``record`` (bytes), fast for the most frequent kind."""
+    """Return a bound on the encoded size of ``record`` (bytes), fast for the frequent kinds."""
+    if isinstance(record, EntryRecord):
+        texts = utf8_size(record.map) + utf8_size(record.key)
+        return ENTRY_RECORD_BYTES + texts + len(record.value)
+    if isinstance(record, HistoryRecord):
+        size = sum(change.size for change in record.changes)
+        return size + len(record.lock.encode()) + HISTORY_BYTES
     if not isinstance(record, ClaimantRecord):
         return len(spell(record))
     hold, wait = record.hold, record.wait
@@ -128,7 +151,7 @@ def bytes_of(record: Record) -> int:
 def digest_of(table: TableState) -> bytes:
     """Return the hash of the records that `take` would return, however they are divided."""
     digest = hashlib.blake2b(spell(_head(table)), digest_size=32)
-    for record in filter(None, _records(_note(table), _rest(table))):
+    for record in filter(None, _all_records(table)):
         digest.update(spell(record))
     return digest.digest()
 
@@ -164,27 +187,28 @@ def fill(table: TableState, parts: Sequence[TablePart]) -> None:
             _fill_latch(table, latch)
     waits: list[Wait] = []
     several = {one[:3]: one.locks for part in parts for one in part.locks}
+    values = {one[:3]: one.value for part in parts for one in part.values}
+    leases = Leases(parts)
     for part in parts:
         for known in part.owner_states:
             if known.session not in numbered:
                 raise ValueError(f"the snapshot has no session {known.session}")
-            locks = several.get((known.session, known.owner, known.lock), ())
-            _fill_claimant(table, numbered[known.session], known, locks, waits)
+            key = known.session, known.owner, known.lock
+            owner_state = _owner_state(numbered[known.session], known)
+            owner_state.locks, owner_state.value = several.get(key, ()), values.get(key)
+            _fill_claimant(table, owner_state, known, waits, leases)
+    leases.check_used()
     for part in parts:
         for reply in part.replies:
             _fill_reply(table, reply)
     _fill_queues(table, waits, dict(one for part in parts for one in part.amounts))
     _fill_pools(table, dict(one for part in parts for one in part.counts))
+    _fill_histories(table, parts)
+    fill_maps(table, parts, numbered)
 
 
-def _fill_claimant(
-    table: TableState,
-    session: Session,
-    known: ClaimantRecord,
-    locks: tuple[str, ...],
-    waits: list[Wait],
-) -> None:
-    """Add an owner state and its hold; its wait is added to ``waits``."""
+def _owner_state(session: Session, known: ClaimantRecord) -> OwnerState:
+    """Add an owner state to its session."""
     key = known.owner, known.lock
     if key in session.owner_states:
         raise ValueError(f"the snapshot has claimant {known.owner!a} of {known.lock!a} twice")
@@ -195,11 +219,22 @@ def _fill_claimant(
     owner_state = session.enter(key)
     owner_state.request, owner_state.releasing = known.request, known.releasing
     owner_state.lost, owner_state.quiet_ms = known.lost, known.quiet_ms
-    owner_state.locks = locks
     if known.freed is not None:
         owner_state.outcome = owner_state.released(known.freed)
     elif known.denial is not None:
         owner_state.outcome = owner_state.refused(known.denial, known.detail)
+    return owner_state
+
+
+def _fill_claimant(
+    table: TableState,
+    owner_state: OwnerState,
+    known: ClaimantRecord,
+    waits: list[Wait],
+    leases: Leases,
+) -> None:
+    """Add the hold of an owner state; its wait is added to ``waits``."""
+    session, locks = owner_state.session, owner_state.locks
     held, waiting = known.hold, known.wait
     if held is None and waiting is None:
         session.lay(owner_state)
@@ -209,20 +244,18 @@ def _fill_claimant(
     session.claims += len(locks) or 1
     table.claims += len(locks) or 1
     if held is not None:
-        fence, label, since_ms, request, times, level = held
-        hold = owner_state.hold = Hold(owner_state, label, fence, since_ms, request, times, level)
+        table.held += owner_state.marked() * held.fence
+        hold = owner_state.hold = leases.hold(table, owner_state, held)
         if not locks and known.lock not in table.pools:
             table.locks[owner_state.lock] = hold
         else:
-            hold.amount = times
-            for each, name in enumerate(owner_state.objects, fence):
+            hold.amount = held.times
+            for each, name in enumerate(owner_state.objects, held.fence):
                 pool = _pool(table, name)
                 pool.holds[each] = hold
-                pool.free -= times
-        table.held += owner_state.marked() * fence
+                pool.free -= held.times
     elif waiting is not None:
-        wait = Wait(owner_state, waiting.ticket, waiting.label, waiting.since_ms, waiting.due_ms)
-        waits.append(wait)
+        waits.append(leases.wait(owner_state, waiting))
 
 
 def _fill_reply(table: TableState, reply: KeptReply) -> None:
@@ -240,6 +273,16 @@ def _fill_latch(table: TableState, record: LatchRecord) -> None:
     latch = Latch(lock, count, left, keep_ms, ticket, due_ms)
     table.put(latch)
     table.timeouts.add(latch)
+
+
+def _fill_histories(table: TableState, parts: Sequence[TablePart]) -> None:
+    counters = dict(one for part in parts for one in part.counters)
+    histories = table.histories
+    histories.version = counters.get("version", 0)
+    histories.forgotten = counters.get("forgotten", 0)
+    for part in parts:
+        for record in part.histories:
+            histories.restore(record)
 
 
 def _pool(table: TableState, name: str) -> Pool:
@@ -322,6 +365,12 @@ def _part(index: int, count: int, head: TableHead, records: Sequence[Record]) ->
         locks=tuple(r for r in records if isinstance(r, LocksRecord)),
         replies=tuple(r for r in records if isinstance(r, KeptReply)),
         latches=tuple(r for r in records if isinstance(r, LatchRecord)),
+        values=tuple(r for r in records if isinstance(r, ValueRecord)),
+        histories=tuple(r for r in records if isinstance(r, HistoryRecord)),
+        counters=tuple(r for r in records if isinstance(r, CounterRecord)),
+        terms=tuple(r for r in records if isinstance(r, TermsRecord)),
+        leases=tuple(r for r in records if isinstance(r, LeaseRecord)),
+        entries=tuple(r for r in records if isinstance(r, EntryRecord)),
     )
 
 
@@ -356,6 +405,7 @@ def _noted(owner_state: OwnerState) -> Note:
 
 def _rest(table: TableState) -> list[Record]:
     """Return the records of the table that belong to no session."""
+    dues = table.timeouts.items.values()
     waits = [wait for pool in table.pools.values() for wait in pool.queue.values()]
     amounts = sorted((wait.ticket, wait.amount) for wait in waits if wait.amount != 1)
     holds = [hold for pool in table.pools.values() for hold in pool.holds.values()]
@@ -364,6 +414,13 @@ def _rest(table: TableState) -> list[Record]:
     several = sorted(
         {(one.session.number, one.owner, one.lock, one.locks) for one in claims if one.locks}
     )
+    values = sorted(
+        (one.session.number, one.owner, one.lock, one.value)
+        for one in claims
+        if one.value is not None
+    )
+    histories = table.histories
+    counters = ("version", histories.version), ("forgotten", histories.forgotten)
     return [
         *table.audit.values(),
         *(PoolRecord(lock, table.pools[lock].capacity) for lock in sorted(table.pools)),
@@ -371,7 +428,17 @@ def _rest(table: TableState) -> list[Record]:
         *(CountRecord(fence, count) for fence, count in counts),
         *(LocksRecord(*one) for one in several),
         *(one.record() for _, one in sorted(table.objects.items()) if isinstance(one, Latch)),
+        *(ValueRecord(*one) for one in values),
+        *(CounterRecord(*one) for one in counters if one[1]),
+        *sorted(due.record() for due in dues if isinstance(due, LeasedHold)),
     ]
+
+
+def _all_records(table: TableState) -> Iterator[Record | None]:
+    """Copy the mutable fields now, and return the records of the table in canonical order."""
+    rest, noted = _rest(table), table.histories.noted()
+    entries = table.maps.in_order()
+    return chain(_records(_note(table), rest), records_of(noted), map(Entry.record, entries))
 
 
 def _records(notes: list[Notes], rest: list[Record]) -> Iterator[Record | None]:
@@ -384,6 +451,8 @@ def _records(notes: list[Notes], rest: list[Record]) -> Iterator[Record | None]:
             yield None
         for note in merge(*runs, key=_by_name):
             yield _claimant_record(note)
+            if isinstance(wait := note[6], LeasedWait):
+                yield TermsRecord(wait.ticket, *wait.terms)
         for note in quiet:
             yield _claimant_record(note)
             if isinstance(note[3], KeptReply):
@@ -452,8 +521,10 @@ def spell(value: Any) -> bytes:
     return _ENCODER.encode(value).encode("ascii")
 
 
-def _plain(value: object) -> list[Any]:
-    """Return a message as its tag and its fields, in declaration order."""
+def _plain(value: object) -> list[Any] | str:
+    """Return bytes as text, and a message as its tag and its fields, in declaration order."""
+    if isinstance(value, bytes):
+        return value.hex()
     assert isinstance(value, Message)
     names: tuple[str, ...] = type(value).__slots__
     return [value.TAG, *(getattr(value, name) for name in names)]

@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
+from fencelock.cluster.bench.uses import Use
+
 
 class JobKind(StrEnum):
     """The kinds of measurements."""
@@ -17,6 +19,8 @@ class JobKind(StrEnum):
     """The same, with marks of the client's steps."""
     RATE = "rate"
     """Threads take and give back locks; counts pairs in a time."""
+    TURNS = "turns"
+    """Threads use one kind of object after the other, in turns; counts the pairs of each turn."""
     TASKS = "tasks"
     """The same with asyncio tasks."""
     WATCH = "watch"
@@ -47,6 +51,8 @@ class Job:
         age_ms: the greatest age of an answer to a read (ms); None for a linearizable read.
         marks: the file for marks.
         locks: the number of locks to take for each line that is read.
+        uses: what threads do in turns, each for ``seconds``.
+        rounds: how often each of ``uses`` has its turn.
 
     """
 
@@ -61,6 +67,8 @@ class Job:
     age_ms: int | None = None
     marks: str = ""
     locks: int = 0
+    uses: tuple[Use, ...] = ()
+    rounds: int = 1
 
     def lock_of(self, number: int) -> str:
         """Return the name of the lock that thread or task ``number`` uses."""
@@ -74,5 +82,5 @@ class Job:
 def read_job(line: str) -> Job:
     """Return the job in ``line``, which `Job.line` made."""
     fields: dict[str, Any] = json.loads(line)
-    fields["kind"] = JobKind(fields["kind"])
+    fields |= {"kind": JobKind(fields["kind"]), "uses": tuple(map(Use, fields["uses"]))}
     return Job(**fields)

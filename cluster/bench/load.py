@@ -7,10 +7,12 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 
 import fencelock
 from fencelock.actors.error import FencelockError
 from fencelock.cluster.bench.job import Job
+from fencelock.cluster.bench.uses import one_pair, repeated
 from fencelock.cluster.client import Client
 
 CONNECT_S = 30.0
@@ -24,11 +26,11 @@ def pair(client: Client, job: Job) -> dict[str, float]:
     """Take and give back one lock, alone; return the time of a pair (us), and their number."""
     lock = client.lock(job.lock)
     for _ in range(WARM_PAIRS):
-        _one_pair(lock)
+        one_pair(lock)
     took: list[float] = []
     ends = time.perf_counter() + job.seconds
     while (began := time.perf_counter()) < ends or len(took) < 2:  # noqa: PLR2004 (quantiles)
-        _one_pair(lock)
+        one_pair(lock)
         took.append(time.perf_counter() - began)
     return quantiles_us(took)
 
@@ -37,10 +39,43 @@ def rate(client: Client, job: Job) -> dict[str, float]:
     """Take and give back locks from many threads; return the number of pairs and the time (s)."""
 
     def work(number: int) -> Callable[[], None]:
-        lock = client.lock(job.lock_of(number))
-        return lambda: _one_pair(lock)
+        return partial(one_pair, client.lock(job.lock_of(number)))
 
     return _counted(work, job)
+
+
+def turns(client: Client, job: Job) -> dict[str, list[int]]:
+    """Use objects of one kind after the other from many threads.
+
+    The turns are those of the machine's clock, so several processes take the same turn at a time.
+
+    Returns:
+        For each use the number of times in each of its turns.
+
+    """
+    first = 1 + int(time.monotonic() / job.seconds)
+    last = first + len(job.uses) * job.rounds
+    counts = [[0] * (last - first) for _ in range(job.at_once)]
+
+    def work(number: int) -> Callable[[], None]:
+        all_uses = [repeated(use, client, job.lock_of(number)) for use in job.uses]
+        mine = counts[number]
+
+        def once() -> None:
+            turn = int(time.monotonic() / job.seconds)
+            all_uses[turn % len(all_uses)]()
+            if first <= turn < last:
+                mine[turn - first] += 1
+
+        return once
+
+    crowd = _Crowd(job.at_once)
+    crowd.start(work)
+    crowd.wait(last * job.seconds - time.monotonic())
+    crowd.stop()
+    total = [sum(turn) for turn in zip(*counts, strict=True)]
+    of_use = {use: (place - first) % len(job.uses) for place, use in enumerate(job.uses)}
+    return {use: total[place :: len(job.uses)] for use, place in of_use.items()}
 
 
 def read(client: Client, job: Job) -> dict[str, float]:
@@ -148,11 +183,6 @@ def _counted(work: Callable[[int], Callable[[], None]], job: Job) -> dict[str, f
     times, took = sum(crowd.times) - before, time.perf_counter() - began
     crowd.stop()
     return {"times": times, "seconds": took}
-
-
-def _one_pair(lock: fencelock.Lock) -> None:
-    lock.acquire()
-    lock.release()
 
 
 def _use(status: fencelock.LockStatus) -> None:

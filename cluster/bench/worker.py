@@ -36,7 +36,7 @@ def main() -> None:
             from fencelock.cluster.bench.marked import marked_pairs  # noqa: PLC0415 (as above)
 
             _say(marked_pairs(job, _begin))
-        case JobKind.PAIR | JobKind.RATE | JobKind.READ | JobKind.WATCH:
+        case JobKind.PAIR | JobKind.RATE | JobKind.TURNS | JobKind.READ | JobKind.WATCH:
             _say(_with_threads(job))
 
 
@@ -46,6 +46,8 @@ def _with_threads(job: Job) -> object:
         match job.kind:
             case JobKind.PAIR:
                 return load.pair(client, job)
+            case JobKind.TURNS:
+                return load.turns(client, job)
             case JobKind.READ:
                 return load.read(client, job)
             case JobKind.WATCH:

@@ -92,7 +92,9 @@ class WorkerProcess:
             BenchFailedError: the process ended without a result, or took far too long.
 
         """
-        return self._answer(self.job.warm_s + self.job.seconds + LATE_S)
+        job = self.job
+        turns = job.rounds * (len(job.uses) or 1)
+        return self._answer(job.warm_s + job.seconds * turns + LATE_S)
 
     def _answer(self, limit_s: float) -> dict[str, Any]:
         try:

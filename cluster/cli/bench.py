@@ -14,12 +14,14 @@ import typer
 from rich.console import Console
 
 from fencelock.cluster.bench import locks as lock_bench
+from fencelock.cluster.bench import objects as object_bench
 from fencelock.cluster.bench import profile as pair_profile
 from fencelock.cluster.bench.bakery import compare, steps_table
 from fencelock.cluster.bench.deaths import LeaderDeath
 from fencelock.cluster.bench.failover import measure_deaths
 from fencelock.cluster.bench.idle import share_of_a_core
 from fencelock.cluster.bench.locks import LockBenchPlan, Part
+from fencelock.cluster.bench.objects import ObjectPart
 from fencelock.cluster.bench.report import readings_table, table_of
 from fencelock.cluster.bench.runtime import measure
 from fencelock.cluster.guarantee import PROMISES
@@ -187,6 +189,43 @@ def bakery(
     if as_json:
         typer.echo(json.dumps(comparison.as_plain()))
     if not comparison.met:
+        raise typer.Exit(1)
+
+
+@app.command()
+def objects(
+    rounds: RoundsOption = 10,
+    seconds: SecondsOption = 1.0,
+    only: Annotated[
+        list[ObjectPart] | None, typer.Option(help="Measure only this; may be given several times.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare [bold]objects[/bold] of paxos with its locks; exit 1 if a bar is missed.
+
+    pairs: 100 threads acquire and release a semaphore or a read/write lock, beside
+    a lock; two locks by lock_all, beside the same two one by one; one read/write
+    lock that all read at once, beside one for each. Three nodes sync to disk. The
+    kinds take turns of --seconds, and the medians of the turns count.
+
+    cost: processor time of a pair in a table with 100,000 other objects, or with
+    10,000 waiters, beside one with 100 of them.
+
+    For example:
+
+      [cyan]fencelock bench objects[/cyan]
+
+      [cyan]fencelock bench objects --only cost --json[/cyan]
+
+    """
+    console = Console(stderr=as_json)
+    with _ends_on_sigterm(), _progress(console) as say:
+        report = object_bench.measure(tuple(only or ObjectPart), rounds, seconds, say)
+    console.print(table_of("fencelock bench objects", "measured", "beside", report.figures))
+    console.print(report.machine.in_words(), soft_wrap=True)
+    if as_json:
+        typer.echo(json.dumps(report.as_plain()))
+    if not report.met:
         raise typer.Exit(1)
 
 

@@ -16,7 +16,6 @@ from rich.table import Table
 
 from fencelock.actors.error import ConfigError
 from fencelock.cluster.cli.init import PROTOCOLS
-from fencelock.cluster.guarantee import demand
 from fencelock.cluster.topology import ProtocolSettings
 
 if TYPE_CHECKING:
@@ -37,7 +36,8 @@ _Objects = Annotated[
     str,
     typer.Option(
         "--objects",
-        help="paxos: clients use these in place of locks: semaphores, rwlocks, several, latches.",
+        help="paxos: clients use these in place of locks: semaphores, rwlocks, several, latches,"
+        " deadlines.",
     ),
 ]
 
@@ -102,7 +102,7 @@ def simulate(
     promise = promise_of(protocol, settings)
     runs = _runs(protocol, settings, log=log, judged=judged)
     if objects:
-        runs = _object_runs(protocol, objects)
+        runs = _object_runs(protocol, objects, judged=judged)
     if members:
         runs = _member_runs(protocol)
     if seed is not None:
@@ -186,19 +186,17 @@ def _member_runs(protocol: str) -> _Runs:
     )
 
 
-def _object_runs(protocol: str, kind: str) -> _Runs:
-    from fencelock.cluster.simulation.objects import WORKLOADS  # noqa: PLC0415
+def _object_runs(protocol: str, word: str, *, judged: bool) -> _Runs:
+    from fencelock.cluster.simulation.bakery_run import run_bakery_seed  # noqa: PLC0415
+    from fencelock.cluster.simulation.objects import workload_of  # noqa: PLC0415
     from fencelock.cluster.simulation.run import run_seed  # noqa: PLC0415
 
-    if kind not in WORKLOADS:
-        raise ConfigError(f"--objects is {kind!r}, and must be one of {', '.join(WORKLOADS)}")
-    guarantee, workload = WORKLOADS[kind]
-    demand(protocol, guarantee)
+    run = run_bakery_seed if judged else partial(run_seed, protocol)
     return _Runs(
-        title=f"{kind} of {protocol}",
-        options=f"--protocol {protocol} --objects {kind}",
+        title=f"objects of {protocol}: {word}",
+        options=f"--protocol {protocol} --objects {word}{' --judged' if judged else ''}",
         answers="grants",
-        one=partial(run_seed, protocol, workload=workload),
+        one=partial(run, workload=workload_of(word, protocol)),
     )
 
 

@@ -19,7 +19,7 @@ INVARIANTS = {
     "B2": "a majority knows a seating that serves",
     "B3": "who merged knows every lease that lives",
     "B4": "a leader heeds no epoch below its own",
-    "B5": "a leader votes for one at a time",
+    "B5": "a leader votes for no two at a time that conflict",
     "B6": "an answer counts once, for who gave it",
     "B7": "a quorum voted for what is granted, and trust has not run out",
     "B8": "fences of a lock rise",
@@ -27,12 +27,13 @@ INVARIANTS = {
     "B10": "what was dropped stays dropped",
     "B11": "a proxy answers a request once",
     "B12": "the members change one at a time, when majorities before and after know it",
+    "B13": "a request keeps its mode, and a shared one passes no exclusive one that waits",
 }
 """The invariants of ``actors/bakery/README.md``, as far as a violation is visible from outside."""
 
 
 class BakeryJudge:
-    """Judges B1 to B12, each on its own: see ``actors/bakery/README.md``.
+    """Judges B1 to B13, each on its own: see ``actors/bakery/README.md``.
 
     It trusts no counter of a role: it counts deliveries and messages itself. It looks into tables
     and epoch states only for the present state.

@@ -36,6 +36,7 @@ class LeaseSpan:
         until: true time before which no leader may treat it as over, counted from the first
             receipt of the request (ns).
         epoch: of its first grant; its fence may be one that was voted for earlier.
+        shared: whether it was asked for beside others.
         client: the client that believes in it, empty while none is known to.
         believed: the end of that belief, on the client's clock.
 
@@ -44,6 +45,7 @@ class LeaseSpan:
     key: RequestKey
     until: int
     epoch: int
+    shared: bool
     client: str = ""
     believed: Instant | None = None
     over: bool = False
@@ -67,6 +69,8 @@ class LeasesJudge:
         self.clocks_true = clocks_true
         self.heard: dict[tuple[str, RequestKey], int] = {}
         """True time at which a leader first received a request (ns)."""
+        self.shared: set[tuple[str, RequestKey]] = set()
+        """The shared requests."""
         self.leases: dict[str, dict[int, LeaseSpan]] = {}
         """By lock and fence."""
         self.renewals: dict[tuple[Address, int], tuple[str, int]] = {}
@@ -114,6 +118,8 @@ class LeasesJudge:
             case Lock():
                 key = (event.lock, RequestKey(event.who, event.request))
                 self.heard.setdefault(key, self.world.time)
+                if event.shared:
+                    self.shared.add(key)
             case RenewHold():
                 renewal = (delivered.sender, event.number)
                 self.renewals.setdefault(renewal, (event.lock, self.world.time))
@@ -167,16 +173,19 @@ class LeasesJudge:
         leases = self.leases.setdefault(locked.lock, {})
         if locked.fence in leases:
             return
+        key = RequestKey(locked.who, locked.request)
+        shared = (locked.lock, key) in self.shared
         for fence, other in leases.items():
+            if shared and other.shared:
+                continue
             if self.clocks_true and other.believed is not None and self._lives(other):
                 told = f"{other.client} believes in fence {fence}"
                 self.violation_report("B9", f"{delivered.node} grants {locked}, and {told}")
-        key = RequestKey(locked.who, locked.request)
         since = self.heard.get((locked.lock, key), self.world.time)
         lease_ns = (locked.hold_ms + locked.grace_ms) * NS_PER_MS
         role: Any = self.world.role_at(delivered.to)
         until = since + lease_ns * PER_MILLE // 1_000
-        leases[locked.fence] = LeaseSpan(key, until, role.epoch_state.epoch)
+        leases[locked.fence] = LeaseSpan(key, until, role.epoch_state.epoch, shared)
 
     def _prolonged(self, proxy: Address, said: HoldRenewed) -> None:
         """Extend a lease; its client, if there is one, reports its belief itself."""

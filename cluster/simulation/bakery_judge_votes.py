@@ -16,7 +16,7 @@ from fencelock.actors.bakery.message import (
     MaxTicket,
     Yield,
 )
-from fencelock.actors.bakery.proxy_message import Locked, Unlock, UnlockAll
+from fencelock.actors.bakery.proxy_message import Lock, Locked, Unlock, UnlockAll
 from fencelock.actors.bakery.table import RequestKey, TicketPhase
 from fencelock.actors.bakery.ticket import Turn, Who
 from fencelock.actors.effect import Effects, Send
@@ -37,6 +37,7 @@ class VoteStanding(NamedTuple):
     fence: int
     until: Instant
     """The end of its lease, on the voter's clock."""
+    shared: bool
 
 
 @dataclass(slots=True)
@@ -65,7 +66,7 @@ class Life:
 
 @dataclass
 class TicketJudge:
-    """Judges B5, B6, B7, B8 and B10.
+    """Judges B5, B6, B7, B8, B10 and B13.
 
     Args:
         world: with the roles.
@@ -87,6 +88,11 @@ class TicketJudge:
     )
     """By lock: the request to which each fence was granted."""
     highest: dict[str, int] = field(default_factory=dict[str, int])
+    """By lock: the highest fence that was granted."""
+    written: dict[str, int] = field(default_factory=dict[str, int])
+    """By lock: the highest fence that was granted to an exclusive request."""
+    shared: set[tuple[str, RequestKey]] = field(default_factory=set[tuple[str, RequestKey]])
+    """The shared requests, as their proxies sent them."""
 
     def handled(self, delivered: Delivery, effects: Effects) -> None:
         """Judge an event of a leader, and its effects."""
@@ -109,13 +115,17 @@ class TicketJudge:
         for entry in role.tickets.entries():
             if entry.phase is TicketPhase.HOLDING:
                 stands = life.standing.setdefault(entry.ticket.lock, {})
-                stands[entry.key] = VoteStanding(entry.owner, entry.fence, entry.until)
+                stands[entry.key] = VoteStanding(
+                    entry.owner, entry.fence, entry.until, entry.ticket.shared
+                )
 
     def _hears(self, life: Life, role: Any, delivered: Delivery) -> None:
         event, sender = delivered.event, node_of(delivered.sender)
         if getattr(event, "epoch", life.epoch) != life.epoch:
             return
         match event:
+            case Lock() if event.shared:
+                self.shared.add((event.lock, RequestKey(event.who, event.request)))
             case MaxTicket():
                 key = RequestKey(event.who, event.request)
                 life.entered.setdefault((event.lock, key), {})[sender] = None
@@ -179,7 +189,7 @@ class TicketJudge:
                 self.election.heeds(node, said.epoch, "Collected")
                 self._takes_up(node, life, said.lock, RequestKey(said.who, said.request))
                 if said.voted and isinstance(event, AddTicket):
-                    self._votes(node, life, node_of(delivered.sender), event, now)
+                    self._votes(node, life, role, node_of(delivered.sender), event, now)
             case Extended():
                 self.election.heeds(node, said.epoch, "Extended")
                 if said.kept and isinstance(event, Extend):
@@ -228,21 +238,36 @@ class TicketJudge:
         elif before is not None:
             life.standing[ticket.lock][key] = before
         if add.fence:
-            self._votes(node, life, node, add, now)
+            self._votes(node, life, role, node, add, now)
 
-    def _votes(self, node: str, life: Life, owner: str, add: AddTicket, now: Instant) -> None:
+    def _votes(
+        self, node: str, life: Life, role: Any, owner: str, add: AddTicket, now: Instant
+    ) -> None:
         lock, key = add.ticket.lock, RequestKey(add.ticket.who, add.ticket.request)
         stands = life.standing.setdefault(lock, {})
         before = stands.get(key)
+        shared = (lock, key) in self.shared
+        if shared != add.ticket.shared:
+            self.violation_report("B13", f"{node} votes for {add}, and shared is {shared}")
+        if shared and not add.taken and (before is None or before.fence != add.fence):
+            self._passes_nobody(node, role, add, now)
         for other, vote in stands.items():
-            if other != key and vote.until > now and not add.taken:
+            if other != key and vote.until > now and not add.taken and not (shared and vote.shared):
                 self.violation_report(
                     "B5", f"{node} votes for {key} at {lock!r}, and {vote} of {other} stands"
                 )
         until = later(now, add.ticket.lease_ms)
         if before is not None and before.fence == add.fence:
             until = before.until
-        stands[key] = VoteStanding(owner, add.fence, until)
+        stands[key] = VoteStanding(owner, add.fence, until, shared)
+
+    def _passes_nobody(self, node: str, role: Any, add: AddTicket, now: Instant) -> None:
+        """Check that no exclusive ticket waits ahead of a shared one that ``node`` votes for."""
+        for entry in role.tickets.queues[add.ticket.lock].entries.values():
+            waits = entry.phase is TicketPhase.WAITING and not entry.is_over(now)
+            ahead = entry.ticket.turn < add.ticket.turn
+            if waits and ahead and (entry.ticket.lock, entry.key) not in self.shared:
+                self.violation_report("B13", f"{node} votes for {add}, and {entry.ticket} waits")
 
     def _extends(self, life: Life, word: Extend, owner: str, now: Instant) -> None:
         """Record a renewal: if it arrives before the request for a vote, it is the vote."""
@@ -252,7 +277,9 @@ class TicketJudge:
         before = stands.get(RequestKey(ticket.who, ticket.request))
         if before is not None and before.fence == word.fence:
             until = max(until, before.until)
-        stands[RequestKey(ticket.who, ticket.request)] = VoteStanding(owner, word.fence, until)
+        key = RequestKey(ticket.who, ticket.request)
+        shared = (ticket.lock, key) in self.shared
+        stands[key] = VoteStanding(owner, word.fence, until, shared)
 
     def _grants(self, node: str, life: Life, role: Any, locked: Locked) -> None:
         lock, key, epoch_state = (
@@ -292,7 +319,9 @@ class TicketJudge:
         before = known.setdefault(locked.fence, key)
         if before != key:
             self.violation_report("B8", f"{node} grants {locked}, a fence that {before} had")
-        highest = self.highest.get(locked.lock, 0)
+        shared = (locked.lock, key) in self.shared
+        highest = (self.written if shared else self.highest).get(locked.lock, 0)
         if locked.fence < highest and len(known) > 1 and before is key:
             self.violation_report("B8", f"{node} grants {locked} after fence {highest}")
-        self.highest[locked.lock] = max(highest, locked.fence)
+        for known_fences in (self.highest, self.written)[: 1 + (not shared)]:
+            known_fences[locked.lock] = max(known_fences.get(locked.lock, 0), locked.fence)

@@ -19,7 +19,7 @@ from fencelock.cluster.simulation.plan import RunPlan
 from fencelock.cluster.simulation.planting import planted
 from fencelock.cluster.simulation.promise import promise_of
 from fencelock.cluster.simulation.report import RunReport
-from fencelock.cluster.simulation.run import run_seed
+from fencelock.cluster.simulation.run import LOCKS, Workload, run_seed
 from fencelock.cluster.simulation.world import World
 from fencelock.cluster.topology import NodeContext, ProtocolSettings, bakery
 
@@ -71,6 +71,7 @@ def run_bakery_seed(
     blows: tuple[Blow, ...] = (),
     change: Change = lambda spawn: spawn,
     judged: frozenset[str] | None = None,
+    workload: Workload = LOCKS,
 ) -> RunReport:
     """Run one seed and judge it.
 
@@ -81,6 +82,7 @@ def run_bakery_seed(
         change: changes the roles of members, for example to plant a bug.
         judged: the invariants of `bakery` to judge, by number, or None for all. Exclusion, fences
             and progress are judged always.
+        workload: the users and their judge.
 
     """
     random = Random(f"{seed}/blows")
@@ -98,6 +100,7 @@ def run_bakery_seed(
         plan=plan or draw_bakery_plan(seed),
         promise=promise_of("bakery", ProtocolSettings()),
         judges=judges,
+        workload=workload,
     )
 
 

@@ -95,11 +95,8 @@ class LockJudge:
             node = (node_of(delivered.sender), delivered.boot)
             key = (delivered.node, event.owner, event.lock, event.fence)
             self._granted_by.setdefault(key, node)
-        if type(event) is Trusted:
-            self.until[delivered.node] = event.until
-        elif type(event) is Leased:
-            lease = (delivered.node, event.owner, event.lock, event.fence)
-            self.leases[lease] = event.until
+        if type(event) is Trusted or type(event) is Leased:
+            self._extend(delivered.node, event)
         elif type(event) is HoldsLost:
             self._lose(delivered.node, event)
         if delivered.to not in self.contenders:
@@ -113,6 +110,13 @@ class LockJudge:
                 self.wants[delivered.to] = effect.message.lock
             elif type(effect) is Send and type(effect.message) is Release:
                 self._leave(delivered.to, effect.message.lock)
+
+    def _extend(self, client: str, event: Trusted | Leased) -> None:
+        """Record until when a client may rely on its session, or on one of its holds."""
+        if isinstance(event, Leased):
+            self.leases[client, event.owner, event.lock, event.fence] = event.until
+        else:
+            self.until[client] = event.until
 
     def crashed(self, node: str, boot: int) -> None:
         """End the holds of ``node``, and holds granted through it if the protocol says so."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from hashlib import sha256
 from itertools import chain
 
@@ -63,6 +63,10 @@ class LockRegister(Register):
     def read(self, question: Local) -> Local:
         """Answer a query about the list or the table."""
         return super().read(question) if type(question) is ReadOrder else self.locks.read(question)
+
+    def take_changed(self) -> Iterable[str] | None:
+        """Return the objects of the table that have changed since the last call."""
+        return self.locks.take_changed()
 
     def snapshot(self) -> Iterator[bytes | None]:
         """Freeze both, and return their parts."""

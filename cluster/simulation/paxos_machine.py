@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from hashlib import sha256
 from typing import NamedTuple
 
@@ -173,6 +173,10 @@ class Register:
         """Answer `ReadOrder`, the only query."""
         del question
         return OrderRead(position=self.position, chain=self.chain)
+
+    def take_changed(self) -> Iterable[str] | None:
+        """Return nothing: nobody waits for changes."""
+        return ()
 
     def snapshot(self) -> Iterator[bytes | None]:
         """Freeze the state, and return it in small parts, with work between them."""

@@ -33,7 +33,9 @@ class Workload(NamedTuple):
     """The workload of a run: the role of its users, and their judge."""
 
     user: type[LockUser]
-    judge: type[LockJudge]
+    judge: Callable[..., LockJudge]
+    others: tuple[type[LockUser], ...] = ()
+    """Further roles of users, in a workload of several kinds."""
 
 
 LOCKS = Workload(LockUser, LockJudge)
@@ -122,7 +124,7 @@ class _LockRun:
             make_session,
             ttl_ms=plan.ttl_ms if promise.sessions else 0,
             levels=1 if promise.leases else LEVELS,
-            user=workload.user,
+            users=(workload.user, *workload.others),
         )
         self.judge = workload.judge(
             members,

@@ -57,7 +57,8 @@ class ReadWriteUser(LockUser):
         return Send(self.session, acquire)
 
     def _leave(self) -> Effects:
-        if not self.writes or self.random.random() >= DOWNGRADE_SHARE:
+        may_downgrade = self.writes and self.most > 1  # Else its holds are not reentrant.
+        if not may_downgrade or self.random.random() >= DOWNGRADE_SHARE:
             return super()._leave()
         self.mood, self.writes = Mood.LEAVES, False
         name = plain_name(self.lock)
@@ -69,20 +70,28 @@ class ReadWriteJudge(PermitJudge):
     """Judges one run of read/write locks.
 
     - Capacity, fences, wants and order, as for semaphores: a writer has all permits.
-    - Writers: the fence of a writer is above all fences that were granted before.
+    - Writers: the fence of a writer is above all fences that were granted before. The fence of a
+      reader is above those of all writers before.
     """
 
     capacity = RWLOCK_PERMITS
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.written: dict[str, int] = {}
+        """The highest fence of a writer of each lock."""
 
     def _enter(self, delivered: Delivery, granted: Granted) -> None:
         asked = self.asked.get(delivered.to)
         again = granted.fence in self.fences.get(granted.lock, {})
         super()._enter(delivered, granted)
-        highest = self.highest.get(granted.lock, 0)
         writes = isinstance(asked, AcquireReadWrite) and asked.write
-        if writes and not again and self.clocks_true and granted.fence <= highest:
-            raise ViolationError(f"fences: {delivered.to} writes under {granted!r} after {highest}")
-        self.highest[granted.lock] = max(highest, granted.fence)
+        highest = (self.highest if writes else self.written).get(granted.lock, 0)
+        if not again and self.clocks_true and granted.fence <= highest:
+            does = "writes" if writes else "reads"
+            raise ViolationError(f"fences: {delivered.to} {does} under {granted!r} after {highest}")
+        for known in (self.highest, self.written)[: 1 + writes]:
+            known[granted.lock] = max(known.get(granted.lock, 0), granted.fence)
 
     def _fits(self, asked: PermitRequest, granted: Granted) -> bool:
         return granted.count >= 1

@@ -13,7 +13,7 @@ from fencelock.actors.effect import Effects, Observe, Send
 from fencelock.actors.message import Address, Message, node_of
 from fencelock.actors.paxos.event import SlotOutcomes
 from fencelock.actors.role import Host
-from fencelock.actors.session.message import HoldsLost, Trusted
+from fencelock.actors.session.message import HoldsLost, Leased, Trusted
 from fencelock.actors.table.message import Queued
 from fencelock.cluster.simulation.judge import JudgedHold, LockJudge
 from fencelock.cluster.simulation.run import Workload
@@ -93,8 +93,8 @@ class PermitJudge(LockJudge):
         match event:
             case SlotOutcomes(slot=slot, outcomes=outcomes):
                 self.log.applied(slot, outcomes)
-            case Trusted():
-                self.until[delivered.node] = event.until
+            case Trusted() | Leased():
+                self._extend(delivered.node, event)
             case HoldsLost():
                 self._lose(delivered.node, event)
             case Granted() if contender in self.contenders:

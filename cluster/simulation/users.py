@@ -10,6 +10,11 @@ from fencelock.cluster.simulation.workload import ClientPlan, Finish, LockUser, 
 from fencelock.cluster.simulation.world import World
 
 
+def owner_name(number: int, place: int | None) -> str:
+    """Return the name of an owner, with the place of its role where there are several."""
+    return f"owner-{number}" if place is None else f"owner-{number}-{place}"
+
+
 class Users:
     """Adds the clients of ``plan`` to ``world``, and lets them come and go.
 
@@ -20,7 +25,8 @@ class Users:
         make_session: makes a client's role ``session``.
         ttl_ms: TTL of their sessions, 0 if the cluster has no sessions.
         levels: limit of an owner's holds of a lock at once.
-        user: the role of each owner.
+        users: the roles of owners; where there are several, each owner of the plan stands for one
+            owner of each role.
         prefix: the beginning of the clients' names.
 
     """
@@ -34,14 +40,18 @@ class Users:
         *,
         ttl_ms: int,
         levels: int,
-        user: type[LockUser] = LockUser,
+        users: tuple[type[LockUser], ...] = (LockUser,),
         prefix: str = "c",
     ) -> None:
         self.world = world
         self.plan = plan
         self.judge: LockJudge | None = None
         locks = tuple(f"lock-{number}" for number in range(1, plan.locks + 1))
-        owners = tuple(f"owner-{number}" for number in range(1, plan.owners + 1))
+        owners = {
+            owner_name(number, place if len(users) > 1 else None): user
+            for number in range(1, plan.owners + 1)
+            for place, user in enumerate(users)
+        }
         names = [f"{prefix}{number + 1}" for number in range(plan.clients)]
         self.dying = names[: len(plan.deaths_ms + plan.closings_ms)]
         """The clients that die, or close, in order."""
@@ -49,7 +59,7 @@ class Users:
         for number, name in enumerate(self.names):
             turned = number % len(proxies)
             turned_proxies = proxies[turned:] + proxies[:turned]
-            client = ClientPlan(turned_proxies, owners, locks, make_session, ttl_ms, levels, user)
+            client = ClientPlan(turned_proxies, owners, locks, make_session, ttl_ms, levels)
             world.add(name, client.recipe(), member=False)
         self.addresses = tuple(address_of(name, one) for name in self.names for one in owners)
 

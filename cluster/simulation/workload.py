@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from enum import Enum
 from itertools import count
@@ -232,18 +232,16 @@ MakeSession = Callable[[NodeContext, tuple[Address, ...]], Spawn]
 
 
 class ClientPlan(NamedTuple):
-    """A node of users: their common options, and their names."""
+    """A node of users: their common options, and the role of each by its name."""
 
     proxies: tuple[Address, ...]
-    owners: tuple[str, ...]
+    owners: Mapping[str, type[LockUser]]
     locks: tuple[str, ...]
     make_session: MakeSession
     ttl_ms: int = 0
     """TTL of its session, where the cluster has sessions; 0 where it has not."""
     levels: int = 1
     """Limit of an owner's holds of a lock at once."""
-    user: type[LockUser] = LockUser
-    """The role of each owner."""
 
     def recipe(self) -> Recipe:
         """Return the roles of such a node: one session, and a contender for each owner.
@@ -258,7 +256,7 @@ class ClientPlan(NamedTuple):
         contenders = tuple(
             Spawn(
                 address_of(seat.node, owner),
-                self.user,
+                user,
                 {
                     "session": session.address,
                     "owner": owner,
@@ -268,7 +266,7 @@ class ClientPlan(NamedTuple):
                     "levels": self.levels if self.ttl_ms else 1,
                 },
             )
-            for owner in self.owners
+            for owner, user in self.owners.items()
         )
         if not self.ttl_ms:
             return RoleSet((session, *contenders))

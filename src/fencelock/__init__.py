@@ -10,9 +10,20 @@ For example::
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from fencelock.actors.api.changes import Change, ChangesRead, ReadChanges
 from fencelock.actors.api.cluster_message import ClusterDown, ClusterUp, Watch
+from fencelock.actors.api.election import Lead
 from fencelock.actors.api.latch import AwaitLatch, CountDown, CountedDown, LatchPassed
 from fencelock.actors.api.lock_all import AcquireAll
+from fencelock.actors.api.map import (
+    DeleteEntry,
+    EntryChanged,
+    EntryList,
+    EntrySeen,
+    GetEntry,
+    ListEntries,
+    PutEntry,
+)
 from fencelock.actors.api.membership_message import (
     ChangeMembers,
     MemberAction,
@@ -63,6 +74,7 @@ from fencelock.actors.error import (
     UnavailableError,
     UnknownOutcomeError,
     UnsupportedError,
+    VersionMismatchError,
     WrongClusterError,
 )
 from fencelock.actors.role_message import (
@@ -81,10 +93,12 @@ from fencelock.actors.session.holding import HoldState
 from fencelock.actors.session.message import ClusterState
 from fencelock.cluster.callback_executor import Notice
 from fencelock.cluster.client import Client, connect
+from fencelock.cluster.election import Candidate, Election, ElectionWatch, Leader
 from fencelock.cluster.latch import Latch
 from fencelock.cluster.lock import Hold, Lock, RLock
 from fencelock.cluster.lock_all import HoldAll, LockAll
 from fencelock.cluster.log import silence
+from fencelock.cluster.map import Entry, Map
 from fencelock.cluster.rwlock import RWLock
 from fencelock.cluster.semaphore import Semaphore
 
@@ -106,7 +120,10 @@ __all__ = [
     "AwaitLatch",
     "Cancel",
     "Cancelled",
+    "Candidate",
+    "Change",
     "ChangeMembers",
+    "ChangesRead",
     "Client",
     "ClockTime",
     "ClosedError",
@@ -119,13 +136,21 @@ __all__ = [
     "CountDown",
     "Counted",
     "CountedDown",
+    "DeleteEntry",
     "Describe",
     "DescribeRole",
     "Downgrade",
     "Elected",
+    "Election",
+    "ElectionWatch",
+    "Entry",
+    "EntryChanged",
+    "EntryList",
+    "EntrySeen",
     "Fact",
     "FencelockError",
     "ForbiddenError",
+    "GetEntry",
     "Granted",
     "Hold",
     "HoldAll",
@@ -134,8 +159,11 @@ __all__ = [
     "InvalidRequestError",
     "Latch",
     "LatchPassed",
+    "Lead",
+    "Leader",
     "Leaders",
     "LimitReachedError",
+    "ListEntries",
     "ListedLock",
     "ListedObject",
     "Lock",
@@ -144,6 +172,7 @@ __all__ = [
     "LockQueue",
     "LockStatus",
     "LockTimeoutError",
+    "Map",
     "MemberAction",
     "MemberSeen",
     "MembersChanged",
@@ -156,9 +185,11 @@ __all__ = [
     "NotHeldError",
     "Notice",
     "OverloadedError",
+    "PutEntry",
     "Queues",
     "RLock",
     "RWLock",
+    "ReadChanges",
     "ReadClock",
     "ReadLeaders",
     "ReadMembers",
@@ -177,6 +208,7 @@ __all__ = [
     "UnavailableError",
     "UnknownOutcomeError",
     "UnsupportedError",
+    "VersionMismatchError",
     "Watch",
     "WrongClusterError",
     "aio",

@@ -8,20 +8,26 @@ For example::
 """
 
 from fencelock.cluster.aio.client import Client, Connecting, connect
+from fencelock.cluster.aio.election import Candidate, Election, ElectionWatch
 from fencelock.cluster.aio.latch import Latch
 from fencelock.cluster.aio.lock import Hold, Lock, RLock
 from fencelock.cluster.aio.lock_all import HoldAll, LockAll
+from fencelock.cluster.aio.map import Map
 from fencelock.cluster.aio.rwlock import RWLock
 from fencelock.cluster.aio.semaphore import Semaphore
 
 __all__ = [
+    "Candidate",
     "Client",
     "Connecting",
+    "Election",
+    "ElectionWatch",
     "Hold",
     "HoldAll",
     "Latch",
     "Lock",
     "LockAll",
+    "Map",
     "RLock",
     "RWLock",
     "Semaphore",

@@ -92,7 +92,7 @@ def test_no_fence_is_granted_below_one_of_whose_end_a_full_table_has_no_room_to_
     newcomer = newcomer_after(stale, busy)
     (entry,) = newcomer.entries()
     assert (entry.phase, entry.fence) == (TicketPhase.HOLDING, FENCE)
-    assert newcomer.is_outdone("x", FENCE)
+    assert newcomer.is_outdone(entry.ticket, FENCE)
 
 
 @pytest.mark.parametrize("both", [True, False])
@@ -102,7 +102,7 @@ def test_a_hold_that_no_full_table_may_have_outdone_is_taken_over(*, both: bool)
     if both:
         hold(busy, ticket(), FENCE)
     drop_many(busy, ENDED_MAX if both else ENDED_MAX - 1)
-    assert not newcomer_after(stale, busy).is_outdone("x", FENCE)
+    assert not newcomer_after(stale, busy).is_outdone(ticket(), FENCE)
 
 
 def test_what_ended_last_is_still_last_after_two_hand_overs() -> None:

@@ -18,8 +18,9 @@ from fencelock.actors.bakery.config import Terms, later
 from fencelock.actors.bakery.message import Chosen, Lead, Seating
 from fencelock.actors.bakery.proxy_message import Unlock, Unlocked
 from fencelock.actors.bakery.state_transfer import ENDED_MAX, Import, parts_of
-from fencelock.actors.bakery.table import TicketEntry, TicketPhase, TicketTable, Tombstones
+from fencelock.actors.bakery.table import TicketEntry, TicketPhase, TicketTable
 from fencelock.actors.bakery.ticket import Ticket, Turn, Who, pack_fence
+from fencelock.actors.bakery.tombstones import Tombstones
 from fencelock.actors.message import NS_PER_MS, Address, Instant
 from fencelock.cluster.simulation.bakery_judge import BakeryJudge
 from fencelock.cluster.simulation.network import Cut
@@ -133,7 +134,7 @@ def test_a_fence_that_ended_at_one_leader_is_known_to_who_takes_its_table_over()
     newcomer = TicketTable()
     merged(newcomer, lapsed())
     assert newcomer.counters_of("x").fence == FENCE
-    assert newcomer.is_outdone("x", FENCE - 1)
+    assert newcomer.is_outdone(ticket(), FENCE - 1)
 
 
 def test_a_table_says_what_ended_last_and_not_all_that_ever_did() -> None:

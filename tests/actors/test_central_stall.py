@@ -30,7 +30,7 @@ def world_in_which_c2_holds(*, journal: bool) -> World:
     for user in (HOLDER, WAITER):
         name = user.partition("/")[0]
         proxy = address_of(name.replace("c", "n"), "proxy")
-        client = ClientPlan((proxy,), ("owner",), ("l",), client_session)
+        client = ClientPlan((proxy,), {"owner": LockUser}, ("l",), client_session)
         world.add(name, client.recipe(), member=False)
     world.judges.append(LockJudge(MEMBERS, (HOLDER, WAITER)))
     world.power_on_all()

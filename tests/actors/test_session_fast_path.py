@@ -10,7 +10,10 @@ from typing import Any
 import pytest
 from support.effects import HOST
 
-from fencelock.actors.api.message import Release
+from fencelock.actors.api.lock_all import AcquireAll
+from fencelock.actors.api.message import Acquire, Granted, Release, Released
+from fencelock.actors.api.rwlock import AcquireReadWrite
+from fencelock.actors.api.semaphore import AcquirePermits
 from fencelock.actors.effect import Effect, Effects
 from fencelock.actors.message import Address, Instant
 from fencelock.actors.session import fast_path
@@ -19,7 +22,10 @@ from fencelock.actors.session.session import ClientSession
 from fencelock.actors.session.session_lease import Stage
 from fencelock.actors.session.session_state import SessionState
 from fencelock.cluster.simulation.promise import promise_of
-from fencelock.cluster.simulation.run import run_seed
+from fencelock.cluster.simulation.run import LOCKS, Workload, run_seed
+from fencelock.cluster.simulation.rwlocks import RWLOCKS
+from fencelock.cluster.simulation.semaphores import SEMAPHORES
+from fencelock.cluster.simulation.several import LOCK_ALL
 from fencelock.cluster.topology import ProtocolSettings
 
 SEEDS = 12
@@ -29,11 +35,11 @@ HANDLE: Any = vars(ClientSession)["handle"]
 class BothWays:
     """Also lets each session take the general path, on a copy of its state, and compares."""
 
-    def __init__(self) -> None:
+    def __init__(self, kinds: tuple[type, ...]) -> None:
         self.taken: Counter[str] = Counter()
         """Number of uses of the fast path by decision, and of the general path."""
         self.left: Counter[str] = Counter()
-        self.ways = dict(fast_path.WAYS)
+        self.ways = {kind: fast_path.WAYS[kind] for kind in kinds}
         self.role: Any = None
 
     def handle(self, role: ClientSession, sender: Address, event: Any, now: Instant) -> Effects:
@@ -47,7 +53,9 @@ class BothWays:
         """Stand for each of `plain.WAYS`."""
         name, random = type(event).__name__, self.role.session_state.in_flight.random
         twin, drawn = copy.deepcopy(ledger, {id(random): random}), random.getstate()
-        effects = self.ways[type(event)](ledger, sender, event, now)
+        way = self.ways[type(event)]
+        assert way is not None
+        effects = way(ledger, sender, event, now)
         if effects is None:
             self.left[name] += 1
             assert (ledger, random.getstate()) == (twin, drawn)
@@ -62,11 +70,27 @@ class BothWays:
         return effects
 
 
-@pytest.mark.parametrize(("protocol", "plainly"), [("paxos", True), ("central", False)])
+REPLIES = (Release, Granted, Released)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "acquires", "workload", "plainly"),
+    [
+        ("paxos", (Acquire,), LOCKS, True),
+        ("central", (Acquire,), LOCKS, False),
+        ("paxos", (AcquirePermits,), SEMAPHORES, True),
+        ("paxos", (AcquireReadWrite,), RWLOCKS, True),
+        ("paxos", (Acquire, AcquireAll), LOCK_ALL, True),
+    ],
+)
 def test_both_ways_take_the_same_steps(
-    protocol: str, plainly: bool, monkeypatch: pytest.MonkeyPatch
+    protocol: str,
+    acquires: tuple[type, ...],
+    workload: Workload,
+    plainly: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    both = BothWays()
+    both = BothWays((*acquires, *REPLIES))
     for kind in both.ways:
         monkeypatch.setitem(fast_path.WAYS, kind, both.decide)
 
@@ -75,7 +99,8 @@ def test_both_ways_take_the_same_steps(
 
     monkeypatch.setattr(ClientSession, "handle", handle)
     for seed in range(SEEDS):
-        report = run_seed(protocol, seed, promise=promise_of(protocol, ProtocolSettings()))
+        promise = promise_of(protocol, ProtocolSettings())
+        report = run_seed(protocol, seed, promise=promise, workload=workload)
         assert report.violation is None
     kinds = {kind.__name__ for kind in both.ways}
     assert set(both.left) == kinds

@@ -86,3 +86,12 @@ def test_a_downgrade_after_the_loss_is_refused_as_lost(harness: SessionHarness) 
     refused = one(Refused, downgrade(harness), ANN)
     assert refused.reason is Reason.OWNERSHIP_LOST
     assert refused.detail.startswith("rwlock 'S': ")
+
+
+def test_a_downgrade_that_the_protocol_does_not_have_leaves_the_hold(
+    harness: SessionHarness,
+) -> None:
+    hold(harness)
+    said = harness.refuse(downgrade(harness), Reason.UNSUPPORTED)
+    assert one(Refused, said, ANN).reason is Reason.UNSUPPORTED
+    assert state(harness) is HoldState.HELD

@@ -15,8 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.table_comparison import (
     AllComposer,
+    DeadlineComposer,
     Dice,
-    LatchComposer,
+    ElectionComposer,
     LogComposer,
     MixedComposer,
     RWComposer,
@@ -25,20 +26,20 @@ from support.table_comparison import (
     steps_of,
 )
 
-from fencelock.actors.api.latch import CountDown, LatchPassed
 from fencelock.actors.api.message import Reason, Release
 from fencelock.actors.api.rwlock import AcquireReadWrite
 from fencelock.actors.api.semaphore import AcquirePermits
 from fencelock.actors.api.session_message import CloseReason, CloseSession, Ended
-from fencelock.actors.table import latch, operation, session_operation, table_snapshot
+from fencelock.actors.table import history, operation, session_operation, table_snapshot
+from fencelock.actors.table.history import Histories, History
 from fencelock.actors.table.holding import Hold, Pool, Wait
-from fencelock.actors.table.latch import Latch
 from fencelock.actors.table.message import (
     AmountRecord,
+    CounterRecord,
     CountRecord,
-    LatchRecord,
     LocksRecord,
     Result,
+    ValueRecord,
 )
 from fencelock.actors.table.operations import OPERATIONS
 from fencelock.actors.table.session import Session, Sessions
@@ -58,13 +59,37 @@ def test_long_logs_too(seed: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "composer", [MixedComposer, RWComposer, SeveralComposer, LatchComposer, AllComposer]
+    "composer", [MixedComposer, RWComposer, SeveralComposer, DeadlineComposer, AllComposer]
 )
 @pytest.mark.parametrize("seed", range(60))
 def test_logs_about_locks_and_other_objects(seed: int, composer: type[LogComposer]) -> None:
-    """Also L8 to L11: what is held exists, no claim overtakes, several locks come in one step, and
-    nobody waits for a latch at 0."""
+    """Also L8 to L10: what is held exists, no claim overtakes, several locks come in one step."""
     compare(steps_of(seed), composer)
+
+
+def keep_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let histories be dropped in short logs."""
+    limits = {
+        "CHANGES_MAX": 6,
+        "HISTORIES_MAX": 2,
+        "KEEP_MS": 500,
+        "OBJECT_BYTES_MAX": 500,
+        "BYTES_MAX": 800,
+        "RECORD_BYTES": 150,
+    }
+    for name, value in limits.items():
+        monkeypatch.setattr(history, name, value)
+
+
+@pytest.mark.parametrize("little", [False, True])
+@pytest.mark.parametrize("seed", range(40))
+def test_logs_about_elections_and_their_watchers(
+    monkeypatch: pytest.MonkeyPatch, seed: int, little: bool
+) -> None:
+    """Also W1 and W2: versions rise, and what is not kept any more is known to be missing."""
+    if little:
+        keep_little(monkeypatch)
+    compare(steps_of(seed), ElectionComposer)
 
 
 Plant = Callable[[Any], Any]  # From a sound function to a broken one.
@@ -386,60 +411,64 @@ SEVERAL_PLANTS: dict[str, tuple[Any, Any, Plant]] = {
 }
 
 
-def a_repeated_count_counts_again(sound: Any) -> Any:
-    def broken(table: TableState, command: Any, out: list[Result]) -> Any:
-        session = table.sessions.by_id.get(command.session)
-        states = {} if session is None else session.owner_states
-        owner_state = states.get((command.owner, command.lock))
-        if owner_state is not None and isinstance(command, CountDown):
-            owner_state.request -= owner_state.request == command.request
-        return sound(table, command, out)
+def ends_are_not_noted(sound: Any) -> Any:
+    def broken(table: TableState, hold: Hold, value: bytes | None) -> None:
+        if value is not None:
+            sound(table, hold, value)
 
     return broken
 
 
-def only_a_lone_waiter_passes(sound: Any) -> Any:
-    def broken(table: TableState, wait: Wait, answer: Any, out: list[Result]) -> None:
-        if not isinstance(answer, LatchPassed) or len(table.objects[answer.lock].queue) == 1:
-            sound(table, wait, answer, out)
+def a_change_comes_twice(sound: Any) -> Any:
+    def broken(histories: Histories, lock: str, after: int) -> Any:
+        return sound(histories, lock, max(0, after - 1))
 
     return broken
 
 
-def a_latch_is_kept(change: int) -> Plant:
-    """A latch is gone that much later (ms)."""
-
-    def plant(sound: Any) -> Any:
-        def broken(table: TableState, owner_state: Any, command: Any, out: list[Result]) -> Any:
-            command = replace(command, keep_ms=command.keep_ms + change)
-            return sound(table, owner_state, command, out)
-
-        return broken
-
-    return plant
-
-
-def a_latch_passes_at_1(sound: Any) -> Any:
-    def broken(table: TableState, owner_state: Any, out: list[Result]) -> bool:
-        one = table.objects[owner_state.lock]
-        if isinstance(one, Latch) and one.left == 1:
-            passed = LatchPassed(**owner_state.fields())
-            operation.conclude(table, owner_state, passed, out)
-            return False
-        return bool(sound(table, owner_state, out))
+def a_gap_is_not_seen(sound: Any) -> Any:
+    def broken(histories: Histories, lock: str, kept: History) -> int:
+        sound(histories, lock, kept)
+        return 0
 
     return broken
 
 
-LATCH_PLANTS: dict[str, tuple[Any, Any, Plant]] = {
-    "a repeated count counts again": (latch, "begin_update", a_repeated_count_counts_again),
-    "only a lone waiter passes": (TableState, "answer_wait", only_a_lone_waiter_passes),
-    "a latch is gone too late": (latch, "_latch_of", a_latch_is_kept(30)),
-    "a latch is gone too early": (latch, "_latch_of", a_latch_is_kept(-30)),
-    "a latch passes at 1": (latch, "has_room", a_latch_passes_at_1),
-    "a latch that nobody counted down stays": (Latch, "note_end", lambda _: nothing),
-    "a snapshot without latches": (table_snapshot, "_rest", without(LatchRecord)),
+def dropped_histories_are_forgotten(sound: Any) -> Any:
+    def broken(histories: Histories, time_ms: int) -> None:
+        before = histories.forgotten
+        sound(histories, time_ms)
+        histories.forgotten = before
+
+    return broken
+
+
+def a_value_waits_in_vain(sound: Any) -> Any:
+    def broken(table: TableState, wait: Wait) -> None:
+        sound(table, wait)
+        wait.owner_state.value = None
+
+    return broken
+
+
+ELECTION_PLANTS: dict[str, tuple[Any, Any, Plant]] = {
+    "the end of a term is no change": (TableState, "_note_leader", ends_are_not_noted),
+    "a change comes twice": (Histories, "read", a_change_comes_twice),
+    "a gap is not seen": (Histories, "_drop_first", a_gap_is_not_seen),
+    "dropped histories are forgotten": (Histories, "_forget", dropped_histories_are_forgotten),
+    "a candidate that waited has no value": (TableState, "enqueue", a_value_waits_in_vain),
+    "a snapshot without changes": (Histories, "noted", lambda _: lambda _: []),
+    "a snapshot without values": (table_snapshot, "_rest", without(ValueRecord)),
+    "a snapshot without versions": (table_snapshot, "_rest", without(CounterRecord)),
 }
+
+
+@pytest.mark.parametrize("bug", ELECTION_PLANTS)
+def test_every_bug_planted_in_elections_is_found(monkeypatch: pytest.MonkeyPatch, bug: str) -> None:
+    keep_little(monkeypatch)
+    _plant(monkeypatch, *ELECTION_PLANTS[bug])
+    with pytest.raises((AssertionError, KeyError, ValueError)):
+        play_all(ElectionComposer)
 
 
 @pytest.mark.parametrize(
@@ -450,7 +479,6 @@ LATCH_PLANTS: dict[str, tuple[Any, Any, Plant]] = {
             (MixedComposer, PERMIT_PLANTS),
             (RWComposer, RW_PLANTS),
             (SeveralComposer, SEVERAL_PLANTS),
-            (LatchComposer, LATCH_PLANTS),
         )
         for bug in plants
     ],

@@ -369,6 +369,7 @@ OTHERS = {
     "limits.queries": "13",
     "limits.sessions": "15",
     "limits.unread_kib": "14",
+    "limits.watches": "16",
     "security.keys": '"secret"',
     "security.insecure": "true",
     "log.level": '"TRACE"',

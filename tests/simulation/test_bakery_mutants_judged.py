@@ -21,9 +21,10 @@ from fencelock.actors.bakery.event import Member
 from fencelock.actors.bakery.message import Chosen, Seating
 from fencelock.actors.bakery.proxy_message import Locked
 from fencelock.actors.bakery.state_transfer import Import, StateTransfer
-from fencelock.actors.bakery.table import NOTHING_DRAWN, TicketEntry, TicketTable, Tombstones
+from fencelock.actors.bakery.table import NOTHING_DRAWN, TicketEntry, TicketPhase, TicketTable
 from fencelock.actors.bakery.ticket import Ticket, Turn, pack_fence
 from fencelock.actors.bakery.ticket_attempt import TicketAttempt, TicketAttempts, TicketStep, locked
+from fencelock.actors.bakery.tombstones import Tombstones
 from fencelock.actors.effect import Send
 from fencelock.actors.message import Instant
 from fencelock.cluster.simulation.bakery_nemesis import Blow
@@ -67,7 +68,7 @@ def first_in_line(table: TicketTable, entry: TicketEntry, now: Instant) -> Turn 
     turns = [
         other.ticket.turn
         for other in queue.entries.values()
-        if other.key not in queue.entering and not other.is_over(now)
+        if other.phase is not TicketPhase.ENTERING and not other.is_over(now)
     ]
     first = min(turns)
     return first if first < entry.ticket.turn else None
@@ -76,7 +77,7 @@ def first_in_line(table: TicketTable, entry: TicketEntry, now: Instant) -> Turn 
 def nobody_enters(table: TicketTable, entry: TicketEntry, now: Instant) -> Turn | None:
     """Check only the waiting tickets."""
     queue = table.queues[entry.ticket.lock]
-    first = queue.line[0].turn if queue.line else entry.ticket.turn
+    first = queue.exclusive.line[0].turn if queue.exclusive.line else entry.ticket.turn
     return first if first < entry.ticket.turn else None
 
 
@@ -127,8 +128,10 @@ def own_fence(attempts: TicketAttempts, entry: TicketEntry) -> int:
 def no_fence_noted() -> JudgedPatch:
     sound: Callable[..., Any] = TicketTable.note
 
-    def note(table: TicketTable, lock: str, highest: int, fence: int = 0) -> None:
-        del fence
+    def note(
+        table: TicketTable, lock: str, highest: int, fence: int = 0, *, shared: bool = False
+    ) -> None:
+        del fence, shared
         sound(table, lock, highest)
 
     return JudgedPatch(TicketTable, "note", note)

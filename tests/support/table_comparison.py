@@ -8,17 +8,28 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fencelock.actors.api import message as api
+from fencelock.actors.api.election import ELECTION, Lead
 from fencelock.actors.api.latch import LATCH, AwaitLatch, CountDown
 from fencelock.actors.api.lock_all import SEVERAL, AcquireAll
+from fencelock.actors.api.map import DeleteEntry, PutEntry
 from fencelock.actors.api.name import object_name
 from fencelock.actors.api.rwlock import RWLOCK, AcquireReadWrite, Downgrade
 from fencelock.actors.api.semaphore import SEMAPHORE, AcquirePermits, ReleasePermits
-from fencelock.actors.api.session_message import CloseReason, CloseSession, End, Ended, Evict, Open
+from fencelock.actors.api.session_message import (
+    CloseReason,
+    CloseSession,
+    End,
+    Ended,
+    Evict,
+    Open,
+    Renew,
+)
 from fencelock.actors.table.holding import Hold, Pool
 from fencelock.actors.table.latch import Latch
 from fencelock.actors.table.message import ExtendSessions, LogCommand, Result
 from fencelock.actors.table.table import LockTable
-from support.table_model import Model, Word, word_of
+from support.map_model import entries_in
+from support.table_model import WEEK_MS, Model, Word, word_of
 
 Dice = tuple[int, int, int, int, int, int]
 """The kind of command (below 20), the delay, the owner, the subject, and two more dice."""
@@ -176,6 +187,33 @@ class SeveralComposer(ObjectComposer):
         return made
 
 
+class DeadlineComposer(ObjectComposer):
+    """Also writes acquires with a duration, some of them invalid, and renewals."""
+
+    def turned(self, made: Plain, step: Dice, model: Model) -> LogCommand:
+        """Return the command in place of ``made``."""
+        kind, delay, who, which, what, chance = step
+        if isinstance(made, api.Acquire):
+            hold_ms = (0, 100, 150, 300, 600, 99, WEEK_MS + 1)[chance % (7 if what % 8 == 0 else 5)]
+            grace_ms = (100, 0, 200, 100, 99)[which % (5 if what % 8 == 1 else 4)]
+            ttl = hold_ms if hold_ms or kind % 8 == 0 else 100
+            return replace(made, hold_ms=ttl, grace_ms=grace_ms if ttl else grace_ms * (who % 2))
+        holds = [c for c in model.claims if c.fence and c.hold_ms]
+        hold = holds[who % len(holds)] if holds else model.holder(made.lock)
+        if isinstance(made, Evict) or which % 3 == 0 or hold is None:
+            return made
+        early = sorted({hold.first, *hold.renewals})
+        number = early[chance % len(early)] if delay % 4 == 0 else made.request
+        return Renew(
+            lock=hold.lock,
+            fence=hold.fence if chance % 9 else chance,
+            hold_ms=(0, 0, 100, 400, 99)[what % 5],
+            session=hold.session,
+            owner=hold.owner if which % 9 else "p",
+            request=number,
+        )
+
+
 class MixedComposer(ObjectComposer):
     """Also writes about semaphores: with two or three permits, by more owners than permits."""
 
@@ -218,6 +256,71 @@ class MixedComposer(ObjectComposer):
         return made
 
 
+class ElectionComposer(ObjectComposer):
+    """Also writes about elections, of few candidates."""
+
+    def turned(self, made: Plain, step: Dice, model: Model) -> LogCommand:
+        """Return the command in place of ``made``."""
+        _, _, who, which, what, chance = step
+        if what % 4 == 0:
+            return made
+        name = "STU"[what // 4 % 3]
+        lock = object_name(ELECTION, name)
+        leader = model.holder(lock)
+        fence = leader.fence if leader and chance % 9 else chance
+        if isinstance(made, api.Acquire):
+            value = ("", "me", f"10.0.0.{who}:80", "x" * 40)[which % 4]
+            return Lead(
+                election=name,
+                value=value,
+                session=made.session,
+                owner="pqr"[which % 3],
+                request=made.request,
+                wait_ms=made.wait_ms,
+            )
+        made = replace(made, lock=lock, fence=fence)
+        if isinstance(made, api.Release) and leader and chance % 7:
+            return replace(made, session=leader.session, owner=leader.owner)
+        return made
+
+
+class MapComposer(ObjectComposer):
+    """Also changes entries of maps, with and without versions, ends and guards."""
+
+    def turned(self, made: Plain, step: Dice, model: Model) -> LogCommand:
+        """Return the command in place of ``made``."""
+        kind, delay, who, which, what, chance = step
+        if what % 4 == 0:
+            return made
+        name, key = "MN"[what // 4 % 2], "xyz"[who % 3]
+        known = [e.version for e in model.entries if (e.map, e.key) == (name, key)]
+        version = (None, None, None, 0, *known, *known, chance)[chance % (5 + 2 * len(known))]
+        holds = [c for c in model.claims if c.fence]
+        hold = holds[who % len(holds)] if holds else None
+        guard, fence = "", 0
+        if kind % 3 == 0:
+            guard = hold.names[-1] if hold else "L"
+            fence = hold.fence + len(hold.names) - 1 if hold and delay % 4 else 1 + delay
+        about: dict[str, Any] = {
+            "map": name,
+            "entry_key": key,
+            "session": made.session if isinstance(made, api.Acquire | api.Release) else "a.1",
+            "owner": "pq"[which % 2],
+            "request": made.request,
+            "version": version,
+            "guard": guard,
+            "fence": fence,
+        }
+        if chance % 5 == 0:
+            return DeleteEntry(**about)
+        return PutEntry(
+            **about,
+            value=b"%d" % made.request,
+            ttl_ms=(None, None, 30, 150)[which // 2 % 4],
+            ephemeral=which % 5 == 0,
+        )
+
+
 class LatchComposer(ObjectComposer):
     """Also writes about count-down latches, some of which are gone meanwhile."""
 
@@ -247,7 +350,15 @@ class AllComposer(ObjectComposer):
 
     def turned(self, made: Plain, step: Dice, model: Model) -> LogCommand:
         """Return the command in place of ``made``."""
-        kinds = RWComposer, SeveralComposer, MixedComposer, LatchComposer
+        kinds = (
+            RWComposer,
+            SeveralComposer,
+            MixedComposer,
+            ElectionComposer,
+            DeadlineComposer,
+            MapComposer,
+            LatchComposer,
+        )
         kind = kinds[step[5] // 2 % len(kinds)]
         return kind().turned(made, step, model)
 
@@ -285,8 +396,13 @@ class TableJudge:
         now = queue_of(at).values() if at is not None else ()
         assert not [t for t in queue.values() if t < ticket and t in now]  # L3
 
-    def judge(self, table: LockTable, before: dict[str, Queue], out: list[Result]) -> None:
-        """Judge the outcomes of one command, and ``table`` after it."""
+    def judge(
+        self, table: LockTable, before: dict[str, Queue], out: list[Result], *, renews: bool
+    ) -> None:
+        """Judge the outcomes of one command, and ``table`` after it.
+
+        A command that ``renews`` may have the number of an acquire.
+        """
         lasting = (
             api.Reason.TIMED_OUT,
             api.Reason.NOT_HELD,
@@ -301,7 +417,7 @@ class TableJudge:
             if isinstance(one, api.Granted) or (
                 isinstance(one, api.Refused) and one.reason in lasting
             ):
-                key = (one.session, one.owner, one.request, one.lock)
+                key = (one.session, one.owner, one.request, one.lock, renews)
                 assert self.settled.setdefault(key, word_of(one)) == word_of(one)  # L5
         assert max(self.grants, default=0) <= table.fence
         claims = 0
@@ -346,8 +462,26 @@ def judge_objects(table: LockTable) -> int:
             assert one.left or not members  # L11
             assert one.left < one.count or members  # L11
         waits += len(members)
-    assert table.marked == sum(one.mark() for one in table.objects.values())
+    marks = sum(entry.mark for entry in table.maps.in_order())
+    assert table.marked == marks + sum(one.mark() for one in table.objects.values())
     return waits
+
+
+def compare_changes(table: LockTable, model: Model, dice: int) -> None:
+    """Read the changes of each election after some version, as a watcher does."""
+    last = model.history.version
+    assert table.histories.version == last
+    for lock in (object_name(ELECTION, name) for name in "STU"):
+        for after in (0, last, dice % (last + 1), last + dice % 3):
+            read, expected = table.changes(lock, after), model.history.read(lock, after)
+            leader = model.holder(lock)
+            if expected is None:
+                present = [] if leader is None else [(last, leader.value, leader.fence)]
+            else:
+                present = [(one.version, one.value, one.fence) for one in expected]
+            seen = [(one.version, one.value, one.fence) for one in read.changes]
+            assert (read.resync, seen) == (expected is None, present), (lock, after)
+            assert read.version == (last if expected is None else max(after, last))
 
 
 def compare(steps: Iterable[Dice], composer: type[LogComposer] = LogComposer) -> None:
@@ -367,10 +501,12 @@ def compare(steps: Iterable[Dice], composer: type[LogComposer] = LogComposer) ->
         command = writer.command(step, model)
         out = table.apply(at, command)
         assert [word_of(one) for one in out] == model.apply(at, command), command
-        judge.judge(table, before, out)
+        assert entries_in(table) == sorted(e.seen for e in model.entries), command
+        judge.judge(table, before, out, renews=isinstance(command, Renew))
+        compare_changes(table, model, sum(step))
         if step[5] % 11 == 0:
             copy = LockTable.restore(table.snapshot())
-            assert copy.digest() == table.digest()
+            assert (copy.digest(), copy.numbers()) == (table.digest(), table.numbers())
             table = copy
     end = table.time_ms + 10_000
     assert [word_of(one) for one in table.advance(end)] == model.advance(end)

@@ -8,8 +8,10 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ from fencelock.cluster.config import starting_config
 PATIENCE_S = 60
 CLUSTER = "bakery-real"
 LEAST_S = 0.5
+READERS, WRITERS = 16, 2
 
 
 class Processes:
@@ -166,6 +169,87 @@ def test_a_leader_that_is_stopped_and_goes_on_later_serves_in_no_old_epoch(
     assert seen is not None
     assert seen.fence == fence
     assert client.lock("order", owner="two").acquire(blocking=False) is None
+
+
+class Copies:
+    """Two copies of a number, which readers see equal, and writers change one after the other."""
+
+    def __init__(self, client: fencelock.Client) -> None:
+        self.client = client
+        self.left = self.right = 0
+        self.done = threading.Event()
+        self.reading: set[int] = set()
+        self.most = 0
+        """The most readers that were in together."""
+        self.fences: list[int] = []
+
+    def side(self, owner: str) -> fencelock.RWLock:
+        return self.client.rwlock("copies", owner=owner, duration=PATIENCE_S)
+
+    def read(self, number: int) -> int:
+        """Read until it is done; return how often."""
+        times, rw = 0, self.side(f"reader {number}")
+        while not self.done.is_set():
+            with rw.read() as hold:
+                self.reading.add(number)
+                self.most = max(self.most, len(self.reading))
+                self.fences.append(hold.fence)
+                before = self.left
+                time.sleep(0.005)
+                assert (self.left, self.right) == (before, before)
+                self.reading.discard(number)
+            times += 1
+        return times
+
+    def write(self, number: int) -> int:
+        """Write until it is done; return how often."""
+        times, rw = 0, self.side(f"writer {number}")
+        while not self.done.is_set():
+            with rw.write() as hold:
+                assert not self.reading
+                assert all(fence < hold.fence for fence in self.fences)
+                self.fences.append(hold.fence)
+                self.left += 1
+                time.sleep(0.005)
+                self.right += 1
+                assert self.left == self.right
+            times += 1
+            time.sleep(0.02)
+        return times
+
+    def wait_for_writes(self) -> None:
+        written = self.right
+        wait_for(lambda: self.right > written + 3)
+
+
+def kill_and_restart_a_leader(five: Processes, client: fencelock.Client) -> None:
+    leader = elected(client).leaders[0]
+    five.kill(leader)
+    wait_for(lambda: leader not in elected(client).leaders)
+    five.start(leader)
+    wait_for(lambda: len(ready(client)) == len(five.addresses))
+
+
+def test_readers_and_writers_exclude_each_other_while_leaders_are_killed(
+    five: Processes, client: fencelock.Client
+) -> None:
+    copies = Copies(client)
+    with ThreadPoolExecutor(READERS + WRITERS) as threads:
+        readers = [threads.submit(copies.read, number) for number in range(READERS)]
+        writers = [threads.submit(copies.write, number) for number in range(WRITERS)]
+        try:
+            for _ in range(2):
+                copies.wait_for_writes()
+                kill_and_restart_a_leader(five, client)
+            copies.wait_for_writes()
+        finally:
+            copies.done.set()
+        reads = sum(reader.result(PATIENCE_S) for reader in readers)
+        writes = sum(writer.result(PATIENCE_S) for writer in writers)
+    assert (copies.left, copies.right) == (writes, writes)
+    assert reads >= READERS
+    assert copies.most > READERS // 2
+    assert len(set(copies.fences)) == len(copies.fences)
 
 
 def test_garbage_at_a_nodes_port_changes_nothing(five: Processes, client: fencelock.Client) -> None:

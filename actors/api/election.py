@@ -1,0 +1,49 @@
+"""The request to lead in an election. Tag 0xe9.
+
+An election is an exclusive object with a public value: the owner that holds it leads, and others
+see the value that it gave. Everybody may watch it, see `fencelock.actors.api.changes`. Its claims
+form one queue, in the order of the log. A `Release` with the name of the object in the table and
+the fence ends the term.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fencelock.actors.api.name import check_text
+from fencelock.actors.api.object_request import PermitRequest
+from fencelock.actors.message import message
+
+ELECTION = "election"
+"""The kind of an election, in the names of the table."""
+
+VALUE_BYTES_MAX = 1_024
+"""Limit of the value of a leader (bytes of UTF-8): an address, or a short description."""
+
+
+@message(0xE9)
+class Lead(PermitRequest):
+    """Let me lead in ``election`` with that public ``value``. Replies are as for `Acquire`.
+
+    ``wait_ms`` and ``label`` are those of `Acquire`.
+    """
+
+    election: str
+    value: str = ""
+    session: str = ""
+    owner: str = ""
+    request: int = 0
+    wait_ms: int | None = None
+    label: str = ""
+
+    KIND = ELECTION
+    limit = 1
+
+    if not TYPE_CHECKING:  # To type checkers these are the fields that other requests have.
+        permits = 1
+        amount = 1
+
+    def check(self) -> None:
+        """Refuse fields that exceed their limits."""
+        PermitRequest.check(self)
+        check_text("value", self.value, VALUE_BYTES_MAX)

@@ -1,0 +1,178 @@
+"""The last changes of the objects that can be watched."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from zlib import crc32
+
+from fencelock.actors.api.changes import CHANGES_BYTES_MAX, Change
+from fencelock.actors.table.message import HistoryRecord
+
+CHANGES_MAX = 1_000
+"""Changes kept of one object: a client that is further behind reads the object anew."""
+
+OBJECT_BYTES_MAX = 4 << 20
+"""Limit of the changes kept of one object (bytes)."""
+
+BYTES_MAX = 32 << 20
+"""Limit of all changes that are kept (bytes): every member has them in memory and in snapshots."""
+
+HISTORIES_MAX = 10_000
+"""Objects of which changes are kept."""
+
+KEEP_MS = 600_000
+"""Time without a change (ms) after which the changes of an object are dropped. A client that waits
+for the next one needs none of them: each reply brings it to the newest version."""
+
+RECORD_BYTES = 32 << 10
+"""Size at which a record of a snapshot ends (bytes)."""
+
+
+@dataclass(slots=True, eq=False)
+class History:
+    """The last changes of one object: all of them after version ``since``."""
+
+    since: int
+    time_ms: int = 0
+    """Log time of the last change."""
+    size: int = 0
+    """Bytes of its changes."""
+    changes: deque[Change] = field(default_factory=deque[Change])
+
+
+class Histories:
+    """The last changes of all objects that can be watched.
+
+    Invariants:
+        W1  Versions strictly increase, over all objects.
+        W2  Each change of an object after `History.since` is in its history; of an object without
+            a history, there was none after ``forgotten``.
+
+    Attributes:
+        version: the version of the last change.
+        forgotten: the highest version in a history that was dropped as a whole.
+        size: bytes of all changes.
+        held: a checksum of all changes.
+        by_object: the histories by the name of the object, the least recently changed first.
+        changed: objects that have changed since `take_changed`.
+
+    """
+
+    def __init__(self) -> None:
+        self.version = self.forgotten = self.size = self.held = 0
+        self.by_object: OrderedDict[str, History] = OrderedDict()
+        self.changed: dict[str, None] = {}
+
+    def add(self, lock: str, key: str, value: bytes | None, fence: int, time_ms: int) -> int:
+        """Add a change, and return its version."""
+        self.version += 1  # W1
+        change = Change(self.version, key, value, fence)
+        history = self.by_object.get(lock)
+        if history is None:
+            history = self.by_object[lock] = History(self.forgotten)
+        self.by_object.move_to_end(lock)
+        history.time_ms = time_ms
+        self._append(lock, history, change)
+        while len(history.changes) > CHANGES_MAX or history.size > OBJECT_BYTES_MAX:
+            history.since = self._drop_first(lock, history)
+        self._forget(time_ms)
+        self.changed[lock] = None
+        return self.version
+
+    def read(self, lock: str, after: int) -> tuple[int, tuple[Change, ...]] | None:
+        """Return the changes after version ``after``, and the version up to which these are all.
+
+        Return None if some of them are not kept any more.
+        """
+        history = self.by_object.get(lock)
+        if after < (self.forgotten if history is None else history.since):
+            return None
+        newer: list[Change] = []
+        for change in reversed(history.changes if history else ()):
+            if change.version <= after:
+                break
+            newer.append(change)
+        newer.reverse()
+        left = CHANGES_BYTES_MAX
+        for number, change in enumerate(newer):
+            left -= change.size
+            if left < 0 and number:
+                return newer[number - 1].version, tuple(newer[:number])
+        return max(after, self.version), tuple(newer)
+
+    def take_changed(self) -> Iterable[str]:
+        """Return the objects that have changed since the last call."""
+        changed, self.changed = self.changed, {}
+        return changed
+
+    def noted(self) -> list[tuple[str, int, int, tuple[Change, ...]]]:
+        """Return a copy for `records_of`, made quickly."""
+        return [
+            (lock, one.since, one.time_ms, tuple(one.changes))
+            for lock, one in self.by_object.items()
+        ]
+
+    def restore(self, record: HistoryRecord) -> None:
+        """Add a record of a snapshot.
+
+        Raises:
+            ValueError: its changes are not after those that were added.
+
+        """
+        lock, last = record.lock, record.since
+        history = self.by_object.setdefault(lock, History(record.since))
+        history.time_ms = record.time_ms
+        if history.changes:
+            last = history.changes[-1].version
+        for change in record.changes:
+            if not last < change.version <= self.version:
+                raise ValueError(
+                    f"the snapshot has change {change.version} of {lock!a} after {last}"
+                )
+            last = change.version
+            self._append(lock, history, change)
+
+    def _append(self, lock: str, history: History, change: Change) -> None:
+        history.changes.append(change)
+        history.size += change.size
+        self.size += change.size
+        self.held += _worth(lock, change)
+
+    def _drop_first(self, lock: str, history: History) -> int:
+        change = history.changes.popleft()
+        history.size -= change.size
+        self.size -= change.size
+        self.held -= _worth(lock, change)
+        return change.version
+
+    def _forget(self, time_ms: int) -> None:
+        """Drop histories that are too old, or too many; the newest one stays."""
+        by_object = self.by_object
+        while len(by_object) > 1:
+            lock, history = next(iter(by_object.items()))
+            old = history.time_ms + KEEP_MS <= time_ms
+            if not old and len(by_object) <= HISTORIES_MAX and self.size <= BYTES_MAX:
+                return
+            while history.changes:
+                self.forgotten = self._drop_first(lock, history)  # W2
+            del by_object[lock]
+
+
+def records_of(
+    noted: Iterable[tuple[str, int, int, tuple[Change, ...]]],
+) -> Iterator[HistoryRecord]:
+    """Yield the records of histories, which `Histories.noted` returned."""
+    for lock, since, time_ms, changes in noted:
+        first = size = 0
+        for number, change in enumerate(changes, 1):
+            size += change.size
+            if size > RECORD_BYTES or number == len(changes):
+                yield HistoryRecord(lock, since, time_ms, changes[first:number])
+                first, size = number, 0
+
+
+def _worth(lock: str, change: Change) -> int:
+    about = f"{lock}\n{change.key}\n{change.fence}\n{change.value is None}".encode()
+    return (1 + crc32(change.value or b"", crc32(about))) * change.version

@@ -1,0 +1,166 @@
+"""The cost of one pair in a table with few entries or waiters, and in one with many."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import Any, NamedTuple
+
+from fencelock.actors.api.lock_all import AcquireAll
+from fencelock.actors.api.message import Acquire, AcquireRequest, Granted, Release
+from fencelock.actors.api.rwlock import AcquireReadWrite
+from fencelock.actors.api.semaphore import AcquirePermits
+from fencelock.actors.api.session_message import Open
+from fencelock.actors.table.message import Result
+from fencelock.actors.table.table import LockTable
+from fencelock.cluster.bench.report import BarFigure, lower_is_better
+
+PAIRS = 4_000
+"""Pairs of a round."""
+
+FEW = 100
+ENTRIES = 100_000
+WAITERS = 10_000
+
+SLOWER_MAX = 1.2
+"""Bar: the cost with many, as a multiple of that with few."""
+
+CLAIMS = 40_000
+"""Objects that one session holds to fill a table; it may have 100,000 claims."""
+
+TTL_MS = 24 * 3_600_000
+
+Request = Callable[..., AcquireRequest]
+"""Makes the acquire of an object from its name and the owner's fields."""
+
+
+def _lock(name: str, **of: Any) -> AcquireRequest:
+    return Acquire(lock=name, limit=1, **of)
+
+
+def _semaphore(name: str, **of: Any) -> AcquireRequest:
+    return AcquirePermits(semaphore=name, permits=2, amount=2, **of)
+
+
+def _rwlock(name: str, **of: Any) -> AcquireRequest:
+    return AcquireReadWrite(rwlock=name, write=True, **of)
+
+
+def _lock_all(name: str, **of: Any) -> AcquireRequest:
+    return AcquireAll(locks=(name, f"{name}/2"), **of)
+
+
+REQUESTS: dict[str, Request] = {
+    "lock": _lock,
+    "semaphore": _semaphore,
+    "rwlock": _rwlock,
+    "lock_all of 2": _lock_all,
+}
+
+
+class _Load:
+    """A table, its sessions, and one kind of object."""
+
+    def __init__(self, request: Request, sessions: int) -> None:
+        self.table = LockTable()
+        self.request = request
+        self.numbers = count(1)
+        self.sessions = [f"client-{i}.{i + 1}" for i in range(sessions)]
+        for i in range(sessions):
+            self.table.apply(0, Open(session=f"client-{i}", ttl_ms=TTL_MS, label=""))
+
+    def acquire(self, name: str, owner: str = "", who: int = 0) -> list[Result]:
+        """Let an owner acquire the object, or wait for it; return the outcomes."""
+        of: dict[str, Any] = {"owner": owner, "request": next(self.numbers)}
+        return self.table.apply(0, self.request(name, session=self.sessions[who], **of))
+
+    def release(self, granted: Granted) -> list[Result]:
+        """Let the owner of ``granted`` release it; return the outcomes."""
+        release = Release(
+            session=granted.session,
+            owner=granted.owner,
+            request=next(self.numbers),
+            lock=granted.lock,
+            fence=granted.fence,
+        )
+        return self.table.apply(0, release)
+
+
+def _granted(outcomes: Sequence[Result]) -> Granted:
+    return next(one for one in outcomes if isinstance(one, Granted))
+
+
+def among_entries(request: Request, size: int) -> Callable[[], None]:
+    """Return a round of pairs of objects that nobody else wants, while ``size`` others are held."""
+    load = _Load(request, size // CLAIMS + 2)
+    for number in range(size):
+        load.acquire(f"held/{number}", who=1 + number // CLAIMS)
+    fresh = count()
+
+    def run() -> None:
+        for number in (next(fresh) for _ in range(PAIRS)):
+            load.release(_granted(load.acquire(f"name/{number}")))
+
+    return run
+
+
+def among_waiters(request: Request, size: int) -> Callable[[], None]:
+    """Return a round of pairs of one object: who releases it queues again, behind ``size``."""
+    load = _Load(request, 1)
+    holder = _granted(load.acquire("one", "owner-0"))
+    for number in range(size):
+        load.acquire("one", f"owner-{number + 1}")
+
+    def run() -> None:
+        nonlocal holder
+        for _ in range(PAIRS):
+            following = _granted(load.release(holder))
+            load.acquire("one", holder.owner)
+            holder = following
+
+    return run
+
+
+class Crowd(NamedTuple):
+    """Something of which a table may have few or many."""
+
+    name: str
+    size: int
+    load: Callable[[Request, int], Callable[[], None]]
+
+
+CROWDS = (Crowd("held", ENTRIES, among_entries), Crowd("waiting", WAITERS, among_waiters))
+
+
+def costs(rounds: int, say: Callable[[str], None]) -> list[BarFigure]:
+    """Measure each kind of object with few and many others, in turns; the best rounds count.
+
+    What disturbs a round is other programs, never the table.
+    """
+    figures: list[BarFigure] = []
+    for crowd in CROWDS:
+        for kind, request in REQUESTS.items():
+            say(f"{kind}: {FEW} and {crowd.size:,} {crowd.name}")
+            runs = [crowd.load(request, size) for size in (FEW, crowd.size)]
+            few, many = _best_us(runs, rounds)
+            what = f"{kind}, {crowd.size:,} {crowd.name}"
+            figures.append(lower_is_better(what, "us", [many], [few], SLOWER_MAX))
+    return figures
+
+
+def _best_us(runs: Sequence[Callable[[], None]], rounds: int) -> list[float]:
+    """Return the time of a pair in the best round of each of ``runs`` (us)."""
+    best = [float("inf")] * len(runs)
+    gc.collect()
+    gc.freeze()  # As nodes do.
+    try:
+        for _ in range(rounds):
+            for place, run in enumerate(runs):
+                began = time.perf_counter()
+                run()
+                best[place] = min(best[place], 1e6 * (time.perf_counter() - began) / PAIRS)
+    finally:
+        gc.unfreeze()
+    return best

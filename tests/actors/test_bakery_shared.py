@@ -1,0 +1,285 @@
+"""Shared tickets of `bakery`, step by step: who is granted beside whom, in which order."""
+
+from __future__ import annotations
+
+import pytest
+from support.leader_trio import GRACE_MS, HOLD_MS, LIVES, NAMES, LeaderTrio
+
+from fencelock.actors.api.name import object_name
+from fencelock.actors.api.rwlock import RWLOCK, RWLOCK_PERMITS
+from fencelock.actors.bakery.config import REFRESH_MS, election_of, leader_of
+from fencelock.actors.bakery.leader_requests import query_result
+from fencelock.actors.bakery.message import (
+    AddTicket,
+    Collected,
+    Export,
+    Extend,
+    Lead,
+    Seating,
+    Table,
+)
+from fencelock.actors.bakery.proxy_message import (
+    Error,
+    HoldRenewed,
+    Lock,
+    Locked,
+    LockFailed,
+    Query,
+    RenewHold,
+    Unlock,
+)
+from fencelock.actors.bakery.state_transfer import parts_of
+from fencelock.actors.bakery.ticket import Who
+from fencelock.actors.effect import Observe, Send
+from fencelock.transport.codec import decode, encode
+
+NAME = object_name(RWLOCK, "x")
+TERMS = HOLD_MS + GRACE_MS
+
+
+def who(owner: str) -> Who:
+    return Who("c", owner)
+
+
+def lock(owner: str, *, shared: bool, request: int = 1, wait_ms: int | None = None) -> Lock:
+    return Lock(
+        lock=NAME,
+        who=who(owner),
+        request=request,
+        wait_ms=wait_ms,
+        hold_ms=HOLD_MS,
+        grace_ms=GRACE_MS,
+        label="",
+        shared=shared,
+    )
+
+
+def read(trio: LeaderTrio, to: str, owner: str) -> None:
+    trio.ask(to, lock(owner, shared=True))
+    trio.settle()
+
+
+def write(trio: LeaderTrio, to: str, owner: str) -> None:
+    trio.ask(to, lock(owner, shared=False))
+    trio.settle()
+
+
+def release(trio: LeaderTrio, to: str, owner: str) -> None:
+    word = Unlock(
+        lock=NAME, who=who(owner), request=1, fence=0, number=len(trio.told) + 1, waiting=False
+    )
+    trio.ask(to, word)
+    trio.settle()
+
+
+def granted(trio: LeaderTrio) -> list[str]:
+    return [locked.who.owner for locked in trio.heard(Locked)]
+
+
+def fence_of(trio: LeaderTrio, owner: str) -> int:
+    (fence,) = {int(one.fence) for one in trio.heard(Locked) if one.who.owner == owner}
+    return fence
+
+
+def test_readers_of_different_leaders_hold_it_together() -> None:
+    trio = LeaderTrio()
+    for node, owner in zip(NAMES, ("ann", "bob", "cid"), strict=True):
+        trio.ask(node, lock(owner, shared=True))
+    trio.settle()
+    assert sorted(granted(trio)) == ["ann", "bob", "cid"]
+    assert len({fence_of(trio, owner) for owner in ("ann", "bob", "cid")}) == 3
+
+
+def test_a_writer_waits_for_all_readers_and_readers_behind_it_wait_for_the_writer() -> None:
+    trio = LeaderTrio()
+    read(trio, "n1", "ann")
+    read(trio, "n2", "bob")
+    write(trio, "n3", "wil")
+    read(trio, "n1", "cid")
+    read(trio, "n2", "dan")
+    assert granted(trio) == ["ann", "bob"]
+    release(trio, "n1", "ann")
+    assert granted(trio) == ["ann", "bob"]
+    release(trio, "n3", "bob")
+    assert granted(trio) == ["ann", "bob", "wil"]
+    release(trio, "n3", "wil")
+    assert sorted(granted(trio)[3:]) == ["cid", "dan"]
+    fences = [fence_of(trio, owner) for owner in ("ann", "bob", "wil", "cid", "dan")]
+    assert fences[2] > max(fences[:2])
+    assert fences[2] < min(fences[3:])
+
+
+def test_a_reader_is_granted_nothing_beside_a_writer() -> None:
+    trio = LeaderTrio()
+    write(trio, "n1", "wil")
+    read(trio, "n2", "ann")
+    trio.pass_time(100)
+    assert granted(trio) == ["wil"]
+
+
+def test_many_readers_behind_a_writer_are_granted_together() -> None:
+    trio = LeaderTrio()
+    write(trio, "n1", "wil")
+    readers = [f"r{number}" for number in range(30)]
+    for number, owner in enumerate(readers):
+        read(trio, NAMES[number % 3], owner)
+    assert granted(trio) == ["wil"]
+    release(trio, "n2", "wil")
+    assert sorted(granted(trio)[1:]) == sorted(readers)
+
+
+def test_a_reader_that_does_not_wait_gives_up_behind_a_waiting_writer() -> None:
+    trio = LeaderTrio()
+    read(trio, "n1", "ann")
+    write(trio, "n2", "wil")
+    trio.ask("n1", lock("eve", shared=True, wait_ms=0))
+    trio.settle()
+    (failed,) = trio.heard(LockFailed)
+    assert (failed.who.owner, failed.error) == ("eve", Error.TIMED_OUT)
+    assert failed.detail.startswith("rwlock 'x': waited 0 ms; another request is ahead")
+
+
+def test_a_reader_renews_its_hold_beside_others_and_a_writer_waits_until_it_is_over() -> None:
+    trio = LeaderTrio()
+    read(trio, "n1", "ann")
+    read(trio, "n2", "bob")
+    write(trio, "n3", "wil")
+    trio.pass_time(HOLD_MS)
+    fence = fence_of(trio, "ann")
+    trio.ask("n1", RenewHold(lock=NAME, who=who("ann"), fence=fence, hold_ms=0, number=50))
+    trio.settle()
+    (renewed,) = trio.heard(HoldRenewed)
+    assert (renewed.number, renewed.fence) == (50, fence)
+    trio.pass_time(GRACE_MS + 1)  # Bob's lease is over.
+    assert "wil" not in granted(trio)
+    trio.pass_time(HOLD_MS)
+    trio.pass_time(REFRESH_MS)
+    assert granted(trio)[-1] == "wil"
+
+
+def test_a_leader_that_missed_the_vote_takes_up_a_reader_beside_another_not_beside_a_writer() -> (
+    None
+):
+    trio = LeaderTrio()
+    trio.lose_between("n1", "n3", AddTicket)
+    read(trio, "n1", "ann")
+    trio.lost.clear()
+    read(trio, "n2", "bob")
+    entry = next(
+        one for one in trio.leaders["n1"].tickets.entries() if one.ticket.who.owner == "ann"
+    )
+    extend = Extend(epoch=1, ticket=entry.ticket, fence=entry.fence, number=1)
+    table = trio.leaders["n3"].tickets
+    trio.say(leader_of("n1"), "n3", extend)
+    assert len(table.queues[NAME].shared.holding) == 2
+    release(trio, "n2", "ann")
+    release(trio, "n2", "bob")
+    write(trio, "n2", "wil")
+    trio.say(leader_of("n1"), "n3", extend)
+    assert not table.queues[NAME].shared.holding
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_request_is_refused_in_the_other_mode(*, first: bool) -> None:
+    trio = LeaderTrio()
+    trio.ask("n1", lock("ann", shared=first))
+    trio.settle()
+    trio.ask("n1", lock("ann", shared=not first))
+    trio.settle()
+    (failed,) = trio.heard(LockFailed)
+    assert (failed.error, failed.detail) == (
+        Error.DUPLICATE,
+        "rwlock 'x': request 1 is known in the other mode",
+    )
+    entry = next(trio.leaders["n1"].tickets.entries())
+    turn = entry.ticket.turn
+    other = entry.ticket._replace(turn=turn._replace(serial=-turn.serial))
+    add = AddTicket(epoch=1, ticket=other, round=9, fence=entry.fence, taken=False)
+    effects = trio.leaders["n2"].handle(leader_of("n1"), add, trio.now)
+    assert Observe("bakery.step_malformed") in effects
+    assert not [
+        one for one in effects if isinstance(one, Send) and isinstance(one.message, Collected)
+    ]
+
+
+def test_an_owner_that_reads_is_refused_a_second_hold() -> None:
+    trio = LeaderTrio()
+    read(trio, "n1", "ann")
+    trio.ask("n1", lock("ann", shared=False, request=2))
+    trio.settle()
+    (failed,) = trio.heard(LockFailed)
+    assert failed.error is Error.DUPLICATE
+    assert "this owner holds it, under fence" in failed.detail
+
+
+def test_a_leader_names_all_holders_with_their_modes() -> None:
+    trio = LeaderTrio()
+    read(trio, "n1", "ann")
+    read(trio, "n2", "bob")
+    write(trio, "n3", "wil")
+    read(trio, "n3", "cid")
+    table = trio.leaders["n3"].tickets
+    result = query_result(table, Query(lock=NAME, number=1), 1, trio.now)
+    assert [(one.owner, one.times) for one in result.holders] == [("ann", 1), ("bob", 1)]
+    assert result.holder == result.holders[0]
+    assert [(one.owner, one.times) for one in result.waiters] == [
+        ("wil", RWLOCK_PERMITS),
+        ("cid", 1),
+    ]
+
+
+def hand_over(trio: LeaderTrio, *, lost: str) -> None:
+    """Let n1 and n2 lead in epoch 2 with the tables of epoch 1, without ``lost``."""
+    former = Seating(1, LIVES, 10_000)
+    leaders = tuple(one for one in LIVES if one.node != lost)
+    trio.lost |= {
+        (kind, a, b) for kind in (Export, Table) for a in NAMES for b in NAMES if lost in (a, b)
+    }
+    for one in leaders:
+        lead = Lead(epoch=2, leaders=leaders, former=former, empty=False)
+        trio.perform(one.node, trio.leaders[one.node].handle(election_of("n1"), lead, trio.now))
+    trio.settle()
+
+
+def test_all_readers_hold_after_a_hand_over_and_keep_their_mode() -> None:
+    trio = LeaderTrio()
+    for node, owner in zip(NAMES, ("ann", "bob", "cid"), strict=True):
+        read(trio, node, owner)
+    write(trio, "n1", "wil")
+    hand_over(trio, lost="n3")
+    for name in ("n1", "n2"):
+        queue = trio.leaders[name].tickets.queues[NAME]
+        assert [one.ticket.who.owner for one in queue.holders()] == ["ann", "bob", "cid"]
+        assert [one.ticket.shared for one in queue.waiters(9)] == [False]
+
+
+def test_an_older_leader_gets_the_table_once_no_reader_holds() -> None:
+    trio = LeaderTrio()
+    read(trio, "n1", "ann")
+    former = trio.leaders["n1"]
+    older = Export(epoch=2)
+    effects = former.handle(leader_of("n2"), older, trio.now)
+    assert Observe("bakery.export_waits") in effects
+    assert not [one for one in effects if isinstance(one, Send) and isinstance(one.message, Table)]
+    trio.pass_time(TERMS + 1)
+    (table,) = [
+        one.message
+        for one in former.handle(leader_of("n2"), older, trio.now)
+        if isinstance(one, Send) and isinstance(one.message, Table)
+    ]
+    assert table.records == ()
+
+
+def test_a_table_keeps_the_modes_on_the_wire_and_tells_readers_ends_from_writers() -> None:
+    trio = LeaderTrio()
+    write(trio, "n1", "wil")
+    release(trio, "n1", "wil")
+    for owner in ("ann", "bob"):
+        read(trio, "n1", owner)
+    release(trio, "n1", "ann")
+    (table,) = parts_of(trio.leaders["n1"].tickets, 2, 1, trio.now)
+    (record,) = table.records
+    assert record.ticket.shared
+    assert decode(encode(table)) == table
+    ends = dict(zip((end.who.owner for end in table.ended), table.exclusive, strict=True))
+    assert ends == {"ann": fence_of(trio, "wil"), "wil": fence_of(trio, "wil")}

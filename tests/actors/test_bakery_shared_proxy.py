@@ -1,0 +1,161 @@
+"""A proxy of `bakery` and read/write locks: older leaders, and reads of several holders."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from support.leader_trio import NOW
+from support.role_harness import RoleHarness
+from support.session_harness import of, one
+
+from fencelock.actors.api.message import Contender, Reason, Refused
+from fencelock.actors.api.name import object_name
+from fencelock.actors.api.rwlock import RWLOCK, RWLOCK_PERMITS, AcquireReadWrite
+from fencelock.actors.bakery.backend import BakeryBackend
+from fencelock.actors.bakery.config import HOLDERS_SHOWN_MAX, Terms, election_of, proxy_of
+from fencelock.actors.bakery.event import Member, Readiness
+from fencelock.actors.bakery.in_flight import Poll
+from fencelock.actors.bakery.message import NOBODY, Chosen
+from fencelock.actors.bakery.proxy_message import Lock, QueryResult, Unlock
+from fencelock.actors.effect import Send
+from fencelock.actors.message import Address
+from fencelock.actors.proxy.proxy import Proxy
+
+MEMBERS = ("n1", "n2", "n3", "n4")
+ANN = Address("ann/session")
+NAME = object_name(RWLOCK, "x")
+
+
+class ProxyHarness(RoleHarness[Proxy]):
+    """The proxy of n4; n1, n2 and n3 lead."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            lambda host: Proxy(
+                proxy_of("n4"),
+                host,
+                backend=BakeryBackend("n4", MEMBERS, Terms(), Random(1), 1),
+            )
+        )
+
+    def lead(self, epoch: int, *, older: str = "") -> list[Send]:
+        """Let the leaders be known, of which ``older`` knows no shared tickets."""
+        readiness = Readiness(
+            epoch=epoch,
+            leaders=tuple(Chosen(name, 1) for name in MEMBERS[:3]),
+            reachable=MEMBERS,
+            ready=True,
+            detail="ready",
+            members=tuple(
+                Member(name, 1, 14, 1, epoch, NOBODY, epoch, 0, shares=name != older)
+                for name in MEMBERS
+            ),
+        )
+        return self.hear(election_of("n4"), readiness)
+
+    def acquire(self, *, write: bool, request: int = 1) -> list[Send]:
+        asked = AcquireReadWrite(
+            rwlock="x", write=write, session="ann", owner="o", request=request, wait_ms=None
+        )
+        return self.hear(ANN, asked)
+
+
+@pytest.fixture
+def harness() -> ProxyHarness:
+    return ProxyHarness()
+
+
+@pytest.mark.parametrize("write", [True, False])
+def test_a_request_says_its_mode(harness: ProxyHarness, *, write: bool) -> None:
+    harness.lead(1)
+    (sent,) = of(Lock, harness.acquire(write=write))
+    assert sent == Lock(
+        lock=NAME,
+        who=sent.who,
+        request=1,
+        wait_ms=5_000,
+        hold_ms=5_000,
+        grace_ms=5_000,
+        label="",
+        shared=not write,
+    )
+
+
+@pytest.mark.parametrize("write", [True, False])
+def test_both_modes_are_refused_in_words_while_a_leader_is_older(
+    harness: ProxyHarness, *, write: bool
+) -> None:
+    harness.lead(1, older="n2")
+    refused = one(Refused, harness.acquire(write=write), ANN)
+    assert refused.reason is Reason.UNSUPPORTED
+    assert refused.detail == (
+        "leader n2 runs a release without shared locks: bakery has read/write locks once all "
+        "leaders run a later one"
+    )
+
+
+def test_a_wait_is_refused_and_undone_when_an_older_leader_is_elected(
+    harness: ProxyHarness,
+) -> None:
+    harness.lead(1)
+    harness.acquire(write=False)
+    said = harness.lead(2, older="n3")
+    assert one(Refused, said, ANN).reason is Reason.UNSUPPORTED
+    assert of(Unlock, said)[0].waiting
+
+
+def holder(owner: str, fence: int, times: int = 1) -> Contender:
+    return Contender("n1", "c", owner, fence, 5, "", times)
+
+
+A, B, C = holder("ann", 7), holder("bob", 9), holder("cid", 11)
+WRITER = holder("wil", 12, RWLOCK_PERMITS)
+
+
+def answer(*holders: Contender, lapsed_ms: int | None = None) -> QueryResult:
+    return QueryResult(
+        lock=NAME,
+        number=1,
+        holder=holders[0] if holders else None,
+        waiters=(),
+        waiting=0,
+        epoch=1,
+        nonce=7,
+        lapsed_ms=lapsed_ms,
+        holders=holders,
+    )
+
+
+def decide(*answers: QueryResult) -> tuple[Contender, ...] | None:
+    poll = Poll(7, NOW, dict(zip(MEMBERS, answers, strict=False)))
+    decided = poll.decide(2, NOW)
+    assert decided is None or decided.holder == next(iter(decided.holders), None)
+    return None if decided is None else decided.holders
+
+
+@pytest.mark.parametrize(
+    ("answers", "holders"),
+    [
+        ((answer(A, B),), None),
+        ((answer(A, B), answer(A, B)), (A, B)),
+        ((answer(A, B), answer(B, C)), None),
+        ((answer(A, B), answer(B, C), answer(A)), (A, B)),
+        ((answer(A), answer(), answer()), ()),
+        ((answer(WRITER), answer(WRITER)), (WRITER,)),
+        ((answer(WRITER), answer(A), answer(A)), (A,)),
+        ((answer(A, B), answer(A, lapsed_ms=0), answer(A, lapsed_ms=0)), None),
+        ((answer(A, B), answer(A, lapsed_ms=9_000), answer(A)), (A,)),
+    ],
+)
+def test_an_owner_holds_it_if_a_quorum_of_leaders_says_so(
+    answers: tuple[QueryResult, ...], holders: tuple[Contender, ...] | None
+) -> None:
+    assert decide(*answers) == holders
+
+
+def test_a_report_of_many_readers_ends_where_a_leader_has_no_room() -> None:
+    many = [holder(f"r{fence}", fence) for fence in range(1, HOLDERS_SHOWN_MAX + 2)]
+    found = decide(answer(*many[:-1]), answer(*many[1:]))
+    assert found is None  # The first may be held: one leader more has to answer.
+    assert decide(answer(*many[:-1]), answer(*many[1:]), answer()) == tuple(many[1:-1])

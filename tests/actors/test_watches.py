@@ -1,0 +1,269 @@
+"""Reads of changes: where they wait, what ends their wait, and where a client sends them next."""
+
+from __future__ import annotations
+
+import pytest
+from support.effects import T0, at, sends, sent
+from support.log_proxy_scene import ANN, REPLICA, log_proxy, told
+from support.replicas import config_of
+from support.session_harness import SessionHarness, of
+
+from fencelock.actors.api import message as api
+from fencelock.actors.api.changes import (
+    CHANGES_BYTES_MAX,
+    WATCH_AGE_MS,
+    WATCH_MS,
+    Change,
+    ChangesRead,
+    ReadChanges,
+)
+from fencelock.actors.effect import Effects, Wake
+from fencelock.actors.message import Address, address_of
+from fencelock.actors.paxos import event as events
+from fencelock.actors.paxos.parked_reads import CHECK_MS
+from fencelock.actors.paxos.reads import Reads
+from fencelock.actors.proxy.proxy import Proxy
+from fencelock.actors.quota import Quotas
+from fencelock.actors.session.endpoint import SILENCE_MS
+from fencelock.actors.session.pending import ANSWER_MS, RETRY_MS_MAX
+from fencelock.actors.table import history
+from fencelock.actors.table.history import Histories
+from fencelock.actors.table.report import Changed, ReadHistory
+from fencelock.cluster.lock_machine import LockMachine
+
+S, T = "election\x1fs", "election\x1ft"
+ASKER = address_of("a", "proxy")
+A, B, ME, USER = Address("a/proxy"), Address("b/proxy"), Address("c/session"), Address("c/ask-1")
+
+
+class ReadsHarness:
+    """The reads of a node whose table is changed by hand; its state is 0 ms old at 0 ms."""
+
+    def __init__(self) -> None:
+        self.machine = LockMachine()
+        self.reads = Reads("a", self.machine, config_of(), 100)
+        self.applied = 5
+        self.fresh(0)
+        self.change(T, 0)
+
+    def fresh(self, ms: int) -> None:
+        self.reads.handle(REPLICA, events.Fresh(since=at(ms), slot=self.applied), at(ms))
+
+    def change(self, lock: str, ms: int, value: bytes | None = b"v") -> Effects:
+        self.machine.table.histories.add(lock, "", value, 1, ms)
+        return self.apply(ms)
+
+    def apply(self, ms: int) -> Effects:
+        self.applied += 1
+        return self.reads.progress(self.applied, settled=False, now=at(ms))
+
+    def watch(self, after: int, ms: int = 0, number: int = 1) -> Effects:
+        question = ReadHistory(lock=S, after=after)
+        consult = events.Consult(number=number, question=question, age_ms=None, watched=S)
+        return self.reads.handle(ASKER, consult, at(ms))
+
+    def check(self, ms: int) -> Effects:
+        return self.reads.handle(ASKER, events.WatchCheck(), at(ms))
+
+
+@pytest.fixture
+def reads() -> ReadsHarness:
+    return ReadsHarness()
+
+
+def answers(effects: Effects) -> list[tuple[int, list[int] | None]]:
+    """Return the number of each answer, and its changes; None for a refusal."""
+    found: list[tuple[int, list[int] | None]] = []
+    for one in sent(effects, events.Consulted, ASKER):
+        changes = one.answer.changes if isinstance(one.answer, Changed) else None
+        versions = None if changes is None else [change.version for change in changes]
+        found.append((one.number, versions))
+    return found
+
+
+def test_a_read_waits_for_a_change_of_its_own_object(reads: ReadsHarness) -> None:
+    assert reads.watch(after=1) == [Wake(CHECK_MS, events.WatchCheck())]
+    assert reads.watch(after=1, number=2) == ()
+    assert reads.change(T, 10) == []
+    assert answers(reads.change(S, 20)) == [(1, [3]), (2, [3])]
+    assert reads.change(S, 30) == []
+
+
+def test_changes_that_are_there_are_sent_at_once(reads: ReadsHarness) -> None:
+    reads.change(S, 0)
+    reads.change(S, 0)
+    assert answers(reads.watch(after=1)) == [(1, [2, 3])]
+    assert answers(reads.watch(after=2)) == [(1, [3])]
+
+
+def test_a_node_that_is_behind_sends_only_what_the_client_has_not_seen(
+    reads: ReadsHarness,
+) -> None:
+    reads.watch(after=3)
+    assert reads.change(S, 10) == []
+    assert reads.change(S, 10) == []
+    assert answers(reads.change(S, 10)) == [(1, [4])]
+
+
+def test_without_a_change_the_wait_ends_with_the_newest_version(reads: ReadsHarness) -> None:
+    reads.watch(after=1)
+    reads.watch(after=0, ms=1_000, number=2)
+    reads.change(T, 10)
+    reads.fresh(WATCH_MS)
+    effects = reads.check(WATCH_MS)
+    (over,) = sent(effects, events.Consulted, ASKER)
+    assert over.answer == Changed(version=2, changes=(), resync=False)
+    assert effects[-1] == Wake(CHECK_MS, events.WatchCheck())
+    reads.fresh(WATCH_MS + 1_000)
+    assert answers(reads.check(WATCH_MS + 1_000)) == [(2, [])]
+    assert reads.check(WATCH_MS + 2_000) == []
+
+
+def test_nobody_waits_at_a_node_whose_state_is_too_old(reads: ReadsHarness) -> None:
+    reads.watch(after=1)
+    assert answers(reads.check(WATCH_AGE_MS)) == []
+    assert answers(reads.check(WATCH_AGE_MS + 1)) == [(1, None)]
+
+
+def test_after_a_snapshot_every_waiting_read_is_looked_at_again(reads: ReadsHarness) -> None:
+    reads.watch(after=1)
+    ahead = LockMachine()
+    for lock in (T, S, T):
+        ahead.table.histories.add(lock, "", b"v", 1, 0)
+    parts = [part for part in ahead.snapshot() if part is not None]
+    reads.machine.restore(parts)
+    assert answers(reads.apply(10)) == [(1, [2])]
+
+
+def test_a_reply_has_so_many_changes_as_fit_and_at_least_one() -> None:
+    histories = Histories()
+    for size in (CHANGES_BYTES_MAX // 2, CHANGES_BYTES_MAX // 3, CHANGES_BYTES_MAX, 1):
+        histories.add(S, "", b"x" * size, 1, 0)
+    read = histories.read(S, 0)
+    assert read is not None
+    assert (read[0], [one.version for one in read[1]]) == (2, [1, 2])
+    read = histories.read(S, 2)
+    assert read is not None
+    assert (read[0], [one.version for one in read[1]]) == (3, [3])
+
+
+def test_memory_of_changes_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    histories = Histories()
+    for number in range(3_000):
+        histories.add(S, "", b"x", number, 0)
+    assert len(histories.by_object[S].changes) == history.CHANGES_MAX
+    assert histories.read(S, 1_999) is None
+    assert histories.read(S, 2_000) is not None
+    monkeypatch.setattr(history, "HISTORIES_MAX", 3)
+    for number in range(10):
+        histories.add(f"{T}{number}", "", b"x", number, 0)
+    assert len(histories.by_object) == 3
+    assert histories.read(S, 2_999) is None
+    histories.add(T, "", None, 1, history.KEEP_MS)
+    assert list(histories.by_object) == [T]
+    assert histories.size == 64
+
+
+@pytest.fixture
+def proxy() -> Proxy:
+    return log_proxy(Proxy)
+
+
+def watch(proxy: Proxy, request: int = 3, after: int | None = 4) -> Effects:
+    question = ReadChanges(lock=S, after=after, session="ann", request=request)
+    return proxy.handle(ANN, question, T0)
+
+
+def consult(effects: Effects) -> events.Consult:
+    (one,) = sent(effects, events.Consult, REPLICA)
+    return one
+
+
+def test_a_proxy_lets_the_replica_wait_and_replies(proxy: Proxy) -> None:
+    asked = consult(watch(proxy))
+    assert (asked.question, asked.watched) == (ReadHistory(lock=S, after=4), S)
+    assert sends(watch(proxy)) == []  # It was sent again.
+    changes = (Change(5, "", None, 2),)
+    changed = Changed(version=6, changes=changes, resync=False)
+    consulted = events.Consulted(number=asked.number, answer=changed, slot=9, age_ms=3)
+    assert told(proxy.handle(REPLICA, consulted, T0), ChangesRead) == [
+        ChangesRead(lock=S, version=6, changes=changes, session="ann", request=3, slot=9, age_ms=3)
+    ]
+    listing = consult(watch(proxy, 4, after=None))
+    assert (listing.question, listing.watched) == (ReadHistory(lock=S, after=None), "")
+
+
+def test_a_proxy_refuses_what_its_replica_is_too_old_for(proxy: Proxy) -> None:
+    asked = consult(watch(proxy))
+    stale = events.Consulted(number=asked.number, answer=None, slot=9, age_ms=6_000)
+    (refused,) = told(proxy.handle(REPLICA, stale, T0), api.Refused)
+    assert (refused.reason, refused.lock) == (api.Reason.STALE, S)
+    assert "6000 ms old, at most 5000 ms" in refused.detail
+
+
+def test_a_client_may_wait_for_so_many_changes(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proxy.clients.quotas = Quotas(watches=2, queries=1)
+    for request in (1, 2):
+        assert not told(watch(proxy, request), api.Refused)
+    (refused,) = told(watch(proxy, 3), api.Refused)
+    assert refused.reason is api.Reason.OVERLOADED
+    assert "2 questions of client 'ann' wait for a change" in refused.detail
+    assert "quota watches is 2" in refused.detail
+    assert not told(watch(proxy, 4, after=None), api.Refused)
+    monkeypatch.setattr("fencelock.actors.proxy.queries.WATCHES_MAX", 2)
+    proxy.clients.quotas = Quotas()
+    (refused,) = told(watch(proxy, 5), api.Refused)
+    assert "2 unanswered questions, its limit" in refused.detail
+
+
+@pytest.mark.parametrize(
+    ("question", "text"),
+    [
+        (ReadChanges(lock="s", session="ann"), "lock 's' has no changes to watch"),
+        (ReadChanges(lock=S, after=-1, session="ann"), "after is -1"),
+        (ReadChanges(lock=S, age_ms=-1, session="ann"), "age_ms is -1"),
+        (ReadChanges(lock="election\x1f", session="ann"), "lock name of 0 bytes"),
+    ],
+)
+def test_a_wrong_read_of_changes_is_refused(proxy: Proxy, question: ReadChanges, text: str) -> None:
+    (refused,) = told(proxy.handle(ANN, question, T0), api.Refused)
+    assert refused.reason is api.Reason.INVALID
+    assert text in refused.detail
+
+
+def test_a_node_may_take_long_to_report_a_change(harness: SessionHarness) -> None:
+    (asked,) = of(ReadChanges, harness.hear(USER, ReadChanges(lock=S, after=4)), A)
+    said = harness.run_kept(WATCH_MS, A, B)
+    again = of(ReadChanges, said)
+    assert set(again) == {asked}
+    assert 2 <= len(again) <= WATCH_MS // RETRY_MS_MAX
+    read = ChangesRead(lock=S, version=5, changes=(), session="c", request=asked.request)
+    (reply,) = of(ChangesRead, harness.hear(A, read), USER)
+    assert reply.version == 5
+
+
+def test_a_silent_node_is_left_by_who_waits_for_a_change(harness: SessionHarness) -> None:
+    harness.hear(USER, ReadChanges(lock=S, after=4))
+    said = harness.run_kept(2 * SILENCE_MS, B)
+    (moved,) = set(of(ReadChanges, said, B))
+    assert moved.after == 4
+    assert not of(api.Refused, said, USER)
+
+
+def test_a_node_that_is_too_old_is_left_for_that_read(harness: SessionHarness) -> None:
+    (asked,) = of(ReadChanges, harness.hear(USER, ReadChanges(lock=S, after=4)), A)
+    stale = api.Refused(
+        lock=S, reason=api.Reason.STALE, detail="old", session="c", request=asked.request
+    )
+    (moved,) = of(ReadChanges, harness.hear(A, stale), B)
+    assert moved.after == 4
+    assert moved.request != asked.request
+
+
+def test_a_read_of_changes_without_any_reply_ends(harness: SessionHarness) -> None:
+    harness.hear(USER, ReadChanges(lock=S, after=4))
+    (refused,) = of(api.Refused, harness.run(WATCH_MS + ANSWER_MS + 200), USER)
+    assert refused.reason is api.Reason.UNAVAILABLE
+    assert "no node sent its changes" in refused.detail

@@ -1,0 +1,265 @@
+"""Leader elections and their watches as users meet them, on a `paxos` cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from support.real_nodes import ask, running_nodes
+
+import fencelock
+import fencelock.aio
+from fencelock.actors.api.changes import Change, ChangesRead, ReadChanges
+from fencelock.actors.api.election import ELECTION, Lead
+from fencelock.actors.api.message import Release
+from fencelock.actors.api.name import object_name
+from fencelock.actors.table import history
+from fencelock.cluster.node import Node
+
+if TYPE_CHECKING:
+    from conftest import Cable
+
+PATIENCE_S = 60
+
+Connect = Callable[[], fencelock.Client]
+
+_names = itertools.count(1)
+
+
+@pytest.fixture
+def name() -> str:
+    return f"scheduler-{next(_names)}"
+
+
+def lead_once(election: fencelock.Election, value: str) -> int:
+    """Lead and step down in the calling thread; return the fence."""
+    with election.lead(value) as term:
+        return term.fence
+
+
+def until_queued(election: fencelock.Election, count: int) -> None:
+    while len(election.status().waiters) != count:
+        pass
+
+
+def terms(node: Node, name: str, count: int) -> list[int]:
+    """Lead and step down ``count`` times as a caller inside ``node``; return the fences."""
+    lock, fences = object_name(ELECTION, name), list[int]()
+    for number in range(count):
+        fences.append(ask(node, Lead(election=name, value=f"term {number}")).fence)
+        ask(node, Release(lock=lock, fence=fences[-1]))
+    return fences
+
+
+def test_candidates_lead_in_their_order_and_everybody_sees_who_leads(
+    connect: Connect, name: str, pool: ThreadPoolExecutor
+) -> None:
+    one, two = connect().election(name), connect().election(name)
+    watch = two.watch()
+    assert one.leader() is None
+    assert watch.get(PATIENCE_S) is None
+    with one.lead("one:1") as term:
+        first = fencelock.Leader("one:1", term.fence)
+        assert two.leader() == first == watch.get(PATIENCE_S)
+        assert two.leader(read="local", max_age=60) == first
+        second = pool.submit(lead_once, two, "two:2")
+        until_queued(one, 1)
+        third = pool.submit(lead_once, one, "")
+        until_queued(one, 2)
+    fences = second.result(PATIENCE_S), third.result(PATIENCE_S)
+    seen = list(itertools.islice(watch, 5))
+    leaders = [fencelock.Leader("two:2", fences[0]), fencelock.Leader("", fences[1])]
+    assert seen == [None, leaders[0], None, leaders[1], None]
+    assert term.fence < fences[0] < fences[1]
+
+
+def test_a_watch_begins_with_the_present_leader_and_waits(connect: Connect, name: str) -> None:
+    client = connect()
+    election = client.election(name)
+    with election.lead("me") as term:
+        watch = connect().election(name).watch()
+        assert next(watch) == fencelock.Leader("me", term.fence)
+        with pytest.raises(TimeoutError):
+            watch.get(timeout=0.05)
+    assert next(watch) is None
+    watch.close()
+    fence = lead_once(election, "again")
+    assert next(watch) == fencelock.Leader("again", fence)
+
+
+def test_a_term_ends_by_force_and_with_its_client(
+    connect: Connect, name: str, pool: ThreadPoolExecutor
+) -> None:
+    gone, stays = connect(), connect()
+    election = stays.election(name)
+    watch = election.watch()
+    assert next(watch) is None
+    losses: list[fencelock.Notice] = []
+    candidate = gone.election(name).lead("gone")
+    candidate.on_lost(losses.append)
+    term = candidate.acquire()
+    assert term
+    assert next(watch) == fencelock.Leader("gone", term.fence)
+    assert election.evict(term.fence, "root").fence == term.fence
+    assert next(watch) is None
+    while not term.lost or not losses:
+        pass
+    assert candidate.acquire()
+    next(watch)
+    follower = pool.submit(lead_once, election, "next")
+    until_queued(election, 1)
+    gone.close()
+    fence = follower.result(PATIENCE_S)
+    assert list(itertools.islice(watch, 3)) == [None, fencelock.Leader("next", fence), None]
+
+
+def test_candidates_that_time_out_or_do_not_wait_never_lead(connect: Connect, name: str) -> None:
+    one, two = connect().election(name), connect().election(name, timeout=0.05)
+    watch = one.watch()
+    assert next(watch) is None
+    with one.lead("one"):
+        next(watch)
+        assert two.lead("two").acquire(blocking=False) is None
+        with pytest.raises(fencelock.LockTimeoutError, match="held by"), two.lead("two"):
+            pass
+    fence = lead_once(two, "later")
+    assert list(itertools.islice(watch, 3)) == [None, fencelock.Leader("later", fence), None]
+
+
+def test_a_watch_that_is_too_far_behind_goes_on_with_the_present_leader(
+    connect: Connect, paxos_nodes: list[Node], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "CHANGES_MAX", 10)
+    watch = connect().election(name).watch()
+    assert next(watch) is None
+    terms(paxos_nodes[0], name, 5)
+    assert [watch.get(PATIENCE_S) for _ in range(10)][-1] is None
+    assert watch.resyncs == 0
+    fences = terms(paxos_nodes[0], name, 5)  # These are kept for it.
+    assert watch.get(PATIENCE_S) == fencelock.Leader("term 0", fences[0])
+    behind = connect().election(name).watch()
+    assert next(behind) is None
+    terms(paxos_nodes[0], name, 20)
+    with connect().election(name).lead("present") as term:
+        present = fencelock.Leader("present", term.fence)
+        while (seen := behind.get(PATIENCE_S)) != present:
+            pass
+        assert seen == present
+    assert behind.get(PATIENCE_S) is None
+
+
+def test_a_watch_follows_its_client_from_node_to_node(
+    cables: list[Cable], paxos_nodes: list[Node], name: str
+) -> None:
+    addresses = ",".join(cable.address for cable in cables)
+    with fencelock.connect(addresses, cluster="faces") as client:
+        watch = client.election(name).watch()
+        assert next(watch) is None
+        for cable in cables:
+            cable.cut()
+            cable.drop()
+            for fence in terms(paxos_nodes[0], name, 2):
+                leader = watch.get(PATIENCE_S)
+                assert leader is not None
+                assert leader.fence == fence
+                assert watch.get(PATIENCE_S) is None
+            cable.mend()
+        assert watch.resyncs == 0
+
+
+def test_a_closed_client_ends_the_watches(connect: Connect, name: str) -> None:
+    client = connect()
+    watch = client.election(name).watch()
+    next(watch)
+    with ThreadPoolExecutor(1) as pool:
+        waits = pool.submit(next, watch)
+        with pytest.raises(TimeoutError):
+            waits.result(0.1)
+        client.close()
+        with pytest.raises(fencelock.ClosedError):
+            waits.result(PATIENCE_S)
+    with pytest.raises(fencelock.ClosedError):
+        next(watch)
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "text"),
+    [
+        ("x" * 1_025, fencelock.InvalidRequestError, "value of 1025 bytes"),
+        ("a\nb", fencelock.InvalidRequestError, r"U\+000A"),
+        (b"bytes", TypeError, "must be str"),
+    ],
+)
+def test_a_value_out_of_its_limits_is_refused(
+    connect: Connect, name: str, value: Any, error: type[Exception], text: str
+) -> None:
+    with pytest.raises(error, match=text):
+        connect().election(name).lead(value)
+
+
+def test_a_lock_of_the_same_name_is_another_object(connect: Connect, name: str) -> None:
+    client = connect()
+    with client.election(name, timeout=0).lead("me"), client.lock(name, timeout=0):
+        assert client.status(name).permits == 1
+
+
+def test_tasks_lead_and_watch(paxos_addresses: str, name: str) -> None:
+    async def scene() -> None:
+        async with fencelock.aio.connect(paxos_addresses, cluster="faces") as client:
+            election = client.election(name)
+            watch = election.watch()
+            assert await anext(watch) is None
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.05):
+                    await anext(watch)
+            async with election.lead("task") as term:
+                leader = fencelock.Leader("task", term.fence)
+                assert await election.leader() == leader
+                assert await watch.get() == leader
+                assert (await election.status()).holder is not None
+                await election.evict(term.fence, "root")
+                async for seen in watch:
+                    assert seen is None
+                    break
+            watch.close()
+
+    with pytest.raises(fencelock.LockOwnershipLostError):
+        asyncio.run(scene())
+
+
+def test_an_ask_leads_and_reads_changes(paxos_nodes: list[Node], name: str) -> None:
+    node, lock = paxos_nodes[0], object_name(ELECTION, name)
+    empty = ask(node, ReadChanges(lock=lock))
+    assert isinstance(empty, ChangesRead)
+    assert (empty.changes, empty.resync) == ((), True)
+    (fence,) = terms(node, name, 1)
+    read = ask(paxos_nodes[1], ReadChanges(lock=lock, after=empty.version))
+    begin, end = read.changes
+    assert (begin, end) == (
+        Change(begin.version, "", b"term 0", fence),
+        Change(end.version, "", None, fence),
+    )
+    assert empty.version < begin.version < end.version == read.version
+    with pytest.raises(fencelock.InvalidRequestError, match="lock 'x' has no changes to watch"):
+        ask(node, ReadChanges(lock="x"))
+
+
+@pytest.mark.parametrize("protocol", ["bakery", "central", "lamport"])
+def test_a_protocol_without_elections_names_the_one_that_has_them(
+    tmp_path: Path, protocol: str
+) -> None:
+    with running_nodes(tmp_path, protocol) as nodes:
+        for request in (Lead(election="a"), ReadChanges(lock=object_name(ELECTION, "a"))):
+            with pytest.raises(fencelock.UnsupportedError, match="paxos"):
+                ask(nodes["n1"], request)
+        addresses = ",".join(node.address for node in nodes.values())
+        with (
+            fencelock.connect(addresses) as client,
+            pytest.raises(fencelock.UnsupportedError, match=r"elections .an election has.*paxos"),
+        ):
+            client.election("a")

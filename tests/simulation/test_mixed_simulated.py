@@ -1,0 +1,86 @@
+"""All kinds of objects in one run under every fault; the judge of each kind watches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from support.workloads import LOSSES, demand_caught, demand_clean
+
+from fencelock.actors.api.name import kind_of
+from fencelock.actors.api.rwlock import RWLOCK
+from fencelock.actors.api.semaphore import SEMAPHORE
+from fencelock.actors.error import ConfigError, UnsupportedError
+from fencelock.actors.table.session import OwnerState
+from fencelock.actors.table.table_state import TableState
+from fencelock.cluster.simulation.mixed import MixedJudge
+from fencelock.cluster.simulation.objects import ALL, WORKLOADS, workload_of
+
+GRANT = TableState.grant_permits
+
+
+def test_no_seed_breaks_a_promise_and_each_kind_is_granted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    judges: list[MixedJudge] = []
+    crashed = MixedJudge.crashed
+
+    def known(judge: MixedJudge, node: str, boot: int) -> None:
+        judges.append(judge)
+        crashed(judge, node, boot)
+
+    monkeypatch.setattr(MixedJudge, "crashed", known)
+    demand_clean(workload_of(ALL, "paxos"), LOSSES)
+    assert len(judges[0].parts) == len(WORKLOADS)
+    assert all(part.grants for judge in judges for part in judge.parts)
+
+
+def of_kind(kind: str, bug: Any) -> Any:
+    """Return a grant with a bug, for objects of one kind only."""
+
+    def grant(
+        table: TableState, owner_state: OwnerState, label: str, amount: int, out: Any
+    ) -> None:
+        granted = len(out)
+        GRANT(table, owner_state, label, amount, out)
+        if kind_of(owner_state.lock) == kind:
+            bug(table, owner_state, out, granted)
+
+    return grant
+
+
+def forgets_its_permits(table: TableState, owner_state: OwnerState, *_: Any) -> None:
+    """Others are granted what this owner holds."""
+    pool = table.pools[owner_state.lock]
+    pool.free = pool.capacity
+
+
+def takes_the_last_fence(table: TableState, *_: Any) -> None:
+    table.fence -= 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "bug", "judge"),
+    [
+        (SEMAPHORE, forgets_its_permits, "capacity"),
+        (RWLOCK, forgets_its_permits, "capacity"),
+        (SEMAPHORE, takes_the_last_fence, "fences"),
+        ("locks", takes_the_last_fence, "fences"),
+    ],
+)
+def test_a_bug_of_one_kind_is_caught_among_the_others(
+    monkeypatch: pytest.MonkeyPatch, kind: str, bug: Any, judge: str
+) -> None:
+    plants: dict[tuple[object, str], object] = {(TableState, "grant_permits"): of_kind(kind, bug)}
+    demand_caught(monkeypatch, workload_of(ALL, "paxos"), plants, judge)
+
+
+@pytest.mark.parametrize("word", [*WORKLOADS, ALL])
+def test_a_protocol_without_the_objects_is_refused(word: str) -> None:
+    with pytest.raises(UnsupportedError, match="paxos has it"):
+        workload_of(word, "central")
+
+
+def test_an_unknown_word_is_refused_with_those_there_are() -> None:
+    with pytest.raises(ConfigError, match=r"semaphores.* all"):
+        workload_of("tubas", "paxos")
