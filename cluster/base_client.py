@@ -65,9 +65,10 @@ class BaseClient(Generic[L, R, S, W, A, E, M]):
                 locks of that name and owner in this client are one: it is for owners that outlive
                 objects.
             label: a text for people who look at the lock, up to 256 bytes.
-            duration: where holds have deadlines (`bakery`), how long this one is held (s), up
-                to a week; then `Lock.on_unlocking` is called. None for the cluster's own, 5 s.
-            grace: how much later it is taken away unless it was renewed (s), likewise.
+            duration: how long a hold lasts (s), up to a week; then `Lock.on_unlocking` is called.
+                None on `paxos`: as long as the session. None on `bakery`: the cluster's own, 5 s.
+            grace: how much later the lock is taken away unless it was renewed (s), up to a week.
+                None for 5 s, or what the config of `bakery` says.
 
         Raises:
             InvalidRequestError: ``name``, ``owner``, ``label``, ``duration`` or ``grace`` is out

@@ -98,7 +98,7 @@ PROMISES: dict[str, ProtocolGuarantees] = {
         why_nodes_min="its fences live in the other nodes' clocks: a restart learns them there",
     ),
     "paxos": ProtocolGuarantees(
-        guarantees=frozenset(Guarantee) - {Guarantee.DEADLINES, Guarantee.CLUSTER_EVENTS},
+        guarantees=frozenset(Guarantee) - {Guarantee.CLUSTER_EVENTS},
         does_not_survive=(
             "a majority of the nodes must be up and connected; what a dead client held stays "
             "taken until its session's time is over"

@@ -206,6 +206,7 @@ class Queries:
             age_ms=consulted.age_ms,
             permits=report.permits,
             holders=holders,
+            left_ms=left_of(report.holder, quiet_ms),
         )
 
     def _give_up(self, query: PendingQuery, now: Instant) -> list[Effect]:
@@ -321,6 +322,7 @@ class TableStatus:
                 age_ms=age_ms,
                 permits=line.permits,
                 holders=holders,
+                left_ms=left_of(line.holder, quiet_ms),
             )
             statuses.append(status)
         return tuple(statuses)
@@ -366,6 +368,13 @@ def holder_of(seen: HolderSeen, quiet_ms: int) -> Contender:
         label=seen.label,
         times=seen.times,
     )
+
+
+def left_of(seen: HolderSeen | None, quiet_ms: int) -> int | None:
+    """Return the time until the deadline of a hold, ``quiet_ms`` after the report, or None."""
+    if seen is None or seen.left_ms is None:
+        return None
+    return max(0, seen.left_ms - quiet_ms)
 
 
 def shown_holder(holder: Contender) -> Contender:

@@ -211,6 +211,25 @@ class CounterRecord(NamedTuple):
     value: int
 
 
+class TermsRecord(NamedTuple):
+    """The duration and grace of the hold for which a `Wait` waits."""
+
+    ticket: int
+    hold_ms: int
+    grace_ms: int
+
+
+class LeaseRecord(NamedTuple):
+    """The deadline of a `LeasedHold`, as log time."""
+
+    fence: int
+    hold_ms: int
+    grace_ms: int
+    lasts_ms: int
+    renewal: int
+    deadline_ms: int
+
+
 class EntryRecord(NamedTuple):
     """An `fencelock.actors.table.map.Entry`; ``session`` is the number of its session, or 0."""
 
@@ -246,6 +265,8 @@ class TablePart(Message):
     values: tuple[ValueRecord, ...] = ()
     histories: tuple[HistoryRecord, ...] = ()
     counters: tuple[CounterRecord, ...] = ()
+    terms: tuple[TermsRecord, ...] = ()
+    leases: tuple[LeaseRecord, ...] = ()
     entries: tuple[EntryRecord, ...] = ()
 
     TRIMMED = True
@@ -267,6 +288,8 @@ Record = (
     | ValueRecord
     | HistoryRecord
     | CounterRecord
+    | TermsRecord
+    | LeaseRecord
     | EntryRecord
 )
 """All records of a part, without the head."""

@@ -13,7 +13,7 @@ from fencelock.actors.api.message import Acquire, Cancel, KeepAlive, Release
 from fencelock.actors.api.request import Command, TableQuery, TableReply
 from fencelock.actors.api.rwlock import AcquireReadWrite, Downgrade
 from fencelock.actors.api.semaphore import AcquirePermits, ReleasePermits
-from fencelock.actors.api.session_message import CloseSession, End, Evict, Open
+from fencelock.actors.api.session_message import CloseSession, End, Evict, Open, Renew
 from fencelock.actors.table.latch import await_latch, count_down
 from fencelock.actors.table.map_operation import delete_entry, put_entry, read_entries, read_entry
 from fencelock.actors.table.message import ExtendSessions, LogCommand, Result
@@ -24,6 +24,7 @@ from fencelock.actors.table.operation import (
     cancel,
     lead,
     release,
+    renew,
 )
 from fencelock.actors.table.session_operation import (
     close_session,
@@ -54,6 +55,7 @@ OPERATIONS: dict[type[Command], Operation] = {
     CountDown: count_down,
     AwaitLatch: await_latch,
     Lead: lead,
+    Renew: renew,
     PutEntry: put_entry,
     DeleteEntry: delete_entry,
 }

@@ -12,6 +12,7 @@ from fencelock.actors.api.name import KIND_END, kind_of, plain_name
 from fencelock.actors.api.request import TableQuery, TableReply
 from fencelock.actors.api.session_message import ListedEviction, ListedSession, Records
 from fencelock.actors.message import Local, local
+from fencelock.actors.table.deadline import LeasedHold
 from fencelock.actors.table.holding import Hold, Pool, TableObject
 
 WAITERS_SHOWN_MAX = 1_000
@@ -32,6 +33,8 @@ class HolderSeen(NamedTuple):
     """Log time of the grant."""
     held_ms: int
     """Duration of the hold so far (ms)."""
+    left_ms: int | None = None
+    """Time until it is taken away unless it is renewed (ms), or None for never."""
 
 
 class WaiterSeen(NamedTuple):
@@ -226,4 +229,5 @@ def _see(hold: Hold, fence: int, time_ms: int) -> HolderSeen:
         times=hold.times,
         since_ms=hold.since_ms,
         held_ms=time_ms - hold.since_ms,
+        left_ms=hold.deadline_ms - time_ms if isinstance(hold, LeasedHold) else None,
     )

@@ -26,6 +26,7 @@ from fencelock.actors.api.name import (
 )
 from fencelock.actors.api.session_message import Evicted
 from fencelock.actors.message import Message
+from fencelock.actors.table.deadline import LeasedHold, LeasedWait, Leases
 from fencelock.actors.table.history import records_of
 from fencelock.actors.table.holding import Hold, Pool, Wait
 from fencelock.actors.table.latch import Latch
@@ -40,6 +41,7 @@ from fencelock.actors.table.message import (
     HoldRecord,
     KeptReply,
     LatchRecord,
+    LeaseRecord,
     LocksRecord,
     PoolRecord,
     Record,
@@ -47,6 +49,7 @@ from fencelock.actors.table.message import (
     TableHead,
     TablePart,
     TableSnapshot,
+    TermsRecord,
     ValueRecord,
     WaitRecord,
 )
@@ -185,6 +188,7 @@ def fill(table: TableState, parts: Sequence[TablePart]) -> None:
     waits: list[Wait] = []
     several = {one[:3]: one.locks for part in parts for one in part.locks}
     values = {one[:3]: one.value for part in parts for one in part.values}
+    leases = Leases(parts)
     for part in parts:
         for known in part.owner_states:
             if known.session not in numbered:
@@ -192,7 +196,8 @@ def fill(table: TableState, parts: Sequence[TablePart]) -> None:
             key = known.session, known.owner, known.lock
             owner_state = _owner_state(numbered[known.session], known)
             owner_state.locks, owner_state.value = several.get(key, ()), values.get(key)
-            _fill_claimant(table, owner_state, known, waits)
+            _fill_claimant(table, owner_state, known, waits, leases)
+    leases.check_used()
     for part in parts:
         for reply in part.replies:
             _fill_reply(table, reply)
@@ -222,7 +227,11 @@ def _owner_state(session: Session, known: ClaimantRecord) -> OwnerState:
 
 
 def _fill_claimant(
-    table: TableState, owner_state: OwnerState, known: ClaimantRecord, waits: list[Wait]
+    table: TableState,
+    owner_state: OwnerState,
+    known: ClaimantRecord,
+    waits: list[Wait],
+    leases: Leases,
 ) -> None:
     """Add the hold of an owner state; its wait is added to ``waits``."""
     session, locks = owner_state.session, owner_state.locks
@@ -235,20 +244,18 @@ def _fill_claimant(
     session.claims += len(locks) or 1
     table.claims += len(locks) or 1
     if held is not None:
-        fence, label, since_ms, request, times, level = held
-        hold = owner_state.hold = Hold(owner_state, label, fence, since_ms, request, times, level)
+        table.held += owner_state.marked() * held.fence
+        hold = owner_state.hold = leases.hold(table, owner_state, held)
         if not locks and known.lock not in table.pools:
             table.locks[owner_state.lock] = hold
         else:
-            hold.amount = times
-            for each, name in enumerate(owner_state.objects, fence):
+            hold.amount = held.times
+            for each, name in enumerate(owner_state.objects, held.fence):
                 pool = _pool(table, name)
                 pool.holds[each] = hold
-                pool.free -= times
-        table.held += owner_state.marked() * fence
+                pool.free -= held.times
     elif waiting is not None:
-        wait = Wait(owner_state, waiting.ticket, waiting.label, waiting.since_ms, waiting.due_ms)
-        waits.append(wait)
+        waits.append(leases.wait(owner_state, waiting))
 
 
 def _fill_reply(table: TableState, reply: KeptReply) -> None:
@@ -361,6 +368,8 @@ def _part(index: int, count: int, head: TableHead, records: Sequence[Record]) ->
         values=tuple(r for r in records if isinstance(r, ValueRecord)),
         histories=tuple(r for r in records if isinstance(r, HistoryRecord)),
         counters=tuple(r for r in records if isinstance(r, CounterRecord)),
+        terms=tuple(r for r in records if isinstance(r, TermsRecord)),
+        leases=tuple(r for r in records if isinstance(r, LeaseRecord)),
         entries=tuple(r for r in records if isinstance(r, EntryRecord)),
     )
 
@@ -396,6 +405,7 @@ def _noted(owner_state: OwnerState) -> Note:
 
 def _rest(table: TableState) -> list[Record]:
     """Return the records of the table that belong to no session."""
+    dues = table.timeouts.items.values()
     waits = [wait for pool in table.pools.values() for wait in pool.queue.values()]
     amounts = sorted((wait.ticket, wait.amount) for wait in waits if wait.amount != 1)
     holds = [hold for pool in table.pools.values() for hold in pool.holds.values()]
@@ -420,6 +430,7 @@ def _rest(table: TableState) -> list[Record]:
         *(one.record() for _, one in sorted(table.objects.items()) if isinstance(one, Latch)),
         *(ValueRecord(*one) for one in values),
         *(CounterRecord(*one) for one in counters if one[1]),
+        *sorted(due.record() for due in dues if isinstance(due, LeasedHold)),
     ]
 
 
@@ -440,6 +451,8 @@ def _records(notes: list[Notes], rest: list[Record]) -> Iterator[Record | None]:
             yield None
         for note in merge(*runs, key=_by_name):
             yield _claimant_record(note)
+            if isinstance(wait := note[6], LeasedWait):
+                yield TermsRecord(wait.ticket, *wait.terms)
         for note in quiet:
             yield _claimant_record(note)
             if isinstance(note[3], KeptReply):

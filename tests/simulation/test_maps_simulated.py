@@ -11,7 +11,7 @@ from support.workloads import LOSSES, SEEDS, demand_caught, demand_clean
 
 from fencelock.actors.api.map import EntryList, GetEntry, ListEntries, PutEntry
 from fencelock.actors.paxos.queries import Queries
-from fencelock.actors.table import map_operation
+from fencelock.actors.table import map_operation, operation
 from fencelock.actors.table.map import Entry
 from fencelock.cluster.simulation.maps import MAPS, MapJudge, MapLog
 
@@ -50,7 +50,7 @@ def test_no_seed_breaks_a_promise_and_every_fault_occurred(
 
 
 BEGIN_CHANGE = map_operation._begin_change  # pyright: ignore[reportPrivateUsage]
-BEGIN_UPDATE, TAKE = map_operation.begin_update, Queries.take
+BEGIN_UPDATE, TAKE = operation.begin_update, Queries.take
 
 
 def no_guard(table: Any, command: Any, out: Any) -> Any:

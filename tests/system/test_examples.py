@@ -169,7 +169,9 @@ def test_the_lock_of_the_readme_and_the_raw_client_work_against_a_node() -> None
     [
         ("semaphore.py", ("page 5 under fence", "all 3 printers are mine under fence")),
         ("rwlock.py", ("reader 4 sees red under fence", "changed to blue under fence")),
+        ("leader_election.py", ("worker 3 leads under fence", "everybody saw 10.0.0.")),
         ("lock_all.py", ("cat sent 5 to ben", "all together: 300")),
+        ("deadline.py", ("the duration is over", "was lost, fence 3 holds the lock")),
         ("fenced_map.py", ("was refused: map 'counters': nothing was changed", "orders is 100")),
     ],
 )

@@ -1,0 +1,167 @@
+"""Watchers of elections on real processes: nodes are killed, clients are killed or paused."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from random import Random
+from threading import Event
+from typing import Any
+
+import pytest
+
+import fencelock
+from fencelock.actors.table.history import CHANGES_MAX
+from fencelock.cluster.bench.members import NodeProcesses, master_of
+
+PATIENCE_S = 90
+KILLS = 5
+TERMS_BETWEEN_KILLS = 20
+END = "end"
+
+WATCHER = """
+import json, sys
+import fencelock
+watch = fencelock.connect(sys.argv[1], cluster="bench").election("s").watch()
+for leader in watch:
+    print(json.dumps([watch.resyncs, leader]), flush=True)
+"""
+
+LEADER = """
+import sys
+import fencelock
+client = fencelock.connect(sys.argv[1], cluster="bench", ttl=1)
+print(client.election("s").lead("killed").acquire().fence, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def members(tmp_path: Path) -> Iterator[NodeProcesses]:
+    with NodeProcesses(tmp_path, "paxos", 3, durable=True) as members:
+        yield members
+
+
+def connected(members: NodeProcesses) -> fencelock.Client:
+    return fencelock.connect(members.connect, cluster="bench", connect_timeout=PATIENCE_S)
+
+
+def process(code: str, members: NodeProcesses) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", code, members.connect],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def lead_until(client: fencelock.Client, name: str, over: Event, led: list[int]) -> None:
+    """Lead again and again; each term is added to ``led``."""
+    election = client.election("s")
+    while not over.is_set():
+        with election.lead(f"{name}/{len(led)}") as term:
+            led.append(term.fence)
+
+
+def watch_until_end(client: fencelock.Client, began: Event) -> tuple[list[Any], int]:
+    """Return what a watch yields, up to the leader whose value is `END`."""
+    watch, seen = client.election("s").watch(), list[Any]()
+    for leader in watch:
+        began.set()
+        seen.append(leader)
+        if leader is not None and leader.value == END:
+            break
+    return seen, watch.resyncs
+
+
+def test_watchers_see_every_change_once_while_nodes_are_killed(members: NodeProcesses) -> None:
+    chance = Random(7)
+    over, led = Event(), ([], [])  # type: tuple[Event, tuple[list[int], list[int]]]
+    with (
+        connected(members) as one,
+        connected(members) as two,
+        connected(members) as onlooker,
+        ThreadPoolExecutor() as threads,
+    ):
+        members.wait_until_ready(onlooker)
+        began = [Event(), Event()]
+        watchers = [
+            threads.submit(watch_until_end, client, event)
+            for client, event in zip((one, onlooker), began, strict=True)
+        ]
+        assert all(event.wait(PATIENCE_S) for event in began)
+        leaders = [
+            threads.submit(lead_until, client, name, over, terms)
+            for client, name, terms in zip((one, two), "ab", led, strict=True)
+        ]
+        try:
+            for kill in range(KILLS):
+                statuses = members.wait_until_ready(onlooker)
+                master = master_of(statuses)
+                victim = master if kill % 2 else chance.choice(members.names)
+                members.kill(victim)
+                count = len(led[0]) + TERMS_BETWEEN_KILLS
+                while len(led[0]) < count and not any(one.done() for one in leaders):
+                    Event().wait(0.01)
+                members.start(victim)
+        finally:
+            over.set()
+        for leader in leaders:
+            leader.result(PATIENCE_S)
+        with two.election("s").lead(END) as term:
+            fences = sorted([*led[0], *led[1], term.fence])
+        for watcher in watchers:
+            seen, resyncs = watcher.result(PATIENCE_S)
+            assert resyncs == 0
+            assert seen[0] is None
+            assert seen[2::2] == [None] * (len(seen[1:]) // 2)
+            values = {leader.fence: leader.value for leader in seen[1::2]}
+            assert [leader.fence for leader in seen[1::2]] == fences
+            for name, terms in zip("ab", led, strict=True):
+                assert [values[fence] for fence in terms] == [
+                    f"{name}/{number}" for number in range(len(terms))
+                ]
+    print(f"{len(fences)} terms, {KILLS} kills")
+
+
+def test_a_watcher_that_was_paused_for_long_begins_anew_with_the_present_leader(
+    members: NodeProcesses,
+) -> None:
+    with connected(members) as client, process(WATCHER, members) as watcher:
+        members.wait_until_ready(client)
+        assert watcher.stdout is not None
+        try:
+            assert json.loads(watcher.stdout.readline()) == [0, None]
+            watcher.send_signal(signal.SIGSTOP)
+            election = client.election("s")
+            for _ in range(CHANGES_MAX // 2 + 100):  # It gets the first few changes.
+                with election.lead("meanwhile"):
+                    pass
+            with election.lead("present") as term:
+                watcher.send_signal(signal.SIGCONT)
+                lines = [json.loads(watcher.stdout.readline())]
+                while lines[-1] != [1, ["present", term.fence]]:
+                    lines.append(json.loads(watcher.stdout.readline()))
+                assert len(lines) < CHANGES_MAX
+            assert json.loads(watcher.stdout.readline()) == [1, None]
+        finally:
+            watcher.kill()
+
+
+def test_watchers_learn_that_a_killed_leader_leads_no_more(members: NodeProcesses) -> None:
+    with connected(members) as client, process(LEADER, members) as leader:
+        assert leader.stdout is not None
+        watch = client.election("s").watch()
+        assert next(watch) is None
+        fence = int(leader.stdout.readline())
+        assert watch.get(PATIENCE_S) == fencelock.Leader("killed", fence)
+        leader.kill()
+        assert watch.get(PATIENCE_S) is None
+        with client.election("s").lead("next") as term:
+            assert watch.get(PATIENCE_S) == fencelock.Leader("next", term.fence)
+            assert term.fence > fence
