@@ -182,8 +182,11 @@ class Model:
     def _tell_held(self, claim: ModelClaim, request: int) -> None:
         s, o, lock = claim.session, claim.owner, claim.lock
         count = len(claim.locks) or len(claim.levels)
-        first = request == claim.first
-        terms = (claim.hold_ms, claim.grace_ms) if first else (0, 0)
+        terms = (claim.hold_ms, claim.grace_ms)
+        if claim.hold_ms and request != claim.first:
+            claim.ends = max(claim.ends, self.now + 2)
+            left = int(claim.ends) - self.now - 1
+            terms = (max(1, left - claim.grace_ms), left - max(1, left - claim.grace_ms))
         answer = ("Granted", lock, claim.fence, s, o, request, count, *terms)
         self.note(s, o, request, lock, answer)
 
