@@ -65,6 +65,19 @@ class InvalidRequestError(RefusedError, ValueError):
     """A field of the request exceeds its limits; the text names field, value and limit."""
 
 
+class VersionMismatchError(RefusedError):
+    """The entry of a map does not have the version that was expected. Nothing was changed.
+
+    Attributes:
+        version: the version that it has, or None if there is no entry.
+
+    """
+
+    def __init__(self, text: str, version: int | None) -> None:
+        super().__init__(text)
+        self.version = version
+
+
 class UnavailableError(FencelockError):
     """No answer is possible now: a node that is needed, or all of them, are unreachable.
 

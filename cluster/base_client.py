@@ -14,6 +14,7 @@ from fencelock.cluster.connection import Connection
 from fencelock.cluster.election import BaseElection
 from fencelock.cluster.hold_registry import Callback
 from fencelock.cluster.lock_all import BaseLockAll
+from fencelock.cluster.map import BaseMap
 from fencelock.cluster.rwlock import BaseRWLock
 from fencelock.cluster.semaphore import BaseSemaphore
 
@@ -23,9 +24,10 @@ S = TypeVar("S", bound=BaseSemaphore[Any])
 W = TypeVar("W", bound=BaseRWLock[Any])
 A = TypeVar("A", bound=BaseLockAll[Any])
 E = TypeVar("E", bound=BaseElection[Any])
+M = TypeVar("M", bound=BaseMap)
 
 
-class BaseClient(Generic[L, R, S, W, A, E]):
+class BaseClient(Generic[L, R, S, W, A, E, M]):
     """The operations of a client that return at once."""
 
     _lock_type: type[L]
@@ -34,6 +36,7 @@ class BaseClient(Generic[L, R, S, W, A, E]):
     _rwlock_type: type[W]
     _lock_all_type: type[A]
     _election_type: type[E]
+    _map_type: type[M]
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -62,9 +65,10 @@ class BaseClient(Generic[L, R, S, W, A, E]):
                 locks of that name and owner in this client are one: it is for owners that outlive
                 objects.
             label: a text for people who look at the lock, up to 256 bytes.
-            duration: where holds have deadlines (`bakery`), how long this one is held (s), up
-                to a week; then `Lock.on_unlocking` is called. None for the cluster's own, 5 s.
-            grace: how much later it is taken away unless it was renewed (s), likewise.
+            duration: how long a hold lasts (s), up to a week; then `Lock.on_unlocking` is called.
+                None on `paxos`: as long as the session. None on `bakery`: the cluster's own, 5 s.
+            grace: how much later the lock is taken away unless it was renewed (s), up to a week.
+                None for 5 s, or what the config of `bakery` says.
 
         Raises:
             InvalidRequestError: ``name``, ``owner``, ``label``, ``duration`` or ``grace`` is out
@@ -217,6 +221,21 @@ class BaseClient(Generic[L, R, S, W, A, E]):
         """
         return self._election_type(self._begin(), name, timeout, label)
 
+    def map(self, name: str) -> M:
+        """Return the map called ``name``; sends nothing yet. A lock of the same name is different.
+
+        Args:
+            name: see `lock`.
+
+        Raises:
+            InvalidRequestError: ``name`` is out of its limits.
+            UnsupportedError: the cluster's protocol has no maps; the text says which one does.
+            ClosedError: as for `lock`.
+            TypeError: as for `lock`.
+
+        """
+        return self._map_type(self._begin(), name)
+
     def _begin(self) -> Connection:
         """Return the connection for a new object."""
         return self._connection
@@ -285,7 +304,7 @@ class BaseClient(Generic[L, R, S, W, A, E]):
         return self._connection.executor.failed
 
 
-AnyClient = BaseClient[Any, Any, Any, Any, Any, Any]
+AnyClient = BaseClient[Any, Any, Any, Any, Any, Any, Any]
 
 
 def namer(template: str, function: Callable[..., Any]) -> Callable[..., str]:

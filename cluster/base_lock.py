@@ -23,7 +23,16 @@ from fencelock.actors.error import (
     UnavailableError,
 )
 from fencelock.actors.session.holding import HOLDING, HoldState
-from fencelock.cluster.hold import BaseHold, confirming, exiting, releasing, renewing
+from fencelock.actors.session.holding import Hold as LocalHold
+from fencelock.cluster.hold import (
+    BaseHold,
+    confirming,
+    deadline_of,
+    exiting,
+    releasing,
+    remaining_of,
+    renewing,
+)
 from fencelock.cluster.hold_registry import (
     AcquireCall,
     Callback,
@@ -80,6 +89,11 @@ class BaseLock(Generic[H]):
         return plain_name(self._options.name)
 
     @property
+    def object_name(self) -> str:
+        """The name in the table: for another object than a lock it begins with the kind."""
+        return self._options.name
+
+    @property
     def owner(self) -> str | None:
         """The owner, as `status` shows it; None while each acquire would be a new owner."""
         own = self._current()
@@ -109,6 +123,18 @@ class BaseLock(Generic[H]):
     def lost(self) -> bool:
         """Whether its current hold was lost, and no error has reported that yet."""
         return self.state is HoldState.LOST
+
+    @property
+    def remaining(self) -> float:
+        """Seconds for which its current hold is certain; see `BaseHold.remaining`."""
+        hold = self._held_hold()
+        return 0.0 if hold is None else remaining_of(self._registry, hold)
+
+    @property
+    def deadline(self) -> float | None:
+        """The time from which its current hold may be taken away; see `BaseHold.deadline`."""
+        hold = self._held_hold()
+        return None if hold is None else deadline_of(self._registry, hold)
 
     def raise_if_lost(self) -> None:
         """Return only while the lock is held through this object.
@@ -150,6 +176,12 @@ class BaseLock(Generic[H]):
         """Return the current ownership: the latest of this thread or task, else the latest."""
         found = self._find(latest=True)
         return self._known() if found is None else found[0]
+
+    def _held_hold(self) -> LocalHold | None:
+        """Return its current hold, None if that is not certain now."""
+        own = None if self._channel.forked else self._current()
+        held = own is not None and self._registry.state_of(own) in HOLDING
+        return own.hold if own is not None and held else None
 
     def _find(self, *, latest: bool) -> tuple[Ownership, int] | None:
         """Return the last acquire of this thread or task, else the latest or oldest of all."""

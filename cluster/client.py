@@ -26,6 +26,7 @@ from fencelock.cluster.connection import Connection
 from fencelock.cluster.election import Election
 from fencelock.cluster.lock import Lock, RLock
 from fencelock.cluster.lock_all import LockAll
+from fencelock.cluster.map import Map
 from fencelock.cluster.operation import drive
 from fencelock.cluster.rwlock import RWLock
 from fencelock.cluster.semaphore import Semaphore
@@ -35,7 +36,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Client(BaseClient[Lock, RLock, Semaphore, RWLock, LockAll, Election]):
+class Client(BaseClient[Lock, RLock, Semaphore, RWLock, LockAll, Election, Map]):
     """A connection to a cluster, for all threads of one process. From `connect`.
 
     It leaves nothing running after `close`, which ``with`` and the end of the process
@@ -52,6 +53,7 @@ class Client(BaseClient[Lock, RLock, Semaphore, RWLock, LockAll, Election]):
     _rwlock_type = RWLock
     _lock_all_type = LockAll
     _election_type = Election
+    _map_type = Map
 
     def locked(
         self, template: str, *, timeout: float | None = None, **options: Any

@@ -135,6 +135,8 @@ class Connection:
         self._source = settings.target.source
         self._timeout = settings.timeout
         self.executor = executor
+        self.map_owners: list[str] = []
+        """Owners of changes of maps that have the outcome of their last one; see `BaseMap`."""
         self.cluster_watch = ClusterWatch(executor, lambda: self.line.tell(WatchCluster()))
         self._guard = threading.Lock()
         links = {alias_of(number): endpoint for number, endpoint in enumerate(self.endpoints)}

@@ -19,6 +19,7 @@ class Guarantee(Enum):
     RWLOCKS = "any number of owners hold it to read, or one owner holds it to write"
     LOCK_ALL = "several locks are granted in one step, or none of them"
     ELECTIONS = "an election has one leader at most, and each change of it can be watched"
+    MAPS = "a map of keys to bytes, with versions, expiry, and writes that a fence guards"
     SESSIONS = "the cluster notices a dead client, and ends its holds and waits"
     EXACTLY_ONCE = "a repeated request takes effect once and gets the same reply"
     LINEARIZABLE = "every reply, also to a read, is true at one instant between request and reply"
@@ -97,7 +98,7 @@ PROMISES: dict[str, ProtocolGuarantees] = {
         why_nodes_min="its fences live in the other nodes' clocks: a restart learns them there",
     ),
     "paxos": ProtocolGuarantees(
-        guarantees=frozenset(Guarantee) - {Guarantee.DEADLINES, Guarantee.CLUSTER_EVENTS},
+        guarantees=frozenset(Guarantee) - {Guarantee.CLUSTER_EVENTS},
         does_not_survive=(
             "a majority of the nodes must be up and connected; what a dead client held stays "
             "taken until its session's time is over"

@@ -6,6 +6,7 @@ Release and renewal are operations on one acquire; lock objects also use them.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 
 import pykka
@@ -14,8 +15,9 @@ from fencelock.actors.api.message import Cancel
 from fencelock.actors.api.name import plain_name, titled
 from fencelock.actors.api.session_message import Renew
 from fencelock.actors.error import FencelockError, LockOwnershipLostError, NotHeldError
-from fencelock.actors.message import NS_PER_MS
+from fencelock.actors.message import NS_PER_MS, Instant
 from fencelock.actors.session.holding import HOLDING, HoldState
+from fencelock.actors.session.holding import Hold as LocalHold
 from fencelock.cluster.hold_registry import (
     Callback,
     HoldRegistry,
@@ -49,6 +51,11 @@ class BaseHold:
     def name(self) -> str:
         """The name of the lock."""
         return plain_name(self._own.lock)
+
+    @property
+    def object_name(self) -> str:
+        """The name in the table: for another object than a lock it begins with the kind."""
+        return self._own.lock
 
     @property
     def owner(self) -> str:
@@ -104,12 +111,16 @@ class BaseHold:
 
         0 if it is not held; infinite where the cluster keeps no sessions.
         """
-        if not self.held:
-            return 0.0
-        until = self._hold.until()
-        if until is None:
-            return math.inf
-        return max(0.0, (until - self._registry.now()) / (1_000 * NS_PER_MS))
+        return remaining_of(self._registry, self._hold) if self.held else 0.0
+
+    @property
+    def deadline(self) -> float | None:
+        """The end of its duration and its grace, on the clock of `time.monotonic` (s).
+
+        The lock may be taken away then, unless it is renewed or released. None if the hold has no
+        deadline, or the lock is not held.
+        """
+        return deadline_of(self._registry, self._hold) if self.held else None
 
     def raise_if_lost(self) -> None:
         """Return only while the lock is held.
@@ -153,6 +164,22 @@ class BaseHold:
 
     def _exiting(self, error: BaseException | None) -> Operation[None]:
         return exiting(self._releasing, self._own.lock, error)
+
+
+def remaining_of(registry: HoldRegistry, hold: LocalHold) -> float:
+    """Return for how long ``hold``, which is held now, is certain (s)."""
+    until = hold.until()
+    return math.inf if until is None else _seconds_until(registry, until)
+
+
+def deadline_of(registry: HoldRegistry, hold: LocalHold) -> float | None:
+    """Return when ``hold``, which is held now, may be taken away (`time.monotonic`), or None."""
+    lease = hold.lease
+    return None if lease is None else time.monotonic() + _seconds_until(registry, lease.until)
+
+
+def _seconds_until(registry: HoldRegistry, until: Instant) -> float:
+    return max(0.0, (until - registry.now()) / (1_000 * NS_PER_MS))
 
 
 def releasing(

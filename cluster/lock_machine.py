@@ -21,8 +21,17 @@ from fencelock.actors.message import Local, Message
 from fencelock.actors.paxos.machine import Fingerprint, state_of
 from fencelock.actors.paxos.message import Figure
 from fencelock.actors.table.message import COMMAND_LEVEL, ExtendSessions, LogCommand, TablePart
-from fencelock.actors.table.operations import COMMANDS
-from fencelock.actors.table.report import Browse, Browsed, Looked, LookUp, ReadHistory, ReadRecords
+from fencelock.actors.table.operations import COMMANDS, QUERIES
+from fencelock.actors.table.report import (
+    Browse,
+    Browsed,
+    Looked,
+    LookUp,
+    ReadHistory,
+    ReadRecords,
+    ReadTable,
+    TableRead,
+)
 from fencelock.actors.table.table import LockTable
 from fencelock.transport.cbor import MalformedFrameError, load, load_each
 from fencelock.transport.codec import decode, encode, trimmed_codec
@@ -41,6 +50,9 @@ skip a command, so it must not enter the log while one of them runs; see `Machin
 KNOWN_MAX = 4096
 """Limit of decoded commands kept from when this node writes or admits them until it applies
 them: about as many as are in flight."""
+
+KNOWN_BYTES_MAX = 4 << 10
+"""Larger commands are not kept, but decoded again (bytes). So those kept have at most 16 MiB."""
 
 PATIENT_MS = 100
 """Acquires with a shorter timeout than this (ms) are never delayed for batching."""
@@ -65,6 +77,8 @@ class LockMachine:
 
         """
         written, known = _CODECS[type(command)].write(command), self._known
+        if len(written) > KNOWN_BYTES_MAX:
+            return written
         if len(known) >= KNOWN_MAX:
             known.clear()  # Most were for a master elsewhere, and come back as new bytes.
         known[written] = command
@@ -75,8 +89,8 @@ class LockMachine:
         if command in self._known:
             return True
         read = read_command(command)
-        if read is None:
-            return False
+        if read is None or len(command) > KNOWN_BYTES_MAX:
+            return read is not None
         if len(self._known) >= KNOWN_MAX:
             self._known.clear()
         self._known[command] = read
@@ -84,7 +98,9 @@ class LockMachine:
 
     def level_of(self, command: bytes) -> int:
         """Return the level of ``command``; see `LEVELS`."""
-        known = self._known.get(command)
+        known = self._known.get(command) or read_command(command)
+        if isinstance(known, Acquire):
+            return COMMAND_LEVEL if known.hold_ms or known.grace_ms else 0
         return 0 if known is None else LEVELS.get(type(known), COMMAND_LEVEL)
 
     def is_patient(self, command: bytes) -> bool:
@@ -117,7 +133,7 @@ class LockMachine:
         return self.table.due_ms(before)
 
     def read(self, question: Local) -> Local:
-        """Answer a `LookUp`, a `Browse`, a `ReadRecords` or a `ReadHistory`."""
+        """Answer a `Question`."""
         match question:
             case LookUp():
                 return Looked(report=self.table.status(question.lock))
@@ -129,6 +145,8 @@ class LockMachine:
                 return self.table.records(kind, skip, max(0, most))
             case ReadHistory():
                 return self.table.changes(question.lock, question.after)
+            case ReadTable(query=query):
+                return TableRead(reply=QUERIES[type(query)](self.table, query))
             case _:
                 raise TypeError(f"{question!r} is no question about locks")
 

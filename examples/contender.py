@@ -46,6 +46,7 @@ def contend(
     seconds: Annotated[float, typer.Option(help="How long to fight (s).")],
     folder: Annotated[Path, typer.Option(help="Where the shared files lie.")],
     objects: Annotated[bool, typer.Option("--objects", help="Fight over all kinds.")] = False,
+    ttl: Annotated[float, typer.Option(help="How long its holds outlive it (s).")] = 15,
 ) -> None:
     """Compete until the time is over."""
     chance = random.Random(name)
@@ -54,7 +55,7 @@ def contend(
     contests = [contest(folder) for contest in CONTESTS] if objects else []
     grants = 0
     with fencelock.connect(
-        connect, cluster=cluster, connect_timeout=CONNECT_S, label=name
+        connect, cluster=cluster, connect_timeout=CONNECT_S, label=name, ttl=ttl
     ) as client:
         player = Player(name, client, chance)
         say("ready", client=name)

@@ -40,8 +40,9 @@ from fencelock.transport.frame import (
     open_frame,
 )
 
-CLIENT_BYTES_MAX = 64 << 10
-"""Limit of a client's frame (64 KiB); a member's may have `FRAME_BYTES_MAX`."""
+CLIENT_BYTES_MAX = 72 << 10
+"""Limit of a client's frame (72 KiB): the largest command and its addresses. A member's may have
+`FRAME_BYTES_MAX`."""
 
 CLIENT_ENVELOPES_MAX = 256
 """Limit of envelopes in a client's frame: as many as a gateway puts into one frame."""

@@ -90,10 +90,10 @@ CLIENT_FRAMES_MAX = 256
 KEY_FRAMES_MAX = 4_096
 """The same limit with keys: many processes may share a key, and send at once."""
 
-CLIENT_WAITING_MAX = 32 * CLIENT_BYTES_MAX
+CLIENT_WAITING_MAX = 2 << 20
 """Limit of waiting frames of one owner (bytes, 2 MiB)."""
 
-WAITING_MAX = 512 * CLIENT_BYTES_MAX
+WAITING_MAX = 32 << 20
 """Limit of waiting frames of all clients (bytes, 32 MiB)."""
 
 

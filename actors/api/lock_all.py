@@ -36,7 +36,7 @@ LOCKS_MAX = 64
 
 NAMES_BYTES_MAX = 12 << 10
 """Limit of the names of one claim together (bytes of UTF-8, 12 KiB): it is one command of the log,
-which has at most 16 KiB."""
+which had at most 16 KiB when this limit was set."""
 
 
 @message(0x9D)

@@ -207,7 +207,7 @@ class Acquire(AcquireRequest):
     ``wait_ms`` is the timeout (ms), 0 for no wait, None for no limit. ``limit`` is the number
     of times the owner may hold the lock at once: 1 for a lock that is not reentrant, 0 for no
     limit. ``label`` is for people. Where holds have deadlines, ``hold_ms`` and ``grace_ms`` are
-    their duration and grace (ms); 0 for the cluster's default.
+    their duration and grace (ms); 0 for the cluster's default, which on `paxos` is no deadline.
     """
 
     lock: str
@@ -486,6 +486,9 @@ class LockStatus(Reply):
     holders: tuple[Contender, ...] = ()
     """The holders in the order of their grants, where there can be several. ``holder`` is the first
     of them."""
+    left_ms: int | None = None
+    """Time until the lock is taken from its holder unless it is renewed (ms). None if its hold has
+    no deadline, or if the answering node does not know it."""
 
     TRIMMED = True
 

@@ -111,6 +111,11 @@ class UpdateRequest(ObjectRequest, CancellableRequest):
     IDEMPOTENT: ClassVar[bool] = False
     """Whether it may take effect more than once: then it goes on in the client's next session."""
 
+    @property
+    def needs_session(self) -> bool:
+        """Whether its effect ends with the session, which the client must then keep alive."""
+        return False
+
     def check(self) -> None:
         """Refuse fields that exceed their limits."""
         CancellableRequest.check(self)

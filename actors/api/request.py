@@ -6,7 +6,8 @@ proxies, the replicated table, the codec) finds them by these bases.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 from fencelock.actors.api.name import plain_name
 from fencelock.actors.message import Message
@@ -74,6 +75,32 @@ class Query(Request):
     __slots__ = ()
 
 
+class TableQuery(Query):
+    """A query that each member can answer from its copy of the replicated table.
+
+    With ``age_ms`` None it is a linearizable read. Otherwise the node answers from its own state,
+    if that is no older.
+    """
+
+    __slots__ = ()
+    REPLY: ClassVar[type[TableReply]]
+    """The type of the reply."""
+
+    if TYPE_CHECKING:  # Every subclass declares it as a field.
+        age_ms: int | None
+        """The greatest age of the state (ms)."""
+
+    @property
+    def lock(self) -> str:
+        """The name of the object in the table."""
+        raise NotImplementedError
+
+    @property
+    def key(self) -> Key:
+        """The request's key."""
+        return self.session, "", self.lock, self.request
+
+
 class Command(Request):
     """A request that changes the replicated table: the log applies it as it was sent.
 
@@ -94,6 +121,21 @@ class Reply(Message):
         """The session of the request."""
         request: int
         """The number of the request."""
+
+
+class TableReply(Reply):
+    """A reply to a `TableQuery`: the state after all slots before ``slot``.
+
+    It is at most ``age_ms`` old (ms), or None if that is not known.
+    """
+
+    __slots__ = ()
+
+    def at(self, slot: int, age_ms: int, quiet_ms: int) -> Self:
+        """Return the reply that the table gave for that state, ``quiet_ms`` later (log time)."""
+        del quiet_ms
+        dated: Self = replace(cast("Any", self), slot=slot, age_ms=age_ms)
+        return dated
 
 
 class Outcome(Reply):

@@ -168,13 +168,18 @@ def why_expired(session: str) -> str:
 
 @message(0x64)
 class HoldLost(Notification):
-    """Notification: the hold of ``owner`` under ``fence`` is lost; ``detail`` says why."""
+    """Notification: the hold of ``owner`` under ``fence`` is lost; ``detail`` says why.
+
+    If it is ``decided``, the cluster has agreed on that. Otherwise a node has found that the hold's
+    deadline has passed by its own clock, which may be early.
+    """
 
     lock: str
     fence: int
     session: str
     owner: str
     detail: str
+    decided: bool = False
 
 
 @message(0x65)
@@ -414,12 +419,18 @@ class SessionClosed(Outcome):
     ANSWERS = (CloseSession,)
 
 
+HAVE_DEADLINES = "bakery gives one to each hold, and paxos to those with a duration"
+"""The advice for a hold without a deadline that was to be renewed."""
+
+
 @message(0x69)
-class Renew(LockRequest):
+class Renew(LockRequest, Command):
     """Begin the duration of my hold anew, when this is handled. Answered by `Renewed`.
 
     Only where holds have deadlines. ``hold_ms`` is the new duration (ms), 0 for the same as before.
     """
+
+    EASES = True
 
     lock: str
     fence: int
@@ -430,7 +441,7 @@ class Renew(LockRequest):
 
 
 @message(0x6A)
-class Renewed(LockReply):
+class Renewed(LockReply, Outcome):
     """The hold lasts ``hold_ms + grace_ms`` from some instant after the `Renew` was sent."""
 
     lock: str
@@ -440,6 +451,8 @@ class Renewed(LockReply):
     session: str = ""
     owner: str = ""
     request: int = 0
+
+    ANSWERS = (Renew,)
 
 
 @message(0x6B)

@@ -45,7 +45,6 @@ from fencelock.actors.paxos.message import (
     COMMAND_BYTES_MAX,
     NO_BALLOT,
     NUMBER_MAX,
-    PAGE,
     Accept,
     Accepted,
     Ballot,
@@ -61,6 +60,7 @@ from fencelock.actors.paxos.message import (
     Promise,
     Release,
     Vote,
+    page_of,
 )
 from fencelock.actors.paxos.reads import StalenessBound
 from fencelock.actors.role import Host, Summary
@@ -311,12 +311,13 @@ class Acceptor(MemberRole[LeaderMessage | OwnEvent]):
     def _promise(self, prepare: Prepare) -> Promise:
         first = max(prepare.first, self.applied)
         slots = self.votes.slots(first)
+        end = page_of(self.votes.by_slot[slot].batch for slot in slots)
         return Promise(
             ballot=self.promised,
             asked=prepare.first,
             first=first,
-            votes=tuple(self.votes.at(slot) for slot in slots[:PAGE]),
-            more=slots[PAGE] if len(slots) > PAGE else None,
+            votes=tuple(self.votes.at(slot) for slot in slots[:end]),
+            more=slots[end] if len(slots) > end else None,
             voter=self.voter,
         )
 
@@ -519,8 +520,7 @@ def fits(batch: Batch) -> bool:
     batch.size = total + 64 * (1 + len(sizes))
     return (
         len(sizes) <= BATCH_COMMANDS_MAX
-        and total <= BATCH_BYTES_MAX
-        and max(sizes, default=0) <= COMMAND_BYTES_MAX
+        and (total <= BATCH_BYTES_MAX or (len(sizes) == 1 and total <= COMMAND_BYTES_MAX))
         and 0 <= batch.time_ms < NUMBER_MAX
     )
 

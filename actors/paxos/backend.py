@@ -22,7 +22,7 @@ from fencelock.actors.api.message import (
 )
 from fencelock.actors.api.name import quoted, titled, without_secret
 from fencelock.actors.api.object_request import UpdateRequest
-from fencelock.actors.api.request import Command, Outcome, Request
+from fencelock.actors.api.request import Command, Outcome, Request, TableQuery
 from fencelock.actors.api.session_message import (
     CloseReason,
     Ended,
@@ -51,6 +51,8 @@ from fencelock.actors.paxos.event import (
     TimesDiffer,
 )
 from fencelock.actors.paxos.in_flight import (
+    BYTES_MAX,
+    CLIENT_BYTES_MAX,
     REPEAT_MS,
     InFlightRequest,
     InFlightRequests,
@@ -143,6 +145,7 @@ class PaxosBackend(MembersBackend):
             ListLocks: self._on_query,
             ListRecords: self._on_query,
             ReadChanges: self._on_query,
+            TableQuery: self._on_query,
             **self.member_requests,
             ReadBackup: self._on_query,
         }
@@ -194,7 +197,18 @@ class PaxosBackend(MembersBackend):
             raise self._overloaded(f"{REQUESTS_MAX} requests")
         if not count and not self.queries.pending.by_number:
             self.contact.expected_at = now
+        if in_flight.bytes >= BYTES_MAX and is_full(
+            in_flight.bytes, BYTES_MAX, eases=request.EASES
+        ):
+            raise self._overloaded(f"{BYTES_MAX >> 20} MiB of requests")
         client = self.clients.latest
+        size = 0 if client is None else client.usage.bytes
+        most = CLIENT_BYTES_MAX
+        if size >= most and client is not None and is_full(size, most, eases=request.EASES):
+            raise OverQuotaError(
+                f"{size >> 10} KiB of requests of {client.usage.owner} are under way at node "
+                f"{self.node}, {most >> 10} KiB are allowed; nothing was done"
+            )
         count = 0 if client is None else client.usage.in_flight
         quota = self.clients.quotas.requests
         if count >= quota and client is not None and is_full(count, quota, eases=request.EASES):

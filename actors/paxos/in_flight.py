@@ -29,6 +29,12 @@ WAIT_CHECKS_MAX = 25
 """Maximum number of such waits proposed again at a time. Each is a command in the log, and where
 thousands wait they must not be most of it."""
 
+BYTES_MAX = 64 << 20
+"""Limit of the commands in flight through one node (bytes, 64 MiB); further ones are refused."""
+
+CLIENT_BYTES_MAX = 16 << 20
+"""Limit of those of one client or, with keys, of all with one key (bytes, 16 MiB)."""
+
 _propose = maker(Propose)
 
 
@@ -83,6 +89,8 @@ class InFlightRequests:
         self.replica = replica
         self._encode = encode
         self.number = 0
+        self.bytes = 0
+        """The size of all commands in flight (bytes)."""
         self.by_key: dict[Key, InFlightRequest] = {}
         self.unconfirmed: dict[int, InFlightRequest] = {}
         """Requests that the log is not known to have received."""
@@ -120,8 +128,10 @@ class InFlightRequests:
             client=client,
         )
         self.by_key[key] = self.unconfirmed[number] = pending
+        self.bytes += (size := len(pending.command))
         if client is not None:
             client.usage.in_flight += 1
+            client.usage.bytes += size
         return pending
 
     def repeat(
@@ -134,10 +144,13 @@ class InFlightRequests:
         """Note that ``client`` sent the request again: it is charged, and gets the reply."""
         pending.sender, pending.request = sender, request
         if client is not pending.client:
+            size = len(pending.command)
             if pending.client is not None:
                 pending.client.usage.in_flight -= 1
+                pending.client.usage.bytes -= size
             if client is not None:
                 client.usage.in_flight += 1
+                client.usage.bytes += size
             pending.client = client
 
     def propose(self, pending: InFlightRequest) -> Send:
@@ -166,9 +179,11 @@ class InFlightRequests:
         del self.by_key[pending.key]
         if self.unconfirmed.pop(pending.number, None) is None:
             del self.queued[pending.number]
+        self.bytes -= (size := len(pending.command))
         client = pending.client
         if client is not None:
             client.usage.in_flight -= 1
+            client.usage.bytes -= size
 
     def make_room(self, request: Command, key: Key, client: RemoteClient | None) -> None:
         """Drop requests in flight that a new command makes needless."""

@@ -32,7 +32,7 @@ from fencelock.actors.paxos.event import (
 from fencelock.actors.paxos.journal import Recovered
 from fencelock.actors.paxos.machine import Machine
 from fencelock.actors.paxos.membership import CHANGE, change_in, split
-from fencelock.actors.paxos.message import PAGE, Batch, Slots, TableDigest
+from fencelock.actors.paxos.message import PAGE, Batch, Slots, TableDigest, page_of
 from fencelock.actors.paxos.snapshots import Snapshots, records_of
 
 LogEvent = (
@@ -300,12 +300,13 @@ class DecidedSlots:
         self.kept, self.kept_bytes = {}, 0
 
     def page(self, first: int) -> tuple[Batch, ...] | None:
-        """Return decided batches from slot ``first`` on, up to `PAGE`, or None if they are gone."""
+        """Return decided batches from slot ``first`` on, up to a page, or None if they are gone."""
         if first >= self.next:
             return ()
         if first not in self.kept:
             return None
-        return tuple(self.kept[slot] for slot in range(first, min(first + PAGE, self.next)))
+        batches = tuple(self.kept[slot] for slot in range(first, min(first + PAGE, self.next)))
+        return batches[: page_of(batches)]
 
     def trim(self, slot: int) -> None:
         """Drop the slots before ``slot``, which every member has applied."""

@@ -7,18 +7,21 @@ and a journal is copied as it is, without being encoded three times.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import IntEnum
+from itertools import islice
 from typing import NamedTuple
 
 from fencelock.actors.message import Address, Message, message
 from fencelock.actors.timing import TIMING, Timing
 
-COMMAND_BYTES_MAX = 16 << 10
-"""Maximum size of a command (bytes): a client's request, not a document."""
+COMMAND_BYTES_MAX = 68 << 10
+"""Maximum size of a command (bytes): the largest value of a map, and 4 KiB for the other fields."""
 
 
 BATCH_BYTES_MAX = 32 << 10
-"""Maximum size of a slot's commands (bytes): `PAGE` slots fit twice into a frame of 1 MiB."""
+"""Maximum size of a slot's commands (bytes), unless it has only one: `PAGE` such slots fit twice
+into a frame of 1 MiB."""
 
 
 BATCH_COMMANDS_MAX = 256
@@ -26,7 +29,12 @@ BATCH_COMMANDS_MAX = 256
 
 
 PAGE = 16
-"""Maximum slots in a `Promise` or `Slots`, see `BATCH_BYTES_MAX`."""
+"""Maximum slots in a `Promise` or `Slots`."""
+
+
+PAGE_BYTES_MAX = 512 << 10
+"""Size of their batches (bytes, 512 KiB) at which no further slot is added: with one more they fit
+a frame and a journal record of 1 MiB."""
 
 
 CHUNK_BYTES_MAX = 256 << 10
@@ -83,6 +91,17 @@ class Sized(Message):
             raise AttributeError(name)
         self.size = size = sum(map(len, self.commands)) + 64 * (1 + len(self.commands))
         return size
+
+
+def page_of(batches: Iterable[Sized]) -> int:
+    """Return how many of ``batches``, from the first, one message has."""
+    count = size = 0
+    for batch in islice(batches, PAGE):
+        count += 1
+        size += batch.size
+        if size >= PAGE_BYTES_MAX:
+            break
+    return count
 
 
 @message(0x2F)

@@ -265,6 +265,8 @@ class Proposals:
         while self.queue and has_room:
             run = self.queue.popleft()
             fitting = _fitting(run, BATCH_COMMANDS_MAX - len(commands), BATCH_BYTES_MAX - size)
+            if not fitting and not commands:
+                fitting = 1  # A large command has a slot of its own.
             has_room = fitting == len(run.commands)
             if not has_room:
                 run, rest = run.split(fitting)

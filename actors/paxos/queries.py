@@ -8,6 +8,7 @@ from fencelock.actors.api.backup_message import BackupPart, ReadBackup
 from fencelock.actors.api.changes import WATCH_AGE_MS, ChangesRead, ReadChanges
 from fencelock.actors.api.message import Contender, Inspect, LockStatus, Reason, refused
 from fencelock.actors.api.name import client_of, without_secret
+from fencelock.actors.api.request import TableQuery
 from fencelock.actors.api.session_message import (
     ListedEviction,
     ListedLock,
@@ -38,7 +39,9 @@ from fencelock.actors.table.report import (
     Question,
     ReadHistory,
     ReadRecords,
+    ReadTable,
     RecordsRead,
+    TableRead,
     WaiterSeen,
 )
 
@@ -119,6 +122,8 @@ class Queries:
                 question = Browse(prefix=request.prefix, after=request.after, most=request.most)
             case ListRecords():
                 question = ReadRecords(kind=request.kind, skip=request.skip, most=request.most)
+            case TableQuery():
+                question = ReadTable(query=request)
             case ReadBackup():
                 export = Export(number=number, slot=request.slot, chunk=request.chunk)
                 return [Send(catchup_of(self.node), export)]
@@ -145,6 +150,10 @@ class Queries:
                 return [Send(sender, _records(consulted.answer, request, consulted))]
             case (Changed(), ReadChanges()):
                 return [Send(sender, _changes(consulted.answer, request, consulted))]
+            case (TableRead(reply=reply), TableQuery()):
+                return [
+                    Send(sender, reply.at(consulted.slot, consulted.age_ms, consulted.quiet_ms))
+                ]
             case _ if not isinstance(request, ReadBackup) and _age_of(request) is not None:
                 known = in_words(consulted.age_ms)
                 text = f"node {self.node}: {known}, at most {_age_of(request)} ms were allowed"
@@ -197,6 +206,7 @@ class Queries:
             age_ms=consulted.age_ms,
             permits=report.permits,
             holders=holders,
+            left_ms=left_of(report.holder, quiet_ms),
         )
 
     def _give_up(self, query: PendingQuery, now: Instant) -> list[Effect]:
@@ -312,12 +322,15 @@ class TableStatus:
                 age_ms=age_ms,
                 permits=line.permits,
                 holders=holders,
+                left_ms=left_of(line.holder, quiet_ms),
             )
             statuses.append(status)
         return tuple(statuses)
 
 
-def _age_of(request: Inspect | ListLocks | ListRecords | ReadChanges) -> int | None:
+def _age_of(
+    request: Inspect | ListLocks | ListRecords | ReadChanges | TableQuery,
+) -> int | None:
     """Return the greatest age of the state for an answer (ms), None for a linearizable one."""
     if isinstance(request, ReadChanges) and request.waits:
         return WATCH_AGE_MS
@@ -355,6 +368,13 @@ def holder_of(seen: HolderSeen, quiet_ms: int) -> Contender:
         label=seen.label,
         times=seen.times,
     )
+
+
+def left_of(seen: HolderSeen | None, quiet_ms: int) -> int | None:
+    """Return the time until the deadline of a hold, ``quiet_ms`` after the report, or None."""
+    if seen is None or seen.left_ms is None:
+        return None
+    return max(0, seen.left_ms - quiet_ms)
 
 
 def shown_holder(holder: Contender) -> Contender:

@@ -77,6 +77,10 @@ WAITING_MAX = 1_000
 """Maximum commands that wait on a node that knows no master."""
 
 
+WAITING_BYTES_MAX = 16 << 20
+"""The same limit in bytes (16 MiB)."""
+
+
 CLIENT_CHARS_MAX = 512
 """Maximum length of an address: node and role, each at most 128 bytes on the wire."""
 
@@ -511,6 +515,7 @@ class Forwarding:
         self.client: Address | None = None
         """The last valid client for which something was proposed."""
         self.waiting: dict[tuple[Address, int], Propose] = {}
+        self.waiting_bytes = 0
         """Commands that arrived while no master was known."""
 
     def refusal(self, propose: Propose, machine: Machine, levels: Collection[int]) -> Effects:
@@ -563,9 +568,14 @@ class Forwarding:
     def hold(self, propose: Propose) -> Effects:
         """Let a command wait until the next master is known."""
         key = propose.client, propose.number
-        if len(self.waiting) >= WAITING_MAX and key not in self.waiting:
+        full = len(self.waiting) >= WAITING_MAX or self.waiting_bytes >= WAITING_BYTES_MAX
+        before = self.waiting.get(key)
+        if before is not None:
+            self.waiting_bytes -= len(before.command)
+        elif full:
             return (self.decline(propose, Decline.OVERLOADED),)
         self.waiting[key] = propose
+        self.waiting_bytes += len(propose.command)
         return ()
 
     def follow(self, master: str) -> Effects:
@@ -578,7 +588,7 @@ class Forwarding:
 
     def take_waiting(self) -> list[Propose]:
         """Remove and return the waiting commands."""
-        waiting, self.waiting = self.waiting, {}
+        waiting, self.waiting, self.waiting_bytes = self.waiting, {}, 0
         return list(waiting.values())
 
     def decline(self, propose: Propose, why: Decline) -> Send:

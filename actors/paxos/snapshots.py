@@ -49,6 +49,7 @@ from fencelock.actors.paxos.message import (
     Fetch,
     Slots,
     SnapshotChunk,
+    page_of,
 )
 from fencelock.actors.role import Host, Summary
 from fencelock.actors.role_message import Level, RoleNotice
@@ -579,10 +580,12 @@ def records_of(
         SnapshotChunk(slot=slot, time_ms=time_ms, chunk=index, count=len(chunks), content=chunk)
         for index, chunk in enumerate(chunks)
     ]
-    pages = [
-        Slots(first=slot + start, batches=since[start : start + PAGE])
-        for start in range(0, len(since), PAGE)
-    ]
+    pages: list[Slots] = []
+    start = 0
+    while start < len(since):
+        end = start + page_of(since[start : start + PAGE])
+        pages.append(Slots(first=slot + start, batches=since[start:end]))
+        start = end
     return (*parts, *pages)
 
 

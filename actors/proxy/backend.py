@@ -169,8 +169,10 @@ class Backend(ABC):
                 f"{self.name} keeps no sessions, so none can be closed: `fencelock who` names the "
                 "client that holds a lock. paxos closes sessions"
             )
-        has_it = "bakery has it" if isinstance(request, Renew | Watch) else "paxos has it"
-        if isinstance(request, DisownHold):
+        has_it = "bakery has it" if isinstance(request, Watch) else "paxos has it"
+        if isinstance(request, Renew):
+            has_it = "bakery and paxos have it"
+        elif isinstance(request, DisownHold):
             has_it = "central and lamport have it"
         return f"{self.name} has no {type(request).__name__}; {has_it}"
 

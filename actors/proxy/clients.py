@@ -80,6 +80,7 @@ class Usage:
     Attributes:
         owner: the client or the key, in words.
         in_flight: number of commands in flight.
+        bytes: their size, where they are encoded for a log.
         counted_from: the time from which requests are counted.
         counted: number of requests since then.
 
@@ -87,6 +88,7 @@ class Usage:
 
     owner: str
     in_flight: int = 0
+    bytes: int = 0
     counted_from: Instant = BEGINNING
     counted: int = 0
 

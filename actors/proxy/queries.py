@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from fencelock.actors.api.backup_message import ReadBackup
 from fencelock.actors.api.changes import WATCH_MS, ReadChanges
 from fencelock.actors.api.message import Inspect
+from fencelock.actors.api.request import TableQuery
 from fencelock.actors.api.session_message import ListLocks, ListRecords
 from fencelock.actors.error import OverloadedError
 from fencelock.actors.message import Address, Instant, ms_between, node_of
@@ -23,7 +24,7 @@ has sent it again meanwhile, or has given up by its own timeout."""
 WATCHES_MAX = 100_000
 """Maximum reads of one node that wait for a change."""
 
-LockQuery = Inspect | ListLocks | ListRecords | ReadBackup | ReadChanges
+LockQuery = Inspect | ListLocks | ListRecords | ReadBackup | ReadChanges | TableQuery
 
 
 @dataclass(slots=True, eq=False)

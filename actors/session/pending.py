@@ -19,6 +19,7 @@ from fencelock.actors.api.message import (
     Release,
     ReleaseRequest,
 )
+from fencelock.actors.api.request import TableQuery
 from fencelock.actors.api.session_message import CloseSession, Evict, ListLocks, ListRecords, Renew
 from fencelock.actors.message import NS_PER_MS, Address, Instant, copier, ms_between
 from fencelock.actors.timing import PROBE_MS
@@ -117,7 +118,14 @@ NodeQuestion = (
 """Requests that are about no object of the table."""
 
 Question = (
-    CancellableRequest | ReleaseRequest | Renew | Inspect | ReadChanges | Evict | NodeQuestion
+    CancellableRequest
+    | ReleaseRequest
+    | Renew
+    | Inspect
+    | ReadChanges
+    | Evict
+    | TableQuery
+    | NodeQuestion
 )
 """Requests of users. A `CancellableRequest` is an acquire or an update."""
 
@@ -199,7 +207,7 @@ def as_sent(pending: Pending, session: str, now: Instant) -> Question:
         case Renew():
             return replace(asked, session=session, owner=owner, request=pending.number)
         case _:
-            return replace(asked, session=session, request=pending.number)
+            return _replaced(asked, session=session, request=pending.number)
 
 
 class AcquireCopiers(dict[type[CancellableRequest], Callable[..., CancellableRequest]]):

@@ -30,6 +30,7 @@ from fencelock.actors.api.message import (
 )
 from fencelock.actors.api.name import check_object_name, check_owner, check_wait, quoted, titled
 from fencelock.actors.api.object_request import UpdateReply, UpdateRequest
+from fencelock.actors.api.request import TableQuery, TableReply
 from fencelock.actors.api.session_message import (
     CloseSession,
     Evict,
@@ -63,6 +64,7 @@ Answer = (
     | MembersChanged
     | BackupPart
     | ChangesRead
+    | TableReply
 )
 """Replies that end a request."""
 
@@ -153,6 +155,8 @@ def silence(pending: Pending, endpoints: Endpoints, now: Instant) -> Rejection:
             text = f"{titled(lock)}: no node sent its status within {asked}"
         case ReadChanges(lock=lock):
             text = f"{titled(lock)}: no node sent its changes within {asked}"
+        case TableQuery(lock=lock):
+            text = f"{titled(lock)}: no node answered within {asked}"
         case Describe() | ListRecords() | ListLocks() | ReadMembers() | ReadBackup():
             text = f"no node {_NOT_DONE[type(pending.asked)]} within {asked}"
         case ChangeMembers(node=node):
@@ -261,6 +265,8 @@ def answers(pending: Pending, answer: Answer) -> bool:
             return isinstance(answer, ChangesRead | Refused) and answer.lock == question.lock
         case Evict():
             return isinstance(answer, Evicted | Refused) and answer.lock == question.lock
+        case TableQuery():
+            return isinstance(answer, Refused | question.REPLY)
         case _:
             return isinstance(answer, Refused | _REPLIES[type(question)])
 

@@ -109,7 +109,9 @@ def _on_rarer(
         case Renewed():
             return _on_renewed(state, pending, answer, now)
         case UpdateReply():
-            claim = _settled(state, pending)
+            claim, asked = _settled(state, pending), pending.asked
+            if isinstance(asked, UpdateRequest) and asked.needs_session:
+                state.session_lease.pinned = True
             effects += [*state.confirm(pending.sent_at, now), *state.reply(pending, answer)]
             return effects + state.in_flight.go_on(claim, now)
         case NodeStatus():

@@ -82,6 +82,8 @@ class SessionLease:
     """Time of the next attempt to open, or the next keep-alive."""
     step_ms: int = RETRY_MS
     suspected: bool = False
+    pinned: bool = False
+    """Whether something at the cluster ends with the session in force, so that it must be kept."""
     lived_ms: int = 0
     """The TTL of the session in force, as the cluster set it (ms)."""
     sent: dict[int, Instant] = field(default_factory=dict[int, Instant])
@@ -190,6 +192,7 @@ class SessionLease:
         """Forget the session in force; return its name, empty if there is none to end."""
         assigned = self.assigned if self.kept else ""
         self.enter(Stage.NONE)
+        self.pinned = False
         self.assigned = ""
         self.suspected = False
         self.trust = None

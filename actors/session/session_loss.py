@@ -31,6 +31,7 @@ from fencelock.actors.api.message import (
 from fencelock.actors.api.name import titled
 from fencelock.actors.api.object_request import UpdateRequest
 from fencelock.actors.api.session_message import (
+    HAVE_DEADLINES,
     ConfirmHold,
     DisownHold,
     Ended,
@@ -208,7 +209,7 @@ def why_not_renew(state: SessionState, renew: Renew, claim: Claim) -> Rejection 
     if loss is not None:
         return lost(claim, renew.fence, loss)
     if hold is not None and hold.fence == renew.fence:
-        text = f"{titled(claim.lock)}: this hold has no deadline; bakery has such"
+        text = f"{titled(claim.lock)}: this hold has no deadline; {HAVE_DEADLINES}"
         return Rejection(Reason.UNSUPPORTED, text)
     text = f"{titled(claim.lock)}: {claim.who} does not hold it under that fence"
     return Rejection(Reason.NOT_HELD, text)
@@ -346,7 +347,7 @@ def on_hold_lost(
     claim = Claim(word.lock, word.owner)
     hold = state.holds.get(claim)
     if hold is not None and hold.fence == word.fence:
-        if hold.lease is not None and now < hold.lease.until:
+        if hold.lease is not None and now < hold.lease.until and not word.decided:
             # One leader's clock is early; the others keep the hold, so no other owner gets it yet.
             return [*effects, Observe("client.early_loss_dropped")]
         return effects + state.lose_hold(claim, word.detail)

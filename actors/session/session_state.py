@@ -336,6 +336,7 @@ class SessionState:
             or in_flight.waits
             or in_flight.releases
             or self.cluster_poll.wanted
+            or self.session_lease.pinned
             or now < later(self.session_lease.used_at, LINGER_MS)
         )
 

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from fencelock.actors.api.changes import Change
 from fencelock.actors.api.latch import CountedDown, LatchPassed
+from fencelock.actors.api.map import EntryChanged
 from fencelock.actors.api.message import CancellableRequest, LockReply, Reason
 from fencelock.actors.api.name import check_number
 from fencelock.actors.api.request import Command, Outcome
@@ -76,7 +77,7 @@ Result = Outcome | HoldLost
 """All outcomes of commands, or of time; `HoldLost` is for a holder whose lock was taken."""
 
 
-KeptReply = CountedDown | LatchPassed
+KeptReply = CountedDown | LatchPassed | EntryChanged
 """All messages that derive from `fencelock.actors.api.object_request.UpdateReply`."""
 
 
@@ -210,6 +211,37 @@ class CounterRecord(NamedTuple):
     value: int
 
 
+class TermsRecord(NamedTuple):
+    """The duration and grace of the hold for which a `Wait` waits."""
+
+    ticket: int
+    hold_ms: int
+    grace_ms: int
+
+
+class LeaseRecord(NamedTuple):
+    """The deadline of a `LeasedHold`, as log time."""
+
+    fence: int
+    hold_ms: int
+    grace_ms: int
+    lasts_ms: int
+    renewal: int
+    deadline_ms: int
+
+
+class EntryRecord(NamedTuple):
+    """An `fencelock.actors.table.map.Entry`; ``session`` is the number of its session, or 0."""
+
+    map: str
+    key: str
+    value: bytes
+    version: int
+    session: int
+    ticket: int
+    due_ms: int | None
+
+
 @message(0x9A)
 class TablePart(Message):
     """Part ``index`` of the ``count`` parts of a snapshot.
@@ -233,6 +265,9 @@ class TablePart(Message):
     values: tuple[ValueRecord, ...] = ()
     histories: tuple[HistoryRecord, ...] = ()
     counters: tuple[CounterRecord, ...] = ()
+    terms: tuple[TermsRecord, ...] = ()
+    leases: tuple[LeaseRecord, ...] = ()
+    entries: tuple[EntryRecord, ...] = ()
 
     TRIMMED = True
 
@@ -253,5 +288,8 @@ Record = (
     | ValueRecord
     | HistoryRecord
     | CounterRecord
+    | TermsRecord
+    | LeaseRecord
+    | EntryRecord
 )
 """All records of a part, without the head."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fencelock.actors.api.election import Lead
 from fencelock.actors.api.lock_all import AcquireAll
 from fencelock.actors.api.message import (
+    Acquire,
     AcquireRequest,
     Cancel,
     CancellableRequest,
@@ -22,7 +23,8 @@ from fencelock.actors.api.object_request import (
     UpdateRequest,
 )
 from fencelock.actors.api.request import Command
-from fencelock.actors.api.session_message import why_expired
+from fencelock.actors.api.session_message import HAVE_DEADLINES, Evict, Renew, why_expired
+from fencelock.actors.table.deadline import LeasedHold, LeasedWait, Terms, check_term, terms_of
 from fencelock.actors.table.holding import Hold, Wait
 from fencelock.actors.table.message import Queued, Result
 from fencelock.actors.table.session import SESSION_CLAIMS_MAX, OwnerState
@@ -34,26 +36,27 @@ CLAIMS_MAX = 1_000_000
 """Maximum holds and waits of the whole table, which must fit a member's memory several times."""
 
 
-def acquire(table: TableState, command: AcquireRequest, out: list[Result]) -> None:
+def acquire(table: TableState, command: Acquire, out: list[Result]) -> None:
     """Grant, acquire again, queue or deny (rules 1-19, 32-37, 44-47).
 
     Raises:
         InvalidRequestError: see the ``check`` of ``command``; nothing was done.
 
     """
+    terms = terms_of(command) if command.hold_ms or command.grace_ms else None
     owner_state = _begin_acquire(table, command, out)
     if owner_state is None:
         return
     holder = table.locks.get(owner_state.lock)
     if holder is None and owner_state.lock in table.pools:
-        _claim(table, owner_state, command, out)
+        _claim(table, owner_state, command, out, terms=terms)
     elif holder is not None and command.wait_ms == 0:
         deny(table, owner_state, Reason.TIMED_OUT, holder.wording(), out)
     elif has_room(table, owner_state, out):
         if holder is None:
-            table.grant(owner_state, command.label, out)
+            table.grant(owner_state, command.label, out, terms)
         else:
-            begin_wait(table, owner_state, command, out)
+            begin_wait(table, owner_state, command, out, terms=terms)
 
 
 def acquire_permits(table: TableState, command: PermitRequest, out: list[Result]) -> None:
@@ -83,6 +86,7 @@ def _claim(
     out: list[Result],
     amount: int = 1,
     permits: int = 1,
+    terms: Terms | None = None,
 ) -> None:
     """Grant ``amount`` of the ``permits`` of each object of a new claim, or queue or deny it."""
     free = True
@@ -94,9 +98,9 @@ def _claim(
         if free:
             for name in owner_state.objects:
                 table.pool_of(name, permits)
-            table.grant_permits(owner_state, command.label, amount, out)
+            table.grant_permits(owner_state, command.label, amount, out, terms)
         else:
-            begin_wait(table, owner_state, command, out, amount)
+            begin_wait(table, owner_state, command, out, amount, terms)
 
 
 def acquire_all(table: TableState, command: AcquireAll, out: list[Result]) -> None:
@@ -167,6 +171,43 @@ def _release_part(table: TableState, hold: Hold, command: PartRequest, out: list
         table.end_hold(hold, out)
     else:
         table.give_back(hold, amount, out)
+
+
+def renew(table: TableState, command: Renew, out: list[Result]) -> None:
+    """Restart the duration of a hold. Owner and fence must both be right.
+
+    A repetition gets the reply of the first time, and moves nothing. A client may renew a grant
+    before its user receives it, under the number of the acquire. So the numbers of renewals are
+    compared with each other; a renewal below a later request of the owner has no effect.
+
+    Raises:
+        InvalidRequestError: a field exceeds its limits; nothing was done.
+
+    """
+    command.check()
+    if command.hold_ms:
+        check_term(command.lock, "duration", command.hold_ms)
+    session = table.sessions.by_id.get(command.session)
+    if session is None:
+        out.append(session_expired(command))
+        return
+    table.sessions.keep(session, table.time_ms)  # It counts as a keep-alive (rule 85).
+    owner_state = session.owner_states.get((command.owner, command.lock))
+    hold = None if owner_state is None else owner_state.hold
+    if owner_state is None or hold is None or hold.fence != command.fence:
+        out.append(refused(command, Reason.NOT_HELD, not_held(table, command)))
+    elif not isinstance(hold, LeasedHold):
+        text = f"{titled(command.lock)}: this hold has no deadline; {HAVE_DEADLINES}"
+        out.append(refused(command, Reason.UNSUPPORTED, text))
+    elif command.request != hold.renewal and command.request < max(
+        hold.renewal, owner_state.request
+    ):
+        out.append(refused(command, Reason.SUPERSEDED, _nothing_done(command)))
+    else:
+        if command.request != hold.renewal:
+            hold.renewal, hold.lasts_ms = command.request, command.hold_ms or hold.lasts_ms
+            hold.restart(table)
+        out.append(hold.renewed())
 
 
 def cancel(table: TableState, command: Cancel, out: list[Result]) -> None:
@@ -312,12 +353,17 @@ def begin_wait(
     command: CancellableRequest,
     out: list[Result],
     amount: int = 1,
+    terms: Terms | None = None,
 ) -> None:
     """Append a claim, which `has_room` has counted, to its object's queue."""
     table.tickets += 1
     due_ms = None if command.wait_ms is None else table.time_ms + command.wait_ms
     label, now_ms = command.label, table.time_ms
-    table.enqueue(Wait(owner_state, table.tickets, label, now_ms, due_ms, amount))
+    if terms is None:
+        wait = Wait(owner_state, table.tickets, label, now_ms, due_ms, amount)
+    else:
+        wait = LeasedWait(owner_state, table.tickets, label, now_ms, due_ms, amount, terms)
+    table.enqueue(wait)
     out.append(_queued(owner_state))
 
 
@@ -349,7 +395,13 @@ def _deny_release(
         deny(table, owner_state, Reason.NOT_HELD, text, out)
 
 
-def _nothing_done(command: CancellableRequest | ReleaseRequest) -> str:
+def not_held(table: TableState, command: Evict | Renew) -> str:
+    """Return the text of the refusal of a fence that does not hold the object."""
+    shown = f"fence {command.fence} was shown, which does not hold it"
+    return f"{titled(command.lock)}: {shown}; {table.wording(command.lock)}"
+
+
+def _nothing_done(command: CancellableRequest | ReleaseRequest | Renew) -> str:
     later = "this owner has sent a later request, so nothing is done now"
     return f"{titled(command.lock)}: {later}"
 

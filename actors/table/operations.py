@@ -8,12 +8,14 @@ from typing import Any
 from fencelock.actors.api.election import Lead
 from fencelock.actors.api.latch import AwaitLatch, CountDown
 from fencelock.actors.api.lock_all import AcquireAll
+from fencelock.actors.api.map import DeleteEntry, GetEntry, ListEntries, PutEntry
 from fencelock.actors.api.message import Acquire, Cancel, KeepAlive, Release
-from fencelock.actors.api.request import Command
+from fencelock.actors.api.request import Command, TableQuery, TableReply
 from fencelock.actors.api.rwlock import AcquireReadWrite, Downgrade
 from fencelock.actors.api.semaphore import AcquirePermits, ReleasePermits
-from fencelock.actors.api.session_message import CloseSession, End, Evict, Open
+from fencelock.actors.api.session_message import CloseSession, End, Evict, Open, Renew
 from fencelock.actors.table.latch import await_latch, count_down
+from fencelock.actors.table.map_operation import delete_entry, put_entry, read_entries, read_entry
 from fencelock.actors.table.message import ExtendSessions, LogCommand, Result
 from fencelock.actors.table.operation import (
     acquire,
@@ -22,6 +24,7 @@ from fencelock.actors.table.operation import (
     cancel,
     lead,
     release,
+    renew,
 )
 from fencelock.actors.table.session_operation import (
     close_session,
@@ -52,8 +55,17 @@ OPERATIONS: dict[type[Command], Operation] = {
     CountDown: count_down,
     AwaitLatch: await_latch,
     Lead: lead,
+    Renew: renew,
+    PutEntry: put_entry,
+    DeleteEntry: delete_entry,
 }
 """The effect of each request on the table. A new command is added here."""
+
+QUERIES: dict[type[TableQuery], Callable[[TableState, Any], TableReply]] = {
+    GetEntry: read_entry,
+    ListEntries: read_entries,
+}
+"""The reply to each query that a member answers from its table."""
 
 COMMANDS: tuple[type[LogCommand], ...] = (*OPERATIONS, ExtendSessions)
 """All commands of the log."""

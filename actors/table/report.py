@@ -9,8 +9,10 @@ from typing import NamedTuple
 
 from fencelock.actors.api.changes import Change
 from fencelock.actors.api.name import KIND_END, kind_of, plain_name
+from fencelock.actors.api.request import TableQuery, TableReply
 from fencelock.actors.api.session_message import ListedEviction, ListedSession, Records
 from fencelock.actors.message import Local, local
+from fencelock.actors.table.deadline import LeasedHold
 from fencelock.actors.table.holding import Hold, Pool, TableObject
 
 WAITERS_SHOWN_MAX = 1_000
@@ -31,6 +33,8 @@ class HolderSeen(NamedTuple):
     """Log time of the grant."""
     held_ms: int
     """Duration of the hold so far (ms)."""
+    left_ms: int | None = None
+    """Time until it is taken away unless it is renewed (ms), or None for never."""
 
 
 class WaiterSeen(NamedTuple):
@@ -140,7 +144,21 @@ class Changed(Local):
         return self.resync or bool(self.changes)
 
 
-Question = LookUp | Browse | ReadRecords | ReadHistory
+@local
+class ReadTable(Local):
+    """Query for what the request of a client asks. Answered by `TableRead`."""
+
+    query: TableQuery
+
+
+@local
+class TableRead(Local):
+    """The reply to the request of a client."""
+
+    reply: TableReply
+
+
+Question = LookUp | Browse | ReadRecords | ReadHistory | ReadTable
 
 
 def report_lock(name: str, held: Hold | Pool | TableObject | None, time_ms: int) -> LockReport:
@@ -211,4 +229,5 @@ def _see(hold: Hold, fence: int, time_ms: int) -> HolderSeen:
         times=hold.times,
         since_ms=hold.since_ms,
         held_ms=time_ms - hold.since_ms,
+        left_ms=hold.deadline_ms - time_ms if isinstance(hold, LeasedHold) else None,
     )

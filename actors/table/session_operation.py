@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from fencelock.actors.api.message import Alive, Contender, KeepAlive, Reason, refused
-from fencelock.actors.api.name import client_of, quoted, titled, without_secret
+from fencelock.actors.api.name import client_of, quoted, without_secret
 from fencelock.actors.api.session_message import (
     CloseReason,
     CloseSession,
     End,
     Evict,
     Evicted,
-    HoldLost,
     Open,
     Opened,
     OperatorCommand,
@@ -20,7 +19,7 @@ from fencelock.actors.api.session_message import (
 from fencelock.actors.message import copier
 from fencelock.actors.table.holding import Hold
 from fencelock.actors.table.message import Result
-from fencelock.actors.table.operation import session_expired
+from fencelock.actors.table.operation import not_held, session_expired
 from fencelock.actors.table.session import SESSIONS_MAX
 from fencelock.actors.table.table_state import TableState
 
@@ -47,7 +46,7 @@ def evict(table: TableState, command: Evict, out: list[Result]) -> None:
     if before is not None and (before.lock, before.fence) == (command.lock, command.fence):
         out.append(_evicted_for(before, command.session))
     elif hold is None:
-        out.append(refused(command, Reason.NOT_HELD, _not_held(table, command)))
+        out.append(refused(command, Reason.NOT_HELD, not_held(table, command)))
     else:
         _take(table, hold, command, out)
 
@@ -129,15 +128,16 @@ def end_session(table: TableState, command: End, out: list[Result]) -> None:
         return
     judged = reason in (CloseReason.EXPIRED, CloseReason.IDLE)
     kept_since = judged and command.version != table.sessions.version(session)  # Rule 84.
-    if kept_since or (reason is CloseReason.IDLE and session.claims):
+    used = session.claims or session.attached
+    if kept_since or (reason is CloseReason.IDLE and used):
         out.append(Alive(session=session.id, node="", request=request))
     else:
         table.close(session, reason, request, out)
 
 
 def _take(table: TableState, hold: Hold, command: Evict, out: list[Result]) -> None:
-    owner_state, by = hold.owner_state, command.by
-    session, owner, lock = owner_state.session.id, owner_state.owner, owner_state.lock
+    owner_state = hold.owner_state
+    session, owner = owner_state.session.id, owner_state.owner
     holder = Contender(
         node=client_of(session),
         session=session,
@@ -147,16 +147,8 @@ def _take(table: TableState, hold: Hold, command: Evict, out: list[Result]) -> N
         label=owner_state.labelled(hold.label),
         times=hold.times,
     )
-    evicted = _record(table, command, command.lock, command.fence, holder)
-    taken = f"taken by {quoted(by)}"
-    text = f"{titled(lock)}: the hold under fence {hold.fence} was {taken}"
-    lost = HoldLost(lock=lock, fence=hold.fence, session=session, owner=owner, detail=text)
-    out += [evicted, lost]
-    if owner_state.outcome is None:  # Else the reply to a repetition would say that it holds.
-        answer = owner_state.denied(Reason.OWNERSHIP_LOST, f"this owner has lost it; {taken}")
-        owner_state.settle(answer)
-    owner_state.lost = hold.fence
-    table.end_hold(hold, out)
+    out.append(_record(table, command, command.lock, command.fence, holder))
+    table.take(hold, f"taken by {quoted(command.by)}", out)
 
 
 def _record(
@@ -188,8 +180,3 @@ def _closed(command: CloseSession, victim: Contender) -> SessionClosed:
         session=command.session,
         request=command.request,
     )
-
-
-def _not_held(table: TableState, command: Evict) -> str:
-    shown = f"fence {command.fence} was shown, which does not hold it"
-    return f"{titled(command.lock)}: {shown}; {table.wording(command.lock)}"

@@ -109,8 +109,13 @@ class LockTable(TableState):
         return None if due is None or (before is not None and due[0] >= before) else due[0]
 
     def shift(self, time_ms: int) -> None:
-        """Let every session live at least one TTL from ``time_ms`` (rule 83)."""
-        self.sessions.extend(max(self.time_ms, min(time_ms, TIME_MS_MAX)))
+        """Let every session live at least one TTL from ``time_ms`` (rule 83).
+
+        The log time until then counts for no deadline of a hold.
+        """
+        now_ms = max(self.time_ms, min(time_ms, TIME_MS_MAX))
+        self.sessions.extend(now_ms)
+        self.deadlines.skipped_ms += now_ms - self.time_ms
 
     def status(self, lock: str) -> LockReport:
         """Return the holder of ``lock`` and its waiters, in order, as of `time_ms`."""
@@ -214,7 +219,7 @@ class LockTable(TableState):
             self.fence,
             self.tickets,
             self.claims,
-            self.held,
+            self.held + self.deadlines.checksum(),
             self.queued + self.marked,
             len(self.locks) + (len(self.pools) << 32),
             len(self.timeouts.items),

@@ -22,21 +22,26 @@ from fencelock.actors.api.name import (
     check_size,
     plain_name,
     titled,
+    utf8_size,
 )
 from fencelock.actors.api.session_message import Evicted
 from fencelock.actors.message import Message
+from fencelock.actors.table.deadline import LeasedHold, LeasedWait, Terms
 from fencelock.actors.table.history import records_of
 from fencelock.actors.table.holding import Hold, Pool, Wait
 from fencelock.actors.table.latch import Latch
+from fencelock.actors.table.map import Entry, fill_maps
 from fencelock.actors.table.message import (
     AmountRecord,
     ClaimantRecord,
     CounterRecord,
     CountRecord,
+    EntryRecord,
     HistoryRecord,
     HoldRecord,
     KeptReply,
     LatchRecord,
+    LeaseRecord,
     LocksRecord,
     PoolRecord,
     Record,
@@ -44,6 +49,7 @@ from fencelock.actors.table.message import (
     TableHead,
     TablePart,
     TableSnapshot,
+    TermsRecord,
     ValueRecord,
     WaitRecord,
 )
@@ -64,6 +70,9 @@ SORTED_RECORDS = 2_000
 
 CLAIMANT_BYTES = 160
 """Bound on the encoded size of a `ClaimantRecord` without the contents of its texts (bytes)."""
+
+ENTRY_RECORD_BYTES = 64
+"""The same for an `EntryRecord` without its texts and its value (bytes)."""
 
 HISTORY_BYTES = 64
 """Bound on the encoded size of a `HistoryRecord` without its name and its changes (bytes)."""
@@ -119,7 +128,10 @@ def _develop(head: TableHead, records: Iterator[Record | None]) -> Iterator[Tabl
 
 
 def bytes_of(record: Record) -> int:
-    """Return a bound on the encoded size of ``record`` (bytes), fast for the most frequent kind."""
+    """Return a bound on the encoded size of ``record`` (bytes), fast for the frequent kinds."""
+    if isinstance(record, EntryRecord):
+        texts = utf8_size(record.map) + utf8_size(record.key)
+        return ENTRY_RECORD_BYTES + texts + len(record.value)
     if isinstance(record, HistoryRecord):
         size = sum(change.size for change in record.changes)
         return size + len(record.lock.encode()) + HISTORY_BYTES
@@ -176,6 +188,7 @@ def fill(table: TableState, parts: Sequence[TablePart]) -> None:
     waits: list[Wait] = []
     several = {one[:3]: one.locks for part in parts for one in part.locks}
     values = {one[:3]: one.value for part in parts for one in part.values}
+    leases = Leases(parts)
     for part in parts:
         for known in part.owner_states:
             if known.session not in numbered:
@@ -183,13 +196,15 @@ def fill(table: TableState, parts: Sequence[TablePart]) -> None:
             key = known.session, known.owner, known.lock
             owner_state = _owner_state(numbered[known.session], known)
             owner_state.locks, owner_state.value = several.get(key, ()), values.get(key)
-            _fill_claimant(table, owner_state, known, waits)
+            _fill_claimant(table, owner_state, known, waits, leases)
+    leases.check_used()
     for part in parts:
         for reply in part.replies:
             _fill_reply(table, reply)
     _fill_queues(table, waits, dict(one for part in parts for one in part.amounts))
     _fill_pools(table, dict(one for part in parts for one in part.counts))
     _fill_histories(table, parts)
+    fill_maps(table, parts, numbered)
 
 
 def _owner_state(session: Session, known: ClaimantRecord) -> OwnerState:
@@ -212,7 +227,11 @@ def _owner_state(session: Session, known: ClaimantRecord) -> OwnerState:
 
 
 def _fill_claimant(
-    table: TableState, owner_state: OwnerState, known: ClaimantRecord, waits: list[Wait]
+    table: TableState,
+    owner_state: OwnerState,
+    known: ClaimantRecord,
+    waits: list[Wait],
+    leases: Leases,
 ) -> None:
     """Add the hold of an owner state; its wait is added to ``waits``."""
     session, locks = owner_state.session, owner_state.locks
@@ -225,20 +244,51 @@ def _fill_claimant(
     session.claims += len(locks) or 1
     table.claims += len(locks) or 1
     if held is not None:
-        fence, label, since_ms, request, times, level = held
-        hold = owner_state.hold = Hold(owner_state, label, fence, since_ms, request, times, level)
+        table.held += owner_state.marked() * held.fence
+        hold = owner_state.hold = leases.hold(table, owner_state, held)
         if not locks and known.lock not in table.pools:
             table.locks[owner_state.lock] = hold
         else:
-            hold.amount = times
-            for each, name in enumerate(owner_state.objects, fence):
+            hold.amount = held.times
+            for each, name in enumerate(owner_state.objects, held.fence):
                 pool = _pool(table, name)
                 pool.holds[each] = hold
-                pool.free -= times
-        table.held += owner_state.marked() * fence
+                pool.free -= held.times
     elif waiting is not None:
-        wait = Wait(owner_state, waiting.ticket, waiting.label, waiting.since_ms, waiting.due_ms)
-        waits.append(wait)
+        waits.append(leases.wait(owner_state, waiting))
+
+
+class Leases:
+    """The deadlines of a snapshot, whose holds and waits have not been made yet."""
+
+    def __init__(self, parts: Sequence[TablePart]) -> None:
+        self.by_fence = {one.fence: one for part in parts for one in part.leases}
+        self.by_ticket = {one.ticket: one for part in parts for one in part.terms}
+
+    def hold(self, table: TableState, owner_state: OwnerState, held: HoldRecord) -> Hold:
+        """Return the hold of a record, whose deadline ``table`` watches."""
+        fields = owner_state, held.label, held.fence, held.since_ms, held.request, held.times
+        lease = self.by_fence.pop(held.fence, None) if self.by_fence else None
+        if lease is None:
+            return Hold(*fields, held.level)
+        terms = Terms(lease.hold_ms, lease.grace_ms)
+        hold = LeasedHold(*fields, held.level, terms=terms, lasts_ms=lease.lasts_ms)
+        hold.renewal = lease.renewal
+        hold.extend(table, lease.deadline_ms)
+        return hold
+
+    def check_used(self) -> None:
+        """Raise ValueError if there is a deadline without a hold or a wait."""
+        if self.by_fence or self.by_ticket:
+            raise ValueError("the snapshot has deadlines that no hold or wait has")
+
+    def wait(self, owner_state: OwnerState, wait: WaitRecord) -> Wait:
+        """Return the wait of a record."""
+        fields = owner_state, wait.ticket, wait.label, wait.since_ms, wait.due_ms
+        found = self.by_ticket.pop(wait.ticket, None) if self.by_ticket else None
+        if found is None:
+            return Wait(*fields)
+        return LeasedWait(*fields, terms=Terms(found.hold_ms, found.grace_ms))
 
 
 def _fill_reply(table: TableState, reply: KeptReply) -> None:
@@ -351,6 +401,9 @@ def _part(index: int, count: int, head: TableHead, records: Sequence[Record]) ->
         values=tuple(r for r in records if isinstance(r, ValueRecord)),
         histories=tuple(r for r in records if isinstance(r, HistoryRecord)),
         counters=tuple(r for r in records if isinstance(r, CounterRecord)),
+        terms=tuple(r for r in records if isinstance(r, TermsRecord)),
+        leases=tuple(r for r in records if isinstance(r, LeaseRecord)),
+        entries=tuple(r for r in records if isinstance(r, EntryRecord)),
     )
 
 
@@ -385,6 +438,7 @@ def _noted(owner_state: OwnerState) -> Note:
 
 def _rest(table: TableState) -> list[Record]:
     """Return the records of the table that belong to no session."""
+    dues = table.timeouts.items.values()
     waits = [wait for pool in table.pools.values() for wait in pool.queue.values()]
     amounts = sorted((wait.ticket, wait.amount) for wait in waits if wait.amount != 1)
     holds = [hold for pool in table.pools.values() for hold in pool.holds.values()]
@@ -409,13 +463,15 @@ def _rest(table: TableState) -> list[Record]:
         *(one.record() for _, one in sorted(table.objects.items()) if isinstance(one, Latch)),
         *(ValueRecord(*one) for one in values),
         *(CounterRecord(*one) for one in counters if one[1]),
+        *sorted(due.record() for due in dues if isinstance(due, LeasedHold)),
     ]
 
 
 def _all_records(table: TableState) -> Iterator[Record | None]:
     """Copy the mutable fields now, and return the records of the table in canonical order."""
     rest, noted = _rest(table), table.histories.noted()
-    return chain(_records(_note(table), rest), records_of(noted))
+    entries = table.maps.in_order()
+    return chain(_records(_note(table), rest), records_of(noted), map(Entry.record, entries))
 
 
 def _records(notes: list[Notes], rest: list[Record]) -> Iterator[Record | None]:
@@ -428,6 +484,8 @@ def _records(notes: list[Notes], rest: list[Record]) -> Iterator[Record | None]:
             yield None
         for note in merge(*runs, key=_by_name):
             yield _claimant_record(note)
+            if isinstance(wait := note[6], LeasedWait):
+                yield TermsRecord(wait.ticket, *wait.terms)
         for note in quiet:
             yield _claimant_record(note)
             if isinstance(note[3], KeptReply):

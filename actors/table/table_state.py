@@ -8,10 +8,12 @@ from fencelock.actors.api.message import Reason, Refused
 from fencelock.actors.api.name import kind_of, titled
 from fencelock.actors.api.object_request import UpdateReply
 from fencelock.actors.api.semaphore import SEMAPHORE
-from fencelock.actors.api.session_message import CloseReason, Evicted, ended, why_expired
+from fencelock.actors.api.session_message import CloseReason, Evicted, HoldLost, ended, why_expired
 from fencelock.actors.message import maker
+from fencelock.actors.table.deadline import Deadlines, LeasedHold, LeasedWait, Terms, begin_leased
 from fencelock.actors.table.history import Histories
 from fencelock.actors.table.holding import Due, Hold, Pool, TableObject, Timeouts, Wait
+from fencelock.actors.table.map import Maps
 from fencelock.actors.table.message import Result
 from fencelock.actors.table.session import OwnerState, Session, Sessions
 
@@ -43,11 +45,13 @@ class TableState:
         pools: the permits of each semaphore and read/write lock, and of a lock that is claimed with
             others, by name.
         objects: the other objects, by name.
-        marked: the sum of the marks of all ``objects``.
+        maps: the maps.
+        marked: the sum of the marks of all ``objects`` and of all entries of ``maps``.
         claims: number of holds and waits of all sessions.
         held: a checksum of all holds with their fences, see `fingerprint`.
         queued: a checksum of all waits with their tickets.
         granted: the sum of what every grant ever added to ``held`` in this process.
+        deadlines: what the deadlines of holds have in common.
         audit: the last forced releases and closings, by operator and request, the oldest first.
         histories: the last changes of the objects that can be watched.
 
@@ -63,22 +67,31 @@ class TableState:
         self.locks: dict[str, Hold] = {}
         self.pools: dict[str, Pool] = {}
         self.objects: dict[str, TableObject] = {}
+        self.maps = Maps()
         self.marked = 0
         self.timeouts = Timeouts()
+        self.deadlines = Deadlines()
         self.audit: OrderedDict[tuple[str, int], Evicted] = OrderedDict()
         self.histories = Histories()
 
-    def grant(self, owner_state: OwnerState, label: str, out: list[Result]) -> Hold:
+    def grant(
+        self, owner_state: OwnerState, label: str, out: list[Result], terms: Terms | None = None
+    ) -> Hold:
         """Grant the lock, which is free, to ``owner_state``, which is in no queue any more."""
-        hold = self.locks[owner_state.lock] = self._begin_hold(owner_state, label)
+        hold = self.locks[owner_state.lock] = self._begin_hold(owner_state, label, terms)
         out.append(hold.answer())
         return hold
 
     def grant_permits(
-        self, owner_state: OwnerState, label: str, amount: int, out: list[Result]
+        self,
+        owner_state: OwnerState,
+        label: str,
+        amount: int,
+        out: list[Result],
+        terms: Terms | None = None,
     ) -> None:
         """Grant ``amount`` permits of each object of the claim, as `grant` does for a lock."""
-        hold = self._begin_hold(owner_state, label)
+        hold = self._begin_hold(owner_state, label, terms)
         hold.amount = amount
         if kind_of(owner_state.lock) == SEMAPHORE:
             hold.level = amount  # Its replies count permits.
@@ -95,10 +108,16 @@ class TableState:
         """Add the begin of a term to the history of its election, or with None its end."""
         self.histories.add(hold.owner_state.lock, "", value, hold.fence, self.time_ms)
 
-    def _begin_hold(self, owner_state: OwnerState, label: str) -> Hold:
+    def _begin_hold(self, owner_state: OwnerState, label: str, terms: Terms | None) -> Hold:
         assert owner_state.hold is None  # L1
         assert self.fence < FENCE_MAX
         self.fence += 1  # L2
+        worth = (owner_state.mark or owner_state.marked()) * self.fence
+        self.held += worth
+        self.granted += worth
+        if terms is not None:
+            owner_state.hold = begin_leased(self, owner_state, label, terms)
+            return owner_state.hold
         hold = owner_state.hold = _hold(
             owner_state=owner_state,
             label=label,
@@ -106,9 +125,6 @@ class TableState:
             since_ms=self.time_ms,
             request=owner_state.request,
         )
-        worth = (owner_state.mark or owner_state.marked()) * self.fence
-        self.held += worth
-        self.granted += worth
         return hold
 
     def find_hold(self, lock: str, fence: int) -> Hold | None:
@@ -216,6 +232,24 @@ class TableState:
         self.pools[hold.owner_state.lock].free += amount
         self.serve(hold.owner_state, out)
 
+    def take(self, hold: Hold, why: str, out: list[Result]) -> None:
+        """End ``hold`` against its owner's will, and notify the owner; ``why`` begins "taken"."""
+        owner_state = hold.owner_state
+        lost = HoldLost(
+            lock=owner_state.lock,
+            fence=hold.fence,
+            session=owner_state.session.id,
+            owner=owner_state.owner,
+            detail=f"{titled(owner_state.lock)}: the hold under fence {hold.fence} was {why}",
+            decided=True,
+        )
+        out.append(lost)
+        if owner_state.outcome is None:  # Else the reply to a repetition would say that it holds.
+            answer = owner_state.denied(Reason.OWNERSHIP_LOST, f"this owner has lost it; {why}")
+            owner_state.settle(answer)
+        owner_state.lost = hold.fence
+        self.end_hold(hold, out)
+
     def end_hold(self, hold: Hold, out: list[Result]) -> None:
         """End ``hold``, but not its owner's session, and grant the lock to the next owner."""
         owner_state = hold.owner_state
@@ -289,7 +323,8 @@ class TableState:
                     break  # (L10)
                 for one in pools:
                     del one.queue[wait.ticket]
-                self.grant_permits(self._leave_queue(wait), wait.label, wait.amount, out)
+                terms = wait.terms if isinstance(wait, LeasedWait) else None
+                self.grant_permits(self._leave_queue(wait), wait.label, wait.amount, out, terms)
             if pool is not None and not pool.holds and not pool.queue:
                 del self.pools[name]
 
@@ -297,6 +332,8 @@ class TableState:
         """Grant the lock of an ended hold to the head of its queue (L3), or drop it (L7)."""
         name, queue = hold.owner_state.lock, hold.queue
         self.held -= hold.owner_state.mark * hold.fence
+        if isinstance(hold, LeasedHold):
+            hold.end(self)
         if name not in self.locks:
             for fence, one in enumerate(hold.owner_state.objects, hold.fence):
                 self.pools[one].remove(hold, fence)
@@ -310,7 +347,8 @@ class TableState:
             del self.locks[name]
             return
         wait = queue.popitem(last=False)[1]
-        self.grant(self._leave_queue(wait), wait.label, out).queue = queue
+        terms = wait.terms if isinstance(wait, LeasedWait) else None
+        self.grant(self._leave_queue(wait), wait.label, out, terms).queue = queue
 
     def _leave_queue(self, wait: Wait) -> OwnerState:
         """Note that ``wait``, which was removed from its queue, is granted; return its owner."""

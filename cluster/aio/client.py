@@ -25,6 +25,7 @@ from fencelock.cluster.aio.election import Election
 from fencelock.cluster.aio.lock import Lock, RLock
 from fencelock.cluster.aio.lock_all import LockAll
 from fencelock.cluster.aio.loop import LoopExecutor, drive
+from fencelock.cluster.aio.map import Map
 from fencelock.cluster.aio.rwlock import RWLock
 from fencelock.cluster.aio.semaphore import Semaphore
 from fencelock.cluster.base_client import BaseClient, namer
@@ -35,7 +36,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Client(BaseClient[Lock, RLock, Semaphore, RWLock, LockAll, Election]):
+class Client(BaseClient[Lock, RLock, Semaphore, RWLock, LockAll, Election, Map]):
     """A connection to a cluster, for all tasks of one loop. From `fencelock.aio.connect`.
 
     A separate thread keeps the session alive, however busy the loop is. `close` leaves nothing
@@ -53,6 +54,7 @@ class Client(BaseClient[Lock, RLock, Semaphore, RWLock, LockAll, Election]):
     _rwlock_type = RWLock
     _lock_all_type = LockAll
     _election_type = Election
+    _map_type = Map
 
     def locked(
         self, template: str, *, timeout: float | None = None, **options: Any

@@ -28,7 +28,6 @@ from fencelock.cluster.cli.asking import (
     in_full,
 )
 from fencelock.cluster.cli.screen import say
-from fencelock.cluster.guarantee import PROMISES, Guarantee
 
 if TYPE_CHECKING:
     from fencelock.cluster.callback_executor import Notice
@@ -130,8 +129,7 @@ def lock(
         if hold is None:
             say(f"{name} was not acquired: {_whose(client, name, shared)}", err=True)
             raise typer.Exit(EXIT_NOT_HAD)
-        renews = Guarantee.DEADLINES in PROMISES[client.protocol].guarantees
-        status, lost = _run(command, hold, grace, renews=renews)
+        status, lost = _run(command, hold, grace, renews=hold.deadline is not None)
         lost = lost or _release(hold)
     if lost:
         say(f"{name} was lost while the command ran: {lost}. {lost_advice(hold)}", err=True)

@@ -152,6 +152,8 @@ def holder_lines(status: LockStatus) -> Iterator[str]:
     yield f"{name} is held by {in_full(holder)}"
     fence = "a fence only its holder knows" if holder.fence is None else f"fence {holder.fence}"
     yield f"for {duration(holder.since_ms)}{times}, under {fence}."
+    if status.left_ms is not None:
+        yield f"It is taken away in {duration(status.left_ms)} unless it is renewed."
 
 
 def held_table(held: Iterable[ListedLock]) -> Rows:

@@ -36,7 +36,7 @@ _Objects = Annotated[
     str,
     typer.Option(
         "--objects",
-        help="paxos: clients use these in place of locks: semaphores, rwlocks, several.",
+        help="paxos: clients use these in place of locks: semaphores, rwlocks, several, deadlines.",
     ),
 ]
 

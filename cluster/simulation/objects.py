@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fencelock.actors.error import ConfigError
 from fencelock.cluster.guarantee import Guarantee, demand
+from fencelock.cluster.simulation.deadlines import DEADLINES
 from fencelock.cluster.simulation.elections import ELECTIONS
 from fencelock.cluster.simulation.mixed import mixed
 from fencelock.cluster.simulation.run import Workload
@@ -16,6 +17,7 @@ WORKLOADS: dict[str, tuple[Guarantee, Workload]] = {
     "rwlocks": (Guarantee.RWLOCKS, RWLOCKS),
     "several": (Guarantee.LOCK_ALL, LOCK_ALL),
     "elections": (Guarantee.ELECTIONS, ELECTIONS),
+    "deadlines": (Guarantee.DEADLINES, DEADLINES),
 }
 """What a protocol must promise, and the workload."""
 

@@ -14,6 +14,15 @@ from fencelock.actors.api.changes import Change, ChangesRead, ReadChanges
 from fencelock.actors.api.cluster_message import ClusterDown, ClusterUp, Watch
 from fencelock.actors.api.election import Lead
 from fencelock.actors.api.lock_all import AcquireAll
+from fencelock.actors.api.map import (
+    DeleteEntry,
+    EntryChanged,
+    EntryList,
+    EntrySeen,
+    GetEntry,
+    ListEntries,
+    PutEntry,
+)
 from fencelock.actors.api.membership_message import (
     ChangeMembers,
     MemberAction,
@@ -64,6 +73,7 @@ from fencelock.actors.error import (
     UnavailableError,
     UnknownOutcomeError,
     UnsupportedError,
+    VersionMismatchError,
     WrongClusterError,
 )
 from fencelock.actors.role_message import (
@@ -86,6 +96,7 @@ from fencelock.cluster.election import Candidate, Election, ElectionWatch, Leade
 from fencelock.cluster.lock import Hold, Lock, RLock
 from fencelock.cluster.lock_all import HoldAll, LockAll
 from fencelock.cluster.log import silence
+from fencelock.cluster.map import Entry, Map
 from fencelock.cluster.rwlock import RWLock
 from fencelock.cluster.semaphore import Semaphore
 
@@ -120,15 +131,21 @@ __all__ = [
     "ConfigError",
     "Contender",
     "Counted",
+    "DeleteEntry",
     "Describe",
     "DescribeRole",
     "Downgrade",
     "Elected",
     "Election",
     "ElectionWatch",
+    "Entry",
+    "EntryChanged",
+    "EntryList",
+    "EntrySeen",
     "Fact",
     "FencelockError",
     "ForbiddenError",
+    "GetEntry",
     "Granted",
     "Hold",
     "HoldAll",
@@ -139,6 +156,7 @@ __all__ = [
     "Leader",
     "Leaders",
     "LimitReachedError",
+    "ListEntries",
     "ListedLock",
     "Lock",
     "LockAll",
@@ -146,6 +164,7 @@ __all__ = [
     "LockQueue",
     "LockStatus",
     "LockTimeoutError",
+    "Map",
     "MemberAction",
     "MemberSeen",
     "MembersChanged",
@@ -158,6 +177,7 @@ __all__ = [
     "NotHeldError",
     "Notice",
     "OverloadedError",
+    "PutEntry",
     "Queues",
     "RLock",
     "RWLock",
@@ -180,6 +200,7 @@ __all__ = [
     "UnavailableError",
     "UnknownOutcomeError",
     "UnsupportedError",
+    "VersionMismatchError",
     "Watch",
     "WrongClusterError",
     "aio",

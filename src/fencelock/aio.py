@@ -11,6 +11,7 @@ from fencelock.cluster.aio.client import Client, Connecting, connect
 from fencelock.cluster.aio.election import Candidate, Election, ElectionWatch
 from fencelock.cluster.aio.lock import Hold, Lock, RLock
 from fencelock.cluster.aio.lock_all import HoldAll, LockAll
+from fencelock.cluster.aio.map import Map
 from fencelock.cluster.aio.rwlock import RWLock
 from fencelock.cluster.aio.semaphore import Semaphore
 
@@ -24,6 +25,7 @@ __all__ = [
     "HoldAll",
     "Lock",
     "LockAll",
+    "Map",
     "RLock",
     "RWLock",
     "Semaphore",

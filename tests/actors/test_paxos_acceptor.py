@@ -16,6 +16,8 @@ from fencelock.actors.paxos.config import LEASE_MS, leader_of
 from fencelock.actors.paxos.event import Applied, BallotSeen, Learned
 from fencelock.actors.paxos.journal import Recovered, recover
 from fencelock.actors.table.message import COMMAND_LEVEL
+from fencelock.transport.cbor import FRAME_BYTES_MAX
+from fencelock.transport.codec import encode
 
 CONFIG = config_of()
 ACCEPTOR = address_of("a", "acceptor")
@@ -161,6 +163,40 @@ def test_a_long_report_comes_in_pages(acceptor: Acceptor) -> None:
     assert isinstance(second.message, messages.Promise)
     assert [vote.slot for vote in second.message.votes] == [messages.PAGE + 1, messages.PAGE + 2]
     assert second.message.more is None
+
+
+def test_a_report_of_large_slots_has_shorter_pages(acceptor: Acceptor) -> None:
+    large = messages.Batch(time_ms=1, commands=(b"x" * messages.COMMAND_BYTES_MAX,))
+    for slot in range(1, messages.PAGE + 1):
+        acceptor.handle(COMMANDER, accept(slot, large), T0)
+    asked, seen = 1, list[int]()
+    acceptor.handle(OTHER, messages.Prepare(ballot=HIGH, first=1), T0)
+    while asked:
+        page = acceptor.handle(OTHER, messages.Prepare(ballot=HIGH, first=asked), T0)[0]
+        assert isinstance(page, Send)
+        assert isinstance(page.message, messages.Promise)
+        assert len(encode(page.message)) < FRAME_BYTES_MAX - (64 << 10)
+        seen += [vote.slot for vote in page.message.votes]
+        asked = page.message.more or 0
+    assert seen == list(range(1, messages.PAGE + 1))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "votes"),
+    [
+        ([messages.COMMAND_BYTES_MAX], 1),
+        ([messages.COMMAND_BYTES_MAX + 1], 0),
+        ([messages.BATCH_BYTES_MAX, 1], 0),
+        ([messages.BATCH_BYTES_MAX - 1, 1], 1),
+    ],
+)
+def test_a_slot_has_one_large_command_or_several_small_ones(
+    acceptor: Acceptor, sizes: list[int], votes: int
+) -> None:
+    batch = messages.Batch(time_ms=1, commands=tuple(b"x" * size for size in sizes))
+    effects = acceptor.handle(COMMANDER, accept(1, batch), T0)
+    assert effects.count(Persist(accept(1, batch))) == votes
+    assert (Observe("paxos.impossible_batch") in effects) is not bool(votes)
 
 
 def test_while_the_lease_lasts_no_other_leader_is_promised(acceptor: Acceptor) -> None:

@@ -10,6 +10,7 @@ from support.replicas import HERE, LISTENER, replica_of_a
 from fencelock.actors.api.message import Acquire, Granted
 from fencelock.actors.effect import Effects, Send, Wake
 from fencelock.actors.message import address_of
+from fencelock.actors.paxos.acceptor import fits
 from fencelock.actors.paxos.backend import PaxosBackend
 from fencelock.actors.paxos.config import WINDOW, leader_of, replica_of
 from fencelock.actors.paxos.event import (
@@ -163,12 +164,17 @@ def test_a_bundle_goes_on_in_the_next_slot_when_one_is_full(master: Replica) -> 
     assert first.batch.commands + second.batch.commands == commands
     assert len(first.batch.commands) == BATCH_COMMANDS_MAX
 
+    half = b"x" * (BATCH_BYTES_MAX // 2)
+    halves = orders(master.handle(LISTENER, proposal_batch(*[half] * 5), T0))
+    assert [len(order.batch.commands) for order in halves] == [2, 2, 1]
+
+
+def test_a_command_above_the_limit_of_a_slot_has_one_of_its_own(master: Replica) -> None:
     large = b"x" * COMMAND_BYTES_MAX
-    sizes = [
-        len(o.batch.commands)
-        for o in orders(master.handle(LISTENER, proposal_batch(*[large] * 5), T0))
-    ]
-    assert sizes == [BATCH_BYTES_MAX // COMMAND_BYTES_MAX] * 2 + [1]
+    effects = master.handle(LISTENER, proposal_batch(b"1", large, large, b"2", b"3"), T0)
+    batches = [order.batch for order in orders(effects)]
+    assert [batch.commands for batch in batches] == [(b"1",), (large,), (large,), (b"2", b"3")]
+    assert all(map(fits, batches))
 
 
 def test_a_bundle_that_would_only_wait_lingers_but_not_with_others(master: Replica) -> None:

@@ -16,8 +16,17 @@ from fencelock.actors.paxos import message as messages
 from fencelock.actors.paxos.acceptor import STREAM_BYTES, Acceptor
 from fencelock.actors.paxos.config import acceptor_of, catchup_of, replica_of
 from fencelock.actors.paxos.journal import Base, Recovered, recover
+from fencelock.actors.paxos.log import DecidedSlots
 from fencelock.actors.paxos.replica import Replica
-from fencelock.actors.paxos.snapshots import PART_PAUSE_MS, SNAPSHOT_KEPT_MS, CatchUp, Snapshots
+from fencelock.actors.paxos.snapshots import (
+    PART_PAUSE_MS,
+    SNAPSHOT_KEPT_MS,
+    CatchUp,
+    Snapshots,
+    records_of,
+)
+from fencelock.cluster.storage.record import RECORD_BYTES_MAX
+from fencelock.transport.codec import encode
 
 LOW = messages.Ballot(1, address_of("b", "leader"))
 COMMANDER = address_of("b", "commander-1")
@@ -251,6 +260,25 @@ def test_a_replica_gives_slots_an_old_snapshot_or_a_new_one() -> None:
     assert replica.handle(CATCHUP, again, T0) == (
         Send(CATCHUP, events.ResendChunk(receiver=asker)),
     )
+
+
+def test_large_slots_are_fetched_and_written_in_shorter_pages() -> None:
+    large = messages.Batch(time_ms=1, commands=(b"x" * messages.COMMAND_BYTES_MAX,))
+    decided, count = DecidedSlots(log_max=100), 2 * messages.PAGE
+    for slot in range(1, count + 1):
+        decided.take(slot, large)
+        decided.advance()
+    asked = 1
+    while page := decided.page(asked):
+        assert len(encode(messages.Slots(first=asked, batches=page))) < RECORD_BYTES_MAX
+        asked += len(page)
+    assert asked == count + 1
+    records = records_of(1, 1, (), (large,) * count)
+    pages = [record for record in records if isinstance(record, messages.Slots)]
+    assert all(len(encode(page)) < RECORD_BYTES_MAX for page in pages)
+    assert [
+        slot for page in pages for slot in range(page.first, page.first + len(page.batches))
+    ] == [*range(1, count + 1)]
 
 
 def test_the_journal_of_real_members_stays_small_and_is_read_fast(tmp_path: Path) -> None:

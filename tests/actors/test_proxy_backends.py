@@ -84,9 +84,8 @@ CLOSE = CloseSession(handle="bob.1", operator="o", session="ann.7", request=1)
     ("protocol", "request_", "has_it"),
     [
         ("paxos", WATCH, "bakery"),
-        ("paxos", RENEW, "bakery"),
         ("lamport", WATCH, "bakery"),
-        ("lamport", RENEW, "bakery"),
+        ("lamport", RENEW, "bakery and paxos have it"),
         ("lamport", LIST, "paxos"),
         ("lamport", EVICT, "paxos"),
         ("bakery", LIST, "paxos"),

@@ -8,7 +8,7 @@ import pytest
 from support.session_harness import ANN, BEN, WATCHER, A, B, SessionHarness, of, one
 
 from fencelock.actors.api.message import Acquire, Cancel, Granted, Reason, Refused, Release
-from fencelock.actors.api.session_message import Renew, Renewed, Unlocking
+from fencelock.actors.api.session_message import HoldLost, Renew, Renewed, Unlocking
 from fencelock.actors.effect import Send
 from fencelock.actors.message import NS_PER_MS, Instant
 from fencelock.actors.session.message import HoldsLost, Leased
@@ -235,7 +235,24 @@ def test_a_hold_without_a_deadline_is_not_renewed(harness: SessionHarness) -> No
     harness.hear(A, grant(wanted(harness), hold_ms=0))
     refused = one(Refused, user_renews(harness), ANN)
     assert refused.reason is Reason.UNSUPPORTED
-    assert "bakery has such" in refused.detail
+    assert "bakery gives one to each hold, and paxos to those with a duration" in refused.detail
+
+
+@pytest.mark.parametrize("decided", [True, False])
+def test_a_loss_before_the_deadline_is_believed_if_the_cluster_has_decided_it(
+    harness: SessionHarness, decided: bool
+) -> None:
+    """On `bakery` one leader may be early; on `paxos` an operator may have taken the lock."""
+    held(harness)
+    lost = HoldLost(
+        lock="x",
+        fence=FENCE,
+        session=harness.assigned,
+        owner="ann",
+        detail="taken",
+        decided=decided,
+    )
+    assert bool(of(HoldsLost, harness.hear(A, lost), WATCHER)) == decided
 
 
 def test_a_grant_that_nobody_waits_for_any_more_is_given_back(harness: SessionHarness) -> None:

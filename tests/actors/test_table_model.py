@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.table_comparison import (
     AllComposer,
+    DeadlineComposer,
     Dice,
     ElectionComposer,
     LogComposer,
@@ -57,7 +58,9 @@ def test_long_logs_too(seed: int) -> None:
     compare(steps_of(seed))
 
 
-@pytest.mark.parametrize("composer", [MixedComposer, RWComposer, SeveralComposer, AllComposer])
+@pytest.mark.parametrize(
+    "composer", [MixedComposer, RWComposer, SeveralComposer, DeadlineComposer, AllComposer]
+)
 @pytest.mark.parametrize("seed", range(60))
 def test_logs_about_locks_and_other_objects(seed: int, composer: type[LogComposer]) -> None:
     """Also L8 to L10: what is held exists, no claim overtakes, several locks come in one step."""

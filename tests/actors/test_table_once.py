@@ -187,7 +187,9 @@ def test_an_operator_takes_a_lock_and_all_hear_of_it(table: LockTable) -> None:
     )
     assert (forced.session, forced.request, forced.holder.since_ms) == ("", 1, 70)
     assert isinstance(lost, HoldLost)
-    assert lost == HoldLost(session="s.1", owner="a", lock="L", fence=1, detail=lost.detail)
+    assert lost == HoldLost(
+        session="s.1", owner="a", lock="L", fence=1, detail=lost.detail, decided=True
+    )
     assert "taken by 'root ()'" in lost.detail
     assert next_held == held("b", 2, 2)
     assert table.forced() == (forced,)

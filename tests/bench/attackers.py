@@ -315,7 +315,7 @@ def frames(addresses: list[str], seconds: float) -> dict[str, object]:
 def slow_reader(addresses: list[str], seconds: float) -> dict[str, object]:
     """Ask for long listings over several connections, and read nothing."""
     ends = time.monotonic() + seconds
-    holder = Asker(addresses[0], "holder", at_once=50)  # A frame has at most 64 KiB.
+    holder = Asker(addresses[0], "holder", at_once=50)  # A frame has at most 72 KiB.
     holder.open()
     session, label = holder.session, "l" * 250
     names = [f"{number:04}".ljust(250, "x") for number in range(1_000)]

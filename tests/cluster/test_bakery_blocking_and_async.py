@@ -1,4 +1,4 @@
-"""Deadlines as users meet them: threads and tasks on a real `bakery` cluster."""
+"""Deadlines as users meet them: threads and tasks on real clusters of `bakery` and `paxos`."""
 
 from __future__ import annotations
 
@@ -27,14 +27,18 @@ from fencelock.cluster.config import Config, parse, starting_config
 from fencelock.cluster.node import Node
 
 PATIENCE_S = 60
-CLUSTER = "bakery-faces"
+CLUSTER = "deadlines"
 SHORT_S = 0.6
 """A duration, or a grace, that passes during a test."""
 
 
-def config_of(folder: Path, nodes: int) -> Config:
+on_bakery = pytest.mark.parametrize("cluster", ["bakery"], indirect=True)
+on_paxos = pytest.mark.parametrize("cluster", ["paxos"], indirect=True)
+
+
+def config_of(folder: Path, nodes: int, protocol: str = "bakery") -> Config:
     addresses = loopback_addresses(nodes)
-    text = starting_config(addresses, cluster=CLUSTER, protocol="bakery")
+    text = starting_config(addresses, cluster=CLUSTER, protocol=protocol)
     return parse(text.replace("least = 3.0", "least = 0.2"), folder)
 
 
@@ -45,9 +49,11 @@ def wait_for(holds: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Config]:
-    config = config_of(tmp_path_factory.mktemp("bakery"), 3)
+@pytest.fixture(scope="module", params=["bakery", "paxos"])
+def cluster(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Config]:
+    config = config_of(tmp_path_factory.mktemp(request.param), 3, request.param)
     with ExitStack() as stack:
         for node in config.nodes:
             stack.enter_context(Node.start(config, node))
@@ -128,6 +134,7 @@ def test_what_is_renewed_must_be_held(client: fencelock.Client) -> None:
         client.lock("nobodys").renew()
 
 
+@on_bakery
 @pytest.mark.parametrize("terms", [{"duration": 0.1}, {"grace": 0.1}])
 def test_a_duration_below_the_clusters_least_is_refused(
     client: fencelock.Client, terms: dict[str, float]
@@ -136,6 +143,7 @@ def test_a_duration_below_the_clusters_least_is_refused(
         client.lock("short", **terms).acquire()  # type: ignore[arg-type]
 
 
+@on_bakery
 def test_a_renewal_below_the_clusters_least_is_refused_and_changes_nothing(
     client: fencelock.Client,
 ) -> None:
@@ -163,6 +171,7 @@ def test_who_holds_a_lock_asks_for_it_again_in_vain(client: fencelock.Client) ->
     mine.release()
 
 
+@on_bakery
 def test_reentrant_locks_and_lists_of_locks_are_refused_by_name(client: fencelock.Client) -> None:
     with pytest.raises(UnsupportedError, match="paxos has it"):
         client.rlock("deep")
@@ -232,3 +241,83 @@ def test_one_node_and_two_grant_locks_too(tmp_path: Path, nodes: int) -> None:
         assert first is not None
         assert second is not None
         assert second > first
+
+
+def test_a_lock_and_its_hold_tell_the_time_that_is_left(client: fencelock.Client) -> None:
+    mine = client.lock("told", duration=60, grace=30)
+    assert (mine.remaining, mine.deadline) == (0.0, None)
+    before = time.monotonic()
+    with mine as hold:
+        for one in (mine, hold):
+            assert one.deadline is not None
+            assert 89 < one.deadline - before < 90.5
+            assert 0 < one.remaining <= one.deadline - time.monotonic() + 0.1
+        mine.renew(600)
+        assert hold.deadline is not None
+        assert 620 < hold.deadline - before < 631
+    for one in (mine, hold):
+        assert (one.remaining, one.deadline) == (0.0, None)
+
+
+@on_paxos
+def test_a_hold_without_a_duration_has_no_deadline(client: fencelock.Client) -> None:
+    with client.lock("plain") as hold:
+        assert hold.deadline is None
+        assert 0 < hold.remaining <= 15
+        assert client.status("plain").left_ms is None
+        with pytest.raises(UnsupportedError, match="this hold has no deadline"):
+            hold.renew()
+
+
+@on_paxos
+def test_an_owner_that_acquires_again_keeps_its_deadline_and_loses_all_levels(
+    client: fencelock.Client,
+) -> None:
+    mine = client.rlock("deep", duration=SHORT_S, grace=SHORT_S, owner="one")
+    lost = threading.Event()
+    mine.on_lost(lambda notice: lost.set())
+    outer = mine.acquire()
+    assert outer is not None
+    deadline = outer.deadline
+    assert deadline is not None
+    inner = mine.acquire()
+    assert inner is not None
+    assert inner.deadline == pytest.approx(deadline, abs=0.01)
+    left_ms = client.status("deep").left_ms
+    assert left_ms is not None
+    assert 0 < left_ms <= 2_000 * SHORT_S + 1
+    assert lost.wait(PATIENCE_S)
+    for hold in (outer, inner):
+        assert hold.lost
+        with pytest.raises(LockOwnershipLostError):
+            hold.release()
+
+
+@on_paxos
+@pytest.mark.parametrize(
+    ("terms", "text"),
+    [
+        ({"duration": 0.05}, "duration is 50 ms, 100 to 604800000 ms are allowed"),
+        ({"duration": 1, "grace": 0.05}, "grace is 50 ms, 100 to 604800000 ms are allowed"),
+        ({"grace": 1}, "grace is 1000 ms, and needs a duration"),
+    ],
+)
+def test_terms_out_of_their_limits_are_refused_in_words(
+    client: fencelock.Client, terms: dict[str, float], text: str
+) -> None:
+    with pytest.raises(InvalidRequestError, match=text):
+        client.lock("short", **terms).acquire()  # type: ignore[arg-type]
+
+
+@on_paxos
+def test_an_evicted_hold_is_lost_long_before_its_deadline(client: fencelock.Client) -> None:
+    mine = client.lock("taken", duration=600)
+    lost = threading.Event()
+    mine.on_lost(lambda notice: lost.set())
+    hold = mine.acquire()
+    assert hold is not None
+    client.evict("taken", hold.fence)
+    assert lost.wait(PATIENCE_S)
+    assert (mine.lost, mine.deadline) == (True, None)
+    with pytest.raises(LockOwnershipLostError):
+        mine.renew()

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import pytest
 
+from fencelock.actors.api.election import Lead
 from fencelock.actors.api.latch import AwaitLatch, CountDown
 from fencelock.actors.api.lock_all import AcquireAll
+from fencelock.actors.api.map import DeleteEntry, PutEntry
 from fencelock.actors.api.message import Acquire, Cancel, KeepAlive, Release
 from fencelock.actors.api.request import Command
 from fencelock.actors.api.rwlock import AcquireReadWrite, Downgrade
 from fencelock.actors.api.semaphore import AcquirePermits, ReleasePermits
-from fencelock.actors.api.session_message import CloseSession, End, Evict, Open
+from fencelock.actors.api.session_message import CloseSession, End, Evict, Open, Renew
 from fencelock.actors.table.message import COMMAND_LEVEL, ExtendSessions
 from fencelock.actors.table.operations import OPERATIONS
-from fencelock.cluster.lock_machine import LEVELS, LockMachine
+from fencelock.cluster.lock_machine import KNOWN_BYTES_MAX, LEVELS, LockMachine
 
 SECOND = (
     AcquirePermits(semaphore="a", permits=1, session="s.1", request=1),
@@ -26,6 +28,11 @@ NEW = (
     AcquireAll(locks=("a", "b"), session="s.1", request=1),
     CountDown(latch="a", count=2, session="s.1", request=1),
     AwaitLatch(latch="a", count=2, session="s.1", request=1),
+    Lead(election="a", value="v", session="s.1", request=1),
+    Renew(lock="a", fence=1, hold_ms=1, session="s.1", request=1),
+    Acquire(lock="a", session="s.1", request=1, hold_ms=1),
+    PutEntry(map="a", entry_key="k", value=bytes(KNOWN_BYTES_MAX), session="s.1", request=1),
+    DeleteEntry(map="a", entry_key="k", session="s.1", request=1),
 )
 FIRST = (
     Acquire(lock="a", session="s.1", request=1),

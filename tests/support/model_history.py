@@ -27,6 +27,8 @@ class ModelHistory:
 
     def __init__(self) -> None:
         self.all: list[ModelChange] = []
+        self.version = 0
+        """The version of the last change of any object, also of one that cannot be watched."""
         self.dropped: dict[str, int] = {}
         self.gone = 0
 
@@ -42,7 +44,8 @@ class ModelHistory:
         """Add a change, and drop what is too much."""
         if lock not in self.dropped:
             self.dropped[lock] = self.gone
-        self.all.append(ModelChange(lock, len(self.all) + 1, value, fence, now))
+        self.version += 1
+        self.all.append(ModelChange(lock, self.version, value, fence, now))
         while (
             len(self.kept(lock)) > history.CHANGES_MAX
             or sum(one.size for one in self.kept(lock)) > history.OBJECT_BYTES_MAX

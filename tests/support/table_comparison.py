@@ -5,18 +5,29 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from fencelock.actors.api import message as api
 from fencelock.actors.api.election import ELECTION, Lead
 from fencelock.actors.api.lock_all import SEVERAL, AcquireAll
+from fencelock.actors.api.map import DeleteEntry, PutEntry
 from fencelock.actors.api.name import object_name
 from fencelock.actors.api.rwlock import RWLOCK, AcquireReadWrite, Downgrade
 from fencelock.actors.api.semaphore import SEMAPHORE, AcquirePermits, ReleasePermits
-from fencelock.actors.api.session_message import CloseReason, CloseSession, End, Ended, Evict, Open
+from fencelock.actors.api.session_message import (
+    CloseReason,
+    CloseSession,
+    End,
+    Ended,
+    Evict,
+    Open,
+    Renew,
+)
 from fencelock.actors.table.holding import Hold, Pool
 from fencelock.actors.table.message import ExtendSessions, LogCommand, Result
 from fencelock.actors.table.table import LockTable
-from support.table_model import Model, Word, word_of
+from support.map_model import entries_in
+from support.table_model import WEEK_MS, Model, Word, word_of
 
 Dice = tuple[int, int, int, int, int, int]
 """The kind of command (below 20), the delay, the owner, the subject, and two more dice."""
@@ -172,6 +183,33 @@ class SeveralComposer(ObjectComposer):
         return made
 
 
+class DeadlineComposer(ObjectComposer):
+    """Also writes acquires with a duration, some of them invalid, and renewals."""
+
+    def turned(self, made: Plain, step: Dice, model: Model) -> LogCommand:
+        """Return the command in place of ``made``."""
+        kind, delay, who, which, what, chance = step
+        if isinstance(made, api.Acquire):
+            hold_ms = (0, 100, 150, 300, 600, 99, WEEK_MS + 1)[chance % (7 if what % 8 == 0 else 5)]
+            grace_ms = (100, 0, 200, 100, 99)[which % (5 if what % 8 == 1 else 4)]
+            ttl = hold_ms if hold_ms or kind % 8 == 0 else 100
+            return replace(made, hold_ms=ttl, grace_ms=grace_ms if ttl else grace_ms * (who % 2))
+        holds = [c for c in model.claims if c.fence and c.hold_ms]
+        hold = holds[who % len(holds)] if holds else model.holder(made.lock)
+        if isinstance(made, Evict) or which % 3 == 0 or hold is None:
+            return made
+        early = sorted({hold.first, *hold.renewals})
+        number = early[chance % len(early)] if delay % 4 == 0 else made.request
+        return Renew(
+            lock=hold.lock,
+            fence=hold.fence if chance % 9 else chance,
+            hold_ms=(0, 0, 100, 400, 99)[what % 5],
+            session=hold.session,
+            owner=hold.owner if which % 9 else "p",
+            request=number,
+        )
+
+
 class MixedComposer(ObjectComposer):
     """Also writes about semaphores: with two or three permits, by more owners than permits."""
 
@@ -242,12 +280,57 @@ class ElectionComposer(ObjectComposer):
         return made
 
 
+class MapComposer(ObjectComposer):
+    """Also changes entries of maps, with and without versions, ends and guards."""
+
+    def turned(self, made: Plain, step: Dice, model: Model) -> LogCommand:
+        """Return the command in place of ``made``."""
+        kind, delay, who, which, what, chance = step
+        if what % 4 == 0:
+            return made
+        name, key = "MN"[what // 4 % 2], "xyz"[who % 3]
+        known = [e.version for e in model.entries if (e.map, e.key) == (name, key)]
+        version = (None, None, None, 0, *known, *known, chance)[chance % (5 + 2 * len(known))]
+        holds = [c for c in model.claims if c.fence]
+        hold = holds[who % len(holds)] if holds else None
+        guard, fence = "", 0
+        if kind % 3 == 0:
+            guard = hold.names[-1] if hold else "L"
+            fence = hold.fence + len(hold.names) - 1 if hold and delay % 4 else 1 + delay
+        about: dict[str, Any] = {
+            "map": name,
+            "entry_key": key,
+            "session": made.session if isinstance(made, api.Acquire | api.Release) else "a.1",
+            "owner": "pq"[which % 2],
+            "request": made.request,
+            "version": version,
+            "guard": guard,
+            "fence": fence,
+        }
+        if chance % 5 == 0:
+            return DeleteEntry(**about)
+        return PutEntry(
+            **about,
+            value=b"%d" % made.request,
+            ttl_ms=(None, None, 30, 150)[which // 2 % 4],
+            ephemeral=which % 5 == 0,
+        )
+
+
 class AllComposer(ObjectComposer):
     """Writes about all kinds of objects."""
 
     def turned(self, made: Plain, step: Dice, model: Model) -> LogCommand:
         """Return the command in place of ``made``."""
-        kind = (RWComposer, SeveralComposer, MixedComposer, ElectionComposer)[step[5] // 2 % 4]
+        kinds = (
+            RWComposer,
+            SeveralComposer,
+            MixedComposer,
+            ElectionComposer,
+            DeadlineComposer,
+            MapComposer,
+        )
+        kind = kinds[step[5] // 2 % len(kinds)]
         return kind().turned(made, step, model)
 
 
@@ -284,8 +367,13 @@ class TableJudge:
         now = queue_of(at).values() if at is not None else ()
         assert not [t for t in queue.values() if t < ticket and t in now]  # L3
 
-    def judge(self, table: LockTable, before: dict[str, Queue], out: list[Result]) -> None:
-        """Judge the outcomes of one command, and ``table`` after it."""
+    def judge(
+        self, table: LockTable, before: dict[str, Queue], out: list[Result], *, renews: bool
+    ) -> None:
+        """Judge the outcomes of one command, and ``table`` after it.
+
+        A command that ``renews`` may have the number of an acquire.
+        """
         lasting = (
             api.Reason.TIMED_OUT,
             api.Reason.NOT_HELD,
@@ -300,7 +388,7 @@ class TableJudge:
             if isinstance(one, api.Granted) or (
                 isinstance(one, api.Refused) and one.reason in lasting
             ):
-                key = (one.session, one.owner, one.request, one.lock)
+                key = (one.session, one.owner, one.request, one.lock, renews)
                 assert self.settled.setdefault(key, word_of(one)) == word_of(one)  # L5
         assert max(self.grants, default=0) <= table.fence
         claims = 0
@@ -336,7 +424,7 @@ class TableJudge:
 
 def compare_changes(table: LockTable, model: Model, dice: int) -> None:
     """Read the changes of each election after some version, as a watcher does."""
-    last = len(model.history.all)
+    last = model.history.version
     assert table.histories.version == last
     for lock in (object_name(ELECTION, name) for name in "STU"):
         for after in (0, last, dice % (last + 1), last + dice % 3):
@@ -368,12 +456,12 @@ def compare(steps: Iterable[Dice], composer: type[LogComposer] = LogComposer) ->
         command = writer.command(step, model)
         out = table.apply(at, command)
         assert [word_of(one) for one in out] == model.apply(at, command), command
-        judge.judge(table, before, out)
+        assert entries_in(table) == sorted(e.seen for e in model.entries), command
+        judge.judge(table, before, out, renews=isinstance(command, Renew))
         compare_changes(table, model, sum(step))
         if step[5] % 11 == 0:
             copy = LockTable.restore(table.snapshot())
-            assert copy.digest() == table.digest()
-            assert copy.numbers() == table.numbers()
+            assert (copy.digest(), copy.numbers()) == (table.digest(), table.numbers())
             table = copy
     end = table.time_ms + 10_000
     assert [word_of(one) for one in table.advance(end)] == model.advance(end)

@@ -1,4 +1,4 @@
-"""The rules of locks, semaphores and read/write locks as a dumb model: lists and scans.
+"""The rules of locks and other objects as a dumb model: lists and scans.
 
 It shares the rules of the replicated table and none of its structure, and was written apart
 from it. So a test can compare the two: their outcomes of the same log must be identical.
@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from fencelock.actors.api.election import Lead
 from fencelock.actors.api.lock_all import AcquireAll
+from fencelock.actors.api.map import EntryRequest
 from fencelock.actors.api.message import (
     Acquire,
     AcquireRequest,
@@ -29,15 +30,19 @@ from fencelock.actors.api.session_message import (
     Evict,
     Evicted,
     Open,
+    Renew,
 )
 from fencelock.actors.table.message import ExtendSessions, LogCommand, Result
+from support import map_model
 from support.model_history import ModelHistory
 
 Word = tuple[Any, ...]
 """An outcome: its name, then its fields."""
 
 
-UNTOLD = ("detail", "label", "node", "master", "view", "members", "hold_ms", "grace_ms")
+WEEK_MS = 7 * 24 * 3_600_000
+
+UNTOLD = ("detail", "label", "node", "master", "view", "members")
 """Fields that the model does not have: texts, and those for proxies and other protocols."""
 
 
@@ -70,6 +75,15 @@ class ModelClaim:
     """The locks of a claim for several."""
     value: bytes | None = None
     """The value of a claim to lead."""
+    hold_ms: int = 0
+    """The duration that it asked for, 0 for none."""
+    grace_ms: int = 0
+    ends: float = float("inf")
+    """The log time at which the hold ends."""
+    first: int = 0
+    """The acquire that was granted first."""
+    renewals: dict[int, int] = field(default_factory=dict[int, int])
+    """The duration of each renewal, by number."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -109,6 +123,7 @@ class Model:
         self.lost: list[Word] = []
         self.out: list[Word] = []
         self.places = self.extended = 0
+        self.entries: list[map_model.ModelEntry] = []
         self.history = ModelHistory()
 
     def find(self, **wanted: Any) -> list[ModelClaim]:
@@ -155,7 +170,9 @@ class Model:
 
     def grant(self, claim: ModelClaim) -> None:
         """Turn a wait into a hold."""
-        claim.fence, claim.due = self.fences + 1, float("inf")
+        claim.fence, claim.due, claim.first = self.fences + 1, float("inf"), claim.request
+        if claim.hold_ms:
+            claim.ends = self.now + claim.hold_ms + claim.grace_ms + 1
         self.fences += len(claim.names)
         claim.levels = [claim.request] * (claim.amount if claim.counted else 1)
         if claim.value is not None:
@@ -165,7 +182,9 @@ class Model:
     def _tell_held(self, claim: ModelClaim, request: int) -> None:
         s, o, lock = claim.session, claim.owner, claim.lock
         count = len(claim.locks) or len(claim.levels)
-        answer = ("Granted", lock, claim.fence, s, o, request, count)
+        first = request == claim.first
+        terms = (claim.hold_ms, claim.grace_ms) if first else (0, 0)
+        answer = ("Granted", lock, claim.fence, s, o, request, count, *terms)
         self.note(s, o, request, lock, answer)
 
     def advance(self, to: int) -> list[Word]:
@@ -173,13 +192,19 @@ class Model:
         self.out = []
         self.now = max(self.now, to)
         while True:
-            due: list[tuple[float, int, int, str, ModelClaim | None]]
+            due: list[tuple[float, int, int, str, ModelClaim | map_model.ModelEntry | None]]
             due = [(c.due, 0, c.place, c.session, c) for c in self.claims if not c.fence]
-            due += [(s["due"], 1, s["number"], s["id"], None) for s in self.sessions]
+            due += [(c.ends, 1, c.fence, c.session, c) for c in self.claims if c.fence]
+            due += [(e.due, 0, e.place, "", e) for e in self.entries]
+            due += [(s["due"], 2, s["number"], s["id"], None) for s in self.sessions]
             if not due or (first := min(due, key=lambda d: d[:3]))[0] > to:
                 return self.out
             if first[4] is None:
                 self.close(first[3], CloseReason.EXPIRED, 0)
+            elif isinstance(first[4], map_model.ModelEntry):
+                map_model.end(self, [first[4]])
+            elif first[4].fence:
+                self.take(first[4])
             else:
                 c = first[4]
                 self.claims.remove(c)
@@ -200,12 +225,15 @@ class Model:
         for c in held:
             self.end(c)
             self.serve(c)
+        map_model.end(self, [e for e in self.entries if e.session == name])
 
     def apply(self, at: int, command: LogCommand) -> list[Word]:
         """Apply one command at log time ``at``."""
         if isinstance(command, ExtendSessions):
             self.fences = max(self.fences, command.fence_floor)
             self.extended = max(self.extended, at, self.now)
+            for claim in self.claims:
+                claim.ends += max(at, self.now) - self.now
             for s in self.sessions:
                 s["due"] = max(s["due"], max(at, self.now) + s["ttl"])
         self.advance(at)
@@ -216,7 +244,9 @@ class Model:
                 self._on_force(command)
             case CloseSession():
                 self._on_close(command)
-            case AcquireRequest() | ReleaseRequest() | Cancel():
+            case Renew():
+                self._on_renew(command)
+            case AcquireRequest() | ReleaseRequest() | Cancel() | EntryRequest():
                 self._on_lock(command)
             case _:
                 assert isinstance(command, ExtendSessions)
@@ -263,17 +293,22 @@ class Model:
             no = ("Refused", c.lock, Reason.NOT_HELD, c.session, "", c.request)
             self.out.append(no)
         else:
-            who = (hold.session, hold.owner)
             holder = (hold.owner, max(len(hold.levels), 0 if hold.counted else hold.amount))
             evicted: Word = ("Evicted", c.lock, c.fence, holder, c.session, c.request, c.by)
             self.forced.append((*evicted, self.now))
-            self.out += [self.forced[-1], ("HoldLost", hold.lock, hold.fence, *who)]
-            last = self.done[*who, hold.lock][-1]
-            if last.answer is not None and last.answer[0] == "Granted":
-                last.answer = ("Refused", hold.lock, Reason.OWNERSHIP_LOST, *who, last.number)
-            self.lost.append((*who, hold.lock, hold.fence))
-            self.drop(hold)
-            self.serve(hold)
+            self.out.append(self.forced[-1])
+            self.take(hold)
+
+    def take(self, hold: ModelClaim) -> None:
+        """End a hold against its owner's will."""
+        who = (hold.session, hold.owner)
+        self.out.append(("HoldLost", hold.lock, hold.fence, *who, True))
+        last = self.done[*who, hold.lock][-1]
+        if last.answer is not None and last.answer[0] == "Granted":
+            last.answer = ("Refused", hold.lock, Reason.OWNERSHIP_LOST, *who, last.number)
+        self.lost.append((*who, hold.lock, hold.fence))
+        self.drop(hold)
+        self.serve(hold)
 
     def _on_close(self, c: CloseSession) -> None:
         deed = (c.handle, c.by, c.request)
@@ -311,8 +346,11 @@ class Model:
                 session["floor"] = max(session["floor"], past[-1].number)
                 del self.done[who]
 
-    def _on_lock(self, c: AcquireRequest | ReleaseRequest | Cancel) -> None:
+    def _on_lock(self, c: AcquireRequest | ReleaseRequest | Cancel | EntryRequest) -> None:
         s, o, r, lock = c.session, c.owner, c.request, c.lock
+        if isinstance(c, Acquire) and not _are_allowed(c.hold_ms, c.grace_ms):
+            self.out.append(("Refused", lock, Reason.INVALID, s, o, r))
+            return
         known = next((one for one in self.sessions if one["id"] == s), None)
         if known is None:
             number = -r if isinstance(c, Cancel) else r
@@ -341,7 +379,38 @@ class Model:
             past.append(ModelRequest(r, type(c)))
             self._do(c, mine)
 
-    def _do(self, c: AcquireRequest | ReleaseRequest, mine: ModelClaim | None) -> None:
+    def _on_renew(self, c: Renew) -> None:
+        s, o, r, lock = c.session, c.owner, c.request, c.lock
+        if c.hold_ms and not 100 <= c.hold_ms <= WEEK_MS:
+            self.out.append(("Refused", lock, Reason.INVALID, s, o, r))
+            return
+        known = next((one for one in self.sessions if one["id"] == s), None)
+        if known is None:
+            self.out.append(("Refused", lock, Reason.SESSION_EXPIRED, s, o, r))
+            return
+        self.hear(known)
+        mine = next(iter(self.find(session=s, owner=o, lock=lock, fence=c.fence)), None)
+        if mine is None or not mine.fence:
+            self.out.append(("Refused", lock, Reason.NOT_HELD, s, o, r))
+            return
+        if not mine.hold_ms:
+            self.out.append(("Refused", lock, Reason.UNSUPPORTED, s, o, r))
+            return
+        last = max(mine.renewals, default=0)
+        if r < last or (r != last and r < self.done[s, o, lock][-1].number):
+            self.out.append(("Refused", lock, Reason.SUPERSEDED, s, o, r))
+            return
+        if r not in mine.renewals:
+            mine.renewals[r] = c.hold_ms or mine.renewals.get(last, mine.hold_ms)
+            mine.ends = max(mine.ends, self.now + mine.renewals[r] + mine.grace_ms + 1)
+        self.out.append(("Renewed", lock, c.fence, mine.renewals[r], mine.grace_ms, s, o, r))
+
+    def _do(
+        self, c: AcquireRequest | ReleaseRequest | EntryRequest, mine: ModelClaim | None
+    ) -> None:
+        if isinstance(c, EntryRequest):
+            map_model.change(self, c)
+            return
         s, o, r, lock = c.session, c.owner, c.request, c.lock
         loss = next((x for x in self.lost if x[:3] == (s, o, lock)), None)
         if isinstance(c, AcquireRequest):
@@ -407,6 +476,8 @@ class Model:
             claim.locks = c.locks
         if isinstance(c, Lead):
             claim.value = c.value.encode()
+        if isinstance(c, Acquire):
+            claim.hold_ms, claim.grace_ms = c.hold_ms, c.grace_ms or 5_000 * (c.hold_ms > 0)
         if self.fits(claim):
             self.claims.append(claim)
             self.grant(claim)
@@ -438,7 +509,10 @@ class Model:
             past.append(ModelRequest(r, Acquire, undone, self.now))
 
     def _again(
-        self, c: AcquireRequest | ReleaseRequest, mine: ModelClaim | None, past: list[ModelRequest]
+        self,
+        c: AcquireRequest | ReleaseRequest | EntryRequest,
+        mine: ModelClaim | None,
+        past: list[ModelRequest],
     ) -> Word:
         who = (c.session, c.owner, c.request, c.lock)
         found = [asked for asked in past if (asked.number, asked.kind) == (c.request, type(c))]
@@ -446,3 +520,10 @@ class Model:
         if found and (found[0] is past[-1] or live):
             return found[0].answer or ("Queued", *who)
         return ("Refused", c.lock, Reason.SUPERSEDED, c.session, c.owner, c.request)
+
+
+def _are_allowed(hold_ms: int, grace_ms: int) -> bool:
+    """Return whether an acquire may ask for that duration and grace."""
+    return all(100 <= ms <= WEEK_MS for ms in (hold_ms, grace_ms) if ms) and (
+        hold_ms > 0 or not grace_ms
+    )

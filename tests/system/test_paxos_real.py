@@ -2,63 +2,21 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support.holds import fence_of
-from support.real_nodes import loopback_addresses
+from support.paxos_processes import LONG_S, PaxosProcesses, running_members, wait_until_ready
+from support.real_nodes import NODES
 
 import fencelock
-from fencelock.cluster.config import starting_config
-
-LONG_S = 60.0
-NODES = ("n1", "n2", "n3")
-
-
-class PaxosProcesses:
-    """Three `fencelock serve` processes with journals in a folder."""
-
-    def __init__(self, folder: Path) -> None:
-        addresses = loopback_addresses()
-        self.connect = ",".join(addresses.values())
-        self.config = folder / "cluster.toml"
-        self.config.write_text(starting_config(addresses, protocol="paxos"), encoding="utf-8")
-        self.folder = folder
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
-
-    def start(self, node: str) -> None:
-        command = [sys.executable, "-m", "fencelock", "serve", "--id", node]
-        with (self.folder / f"{node}.log").open("ab") as log:
-            self.processes[node] = subprocess.Popen(
-                [*command, "--config", str(self.config)], stdout=log, stderr=log
-            )
-
-    def kill(self, node: str) -> None:
-        self.processes[node].kill()
-        self.processes[node].wait(LONG_S)
-
-
-def wait_until_ready(client: fencelock.Client, node: str) -> None:
-    ends = time.monotonic() + LONG_S
-    while node not in {status.node for status in client.describe() if status.ready}:
-        assert time.monotonic() < ends, f"{node} is not ready"
-        time.sleep(0.05)
 
 
 @pytest.fixture
 def members(tmp_path: Path) -> Iterator[PaxosProcesses]:
-    members = PaxosProcesses(tmp_path)
-    for node in NODES:
-        members.start(node)
-    yield members
-    for node, process in members.processes.items():
-        assert process.poll() is None, (members.folder / f"{node}.log").read_text()
-        process.kill()
-        process.wait(LONG_S)
+    with running_members(tmp_path) as members:
+        yield members
 
 
 def test_whichever_member_is_killed_the_others_grant_and_fences_rise(

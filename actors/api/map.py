@@ -1,0 +1,253 @@
+"""Requests about maps. Tags 0x71 to 0x76.
+
+A map has entries by key. Every change of an entry gets the next version, a number of the whole
+group: so versions rise, over all maps. An entry exists until it is deleted, expires by log time, or
+ends with the session that put it. A map need not be created, and leaves no state without entries.
+
+A change may name the version that the entry must have, and a hold without which it is refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from fencelock.actors.api.name import (
+    INT_MAX,
+    PAGE_MAX,
+    check_age,
+    check_lock_name,
+    check_number,
+    check_object_name,
+    check_owner,
+    check_size,
+    check_text,
+    object_name,
+    plain_name,
+)
+from fencelock.actors.api.object_request import UpdateReply, UpdateRequest
+from fencelock.actors.api.request import TableQuery, TableReply
+from fencelock.actors.error import InvalidRequestError
+from fencelock.actors.message import message
+
+MAP = "map"
+"""The kind of a map, in the names of the table."""
+
+KEY_BYTES_MAX = 256
+"""Maximum length of a key (bytes of UTF-8), as for names."""
+
+VALUE_BYTES_MAX = 64 << 10
+"""Maximum length of a value (bytes, 64 KiB): a map is for configuration, not for documents."""
+
+TTL_MS_MAX = 366 * 24 * 3_600_000
+"""A year (ms). An entry that lives longer should have no end, which is None."""
+
+
+def check_key(key: str) -> None:
+    """Refuse a key that is empty, too long, or has a forbidden character.
+
+    Raises:
+        InvalidRequestError: naming the field, the value and the limit.
+
+    """
+    if not key:
+        raise InvalidRequestError(f"the key is empty, 1 to {KEY_BYTES_MAX} bytes are allowed")
+    check_text("key", key, KEY_BYTES_MAX)
+
+
+class EntryRequest(UpdateRequest):
+    """A change of one entry. Answered by `EntryChanged`."""
+
+    __slots__ = ()
+    KIND = MAP
+
+    if TYPE_CHECKING:  # Every subclass declares them as fields.
+        entry_key: str
+        """The key of the entry."""
+        version: int | None
+        """The version that the entry must have, 0 for no entry, None for any. Else nothing changes,
+        and the reply has the version that it has."""
+        guard: str
+        """The lock, or another object of the table, without which the change is refused
+        (NOT_HELD); empty for none."""
+        fence: int
+        """The fence under which it must be held when the log applies the request."""
+        map: str
+        """The name of the map."""
+
+    @property
+    def reach(self) -> tuple[str, ...]:
+        """The names of the map and of the guard."""
+        map_name = plain_name(self.lock)
+        return (map_name, plain_name(self.guard)) if self.guard else (map_name,)
+
+    def check(self) -> None:
+        """Refuse fields that exceed their limits."""
+        UpdateRequest.check(self)
+        check_key(self.entry_key)
+        if self.version is not None:
+            check_number("version", self.version, 0, INT_MAX)
+        if self.guard:
+            check_object_name(self.guard)
+        check_number("fence", self.fence, 1 if self.guard else 0, INT_MAX)
+
+
+@message(0x71)
+class PutEntry(EntryRequest):
+    """Put ``value`` into ``map`` under ``entry_key``.
+
+    It expires ``ttl_ms`` (ms of log time) later, unless that is None. With ``ephemeral`` it ends
+    with the session. Both hold until the next put of that key, which has its own.
+    """
+
+    map: str
+    entry_key: str
+    value: bytes
+    session: str = ""
+    owner: str = ""
+    request: int = 0
+    version: int | None = None
+    ttl_ms: int | None = None
+    ephemeral: bool = False
+    guard: str = ""
+    fence: int = 0
+
+    @property
+    def needs_session(self) -> bool:
+        """Whether the entry ends with the session."""
+        return self.ephemeral
+
+    def check(self) -> None:
+        """Refuse fields that exceed their limits."""
+        EntryRequest.check(self)
+        if len(self.value) > VALUE_BYTES_MAX:
+            raise InvalidRequestError(
+                f"value of {len(self.value)} bytes, at most {VALUE_BYTES_MAX} are allowed"
+            )
+        if self.ttl_ms is not None:
+            check_number("ttl_ms", self.ttl_ms, 1, TTL_MS_MAX)
+
+
+@message(0x72)
+class DeleteEntry(EntryRequest):
+    """Delete the entry of ``map`` under ``entry_key``, if there is one."""
+
+    map: str
+    entry_key: str
+    session: str = ""
+    owner: str = ""
+    request: int = 0
+    version: int | None = None
+    guard: str = ""
+    fence: int = 0
+
+
+@message(0x73)
+class EntryChanged(UpdateReply):
+    """The entry was changed, and the change has ``version``.
+
+    Without ``changed`` nothing was: ``version`` is that of the entry, or 0 if there is none.
+    """
+
+    lock: str
+    session: str = ""
+    owner: str = ""
+    request: int = 0
+    version: int = 0
+    changed: bool = True
+
+    ANSWERS = (PutEntry, DeleteEntry)
+
+
+class EntrySeen(NamedTuple):
+    """An entry of a map."""
+
+    key: str
+    value: bytes
+    version: int
+    left_ms: int | None
+    """Log time until it expires (ms), or None for never."""
+    session: str
+    """The handle of the session with which it ends, or empty."""
+
+
+@message(0x74)
+class EntryList(TableReply):
+    """Entries of a map by key; ``more`` follow after the last."""
+
+    entries: tuple[EntrySeen, ...]
+    more: bool = False
+    session: str = ""
+    request: int = 0
+    slot: int = 0
+    age_ms: int | None = None
+
+    def at(self, slot: int, age_ms: int, quiet_ms: int) -> EntryList:
+        """Return the reply for that state, with what is left of each entry's time now."""
+        entries = tuple(
+            one if one.left_ms is None else one._replace(left_ms=max(0, one.left_ms - quiet_ms))
+            for one in self.entries
+        )
+        return replace(self, entries=entries, slot=slot, age_ms=age_ms)
+
+
+class MapQuery(TableQuery):
+    """A query about a map."""
+
+    __slots__ = ()
+    REPLY = EntryList
+
+    if TYPE_CHECKING:  # Every subclass declares it as a field.
+        map: str
+        """The name of the map."""
+
+    @property
+    def lock(self) -> str:
+        """The name of the map in the table."""
+        return object_name(MAP, self.map)
+
+    def check(self) -> None:
+        """Refuse fields that exceed their limits."""
+        check_age(self.age_ms)
+        check_owner(self.session)
+        check_lock_name(self.map)
+
+
+@message(0x75)
+class GetEntry(MapQuery):
+    """Return the entry of ``map`` under ``entry_key``. Answered by `EntryList`."""
+
+    map: str
+    entry_key: str
+    session: str = ""
+    request: int = 0
+    age_ms: int | None = None
+
+    def check(self) -> None:
+        """Refuse fields that exceed their limits."""
+        MapQuery.check(self)
+        check_key(self.entry_key)
+
+
+@message(0x76)
+class ListEntries(MapQuery):
+    """List entries of ``map`` by key, one page. Answered by `EntryList`.
+
+    Their keys begin with ``prefix`` and come after ``after``; at most ``most`` (1 to 1,000), and
+    fewer if they are large.
+    """
+
+    map: str
+    prefix: str = ""
+    after: str = ""
+    most: int = 100
+    session: str = ""
+    request: int = 0
+    age_ms: int | None = None
+
+    def check(self) -> None:
+        """Refuse fields that exceed their limits."""
+        MapQuery.check(self)
+        check_number("most", self.most, 1, PAGE_MAX)
+        check_size("prefix", self.prefix, KEY_BYTES_MAX)
+        check_size("after", self.after, KEY_BYTES_MAX)

@@ -1,0 +1,221 @@
+"""Holds with a deadline: a lock that is taken away unless its owner renews or releases it in time.
+
+The table ends such a hold ``hold_ms + grace_ms`` of log time after it was granted, or after its
+last renewal. Its client counts from before it sent the request, on its own clock, and subtracts the
+drift of clocks (`fencelock.actors.lease`). So it knows of the end before the table acts on it.
+
+Nobody can renew anything while no master leads. So the log time between the last batch of one
+leadership and the first of the next counts for no deadline: after a change of the master each hold
+lasts for at least the rest of its time. This also bounds what a new master's clock can do: its
+reading of log time may be ahead of the former master's by their drift since the last batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from fencelock.actors.api.message import Acquire, Granted
+from fencelock.actors.api.name import WAIT_MS_MAX, titled
+from fencelock.actors.api.session_message import Renewed
+from fencelock.actors.error import InvalidRequestError
+from fencelock.actors.table.holding import Hold, Wait
+from fencelock.actors.table.message import LeaseRecord, Result
+
+if TYPE_CHECKING:
+    from fencelock.actors.table.session import OwnerState
+    from fencelock.actors.table.table_state import TableState
+
+TERM_MS_MIN = 100
+"""Shortest duration, and grace (ms): a grant takes a good part of it to arrive."""
+
+TERM_MS_MAX = WAIT_MS_MAX
+"""Longest duration, and grace: a week."""
+
+GRACE_MS = 5_000
+"""Grace of a hold whose acquire named a duration only (ms)."""
+
+OVER = "taken away when its duration and its grace were over"
+
+ROUNDING_MS = 1
+"""Log time is rounded down to milliseconds, so a difference may be this much longer than true."""
+
+TICKETS_END = 1 << 63
+"""Above all tickets of waits. A wait that ends when a hold does ends first, and is not granted."""
+
+
+class Terms(NamedTuple):
+    """The duration and the grace of a hold (ms)."""
+
+    hold_ms: int
+    grace_ms: int
+
+
+NO_TERMS = Terms(0, 0)
+
+
+def terms_of(acquire: Acquire) -> Terms | None:
+    """Return the duration and grace that ``acquire`` asks for, None if it asks for no deadline.
+
+    Raises:
+        InvalidRequestError: one is out of its limits, or there is a grace without a duration.
+
+    """
+    hold_ms, grace_ms = acquire.hold_ms, acquire.grace_ms
+    if not hold_ms:
+        if grace_ms:
+            text = f"grace is {grace_ms} ms, and needs a duration: without one a hold has no end"
+            raise InvalidRequestError(f"{titled(acquire.lock)}: {text}")
+        return None
+    check_term(acquire.lock, "duration", hold_ms)
+    if grace_ms:
+        check_term(acquire.lock, "grace", grace_ms)
+    return Terms(hold_ms, grace_ms or GRACE_MS)
+
+
+def check_term(lock: str, name: str, term_ms: int) -> None:
+    """Return if a duration or a grace, called ``name``, is within its limits.
+
+    Raises:
+        InvalidRequestError: it is not; the text names the limits.
+
+    """
+    if not TERM_MS_MIN <= term_ms <= TERM_MS_MAX:
+        allowed = f"{TERM_MS_MIN} to {TERM_MS_MAX} ms are allowed"
+        raise InvalidRequestError(f"{titled(lock)}: {name} is {term_ms} ms, {allowed}")
+
+
+class Deadlines:
+    """The common part of all deadlines of a table.
+
+    Attributes:
+        skipped_ms: log time so far during which no master led.
+        ends: the sum of the deadlines of all holds, each without ``skipped_ms`` and times the mark
+            of its owner.
+        marks: the sum of these marks.
+
+    """
+
+    __slots__ = ("ends", "marks", "skipped_ms")
+
+    def __init__(self) -> None:
+        self.skipped_ms = self.ends = self.marks = 0
+
+    def checksum(self) -> int:
+        """Return a number that is equal for equal deadlines, 0 if there are none."""
+        return self.ends + self.skipped_ms * self.marks
+
+
+@dataclass(slots=True, eq=False)
+class LeasedHold(Hold):
+    """A hold with a deadline, which belongs to the hold and not to one of several acquires.
+
+    Acquiring again leaves the deadline as it is.
+
+    Attributes:
+        terms: its duration and grace when it was granted.
+        lasts_ms: its duration since the last renewal.
+        renewal: the number of the last renewal, 0 before the first.
+        ends_ms: its deadline, without `Deadlines.skipped_ms`.
+        ticket: orders what falls due at the same time.
+        due_ms: its deadline when it was last added to the table's timeouts.
+
+    """
+
+    terms: Terms = NO_TERMS
+    deadlines: Deadlines | None = None
+    lasts_ms: int = 0
+    renewal: int = 0
+    ends_ms: int = 0
+    ticket: int = 0
+    due_ms: int | None = None
+
+    @property
+    def deadline_ms(self) -> int:
+        """The log time at which the hold ends."""
+        assert self.deadlines is not None
+        return self.ends_ms + self.deadlines.skipped_ms
+
+    def answer(self) -> Granted:
+        """Return the outcome of the last acquire; only the first one begins a duration."""
+        granted = Hold.answer(self)
+        if self.level > 1:
+            return granted
+        return replace(granted, hold_ms=self.terms.hold_ms, grace_ms=self.terms.grace_ms)
+
+    def renewed(self) -> Renewed:
+        """Return the outcome of the last renewal."""
+        owner_state = self.owner_state
+        return Renewed(
+            lock=owner_state.lock,
+            fence=self.fence,
+            hold_ms=self.lasts_ms,
+            grace_ms=self.terms.grace_ms,
+            session=owner_state.session.id,
+            owner=owner_state.owner,
+            request=self.renewal,
+        )
+
+    def restart(self, table: TableState) -> None:
+        """Let the hold last for its whole duration and grace from now on, if that is later."""
+        lease_ms = self.lasts_ms + self.terms.grace_ms
+        self.extend(table, table.time_ms + lease_ms + ROUNDING_MS)
+
+    def extend(self, table: TableState, deadline_ms: int) -> None:
+        """Set the deadline, which never becomes earlier."""
+        deadlines = self.deadlines
+        if deadlines is not None:
+            if deadline_ms <= self.deadline_ms:
+                return
+            self.end(table)
+        deadlines = self.deadlines = table.deadlines
+        self.ticket, self.due_ms = TICKETS_END + self.fence, deadline_ms
+        self.ends_ms = deadline_ms - deadlines.skipped_ms
+        deadlines.ends += self.owner_state.mark * self.ends_ms
+        deadlines.marks += self.owner_state.mark
+        table.timeouts.add(self)
+
+    def end(self, table: TableState) -> None:
+        """Stop watching the deadline: the hold ends."""
+        table.deadlines.ends -= self.owner_state.mark * self.ends_ms
+        table.deadlines.marks -= self.owner_state.mark
+        table.timeouts.drop(self)
+
+    def fall_due(self, table: TableState, out: list[Result]) -> None:
+        """Take the lock away, unless a change of the master has moved the deadline."""
+        if self.due_ms == self.deadline_ms:
+            table.take(self, OVER, out)
+        else:
+            table.timeouts.drop(self)
+            self.due_ms = self.deadline_ms
+            table.timeouts.add(self)
+
+    def record(self) -> LeaseRecord:
+        """Return what a snapshot keeps of it, besides the hold."""
+        return LeaseRecord(
+            fence=self.fence,
+            hold_ms=self.terms.hold_ms,
+            grace_ms=self.terms.grace_ms,
+            lasts_ms=self.lasts_ms,
+            renewal=self.renewal,
+            deadline_ms=self.deadline_ms,
+        )
+
+
+def begin_leased(
+    table: TableState, owner_state: OwnerState, label: str, terms: Terms
+) -> LeasedHold:
+    """Return a new hold with a deadline under the table's last fence."""
+    hold = LeasedHold(
+        owner_state, label, table.fence, table.time_ms, owner_state.request, terms=terms
+    )
+    hold.lasts_ms = terms.hold_ms
+    hold.restart(table)
+    return hold
+
+
+@dataclass(slots=True, eq=False)
+class LeasedWait(Wait):
+    """A wait for a hold with a deadline."""
+
+    terms: Terms = NO_TERMS

@@ -1,0 +1,284 @@
+"""The maps of a table: their entries, which expire, end with sessions, and are listed in order.
+
+`Maps.change` makes every change of an entry, whatever the reason.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+from fencelock.actors.api.map import KEY_BYTES_MAX, VALUE_BYTES_MAX
+from fencelock.actors.api.name import check_lock_size, check_size, utf8_size
+from fencelock.actors.table.message import EntryRecord, Result, TablePart
+
+if TYPE_CHECKING:
+    from fencelock.actors.table.session import Session
+    from fencelock.actors.table.table_state import TableState
+
+ENTRIES_MAX = 100_000
+"""Entries of all maps of a group; a put of one more is refused."""
+
+BYTES_MAX = 256 << 20
+"""The same limit in bytes of names, keys and values (256 MiB). Each member has all entries in
+memory, and while it makes a snapshot also those that were changed since."""
+
+BLOCK_MAX = 512
+"""Keys of a block of `SortedKeys`: to insert one into a list of this length takes a microsecond."""
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """An entry of a map. It never changes: a put makes a new one.
+
+    Attributes:
+        name: the name of its map.
+        version: the version of the change that made it.
+        session: the session with which it ends, or None.
+        ticket: its ticket, if it falls due or ends with a session; else 0.
+        due_ms: log time at which it expires, or None for never.
+        mark: a checksum of the other fields.
+
+    """
+
+    name: str
+    key: str
+    value: bytes
+    version: int
+    session: Session | None = None
+    ticket: int = 0
+    due_ms: int | None = None
+    mark: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        number = 0 if self.session is None else self.session.number
+        about = f"{self.name}\n{self.key}\n{number}\n{self.ticket}\n{self.due_ms}".encode()
+        self.mark = (1 + crc32(self.value, crc32(about))) * self.version
+
+    @property
+    def size(self) -> int:
+        """Its size, as `BYTES_MAX` counts it."""
+        return utf8_size(self.name) + utf8_size(self.key) + len(self.value)
+
+    def record(self) -> EntryRecord:
+        """Return it as a snapshot keeps it."""
+        number = 0 if self.session is None else self.session.number
+        return EntryRecord(
+            self.name, self.key, self.value, self.version, number, self.ticket, self.due_ms
+        )
+
+    def fall_due(self, table: TableState, out: list[Result]) -> None:
+        """Remove it: it has expired."""
+        del out
+        table.maps.change(table, self.name, self.key, None)
+
+    def end_with_session(self, table: TableState, out: list[Result]) -> None:
+        """Remove it: its session has ended."""
+        del out
+        table.maps.change(table, self.name, self.key, None)
+
+
+class SortedKeys:
+    """Different texts in order. To insert or remove one costs the same however many there are.
+
+    They are kept in blocks of bounded length, which `blocks` has in order.
+    """
+
+    def __init__(self) -> None:
+        self.blocks: list[list[str]] = []
+        self._firsts: list[str] = []
+        """The first text of each block."""
+
+    def add(self, text: str) -> None:
+        """Insert ``text``, which must be missing."""
+        if not self.blocks:
+            self.blocks, self._firsts = [[text]], [text]
+            return
+        place = self._place(text)
+        block = self.blocks[place]
+        insort(block, text)
+        self._firsts[place] = block[0]
+        if len(block) > BLOCK_MAX:
+            half = len(block) // 2
+            self._replace(place, 1, [block[:half], block[half:]])
+
+    def remove(self, text: str) -> None:
+        """Remove ``text``, which must be there."""
+        place = self._place(text)
+        block = self.blocks[place]
+        at = bisect_left(block, text)
+        assert block[at] == text
+        del block[at]
+        if not block:
+            self._replace(place, 1, [])
+            return
+        self._firsts[place] = block[0]
+        if len(block) < BLOCK_MAX // 4 and len(self.blocks) > 1:  # Else small blocks could be many.
+            first = max(0, place - 1)
+            left, right = self.blocks[first], self.blocks[first + 1]
+            if len(left) + len(right) <= BLOCK_MAX // 2:
+                self._replace(first, 2, [left + right])
+
+    def after(self, text: str, *, also: bool = False) -> Iterator[str]:
+        """Return the texts above ``text`` in order; with ``also``, begin with ``text`` itself."""
+        if not self.blocks:
+            return
+        place = self._place(text)
+        block = self.blocks[place]
+        at = bisect_left(block, text) if also else bisect_right(block, text)
+        while True:
+            yield from block[at:]
+            place, at = place + 1, 0
+            if place == len(self.blocks):
+                return
+            block = self.blocks[place]
+
+    def _place(self, text: str) -> int:
+        """Return the index of the block that has ``text``, or would have it."""
+        return max(0, bisect_right(self._firsts, text) - 1)
+
+    def _replace(self, place: int, count: int, blocks: list[list[str]]) -> None:
+        self.blocks[place : place + count] = blocks
+        self._firsts[place : place + count] = [block[0] for block in blocks]
+
+
+@dataclass(slots=True, eq=False)
+class EntryMap:
+    """The entries of one map; there is at least one."""
+
+    entries: dict[str, Entry] = field(default_factory=dict[str, Entry])
+    keys: SortedKeys = field(default_factory=SortedKeys)
+
+    def page(self, prefix: str, after: str) -> Iterator[Entry]:
+        """Return the entries whose keys begin with ``prefix`` and are above ``after``, in order.
+
+        The cost depends on the entries that are taken, and not on how many the map has.
+        """
+        keys = self.keys.after(max(prefix, after), also=prefix > after)
+        for key in keys:
+            if not key.startswith(prefix):
+                return
+            yield self.entries[key]
+
+
+class Maps:
+    """All maps of a table.
+
+    Invariants:
+        M1  Each change of an entry, also its end, has the next version of the table (W1).
+        M2  ``count`` and ``bytes`` are those of all entries.
+        M3  An entry that falls due is in `TableState.timeouts`; one that ends with a session is
+            in `Session.attached`. Nothing else of a map is there.
+
+    """
+
+    def __init__(self) -> None:
+        self.by_name: dict[str, EntryMap] = {}
+        self.count = 0
+        self.bytes = 0
+
+    def find(self, name: str, key: str) -> Entry | None:
+        """Return an entry."""
+        known = self.by_name.get(name)
+        return None if known is None else known.entries.get(key)
+
+    def change(self, table: TableState, name: str, key: str, entry: Entry | None) -> int:
+        """Put ``entry`` in place of the one of that key, or with None remove that one.
+
+        Every change of an entry is made here. Return its version, which ``entry`` has.
+        """
+        table.histories.version += 1  # M1
+        version = table.histories.version
+        assert entry is None or entry.version == version
+        before = self.find(name, key)
+        if before is not None:
+            self._drop(table, before)
+        if entry is not None:
+            self.add(table, entry)
+        return version
+
+    def add(self, table: TableState, entry: Entry) -> None:
+        """Add an entry as it is; there must be none of its key."""
+        known = self.by_name.get(entry.name)
+        if known is None:
+            known = self.by_name[entry.name] = EntryMap()
+        known.entries[entry.key] = entry
+        known.keys.add(entry.key)
+        self.count += 1
+        self.bytes += entry.size
+        table.marked += entry.mark
+        table.timeouts.add(entry)
+        if entry.session is not None:
+            entry.session.attached[entry.ticket] = entry
+
+    def _drop(self, table: TableState, entry: Entry) -> None:
+        known = self.by_name[entry.name]
+        del known.entries[entry.key]
+        known.keys.remove(entry.key)
+        if not known.entries:
+            del self.by_name[entry.name]
+        self.count -= 1
+        self.bytes -= entry.size
+        table.marked -= entry.mark
+        table.timeouts.drop(entry)
+        if entry.session is not None:
+            entry.session.attached.pop(entry.ticket, None)
+
+    def why_full(self, name: str, key: str, value: bytes) -> str:
+        """Return why there is no room for an entry, empty if there is."""
+        before = self.find(name, key)
+        size = utf8_size(name) + utf8_size(key) + len(value)
+        if before is not None:
+            size -= before.size
+        elif self.count >= ENTRIES_MAX:
+            return f"the maps of this cluster have {self.count} entries, {ENTRIES_MAX} are allowed"
+        if size > 0 and self.bytes + size > BYTES_MAX:
+            return (
+                f"the maps of this cluster have {self.bytes} bytes of names, keys and values, "
+                f"{BYTES_MAX} are allowed"
+            )
+        return ""
+
+    def in_order(self) -> list[Entry]:
+        """Return all entries, by map and key."""
+        found: list[Entry] = []
+        for name in sorted(self.by_name):
+            entries = self.by_name[name].entries
+            for block in self.by_name[name].keys.blocks:
+                found += map(entries.__getitem__, block)
+        return found
+
+
+def fill_maps(
+    table: TableState, parts: Sequence[TablePart], sessions: Mapping[int, Session]
+) -> None:
+    """Add the entries of a snapshot.
+
+    Raises:
+        ValueError: an entry has an unknown session or version, is too large, or comes twice.
+
+    """
+    for part in parts:
+        for record in part.entries:
+            _fill_entry(table, record, sessions)
+
+
+def _fill_entry(table: TableState, record: EntryRecord, sessions: Mapping[int, Session]) -> None:
+    name, key, value, version, number, ticket, due_ms = record
+    what = f"entry {key!a} of map {name!a}"
+    if table.maps.find(name, key) is not None:
+        raise ValueError(f"the snapshot has {what} twice")
+    if number and number not in sessions:
+        raise ValueError(f"the snapshot has no session {number}, with which {what} ends")
+    if not 0 < version <= table.histories.version or ticket > table.tickets:
+        raise ValueError(f"the snapshot has {what} of version {version}, which is not given yet")
+    if bool(ticket) is not (number > 0 or due_ms is not None):
+        raise ValueError(f"the snapshot has {what} with ticket {ticket}")
+    check_lock_size(name)
+    check_size("key", key, KEY_BYTES_MAX)
+    if len(value) > VALUE_BYTES_MAX:
+        raise ValueError(f"the snapshot has {what} of {len(value)} bytes")
+    table.maps.add(table, Entry(name, key, value, version, sessions.get(number), ticket, due_ms))

@@ -1,0 +1,574 @@
+"""Maps in the replicated table: versions, expiry, sessions, guards, limits, lists, snapshots."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from types import FrameType
+from typing import Any
+
+import pytest
+from support.map_model import entries_in
+from support.table_comparison import MapComposer, compare, steps_of
+from support.table_scene import table_of_three
+
+from fencelock.actors.api.lock_all import AcquireAll
+from fencelock.actors.api.map import (
+    KEY_BYTES_MAX,
+    VALUE_BYTES_MAX,
+    DeleteEntry,
+    EntryChanged,
+    EntryList,
+    GetEntry,
+    ListEntries,
+    PutEntry,
+)
+from fencelock.actors.api.message import Acquire, Granted, Reason, Refused, Release
+from fencelock.actors.api.name import object_name
+from fencelock.actors.api.semaphore import SEMAPHORE, AcquirePermits
+from fencelock.actors.api.session_message import CloseReason, End
+from fencelock.actors.table import map as table_map
+from fencelock.actors.table import map_operation, operations, table_snapshot
+from fencelock.actors.table.map import Entry, Maps, SortedKeys
+from fencelock.actors.table.message import CounterRecord, EntryRecord
+from fencelock.actors.table.table import LockTable
+from fencelock.transport.codec import decode, encode
+
+A, B = "s.1", "t.2"
+LOGS = int(os.environ.get("FENCELOCK_LOGS", "60"))
+"""Random logs of each kind. ``FENCELOCK_LOGS=2000`` takes four minutes."""
+
+
+@pytest.fixture
+def table() -> LockTable:
+    return table_of_three()
+
+
+class Writer:
+    """Sends requests of one owner, each under a new number."""
+
+    def __init__(self, table: LockTable, session: str = A) -> None:
+        self.table, self.session, self.request = table, session, 0
+
+    def put(self, key: str = "k", value: bytes = b"1", **fields: Any) -> Any:
+        return self.send(PutEntry(**{"map": "M", "entry_key": key, "value": value, **fields}))
+
+    def delete(self, key: str = "k", **fields: Any) -> Any:
+        return self.send(DeleteEntry(**{"map": "M", "entry_key": key, **fields}))
+
+    def send(self, command: Any) -> Any:
+        self.request += 1
+        sent = replace(command, session=self.session, owner="o", request=self.request)
+        (outcome,) = self.table.apply(self.table.time_ms, sent)
+        return outcome
+
+
+@pytest.fixture
+def ann(table: LockTable) -> Writer:
+    return Writer(table)
+
+
+@pytest.fixture
+def ben(table: LockTable) -> Writer:
+    return Writer(table, B)
+
+
+def read(table: LockTable, key: str = "k", name: str = "M") -> tuple[bytes, int] | None:
+    reply = map_operation.read_entry(table, GetEntry(map=name, entry_key=key))
+    return (reply.entries[0].value, reply.entries[0].version) if reply.entries else None
+
+
+def listed(table: LockTable, **fields: Any) -> EntryList:
+    return map_operation.read_entries(table, ListEntries(map="M", **fields))
+
+
+def changed(outcome: Any) -> tuple[int, bool]:
+    assert isinstance(outcome, EntryChanged)
+    return outcome.version, outcome.changed
+
+
+def test_every_change_gets_the_next_version_of_all_maps(table: LockTable, ann: Writer) -> None:
+    assert changed(ann.put(value=b"1")) == (1, True)
+    assert changed(ann.put("other", map="N")) == (2, True)
+    assert changed(ann.put(value=b"2")) == (3, True)
+    assert read(table) == (b"2", 3)
+    assert changed(ann.delete()) == (4, True)
+    assert changed(ann.delete()) == (0, False)
+    assert read(table) is None
+    assert changed(ann.put()) == (5, True)
+
+
+def test_a_change_may_demand_a_version(table: LockTable, ann: Writer) -> None:
+    assert changed(ann.put(version=0)) == (1, True)
+    assert changed(ann.put(version=0)) == (1, False)
+    assert changed(ann.put(value=b"2", version=1)) == (2, True)
+    assert changed(ann.put(value=b"3", version=1)) == (2, False)
+    assert changed(ann.delete(version=1)) == (2, False)
+    assert read(table) == (b"2", 2)
+    assert changed(ann.delete(version=2)) == (3, True)
+    assert changed(ann.put(version=2)) == (0, False)
+
+
+def test_an_entry_expires_by_log_time_unless_it_is_put_again(table: LockTable, ann: Writer) -> None:
+    ann.put("short", ttl_ms=100)
+    ann.put("kept", ttl_ms=100)
+    ann.put("longer", ttl_ms=100)
+    assert listed(table).entries[1].left_ms == 100
+    assert table.due_ms() == 100
+    table.advance(40)
+    ann.put("kept")
+    ann.put("longer", ttl_ms=100)
+    assert [one.left_ms for one in listed(table).entries] == [None, 100, 60]
+    table.advance(99)
+    assert read(table, "short")
+    table.advance(100)
+    assert read(table, "short") is None
+    assert table.histories.version == 6  # The end of an entry is a change.
+    table.advance(140)
+    assert [one.key for one in listed(table).entries] == ["kept"]
+    assert not table.timeouts.items
+
+
+def test_an_ephemeral_entry_ends_with_its_session(table: LockTable, ann: Writer) -> None:
+    ann.put("mine", ephemeral=True)
+    ann.put("last")
+    ann.put("both", ephemeral=True, ttl_ms=50)
+    assert [one.session for one in listed(table).entries] == [A, "", A]
+    table.advance(50)
+    assert read(table, "both") is None
+    table.apply(60, End(session=A))
+    assert [one.key for one in listed(table).entries] == ["last"]
+    assert table.histories.version == 5
+
+
+def test_the_last_put_decides_with_which_session_an_entry_ends(
+    table: LockTable, ann: Writer, ben: Writer
+) -> None:
+    for key in ("made to last", "taken over", "left", "deleted"):
+        ann.put(key, ephemeral=True)
+    ann.put("made to last")
+    ben.put("taken over", ephemeral=True)
+    ben.put("left")
+    ben.delete("deleted")
+    table.apply(0, End(session=A))
+    assert [one.key for one in listed(table).entries] == ["left", "made to last", "taken over"]
+    table.apply(0, End(session=B))
+    assert [one.key for one in listed(table).entries] == ["left", "made to last"]
+
+
+def test_a_session_with_ephemeral_entries_is_not_idle(table: LockTable, ann: Writer) -> None:
+    ann.put(ephemeral=True)
+    version = table.sessions.version(table.sessions.by_id[A])
+    idle = End(session=A, reason=CloseReason.IDLE, version=version)
+    assert [type(one).__name__ for one in table.apply(0, idle)] == ["Alive"]
+    ann.delete()
+    version = table.sessions.version(table.sessions.by_id[A])
+    assert [type(one).__name__ for one in table.apply(0, replace(idle, version=version))] == [
+        "Ended"
+    ]
+
+
+def held(table: LockTable, command: Any) -> int:
+    (granted,) = table.apply(table.time_ms, command)
+    assert isinstance(granted, Granted)
+    return granted.fence
+
+
+def test_a_guarded_change_is_refused_unless_the_lock_is_held_under_that_fence(
+    table: LockTable, ann: Writer
+) -> None:
+    lock = Acquire(lock="L", session=A, owner="holder", request=1)
+    fence = held(table, lock)
+    assert changed(ann.put(guard="L", fence=fence)) == (1, True)
+    wrongs: list[dict[str, Any]] = [{"guard": "L", "fence": fence + 1}, {"guard": "K", "fence": 1}]
+    for wrong in wrongs:
+        refused = ann.put(value=b"2", **wrong)
+        assert isinstance(refused, Refused)
+        assert (refused.reason, refused.lock) == (Reason.NOT_HELD, object_name("map", "M"))
+    release = Release(lock="L", fence=fence, session=A, owner="holder", request=2)
+    table.apply(0, release)
+    late = ann.put(value=b"late", guard="L", fence=fence)
+    assert late.detail == (
+        f"map 'M': nothing was changed: lock 'L' is not held under fence {fence}; nobody holds it"
+    )
+    assert ann.delete(guard="L", fence=fence).reason is Reason.NOT_HELD
+    assert read(table) == (b"1", 1)
+    later = held(table, replace(lock, session=B))
+    assert changed(ann.put(guard="L", fence=later)) == (2, True)
+
+
+def test_other_objects_guard_as_well(table: LockTable, ann: Writer) -> None:
+    several = held(table, AcquireAll(locks=("L", "K"), session=A, owner="x", request=1))
+    assert changed(ann.put(guard="L", fence=several))[1]
+    assert changed(ann.put(guard="K", fence=several + 1))[1]
+    assert ann.put(guard="K", fence=several).reason is Reason.NOT_HELD
+    permits = AcquirePermits(semaphore="S", permits=2, session=B, owner="y", request=1)
+    fence = held(table, permits)
+    assert changed(ann.put(guard=object_name(SEMAPHORE, "S"), fence=fence))[1]
+    table.apply(0, End(session=B))
+    assert ann.put(guard=object_name(SEMAPHORE, "S"), fence=fence).reason is Reason.NOT_HELD
+
+
+def test_a_hold_that_falls_due_with_the_batch_guards_nothing(table: LockTable) -> None:
+    """The position of the log decides: the session ends before the write is applied."""
+    ann, ben = Writer(table), Writer(table, B)
+    fence = held(table, Acquire(lock="L", session=A, owner="x", request=1))
+    table.apply(9_999, replace(Acquire(lock="other", session=B), owner="x", request=1))
+    late = PutEntry(map="M", entry_key="k", value=b"", guard="L", fence=fence)
+    late = replace(late, session=B, owner="o", request=2)
+    *_, refused = table.apply(10_000, late)
+    assert isinstance(refused, Refused)
+    assert refused.reason is Reason.NOT_HELD
+    assert (ann.table.maps.count, ben.table.histories.version) == (0, 0)
+
+
+def test_a_change_that_is_sent_again_takes_effect_once(table: LockTable, ann: Writer) -> None:
+    fence = held(table, Acquire(lock="L", session=A, owner="holder", request=1))
+    first = ann.put(version=0, guard="L", fence=fence)
+    sent = PutEntry(map="M", entry_key="k", value=b"1", version=0, guard="L", fence=fence)
+    again = replace(sent, session=A, owner="o", request=1)
+    Writer(table, B).put(value=b"2")
+    table.apply(0, Release(lock="L", fence=fence, session=A, owner="holder", request=2))
+    assert table.apply(0, again) == [first]
+    copy = LockTable.restore(table.snapshot())
+    assert copy.apply(0, again) == [first]
+    assert read(copy) == read(table) == (b"2", 2)
+    ann.delete()
+    (old,) = table.apply(0, again)
+    assert isinstance(old, Refused)
+    assert old.reason is Reason.SUPERSEDED
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"value": bytes(VALUE_BYTES_MAX + 1)},
+        {"key": ""},
+        {"key": "x" * (KEY_BYTES_MAX + 1)},
+        {"key": "a\nb"},
+        {"map": ""},
+        {"map": "a\x1fb"},
+        {"version": -1},
+        {"ttl_ms": 0},
+        {"ttl_ms": 1 << 40},
+        {"guard": "L", "fence": 0},
+        {"guard": "x\x1f", "fence": 1},
+        {"fence": -1},
+    ],
+    ids=str,
+)
+def test_fields_beyond_their_limits_change_nothing(
+    table: LockTable, ann: Writer, fields: dict[str, Any]
+) -> None:
+    refused = ann.put(**fields)
+    assert isinstance(refused, Refused)
+    assert refused.reason is Reason.INVALID
+    assert (table.histories.version, table.maps.count) == (0, 0)
+
+
+def test_entries_and_their_bytes_are_counted_and_bounded(
+    table: LockTable, ann: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_map, "ENTRIES_MAX", 2)
+    monkeypatch.setattr(table_map, "BYTES_MAX", 20)
+    ann.put("a", b"1234567")
+    ann.put("b", b"1234567", map="N")
+    assert table.maps.bytes == 18
+    full = ann.put("c", b"")
+    assert (full.reason, "2 entries" in full.detail) == (Reason.OVERLOADED, True)
+    assert changed(ann.put("a", b"123456789"))[1]
+    more = ann.put("a", b"1234567890")
+    assert (more.reason, "20 bytes" in more.detail) == (Reason.OVERLOADED, True)
+    monkeypatch.setattr(table_map, "BYTES_MAX", 4)  # What is there may shrink.
+    assert changed(ann.put("a", b"12345678"))[1]
+    ann.delete("a")
+    ann.delete("b", map="N")
+    assert (table.maps.by_name, table.maps.bytes, table.maps.count) == ({}, 0, 0)
+    assert table.marked == 0
+
+
+def test_a_list_has_a_page_by_prefix_in_order(table: LockTable, ann: Writer) -> None:
+    keys = ["a", "a/1", "a/10", "a/2", "b", "ä", "\U0001f512"]
+    for key in reversed(keys):
+        ann.put(key)
+
+    def found(**fields: Any) -> tuple[list[str], bool]:
+        page = listed(table, **fields)
+        return [one.key for one in page.entries], page.more
+
+    assert found() == (keys, False)
+    assert found(prefix="a/") == (keys[1:4], False)
+    assert found(prefix="a/", after="a/1", most=1) == (["a/10"], True)
+    assert found(prefix="a/", after="b") == ([], False)
+    assert found(prefix="a/", after="A") == (keys[1:4], False)
+    assert found(after="b") == (["ä", "\U0001f512"], False)
+    assert sorted(keys, key=str.encode) == keys
+    assert map_operation.read_entries(table, ListEntries(map="none")).entries == ()
+
+
+def test_a_page_of_large_entries_is_short(table: LockTable, ann: Writer) -> None:
+    for number in range(5):
+        ann.put(f"{number}", bytes(VALUE_BYTES_MAX))
+    page = listed(table)
+    assert (len(page.entries), page.more) == (1, True)
+    assert len(encode(page)) < 256 << 10
+    rest = listed(table, after="3")
+    assert (len(rest.entries), rest.more) == (1, False)
+
+
+def test_sorted_keys_are_as_a_sorted_list() -> None:
+    chance = random.Random(5)
+    keys, plain = SortedKeys(), set[str]()
+    for step in range(30_000):
+        text = str(chance.randrange(6_000))
+        growing = step // 6_000 % 2 == 0
+        if text not in plain and growing:
+            keys.add(text)
+            plain.add(text)
+        elif text in plain and not growing:
+            keys.remove(text)
+            plain.remove(text)
+        if step % 500 == 0:
+            ordered = sorted(plain)
+            assert [one for block in keys.blocks for one in block] == ordered
+            at = chance.randrange(6_000)
+            assert list(keys.after(str(at))) == [one for one in ordered if one > str(at)]
+            assert list(keys.after(str(at), also=True)) == [o for o in ordered if o >= str(at)]
+            assert all(0 < len(block) <= table_map.BLOCK_MAX for block in keys.blocks)
+            assert len(keys.blocks) <= 1 + 5 * len(plain) // table_map.BLOCK_MAX
+
+
+def lines_of(call: Callable[[], object]) -> int:
+    """Return the number of lines of Python that ``call`` runs."""
+    lines = 0
+
+    def trace(frame: FrameType, event: str, arg: object) -> Any:
+        nonlocal lines
+        del frame, arg
+        lines += event == "line"
+        return trace
+
+    sys.settrace(trace)
+    try:
+        call()
+    finally:
+        sys.settrace(None)
+    return lines
+
+
+def test_no_request_costs_more_in_a_large_map() -> None:
+    def cost(entries: int) -> tuple[int, int]:
+        table = table_of_three()
+        ann = Writer(table)
+        for number in range(entries):
+            ann.put(f"{number:06}", ttl_ms=1_000 + number if number % 2 else None)
+        for number in range(0, entries, 50):
+            ann.put(f"{number:06}", ephemeral=True)
+        changes = lines_of(
+            lambda: (ann.put("000010x"), ann.put("000010x", ttl_ms=9), ann.delete("000010x"))
+        )
+        return changes, lines_of(lambda: listed(table, prefix="00001", most=10))
+
+    small, large = cost(200), cost(20_000)
+    assert large[0] <= 1.2 * small[0]
+    assert large[1] <= 1.2 * small[1]
+
+
+def filled(table: LockTable, count: int = 12) -> Writer:
+    ann = Writer(table)
+    for number in range(count):
+        size = VALUE_BYTES_MAX if number % 3 == 0 else number
+        ann.put(f"{number}", bytes(size), ttl_ms=1_000 if number % 2 else None)
+        ann.put(f"{number}", b"x", map="Nü", ephemeral=number % 4 == 0)
+    return ann
+
+
+def test_a_snapshot_has_the_maps_in_bounded_parts(table: LockTable) -> None:
+    filled(table)
+    parts = table.snapshot()
+    raw = [encode(part) for part in parts]
+    assert max(map(len, raw)) < 256 << 10
+    assert len(parts) >= 3
+    copy = LockTable.restore(tuple(decode(part) for part in raw))  # type: ignore[misc]
+    assert (copy.digest(), copy.numbers()) == (table.digest(), table.numbers())
+    assert entries_in(copy) == entries_in(table)
+    for one in (table, copy):
+        one.apply(2_000, End(session=A))
+    assert (copy.digest(), copy.numbers()) == (table.digest(), table.numbers())
+    assert entries_in(copy) == entries_in(table)
+    assert copy.histories.version == table.histories.version
+
+
+def test_a_snapshot_is_of_the_instant_at_which_it_was_begun(table: LockTable) -> None:
+    ann = filled(table)
+    whole, frozen = table.snapshot(), table.freeze()
+    for number in range(12):
+        ann.put(f"{number}", b"later")
+        ann.delete(f"{number}", map="Nü")
+    assert tuple(part for part in frozen if part is not None) == whole
+
+
+def test_sizes_of_records_are_bounds(table: LockTable) -> None:
+    filled(table)
+    for part in table.snapshot():
+        for entry in part.entries:
+            alone = replace(part, sessions=(), owner_states=(), replies=(), entries=(entry,))
+            without = replace(alone, entries=())
+            size = len(encode(alone)) - len(encode(without))
+            assert size <= table_snapshot.bytes_of(entry)
+
+
+def test_a_table_without_maps_has_the_snapshot_of_an_earlier_release(table: LockTable) -> None:
+    (part,) = table.snapshot()
+    assert (part.entries, part.counters) == ((), ())
+    assert len(encode(part)) == len(encode(replace(part, entries=(), counters=())))
+    assert LockTable.restore((part,)).digest() == table.digest()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        ({"session": 99}, "no session 99"),
+        ({"version": 99}, "not given yet"),
+        ({"ticket": 1}, "with ticket 1"),
+        ({"value": bytes(VALUE_BYTES_MAX + 1)}, "bytes"),
+        ({"key": "x" * 300}, "300 bytes"),
+        ({}, "twice"),
+    ],
+    ids=str,
+)
+def test_a_wrong_entry_of_a_snapshot_is_refused(
+    table: LockTable, ann: Writer, wrong: dict[str, Any], text: str
+) -> None:
+    table.next_ticket()
+    ann.put()
+    (part,) = table.snapshot()
+    entry = part.entries[0]._replace(**wrong)
+    entries = (entry,) if wrong else (entry, entry)
+    with pytest.raises(ValueError, match=text):
+        LockTable.restore((replace(part, entries=entries),))
+
+
+def test_different_entries_have_different_numbers(table: LockTable) -> None:
+    def numbers(**fields: Any) -> tuple[int, ...]:
+        one = table_of_three()
+        Writer(one).put(**fields)
+        return one.numbers()
+
+    seen = {
+        numbers(),
+        numbers(key="l"),
+        numbers(value=b"2"),
+        numbers(map="N"),
+        numbers(ephemeral=True),
+        numbers(ttl_ms=5),
+        numbers(ttl_ms=6),
+        table.numbers(),
+    }
+    assert len(seen) == 8
+    assert numbers() == numbers()
+
+
+@pytest.mark.parametrize("seed", range(LOGS))
+def test_the_table_does_what_the_model_does(seed: int) -> None:
+    """Also M1 to M3: versions rise, counts are right, timeouts and sessions know their entries."""
+    compare(steps_of(seed), MapComposer)
+
+
+SOUND_DROP = Maps._drop  # pyright: ignore[reportPrivateUsage]
+SOUND_CHANGE = Maps.change
+SOUND_BEGIN = map_operation._begin_change  # pyright: ignore[reportPrivateUsage]
+SOUND_PUT = operations.OPERATIONS[PutEntry]
+SOUND_FIND = Maps.find
+SOUND_ENTRY_RECORD = Entry.record
+
+
+def a_replaced_entry_is_still_counted(maps: Maps, table: LockTable, entry: Entry) -> None:
+    SOUND_DROP(maps, table, entry)
+    maps.bytes += len(entry.value) if entry.due_ms else 0
+
+
+def an_end_is_no_change(maps: Maps, table: LockTable, name: str, key: str, entry: Any) -> int:
+    version = SOUND_CHANGE(maps, table, name, key, entry)
+    table.histories.version -= entry is None
+    return version
+
+
+def any_fence_will_do(table: LockTable, command: Any, out: Any) -> Any:
+    return SOUND_BEGIN(table, replace(command, guard="", fence=0), out)
+
+
+def the_lock_need_only_be_held(table: LockTable, command: Any, out: Any) -> Any:
+    hold = table.locks.get(command.guard)
+    if command.guard and hold is not None:
+        command = replace(command, fence=hold.fence)
+    return SOUND_BEGIN(table, command, out)
+
+
+def an_older_version_will_do(table: LockTable, command: Any, out: Any) -> Any:
+    entry = table.maps.find(command.map, command.entry_key)
+    if command.version and entry is not None and command.version < entry.version:
+        command = replace(command, version=entry.version)
+    return SOUND_BEGIN(table, command, out)
+
+
+def the_first_put_decides_the_session(table: LockTable, command: Any, out: Any) -> None:
+    entry = table.maps.find(command.map, command.entry_key)
+    if entry is not None and entry.session is not None:
+        command = replace(command, ephemeral=True)
+    SOUND_PUT(table, command, out)
+
+
+def a_put_keeps_the_end(table: LockTable, command: Any, out: Any) -> None:
+    entry = table.maps.find(command.map, command.entry_key)
+    if entry is not None and entry.due_ms and command.ttl_ms is None:
+        command = replace(command, ttl_ms=entry.due_ms - table.time_ms)
+    SOUND_PUT(table, command, out)
+
+
+def ephemeral_entries_outlive_expired_sessions(entry: Entry, table: LockTable, out: Any) -> None:
+    if entry.due_ms is not None:
+        table.maps.change(table, entry.name, entry.key, None)
+
+
+def a_snapshot_without_ends(entry: Entry) -> EntryRecord:
+    record = SOUND_ENTRY_RECORD(entry)
+    return record._replace(due_ms=None, ticket=record.ticket if record.session else 0)
+
+
+def a_snapshot_without_versions(*how: Any) -> Any:
+    return [record for record in SOUND_REST(*how) if not isinstance(record, CounterRecord)]
+
+
+SOUND_REST = table_snapshot._rest  # pyright: ignore[reportPrivateUsage]
+
+PLANTS: dict[str, tuple[Any, str, Any]] = {
+    "an entry that ends is still counted": (Maps, "_drop", a_replaced_entry_is_still_counted),
+    "the end of an entry is no change": (Maps, "change", an_end_is_no_change),
+    "any fence guards": (map_operation, "_begin_change", any_fence_will_do),
+    "any hold guards": (map_operation, "_begin_change", the_lock_need_only_be_held),
+    "an older version is replaced": (map_operation, "_begin_change", an_older_version_will_do),
+    "an entry stays ephemeral": (operations, "PutEntry", the_first_put_decides_the_session),
+    "a put keeps the end": (operations, "PutEntry", a_put_keeps_the_end),
+    "ephemeral entries stay": (
+        Entry,
+        "end_with_session",
+        ephemeral_entries_outlive_expired_sessions,
+    ),
+    "a snapshot without ends": (Entry, "record", a_snapshot_without_ends),
+    "a snapshot without the last version": (table_snapshot, "_rest", a_snapshot_without_versions),
+}
+
+
+@pytest.mark.parametrize("bug", PLANTS)
+def test_every_planted_bug_is_found(monkeypatch: pytest.MonkeyPatch, bug: str) -> None:
+    place, name, planted = PLANTS[bug]
+    if place is operations:
+        monkeypatch.setitem(operations.OPERATIONS, PutEntry, planted)
+    else:
+        monkeypatch.setattr(place, name, planted)
+    with pytest.raises((AssertionError, KeyError, ValueError)):
+        compare((step for seed in range(20) for step in steps_of(seed)), MapComposer)

@@ -1,0 +1,309 @@
+"""Maps as users meet them: threads, tasks and asks, on a `paxos` cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.real_nodes import ask, running_nodes
+
+import fencelock
+import fencelock.aio
+from fencelock.actors.api.map import VALUE_BYTES_MAX
+from fencelock.actors.error import (
+    InvalidRequestError,
+    NotHeldError,
+    UnsupportedError,
+    VersionMismatchError,
+)
+from fencelock.cluster.node import Node
+
+PATIENCE_S = 60
+CLUSTER = "faces"
+LARGE = bytes(range(256)) * (VALUE_BYTES_MAX // 256)
+
+_names = itertools.count(1)
+
+
+@pytest.fixture
+def name() -> str:
+    return f"config-{next(_names)}"
+
+
+@pytest.fixture
+def client(connect: Callable[[], fencelock.Client]) -> fencelock.Client:
+    return connect()
+
+
+@pytest.fixture
+def kv(client: fencelock.Client, name: str) -> fencelock.Map:
+    return client.map(name)
+
+
+def keys_of(kv: fencelock.Map, **fields: Any) -> list[str]:
+    return [key for key, _ in kv.items(**fields)]
+
+
+def test_what_one_client_puts_all_clients_get(
+    connect: Callable[[], fencelock.Client], kv: fencelock.Map, name: str
+) -> None:
+    assert kv.get("colour") is None
+    version = kv.put("colour", b"red")
+    other = connect().map(name)
+    assert other.get("colour") == fencelock.Entry(b"red", version, None, "")
+    assert other.put("colour", b"blue") > version
+    entry = kv.get("colour")
+    assert entry is not None
+    assert entry.value == b"blue"
+    assert kv.delete("colour") is True
+    assert kv.delete("colour") is False
+    assert other.get("colour") is None
+    assert repr(kv) == f"<Map '{name}'>"
+
+
+def test_a_change_by_version_fails_if_somebody_was_faster(kv: fencelock.Map) -> None:
+    first = kv.put_if_absent("k", b"1")
+    assert first is not None
+    assert kv.put_if_absent("k", b"2") is None
+    second = kv.replace("k", b"2", version=first)
+    with pytest.raises(VersionMismatchError, match=f"has version {second}, and version") as failed:
+        kv.replace("k", b"3", version=first)
+    assert failed.value.version == second
+    with pytest.raises(VersionMismatchError, match="nothing was changed"):
+        kv.delete("k", version=first)
+    assert kv.delete("k", version=second)
+    with pytest.raises(VersionMismatchError, match="does not exist") as failed:
+        kv.replace("k", b"3", version=second)
+    assert failed.value.version is None
+
+
+def test_many_threads_count_without_losing_one(kv: fencelock.Map, pool: ThreadPoolExecutor) -> None:
+    kv.put("count", b"0")
+
+    def increment(_: int) -> None:
+        while True:
+            entry = kv.get("count")
+            assert entry is not None
+            try:
+                kv.replace("count", b"%d" % (int(entry.value) + 1), version=entry.version)
+            except VersionMismatchError:
+                continue
+            return
+
+    list(pool.map(increment, range(60)))
+    entry = kv.get("count")
+    assert entry is not None
+    assert entry.value == b"60"
+
+
+def test_an_entry_expires_and_a_put_without_ttl_makes_it_last(kv: fencelock.Map) -> None:
+    kv.put("short", b"", ttl=0.2)
+    kv.put("long", b"", ttl=1_000)
+    kv.put("kept", b"", ttl=0.2)
+    kv.put("kept", b"")
+    while kv.get("short") is not None:
+        pass
+    entry = kv.get("long")
+    assert entry is not None
+    assert entry.expires is not None
+    assert 990 < entry.expires <= 1_000
+    assert keys_of(kv) == ["kept", "long"]
+
+
+def test_an_ephemeral_entry_lives_as_long_as_its_client(
+    connect: Callable[[], fencelock.Client], kv: fencelock.Map, name: str
+) -> None:
+    worker = connect()
+    worker.map(name).put("worker/1", b"", ephemeral=True)
+    worker.map(name).put("worker/2", b"", ephemeral=True)
+    entry = kv.get("worker/1")
+    assert entry is not None
+    assert worker.session in entry.session
+    kv.put("worker/2", b"taken over")
+    worker.close()
+    while kv.get("worker/1") is not None:
+        pass
+    assert keys_of(kv, prefix="worker/") == ["worker/2"]
+
+
+def test_a_client_keeps_the_session_of_an_ephemeral_entry_alive(
+    paxos_addresses: str, kv: fencelock.Map, name: str
+) -> None:
+    """Its TTL is 1 s, and it does nothing else for three times as long."""
+    with fencelock.connect(paxos_addresses, cluster=CLUSTER, ttl=1) as worker:
+        worker.map(name).put("worker", b"", ephemeral=True)
+        kv.put("clock", b"", ttl=3)
+        while kv.get("clock") is not None:
+            assert kv.get("worker") is not None
+    while kv.get("worker") is not None:
+        pass
+
+
+def test_a_late_holder_cannot_write(
+    connect: Callable[[], fencelock.Client], client: fencelock.Client, kv: fencelock.Map, name: str
+) -> None:
+    lock = client.lock(name)
+    with pytest.raises(NotHeldError, match="is not held by this object"):
+        kv.put("k", b"", fence=lock)
+    hold = lock.acquire()
+    assert hold
+    assert kv.put("k", b"by the holder", fence=lock)
+    assert kv.replace("k", b"again", version=kv.put("k", b"", fence=hold), fence=hold)
+    other = connect()
+    other.evict(name, hold.fence, "root")
+    lates: list[Callable[[], object]] = [
+        lambda: kv.put("k", b"late", fence=hold),
+        lambda: kv.put_if_absent("new", b"late", fence=hold),
+        lambda: kv.delete("k", fence=hold),
+    ]
+    for late in lates:
+        with pytest.raises(NotHeldError, match=f"not held under fence {hold.fence}"):
+            late()
+    with other.lock(name) as next_hold:
+        assert other.map(name).put("k", b"next", fence=next_hold)
+        with pytest.raises(NotHeldError):
+            kv.put("k", b"late", fence=hold)
+    entry = kv.get("k")
+    assert entry is not None
+    assert entry.value == b"next"
+    assert kv.get("new") is None
+
+
+def test_holds_of_other_objects_guard_too(
+    client: fencelock.Client, kv: fencelock.Map, name: str
+) -> None:
+    with client.lock_all(f"{name}/a", f"{name}/b") as both:
+        assert kv.put("both", b"", fence=both)
+    with client.semaphore(name, 2) as permit:
+        assert kv.put("permit", b"", fence=permit)
+    with client.rwlock(name).write() as writer:
+        assert kv.put("writer", b"", fence=writer)
+    for over in (both, permit, writer):
+        with pytest.raises(NotHeldError):
+            kv.put("late", b"", fence=over)
+
+
+def test_entries_are_listed_in_pages(kv: fencelock.Map, pool: ThreadPoolExecutor) -> None:
+    def put(number: int) -> None:
+        kv.put(f"a/{number:04}", b"")
+
+    list(pool.map(put, range(1_205)))
+    kv.put("b", LARGE)
+    kv.put("c", LARGE)
+    kv.put("d", LARGE)
+    assert len(kv.items()) == 1_208
+    assert keys_of(kv, prefix="a/", limit=2) == ["a/0000", "a/0001"]
+    assert keys_of(kv, prefix="a/", after="a/1200") == [f"a/{n}" for n in range(1_201, 1_205)]
+    assert keys_of(kv, after="b") == ["c", "d"]
+    assert kv.items(limit=0) == []
+    assert dict(kv.items("d"))["d"].value == LARGE
+
+
+def test_large_values_of_many_threads_pass(kv: fencelock.Map, pool: ThreadPoolExecutor) -> None:
+    """No honest client is taken for a flooder: 200 values of 64 KiB, 40 at a time."""
+    with ThreadPoolExecutor(40) as many:
+        versions = list(many.map(lambda n: kv.put(f"{n % 50}", LARGE), range(200)))
+        assert len(set(versions)) == 200
+        values = list(many.map(lambda n: kv.get(f"{n % 50}"), range(200)))
+    assert all(one is not None and one.value == LARGE for one in values)
+    list(pool.map(lambda n: kv.delete(f"{n}"), range(50)))
+
+
+def test_a_local_read_needs_no_other_node(kv: fencelock.Map) -> None:
+    kv.put("k", b"1")
+    while (entry := kv.get("k", read="local", max_age=60)) is None:
+        pass
+    assert entry.value == b"1"
+    assert kv.items(read="local", max_age=60) == [("k", entry)]
+
+
+WRONG: dict[str, tuple[Callable[[fencelock.Map], object], type[Exception], str]] = {
+    "text": (lambda kv: kv.put("k", "text"), TypeError, "value is str, and must be bytes"),  # type: ignore[arg-type]
+    "buffer": (lambda kv: kv.put("k", bytearray(1)), TypeError, "bytearray"),  # type: ignore[arg-type]
+    "key": (lambda kv: kv.put(5, b""), TypeError, "entry_key"),  # type: ignore[arg-type]
+    "no key": (lambda kv: kv.get(""), InvalidRequestError, "key is empty"),
+    "long key": (lambda kv: kv.put("ä" * 129, b""), InvalidRequestError, "258 bytes"),
+    "large": (lambda kv: kv.put("k", LARGE + b"x"), InvalidRequestError, "65537 bytes"),
+    "ttl": (lambda kv: kv.put("k", b"", ttl=0), ValueError, "above 0"),
+    "long ttl": (lambda kv: kv.put("k", b"", ttl=4e7), InvalidRequestError, "ttl_ms"),
+    "version": (lambda kv: kv.replace("k", b"", version=0), ValueError, "put_if_absent"),
+    "fence": (lambda kv: kv.put("k", b"", fence=3), TypeError, "a lock or a hold"),  # type: ignore[arg-type]
+    "limit": (lambda kv: kv.items(limit=-1), ValueError, "limit is -1"),
+    "age": (lambda kv: kv.get("k", read="local", max_age=-1), ValueError, "max_age"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_wrong_arguments_are_refused_in_words(kv: fencelock.Map, what: str) -> None:
+    call, kind, text = WRONG[what]
+    with pytest.raises(kind, match=text):
+        call(kv)
+    assert kv.items() == []
+
+
+def test_tasks_use_maps(paxos_addresses: str, name: str) -> None:
+    async def scene() -> None:
+        async with fencelock.aio.connect(paxos_addresses, cluster=CLUSTER) as client:
+            kv = client.map(name)
+            version = await kv.put("k", b"1", ephemeral=True)
+            assert await kv.put_if_absent("k", b"2") is None
+            assert await kv.replace("k", b"2", version=version) > version
+            with pytest.raises(VersionMismatchError):
+                await kv.delete("k", version=version)
+            async with client.lock(name) as hold:
+                await kv.put("guarded", b"3", fence=hold)
+            with pytest.raises(NotHeldError):
+                await kv.put("guarded", b"4", fence=hold)
+            await asyncio.gather(*(kv.put(f"n/{number}", b"") for number in range(50)))
+            assert len(await kv.items("n/")) == 50
+            entry = await kv.get("guarded")
+            assert entry is not None
+            assert entry.value == b"3"
+            cancelled = asyncio.create_task(kv.put("cancelled", b""))
+            await asyncio.sleep(0)
+            cancelled.cancel()
+            await asyncio.gather(cancelled, return_exceptions=True)
+            assert await kv.put("cancelled", b"after") > version
+
+    asyncio.run(scene())
+
+
+def test_asks_inside_a_node_use_maps(paxos_nodes: list[Node], name: str) -> None:
+    node = paxos_nodes[0]
+    put = fencelock.PutEntry(map=name, entry_key="k", value=LARGE)
+    reply = ask(node, put)
+    assert isinstance(reply, fencelock.EntryChanged)
+    assert reply.changed
+    found = ask(node, fencelock.GetEntry(map=name, entry_key="k"))
+    assert found.entries == (fencelock.EntrySeen("k", LARGE, reply.version, None, ""),)
+    assert found.age_ms == 0
+    assert ask(node, fencelock.ListEntries(map=name)).entries == found.entries
+    assert ask(node, fencelock.DeleteEntry(map=name, entry_key="k", version=1)).changed is False
+    assert ask(node, fencelock.DeleteEntry(map=name, entry_key="k")).changed
+    with pytest.raises(InvalidRequestError, match="value of 65537 bytes"):
+        ask(node, fencelock.PutEntry(map=name, entry_key="k", value=LARGE + b"x"))
+
+
+@pytest.mark.parametrize("protocol", ["central", "lamport", "bakery"])
+def test_other_protocols_name_the_one_that_has_maps(tmp_path: Path, protocol: str) -> None:
+    with running_nodes(tmp_path, protocol) as nodes:
+        addresses = ",".join(node.address for node in nodes.values())
+        with (
+            fencelock.connect(addresses) as client,
+            pytest.raises(
+                UnsupportedError, match=rf"{protocol} does not promise maps .*; paxos has it"
+            ),
+        ):
+            client.map("config")
+        node = next(iter(nodes.values()))
+        for request in (
+            fencelock.PutEntry(map="a", entry_key="k", value=b""),
+            fencelock.GetEntry(map="a", entry_key="k"),
+        ):
+            with pytest.raises(UnsupportedError, match="paxos has it"):
+                ask(node, request)

@@ -1,0 +1,96 @@
+"""Maps in the dumb model: one list of entries."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from fencelock.actors.api.map import DeleteEntry, EntryRequest, PutEntry
+from fencelock.actors.api.message import Reason
+from fencelock.actors.table.table import LockTable
+
+if TYPE_CHECKING:
+    from support.table_model import Model
+
+Seen = tuple[str, str, bytes, int, str, float]
+"""An entry: its map, its key, its value, its version, its session, and when it is due."""
+
+
+@dataclass(eq=False)
+class ModelEntry:
+    """An entry, and its place among all that falls due."""
+
+    map: str
+    key: str
+    value: bytes
+    version: int
+    session: str
+    due: float
+    place: int
+
+    @property
+    def seen(self) -> Seen:
+        """All of it that can be seen."""
+        return self.map, self.key, self.value, self.version, self.session, self.due
+
+
+def change(model: Model, command: EntryRequest) -> None:
+    """Apply a change that is not a repetition."""
+    s, o, r, lock = command.session, command.owner, command.request, command.lock
+    if command.guard:
+        holds = [c for c in model.claims if c.fence and command.guard in c.names]
+        if not any(c.fence + c.names.index(command.guard) == command.fence for c in holds):
+            model.deny(s, o, r, lock, Reason.NOT_HELD)
+            return
+    found = [e for e in model.entries if (e.map, e.key) == (command.map, command.entry_key)]
+    version = found[0].version if found else 0
+    wrong = command.version is not None and command.version != version
+    if wrong or (isinstance(command, DeleteEntry) and not found):
+        model.note(s, o, r, lock, ("EntryChanged", lock, s, o, r, version, False))
+        return
+    model.entries = [e for e in model.entries if e not in found]
+    model.history.version += 1
+    if isinstance(command, PutEntry):
+        if command.ephemeral or command.ttl_ms is not None:
+            model.places += 1
+        due = float("inf") if command.ttl_ms is None else model.now + command.ttl_ms
+        owner = s if command.ephemeral else ""
+        entry = ModelEntry(
+            command.map,
+            command.entry_key,
+            command.value,
+            model.history.version,
+            owner,
+            due,
+            model.places,
+        )
+        model.entries.append(entry)
+    model.note(s, o, r, lock, ("EntryChanged", lock, s, o, r, model.history.version, True))
+
+
+def end(model: Model, entries: list[ModelEntry]) -> None:
+    """End entries, one after the other."""
+    model.entries = [e for e in model.entries if e not in entries]
+    model.history.version += len(entries)
+
+
+def entries_in(table: LockTable) -> list[Seen]:
+    """Return the entries of a table, in order, and check what the table counts."""
+    maps = table.maps
+    entries = maps.in_order()
+    assert (maps.count, maps.bytes) == (len(entries), sum(e.size for e in entries))  # M2
+    assert all(e.version <= table.histories.version for e in entries)  # M1
+    attached = {t: e for s in table.sessions.by_id.values() for t, e in s.attached.items()}
+    for e in entries:  # M3
+        assert (table.timeouts.items.get(e.ticket) is e) is (e.due_ms is not None)
+        assert (attached.pop(e.ticket, None) is e) is (e.session is not None)
+    assert not attached
+    for name, one in maps.by_name.items():
+        assert [e.key for e in one.page("", "")] == sorted(one.entries), name
+        assert one.entries
+    return [_seen(e) for e in entries]
+
+
+def _seen(e: Any) -> Seen:
+    due = float("inf") if e.due_ms is None else e.due_ms
+    return e.name, e.key, e.value, e.version, "" if e.session is None else e.session.id, due

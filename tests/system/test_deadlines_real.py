@@ -1,0 +1,131 @@
+"""Deadlines of holds with real processes: a holder is stopped, and leaders are killed."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.holds import fence_of
+from support.paxos_processes import LONG_S, PaxosProcesses, running_members
+from support.real_nodes import running_nodes
+
+import fencelock
+from fencelock.guard import FileGuard
+
+TERM_S = 1.0
+"""Duration, and grace, of the holds."""
+
+HOLDER = """
+import sys
+from pathlib import Path
+import fencelock
+from fencelock.guard import FileGuard, StaleFenceError
+
+client = fencelock.connect(sys.argv[1])
+lock = client.lock("report", duration=float(sys.argv[2]), grace=float(sys.argv[2]))
+hold = lock.acquire()
+print(hold.fence, flush=True)
+for _ in sys.stdin:
+    # This is the first that it does when it runs again.
+    state = f"{lock.held} {lock.lost} {lock.remaining}"
+    try:
+        hold.raise_if_lost()
+    except fencelock.LockOwnershipLostError as error:
+        state = f"{state} {error}"
+    try:
+        FileGuard(Path(sys.argv[3])).write(b"late", hold.fence)
+    except StaleFenceError:
+        state = f"{state}; the write was refused"
+    print(state, flush=True)
+"""
+
+
+def test_a_stopped_holder_loses_the_lock_and_knows_it_when_it_runs_again(tmp_path: Path) -> None:
+    """The session lives: only the deadline ends the hold."""
+    report = tmp_path / "report"
+    with running_nodes(tmp_path) as nodes:
+        addresses = ",".join(node.address for node in nodes.values())
+        command = [sys.executable, "-c", HOLDER, addresses, str(TERM_S), str(report)]
+        with (
+            fencelock.connect(addresses) as client,
+            subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            ) as holder,
+        ):
+            assert holder.stdin is not None
+            assert holder.stdout is not None
+            fence = int(holder.stdout.readline())
+            holder.send_signal(signal.SIGSTOP)
+            began = time.monotonic()
+            hold = client.lock("report").acquire(timeout=LONG_S)
+            took_s = time.monotonic() - began
+            assert hold is not None
+            assert hold.fence > fence
+            assert took_s < 2 * TERM_S + 5  # Its session lasts for 15 s.
+            FileGuard(report).write(b"mine", hold.fence)
+            holder.send_signal(signal.SIGCONT)
+            print("what about it?", file=holder.stdin, flush=True)
+            said = holder.stdout.readline()
+            assert said.startswith("False True 0.0 ")
+            assert "lost its hold under fence" in said
+            assert "the write was refused" in said
+            assert report.read_bytes() == b"mine"
+            holder.stdin.close()
+
+
+@pytest.fixture
+def members(tmp_path: Path) -> Iterator[PaxosProcesses]:
+    with running_members(tmp_path) as members:
+        yield members
+
+
+def test_a_killed_leader_does_not_shorten_a_deadline(members: PaxosProcesses) -> None:
+    term_s = 2.0
+    with (
+        fencelock.connect(members.connect, connect_timeout=LONG_S) as client,
+        fencelock.connect(members.connect, connect_timeout=LONG_S) as other,
+    ):
+        client.lock("first").acquire(timeout=LONG_S)
+        lost_at: list[float] = []
+        lost = threading.Event()
+        mine = client.lock("order", duration=term_s, grace=term_s)
+        mine.on_lost(lambda _: (lost_at.append(time.monotonic()), lost.set()))
+        before = time.monotonic()
+        fence = fence_of(mine.acquire(timeout=LONG_S))
+        leader = next(status.master for status in client.describe() if status.master)
+        members.kill(leader)
+        later = fence_of(other.lock("order").acquire(timeout=LONG_S))
+        granted_at = time.monotonic()
+        assert lost.wait(LONG_S)
+        members.start(leader)
+        assert later > fence
+        assert granted_at - before >= 2 * term_s
+        assert before + 2 * term_s * 0.9 <= lost_at[0] <= granted_at
+
+
+def test_a_holder_that_renews_keeps_the_lock_while_leaders_are_killed(
+    members: PaxosProcesses,
+) -> None:
+    with fencelock.connect(members.connect, connect_timeout=LONG_S) as client:
+        renewed = threading.Semaphore(0)
+        mine = client.lock("kept", duration=TERM_S, grace=10)
+
+        def renew(_: object) -> None:
+            mine.renew()
+            renewed.release()
+
+        mine.on_unlocking(renew)
+        with mine as hold:
+            for node in sorted(members.processes)[:2]:
+                members.kill(node)
+                assert renewed.acquire(timeout=LONG_S)
+                members.start(node)
+                assert renewed.acquire(timeout=LONG_S)
+            assert mine.fence == hold.fence
+            hold.raise_if_lost()
