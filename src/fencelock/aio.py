@@ -11,7 +11,7 @@ from fencelock.cluster.aio.client import Client, Connecting, connect
 from fencelock.cluster.aio.election import Candidate, Election, ElectionWatch
 from fencelock.cluster.aio.lock import Hold, Lock, RLock
 from fencelock.cluster.aio.lock_all import HoldAll, LockAll
-from fencelock.cluster.aio.map import Map
+from fencelock.cluster.aio.map import Map, MapWatch
 from fencelock.cluster.aio.rwlock import RWLock
 from fencelock.cluster.aio.semaphore import Semaphore
 
@@ -26,6 +26,7 @@ __all__ = [
     "Lock",
     "LockAll",
     "Map",
+    "MapWatch",
     "RLock",
     "RWLock",
     "Semaphore",
