@@ -100,6 +100,7 @@ class LockMachine:
         """Return the level of ``command``; see `LEVELS`."""
         known = self._known.get(command) or read_command(command)
         if isinstance(known, Acquire):
+            # Members of earlier releases would grant a hold without a deadline.
             return COMMAND_LEVEL if known.hold_ms or known.grace_ms else 0
         return 0 if known is None else LEVELS.get(type(known), COMMAND_LEVEL)
 

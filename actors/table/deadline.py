@@ -12,6 +12,7 @@ reading of log time may be ahead of the former master's by their drift since the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -20,7 +21,7 @@ from fencelock.actors.api.name import WAIT_MS_MAX, titled
 from fencelock.actors.api.session_message import Renewed
 from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.table.holding import Hold, Wait
-from fencelock.actors.table.message import LeaseRecord, Result
+from fencelock.actors.table.message import HoldRecord, LeaseRecord, Result, TablePart, WaitRecord
 
 if TYPE_CHECKING:
     from fencelock.actors.table.session import OwnerState
@@ -219,3 +220,36 @@ class LeasedWait(Wait):
     """A wait for a hold with a deadline."""
 
     terms: Terms = NO_TERMS
+
+
+class Leases:
+    """The deadlines of a snapshot, whose holds and waits have not been made yet."""
+
+    def __init__(self, parts: Sequence[TablePart]) -> None:
+        self.by_fence = {one.fence: one for part in parts for one in part.leases}
+        self.by_ticket = {one.ticket: one for part in parts for one in part.terms}
+
+    def hold(self, table: TableState, owner_state: OwnerState, held: HoldRecord) -> Hold:
+        """Return the hold of a record, whose deadline ``table`` watches."""
+        fields = owner_state, held.label, held.fence, held.since_ms, held.request, held.times
+        lease = self.by_fence.pop(held.fence, None) if self.by_fence else None
+        if lease is None:
+            return Hold(*fields, held.level)
+        terms = Terms(lease.hold_ms, lease.grace_ms)
+        hold = LeasedHold(*fields, held.level, terms=terms, lasts_ms=lease.lasts_ms)
+        hold.renewal = lease.renewal
+        hold.extend(table, lease.deadline_ms)
+        return hold
+
+    def check_used(self) -> None:
+        """Raise ValueError if there is a deadline without a hold or a wait."""
+        if self.by_fence or self.by_ticket:
+            raise ValueError("the snapshot has deadlines that no hold or wait has")
+
+    def wait(self, owner_state: OwnerState, wait: WaitRecord) -> Wait:
+        """Return the wait of a record."""
+        fields = owner_state, wait.ticket, wait.label, wait.since_ms, wait.due_ms
+        found = self.by_ticket.pop(wait.ticket, None) if self.by_ticket else None
+        if found is None:
+            return Wait(*fields)
+        return LeasedWait(*fields, terms=Terms(found.hold_ms, found.grace_ms))

@@ -14,7 +14,7 @@ from fencelock.actors.api.lock_all import AcquireAll
 from fencelock.actors.api.message import Acquire, Cancel, Granted, KeepAlive, Reason, Release
 from fencelock.actors.api.session_message import CloseReason, End, Evict, Renew, Renewed
 from fencelock.actors.table import table_snapshot
-from fencelock.actors.table.deadline import GRACE_MS, ROUNDING_MS, LeasedHold
+from fencelock.actors.table.deadline import GRACE_MS, ROUNDING_MS, LeasedHold, Leases
 from fencelock.actors.table.holding import Hold, Wait
 from fencelock.actors.table.message import (
     ExtendSessions,
@@ -353,10 +353,11 @@ def test_a_snapshot_without_deadlines_is_written_and_read_as_before(table: LockT
 @pytest.mark.parametrize("field", ["leases", "terms"])
 def test_a_deadline_of_nothing_is_refused(field: str) -> None:
     (part,) = busy().snapshot()
-    last = getattr(part, field)[-1]
-    stray = last._replace(**{last._fields[0]: 99})
+    known = getattr(part, field)
+    stray = known[-1]._replace(**{known[-1]._fields[0]: 99})
+    changes: dict[str, Any] = {field: (*known, stray)}
     with pytest.raises(ValueError, match="deadlines that no hold or wait has"):
-        LockTable.restore((replace(part, **{field: (*getattr(part, field), stray)}),))
+        LockTable.restore((replace(part, **changes),))
 
 
 Plant = Callable[[Any], Any]  # From a sound function to a broken one.
@@ -408,7 +409,10 @@ def acquiring_again_restarts(hold: LeasedHold) -> Granted:
 
 
 def a_snapshot_loses_deadlines(sound: Any) -> Any:
-    return lambda table: [one for one in sound(table) if not isinstance(one, LeaseRecord)]
+    def broken(table: TableState) -> list[Any]:
+        return [one for one in sound(table) if not isinstance(one, LeaseRecord)]
+
+    return broken
 
 
 def a_wait_loses_its_terms(leases: Any, owner_state: Any, wait: Any) -> Wait:
@@ -426,7 +430,7 @@ PLANTS: dict[str, tuple[Any, str, Plant]] = {
     "ended holds stay in the heap": (LeasedHold, "end", ended_holds_stay_in_the_heap),
     "acquiring again restarts": (LeasedHold, "answer", lambda _: acquiring_again_restarts),
     "a snapshot loses deadlines": (table_snapshot, "_rest", a_snapshot_loses_deadlines),
-    "a wait loses its terms": (table_snapshot.Leases, "wait", lambda _: a_wait_loses_its_terms),
+    "a wait loses its terms": (Leases, "wait", lambda _: a_wait_loses_its_terms),
 }
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from support.workloads import LOSSES, demand_caught, demand_clean
 
-from fencelock.actors.api.message import Reason
+from fencelock.actors.api.message import Reason, refused
 from fencelock.actors.api.session_message import Renew, Renewed
 from fencelock.actors.session import session_loss
 from fencelock.actors.table import operation
@@ -59,7 +59,7 @@ def there_is_no_grace(hold: LeasedHold, table: Any) -> None:
 
 
 COUNT_FROM = session_loss._count_from  # pyright: ignore[reportPrivateUsage]
-REFUSED = operation.refused
+REFUSED = refused
 
 
 @pytest.mark.parametrize(
