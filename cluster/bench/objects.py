@@ -52,6 +52,10 @@ COMPARED = (
     Comparison("rwlock, write", "pairs/s", Use.WRITE, Use.LOCK, RATIO_MIN),
     Comparison("lock_all of 2", "pairs/s", Use.LOCK_ALL, Use.TWO_LOCKS, RATIO_MIN),
     Comparison("100 readers of one", "grants/s", Use.READ_ONE, Use.READ, None),
+    Comparison("map, get 100 B", "reads/s", Use.MAP_READ, Use.LOCK, None),
+    Comparison("map, put 100 B", "writes/s", Use.MAP_WRITE, Use.LOCK, None),
+    Comparison("map, get 10 KiB", "reads/s", Use.MAP_READ_LARGE, Use.LOCK, None),
+    Comparison("map, put 10 KiB", "writes/s", Use.MAP_WRITE_LARGE, Use.LOCK, None),
 )
 
 

@@ -1,4 +1,4 @@
-"""What measured clients repeat: they acquire and release objects of one kind."""
+"""What measured clients repeat: they acquire and release objects of one kind, or use a map."""
 
 from __future__ import annotations
 
@@ -24,6 +24,18 @@ class Use(StrEnum):
     """It acquires two locks in one step, and releases them."""
     TWO_LOCKS = "two_locks"
     """It acquires two locks, one after the other, and releases them."""
+    MAP_READ = "map_read"
+    """It gets an entry of 100 bytes."""
+    MAP_WRITE = "map_write"
+    """It puts an entry of 100 bytes."""
+    MAP_READ_LARGE = "map_read_large"
+    """It gets an entry of 10 KiB."""
+    MAP_WRITE_LARGE = "map_write_large"
+    """It puts an entry of 10 KiB."""
+
+
+SMALL_BYTES = 100
+LARGE_BYTES = 10 << 10
 
 
 class Acquirable(Protocol):
@@ -63,3 +75,30 @@ def repeated(use: Use, client: Client, name: str) -> Callable[[], None]:
             return partial(one_pair, client.lock_all(name, f"{name}/2"))
         case Use.TWO_LOCKS:
             return partial(one_pair, client.lock(name), client.lock(f"{name}/2"))
+        case Use.MAP_READ:
+            return _reading(client, name, SMALL_BYTES)
+        case Use.MAP_WRITE:
+            return _writing(client, name, SMALL_BYTES)
+        case Use.MAP_READ_LARGE:
+            return _reading(client, name, LARGE_BYTES)
+        case Use.MAP_WRITE_LARGE:
+            return _writing(client, name, LARGE_BYTES)
+
+
+def _reading(client: Client, name: str, size: int) -> Callable[[], None]:
+    kv, key = client.map("bench"), f"{name}/{size}"
+    kv.put(key, bytes(size))
+
+    def read() -> None:
+        assert kv.get(key) is not None
+
+    return read
+
+
+def _writing(client: Client, name: str, size: int) -> Callable[[], None]:
+    kv, value = client.map("bench"), bytes(size)
+
+    def write() -> None:
+        kv.put(name, value)
+
+    return write
