@@ -124,18 +124,28 @@ class LockTable(TableState):
         held = self.pools.get(lock) or self.locks.get(lock) or self.objects.get(lock)
         return report_lock(lock, held, self.time_ms)
 
-    def listing(self, prefix: str = "", after: str = "", most: int = 1_000) -> tuple[LockLine, ...]:
-        """Return a page of the held locks whose names begin with ``prefix``, sorted.
+    def listing(
+        self,
+        prefix: str = "",
+        after: str = "",
+        most: int = 1_000,
+        *,
+        unheld: bool | None = None,
+    ) -> tuple[LockLine, ...]:
+        """Return a page of the locks that are held, and of other objects, sorted.
 
         It reads every name: it is for people, not for the log.
 
         Args:
-            prefix: the beginning of the names.
+            prefix: the beginning of their names.
             after: only names above this one, the last of the page before.
             most: the length of a page, at least 0.
+            unheld: whether to list objects that nobody can hold, or the others; None for both.
 
         """
-        return list_locks((self.locks, self.pools), prefix, after, most, self.time_ms)
+        locks, pools, objects = self.locks, self.pools, self.objects
+        tables = ({}, {}, objects) if unheld else (locks, pools, {} if unheld is False else objects)
+        return list_locks(tables, prefix, after, most, self.time_ms)
 
     def changes(self, lock: str, after: int | None, prefix: str = "") -> Changed:
         """Return the changes of an object after a version, or the whole object; see `Changed`.

@@ -9,6 +9,7 @@ For example::
 
 from fencelock.cluster.aio.client import Client, Connecting, connect
 from fencelock.cluster.aio.election import Candidate, Election, ElectionWatch
+from fencelock.cluster.aio.latch import Latch
 from fencelock.cluster.aio.lock import Hold, Lock, RLock
 from fencelock.cluster.aio.lock_all import HoldAll, LockAll
 from fencelock.cluster.aio.map import Map, MapWatch
@@ -23,6 +24,7 @@ __all__ = [
     "ElectionWatch",
     "Hold",
     "HoldAll",
+    "Latch",
     "Lock",
     "LockAll",
     "Map",
