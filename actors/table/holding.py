@@ -239,6 +239,10 @@ class TableObject(ABC):
         """Return a checksum of the state that snapshots keep, without the waits."""
 
     @abstractmethod
+    def progress(self) -> tuple[int, int]:
+        """Return how many are missing until its waiters pass, and of how many."""
+
+    @abstractmethod
     def wording(self) -> str:
         """Describe what keeps a request for it waiting."""
 
