@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 from fencelock.actors.api.backup_message import ReadBackup
-from fencelock.actors.api.changes import ReadChanges
 from fencelock.actors.api.message import (
     Alive,
     CancellableRequest,
@@ -146,7 +145,6 @@ class PaxosBackend(MembersBackend):
             Inspect: self._on_query,
             ListLocks: self._on_query,
             ListRecords: self._on_query,
-            ReadChanges: self._on_query,
             TableQuery: self._on_query,
             **self.member_requests,
             ReadBackup: self._on_query,
