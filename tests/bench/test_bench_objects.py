@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from fencelock.cluster.bench.job import Job, JobKind, read_job
-from fencelock.cluster.bench.object_costs import CROWDS, REQUESTS, Crowd
+from fencelock.cluster.bench.object_costs import CROWDS, Crowd
 from fencelock.cluster.bench.objects import MAPS, PAIRS
 from fencelock.cluster.bench.uses import Use
 
@@ -42,8 +42,7 @@ def test_a_job_of_turns_survives_its_line() -> None:
 
 
 @pytest.mark.parametrize("crowd", CROWDS, ids=lambda crowd: crowd.name)
-@pytest.mark.parametrize("kind", REQUESTS)
-def test_a_load_keeps_its_size_from_round_to_round(crowd: Crowd, kind: str) -> None:
-    run = crowd.load(REQUESTS[kind], 10)
+def test_a_load_keeps_its_size_from_round_to_round(crowd: Crowd) -> None:
+    run = crowd.load(10)
     run()
     run()  # It raises if a pair is not granted.
