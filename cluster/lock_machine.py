@@ -140,12 +140,12 @@ class LockMachine:
                 return Looked(report=self.table.status(question.lock))
             case Browse():
                 asked, most = question, max(0, question.most)
-                lines = self.table.listing(asked.prefix, asked.after, most + 1)
+                lines = self.table.listing(asked.prefix, asked.after, most + 1, unheld=asked.unheld)
                 return Browsed(lines=lines[:most], more=len(lines) > most)
             case ReadRecords(kind=kind, skip=skip, most=most):
                 return self.table.records(kind, skip, max(0, most))
             case ReadHistory():
-                return self.table.changes(question.lock, question.after)
+                return self.table.changes(question.lock, question.after, question.prefix)
             case ReadTable(query=query):
                 return TableRead(reply=QUERIES[type(query)](self.table, query))
             case _:
