@@ -25,7 +25,7 @@ from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.message import Address, Instant
 from fencelock.actors.session import session_loss
 from fencelock.actors.session.endpoint_selection import hear, note_node, prefer_master
-from fencelock.actors.session.holding import Acquisition, Hold
+from fencelock.actors.session.holding import LAPSED, Acquisition, Hold
 from fencelock.actors.session.maintenance import follow_members, keep_watching
 from fencelock.actors.session.pending import (
     ANY_ENDPOINT,
@@ -102,9 +102,9 @@ def _on_rarer(
                 return [Observe("client.unfit_answer_dropped")]
             if session_loss.is_renewed_too_late(
                 pending, answer, now
-            ):  # It came so late that it has ended meanwhile.
-                state.in_flight.renew(pending, now)
-                return [Observe("client.wait_renewed")]
+            ):  # It came so late that it may have ended meanwhile. If not, it is given back.
+                again = state.in_flight.again(pending, pending.endpoint, now)
+                return [*again, Observe("client.wait_renewed")]
             return _on_granted(state, pending, granted, now)
         case Renewed():
             return _on_renewed(state, pending, answer, now)
@@ -219,9 +219,12 @@ def _on_granted(
     assert pending.user is not None
     effects = state.confirm(pending.sent_at, now)
     loss = state.unreported.tell(claim, granted.fence) if state.unreported.losses else None
-    if loss is not None:  # It was taken away before this answer came.
-        return [*effects, *state.reply_no(pending, lost(claim, granted.fence, loss))]
     hold = state.holds.get(claim)
+    if loss is None and hold is None and session_loss.is_given_back(state, claim, granted.fence):
+        loss = LAPSED
+    if loss is not None:  # It was taken away, or its deadline was over, before this answer came.
+        told = state.reply_no(pending, lost(claim, granted.fence, loss))
+        return [*effects, *told, *state.in_flight.go_on(claim, now)]
     if hold is not None and hold.fence != granted.fence:
         assert state.session_lease.kept  # C3
         effects += state.lose_hold(claim, f"it was granted anew, under fence {granted.fence}")

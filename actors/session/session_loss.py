@@ -180,8 +180,13 @@ def warn(state: SessionState, claim: Claim, now: Instant) -> list[Effect]:
 
 
 def _lose_at_deadline(state: SessionState, claim: Claim, now: Instant) -> list[Effect]:
-    """Lose a hold whose lease may be over, and release it in case it is not."""
-    fence = state.holds[claim].fence
+    """Lose a hold whose lease may be over, and release it in case it is not.
+
+    It is released as often as it was acquired. Otherwise the next acquire could enter the rest of
+    it at the cluster, and only a first acquire is told the deadline.
+    """
+    hold = state.holds[claim]
+    fence, times = hold.fence, len(hold.levels) + hold.owed + (claim in state.in_flight.waits)
     effects = [Observe("client.lease_over"), *state.lose_hold(claim, LAPSED)]
     for number in list(state.in_flight.releases.get(claim, ())):
         pending = state.in_flight.pending[number]
@@ -191,13 +196,20 @@ def _lose_at_deadline(state: SessionState, claim: Claim, now: Instant) -> list[E
             pending.user, pending.ends_at = None, None
         else:
             state.in_flight.drop(pending)
-    if claim in state.in_flight.releases:
-        return effects + state.in_flight.go_on(claim, now)
     release = Release(lock=claim.lock, fence=fence, owner=claim.owner)
     endpoint = state.endpoints.choose().address
-    return effects + state.in_flight.ask(
-        None, release, claim, endpoint, now, limit_ms=None, owed=True
-    )
+    for _ in range(times - len(state.in_flight.releases.get(claim, ()))):
+        effects += state.in_flight.ask(
+            None, release, claim, endpoint, now, limit_ms=None, owed=True
+        )
+    return effects + state.in_flight.go_on(claim, now)
+
+
+def is_given_back(state: SessionState, claim: Claim, fence: int) -> bool:
+    """Return whether a release of the hold under ``fence`` is under way."""
+    numbers = state.in_flight.releases.get(claim, ())
+    asked = (state.in_flight.pending[number].asked for number in numbers)
+    return any(isinstance(one, ReleaseRequest) and one.fence == fence for one in asked)
 
 
 def why_not_renew(state: SessionState, renew: Renew, claim: Claim) -> Rejection | None:
