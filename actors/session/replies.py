@@ -25,7 +25,7 @@ from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.message import Address, Instant
 from fencelock.actors.session import session_loss
 from fencelock.actors.session.endpoint_selection import hear, note_node, prefer_master
-from fencelock.actors.session.holding import LAPSED, Acquisition, Hold
+from fencelock.actors.session.holding import Acquisition, Hold
 from fencelock.actors.session.maintenance import follow_members, keep_watching
 from fencelock.actors.session.pending import (
     ANY_ENDPOINT,
@@ -78,7 +78,7 @@ def on_answer(state: SessionState, sender: Address, answer: Answer, now: Instant
     if answer.request not in state.in_flight.pending:  # `hear` has just moved it.
         return [*effects, Observe("client.late_answer_dropped")]
     match answer:
-        case Granted() if answer.hold_ms and session_loss.is_late(pending, answer, now):
+        case Granted() if answer.hold_ms and session_loss.is_late(state, pending, answer, now):
             effects += state.confirm(pending.sent_at, now)
             return [*effects, session_loss.renew_first(state, pending, answer, now)]
         case Granted():
@@ -102,7 +102,7 @@ def _on_rarer(
                 return [Observe("client.unfit_answer_dropped")]
             if session_loss.is_renewed_too_late(
                 pending, answer, now
-            ):  # It came so late that it may have ended meanwhile. If not, it is given back.
+            ):  # It came so late that it has ended meanwhile.
                 again = state.in_flight.again(pending, pending.endpoint, now)
                 return [*again, Observe("client.wait_renewed")]
             return _on_granted(state, pending, granted, now)
@@ -219,23 +219,24 @@ def _on_granted(
     assert pending.user is not None
     effects = state.confirm(pending.sent_at, now)
     loss = state.unreported.tell(claim, granted.fence) if state.unreported.losses else None
+    if loss is not None:  # It was taken away before this answer came.
+        effects += state.reply_no(pending, lost(claim, granted.fence, loss))
+        if granted.hold_ms:
+            effects += session_loss.release_lost(state, claim, granted.fence, now)
+        return effects + state.in_flight.go_on(claim, now)
     hold = state.holds.get(claim)
-    if loss is None and hold is None and session_loss.is_given_back(state, claim, granted.fence):
-        loss = LAPSED
-    if loss is not None:  # It was taken away, or its deadline was over, before this answer came.
-        told = state.reply_no(pending, lost(claim, granted.fence, loss))
-        return [*effects, *told, *state.in_flight.go_on(claim, now)]
     if hold is not None and hold.fence != granted.fence:
         assert state.session_lease.kept  # C3
         effects += state.lose_hold(claim, f"it was granted anew, under fence {granted.fence}")
         hold = None
+    begins = granted.hold_ms and not session_loss.is_known(state, granted)
     if hold is None:
         trust = state.session_lease.trust
         hold = state.holds[claim] = Hold(pending.endpoint, granted.fence, [], trust)
         if isinstance(pending.asked, AcquireRequest) and not pending.asked.owner:
             state.anonymous[claim.lock, granted.fence] = claim.owner
     hold.levels.append(Acquisition(pending.user, pending.asked.request))
-    if granted.hold_ms:
+    if begins:
         effects += session_loss.begin_lease(state, claim, pending, granted, now)
     effects += state.reply(pending, granted)
     return effects + state.in_flight.go_on(claim, now)
@@ -283,7 +284,9 @@ def _on_refused(
             state.in_flight.renew(pending, now)
             return [Observe("client.wait_renewed")]
         case CancellableRequest() if (
-            answer.reason in UNDECIDED and state.session_lease.kept and pending.said > 1
+            answer.reason in UNDECIDED
+            and state.session_lease.kept
+            and (pending.said > 1 or pending.renewed_at is not None)
         ):
             asked = pending.asked
             once = isinstance(asked, UpdateRequest) and not asked.IDEMPOTENT

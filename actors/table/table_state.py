@@ -314,7 +314,7 @@ class TableState:
         blocked: Wait | None = None  # Grants only take permits: it stays so in this step.
         for name in owner_state.objects:
             pool = self.pools.get(name)
-            while pool is not None and (wait := pool.next_wait()) is not None:
+            while pool is not None and pool.queue and (wait := pool.next_wait()) is not None:
                 if wait is blocked:
                     break
                 pools = [self.pools[one] for one in wait.owner_state.objects]

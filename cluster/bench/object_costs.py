@@ -35,11 +35,28 @@ TTL_MS = 24 * 3_600_000
 Request = Callable[..., AcquireRequest]
 """Makes the acquire of an object from its name and the owner's fields."""
 
+
+def _lock(name: str, **of: Any) -> AcquireRequest:
+    return Acquire(lock=name, limit=1, **of)
+
+
+def _semaphore(name: str, **of: Any) -> AcquireRequest:
+    return AcquirePermits(semaphore=name, permits=2, amount=2, **of)
+
+
+def _rwlock(name: str, **of: Any) -> AcquireRequest:
+    return AcquireReadWrite(rwlock=name, write=True, **of)
+
+
+def _lock_all(name: str, **of: Any) -> AcquireRequest:
+    return AcquireAll(locks=(name, f"{name}/2"), **of)
+
+
 REQUESTS: dict[str, Request] = {
-    "lock": lambda name, **of: Acquire(lock=name, limit=1, **of),
-    "semaphore": lambda name, **of: AcquirePermits(semaphore=name, permits=2, amount=2, **of),
-    "rwlock": lambda name, **of: AcquireReadWrite(rwlock=name, write=True, **of),
-    "lock_all of 2": lambda name, **of: AcquireAll(locks=(name, f"{name}/2"), **of),
+    "lock": _lock,
+    "semaphore": _semaphore,
+    "rwlock": _rwlock,
+    "lock_all of 2": _lock_all,
 }
 
 

@@ -71,7 +71,7 @@ class Candidate(LockUser):
                 return super().handle(sender, event, now)
 
     def _watch(self, lock: str) -> Send:
-        return Send(self.session, ReadChanges(lock=lock, after=self.versions.get(lock)))
+        return Send(self.session, ReadChanges(watched=lock, after=self.versions.get(lock)))
 
     def _on_changes(self, read: ChangesRead) -> Effects:
         effects: list[Effect] = []

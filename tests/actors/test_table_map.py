@@ -54,10 +54,12 @@ class Writer:
         self.table, self.session, self.request = table, session, 0
 
     def put(self, key: str = "k", value: bytes = b"1", **fields: Any) -> Any:
-        return self.send(PutEntry(**{"map": "M", "entry_key": key, "value": value, **fields}))
+        about: dict[str, Any] = {"map": "M", "entry_key": key, "value": value, **fields}
+        return self.send(PutEntry(**about))
 
     def delete(self, key: str = "k", **fields: Any) -> Any:
-        return self.send(DeleteEntry(**{"map": "M", "entry_key": key, **fields}))
+        about: dict[str, Any] = {"map": "M", "entry_key": key, **fields}
+        return self.send(DeleteEntry(**about))
 
     def send(self, command: Any) -> Any:
         self.request += 1

@@ -11,7 +11,7 @@ from support.judged import assert_seen
 
 from fencelock.actors.bakery import state_transfer
 from fencelock.actors.bakery.table import ModeQueue, TicketEntry, TicketQueue, TicketTable
-from fencelock.actors.bakery.ticket import Record, Ticket, Turn, pack_fence
+from fencelock.actors.bakery.ticket import Record, Turn, pack_fence
 from fencelock.actors.bakery.ticket_attempt import TicketAttempts
 from fencelock.actors.message import Instant
 from fencelock.cluster.simulation.bakery_nemesis import Blow
@@ -64,9 +64,9 @@ def past_a_waiting_writer(table: TicketTable, entry: TicketEntry, now: Instant) 
     return None
 
 
-def exclusive_ones(queue: TicketQueue, ticket: Ticket) -> tuple[ModeQueue, ...]:
+def exclusive_ones(queue: TicketQueue, *, shared: bool) -> tuple[ModeQueue, ...]:
     """Take shared tickets for none that conflict with an exclusive one."""
-    del ticket
+    del shared
     return (queue.exclusive,)
 
 
