@@ -145,7 +145,7 @@ class LockMachine:
             case ReadRecords(kind=kind, skip=skip, most=most):
                 return self.table.records(kind, skip, max(0, most))
             case ReadHistory():
-                return self.table.changes(question.lock, question.after)
+                return self.table.changes(question.lock, question.after, question.prefix)
             case ReadTable(query=query):
                 return TableRead(reply=QUERIES[type(query)](self.table, query))
             case _:

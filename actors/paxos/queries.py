@@ -117,8 +117,11 @@ class Queries:
             return ()
         watched = ""
         match request:
+            case ReadChanges(watched=lock, after=after, prefix=prefix):
+                question: Question = ReadHistory(lock=lock, after=after, prefix=prefix)
+                watched = lock if request.waits else ""
             case Inspect():
-                question: Question = _look_up(lock=request.lock)
+                question = _look_up(lock=request.lock)
             case ListLocks():
                 question = Browse(
                     prefix=request.prefix,
@@ -133,9 +136,6 @@ class Queries:
             case ReadBackup():
                 export = Export(number=number, slot=request.slot, chunk=request.chunk)
                 return [Send(catchup_of(self.node), export)]
-            case ReadChanges():
-                question = ReadHistory(lock=request.lock, after=request.after)
-                watched = request.lock if request.waits else ""
         consult = _consult(
             number=number, question=question, age_ms=_age_of(request), watched=watched
         )
@@ -337,7 +337,7 @@ class TableStatus:
 
 
 def _age_of(
-    request: Inspect | ListLocks | ListRecords | ReadChanges | TableQuery,
+    request: Inspect | ListLocks | ListRecords | TableQuery,
 ) -> int | None:
     """Return the greatest age of the state for an answer (ms), None for a linearizable one."""
     if isinstance(request, ReadChanges) and request.waits:
@@ -351,6 +351,7 @@ def _changes(changed: Changed, request: ReadChanges, consulted: Consulted) -> Ch
         version=changed.version,
         changes=changed.changes,
         resync=changed.resync,
+        more=changed.more,
         session=request.session,
         request=request.request,
         slot=consulted.slot,

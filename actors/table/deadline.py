@@ -114,17 +114,20 @@ class LeasedHold(Hold):
     Acquiring again leaves the deadline as it is.
 
     Attributes:
-        terms: its duration and grace when it was granted.
+        told: the terms in the reply to the last acquire: those of the grant, or what was left.
+        grace_ms: its grace.
         lasts_ms: its duration since the last renewal.
         renewal: the number of the last renewal, 0 before the first.
+        table: the table that watches the deadline.
         ends_ms: its deadline, without `Deadlines.skipped_ms`.
         ticket: orders what falls due at the same time.
         due_ms: its deadline when it was last added to the table's timeouts.
 
     """
 
-    terms: Terms = NO_TERMS
-    deadlines: Deadlines | None = None
+    told: Terms = NO_TERMS
+    grace_ms: int = 0
+    table: TableState | None = None
     lasts_ms: int = 0
     renewal: int = 0
     ends_ms: int = 0
@@ -134,15 +137,24 @@ class LeasedHold(Hold):
     @property
     def deadline_ms(self) -> int:
         """The log time at which the hold ends."""
-        assert self.deadlines is not None
-        return self.ends_ms + self.deadlines.skipped_ms
+        assert self.table is not None
+        return self.ends_ms + self.table.deadlines.skipped_ms
 
     def answer(self) -> Granted:
-        """Return the outcome of the last acquire; only the first one begins a duration."""
-        granted = Hold.answer(self)
-        if self.level > 1:
-            return granted
-        return replace(granted, hold_ms=self.terms.hold_ms, grace_ms=self.terms.grace_ms)
+        """Return the outcome of the last acquire."""
+        return replace(Hold.answer(self), hold_ms=self.told.hold_ms, grace_ms=self.told.grace_ms)
+
+    def acquire_again(self, request: int) -> None:
+        """Count one more acquire, and note what is left: its client may not know the hold."""
+        Hold.acquire_again(self, request)
+        table = self.table
+        assert table is not None
+        left_ms = self.deadline_ms - table.time_ms - ROUNDING_MS
+        if left_ms < 1:
+            left_ms = 1
+            self.extend(table, table.time_ms + left_ms + ROUNDING_MS)
+        hold_ms = max(1, left_ms - self.grace_ms)
+        self.told = Terms(hold_ms, left_ms - hold_ms)
 
     def renewed(self) -> Renewed:
         """Return the outcome of the last renewal."""
@@ -151,7 +163,7 @@ class LeasedHold(Hold):
             lock=owner_state.lock,
             fence=self.fence,
             hold_ms=self.lasts_ms,
-            grace_ms=self.terms.grace_ms,
+            grace_ms=self.grace_ms,
             session=owner_state.session.id,
             owner=owner_state.owner,
             request=self.renewal,
@@ -159,17 +171,16 @@ class LeasedHold(Hold):
 
     def restart(self, table: TableState) -> None:
         """Let the hold last for its whole duration and grace from now on, if that is later."""
-        lease_ms = self.lasts_ms + self.terms.grace_ms
+        lease_ms = self.lasts_ms + self.grace_ms
         self.extend(table, table.time_ms + lease_ms + ROUNDING_MS)
 
     def extend(self, table: TableState, deadline_ms: int) -> None:
         """Set the deadline, which never becomes earlier."""
-        deadlines = self.deadlines
-        if deadlines is not None:
+        if self.table is not None:
             if deadline_ms <= self.deadline_ms:
                 return
             self.end(table)
-        deadlines = self.deadlines = table.deadlines
+        self.table, deadlines = table, table.deadlines
         self.ticket, self.due_ms = TICKETS_END + self.fence, deadline_ms
         self.ends_ms = deadline_ms - deadlines.skipped_ms
         deadlines.ends += self.owner_state.mark * self.ends_ms
@@ -195,11 +206,12 @@ class LeasedHold(Hold):
         """Return what a snapshot keeps of it, besides the hold."""
         return LeaseRecord(
             fence=self.fence,
-            hold_ms=self.terms.hold_ms,
-            grace_ms=self.terms.grace_ms,
             lasts_ms=self.lasts_ms,
+            grace_ms=self.grace_ms,
             renewal=self.renewal,
             deadline_ms=self.deadline_ms,
+            told_hold_ms=self.told.hold_ms,
+            told_grace_ms=self.told.grace_ms,
         )
 
 
@@ -208,9 +220,9 @@ def begin_leased(
 ) -> LeasedHold:
     """Return a new hold with a deadline under the table's last fence."""
     hold = LeasedHold(
-        owner_state, label, table.fence, table.time_ms, owner_state.request, terms=terms
+        owner_state, label, table.fence, table.time_ms, owner_state.request, told=terms
     )
-    hold.lasts_ms = terms.hold_ms
+    hold.lasts_ms, hold.grace_ms = terms
     hold.restart(table)
     return hold
 
@@ -235,9 +247,9 @@ class Leases:
         lease = self.by_fence.pop(held.fence, None) if self.by_fence else None
         if lease is None:
             return Hold(*fields, held.level)
-        terms = Terms(lease.hold_ms, lease.grace_ms)
-        hold = LeasedHold(*fields, held.level, terms=terms, lasts_ms=lease.lasts_ms)
-        hold.renewal = lease.renewal
+        told = Terms(lease.told_hold_ms, lease.told_grace_ms)
+        hold = LeasedHold(*fields, held.level, told=told, grace_ms=lease.grace_ms)
+        hold.lasts_ms, hold.renewal = lease.lasts_ms, lease.renewal
         hold.extend(table, lease.deadline_ms)
         return hold
 

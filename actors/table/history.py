@@ -81,10 +81,13 @@ class Histories:
         self.changed[lock] = None
         return self.version
 
-    def read(self, lock: str, after: int) -> tuple[int, tuple[Change, ...]] | None:
+    def read(
+        self, lock: str, after: int, prefix: str = ""
+    ) -> tuple[int, tuple[Change, ...]] | None:
         """Return the changes after version ``after``, and the version up to which these are all.
 
-        Return None if some of them are not kept any more.
+        Return None if some of them are not kept any more. Keys of other beginnings than ``prefix``
+        are left out.
         """
         history = self.by_object.get(lock)
         if after < (self.forgotten if history is None else history.since):
@@ -93,7 +96,8 @@ class Histories:
         for change in reversed(history.changes if history else ()):
             if change.version <= after:
                 break
-            newer.append(change)
+            if change.key.startswith(prefix):
+                newer.append(change)
         newer.reverse()
         left = CHANGES_BYTES_MAX
         for number, change in enumerate(newer):

@@ -62,6 +62,12 @@ class Hold:
         """Number of times that it is held, or of its permits, for people."""
         return max(self.count, self.amount)
 
+    def acquire_again(self, request: int) -> None:
+        """Count one more acquire, with that number."""
+        self.count += 1
+        self.level = self.count
+        self.request = request
+
     def answer(self) -> Granted:
         """Return the outcome of the last acquire."""
         owner_state = self.owner_state

@@ -133,15 +133,20 @@ class ReadHistory(Local):
 
     lock: str
     after: int | None
+    prefix: str = ""
 
 
 @local
 class Changed(Local):
-    """Changes of an object up to ``version``; with ``resync``, the whole object instead."""
+    """Changes of an object up to ``version``; with ``resync``, the whole object instead.
+
+    With ``more`` that is only its beginning.
+    """
 
     version: int
     changes: tuple[Change, ...]
     resync: bool
+    more: bool = False
 
     def __bool__(self) -> bool:
         """Return whether it says more than that nothing has changed."""

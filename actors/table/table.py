@@ -13,8 +13,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 
-from fencelock.actors.api.changes import Change
+from fencelock.actors.api.changes import CHANGES_BYTES_MAX, Change
+from fencelock.actors.api.map import MAP
 from fencelock.actors.api.message import Reason, Refused, refused
+from fencelock.actors.api.name import kind_of, plain_name
 from fencelock.actors.api.session_message import (
     CloseReason,
     Evicted,
@@ -145,19 +147,34 @@ class LockTable(TableState):
         tables = ({}, {}, objects) if unheld else (locks, pools, {} if unheld is False else objects)
         return list_locks(tables, prefix, after, most, self.time_ms)
 
-    def changes(self, lock: str, after: int | None) -> Changed:
-        """Return the changes of an object after a version, or the whole object; see `Changed`."""
-        read = None if after is None else self.histories.read(lock, after)
+    def changes(self, lock: str, after: int | None, prefix: str = "") -> Changed:
+        """Return the changes of an object after a version, or the whole object; see `Changed`.
+
+        Of a map, only entries count whose keys begin with ``prefix``.
+        """
+        read = None if after is None else self.histories.read(lock, after, prefix)
         if read is not None:
             return Changed(version=read[0], changes=read[1], resync=False)
-        version, pool = self.histories.version, self.pools.get(lock)
-        leaders = pool.holds.values() if pool is not None else ()
-        present = tuple(
-            Change(version, "", hold.owner_state.value.encode(), hold.fence)
-            for hold in leaders
-            if hold.owner_state.value is not None
-        )
-        return Changed(version=version, changes=present, resync=True)
+        entries: list[Change] = []
+        left = CHANGES_BYTES_MAX
+        for change in self._present(lock, prefix):
+            left -= change.size
+            if left < 0 and entries:
+                break
+            entries.append(change)
+        version, more = self.histories.version, left < 0 and len(entries) > 0
+        return Changed(version=version, changes=tuple(entries), resync=True, more=more)
+
+    def _present(self, lock: str, prefix: str) -> Iterator[Change]:
+        """Return the leader of an election, or the entries of a map by key."""
+        pool, entries = self.pools.get(lock), self.maps.by_name.get(plain_name(lock))
+        if kind_of(lock) == MAP and entries is not None:
+            for entry in entries.page(prefix, ""):
+                yield Change(entry.version, entry.key, entry.value, 0)
+        elif pool is not None:
+            for hold in pool.holds.values():
+                value = hold.owner_state.value or ""
+                yield Change(self.histories.version, "", value.encode(), hold.fence)
 
     def records(self, kind: Records, skip: int, most: int) -> RecordsRead:
         """Return a page of sessions or evictions, the oldest first; it is for people."""

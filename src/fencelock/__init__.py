@@ -101,7 +101,7 @@ from fencelock.cluster.latch import Latch
 from fencelock.cluster.lock import Hold, Lock, RLock
 from fencelock.cluster.lock_all import HoldAll, LockAll
 from fencelock.cluster.log import silence
-from fencelock.cluster.map import Entry, Map
+from fencelock.cluster.map import Entry, Map, MapChange, MapListing, MapWatch
 from fencelock.cluster.rwlock import RWLock
 from fencelock.cluster.semaphore import Semaphore
 
@@ -180,6 +180,9 @@ __all__ = [
     "LockStatus",
     "LockTimeoutError",
     "Map",
+    "MapChange",
+    "MapListing",
+    "MapWatch",
     "MemberAction",
     "MemberSeen",
     "MembersChanged",

@@ -13,7 +13,7 @@ from fencelock.cluster.aio.election import Candidate, Election, ElectionWatch
 from fencelock.cluster.aio.latch import Latch
 from fencelock.cluster.aio.lock import Hold, Lock, RLock
 from fencelock.cluster.aio.lock_all import HoldAll, LockAll
-from fencelock.cluster.aio.map import Map
+from fencelock.cluster.aio.map import Map, MapWatch
 from fencelock.cluster.aio.rwlock import RWLock
 from fencelock.cluster.aio.semaphore import Semaphore
 
@@ -30,6 +30,7 @@ __all__ = [
     "Lock",
     "LockAll",
     "Map",
+    "MapWatch",
     "RLock",
     "RWLock",
     "Semaphore",

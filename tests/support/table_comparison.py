@@ -12,7 +12,7 @@ from fencelock.actors.api.barrier import BARRIER, AwaitBarrier
 from fencelock.actors.api.election import ELECTION, Lead
 from fencelock.actors.api.latch import LATCH, AwaitLatch, CountDown
 from fencelock.actors.api.lock_all import SEVERAL, AcquireAll
-from fencelock.actors.api.map import DeleteEntry, PutEntry
+from fencelock.actors.api.map import MAP, DeleteEntry, PutEntry
 from fencelock.actors.api.name import object_name
 from fencelock.actors.api.rwlock import RWLOCK, AcquireReadWrite, Downgrade
 from fencelock.actors.api.semaphore import SEMAPHORE, AcquirePermits, ReleasePermits
@@ -425,7 +425,7 @@ class TableJudge:
     ) -> None:
         """Judge the outcomes of one command, and ``table`` after it.
 
-        A command that ``renews`` may have the number of an acquire.
+        A command that ``renews`` may have the number of an acquire; its outcome is the last.
         """
         lasting = (
             api.Reason.TIMED_OUT,
@@ -441,7 +441,7 @@ class TableJudge:
             if isinstance(one, api.Granted) or (
                 isinstance(one, api.Refused) and one.reason in lasting
             ):
-                key = (one.session, one.owner, one.request, one.lock, renews)
+                key = (one.session, one.owner, one.request, one.lock, renews and one is out[-1])
                 assert self.settled.setdefault(key, word_of(one)) == word_of(one)  # L5
         assert max(self.grants, default=0) <= table.fence
         claims = 0
@@ -494,20 +494,21 @@ def judge_objects(table: LockTable) -> int:
 
 
 def compare_changes(table: LockTable, model: Model, dice: int) -> None:
-    """Read the changes of each election after some version, as a watcher does."""
+    """Read the changes of each election and map after some version, as a watcher does."""
     last = model.history.version
     assert table.histories.version == last
-    for lock in (object_name(ELECTION, name) for name in "STU"):
+    elections = [(object_name(ELECTION, name), "") for name in "STU"]
+    maps = [(object_name(MAP, name), prefix) for name in "MN" for prefix in ("", "xyz"[dice % 3])]
+    for lock, prefix in (*elections, *maps):
         for after in (0, last, dice % (last + 1), last + dice % 3):
-            read, expected = table.changes(lock, after), model.history.read(lock, after)
-            leader = model.holder(lock)
-            if expected is None:
-                present = [] if leader is None else [(last, leader.value, leader.fence)]
-            else:
-                present = [(one.version, one.value, one.fence) for one in expected]
-            seen = [(one.version, one.value, one.fence) for one in read.changes]
-            assert (read.resync, seen) == (expected is None, present), (lock, after)
-            assert read.version == (last if expected is None else max(after, last))
+            read, expected = table.changes(lock, after, prefix), model.history.read(lock, after)
+            whole = expected is None
+            if whole:
+                expected = [one for one in model.present(lock) if one.key.startswith(prefix)]
+            seen = [(one.key, one.version, one.value, one.fence) for one in read.changes]
+            assert seen == [one[1:5] for one in expected or () if one.key.startswith(prefix)]
+            assert read.resync is whole
+            assert read.version == (last if whole else max(after, last))
 
 
 def compare(steps: Iterable[Dice], composer: type[LogComposer] = LogComposer) -> None:

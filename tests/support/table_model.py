@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from fencelock.actors.api.election import Lead
 from fencelock.actors.api.lock_all import AcquireAll
-from fencelock.actors.api.map import EntryRequest
+from fencelock.actors.api.map import MAP, EntryRequest
 from fencelock.actors.api.message import (
     Acquire,
     AcquireRequest,
@@ -21,6 +21,7 @@ from fencelock.actors.api.message import (
     Reason,
     ReleaseRequest,
 )
+from fencelock.actors.api.name import object_name
 from fencelock.actors.api.object_request import UpdateRequest
 from fencelock.actors.api.rwlock import RWLOCK_PERMITS, AcquireReadWrite, Downgrade
 from fencelock.actors.api.semaphore import AcquirePermits, ReleasePermits
@@ -35,7 +36,7 @@ from fencelock.actors.api.session_message import (
 )
 from fencelock.actors.table.message import ExtendSessions, LogCommand, Result
 from support import map_model
-from support.model_history import ModelHistory
+from support.model_history import ModelChange, ModelHistory
 from support.model_objects import ModelObjects
 
 Word = tuple[Any, ...]
@@ -195,14 +196,17 @@ class Model:
         self.fences += len(claim.names)
         claim.levels = [claim.request] * (claim.amount if claim.counted else 1)
         if claim.value is not None:
-            self.history.add(claim.lock, claim.value, claim.fence, self.now)
+            self.history.add(claim.lock, "", claim.value, claim.fence, self.now)
         self._tell_held(claim, claim.request)
 
     def _tell_held(self, claim: ModelClaim, request: int) -> None:
         s, o, lock = claim.session, claim.owner, claim.lock
         count = len(claim.locks) or len(claim.levels)
-        first = request == claim.first
-        terms = (claim.hold_ms, claim.grace_ms) if first else (0, 0)
+        terms = (claim.hold_ms, claim.grace_ms)
+        if claim.hold_ms and request != claim.first:
+            claim.ends = max(claim.ends, self.now + 2)
+            left = int(claim.ends) - self.now - 1
+            terms = (max(1, left - claim.grace_ms), left - max(1, left - claim.grace_ms))
         answer = ("Granted", lock, claim.fence, s, o, request, count, *terms)
         self.note(s, o, request, lock, answer)
 
@@ -348,11 +352,23 @@ class Model:
         self.end(hold)
         self.done[hold.session, hold.owner, hold.lock][-1].at = self.now
 
+    def present(self, lock: str) -> list[ModelChange]:
+        """Return the leader of an election, or the entries of a map, as changes."""
+        leader = self.holder(lock)
+        found = [
+            ModelChange(lock, e.key, e.version, e.value, 0, 0)
+            for e in sorted(self.entries, key=lambda e: e.key)
+            if object_name(MAP, e.map) == lock
+        ]
+        if leader is not None:
+            found.append(ModelChange(lock, "", self.history.version, leader.value, leader.fence, 0))
+        return found
+
     def end(self, hold: ModelClaim) -> None:
         """Remove a hold, and note the end of a term."""
         self.claims.remove(hold)
         if hold.value is not None:
-            self.history.add(hold.lock, None, hold.fence, self.now)
+            self.history.add(hold.lock, "", None, hold.fence, self.now)
 
     def hear(self, session: dict[str, Any]) -> None:
         """Record a message of a session, and forget owners that were quiet for a TTL."""
