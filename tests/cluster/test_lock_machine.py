@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from fencelock.actors.api.barrier import AwaitBarrier
 from fencelock.actors.api.election import Lead
 from fencelock.actors.api.latch import AwaitLatch, CountDown
 from fencelock.actors.api.lock_all import AcquireAll
@@ -28,6 +29,7 @@ NEW = (
     AcquireAll(locks=("a", "b"), session="s.1", request=1),
     CountDown(latch="a", count=2, session="s.1", request=1),
     AwaitLatch(latch="a", count=2, session="s.1", request=1),
+    AwaitBarrier(barrier="a", parties=2, session="s.1", owner="o", request=1),
     Lead(election="a", value="v", session="s.1", request=1),
     Renew(lock="a", fence=1, hold_ms=1, session="s.1", request=1),
     Acquire(lock="a", session="s.1", request=1, hold_ms=1),
