@@ -335,3 +335,57 @@ def test_what_is_held_is_not_given_back_for_being_granted_again(harness: Session
     for endpoint in (A, B):
         assert of(Cancel, harness.hear(endpoint, grant(asked))) == []
         assert of(Cancel, harness.hear(endpoint, grant(asked, FENCE + 1))) == []
+
+
+def test_a_renewal_that_came_after_its_own_lease_is_over_is_no_grant_and_is_given_back(
+    harness: SessionHarness,
+) -> None:
+    """The cluster may still have it: an acquire would enter again, which restarts no duration."""
+    renew = one(Renew, held(harness, 9_000), A)
+    harness.run_kept(HOLD_MS + GRACE_MS, A)
+    said = harness.hear(A, renewed(renew))
+    assert of(Granted, said, ANN) == []
+    assert {cancel.request for cancel in of(Cancel, said, A)} == {renew.request}
+    assert of(Acquire, harness.run_kept(1_000, A)) == []
+    again = one(Acquire, harness.undo(said), A)
+    assert again.request > renew.request
+
+
+def held_twice(harness: SessionHarness) -> None:
+    """Let ann hold the lock, and acquire it again; only the first grant begins a duration."""
+    asked = one(Acquire, harness.open(harness.acquire(limit=0)), A)
+    harness.hear(A, grant(asked))
+    again = one(Acquire, harness.acquire(limit=0), A)
+    harness.hear(A, Granted(**again.fields(), fence=FENCE, count=2))
+
+
+def test_a_hold_that_was_acquired_twice_is_given_back_twice_after_its_deadline(
+    harness: SessionHarness,
+) -> None:
+    """Else the next acquire would enter what is left of it."""
+    held_twice(harness)
+    said = harness.run_kept(HOLD_MS + GRACE_MS, A)
+    assert of(HoldsLost, said, WATCHER)
+    asked = harness.acquire(limit=0)
+    assert of(Acquire, asked) == []  # It waits for the release.
+    said = harness.free(said, count=1)
+    assert one(Release, said, A).fence == FENCE
+    assert of(Acquire, said) == []
+    assert one(Acquire, harness.free(said), A).lock == "x"
+
+
+def test_an_acquire_that_entered_a_hold_which_is_lost_by_now_has_its_deadline(
+    harness: SessionHarness,
+) -> None:
+    asked = one(Acquire, harness.open(harness.acquire(limit=0)), A)
+    harness.hear(A, grant(asked))
+    again = one(Acquire, harness.acquire(limit=0), A)
+    at_ms = harness.now_ms
+    said = harness.run_kept(HOLD_MS + GRACE_MS, A)
+    assert of(HoldsLost, said, WATCHER)
+    assert one(Refused, harness.release(), ANN).reason is Reason.OWNERSHIP_LOST
+    left = Granted(**again.fields(), fence=FENCE, count=2, hold_ms=HOLD_MS, grace_ms=GRACE_MS)
+    renew = one(Renew, harness.hear(A, left), A)  # It came too late to be relied on.
+    assert of(Granted, harness.hear(A, refused(renew, Reason.NOT_HELD, "over")), ANN) == []
+    assert harness.role.session_state.holds == {}
+    assert harness.now_ms >= at_ms + HOLD_MS + GRACE_MS
