@@ -482,7 +482,7 @@ def test_different_entries_have_different_numbers(table: LockTable) -> None:
 
 
 @pytest.mark.parametrize("seed", range(LOGS))
-def test_the_table_does_what_the_model_does(seed: int) -> None:
+def test_maps_do_what_the_model_does(seed: int) -> None:
     """Also M1 to M3: versions rise, counts are right, timeouts and sessions know their entries."""
     compare(steps_of(seed), MapComposer)
 

@@ -67,6 +67,9 @@ def test_candidates_lead_in_their_order_and_everybody_sees_who_leads(
         first = fencelock.Leader("one:1", term.fence)
         assert two.leader() == first == watch.get(PATIENCE_S)
         assert two.leader(read="local", max_age=60) == first
+        holder = two.status().holder
+        assert holder is not None
+        assert holder.label.endswith(", one:1")
         second = pool.submit(lead_once, two, "two:2")
         until_queued(one, 1)
         third = pool.submit(lead_once, one, "")
