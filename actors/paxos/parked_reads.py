@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Iterable
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from fencelock.actors.api.changes import WATCH_MS
@@ -24,16 +25,16 @@ class ParkedReads:
 
     def __init__(self) -> None:
         self.by_object: dict[str, dict[Key, Read]] = {}
-        self._order: deque[Read] = deque()
-        """All reads in the order of arrival, also those that were answered."""
+        self._order: OrderedDict[Key, Read] = OrderedDict()
+        """All of them, in the order of arrival."""
 
-    def __bool__(self) -> bool:
-        return bool(self.by_object)
+    def __len__(self) -> int:
+        return len(self._order)
 
     def add(self, read: Read) -> None:
         """Let a read wait."""
         self.by_object.setdefault(read.watched, {})[read.client, read.number] = read
-        self._order.append(read)
+        self._order[read.client, read.number] = read
 
     def of(self, changed: Iterable[str] | None) -> list[Read]:
         """Return the reads of the objects that have ``changed``, or of all objects."""
@@ -43,19 +44,14 @@ class ParkedReads:
     def end(self, read: Read) -> None:
         """Remove a read that is answered."""
         waiting = self.by_object[read.watched]
-        del waiting[read.client, read.number]
+        del waiting[read.client, read.number], self._order[read.client, read.number]
         if not waiting:
             del self.by_object[read.watched]
 
     def late(self, now: Instant) -> list[Read]:
         """Return the reads that have waited for `WATCH_MS`."""
-        late: list[Read] = []
-        order = self._order
-        while order and (self._is_over(order[0]) or ms_between(order[0].at, now) >= WATCH_MS):
-            read = order.popleft()
-            if not self._is_over(read):
-                late.append(read)
-        return late
+        return list(takewhile(lambda read: _is_late(read, now), self._order.values()))
 
-    def _is_over(self, read: Read) -> bool:
-        return self.by_object.get(read.watched, {}).get((read.client, read.number)) is not read
+
+def _is_late(read: Read, now: Instant) -> bool:
+    return ms_between(read.at, now) >= WATCH_MS

@@ -190,8 +190,7 @@ class Maps:
 
         Every change of an entry is made here. Return its version, which ``entry`` has.
         """
-        table.histories.version += 1  # M1
-        version = table.histories.version
+        version = table.histories.begin_change(table.fence)  # M1
         assert entry is None or entry.version == version
         before = self.find(name, key)
         if before is not None:

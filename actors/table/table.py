@@ -137,10 +137,13 @@ class LockTable(TableState):
 
     def changes(self, lock: str, after: int | None) -> Changed:
         """Return the changes of an object after a version, or the whole object; see `Changed`."""
-        read = None if after is None else self.histories.read(lock, after)
+        histories = self.histories
+        # Up to here, a version is of a group that lost everything; see W1.
+        old = histories.origin if histories.version else self.fence
+        read = None if after is None or 0 < after <= old else histories.read(lock, after)
         if read is not None:
             return Changed(version=read[0], changes=read[1], resync=False)
-        version, pool = self.histories.version, self.pools.get(lock)
+        version, pool = histories.version, self.pools.get(lock)
         leaders = pool.holds.values() if pool is not None else ()
         present = tuple(
             Change(version, "", hold.owner_state.value.encode(), hold.fence)

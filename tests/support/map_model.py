@@ -49,7 +49,7 @@ def change(model: Model, command: EntryRequest) -> None:
         model.note(s, o, r, lock, ("EntryChanged", lock, s, o, r, version, False))
         return
     model.entries = [e for e in model.entries if e not in found]
-    model.history.version += 1
+    model.history.count(model.fences)
     if isinstance(command, PutEntry):
         if command.ephemeral or command.ttl_ms is not None:
             model.places += 1

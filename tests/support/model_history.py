@@ -27,8 +27,9 @@ class ModelHistory:
 
     def __init__(self) -> None:
         self.all: list[ModelChange] = []
-        self.version = 0
-        """The version of the last change of any object, also of one that cannot be watched."""
+        self.version = self.origin = 0
+        """The version of the last change of any object, also of one that cannot be watched, and
+        the fence above which they began."""
         self.dropped: dict[str, int] = {}
         self.gone = 0
 
@@ -40,11 +41,17 @@ class ModelHistory:
             if lock in ("", one.lock) and one.version > self.dropped.get(one.lock, self.gone)
         ]
 
+    def count(self, fence: int) -> None:
+        """Count a change."""
+        if not self.version:
+            self.version = self.origin = fence
+        self.version += 1
+
     def add(self, lock: str, value: bytes | None, fence: int, now: int) -> None:
         """Add a change, and drop what is too much."""
         if lock not in self.dropped:
             self.dropped[lock] = self.gone
-        self.version += 1
+        self.count(fence - 1)
         self.all.append(ModelChange(lock, self.version, value, fence, now))
         while (
             len(self.kept(lock)) > history.CHANGES_MAX
@@ -62,8 +69,9 @@ class ModelHistory:
             self.gone = oldest.version
             del self.dropped[oldest.lock]
 
-    def read(self, lock: str, after: int) -> list[ModelChange] | None:
-        """Return the changes of an object after a version, None if some may be dropped."""
-        if after < self.dropped.get(lock, self.gone):
+    def read(self, lock: str, after: int, fence: int) -> list[ModelChange] | None:
+        """Return the changes of an object after a version, None if some may be missing."""
+        old = self.origin if self.version else fence
+        if after < self.dropped.get(lock, self.gone) or 0 < after <= old:
             return None
         return [one for one in self.kept(lock) if one.version > after]

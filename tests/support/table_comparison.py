@@ -428,7 +428,8 @@ def compare_changes(table: LockTable, model: Model, dice: int) -> None:
     assert table.histories.version == last
     for lock in (object_name(ELECTION, name) for name in "STU"):
         for after in (0, last, dice % (last + 1), last + dice % 3):
-            read, expected = table.changes(lock, after), model.history.read(lock, after)
+            read = table.changes(lock, after)
+            expected = model.history.read(lock, after, model.fences)
             leader = model.holder(lock)
             if expected is None:
                 present = [] if leader is None else [(last, leader.value, leader.fence)]
