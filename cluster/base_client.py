@@ -13,6 +13,7 @@ from fencelock.cluster.callback_executor import ClusterCallback
 from fencelock.cluster.connection import Connection
 from fencelock.cluster.election import BaseElection
 from fencelock.cluster.hold_registry import Callback
+from fencelock.cluster.latch import BaseLatch
 from fencelock.cluster.lock_all import BaseLockAll
 from fencelock.cluster.map import BaseMap
 from fencelock.cluster.rwlock import BaseRWLock
@@ -25,9 +26,10 @@ W = TypeVar("W", bound=BaseRWLock[Any])
 A = TypeVar("A", bound=BaseLockAll[Any])
 E = TypeVar("E", bound=BaseElection[Any])
 M = TypeVar("M", bound=BaseMap)
+C = TypeVar("C", bound=BaseLatch)
 
 
-class BaseClient(Generic[L, R, S, W, A, E, M]):
+class BaseClient(Generic[L, R, S, W, A, E, M, C]):
     """The operations of a client that return at once."""
 
     _lock_type: type[L]
@@ -37,6 +39,7 @@ class BaseClient(Generic[L, R, S, W, A, E, M]):
     _lock_all_type: type[A]
     _election_type: type[E]
     _map_type: type[M]
+    _latch_type: type[C]
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -236,6 +239,26 @@ class BaseClient(Generic[L, R, S, W, A, E, M]):
         """
         return self._map_type(self._begin(), name)
 
+    def latch(self, name: str, count: int, *, keep_s: float = 60) -> C:
+        """Return the count-down latch called ``name``; sends nothing yet.
+
+        A lock of the same name is another object. The first request about a latch creates it.
+
+        Args:
+            name: see `lock`.
+            count: the count with which it begins, 1 to 2,147,483,647. While the latch exists, a
+                request that names another count is refused.
+            keep_s: how long it is kept after its count has reached 0 (s), 0 to a week.
+
+        Raises:
+            InvalidRequestError: an argument is out of its limits.
+            UnsupportedError: the cluster's protocol has no latches; the text says which one does.
+            ClosedError: as for `lock`.
+            TypeError: as for `lock`.
+
+        """
+        return self._latch_type(self._begin(), name, count, keep_s)
+
     def _begin(self) -> Connection:
         """Return the connection for a new object."""
         return self._connection
@@ -304,7 +327,7 @@ class BaseClient(Generic[L, R, S, W, A, E, M]):
         return self._connection.executor.failed
 
 
-AnyClient = BaseClient[Any, Any, Any, Any, Any, Any, Any]
+AnyClient = BaseClient[Any, Any, Any, Any, Any, Any, Any, Any]
 
 
 def namer(template: str, function: Callable[..., Any]) -> Callable[..., str]:

@@ -15,6 +15,7 @@ from fencelock.actors.api.message import Contender, LockStatus, NodeStatus
 from fencelock.actors.api.session_message import (
     ListedEviction,
     ListedLock,
+    ListedObject,
     ListedSession,
     Records,
     SessionClosed,
@@ -24,6 +25,7 @@ from fencelock.cluster.base_client import BaseClient, namer
 from fencelock.cluster.callback_executor import CallbackExecutor, ThreadExecutor
 from fencelock.cluster.connection import Connection
 from fencelock.cluster.election import Election
+from fencelock.cluster.latch import Latch
 from fencelock.cluster.lock import Lock, RLock
 from fencelock.cluster.lock_all import LockAll
 from fencelock.cluster.map import Map
@@ -36,7 +38,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Client(BaseClient[Lock, RLock, Semaphore, RWLock, LockAll, Election, Map]):
+class Client(BaseClient[Lock, RLock, Semaphore, RWLock, LockAll, Election, Map, Latch]):
     """A connection to a cluster, for all threads of one process. From `connect`.
 
     It leaves nothing running after `close`, which ``with`` and the end of the process
@@ -54,6 +56,7 @@ class Client(BaseClient[Lock, RLock, Semaphore, RWLock, LockAll, Election, Map])
     _lock_all_type = LockAll
     _election_type = Election
     _map_type = Map
+    _latch_type = Latch
 
     def locked(
         self, template: str, *, timeout: float | None = None, **options: Any
@@ -123,6 +126,12 @@ class Client(BaseClient[Lock, RLock, Semaphore, RWLock, LockAll, Election, Map])
 
         """
         return drive(self._connection.listing(prefix, read, max_age))
+
+    def objects(
+        self, prefix: str = "", read: Read = "linearizable", max_age: float = 1.0
+    ) -> tuple[ListedObject, ...]:
+        """Return the objects that nobody can hold, such as latches, as `locks` does for locks."""
+        return drive(self._connection.listing_objects(prefix, read, max_age))
 
     def sessions(self) -> tuple[ListedSession, ...]:
         """Return the open sessions of all clients, the oldest first.

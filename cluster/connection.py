@@ -34,6 +34,7 @@ from fencelock.actors.api.session_message import (
     Evict,
     Evicted,
     ListedLock,
+    ListedObject,
     ListLocks,
     ListRecords,
     LockList,
@@ -317,17 +318,31 @@ class Connection:
 
     def listing(self, prefix: str, read: Read, max_age: float) -> Operation[tuple[ListedLock, ...]]:
         """End with the held locks whose names begin with ``prefix``."""
+        pages = yield from self._listing(prefix, read, max_age)
+        return tuple(line for page in pages for line in page.lines)
+
+    def listing_objects(
+        self, prefix: str, read: Read, max_age: float
+    ) -> Operation[tuple[ListedObject, ...]]:
+        """End with the objects that nobody can hold whose names begin with ``prefix``."""
+        pages = yield from self._listing(prefix, read, max_age, unheld=True)
+        return tuple(line for page in pages for line in page.objects)
+
+    def _listing(
+        self, prefix: str, read: Read, max_age: float, *, unheld: bool = False
+    ) -> Operation[list[LockList]]:
         age_ms = self.age_ms(read, max_age)
-        found: list[ListedLock] = []
+        pages: list[LockList] = []
         after, more = "", True
         while more:
-            page = ListLocks(prefix=prefix, after=after, most=PAGE, age_ms=age_ms)
-            answer = yield from self.line.ask(page)
-            assert isinstance(answer, LockList)
-            found += answer.lines
-            more = answer.more and bool(answer.lines)
-            after = found[-1].lock if found else ""
-        return tuple(found)
+            asked = ListLocks(prefix=prefix, after=after, most=PAGE, age_ms=age_ms, unheld=unheld)
+            page = yield from self.line.ask(asked)
+            assert isinstance(page, LockList)
+            pages.append(page)
+            lines = page.objects if unheld else page.lines
+            more = page.more and bool(lines)
+            after = lines[-1].lock if lines else ""
+        return pages
 
     def listing_records(self, kind: Records) -> Operation[tuple[RecordList, ...]]:
         """End with all pages of sessions or evictions."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Generic, NamedTuple, Self, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from fencelock.actors.api.changes import Change, ChangesRead, ReadChanges
 from fencelock.actors.api.election import ELECTION, Lead
@@ -18,7 +18,7 @@ from fencelock.cluster.lock import Hold, Lock
 from fencelock.cluster.lock_options import LockOptions, check_text_type
 from fencelock.cluster.operation import Operation, drive
 from fencelock.cluster.settings import Read
-from fencelock.cluster.watch import BaseWatch
+from fencelock.cluster.watch import BaseWatch, Waiting
 
 C = TypeVar("C", bound=BaseLock[Any])
 
@@ -93,7 +93,9 @@ class BaseElection(Generic[C]):
     def _leader(self, read: Read, max_age: float) -> Operation[Leader | None]:
         """End with the present leader."""
         age_ms = self._connection.age_ms(read, max_age)
-        answer = yield from self._connection.line.ask(ReadChanges(lock=self._lock, age_ms=age_ms))
+        answer = yield from self._connection.line.ask(
+            ReadChanges(watched=self._lock, age_ms=age_ms)
+        )
         assert isinstance(answer, ChangesRead)
         return leader_of(answer)
 
@@ -116,13 +118,16 @@ class BaseElectionWatch(BaseWatch["Leader | None"]):
 
     _last: Leader | None = None
 
-    def _take(self, read: ChangesRead) -> None:
+    def _items_of(self, read: ChangesRead) -> Operation[list[Leader | None]]:
+        yield from ()
         if not read.resync:
-            self._items += map(_leader_in, read.changes)
-        elif self._version is None or leader_of(read) != self._last:
-            self._items.append(leader_of(read))
-        if self._items:
-            self._last = self._items[-1]
+            leaders = list(map(_leader_in, read.changes))
+        else:
+            leaders = [leader_of(read)]
+            if self._version is not None and leaders == [self._last]:
+                return []
+        self._last = leaders[-1] if leaders else self._last
+        return leaders
 
 
 def leader_of(read: ChangesRead) -> Leader | None:
@@ -142,37 +147,12 @@ class Candidate(BaseCandidate[Hold], Lock):
     """
 
 
-class ElectionWatch(BaseElectionWatch):
+class ElectionWatch(BaseElectionWatch, Waiting["Leader | None"]):
     """The leaders of an election, from `Election.watch`: an iterator that waits for each change.
 
-    It goes on while nodes crash and while no node answers. For one thread at a time.
+    It yields a `Leader`, or None when a term ends. It goes on while nodes crash and while no node
+    answers. For one thread at a time.
     """
-
-    def get(self, timeout: float | None = None) -> Leader | None:
-        """Return the next leader, or None if a term ended.
-
-        Args:
-            timeout: how long to wait (s); None for no limit.
-
-        Raises:
-            TimeoutError: nothing has changed. `get` may be called again.
-            UnavailableError: no node answered for 10 s, before anything was received.
-            ForbiddenError: the client's key does not allow this name.
-            ClosedError: the client is closed.
-
-        """
-        return drive(self._next(timeout))
-
-    def close(self) -> None:
-        """Stop waiting for changes; the watch may be used again."""
-        self._closing()
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> Leader | None:
-        """Return the next leader, or None if a term ended; see `get`."""
-        return drive(self._next())
 
 
 class Election(BaseElection[Candidate]):

@@ -20,6 +20,9 @@ class Guarantee(Enum):
     LOCK_ALL = "several locks are granted in one step, or none of them"
     ELECTIONS = "an election has one leader at most, and each change of it can be watched"
     MAPS = "a map of keys to bytes, with versions, expiry, and writes that a fence guards"
+    LATCHES = (
+        "whoever awaits a latch passes once its count is 0, and a repeated request counts once"
+    )
     SESSIONS = "the cluster notices a dead client, and ends its holds and waits"
     EXACTLY_ONCE = "a repeated request takes effect once and gets the same reply"
     LINEARIZABLE = "every reply, also to a read, is true at one instant between request and reply"

@@ -100,6 +100,7 @@ class LockMachine:
         """Return the level of ``command``; see `LEVELS`."""
         known = self._known.get(command) or read_command(command)
         if isinstance(known, Acquire):
+            # Members of earlier releases would grant a hold without a deadline.
             return COMMAND_LEVEL if known.hold_ms or known.grace_ms else 0
         return 0 if known is None else LEVELS.get(type(known), COMMAND_LEVEL)
 
@@ -139,12 +140,12 @@ class LockMachine:
                 return Looked(report=self.table.status(question.lock))
             case Browse():
                 asked, most = question, max(0, question.most)
-                lines = self.table.listing(asked.prefix, asked.after, most + 1)
+                lines = self.table.listing(asked.prefix, asked.after, most + 1, unheld=asked.unheld)
                 return Browsed(lines=lines[:most], more=len(lines) > most)
             case ReadRecords(kind=kind, skip=skip, most=most):
                 return self.table.records(kind, skip, max(0, most))
             case ReadHistory():
-                return self.table.changes(question.lock, question.after)
+                return self.table.changes(question.lock, question.after, question.prefix)
             case ReadTable(query=query):
                 return TableRead(reply=QUERIES[type(query)](self.table, query))
             case _:

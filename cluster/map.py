@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import count
 from typing import Any, NamedTuple
 
+from fencelock.actors.api.changes import ChangesRead
 from fencelock.actors.api.lock_all import SEVERAL
 from fencelock.actors.api.map import (
     MAP,
@@ -35,7 +37,9 @@ from fencelock.cluster.guarantee import Guarantee, demand
 from fencelock.cluster.hold import BaseHold
 from fencelock.cluster.lock_options import check_name_type
 from fencelock.cluster.operation import Operation, drive
+from fencelock.cluster.session_channel import SessionChannel
 from fencelock.cluster.settings import Read
+from fencelock.cluster.watch import BaseWatch, Waiting
 from fencelock.transport.codec import pack
 
 Fence = BaseLock[Any] | BaseHold
@@ -195,6 +199,51 @@ class BaseMap:
         return entries
 
 
+class MapChange(NamedTuple):
+    """A change of an entry, or an entry in a `MapListing`."""
+
+    key: str
+    value: bytes | None
+    """The new value; None if there is no entry any more."""
+    version: int
+    """The version of the change."""
+
+
+class MapListing(NamedTuple):
+    """All watched entries of a map, by key: the changes that follow are later ones."""
+
+    entries: tuple[MapChange, ...]
+    version: int
+    """The version up to which all changes are in it."""
+
+
+class BaseMapWatch(BaseWatch[MapChange | MapListing]):
+    """The changes of a map, one after the other; first its entries."""
+
+    def __init__(self, channel: SessionChannel, name: str, prefix: str, after: int | None) -> None:
+        super().__init__(channel, object_name(MAP, name), prefix, after)
+        question = replace(self._question, after=after)
+        pack(question)
+        question.check()
+        self._pages = ListEntries(map=name, prefix=prefix, most=PAGE_MAX)
+        self._listed: dict[str, int] = {}
+        """Versions of entries in the last listing that are above that of the listing."""
+
+    def _items_of(self, read: ChangesRead) -> Operation[list[MapChange | MapListing]]:
+        changes = [MapChange(one.key, one.value, one.version) for one in read.changes]
+        if not read.resync:
+            listed = self._listed
+            return [one for one in changes if one.version > listed.get(one.key, 0)]
+        more = read.more
+        while more:
+            page = yield from self._channel.ask(replace(self._pages, after=changes[-1].key))
+            assert isinstance(page, EntryList)
+            changes += [MapChange(one.key, one.value, one.version) for one in page.entries]
+            more = page.more and bool(page.entries)
+        self._listed = {one.key: one.version for one in changes if one.version > read.version}
+        return [MapListing(tuple(changes), read.version)]
+
+
 _OWNED: Mapping[type[EntryRequest], Any] = {
     kind: copier(kind, "owner") for kind in (PutEntry, DeleteEntry)
 }
@@ -239,6 +288,13 @@ def _guard_of(fence: Fence | None) -> tuple[str, int]:
     if number is None:
         raise NotHeldError(f"{titled(name)} is not held by this object; nothing was changed")
     return (plain_name(name) if kind_of(name) == SEVERAL else name), number
+
+
+class MapWatch(BaseMapWatch, Waiting[MapChange | MapListing]):
+    """The changes of a map, from `Map.watch`: an iterator that waits for each change.
+
+    It goes on while nodes crash and while no node answers. For one thread at a time.
+    """
 
 
 class Map(BaseMap):
@@ -383,3 +439,21 @@ class Map(BaseMap):
 
         """
         return drive(self._listing(prefix, after, limit, read, max_age))
+
+    def watch(self, prefix: str = "", *, after: int | None = None) -> MapWatch:
+        """Return an iterator over the changes of entries whose keys begin with ``prefix``.
+
+        It sends nothing yet. It yields a `MapListing` of the present entries, then a `MapChange`
+        for each change in order; none is missing and none comes twice. After more changes than the
+        cluster keeps (1,000 of a map) that the watch did not ask for, it yields another listing.
+
+        Args:
+            prefix: the beginning of the keys.
+            after: a version: then there is no first listing, but the changes after that version.
+
+        Raises:
+            InvalidRequestError: an argument is out of its limits.
+            TypeError: an argument is of a wrong type.
+
+        """
+        return MapWatch(self._channel, self.name, prefix, after)

@@ -30,7 +30,8 @@ from typing import Annotated
 import typer
 from checked_file import CheckedFile
 from contenders import Contenders
-from contests import CONTESTS, KindVerdict, judged
+from contest import KindVerdict, judged
+from contests import CONTESTS
 from grower import LIMIT_S, Grower
 from killer import LAST_BEFORE_END_S, LeaderKiller, why_not
 from local_cluster import ClusterFailedError, LocalCluster

@@ -18,7 +18,8 @@ from typing import Annotated, Any
 
 import typer
 from checked_file import CheckedFile
-from contests import CONTESTS, PATIENCE_S, Player, Turn
+from contest import PATIENCE_S, Player, Turn
+from contests import CONTESTS
 
 import fencelock
 
@@ -61,14 +62,16 @@ def contend(
         say("ready", client=name)
         if not sys.stdin.readline():  # The parent says when, so that all begin together.
             return  # It is gone.
+        for contest in contests:
+            contest.begin(player)
         ends = time.monotonic() + seconds
         while time.monotonic() < ends and not (folder / OVER).exists():
-            contest = chance.choice(contests) if contests else None
-            turn = contest.play(player) if contest else play(player, files)
+            chosen = chance.choice(contests) if contests else None
+            turn = chosen.play(player) if chosen else play(player, files)
             if turn is None:
                 continue
             grants += 1
-            kind = contest.kind if contest else ""
+            kind = chosen.kind if chosen else ""
             say("granted", client=name, kind=kind, at_ms=turn.at_ms, waited_ms=turn.waited_ms)
     say(
         "done",

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 Record = dict[str, Any]
-"""One line. ``who`` uses ``amount`` of each object of ``fences``, which has the fence of each; with
-an amount of 0 no more. Or ``dead`` is a process that was killed."""
+"""One line. Often ``who`` uses ``amount`` of the objects in ``fences``, or 0 at the end of
+it. Or ``dead`` is a process that was killed."""
 
 WHOLE = 1 << 31
 """The capacity of a read/write lock: a writer has all of it, a reader one."""
@@ -53,7 +53,7 @@ def beyond_capacity(records: Iterable[Record], capacity: int) -> list[str]:
         if "dead" in record:
             _leave(used, record["dead"])
             continue
-        for name, fence in record["fences"].items():
+        for name, fence in record.get("fences", {}).items():
             key = record["who"], fence
             used[name].pop(key, None)
             if not record["amount"]:

@@ -11,20 +11,22 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from fencelock.actors.api.election import ELECTION
+from fencelock.actors.api.map import KEY_BYTES_MAX, MAP
 from fencelock.actors.api.name import (
     INT_MAX,
     check_age,
     check_number,
     check_object_name,
     check_owner,
+    check_size,
     kind_of,
     titled,
 )
-from fencelock.actors.api.request import Key, Query, Reply
+from fencelock.actors.api.request import TableQuery, TableReply
 from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.message import message
 
-WATCHED_KINDS = frozenset({ELECTION})
+WATCHED_KINDS = frozenset({ELECTION, MAP})
 """The kinds of objects that have changes."""
 
 WATCH_MS = 30_000
@@ -42,11 +44,11 @@ class Change(NamedTuple):
 
     version: int
     key: str
-    """What has changed in the object; empty if it is one thing, such as an election."""
+    """The key of a map's entry; empty for an election."""
     value: bytes | None
     """The new value; None if there is none any more."""
     fence: int
-    """The fence under which it was changed: that of the leader that begins or ends."""
+    """The fence of the leader that begins or ends; 0 for a map."""
 
     @property
     def size(self) -> int:
@@ -54,27 +56,51 @@ class Change(NamedTuple):
         return 64 + len(self.key.encode()) + len(self.value or b"")
 
 
-@message(0x9E)
-class ReadChanges(Query):
-    """Send the changes of ``lock`` after version ``after``. Answered by `ChangesRead`.
+@message(0x9F)
+class ChangesRead(TableReply):
+    """The changes of ``lock`` up to ``version``, in order, after the version that was named.
 
+    With ``resync`` they are not: the node has forgotten some of them, or the request named no
+    version. Then ``changes`` are the whole object as of ``version``, or with ``more`` the beginning
+    of a large map: its first entries by key, with the versions of their last changes.
+    """
+
+    lock: str
+    version: int
+    changes: tuple[Change, ...]
+    resync: bool = False
+    session: str = ""
+    request: int = 0
+    slot: int = 0
+    age_ms: int | None = None
+    more: bool = False
+
+
+@message(0x9E)
+class ReadChanges(TableQuery):
+    """Send the changes of ``watched`` after version ``after``. Answered by `ChangesRead`.
+
+    ``watched`` is the name of the object in the table, see `fencelock.actors.api.name.object_name`.
     If there are none, the node replies when there are some, or after `WATCH_MS` without any. It
     refuses with `Reason.STALE` when its state may be older than `WATCH_AGE_MS`.
 
     With ``after`` None it replies at once with the object as it is. ``age_ms`` is as in `Inspect`;
-    it is unused otherwise.
+    it is unused otherwise. Of a map, only entries count whose keys begin with ``prefix``.
     """
 
-    lock: str
+    watched: str
     after: int | None = None
     session: str = ""
     request: int = 0
     age_ms: int | None = None
+    prefix: str = ""
+
+    REPLY = ChangesRead
 
     @property
-    def key(self) -> Key:
-        """The request's key."""
-        return self.session, "", self.lock, self.request
+    def lock(self) -> str:
+        """The name of the object in the table."""
+        return self.watched
 
     @property
     def waits(self) -> bool:
@@ -85,28 +111,12 @@ class ReadChanges(Query):
         """Refuse fields that exceed their limits."""
         check_age(self.age_ms)
         check_owner(self.session)
-        check_object_name(self.lock)
+        check_object_name(self.watched)
         if self.after is not None:
             check_number("after", self.after, 0, INT_MAX)
-        if kind_of(self.lock) not in WATCHED_KINDS:
+        check_size("prefix", self.prefix, KEY_BYTES_MAX)
+        if kind_of(self.watched) not in WATCHED_KINDS:
             kinds = ", ".join(sorted(WATCHED_KINDS))
-            raise InvalidRequestError(f"{titled(self.lock)} has no changes to watch; {kinds} have")
-
-
-@message(0x9F)
-class ChangesRead(Reply):
-    """The changes of ``lock`` up to ``version``, in order, after the version that was named.
-
-    With ``resync`` they are not: the node has forgotten some of them, or the request named no
-    version. Then ``changes`` are the whole object as of ``version``.
-    """
-
-    lock: str
-    version: int
-    changes: tuple[Change, ...]
-    resync: bool = False
-    session: str = ""
-    request: int = 0
-    slot: int = 0
-    age_ms: int = 0
-    """As in `LockStatus`, of the state that the reply is about."""
+            raise InvalidRequestError(
+                f"{titled(self.watched)} has no changes to watch; {kinds} have"
+            )

@@ -489,6 +489,9 @@ class LockStatus(Reply):
     left_ms: int | None = None
     """Time until the lock is taken from its holder unless it is renewed (ms). None if its hold has
     no deadline, or if the answering node does not know it."""
+    left: int | None = None
+    """Of an object that nobody can hold, such as a latch: how many of its ``permits`` are missing
+    until its waiters pass. None if it does not exist, and for other objects."""
 
     TRIMMED = True
 

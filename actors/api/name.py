@@ -9,6 +9,7 @@ refused here are therefore written out by number and never change.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from itertools import chain
 
 from fencelock.actors.error import InvalidRequestError
@@ -18,6 +19,9 @@ KIND_END = "\x1f"
 
 KIND_CHARS_MAX = 16
 """Maximum length of a kind: one English word."""
+
+KINDS_CACHED = 64
+"""Kinds that are checked once: more than there are."""
 
 KIND_LETTERS = "abcdefghijklmnopqrstuvwxyz"
 """Characters of a kind."""
@@ -323,6 +327,7 @@ def check_claim(lock: str, owner: str, request: int) -> None:
     check_number("request", request, 1, INT_MAX)
 
 
+@lru_cache(maxsize=KINDS_CACHED)
 def _is_kind(kind: str) -> bool:
     lower = kind.isascii() and kind.isalpha() and kind.islower()
     return lower and len(kind) <= KIND_CHARS_MAX

@@ -187,7 +187,8 @@ class ListLocks(Query):
     """List the held locks by name, one page. Answered by `LockList`.
 
     Their names begin with ``prefix``, and those of all kinds come after ``after``; at most ``most``
-    (1 to 1,000). A prefix with a kind is for that kind only.
+    (1 to 1,000). A prefix with a kind is for that kind only. With ``unheld``, list the objects that
+    nobody can hold instead.
     """
 
     prefix: str = ""
@@ -197,6 +198,7 @@ class ListLocks(Query):
     request: int = 0
     age_ms: int | None = None
     """As in `Inspect`."""
+    unheld: bool = False
 
     @property
     def reach(self) -> tuple[str, ...]:
@@ -224,9 +226,21 @@ class ListedLock(NamedTuple):
     """Number of waiters."""
 
 
+class ListedObject(NamedTuple):
+    """An object that nobody can hold, such as a latch, in a list."""
+
+    lock: str
+    waiting: int
+    """Number of waiters."""
+    left: int
+    """See `LockStatus.left`."""
+    permits: int
+    """The count with which a latch began."""
+
+
 @message(0x66)
 class LockList(Reply):
-    """Held locks, sorted by name; ``more`` follow after the last."""
+    """Held locks, or objects, sorted by name; ``more`` follow after the last."""
 
     lines: tuple[ListedLock, ...]
     more: bool
@@ -234,6 +248,7 @@ class LockList(Reply):
     request: int = 0
     slot: int = 0
     age_ms: int | None = None
+    objects: tuple[ListedObject, ...] = ()
 
 
 class Records(IntEnum):

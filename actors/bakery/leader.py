@@ -251,16 +251,12 @@ class Voting:
             case Extend():
                 return self._on_extend(leader, step, now)
 
-    def _fits(self, ticket: Ticket) -> bool:
-        """Return whether a ticket is within its limits, and its request known in no other mode."""
-        entry = self.table.get(ticket.lock, RequestKey(ticket.who, ticket.request))
-        return fits(ticket) and (entry is None or entry.ticket.shared == ticket.shared)
-
     def _on_entering(self, leader: str, step: Entering, now: Instant) -> list[Effect]:
         ticket = step.ticket
-        if not self._fits(ticket) or ticket.turn.number:
-            return [Observe("bakery.step_malformed")]
         attempt = self.attempts.timers.find(ticket.lock, ticket.who, ticket.request)
+        other = attempt is not None and attempt.entry.shared != ticket.shared
+        if not fits(ticket) or ticket.turn.number or other:
+            return [Observe("bakery.step_malformed")]
         ceded: list[Effect] = []
         if attempt is not None and attempt.step is not TicketStep.HELD:
             if self.epoch_state.ranks_before(leader):
@@ -285,7 +281,9 @@ class Voting:
     def _on_add(self, leader: str, step: AddTicket, now: Instant) -> list[Effect]:
         ticket = step.ticket
         fence_fits = step.fence == 0 or is_fence(step.fence, step.epoch)
-        if not self._fits(ticket) or not ticket.turn.number or not fence_fits:
+        entry = self.table.get(ticket.lock, RequestKey(ticket.who, ticket.request))
+        other = entry is not None and entry.shared != ticket.shared
+        if not fits(ticket) or not ticket.turn.number or not fence_fits or other:
             return [Observe("bakery.step_malformed")]
         ceded: list[Effect] = []
         attempt = self.attempts.timers.find(ticket.lock, ticket.who, ticket.request)
@@ -294,7 +292,7 @@ class Voting:
             return self._answer(leader, Owned(**_request(step.epoch, ticket)))
         if attempt is not None and whose == leader:
             ceded = self.attempts.cede(attempt, leader, now)
-        return [*ceded, *self._take_in(leader, step, now)]
+        return [*ceded, *self._take_in(leader, step, entry, now)]
 
     def _whose(self, attempt: TicketAttempt, leader: str, step: AddTicket) -> str:
         """Return which of two owners of a request continues with it, or "" if votes must decide.
@@ -310,10 +308,11 @@ class Voting:
             return ""
         return self.epoch_state.node if self.epoch_state.ranks_before(leader) else leader
 
-    def _take_in(self, leader: str, step: AddTicket, now: Instant) -> list[Effect]:
+    def _take_in(
+        self, leader: str, step: AddTicket, entry: TicketEntry | None, now: Instant
+    ) -> list[Effect]:
         """Store a ticket with its number; vote for it, if requested and nothing is ahead."""
         ticket = step.ticket
-        entry = self.table.get(ticket.lock, RequestKey(ticket.who, ticket.request))
         if entry is not None and not _heeds(entry, leader, step):
             return self._collected(leader, step, entry, None)
         until = later(now, COPY_MS)
@@ -406,14 +405,17 @@ class Voting:
 
     def _on_extend(self, leader: str, step: Extend, now: Instant) -> list[Effect]:
         ticket = step.ticket
-        sound = self._fits(ticket) and ticket.turn.number and is_fence(step.fence, step.epoch)
-        if not sound:
-            return [Observe("bakery.step_malformed")]
         entry = self.table.get(ticket.lock, RequestKey(ticket.who, ticket.request))
+        other = entry is not None and entry.shared != ticket.shared
+        sound = fits(ticket) and ticket.turn.number and is_fence(step.fence, step.epoch)
+        if not sound or other:
+            return [Observe("bakery.step_malformed")]
         kept = entry is not None and entry.fence == step.fence and not entry.is_over(now)
         if entry is None or entry.phase is not TicketPhase.HOLDING:
             queue = self.table.queues.get(ticket.lock)
-            free = queue is None or not any(one.holding for one in queue.against(ticket))
+            free = queue is None or not any(
+                one.holding for one in queue.against(shared=ticket.shared)
+            )
             if free and not self.table.is_outdone(ticket, step.fence):
                 entry = self.table.put(ticket, leader, now, later(now, COPY_MS), step.fence)
                 kept = entry is not None

@@ -102,7 +102,7 @@ def _judge(asked: Lock, table: TicketTable, terms: Terms, now: Instant) -> tuple
         return Error.DUPLICATE, text
     queue = table.queues.get(asked.lock)
     same = [entry for entry in of_owner if entry.ticket.request == asked.request]
-    if any(entry.ticket.shared != asked.shared for entry in same):
+    if any(entry.shared != asked.shared for entry in same):
         text = f"{titled(asked.lock)}: request {asked.request} is known in the other mode"
         return Error.DUPLICATE, text
     if same:
@@ -304,7 +304,7 @@ def _contenders(
     if queue is None:
         return (), ()
     votes = [entry for entry in queue.holders() if not entry.is_over(now)]
-    if votes and not votes[-1].ticket.shared:
+    if votes and not votes[-1].shared:
         votes = votes[-1:]
     holders = [_contender(entry, now) for entry in votes[:HOLDERS_SHOWN_MAX]]
     waiters = [_contender(entry, now) for entry in queue.waiters(WAITERS_SHOWN_MAX)]

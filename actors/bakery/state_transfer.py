@@ -400,7 +400,7 @@ def _merge(tickets: TicketTable, record: Record, now: Instant) -> None:
     ticket = record.ticket
     entry = tickets.get(ticket.lock, RequestKey(ticket.who, ticket.request))
     until = later(now, record.left_ms if record.fence else COPY_MS)
-    if entry is not None and entry.ticket.shared != ticket.shared:
+    if entry is not None and entry.shared != ticket.shared:
         if record.fence <= entry.fence:
             return
         tickets.remove(entry)  # A client sent one request in both modes: no quorum has this one.
@@ -430,9 +430,9 @@ def _keep_the_highest(
     ended: list[TicketEntry] = []
     for queue in list(tickets.queues.values()):
         holds = queue.holders()
-        highest = max((one.fence for one in holds if not one.ticket.shared), default=0)
+        highest = max((one.fence for one in holds if not one.shared), default=0)
         for entry in holds[:-1]:
-            if entry.ticket.shared and entry.fence > highest:
+            if entry.shared and entry.fence > highest:
                 continue
             if entry in held:  # Its lease was over for a quorum, which granted the lock again.
                 ticket = entry.ticket
@@ -454,7 +454,7 @@ def parts_of(
     records = [
         _record(entry, now)
         for entry in tickets.entries()
-        if entry.phase is not TicketPhase.ENTERING and (shares or not entry.ticket.shared)
+        if entry.phase is not TicketPhase.ENTERING and (shares or not entry.shared)
     ]
     ended = [_checked(tickets, end) for end in tickets.tombstones.newest(ENDED_MAX)]
     starts = range(0, max(1, len(records), len(ended)), PART)

@@ -1,9 +1,4 @@
-"""One leader's table: tickets that enter, wait and hold, its votes, and ended requests. Pure.
-
-An ended request is remembered in one of two ways. A request that its client dropped is over for
-good. A hold's expiry is the judgement of one leader's clock, and that leader may have missed a
-renewal: others may have the hold still, under the same fence or a later round's.
-"""
+"""One leader's table: tickets that enter, wait and hold, its votes, and ended requests. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +12,8 @@ from itertools import chain, islice
 from typing import NamedTuple
 
 from fencelock.actors.bakery.config import later
-from fencelock.actors.bakery.ticket import EndedRequests, Ticket, Turn, Who, counter_of
+from fencelock.actors.bakery.ticket import Ticket, Turn, Who, counter_of
+from fencelock.actors.bakery.tombstones import Tombstones
 from fencelock.actors.message import NS_PER_MS, Instant
 
 
@@ -48,6 +44,7 @@ class TicketEntry:
         round: the highest round in which votes were requested.
         fence: the fence under which it holds, 0 while it does not.
         shelf: its place in `Expiry`, or None for none.
+        shared: the mode of the ticket, which never changes.
 
     """
 
@@ -59,6 +56,7 @@ class TicketEntry:
     round: int = 0
     fence: int = 0
     shelf: int | None = None
+    shared: bool = False
 
     @property
     def key(self) -> RequestKey:
@@ -135,122 +133,6 @@ class Expiry:
         return [*found, *(entry for entry in begun if entry.is_over(now))]
 
 
-REMEMBERED_MAX = 100_000
-"""Maximum owners whose ended requests are kept; the oldest are dropped first."""
-
-
-class Ends(NamedTuple):
-    """The ended requests of one owner at one lock."""
-
-    dropped: int = 0
-    """The last request that its client dropped: this one and all before are over."""
-    held: int = 0
-    """The highest fence of a hold that its client dropped, or 0 for none."""
-    request: int = 0
-    """The request with that fence, or 0 if it is not known."""
-    lapsed: int = 0
-    """The last request whose hold expired here."""
-    fence: int = 0
-    """The fence of that hold."""
-
-
-NOTHING_ENDED = Ends()
-
-
-class Tombstones:
-    """Stores ended requests, so that a late copy of a step does not revive them (B10)."""
-
-    def __init__(self) -> None:
-        self._ends: OrderedDict[tuple[str, Who], Ends] = OrderedDict()
-        self._lapses: OrderedDict[str, Instant] = OrderedDict()
-        """By lock: when a hold of it was last over by its lease."""
-        self._lapsed_before: Instant | None = None
-        """No lapse that was forgotten is later than this."""
-
-    def of(self, lock: str, who: Who) -> Ends:
-        """Return the ended requests of an owner."""
-        return self._ends.get((lock, who), NOTHING_ENDED)
-
-    def is_over(self, ticket: Ticket, fence: int = 0) -> bool:
-        """Return whether ``ticket``, which may hold under ``fence``, ended before.
-
-        A hold that expired here is not over if others have it still: under the same fence, or
-        under a higher one, for which another round got the votes.
-        """
-        ends = self._ends.get((ticket.lock, ticket.who))
-        if ends is None:
-            return False
-        if ticket.request <= ends.dropped or (fence > 0 and fence == ends.held):
-            return True
-        lapsed = ticket.request == ends.lapsed and fence < ends.fence
-        return lapsed or ticket.request < ends.lapsed
-
-    def lapsed_under(self, ticket: Ticket, fence: int) -> bool:
-        """Return whether the hold of ``ticket`` under ``fence`` expired here."""
-        ends = self.of(ticket.lock, ticket.who)
-        return (ticket.request, fence) == (ends.lapsed, ends.fence)
-
-    def drop(self, lock: str, who: Who, request: int, fence: int = 0) -> None:
-        """Store that a client dropped this request (0: known only by its fence).
-
-        An owner's fences rise. So a late copy of an earlier drop replaces no later one, which
-        its client may send again, since the reply was lost.
-        """
-        ends = self.of(lock, who)
-        if fence and fence == ends.fence:
-            request = max(request, ends.lapsed)
-        ends = ends._replace(dropped=max(request, ends.dropped))
-        if fence and fence >= ends.held:
-            known = ends.request if fence == ends.held else 0
-            ends = ends._replace(held=fence, request=max(request, known))
-        self._keep(lock, who, ends)
-
-    def lapse(self, lock: str, who: Who, request: int, fence: int) -> None:
-        """Store that this hold expired here."""
-        ends = self.of(lock, who)
-        if (request, fence) > (ends.lapsed, ends.fence):
-            self._keep(lock, who, ends._replace(lapsed=request, fence=fence))
-
-    def note_lapse(self, lock: str, at: Instant) -> None:
-        """Remember that a hold of ``lock`` was over by its lease at ``at``."""
-        self._lapses[lock] = max(at, self._lapses.get(lock, at))
-        self._lapses.move_to_end(lock)
-        if len(self._lapses) > REMEMBERED_MAX:
-            _, gone = self._lapses.popitem(last=False)
-            self._lapsed_before = max(gone, self._lapsed_before or gone)
-
-    def lapsed_at(self, lock: str) -> Instant | None:
-        """Return when a hold of ``lock`` was last over by its lease, or may have been."""
-        return self._lapses.get(lock, self._lapsed_before)
-
-    def _keep(self, lock: str, who: Who, ends: Ends) -> None:
-        self._ends[lock, who] = ends
-        self._ends.move_to_end((lock, who))
-        if len(self._ends) > REMEMBERED_MAX:
-            self._ends.popitem(last=False)
-
-    def knows(self, lock: str, who: Who, request: int, fence: int) -> bool:
-        """Return whether the target of a drop, named by fence or by request, ended before."""
-        ends = self.of(lock, who)
-        return ends.held == fence if fence else max(ends.dropped, ends.lapsed) >= request
-
-    def request_of(self, lock: str, who: Who, fence: int) -> int:
-        """Return the request that held under ``fence`` until it ended, or 0 if it is not known."""
-        ends = self.of(lock, who)
-        if fence == ends.held:
-            return ends.request
-        return ends.lapsed if fence == ends.fence else 0
-
-    def newest(self, most: int) -> list[EndedRequests]:
-        """Return the last ended requests, the newest first."""
-        found: list[EndedRequests] = []
-        for (lock, who), ends in islice(reversed(self._ends.items()), most):
-            found.append(
-                EndedRequests(lock, who, ends.dropped, ends.held, max(ends.held, ends.fence))
-            )
-        return found
-
-
 COUNTED_MAX = 100_000
 """Maximum locks whose counters are kept; the oldest are dropped first."""
 
@@ -274,6 +156,10 @@ class ModeQueue:
     more, of which one is real."""
 
 
+NO_TICKETS = ModeQueue()
+"""Stands for the shared tickets of a lock that has none, as most have."""
+
+
 @dataclass(slots=True, eq=False)
 class TicketQueue:
     """All tickets of one lock."""
@@ -282,15 +168,20 @@ class TicketQueue:
     of: dict[Who, list[RequestKey]] = field(default_factory=dict[Who, list[RequestKey]])
     """Requests by owner: usually one."""
     exclusive: ModeQueue = field(default_factory=ModeQueue)
-    shared: ModeQueue = field(default_factory=ModeQueue)
+    shared: ModeQueue = NO_TICKETS
+    """Nothing is put into `NO_TICKETS`: the first shared ticket replaces it."""
 
-    def mode(self, ticket: Ticket) -> ModeQueue:
-        """Return the queue of the mode of ``ticket``."""
-        return self.shared if ticket.shared else self.exclusive
+    def for_shared(self) -> ModeQueue:
+        """Return the queue of shared tickets, for one that is put into it or taken from it."""
+        if self.shared is NO_TICKETS:
+            self.shared = ModeQueue()
+        return self.shared
 
-    def against(self, ticket: Ticket) -> tuple[ModeQueue, ...]:
-        """Return the queues whose tickets conflict with ``ticket``."""
-        return (self.exclusive,) if ticket.shared else (self.exclusive, self.shared)
+    def against(self, *, shared: bool) -> tuple[ModeQueue, ...]:
+        """Return the queues whose tickets conflict with a ticket of that mode."""
+        if shared or self.shared is NO_TICKETS:
+            return (self.exclusive,)
+        return (self.exclusive, self.shared)
 
     @property
     def entering(self) -> int:
@@ -394,11 +285,13 @@ class TicketTable:
             return None
         entry = self.get(ticket.lock, RequestKey(ticket.who, ticket.request))
         if entry is None:
-            entry = self._add(TicketEntry(ticket, owner, TicketPhase.ENTERING, now, until))
+            entry = TicketEntry(ticket, owner, TicketPhase.ENTERING, now, until)
+            entry.shared = ticket.shared
+            self._add(entry)
+        elif entry.shared != ticket.shared:
+            return None  # The mode is part of a request: it is not the same one.
         elif entry.phase is TicketPhase.HOLDING or _is_late(entry, ticket, owner):
             return entry
-        if entry.ticket.shared != ticket.shared:
-            return None  # The mode is part of a request: it is not the same one.
         queue = self.queues[ticket.lock]
         self._unfile(queue, entry)
         entry.ticket, entry.owner, entry.until = ticket, owner, until
@@ -408,7 +301,7 @@ class TicketTable:
         self.note(ticket.lock, ticket.turn.number)
         return entry
 
-    def _add(self, entry: TicketEntry) -> TicketEntry:
+    def _add(self, entry: TicketEntry) -> None:
         queue = self.queues.setdefault(entry.ticket.lock, TicketQueue())
         queue.entries[entry.key] = entry
         queue.of.setdefault(entry.ticket.who, []).append(entry.key)
@@ -416,7 +309,6 @@ class TicketTable:
         self.expiry.put(entry)
         self._file(queue, entry)
         self.size += 1
-        return entry
 
     def _is_outdated(self, ticket: Ticket) -> bool:
         """Remove earlier waits of the same owner; return whether it has a later one."""
@@ -459,7 +351,7 @@ class TicketTable:
         entry.until = later(now, entry.ticket.lease_ms)
         self.expiry.put(entry)
         self._file(queue, entry)
-        self.note(entry.ticket.lock, 0, fence, shared=entry.ticket.shared)
+        self.note(entry.ticket.lock, 0, fence, shared=entry.shared)
 
     def unvote(self, entry: TicketEntry, until: Instant | None) -> None:
         """Take back the vote for ``entry``; do nothing if it is not in the table."""
@@ -480,23 +372,29 @@ class TicketTable:
         """
         lock, mine = entry.ticket.lock, entry.key
         queue = self.queues[lock]
-        against = queue.against(entry.ticket)
-        for keys in (*(others.holding for others in against), queue.exclusive.entering):
-            for key in list(keys):
-                other = queue.entries[key]
-                if key != mine and not self.forget(other, now):
-                    return other.ticket.turn
+        against = queue.against(shared=entry.shared)
         for others in against:
+            for key in [*others.holding, *queue.exclusive.entering]:
+                other = queue.entries.get(key)  # None if it was forgotten meanwhile.
+                if key != mine and other is not None and not self.forget(other, now):
+                    return other.ticket.turn
             while others.line and others.line[0].turn < entry.ticket.turn:
                 other = queue.entries[others.line[0].key]
                 if not self.forget(other, now):
                     return other.ticket.turn
         return None
 
+    def holds_against(self, entry: TicketEntry, now: Instant) -> list[TicketEntry]:
+        """Return the entries that hold the lock of ``entry`` and conflict with it."""
+        queue = self.queues[entry.ticket.lock]
+        against = queue.against(shared=entry.shared)
+        holds = [queue.entries[key] for others in against for key in others.holding]
+        return [one for one in holds if one is not entry and not one.is_over(now)]
+
     def head(self, lock: str) -> list[TicketEntry]:
         """Return the first waiting entry; if it is shared, all until the first exclusive one."""
         queue = self.queues.get(lock)
-        if queue is None:
+        if queue is None or not (queue.exclusive.line or queue.shared.line):
             return []
         first, shared = queue.exclusive.line[:1], queue.shared.line
         end = bisect_left(shared, first[0]) if first else len(shared)
@@ -566,7 +464,7 @@ class TicketTable:
         return max(ends if before is None else [before, *ends], default=None)
 
     def _file(self, queue: TicketQueue, entry: TicketEntry) -> None:
-        mode = queue.mode(entry.ticket)
+        mode = queue.for_shared() if entry.shared else queue.exclusive
         match entry.phase:
             case TicketPhase.ENTERING:
                 mode.entering[entry.key] = None
@@ -576,7 +474,7 @@ class TicketTable:
                 mode.holding[entry.key] = None
 
     def _unfile(self, queue: TicketQueue, entry: TicketEntry) -> None:
-        mode = queue.mode(entry.ticket)
+        mode = queue.for_shared() if entry.shared else queue.exclusive
         match entry.phase:
             case TicketPhase.ENTERING:
                 mode.entering.pop(entry.key, None)

@@ -295,6 +295,13 @@ class TicketAttempts:
                 attempt.held = entry.fence  # It may have been granted.
             else:
                 table.unvote(entry, None)
+        effects: list[Effect] = []
+        if attempt.held and entry.phase is not TicketPhase.HOLDING:
+            effects += self._give_way(entry, now)
+            if table.holds_against(entry, now):
+                attempt.step = TicketStep.WAITING
+                self.timers.schedule(attempt, now, later(now, RESEND_MS))
+                return [*effects, Observe("bakery.takeover_refused")]
         # A ticket that may hold already waits in no line: it is only sent again.
         ahead = None if attempt.held else table.ahead(entry, now)
         if ahead is None and not attempt.held and entry.ticket.lease_ms > epoch_state.bound_ms:
@@ -316,7 +323,18 @@ class TicketAttempts:
                 table.vote(entry, fence, now)
             attempt.step, attempt.votes = TicketStep.VOTING, {epoch_state.node: None}
         self.timers.schedule(attempt, now, later(now, pause_ms))
-        return [*epoch_state.send(self._add_ticket(attempt, fence)), *self.grant(attempt, now)]
+        effects += epoch_state.send(self._add_ticket(attempt, fence))
+        return [*effects, *self.grant(attempt, now)]
+
+    def _give_way(self, entry: TicketEntry, now: Instant) -> list[Effect]:
+        """Lose this leader's own rounds against ``entry``, which holds as a quorum knows (B5)."""
+        effects: list[Effect] = []
+        for other in self.table.holds_against(entry, now):
+            rival = self.timers.of(other)
+            if rival is not None and rival.step is TicketStep.VOTING and not rival.held:
+                rival.eager = False  # Its wait is over when it is due.
+                effects += self.lose_round(rival, now)
+        return effects
 
     def _add_ticket(self, attempt: TicketAttempt, fence: int) -> AddTicket:
         entry, taken = attempt.entry, bool(attempt.held)
@@ -333,7 +351,7 @@ class TicketAttempts:
         """
         last, epoch_state = self.table.counters_of(entry.ticket.lock).fence, self.epoch_state
         fence = max(pack_fence(epoch_state.epoch, entry.ticket.turn.number), last + 1)
-        if entry.ticket.shared:
+        if entry.shared:
             fence += (epoch_state.rank - fence) % LEADERS_MAX
         return fence
 
@@ -526,7 +544,7 @@ def in_the_way(
     queue = table.queues.get(lock)
     holders = [] if queue is None else [one for one in queue.holders() if one is not entry]
     for holder in holders:
-        if not (entry.ticket.shared and holder.ticket.shared):
+        if not (entry.shared and holder.shared):
             ticket = holder.ticket
             held_ms = ms_between(holder.since, now)
             others = f", and by {len(holders) - 1} others" if len(holders) > 1 else ""

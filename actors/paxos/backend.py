@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 from fencelock.actors.api.backup_message import ReadBackup
-from fencelock.actors.api.changes import ReadChanges
 from fencelock.actors.api.message import (
     Alive,
     CancellableRequest,
@@ -23,6 +22,7 @@ from fencelock.actors.api.message import (
 from fencelock.actors.api.name import quoted, titled, without_secret
 from fencelock.actors.api.object_request import UpdateRequest
 from fencelock.actors.api.request import Command, Outcome, Request, TableQuery
+from fencelock.actors.api.rwlock import AcquireReadWrite
 from fencelock.actors.api.session_message import (
     CloseReason,
     Ended,
@@ -36,7 +36,7 @@ from fencelock.actors.api.session_message import (
 )
 from fencelock.actors.bootstrap_message import VotingStatus
 from fencelock.actors.effect import Effect, Effects, Observe, Send
-from fencelock.actors.error import OverloadedError, SessionExpiredError
+from fencelock.actors.error import OverloadedError, SessionExpiredError, UnsupportedError
 from fencelock.actors.message import Address, Instant, Message, address_of, copier, node_of
 from fencelock.actors.paxos.config import replica_of
 from fencelock.actors.paxos.event import (
@@ -141,10 +141,10 @@ class PaxosBackend(MembersBackend):
         """The differences between the master's times and this node's; empty if none is known."""
         self.requests = {
             Command: self._take,
+            AcquireReadWrite: self._on_read_write,
             Inspect: self._on_query,
             ListLocks: self._on_query,
             ListRecords: self._on_query,
-            ReadChanges: self._on_query,
             TableQuery: self._on_query,
             **self.member_requests,
             ReadBackup: self._on_query,
@@ -264,6 +264,15 @@ class PaxosBackend(MembersBackend):
             return [Observe("paxos.stranger_ignored")]
         self.contact.received_at = now
         return self._take_each((outcome,), now, warning=False)
+
+    def _on_read_write(self, sender: Address, request: AcquireReadWrite, now: Instant) -> Effects:
+        """Take a request about a read/write lock, unless it asks for a deadline."""
+        if request.hold_ms or request.grace_ms:
+            raise UnsupportedError(
+                f"{titled(request.lock)}: a read/write lock of paxos has no duration and no grace; "
+                "bakery has them"
+            )
+        return self._take(sender, request, now)
 
     def _take_each(
         self, outcomes: tuple[Message, ...], now: Instant, *, warning: bool

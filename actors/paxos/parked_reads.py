@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from fencelock.actors.api.changes import WATCH_MS
-from fencelock.actors.message import Address, Instant, ms_between
+from fencelock.actors.message import Address, Instant, Local, ms_between
+from fencelock.actors.table.report import Changed, ReadHistory
 
 if TYPE_CHECKING:
     from fencelock.actors.paxos.reads import Read
@@ -40,6 +42,17 @@ class ParkedReads:
         """Return the reads of the objects that have ``changed``, or of all objects."""
         names = self.by_object if changed is None else changed
         return [read for name in names for read in self.by_object.get(name, {}).values()]
+
+    def go_on(self, read: Read, seen: Local) -> None:
+        """Let a read go on waiting, for what comes after the answer ``seen``."""
+        question = read.question
+        if not isinstance(question, ReadHistory) or not isinstance(seen, Changed):
+            return
+        if question.after != seen.version:
+            question = replace(question, after=seen.version)
+            key = read.client, read.number
+            now = self._order[key] = replace(read, question=question)
+            self.by_object[read.watched][key] = now
 
     def end(self, read: Read) -> None:
         """Remove a read that is answered."""

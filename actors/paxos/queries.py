@@ -12,6 +12,7 @@ from fencelock.actors.api.request import TableQuery
 from fencelock.actors.api.session_message import (
     ListedEviction,
     ListedLock,
+    ListedObject,
     ListedSession,
     ListLocks,
     ListRecords,
@@ -116,10 +117,18 @@ class Queries:
             return ()
         watched = ""
         match request:
+            case ReadChanges(watched=lock, after=after, prefix=prefix):
+                question: Question = ReadHistory(lock=lock, after=after, prefix=prefix)
+                watched = lock if request.waits else ""
             case Inspect():
-                question: Question = _look_up(lock=request.lock)
+                question = _look_up(lock=request.lock)
             case ListLocks():
-                question = Browse(prefix=request.prefix, after=request.after, most=request.most)
+                question = Browse(
+                    prefix=request.prefix,
+                    after=request.after,
+                    most=request.most,
+                    unheld=request.unheld,
+                )
             case ListRecords():
                 question = ReadRecords(kind=request.kind, skip=request.skip, most=request.most)
             case TableQuery():
@@ -127,9 +136,6 @@ class Queries:
             case ReadBackup():
                 export = Export(number=number, slot=request.slot, chunk=request.chunk)
                 return [Send(catchup_of(self.node), export)]
-            case ReadChanges():
-                question = ReadHistory(lock=request.lock, after=request.after)
-                watched = request.lock if request.waits else ""
         consult = _consult(
             number=number, question=question, age_ms=_age_of(request), watched=watched
         )
@@ -207,6 +213,7 @@ class Queries:
             permits=report.permits,
             holders=holders,
             left_ms=left_of(report.holder, quiet_ms),
+            left=report.left,
         )
 
     def _give_up(self, query: PendingQuery, now: Instant) -> list[Effect]:
@@ -306,8 +313,8 @@ class TableStatus:
         slot, quiet_ms = (0, 0) if seen is None else (seen.slot, seen.quiet_ms)
         age_ms = None if seen is None else seen.age_ms
         for line in self.lines:
-            holder = holder_of(line.holder, quiet_ms)
-            left -= size_of(holder) + len(line.lock.encode()) + 32
+            holder = None if line.holder is None else holder_of(line.holder, quiet_ms)
+            left -= (size_of(holder) if holder else 0) + len(line.lock.encode()) + 32
             if left < 0:
                 break
             report = self.reports.get(line.lock)
@@ -323,13 +330,14 @@ class TableStatus:
                 permits=line.permits,
                 holders=holders,
                 left_ms=left_of(line.holder, quiet_ms),
+                left=line.left,
             )
             statuses.append(status)
         return tuple(statuses)
 
 
 def _age_of(
-    request: Inspect | ListLocks | ListRecords | ReadChanges | TableQuery,
+    request: Inspect | ListLocks | ListRecords | TableQuery,
 ) -> int | None:
     """Return the greatest age of the state for an answer (ms), None for a linearizable one."""
     if isinstance(request, ReadChanges) and request.waits:
@@ -343,6 +351,7 @@ def _changes(changed: Changed, request: ReadChanges, consulted: Consulted) -> Ch
         version=changed.version,
         changes=changed.changes,
         resync=changed.resync,
+        more=changed.more,
         session=request.session,
         request=request.request,
         slot=consulted.slot,
@@ -422,16 +431,21 @@ def _waiter(seen: WaiterSeen, quiet_ms: int) -> Contender:
 
 def _list(browsed: Browsed, request: ListLocks, consulted: Consulted) -> Message:
     lines: list[ListedLock] = []
+    objects: list[ListedObject] = []
     left = PAGE_BYTES_MAX
     for line in browsed.lines:
-        listed = ListedLock(line.lock, holder_of(line.holder, consulted.quiet_ms), line.waiting)
-        left -= size_of(listed.holder) + len(line.lock.encode()) + 16
+        holder = None if line.holder is None else holder_of(line.holder, consulted.quiet_ms)
+        left -= (size_of(holder) if holder else 0) + len(line.lock.encode()) + 16
         if left < 0:
             break
-        lines.append(listed)
+        if holder is not None:
+            lines.append(ListedLock(line.lock, holder, line.waiting))
+        else:
+            objects.append(ListedObject(line.lock, line.waiting, line.left or 0, line.permits))
     return LockList(
         lines=tuple(lines),
-        more=browsed.more or len(lines) < len(browsed.lines),
+        objects=tuple(objects),
+        more=browsed.more or len(lines) + len(objects) < len(browsed.lines),
         session=request.session,
         request=request.request,
         slot=consulted.slot,

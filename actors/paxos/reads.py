@@ -247,9 +247,12 @@ class Reads:
         age_ms = None
         for read in self.parked.of(changed):
             age_ms = self.age_ms(now) if age_ms is None else age_ms
-            if self._look_up(read.question):
+            answer = self._look_up(read.question)
+            if answer:
                 self.parked.end(read)
                 effects.append(self._answer(read, age_ms, now))
+            else:
+                self.parked.go_on(read, answer)
         return effects
 
     def _on_watch_check(self, now: Instant) -> Effects:

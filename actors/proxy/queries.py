@@ -6,7 +6,7 @@ from collections import Counter, OrderedDict
 from dataclasses import dataclass
 
 from fencelock.actors.api.backup_message import ReadBackup
-from fencelock.actors.api.changes import WATCH_MS, ReadChanges
+from fencelock.actors.api.changes import WATCH_MS
 from fencelock.actors.api.message import Inspect
 from fencelock.actors.api.request import TableQuery
 from fencelock.actors.api.session_message import ListLocks, ListRecords
@@ -24,7 +24,7 @@ has sent it again meanwhile, or has given up by its own timeout."""
 WATCHES_MAX = 100_000
 """Maximum reads of one node that wait for a change."""
 
-LockQuery = Inspect | ListLocks | ListRecords | ReadBackup | ReadChanges | TableQuery
+LockQuery = Inspect | ListLocks | ListRecords | ReadBackup | TableQuery
 
 
 @dataclass(slots=True, eq=False)

@@ -117,16 +117,7 @@ NodeQuestion = (
 )
 """Requests that are about no object of the table."""
 
-Question = (
-    CancellableRequest
-    | ReleaseRequest
-    | Renew
-    | Inspect
-    | ReadChanges
-    | Evict
-    | TableQuery
-    | NodeQuestion
-)
+Question = CancellableRequest | ReleaseRequest | Renew | Inspect | Evict | TableQuery | NodeQuestion
 """Requests of users. A `CancellableRequest` is an acquire or an update."""
 
 

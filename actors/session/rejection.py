@@ -8,7 +8,6 @@ from functools import cache, lru_cache
 from typing import Any, NamedTuple, cast
 
 from fencelock.actors.api.backup_message import BackupPart, ReadBackup
-from fencelock.actors.api.changes import ChangesRead, ReadChanges
 from fencelock.actors.api.membership_message import (
     ChangeMembers,
     MembersChanged,
@@ -63,7 +62,6 @@ Answer = (
     | MembersRead
     | MembersChanged
     | BackupPart
-    | ChangesRead
     | TableReply
 )
 """Replies that end a request."""
@@ -99,8 +97,6 @@ def problem_of(question: Question) -> Rejection | None:
         match question:
             case Inspect() | Evict():
                 claim_checked(question.lock, "")  # So the name is checked once.
-            case ReadChanges():
-                question.check()
             case CancellableRequest():
                 claim_checked(question.lock, question.owner)
                 if question.WAITS and question.wait_ms is not None:
@@ -153,8 +149,6 @@ def silence(pending: Pending, endpoints: Endpoints, now: Instant) -> Rejection:
             text = f"{titled(lock)}: no node renewed its lease within {asked}"
         case Inspect(lock=lock):
             text = f"{titled(lock)}: no node sent its status within {asked}"
-        case ReadChanges(lock=lock):
-            text = f"{titled(lock)}: no node sent its changes within {asked}"
         case TableQuery(lock=lock):
             text = f"{titled(lock)}: no node answered within {asked}"
         case Describe() | ListRecords() | ListLocks() | ReadMembers() | ReadBackup():
@@ -261,8 +255,6 @@ def answers(pending: Pending, answer: Answer) -> bool:
             return fits and pending.claim == (answer.lock, answer.owner)
         case Inspect():
             return isinstance(answer, LockStatus | Refused) and answer.lock == question.lock
-        case ReadChanges():
-            return isinstance(answer, ChangesRead | Refused) and answer.lock == question.lock
         case Evict():
             return isinstance(answer, Evicted | Refused) and answer.lock == question.lock
         case TableQuery():

@@ -78,7 +78,7 @@ def on_answer(state: SessionState, sender: Address, answer: Answer, now: Instant
     if answer.request not in state.in_flight.pending:  # `hear` has just moved it.
         return [*effects, Observe("client.late_answer_dropped")]
     match answer:
-        case Granted() if answer.hold_ms and session_loss.is_late(pending, answer, now):
+        case Granted() if answer.hold_ms and session_loss.is_late(state, pending, answer, now):
             effects += state.confirm(pending.sent_at, now)
             return [*effects, session_loss.renew_first(state, pending, answer, now)]
         case Granted():
@@ -103,8 +103,8 @@ def _on_rarer(
             if session_loss.is_renewed_too_late(
                 pending, answer, now
             ):  # It came so late that it has ended meanwhile.
-                state.in_flight.renew(pending, now)
-                return [Observe("client.wait_renewed")]
+                again = state.in_flight.again(pending, pending.endpoint, now)
+                return [*again, Observe("client.wait_renewed")]
             return _on_granted(state, pending, granted, now)
         case Renewed():
             return _on_renewed(state, pending, answer, now)
@@ -220,19 +220,23 @@ def _on_granted(
     effects = state.confirm(pending.sent_at, now)
     loss = state.unreported.tell(claim, granted.fence) if state.unreported.losses else None
     if loss is not None:  # It was taken away before this answer came.
-        return [*effects, *state.reply_no(pending, lost(claim, granted.fence, loss))]
+        effects += state.reply_no(pending, lost(claim, granted.fence, loss))
+        if granted.hold_ms:
+            effects += session_loss.release_lost(state, claim, granted.fence, now)
+        return effects + state.in_flight.go_on(claim, now)
     hold = state.holds.get(claim)
     if hold is not None and hold.fence != granted.fence:
         assert state.session_lease.kept  # C3
         effects += state.lose_hold(claim, f"it was granted anew, under fence {granted.fence}")
         hold = None
+    begins = granted.hold_ms and not session_loss.is_known(state, granted)
     if hold is None:
         trust = state.session_lease.trust
         hold = state.holds[claim] = Hold(pending.endpoint, granted.fence, [], trust)
         if isinstance(pending.asked, AcquireRequest) and not pending.asked.owner:
             state.anonymous[claim.lock, granted.fence] = claim.owner
     hold.levels.append(Acquisition(pending.user, pending.asked.request))
-    if granted.hold_ms:
+    if begins:
         effects += session_loss.begin_lease(state, claim, pending, granted, now)
     effects += state.reply(pending, granted)
     return effects + state.in_flight.go_on(claim, now)
@@ -280,7 +284,9 @@ def _on_refused(
             state.in_flight.renew(pending, now)
             return [Observe("client.wait_renewed")]
         case CancellableRequest() if (
-            answer.reason in UNDECIDED and state.session_lease.kept and pending.said > 1
+            answer.reason in UNDECIDED
+            and state.session_lease.kept
+            and (pending.said > 1 or pending.renewed_at is not None)
         ):
             asked = pending.asked
             once = isinstance(asked, UpdateRequest) and not asked.IDEMPOTENT

@@ -52,9 +52,15 @@ from fencelock.actors.session.session_lease import Ending, SessionLease
 from fencelock.actors.session.session_state import SessionState
 
 
-def is_late(pending: Pending, granted: Granted, now: Instant) -> bool:
+def is_known(state: SessionState, granted: Granted) -> bool:
+    """Return whether the owner acquires a hold again that it has; that moves no deadline."""
+    hold = state.holds.get(Claim(granted.lock, granted.owner))
+    return hold is not None and hold.fence == granted.fence
+
+
+def is_late(state: SessionState, pending: Pending, granted: Granted, now: Instant) -> bool:
     """Return whether less than half of the duration may be left of a grant that came late."""
-    if not granted.hold_ms or pending.sent_at is None:
+    if not granted.hold_ms or pending.sent_at is None or is_known(state, granted):
         return False
     if pending.renewed_at is not None:
         return True
@@ -180,8 +186,9 @@ def warn(state: SessionState, claim: Claim, now: Instant) -> list[Effect]:
 
 
 def _lose_at_deadline(state: SessionState, claim: Claim, now: Instant) -> list[Effect]:
-    """Lose a hold whose lease may be over, and release it in case it is not."""
-    fence = state.holds[claim].fence
+    """Lose a hold whose lease may be over, and release all its acquires in case it is not."""
+    hold = state.holds[claim]
+    fence, times = hold.fence, len(hold.levels) + hold.owed
     effects = [Observe("client.lease_over"), *state.lose_hold(claim, LAPSED)]
     for number in list(state.in_flight.releases.get(claim, ())):
         pending = state.in_flight.pending[number]
@@ -191,13 +198,17 @@ def _lose_at_deadline(state: SessionState, claim: Claim, now: Instant) -> list[E
             pending.user, pending.ends_at = None, None
         else:
             state.in_flight.drop(pending)
-    if claim in state.in_flight.releases:
-        return effects + state.in_flight.go_on(claim, now)
+    effects += state.in_flight.go_on(claim, now)
+    for _ in range(times - len(state.in_flight.releases.get(claim, ()))):
+        effects += release_lost(state, claim, fence, now)
+    return effects
+
+
+def release_lost(state: SessionState, claim: Claim, fence: int, now: Instant) -> list[Effect]:
+    """Release one acquire of a hold that was lost, since the cluster may have it for a while."""
     release = Release(lock=claim.lock, fence=fence, owner=claim.owner)
     endpoint = state.endpoints.choose().address
-    return effects + state.in_flight.ask(
-        None, release, claim, endpoint, now, limit_ms=None, owed=True
-    )
+    return state.in_flight.ask(None, release, claim, endpoint, now, limit_ms=None, owed=True)
 
 
 def why_not_renew(state: SessionState, renew: Renew, claim: Claim) -> Rejection | None:

@@ -12,6 +12,7 @@ reading of log time may be ahead of the former master's by their drift since the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -20,7 +21,7 @@ from fencelock.actors.api.name import WAIT_MS_MAX, titled
 from fencelock.actors.api.session_message import Renewed
 from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.table.holding import Hold, Wait
-from fencelock.actors.table.message import LeaseRecord, Result
+from fencelock.actors.table.message import HoldRecord, LeaseRecord, Result, TablePart, WaitRecord
 
 if TYPE_CHECKING:
     from fencelock.actors.table.session import OwnerState
@@ -113,17 +114,20 @@ class LeasedHold(Hold):
     Acquiring again leaves the deadline as it is.
 
     Attributes:
-        terms: its duration and grace when it was granted.
+        told: the terms in the reply to the last acquire: those of the grant, or what was left.
+        grace_ms: its grace.
         lasts_ms: its duration since the last renewal.
         renewal: the number of the last renewal, 0 before the first.
+        table: the table that watches the deadline.
         ends_ms: its deadline, without `Deadlines.skipped_ms`.
         ticket: orders what falls due at the same time.
         due_ms: its deadline when it was last added to the table's timeouts.
 
     """
 
-    terms: Terms = NO_TERMS
-    deadlines: Deadlines | None = None
+    told: Terms = NO_TERMS
+    grace_ms: int = 0
+    table: TableState | None = None
     lasts_ms: int = 0
     renewal: int = 0
     ends_ms: int = 0
@@ -133,15 +137,24 @@ class LeasedHold(Hold):
     @property
     def deadline_ms(self) -> int:
         """The log time at which the hold ends."""
-        assert self.deadlines is not None
-        return self.ends_ms + self.deadlines.skipped_ms
+        assert self.table is not None
+        return self.ends_ms + self.table.deadlines.skipped_ms
 
     def answer(self) -> Granted:
-        """Return the outcome of the last acquire; only the first one begins a duration."""
-        granted = Hold.answer(self)
-        if self.level > 1:
-            return granted
-        return replace(granted, hold_ms=self.terms.hold_ms, grace_ms=self.terms.grace_ms)
+        """Return the outcome of the last acquire."""
+        return replace(Hold.answer(self), hold_ms=self.told.hold_ms, grace_ms=self.told.grace_ms)
+
+    def acquire_again(self, request: int) -> None:
+        """Count one more acquire, and note what is left: its client may not know the hold."""
+        Hold.acquire_again(self, request)
+        table = self.table
+        assert table is not None
+        left_ms = self.deadline_ms - table.time_ms - ROUNDING_MS
+        if left_ms < 1:
+            left_ms = 1
+            self.extend(table, table.time_ms + left_ms + ROUNDING_MS)
+        hold_ms = max(1, left_ms - self.grace_ms)
+        self.told = Terms(hold_ms, left_ms - hold_ms)
 
     def renewed(self) -> Renewed:
         """Return the outcome of the last renewal."""
@@ -150,7 +163,7 @@ class LeasedHold(Hold):
             lock=owner_state.lock,
             fence=self.fence,
             hold_ms=self.lasts_ms,
-            grace_ms=self.terms.grace_ms,
+            grace_ms=self.grace_ms,
             session=owner_state.session.id,
             owner=owner_state.owner,
             request=self.renewal,
@@ -158,17 +171,16 @@ class LeasedHold(Hold):
 
     def restart(self, table: TableState) -> None:
         """Let the hold last for its whole duration and grace from now on, if that is later."""
-        lease_ms = self.lasts_ms + self.terms.grace_ms
+        lease_ms = self.lasts_ms + self.grace_ms
         self.extend(table, table.time_ms + lease_ms + ROUNDING_MS)
 
     def extend(self, table: TableState, deadline_ms: int) -> None:
         """Set the deadline, which never becomes earlier."""
-        deadlines = self.deadlines
-        if deadlines is not None:
+        if self.table is not None:
             if deadline_ms <= self.deadline_ms:
                 return
             self.end(table)
-        deadlines = self.deadlines = table.deadlines
+        self.table, deadlines = table, table.deadlines
         self.ticket, self.due_ms = TICKETS_END + self.fence, deadline_ms
         self.ends_ms = deadline_ms - deadlines.skipped_ms
         deadlines.ends += self.owner_state.mark * self.ends_ms
@@ -194,11 +206,12 @@ class LeasedHold(Hold):
         """Return what a snapshot keeps of it, besides the hold."""
         return LeaseRecord(
             fence=self.fence,
-            hold_ms=self.terms.hold_ms,
-            grace_ms=self.terms.grace_ms,
             lasts_ms=self.lasts_ms,
+            grace_ms=self.grace_ms,
             renewal=self.renewal,
             deadline_ms=self.deadline_ms,
+            told_hold_ms=self.told.hold_ms,
+            told_grace_ms=self.told.grace_ms,
         )
 
 
@@ -207,9 +220,9 @@ def begin_leased(
 ) -> LeasedHold:
     """Return a new hold with a deadline under the table's last fence."""
     hold = LeasedHold(
-        owner_state, label, table.fence, table.time_ms, owner_state.request, terms=terms
+        owner_state, label, table.fence, table.time_ms, owner_state.request, told=terms
     )
-    hold.lasts_ms = terms.hold_ms
+    hold.lasts_ms, hold.grace_ms = terms
     hold.restart(table)
     return hold
 
@@ -219,3 +232,36 @@ class LeasedWait(Wait):
     """A wait for a hold with a deadline."""
 
     terms: Terms = NO_TERMS
+
+
+class Leases:
+    """The deadlines of a snapshot, whose holds and waits have not been made yet."""
+
+    def __init__(self, parts: Sequence[TablePart]) -> None:
+        self.by_fence = {one.fence: one for part in parts for one in part.leases}
+        self.by_ticket = {one.ticket: one for part in parts for one in part.terms}
+
+    def hold(self, table: TableState, owner_state: OwnerState, held: HoldRecord) -> Hold:
+        """Return the hold of a record, whose deadline ``table`` watches."""
+        fields = owner_state, held.label, held.fence, held.since_ms, held.request, held.times
+        lease = self.by_fence.pop(held.fence, None) if self.by_fence else None
+        if lease is None:
+            return Hold(*fields, held.level)
+        told = Terms(lease.told_hold_ms, lease.told_grace_ms)
+        hold = LeasedHold(*fields, held.level, told=told, grace_ms=lease.grace_ms)
+        hold.lasts_ms, hold.renewal = lease.lasts_ms, lease.renewal
+        hold.extend(table, lease.deadline_ms)
+        return hold
+
+    def check_used(self) -> None:
+        """Raise ValueError if there is a deadline without a hold or a wait."""
+        if self.by_fence or self.by_ticket:
+            raise ValueError("the snapshot has deadlines that no hold or wait has")
+
+    def wait(self, owner_state: OwnerState, wait: WaitRecord) -> Wait:
+        """Return the wait of a record."""
+        fields = owner_state, wait.ticket, wait.label, wait.since_ms, wait.due_ms
+        found = self.by_ticket.pop(wait.ticket, None) if self.by_ticket else None
+        if found is None:
+            return Wait(*fields)
+        return LeasedWait(*fields, terms=Terms(found.hold_ms, found.grace_ms))

@@ -68,19 +68,16 @@ class Histories:
         self.by_object: OrderedDict[str, History] = OrderedDict()
         self.changed: dict[str, None] = {}
 
-    def next_version(self, fence: int) -> int:
-        """Return the version of the next change; ``fence`` is the last fence given."""
-        return (self.version or fence) + 1
+    def next_version(self, above: int) -> int:
+        """Return the version of the next change. The first one is ``above`` that number."""
+        return (self.version or above) + 1
 
-    def begin_change(self, fence: int) -> int:
-        """Count a change, as `next_version` says, and return its version."""
-        self.origin = self.origin if self.version else fence
-        self.version = self.next_version(fence)  # W1
-        return self.version
-
-    def add(self, lock: str, key: str, value: bytes | None, fence: int, time_ms: int) -> int:
-        """Add a change under ``fence``, and return its version."""
-        self.begin_change(fence - 1)  # The first change is the begin of a term, under a new fence.
+    def add(
+        self, lock: str, key: str, value: bytes | None, fence: int, time_ms: int, above: int = 0
+    ) -> int:
+        """Add a change under ``fence``, and return its version; see `next_version`."""
+        self.origin = self.origin if self.version else above
+        self.version = self.next_version(above)  # W1
         change = Change(self.version, key, value, fence)
         history = self.by_object.get(lock)
         if history is None:
@@ -94,10 +91,13 @@ class Histories:
         self.changed[lock] = None
         return self.version
 
-    def read(self, lock: str, after: int) -> tuple[int, tuple[Change, ...]] | None:
+    def read(
+        self, lock: str, after: int, prefix: str = ""
+    ) -> tuple[int, tuple[Change, ...]] | None:
         """Return the changes after version ``after``, and the version up to which these are all.
 
-        Return None if some of them are not kept any more.
+        Return None if some of them are not kept any more. Keys of other beginnings than ``prefix``
+        are left out.
         """
         history = self.by_object.get(lock)
         if after < (self.forgotten if history is None else history.since):
@@ -106,7 +106,8 @@ class Histories:
         for change in reversed(history.changes if history else ()):
             if change.version <= after:
                 break
-            newer.append(change)
+            if change.key.startswith(prefix):
+                newer.append(change)
         newer.reverse()
         left = CHANGES_BYTES_MAX
         for number, change in enumerate(newer):

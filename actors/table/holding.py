@@ -62,6 +62,12 @@ class Hold:
         """Number of times that it is held, or of its permits, for people."""
         return max(self.count, self.amount)
 
+    def acquire_again(self, request: int) -> None:
+        """Count one more acquire, with that number."""
+        self.count += 1
+        self.level = self.count
+        self.request = request
+
     def answer(self) -> Granted:
         """Return the outcome of the last acquire."""
         owner_state = self.owner_state
@@ -231,6 +237,10 @@ class TableObject(ABC):
     @abstractmethod
     def mark(self) -> int:
         """Return a checksum of the state that snapshots keep, without the waits."""
+
+    @abstractmethod
+    def progress(self) -> tuple[int, int]:
+        """Return how many are missing until its waiters pass, and of how many."""
 
     @abstractmethod
     def wording(self) -> str:

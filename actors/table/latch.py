@@ -8,14 +8,15 @@ from zlib import crc32
 from fencelock.actors.api.latch import AwaitLatch, CountDown, CountedDown, LatchPassed, LatchRequest
 from fencelock.actors.api.message import Reason
 from fencelock.actors.api.name import titled
-from fencelock.actors.table.holding import TableObject
+from fencelock.actors.table.holding import TableObject, Wait
 from fencelock.actors.table.message import LatchRecord, Result
 from fencelock.actors.table.operation import begin_update, begin_wait, conclude, deny, has_room
 from fencelock.actors.table.session import OwnerState
 from fencelock.actors.table.table_state import TableState
 
 LATCHES_MAX = 100_000
-"""Maximum latches of a group: one that never reaches 0 stays."""
+"""Maximum latches of a group, with other objects that somebody awaits: one that was counted down
+and never reaches 0 stays."""
 
 
 @dataclass(slots=True, eq=False)
@@ -23,7 +24,8 @@ class Latch(TableObject):
     """A count-down latch.
 
     Invariants:
-        L11 The count only falls. Nobody waits for a latch that has reached 0.
+        L11 The count only falls. Nobody waits for a latch that has reached 0. A latch that nobody
+            has counted down is in the table only while somebody waits for it.
 
     Attributes:
         count: the count with which it began.
@@ -44,6 +46,10 @@ class Latch(TableObject):
         """Return a checksum of its state."""
         return crc32(f"{self.name}\n{self.count}\n{self.left}\n{self.ticket}".encode())
 
+    def progress(self) -> tuple[int, int]:
+        """Return the count, and that with which it began."""
+        return self.left, self.count
+
     def wording(self) -> str:
         """Describe what keeps a request for it waiting."""
         return f"its count is {self.left} of {self.count}"
@@ -51,6 +57,12 @@ class Latch(TableObject):
     def record(self) -> LatchRecord:
         """Return it without its waits, for a snapshot."""
         return LatchRecord(self.name, self.count, self.left, self.keep_ms, self.ticket, self.due_ms)
+
+    def note_end(self, table: TableState, wait: Wait, out: list[Result]) -> None:
+        """Drop the latch if nothing is left that a new one would not have."""
+        del wait, out
+        if self.left == self.count and not self.queue:
+            table.drop(self)
 
     def fall_due(self, table: TableState, out: list[Result]) -> None:
         """Forget the latch: it reached 0 long ago."""
@@ -74,13 +86,15 @@ def count_down(table: TableState, command: CountDown, out: list[Result]) -> None
         return
     table.marked -= latch.mark()
     before, latch.left = latch.left, max(0, latch.left - command.amount)
-    if before and not latch.left:
+    if before and not latch.left and latch.keep_ms:
         latch.ticket, latch.due_ms = table.next_ticket(), table.time_ms + latch.keep_ms
         table.timeouts.add(latch)
     table.marked += latch.mark()
     conclude(table, owner_state, CountedDown(**command.fields(), left=latch.left), out)
     for wait in [*latch.queue.values()] if not latch.left else ():
         table.answer_wait(wait, _passed(wait.owner_state), out)
+    if not latch.left and not latch.keep_ms:
+        table.drop(latch)
 
 
 def await_latch(table: TableState, command: AwaitLatch, out: list[Result]) -> None:
@@ -102,6 +116,8 @@ def await_latch(table: TableState, command: AwaitLatch, out: list[Result]) -> No
         deny(table, owner_state, Reason.TIMED_OUT, latch.wording(), out)
     elif has_room(table, owner_state, out):
         begin_wait(table, owner_state, command, out)
+    if latch.left == latch.count and not latch.queue:
+        table.drop(latch)
 
 
 def _latch_of(

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from zlib import crc32
 
-from fencelock.actors.api.map import KEY_BYTES_MAX, VALUE_BYTES_MAX
-from fencelock.actors.api.name import check_lock_size, check_size, utf8_size
+from fencelock.actors.api.map import KEY_BYTES_MAX, MAP, VALUE_BYTES_MAX
+from fencelock.actors.api.name import check_lock_size, check_size, object_name, utf8_size
 from fencelock.actors.table.message import EntryRecord, Result, TablePart
 
 if TYPE_CHECKING:
@@ -190,7 +190,8 @@ class Maps:
 
         Every change of an entry is made here. Return its version, which ``entry`` has.
         """
-        version = table.histories.begin_change(table.fence)  # M1
+        value, lock = None if entry is None else entry.value, object_name(MAP, name)
+        version = table.histories.add(lock, key, value, 0, table.time_ms, table.fence)  # M1
         assert entry is None or entry.version == version
         before = self.find(name, key)
         if before is not None:

@@ -223,11 +223,12 @@ class LeaseRecord(NamedTuple):
     """The deadline of a `LeasedHold`, as log time."""
 
     fence: int
-    hold_ms: int
-    grace_ms: int
     lasts_ms: int
+    grace_ms: int
     renewal: int
     deadline_ms: int
+    told_hold_ms: int
+    told_grace_ms: int
 
 
 class EntryRecord(NamedTuple):

@@ -341,9 +341,7 @@ def _enter_again(
         owner_state.settle(answer)
         out.append(answer)
         return
-    hold.count += 1
-    hold.level = hold.count
-    hold.request = command.request
+    hold.acquire_again(command.request)
     out.append(hold.answer())
 
 

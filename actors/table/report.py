@@ -63,15 +63,18 @@ class LockReport(NamedTuple):
     """All holders by fence, where there can be several."""
     permits: int = 1
     """Number of permits; 1 for a lock."""
+    left: int | None = None
+    """See `fencelock.actors.api.message.LockStatus.left`."""
 
 
 class LockLine(NamedTuple):
-    """A held lock in a list."""
+    """A held lock in a list, or an object that nobody can hold, which has ``left``."""
 
     lock: str
-    holder: HolderSeen
+    holder: HolderSeen | None
     waiting: int
     permits: int = 1
+    left: int | None = None
 
 
 @local
@@ -90,16 +93,17 @@ class Looked(Local):
 
 @local
 class Browse(Local):
-    """Query for held locks, as `LockTable.listing`. Answered by `Browsed`."""
+    """Query for locks, as `LockTable.listing`. Answered by `Browsed`."""
 
     prefix: str
     after: str
     most: int
+    unheld: bool | None = None
 
 
 @local
 class Browsed(Local):
-    """A page of held locks, sorted by name; ``more`` come after it."""
+    """A page of locks, sorted by name; ``more`` come after it."""
 
     lines: tuple[LockLine, ...]
     more: bool
@@ -129,15 +133,20 @@ class ReadHistory(Local):
 
     lock: str
     after: int | None
+    prefix: str = ""
 
 
 @local
 class Changed(Local):
-    """Changes of an object up to ``version``; with ``resync``, the whole object instead."""
+    """Changes of an object up to ``version``; with ``resync``, the whole object instead.
+
+    With ``more`` that is only its beginning.
+    """
 
     version: int
     changes: tuple[Change, ...]
     resync: bool
+    more: bool = False
 
     def __bool__(self) -> bool:
         """Return whether it says more than that nothing has changed."""
@@ -180,7 +189,8 @@ def report_lock(name: str, held: Hold | Pool | TableObject | None, time_ms: int)
     if isinstance(held, Hold):
         return LockReport(name, _see(held, held.fence, time_ms), held.waiting, waiters)
     if isinstance(held, TableObject):
-        return LockReport(name, None, held.waiting, waiters)
+        left, total = held.progress()
+        return LockReport(name, None, held.waiting, waiters, permits=total, left=left)
     first = islice(held.holds.items(), WAITERS_SHOWN_MAX)
     holders = tuple(_see(hold, fence, time_ms) for fence, hold in first)
     holder = holders[0] if holders else None
@@ -190,7 +200,7 @@ def report_lock(name: str, held: Hold | Pool | TableObject | None, time_ms: int)
 
 
 def list_locks(
-    tables: tuple[Mapping[str, Hold], Mapping[str, Pool]],
+    tables: tuple[Mapping[str, Hold], Mapping[str, Pool], Mapping[str, TableObject]],
     prefix: str,
     after: str,
     most: int,
@@ -200,17 +210,21 @@ def list_locks(
 
     A prefix without a kind is that of the plain names, so that it finds those of all kinds.
     """
-    locks, pools = tables
+    locks, pools, objects = tables
     plain = str if KIND_END in prefix else plain_name
     held_pools = (name for name, pool in pools.items() if pool.holds)
+    of_kinds = chain(held_pools, objects)
     found = chain(
         (name for name in locks if name.startswith(prefix) and name > after),
-        (name for name in held_pools if plain(name).startswith(prefix) and name > after),
+        (name for name in of_kinds if plain(name).startswith(prefix) and name > after),
     )
     lines: list[LockLine] = []
     for name in nsmallest(most, found):
-        pool = pools.get(name)
-        if pool is None:
+        pool, one = pools.get(name), objects.get(name)
+        if one is not None:
+            left, total = one.progress()
+            lines.append(LockLine(name, None, one.waiting, total, left))
+        elif pool is None:
             held = locks[name]
             lines.append(LockLine(name, _see(held, held.fence, time_ms), held.waiting))
         else:

@@ -13,8 +13,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 
-from fencelock.actors.api.changes import Change
+from fencelock.actors.api.changes import CHANGES_BYTES_MAX, Change
+from fencelock.actors.api.map import MAP
 from fencelock.actors.api.message import Reason, Refused, refused
+from fencelock.actors.api.name import kind_of, plain_name
 from fencelock.actors.api.session_message import (
     CloseReason,
     Evicted,
@@ -122,35 +124,60 @@ class LockTable(TableState):
         held = self.pools.get(lock) or self.locks.get(lock) or self.objects.get(lock)
         return report_lock(lock, held, self.time_ms)
 
-    def listing(self, prefix: str = "", after: str = "", most: int = 1_000) -> tuple[LockLine, ...]:
-        """Return a page of the held locks whose names begin with ``prefix``, sorted.
+    def listing(
+        self,
+        prefix: str = "",
+        after: str = "",
+        most: int = 1_000,
+        *,
+        unheld: bool | None = None,
+    ) -> tuple[LockLine, ...]:
+        """Return a page of the locks that are held, and of other objects, sorted.
 
         It reads every name: it is for people, not for the log.
 
         Args:
-            prefix: the beginning of the names.
+            prefix: the beginning of their names.
             after: only names above this one, the last of the page before.
             most: the length of a page, at least 0.
+            unheld: whether to list objects that nobody can hold, or the others; None for both.
 
         """
-        return list_locks((self.locks, self.pools), prefix, after, most, self.time_ms)
+        locks, pools, objects = self.locks, self.pools, self.objects
+        tables = ({}, {}, objects) if unheld else (locks, pools, {} if unheld is False else objects)
+        return list_locks(tables, prefix, after, most, self.time_ms)
 
-    def changes(self, lock: str, after: int | None) -> Changed:
-        """Return the changes of an object after a version, or the whole object; see `Changed`."""
+    def changes(self, lock: str, after: int | None, prefix: str = "") -> Changed:
+        """Return the changes of an object after a version, or the whole object; see `Changed`.
+
+        Of a map, only entries count whose keys begin with ``prefix``.
+        """
         histories = self.histories
         # Up to here, a version is of a group that lost everything; see W1.
         old = histories.origin if histories.version else self.fence
-        read = None if after is None or 0 < after <= old else histories.read(lock, after)
+        read = None if after is None or 0 < after <= old else histories.read(lock, after, prefix)
         if read is not None:
             return Changed(version=read[0], changes=read[1], resync=False)
-        version, pool = histories.version, self.pools.get(lock)
-        leaders = pool.holds.values() if pool is not None else ()
-        present = tuple(
-            Change(version, "", hold.owner_state.value.encode(), hold.fence)
-            for hold in leaders
-            if hold.owner_state.value is not None
-        )
-        return Changed(version=version, changes=present, resync=True)
+        entries: list[Change] = []
+        left = CHANGES_BYTES_MAX
+        for change in self._present(lock, prefix):
+            left -= change.size
+            if left < 0 and entries:
+                break
+            entries.append(change)
+        version, more = histories.version, left < 0 and len(entries) > 0
+        return Changed(version=version, changes=tuple(entries), resync=True, more=more)
+
+    def _present(self, lock: str, prefix: str) -> Iterator[Change]:
+        """Return the leader of an election, or the entries of a map by key."""
+        pool, entries = self.pools.get(lock), self.maps.by_name.get(plain_name(lock))
+        if kind_of(lock) == MAP and entries is not None:
+            for entry in entries.page(prefix, ""):
+                yield Change(entry.version, entry.key, entry.value, 0)
+        elif pool is not None:
+            for hold in pool.holds.values():
+                value = hold.owner_state.value or ""
+                yield Change(self.histories.version, "", value.encode(), hold.fence)
 
     def records(self, kind: Records, skip: int, most: int) -> RecordsRead:
         """Return a page of sessions or evictions, the oldest first; it is for people."""

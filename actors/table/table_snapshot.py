@@ -26,7 +26,7 @@ from fencelock.actors.api.name import (
 )
 from fencelock.actors.api.session_message import Evicted
 from fencelock.actors.message import Message
-from fencelock.actors.table.deadline import LeasedHold, LeasedWait, Terms
+from fencelock.actors.table.deadline import LeasedHold, LeasedWait, Leases
 from fencelock.actors.table.history import records_of
 from fencelock.actors.table.holding import Hold, Pool, Wait
 from fencelock.actors.table.latch import Latch
@@ -256,39 +256,6 @@ def _fill_claimant(
                 pool.free -= held.times
     elif waiting is not None:
         waits.append(leases.wait(owner_state, waiting))
-
-
-class Leases:
-    """The deadlines of a snapshot, whose holds and waits have not been made yet."""
-
-    def __init__(self, parts: Sequence[TablePart]) -> None:
-        self.by_fence = {one.fence: one for part in parts for one in part.leases}
-        self.by_ticket = {one.ticket: one for part in parts for one in part.terms}
-
-    def hold(self, table: TableState, owner_state: OwnerState, held: HoldRecord) -> Hold:
-        """Return the hold of a record, whose deadline ``table`` watches."""
-        fields = owner_state, held.label, held.fence, held.since_ms, held.request, held.times
-        lease = self.by_fence.pop(held.fence, None) if self.by_fence else None
-        if lease is None:
-            return Hold(*fields, held.level)
-        terms = Terms(lease.hold_ms, lease.grace_ms)
-        hold = LeasedHold(*fields, held.level, terms=terms, lasts_ms=lease.lasts_ms)
-        hold.renewal = lease.renewal
-        hold.extend(table, lease.deadline_ms)
-        return hold
-
-    def check_used(self) -> None:
-        """Raise ValueError if there is a deadline without a hold or a wait."""
-        if self.by_fence or self.by_ticket:
-            raise ValueError("the snapshot has deadlines that no hold or wait has")
-
-    def wait(self, owner_state: OwnerState, wait: WaitRecord) -> Wait:
-        """Return the wait of a record."""
-        fields = owner_state, wait.ticket, wait.label, wait.since_ms, wait.due_ms
-        found = self.by_ticket.pop(wait.ticket, None) if self.by_ticket else None
-        if found is None:
-            return Wait(*fields)
-        return LeasedWait(*fields, terms=Terms(found.hold_ms, found.grace_ms))
 
 
 def _fill_reply(table: TableState, reply: KeptReply) -> None:

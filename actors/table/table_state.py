@@ -106,7 +106,8 @@ class TableState:
 
     def _note_leader(self, hold: Hold, value: bytes | None) -> None:
         """Add the begin of a term to the history of its election, or with None its end."""
-        self.histories.add(hold.owner_state.lock, "", value, hold.fence, self.time_ms)
+        lock, before = hold.owner_state.lock, self.fence - 1  # A term begins under a new fence.
+        self.histories.add(lock, "", value, hold.fence, self.time_ms, before)
 
     def _begin_hold(self, owner_state: OwnerState, label: str, terms: Terms | None) -> Hold:
         assert owner_state.hold is None  # L1
@@ -314,7 +315,7 @@ class TableState:
         blocked: Wait | None = None  # Grants only take permits: it stays so in this step.
         for name in owner_state.objects:
             pool = self.pools.get(name)
-            while pool is not None and (wait := pool.next_wait()) is not None:
+            while pool is not None and pool.queue and (wait := pool.next_wait()) is not None:
                 if wait is blocked:
                     break
                 pools = [self.pools[one] for one in wait.owner_state.objects]

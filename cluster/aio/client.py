@@ -15,6 +15,7 @@ from fencelock.actors.api.message import Contender, LockStatus, NodeStatus
 from fencelock.actors.api.session_message import (
     ListedEviction,
     ListedLock,
+    ListedObject,
     ListedSession,
     Records,
     SessionClosed,
@@ -22,6 +23,7 @@ from fencelock.actors.api.session_message import (
 from fencelock.actors.session.message import Surveyed
 from fencelock.cluster import operation
 from fencelock.cluster.aio.election import Election
+from fencelock.cluster.aio.latch import Latch
 from fencelock.cluster.aio.lock import Lock, RLock
 from fencelock.cluster.aio.lock_all import LockAll
 from fencelock.cluster.aio.loop import LoopExecutor, drive
@@ -36,7 +38,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Client(BaseClient[Lock, RLock, Semaphore, RWLock, LockAll, Election, Map]):
+class Client(BaseClient[Lock, RLock, Semaphore, RWLock, LockAll, Election, Map, Latch]):
     """A connection to a cluster, for all tasks of one loop. From `fencelock.aio.connect`.
 
     A separate thread keeps the session alive, however busy the loop is. `close` leaves nothing
@@ -55,6 +57,7 @@ class Client(BaseClient[Lock, RLock, Semaphore, RWLock, LockAll, Election, Map])
     _lock_all_type = LockAll
     _election_type = Election
     _map_type = Map
+    _latch_type = Latch
 
     def locked(
         self, template: str, *, timeout: float | None = None, **options: Any
@@ -95,6 +98,12 @@ class Client(BaseClient[Lock, RLock, Semaphore, RWLock, LockAll, Election, Map])
     ) -> tuple[ListedLock, ...]:
         """Return the held locks by name; see `fencelock.Client.locks`."""
         return await drive(self._connection.listing(prefix, read, max_age))
+
+    async def objects(
+        self, prefix: str = "", read: Read = "linearizable", max_age: float = 1.0
+    ) -> tuple[ListedObject, ...]:
+        """Return the objects that nobody can hold; see `fencelock.Client.objects`."""
+        return await drive(self._connection.listing_objects(prefix, read, max_age))
 
     async def sessions(self) -> tuple[ListedSession, ...]:
         """Return the open sessions; see `fencelock.Client.sessions`."""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Self
-
 from fencelock.actors.api.message import Contender, LockStatus
 from fencelock.cluster.aio.lock import Hold, Lock
 from fencelock.cluster.aio.loop import drive
+from fencelock.cluster.aio.watch import Waiting
 from fencelock.cluster.election import BaseCandidate, BaseElection, BaseElectionWatch, Leader
 from fencelock.cluster.settings import Read
 
@@ -15,26 +14,8 @@ class Candidate(BaseCandidate[Hold], Lock):
     """A candidate of an `Election`: a lock like `fencelock.aio.Lock`, whose holder leads."""
 
 
-class ElectionWatch(BaseElectionWatch):
-    """The leaders of an election, from `Election.watch`; see `fencelock.ElectionWatch`.
-
-    A cancelled wait loses nothing: the next one returns what came meanwhile.
-    """
-
-    async def get(self) -> Leader | None:
-        """Return the next leader, or None if a term ended."""
-        return await drive(self._next())
-
-    def close(self) -> None:
-        """Stop waiting for changes; the watch may be used again."""
-        self._closing()
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Leader | None:
-        """Return the next leader, or None if a term ended."""
-        return await drive(self._next())
+class ElectionWatch(BaseElectionWatch, Waiting["Leader | None"]):
+    """The leaders of an election, from `Election.watch`; see `fencelock.ElectionWatch`."""
 
 
 class Election(BaseElection[Candidate]):

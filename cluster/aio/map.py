@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from fencelock.cluster.aio.loop import drive
-from fencelock.cluster.map import BaseMap, Entry, Fence
+from fencelock.cluster.aio.watch import Waiting
+from fencelock.cluster.map import BaseMap, BaseMapWatch, Entry, Fence, MapChange, MapListing
 from fencelock.cluster.settings import Read
+
+
+class MapWatch(BaseMapWatch, Waiting[MapChange | MapListing]):
+    """The changes of a map, from `Map.watch`; see `fencelock.MapWatch`."""
 
 
 class Map(BaseMap):
@@ -74,3 +79,7 @@ class Map(BaseMap):
     ) -> list[tuple[str, Entry]]:
         """Return the keys that begin with ``prefix``, with their entries, in order."""
         return await drive(self._listing(prefix, after, limit, read, max_age))
+
+    def watch(self, prefix: str = "", *, after: int | None = None) -> MapWatch:
+        """Return an iterator for ``async for`` over the changes; see `fencelock.Map.watch`."""
+        return MapWatch(self._channel, self.name, prefix, after)

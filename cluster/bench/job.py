@@ -27,6 +27,8 @@ class JobKind(StrEnum):
     """The same with threads, until it receives the request to end; records the times of grants."""
     HOLD = "hold"
     """Tasks take locks and keep them, some more for each line that is read."""
+    FOLLOW = "follow"
+    """Tasks watch one election; counts the changes that they receive."""
     READ = "read"
     """Threads ask for the status of locks; counts answers in a time."""
     ECHO = "echo"

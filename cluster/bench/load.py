@@ -144,7 +144,7 @@ class _Crowd:
         self._over = threading.Event()
         self._threads: list[threading.Thread] = []
 
-    def start(self, work: Callable[[int], Callable[[], None]]) -> None:
+    def start(self, work: Callable[[int], Callable[[], object]]) -> None:
         for number in range(len(self.times)):
             thread = threading.Thread(target=self._run, args=(number, work(number)), daemon=True)
             self._threads.append(thread)
@@ -164,7 +164,7 @@ class _Crowd:
         if self.failure is not None:
             raise self.failure
 
-    def _run(self, number: int, once: Callable[[], None]) -> None:
+    def _run(self, number: int, once: Callable[[], object]) -> None:
         try:
             while not self._over.is_set():
                 once()
@@ -174,7 +174,7 @@ class _Crowd:
             self._over.set()
 
 
-def _counted(work: Callable[[int], Callable[[], None]], job: Job) -> dict[str, float]:
+def _counted(work: Callable[[int], Callable[[], object]], job: Job) -> dict[str, float]:
     crowd = _Crowd(job.at_once)
     crowd.start(work)
     crowd.wait(job.warm_s)

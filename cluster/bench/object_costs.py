@@ -5,10 +5,12 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import count
 from typing import Any, NamedTuple
 
 from fencelock.actors.api.lock_all import AcquireAll
+from fencelock.actors.api.map import DeleteEntry, EntryChanged, PutEntry
 from fencelock.actors.api.message import Acquire, AcquireRequest, Granted, Release
 from fencelock.actors.api.rwlock import AcquireReadWrite
 from fencelock.actors.api.semaphore import AcquirePermits
@@ -23,6 +25,8 @@ PAIRS = 4_000
 FEW = 100
 ENTRIES = 100_000
 WAITERS = 10_000
+MAP_ENTRIES = 99_000
+"""All maps together may have 100,000 entries."""
 
 SLOWER_MAX = 1.2
 """Bar: the cost with many, as a multiple of that with few."""
@@ -35,11 +39,28 @@ TTL_MS = 24 * 3_600_000
 Request = Callable[..., AcquireRequest]
 """Makes the acquire of an object from its name and the owner's fields."""
 
+
+def _lock(name: str, **of: Any) -> AcquireRequest:
+    return Acquire(lock=name, limit=1, **of)
+
+
+def _semaphore(name: str, **of: Any) -> AcquireRequest:
+    return AcquirePermits(semaphore=name, permits=2, amount=2, **of)
+
+
+def _rwlock(name: str, **of: Any) -> AcquireRequest:
+    return AcquireReadWrite(rwlock=name, write=True, **of)
+
+
+def _lock_all(name: str, **of: Any) -> AcquireRequest:
+    return AcquireAll(locks=(name, f"{name}/2"), **of)
+
+
 REQUESTS: dict[str, Request] = {
-    "lock": lambda name, **of: Acquire(lock=name, limit=1, **of),
-    "semaphore": lambda name, **of: AcquirePermits(semaphore=name, permits=2, amount=2, **of),
-    "rwlock": lambda name, **of: AcquireReadWrite(rwlock=name, write=True, **of),
-    "lock_all of 2": lambda name, **of: AcquireAll(locks=(name, f"{name}/2"), **of),
+    "lock": _lock,
+    "semaphore": _semaphore,
+    "rwlock": _rwlock,
+    "lock_all of 2": _lock_all,
 }
 
 
@@ -58,6 +79,14 @@ class _Load:
         """Let an owner acquire the object, or wait for it; return the outcomes."""
         of: dict[str, Any] = {"owner": owner, "request": next(self.numbers)}
         return self.table.apply(0, self.request(name, session=self.sessions[who], **of))
+
+    def change(self, request: type[PutEntry | DeleteEntry], key: str, **what: Any) -> None:
+        """Put or delete an entry of one map."""
+        number = next(self.numbers)
+        of: dict[str, Any] = {"session": self.sessions[0], "owner": "map 1", "request": number}
+        (reply,) = self.table.apply(0, request(map="map", entry_key=key, **of, **what))
+        assert isinstance(reply, EntryChanged)
+        assert reply.changed
 
     def release(self, granted: Granted) -> list[Result]:
         """Let the owner of ``granted`` release it; return the outcomes."""
@@ -106,15 +135,37 @@ def among_waiters(request: Request, size: int) -> Callable[[], None]:
     return run
 
 
+def among_map_entries(size: int) -> Callable[[], None]:
+    """Return a round of puts and deletes of a map that has ``size`` other entries."""
+    load = _Load(_lock, 1)
+    for number in range(size):
+        load.change(PutEntry, f"kept/{number}", value=bytes(16))
+    fresh = count()
+
+    def run() -> None:
+        for number in (next(fresh) for _ in range(PAIRS)):
+            load.change(PutEntry, f"key/{number}", value=bytes(16))
+            load.change(DeleteEntry, f"key/{number}")
+
+    return run
+
+
 class Crowd(NamedTuple):
     """Something of which a table may have few or many."""
 
     name: str
     size: int
-    load: Callable[[Request, int], Callable[[], None]]
+    load: Callable[[int], Callable[[], None]]
 
 
-CROWDS = (Crowd("held", ENTRIES, among_entries), Crowd("waiting", WAITERS, among_waiters))
+CROWDS = (
+    *(Crowd(f"{kind}, held", ENTRIES, partial(among_entries, REQUESTS[kind])) for kind in REQUESTS),
+    *(
+        Crowd(f"{kind}, waiting", WAITERS, partial(among_waiters, REQUESTS[kind]))
+        for kind in REQUESTS
+    ),
+    Crowd("map, entries", MAP_ENTRIES, among_map_entries),
+)
 
 
 def costs(rounds: int, say: Callable[[str], None]) -> list[BarFigure]:
@@ -124,12 +175,11 @@ def costs(rounds: int, say: Callable[[str], None]) -> list[BarFigure]:
     """
     figures: list[BarFigure] = []
     for crowd in CROWDS:
-        for kind, request in REQUESTS.items():
-            say(f"{kind}: {FEW} and {crowd.size:,} {crowd.name}")
-            runs = [crowd.load(request, size) for size in (FEW, crowd.size)]
-            few, many = _best_us(runs, rounds)
-            what = f"{kind}, {crowd.size:,} {crowd.name}"
-            figures.append(lower_is_better(what, "us", [many], [few], SLOWER_MAX))
+        what = f"{crowd.name}: {crowd.size:,}"
+        say(f"{what}, beside {FEW}")
+        runs = [crowd.load(size) for size in (FEW, crowd.size)]
+        few, many = _best_us(runs, rounds)
+        figures.append(lower_is_better(what, "us", [many], [few], SLOWER_MAX))
     return figures
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -14,9 +15,9 @@ from fencelock.cluster.bench.load import CONNECT_S
 from fencelock.cluster.bench.machine import MachineInfo, this_machine
 from fencelock.cluster.bench.members import BenchFailedError, NodeProcesses
 from fencelock.cluster.bench.object_costs import costs
-from fencelock.cluster.bench.report import BarFigure, higher_is_better
-from fencelock.cluster.bench.uses import Use
-from fencelock.cluster.bench.workers import measured
+from fencelock.cluster.bench.report import BarFigure, alone, higher_is_better
+from fencelock.cluster.bench.uses import ELECTION, Use
+from fencelock.cluster.bench.workers import measured, per_s
 from fencelock.cluster.client import connect
 
 PROCESSES = 2
@@ -33,26 +34,42 @@ class ObjectPart(StrEnum):
     """One of the measurements."""
 
     PAIRS = "pairs"
+    MAPS = "maps"
+    WATCHES = "watches"
     COST = "cost"
 
 
 class Comparison(NamedTuple):
-    """Two uses that are measured in turns; the second is the reference."""
+    """Two uses that are measured in turns; the second is the reference, if there is one."""
 
     name: str
     unit: str
     use: Use
-    beside: Use
-    at_least: float | None
+    beside: Use | None = None
+    at_least: float | None = None
 
 
-COMPARED = (
+PAIRS = (
     Comparison("semaphore", "pairs/s", Use.SEMAPHORE, Use.LOCK, RATIO_MIN),
     Comparison("rwlock, read", "pairs/s", Use.READ, Use.LOCK, RATIO_MIN),
     Comparison("rwlock, write", "pairs/s", Use.WRITE, Use.LOCK, RATIO_MIN),
     Comparison("lock_all of 2", "pairs/s", Use.LOCK_ALL, Use.TWO_LOCKS, RATIO_MIN),
-    Comparison("100 readers of one", "grants/s", Use.READ_ONE, Use.READ, None),
+    Comparison("100 readers of one", "grants/s", Use.READ_ONE, Use.READ),
 )
+
+MAPS = (
+    Comparison("map, put 100 bytes", "puts/s", Use.PUT_100_B, Use.LOCK),
+    Comparison("map, put 10 KiB", "puts/s", Use.PUT_10_KIB),
+    Comparison("map, get 100 bytes", "gets/s", Use.GET_100_B),
+    Comparison("map, get 10 KiB", "gets/s", Use.GET_10_KIB),
+)
+
+WATCHERS = ((1_000, 3.0), (10_000, 10.0))
+"""Numbers of watchers, and the time in which their changes are counted (s). Of many watchers, some
+receive a hundred changes at once, after seconds."""
+
+WATCHED_MIN = 0.83
+"""Bar: changes that many watchers receive in a time, as a share of those of fewer watchers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,36 +108,72 @@ def measure(
     figures: list[BarFigure] = []
     with tempfile.TemporaryDirectory(prefix="fencelock-bench-") as name:
         machine = this_machine(Path(name))
-        if ObjectPart.PAIRS in parts:
-            figures += pairs(Path(name), rounds, seconds, say)
+        folder = Path(name)
+        for part, compared in ((ObjectPart.PAIRS, PAIRS), (ObjectPart.MAPS, MAPS)):
+            if part in parts:
+                figures += in_turns(folder, compared, rounds, seconds, say)
+        if ObjectPart.WATCHES in parts:
+            figures += watches(folder, say)
         if ObjectPart.COST in parts:
             figures += costs(rounds, say)
     return ObjectBenchReport(machine, tuple(figures))
 
 
-def pairs(folder: Path, rounds: int, seconds: float, say: Callable[[str], None]) -> list[BarFigure]:
-    """Measure each kind beside its reference, in turns of ``seconds``; see `measure`."""
+@contextmanager
+def _nodes(folder: Path, say: Callable[[str], None]) -> Generator[Job]:
+    """Run three fresh nodes; yield a job for them."""
     say(f"starting {NODES} nodes")
-    uses = tuple(dict.fromkeys(use for one in COMPARED for use in (one.beside, one.use)))
-    with NodeProcesses(folder, "paxos", NODES, durable=True) as members:
-        watcher = connect(members.connect, cluster=members.cluster, connect_timeout=CONNECT_S)
-        with watcher:
+    with (
+        tempfile.TemporaryDirectory(dir=folder) as own,
+        NodeProcesses(Path(own), "paxos", NODES, durable=True) as members,
+    ):
+        at = members.connect
+        with connect(at, cluster=members.cluster, connect_timeout=CONNECT_S) as watcher:
             members.wait_until_ready(watcher)
-        job = Job(
-            kind=JobKind.TURNS,
-            address=members.connect,
-            cluster=members.cluster,
-            seconds=seconds,
-            rounds=rounds,
-            uses=uses,
-            at_once=THREADS,
-        )
+        yield Job(kind=JobKind.TURNS, address=at, cluster=members.cluster)
+
+
+def in_turns(
+    folder: Path,
+    compared: Sequence[Comparison],
+    rounds: int,
+    seconds: float,
+    say: Callable[[str], None],
+) -> list[BarFigure]:
+    """Measure each use beside its reference, in turns of ``seconds``; see `measure`."""
+    pairs = [(one.beside, one.use) for one in compared]
+    uses = tuple(dict.fromkeys(use for pair in pairs for use in pair if use is not None))
+    with _nodes(folder, say) as at:
+        job = replace(at, seconds=seconds, rounds=rounds, uses=uses, at_once=THREADS)
         say(f"measuring {', '.join(uses)} in turns, {len(uses) * rounds * seconds:.0f} s")
         counted = measured(folder, [replace(job, lock=f"own-{n}") for n in range(PROCESSES)])
     rates = {use: [sum(turn) / seconds for turn in _turns(counted, use)] for use in uses}
     return [
-        higher_is_better(one.name, one.unit, rates[one.use], rates[one.beside], one.at_least)
-        for one in COMPARED
+        alone(one.name, one.unit, rates[one.use])
+        if one.beside is None
+        else higher_is_better(one.name, one.unit, rates[one.use], rates[one.beside], one.at_least)
+        for one in compared
+    ]
+
+
+def watches(folder: Path, say: Callable[[str], None]) -> list[BarFigure]:
+    """Measure the changes of one election that few and many watchers receive."""
+    rates: list[float] = []
+    with _nodes(folder, say) as job:
+        for watchers, seconds in WATCHERS:
+            say(f"measuring {watchers:,} watchers")
+            timed = replace(job, warm_s=seconds, seconds=seconds)
+            follow = replace(
+                timed, kind=JobKind.FOLLOW, lock=ELECTION, at_once=watchers // PROCESSES
+            )
+            lead = replace(timed, uses=(Use.LEAD,), rounds=4)
+            *followed, _ = measured(folder, [*[follow] * PROCESSES, lead])
+            rates.append(per_s(followed))
+    names = [f"{watchers:,} watchers of one election" for watchers, _ in WATCHERS]
+    few, many = ([rate] for rate in rates)
+    return [
+        alone(names[0], "events/s", few),
+        higher_is_better(names[1], "events/s", many, few, WATCHED_MIN),
     ]
 
 

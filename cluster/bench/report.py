@@ -71,6 +71,11 @@ def below(name: str, unit: str, ours: float, limit: float) -> BarFigure:
     return BarFigure(name, unit, ours, None, None, f"< {limit}", ours < limit)
 
 
+def alone(name: str, unit: str, ours: Sequence[float]) -> BarFigure:
+    """Return a figure that is compared with nothing: the median of its rounds."""
+    return BarFigure(name, unit, statistics.median(ours), None, None, "", True)
+
+
 def lower_is_better(
     name: str, unit: str, ours: Sequence[float], other: Sequence[float], at_most: float | None
 ) -> BarFigure:

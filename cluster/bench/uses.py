@@ -9,6 +9,9 @@ from typing import Any, Protocol
 
 from fencelock.cluster.client import Client
 
+ELECTION = "one"
+"""The election of `Use.LEAD`."""
+
 
 class Use(StrEnum):
     """What a thread does again and again."""
@@ -24,6 +27,13 @@ class Use(StrEnum):
     """It acquires two locks in one step, and releases them."""
     TWO_LOCKS = "two_locks"
     """It acquires two locks, one after the other, and releases them."""
+    LEAD = "lead"
+    """It leads in the election that all have in common."""
+    PUT_100_B = "put_100_b"
+    """It puts a value of 100 bytes into a map."""
+    GET_100_B = "get_100_b"
+    PUT_10_KIB = "put_10_kib"
+    GET_10_KIB = "get_10_kib"
 
 
 class Acquirable(Protocol):
@@ -46,7 +56,7 @@ def one_pair(*objects: Acquirable) -> None:
         one.release()
 
 
-def repeated(use: Use, client: Client, name: str) -> Callable[[], None]:
+def repeated(use: Use, client: Client, name: str) -> Callable[[], object]:
     """Return a function that does it once, with objects called ``name``."""
     match use:
         case Use.LOCK:
@@ -63,3 +73,20 @@ def repeated(use: Use, client: Client, name: str) -> Callable[[], None]:
             return partial(one_pair, client.lock_all(name, f"{name}/2"))
         case Use.TWO_LOCKS:
             return partial(one_pair, client.lock(name), client.lock(f"{name}/2"))
+        case Use.LEAD:
+            return partial(one_pair, client.election(ELECTION).lead(name))
+        case Use.PUT_100_B:
+            return partial(client.map("small").put, name, bytes(100))
+        case Use.GET_100_B:
+            return _get(client, "small", name, 100)
+        case Use.PUT_10_KIB:
+            return partial(client.map("large").put, name, bytes(10 << 10))
+        case Use.GET_10_KIB:
+            return _get(client, "large", name, 10 << 10)
+
+
+def _get(client: Client, name: str, key: str, size: int) -> Callable[[], object]:
+    """Return a function that reads an entry, which is there from now on."""
+    entries = client.map(name)
+    entries.put(key, bytes(size))
+    return partial(entries.get, key)

@@ -28,6 +28,10 @@ def main() -> None:
             from fencelock.cluster.bench.tasks import tasks  # noqa: PLC0415 (not for the others)
 
             _say(asyncio.run(tasks(job, _begin)))
+        case JobKind.FOLLOW:
+            from fencelock.cluster.bench.follow import follow  # noqa: PLC0415 (as above)
+
+            _say(asyncio.run(follow(job, _begin)))
         case JobKind.HOLD:
             from fencelock.cluster.bench.held import hold  # noqa: PLC0415 (as above)
 

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import inspect
 import time
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import (
     TYPE_CHECKING,
@@ -29,6 +29,7 @@ from fencelock.actors.api.rwlock import RWLOCK
 from fencelock.actors.api.session_message import (
     ListedEviction,
     ListedLock,
+    ListedObject,
     ListedSession,
     SessionClosed,
 )
@@ -100,6 +101,10 @@ class Operator(Protocol):
 
     def locks(self, prefix: str = "") -> Iterable[ListedLock]:
         """Return the held locks whose names begin with ``prefix``, by name."""
+        ...
+
+    def objects(self, prefix: str = "") -> Iterable[ListedObject]:
+        """Return the objects that nobody can hold whose names begin with ``prefix``, by name."""
         ...
 
     def sessions(self) -> tuple[ListedSession, ...]:
@@ -295,9 +300,15 @@ def complete_object(ctx: typer.Context, incomplete: str) -> list[str]:
         lambda operator: (
             object_shown(one.lock)
             for prefix in prefixes
-            for one in operator.locks(object_named(prefix))
+            for one in listed(operator, object_named(prefix))
         ),
     )
+
+
+def listed(operator: Operator, prefix: str) -> Iterator[ListedLock | ListedObject]:
+    """Yield the held locks, then the other objects, whose names begin with ``prefix``."""
+    yield from operator.locks(prefix)
+    yield from operator.objects(prefix)
 
 
 def complete_node(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -389,10 +400,15 @@ def in_full(contender: Contender) -> str:
 def share_of(lock: LockStatus, one: Contender, *, wants: bool) -> str:
     """Return what a holder has of an object, or a waiter ``wants``; empty for a lock."""
     match kind_of(lock.lock):
-        case "":
+        case _ if not kind_of(lock.lock) or lock.left is not None:
             return ""
         case kind if kind == RWLOCK:
             verb = "write" if one.times == lock.permits else "read"
             return f" to {verb}" if wants else f" {verb}s"
         case _:
             return f" {one.times} of {lock.permits}"
+
+
+def progress_of(one: LockStatus | ListedObject) -> str:
+    """Return how far an object is that nobody can hold; empty for a lock."""
+    return "" if one.left is None else f"{one.left} of {one.permits} left"

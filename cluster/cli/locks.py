@@ -11,7 +11,7 @@ import typer
 from rich.console import RenderableType
 
 from fencelock.actors.api.message import Contender, LockStatus
-from fencelock.actors.api.session_message import ListedLock
+from fencelock.actors.api.session_message import ListedLock, ListedObject
 from fencelock.actors.error import ConfigError, NotHeldError
 from fencelock.cluster.cli.asking import (
     NONE_GIVEN,
@@ -30,7 +30,9 @@ from fencelock.cluster.cli.asking import (
     asks_cluster,
     duration,
     in_full,
+    listed,
     person,
+    progress_of,
     share_of,
     show,
 )
@@ -74,7 +76,7 @@ def locks(
     """
 
     def view(operator: Operator) -> View:
-        held = tuple(operator.locks(object_named(prefix)))
+        held = tuple(listed(operator, object_named(prefix)))
         none = f"No lock under {prefix!r} is held." if prefix else "No lock is held."
         return listing(held, held_table, none, as_json=as_json)
 
@@ -103,7 +105,7 @@ def who(
         status = operator.status(object_named(name))
         if as_json:
             return json_view(as_plain(status))
-        free = status.holder is None and not status.waiters
+        free = status.holder is None and not status.waiters and status.left is None
         meant = elsewhere(status.lock, operator.status) if free else ()
         return View([*described(status), *map(line, meant)])
 
@@ -138,6 +140,9 @@ def described(status: LockStatus) -> list[RenderableType]:
 def holder_lines(status: LockStatus) -> Iterator[str]:
     """Yield lines about the holder of a lock: how often it holds it, how long, which fence."""
     name, holder = object_shown(status.lock), status.holder
+    if status.left is not None:
+        yield f"{name}: {progress_of(status)}."
+        return
     if holder is None and status.age_ms == 0:
         yield f"{name} is free."
         return
@@ -156,20 +161,18 @@ def holder_lines(status: LockStatus) -> Iterator[str]:
         yield f"It is taken away in {duration(status.left_ms)} unless it is renewed."
 
 
-def held_table(held: Iterable[ListedLock]) -> Rows:
-    """Return a row for each of the ``held`` locks."""
+def held_table(held: Iterable[ListedLock | ListedObject]) -> Rows:
+    """Return a row for each of the ``held`` locks, and of other objects."""
     columns = [Column("lock"), Column("held by")]
     columns += [Column(name, right=True) for name in ("fence", "for", "waiting")]
-    rows = [
-        (
-            object_shown(lock.lock),
-            person(lock.holder),
-            "" if lock.holder.fence is None else str(lock.holder.fence),
-            duration(lock.holder.since_ms),
-            str(lock.waiting) if lock.waiting else "",
-        )
-        for lock in held
-    ]
+    rows: list[tuple[str, ...]] = []
+    for lock in held:
+        if isinstance(lock, ListedObject):
+            cells = progress_of(lock), "", ""
+        else:
+            fence = "" if lock.holder.fence is None else str(lock.holder.fence)
+            cells = person(lock.holder), fence, duration(lock.holder.since_ms)
+        rows.append((object_shown(lock.lock), *cells, str(lock.waiting) if lock.waiting else ""))
     return Rows(columns, rows)
 
 

@@ -71,7 +71,7 @@ def elsewhere(lock: str, status_of: Callable[[str], LockStatus]) -> Iterator[str
         if other == lock:
             continue
         status = status_of(other)
-        if status.holder is not None or status.waiters:
+        if status.holder is not None or status.waiters or status.left is not None:
             yield f"{object_shown(other)} is in use: did you mean `fencelock who {typed(other)}`?"
     kind, mark, _ = lock.partition(MARK)
     if mark and KIND_END not in lock:

@@ -36,7 +36,8 @@ _Objects = Annotated[
     str,
     typer.Option(
         "--objects",
-        help="paxos: clients use these in place of locks: semaphores, rwlocks, several, deadlines.",
+        help="paxos: clients use these in place of locks: semaphores, rwlocks, several, latches,"
+        " deadlines.",
     ),
 ]
 

@@ -23,6 +23,7 @@ from fencelock.cluster.cli.asking import (
     asks_cluster,
     duration,
     person,
+    progress_of,
     share_of,
     show,
 )
@@ -301,7 +302,7 @@ def _state(node: NodeStatus) -> Text:
 
 
 def _cells(node: str, lock: LockStatus) -> tuple[Cell, ...]:
-    holder: tuple[str, ...] = ("-",)
+    holder: tuple[str, ...] = (progress_of(lock) or "-",)
     fences: tuple[str, ...] = ()
     held_for: tuple[str, ...] = ()  # It is free, as far as this node knows.
     if lock.holder is not None:

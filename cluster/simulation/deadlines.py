@@ -4,29 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from fencelock.actors.api.message import Acquire, Granted, Reason, Refused, Released
+from fencelock.actors.api.message import Acquire, Granted, Reason, Refused
 from fencelock.actors.api.session_message import HoldLost, Renew, Renewed
 from fencelock.actors.effect import Effects, Observe, Send, Wake
 from fencelock.actors.message import Address, Instant, Message
 from fencelock.actors.paxos.event import Decided, Learned, SlotOutcomes
 from fencelock.actors.paxos.message import Batch
-from fencelock.actors.role import Role
+from fencelock.actors.role import Host
 from fencelock.actors.table.message import ExtendSessions
 from fencelock.cluster.lock_machine import read_command
 from fencelock.cluster.simulation.judge import LockJudge
 from fencelock.cluster.simulation.run import Workload
 from fencelock.cluster.simulation.trace import Delivery
 from fencelock.cluster.simulation.violation import ViolationError
-from fencelock.cluster.simulation.workload import (
-    HOLD_MS_MAX,
-    Bereft,
-    Finish,
-    LockUser,
-    Met,
-    Mood,
-    Rested,
-    Used,
-)
+from fencelock.cluster.simulation.workload import HOLD_MS_MAX, LockUser, Met, Mood, Used
 
 DURATIONS_MS = (0, 120, 300, 800)
 """Durations of holds; 0 for a hold without a deadline."""
@@ -41,10 +32,12 @@ GONE = (Reason.NOT_HELD, Reason.OWNERSHIP_LOST)
 """The refusals of a renewal after which the lock is not held."""
 
 
-class DeadlineUser(
-    LockUser, Role[Finish | Bereft | Rested | Used | Granted | Refused | Released | Renewed]
-):
+class DeadlineUser(LockUser):
     """Wants a lock for a duration, works for less or for longer, and sometimes renews."""
+
+    def __init__(self, address: Address, host: Host, **options: Any) -> None:
+        super().__init__(address, host, **options)
+        self._named = (*self._named, Renewed)  # Besides the events of `LockUser`.
 
     def handle(self, sender: Address, event: Met | Renewed, now: Instant) -> Effects:
         """Go on to the next action. The replies to renewals have the number of the turn."""

@@ -6,6 +6,8 @@ from fencelock.actors.error import ConfigError
 from fencelock.cluster.guarantee import Guarantee, demand
 from fencelock.cluster.simulation.deadlines import DEADLINES
 from fencelock.cluster.simulation.elections import ELECTIONS
+from fencelock.cluster.simulation.latches import LATCHES
+from fencelock.cluster.simulation.maps import MAPS
 from fencelock.cluster.simulation.mixed import mixed
 from fencelock.cluster.simulation.run import Workload
 from fencelock.cluster.simulation.rwlocks import RWLOCKS
@@ -18,6 +20,8 @@ WORKLOADS: dict[str, tuple[Guarantee, Workload]] = {
     "several": (Guarantee.LOCK_ALL, LOCK_ALL),
     "elections": (Guarantee.ELECTIONS, ELECTIONS),
     "deadlines": (Guarantee.DEADLINES, DEADLINES),
+    "maps": (Guarantee.MAPS, MAPS),
+    "latches": (Guarantee.LATCHES, LATCHES),
 }
 """What a protocol must promise, and the workload."""
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from abc import ABC, abstractmethod
+from typing import Any, Generic, TypeVar
 
 from fencelock.actors.api.message import Granted, Refused, Release
 from fencelock.actors.api.name import object_name, plain_name, titled
@@ -26,6 +26,8 @@ PERMITS = 3
 
 PART_SHARE = 0.5
 """Share of releases that give back a part of a hold."""
+
+T = TypeVar("T")
 
 Key = tuple[str, str, int]
 """A claim in the log: its session, owner and number."""
@@ -173,32 +175,42 @@ class PermitJudge(LockJudge):
                     self._give_back(hold.contender, self.capacity)
 
 
-class LogOrder:
-    """Judges the order of grants in the log, from the outcomes of each slot.
+class SlotSequence(ABC, Generic[T]):
+    """Judges what nodes report of the slots of the log, slot by slot.
 
     Each slot counts once, from the first node that applied it. If no node reports a slot, since
-    all crashed, the queues are not known from then on, and nothing more is judged.
+    all crashed, the state is not known from then on, and nothing more is judged.
     """
 
     def __init__(self) -> None:
-        self.slots: dict[int, tuple[Message, ...]] = {}
-        """Outcomes of slots whose predecessors are not known yet."""
+        self.slots: dict[int, T] = {}
+        """Reports of slots whose predecessors are not known yet."""
         self.next = 0
         """The slot to judge next, 0 before the first."""
-        self.queues: dict[str, list[Key]] = {}
-        self.granted: set[int] = set()
-        """The fences of all grants."""
 
-    def applied(self, slot: int, outcomes: tuple[Message, ...]) -> None:
-        """Judge the outcomes of a slot, once all slots before it are judged."""
+    def applied(self, slot: int, report: T) -> None:
+        """Judge the report of a slot, once all slots before it are judged."""
         self.next = self.next or slot
         if slot >= self.next:
-            self.slots.setdefault(slot, outcomes)
+            self.slots.setdefault(slot, report)
         while (of_next := self.slots.pop(self.next, None)) is not None:
             self.next += 1
             self._judge(of_next)
 
-    def _judge(self, outcomes: Iterable[Message]) -> None:
+    @abstractmethod
+    def _judge(self, report: T, /) -> None: ...
+
+
+class LogOrder(SlotSequence[tuple[Message, ...]]):
+    """Judges the order of grants in the log, from the outcomes of each slot."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.queues: dict[str, list[Key]] = {}
+        self.granted: set[int] = set()
+        """The fences of all grants."""
+
+    def _judge(self, outcomes: tuple[Message, ...], /) -> None:
         for outcome in outcomes:
             if not isinstance(outcome, Queued | Granted | Refused):
                 continue

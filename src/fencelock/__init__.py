@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from fencelock.actors.api.changes import Change, ChangesRead, ReadChanges
 from fencelock.actors.api.cluster_message import ClusterDown, ClusterUp, Watch
 from fencelock.actors.api.election import Lead
+from fencelock.actors.api.latch import AwaitLatch, CountDown, CountedDown, LatchPassed
 from fencelock.actors.api.lock_all import AcquireAll
 from fencelock.actors.api.map import (
     DeleteEntry,
@@ -51,7 +52,7 @@ from fencelock.actors.api.message import (
 from fencelock.actors.api.rwlock import AcquireReadWrite, Downgrade
 from fencelock.actors.api.self_report import Counted, Elected, MemberSeen
 from fencelock.actors.api.semaphore import AcquirePermits, ReleasePermits
-from fencelock.actors.api.session_message import ListedLock
+from fencelock.actors.api.session_message import ListedLock, ListedObject
 from fencelock.actors.error import (
     AcquireCancelledError,
     AlreadyHeldError,
@@ -93,10 +94,11 @@ from fencelock.actors.session.message import ClusterState
 from fencelock.cluster.callback_executor import Notice
 from fencelock.cluster.client import Client, connect
 from fencelock.cluster.election import Candidate, Election, ElectionWatch, Leader
+from fencelock.cluster.latch import Latch
 from fencelock.cluster.lock import Hold, Lock, RLock
 from fencelock.cluster.lock_all import HoldAll, LockAll
 from fencelock.cluster.log import silence
-from fencelock.cluster.map import Entry, Map
+from fencelock.cluster.map import Entry, Map, MapChange, MapListing, MapWatch
 from fencelock.cluster.rwlock import RWLock
 from fencelock.cluster.semaphore import Semaphore
 
@@ -115,6 +117,7 @@ __all__ = [
     "AcquirePermits",
     "AcquireReadWrite",
     "AlreadyHeldError",
+    "AwaitLatch",
     "Cancel",
     "Cancelled",
     "Candidate",
@@ -130,7 +133,9 @@ __all__ = [
     "Config",
     "ConfigError",
     "Contender",
+    "CountDown",
     "Counted",
+    "CountedDown",
     "DeleteEntry",
     "Describe",
     "DescribeRole",
@@ -152,12 +157,15 @@ __all__ = [
     "HoldState",
     "Inspect",
     "InvalidRequestError",
+    "Latch",
+    "LatchPassed",
     "Lead",
     "Leader",
     "Leaders",
     "LimitReachedError",
     "ListEntries",
     "ListedLock",
+    "ListedObject",
     "Lock",
     "LockAll",
     "LockOwnershipLostError",
@@ -165,6 +173,9 @@ __all__ = [
     "LockStatus",
     "LockTimeoutError",
     "Map",
+    "MapChange",
+    "MapListing",
+    "MapWatch",
     "MemberAction",
     "MemberSeen",
     "MembersChanged",

@@ -9,9 +9,10 @@ For example::
 
 from fencelock.cluster.aio.client import Client, Connecting, connect
 from fencelock.cluster.aio.election import Candidate, Election, ElectionWatch
+from fencelock.cluster.aio.latch import Latch
 from fencelock.cluster.aio.lock import Hold, Lock, RLock
 from fencelock.cluster.aio.lock_all import HoldAll, LockAll
-from fencelock.cluster.aio.map import Map
+from fencelock.cluster.aio.map import Map, MapWatch
 from fencelock.cluster.aio.rwlock import RWLock
 from fencelock.cluster.aio.semaphore import Semaphore
 
@@ -23,9 +24,11 @@ __all__ = [
     "ElectionWatch",
     "Hold",
     "HoldAll",
+    "Latch",
     "Lock",
     "LockAll",
     "Map",
+    "MapWatch",
     "RLock",
     "RWLock",
     "Semaphore",

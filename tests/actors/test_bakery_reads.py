@@ -18,7 +18,7 @@ from fencelock.actors.bakery.event import Readiness
 from fencelock.actors.bakery.in_flight import Poll
 from fencelock.actors.bakery.message import AddTicket, Chosen, Extend
 from fencelock.actors.bakery.proxy_message import Query, QueryResult
-from fencelock.actors.bakery.table import REMEMBERED_MAX, Tombstones
+from fencelock.actors.bakery.tombstones import REMEMBERED_MAX, Tombstones
 from fencelock.actors.effect import Send
 from fencelock.actors.message import Address, Instant, node_of
 from fencelock.actors.proxy.proxy import Proxy

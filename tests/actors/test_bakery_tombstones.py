@@ -18,8 +18,9 @@ from fencelock.actors.bakery.config import Terms, later
 from fencelock.actors.bakery.message import Chosen, Lead, Seating
 from fencelock.actors.bakery.proxy_message import Unlock, Unlocked
 from fencelock.actors.bakery.state_transfer import ENDED_MAX, Import, parts_of
-from fencelock.actors.bakery.table import TicketEntry, TicketPhase, TicketTable, Tombstones
+from fencelock.actors.bakery.table import TicketEntry, TicketPhase, TicketTable
 from fencelock.actors.bakery.ticket import Ticket, Turn, Who, pack_fence
+from fencelock.actors.bakery.tombstones import Tombstones
 from fencelock.actors.message import NS_PER_MS, Address, Instant
 from fencelock.cluster.simulation.bakery_judge import BakeryJudge
 from fencelock.cluster.simulation.network import Cut

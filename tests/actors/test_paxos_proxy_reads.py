@@ -162,7 +162,9 @@ def test_questions_have_a_limit(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -
 def test_locks_are_listed_page_by_page(proxy: Proxy) -> None:
     question = ListLocks(prefix="a", after="a1", most=2, session="ann", request=4, age_ms=9)
     asked = consult(proxy.handle(ANN, question, T0))
-    assert asked == Consult(number=1, question=Browse(prefix="a", after="a1", most=2), age_ms=9)
+    assert asked == Consult(
+        number=1, question=Browse(prefix="a", after="a1", most=2, unheld=False), age_ms=9
+    )
     lines = (LockLine("a2", HOLDER, 3), LockLine("a3", HOLDER, 0))
     (listed,) = sent(consulted(proxy, 1, Browsed(lines=lines, more=True), 4), LockList, ANN)
     assert listed == LockList(

@@ -205,7 +205,7 @@ def test_a_wait_that_times_out_and_one_that_is_cancelled_leave_nothing_in_the_qu
     assert callers.reason(ONE) is Reason.TIMED_OUT
     (refused,) = callers.heard(ONE, Refused)
     assert refused.detail == "latch 'L': waited 1000 ms; its count is 2 of 2"
-    assert not callers.table.objects[LOCK].queue
+    assert LOCK not in callers.table.objects
     assert callers.table.claims == 0
     assert callers.is_idle()
 

@@ -263,6 +263,7 @@ def test_a_holder_is_labelled_by_its_session_and_by_a_word_of_its_own(
     (line,) = table.listing()
     forced = table.apply(0, Evict(operator="root", request=1, lock="L", fence=1))[0]
     assert isinstance(forced, Evicted)
+    assert line.holder is not None
     assert (line.holder.label, forced.holder.label) == (shown, shown)
     assert isinstance(denied, api.Refused)
     assert (

@@ -14,7 +14,7 @@ from fencelock.actors.api.lock_all import AcquireAll
 from fencelock.actors.api.message import Acquire, Cancel, Granted, KeepAlive, Reason, Release
 from fencelock.actors.api.session_message import CloseReason, End, Evict, Renew, Renewed
 from fencelock.actors.table import table_snapshot
-from fencelock.actors.table.deadline import GRACE_MS, ROUNDING_MS, LeasedHold
+from fencelock.actors.table.deadline import GRACE_MS, ROUNDING_MS, LeasedHold, Leases
 from fencelock.actors.table.holding import Hold, Wait
 from fencelock.actors.table.message import (
     ExtendSessions,
@@ -195,9 +195,22 @@ def test_acquiring_again_leaves_the_deadline_which_ends_all_levels(table: LockTa
     table.apply(0, acquire(limit=0))
     table.advance(300)
     again = outcome(table, acquire(request=2, limit=0))
-    assert (again.count, again.hold_ms) == (2, 0)
+    assert (again.count, again.hold_ms, again.grace_ms) == (2, 100, 100)  # What is left.
+    table.advance(450)
+    assert outcome(table, acquire(request=2, limit=0)) == again
+    again = outcome(table, acquire(request=3, limit=0))
+    assert (again.count, again.hold_ms, again.grace_ms) == (3, 1, 49)
     assert ended_at(table) == [LEASE_MS]
     assert (table.locks, table.claims) == ({}, 0)
+
+
+def test_who_acquires_again_in_the_last_millisecond_gets_one_more(table: LockTable) -> None:
+    """Log time is rounded down, so nothing of that millisecond is certain."""
+    table.apply(0, acquire(limit=0))
+    table.advance(LEASE_MS - 1)
+    again = outcome(table, acquire(request=2, limit=0))
+    assert (again.hold_ms, again.grace_ms) == (1, 0)
+    assert ended_at(table) == [LEASE_MS + 1]
 
 
 def test_a_plain_hold_gets_no_deadline_by_acquiring_again(table: LockTable) -> None:
@@ -318,7 +331,7 @@ def test_a_snapshot_holds_deadlines_renewals_and_durations_of_waits() -> None:
         assert ended_at(one) == [900 + 700 + 100 + ROUNDING_MS]
         hold = one.locks["L"]
         assert isinstance(hold, LeasedHold)
-        assert (hold.owner_state.session.id, hold.terms) == (B, (400, 100))
+        assert (hold.owner_state.session.id, hold.told) == (B, (400, 100))
 
 
 def test_the_numbers_and_the_digest_tell_deadlines_apart() -> None:
@@ -353,10 +366,11 @@ def test_a_snapshot_without_deadlines_is_written_and_read_as_before(table: LockT
 @pytest.mark.parametrize("field", ["leases", "terms"])
 def test_a_deadline_of_nothing_is_refused(field: str) -> None:
     (part,) = busy().snapshot()
-    last = getattr(part, field)[-1]
-    stray = last._replace(**{last._fields[0]: 99})
+    known = getattr(part, field)
+    stray = known[-1]._replace(**{known[-1]._fields[0]: 99})
+    changes: dict[str, Any] = {field: (*known, stray)}
     with pytest.raises(ValueError, match="deadlines that no hold or wait has"):
-        LockTable.restore((replace(part, **{field: (*getattr(part, field), stray)}),))
+        LockTable.restore((replace(part, **changes),))
 
 
 Plant = Callable[[Any], Any]  # From a sound function to a broken one.
@@ -389,10 +403,10 @@ def any_fence_is_right(hold: LeasedHold, command: Renew) -> Renew:
 
 
 def a_renewal_may_shorten(hold: LeasedHold, table: TableState) -> None:
-    if hold.deadlines is not None:
+    if hold.table is not None:
         hold.end(table)
-        hold.deadlines = None
-    hold.extend(table, table.time_ms + hold.lasts_ms + hold.terms.grace_ms + ROUNDING_MS)
+        hold.table = None
+    hold.extend(table, table.time_ms + hold.lasts_ms + hold.grace_ms + ROUNDING_MS)
 
 
 def ended_holds_stay_in_the_heap(sound: Any) -> Any:
@@ -403,12 +417,15 @@ def ended_holds_stay_in_the_heap(sound: Any) -> Any:
     return broken
 
 
-def acquiring_again_restarts(hold: LeasedHold) -> Granted:
-    return replace(Hold.answer(hold), hold_ms=hold.terms.hold_ms, grace_ms=hold.terms.grace_ms)
+def acquiring_again_tells_the_whole(hold: LeasedHold, request: int) -> None:
+    Hold.acquire_again(hold, request)
 
 
 def a_snapshot_loses_deadlines(sound: Any) -> Any:
-    return lambda table: [one for one in sound(table) if not isinstance(one, LeaseRecord)]
+    def broken(table: TableState) -> list[Any]:
+        return [one for one in sound(table) if not isinstance(one, LeaseRecord)]
+
+    return broken
 
 
 def a_wait_loses_its_terms(leases: Any, owner_state: Any, wait: Any) -> Wait:
@@ -424,9 +441,13 @@ PLANTS: dict[str, tuple[Any, str, Plant]] = {
     ),
     "a renewal may shorten": (LeasedHold, "restart", lambda _: a_renewal_may_shorten),
     "ended holds stay in the heap": (LeasedHold, "end", ended_holds_stay_in_the_heap),
-    "acquiring again restarts": (LeasedHold, "answer", lambda _: acquiring_again_restarts),
+    "acquiring again tells the whole": (
+        LeasedHold,
+        "acquire_again",
+        lambda _: acquiring_again_tells_the_whole,
+    ),
     "a snapshot loses deadlines": (table_snapshot, "_rest", a_snapshot_loses_deadlines),
-    "a wait loses its terms": (table_snapshot.Leases, "wait", lambda _: a_wait_loses_its_terms),
+    "a wait loses its terms": (Leases, "wait", lambda _: a_wait_loses_its_terms),
 }
 
 

@@ -92,8 +92,15 @@ def test_a_wait_ends_by_time_by_cancel_and_with_its_session(table: LockTable) ->
     assert applied(table, cancel) == ["Cancelled", "t.2 CANCELLED"]
     end = End(session=C, reason=CloseReason.GRACEFUL)
     assert applied(table, end) == ["u.3 SESSION_EXPIRED", "Ended"]
-    assert not table.objects[LOCK].queue
-    assert (table.claims, table.queued, table.timeouts.items) == (0, 0, {})
+    assert (table.objects, table.claims, table.queued, table.timeouts.items) == ({}, 0, 0, {})
+
+
+def test_a_latch_that_nobody_counts_down_leaves_no_state(table: LockTable) -> None:
+    assert applied(table, wait(A, wait_ms=0)) == ["s.1 TIMED_OUT"]
+    assert applied(table, wait(A, request=2)) == ["s.1 waits"]
+    assert applied(table, wait(A, request=3)) == ["s.1 CANCELLED", "s.1 waits"]
+    applied(table, End(session=A, reason=CloseReason.GRACEFUL))
+    assert (table.objects, table.marked) == ({}, 0)
 
 
 def test_a_cancel_that_comes_first_keeps_the_request_from_counting(table: LockTable) -> None:

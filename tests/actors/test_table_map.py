@@ -54,10 +54,12 @@ class Writer:
         self.table, self.session, self.request = table, session, 0
 
     def put(self, key: str = "k", value: bytes = b"1", **fields: Any) -> Any:
-        return self.send(PutEntry(**{"map": "M", "entry_key": key, "value": value, **fields}))
+        about: dict[str, Any] = {"map": "M", "entry_key": key, "value": value, **fields}
+        return self.send(PutEntry(**about))
 
     def delete(self, key: str = "k", **fields: Any) -> Any:
-        return self.send(DeleteEntry(**{"map": "M", "entry_key": key, **fields}))
+        about: dict[str, Any] = {"map": "M", "entry_key": key, **fields}
+        return self.send(DeleteEntry(**about))
 
     def send(self, command: Any) -> Any:
         self.request += 1
@@ -211,6 +213,13 @@ def test_other_objects_guard_as_well(table: LockTable, ann: Writer) -> None:
     assert changed(ann.put(guard=object_name(SEMAPHORE, "S"), fence=fence))[1]
     table.apply(0, End(session=B))
     assert ann.put(guard=object_name(SEMAPHORE, "S"), fence=fence).reason is Reason.NOT_HELD
+
+
+def test_a_key_of_a_client_must_allow_the_map_and_the_guard() -> None:
+    put = PutEntry(map="M", entry_key="k", value=b"", guard=object_name(SEMAPHORE, "S"), fence=1)
+    assert put.reach == ("M", "S")
+    assert DeleteEntry(map="M", entry_key="k").reach == ("M",)
+    assert GetEntry(map="M", entry_key="k").reach == ListEntries(map="M").reach == ("M",)
 
 
 def test_a_hold_that_falls_due_with_the_batch_guards_nothing(table: LockTable) -> None:

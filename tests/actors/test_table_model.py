@@ -19,6 +19,7 @@ from support.table_comparison import (
     Dice,
     ElectionComposer,
     LogComposer,
+    MapComposer,
     MixedComposer,
     RWComposer,
     SeveralComposer,
@@ -81,15 +82,16 @@ def keep_little(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(history, name, value)
 
 
+@pytest.mark.parametrize("composer", [ElectionComposer, MapComposer, AllComposer])
 @pytest.mark.parametrize("little", [False, True])
-@pytest.mark.parametrize("seed", range(40))
-def test_logs_about_elections_and_their_watchers(
-    monkeypatch: pytest.MonkeyPatch, seed: int, little: bool
+@pytest.mark.parametrize("seed", range(20))
+def test_logs_about_elections_and_maps_with_their_watchers(
+    monkeypatch: pytest.MonkeyPatch, seed: int, little: bool, composer: type[LogComposer]
 ) -> None:
     """Also W1 and W2: versions rise, and what is not kept any more is known to be missing."""
     if little:
         keep_little(monkeypatch)
-    compare(steps_of(seed), ElectionComposer)
+    compare(steps_of(seed), composer)
 
 
 Plant = Callable[[Any], Any]  # From a sound function to a broken one.
@@ -420,8 +422,8 @@ def ends_are_not_noted(sound: Any) -> Any:
 
 
 def a_change_comes_twice(sound: Any) -> Any:
-    def broken(histories: Histories, lock: str, after: int) -> Any:
-        return sound(histories, lock, max(0, after - 1))
+    def broken(histories: Histories, lock: str, after: int, prefix: str) -> Any:
+        return sound(histories, lock, max(0, after - 1), prefix)
 
     return broken
 
@@ -451,13 +453,18 @@ def a_value_waits_in_vain(sound: Any) -> Any:
     return broken
 
 
+def nothing_is_noted(histories: Histories) -> list[Any]:
+    del histories
+    return []
+
+
 ELECTION_PLANTS: dict[str, tuple[Any, Any, Plant]] = {
     "the end of a term is no change": (TableState, "_note_leader", ends_are_not_noted),
     "a change comes twice": (Histories, "read", a_change_comes_twice),
     "a gap is not seen": (Histories, "_drop_first", a_gap_is_not_seen),
     "dropped histories are forgotten": (Histories, "_forget", dropped_histories_are_forgotten),
     "a candidate that waited has no value": (TableState, "enqueue", a_value_waits_in_vain),
-    "a snapshot without changes": (Histories, "noted", lambda _: lambda _: []),
+    "a snapshot without changes": (Histories, "noted", lambda _: nothing_is_noted),
     "a snapshot without values": (table_snapshot, "_rest", without(ValueRecord)),
     "a snapshot without versions": (table_snapshot, "_rest", without(CounterRecord)),
 }

@@ -30,14 +30,15 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 sys.path.insert(0, str(EXAMPLES))
 
 from contender import OVER  # noqa: E402
-from contests import CONTESTS, KindVerdict, judged  # noqa: E402
+from contest import KindVerdict, judged  # noqa: E402
+from contests import CONTESTS  # noqa: E402
 
 import fencelock  # noqa: E402
 from fencelock.cluster.bench.members import NodeProcesses, described, stop_all  # noqa: E402
 
 NODES = 3
 CONNECT_S = 30.0
-PAUSE_S = (0.2, 1.2)
+PAUSE_S = (0.4, 1.6)
 """Range of the time from one kill to the next."""
 DOWN_S = (0.0, 1.5)
 """Range of the time until a killed client is replaced, or a killed node is started again."""

@@ -41,7 +41,7 @@ def test_the_refusal_says_when_no_protocol_has_it(monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_default_promises_all_but_what_bakery_alone_has_and_says_what_stops_it() -> None:
-    only = {Guarantee.DEADLINES, Guarantee.CLUSTER_EVENTS}
+    only = {Guarantee.CLUSTER_EVENTS}
     assert PROMISES["paxos"].guarantees == set(Guarantee) - only
     assert "majority" in PROMISES["paxos"].does_not_survive
 

@@ -204,14 +204,23 @@ def test_entries_are_listed_in_pages(kv: fencelock.Map, pool: ThreadPoolExecutor
     assert dict(kv.items("d"))["d"].value == LARGE
 
 
-def test_large_values_of_many_threads_pass(kv: fencelock.Map, pool: ThreadPoolExecutor) -> None:
+def test_large_values_of_many_threads_pass(kv: fencelock.Map) -> None:
     """No honest client is taken for a flooder: 200 values of 64 KiB, 40 at a time."""
+
+    def put(number: int) -> int:
+        return kv.put(f"{number % 50}", LARGE)
+
+    def get(number: int) -> bytes:
+        entry = kv.get(f"{number % 50}")
+        return b"" if entry is None else entry.value
+
+    def delete(number: int) -> bool:
+        return kv.delete(f"{number}")
+
     with ThreadPoolExecutor(40) as many:
-        versions = list(many.map(lambda n: kv.put(f"{n % 50}", LARGE), range(200)))
-        assert len(set(versions)) == 200
-        values = list(many.map(lambda n: kv.get(f"{n % 50}"), range(200)))
-    assert all(one is not None and one.value == LARGE for one in values)
-    list(pool.map(lambda n: kv.delete(f"{n}"), range(50)))
+        assert len(set(many.map(put, range(200)))) == 200
+        assert all(value == LARGE for value in many.map(get, range(200)))
+        assert all(many.map(delete, range(50)))
 
 
 def test_a_local_read_needs_no_other_node(kv: fencelock.Map) -> None:

@@ -241,3 +241,10 @@ def test_a_protocol_without_read_write_locks_names_the_one_that_has_them(
             ),
         ):
             client.rwlock("a")
+
+
+def test_a_read_write_lock_of_paxos_has_no_duration(connect: Connect, name: str) -> None:
+    rw = connect().rwlock(name, duration=30)
+    with pytest.raises(fencelock.UnsupportedError, match=r"no duration and no grace; bakery has"):
+        rw.read().acquire()
+    assert rw.status().holder is None

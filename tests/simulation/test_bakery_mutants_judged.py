@@ -21,15 +21,10 @@ from fencelock.actors.bakery.event import Member
 from fencelock.actors.bakery.message import Chosen, Seating
 from fencelock.actors.bakery.proxy_message import Locked
 from fencelock.actors.bakery.state_transfer import Import, StateTransfer
-from fencelock.actors.bakery.table import (
-    NOTHING_DRAWN,
-    TicketEntry,
-    TicketPhase,
-    TicketTable,
-    Tombstones,
-)
+from fencelock.actors.bakery.table import NOTHING_DRAWN, TicketEntry, TicketPhase, TicketTable
 from fencelock.actors.bakery.ticket import Ticket, Turn, pack_fence
 from fencelock.actors.bakery.ticket_attempt import TicketAttempt, TicketAttempts, TicketStep, locked
+from fencelock.actors.bakery.tombstones import Tombstones
 from fencelock.actors.effect import Send
 from fencelock.actors.message import Instant
 from fencelock.cluster.simulation.bakery_nemesis import Blow

@@ -9,8 +9,8 @@ from random import Random
 import pytest
 
 from fencelock.actors.api.message import Reason, Refused
-from fencelock.actors.bakery.table import Tombstones
 from fencelock.actors.bakery.ticket import Who
+from fencelock.actors.bakery.tombstones import Tombstones
 from fencelock.actors.effect import Effects, Send
 from fencelock.actors.message import node_of
 from fencelock.cluster.simulation.bakery_nemesis import Blow, LeaderNemesis

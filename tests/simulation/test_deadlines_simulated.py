@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from support.workloads import LOSSES, demand_caught, demand_clean
 
-from fencelock.actors.api.message import Reason
+from fencelock.actors.api.message import Reason, refused
 from fencelock.actors.api.session_message import Renew, Renewed
 from fencelock.actors.session import session_loss
 from fencelock.actors.table import operation
@@ -49,9 +48,13 @@ def a_lost_hold_is_renewed(command: Any, reason: Reason, detail: str) -> Any:
     return Renewed(**command.fields(), fence=fence, hold_ms=hold_ms, grace_ms=300)
 
 
-def acquiring_again_restarts_the_duration_at_the_client_only(hold: LeasedHold) -> Any:
-    hold_ms, grace_ms = hold.terms
-    return replace(Hold.answer(hold), hold_ms=hold_ms, grace_ms=grace_ms)
+def acquiring_again_tells_the_whole(hold: LeasedHold, request: int) -> None:
+    Hold.acquire_again(hold, request)
+
+
+def no_hold_is_known(state: Any, granted: Any) -> bool:
+    del state, granted
+    return False
 
 
 def there_is_no_grace(hold: LeasedHold, table: Any) -> None:
@@ -59,7 +62,7 @@ def there_is_no_grace(hold: LeasedHold, table: Any) -> None:
 
 
 COUNT_FROM = session_loss._count_from  # pyright: ignore[reportPrivateUsage]
-REFUSED = operation.refused
+REFUSED = refused
 
 
 @pytest.mark.parametrize(
@@ -69,7 +72,10 @@ REFUSED = operation.refused
         ({(session_loss, "begin_lease"): the_client_counts_from_the_reply}, "relied on: HoldLost"),
         ({(operation, "refused"): a_lost_hold_is_renewed}, "lost: Renewed"),
         (
-            {(LeasedHold, "answer"): acquiring_again_restarts_the_duration_at_the_client_only},
+            {
+                (LeasedHold, "acquire_again"): acquiring_again_tells_the_whole,
+                (session_loss, "is_known"): no_hold_is_known,
+            },
             "relied on: HoldLost",
         ),
         ({(LeasedHold, "restart"): there_is_no_grace}, "early: HoldLost"),

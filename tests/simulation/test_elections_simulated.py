@@ -31,8 +31,10 @@ def ends_are_not_noted(table: TableState, hold: Any, value: bytes | None) -> Non
         NOTE(table, hold, value)
 
 
-def terms_that_are_over_are_left_out(histories: Histories, lock: str, after: int) -> Any:
-    read = READ(histories, lock, after)
+def terms_that_are_over_are_left_out(
+    histories: Histories, lock: str, after: int, prefix: str = ""
+) -> Any:
+    read = READ(histories, lock, after, prefix)
     if read is None:
         return None
     fences = Counter(change.fence for change in read[1])
@@ -44,13 +46,17 @@ def what_is_dropped_was_never_there(histories: Histories, lock: str, kept: Histo
     return 0
 
 
-def a_node_that_is_behind_begins_anew(histories: Histories, lock: str, after: int) -> Any:
+def a_node_that_is_behind_begins_anew(
+    histories: Histories, lock: str, after: int, prefix: str = ""
+) -> Any:
     """A client moves to a node that has not applied all that it has seen."""
-    return READ(histories, lock, after) if after <= histories.version else None
+    return READ(histories, lock, after, prefix) if after <= histories.version else None
 
 
-def changes_from_the_beginning(histories: Histories, lock: str, after: int) -> Any:
-    return READ(histories, lock, after - 1 if after else 0)
+def changes_from_the_beginning(
+    histories: Histories, lock: str, after: int, prefix: str = ""
+) -> Any:
+    return READ(histories, lock, after - 1 if after else 0, prefix)
 
 
 def all_have_the_first_value(

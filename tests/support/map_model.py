@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fencelock.actors.api.map import DeleteEntry, EntryRequest, PutEntry
+from fencelock.actors.api.map import MAP, DeleteEntry, EntryRequest, PutEntry
 from fencelock.actors.api.message import Reason
+from fencelock.actors.api.name import object_name
 from fencelock.actors.table.table import LockTable
 
 if TYPE_CHECKING:
@@ -49,7 +50,8 @@ def change(model: Model, command: EntryRequest) -> None:
         model.note(s, o, r, lock, ("EntryChanged", lock, s, o, r, version, False))
         return
     model.entries = [e for e in model.entries if e not in found]
-    model.history.count(model.fences)
+    value = command.value if isinstance(command, PutEntry) else None
+    model.history.add(lock, command.entry_key, value, 0, model.now, model.fences)
     if isinstance(command, PutEntry):
         if command.ephemeral or command.ttl_ms is not None:
             model.places += 1
@@ -71,7 +73,8 @@ def change(model: Model, command: EntryRequest) -> None:
 def end(model: Model, entries: list[ModelEntry]) -> None:
     """End entries, one after the other."""
     model.entries = [e for e in model.entries if e not in entries]
-    model.history.version += len(entries)
+    for e in entries:
+        model.history.add(object_name(MAP, e.map), e.key, None, 0, model.now)
 
 
 def entries_in(table: LockTable) -> list[Seen]:

@@ -11,6 +11,7 @@ class ModelChange(NamedTuple):
     """A change of the object ``lock``."""
 
     lock: str
+    key: str
     version: int
     value: bytes | None
     fence: int
@@ -19,7 +20,7 @@ class ModelChange(NamedTuple):
     @property
     def size(self) -> int:
         """What it counts as (bytes)."""
-        return 64 + len(self.value or b"")
+        return 64 + len(self.key) + len(self.value or b"")
 
 
 class ModelHistory:
@@ -28,8 +29,7 @@ class ModelHistory:
     def __init__(self) -> None:
         self.all: list[ModelChange] = []
         self.version = self.origin = 0
-        """The version of the last change of any object, also of one that cannot be watched, and
-        the fence above which they began."""
+        """The version of the last change of any object, and the fence above which they began."""
         self.dropped: dict[str, int] = {}
         self.gone = 0
 
@@ -41,18 +41,16 @@ class ModelHistory:
             if lock in ("", one.lock) and one.version > self.dropped.get(one.lock, self.gone)
         ]
 
-    def count(self, fence: int) -> None:
-        """Count a change."""
-        if not self.version:
-            self.version = self.origin = fence
-        self.version += 1
-
-    def add(self, lock: str, value: bytes | None, fence: int, now: int) -> None:
+    def add(
+        self, lock: str, key: str, value: bytes | None, fence: int, now: int, above: int = 0
+    ) -> None:
         """Add a change, and drop what is too much."""
         if lock not in self.dropped:
             self.dropped[lock] = self.gone
-        self.count(fence - 1)
-        self.all.append(ModelChange(lock, self.version, value, fence, now))
+        if not self.version:
+            self.version = self.origin = above
+        self.version += 1
+        self.all.append(ModelChange(lock, key, self.version, value, fence, now))
         while (
             len(self.kept(lock)) > history.CHANGES_MAX
             or sum(one.size for one in self.kept(lock)) > history.OBJECT_BYTES_MAX

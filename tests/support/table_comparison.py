@@ -9,8 +9,9 @@ from typing import Any
 
 from fencelock.actors.api import message as api
 from fencelock.actors.api.election import ELECTION, Lead
+from fencelock.actors.api.latch import LATCH, AwaitLatch, CountDown
 from fencelock.actors.api.lock_all import SEVERAL, AcquireAll
-from fencelock.actors.api.map import DeleteEntry, PutEntry
+from fencelock.actors.api.map import MAP, DeleteEntry, PutEntry
 from fencelock.actors.api.name import object_name
 from fencelock.actors.api.rwlock import RWLOCK, AcquireReadWrite, Downgrade
 from fencelock.actors.api.semaphore import SEMAPHORE, AcquirePermits, ReleasePermits
@@ -24,6 +25,7 @@ from fencelock.actors.api.session_message import (
     Renew,
 )
 from fencelock.actors.table.holding import Hold, Pool
+from fencelock.actors.table.latch import Latch
 from fencelock.actors.table.message import ExtendSessions, LogCommand, Result
 from fencelock.actors.table.table import LockTable
 from support.map_model import entries_in
@@ -90,7 +92,9 @@ class LogComposer:
                 return self.said[-1 - chance % min(len(self.said), 12)]
             case 12:
                 past = self.said[-1 - chance % min(len(self.said), 12)]
-                old: api.AcquireRequest = past if isinstance(past, api.AcquireRequest) else acquire
+                old: api.CancellableRequest = acquire
+                if isinstance(past, api.CancellableRequest):
+                    old = past
                 self.said.append(acquire)  # It may come after its own cancel.
                 who_was = {"session": old.session, "owner": old.owner}
                 return api.Cancel(**who_was, request=old.request, lock=old.lock)
@@ -317,6 +321,30 @@ class MapComposer(ObjectComposer):
         )
 
 
+class LatchComposer(ObjectComposer):
+    """Also writes about count-down latches, some of which are gone meanwhile."""
+
+    def turned(self, made: Plain, step: Dice, model: Model) -> LogCommand:
+        """Return the command in place of ``made``."""
+        kind, delay, _, which, what, chance = step
+        if what % 4 == 0:
+            return made
+        name = "ST"[what // 4 % 2]
+        if isinstance(made, Evict):
+            return replace(made, lock=object_name(LATCH, name))
+        fields: dict[str, Any] = {
+            "latch": name,
+            "count": 2 if chance % 17 == 0 else 3,
+            "session": made.session,
+            "owner": "pqrstuvw"[which % 8],
+            "request": made.request,
+            "keep_ms": (0, 60, 400)[delay % 3],
+        }
+        if isinstance(made, api.Acquire):
+            return AwaitLatch(**fields, wait_ms=made.wait_ms)
+        return CountDown(**fields, amount=1 + kind % 2)
+
+
 class AllComposer(ObjectComposer):
     """Writes about all kinds of objects."""
 
@@ -329,6 +357,7 @@ class AllComposer(ObjectComposer):
             ElectionComposer,
             DeadlineComposer,
             MapComposer,
+            LatchComposer,
         )
         kind = kinds[step[5] // 2 % len(kinds)]
         return kind().turned(made, step, model)
@@ -372,7 +401,7 @@ class TableJudge:
     ) -> None:
         """Judge the outcomes of one command, and ``table`` after it.
 
-        A command that ``renews`` may have the number of an acquire.
+        A command that ``renews`` may have the number of an acquire; its outcome is the last.
         """
         lasting = (
             api.Reason.TIMED_OUT,
@@ -388,7 +417,7 @@ class TableJudge:
             if isinstance(one, api.Granted) or (
                 isinstance(one, api.Refused) and one.reason in lasting
             ):
-                key = (one.session, one.owner, one.request, one.lock, renews)
+                key = (one.session, one.owner, one.request, one.lock, renews and one is out[-1])
                 assert self.settled.setdefault(key, word_of(one)) == word_of(one)  # L5
         assert max(self.grants, default=0) <= table.fence
         claims = 0
@@ -418,26 +447,43 @@ class TableJudge:
             )
             assert head is None or any(one is not head for one in at_all)  # L9, L10
             claims += len(members)
+        claims += judge_objects(table)
         assert claims == table.claims == sum(s.claims for s in table.sessions.by_id.values())
         assert (table.due_ms() or table.time_ms + 1) > table.time_ms
 
 
+def judge_objects(table: LockTable) -> int:
+    """Judge the objects that nobody holds; return the number of their waits."""
+    waits = 0
+    for one in table.objects.values():
+        members = [wait.owner_state for wait in one.waits]
+        assert all(state.session.id in table.sessions.by_id for state in members)  # L4
+        if isinstance(one, Latch):
+            assert one.left or not members  # L11
+            assert one.left < one.count or members  # L11
+        waits += len(members)
+    marks = sum(entry.mark for entry in table.maps.in_order())
+    assert table.marked == marks + sum(one.mark() for one in table.objects.values())
+    return waits
+
+
 def compare_changes(table: LockTable, model: Model, dice: int) -> None:
-    """Read the changes of each election after some version, as a watcher does."""
+    """Read the changes of each election and map after some version, as a watcher does."""
     last = model.history.version
     assert table.histories.version == last
-    for lock in (object_name(ELECTION, name) for name in "STU"):
+    elections = [(object_name(ELECTION, name), "") for name in "STU"]
+    maps = [(object_name(MAP, name), prefix) for name in "MN" for prefix in ("", "xyz"[dice % 3])]
+    for lock, prefix in (*elections, *maps):
         for after in (0, last, dice % (last + 1), last + dice % 3):
-            read = table.changes(lock, after)
+            read = table.changes(lock, after, prefix)
             expected = model.history.read(lock, after, model.fences)
-            leader = model.holder(lock)
-            if expected is None:
-                present = [] if leader is None else [(last, leader.value, leader.fence)]
-            else:
-                present = [(one.version, one.value, one.fence) for one in expected]
-            seen = [(one.version, one.value, one.fence) for one in read.changes]
-            assert (read.resync, seen) == (expected is None, present), (lock, after)
-            assert read.version == (last if expected is None else max(after, last))
+            whole = expected is None
+            if whole:
+                expected = [one for one in model.present(lock) if one.key.startswith(prefix)]
+            seen = [(one.key, one.version, one.value, one.fence) for one in read.changes]
+            assert seen == [one[1:5] for one in expected or () if one.key.startswith(prefix)]
+            assert read.resync is whole
+            assert read.version == (last if whole else max(after, last))
 
 
 def compare(steps: Iterable[Dice], composer: type[LogComposer] = LogComposer) -> None:

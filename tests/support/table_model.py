@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from fencelock.actors.api.election import Lead
 from fencelock.actors.api.lock_all import AcquireAll
-from fencelock.actors.api.map import EntryRequest
+from fencelock.actors.api.map import MAP, EntryRequest
 from fencelock.actors.api.message import (
     Acquire,
     AcquireRequest,
@@ -21,6 +21,8 @@ from fencelock.actors.api.message import (
     Reason,
     ReleaseRequest,
 )
+from fencelock.actors.api.name import object_name
+from fencelock.actors.api.object_request import UpdateRequest
 from fencelock.actors.api.rwlock import RWLOCK_PERMITS, AcquireReadWrite, Downgrade
 from fencelock.actors.api.semaphore import AcquirePermits, ReleasePermits
 from fencelock.actors.api.session_message import (
@@ -34,7 +36,8 @@ from fencelock.actors.api.session_message import (
 )
 from fencelock.actors.table.message import ExtendSessions, LogCommand, Result
 from support import map_model
-from support.model_history import ModelHistory
+from support.model_history import ModelChange, ModelHistory
+from support.model_objects import ModelObjects
 
 Word = tuple[Any, ...]
 """An outcome: its name, then its fields."""
@@ -124,6 +127,7 @@ class Model:
         self.out: list[Word] = []
         self.places = self.extended = 0
         self.entries: list[map_model.ModelEntry] = []
+        self.objects = ModelObjects(self)
         self.history = ModelHistory()
 
     def find(self, **wanted: Any) -> list[ModelClaim]:
@@ -161,6 +165,22 @@ class Model:
                 return False
         return True
 
+    def wait(self, c: UpdateRequest) -> None:
+        """Let the owner of a request wait, if it waits at all; it is granted no permits."""
+        if c.wait_ms == 0:
+            self.deny(c.session, c.owner, c.request, c.lock, Reason.TIMED_OUT)
+            return
+        self.places += 1
+        due = float("inf") if c.wait_ms is None else self.now + c.wait_ms
+        who = c.session, c.owner, c.lock, c.request
+        self.claims.append(ModelClaim(*who, due, place=self.places, permits=0))
+        self.out.append(("Queued", c.session, c.owner, c.request, c.lock))
+
+    def end_wait(self, wait: ModelClaim) -> None:
+        """Serve those who waited behind a wait that ended in vain."""
+        self.serve(wait)
+        self.objects.note_end(wait)
+
     def serve(self, ended: ModelClaim) -> None:
         """Grant what a claim left to the waiters: name by name, in order of their places."""
         for name in ended.names:
@@ -176,14 +196,19 @@ class Model:
         self.fences += len(claim.names)
         claim.levels = [claim.request] * (claim.amount if claim.counted else 1)
         if claim.value is not None:
-            self.history.add(claim.lock, claim.value, claim.fence, self.now)
+            self.history.add(
+                claim.lock, "", claim.value, claim.fence, self.now, self.fences - len(claim.names)
+            )
         self._tell_held(claim, claim.request)
 
     def _tell_held(self, claim: ModelClaim, request: int) -> None:
         s, o, lock = claim.session, claim.owner, claim.lock
         count = len(claim.locks) or len(claim.levels)
-        first = request == claim.first
-        terms = (claim.hold_ms, claim.grace_ms) if first else (0, 0)
+        terms = (claim.hold_ms, claim.grace_ms)
+        if claim.hold_ms and request != claim.first:
+            claim.ends = max(claim.ends, self.now + 2)
+            left = int(claim.ends) - self.now - 1
+            terms = (max(1, left - claim.grace_ms), left - max(1, left - claim.grace_ms))
         answer = ("Granted", lock, claim.fence, s, o, request, count, *terms)
         self.note(s, o, request, lock, answer)
 
@@ -209,7 +234,7 @@ class Model:
                 c = first[4]
                 self.claims.remove(c)
                 self.deny(c.session, c.owner, c.request, c.lock, Reason.TIMED_OUT)
-                self.serve(c)
+                self.end_wait(c)
 
     def close(self, name: str, reason: CloseReason, request: int, by: str = "") -> None:
         """End a session: its waits, itself, its holds, in this order."""
@@ -220,7 +245,7 @@ class Model:
         self.out.append(("Ended", name, request, reason, by))
         self.claims = [c for c in self.claims if c.session != name or c.fence]
         for c in waits:
-            self.serve(c)
+            self.end_wait(c)
         held = sorted(self.find(session=name), key=lambda c: c.fence)
         for c in held:
             self.end(c)
@@ -246,7 +271,7 @@ class Model:
                 self._on_close(command)
             case Renew():
                 self._on_renew(command)
-            case AcquireRequest() | ReleaseRequest() | Cancel() | EntryRequest():
+            case AcquireRequest() | ReleaseRequest() | Cancel() | UpdateRequest():
                 self._on_lock(command)
             case _:
                 assert isinstance(command, ExtendSessions)
@@ -329,11 +354,23 @@ class Model:
         self.end(hold)
         self.done[hold.session, hold.owner, hold.lock][-1].at = self.now
 
+    def present(self, lock: str) -> list[ModelChange]:
+        """Return the leader of an election, or the entries of a map, as changes."""
+        leader = self.holder(lock)
+        found = [
+            ModelChange(lock, e.key, e.version, e.value, 0, 0)
+            for e in sorted(self.entries, key=lambda e: e.key)
+            if object_name(MAP, e.map) == lock
+        ]
+        if leader is not None:
+            found.append(ModelChange(lock, "", self.history.version, leader.value, leader.fence, 0))
+        return found
+
     def end(self, hold: ModelClaim) -> None:
         """Remove a hold, and note the end of a term."""
         self.claims.remove(hold)
         if hold.value is not None:
-            self.history.add(hold.lock, None, hold.fence, self.now)
+            self.history.add(hold.lock, "", None, hold.fence, self.now, self.fences - 1)
 
     def hear(self, session: dict[str, Any]) -> None:
         """Record a message of a session, and forget owners that were quiet for a TTL."""
@@ -346,7 +383,7 @@ class Model:
                 session["floor"] = max(session["floor"], past[-1].number)
                 del self.done[who]
 
-    def _on_lock(self, c: AcquireRequest | ReleaseRequest | Cancel | EntryRequest) -> None:
+    def _on_lock(self, c: AcquireRequest | ReleaseRequest | Cancel | UpdateRequest) -> None:
         s, o, r, lock = c.session, c.owner, c.request, c.lock
         if isinstance(c, Acquire) and not _are_allowed(c.hold_ms, c.grace_ms):
             self.out.append(("Refused", lock, Reason.INVALID, s, o, r))
@@ -374,7 +411,7 @@ class Model:
             if mine is not None and not mine.fence:
                 self.claims.remove(mine)
                 self.deny(s, o, mine.request, lock, Reason.CANCELLED)
-                self.serve(mine)
+                self.end_wait(mine)
                 mine = None
             past.append(ModelRequest(r, type(c)))
             self._do(c, mine)
@@ -406,10 +443,13 @@ class Model:
         self.out.append(("Renewed", lock, c.fence, mine.renewals[r], mine.grace_ms, s, o, r))
 
     def _do(
-        self, c: AcquireRequest | ReleaseRequest | EntryRequest, mine: ModelClaim | None
+        self, c: AcquireRequest | ReleaseRequest | UpdateRequest, mine: ModelClaim | None
     ) -> None:
         if isinstance(c, EntryRequest):
             map_model.change(self, c)
+            return
+        if isinstance(c, UpdateRequest):
+            self.objects.update(c)
             return
         s, o, r, lock = c.session, c.owner, c.request, c.lock
         loss = next((x for x in self.lost if x[:3] == (s, o, lock)), None)
@@ -495,7 +535,7 @@ class Model:
         if mine is not None and waits and (new or mine.request == r):
             self.claims.remove(mine)
             self.deny(s, o, mine.request, lock, Reason.CANCELLED)
-            self.serve(mine)
+            self.end_wait(mine)
         elif mine is not None and not new and mine.request == r:
             for asked in past:
                 if asked.number == r:
@@ -510,12 +550,14 @@ class Model:
 
     def _again(
         self,
-        c: AcquireRequest | ReleaseRequest | EntryRequest,
+        c: AcquireRequest | ReleaseRequest | UpdateRequest,
         mine: ModelClaim | None,
         past: list[ModelRequest],
     ) -> Word:
         who = (c.session, c.owner, c.request, c.lock)
-        found = [asked for asked in past if (asked.number, asked.kind) == (c.request, type(c))]
+        releases = isinstance(c, ReleaseRequest)
+        of_kind = [one for one in past if issubclass(one.kind, ReleaseRequest) == releases]
+        found = [asked for asked in of_kind if asked.number == c.request]
         live = mine is not None and mine.request == c.request and isinstance(c, AcquireRequest)
         if found and (found[0] is past[-1] or live):
             return found[0].answer or ("Queued", *who)

@@ -158,3 +158,16 @@ def test_a_name_with_a_kind_is_that_object_and_no_lock(kind: str) -> None:
 @pytest.mark.parametrize("name", ["orders/42", "orders:42", "a b", "lock", ":x", "semaphore"])
 def test_any_other_name_is_that_of_a_lock(name: str) -> None:
     assert object_named(name) == object_shown(name) == name
+
+
+def test_objects_that_nobody_holds_are_shown_with_their_count(client: fencelock.Client) -> None:
+    latch = client.latch("release 7", 3)
+    latch.count_down()
+    for command in ("locks", "status"):
+        (row,) = (row for row in run(command).output.splitlines() if "latch:release 7" in row)
+        assert "2 of 3 left" in row
+    assert "latch:release 7: 2 of 3 left." in run("who", "latch:release 7").output
+    (row,) = plain("locks", "--prefix", "latch:")
+    assert (row["left"], row["permits"], row["waiting"]) == (2, 3, 0)
+    assert "did you mean `fencelock who 'latch:release 7'`?" in run("who", "release 7").output
+    assert latch.count_down(2) == 0

@@ -13,7 +13,12 @@ from typer.testing import CliRunner, Result
 
 from fencelock.actors.api.membership_message import ChangeMembers, MembersChanged, MembersRead
 from fencelock.actors.api.message import Absence, Contender, LockStatus, NodeStatus
-from fencelock.actors.api.session_message import ListedLock, ListedSession, SessionClosed
+from fencelock.actors.api.session_message import (
+    ListedLock,
+    ListedObject,
+    ListedSession,
+    SessionClosed,
+)
 from fencelock.actors.error import (
     ConfigError,
     NotHeldError,
@@ -78,6 +83,10 @@ class MadeHold:
     def locks(self, prefix: str = "") -> Iterator[ListedLock]:
         self._check("locks", prefix)
         return iter(self.listed)
+
+    def objects(self, prefix: str = "") -> Iterator[ListedObject]:
+        del prefix
+        return iter(())
 
     def members(self) -> MembersRead:
         self._check("members")

@@ -18,6 +18,7 @@ from fencelock.actors.api.message import Absence, Contender, LockStatus, NodeSta
 from fencelock.actors.api.session_message import (
     ListedEviction,
     ListedLock,
+    ListedObject,
     ListedSession,
     SessionClosed,
 )
@@ -142,6 +143,10 @@ class MadeLooks(MadeClient):
     def locks(self, prefix: str = "") -> Iterator[ListedLock]:
         del prefix
         return iter(self.listed)
+
+    def objects(self, prefix: str = "") -> Iterator[ListedObject]:
+        del prefix
+        return iter(())
 
     def members(self) -> MembersRead:
         return self.read

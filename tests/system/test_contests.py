@@ -6,17 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from contests import (
-    CONTESTS,
-    PERMITS,
-    Contest,
-    LockAllContest,
-    LockContest,
-    ReadWriteContest,
-    SemaphoreContest,
-    judged,
-)
+from contest import Contest, judged
+from contests import CONTESTS
 from evidence import WHOLE, Record
+from permit_contests import PERMITS, LockAllContest, LockContest, ReadWriteContest, SemaphoreContest
+from shared_contests import ElectionContest, MapContest
 
 
 def begins(who: str, fence: int, amount: int = 1, name: str = "a") -> Record:
@@ -53,6 +47,24 @@ def pays(who: str, fence: int, **balances: int) -> list[Record]:
     ]
 
 
+def leads(who: str, fence: int, *, known: str = "") -> list[Record]:
+    base = {"who": who, "fences": {"scheduler": fence}}
+    return [{**base, "amount": 1}, {**base, "amount": 0, "known": [known or who, fence]}]
+
+
+def sees(watcher: str, *terms: tuple[str, int], resyncs: int = 0) -> list[Record]:
+    return [{"watcher": watcher, "saw": list(term), "resyncs": resyncs} for term in terms]
+
+
+def tries(who: str, before: int, value: int) -> list[Record]:
+    reads = {"who": who, "reads": "red"}
+    return [reads, {"who": who, "tries": "red", "before": before, "count": value}]
+
+
+def changes(who: str, before: int, value: int, version: int | None) -> list[Record]:
+    return [*tries(who, before, value), {"who": who, "key": "red", "version": version}]
+
+
 KEPT: dict[str, tuple[type[Contest], list[Record]]] = {
     "locks": (LockContest, [*counts("c1", 7, 1), *counts("c2", 8, 2), begins("c1", 9)]),
     "a killed holder": (LockContest, [begins("c1", 7), {"dead": "c1"}, *counts("c2", 8, 1)]),
@@ -70,6 +82,28 @@ KEPT: dict[str, tuple[type[Contest], list[Record]]] = {
         [begins("c1", 7, WHOLE), {"dead": "c1"}, *reads("c2", 8, 1, 0), *writes("c2", 9, 2)],
     ),
     "transfers": (LockAllContest, pays("c1", 7, ann=99, ben=101)),
+    "terms that all watches saw": (
+        ElectionContest,
+        [
+            *leads("c1", 7),
+            *leads("c2", 9),
+            *sees("w1", ("c1", 7), ("c3", 8), ("c2", 9)),
+            *sees("w2", ("c3", 8), ("c2", 9)),
+        ],
+    ),
+    "changes one after the other": (
+        MapContest,
+        [
+            *tries("c2", 0, 1),
+            *changes("c1", 0, 1, 5),
+            {"who": "c2", "key": "red", "version": None},
+            *changes("c2", 5, 2, 9),
+        ],
+    ),
+    "a change of a killed client": (
+        MapContest,
+        [*changes("c1", 0, 1, 5), *tries("c2", 5, 2), {"dead": "c2"}, *changes("c1", 7, 3, 9)],
+    ),
 }
 
 BROKEN: dict[str, tuple[type[Contest], list[Record], str]] = {
@@ -113,6 +147,52 @@ BROKEN: dict[str, tuple[type[Contest], list[Record], str]] = {
         LockAllContest,
         [begins("c2", 6, name="ben"), *pays("c1", 7, ann=99, ben=101)],
         "ben: c1 under 8 beside c2 under 6",
+    ),
+    "two leaders": (
+        ElectionContest,
+        [*sees("w", ("c1", 7)), *leads("c1", 7)[:1], *leads("c2", 8)],
+        "c2 under 8 beside c1",
+    ),
+    "a leader that is told of another": (
+        ElectionContest,
+        [*sees("w", ("c1", 7)), *leads("c1", 7, known="c2")],
+        "told was ['c2', 7]",
+    ),
+    "a term that a watch missed": (
+        ElectionContest,
+        [*leads("c1", 7), *leads("c2", 8), *leads("c1", 9), *sees("w", ("c1", 7), ("c1", 9))],
+        "w saw other terms than there were: [8]",
+    ),
+    "a watch out of order": (
+        ElectionContest,
+        [*leads("c1", 7), *leads("c2", 8), *sees("w", ("c1", 7), ("c2", 8), ("c1", 7))],
+        "w saw other terms",
+    ),
+    "a watch too far behind": (
+        ElectionContest,
+        [*leads("c1", 7), *sees("w", ("c1", 7), resyncs=1)],
+        "w was too far behind",
+    ),
+    "an election that nobody watched": (ElectionContest, leads("c1", 7), "nobody watched"),
+    "two changes of one version": (
+        MapContest,
+        [*changes("c1", 0, 1, 5), *changes("c1", 5, 2, 6), *changes("c2", 5, 2, 7)],
+        "c2 changed version 5 to value 2, and it was version 6, value 2",
+    ),
+    "a change done twice": (
+        MapContest,
+        [*changes("c1", 0, 1, 5), *changes("c1", 6, 2, 7)],
+        "c1 changed version 6 to value 2, and it was version 5, value 1",
+    ),
+    "a change that was lost": (
+        MapContest,
+        [*changes("c1", 0, 1, 5), *changes("c2", 0, 1, 6)],
+        "c2 changed version 0 to value 1, and it was version 5",
+    ),
+    "a read of the past": (
+        MapContest,
+        [*changes("c1", 0, 1, 5), *changes("c2", 0, 1, None)],
+        "c2 read version 0 of red after 5",
     ),
     "a lost transfer": (
         LockAllContest,

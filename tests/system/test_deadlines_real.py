@@ -13,9 +13,12 @@ from pathlib import Path
 import pytest
 from support.holds import fence_of
 from support.paxos_processes import LONG_S, PaxosProcesses, running_members
-from support.real_nodes import running_nodes
+from support.real_nodes import ask, running_nodes
 
 import fencelock
+from fencelock.actors.api.message import Acquire, Inspect, Release
+from fencelock.actors.api.session_message import Renew
+from fencelock.actors.error import LockOwnershipLostError, NotHeldError
 from fencelock.guard import FileGuard
 
 TERM_S = 1.0
@@ -79,6 +82,20 @@ def test_a_stopped_holder_loses_the_lock_and_knows_it_when_it_runs_again(tmp_pat
             holder.stdin.close()
 
 
+def test_a_caller_inside_the_process_has_deadlines_too(tmp_path: Path) -> None:
+    with running_nodes(tmp_path) as nodes:
+        node, other = nodes["n1"], nodes["n2"]
+        granted = ask(node, Acquire(lock="a", hold_ms=1_000, grace_ms=500))
+        assert (granted.hold_ms, granted.grace_ms) == (1_000, 500)
+        renewed = ask(node, Renew(lock="a", fence=granted.fence, hold_ms=1_500))
+        assert (renewed.fence, renewed.hold_ms) == (granted.fence, 1_500)
+        assert 0 < ask(other, Inspect(lock="a")).left_ms <= 2_001
+        assert ask(other, Acquire(lock="a", wait_ms=30_000)).fence > granted.fence
+        for late in (Renew(lock="a", fence=granted.fence), Release(lock="a", fence=granted.fence)):
+            with pytest.raises((LockOwnershipLostError, NotHeldError)):
+                ask(node, late)
+
+
 @pytest.fixture
 def members(tmp_path: Path) -> Iterator[PaxosProcesses]:
     with running_members(tmp_path) as members:
@@ -95,7 +112,8 @@ def test_a_killed_leader_does_not_shorten_a_deadline(members: PaxosProcesses) ->
         lost_at: list[float] = []
         lost = threading.Event()
         mine = client.lock("order", duration=term_s, grace=term_s)
-        mine.on_lost(lambda _: (lost_at.append(time.monotonic()), lost.set()))
+        mine.on_lost(lambda _: lost_at.append(time.monotonic()))
+        mine.on_lost(lambda _: lost.set())
         before = time.monotonic()
         fence = fence_of(mine.acquire(timeout=LONG_S))
         leader = next(status.master for status in client.describe() if status.master)

@@ -172,6 +172,11 @@ def test_the_lock_of_the_readme_and_the_raw_client_work_against_a_node() -> None
         ("leader_election.py", ("worker 3 leads under fence", "everybody saw 10.0.0.")),
         ("lock_all.py", ("cat sent 5 to ben", "all together: 300")),
         ("deadline.py", ("the duration is over", "was lost, fence 3 holds the lock")),
+        ("fenced_map.py", ("was refused: map 'counters': nothing was changed", "orders is 100")),
+        (
+            "latch.py",
+            ("machine 3 switches over", "a machine that comes late switches over at once"),
+        ),
     ],
 )
 def test_a_program_of_objects_runs_to_its_end(

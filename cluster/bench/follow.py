@@ -1,0 +1,55 @@
+"""Watchers of one election, as asyncio tasks, and how many changes they receive."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+
+from fencelock import aio
+from fencelock.cluster.bench.job import Job
+from fencelock.cluster.bench.load import CONNECT_S
+
+WATCHES = 1_000
+"""Watches of one client; a node allows no more."""
+
+FIRST_READS = 100
+"""Watches that begin at a time: a node lets a client ask some 250 questions at a time."""
+
+
+async def follow(job: Job, begin: Callable[[], None]) -> dict[str, float]:
+    """Watch one election with many tasks; return the number of changes and the time (s).
+
+    Args:
+        job: see there; ``at_once`` watchers of the election ``lock``.
+        begin: reports that all is ready, and returns when the measurement begins; may block.
+
+    """
+    async with AsyncExitStack() as stack:
+        watches: list[aio.ElectionWatch] = []
+        for first in range(0, job.at_once, WATCHES):
+            client = await stack.enter_async_context(
+                aio.connect(job.address, cluster=job.cluster, connect_timeout=CONNECT_S)
+            )
+            election = client.election(job.lock)
+            watches += [election.watch() for _ in range(min(WATCHES, job.at_once - first))]
+        times = [0] * len(watches)
+        for first in range(0, len(watches), FIRST_READS):  # Each reads the present leader.
+            some = watches[first : first + FIRST_READS]
+            await asyncio.gather(*(watch.get() for watch in some))
+        begin()
+
+        async def work(number: int) -> None:
+            async for _ in watches[number]:
+                times[number] += 1
+
+        async with asyncio.TaskGroup() as group:
+            crowd = [group.create_task(work(number)) for number in range(len(watches))]
+            await asyncio.sleep(job.warm_s)
+            before, began = sum(times), time.perf_counter()
+            await asyncio.sleep(job.seconds)
+            changes, took = sum(times) - before, time.perf_counter() - began
+            for task in crowd:
+                task.cancel()
+        return {"times": changes, "seconds": took}

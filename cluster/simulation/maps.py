@@ -1,0 +1,366 @@
+"""A workload of a map beside locks that guard it, and its judge."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from fencelock.actors.api.changes import ChangesRead
+from fencelock.actors.api.map import (
+    MAP,
+    DeleteEntry,
+    EntryChanged,
+    EntryList,
+    EntryRequest,
+    EntrySeen,
+    GetEntry,
+    ListEntries,
+    PutEntry,
+)
+from fencelock.actors.api.message import Cancelled, Granted, Refused, Released
+from fencelock.actors.api.name import kind_of, object_name, without_secret
+from fencelock.actors.api.request import Key
+from fencelock.actors.api.session_message import Ended, HoldLost
+from fencelock.actors.effect import Effects, Observe, Send, Wake
+from fencelock.actors.message import Address, Instant, Message, Timer, timer
+from fencelock.actors.paxos.event import Applied, Restore, SlotOutcomes
+from fencelock.actors.role import Host
+from fencelock.cluster.simulation.judge import LockJudge
+from fencelock.cluster.simulation.run import Workload
+from fencelock.cluster.simulation.semaphores import LogOrder
+from fencelock.cluster.simulation.trace import Delivery
+from fencelock.cluster.simulation.violation import ViolationError
+from fencelock.cluster.simulation.watches import WatchAgain, Watching, WatchJudge, is_of_watch
+from fencelock.cluster.simulation.workload import Met, Mood
+
+NAME = "register"
+KEYS = ("x", "y", "z")
+TTL_MS = (100, 800)
+"""Range of the times to live of entries (ms)."""
+
+PAUSE_MS_MAX = 120
+"""Longest pause between two requests of a user (ms)."""
+
+READ_SHARE, DELETE_SHARE, EPHEMERAL_SHARE, TTL_SHARE = 0.4, 0.1, 0.25, 0.2
+GUARD_SHARE, STALE_SHARE = 0.7, 0.2
+"""Share of the changes that name a hold: while the user has one, and after it had one."""
+
+
+@timer
+class MapRested(Timer):
+    """Send the next request about the map."""
+
+
+class MapUser(Watching):
+    """Uses locks as others do, and beside that a map, whose changes its holds may guard.
+
+    It also watches the map.
+    """
+
+    _named = (*Watching._named, EntryChanged, EntryList, MapRested)
+
+    def __init__(self, address: Address, host: Host, **options: Any) -> None:
+        super().__init__(address, host, **options)
+        self.seen: dict[str, int] = {}
+        """The last version of each key that it saw."""
+        self.puts = 0
+        self.watched = (object_name(MAP, NAME),)
+
+    def begin(self, now: Instant) -> Effects:
+        """Pause before the first requests."""
+        return [*super().begin(now), self._pause()]
+
+    def handle(
+        self,
+        sender: Address,
+        event: Met | EntryChanged | EntryList | MapRested | ChangesRead | WatchAgain,
+        now: Instant,
+    ) -> Effects:
+        """Go on with the map, or with the locks."""
+        match event:
+            case MapRested():
+                return () if self.mood is Mood.DONE else self._use_map()
+            case EntryChanged():
+                return [self._pause()]
+            case EntryList():
+                self.seen |= {one.key: one.version for one in event.entries}
+                return [self._pause()]
+            case Refused() if kind_of(event.lock) == MAP and not is_of_watch(event):
+                refused = Observe(f"contender.map_{event.reason.name.lower()}")
+                return [refused, self._pause()]
+            case _:
+                return super().handle(sender, event, now)
+
+    def _pause(self) -> Wake:
+        return Wake(self.random.randint(1, PAUSE_MS_MAX), MapRested())
+
+    def _use_map(self) -> Effects:
+        chance, key = self.random.random, self.random.choice(KEYS)
+        if chance() < READ_SHARE:
+            if chance() < READ_SHARE:
+                return [Send(self.session, ListEntries(map=NAME))]
+            return [Send(self.session, GetEntry(map=NAME, entry_key=key))]
+        about: dict[str, Any] = {"map": NAME, "entry_key": key, "owner": self.owner}
+        if chance() < (GUARD_SHARE if self.mood is Mood.HOLDS else STALE_SHARE) and self.fence:
+            about |= {"guard": self.lock, "fence": self.fence}
+        about["version"] = self.random.choice((None, None, 0, self.seen.get(key)))
+        if chance() < DELETE_SHARE:
+            return [Send(self.session, DeleteEntry(**about))]
+        self.puts += 1
+        put = PutEntry(
+            **about,
+            value=f"{self.address}/{self.puts}".encode(),
+            ttl_ms=self.random.randint(*TTL_MS) if chance() < TTL_SHARE else None,
+            ephemeral=chance() < EPHEMERAL_SHARE,
+        )
+        return [Send(self.session, put)]
+
+
+class State(NamedTuple):
+    """An entry from some place in the log on."""
+
+    slot: int
+    version: int
+    """The version of the change; of a deletion too."""
+    put: PutEntry | None
+    """The put that made it; None if there is no entry."""
+    session: str = ""
+    """The session with which it ends, or empty."""
+
+
+class MapLog(LogOrder):
+    """Replays the changes of the map in the order of the log, from the outcomes of each slot.
+
+    Outcomes do not show when an entry expires: one with a TTL may be there or not.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.commands: dict[Key, EntryRequest] = {}
+        """The changes that were sent to nodes, by their keys."""
+        self.outcomes: dict[Key, EntryChanged] = {}
+        self.states: dict[str, list[State]] = {key: [State(0, 0, None)] for key in KEYS}
+        self.slots_of: dict[int, int] = {}
+        """The slot of each version."""
+        self.holders: dict[str, tuple[int, str, str] | None] = {}
+        """The fence, the session and the owner that hold each lock; None if that is not known."""
+        self.next = 1
+        self.applied_by: dict[str, int] = {}
+        """The slot up to which each node has reported what it applied in this life."""
+
+    def progress(self, node: str, slot: int) -> None:
+        """Note that ``node`` has applied all slots before ``slot``: the others had no outcomes."""
+        for empty in range(max(self.next, self.applied_by.get(node, slot)), slot):
+            self.slots.setdefault(empty, ())
+        self.applied_by[node] = slot
+        if self.next in self.slots:
+            self.applied(self.next, ())
+
+    def _judge(self, outcomes: Iterable[Message]) -> None:
+        slot = self.next - 1
+        for one in outcomes:
+            match one:
+                case Granted():
+                    self.holders[one.lock] = one.fence, one.session, one.owner
+                case Released(count=0) if self._holder(one.lock) == (one.session, one.owner):
+                    del self.holders[one.lock]
+                case Cancelled() if self._holder(one.lock) == (one.session, one.owner):
+                    self.holders[one.lock] = None
+                case HoldLost():
+                    self.holders.pop(one.lock, None)
+                case Ended():
+                    self._end(one.session, slot)
+                case EntryChanged():
+                    self._change(one, slot)
+                case _:
+                    pass
+
+    def _holder(self, lock: str) -> tuple[str, str] | None:
+        holder = self.holders.get(lock)
+        return None if holder is None else holder[1:]
+
+    def _end(self, session: str, slot: int) -> None:
+        for lock in [lock for lock in self.holders if (self._holder(lock) or ("",))[0] == session]:
+            del self.holders[lock]
+        for states in self.states.values():
+            if states[-1].session == session:
+                states.append(State(slot, states[-1].version, None))
+
+    def _change(self, changed: EntryChanged, slot: int) -> None:
+        before = self.outcomes.get(changed.key)
+        if before is not None:
+            if before != changed:
+                raise ViolationError(f"once: {changed!r} after {before!r}")
+            return  # A repetition.
+        self.outcomes[changed.key] = changed
+        command = self.commands[changed.key]
+        states = self.states[command.entry_key]
+        last = states[-1]
+        may_be_gone = last.put is not None and last.put.ttl_ms is not None
+        found = {0} if last.put is None else {last.version, *([0] if may_be_gone else ())}
+        if not changed.changed:
+            if changed.version not in found:
+                raise ViolationError(f"versions: {changed!r}, and the entry was {last!r}")
+            return
+        self._judge_change(command, changed, found)
+        put = command if isinstance(command, PutEntry) else None
+        session = changed.session if put is not None and put.ephemeral else ""
+        states.append(State(slot, changed.version, put, session))
+        self.slots_of[changed.version] = slot
+
+    def _judge_change(self, command: EntryRequest, changed: EntryChanged, found: set[int]) -> None:
+        if command.version is not None and command.version not in found:
+            raise ViolationError(f"versions: {command!r} was done, and the version was {found}")
+        if changed.version <= max(self.slots_of, default=0):
+            raise ViolationError(f"versions: {changed!r} after {max(self.slots_of)}")
+        holder = self.holders.get(command.guard, (0, "", "")) if command.guard else None
+        if holder is not None and holder[0] != command.fence:
+            raise ViolationError(f"guard: {command!r} was done, and the holder was {holder}")
+
+    def at(self, key: str, slot: int) -> State:
+        """Return the entry after all slots before ``slot``."""
+        return next(state for state in reversed(self.states[key]) if state.slot < slot)
+
+
+@dataclass(slots=True)
+class Asked:
+    """A read, and the slot after all that was known to be done when it was requested."""
+
+    query: GetEntry | ListEntries
+    floor: int
+
+
+@dataclass(slots=True)
+class Reads:
+    """The reads that are judged once the log is known up to their slots."""
+
+    asked: dict[Address, Asked] = field(default_factory=dict[Address, Asked])
+    waiting: list[tuple[Address, Asked, EntryList]] = field(
+        default_factory=list[tuple[Address, Asked, EntryList]]
+    )
+    floor: int = 0
+    """The slot after all changes whose replies, and all reads, that a user has received."""
+
+
+class MapJudge(LockJudge):
+    """Judges the locks of one run as `LockJudge` does, and the map that they guard.
+
+    - Order: in the order of the log, versions rise, and each change found the version that it
+      demanded. No change is done twice.
+    - Guard: a change that names a hold is done only while that lock is held under that fence.
+    - Reads: a read has exactly the entries that the log has made before its slot, and none of an
+      ended session. Its slot is after all that any user knew to be done when it was requested.
+      Together with the order this makes the history of each key linearizable.
+    - Watches and gaps: as `WatchJudge`. The log has put each value that a watcher sees.
+    """
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.log = MapLog()
+        self.reads = Reads()
+        self.judged = 0
+        self.watches = WatchJudge()
+
+    def handled(self, delivered: Delivery, effects: Effects) -> None:
+        """Watch the log, changes on their way, and users that read."""
+        event, user = delivered.event, delivered.to
+        if user not in self.contenders:
+            self._follow_log(delivered)
+            super().handled(delivered, effects)
+            return
+        if isinstance(event, Refused) and kind_of(event.lock) == MAP:
+            if not is_of_watch(event):
+                self.reads.asked.pop(user, None)
+            return
+        super().handled(delivered, effects)
+        match event:
+            case ChangesRead():
+                self._see(user, event)
+            case EntryChanged(version=version):
+                slot = self.log.slots_of.get(version, 0)
+                self.reads.floor = max(self.reads.floor, slot + 1)
+            case EntryList() if user in self.reads.asked:
+                asked = self.reads.asked.pop(user)
+                self.reads.waiting.append((user, asked, event))
+                self.reads.floor = max(self.reads.floor, event.slot)
+                self._judge_reads()
+            case _:
+                pass
+        for effect in effects:
+            match effect:
+                case Send(message=GetEntry() | ListEntries() as query):
+                    self.reads.asked[user] = Asked(query, self.reads.floor)
+                case _:
+                    pass
+
+    def _follow_log(self, delivered: Delivery) -> None:
+        match delivered.event:
+            case SlotOutcomes(slot=slot, outcomes=outcomes):
+                self.log.applied(slot, outcomes)
+                self._judge_reads()
+            case Applied(slot=slot):
+                self.log.progress(delivered.node, slot)
+                self._judge_reads()
+            case Restore():  # The outcomes of the slots that it covers are never sent.
+                self.log.applied_by.pop(delivered.node, None)
+            case EntryRequest() as change if change.session:
+                self.log.commands.setdefault(change.key, change)
+            case _:
+                pass
+
+    def crashed(self, node: str, boot: int) -> None:
+        """Note that ``node`` reports nothing more in this life."""
+        self.log.applied_by.pop(node, None)
+        super().crashed(node, boot)
+
+    def left(self, client: str) -> None:
+        """End all waits and holds of ``client``; its reads get no reply."""
+        super().left(client)
+        self.watches.left(client)
+        for user in [user for user in self.reads.asked if user.startswith(f"{client}/")]:
+            del self.reads.asked[user]
+
+    def _see(self, user: Address, read: ChangesRead) -> None:
+        self.watches.see(user, read)
+        for change in read.changes:
+            for state in self.log.states[change.key]:
+                put = state.put if state.version == change.version else None
+                if put is not None and change.value not in (put.value, None):
+                    raise ViolationError(f"watches: {user} sees {change!r} of {put!r}")
+
+    def _judge_reads(self) -> None:
+        waiting, self.reads.waiting = self.reads.waiting, []
+        for one in waiting:
+            if one[2].slot <= self.log.next:
+                self._judge_read(*one)
+            else:
+                self.reads.waiting.append(one)
+
+    def _judge_read(self, user: Address, asked: Asked, read: EntryList) -> None:
+        self.judged += 1
+        if read.slot < asked.floor:
+            raise ViolationError(
+                f"reads: {user} read the state before slot {read.slot}, and {asked.floor} was known"
+            )
+        query = asked.query
+        keys = (query.entry_key,) if isinstance(query, GetEntry) else KEYS
+        seen = {one.key: one for one in read.entries}
+        for key in keys:
+            state = self.log.at(key, read.slot)
+            if not _agrees(state, seen.pop(key, None)):
+                raise ViolationError(f"reads: {user} read {read!r}, and {key} was {state!r}")
+        if seen:
+            raise ViolationError(f"reads: {user} read {read!r} in reply to {query!r}")
+
+
+def _agrees(state: State, seen: EntrySeen | None) -> bool:
+    """Return whether a read of that state may have had that entry."""
+    put = state.put
+    if put is None or seen is None:
+        return seen is None and (put is None or put.ttl_ms is not None)
+    right = state.version, put.value, without_secret(state.session)
+    return (seen.version, seen.value, seen.session) == right
+
+
+MAPS = Workload(MapUser, MapJudge)

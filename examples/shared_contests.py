@@ -1,0 +1,197 @@
+"""Contests for objects whose state clients read: elections and maps."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+from contest import PATIENCE_S, Contest, Player, Turn
+from evidence import Record, beyond_capacity, unordered_fences
+
+import fencelock
+
+
+class ElectionContest(Contest):
+    """A scheduler: each player leads at times, and follows who leads."""
+
+    kind = "election"
+    promise = "one leader at a time, fences rise, watches see each term in order"
+    names = ("election:scheduler",)
+
+    def begin(self, player: Player) -> None:
+        threading.Thread(target=self._follow, args=(player,), daemon=True).start()
+
+    def _follow(self, player: Player) -> None:
+        watch = player.client.election("scheduler").watch()
+        with suppress(fencelock.ClosedError):
+            for leader in watch:
+                if leader is not None:
+                    seen = [leader.value, leader.fence]
+                    self.evidence.note(watcher=player.name, saw=seen, resyncs=watch.resyncs)
+
+    def play(self, player: Player) -> Turn | None:
+        election = player.client.election("scheduler")
+        began = time.monotonic()
+        term = election.lead(player.name).acquire(timeout=PATIENCE_S)
+        if term is None:
+            return None
+        turn = Turn.since(began)
+        fences = {"scheduler": term.fence}
+        self.evidence.note(who=player.name, fences=fences, amount=1)
+        player.work()
+        leader = election.leader()
+        known = None if leader is None else [leader.value, leader.fence]
+        self.evidence.note(who=player.name, fences=fences, amount=0, known=known)
+        term.release()
+        return turn
+
+    @staticmethod
+    def problems(records: Sequence[Record]) -> list[str]:
+        return [
+            *beyond_capacity(records, 1),
+            *unordered_fences(records, 1),
+            *wrong_leaders(records),
+            *unseen_terms(records),
+        ]
+
+
+def wrong_leaders(records: Sequence[Record]) -> list[str]:
+    """Return a text for each leader that was told that another one leads."""
+    return [
+        f"{record['who']} leads under {record['fences']['scheduler']}, told was {record['known']}"
+        for record in records
+        if "known" in record
+        if record["known"] != [record["who"], record["fences"]["scheduler"]]
+    ]
+
+
+def unseen_terms(records: Sequence[Record]) -> list[str]:
+    """Return a text for each watch that did not see all terms, each once, in the order of fences.
+
+    A term may have ended before its leader wrote that it leads; then other watches know it.
+    """
+    seen: dict[str, list[int]] = defaultdict(list)
+    terms: dict[int, str] = {}
+    problems: list[str] = []
+    for record in records:
+        if "watcher" in record:
+            value, fence = record["saw"]
+            seen[record["watcher"]].append(fence)
+            if record["resyncs"]:
+                problems.append(f"{record['watcher']} was too far behind")
+        else:
+            value, fence = record.get("who", ""), record.get("fences", {}).get("scheduler", 0)
+        if fence and terms.setdefault(fence, value) != value:
+            problems.append(f"fence {fence} belongs to {terms[fence]} and to {value}")
+    for watcher, fences in seen.items():
+        there = [fence for fence in sorted(terms) if fences[0] <= fence <= fences[-1]]
+        if fences != there:
+            wrong = sorted(set(there) ^ set(fences)) or fences
+            problems.append(f"{watcher} saw other terms than there were: {wrong[:5]}")
+    return problems if seen or not terms else [*problems, "nobody watched"]
+
+
+class MapContest(Contest):
+    """Counters in a map: each player reads one, and replaces it if nobody was faster."""
+
+    kind = "map"
+    promise = "no update lost or done twice, no read of the past"
+    names = ("map:counters",)
+    keys = ("red", "blue")
+
+    def play(self, player: Player) -> Turn | None:
+        counters = player.client.map("counters")
+        key = player.chance.choice(self.keys)
+        ends = time.monotonic() + PATIENCE_S
+        while (began := time.monotonic()) < ends:
+            self.evidence.note(who=player.name, reads=key)
+            entry = counters.get(key)
+            before, count = (0, 0) if entry is None else (entry.version, int(entry.value))
+            self.evidence.note(who=player.name, tries=key, before=before, count=count + 1)
+            value = str(count + 1).encode()
+            try:
+                if entry is None:
+                    version = counters.put_if_absent(key, value)
+                else:
+                    version = counters.replace(key, value, version=before)
+            except fencelock.VersionMismatchError:
+                version = None
+            self.evidence.note(who=player.name, key=key, version=version)
+            if version is not None:
+                return Turn.since(began)
+        return None
+
+    @staticmethod
+    def rounds(records: Sequence[Record]) -> int:
+        return sum(record.get("version") is not None for record in records)
+
+    @staticmethod
+    def problems(records: Sequence[Record]) -> list[str]:
+        return [*old_reads(records), *broken_chains(records)]
+
+
+def old_reads(records: Sequence[Record]) -> list[str]:
+    """Return a text for each read that did not see what was there when it began."""
+    newest: dict[str, int] = defaultdict(int)
+    floors: dict[str, int] = {}
+    problems: list[str] = []
+    for record in records:
+        match record:
+            case {"reads": key, "who": who}:
+                floors[who] = newest[key]
+            case {"tries": key, "who": who, "before": before} if before < floors[who]:
+                problems.append(f"{who} read version {before} of {key} after {floors[who]}")
+            case {"key": key, "version": int(version)}:
+                newest[key] = max(newest[key], version)
+            case _:
+                pass
+    return problems
+
+
+class Change(NamedTuple):
+    """A change of a counter, from one version to the next, which is unknown if a client died."""
+
+    who: str
+    before: int
+    value: int
+    version: int | None
+
+
+def broken_chains(records: Sequence[Record]) -> list[str]:
+    """Return a text for each counter whose changes are not one chain of versions.
+
+    A client that was killed may have made the change that it tried last.
+    """
+    tried: dict[str, Record] = {}
+    changes: dict[str, list[Change]] = defaultdict(list)
+    for record in records:
+        who = record.get("who") or record.get("dead") or ""
+        if "tries" in record:
+            tried[who] = record
+        elif "reads" not in record and who in tried:
+            last = tried.pop(who)
+            version = record.get("version")
+            if version is not None or "dead" in record:
+                change = Change(who, last["before"], last["count"], version)
+                changes[last["tries"]].append(change)
+    return [problem for key in sorted(changes) for problem in _breaks(key, changes[key])]
+
+
+def _breaks(key: str, changes: list[Change]) -> Iterator[str]:
+    version, value = 0, 0
+    unknown = [change for change in changes if change.version is None]
+    known = [change for change in changes if change.version is not None]
+    for change in sorted(known, key=lambda change: change.version or 0):
+        died = any(one.before == version and one.value == value + 1 for one in unknown)
+        if change.before != version and died and change.before > version:
+            version, value = change.before, value + 1
+        if (change.before, change.value) != (version, value + 1):
+            yield (
+                f"{key}: {change.who} changed version {change.before} to value {change.value}, "
+                f"and it was version {version}, value {value}"
+            )
+        version, value = change.version or 0, change.value

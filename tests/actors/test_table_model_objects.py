@@ -1,0 +1,115 @@
+"""Latches in the table against the dumb model, and planted bugs that this must find."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from support.table_comparison import LatchComposer, LogComposer, compare, steps_of
+
+from fencelock.actors.api.latch import CountDown, LatchPassed
+from fencelock.actors.table import latch, operation, table_snapshot
+from fencelock.actors.table.holding import Wait
+from fencelock.actors.table.latch import Latch
+from fencelock.actors.table.message import LatchRecord, Result
+from fencelock.actors.table.table_state import TableState
+
+Plant = Callable[[Any], Any]  # From a sound function to a broken one.
+
+
+@pytest.mark.parametrize("composer", [LatchComposer])
+@pytest.mark.parametrize("seed", range(60))
+def test_the_table_does_what_the_model_does(seed: int, composer: type[LogComposer]) -> None:
+    """Also L11: nobody waits for a latch at 0."""
+    compare(steps_of(seed), composer)
+
+
+def nothing(*_: Any) -> None:
+    pass
+
+
+def without(kind: type) -> Plant:
+    """A snapshot has no records of that kind."""
+
+    def plant(sound: Any) -> Any:
+        def broken(table: TableState) -> Any:
+            return [record for record in sound(table) if not isinstance(record, kind)]
+
+        return broken
+
+    return plant
+
+
+def a_repeated_count_counts_again(sound: Any) -> Any:
+    def broken(table: TableState, command: Any, out: list[Result]) -> Any:
+        session = table.sessions.by_id.get(command.session)
+        states = {} if session is None else session.owner_states
+        owner_state = states.get((command.owner, command.lock))
+        if owner_state is not None and isinstance(command, CountDown):
+            owner_state.request -= owner_state.request == command.request
+        return sound(table, command, out)
+
+    return broken
+
+
+def only_a_lone_waiter_passes(sound: Any) -> Any:
+    def broken(table: TableState, wait: Wait, answer: Any, out: list[Result]) -> None:
+        if not isinstance(answer, LatchPassed) or len(table.objects[answer.lock].queue) == 1:
+            sound(table, wait, answer, out)
+
+    return broken
+
+
+def a_latch_is_kept(change: int) -> Plant:
+    """A latch is gone that much later (ms)."""
+
+    def plant(sound: Any) -> Any:
+        def broken(table: TableState, owner_state: Any, command: Any, out: list[Result]) -> Any:
+            command = replace(command, keep_ms=command.keep_ms + change)
+            return sound(table, owner_state, command, out)
+
+        return broken
+
+    return plant
+
+
+def a_latch_passes_at_1(sound: Any) -> Any:
+    def broken(table: TableState, owner_state: Any, out: list[Result]) -> bool:
+        one = table.objects[owner_state.lock]
+        if isinstance(one, Latch) and one.left == 1:
+            passed = LatchPassed(**owner_state.fields())
+            operation.conclude(table, owner_state, passed, out)
+            return False
+        return bool(sound(table, owner_state, out))
+
+    return broken
+
+
+LATCH_PLANTS: dict[str, tuple[Any, str, Plant]] = {
+    "a repeated count counts again": (latch, "begin_update", a_repeated_count_counts_again),
+    "only a lone waiter passes": (TableState, "answer_wait", only_a_lone_waiter_passes),
+    "a latch is gone too late": (latch, "_latch_of", a_latch_is_kept(30)),
+    "a latch is gone too early": (latch, "_latch_of", a_latch_is_kept(-30)),
+    "a latch passes at 1": (latch, "has_room", a_latch_passes_at_1),
+    "a latch that nobody counted down stays": (Latch, "note_end", lambda _: nothing),
+    "a snapshot without latches": (table_snapshot, "_rest", without(LatchRecord)),
+}
+
+
+PLANTED = [(LatchComposer, name, plant) for name, plant in LATCH_PLANTS.items()]
+
+
+@pytest.mark.parametrize(("composer", "bug", "planted"), PLANTED)
+def test_every_planted_bug_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+    composer: type[LogComposer],
+    bug: str,
+    planted: tuple[Any, str, Plant],
+) -> None:
+    del bug
+    place, name, plant = planted
+    monkeypatch.setattr(place, name, plant(getattr(place, name)))
+    with pytest.raises((AssertionError, KeyError, ValueError)):
+        compare((step for seed in range(20) for step in steps_of(seed)), composer)

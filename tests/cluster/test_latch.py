@@ -1,0 +1,170 @@
+"""Count-down latches as users meet them: threads, tasks and asks, on a `paxos` cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from support.real_nodes import ask
+
+import fencelock
+import fencelock.aio
+from fencelock.actors.api.latch import LATCH, AwaitLatch, CountDown, CountedDown, LatchPassed
+from fencelock.actors.api.name import object_name
+from fencelock.cluster.guarantee import Guarantee, demand
+from fencelock.cluster.node import Node
+
+PATIENCE_S = 60
+
+Connect = Callable[[], fencelock.Client]
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture
+def name() -> str:
+    return f"deploy-{next(_numbers)}"
+
+
+def until_awaited(client: fencelock.Client, name: str, waiters: int = 1) -> None:
+    while len(client.status(object_name(LATCH, name)).waiters) < waiters:
+        pass
+
+
+def test_callers_pass_once_the_count_is_0(
+    connect: Connect, pool: ThreadPoolExecutor, name: str
+) -> None:
+    one, two = connect(), connect()
+    waits = [pool.submit(client.latch(name, 3).wait, PATIENCE_S) for client in (one, two, two)]
+    until_awaited(one, name, 3)
+    latch = one.latch(name, 3)
+    assert latch.count() == 3
+    assert latch.count_down() == 2
+    assert two.latch(name, count=3).count() == 2
+    assert not any(wait.done() for wait in waits)
+    assert two.latch(name, 3).count_down(2) == 0
+    assert [wait.result(PATIENCE_S) for wait in waits] == [True] * 3
+    assert latch.wait(0)  # It is kept.
+    assert latch.count_down() == latch.count() == 0
+
+
+def test_a_wait_that_times_out_returns_false(connect: Connect, name: str) -> None:
+    latch = connect().latch(name, 2)
+    assert latch.wait(0) is False
+    assert latch.wait(timeout=0.01) is False
+    assert latch.count() == 2
+    assert not latch.status().waiters
+
+
+def test_a_latch_is_gone_after_it_was_kept(connect: Connect, name: str) -> None:
+    latch = connect().latch(name, 1, keep_s=0)
+    assert latch.count_down() == 0
+    assert latch.count() == 1
+    assert latch.wait(0) is False
+
+
+def test_threads_count_each_once(connect: Connect, pool: ThreadPoolExecutor, name: str) -> None:
+    clients = [connect() for _ in range(3)]
+    calls = 90
+    latches = itertools.cycle(client.latch(name, calls) for client in clients)
+    left = pool.map(lambda latch: latch.count_down(), itertools.islice(latches, calls))
+    assert sorted(left) == list(range(calls))
+
+
+def test_another_count_and_what_is_out_of_its_limits_are_refused(
+    connect: Connect, name: str
+) -> None:
+    client = connect()
+    latch = client.latch(name, 3)
+    latch.count_down()
+    with pytest.raises(fencelock.InvalidRequestError, match=f"latch '{name}' has count 3; this"):
+        client.latch(name, 4).wait()
+    for made in (
+        lambda: client.latch(name, 0),
+        lambda: client.latch(name, 1 << 31),
+        lambda: client.latch("", 1),
+        lambda: client.latch(name, 1, keep_s=-1),
+        lambda: latch.count_down(0),
+        lambda: latch.wait(-5),
+    ):
+        with pytest.raises(ValueError, match=r"must be|allowed|bytes"):
+            made()
+    wrong: Any = "3"
+    with pytest.raises(TypeError):
+        client.latch(name, wrong)
+    with pytest.raises(TypeError):
+        latch.count_down(wrong)
+    assert latch.count() == 2
+    assert repr(latch) == f"<Latch '{name}' of 3>"
+
+
+def test_status_and_lists_show_latches(
+    connect: Connect, pool: ThreadPoolExecutor, name: str
+) -> None:
+    client = connect()
+    latch = client.latch(name, 3)
+    waits = pool.submit(latch.wait, PATIENCE_S)
+    until_awaited(client, name)
+    latch.count_down()
+    status = latch.status()
+    assert (status.holder, status.left, status.permits) == (None, 2, 3)
+    (listed,) = client.objects(f"{LATCH}\x1f{name}")
+    assert listed == (object_name(LATCH, name), 1, 2, 3)
+    assert client.locks() == ()
+    seen = set[int | None]()
+    while 2 not in seen:  # Nodes describe what they know, which may be a little older.
+        statuses = (lock for node in client.describe() for lock in node.locks)
+        seen |= {one.left for one in statuses if one.lock == status.lock}
+    latch.count_down(2)
+    assert waits.result(PATIENCE_S)
+
+
+def test_a_client_that_closes_ends_its_waits(
+    connect: Connect, pool: ThreadPoolExecutor, name: str
+) -> None:
+    gone, stays = connect(), connect()
+    waits = pool.submit(gone.latch(name, 1).wait, PATIENCE_S)
+    until_awaited(stays, name)
+    gone.close()
+    with pytest.raises(fencelock.FencelockError):
+        waits.result(PATIENCE_S)
+    assert not stays.latch(name, 1).status().waiters
+
+
+def test_tasks_await_a_latch(paxos_nodes: list[Node], name: str) -> None:
+    async def scene() -> None:
+        addresses = ",".join(node.address for node in paxos_nodes)
+        async with fencelock.aio.connect(addresses, cluster="faces") as client:
+            latch = client.latch(name, count=2)
+            waits = asyncio.create_task(latch.wait())
+            given_up = asyncio.create_task(latch.wait())
+            while len((await latch.status()).waiters) < 2:
+                pass
+            given_up.cancel()
+            assert await latch.wait(0.01) is False
+            assert (await latch.count_down(), await latch.count()) == (1, 1)
+            assert await latch.count_down() == 0
+            assert await waits is True
+            assert [one.left for one in await client.objects() if name in one.lock] == [0]
+
+    asyncio.run(scene())
+
+
+def test_callers_inside_a_node_count_and_wait(
+    connect: Connect, paxos_nodes: list[Node], name: str
+) -> None:
+    counted = ask(paxos_nodes[0], CountDown(latch=name, count=2))
+    assert isinstance(counted, CountedDown)
+    assert counted.left == 1
+    assert connect().latch(name, 2).count_down() == 0
+    assert isinstance(ask(paxos_nodes[1], AwaitLatch(latch=name, count=2)), LatchPassed)
+
+
+@pytest.mark.parametrize("protocol", ["bakery", "central", "lamport"])
+def test_other_protocols_name_the_one_that_has_latches(protocol: str) -> None:
+    with pytest.raises(fencelock.UnsupportedError, match="paxos has it"):
+        demand(protocol, Guarantee.LATCHES)

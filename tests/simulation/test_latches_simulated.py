@@ -1,0 +1,91 @@
+"""Count-down latches end to end under every fault, and bugs planted in them that judges catch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from support.workloads import demand_caught, demand_clean
+
+from fencelock.actors.api.latch import CountDown, LatchPassed
+from fencelock.actors.table import latch, operation
+from fencelock.actors.table.holding import Wait
+from fencelock.actors.table.latch import Latch
+from fencelock.actors.table.table_state import TableState
+from fencelock.cluster.simulation.latches import LATCHES
+
+MET = (
+    "contender.counts_down",
+    "contender.passes",
+    "contender.refused_timed_out",
+    "contender.refused_session_expired",
+    "contender.refused_unavailable",
+    "client.session_lost",
+    "client.request_moved",
+)
+
+
+def test_no_seed_breaks_a_promise_and_every_fault_occurred() -> None:
+    demand_clean(LATCHES, MET)
+
+
+def a_repetition_counts_again(table: TableState, command: Any, out: Any) -> Any:
+    session = table.sessions.by_id.get(command.session)
+    states = {} if session is None else session.owner_states
+    owner_state = states.get((command.owner, command.lock))
+    if owner_state is not None and isinstance(command, CountDown):
+        owner_state.request -= owner_state.request == command.request
+    return BEGIN(table, command, out)
+
+
+def only_a_lone_waiter_passes(table: TableState, wait: Wait, answer: Any, out: Any) -> None:
+    if not isinstance(answer, LatchPassed) or len(table.objects[answer.lock].queue) == 1:
+        ANSWER(table, wait, answer, out)
+
+
+def a_latch_passes_at_1(table: TableState, owner_state: Any, out: Any) -> bool:
+    one = table.objects[owner_state.lock]
+    if isinstance(one, Latch) and one.left == 1:
+        operation.conclude(table, owner_state, LatchPassed(**owner_state.fields()), out)
+        return False
+    return ROOM(table, owner_state, out)
+
+
+def a_latch_is_gone_too_early(table: TableState, owner_state: Any, command: Any, out: Any) -> Any:
+    return LATCH_OF(table, owner_state, replace(command, keep_ms=command.keep_ms // 4), out)
+
+
+def a_latch_is_gone_too_late(table: TableState, owner_state: Any, command: Any, out: Any) -> Any:
+    return LATCH_OF(table, owner_state, replace(command, keep_ms=command.keep_ms * 4), out)
+
+
+def the_whole_count_goes(table: TableState, owner_state: Any, command: Any, out: Any) -> Any:
+    found = LATCH_OF(table, owner_state, command, out)
+    if found is not None and isinstance(command, CountDown) and command.amount > 1:
+        table.marked -= found.mark()
+        found.left = min(found.left, command.amount)
+        table.marked += found.mark()
+    return found
+
+
+BEGIN, ANSWER, ROOM = operation.begin_update, TableState.answer_wait, operation.has_room
+LATCH_OF = latch._latch_of  # pyright: ignore[reportPrivateUsage]
+
+
+@pytest.mark.parametrize(
+    ("plants", "judge"),
+    [
+        ({(latch, "begin_update"): a_repetition_counts_again}, "once"),
+        ({(TableState, "answer_wait"): only_a_lone_waiter_passes}, "release"),
+        ({(latch, "has_room"): a_latch_passes_at_1}, "early"),
+        ({(latch, "_latch_of"): a_latch_is_gone_too_early}, "count"),
+        ({(latch, "_latch_of"): a_latch_is_gone_too_late}, "count"),
+        ({(latch, "_latch_of"): the_whole_count_goes}, "count"),
+    ],
+    ids=["counts twice", "stays", "passes at 1", "gone too early", "gone too late", "amount"],
+)
+def test_a_planted_bug_is_caught(
+    monkeypatch: pytest.MonkeyPatch, plants: dict[tuple[object, str], object], judge: str
+) -> None:
+    demand_caught(monkeypatch, LATCHES, plants, judge)

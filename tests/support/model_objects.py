@@ -1,0 +1,71 @@
+"""The rules of objects that are changed and awaited, and that nobody holds, as a dumb model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fencelock.actors.api.latch import AwaitLatch, CountDown, LatchRequest
+from fencelock.actors.api.message import Reason
+from fencelock.actors.api.object_request import UpdateRequest
+
+if TYPE_CHECKING:
+    from support.table_model import Model, ModelClaim
+
+
+@dataclass
+class ModelLatch:
+    """A count-down latch that its first request made; ``gone`` is the time of its end."""
+
+    count: int
+    left: int
+    keep: int
+    gone: float = float("inf")
+
+
+class ModelObjects:
+    """The latches of a model."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self.latches: dict[str, ModelLatch] = {}
+
+    def update(self, c: UpdateRequest) -> None:
+        """Do what a new request says."""
+        assert isinstance(c, LatchRequest)
+        self._on_latch(c)
+
+    def note_end(self, claim: ModelClaim) -> None:
+        """Note that a wait ended in vain."""
+        self._tidy(claim.lock)
+
+    def _tidy(self, lock: str) -> None:
+        """Forget a latch that is as a new one would be."""
+        latch = self.latches.get(lock)
+        if latch is not None and latch.left == latch.count and not self.model.find(lock=lock):
+            del self.latches[lock]
+
+    def _on_latch(self, c: LatchRequest) -> None:
+        s, o, r, lock, model = c.session, c.owner, c.request, c.lock, self.model
+        latch = self.latches.get(lock)
+        if latch is None or latch.gone <= model.now:
+            latch = self.latches[lock] = ModelLatch(c.count, c.count, c.keep_ms)
+        if latch.count != c.count:
+            model.deny(s, o, r, lock, Reason.INVALID)
+            return
+        if isinstance(c, CountDown):
+            if 0 < latch.left <= c.amount:
+                latch.gone = model.now + latch.keep
+            latch.left = max(0, latch.left - c.amount)
+            model.note(s, o, r, lock, ("CountedDown", lock, latch.left, s, o, r))
+            for claim in sorted(model.find(lock=lock), key=lambda claim: claim.place):
+                if not latch.left:
+                    model.claims.remove(claim)
+                    who = claim.session, claim.owner, claim.request
+                    model.note(*who, lock, ("LatchPassed", lock, *who))
+        elif latch.left:
+            assert isinstance(c, AwaitLatch)
+            model.wait(c)
+            self._tidy(lock)
+        else:
+            model.note(s, o, r, lock, ("LatchPassed", lock, s, o, r))
