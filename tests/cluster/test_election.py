@@ -87,7 +87,7 @@ def test_a_watch_begins_with_the_present_leader_and_waits(connect: Connect, name
     with election.lead("me") as term:
         watch = connect().election(name).watch()
         assert next(watch) == fencelock.Leader("me", term.fence)
-        with pytest.raises(TimeoutError):
+        with pytest.raises(TimeoutError, match="no change came in time"):
             watch.get(timeout=0.05)
     assert next(watch) is None
     watch.close()
