@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from fencelock.actors.api.changes import ChangesRead
 from fencelock.actors.api.map import (
     MAP,
     DeleteEntry,
@@ -18,7 +19,7 @@ from fencelock.actors.api.map import (
     PutEntry,
 )
 from fencelock.actors.api.message import Cancelled, Granted, Refused, Released
-from fencelock.actors.api.name import kind_of, without_secret
+from fencelock.actors.api.name import kind_of, object_name, without_secret
 from fencelock.actors.api.request import Key
 from fencelock.actors.api.session_message import Ended, HoldLost
 from fencelock.actors.effect import Effects, Observe, Send, Wake
@@ -30,7 +31,8 @@ from fencelock.cluster.simulation.run import Workload
 from fencelock.cluster.simulation.semaphores import LogOrder
 from fencelock.cluster.simulation.trace import Delivery
 from fencelock.cluster.simulation.violation import ViolationError
-from fencelock.cluster.simulation.workload import LockUser, Met, Mood
+from fencelock.cluster.simulation.watches import WatchAgain, Watching, WatchJudge, is_of_watch
+from fencelock.cluster.simulation.workload import Met, Mood
 
 NAME = "register"
 KEYS = ("x", "y", "z")
@@ -50,23 +52,30 @@ class MapRested(Timer):
     """Send the next request about the map."""
 
 
-class MapUser(LockUser):
-    """Uses locks as others do, and beside that a map, whose changes its holds may guard."""
+class MapUser(Watching):
+    """Uses locks as others do, and beside that a map, whose changes its holds may guard.
 
-    _named = (*LockUser._named, EntryChanged, EntryList, MapRested)
+    It also watches the map.
+    """
+
+    _named = (*Watching._named, EntryChanged, EntryList, MapRested)
 
     def __init__(self, address: Address, host: Host, **options: Any) -> None:
         super().__init__(address, host, **options)
         self.seen: dict[str, int] = {}
         """The last version of each key that it saw."""
         self.puts = 0
+        self.watched = (object_name(MAP, NAME),)
 
     def begin(self, now: Instant) -> Effects:
         """Pause before the first requests."""
         return [*super().begin(now), self._pause()]
 
     def handle(
-        self, sender: Address, event: Met | EntryChanged | EntryList | MapRested, now: Instant
+        self,
+        sender: Address,
+        event: Met | EntryChanged | EntryList | MapRested | ChangesRead | WatchAgain,
+        now: Instant,
     ) -> Effects:
         """Go on with the map, or with the locks."""
         match event:
@@ -77,7 +86,7 @@ class MapUser(LockUser):
             case EntryList():
                 self.seen |= {one.key: one.version for one in event.entries}
                 return [self._pause()]
-            case Refused() if kind_of(event.lock) == MAP:
+            case Refused() if kind_of(event.lock) == MAP and not is_of_watch(event):
                 refused = Observe(f"contender.map_{event.reason.name.lower()}")
                 return [refused, self._pause()]
             case _:
@@ -243,6 +252,7 @@ class MapJudge(LockJudge):
     - Reads: a read has exactly the entries that the log has made before its slot, and none of an
       ended session. Its slot is after all that any user knew to be done when it was requested.
       Together with the order this makes the history of each key linearizable.
+    - Watches and gaps: as `WatchJudge`. The log has put each value that a watcher sees.
     """
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
@@ -250,6 +260,7 @@ class MapJudge(LockJudge):
         self.log = MapLog()
         self.reads = Reads()
         self.judged = 0
+        self.watches = WatchJudge()
 
     def handled(self, delivered: Delivery, effects: Effects) -> None:
         """Watch the log, changes on their way, and users that read."""
@@ -259,10 +270,13 @@ class MapJudge(LockJudge):
             super().handled(delivered, effects)
             return
         if isinstance(event, Refused) and kind_of(event.lock) == MAP:
-            self.reads.asked.pop(user, None)
+            if not is_of_watch(event):
+                self.reads.asked.pop(user, None)
             return
         super().handled(delivered, effects)
         match event:
+            case ChangesRead():
+                self._see(user, event)
             case EntryChanged(version=version):
                 slot = self.log.slots_of.get(version, 0)
                 self.reads.floor = max(self.reads.floor, slot + 1)
@@ -303,8 +317,17 @@ class MapJudge(LockJudge):
     def left(self, client: str) -> None:
         """End all waits and holds of ``client``; its reads get no reply."""
         super().left(client)
+        self.watches.left(client)
         for user in [user for user in self.reads.asked if user.startswith(f"{client}/")]:
             del self.reads.asked[user]
+
+    def _see(self, user: Address, read: ChangesRead) -> None:
+        self.watches.see(user, read)
+        for change in read.changes:
+            for state in self.log.states[change.key]:
+                put = state.put if state.version == change.version else None
+                if put is not None and change.value not in (put.value, None):
+                    raise ViolationError(f"watches: {user} sees {change!r} of {put!r}")
 
     def _judge_reads(self) -> None:
         waiting, self.reads.waiting = self.reads.waiting, []

@@ -11,7 +11,7 @@ from fencelock.actors.message import Address, address_of
 from fencelock.actors.paxos.config import leader_of, replica_of
 from fencelock.actors.paxos.event import LeaderChanged
 from fencelock.actors.paxos.message import COMMAND_BYTES_MAX, Decline, Declined, Propose
-from fencelock.actors.paxos.replica import Replica
+from fencelock.actors.paxos.replica import WAITING_BYTES_MAX, Replica
 
 OTHER = address_of("b", "proxy")
 
@@ -49,3 +49,19 @@ def test_what_is_no_command_is_declined_or_dropped(replica: Replica) -> None:
     assert replica.handle(LISTENER, large, T0) == (Send(LISTENER, invalid),)
     nobody = propose(client=Address("nobody"))
     assert replica.handle(LISTENER, nobody, T0) == (Observe("paxos.impossible_client"),)
+
+
+def test_commands_that_wait_for_a_master_are_bounded_in_bytes(replica: Replica) -> None:
+    large = b"x" * COMMAND_BYTES_MAX
+    fitting = 1 + WAITING_BYTES_MAX // COMMAND_BYTES_MAX
+    for number in range(1, fitting + 1):
+        assert replica.handle(LISTENER, propose(number, command=large), T0) == ()
+    full = Declined(number=0, why=Decline.OVERLOADED, master="")
+    assert replica.handle(LISTENER, propose(0, command=b"x"), T0) == (Send(LISTENER, full),)
+    assert replica.handle(LISTENER, propose(1, command=large), T0) == ()  # Again.
+
+    followed = replica.handle(leader_of("a"), LeaderChanged(master="c"), T0)
+
+    assert len(list(followed)) == 1 + fitting
+    replica.handle(leader_of("a"), LeaderChanged(master=""), T0)
+    assert replica.handle(LISTENER, propose(0, command=b"x"), T0) == ()

@@ -95,6 +95,7 @@ def test_a_request_sent_again_is_charged_to_the_client_as_it_is_known_now(proxy:
     proxy.handle(ANN, acquire(), at(SILENT_MS))
     second = clients.by_id[name]
     assert (first.usage.in_flight, second.usage.in_flight) == (0, 1)
+    assert (first.usage.bytes, second.usage.bytes) == (0, in_flight_at(proxy).bytes)
     assert len(proposals(proxy.handle(PROXY, Tick(), at(SILENT_MS)))) == 1
 
 

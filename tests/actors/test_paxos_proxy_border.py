@@ -20,6 +20,7 @@ from support.log_proxy_scene import (
 from support.unbatched_proxy import UnbatchedProxy
 
 from fencelock.actors.api import message as api
+from fencelock.actors.api.map import VALUE_BYTES_MAX, PutEntry
 from fencelock.actors.api.name import WAIT_MS_MAX
 from fencelock.actors.api.session_message import (
     CloseReason,
@@ -36,6 +37,7 @@ from fencelock.actors.effect import Observe
 from fencelock.actors.message import Address
 from fencelock.actors.paxos import backend
 from fencelock.actors.paxos.backend import PaxosBackend
+from fencelock.actors.paxos.in_flight import CLIENT_BYTES_MAX
 from fencelock.actors.proxy import clients
 from fencelock.actors.proxy.access import CLIENT, Rights
 from fencelock.actors.proxy.proxy import Proxy, Tick
@@ -89,6 +91,41 @@ def test_a_node_has_a_limit(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> No
     assert refused.reason is api.Reason.OVERLOADED
     ask = Address("n1/ask-1")
     assert len(told(proxy.handle(ask, api.Acquire(lock="z"), T0), api.Refused, ask)) == 1
+
+
+def put(request: int, session: str = ME) -> PutEntry:
+    return PutEntry(
+        map="m",
+        entry_key="k",
+        value=bytes(VALUE_BYTES_MAX),
+        session=session,
+        owner=f"o{request}",
+        request=request,
+    )
+
+
+def test_what_is_in_flight_is_bounded_in_bytes_too(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client may have 16 MiB under way, a node 64 MiB; what eases the load has twice as much."""
+    in_flight = in_flight_at(proxy)
+    fitting = 1 + CLIENT_BYTES_MAX // VALUE_BYTES_MAX
+    taken = sum(bool(proposed(proxy.handle(ANN, put(n), T0))) for n in range(1, 2 * fitting))
+    assert taken in (fitting - 1, fitting)
+    assert CLIENT_BYTES_MAX <= in_flight.bytes < CLIENT_BYTES_MAX + (68 << 10)
+    (refused,) = told(proxy.handle(ANN, put(999), T0), api.Refused)
+    assert refused.reason is api.Reason.OVERLOADED
+    assert "requests of client 'ann' are under way" in refused.detail
+    assert "16384 KiB are allowed" in refused.detail
+    cancel = api.Cancel(lock="l", session=ME, owner="o", request=1_000)
+    assert len(proposed(proxy.handle(ANN, cancel, T0))) == 1
+    monkeypatch.setattr(backend, "BYTES_MAX", in_flight.bytes)
+    bob = Address("bob/session")
+    (refused,) = told(proxy.handle(bob, put(1, "bob.8"), T0), api.Refused, bob)
+    assert "MiB of requests are under way at node n1" in refused.detail
+    for known in list(in_flight.by_key.values()):
+        in_flight.end(known)
+    assert (in_flight.bytes, proxy.clients.by_id["ann"].usage.bytes) == (0, 0)
 
 
 def test_a_newer_keep_alive_makes_the_older_needless_but_for_the_oldest(proxy: Proxy) -> None:

@@ -7,7 +7,16 @@ from dataclasses import replace
 import pytest
 from support.session_harness import ANN, BEN, WATCHER, A, B, SessionHarness, of, one
 
-from fencelock.actors.api.message import Acquire, Cancel, Granted, Reason, Refused, Release
+from fencelock.actors.api.message import (
+    Acquire,
+    Cancel,
+    Cancelled,
+    Granted,
+    Reason,
+    Refused,
+    Release,
+    Released,
+)
 from fencelock.actors.api.session_message import HoldLost, Renew, Renewed, Unlocking
 from fencelock.actors.effect import Send
 from fencelock.actors.message import NS_PER_MS, Instant
@@ -128,8 +137,63 @@ def test_a_renewal_that_came_after_its_own_lease_is_over_is_no_grant(
 ) -> None:
     renew = one(Renew, held(harness, 9_000), A)
     harness.run(HOLD_MS + GRACE_MS)
-    assert of(Granted, harness.hear(A, renewed(renew)), ANN) == []
+    said = harness.hear(A, renewed(renew))
+    assert of(Granted, said, ANN) == []
     assert "client.wait_renewed" in harness.counted
+    cancel = of(Cancel, said, A)[-1]  # Or the cluster may have the hold for a moment more.
+    assert cancel.request == renew.request
+    said = harness.hear(A, Cancelled(**cancel.fields()))
+    assert one(Acquire, said, A).request > renew.request
+
+
+def entered_again(harness: SessionHarness) -> Acquire:
+    """Let ann acquire again what she holds; return the request."""
+    first = one(Acquire, harness.open(harness.acquire(limit=0)), A)
+    harness.hear(A, grant(first))
+    harness.run_kept(3_000, A)
+    return one(Acquire, harness.acquire(limit=0, token=5), A)
+
+
+def test_acquiring_again_leaves_the_deadline_as_it_is(harness: SessionHarness) -> None:
+    again = entered_again(harness)
+    harness.run_kept(HOLD_MS, A)  # However late its grant comes.
+    said = harness.hear(A, replace(grant(again, hold_ms=60_000), count=2))
+    assert one(Granted, said, ANN).count == 2
+    assert (of(Leased, said), of(Renew, said)) == ([], [])
+    assert one(HoldsLost, harness.run_kept(GRACE_MS, A), WATCHER).losses[0].fence == FENCE
+
+
+def test_all_acquires_of_a_lost_hold_are_released_one_after_the_other(
+    harness: SessionHarness,
+) -> None:
+    again = entered_again(harness)
+    harness.hear(A, replace(grant(again, hold_ms=7_000), count=2))
+    said = harness.run_kept(HOLD_MS + GRACE_MS, A)
+    assert of(HoldsLost, said, WATCHER)
+    release = of(Release, said, A)[0]
+    assert of(Acquire, harness.acquire(limit=0, token=6), A) == []  # It waits for them.
+    for left in (1, 0):
+        done = Released(
+            lock="x",
+            session=release.session,
+            owner="ann",
+            request=release.request,
+            count=left,
+        )
+        said = harness.hear(A, done)
+        if left:
+            release = one(Release, said, A)
+    assert one(Acquire, said, A).limit == 0
+
+
+def test_a_second_acquire_of_a_hold_that_the_client_forgot_begins_what_is_left(
+    harness: SessionHarness,
+) -> None:
+    asked = wanted(harness)
+    left = Granted(**asked.fields(), fence=FENCE, count=2, hold_ms=500, grace_ms=100)
+    sent_ms = harness.now_ms
+    until = one(Leased, harness.hear(A, left), WATCHER).until
+    assert until <= ns(sent_ms + 600 * SURE)
 
 
 def test_a_renewal_of_another_hold_does_not_count(harness: SessionHarness) -> None:
@@ -271,3 +335,57 @@ def test_what_is_held_is_not_given_back_for_being_granted_again(harness: Session
     for endpoint in (A, B):
         assert of(Cancel, harness.hear(endpoint, grant(asked))) == []
         assert of(Cancel, harness.hear(endpoint, grant(asked, FENCE + 1))) == []
+
+
+def test_a_renewal_that_came_after_its_own_lease_is_over_is_no_grant_and_is_given_back(
+    harness: SessionHarness,
+) -> None:
+    """The cluster may still have it: an acquire would enter again, which restarts no duration."""
+    renew = one(Renew, held(harness, 9_000), A)
+    harness.run_kept(HOLD_MS + GRACE_MS, A)
+    said = harness.hear(A, renewed(renew))
+    assert of(Granted, said, ANN) == []
+    assert {cancel.request for cancel in of(Cancel, said, A)} == {renew.request}
+    assert of(Acquire, harness.run_kept(1_000, A)) == []
+    again = one(Acquire, harness.undo(said), A)
+    assert again.request > renew.request
+
+
+def held_twice(harness: SessionHarness) -> None:
+    """Let ann hold the lock, and acquire it again; only the first grant begins a duration."""
+    asked = one(Acquire, harness.open(harness.acquire(limit=0)), A)
+    harness.hear(A, grant(asked))
+    again = one(Acquire, harness.acquire(limit=0), A)
+    harness.hear(A, Granted(**again.fields(), fence=FENCE, count=2))
+
+
+def test_a_hold_that_was_acquired_twice_is_given_back_twice_after_its_deadline(
+    harness: SessionHarness,
+) -> None:
+    """Else the next acquire would enter what is left of it."""
+    held_twice(harness)
+    said = harness.run_kept(HOLD_MS + GRACE_MS, A)
+    assert of(HoldsLost, said, WATCHER)
+    asked = harness.acquire(limit=0)
+    assert of(Acquire, asked) == []  # It waits for the release.
+    said = harness.free(said, count=1)
+    assert one(Release, said, A).fence == FENCE
+    assert of(Acquire, said) == []
+    assert one(Acquire, harness.free(said), A).lock == "x"
+
+
+def test_an_acquire_that_entered_a_hold_which_is_lost_by_now_has_its_deadline(
+    harness: SessionHarness,
+) -> None:
+    asked = one(Acquire, harness.open(harness.acquire(limit=0)), A)
+    harness.hear(A, grant(asked))
+    again = one(Acquire, harness.acquire(limit=0), A)
+    at_ms = harness.now_ms
+    said = harness.run_kept(HOLD_MS + GRACE_MS, A)
+    assert of(HoldsLost, said, WATCHER)
+    assert one(Refused, harness.release(), ANN).reason is Reason.OWNERSHIP_LOST
+    left = Granted(**again.fields(), fence=FENCE, count=2, hold_ms=HOLD_MS, grace_ms=GRACE_MS)
+    renew = one(Renew, harness.hear(A, left), A)  # It came too late to be relied on.
+    assert of(Granted, harness.hear(A, refused(renew, Reason.NOT_HELD, "over")), ANN) == []
+    assert harness.role.session_state.holds == {}
+    assert harness.now_ms >= at_ms + HOLD_MS + GRACE_MS

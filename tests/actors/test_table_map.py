@@ -214,6 +214,13 @@ def test_other_objects_guard_as_well(table: LockTable, ann: Writer) -> None:
     assert ann.put(guard=object_name(SEMAPHORE, "S"), fence=fence).reason is Reason.NOT_HELD
 
 
+def test_a_key_of_a_client_must_allow_the_map_and_the_guard() -> None:
+    put = PutEntry(map="M", entry_key="k", value=b"", guard=object_name(SEMAPHORE, "S"), fence=1)
+    assert put.reach == ("M", "S")
+    assert DeleteEntry(map="M", entry_key="k").reach == ("M",)
+    assert GetEntry(map="M", entry_key="k").reach == ListEntries(map="M").reach == ("M",)
+
+
 def test_a_hold_that_falls_due_with_the_batch_guards_nothing(table: LockTable) -> None:
     """The position of the log decides: the session ends before the write is applied."""
     ann, ben = Writer(table), Writer(table, B)

@@ -20,10 +20,10 @@ from fencelock.cluster.simulation.report import RunReport
 from fencelock.cluster.simulation.run import run_seed
 from fencelock.cluster.simulation.rwlocks import RWLOCKS
 
-SEEDS = 40
+SEEDS = 24
 
-SEEDS_MOST = 100
-"""In so many runs a bug is seen at least once; in most it takes fewer than ten."""
+SEEDS_MOST = 40
+"""In so many runs a bug is seen at least once; the first of them take fewer than five."""
 
 MET = (
     "bakery.granted",
@@ -46,10 +46,10 @@ def run_shared(seed: int, blows: tuple[Blow, ...], judged: frozenset[str] | None
     return run_bakery_seed(seed, blows=blows, judged=judged, workload=RWLOCKS)
 
 
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("part", range(2))
 def test_no_seed_breaks_a_promise_and_every_fault_occurred(part: int) -> None:
     marks: Counter[str] = Counter()
-    for seed in range(part * SEEDS // 4, (part + 1) * SEEDS // 4):
+    for seed in range(part * SEEDS // 2, (part + 1) * SEEDS // 2):
         for report in (run_seed("bakery", seed, workload=RWLOCKS), run_shared(seed, (), None)):
             assert report.violation is None, (seed, report.violation)
             marks.update(report.marks)

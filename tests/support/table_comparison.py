@@ -401,7 +401,7 @@ class TableJudge:
     ) -> None:
         """Judge the outcomes of one command, and ``table`` after it.
 
-        A command that ``renews`` may have the number of an acquire.
+        A command that ``renews`` may have the number of an acquire; its outcome is the last.
         """
         lasting = (
             api.Reason.TIMED_OUT,
@@ -417,7 +417,7 @@ class TableJudge:
             if isinstance(one, api.Granted) or (
                 isinstance(one, api.Refused) and one.reason in lasting
             ):
-                key = (one.session, one.owner, one.request, one.lock, renews)
+                key = (one.session, one.owner, one.request, one.lock, renews and one is out[-1])
                 assert self.settled.setdefault(key, word_of(one)) == word_of(one)  # L5
         assert max(self.grants, default=0) <= table.fence
         claims = 0

@@ -1,4 +1,4 @@
-"""Watchers of elections on real processes: nodes are killed, clients are killed or paused."""
+"""Watchers on real processes: nodes are killed, clients are killed or paused."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def watch_until_end(client: fencelock.Client, began: Event) -> tuple[list[Any], 
 
 def test_watchers_see_every_change_once_while_nodes_are_killed(members: NodeProcesses) -> None:
     chance = Random(7)
-    over, led = Event(), ([], [])  # type: tuple[Event, tuple[list[int], list[int]]]
+    over, led = Event(), (list[int](), list[int]())
     with (
         connected(members) as one,
         connected(members) as two,
@@ -127,6 +127,54 @@ def test_watchers_see_every_change_once_while_nodes_are_killed(members: NodeProc
                     f"{name}/{number}" for number in range(len(terms))
                 ]
     print(f"{len(fences)} terms, {KILLS} kills")
+
+
+def test_watchers_of_a_map_see_every_change_once_while_nodes_are_killed(
+    members: NodeProcesses,
+) -> None:
+    over, put = Event(), list[fencelock.MapChange]()
+
+    def put_until(client: fencelock.Client) -> None:
+        kv = client.map("m")
+        while not over.is_set():
+            key, value = f"k{len(put) % 5}", b"%d" % len(put)
+            put.append(fencelock.MapChange(key, value, kv.put(key, value)))
+        put.append(fencelock.MapChange(END, b"", kv.put(END, b"")))
+
+    def watch(client: fencelock.Client) -> list[Any]:
+        seen, changes = list[Any](), client.map("m").watch()
+        while not seen or seen[-1][0] != END:
+            seen.append(changes.get(PATIENCE_S))
+        assert changes.resyncs == 0
+        return seen
+
+    with (
+        connected(members) as one,
+        connected(members) as onlooker,
+        ThreadPoolExecutor() as threads,
+    ):
+        members.wait_until_ready(onlooker)
+        watchers = [threads.submit(watch, client) for client in (one, onlooker)]
+        writer = threads.submit(put_until, one)
+        try:
+            for _ in range(KILLS):
+                victim = master_of(members.wait_until_ready(onlooker))
+                members.kill(victim)
+                count = len(put) + TERMS_BETWEEN_KILLS
+                while len(put) < count and not writer.done():
+                    Event().wait(0.01)
+                members.start(victim)
+        finally:
+            over.set()
+        writer.result(PATIENCE_S)
+        for watcher in watchers:
+            listing, *changes = watcher.result(PATIENCE_S)
+            listed = {entry.key: entry.version for entry in listing.entries}
+            assert all(version <= listing.version for version in listed.values())
+            assert changes == [one for one in put if one.version > listing.version]
+            assert [one.version for one in put if one.version <= listing.version] == [
+                *range(1, len(put) - len(changes) + 1)
+            ]
 
 
 def test_a_watcher_that_was_paused_for_long_begins_anew_with_the_present_leader(
