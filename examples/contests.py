@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contest import Contest
 from permit_contests import LockAllContest, LockContest, ReadWriteContest, SemaphoreContest
-from shared_contests import ElectionContest, LatchContest, MapContest
+from shared_contests import BarrierContest, ElectionContest, LatchContest, MapContest
 
 CONTESTS: tuple[type[Contest], ...] = (
     LockContest,
@@ -14,4 +14,5 @@ CONTESTS: tuple[type[Contest], ...] = (
     ElectionContest,
     MapContest,
     LatchContest,
+    BarrierContest,
 )

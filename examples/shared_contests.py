@@ -1,4 +1,4 @@
-"""Contests for objects whose state clients read: elections, maps and latches."""
+"""Contests for objects whose state clients read: elections, maps, latches and barriers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from evidence import Record, beyond_capacity, unordered_fences
 import fencelock
 
 COUNT = 2
-"""The count with which each latch begins."""
+"""The count with which each latch begins, and the parties of each barrier."""
+
+MEETING_S = 2.0
+"""Time for which a player waits at a barrier for another one (s)."""
 
 
 class ElectionContest(Contest):
@@ -296,3 +299,71 @@ def miscounted(records: Sequence[Record]) -> list[str]:
         elif record.get("passed") is False and not shut[who, number]:
             problems.append(f"round {number}: {who} waited in vain after {COUNT} had counted")
     return problems
+
+
+class BarrierContest(Contest):
+    """Meetings: players wait for each other, and pass together."""
+
+    kind = "barrier"
+    promise = f"nobody passes before {COUNT} have come, each place is given once"
+    names = ("barrier:meeting",)
+
+    def play(self, player: Player) -> Turn | None:
+        barrier = player.client.barrier("meeting", parties=COUNT)
+        began = time.monotonic()
+        self.evidence.note(who=player.name, comes=True)
+        try:
+            place = barrier.wait(timeout=MEETING_S)
+        except fencelock.BrokenBarrierError:
+            self.evidence.note(who=player.name, place=None)
+            return None
+        self.evidence.note(who=player.name, place=place)
+        return Turn.since(began)
+
+    @staticmethod
+    def rounds(records: Sequence[Record]) -> int:
+        return sum(record.get("place") is not None for record in records)
+
+    @staticmethod
+    def problems(records: Sequence[Record]) -> list[str]:
+        return badly_met(records)
+
+
+def badly_met(records: Sequence[Record]) -> list[str]:
+    """Return a text for each player that passed too early, and for places that were given twice.
+
+    Those who left, since the barrier was broken, do not count. Those who were killed may.
+    """
+    came, passed, unknown = 0, 0, 0
+    waiting: dict[str, int] = {}
+    left = set(_left(records))
+    places: dict[int, int] = dict.fromkeys(range(COUNT), 0)
+    problems: list[str] = []
+    for number, record in enumerate(records):
+        who = record.get("who") or record.get("dead") or ""
+        if "comes" in record:
+            waiting[who] = number
+            came += number not in left
+        elif "dead" in record:
+            unknown += waiting.pop(who, None) is not None
+        else:
+            waiting.pop(who, None)
+        if record.get("place") is None:
+            continue
+        passed += 1
+        places[record["place"]] = places.get(record["place"], 0) + 1
+        if passed > came - came % COUNT:
+            problems.append(f"{who} passed as number {passed}, after {came} had come")
+    if max(places.values()) - min(places.values()) > unknown + len(waiting):
+        problems.append(f"the places of {COUNT} were given so often: {places}")
+    return problems
+
+
+def _left(records: Sequence[Record]) -> Iterator[int]:
+    """Yield the numbers of the lines at which players came who did not pass."""
+    came: dict[str, int] = {}
+    for number, record in enumerate(records):
+        if "comes" in record:
+            came[record["who"]] = number
+        elif "place" in record and record["place"] is None:
+            yield came[record["who"]]

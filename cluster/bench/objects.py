@@ -16,7 +16,7 @@ from fencelock.cluster.bench.machine import MachineInfo, this_machine
 from fencelock.cluster.bench.members import BenchFailedError, NodeProcesses
 from fencelock.cluster.bench.object_costs import costs
 from fencelock.cluster.bench.report import BarFigure, alone, higher_is_better
-from fencelock.cluster.bench.uses import ELECTION, Use
+from fencelock.cluster.bench.uses import ELECTION, PARTIES, Use
 from fencelock.cluster.bench.workers import measured, per_s
 from fencelock.cluster.client import connect
 
@@ -36,6 +36,7 @@ class ObjectPart(StrEnum):
     PAIRS = "pairs"
     MAPS = "maps"
     WATCHES = "watches"
+    BARRIER = "barrier"
     COST = "cost"
 
 
@@ -114,6 +115,8 @@ def measure(
                 figures += in_turns(folder, compared, rounds, seconds, say)
         if ObjectPart.WATCHES in parts:
             figures += watches(folder, say)
+        if ObjectPart.BARRIER in parts:
+            figures.append(barrier(folder, rounds, seconds, say))
         if ObjectPart.COST in parts:
             figures += costs(rounds, say)
     return ObjectBenchReport(machine, tuple(figures))
@@ -175,6 +178,17 @@ def watches(folder: Path, say: Callable[[str], None]) -> list[BarFigure]:
         alone(names[0], "events/s", few),
         higher_is_better(names[1], "events/s", many, few, WATCHED_MIN),
     ]
+
+
+def barrier(folder: Path, rounds: int, seconds: float, say: Callable[[str], None]) -> BarFigure:
+    """Measure a generation of a barrier: all parties come, and all pass."""
+    with _nodes(folder, say) as at:
+        say(f"measuring a barrier of {PARTIES}")
+        each = PARTIES // PROCESSES
+        job = replace(at, uses=(Use.MEET,), rounds=rounds, seconds=seconds, at_once=each)
+        counted = measured(folder, [job] * PROCESSES)
+    took = [1000 * seconds * PARTIES / sum(turn) for turn in _turns(counted, Use.MEET)]
+    return alone(f"barrier of {PARTIES} parties, a generation", "ms", took)
 
 
 def _turns(counted: Sequence[dict[str, Any]], use: Use) -> Iterable[tuple[int, ...]]:

@@ -10,7 +10,7 @@ from contest import Contest, judged
 from contests import CONTESTS
 from evidence import WHOLE, Record
 from permit_contests import PERMITS, LockAllContest, LockContest, ReadWriteContest, SemaphoreContest
-from shared_contests import COUNT, ElectionContest, LatchContest, MapContest
+from shared_contests import COUNT, BarrierContest, ElectionContest, LatchContest, MapContest
 
 
 def begins(who: str, fence: int, amount: int = 1, name: str = "a") -> Record:
@@ -80,6 +80,14 @@ def passes(who: str, *, passed: bool = True) -> Record:
     return {"who": who, "round": 1, "passed": passed}
 
 
+def comes(*who: str) -> list[Record]:
+    return [{"who": one, "comes": True} for one in who]
+
+
+def place(who: str, number: int | None) -> Record:
+    return {"who": who, "place": number}
+
+
 KEPT: dict[str, tuple[type[Contest], list[Record]]] = {
     "locks": (LockContest, [*counts("c1", 7, 1), *counts("c2", 8, 2), begins("c1", 9)]),
     "a killed holder": (LockContest, [begins("c1", 7), {"dead": "c1"}, *counts("c2", 8, 1)]),
@@ -115,6 +123,14 @@ KEPT: dict[str, tuple[type[Contest], list[Record]]] = {
             {"who": "c2", "key": "red", "version": None},
             *changes("c2", 5, 2, 9),
         ],
+    ),
+    "meetings": (
+        BarrierContest,
+        [*comes("c1", "c2"), place("c2", 1), *comes("c2"), place("c1", 0), place("c2", None)],
+    ),
+    "a meeting with a killed client": (
+        BarrierContest,
+        [*comes("c1", "c2"), {"dead": "c1"}, place("c2", 0)],
     ),
     "a latch": (
         LatchContest,
@@ -230,6 +246,21 @@ BROKEN: dict[str, tuple[type[Contest], list[Record], str]] = {
     "a change that a watch saw twice": (MapContest, seen("w", 3, 4, 4), "red become 4 after 4"),
     "another listing": (MapContest, [*seen("w", 3), *seen("w", 5)], "w was too far behind"),
     "a map that nobody watched": (MapContest, changes("c1", 0, 1, 5), "nobody watched"),
+    "a barrier that lets one pass": (
+        BarrierContest,
+        [*comes("c1"), place("c1", 0), *comes("c2"), place("c2", 1)],
+        "c1 passed as number 1, after 1 had come",
+    ),
+    "a barrier that lets one pass with one who left": (
+        BarrierContest,
+        [*comes("c1", "c2"), place("c1", None), place("c2", 1)],
+        "c2 passed as number 1, after 1 had come",
+    ),
+    "a place that is given twice": (
+        BarrierContest,
+        [*comes("c1", "c2"), place("c1", 0), place("c2", 0)],
+        "given so often: {0: 2, 1: 0}",
+    ),
     "a latch that opens early": (
         LatchContest,
         [*counts_down("c1", 1), passes("c1")],
