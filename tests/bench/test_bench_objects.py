@@ -18,7 +18,7 @@ LONG_S = 120.0
 
 
 def test_each_kind_is_measured_beside_its_reference_in_one_run() -> None:
-    options = ("--only", "pairs", "--only", "maps", "--rounds", "2", "--seconds", "0.3", "--json")
+    options = ("--only", "pairs", "--only", "maps", "--rounds", "1", "--seconds", "1", "--json")
     done = subprocess.run(
         [sys.executable, "-m", "fencelock", "bench", "objects", *options],
         capture_output=True,
