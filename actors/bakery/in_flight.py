@@ -127,12 +127,13 @@ class Poll:
         One holds it if ``quorum`` leaders say so, and does not if as many do not.
         """
         answers = list(self.answers.values())
-        proofs = [answer for answer in answers if self._proves_absence(answer, now)]
-        named = {_identity(one): one for answer in answers for one in _holders(answer)}
+        shown = [(one, {_identity(holder): holder for holder in _holders(one)}) for one in answers]
+        proofs = [one for one in shown if self._proves_absence(one[0], now)]
+        named = {identity: holder for _, held in shown for identity, holder in held.items()}
         holders: list[Contender] = []
         for identity, holder in sorted(named.items()):
-            known = sum(identity in map(_identity, _holders(answer)) for answer in answers)
-            without = [one for one in proofs if identity not in map(_identity, _holders(one))]
+            known = sum(identity in held for _, held in shown)
+            without = [answer for answer, held in proofs if identity not in held]
             if any(_is_beyond(one, holder) for one in without):
                 break
             if known >= quorum:

@@ -373,11 +373,12 @@ class TicketTable:
         lock, mine = entry.ticket.lock, entry.key
         queue = self.queues[lock]
         against = queue.against(shared=entry.shared)
-        for others in against:
-            for key in [*others.holding, *queue.exclusive.entering]:
-                other = queue.entries.get(key)  # None if it was forgotten meanwhile.
-                if key != mine and other is not None and not self.forget(other, now):
+        for keys in (*(others.holding for others in against), queue.exclusive.entering):
+            while (key := next((key for key in keys if key != mine), None)) is not None:
+                other = queue.entries[key]
+                if not self.forget(other, now):
                     return other.ticket.turn
+        for others in against:
             while others.line and others.line[0].turn < entry.ticket.turn:
                 other = queue.entries[others.line[0].key]
                 if not self.forget(other, now):

@@ -542,16 +542,19 @@ def in_the_way(
     lock = entry.ticket.lock
     text = f"{titled(lock)}: waited {waited_ms} ms"
     queue = table.queues.get(lock)
-    holders = [] if queue is None else [one for one in queue.holders() if one is not entry]
-    for holder in holders:
-        if not (entry.shared and holder.shared):
-            ticket = holder.ticket
-            held_ms = ms_between(holder.since, now)
-            others = f", and by {len(holders) - 1} others" if len(holders) > 1 else ""
-            return (
-                f"{text}; it is held by {ticket.who.owner or ticket.who.session} through "
-                f"{node_of(ticket.proxy)} under fence {holder.fence}, for {held_ms} ms{others}"
-            )
+    against = () if queue is None else queue.against(shared=entry.shared)
+    keys = (key for others in against for key in others.holding if key != entry.key)
+    first = next(keys, None)
+    if queue is not None and first is not None:
+        holder, count = queue.entries[first], sum(len(others.holding) for others in against)
+        count -= 1 + any(entry.key in others.holding for others in against)
+        ticket = holder.ticket
+        held_ms = ms_between(holder.since, now)
+        rest = f", and by {count} others" if count else ""
+        return (
+            f"{text}; it is held by {ticket.who.owner or ticket.who.session} through "
+            f"{node_of(ticket.proxy)} under fence {holder.fence}, for {held_ms} ms{rest}"
+        )
     if ahead is not None:
         return f"{text}; another request is ahead (ticket {ahead.number} of {ahead.leader})"
     return f"{text}, and it was about to be granted, or a quorum of the leaders did not answer"

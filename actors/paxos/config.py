@@ -241,7 +241,7 @@ class LogConfig:
 
     def note_level(self, member: str, ack: HeartbeatAck) -> None:
         """Note which commands ``member`` can apply."""
-        level = ack.commands if ack.view >= 0 else 0
+        level = max(0, ack.commands) if ack.view >= 0 else 0
         if level < COMMAND_LEVEL:
             self.old[member] = level
         elif self.old:

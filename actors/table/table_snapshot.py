@@ -298,6 +298,7 @@ def _fill_histories(table: TableState, parts: Sequence[TablePart]) -> None:
     histories = table.histories
     histories.version = counters.get("version", 0)
     histories.forgotten = counters.get("forgotten", 0)
+    histories.origin = counters.get("origin", 0)
     for part in parts:
         for record in part.histories:
             histories.restore(record)
@@ -439,7 +440,7 @@ def _rest(table: TableState) -> list[Record]:
         if one.value is not None
     )
     histories = table.histories
-    counters = ("version", histories.version), ("forgotten", histories.forgotten)
+    counters = [(name, getattr(histories, name)) for name in ("version", "forgotten", "origin")]
     return [
         *table.audit.values(),
         *(PoolRecord(lock, table.pools[lock].capacity) for lock in sorted(table.pools)),

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +19,7 @@ from fencelock.cluster.bench.machine import MachineInfo, this_machine
 from fencelock.cluster.bench.members import BenchFailedError, NodeProcesses
 from fencelock.cluster.bench.object_costs import costs
 from fencelock.cluster.bench.report import BarFigure, alone, higher_is_better
-from fencelock.cluster.bench.uses import ELECTION, PARTIES, Use
+from fencelock.cluster.bench.uses import ELECTION, Use
 from fencelock.cluster.bench.workers import measured, per_s
 from fencelock.cluster.client import connect
 
@@ -69,6 +72,12 @@ WATCHERS = ((1_000, 3.0), (10_000, 10.0))
 """Numbers of watchers, and the time in which their changes are counted (s). Of many watchers, some
 receive a hundred changes at once, after seconds."""
 
+PARTIES = 64
+"""Parties of the measured barrier."""
+
+MEETINGS = 5
+"""Its rounds for each round of the run."""
+
 WATCHED_MIN = 0.83
 """Bar: changes that many watchers receive in a time, as a share of those of fewer watchers."""
 
@@ -116,7 +125,7 @@ def measure(
         if ObjectPart.WATCHES in parts:
             figures += watches(folder, say)
         if ObjectPart.BARRIER in parts:
-            figures.append(barrier(folder, rounds, seconds, say))
+            figures += barrier_rounds(folder, rounds, say)
         if ObjectPart.COST in parts:
             figures += costs(rounds, say)
     return ObjectBenchReport(machine, tuple(figures))
@@ -180,15 +189,26 @@ def watches(folder: Path, say: Callable[[str], None]) -> list[BarFigure]:
     ]
 
 
-def barrier(folder: Path, rounds: int, seconds: float, say: Callable[[str], None]) -> BarFigure:
-    """Measure a generation of a barrier: all parties come, and all pass."""
-    with _nodes(folder, say) as at:
-        say(f"measuring a barrier of {PARTIES}")
-        each = PARTIES // PROCESSES
-        job = replace(at, uses=(Use.MEET,), rounds=rounds, seconds=seconds, at_once=each)
-        counted = measured(folder, [job] * PROCESSES)
-    took = [1000 * seconds * PARTIES / sum(turn) for turn in _turns(counted, Use.MEET)]
-    return alone(f"barrier of {PARTIES} parties, a generation", "ms", took)
+def barrier_rounds(folder: Path, rounds: int, say: Callable[[str], None]) -> list[BarFigure]:
+    """Measure how long it takes until all parties of a barrier have met."""
+    with _nodes(folder, say) as job, ExitStack() as stack:
+        clients = [
+            stack.enter_context(connect(job.address, cluster=job.cluster)) for _ in range(PROCESSES)
+        ]
+        threads = stack.enter_context(ThreadPoolExecutor(PARTIES))
+        barriers = [client.barrier("round", PARTIES) for client in clients]
+
+        def meet(party: int) -> list[float]:
+            barrier, times = barriers[party % len(barriers)], list[float]()
+            for _ in range(MEETINGS * rounds):
+                barrier.wait(CONNECT_S)
+                times.append(time.monotonic())
+            return times
+
+        say(f"measuring {MEETINGS * rounds} rounds of a barrier")
+        met = [max(times) for times in zip(*threads.map(meet, range(PARTIES)), strict=True)]
+    took = [1_000 * (after - before) for before, after in pairwise(met)]
+    return [alone(f"round of a barrier, {PARTIES} parties", "ms", took)]
 
 
 def _turns(counted: Sequence[dict[str, Any]], use: Use) -> Iterable[tuple[int, ...]]:

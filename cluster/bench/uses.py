@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from enum import StrEnum
 from functools import partial
 from typing import Any, Protocol
 
-from fencelock.actors.error import BrokenBarrierError
-from fencelock.cluster.barrier import Barrier
 from fencelock.cluster.client import Client
-
-PARTIES = 64
-"""The parties of the barrier of `Use.MEET`."""
-MEET_S = 5.0
 
 ELECTION = "one"
 """The election of `Use.LEAD`."""
@@ -41,8 +34,6 @@ class Use(StrEnum):
     GET_100_B = "get_100_b"
     PUT_10_KIB = "put_10_kib"
     GET_10_KIB = "get_10_kib"
-    MEET = "meet"
-    """It waits at a barrier for `PARTIES`."""
 
 
 Once = Callable[[], object]
@@ -72,12 +63,6 @@ def one_pair(*objects: Acquirable) -> None:
 def repeated(use: Use, client: Client, name: str) -> Once:
     """Return a function that does it once, with objects called ``name``."""
     return _USES[use](client, name)
-
-
-def _meet(barrier: Barrier) -> None:
-    """Wait for the others; at the end of a measurement, some do not come."""
-    with suppress(BrokenBarrierError):
-        barrier.wait(timeout=MEET_S)
 
 
 def _pair(object_of: Callable[[Client, str], Acquirable]) -> Callable[[Client, str], Once]:
@@ -114,5 +99,4 @@ _USES: dict[Use, Callable[[Client, str], Once]] = {
     Use.GET_100_B: _get(100),
     Use.PUT_10_KIB: _put(10 << 10),
     Use.GET_10_KIB: _get(10 << 10),
-    Use.MEET: lambda client, _: partial(_meet, client.barrier("one", parties=PARTIES)),
 }

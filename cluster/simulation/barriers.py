@@ -181,7 +181,7 @@ class BarrierJudge(PassJudge):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self.log: BarrierLog = BarrierLog()
+        self.sequence = BarrierLog()
 
 
 BARRIERS = Workload(BarrierUser, BarrierJudge)

@@ -189,7 +189,8 @@ class PassJudge(LockJudge):
 
     passed: type[LatchPassed | BarrierPassed]
     """The reply that lets a contender pass."""
-    log: SlotSequence[SlotOutcomes]
+    sequence: SlotSequence[SlotOutcomes]
+    """The judge of the log."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -208,7 +209,7 @@ class PassJudge(LockJudge):
                         self.known.add(outcome.key)
                         contender = address_of(client_of(outcome.session), outcome.owner)
                         self.let_pass[contender, outcome.lock] += 1
-                self.log.applied(event.slot, event)
+                self.sequence.applied(event.slot, event)
             case HoldsLost():
                 self.losses += len(event.losses)
             case LatchPassed() | BarrierPassed() if (
@@ -234,7 +235,7 @@ class LatchJudge(PassJudge):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self.log: LatchLog = LatchLog()
+        self.sequence = self.log = LatchLog()
 
     def handled(self, delivered: Delivery, effects: Effects) -> None:
         """Watch requests at nodes too."""

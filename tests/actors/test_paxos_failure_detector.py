@@ -302,3 +302,9 @@ def test_a_leader_knows_which_members_run_an_old_version(monitor: FailureDetecto
         known = replace(ack(1), view=0, commands=COMMAND_LEVEL)
         monitor.handle(acceptor_of(member), known, at(2))
     assert not monitor.config.old
+
+
+def test_no_member_can_make_a_leader_refuse_commands_of_level_0(monitor: FailureDetector) -> None:
+    monitor.handle(LEADER, LEADING, at(0))
+    monitor.handle(acceptor_of("b"), replace(ack(1), view=0, commands=-1), at(1))
+    assert monitor.config.levels == [0]

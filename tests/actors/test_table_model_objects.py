@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from support.planted_objects import repetitions_count
 from support.table_comparison import BarrierComposer, LatchComposer, LogComposer, compare, steps_of
 
-from fencelock.actors.api.latch import CountDown, LatchPassed
+from fencelock.actors.api.latch import LatchPassed
 from fencelock.actors.table import barrier, latch, operation, table_snapshot
 from fencelock.actors.table.barrier import Barrier
 from fencelock.actors.table.holding import Wait
@@ -22,7 +23,7 @@ Plant = Callable[[Any], Any]  # From a sound function to a broken one.
 
 @pytest.mark.parametrize("composer", [LatchComposer, BarrierComposer])
 @pytest.mark.parametrize("seed", range(60))
-def test_the_table_does_what_the_model_does(seed: int, composer: type[LogComposer]) -> None:
+def test_objects_do_what_the_model_does(seed: int, composer: type[LogComposer]) -> None:
     """Also L11 and L12: nobody waits for a latch at 0, or for a barrier that is complete."""
     compare(steps_of(seed), composer)
 
@@ -41,18 +42,6 @@ def without(kind: type) -> Plant:
         return broken
 
     return plant
-
-
-def a_repeated_count_counts_again(sound: Any) -> Any:
-    def broken(table: TableState, command: Any, out: list[Result]) -> Any:
-        session = table.sessions.by_id.get(command.session)
-        states = {} if session is None else session.owner_states
-        owner_state = states.get((command.owner, command.lock))
-        if owner_state is not None and isinstance(command, CountDown):
-            owner_state.request -= owner_state.request == command.request
-        return sound(table, command, out)
-
-    return broken
 
 
 def only_a_lone_waiter_passes(sound: Any) -> Any:
@@ -89,7 +78,7 @@ def a_latch_passes_at_1(sound: Any) -> Any:
 
 
 LATCH_PLANTS: dict[str, tuple[Any, str, Plant]] = {
-    "a repeated count counts again": (latch, "begin_update", a_repeated_count_counts_again),
+    "a repeated count counts again": (latch, "begin_update", repetitions_count),
     "only a lone waiter passes": (TableState, "answer_wait", only_a_lone_waiter_passes),
     "a latch is gone too late": (latch, "_latch_of", a_latch_is_kept(30)),
     "a latch is gone too early": (latch, "_latch_of", a_latch_is_kept(-30)),
@@ -97,18 +86,6 @@ LATCH_PLANTS: dict[str, tuple[Any, str, Plant]] = {
     "a latch that nobody counted down stays": (Latch, "note_end", lambda _: nothing),
     "a snapshot without latches": (table_snapshot, "_rest", without(LatchRecord)),
 }
-
-
-def a_repeated_arrival_counts_again(sound: Any) -> Any:
-    def broken(table: TableState, command: Any, out: list[Result]) -> Any:
-        session = table.sessions.by_id.get(command.session)
-        states = {} if session is None else session.owner_states
-        owner_state = states.get((command.owner, command.lock))
-        if owner_state is not None and owner_state.wait is None:
-            owner_state.request -= owner_state.request == command.request
-        return sound(table, command, out)
-
-    return broken
 
 
 def the_last_gets_the_first_index(sound: Any) -> Any:
@@ -146,7 +123,7 @@ def any_number_of_parties_is_accepted(sound: Any) -> Any:
 
 
 BARRIER_PLANTS: dict[str, tuple[Any, str, Plant]] = {
-    "a repeated arrival counts again": (barrier, "begin_update", a_repeated_arrival_counts_again),
+    "a repeated arrival counts again": (barrier, "begin_update", repetitions_count),
     "the last gets the first index": (barrier, "_passed", the_last_gets_the_first_index),
     "a try breaks nothing": (Barrier, "be_broken", a_try_breaks_nothing),
     "a party leaves without the others": (Barrier, "be_broken", a_party_is_refused_only),

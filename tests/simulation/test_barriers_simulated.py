@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from support.planted_objects import repetitions_count
 from support.workloads import demand_caught, demand_clean
 
 from fencelock.actors.table import barrier, operation
@@ -37,15 +38,6 @@ def one_more_has_arrived(one: Barrier) -> int:
     return len(one.queue) + 1
 
 
-def a_repetition_is_another_party(table: Any, command: Any, out: Any) -> Any:
-    session = table.sessions.by_id.get(command.session)
-    states = {} if session is None else session.owner_states
-    owner_state = states.get((command.owner, command.lock))
-    if owner_state is not None and owner_state.wait is None:
-        owner_state.request -= owner_state.request == command.request
-    return BEGIN(table, command, out)
-
-
 def all_have_the_same_index(owner_state: Any, index: int, generation: int) -> Any:
     return replace(PASSED(owner_state, index, generation), index=0)
 
@@ -54,7 +46,7 @@ def generations_are_counted_down(owner_state: Any, index: int, generation: int) 
     return PASSED(owner_state, index, (1 << 40) - generation)
 
 
-BREAK, BEGIN = Barrier.be_broken, operation.begin_update
+BREAK = Barrier.be_broken
 PASSED = barrier._passed  # pyright: ignore[reportPrivateUsage]
 
 
@@ -63,7 +55,7 @@ PASSED = barrier._passed  # pyright: ignore[reportPrivateUsage]
     [
         ({(Barrier, "be_broken"): a_party_leaves_without_the_others}, "broken"),
         ({(Barrier, "waiting"): property(one_more_has_arrived)}, "together"),
-        ({(barrier, "begin_update"): a_repetition_is_another_party}, ""),
+        ({(barrier, "begin_update"): repetitions_count(operation.begin_update)}, "once"),
         ({(barrier, "_passed"): all_have_the_same_index}, "index"),
         ({(barrier, "_passed"): generations_are_counted_down}, "generations"),
     ],

@@ -501,7 +501,8 @@ def compare_changes(table: LockTable, model: Model, dice: int) -> None:
     maps = [(object_name(MAP, name), prefix) for name in "MN" for prefix in ("", "xyz"[dice % 3])]
     for lock, prefix in (*elections, *maps):
         for after in (0, last, dice % (last + 1), last + dice % 3):
-            read, expected = table.changes(lock, after, prefix), model.history.read(lock, after)
+            read = table.changes(lock, after, prefix)
+            expected = model.history.read(lock, after, model.fences)
             whole = expected is None
             if whole:
                 expected = [one for one in model.present(lock) if one.key.startswith(prefix)]
