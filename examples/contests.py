@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contest import Contest
 from permit_contests import LockAllContest, LockContest, ReadWriteContest, SemaphoreContest
-from shared_contests import ElectionContest, MapContest
+from shared_contests import BarrierContest, ElectionContest, LatchContest, MapContest
 
 CONTESTS: tuple[type[Contest], ...] = (
     LockContest,
@@ -13,4 +13,6 @@ CONTESTS: tuple[type[Contest], ...] = (
     LockAllContest,
     ElectionContest,
     MapContest,
+    LatchContest,
+    BarrierContest,
 )

@@ -1,4 +1,4 @@
-"""Contests for objects whose state clients read: elections and maps."""
+"""Contests for objects whose state clients read: elections, maps, latches and barriers."""
 
 from __future__ import annotations
 
@@ -7,12 +7,19 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import NamedTuple
 
 from contest import PATIENCE_S, Contest, Player, Turn
 from evidence import Record, beyond_capacity, unordered_fences
 
 import fencelock
+
+COUNT = 2
+"""The count with which each latch begins, and the parties of each barrier."""
+
+MEETING_S = 2.0
+"""Time for which a player waits at a barrier for another one (s)."""
 
 
 class ElectionContest(Contest):
@@ -99,9 +106,22 @@ class MapContest(Contest):
     """Counters in a map: each player reads one, and replaces it if nobody was faster."""
 
     kind = "map"
-    promise = "no update lost or done twice, no read of the past"
+    promise = "no update lost or done twice, no read of the past, watches see each change in order"
     names = ("map:counters",)
     keys = ("red", "blue")
+
+    def begin(self, player: Player) -> None:
+        threading.Thread(target=self._follow, args=(player,), daemon=True).start()
+
+    def _follow(self, player: Player) -> None:
+        with suppress(fencelock.ClosedError):
+            for seen in player.client.map("counters").watch():
+                if isinstance(seen, fencelock.MapListing):
+                    listed = {one.key: int(one.value or 0) for one in seen.entries}
+                    self.evidence.note(watcher=player.name, lists=listed)
+                else:
+                    value = int(seen.value or 0)
+                    self.evidence.note(watcher=player.name, sees=seen.key, value=value)
 
     def play(self, player: Player) -> Turn | None:
         counters = player.client.map("counters")
@@ -131,7 +151,7 @@ class MapContest(Contest):
 
     @staticmethod
     def problems(records: Sequence[Record]) -> list[str]:
-        return [*old_reads(records), *broken_chains(records)]
+        return [*old_reads(records), *broken_chains(records), *unseen_changes(records)]
 
 
 def old_reads(records: Sequence[Record]) -> list[str]:
@@ -195,3 +215,155 @@ def _breaks(key: str, changes: list[Change]) -> Iterator[str]:
                 f"and it was version {version}, value {value}"
             )
         version, value = change.version or 0, change.value
+
+
+def unseen_changes(records: Sequence[Record]) -> list[str]:
+    """Return a text for each change that a watch missed, or saw twice: each counts one more."""
+    known: dict[str, dict[str, int]] = {}
+    problems: list[str] = []
+    for record in records:
+        match record:
+            case {"watcher": who, "lists": listed}:
+                if who in known:
+                    problems.append(f"{who} was too far behind")
+                known[who] = dict(listed)
+            case {"watcher": who, "sees": key, "value": value}:
+                before = known[who].get(key, 0)
+                if value != before + 1:
+                    problems.append(f"{who} saw {key} become {value} after {before}")
+                known[who][key] = value
+            case _:
+                pass
+    changed = any(record.get("version") is not None for record in records)
+    return problems if known or not changed else [*problems, "nobody watched"]
+
+
+class LatchContest(Contest):
+    """Rounds, each with a latch: players count down and wait until enough have done so."""
+
+    kind = "latch"
+    promise = f"nobody passes before {COUNT} have counted down, each counts once"
+    names = ("latch:round-1",)
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.round = 1
+
+    def play(self, player: Player) -> Turn | None:
+        for record in self.evidence.news():
+            if record.get("passed"):
+                self.round = max(self.round, record["round"] + 1)
+        facts: Record = {"who": player.name, "round": self.round}
+        latch = player.client.latch(f"round-{self.round}", count=COUNT)
+        began = time.monotonic()
+        self.evidence.note(counts=True, **facts)
+        left = latch.count_down()
+        self.evidence.note(left=left, **facts)
+        passed = latch.wait(timeout=PATIENCE_S)
+        self.evidence.note(passed=passed, **facts)
+        return Turn.since(began) if passed else None
+
+    @staticmethod
+    def rounds(records: Sequence[Record]) -> int:
+        return sum(record.get("passed", False) for record in records)
+
+    @staticmethod
+    def problems(records: Sequence[Record]) -> list[str]:
+        return miscounted(records)
+
+
+def miscounted(records: Sequence[Record]) -> list[str]:
+    """Return a text for each latch that opened too early or not at all, or was counted wrongly.
+
+    A client that was killed may have counted down without a line about that.
+    """
+    begun: dict[int, int] = defaultdict(int)
+    counted: dict[int, int] = defaultdict(int)
+    shut: dict[tuple[str, int], bool] = {}
+    problems: list[str] = []
+    for record in records:
+        number, who = record.get("round", 0), record.get("who", "")
+        if "counts" in record:
+            begun[number] += 1
+        elif "left" in record:
+            counted[number] += 1
+            least = max(0, COUNT - begun[number])
+            if not least <= record["left"] <= max(0, COUNT - 1):
+                problems.append(
+                    f"round {number}: {record['left']} were left of {COUNT} for {who} after "
+                    f"{begun[number]} had counted"
+                )
+            shut[who, number] = counted[number] < COUNT
+        elif record.get("passed") and begun[number] < COUNT:
+            problems.append(f"round {number}: {who} passed after {begun[number]} had counted")
+        elif record.get("passed") is False and not shut[who, number]:
+            problems.append(f"round {number}: {who} waited in vain after {COUNT} had counted")
+    return problems
+
+
+class BarrierContest(Contest):
+    """Meetings: players wait for each other, and pass together."""
+
+    kind = "barrier"
+    promise = f"nobody passes before {COUNT} have come, each place is given once"
+    names = ("barrier:meeting",)
+
+    def play(self, player: Player) -> Turn | None:
+        barrier = player.client.barrier("meeting", parties=COUNT)
+        began = time.monotonic()
+        self.evidence.note(who=player.name, comes=True)
+        try:
+            place = barrier.wait(timeout=MEETING_S)
+        except fencelock.BrokenBarrierError:
+            self.evidence.note(who=player.name, place=None)
+            return None
+        self.evidence.note(who=player.name, place=place)
+        return Turn.since(began)
+
+    @staticmethod
+    def rounds(records: Sequence[Record]) -> int:
+        return sum(record.get("place") is not None for record in records)
+
+    @staticmethod
+    def problems(records: Sequence[Record]) -> list[str]:
+        return badly_met(records)
+
+
+def badly_met(records: Sequence[Record]) -> list[str]:
+    """Return a text for each player that passed too early, and for places that were given twice.
+
+    Those who left, since the barrier was broken, do not count. Those who were killed may.
+    """
+    came, passed, unknown = 0, 0, 0
+    waiting: dict[str, int] = {}
+    left = set(_left(records))
+    places: dict[int, int] = dict.fromkeys(range(COUNT), 0)
+    problems: list[str] = []
+    for number, record in enumerate(records):
+        who = record.get("who") or record.get("dead") or ""
+        if "comes" in record:
+            waiting[who] = number
+            came += number not in left
+        elif "dead" in record:
+            unknown += waiting.pop(who, None) is not None
+        else:
+            waiting.pop(who, None)
+        if record.get("place") is None:
+            continue
+        passed += 1
+        places[record["place"]] = places.get(record["place"], 0) + 1
+        if passed > came - came % COUNT:
+            problems.append(f"{who} passed as number {passed}, after {came} had come")
+    if max(places.values()) - min(places.values()) > unknown + len(waiting):
+        problems.append(f"the places of {COUNT} were given so often: {places}")
+    return problems
+
+
+def _left(records: Sequence[Record]) -> Iterator[int]:
+    """Yield the numbers of the lines at which players came who did not pass."""
+    came: dict[str, int] = {}
+    for number, record in enumerate(records):
+        if "comes" in record:
+            came[record["who"]] = number
+        elif "place" in record and record["place"] is None:
+            yield came[record["who"]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 
 from contenders import Contenders
 from local_cluster import leaders_of
@@ -100,7 +100,7 @@ def heard(statuses: tuple[NodeStatus, ...]) -> set[str]:
 
 
 def by_lock(
-    statuses: tuple[NodeStatus, ...], always: Iterable[str] = ()
+    statuses: tuple[NodeStatus, ...], always: Collection[str] = ()
 ) -> dict[str, list[LockStatus]]:
     """Return what is known of each lock, sorted by lock; those of ``always`` even if it is free.
 
@@ -119,10 +119,17 @@ def by_lock(
             found[name] = [
                 max(parts, key=lambda part: (part.holder is not None, len(part.waiters)))
             ]
+    if always:  # Latches that are open, or entries of a map, are no news.
+        found = {name: parts for name, parts in found.items() if is_used(parts)}
     for name in always:
         free = LockStatus(lock=object_named(name), holder=None, waiters=(), waits_for=())
         found.setdefault(free.lock, [free])
     return dict(sorted(found.items()))
+
+
+def is_used(parts: list[LockStatus]) -> bool:
+    """Return whether anybody holds or awaits an object."""
+    return any(part.holder or part.waiters for part in parts)
 
 
 def summary(contenders: Contenders) -> str:

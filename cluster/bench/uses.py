@@ -36,6 +36,10 @@ class Use(StrEnum):
     GET_10_KIB = "get_10_kib"
 
 
+Once = Callable[[], object]
+"""Does it once."""
+
+
 class Acquirable(Protocol):
     """A lock, or another object that is acquired and released."""
 
@@ -56,37 +60,43 @@ def one_pair(*objects: Acquirable) -> None:
         one.release()
 
 
-def repeated(use: Use, client: Client, name: str) -> Callable[[], object]:
+def repeated(use: Use, client: Client, name: str) -> Once:
     """Return a function that does it once, with objects called ``name``."""
-    match use:
-        case Use.LOCK:
-            return partial(one_pair, client.lock(name))
-        case Use.SEMAPHORE:
-            return partial(one_pair, client.semaphore(name, permits=1))
-        case Use.READ:
-            return partial(one_pair, client.rwlock(name).read())
-        case Use.READ_ONE:
-            return partial(one_pair, client.rwlock("one").read())
-        case Use.WRITE:
-            return partial(one_pair, client.rwlock(name).write())
-        case Use.LOCK_ALL:
-            return partial(one_pair, client.lock_all(name, f"{name}/2"))
-        case Use.TWO_LOCKS:
-            return partial(one_pair, client.lock(name), client.lock(f"{name}/2"))
-        case Use.LEAD:
-            return partial(one_pair, client.election(ELECTION).lead(name))
-        case Use.PUT_100_B:
-            return partial(client.map("small").put, name, bytes(100))
-        case Use.GET_100_B:
-            return _get(client, "small", name, 100)
-        case Use.PUT_10_KIB:
-            return partial(client.map("large").put, name, bytes(10 << 10))
-        case Use.GET_10_KIB:
-            return _get(client, "large", name, 10 << 10)
+    return _USES[use](client, name)
 
 
-def _get(client: Client, name: str, key: str, size: int) -> Callable[[], object]:
-    """Return a function that reads an entry, which is there from now on."""
-    entries = client.map(name)
-    entries.put(key, bytes(size))
-    return partial(entries.get, key)
+def _pair(object_of: Callable[[Client, str], Acquirable]) -> Callable[[Client, str], Once]:
+    return lambda client, name: partial(one_pair, object_of(client, name))
+
+
+def _two_locks(client: Client, name: str) -> Once:
+    return partial(one_pair, client.lock(name), client.lock(f"{name}/2"))
+
+
+def _put(size: int) -> Callable[[Client, str], Once]:
+    return lambda client, name: partial(client.map(f"{size}").put, name, bytes(size))
+
+
+def _get(size: int) -> Callable[[Client, str], Once]:
+    def once(client: Client, name: str) -> Once:
+        entries = client.map(f"{size}")
+        entries.put(name, bytes(size))  # It is there from now on.
+        return partial(entries.get, name)
+
+    return once
+
+
+_USES: dict[Use, Callable[[Client, str], Once]] = {
+    Use.LOCK: _pair(lambda client, name: client.lock(name)),
+    Use.SEMAPHORE: _pair(lambda client, name: client.semaphore(name, permits=1)),
+    Use.READ: _pair(lambda client, name: client.rwlock(name).read()),
+    Use.READ_ONE: _pair(lambda client, _: client.rwlock("one").read()),
+    Use.WRITE: _pair(lambda client, name: client.rwlock(name).write()),
+    Use.LOCK_ALL: _pair(lambda client, name: client.lock_all(name, f"{name}/2")),
+    Use.TWO_LOCKS: _two_locks,
+    Use.LEAD: _pair(lambda client, name: client.election(ELECTION).lead(name)),
+    Use.PUT_100_B: _put(100),
+    Use.GET_100_B: _get(100),
+    Use.PUT_10_KIB: _put(10 << 10),
+    Use.GET_10_KIB: _get(10 << 10),
+}

@@ -10,7 +10,7 @@ from contest import Contest, judged
 from contests import CONTESTS
 from evidence import WHOLE, Record
 from permit_contests import PERMITS, LockAllContest, LockContest, ReadWriteContest, SemaphoreContest
-from shared_contests import ElectionContest, MapContest
+from shared_contests import COUNT, BarrierContest, ElectionContest, LatchContest, MapContest
 
 
 def begins(who: str, fence: int, amount: int = 1, name: str = "a") -> Record:
@@ -65,6 +65,29 @@ def changes(who: str, before: int, value: int, version: int | None) -> list[Reco
     return [*tries(who, before, value), {"who": who, "key": "red", "version": version}]
 
 
+def seen(watcher: str, *values: int) -> list[Record]:
+    first, *others = values
+    changes = [{"watcher": watcher, "sees": "red", "value": value} for value in others]
+    return [{"watcher": watcher, "lists": {"red": first}}, *changes]
+
+
+def counts_down(who: str, left: int) -> list[Record]:
+    facts = {"who": who, "round": 1}
+    return [{**facts, "counts": True}, {**facts, "left": left}]
+
+
+def passes(who: str, *, passed: bool = True) -> Record:
+    return {"who": who, "round": 1, "passed": passed}
+
+
+def comes(*who: str) -> list[Record]:
+    return [{"who": one, "comes": True} for one in who]
+
+
+def place(who: str, number: int | None) -> Record:
+    return {"who": who, "place": number}
+
+
 KEPT: dict[str, tuple[type[Contest], list[Record]]] = {
     "locks": (LockContest, [*counts("c1", 7, 1), *counts("c2", 8, 2), begins("c1", 9)]),
     "a killed holder": (LockContest, [begins("c1", 7), {"dead": "c1"}, *counts("c2", 8, 1)]),
@@ -94,15 +117,45 @@ KEPT: dict[str, tuple[type[Contest], list[Record]]] = {
     "changes one after the other": (
         MapContest,
         [
+            *seen("w", 0, 1, 2),
             *tries("c2", 0, 1),
             *changes("c1", 0, 1, 5),
             {"who": "c2", "key": "red", "version": None},
             *changes("c2", 5, 2, 9),
         ],
     ),
+    "meetings": (
+        BarrierContest,
+        [*comes("c1", "c2"), place("c2", 1), *comes("c2"), place("c1", 0), place("c2", None)],
+    ),
+    "a meeting with a killed client": (
+        BarrierContest,
+        [*comes("c1", "c2"), {"dead": "c1"}, place("c2", 0)],
+    ),
+    "a latch": (
+        LatchContest,
+        [
+            *counts_down("c1", 1),
+            passes("c1", passed=False),
+            *counts_down("c2", 0),
+            passes("c2"),
+            *counts_down("c1", 0),
+            passes("c1"),
+        ],
+    ),
+    "a latch that a killed client counted down": (
+        LatchContest,
+        [*counts_down("c1", 1)[:1], {"dead": "c1"}, *counts_down("c2", 0), passes("c2")],
+    ),
     "a change of a killed client": (
         MapContest,
-        [*changes("c1", 0, 1, 5), *tries("c2", 5, 2), {"dead": "c2"}, *changes("c1", 7, 3, 9)],
+        [
+            *seen("w", 0, 1, 2),
+            *changes("c1", 0, 1, 5),
+            *tries("c2", 5, 2),
+            {"dead": "c2"},
+            *changes("c1", 7, 3, 9),
+        ],
     ),
 }
 
@@ -188,6 +241,40 @@ BROKEN: dict[str, tuple[type[Contest], list[Record], str]] = {
         MapContest,
         [*changes("c1", 0, 1, 5), *changes("c2", 0, 1, 6)],
         "c2 changed version 0 to value 1, and it was version 5",
+    ),
+    "a change that a watch missed": (MapContest, seen("w", 3, 4, 6), "red become 6 after 4"),
+    "a change that a watch saw twice": (MapContest, seen("w", 3, 4, 4), "red become 4 after 4"),
+    "another listing": (MapContest, [*seen("w", 3), *seen("w", 5)], "w was too far behind"),
+    "a map that nobody watched": (MapContest, changes("c1", 0, 1, 5), "nobody watched"),
+    "a barrier that lets one pass": (
+        BarrierContest,
+        [*comes("c1"), place("c1", 0), *comes("c2"), place("c2", 1)],
+        "c1 passed as number 1, after 1 had come",
+    ),
+    "a barrier that lets one pass with one who left": (
+        BarrierContest,
+        [*comes("c1", "c2"), place("c1", None), place("c2", 1)],
+        "c2 passed as number 1, after 1 had come",
+    ),
+    "a place that is given twice": (
+        BarrierContest,
+        [*comes("c1", "c2"), place("c1", 0), place("c2", 0)],
+        "given so often: {0: 2, 1: 0}",
+    ),
+    "a latch that opens early": (
+        LatchContest,
+        [*counts_down("c1", 1), passes("c1")],
+        "c1 passed after 1 had counted",
+    ),
+    "a latch that stays shut": (
+        LatchContest,
+        [*counts_down("c1", 1), *counts_down("c2", 0), passes("c2", passed=False)],
+        f"c2 waited in vain after {COUNT} had counted",
+    ),
+    "a count that is counted twice": (
+        LatchContest,
+        counts_down("c1", 0),
+        "0 were left of 2 for c1 after 1 had counted",
     ),
     "a read of the past": (
         MapContest,
