@@ -39,6 +39,10 @@ class AcquireCancelledError(RefusedError):
     """The wait was cancelled before the lock was granted."""
 
 
+class BrokenBarrierError(RefusedError, RuntimeError):
+    """A party of a barrier waited in vain: it, or another one, stopped waiting for the others."""
+
+
 class UnsupportedError(RefusedError):
     """The protocol in use does not support the request; the text names one that does."""
 

@@ -8,6 +8,7 @@ from string import Formatter
 from typing import Any, Generic, TypeVar
 
 from fencelock.actors.session.message import ClusterState
+from fencelock.cluster.barrier import BaseBarrier
 from fencelock.cluster.base_lock import BaseLock
 from fencelock.cluster.callback_executor import ClusterCallback
 from fencelock.cluster.connection import Connection
@@ -27,9 +28,10 @@ A = TypeVar("A", bound=BaseLockAll[Any])
 E = TypeVar("E", bound=BaseElection[Any])
 M = TypeVar("M", bound=BaseMap)
 C = TypeVar("C", bound=BaseLatch)
+B = TypeVar("B", bound=BaseBarrier)
 
 
-class BaseClient(Generic[L, R, S, W, A, E, M, C]):
+class BaseClient(Generic[L, R, S, W, A, E, M, C, B]):
     """The operations of a client that return at once."""
 
     _lock_type: type[L]
@@ -40,6 +42,7 @@ class BaseClient(Generic[L, R, S, W, A, E, M, C]):
     _election_type: type[E]
     _map_type: type[M]
     _latch_type: type[C]
+    _barrier_type: type[B]
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -259,6 +262,27 @@ class BaseClient(Generic[L, R, S, W, A, E, M, C]):
         """
         return self._latch_type(self._begin(), name, count, keep_s)
 
+    def barrier(self, name: str, parties: int, *, timeout: float | None = None) -> B:
+        """Return the cyclic barrier called ``name``; sends nothing yet.
+
+        A lock of the same name is another object.
+
+        Args:
+            name: see `lock`.
+            parties: how many pass together, 1 to 10,000. While some of them wait, an arrival that
+                names another number is refused.
+            timeout: how long a party waits for the others by default (s); see `lock`.
+
+        Raises:
+            InvalidRequestError: an argument is out of its limits.
+            UnsupportedError: the cluster's protocol has no barriers; the text says which one does.
+            ClosedError: as for `lock`.
+            TypeError: as for `lock`.
+            ValueError: as for `lock`.
+
+        """
+        return self._barrier_type(self._begin(), name, parties, timeout)
+
     def _begin(self) -> Connection:
         """Return the connection for a new object."""
         return self._connection
@@ -327,7 +351,7 @@ class BaseClient(Generic[L, R, S, W, A, E, M, C]):
         return self._connection.executor.failed
 
 
-AnyClient = BaseClient[Any, Any, Any, Any, Any, Any, Any, Any]
+AnyClient = BaseClient[Any, Any, Any, Any, Any, Any, Any, Any, Any]
 
 
 def namer(template: str, function: Callable[..., Any]) -> Callable[..., str]:

@@ -21,6 +21,7 @@ from fencelock.actors.api.session_message import (
     SessionClosed,
 )
 from fencelock.actors.session.message import Surveyed
+from fencelock.cluster.barrier import Barrier
 from fencelock.cluster.base_client import BaseClient, namer
 from fencelock.cluster.callback_executor import CallbackExecutor, ThreadExecutor
 from fencelock.cluster.connection import Connection
@@ -38,7 +39,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Client(BaseClient[Lock, RLock, Semaphore, RWLock, LockAll, Election, Map, Latch]):
+class Client(BaseClient[Lock, RLock, Semaphore, RWLock, LockAll, Election, Map, Latch, Barrier]):
     """A connection to a cluster, for all threads of one process. From `connect`.
 
     It leaves nothing running after `close`, which ``with`` and the end of the process
@@ -57,6 +58,7 @@ class Client(BaseClient[Lock, RLock, Semaphore, RWLock, LockAll, Election, Map, 
     _election_type = Election
     _map_type = Map
     _latch_type = Latch
+    _barrier_type = Barrier
 
     def locked(
         self, template: str, *, timeout: float | None = None, **options: Any

@@ -23,7 +23,7 @@ from fencelock.actors.message import Address, Message, role_of
 from fencelock.actors.paxos.config import replica_of
 from fencelock.actors.paxos.membership import split
 from fencelock.actors.paxos.snapshots import records_of
-from fencelock.actors.table.message import FENCE_FLOOR_MAX, TablePart
+from fencelock.actors.table.message import FENCE_FLOOR_MAX, CounterRecord, TablePart
 from fencelock.actors.table.table import LockTable
 from fencelock.cluster.config import Config
 from fencelock.cluster.node import identity_of
@@ -143,7 +143,20 @@ def check_parts(header: BackupHeader, parts: Sequence[bytes]) -> tuple[bytes, ..
     fence = known.fence + FENCE_MARGIN
     if fence > FENCE_FLOOR_MAX:
         raise BackupDamagedError(f"fences above {known.fence} would soon be used up")
-    return tuple(encode(replace(part, head=part.head._replace(fence=fence))) for part in read)
+    return tuple(encode(_raised(part, fence)) for part in read)
+
+
+def _raised(part: TablePart, fence: int) -> TablePart:
+    """Return a part of the table with a later fence, and with later versions of changes."""
+    counters = dict(part.counters)
+    if "version" in counters:  # Else versions begin above the fences.
+        counters["version"] += FENCE_MARGIN
+        counters["origin"] = counters["version"]
+    return replace(
+        part,
+        head=part.head._replace(fence=fence),
+        counters=tuple(CounterRecord(*one) for one in counters.items()),
+    )
 
 
 def restore(header: BackupHeader, parts: Sequence[bytes], config: Config) -> dict[Path, Path]:

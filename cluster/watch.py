@@ -24,6 +24,8 @@ from fencelock.cluster.session_channel import SessionChannel, closed_meanwhile
 
 T = TypeVar("T")
 
+NOTHING = "no change came in time"
+
 PAUSE_S = 1.0
 """Time between two attempts while no node answers (s)."""
 
@@ -93,6 +95,8 @@ class BaseWatch(Generic[T]):
             read = yield _awaited(reply, ends_at)
         except (pykka.ActorDeadError, AcquireCancelledError):
             raise closed_meanwhile() from None
+        except TimeoutError:
+            raise TimeoutError(NOTHING) from None
         finally:
             if reply.done:
                 self._reply = None
@@ -142,7 +146,7 @@ def _pausing(ends_at: float | None) -> Operation[None]:
     with suppress(TimeoutError):
         yield AwaitReply(AskReply(), max(0.0, left_s))
     if ends_at is not None and time.monotonic() >= ends_at:
-        raise TimeoutError("no change came in time")
+        raise TimeoutError(NOTHING)
 
 
 def _awaited(reply: AskReply, ends_at: float | None) -> AskReply | AwaitReply:

@@ -81,6 +81,8 @@ class Reason(IntEnum):
     instead."""
     FORBIDDEN = 17
     """The client's key does not allow this; the text names the key, and what is needed."""
+    BROKEN = 18
+    """Another party of the barrier stopped waiting for the others."""
 
 
 ERRORS: dict[Reason, type[RefusedError] | type[UnavailableError]] = {
@@ -101,6 +103,7 @@ ERRORS: dict[Reason, type[RefusedError] | type[UnavailableError]] = {
     Reason.FORGOTTEN: error.AcquireCancelledError,
     Reason.MEMBERSHIP: error.MembershipError,
     Reason.FORBIDDEN: error.ForbiddenError,
+    Reason.BROKEN: error.BrokenBarrierError,
 }
 """The error that a user's program gets for each reason."""
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from fencelock.actors.api.changes import WATCH_MS
@@ -26,16 +27,16 @@ class ParkedReads:
 
     def __init__(self) -> None:
         self.by_object: dict[str, dict[Key, Read]] = {}
-        self._order: deque[Read] = deque()
-        """All reads as they arrived, in that order, also those that were answered."""
+        self._order: OrderedDict[Key, Read] = OrderedDict()
+        """All of them, in the order of arrival."""
 
-    def __bool__(self) -> bool:
-        return bool(self.by_object)
+    def __len__(self) -> int:
+        return len(self._order)
 
     def add(self, read: Read) -> None:
         """Let a read wait."""
         self.by_object.setdefault(read.watched, {})[read.client, read.number] = read
-        self._order.append(read)
+        self._order[read.client, read.number] = read
 
     def of(self, changed: Iterable[str] | None) -> list[Read]:
         """Return the reads of the objects that have ``changed``, or of all objects."""
@@ -50,28 +51,20 @@ class ParkedReads:
         if question.after != seen.version:
             question = replace(question, after=seen.version)
             key = read.client, read.number
-            self.by_object[read.watched][key] = replace(read, question=question)
+            now = self._order[key] = replace(read, question=question)
+            self.by_object[read.watched][key] = now
 
     def end(self, read: Read) -> None:
         """Remove a read that is answered."""
         waiting = self.by_object[read.watched]
-        del waiting[read.client, read.number]
+        del waiting[read.client, read.number], self._order[read.client, read.number]
         if not waiting:
             del self.by_object[read.watched]
 
     def late(self, now: Instant) -> list[Read]:
         """Return the reads that have waited for `WATCH_MS`."""
-        late: list[Read] = []
-        order = self._order
-        while order:
-            read = self._waiting(order[0])
-            if read is not None and ms_between(read.at, now) < WATCH_MS:
-                break
-            order.popleft()
-            if read is not None:
-                late.append(read)
-        return late
+        return list(takewhile(lambda read: _is_late(read, now), self._order.values()))
 
-    def _waiting(self, read: Read) -> Read | None:
-        """Return ``read`` as it is now, or None if it is over."""
-        return self.by_object.get(read.watched, {}).get((read.client, read.number))
+
+def _is_late(read: Read, now: Instant) -> bool:
+    return ms_between(read.at, now) >= WATCH_MS

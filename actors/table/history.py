@@ -46,12 +46,15 @@ class Histories:
     """The last changes of all objects that can be watched.
 
     Invariants:
-        W1  Versions strictly increase, over all objects.
+        W1  Versions strictly increase, over all objects. The first is above all fences so far: a
+            group that lost everything, and continues above its old fences, has only versions that
+            are above those that its clients have seen.
         W2  Each change of an object after `History.since` is in its history; of an object without
             a history, there was none after ``forgotten``.
 
     Attributes:
         version: the version of the last change.
+        origin: the number above which versions began.
         forgotten: the highest version in a history that was dropped as a whole.
         size: bytes of all changes.
         held: a checksum of all changes.
@@ -61,13 +64,20 @@ class Histories:
     """
 
     def __init__(self) -> None:
-        self.version = self.forgotten = self.size = self.held = 0
+        self.version = self.origin = self.forgotten = self.size = self.held = 0
         self.by_object: OrderedDict[str, History] = OrderedDict()
         self.changed: dict[str, None] = {}
 
-    def add(self, lock: str, key: str, value: bytes | None, fence: int, time_ms: int) -> int:
-        """Add a change, and return its version."""
-        self.version += 1  # W1
+    def next_version(self, above: int) -> int:
+        """Return the version of the next change. The first one is ``above`` that number."""
+        return (self.version or above) + 1
+
+    def add(
+        self, lock: str, key: str, value: bytes | None, fence: int, time_ms: int, above: int = 0
+    ) -> int:
+        """Add a change under ``fence``, and return its version; see `next_version`."""
+        self.origin = self.origin if self.version else above
+        self.version = self.next_version(above)  # W1
         change = Change(self.version, key, value, fence)
         history = self.by_object.get(lock)
         if history is None:

@@ -191,7 +191,7 @@ class Maps:
         Every change of an entry is made here. Return its version, which ``entry`` has.
         """
         value, lock = None if entry is None else entry.value, object_name(MAP, name)
-        version = table.histories.add(lock, key, value, 0, table.time_ms)  # M1
+        version = table.histories.add(lock, key, value, 0, table.time_ms, table.fence)  # M1
         assert entry is None or entry.version == version
         before = self.find(name, key)
         if before is not None:

@@ -47,7 +47,7 @@ def put_entry(table: TableState, command: PutEntry, out: list[Result]) -> None:
         name=command.map,
         key=command.entry_key,
         value=command.value,
-        version=table.histories.version + 1,
+        version=table.histories.next_version(table.fence),
         session=owner_state.session if command.ephemeral else None,
         ticket=0 if lasts else table.next_ticket(),
         due_ms=None if command.ttl_ms is None else table.time_ms + command.ttl_ms,

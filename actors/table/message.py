@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from fencelock.actors.api.barrier import BarrierPassed
 from fencelock.actors.api.changes import Change
 from fencelock.actors.api.latch import CountedDown, LatchPassed
 from fencelock.actors.api.map import EntryChanged
@@ -77,7 +78,7 @@ Result = Outcome | HoldLost
 """All outcomes of commands, or of time; `HoldLost` is for a holder whose lock was taken."""
 
 
-KeptReply = CountedDown | LatchPassed | EntryChanged
+KeptReply = CountedDown | LatchPassed | EntryChanged | BarrierPassed
 """All messages that derive from `fencelock.actors.api.object_request.UpdateReply`."""
 
 
@@ -177,6 +178,14 @@ class LatchRecord(NamedTuple):
     due_ms: int | None
 
 
+class BarrierRecord(NamedTuple):
+    """A `fencelock.actors.table.barrier.Barrier`, without its waits."""
+
+    lock: str
+    parties: int
+    generation: int
+
+
 class LocksRecord(NamedTuple):
     """The locks of a claim for several, which is held or waits."""
 
@@ -269,6 +278,7 @@ class TablePart(Message):
     terms: tuple[TermsRecord, ...] = ()
     leases: tuple[LeaseRecord, ...] = ()
     entries: tuple[EntryRecord, ...] = ()
+    barriers: tuple[BarrierRecord, ...] = ()
 
     TRIMMED = True
 
@@ -286,6 +296,7 @@ Record = (
     | LocksRecord
     | KeptReply
     | LatchRecord
+    | BarrierRecord
     | ValueRecord
     | HistoryRecord
     | CounterRecord

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from fencelock.actors.api.barrier import AwaitBarrier
 from fencelock.actors.api.election import Lead
 from fencelock.actors.api.latch import AwaitLatch, CountDown
 from fencelock.actors.api.lock_all import AcquireAll
@@ -14,6 +15,7 @@ from fencelock.actors.api.request import Command, TableQuery, TableReply
 from fencelock.actors.api.rwlock import AcquireReadWrite, Downgrade
 from fencelock.actors.api.semaphore import AcquirePermits, ReleasePermits
 from fencelock.actors.api.session_message import CloseSession, End, Evict, Open, Renew
+from fencelock.actors.table.barrier import await_barrier
 from fencelock.actors.table.latch import await_latch, count_down
 from fencelock.actors.table.map_operation import delete_entry, put_entry, read_entries, read_entry
 from fencelock.actors.table.message import ExtendSessions, LogCommand, Result
@@ -58,6 +60,7 @@ OPERATIONS: dict[type[Command], Operation] = {
     Renew: renew,
     PutEntry: put_entry,
     DeleteEntry: delete_entry,
+    AwaitBarrier: await_barrier,
 }
 """The effect of each request on the table. A new command is added here."""
 

@@ -118,8 +118,8 @@ class OwnerState:
         )
 
     def labelled(self, label: str) -> str:
-        """Return the session's label, followed by ``label`` of the claim."""
-        return ", ".join(filter(None, (self.session.label, label)))
+        """Return the session's label, followed by ``label`` of the claim and its value."""
+        return ", ".join(filter(None, (self.session.label, label, self.value)))
 
 
 @dataclass(slots=True, eq=False)

@@ -152,7 +152,10 @@ class LockTable(TableState):
 
         Of a map, only entries count whose keys begin with ``prefix``.
         """
-        read = None if after is None else self.histories.read(lock, after, prefix)
+        histories = self.histories
+        # Up to here, a version is of a group that lost everything; see W1.
+        old = histories.origin if histories.version else self.fence
+        read = None if after is None or 0 < after <= old else histories.read(lock, after, prefix)
         if read is not None:
             return Changed(version=read[0], changes=read[1], resync=False)
         entries: list[Change] = []
@@ -162,7 +165,7 @@ class LockTable(TableState):
             if left < 0 and entries:
                 break
             entries.append(change)
-        version, more = self.histories.version, left < 0 and len(entries) > 0
+        version, more = histories.version, left < 0 and len(entries) > 0
         return Changed(version=version, changes=tuple(entries), resync=True, more=more)
 
     def _present(self, lock: str, prefix: str) -> Iterator[Change]:

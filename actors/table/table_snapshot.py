@@ -26,6 +26,7 @@ from fencelock.actors.api.name import (
 )
 from fencelock.actors.api.session_message import Evicted
 from fencelock.actors.message import Message
+from fencelock.actors.table.barrier import Barrier
 from fencelock.actors.table.deadline import LeasedHold, LeasedWait, Leases
 from fencelock.actors.table.history import records_of
 from fencelock.actors.table.holding import Hold, Pool, Wait
@@ -33,6 +34,7 @@ from fencelock.actors.table.latch import Latch
 from fencelock.actors.table.map import Entry, fill_maps
 from fencelock.actors.table.message import (
     AmountRecord,
+    BarrierRecord,
     ClaimantRecord,
     CounterRecord,
     CountRecord,
@@ -183,8 +185,7 @@ def fill(table: TableState, parts: Sequence[TablePart]) -> None:
             if pool.lock in table.pools or pool.capacity < 1:
                 raise ValueError(f"the snapshot has a wrong pool of {titled(pool.lock)}")
             table.pools[pool.lock] = Pool(pool.capacity, pool.capacity)
-        for latch in part.latches:
-            _fill_latch(table, latch)
+        _fill_objects(table, part)
     waits: list[Wait] = []
     several = {one[:3]: one.locks for part in parts for one in part.locks}
     values = {one[:3]: one.value for part in parts for one in part.values}
@@ -202,6 +203,7 @@ def fill(table: TableState, parts: Sequence[TablePart]) -> None:
         for reply in part.replies:
             _fill_reply(table, reply)
     _fill_queues(table, waits, dict(one for part in parts for one in part.amounts))
+    _check_barriers(table)
     _fill_pools(table, dict(one for part in parts for one in part.counts))
     _fill_histories(table, parts)
     fill_maps(table, parts, numbered)
@@ -266,6 +268,22 @@ def _fill_reply(table: TableState, reply: KeptReply) -> None:
     known.outcome = reply
 
 
+def _fill_objects(table: TableState, part: TablePart) -> None:
+    for latch in part.latches:
+        _fill_latch(table, latch)
+    for barrier in part.barriers:
+        if barrier.lock in table.objects:
+            raise ValueError(f"the snapshot has a second {titled(barrier.lock)}")
+        table.put(Barrier(*barrier))
+
+
+def _check_barriers(table: TableState) -> None:
+    for one in table.objects.values():
+        if isinstance(one, Barrier) and not 0 < one.waiting < one.parties:
+            arrived = f"{one.waiting} of {one.parties} parties"
+            raise ValueError(f"the snapshot has a wrong {titled(one.name)} of {arrived}")
+
+
 def _fill_latch(table: TableState, record: LatchRecord) -> None:
     lock, count, left, keep_ms, ticket, due_ms = record
     if lock in table.objects or not 0 <= left <= count or (due_ms is None) != (left > 0):
@@ -280,6 +298,7 @@ def _fill_histories(table: TableState, parts: Sequence[TablePart]) -> None:
     histories = table.histories
     histories.version = counters.get("version", 0)
     histories.forgotten = counters.get("forgotten", 0)
+    histories.origin = counters.get("origin", 0)
     for part in parts:
         for record in part.histories:
             histories.restore(record)
@@ -365,6 +384,7 @@ def _part(index: int, count: int, head: TableHead, records: Sequence[Record]) ->
         locks=tuple(r for r in records if isinstance(r, LocksRecord)),
         replies=tuple(r for r in records if isinstance(r, KeptReply)),
         latches=tuple(r for r in records if isinstance(r, LatchRecord)),
+        barriers=tuple(r for r in records if isinstance(r, BarrierRecord)),
         values=tuple(r for r in records if isinstance(r, ValueRecord)),
         histories=tuple(r for r in records if isinstance(r, HistoryRecord)),
         counters=tuple(r for r in records if isinstance(r, CounterRecord)),
@@ -420,14 +440,18 @@ def _rest(table: TableState) -> list[Record]:
         if one.value is not None
     )
     histories = table.histories
-    counters = ("version", histories.version), ("forgotten", histories.forgotten)
+    counters = [(name, getattr(histories, name)) for name in ("version", "forgotten", "origin")]
     return [
         *table.audit.values(),
         *(PoolRecord(lock, table.pools[lock].capacity) for lock in sorted(table.pools)),
         *(AmountRecord(ticket, amount) for ticket, amount in amounts),
         *(CountRecord(fence, count) for fence, count in counts),
         *(LocksRecord(*one) for one in several),
-        *(one.record() for _, one in sorted(table.objects.items()) if isinstance(one, Latch)),
+        *(
+            one.record()
+            for _, one in sorted(table.objects.items())
+            if isinstance(one, Latch | Barrier)
+        ),
         *(ValueRecord(*one) for one in values),
         *(CounterRecord(*one) for one in counters if one[1]),
         *sorted(due.record() for due in dues if isinstance(due, LeasedHold)),

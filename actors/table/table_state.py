@@ -106,7 +106,8 @@ class TableState:
 
     def _note_leader(self, hold: Hold, value: bytes | None) -> None:
         """Add the begin of a term to the history of its election, or with None its end."""
-        self.histories.add(hold.owner_state.lock, "", value, hold.fence, self.time_ms)
+        lock, before = hold.owner_state.lock, self.fence - 1  # A term begins under a new fence.
+        self.histories.add(lock, "", value, hold.fence, self.time_ms, before)
 
     def _begin_hold(self, owner_state: OwnerState, label: str, terms: Terms | None) -> Hold:
         assert owner_state.hold is None  # L1

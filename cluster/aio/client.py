@@ -22,6 +22,7 @@ from fencelock.actors.api.session_message import (
 )
 from fencelock.actors.session.message import Surveyed
 from fencelock.cluster import operation
+from fencelock.cluster.aio.barrier import Barrier
 from fencelock.cluster.aio.election import Election
 from fencelock.cluster.aio.latch import Latch
 from fencelock.cluster.aio.lock import Lock, RLock
@@ -38,7 +39,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Client(BaseClient[Lock, RLock, Semaphore, RWLock, LockAll, Election, Map, Latch]):
+class Client(BaseClient[Lock, RLock, Semaphore, RWLock, LockAll, Election, Map, Latch, Barrier]):
     """A connection to a cluster, for all tasks of one loop. From `fencelock.aio.connect`.
 
     A separate thread keeps the session alive, however busy the loop is. `close` leaves nothing
@@ -58,6 +59,7 @@ class Client(BaseClient[Lock, RLock, Semaphore, RWLock, LockAll, Election, Map, 
     _election_type = Election
     _map_type = Map
     _latch_type = Latch
+    _barrier_type = Barrier
 
     def locked(
         self, template: str, *, timeout: float | None = None, **options: Any

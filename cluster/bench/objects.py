@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,6 +39,7 @@ class ObjectPart(StrEnum):
     PAIRS = "pairs"
     MAPS = "maps"
     WATCHES = "watches"
+    BARRIER = "barrier"
     COST = "cost"
 
 
@@ -67,6 +71,12 @@ MAPS = (
 WATCHERS = ((1_000, 3.0), (10_000, 10.0))
 """Numbers of watchers, and the time in which their changes are counted (s). Of many watchers, some
 receive a hundred changes at once, after seconds."""
+
+PARTIES = 64
+"""Parties of the measured barrier."""
+
+MEETINGS = 5
+"""Its rounds for each round of the run."""
 
 WATCHED_MIN = 0.83
 """Bar: changes that many watchers receive in a time, as a share of those of fewer watchers."""
@@ -114,6 +124,8 @@ def measure(
                 figures += in_turns(folder, compared, rounds, seconds, say)
         if ObjectPart.WATCHES in parts:
             figures += watches(folder, say)
+        if ObjectPart.BARRIER in parts:
+            figures += barrier_rounds(folder, rounds, say)
         if ObjectPart.COST in parts:
             figures += costs(rounds, say)
     return ObjectBenchReport(machine, tuple(figures))
@@ -175,6 +187,28 @@ def watches(folder: Path, say: Callable[[str], None]) -> list[BarFigure]:
         alone(names[0], "events/s", few),
         higher_is_better(names[1], "events/s", many, few, WATCHED_MIN),
     ]
+
+
+def barrier_rounds(folder: Path, rounds: int, say: Callable[[str], None]) -> list[BarFigure]:
+    """Measure how long it takes until all parties of a barrier have met."""
+    with _nodes(folder, say) as job, ExitStack() as stack:
+        clients = [
+            stack.enter_context(connect(job.address, cluster=job.cluster)) for _ in range(PROCESSES)
+        ]
+        threads = stack.enter_context(ThreadPoolExecutor(PARTIES))
+        barriers = [client.barrier("round", PARTIES) for client in clients]
+
+        def meet(party: int) -> list[float]:
+            barrier, times = barriers[party % len(barriers)], list[float]()
+            for _ in range(MEETINGS * rounds):
+                barrier.wait(CONNECT_S)
+                times.append(time.monotonic())
+            return times
+
+        say(f"measuring {MEETINGS * rounds} rounds of a barrier")
+        met = [max(times) for times in zip(*threads.map(meet, range(PARTIES)), strict=True)]
+    took = [1_000 * (after - before) for before, after in pairwise(met)]
+    return [alone(f"round of a barrier, {PARTIES} parties", "ms", took)]
 
 
 def _turns(counted: Sequence[dict[str, Any]], use: Use) -> Iterable[tuple[int, ...]]:

@@ -213,6 +213,8 @@ def objects(
     watches: changes of one election that 1,000 watchers receive in a second, and
     10,000 of them beside these.
 
+    barrier: the time until 64 parties have met at a barrier, from round to round.
+
     cost: processor time of a pair in a table with 100,000 other objects, or with
     10,000 waiters, beside one with 100 of them.
 

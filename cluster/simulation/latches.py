@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+from fencelock.actors.api.barrier import BarrierPassed
 from fencelock.actors.api.latch import LATCH, AwaitLatch, CountDown, CountedDown, LatchPassed
 from fencelock.actors.api.message import Refused
 from fencelock.actors.api.name import client_of, kind_of, object_name, plain_name, titled
@@ -180,45 +181,68 @@ class LatchLog(SlotSequence[SlotOutcomes]):
             latch.waits.append(key)
 
 
-class LatchJudge(LockJudge):
-    """Judges one run of latches.
+class PassJudge(LockJudge):
+    """Judges one run of objects at which contenders pass; the log is judged apart.
 
-    - Count: each request to count down lowers the count by its amount, once.
-    - Early: nobody passes before the count is 0.
-    - Release: all who wait pass when it is 0, and all who come until the latch is gone.
     - Wants: a contender passes as often as the log let it pass, at most.
     """
 
+    passed: type[LatchPassed | BarrierPassed]
+    """The reply that lets a contender pass."""
+    sequence: SlotSequence[SlotOutcomes]
+    """The judge of the log."""
+
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self.log = LatchLog()
         self.let_pass: Counter[tuple[Address, str]] = Counter()
-        """How often the log let each contender pass each latch, and it was not told yet."""
+        """How often the log let each contender pass each object, and it was not told yet."""
         self.known: set[Key] = set()
 
     def handled(self, delivered: Delivery, effects: Effects) -> None:
-        """Watch requests at nodes, outcomes of the log, and contenders that pass."""
+        """Watch outcomes of the log, and contenders that pass."""
         del effects
         event = delivered.event
         match event:
-            case CountDown() if node_of(delivered.to) in self.members:
-                self.log.amounts[event.key] = event.amount
             case SlotOutcomes():
                 for outcome in event.outcomes:
-                    if isinstance(outcome, LatchPassed) and outcome.key not in self.known:
+                    if isinstance(outcome, self.passed) and outcome.key not in self.known:
                         self.known.add(outcome.key)
                         contender = address_of(client_of(outcome.session), outcome.owner)
                         self.let_pass[contender, outcome.lock] += 1
-                self.log.applied(event.slot, event)
+                self.sequence.applied(event.slot, event)
             case HoldsLost():
                 self.losses += len(event.losses)
-            case LatchPassed() if delivered.to in self.contenders:
+            case LatchPassed() | BarrierPassed() if (
+                isinstance(event, self.passed) and delivered.to in self.contenders
+            ):
                 self.grants += 1
                 self.let_pass[delivered.to, event.lock] -= 1
                 if self.let_pass[delivered.to, event.lock] < 0:
                     raise ViolationError(f"wants: {delivered.to} passes {titled(event.lock)}")
             case _:
                 pass
+
+
+class LatchJudge(PassJudge):
+    """Judges one run of latches.
+
+    - Count: each request to count down lowers the count by its amount, once.
+    - Early: nobody passes before the count is 0.
+    - Release: all who wait pass when it is 0, and all who come until the latch is gone.
+    """
+
+    passed = LatchPassed
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.sequence = self.log = LatchLog()
+
+    def handled(self, delivered: Delivery, effects: Effects) -> None:
+        """Watch requests at nodes too."""
+        event = delivered.event
+        if isinstance(event, CountDown) and node_of(delivered.to) in self.members:
+            self.log.amounts[event.key] = event.amount
+        super().handled(delivered, effects)
 
 
 LATCHES = Workload(LatchUser, LatchJudge)

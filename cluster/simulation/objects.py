@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fencelock.actors.error import ConfigError
 from fencelock.cluster.guarantee import Guarantee, demand
+from fencelock.cluster.simulation.barriers import BARRIERS
 from fencelock.cluster.simulation.deadlines import DEADLINES
 from fencelock.cluster.simulation.elections import ELECTIONS
 from fencelock.cluster.simulation.latches import LATCHES
@@ -22,6 +23,7 @@ WORKLOADS: dict[str, tuple[Guarantee, Workload]] = {
     "deadlines": (Guarantee.DEADLINES, DEADLINES),
     "maps": (Guarantee.MAPS, MAPS),
     "latches": (Guarantee.LATCHES, LATCHES),
+    "barriers": (Guarantee.BARRIERS, BARRIERS),
 }
 """What a protocol must promise, and the workload."""
 

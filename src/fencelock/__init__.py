@@ -10,6 +10,7 @@ For example::
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from fencelock.actors.api.barrier import AwaitBarrier, BarrierPassed
 from fencelock.actors.api.changes import Change, ChangesRead, ReadChanges
 from fencelock.actors.api.cluster_message import ClusterDown, ClusterUp, Watch
 from fencelock.actors.api.election import Lead
@@ -56,6 +57,7 @@ from fencelock.actors.api.session_message import ListedLock, ListedObject
 from fencelock.actors.error import (
     AcquireCancelledError,
     AlreadyHeldError,
+    BrokenBarrierError,
     ClosedError,
     ConfigError,
     FencelockError,
@@ -91,6 +93,7 @@ from fencelock.actors.role_message import (
 )
 from fencelock.actors.session.holding import HoldState
 from fencelock.actors.session.message import ClusterState
+from fencelock.cluster.barrier import Barrier
 from fencelock.cluster.callback_executor import Notice
 from fencelock.cluster.client import Client, connect
 from fencelock.cluster.election import Candidate, Election, ElectionWatch, Leader
@@ -117,7 +120,11 @@ __all__ = [
     "AcquirePermits",
     "AcquireReadWrite",
     "AlreadyHeldError",
+    "AwaitBarrier",
     "AwaitLatch",
+    "Barrier",
+    "BarrierPassed",
+    "BrokenBarrierError",
     "Cancel",
     "Cancelled",
     "Candidate",

@@ -7,6 +7,7 @@ For example::
             await storage.write(order, fence=hold.fence)
 """
 
+from fencelock.cluster.aio.barrier import Barrier
 from fencelock.cluster.aio.client import Client, Connecting, connect
 from fencelock.cluster.aio.election import Candidate, Election, ElectionWatch
 from fencelock.cluster.aio.latch import Latch
@@ -17,6 +18,7 @@ from fencelock.cluster.aio.rwlock import RWLock
 from fencelock.cluster.aio.semaphore import Semaphore
 
 __all__ = [
+    "Barrier",
     "Candidate",
     "Client",
     "Connecting",

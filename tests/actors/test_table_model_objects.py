@@ -1,4 +1,4 @@
-"""Latches in the table against the dumb model, and planted bugs that this must find."""
+"""Latches and barriers in the table against the dumb model, and bugs that this must find."""
 
 from __future__ import annotations
 
@@ -7,22 +7,24 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from support.table_comparison import LatchComposer, LogComposer, compare, steps_of
+from support.planted_objects import repetitions_count
+from support.table_comparison import BarrierComposer, LatchComposer, LogComposer, compare, steps_of
 
-from fencelock.actors.api.latch import CountDown, LatchPassed
-from fencelock.actors.table import latch, operation, table_snapshot
+from fencelock.actors.api.latch import LatchPassed
+from fencelock.actors.table import barrier, latch, operation, table_snapshot
+from fencelock.actors.table.barrier import Barrier
 from fencelock.actors.table.holding import Wait
 from fencelock.actors.table.latch import Latch
-from fencelock.actors.table.message import LatchRecord, Result
+from fencelock.actors.table.message import BarrierRecord, LatchRecord, Result
 from fencelock.actors.table.table_state import TableState
 
 Plant = Callable[[Any], Any]  # From a sound function to a broken one.
 
 
-@pytest.mark.parametrize("composer", [LatchComposer])
+@pytest.mark.parametrize("composer", [LatchComposer, BarrierComposer])
 @pytest.mark.parametrize("seed", range(60))
-def test_the_table_does_what_the_model_does(seed: int, composer: type[LogComposer]) -> None:
-    """Also L11: nobody waits for a latch at 0."""
+def test_objects_do_what_the_model_does(seed: int, composer: type[LogComposer]) -> None:
+    """Also L11 and L12: nobody waits for a latch at 0, or for a barrier that is complete."""
     compare(steps_of(seed), composer)
 
 
@@ -40,18 +42,6 @@ def without(kind: type) -> Plant:
         return broken
 
     return plant
-
-
-def a_repeated_count_counts_again(sound: Any) -> Any:
-    def broken(table: TableState, command: Any, out: list[Result]) -> Any:
-        session = table.sessions.by_id.get(command.session)
-        states = {} if session is None else session.owner_states
-        owner_state = states.get((command.owner, command.lock))
-        if owner_state is not None and isinstance(command, CountDown):
-            owner_state.request -= owner_state.request == command.request
-        return sound(table, command, out)
-
-    return broken
 
 
 def only_a_lone_waiter_passes(sound: Any) -> Any:
@@ -88,7 +78,7 @@ def a_latch_passes_at_1(sound: Any) -> Any:
 
 
 LATCH_PLANTS: dict[str, tuple[Any, str, Plant]] = {
-    "a repeated count counts again": (latch, "begin_update", a_repeated_count_counts_again),
+    "a repeated count counts again": (latch, "begin_update", repetitions_count),
     "only a lone waiter passes": (TableState, "answer_wait", only_a_lone_waiter_passes),
     "a latch is gone too late": (latch, "_latch_of", a_latch_is_kept(30)),
     "a latch is gone too early": (latch, "_latch_of", a_latch_is_kept(-30)),
@@ -98,7 +88,58 @@ LATCH_PLANTS: dict[str, tuple[Any, str, Plant]] = {
 }
 
 
-PLANTED = [(LatchComposer, name, plant) for name, plant in LATCH_PLANTS.items()]
+def the_last_gets_the_first_index(sound: Any) -> Any:
+    def broken(owner_state: Any, index: int, generation: int) -> Any:
+        return sound(owner_state, 0 if index == 2 else index, generation)
+
+    return broken
+
+
+def a_try_breaks_nothing(sound: Any) -> Any:
+    def broken(barrier: Barrier, table: TableState, why: str, out: list[Result]) -> None:
+        if "did not wait" not in why:
+            sound(barrier, table, why, out)
+
+    return broken
+
+
+def a_party_is_refused_only(sound: Any) -> Any:
+    def broken(barrier: Barrier, table: TableState, why: str, out: list[Result]) -> None:
+        if not barrier.queue:
+            sound(barrier, table, why, out)
+
+    return broken
+
+
+def any_number_of_parties_is_accepted(sound: Any) -> Any:
+    def broken(table: TableState, command: Any, out: list[Result]) -> Any:
+        one = table.objects.get(command.lock)
+        owner_state = sound(table, command, out)
+        if isinstance(one, Barrier) and owner_state is not None:
+            one.parties = command.parties
+        return owner_state
+
+    return broken
+
+
+BARRIER_PLANTS: dict[str, tuple[Any, str, Plant]] = {
+    "a repeated arrival counts again": (barrier, "begin_update", repetitions_count),
+    "the last gets the first index": (barrier, "_passed", the_last_gets_the_first_index),
+    "a try breaks nothing": (Barrier, "be_broken", a_try_breaks_nothing),
+    "a party leaves without the others": (Barrier, "be_broken", a_party_is_refused_only),
+    "any number of parties is accepted": (
+        barrier,
+        "begin_update",
+        any_number_of_parties_is_accepted,
+    ),
+    "a snapshot without barriers": (table_snapshot, "_rest", without(BarrierRecord)),
+}
+
+PLANTED = [
+    (composer, name, plant)
+    for composer, plants in ((LatchComposer, LATCH_PLANTS), (BarrierComposer, BARRIER_PLANTS))
+    for name, plant in plants.items()
+]
 
 
 @pytest.mark.parametrize(("composer", "bug", "planted"), PLANTED)

@@ -19,6 +19,9 @@ from fencelock.actors.api.changes import (
     ChangesRead,
     ReadChanges,
 )
+from fencelock.actors.api.election import Lead
+from fencelock.actors.api.map import PutEntry
+from fencelock.actors.api.session_message import Open
 from fencelock.actors.effect import Effects, Wake
 from fencelock.actors.message import Address, address_of
 from fencelock.actors.paxos import event as events
@@ -30,7 +33,9 @@ from fencelock.actors.session.endpoint import SILENCE_MS
 from fencelock.actors.session.pending import ANSWER_MS, RETRY_MS_MAX
 from fencelock.actors.table import history
 from fencelock.actors.table.history import Histories
+from fencelock.actors.table.message import ExtendSessions
 from fencelock.actors.table.report import Changed, ReadHistory
+from fencelock.actors.table.table import LockTable
 from fencelock.cluster.lock_machine import LockMachine
 
 S, T, M = "election\x1fs", "election\x1ft", "map\x1fm"
@@ -168,7 +173,7 @@ def test_a_reply_has_so_many_changes_as_fit_and_at_least_one() -> None:
 
 def test_memory_of_changes_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     histories = Histories()
-    for number in range(3_000):
+    for number in range(1, 3_001):
         histories.add(S, "", b"x", number, 0)
     assert len(histories.by_object[S].changes) == history.CHANGES_MAX
     assert histories.read(S, 1_999) is None
@@ -286,3 +291,48 @@ def test_a_read_of_changes_without_any_reply_ends(harness: SessionHarness) -> No
     (refused,) = of(api.Refused, harness.run(WATCH_MS + ANSWER_MS + 200), USER)
     assert refused.reason is api.Reason.UNAVAILABLE
     assert "no node answered within" in refused.detail
+
+
+def test_versions_rise_over_the_loss_of_everything_that_a_group_in_memory_knew() -> None:
+    lost, table = LockTable(), LockTable()
+    for one, floor in ((lost, 1_000), (table, 2_000)):
+        one.apply(1, ExtendSessions(master="a", fence_floor=floor))
+    seen = lead(lost)
+
+    before = table.changes(S, seen)  # Nobody leads: the old term has ended without a change.
+    assert (before.resync, before.changes) == (True, ())
+    table.apply(1, Open(session="ann", ttl_ms=9_000))
+    for number in range(1, 5):
+        table.apply(
+            1, PutEntry(map="m", entry_key="k", value=b"v", session="ann.1", request=number)
+        )
+    entry = table.maps.find("m", "k")
+    assert entry is not None
+    assert entry.version > seen
+    assert table.changes(S, seen).resync
+    assert not table.changes(S, before.version).changes
+    assert not table.changes(S, table.histories.version).resync
+    restored = LockTable.restore(table.snapshot())
+    assert restored.changes(S, seen).resync
+    assert restored.digest() == table.digest()
+
+
+def lead(table: LockTable) -> int:
+    """Let a client lead, and return the version up to which a watcher has all changes."""
+    table.apply(1, Open(session="ann", ttl_ms=9_000))
+    table.apply(1, Lead(election="s", value="v", session="ann.1", request=1))
+    read = table.changes(S, None)
+    assert len(read.changes) == 1
+    return read.version
+
+
+def test_reads_that_were_answered_leave_nothing_while_an_older_one_waits(
+    reads: ReadsHarness,
+) -> None:
+    question = ReadHistory(lock=T, after=1)
+    consult = events.Consult(number=1, question=question, age_ms=None, watched=T)
+    reads.reads.handle(ASKER, consult, at(0))
+    for number in range(2, 1_000):
+        reads.watch(number - 1, number=number)
+        reads.change(S, 0)
+    assert len(reads.reads.parked) == 1

@@ -18,7 +18,19 @@ LONG_S = 120.0
 
 
 def test_each_kind_is_measured_beside_its_reference_in_one_run() -> None:
-    options = ("--only", "pairs", "--only", "maps", "--rounds", "2", "--seconds", "0.3", "--json")
+    options = (
+        "--only",
+        "pairs",
+        "--only",
+        "maps",
+        "--only",
+        "barrier",
+        "--rounds",
+        "2",
+        "--seconds",
+        "0.3",
+        "--json",
+    )
     done = subprocess.run(
         [sys.executable, "-m", "fencelock", "bench", "objects", *options],
         capture_output=True,
@@ -28,7 +40,9 @@ def test_each_kind_is_measured_beside_its_reference_in_one_run() -> None:
         env={**os.environ, "COLUMNS": "120"},
     )
     found = json.loads(done.stdout.splitlines()[-1])
-    assert [one["name"] for one in found["figures"]] == [one.name for one in (*PAIRS, *MAPS)]
+    compared = [one.name for one in (*PAIRS, *MAPS)]
+    names = [*compared, "round of a barrier, 64 parties"]
+    assert [one["name"] for one in found["figures"]] == names
     for one in found["figures"]:
         assert one["ours"] > 0
         assert one["other"] is None or one["other"] > 0

@@ -67,6 +67,9 @@ def test_candidates_lead_in_their_order_and_everybody_sees_who_leads(
         first = fencelock.Leader("one:1", term.fence)
         assert two.leader() == first == watch.get(PATIENCE_S)
         assert two.leader(read="local", max_age=60) == first
+        holder = two.status().holder
+        assert holder is not None
+        assert holder.label.endswith(", one:1")
         second = pool.submit(lead_once, two, "two:2")
         until_queued(one, 1)
         third = pool.submit(lead_once, one, "")
@@ -84,7 +87,7 @@ def test_a_watch_begins_with_the_present_leader_and_waits(connect: Connect, name
     with election.lead("me") as term:
         watch = connect().election(name).watch()
         assert next(watch) == fencelock.Leader("me", term.fence)
-        with pytest.raises(TimeoutError):
+        with pytest.raises(TimeoutError, match="no change came in time"):
             watch.get(timeout=0.05)
     assert next(watch) is None
     watch.close()

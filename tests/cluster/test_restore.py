@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from support.backup_header import HEADER
 
+from fencelock.actors.api.map import EntryChanged, PutEntry
 from fencelock.actors.api.message import Acquire, Granted
 from fencelock.actors.api.session_message import Open, Opened
 from fencelock.actors.bootstrap_message import GroupConfig
@@ -63,6 +64,22 @@ def test_a_restored_table_differs_in_its_fences_only() -> None:
     expected = table()
     expected.fence += FENCE_MARGIN
     assert machine.digest() == expected.digest()
+
+
+def test_versions_of_the_new_cluster_are_above_those_of_the_old_one() -> None:
+    old = table()
+    put = PutEntry(map="m", entry_key="k", value=b"v", session="ann.1", owner="m", request=1)
+    (before,) = old.apply(1, put)
+    assert isinstance(before, EntryChanged)
+    machine = LockMachine()
+
+    machine.restore(check_parts(HEADER, tuple(encode(part) for part in old.snapshot())))
+
+    assert machine.table.maps.find("m", "k") is not None
+    (after,) = machine.table.apply(1, replace(put, request=2))
+    assert isinstance(after, EntryChanged)
+    assert after.version > before.version + FENCE_MARGIN
+    assert machine.table.changes("election\x1fe", before.version).resync
 
 
 def test_the_members_of_the_old_cluster_are_not_taken_over() -> None:

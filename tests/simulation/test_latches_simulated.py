@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from support.planted_objects import repetitions_count
 from support.workloads import demand_caught, demand_clean
 
 from fencelock.actors.api.latch import CountDown, LatchPassed
@@ -28,15 +29,6 @@ MET = (
 
 def test_no_seed_breaks_a_promise_and_every_fault_occurred() -> None:
     demand_clean(LATCHES, MET)
-
-
-def a_repetition_counts_again(table: TableState, command: Any, out: Any) -> Any:
-    session = table.sessions.by_id.get(command.session)
-    states = {} if session is None else session.owner_states
-    owner_state = states.get((command.owner, command.lock))
-    if owner_state is not None and isinstance(command, CountDown):
-        owner_state.request -= owner_state.request == command.request
-    return BEGIN(table, command, out)
 
 
 def only_a_lone_waiter_passes(table: TableState, wait: Wait, answer: Any, out: Any) -> None:
@@ -69,14 +61,14 @@ def the_whole_count_goes(table: TableState, owner_state: Any, command: Any, out:
     return found
 
 
-BEGIN, ANSWER, ROOM = operation.begin_update, TableState.answer_wait, operation.has_room
+ANSWER, ROOM = TableState.answer_wait, operation.has_room
 LATCH_OF = latch._latch_of  # pyright: ignore[reportPrivateUsage]
 
 
 @pytest.mark.parametrize(
     ("plants", "judge"),
     [
-        ({(latch, "begin_update"): a_repetition_counts_again}, "once"),
+        ({(latch, "begin_update"): repetitions_count(operation.begin_update)}, "once"),
         ({(TableState, "answer_wait"): only_a_lone_waiter_passes}, "release"),
         ({(latch, "has_room"): a_latch_passes_at_1}, "early"),
         ({(latch, "_latch_of"): a_latch_is_gone_too_early}, "count"),

@@ -51,7 +51,7 @@ def change(model: Model, command: EntryRequest) -> None:
         return
     model.entries = [e for e in model.entries if e not in found]
     value = command.value if isinstance(command, PutEntry) else None
-    model.history.add(lock, command.entry_key, value, 0, model.now)
+    model.history.add(lock, command.entry_key, value, 0, model.now, model.fences)
     if isinstance(command, PutEntry):
         if command.ephemeral or command.ttl_ms is not None:
             model.places += 1

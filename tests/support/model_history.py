@@ -28,8 +28,8 @@ class ModelHistory:
 
     def __init__(self) -> None:
         self.all: list[ModelChange] = []
-        self.version = 0
-        """The version of the last change of any object."""
+        self.version = self.origin = 0
+        """The version of the last change of any object, and the fence above which they began."""
         self.dropped: dict[str, int] = {}
         self.gone = 0
 
@@ -41,10 +41,14 @@ class ModelHistory:
             if lock in ("", one.lock) and one.version > self.dropped.get(one.lock, self.gone)
         ]
 
-    def add(self, lock: str, key: str, value: bytes | None, fence: int, now: int) -> None:
+    def add(
+        self, lock: str, key: str, value: bytes | None, fence: int, now: int, above: int = 0
+    ) -> None:
         """Add a change, and drop what is too much."""
         if lock not in self.dropped:
             self.dropped[lock] = self.gone
+        if not self.version:
+            self.version = self.origin = above
         self.version += 1
         self.all.append(ModelChange(lock, key, self.version, value, fence, now))
         while (
@@ -63,8 +67,9 @@ class ModelHistory:
             self.gone = oldest.version
             del self.dropped[oldest.lock]
 
-    def read(self, lock: str, after: int) -> list[ModelChange] | None:
-        """Return the changes of an object after a version, None if some may be dropped."""
-        if after < self.dropped.get(lock, self.gone):
+    def read(self, lock: str, after: int, fence: int) -> list[ModelChange] | None:
+        """Return the changes of an object after a version, None if some may be missing."""
+        old = self.origin if self.version else fence
+        if after < self.dropped.get(lock, self.gone) or 0 < after <= old:
             return None
         return [one for one in self.kept(lock) if one.version > after]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from fencelock.actors.api.barrier import AwaitBarrier
 from fencelock.actors.api.latch import AwaitLatch, CountDown, LatchRequest
 from fencelock.actors.api.message import Reason
 from fencelock.actors.api.object_request import UpdateRequest
@@ -24,20 +25,26 @@ class ModelLatch:
 
 
 class ModelObjects:
-    """The latches of a model."""
+    """The latches and barriers of a model."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
         self.latches: dict[str, ModelLatch] = {}
+        self.parties: dict[str, int] = {}
+        """The number of parties that the last arrival at each barrier named."""
 
     def update(self, c: UpdateRequest) -> None:
         """Do what a new request says."""
-        assert isinstance(c, LatchRequest)
-        self._on_latch(c)
+        if isinstance(c, AwaitBarrier):
+            self._on_barrier(c)
+        else:
+            assert isinstance(c, LatchRequest)
+            self._on_latch(c)
 
     def note_end(self, claim: ModelClaim) -> None:
         """Note that a wait ended in vain."""
         self._tidy(claim.lock)
+        self._break(claim.lock)
 
     def _tidy(self, lock: str) -> None:
         """Forget a latch that is as a new one would be."""
@@ -69,3 +76,29 @@ class ModelObjects:
             self._tidy(lock)
         else:
             model.note(s, o, r, lock, ("LatchPassed", lock, s, o, r))
+
+    def _waits(self, lock: str) -> list[ModelClaim]:
+        return sorted(self.model.find(lock=lock), key=lambda claim: claim.place)
+
+    def _on_barrier(self, c: AwaitBarrier) -> None:
+        s, o, r, lock, model = c.session, c.owner, c.request, c.lock, self.model
+        waits = self._waits(lock)
+        if waits and self.parties[lock] != c.parties:
+            model.deny(s, o, r, lock, Reason.INVALID)
+        elif len(waits) + 1 == c.parties:
+            for index, claim in enumerate(waits):
+                model.claims.remove(claim)
+                who = claim.session, claim.owner, claim.request
+                model.note(*who, lock, ("BarrierPassed", lock, index, *who))
+            model.note(s, o, r, lock, ("BarrierPassed", lock, len(waits), s, o, r))
+        else:
+            self.parties[lock] = c.parties
+            model.wait(c)
+            if c.wait_ms == 0:
+                self._break(lock)
+
+    def _break(self, lock: str) -> None:
+        """Refuse all parties that wait for a barrier."""
+        for claim in self._waits(lock) if lock in self.parties else ():
+            self.model.claims.remove(claim)
+            self.model.deny(claim.session, claim.owner, claim.request, lock, Reason.BROKEN)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fencelock.actors.api import message as api
+from fencelock.actors.api.barrier import BARRIER, AwaitBarrier
 from fencelock.actors.api.election import ELECTION, Lead
 from fencelock.actors.api.latch import LATCH, AwaitLatch, CountDown
 from fencelock.actors.api.lock_all import SEVERAL, AcquireAll
@@ -24,6 +25,7 @@ from fencelock.actors.api.session_message import (
     Open,
     Renew,
 )
+from fencelock.actors.table.barrier import Barrier
 from fencelock.actors.table.holding import Hold, Pool
 from fencelock.actors.table.latch import Latch
 from fencelock.actors.table.message import ExtendSessions, LogCommand, Result
@@ -345,6 +347,27 @@ class LatchComposer(ObjectComposer):
         return CountDown(**fields, amount=1 + kind % 2)
 
 
+class BarrierComposer(ObjectComposer):
+    """Also writes about barriers of two or three parties, some of which stop waiting."""
+
+    def turned(self, made: Plain, step: Dice, model: Model) -> LogCommand:
+        """Return the command in place of ``made``."""
+        _, _, _, which, what, chance = step
+        if what % 4 == 0:
+            return made
+        name = "ST"[what // 4 % 2]
+        if isinstance(made, Evict):
+            return replace(made, lock=object_name(BARRIER, name))
+        return AwaitBarrier(
+            barrier=name,
+            parties=2 if chance % 17 == 0 else 3,
+            session=made.session,
+            owner="pqrstuvw"[which % 8],
+            request=made.request,
+            wait_ms=(None, 60, 200, 0)[chance % 4 if chance % 3 == 0 else 0],
+        )
+
+
 class AllComposer(ObjectComposer):
     """Writes about all kinds of objects."""
 
@@ -358,6 +381,7 @@ class AllComposer(ObjectComposer):
             DeadlineComposer,
             MapComposer,
             LatchComposer,
+            BarrierComposer,
         )
         kind = kinds[step[5] // 2 % len(kinds)]
         return kind().turned(made, step, model)
@@ -461,6 +485,8 @@ def judge_objects(table: LockTable) -> int:
         if isinstance(one, Latch):
             assert one.left or not members  # L11
             assert one.left < one.count or members  # L11
+        if isinstance(one, Barrier):
+            assert 0 < len(members) < one.parties  # L12
         waits += len(members)
     marks = sum(entry.mark for entry in table.maps.in_order())
     assert table.marked == marks + sum(one.mark() for one in table.objects.values())
@@ -475,7 +501,8 @@ def compare_changes(table: LockTable, model: Model, dice: int) -> None:
     maps = [(object_name(MAP, name), prefix) for name in "MN" for prefix in ("", "xyz"[dice % 3])]
     for lock, prefix in (*elections, *maps):
         for after in (0, last, dice % (last + 1), last + dice % 3):
-            read, expected = table.changes(lock, after, prefix), model.history.read(lock, after)
+            read = table.changes(lock, after, prefix)
+            expected = model.history.read(lock, after, model.fences)
             whole = expected is None
             if whole:
                 expected = [one for one in model.present(lock) if one.key.startswith(prefix)]

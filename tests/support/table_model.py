@@ -45,7 +45,7 @@ Word = tuple[Any, ...]
 
 WEEK_MS = 7 * 24 * 3_600_000
 
-UNTOLD = ("detail", "label", "node", "master", "view", "members")
+UNTOLD = ("detail", "label", "node", "master", "view", "members", "generation")
 """Fields that the model does not have: texts, and those for proxies and other protocols."""
 
 
@@ -196,7 +196,9 @@ class Model:
         self.fences += len(claim.names)
         claim.levels = [claim.request] * (claim.amount if claim.counted else 1)
         if claim.value is not None:
-            self.history.add(claim.lock, "", claim.value, claim.fence, self.now)
+            self.history.add(
+                claim.lock, "", claim.value, claim.fence, self.now, self.fences - len(claim.names)
+            )
         self._tell_held(claim, claim.request)
 
     def _tell_held(self, claim: ModelClaim, request: int) -> None:
@@ -368,7 +370,7 @@ class Model:
         """Remove a hold, and note the end of a term."""
         self.claims.remove(hold)
         if hold.value is not None:
-            self.history.add(hold.lock, "", None, hold.fence, self.now)
+            self.history.add(hold.lock, "", None, hold.fence, self.now, self.fences - 1)
 
     def hear(self, session: dict[str, Any]) -> None:
         """Record a message of a session, and forget owners that were quiet for a TTL."""

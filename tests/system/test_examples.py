@@ -173,6 +173,7 @@ def test_the_lock_of_the_readme_and_the_raw_client_work_against_a_node() -> None
         ("lock_all.py", ("cat sent 5 to ben", "all together: 300")),
         ("deadline.py", ("the duration is over", "was lost, fence 3 holds the lock")),
         ("fenced_map.py", ("was refused: map 'counters': nothing was changed", "orders is 100")),
+        ("barrier.py", ("round 3: worker", "nobody else comes: barrier 'rounds': waited 200 ms")),
         (
             "latch.py",
             ("machine 3 switches over", "a machine that comes late switches over at once"),

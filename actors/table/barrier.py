@@ -1,0 +1,107 @@
+"""Cyclic barriers in the table: their state, and the effect of arrivals."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from zlib import crc32
+
+from fencelock.actors.api.barrier import AwaitBarrier, BarrierPassed
+from fencelock.actors.api.message import Reason
+from fencelock.actors.api.name import titled
+from fencelock.actors.table.holding import TableObject, Wait
+from fencelock.actors.table.message import BarrierRecord, Result
+from fencelock.actors.table.operation import begin_update, begin_wait, conclude, deny, has_room
+from fencelock.actors.table.session import OwnerState
+from fencelock.actors.table.table_state import TableState
+
+
+@dataclass(slots=True, eq=False)
+class Barrier(TableObject):
+    """A generation of a barrier, from its first arrival until all pass or it is broken.
+
+    Invariants:
+        L12 All parties of a generation pass in one step, or none of them does. One that is in the
+            table has fewer waits than parties, and one at least.
+
+    Attributes:
+        parties: the number of parties; each arrival names it, and all must agree.
+        generation: its number, which is a ticket: generations rise although a barrier for which
+            nobody waits leaves no state.
+
+    """
+
+    parties: int
+    generation: int
+
+    def mark(self) -> int:
+        """Return a checksum of its state."""
+        return crc32(f"{self.name}\n{self.parties}\n{self.generation}".encode())
+
+    def progress(self) -> tuple[int, int]:
+        """Return how many parties are missing, and how many there are."""
+        return self.parties - self.waiting, self.parties
+
+    def wording(self) -> str:
+        """Describe what keeps a party waiting."""
+        return f"{self.waiting} of {self.parties} parties have arrived"
+
+    def record(self) -> BarrierRecord:
+        """Return it without its waits, for a snapshot."""
+        return BarrierRecord(self.name, self.parties, self.generation)
+
+    def note_end(self, table: TableState, wait: Wait, out: list[Result]) -> None:
+        """Break the generation, since a party has left it."""
+        del wait
+        self.be_broken(table, "a party stopped waiting, or its session ended", out)
+
+    def be_broken(self, table: TableState, why: str, out: list[Result]) -> None:
+        """Refuse all parties that wait, and forget the generation."""
+        text = f"generation {self.generation} of {self.parties} parties is broken: {why}"
+        for wait in [*self.queue.values()]:
+            table.answer_wait(wait, wait.owner_state.denied(Reason.BROKEN, text), out)
+        table.drop(self)
+
+
+def await_barrier(table: TableState, command: AwaitBarrier, out: list[Result]) -> None:
+    """Let a party wait for the others, or let all of them pass if it is the last one.
+
+    Raises:
+        InvalidRequestError: see `AwaitBarrier.check`; nothing was done.
+
+    """
+    owner_state = begin_update(table, command, out)
+    if owner_state is None:
+        return
+    barrier = table.objects.get(command.lock)
+    assert barrier is None or isinstance(barrier, Barrier)
+    arrived = 0 if barrier is None else barrier.waiting
+    if barrier is not None and barrier.parties != command.parties:
+        has = f"{titled(command.lock)} has {barrier.parties} parties"
+        text = f"{has}; this client asked for one with {command.parties}"
+        conclude(table, owner_state, owner_state.refused(Reason.INVALID, text), out)
+    elif arrived + 1 == command.parties:
+        _pass(table, barrier, owner_state, out)
+    elif command.wait_ms == 0:
+        text = f"{arrived + 1} of {command.parties} parties have arrived"
+        deny(table, owner_state, Reason.TIMED_OUT, text, out)
+        if barrier is not None:
+            barrier.be_broken(table, "a party did not wait", out)
+    elif has_room(table, owner_state, out):
+        if barrier is None:
+            table.put(Barrier(command.lock, command.parties, table.next_ticket()))
+        begin_wait(table, owner_state, command, out)
+
+
+def _pass(table: TableState, barrier: Barrier | None, last: OwnerState, out: list[Result]) -> None:
+    """Let all parties pass, in the order of their arrival."""
+    waits = [] if barrier is None else [*barrier.queue.values()]
+    generation = table.next_ticket() if barrier is None else barrier.generation
+    for index, wait in enumerate(waits):
+        table.answer_wait(wait, _passed(wait.owner_state, index, generation), out)
+    if barrier is not None:
+        table.drop(barrier)
+    conclude(table, last, _passed(last, len(waits), generation), out)
+
+
+def _passed(owner_state: OwnerState, index: int, generation: int) -> BarrierPassed:
+    return BarrierPassed(**owner_state.fields(), index=index, generation=generation)
