@@ -25,7 +25,7 @@ from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.message import Address, Instant
 from fencelock.actors.session import session_loss
 from fencelock.actors.session.endpoint_selection import hear, note_node, prefer_master
-from fencelock.actors.session.holding import Acquisition, Hold
+from fencelock.actors.session.holding import LAPSED, Acquisition, Hold
 from fencelock.actors.session.maintenance import follow_members, keep_watching
 from fencelock.actors.session.pending import (
     ANY_ENDPOINT,
@@ -219,6 +219,8 @@ def _on_granted(
     assert pending.user is not None
     effects = state.confirm(pending.sent_at, now)
     loss = state.unreported.tell(claim, granted.fence) if state.unreported.losses else None
+    if loss is None and granted.hold_ms and session_loss.is_given_back(state, claim, granted):
+        loss = LAPSED
     if loss is not None:  # It was taken away before this answer came.
         effects += state.reply_no(pending, lost(claim, granted.fence, loss))
         if granted.hold_ms:

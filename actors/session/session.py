@@ -282,7 +282,9 @@ class ClientSession(Role[Said | SessionTick]):
         state.session_lease.need(now)
         for number in in_flight.releases.get(claim, ()):
             pending = in_flight.pending[number]
-            same = type(pending.asked) is type(release) and not release.PARTIAL
+            asked = pending.asked
+            same = type(asked) is type(release) and not release.PARTIAL
+            same = same and isinstance(asked, ReleaseRequest) and asked.fence == release.fence
             if pending.user is None and same:  # It is in flight already: wait for its reply.
                 pending.user, pending.asked, pending.requested_at = user, release, now
                 pending.ends_at, pending.owed = later(now, ANSWER_MS), False

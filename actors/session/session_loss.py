@@ -58,6 +58,14 @@ def is_known(state: SessionState, granted: Granted) -> bool:
     return hold is not None and hold.fence == granted.fence
 
 
+def is_given_back(state: SessionState, claim: Claim, granted: Granted) -> bool:
+    """Return whether the hold was lost at its deadline, and its releases are not confirmed yet."""
+    numbers = state.in_flight.releases.get(claim, ())
+    asked = (state.in_flight.pending[number].asked for number in numbers)
+    released = any(isinstance(one, ReleaseRequest) and one.fence == granted.fence for one in asked)
+    return released and not is_known(state, granted)
+
+
 def is_late(state: SessionState, pending: Pending, granted: Granted, now: Instant) -> bool:
     """Return whether less than half of the duration may be left of a grant that came late."""
     if not granted.hold_ms or pending.sent_at is None or is_known(state, granted):

@@ -20,6 +20,7 @@ from fencelock.actors.api.message import (
 from fencelock.actors.api.session_message import HoldLost, Renew, Renewed, Unlocking
 from fencelock.actors.effect import Send
 from fencelock.actors.message import NS_PER_MS, Instant
+from fencelock.actors.session.holding import HoldState
 from fencelock.actors.session.message import HoldsLost, Leased
 
 TTL_MS = 600_000
@@ -389,3 +390,36 @@ def test_an_acquire_that_entered_a_hold_which_is_lost_by_now_has_its_deadline(
     assert of(Granted, harness.hear(A, refused(renew, Reason.NOT_HELD, "over")), ANN) == []
     assert harness.role.session_state.holds == {}
     assert harness.now_ms >= at_ms + HOLD_MS + GRACE_MS
+
+
+def test_a_grant_of_a_lost_hold_that_is_being_released_is_a_loss(harness: SessionHarness) -> None:
+    """That release would release the acquire."""
+    asked = one(Acquire, harness.open(harness.acquire(limit=0)), A)
+    harness.hear(A, grant(asked))
+    again = one(Acquire, harness.acquire(limit=0), A)
+    assert of(Release, harness.release()) == []  # It waits for the reply to the acquire.
+    assert of(HoldsLost, harness.run_kept(HOLD_MS + GRACE_MS, A), WATCHER)
+    assert one(Refused, harness.release(), ANN).reason is Reason.OWNERSHIP_LOST
+    left = Granted(**again.fields(), fence=FENCE, count=2, hold_ms=60_000, grace_ms=GRACE_MS)
+    said = harness.hear(A, left)
+    assert one(Refused, said, ANN).reason is Reason.OWNERSHIP_LOST
+    harness.free(said, count=1)
+    assert harness.role.session_state.holds == {}
+
+
+def test_a_release_is_not_sent_under_the_number_of_a_release_of_another_hold(
+    harness: SessionHarness,
+) -> None:
+    """The release of a lost hold may still be under way when its owner holds the lock again."""
+    asked = one(Acquire, harness.open(harness.acquire(limit=0)), A)
+    harness.hear(A, grant(asked))
+    again = one(Acquire, harness.acquire(limit=0), A)
+    harness.run_kept(HOLD_MS + GRACE_MS, A)
+    earlier = one(Release, harness.hear(A, grant(again, FENCE + 1, 60_000)), A)
+    assert earlier.fence == FENCE
+    assert of(Release, harness.release(fence=FENCE + 1)) == []
+    (hold,) = harness.role.session_state.holds.values()
+    assert hold.state is HoldState.RELEASING
+    no = Refused(**earlier.fields(), reason=Reason.NOT_HELD, detail="it is over")
+    later = one(Release, harness.hear(A, no), A)
+    assert (later.fence, later.request > earlier.request) == (FENCE + 1, True)
