@@ -4,22 +4,32 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import takewhile
-from typing import TYPE_CHECKING
 
 from fencelock.actors.api.changes import WATCH_MS
 from fencelock.actors.message import Address, Instant, Local, ms_between
 from fencelock.actors.table.report import Changed, ReadHistory
-
-if TYPE_CHECKING:
-    from fencelock.actors.paxos.reads import Read
 
 CHECK_MS = 1_000
 """Interval at which waiting reads are checked (ms)."""
 
 Key = tuple[Address, int]
 """A role and the number of its read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """One read."""
+
+    client: Address
+    number: int
+    question: Local
+    at: Instant
+    """The time at which it was requested."""
+    age_ms: int | None
+    watched: str = ""
+    """The object whose change it waits for, if it waits for one."""
 
 
 class ParkedReads:

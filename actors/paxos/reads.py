@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 from fencelock.actors.api.changes import WATCH_AGE_MS
 from fencelock.actors.effect import Effect, Effects, Observe, Send, Wake
@@ -33,7 +32,7 @@ from fencelock.actors.paxos.message import (
     ReadIndex,
     ReadIndexReached,
 )
-from fencelock.actors.paxos.parked_reads import CHECK_MS, ParkedReads
+from fencelock.actors.paxos.parked_reads import CHECK_MS, ParkedReads, Read
 
 READS_MAX = 10_000
 """Reads of each kind that may wait on a node; more are dropped."""
@@ -346,20 +345,6 @@ class Reads:
             self.again = True
             effects.append(Wake(AGAIN_MS, ReadAgain()))
         return effects
-
-
-@dataclass(frozen=True, slots=True)
-class Read:
-    """One read."""
-
-    client: Address
-    number: int
-    question: Local
-    at: Instant
-    """The time at which it was requested."""
-    age_ms: int | None
-    watched: str = ""
-    """The object whose change it waits for, if it waits for one."""
 
 
 class ReadIndexes:

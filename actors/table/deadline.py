@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fencelock.actors.api.message import Acquire, Granted
 from fencelock.actors.api.name import WAIT_MS_MAX, titled
@@ -187,7 +187,7 @@ class LeasedHold(Hold):
         deadlines.marks += self.owner_state.mark
         table.timeouts.add(self)
 
-    def end(self, table: TableState) -> None:
+    def end(self, table: Any) -> None:
         """Stop watching the deadline: the hold ends."""
         table.deadlines.ends -= self.owner_state.mark * self.ends_ms
         table.deadlines.marks -= self.owner_state.mark
@@ -215,9 +215,7 @@ class LeasedHold(Hold):
         )
 
 
-def begin_leased(
-    table: TableState, owner_state: OwnerState, label: str, terms: Terms
-) -> LeasedHold:
+def begin_leased(table: Any, owner_state: OwnerState, label: str, terms: Terms) -> LeasedHold:
     """Return a new hold with a deadline under the table's last fence."""
     hold = LeasedHold(
         owner_state, label, table.fence, table.time_ms, owner_state.request, told=terms

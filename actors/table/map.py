@@ -8,7 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from fencelock.actors.api.map import KEY_BYTES_MAX, MAP, VALUE_BYTES_MAX
@@ -266,7 +266,7 @@ def fill_maps(
             _fill_entry(table, record, sessions)
 
 
-def _fill_entry(table: TableState, record: EntryRecord, sessions: Mapping[int, Session]) -> None:
+def _fill_entry(table: Any, record: EntryRecord, sessions: Mapping[int, Session]) -> None:
     name, key, value, version, number, ticket, due_ms = record
     what = f"entry {key!a} of map {name!a}"
     if table.maps.find(name, key) is not None:

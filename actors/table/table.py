@@ -143,9 +143,10 @@ class LockTable(TableState):
             unheld: whether to list objects that nobody can hold, or the others; None for both.
 
         """
-        locks, pools, objects = self.locks, self.pools, self.objects
-        tables = ({}, {}, objects) if unheld else (locks, pools, {} if unheld is False else objects)
-        return list_locks(tables, prefix, after, most, self.time_ms)
+        locks = {} if unheld else self.locks
+        pools = {} if unheld else self.pools
+        objects = {} if unheld is False else self.objects
+        return list_locks((locks, pools, objects), prefix, after, most, self.time_ms)
 
     def changes(self, lock: str, after: int | None, prefix: str = "") -> Changed:
         """Return the changes of an object after a version, or the whole object; see `Changed`.

@@ -15,8 +15,8 @@ from fencelock.actors.paxos.event import SlotOutcomes
 from fencelock.actors.role import Host
 from fencelock.actors.table.message import Queued
 from fencelock.cluster.simulation.latches import PassJudge
+from fencelock.cluster.simulation.log_judge import SlotSequence
 from fencelock.cluster.simulation.run import Workload
-from fencelock.cluster.simulation.semaphores import SlotSequence
 from fencelock.cluster.simulation.violation import ViolationError
 from fencelock.cluster.simulation.workload import (
     REST_MS_MAX,

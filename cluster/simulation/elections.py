@@ -13,7 +13,7 @@ from fencelock.actors.effect import Effects, Send
 from fencelock.actors.message import Address, address_of
 from fencelock.actors.paxos.event import SlotOutcomes
 from fencelock.actors.role import Host
-from fencelock.cluster.simulation.judge import LockJudge
+from fencelock.cluster.simulation.log_judge import LogJudge
 from fencelock.cluster.simulation.run import Workload
 from fencelock.cluster.simulation.semaphores import LogOrder
 from fencelock.cluster.simulation.trace import Delivery
@@ -76,7 +76,7 @@ class Terms:
     """The highest fence that it has seen, 0 if it does not know of any."""
 
 
-class ElectionJudge(LockJudge):
+class ElectionJudge(LogJudge):
     """Judges one run of elections: the leaders as `LockJudge` does, and their watchers.
 
     - Watches and gaps: as `WatchJudge`. The end of a term follows its beginning, before the next
@@ -88,7 +88,7 @@ class ElectionJudge(LockJudge):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self.log = LogOrder()
+        self.sequence = self.log = LogOrder()
         self.leaders: dict[str, dict[int, Address]] = {}
         """The candidate of each fence in the log, by election."""
         self.watches = WatchJudge()
@@ -96,6 +96,7 @@ class ElectionJudge(LockJudge):
 
     def handled(self, delivered: Delivery, effects: Effects) -> None:
         """Watch the log, candidates that enter, leave and want, and watchers."""
+        self.note_progress(delivered)
         event = delivered.event
         if isinstance(event, SlotOutcomes):
             self.log.applied(event.slot, event.outcomes)

@@ -17,9 +17,8 @@ from fencelock.actors.paxos.event import SlotOutcomes
 from fencelock.actors.role import Host
 from fencelock.actors.session.message import HoldsLost
 from fencelock.actors.table.message import Queued
-from fencelock.cluster.simulation.judge import LockJudge
+from fencelock.cluster.simulation.log_judge import LogJudge, SlotSequence
 from fencelock.cluster.simulation.run import Workload
-from fencelock.cluster.simulation.semaphores import SlotSequence
 from fencelock.cluster.simulation.trace import Delivery
 from fencelock.cluster.simulation.violation import ViolationError
 from fencelock.cluster.simulation.workload import WAIT_MS_MAX, LockUser, Met, Mood
@@ -181,7 +180,7 @@ class LatchLog(SlotSequence[SlotOutcomes]):
             latch.waits.append(key)
 
 
-class PassJudge(LockJudge):
+class PassJudge(LogJudge):
     """Judges one run of objects at which contenders pass; the log is judged apart.
 
     - Wants: a contender passes as often as the log let it pass, at most.
@@ -189,8 +188,6 @@ class PassJudge(LockJudge):
 
     passed: type[LatchPassed | BarrierPassed]
     """The reply that lets a contender pass."""
-    sequence: SlotSequence[SlotOutcomes]
-    """The judge of the log."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -201,6 +198,7 @@ class PassJudge(LockJudge):
     def handled(self, delivered: Delivery, effects: Effects) -> None:
         """Watch outcomes of the log, and contenders that pass."""
         del effects
+        self.note_progress(delivered)
         event = delivered.event
         match event:
             case SlotOutcomes():

@@ -24,9 +24,9 @@ from fencelock.actors.api.request import Key
 from fencelock.actors.api.session_message import Ended, HoldLost
 from fencelock.actors.effect import Effects, Observe, Send, Wake
 from fencelock.actors.message import Address, Instant, Message, Timer, timer
-from fencelock.actors.paxos.event import Applied, Restore, SlotOutcomes
+from fencelock.actors.paxos.event import Applied, SlotOutcomes
 from fencelock.actors.role import Host
-from fencelock.cluster.simulation.judge import LockJudge
+from fencelock.cluster.simulation.log_judge import LogJudge
 from fencelock.cluster.simulation.run import Workload
 from fencelock.cluster.simulation.semaphores import LogOrder
 from fencelock.cluster.simulation.trace import Delivery
@@ -147,16 +147,6 @@ class MapLog(LogOrder):
         self.holders: dict[str, tuple[int, str, str] | None] = {}
         """The fence, the session and the owner that hold each lock; None if that is not known."""
         self.next = 1
-        self.applied_by: dict[str, int] = {}
-        """The slot up to which each node has reported what it applied in this life."""
-
-    def progress(self, node: str, slot: int) -> None:
-        """Note that ``node`` has applied all slots before ``slot``: the others had no outcomes."""
-        for empty in range(max(self.next, self.applied_by.get(node, slot)), slot):
-            self.slots.setdefault(empty, ())
-        self.applied_by[node] = slot
-        if self.next in self.slots:
-            self.applied(self.next, ())
 
     def _judge(self, outcomes: Iterable[Message]) -> None:
         slot = self.next - 1
@@ -244,7 +234,7 @@ class Reads:
     """The slot after all changes whose replies, and all reads, that a user has received."""
 
 
-class MapJudge(LockJudge):
+class MapJudge(LogJudge):
     """Judges the locks of one run as `LockJudge` does, and the map that they guard.
 
     - Order: in the order of the log, versions rise, and each change found the version that it
@@ -258,13 +248,14 @@ class MapJudge(LockJudge):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self.log = MapLog()
+        self.sequence = self.log = MapLog()
         self.reads = Reads()
         self.judged = 0
         self.watches = WatchJudge()
 
     def handled(self, delivered: Delivery, effects: Effects) -> None:
         """Watch the log, changes on their way, and users that read."""
+        self.note_progress(delivered)
         event, user = delivered.event, delivered.to
         if user not in self.contenders:
             self._follow_log(delivered)
@@ -300,20 +291,12 @@ class MapJudge(LockJudge):
             case SlotOutcomes(slot=slot, outcomes=outcomes):
                 self.log.applied(slot, outcomes)
                 self._judge_reads()
-            case Applied(slot=slot):
-                self.log.progress(delivered.node, slot)
+            case Applied():
                 self._judge_reads()
-            case Restore():  # The outcomes of the slots that it covers are never sent.
-                self.log.applied_by.pop(delivered.node, None)
             case EntryRequest() as change if change.session:
                 self.log.commands.setdefault(change.key, change)
             case _:
                 pass
-
-    def crashed(self, node: str, boot: int) -> None:
-        """Note that ``node`` reports nothing more in this life."""
-        self.log.applied_by.pop(node, None)
-        super().crashed(node, boot)
 
     def left(self, client: str) -> None:
         """End all waits and holds of ``client``; its reads get no reply."""

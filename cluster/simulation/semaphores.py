@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from fencelock.actors.api.message import Granted, Refused, Release
 from fencelock.actors.api.name import object_name, plain_name, titled
@@ -15,7 +14,8 @@ from fencelock.actors.paxos.event import SlotOutcomes
 from fencelock.actors.role import Host
 from fencelock.actors.session.message import HoldsLost, Leased, Trusted
 from fencelock.actors.table.message import Queued
-from fencelock.cluster.simulation.judge import JudgedHold, LockJudge
+from fencelock.cluster.simulation.judge import JudgedHold
+from fencelock.cluster.simulation.log_judge import LogJudge, SlotSequence
 from fencelock.cluster.simulation.run import Workload
 from fencelock.cluster.simulation.trace import Delivery
 from fencelock.cluster.simulation.violation import ViolationError
@@ -26,8 +26,6 @@ PERMITS = 3
 
 PART_SHARE = 0.5
 """Share of releases that give back a part of a hold."""
-
-T = TypeVar("T")
 
 Key = tuple[str, str, int]
 """A claim in the log: its session, owner and number."""
@@ -66,7 +64,7 @@ class PermitUser(LockUser):
         return [Send(self.session, part), Observe("contender.gives_back_a_part")]
 
 
-class PermitJudge(LockJudge):
+class PermitJudge(LogJudge):
     """Judges one run of objects that have permits.
 
     - Capacity: all permits that contenders may believe to hold are no more than there are.
@@ -85,10 +83,11 @@ class PermitJudge(LockJudge):
         self.asked: dict[Address, PermitRequest] = {}
         self.amounts: dict[Address, int] = {}
         """The permits of each contender that holds some."""
-        self.log = LogOrder()
+        self.sequence = self.log = LogOrder()
 
     def handled(self, delivered: Delivery, effects: Effects) -> None:
         """Watch outcomes of the log, and contenders that enter, leave and want."""
+        self.note_progress(delivered)
         event, contender = delivered.event, delivered.to
         match event:
             case SlotOutcomes(slot=slot, outcomes=outcomes):
@@ -173,32 +172,6 @@ class PermitJudge(LockJudge):
                     loss.fence,
                 ):
                     self._give_back(hold.contender, self.capacity)
-
-
-class SlotSequence(ABC, Generic[T]):
-    """Judges what nodes report of the slots of the log, slot by slot.
-
-    Each slot counts once, from the first node that applied it. If no node reports a slot, since
-    all crashed, the state is not known from then on, and nothing more is judged.
-    """
-
-    def __init__(self) -> None:
-        self.slots: dict[int, T] = {}
-        """Reports of slots whose predecessors are not known yet."""
-        self.next = 0
-        """The slot to judge next, 0 before the first."""
-
-    def applied(self, slot: int, report: T) -> None:
-        """Judge the report of a slot, once all slots before it are judged."""
-        self.next = self.next or slot
-        if slot >= self.next:
-            self.slots.setdefault(slot, report)
-        while (of_next := self.slots.pop(self.next, None)) is not None:
-            self.next += 1
-            self._judge(of_next)
-
-    @abstractmethod
-    def _judge(self, report: T, /) -> None: ...
 
 
 class LogOrder(SlotSequence[tuple[Message, ...]]):
