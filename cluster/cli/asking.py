@@ -24,7 +24,7 @@ import typer
 from fencelock.actors.api.backup_message import BackupPart
 from fencelock.actors.api.membership_message import ChangeMembers, MembersChanged, MembersRead
 from fencelock.actors.api.message import Contender, LockStatus
-from fencelock.actors.api.name import KIND_END, kind_of
+from fencelock.actors.api.name import KIND_END, kind_of, plain_name
 from fencelock.actors.api.rwlock import RWLOCK
 from fencelock.actors.api.session_message import (
     ListedEviction,
@@ -301,6 +301,7 @@ def complete_object(ctx: typer.Context, incomplete: str) -> list[str]:
             object_shown(one.lock)
             for prefix in prefixes
             for one in listed(operator, object_named(prefix))
+            if plain_name(one.lock).isprintable()  # Else what is shown is not its name.
         ),
     )
 

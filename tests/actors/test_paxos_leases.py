@@ -32,6 +32,7 @@ from fencelock.actors.paxos.message import (
     Release,
 )
 from fencelock.actors.role_message import Level, RoleNotice
+from fencelock.actors.table.message import COMMAND_LEVEL
 from fencelock.actors.timing import TIMING
 from fencelock.cluster.config import parse, starting_config
 from fencelock.cluster.node import Node
@@ -94,7 +95,9 @@ def test_a_shorter_promise_to_the_same_leader_does_not_end_a_longer_one() -> Non
 
     effects = role.handle(COMMANDER, heartbeat(), at(1))
 
-    ack = HeartbeatAck(ballot=LOW, number=1, applied=1, view=0, lease_ms=LEASE_MS)
+    ack = HeartbeatAck(
+        ballot=LOW, number=1, applied=1, view=0, lease_ms=LEASE_MS, commands=COMMAND_LEVEL
+    )
     assert Send(config.monitor_of("b"), ack) in effects
     assert not promises(role, LONG_MS - 1)
 

@@ -38,7 +38,7 @@ from fencelock.actors.table.table import LockTable
 from fencelock.transport.codec import decode, encode
 
 A, B = "s.1", "t.2"
-LOGS = int(os.environ.get("FENCELOCK_LOGS", "60"))
+LOGS = int(os.environ.get("FENCELOCK_LOGS", "30"))
 """Random logs of each kind. ``FENCELOCK_LOGS=2000`` takes four minutes."""
 
 

@@ -20,7 +20,7 @@ from fencelock.cluster.simulation.report import RunReport
 from fencelock.cluster.simulation.run import run_seed
 from fencelock.cluster.simulation.rwlocks import RWLOCKS
 
-SEEDS = 24
+SEEDS = 12
 
 SEEDS_MOST = 40
 """In so many runs a bug is seen at least once; the first of them take fewer than five."""

@@ -40,10 +40,10 @@ def to_everybody(table: TableState, command: Any, out: list[Any]) -> None:
     operation.acquire(table, command, out)
 
 
-def from_one(table: TableState, owner_state: Any, label: str, out: list[Any]) -> Any:
+def from_one(table: TableState, *grant: Any) -> Any:
     """Begin with the first fence again after every tenth."""
     table.fence %= 10
-    return RIGHT_GRANT(table, owner_state, label, out)
+    return RIGHT_GRANT(table, *grant)
 
 
 def with_a_new_fence(table: Any, hold: Hold, command: Any, out: list[Any]) -> None:

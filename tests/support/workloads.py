@@ -17,18 +17,23 @@ LOSSES = (
 )
 """Events that the seeds of every workload must reach."""
 
-SEEDS = 40
+SEEDS = 15
+SEEDS_MAX = 40
 SEEDS_FOR_A_MUTANT = 20
 
 
 def demand_clean(workload: Workload, met: Iterable[str], seeds: int = SEEDS) -> None:
-    """Run seeds; each must be clean, and all of ``met`` must occur."""
+    """Run seeds; each must be clean. All of ``met`` must occur, if need be in some seeds more."""
     marks: Counter[str] = Counter()
-    for seed in range(seeds):
+    missing = list(met)
+    for seed in range(SEEDS_MAX):
+        if seed >= seeds and not missing:
+            break
         report = run_seed("paxos", seed, workload=workload)
         assert report.violation is None, (seed, report.violation)
         marks.update(report.marks)
-    assert [name for name in met if not marks[name]] == []
+        missing = [name for name in missing if not marks[name]]
+    assert missing == []
 
 
 def demand_caught(

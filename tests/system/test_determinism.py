@@ -41,6 +41,9 @@ UNORDERED = {"sorted", "set", "frozenset", "any", "all"}
 
 EXCEPTIONS = {
     ("actors/api/message.py", "isprintable"): "of ASCII texts, which no Python judges otherwise",
+    ("actors/api/name.py", "isprintable"): "of ASCII texts, which no Python judges otherwise",
+    ("actors/api/name.py", "isalpha"): "of an ASCII text, as above",
+    ("actors/api/name.py", "islower"): "of an ASCII text, as above",
     ("actors/bakery/leader.py", "lower"): "the name of a counter, from the name of a class",
     ("actors/bakery/epochs.py", "lower"): "the name of a counter, from the name of a class",
     ("actors/bakery/in_flight.py", "lower"): "the name of a counter, from an enum's member",
