@@ -26,7 +26,7 @@ def test_each_kind_is_measured_beside_its_reference_in_one_run() -> None:
         "--only",
         "barrier",
         "--rounds",
-        "2",
+        "1",
         "--seconds",
         "1",
         "--json",

@@ -114,7 +114,7 @@ def test_a_hold_of_an_object_is_released_once_it_is_confirmed(
     first, second = semaphore.acquire(2), semaphore.acquire(1)
     assert first
     assert second
-    wrong = run("release", "semaphore:pencils", "--fence", "1", says="y\n")
+    wrong = run("release", "semaphore:pencils", "--fence", str(second.fence + 1), says="y\n")
     assert f"under fence {first.fence} and by ann" in str(wrong.exception or wrong.output)
     done = run("release", "semaphore:pencils", "--fence", str(second.fence), says="y\n")
     assert f"1 of 3 for 0ms, under fence {second.fence}" in re.sub(r"\d+ms", "0ms", done.stderr)
