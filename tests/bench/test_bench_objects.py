@@ -17,6 +17,7 @@ from fencelock.cluster.bench.uses import Use
 LONG_S = 120.0
 
 
+@pytest.mark.long
 def test_each_kind_is_measured_beside_its_reference_in_one_run() -> None:
     options = (
         "--only",
