@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 from support.bench_programs import run_program
+
+pytestmark = pytest.mark.long
 
 
 def test_a_member_that_missed_much_does_not_load_the_master() -> None:

@@ -16,6 +16,8 @@ import psutil
 import pytest
 from support.paths import BENCH
 
+pytestmark = pytest.mark.long
+
 LONG_S = 120.0
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from contests import CONTESTS
 from support.bench_programs import run_program
+
+pytestmark = pytest.mark.long
 
 
 def test_killed_nodes_and_clients_cost_no_promise_of_any_kind() -> None:

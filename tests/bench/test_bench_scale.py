@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 from support.bench_programs import run_program
+
+pytestmark = pytest.mark.long
 
 SLOWER_MAX = 4
 """Far above the bar of the benchmark, for a machine that also does other things; and far below the
