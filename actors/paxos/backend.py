@@ -387,6 +387,8 @@ class PaxosBackend(MembersBackend):
 
     def _on_leader_changed(self, sender: Address, event: LeaderChanged, now: Instant) -> Effects:
         del sender
+        if not (event.master or self.master):
+            return self.queries.ask_again()  # The replica begins; earlier queries were dropped.
         served = self.serving()[0]
         self.master = event.master
         notices = self._notify_if_changed(served)

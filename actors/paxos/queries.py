@@ -113,8 +113,15 @@ class Queries:
             number = self.watches.add(sender, request, now, self.pending.next_number())
         else:
             number = self.pending.add(sender, request, now)
-        if not number:
-            return ()
+        return [self._asking(number, request)] if number else ()
+
+    def ask_again(self) -> list[Effect]:
+        """Send all queries once more, since the replica did not run when they were sent."""
+        pending = (*self.pending.by_number.values(), *self.watches.by_number.values())
+        return [self._asking(query.number, query.request) for query in pending]
+
+    def _asking(self, number: int, request: LockQuery) -> Send:
+        """Return what asks this node for the answer to ``request``."""
         watched = ""
         match request:
             case ReadChanges(watched=lock, after=after, prefix=prefix):
@@ -135,11 +142,11 @@ class Queries:
                 question = ReadTable(query=request)
             case ReadBackup():
                 export = Export(number=number, slot=request.slot, chunk=request.chunk)
-                return [Send(catchup_of(self.node), export)]
+                return Send(catchup_of(self.node), export)
         consult = _consult(
             number=number, question=question, age_ms=_age_of(request), watched=watched
         )
-        return [Send(self.replica, consult)]
+        return Send(self.replica, consult)
 
     def on_consulted(self, consulted: Consulted, now: Instant) -> Effects:
         """Answer a query, or refuse it with a reason."""

@@ -71,6 +71,15 @@ def consulted(proxy: Proxy, number: int, answer: Any, age_ms: int = 0, ms: int =
     return proxy.handle(REPLICA, event, at(ms))
 
 
+def test_queries_sent_before_the_replica_runs_are_sent_again_when_it_begins() -> None:
+    proxy = log_proxy(Proxy)
+    asked = proxy.handle(ANN, INSPECT, T0)
+    began = LeaderChanged(master="")
+    assert sent(proxy.handle(REPLICA, began, at(1)), Consult, REPLICA) == [consult(asked)]
+    proxy.handle(REPLICA, LeaderChanged(master="n2"), at(2))
+    assert not sent(proxy.handle(REPLICA, began, at(3)), Consult, REPLICA)  # It keeps its reads.
+
+
 def test_a_lock_is_looked_up_in_the_replica_and_shown_in_the_order_of_service(
     proxy: Proxy,
 ) -> None:

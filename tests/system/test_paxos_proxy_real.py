@@ -142,3 +142,14 @@ def test_the_others_serve_on_when_the_master_goes_and_nobody_without_a_majority(
     finally:
         for node in nodes.values():
             node.stop()
+
+
+@pytest.mark.parametrize("protocol", ["paxos", "bakery", "central"])
+def test_a_status_requested_while_the_nodes_start_is_answered(
+    protocol: str, tmp_path: Path
+) -> None:
+    with running_nodes(tmp_path, protocol) as nodes:
+        asked = [node.proxy.ask(api.Inspect(lock="early"), block=False) for node in nodes.values()]
+        for status in asked:
+            answer: api.LockStatus = status.get(timeout=LONG_S)
+            assert answer.holder is None
