@@ -27,7 +27,7 @@ MEMBERS = ("n1", "n2", "n3", "n4")
 ANN = Address("ann/session")
 HOLDER = Contender("n1", "c", "o", 9, 5)
 LEASE_MS = HOLD_MS + GRACE_MS
-SEEDS = 8
+SEEDS = 3
 SEEDS_FOR_A_MUTANT = 20
 
 

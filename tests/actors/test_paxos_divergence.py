@@ -24,8 +24,8 @@ from fencelock.cluster.simulation.report import RunReport
 from fencelock.cluster.simulation.run import run_seed
 from fencelock.cluster.topology import ProtocolSettings, Recipe, paxos
 
-SEEDS = range(18)
-FOUND_MIN = 6
+SEEDS = range(8)
+FOUND_MIN = 2
 """In so many of the runs the bug shows before the end; in the others nobody leads twice."""
 
 JUDGED = frozenset(INVARIANTS) - {"P13", "P14", "S1"}
@@ -97,7 +97,7 @@ def test_a_member_with_a_bug_is_quarantined_and_the_others_go_on(bug: str, nodes
 
 
 def test_nobody_is_quarantined_in_a_group_without_a_bug() -> None:
-    for seed in range(20):
+    for seed in range(6):
         report = run_log_seed(seed, plan=plan_of(seed, 3 + seed % 3))
         assert report.violation is None, (seed, report.violation)
         assert not report.marks.get("paxos.diverged")
@@ -137,13 +137,13 @@ reply."""
 def test_in_the_whole_product_a_wrong_member_is_found_and_every_promise_is_kept(wrong: str) -> None:
     promise = replace(promise_of("paxos", ProtocolSettings()), survives=KEEPS_DISKS)
     marks: Counter[str] = Counter()
-    for seed in range(10):
+    for seed in range(5):
         report = run_seed(product(wrong), seed, promise=promise)
         silent = bool(wrong) and (report.violation or "").endswith(SILENT)
         assert report.violation is None or silent, (seed, report.violation)
         marks.update(name for name, count in report.marks.items() if count)
     if wrong:
-        assert marks["paxos.diverged"] >= 5, marks
+        assert marks["paxos.diverged"] >= 2, marks
     else:
         assert not marks["paxos.diverged"] + marks["notice.error"] + marks["notice.warning"]
 

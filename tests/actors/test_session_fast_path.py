@@ -28,7 +28,7 @@ from fencelock.cluster.simulation.semaphores import SEMAPHORES
 from fencelock.cluster.simulation.several import LOCK_ALL
 from fencelock.cluster.topology import ProtocolSettings
 
-SEEDS = 12
+SEEDS = 4
 HANDLE: Any = vars(ClientSession)["handle"]
 
 

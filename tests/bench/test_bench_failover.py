@@ -146,6 +146,7 @@ def test_the_links_of_a_node_are_cut_with_or_without_those_of_clients(tmp_path: 
     assert peers == {RelayedLink(*pair) for pair in pairs}
 
 
+@pytest.mark.long
 def test_the_command_measures_each_kind_of_death() -> None:
     command = [sys.executable, "-m", "fencelock", "bench", "failover", "--json"]
     options = ["--kind", "cut-off", "--times", "1"]

@@ -152,6 +152,7 @@ def test_a_table_shows_the_spread_of_rounds() -> None:
     ]
 
 
+@pytest.mark.long
 def test_all_parts_are_measured_over_real_processes_and_none_is_left() -> None:
     with bench("--seconds", "0.3", "--kills", "1", "--held", "2000", "--json") as running:
         said, told = running.communicate(timeout=LONG_S)

@@ -165,6 +165,7 @@ def test_marks_are_read_as_they_were_written(tmp_path: Path) -> None:
     assert read_marks(tmp_path / "n1.marks") == MASTER_MARKS
 
 
+@pytest.mark.long
 def test_a_real_pair_is_taken_apart_and_adds_up() -> None:
     command = [sys.executable, "-m", "fencelock", "bench", "locks", "--profile"]
     ended = subprocess.run(

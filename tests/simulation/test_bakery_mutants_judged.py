@@ -31,7 +31,7 @@ from fencelock.cluster.simulation.bakery_nemesis import Blow
 from fencelock.cluster.simulation.bakery_run import run_bakery_seed
 from fencelock.cluster.simulation.report import RunReport
 
-SEEDS_SOUND = 24
+SEEDS_SOUND = 8
 
 SEEDS_MOST = 100
 """In so many runs a bug is seen at least once; in most it takes fewer than ten."""

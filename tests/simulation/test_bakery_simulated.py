@@ -10,7 +10,8 @@ from fencelock.cluster.simulation.plan import RunPlan
 from fencelock.cluster.simulation.report import RunReport
 from fencelock.cluster.simulation.run import run_seed
 
-SEEDS = 40
+SEEDS = 16
+SEEDS_MOST = 60
 RARE = (
     "bakery.election_given_up",
     "bakery.ceded",
@@ -52,11 +53,15 @@ def test_every_seed_is_clean(part: int) -> None:
 
 def test_the_seeds_meet_what_seldom_happens() -> None:
     seen: Counter[str] = Counter()
-    for seed in range(300, 300 + SEEDS):
+    missing = list(RARE)
+    for seed in range(300, 300 + SEEDS_MOST):
         report = run_seed("bakery", seed)
         assert report.violation is None, f"seed {seed}: {report.violation}"
         seen.update(report.marks)
-    assert [mark for mark in RARE if not seen[mark]] == []
+        missing = [mark for mark in missing if not seen[mark]]
+        if not missing:
+            break
+    assert missing == []
 
 
 def test_a_seed_is_the_same_run_each_time() -> None:

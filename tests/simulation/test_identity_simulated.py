@@ -24,7 +24,7 @@ from fencelock.cluster.simulation.planting import Change, planted
 from fencelock.cluster.simulation.world import World
 
 NAMES = ("n1", "n2", "n3")
-SEEDS = 30
+SEEDS = 12
 MUTANT_SEEDS = 40
 FOUNDING_SEEDS = 100
 FOUNDING_RARE = 75
@@ -138,7 +138,7 @@ def found(seed: int, change: Change) -> Counter[str]:
 
 def test_a_group_is_founded_once_whatever_happens_to_its_members_meanwhile() -> None:
     marks: Counter[str] = Counter()
-    for seed in range(FOUNDING_SEEDS // 2):
+    for seed in range(FOUNDING_SEEDS // 4):
         marks.update(found(seed, unchanged))
     assert marks["bootstrap.founded"] > 0
     assert marks["bootstrap.non_voting"] > 0

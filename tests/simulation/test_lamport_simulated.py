@@ -25,9 +25,9 @@ from fencelock.cluster.simulation.world import World
 from fencelock.cluster.topology import NodeContext, ProtocolSettings, lamport
 
 NS_PER_US = 1_000
-SEEDS = 100
+SEEDS = 40
 SEEDS_FOR_A_MUTANT = 160
-SEEDS_WITH_READS = 15
+SEEDS_WITH_READS = 6
 
 
 class Memory:

@@ -16,7 +16,7 @@ from fencelock.actors.table.table_state import TableState
 from fencelock.cluster.simulation.mixed import MixedJudge
 from fencelock.cluster.simulation.objects import ALL, WORKLOADS, workload_of
 
-SEEDS = 6
+SEEDS = 3
 """Runs of all kinds are long."""
 
 GRANT = TableState.grant_permits

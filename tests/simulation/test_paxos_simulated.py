@@ -21,7 +21,7 @@ from fencelock.cluster.simulation.report import RunReport
 from fencelock.cluster.simulation.run import run_seed
 from fencelock.cluster.topology import ProtocolSettings, Recipe, paxos
 
-SEEDS = 40
+SEEDS = 15
 SEEDS_FOR_A_MUTANT = 20
 MET = (
     "paxos.leadership_begun",

@@ -74,19 +74,19 @@ def judge_slow_in_turn(seed: int) -> None:
         raise ViolationError(f"{world.marks[HAND_OVERS]} hand-overs in {WATCHED_MS} ms")
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_commands_are_decided_quickly_again_soon_after_the_leaders_disk_became_slow(
     seed: int,
 ) -> None:
     judge_slow_leader(seed)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(1))
 def test_the_leader_changes_at_most_once_a_member_if_disks_become_slow_in_turn(seed: int) -> None:
     judge_slow_in_turn(seed)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(1))
 def test_nothing_changes_while_all_disks_are_slow_alike(seed: int) -> None:
     world = world_of_three(seed)
     leader = leader_of(world)

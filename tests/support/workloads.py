@@ -17,7 +17,7 @@ LOSSES = (
 )
 """Events that the seeds of every workload must reach."""
 
-SEEDS = 15
+SEEDS = 6
 SEEDS_MAX = 40
 SEEDS_FOR_A_MUTANT = 20
 

@@ -129,6 +129,7 @@ def loaded(storm: Storm) -> Storm:
     return storm
 
 
+@pytest.mark.long
 def test_three_grow_to_five_and_each_of_the_first_is_replaced_under_load_with_kills(
     loaded: Storm, watcher: fencelock.Client
 ) -> None:
@@ -348,6 +349,7 @@ def voting(watcher: fencelock.Client) -> set[str]:
         return set()
 
 
+@pytest.mark.long
 def test_bakery_grows_from_three_to_five_and_loses_a_first_member_under_load(
     tmp_path: Path,
 ) -> None:
