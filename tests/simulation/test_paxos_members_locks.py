@@ -120,7 +120,7 @@ class Mutant(NamedTuple):
 
 MUTANTS = {
     "a snapshot lacks the sessions": Mutant(
-        "L1", "fences: ", LockMachine, "restore", without_sessions, first=15
+        "L1", "fences: ", LockMachine, "restore", without_sessions, first=24
     ),
     "a held lock is granted": Mutant("L1", "L1, ", OPERATIONS, Acquire, to_everybody),
     "fences begin again": Mutant("L2", "L2, ", TableState, "grant", from_one),
