@@ -490,7 +490,7 @@ def test_maps_do_what_the_model_does(seed: int) -> None:
 
 SOUND_DROP = Maps._drop  # pyright: ignore[reportPrivateUsage]
 SOUND_CHANGE = Maps.change
-SOUND_BEGIN = map_operation._begin_change  # pyright: ignore[reportPrivateUsage]
+SOUND_CONDITIONS = map_operation._meets_conditions  # pyright: ignore[reportPrivateUsage]
 SOUND_PUT = operations.OPERATIONS[PutEntry]
 SOUND_FIND = Maps.find
 SOUND_ENTRY_RECORD = Entry.record
@@ -507,22 +507,22 @@ def an_end_is_no_change(maps: Maps, table: LockTable, name: str, key: str, entry
     return version
 
 
-def any_fence_will_do(table: LockTable, command: Any, out: Any) -> Any:
-    return SOUND_BEGIN(table, replace(command, guard="", fence=0), out)
+def any_fence_will_do(table: LockTable, owner_state: Any, command: Any, out: Any) -> Any:
+    return SOUND_CONDITIONS(table, owner_state, replace(command, guard="", fence=0), out)
 
 
-def the_lock_need_only_be_held(table: LockTable, command: Any, out: Any) -> Any:
+def the_lock_need_only_be_held(table: LockTable, owner_state: Any, command: Any, out: Any) -> Any:
     hold = table.locks.get(command.guard)
     if command.guard and hold is not None:
         command = replace(command, fence=hold.fence)
-    return SOUND_BEGIN(table, command, out)
+    return SOUND_CONDITIONS(table, owner_state, command, out)
 
 
-def an_older_version_will_do(table: LockTable, command: Any, out: Any) -> Any:
+def an_older_version_will_do(table: LockTable, owner_state: Any, command: Any, out: Any) -> Any:
     entry = table.maps.find(command.map, command.entry_key)
     if command.version and entry is not None and command.version < entry.version:
         command = replace(command, version=entry.version)
-    return SOUND_BEGIN(table, command, out)
+    return SOUND_CONDITIONS(table, owner_state, command, out)
 
 
 def the_first_put_decides_the_session(table: LockTable, command: Any, out: Any) -> None:
@@ -558,9 +558,9 @@ SOUND_REST = table_snapshot._rest  # pyright: ignore[reportPrivateUsage]
 PLANTS: dict[str, tuple[Any, str, Any]] = {
     "an entry that ends is still counted": (Maps, "_drop", a_replaced_entry_is_still_counted),
     "the end of an entry is no change": (Maps, "change", an_end_is_no_change),
-    "any fence guards": (map_operation, "_begin_change", any_fence_will_do),
-    "any hold guards": (map_operation, "_begin_change", the_lock_need_only_be_held),
-    "an older version is replaced": (map_operation, "_begin_change", an_older_version_will_do),
+    "any fence guards": (map_operation, "_meets_conditions", any_fence_will_do),
+    "any hold guards": (map_operation, "_meets_conditions", the_lock_need_only_be_held),
+    "an older version is replaced": (map_operation, "_meets_conditions", an_older_version_will_do),
     "an entry stays ephemeral": (operations, "PutEntry", the_first_put_decides_the_session),
     "a put keeps the end": (operations, "PutEntry", a_put_keeps_the_end),
     "ephemeral entries stay": (

@@ -78,7 +78,7 @@ def a_latch_passes_at_1(sound: Any) -> Any:
 
 
 LATCH_PLANTS: dict[str, tuple[Any, str, Plant]] = {
-    "a repeated count counts again": (latch, "begin_update", repetitions_count),
+    "a repeated count counts again": (operation, "begin_update", repetitions_count),
     "only a lone waiter passes": (TableState, "answer_wait", only_a_lone_waiter_passes),
     "a latch is gone too late": (latch, "_latch_of", a_latch_is_kept(30)),
     "a latch is gone too early": (latch, "_latch_of", a_latch_is_kept(-30)),
@@ -123,12 +123,12 @@ def any_number_of_parties_is_accepted(sound: Any) -> Any:
 
 
 BARRIER_PLANTS: dict[str, tuple[Any, str, Plant]] = {
-    "a repeated arrival counts again": (barrier, "begin_update", repetitions_count),
+    "a repeated arrival counts again": (operation, "begin_update", repetitions_count),
     "the last gets the first index": (barrier, "_passed", the_last_gets_the_first_index),
     "a try breaks nothing": (Barrier, "be_broken", a_try_breaks_nothing),
     "a party leaves without the others": (Barrier, "be_broken", a_party_is_refused_only),
     "any number of parties is accepted": (
-        barrier,
+        operation,
         "begin_update",
         any_number_of_parties_is_accepted,
     ),

@@ -55,7 +55,7 @@ PASSED = barrier._passed  # pyright: ignore[reportPrivateUsage]
     [
         ({(Barrier, "be_broken"): a_party_leaves_without_the_others}, "broken"),
         ({(Barrier, "waiting"): property(one_more_has_arrived)}, "together"),
-        ({(barrier, "begin_update"): repetitions_count(operation.begin_update)}, "once"),
+        ({(operation, "begin_update"): repetitions_count(operation.begin_update)}, "once"),
         ({(barrier, "_passed"): all_have_the_same_index}, "index"),
         ({(barrier, "_passed"): generations_are_counted_down}, "generations"),
     ],

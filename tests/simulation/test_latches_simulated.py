@@ -68,7 +68,7 @@ LATCH_OF = latch._latch_of  # pyright: ignore[reportPrivateUsage]
 @pytest.mark.parametrize(
     ("plants", "judge"),
     [
-        ({(latch, "begin_update"): repetitions_count(operation.begin_update)}, "once"),
+        ({(operation, "begin_update"): repetitions_count(operation.begin_update)}, "once"),
         ({(TableState, "answer_wait"): only_a_lone_waiter_passes}, "release"),
         ({(latch, "has_room"): a_latch_passes_at_1}, "early"),
         ({(latch, "_latch_of"): a_latch_is_gone_too_early}, "count"),
