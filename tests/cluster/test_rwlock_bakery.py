@@ -11,10 +11,11 @@ from threading import Barrier, Event
 
 import pytest
 from support.real_nodes import ask, loopback_addresses
+from support.shared_holds import amounts, hold_to_read, hold_to_write, until_queued
 
 import fencelock
 import fencelock.aio
-from fencelock.actors.api.message import Inspect, LockStatus, Release
+from fencelock.actors.api.message import Inspect, Release
 from fencelock.actors.api.name import object_name
 from fencelock.actors.api.rwlock import RWLOCK, RWLOCK_PERMITS, AcquireReadWrite, Downgrade
 from fencelock.actors.error import UnsupportedError
@@ -60,27 +61,6 @@ def connect(addresses: str) -> Iterator[Connect]:
         yield lambda: stack.enter_context(fencelock.connect(addresses, cluster="shared"))
 
 
-def seen(status: LockStatus) -> tuple[list[int], list[int]]:
-    """What each holder and each waiter has or wants, in order."""
-    return [one.times for one in status.holders], [one.times for one in status.waiters]
-
-
-def until_queued(rw: fencelock.RWLock, *queue: int) -> None:
-    while seen(rw.status())[1] != list(queue):
-        pass
-
-
-def hold_to_write(rw: fencelock.RWLock) -> int:
-    """Acquire and release in the calling thread; return the fence."""
-    with rw.write() as hold:
-        return hold.fence
-
-
-def hold_to_read(rw: fencelock.RWLock) -> int:
-    with rw.read() as hold:
-        return hold.fence
-
-
 def test_readers_share_it_and_a_writer_waits_for_them_and_is_alone(
     connect: Connect, name: str, pool: ThreadPoolExecutor
 ) -> None:
@@ -94,7 +74,7 @@ def test_readers_share_it_and_a_writer_waits_for_them_and_is_alone(
     reader = pool.submit(hold_to_read, two)
     until_queued(one, WRITES, 1)
     status = one.status()
-    assert seen(status) == ([1, 1], [WRITES, 1])
+    assert amounts(status) == ([1, 1], [WRITES, 1])
     assert (status.holder, status.permits) == (status.holders[0], WRITES)
     first.release()
     second.release()
@@ -195,7 +175,7 @@ def test_tasks_read_and_write(addresses: str, name: str) -> None:
 
             async with rw.write() as hold:
                 readers = [asyncio.create_task(read()) for _ in range(2)]
-                while seen(await rw.status())[1] != [1, 1]:
+                while amounts(await rw.status())[1] != [1, 1]:
                     pass
             assert min(await asyncio.gather(*readers)) > hold.fence
             async with rw.read():
@@ -209,7 +189,7 @@ def test_an_ask_reads_and_writes(bakery_nodes: list[Node], name: str) -> None:
     node, lock = bakery_nodes[0], object_name(RWLOCK, name)
     one, two = (ask(node, AcquireReadWrite(rwlock=name, hold_ms=60_000)) for _ in range(2))
     assert (one.lock, one.count, one.hold_ms) == (lock, 1, 60_000)
-    assert seen(ask(node, Inspect(lock=lock))) == ([1, 1], [])
+    assert amounts(ask(node, Inspect(lock=lock))) == ([1, 1], [])
     for fence in (one.fence, two.fence):
         assert ask(node, Release(lock=lock, fence=fence)).count == 0
     written = ask(node, AcquireReadWrite(rwlock=name, write=True))
