@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from support.planted_objects import repetitions_count
+from support.planted_bugs import repetitions_count
 from support.workloads import LOSSES, SEEDS, demand_caught, demand_clean
 
 from fencelock.actors.api.map import EntryList, GetEntry, ListEntries, PutEntry
