@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support.planted_bugs import Plant, demand_found, without
 from support.table_comparison import DeadlineComposer
-from support.table_scene import applied, said, table_of_three
+from support.table_scene import applied, restored, said, table_of_three
 
 from fencelock.actors.api.lock_all import AcquireAll
 from fencelock.actors.api.message import Acquire, Cancel, Granted, KeepAlive, Reason, Release
@@ -17,13 +17,7 @@ from fencelock.actors.api.session_message import CloseReason, End, Evict, Renew,
 from fencelock.actors.table import table_snapshot
 from fencelock.actors.table.deadline import GRACE_MS, ROUNDING_MS, LeasedHold, Leases
 from fencelock.actors.table.holding import Hold, Wait
-from fencelock.actors.table.message import (
-    ExtendSessions,
-    LeaseRecord,
-    LogCommand,
-    Result,
-    TablePart,
-)
+from fencelock.actors.table.message import ExtendSessions, LeaseRecord, LogCommand, Result
 from fencelock.actors.table.operations import OPERATIONS
 from fencelock.actors.table.table import LockTable
 from fencelock.actors.table.table_state import TableState
@@ -323,10 +317,7 @@ def busy() -> LockTable:
 
 def test_a_snapshot_holds_deadlines_renewals_and_durations_of_waits() -> None:
     table = busy()
-    through = [decode(encode(part)) for part in table.snapshot()]
-    copy = LockTable.restore(tuple(part for part in through if isinstance(part, TablePart)))
-    assert (copy.digest(), copy.numbers()) == (table.digest(), table.numbers())
-    assert copy.snapshot() == table.snapshot()
+    copy = restored(table)
     assert outcome(copy, renew(hold_ms=700)) == outcome(table, renew(hold_ms=700))
     for one in (table, copy):
         assert ended_at(one) == [900 + 700 + 100 + ROUNDING_MS]
