@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -23,13 +22,6 @@ PATIENCE_S = 60
 WRITES = RWLOCK_PERMITS
 
 Connect = Callable[[], fencelock.Client]
-
-_names = itertools.count(1)
-
-
-@pytest.fixture
-def name() -> str:
-    return f"settings-{next(_names)}"
 
 
 def test_readers_share_it_and_a_writer_waits_for_them_and_is_alone(

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from threading import Barrier, Event
 
 import pytest
-from support.real_nodes import ask, loopback_addresses
+from support.real_nodes import ask, loopback_addresses, running
 from support.shared_holds import amounts, hold_to_read, hold_to_write, until_queued
 
 import fencelock
@@ -28,26 +27,15 @@ LEAST_S = 0.3
 
 Connect = Callable[[], fencelock.Client]
 
-_names = itertools.count(1)
-
-
-@pytest.fixture
-def name() -> str:
-    return f"settings-{next(_names)}"
-
 
 @pytest.fixture(scope="module")
 def bakery_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Node]]:
-    at = loopback_addresses()
-    text = starting_config(at, cluster="shared", protocol="bakery")
+    text = starting_config(loopback_addresses(), cluster="shared", protocol="bakery")
     text = text.replace("least = 3.0", f"least = {LEAST_S}")
     text = text.replace("obtention = 5.0", f"obtention = {PATIENCE_S}.0")
     config = parse(text, tmp_path_factory.mktemp("shared"))
-    nodes = [Node.start(config, node) for node in at]
-    yield nodes
-    for node in nodes:
-        assert node.stop(PATIENCE_S)
-        assert node.failure is None
+    with running(config) as nodes:
+        yield list(nodes.values())
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -28,13 +27,6 @@ from fencelock.cluster.node import Node
 
 PATIENCE_S = 60
 CLUSTER = "faces"
-
-_names = itertools.count(1)
-
-
-@pytest.fixture
-def name() -> str:
-    return f"printers-{next(_names)}"
 
 
 def addresses_of(nodes: list[Node]) -> str:

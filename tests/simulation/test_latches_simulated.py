@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from support.planted_bugs import repetitions_count
-from support.workloads import demand_caught, demand_clean
+from support.workloads import UNHELD, demand_caught, demand_clean
 
 from fencelock.actors.api.latch import CountDown, LatchPassed
 from fencelock.actors.table import latch, operation
@@ -19,11 +19,7 @@ from fencelock.cluster.simulation.latches import LATCHES
 MET = (
     "contender.counts_down",
     "contender.passes",
-    "contender.refused_timed_out",
-    "contender.refused_session_expired",
-    "contender.refused_unavailable",
-    "client.session_lost",
-    "client.request_moved",
+    *UNHELD,
 )
 
 
