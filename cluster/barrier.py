@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fencelock.actors.api.barrier import AwaitBarrier, BarrierPassed
+from fencelock.actors.api.barrier import BARRIER, AwaitBarrier, BarrierPassed
 from fencelock.actors.api.message import LockStatus
 from fencelock.actors.error import BrokenBarrierError, LockTimeoutError
 from fencelock.cluster.base_object import BaseObject
 from fencelock.cluster.connection import Connection
 from fencelock.cluster.guarantee import Guarantee
-from fencelock.cluster.lock_options import wait_ms_of
+from fencelock.cluster.lock_options import checked, wait_ms_of
 from fencelock.cluster.operation import Operation, drive
 from fencelock.cluster.settings import Read
 
@@ -21,10 +21,11 @@ class BaseBarrier(BaseObject):
     def __init__(
         self, connection: Connection, name: str, parties: int, timeout: float | None
     ) -> None:
+        super().__init__(connection, name, BARRIER, Guarantee.BARRIERS)
         self._timeout = timeout
-        wait_ms = wait_ms_of(timeout)
-        self._wait = AwaitBarrier(barrier=name, parties=parties, request=1, wait_ms=wait_ms)
-        super().__init__(connection, name, Guarantee.BARRIERS, self._wait)
+        self._wait = checked(
+            AwaitBarrier(barrier=name, parties=parties, request=1, wait_ms=wait_ms_of(timeout))
+        )
 
     @property
     def parties(self) -> int:

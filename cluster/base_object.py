@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from functools import cache
 from itertools import count
 from typing import Any
 
 from fencelock.actors.api.message import LockStatus
-from fencelock.actors.api.name import check_new_lock_name
+from fencelock.actors.api.name import check_new_lock_name, object_name
 from fencelock.actors.api.object_request import UpdateRequest
 from fencelock.actors.error import RefusedError
+from fencelock.actors.message import copier
 from fencelock.cluster.connection import Connection
 from fencelock.cluster.guarantee import Guarantee, demand
 from fencelock.cluster.lock_options import check_name_type
 from fencelock.cluster.operation import Operation
 from fencelock.cluster.settings import Read
-from fencelock.transport.codec import pack
 
 _numbers = count(1)
 """Numbers of owners, which are different in one process."""
@@ -27,40 +28,36 @@ class BaseObject:
     Args:
         connection: the connection of the client.
         name: the name of the object.
+        kind: the kind of the object.
         guarantee: the guarantee that the protocol must give.
-        request: a request about the object; its number does not matter.
 
     """
 
-    def __init__(
-        self, connection: Connection, name: str, guarantee: Guarantee, request: UpdateRequest
-    ) -> None:
+    def __init__(self, connection: Connection, name: str, kind: str, guarantee: Guarantee) -> None:
         connection.line.check()
         check_name_type(name)
         check_new_lock_name(name)
         demand(connection.protocol, guarantee)
-        pack(request)  # It checks the types.
-        request.check()
         self.name = name
         """The name under which all clients know it."""
         self._connection = connection
-        self._full_name = request.lock
-        self._owners: list[str] = []
-        """Owners of requests that have the outcome of their last one."""
+        self._channel = connection.line
+        self._full_name = object_name(kind, name)
+        self._owners = connection.owners[kind]
 
     def _updating(self, request: UpdateRequest) -> Operation[Any]:
         """Send a request, and end with its reply.
 
-        The table keeps the last outcome of each owner. So owners are used again, but an owner only
-        makes a request once it has the outcome of the last.
+        The table keeps the last outcome of each owner. So an owner makes the next request once it
+        has the outcome of the last, and there are as many as there are requests at a time.
         """
         try:
             owner = self._owners.pop()
         except IndexError:
             owner = f"{request.KIND} {next(_numbers)}"
-        asked: Any = request
+        kind: Any = type(request)
         try:
-            reply = yield from self._connection.line.ask(replace(asked, owner=owner))
+            reply = yield from self._channel.ask(_owned(kind)(request, owner))
         except RefusedError:
             self._owners.append(owner)
             raise
@@ -69,4 +66,13 @@ class BaseObject:
 
     def _inspecting(self, read: Read, max_age: float) -> Operation[LockStatus]:
         age_ms = self._connection.age_ms(read, max_age)
-        return self._connection.line.inspecting(self._full_name, age_ms)
+        return self._channel.inspecting(self._full_name, age_ms)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r}>"
+
+
+@cache
+def _owned(kind: type[UpdateRequest]) -> Callable[..., UpdateRequest]:
+    """Return a function that copies a request with an owner."""
+    return copier(kind, "owner")

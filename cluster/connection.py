@@ -6,7 +6,7 @@ import math
 import secrets
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -136,8 +136,8 @@ class Connection:
         self._source = settings.target.source
         self._timeout = settings.timeout
         self.executor = executor
-        self.map_owners: list[str] = []
-        """Owners of changes of maps that have the outcome of their last one; see `BaseMap`."""
+        self.owners = defaultdict[str, list[str]](list)
+        """Owners that have the outcome of their last request, by kind; see `BaseObject`."""
         self.cluster_watch = ClusterWatch(executor, lambda: self.line.tell(WatchCluster()))
         self._guard = threading.Lock()
         links = {alias_of(number): endpoint for number, endpoint in enumerate(self.endpoints)}

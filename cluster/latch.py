@@ -5,36 +5,32 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from fencelock.actors.api.latch import AwaitLatch, CountDown, CountedDown
+from fencelock.actors.api.latch import LATCH, AwaitLatch, CountDown, CountedDown
 from fencelock.actors.api.message import LockStatus
 from fencelock.actors.api.name import WAIT_MS_MAX
 from fencelock.actors.error import InvalidRequestError, LockTimeoutError
 from fencelock.cluster.base_object import BaseObject
 from fencelock.cluster.connection import Connection
 from fencelock.cluster.guarantee import Guarantee
-from fencelock.cluster.lock_options import wait_ms_of
+from fencelock.cluster.lock_options import checked, wait_ms_of
 from fencelock.cluster.operation import Operation, drive
 from fencelock.cluster.settings import Read
-from fencelock.transport.codec import pack
 
 
 class BaseLatch(BaseObject):
     """One count-down latch of the cluster."""
 
     def __init__(self, connection: Connection, name: str, count: int, keep_s: float) -> None:
+        super().__init__(connection, name, LATCH, Guarantee.LATCHES)
         if not 0 <= keep_s <= WAIT_MS_MAX / 1000:
             most = WAIT_MS_MAX // 1000
             raise InvalidRequestError(f"keep_s is {keep_s}, and must be from 0 to {most} s")
         keep_ms = math.ceil(float(keep_s) * 1000)
-        self._down = CountDown(latch=name, count=count, request=1, keep_ms=keep_ms)
+        self._down = checked(CountDown(latch=name, count=count, request=1, keep_ms=keep_ms))
         self._wait = AwaitLatch(latch=name, count=count, request=1, keep_ms=keep_ms)
-        super().__init__(connection, name, Guarantee.LATCHES, self._down)
 
     def _counting_down(self, n: int) -> Operation[int]:
-        request = replace(self._down, amount=n)
-        pack(request)  # It checks the type.
-        request.check()
-        reply = yield from self._updating(request)
+        reply = yield from self._updating(checked(replace(self._down, amount=n)))
         assert isinstance(reply, CountedDown)
         return reply.left
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from fencelock.actors.api.message import Acquire, Release
 from fencelock.actors.api.name import WAIT_MS_MAX
+from fencelock.actors.api.request import Request
 from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.message import copier
+from fencelock.transport.codec import pack
+
+R = TypeVar("R", bound=Request)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,19 @@ acquire_by = copier(Acquire, "owner", "request", "wait_ms")
 
 release_of = partial(copier(Release, "lock", "fence", "owner"), Release(lock="", fence=0))
 """Returns a release of a lock under a fence by an owner."""
+
+
+def checked(request: R) -> R:
+    """Return ``request``, which has arguments of a user, if their types and limits are right.
+
+    Raises:
+        InvalidRequestError: one is out of its limits.
+        TypeError: one is of a wrong type.
+
+    """
+    pack(request)  # It checks the types.
+    request.check()
+    return request
 
 
 def check_text_type(field: str, value: Any) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
-from itertools import count
 from typing import Any, NamedTuple
 
 from fencelock.actors.api.changes import ChangesRead
@@ -21,32 +19,21 @@ from fencelock.actors.api.map import (
     ListEntries,
     PutEntry,
 )
-from fencelock.actors.api.name import (
-    PAGE_MAX,
-    check_new_lock_name,
-    kind_of,
-    object_name,
-    plain_name,
-    titled,
-)
-from fencelock.actors.error import NotHeldError, RefusedError, VersionMismatchError
-from fencelock.actors.message import copier
+from fencelock.actors.api.name import PAGE_MAX, kind_of, object_name, plain_name, titled
+from fencelock.actors.error import NotHeldError, VersionMismatchError
 from fencelock.cluster.base_lock import BaseLock
+from fencelock.cluster.base_object import BaseObject
 from fencelock.cluster.connection import Connection
-from fencelock.cluster.guarantee import Guarantee, demand
+from fencelock.cluster.guarantee import Guarantee
 from fencelock.cluster.hold import BaseHold
-from fencelock.cluster.lock_options import check_name_type
+from fencelock.cluster.lock_options import checked
 from fencelock.cluster.operation import Operation, drive
 from fencelock.cluster.session_channel import SessionChannel
 from fencelock.cluster.settings import Read
 from fencelock.cluster.watch import BaseWatch, Waiting
-from fencelock.transport.codec import pack
 
 Fence = BaseLock[Any] | BaseHold
 """A lock, or another object, or a hold of one, under whose fence something is changed."""
-
-_numbers = count(1)
-"""Numbers of the owners of changes, which are different in one process."""
 
 
 class Entry(NamedTuple):
@@ -61,23 +48,11 @@ class Entry(NamedTuple):
     """The handle of the session with which it ends, as `Client.sessions` lists it; or empty."""
 
 
-class BaseMap:
+class BaseMap(BaseObject):
     """One map of the cluster."""
 
     def __init__(self, connection: Connection, name: str) -> None:
-        connection.line.check()
-        check_name_type(name)
-        check_new_lock_name(name)
-        demand(connection.protocol, Guarantee.MAPS)
-        self._connection = connection
-        self._channel = connection.line
-        self._owners = connection.map_owners
-        self._title = titled(object_name(MAP, name))
-        self.name = name
-        """The name under which all clients know the map."""
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name!r}>"
+        super().__init__(connection, name, MAP, Guarantee.MAPS)
 
     def _putting(
         self,
@@ -142,39 +117,20 @@ class BaseMap:
             return reply.version
         has = f"has version {reply.version}" if reply.version else "does not exist"
         raise VersionMismatchError(
-            f"{self._title}: entry {key!r} {has}, and version {version} was expected; nothing was "
-            "changed",
+            f"{titled(self._full_name)}: entry {key!r} {has}, and version {version} was expected; "
+            "nothing was changed",
             reply.version or None,
         )
 
     def _changing(self, request: EntryRequest) -> Operation[EntryChanged]:
-        """Send a change, and end with its outcome.
-
-        The table remembers the last outcome of each owner. So an owner makes the next change once
-        it has the outcome of the last, and there are as many as there are changes at a time.
-        """
-        pack(request)  # It checks the types.
-        request.check_new()
-        owners = self._owners
-        try:
-            owner = owners.pop()
-        except IndexError:
-            owner = f"map {next(_numbers)}"
-        try:
-            reply = yield from self._channel.ask(_OWNED[type(request)](request, owner))
-        except RefusedError:
-            owners.append(owner)
-            raise
-        owners.append(owner)
+        reply = yield from self._updating(checked(request))
         assert isinstance(reply, EntryChanged)
         return reply
 
     def _getting(self, key: str, read: Read, max_age: float) -> Operation[Entry | None]:
         age_ms = self._connection.age_ms(read, max_age)
         query = GetEntry(map=self.name, entry_key=key, age_ms=age_ms)
-        pack(query)
-        query.check()
-        found = yield from self._channel.ask(query)
+        found = yield from self._channel.ask(checked(query))
         assert isinstance(found, EntryList)
         return _entry_of(found.entries[0]) if found.entries else None
 
@@ -189,9 +145,7 @@ class BaseMap:
         while more:
             most = PAGE_MAX if limit is None else min(PAGE_MAX, limit - len(entries))
             query = ListEntries(map=self.name, prefix=prefix, after=after, most=most, age_ms=age_ms)
-            pack(query)
-            query.check()
-            page = yield from self._channel.ask(query)
+            page = yield from self._channel.ask(checked(query))
             assert isinstance(page, EntryList)
             entries += [(seen.key, _entry_of(seen)) for seen in page.entries]
             more = page.more and bool(page.entries) and len(entries) != limit
@@ -222,9 +176,7 @@ class BaseMapWatch(BaseWatch[MapChange | MapListing]):
 
     def __init__(self, channel: SessionChannel, name: str, prefix: str, after: int | None) -> None:
         super().__init__(channel, object_name(MAP, name), prefix, after)
-        question = replace(self._question, after=after)
-        pack(question)
-        question.check()
+        checked(replace(self._question, after=after))
         self._pages = ListEntries(map=name, prefix=prefix, most=PAGE_MAX)
         self._listed: dict[str, int] = {}
         """Versions of entries in the last listing that are above that of the listing."""
@@ -242,11 +194,6 @@ class BaseMapWatch(BaseWatch[MapChange | MapListing]):
             more = page.more and bool(page.entries)
         self._listed = {one.key: one.version for one in changes if one.version > read.version}
         return [MapListing(tuple(changes), read.version)]
-
-
-_OWNED: Mapping[type[EntryRequest], Any] = {
-    kind: copier(kind, "owner") for kind in (PutEntry, DeleteEntry)
-}
 
 
 def _entry_of(seen: EntrySeen) -> Entry:

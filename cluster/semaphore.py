@@ -17,7 +17,7 @@ from fencelock.cluster.guarantee import Guarantee, demand
 from fencelock.cluster.hold import BaseHold, releasing
 from fencelock.cluster.hold_registry import Ownership
 from fencelock.cluster.lock import Exiting, Hold
-from fencelock.cluster.lock_options import LockOptions, check_name_type, wait_ms_of
+from fencelock.cluster.lock_options import LockOptions, check_name_type, checked, wait_ms_of
 from fencelock.cluster.operation import Operation, drive
 from fencelock.cluster.settings import Read, age_ms_of
 from fencelock.transport.codec import pack
@@ -48,9 +48,9 @@ class BaseSemaphore(BaseLock[H]):
         check_new_lock_name(name)
         wait_ms_of(timeout)
         demand(connection.protocol, Guarantee.SEMAPHORES)
-        self._template = AcquirePermits(semaphore=name, permits=permits, request=1, label=label)
-        pack(self._template)  # It checks the types.
-        self._template.check()
+        self._template = checked(
+            AcquirePermits(semaphore=name, permits=permits, request=1, label=label)
+        )
         options = LockOptions(object_name(SEMAPHORE, name), timeout, label=label)
         super().__init__(connection.line, connection.hold_registry, options)
         self._evicting = connection.evicting

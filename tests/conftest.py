@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import inspect
+import itertools
 import os
 import shutil
 import signal
@@ -26,7 +27,7 @@ from support.lamport_scene import LoneProcess
 from support.local_callers import LocalCallers
 from support.lock_scene import Scene, ScriptedSession
 from support.proxy_scene import proxy_of_n1
-from support.real_nodes import loopback_addresses
+from support.real_nodes import loopback_addresses, running
 from support.session_harness import SessionHarness
 from support.unkept_session import UnkeptSession
 
@@ -42,6 +43,8 @@ from fencelock.cluster.node import Node
 
 PATIENCE_S = 60
 CLUSTER = "faces"
+
+_names = itertools.count(1)
 
 
 # Started in the background by a shell, the tests would ignore SIGINT, and so would all that they
@@ -245,14 +248,10 @@ async def _awaited(work: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def paxos_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Node]]:
-    at = loopback_addresses()
-    text = starting_config(at, cluster=CLUSTER, protocol="paxos")
+    text = starting_config(loopback_addresses(), cluster=CLUSTER, protocol="paxos")
     config = parse(text, Path(tmp_path_factory.mktemp("faces")))
-    nodes = [Node.start(config, node) for node in at]
-    yield nodes
-    for node in nodes:
-        assert node.stop(PATIENCE_S)
-        assert node.failure is None
+    with running(config) as nodes:
+        yield list(nodes.values())
 
 
 @pytest.fixture
@@ -266,6 +265,12 @@ def connect(paxos_addresses: str) -> Iterator[Callable[[], fencelock.Client]]:
     """Return a function that connects one more client to the shared nodes."""
     with ExitStack() as stack:
         yield lambda: stack.enter_context(fencelock.connect(paxos_addresses, cluster=CLUSTER))
+
+
+@pytest.fixture
+def name() -> str:
+    """Return the name of an object that no other test has used."""
+    return f"object-{next(_names)}"
 
 
 @pytest.fixture

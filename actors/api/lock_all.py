@@ -15,12 +15,9 @@ from typing import TYPE_CHECKING
 
 from fencelock.actors.api.message import AcquireRequest
 from fencelock.actors.api.name import (
-    LABEL_BYTES_MAX,
     check_lock_name,
     check_new_lock_name,
     check_request,
-    check_text,
-    check_wait,
     object_name,
     utf8_size,
 )
@@ -85,8 +82,6 @@ class AcquireAll(ObjectRequest, AcquireRequest):
         if len(set(self.locks)) < len(self.locks):
             raise InvalidRequestError(f"a lock is named twice: {', '.join(self.locks)!a}"[:200])
         AcquireRequest.check(self)
-        check_text("label", self.label, LABEL_BYTES_MAX)
-        check_wait(self.wait_ms)
 
     def check_new(self) -> None:
         """Refuse what `check` does, names without a visible character, and too high a number."""

@@ -28,6 +28,7 @@ from fencelock.actors.api.name import (
     check_request,
     check_text,
     check_wait,
+    plain_name,
 )
 from fencelock.actors.api.request import Command, Key, Outcome, Query, Reply, Request
 from fencelock.actors.api.self_report import Counted, Elected, NodeAddress
@@ -170,6 +171,22 @@ class CancellableRequest(LockRequest, Command):
         label: str
         """A text for people."""
 
+    def check(self) -> None:
+        """Refuse fields that exceed their limits."""
+        LockRequest.check(self)
+        if self.WAITS:
+            if self.label:
+                check_text("label", self.label, LABEL_BYTES_MAX)
+            check_wait(self.wait_ms)
+
+    def check_new(self) -> None:
+        """Refuse what `check` does, names without a visible character, and too high a number."""
+        name = plain_name(self.lock)
+        if name[:1] <= " " or not name.isascii():
+            check_new_lock_name(name)
+        check_request(self.request)
+        self.check()
+
 
 class AcquireRequest(CancellableRequest):
     """A request that is answered by `Granted`, perhaps after a wait, or by `Refused`.
@@ -248,9 +265,7 @@ class Acquire(AcquireRequest):
 
     def _check_each(self) -> None:
         check_lock_name(self.lock)
-        check_claim(self.lock, self.owner, self.request)
-        check_text("label", self.label, LABEL_BYTES_MAX)
-        check_wait(self.wait_ms)
+        AcquireRequest.check(self)
         check_number("limit", self.limit, 0, INT_MAX)
 
 

@@ -15,15 +15,7 @@ from fencelock.actors.api.message import (
     LockRequest,
     ReleaseRequest,
 )
-from fencelock.actors.api.name import (
-    LABEL_BYTES_MAX,
-    check_new_lock_name,
-    check_request,
-    check_text,
-    check_wait,
-    object_name,
-    plain_name,
-)
+from fencelock.actors.api.name import object_name
 from fencelock.actors.api.request import Outcome
 
 
@@ -60,21 +52,6 @@ class PermitRequest(ObjectRequest, AcquireRequest):
     def excess(self, held: int, fence: int) -> str:
         """Return the text of the refusal if the owner has fewer permits under ``fence``."""
         return f"{self.amount} permits were requested, this owner has {held} under fence {fence}"
-
-    def check(self) -> None:
-        """Refuse fields that exceed their limits."""
-        LockRequest.check(self)
-        if self.label:
-            check_text("label", self.label, LABEL_BYTES_MAX)
-        check_wait(self.wait_ms)
-
-    def check_new(self) -> None:
-        """Refuse what `check` does, names without a visible character, and too high a number."""
-        name = plain_name(self.lock)
-        if name[:1] <= " " or not name.isascii():
-            check_new_lock_name(name)
-        check_request(self.request)
-        self.check()
 
 
 class PartRequest(ObjectRequest, ReleaseRequest):
@@ -115,19 +92,6 @@ class UpdateRequest(ObjectRequest, CancellableRequest):
     def needs_session(self) -> bool:
         """Whether its effect ends with the session, which the client must then keep alive."""
         return False
-
-    def check(self) -> None:
-        """Refuse fields that exceed their limits."""
-        CancellableRequest.check(self)
-        if self.WAITS:
-            check_text("label", self.label, LABEL_BYTES_MAX)
-            check_wait(self.wait_ms)
-
-    def check_new(self) -> None:
-        """Refuse what `check` does, names without a visible character, and too high a number."""
-        check_new_lock_name(plain_name(self.lock))
-        check_request(self.request)
-        self.check()
 
 
 class UpdateReply(LockReply, Outcome):

@@ -7,10 +7,9 @@ from zlib import crc32
 
 from fencelock.actors.api.barrier import AwaitBarrier, BarrierPassed
 from fencelock.actors.api.message import Reason
-from fencelock.actors.api.name import titled
 from fencelock.actors.table.holding import TableObject, Wait
 from fencelock.actors.table.message import BarrierRecord, Result
-from fencelock.actors.table.operation import begin_update, begin_wait, conclude, deny, has_room
+from fencelock.actors.table.operation import begin_wait, conclude, deny, deny_size, has_room
 from fencelock.actors.table.session import OwnerState
 from fencelock.actors.table.table_state import TableState
 
@@ -62,23 +61,15 @@ class Barrier(TableObject):
         table.drop(self)
 
 
-def await_barrier(table: TableState, command: AwaitBarrier, out: list[Result]) -> None:
-    """Let a party wait for the others, or let all of them pass if it is the last one.
-
-    Raises:
-        InvalidRequestError: see `AwaitBarrier.check`; nothing was done.
-
-    """
-    owner_state = begin_update(table, command, out)
-    if owner_state is None:
-        return
+def await_barrier(
+    table: TableState, owner_state: OwnerState, command: AwaitBarrier, out: list[Result]
+) -> None:
+    """Let a party wait for the others, or let all of them pass if it is the last one."""
     barrier = table.objects.get(command.lock)
     assert barrier is None or isinstance(barrier, Barrier)
     arrived = 0 if barrier is None else barrier.waiting
     if barrier is not None and barrier.parties != command.parties:
-        has = f"{titled(command.lock)} has {barrier.parties} parties"
-        text = f"{has}; this client asked for one with {command.parties}"
-        conclude(table, owner_state, owner_state.refused(Reason.INVALID, text), out)
+        deny_size(table, owner_state, f"{barrier.parties} parties", command.parties, out)
     elif arrived + 1 == command.parties:
         _pass(table, barrier, owner_state, out)
     elif command.wait_ms == 0:

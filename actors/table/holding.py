@@ -140,8 +140,28 @@ class Wait:
         table.end_wait(wait, Reason.TIMED_OUT, out, text)
 
 
+class WaitQueue:
+    """The queue of an object that has one from its beginning."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:  # Every subclass declares it as a field.
+        queue: OrderedDict[int, Wait]
+        """The waits by ticket."""
+
+    @property
+    def waits(self) -> Iterable[Wait]:
+        """The waits, in order."""
+        return self.queue.values()
+
+    @property
+    def waiting(self) -> int:
+        """Number of waits."""
+        return len(self.queue)
+
+
 @dataclass(slots=True, eq=False)
-class Pool:
+class Pool(WaitQueue):
     """The permits of one object, which several owners may hold at once, and one queue for all.
 
     A lock is the case of one permit: its `Hold` is all that it needs. It has a pool from the time
@@ -182,16 +202,6 @@ class Pool:
         del self.holds[fence]
         self.free += hold.amount
 
-    @property
-    def waits(self) -> Iterable[Wait]:
-        """The waits, in order."""
-        return self.queue.values()
-
-    @property
-    def waiting(self) -> int:
-        """Number of waits."""
-        return len(self.queue)
-
     def next_wait(self) -> Wait | None:
         """Return the head of the queue, if its permits are free (L9)."""
         head = next(iter(self.queue.values()), None)
@@ -212,7 +222,7 @@ class Pool:
 
 
 @dataclass(slots=True, eq=False)
-class TableObject(ABC):
+class TableObject(WaitQueue, ABC):
     """An object that is no set of permits: its kind brings its state and its rules.
 
     Attributes:
@@ -223,16 +233,6 @@ class TableObject(ABC):
 
     name: str
     queue: OrderedDict[int, Wait] = field(init=False, default_factory=OrderedDict["int", "Wait"])
-
-    @property
-    def waits(self) -> Iterable[Wait]:
-        """The waits, in order."""
-        return self.queue.values()
-
-    @property
-    def waiting(self) -> int:
-        """Number of waits."""
-        return len(self.queue)
 
     @abstractmethod
     def mark(self) -> int:

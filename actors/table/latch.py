@@ -7,10 +7,9 @@ from zlib import crc32
 
 from fencelock.actors.api.latch import AwaitLatch, CountDown, CountedDown, LatchPassed, LatchRequest
 from fencelock.actors.api.message import Reason
-from fencelock.actors.api.name import titled
 from fencelock.actors.table.holding import TableObject, Wait
 from fencelock.actors.table.message import LatchRecord, Result
-from fencelock.actors.table.operation import begin_update, begin_wait, conclude, deny, has_room
+from fencelock.actors.table.operation import begin_wait, conclude, deny, deny_size, has_room
 from fencelock.actors.table.session import OwnerState
 from fencelock.actors.table.table_state import TableState
 
@@ -71,16 +70,10 @@ class Latch(TableObject):
         table.drop(self)
 
 
-def count_down(table: TableState, command: CountDown, out: list[Result]) -> None:
-    """Lower the count of a latch; let all who await it pass if it is 0 then.
-
-    Raises:
-        InvalidRequestError: see `CountDown.check`; nothing was done.
-
-    """
-    owner_state = begin_update(table, command, out)
-    if owner_state is None:
-        return
+def count_down(
+    table: TableState, owner_state: OwnerState, command: CountDown, out: list[Result]
+) -> None:
+    """Lower the count of a latch; let all who await it pass if it is 0 then."""
     latch = _latch_of(table, owner_state, command, out)
     if latch is None:
         return
@@ -97,16 +90,10 @@ def count_down(table: TableState, command: CountDown, out: list[Result]) -> None
         table.drop(latch)
 
 
-def await_latch(table: TableState, command: AwaitLatch, out: list[Result]) -> None:
-    """Let a caller pass if the count of a latch is 0; otherwise let it wait.
-
-    Raises:
-        InvalidRequestError: see `AwaitLatch.check`; nothing was done.
-
-    """
-    owner_state = begin_update(table, command, out)
-    if owner_state is None:
-        return
+def await_latch(
+    table: TableState, owner_state: OwnerState, command: AwaitLatch, out: list[Result]
+) -> None:
+    """Let a caller pass if the count of a latch is 0; otherwise let it wait."""
     latch = _latch_of(table, owner_state, command, out)
     if latch is None:
         return
@@ -135,9 +122,7 @@ def _latch_of(
     assert isinstance(latch, Latch)
     if latch.count == command.count:
         return latch
-    has = f"{titled(command.lock)} has count {latch.count}"
-    text = f"{has}; this client asked for one with {command.count}"
-    conclude(table, owner_state, owner_state.refused(Reason.INVALID, text), out)
+    deny_size(table, owner_state, f"count {latch.count}", command.count, out)
     return None
 
 

@@ -16,7 +16,7 @@ from fencelock.actors.api.message import Reason
 from fencelock.actors.api.name import titled, without_secret
 from fencelock.actors.table.map import Entry
 from fencelock.actors.table.message import Result
-from fencelock.actors.table.operation import begin_update, conclude, deny
+from fencelock.actors.table.operation import conclude, deny
 from fencelock.actors.table.session import OwnerState
 from fencelock.actors.table.table_state import TableState
 
@@ -27,15 +27,11 @@ ENTRY_BYTES = 64
 """Bound on the encoded size of an `EntrySeen` without its texts and its value (bytes)."""
 
 
-def put_entry(table: TableState, command: PutEntry, out: list[Result]) -> None:
-    """Put an entry, or refuse it.
-
-    Raises:
-        InvalidRequestError: see `PutEntry.check`; nothing was done.
-
-    """
-    owner_state = _begin_change(table, command, out)
-    if owner_state is None:
+def put_entry(
+    table: TableState, owner_state: OwnerState, command: PutEntry, out: list[Result]
+) -> None:
+    """Put an entry, or refuse it."""
+    if not _meets_conditions(table, owner_state, command, out):
         return
     maps = table.maps
     full = maps.why_full(command.map, command.entry_key, command.value)
@@ -56,15 +52,11 @@ def put_entry(table: TableState, command: PutEntry, out: list[Result]) -> None:
     _answer(table, owner_state, version, changed=True, out=out)
 
 
-def delete_entry(table: TableState, command: DeleteEntry, out: list[Result]) -> None:
-    """Delete an entry, or refuse it.
-
-    Raises:
-        InvalidRequestError: see `DeleteEntry.check`; nothing was done.
-
-    """
-    owner_state = _begin_change(table, command, out)
-    if owner_state is None:
+def delete_entry(
+    table: TableState, owner_state: OwnerState, command: DeleteEntry, out: list[Result]
+) -> None:
+    """Delete an entry, or refuse it."""
+    if not _meets_conditions(table, owner_state, command, out):
         return
     name, key = command.map, command.entry_key
     if table.maps.find(name, key) is None:
@@ -74,23 +66,22 @@ def delete_entry(table: TableState, command: DeleteEntry, out: list[Result]) -> 
         _answer(table, owner_state, version, changed=True, out=out)
 
 
-def _begin_change(table: TableState, command: EntryRequest, out: list[Result]) -> OwnerState | None:
-    """Make a new change the last request of its owner; return None if its outcome was sent."""
-    owner_state = begin_update(table, command, out)
-    if owner_state is None:
-        return None
+def _meets_conditions(
+    table: TableState, owner_state: OwnerState, command: EntryRequest, out: list[Result]
+) -> bool:
+    """Return whether the guard is held and the entry has its version; otherwise answer."""
     if command.guard and table.find_hold(command.guard, command.fence) is None:
         held = table.wording(command.guard)
         text = f"{titled(command.guard)} is not held under fence {command.fence}; {held}"
         deny(table, owner_state, Reason.NOT_HELD, f"nothing was changed: {text}", out)
-        return None
+        return False
     if command.version is not None:
         entry = table.maps.find(command.map, command.entry_key)
         found = 0 if entry is None else entry.version
         if found != command.version:
             _answer(table, owner_state, found, changed=False, out=out)
-            return None
-    return owner_state
+            return False
+    return True
 
 
 def _answer(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from fencelock.actors.api.election import Lead
 from fencelock.actors.api.lock_all import AcquireAll
 from fencelock.actors.api.message import (
@@ -29,6 +32,12 @@ from fencelock.actors.table.holding import Hold, Wait
 from fencelock.actors.table.message import Queued, Result
 from fencelock.actors.table.session import SESSION_CLAIMS_MAX, OwnerState
 from fencelock.actors.table.table_state import TableState
+
+Operation = Callable[[TableState, Any, list[Result]], None]
+"""Applies a command to the table, and appends its outcomes."""
+
+UpdateRule = Callable[[TableState, OwnerState, Any, list[Result]], None]
+"""Applies an update that is the owner's last request, and appends its outcome and others."""
 
 GIVEN_UP = "the wait was given up"
 
@@ -72,9 +81,7 @@ def acquire_permits(table: TableState, command: PermitRequest, out: list[Result]
     lock, permits = owner_state.lock, command.permits
     pool = table.pools.get(lock)
     if pool is not None and pool.capacity != permits:
-        has = f"{titled(lock)} has {pool.capacity} permits"
-        text = f"{has}; this client asked for one with {permits}"
-        conclude(table, owner_state, owner_state.refused(Reason.INVALID, text), out)
+        deny_size(table, owner_state, f"{pool.capacity} permits", permits, out)
     else:
         _claim(table, owner_state, command, out, command.amount, permits)
 
@@ -296,15 +303,22 @@ def _repeat(owner_state: OwnerState, command: CancellableRequest | ReleaseReques
     return refused(command, Reason.SUPERSEDED, _nothing_done(command))
 
 
-def begin_update(table: TableState, command: UpdateRequest, out: list[Result]) -> OwnerState | None:
-    """Make a new update the last request of its owner; return None if its outcome was sent.
+def updating(rule: UpdateRule) -> Operation:
+    """Return the operation that applies ``rule`` to new updates, and repeats the outcome of others.
 
-    The operation must then call `conclude`, `deny` or `begin_wait`.
-
-    Raises:
-        InvalidRequestError: see the ``check`` of ``command``; nothing was done.
-
+    The rule must call `conclude`, `deny` or `begin_wait`.
     """
+
+    def operation(table: TableState, command: UpdateRequest, out: list[Result]) -> None:
+        owner_state = begin_update(table, command, out)
+        if owner_state is not None:
+            rule(table, owner_state, command, out)
+
+    return operation
+
+
+def begin_update(table: TableState, command: UpdateRequest, out: list[Result]) -> OwnerState | None:
+    """Make a new update the last request of its owner; return None if its outcome was sent."""
     owner_state = begin(table, command, out)
     if owner_state is not None:
         owner_state.releasing, owner_state.outcome = False, None
@@ -414,6 +428,14 @@ def deny(
 ) -> None:
     """Deny the last request of ``owner_state``, which is retired if it does not hold."""
     conclude(table, owner_state, owner_state.denied(reason, text), out)
+
+
+def deny_size(
+    table: TableState, owner_state: OwnerState, size: str, other: int, out: list[Result]
+) -> None:
+    """Deny a request about an object of ``size`` that names an ``other`` size."""
+    text = f"{titled(owner_state.lock)} has {size}; this client asked for one with {other}"
+    conclude(table, owner_state, owner_state.refused(Reason.INVALID, text), out)
 
 
 def conclude(

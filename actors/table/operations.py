@@ -18,8 +18,9 @@ from fencelock.actors.api.session_message import CloseSession, End, Evict, Open,
 from fencelock.actors.table.barrier import await_barrier
 from fencelock.actors.table.latch import await_latch, count_down
 from fencelock.actors.table.map_operation import delete_entry, put_entry, read_entries, read_entry
-from fencelock.actors.table.message import ExtendSessions, LogCommand, Result
+from fencelock.actors.table.message import ExtendSessions, LogCommand
 from fencelock.actors.table.operation import (
+    Operation,
     acquire,
     acquire_all,
     acquire_permits,
@@ -27,6 +28,7 @@ from fencelock.actors.table.operation import (
     lead,
     release,
     renew,
+    updating,
 )
 from fencelock.actors.table.session_operation import (
     close_session,
@@ -36,9 +38,6 @@ from fencelock.actors.table.session_operation import (
     open_session,
 )
 from fencelock.actors.table.table_state import TableState
-
-Operation = Callable[[TableState, Any, list[Result]], None]
-"""Applies a command to the table, and appends its outcomes."""
 
 OPERATIONS: dict[type[Command], Operation] = {
     Acquire: acquire,
@@ -54,13 +53,13 @@ OPERATIONS: dict[type[Command], Operation] = {
     End: end_session,
     Evict: evict,
     CloseSession: close_session,
-    CountDown: count_down,
-    AwaitLatch: await_latch,
+    CountDown: updating(count_down),
+    AwaitLatch: updating(await_latch),
     Lead: lead,
     Renew: renew,
-    PutEntry: put_entry,
-    DeleteEntry: delete_entry,
-    AwaitBarrier: await_barrier,
+    PutEntry: updating(put_entry),
+    DeleteEntry: updating(delete_entry),
+    AwaitBarrier: updating(await_barrier),
 }
 """The effect of each request on the table. A new command is added here."""
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 
 from fencelock import aio
 from fencelock.cluster.bench.job import Job
 from fencelock.cluster.bench.load import CONNECT_S
+from fencelock.cluster.bench.tasks import counted
 
 WATCHES = 1_000
 """Watches of one client; a node allows no more."""
@@ -44,12 +44,4 @@ async def follow(job: Job, begin: Callable[[], None]) -> dict[str, float]:
             async for _ in watches[number]:
                 times[number] += 1
 
-        async with asyncio.TaskGroup() as group:
-            crowd = [group.create_task(work(number)) for number in range(len(watches))]
-            await asyncio.sleep(job.warm_s)
-            before, began = sum(times), time.perf_counter()
-            await asyncio.sleep(job.seconds)
-            changes, took = sum(times) - before, time.perf_counter() - began
-            for task in crowd:
-                task.cancel()
-        return {"times": changes, "seconds": took}
+        return await counted(job, times, work)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from fencelock import aio
 from fencelock.cluster.bench.job import Job
@@ -30,12 +31,26 @@ async def tasks(job: Job, begin: Callable[[], None]) -> dict[str, float]:
                 await lock.release()
                 times[number] += 1
 
-        async with asyncio.TaskGroup() as group:
-            crowd = [group.create_task(work(number)) for number in range(job.at_once)]
-            await asyncio.sleep(job.warm_s)
-            before, began = sum(times), time.perf_counter()
-            await asyncio.sleep(job.seconds)
-            pairs, took = sum(times) - before, time.perf_counter() - began
-            for task in crowd:
-                task.cancel()
-        return {"times": pairs, "seconds": took}
+        return await counted(job, times, work)
+
+
+async def counted(
+    job: Job, times: list[int], work: Callable[[int], Coroutine[Any, Any, None]]
+) -> dict[str, float]:
+    """Run tasks, which count in ``times``; return how often they did it, and the time (s).
+
+    Args:
+        job: see there.
+        times: a number for each task.
+        work: does it, counts in ``times`` at the place that it is given, and does it again.
+
+    """
+    async with asyncio.TaskGroup() as group:
+        crowd = [group.create_task(work(number)) for number in range(len(times))]
+        await asyncio.sleep(job.warm_s)
+        before, began = sum(times), time.perf_counter()
+        await asyncio.sleep(job.seconds)
+        done, took = sum(times) - before, time.perf_counter() - began
+        for task in crowd:
+            task.cancel()
+    return {"times": done, "seconds": took}

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from random import Random
 from typing import Any
 
 import pytest
-from support.role_harness import RoleHarness
+from support.bakery_proxy import MEMBERS, BakeryProxyHarness
 from support.session_harness import of, one
 
 from fencelock.actors.api.message import Acquire, Alive, Cancel, Granted, Reason, Refused, Release
 from fencelock.actors.api.session_message import Renew, Renewed
-from fencelock.actors.bakery.backend import BakeryBackend
-from fencelock.actors.bakery.config import Terms, election_of, leader_of, proxy_of
-from fencelock.actors.bakery.event import Readiness
-from fencelock.actors.bakery.message import Chosen
+from fencelock.actors.bakery.config import Terms, leader_of
 from fencelock.actors.bakery.proxy_message import (
     Error,
     HoldRenewed,
@@ -28,39 +24,23 @@ from fencelock.actors.bakery.proxy_message import (
 from fencelock.actors.bakery.ticket import Who
 from fencelock.actors.effect import Send
 from fencelock.actors.message import Address, address_of, node_of
-from fencelock.actors.proxy.proxy import Proxy
 
-MEMBERS = ("n1", "n2", "n3", "n4")
 ANN = Address("ann/session")
 LOCAL, ASK = Address("n4/session"), Address("n4/~ask.1")
 WAIT_MS = 2_000
 TERMS = Terms(hold_ms=5_000, grace_ms=5_000, least_ms=100, wait_ms=WAIT_MS)
 
 
-class ProxyHarness(RoleHarness[Proxy]):
+class ProxyHarness(BakeryProxyHarness):
     """The proxy of n4, which does not lead; n1, n2 and n3 do."""
 
     def __init__(self, seed: int = 1) -> None:
-        super().__init__(
-            lambda host: Proxy(
-                proxy_of("n4"),
-                host,
-                backend=BakeryBackend("n4", MEMBERS, TERMS, Random(seed), 1),
-            )
-        )
-        self.reach(MEMBERS)
+        super().__init__(TERMS, seed)
+        self.learn()
 
     def reach(self, reachable: tuple[str, ...], epoch: int = 1) -> list[Send]:
         """Tell the proxy which leaders can be reached."""
-        readiness = Readiness(
-            epoch=epoch,
-            leaders=tuple(Chosen(name, 1) for name in MEMBERS[:3]),
-            reachable=reachable,
-            ready=True,
-            detail="ready",
-            members=(),
-        )
-        return self.hear(election_of("n4"), readiness)
+        return self.learn(epoch, reachable=reachable)
 
     def acquire(self, request: int = 1, wait_ms: int | None = 60_000) -> list[Send]:
         """Let ann ask for x."""

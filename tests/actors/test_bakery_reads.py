@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-from random import Random
-
 import pytest
 from support.bakery_cluster_harness import ClusterHarness
+from support.bakery_proxy import BakeryProxyHarness
 from support.leader_trio import FENCE, GRACE_MS, HOLD_MS, LeaderTrio
 from support.onlooker import run_read_seed
-from support.role_harness import RoleHarness
 from support.session_harness import of, one
 
 from fencelock.actors.api.message import Contender, Inspect, LockStatus, Reason, Refused
-from fencelock.actors.bakery.backend import BakeryBackend
-from fencelock.actors.bakery.config import Terms, election_of, leader_of, proxy_of
-from fencelock.actors.bakery.event import Readiness
+from fencelock.actors.bakery.config import leader_of
 from fencelock.actors.bakery.in_flight import Poll
-from fencelock.actors.bakery.message import AddTicket, Chosen, Extend
+from fencelock.actors.bakery.message import AddTicket, Extend
 from fencelock.actors.bakery.proxy_message import Query, QueryResult
 from fencelock.actors.bakery.tombstones import REMEMBERED_MAX, Tombstones
 from fencelock.actors.effect import Send
 from fencelock.actors.message import Address, Instant, node_of
-from fencelock.actors.proxy.proxy import Proxy
 
-MEMBERS = ("n1", "n2", "n3", "n4")
 ANN = Address("ann/session")
 HOLDER = Contender("n1", "c", "o", 9, 5)
 LEASE_MS = HOLD_MS + GRACE_MS
@@ -31,30 +25,16 @@ SEEDS = 3
 SEEDS_FOR_A_MUTANT = 20
 
 
-class LockReader(RoleHarness[Proxy]):
+class LockReader(BakeryProxyHarness):
     """The proxy of n4, where n1, n2 and n3 lead in epoch 1, and its reads of lock x."""
 
     def __init__(self) -> None:
-        super().__init__(
-            lambda host: Proxy(
-                proxy_of("n4"),
-                host,
-                backend=BakeryBackend("n4", MEMBERS, Terms(), Random(1), 1),
-            )
-        )
+        super().__init__()
         self.peek = Query(lock="x", number=0)
         self.seat(1, "n1", "n2", "n3")
 
     def seat(self, epoch: int, *leaders: str) -> list[Send]:
-        readiness = Readiness(
-            epoch=epoch,
-            leaders=tuple(Chosen(name, 1) for name in leaders),
-            reachable=MEMBERS,
-            ready=True,
-            detail="ready",
-            members=(),
-        )
-        return self._note(self.hear(election_of("n4"), readiness))
+        return self._note(self.learn(epoch, leaders))
 
     def ask(self) -> list[str]:
         """Let ann request a report; return the leaders to which requests are sent."""

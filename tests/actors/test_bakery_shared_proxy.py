@@ -2,57 +2,36 @@
 
 from __future__ import annotations
 
-from random import Random
-
 import pytest
+from support.bakery_proxy import MEMBERS, BakeryProxyHarness
 from support.leader_trio import NOW
-from support.role_harness import RoleHarness
 from support.session_harness import of, one
 
 from fencelock.actors.api.message import Contender, Reason, Refused
 from fencelock.actors.api.name import object_name
 from fencelock.actors.api.rwlock import RWLOCK, RWLOCK_PERMITS, AcquireReadWrite
-from fencelock.actors.bakery.backend import BakeryBackend
-from fencelock.actors.bakery.config import HOLDERS_SHOWN_MAX, Terms, election_of, proxy_of
-from fencelock.actors.bakery.event import Member, Readiness
+from fencelock.actors.bakery.config import HOLDERS_SHOWN_MAX
+from fencelock.actors.bakery.event import Member
 from fencelock.actors.bakery.in_flight import Poll
-from fencelock.actors.bakery.message import NOBODY, Chosen
+from fencelock.actors.bakery.message import NOBODY
 from fencelock.actors.bakery.proxy_message import Lock, QueryResult, Unlock
 from fencelock.actors.effect import Send
 from fencelock.actors.message import Address
-from fencelock.actors.proxy.proxy import Proxy
 
-MEMBERS = ("n1", "n2", "n3", "n4")
 ANN = Address("ann/session")
 NAME = object_name(RWLOCK, "x")
 
 
-class ProxyHarness(RoleHarness[Proxy]):
-    """The proxy of n4; n1, n2 and n3 lead."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            lambda host: Proxy(
-                proxy_of("n4"),
-                host,
-                backend=BakeryBackend("n4", MEMBERS, Terms(), Random(1), 1),
-            )
-        )
+class ProxyHarness(BakeryProxyHarness):
+    """The proxy of n4 and its read/write lock x."""
 
     def lead(self, epoch: int, *, older: str = "") -> list[Send]:
         """Let the leaders be known, of which ``older`` knows no shared tickets."""
-        readiness = Readiness(
-            epoch=epoch,
-            leaders=tuple(Chosen(name, 1) for name in MEMBERS[:3]),
-            reachable=MEMBERS,
-            ready=True,
-            detail="ready",
-            members=tuple(
-                Member(name, 1, 14, 1, epoch, NOBODY, epoch, 0, shares=name != older)
-                for name in MEMBERS
-            ),
+        members = tuple(
+            Member(name, 1, 14, 1, epoch, NOBODY, epoch, 0, shares=name != older)
+            for name in MEMBERS
         )
-        return self.hear(election_of("n4"), readiness)
+        return self.learn(epoch, members=members)
 
     def acquire(self, *, write: bool, request: int = 1) -> list[Send]:
         asked = AcquireReadWrite(

@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from support.table_comparison import DeadlineComposer, compare, steps_of
-from support.table_scene import applied, said, table_of_three
+from support.planted_bugs import Plant, demand_found, without
+from support.table_comparison import DeadlineComposer
+from support.table_scene import applied, restored, said, table_of_three
 
 from fencelock.actors.api.lock_all import AcquireAll
 from fencelock.actors.api.message import Acquire, Cancel, Granted, KeepAlive, Reason, Release
@@ -16,13 +17,7 @@ from fencelock.actors.api.session_message import CloseReason, End, Evict, Renew,
 from fencelock.actors.table import table_snapshot
 from fencelock.actors.table.deadline import GRACE_MS, ROUNDING_MS, LeasedHold, Leases
 from fencelock.actors.table.holding import Hold, Wait
-from fencelock.actors.table.message import (
-    ExtendSessions,
-    LeaseRecord,
-    LogCommand,
-    Result,
-    TablePart,
-)
+from fencelock.actors.table.message import ExtendSessions, LeaseRecord, LogCommand, Result
 from fencelock.actors.table.operations import OPERATIONS
 from fencelock.actors.table.table import LockTable
 from fencelock.actors.table.table_state import TableState
@@ -322,10 +317,7 @@ def busy() -> LockTable:
 
 def test_a_snapshot_holds_deadlines_renewals_and_durations_of_waits() -> None:
     table = busy()
-    through = [decode(encode(part)) for part in table.snapshot()]
-    copy = LockTable.restore(tuple(part for part in through if isinstance(part, TablePart)))
-    assert (copy.digest(), copy.numbers()) == (table.digest(), table.numbers())
-    assert copy.snapshot() == table.snapshot()
+    copy = restored(table)
     assert outcome(copy, renew(hold_ms=700)) == outcome(table, renew(hold_ms=700))
     for one in (table, copy):
         assert ended_at(one) == [900 + 700 + 100 + ROUNDING_MS]
@@ -373,9 +365,6 @@ def test_a_deadline_of_nothing_is_refused(field: str) -> None:
         LockTable.restore((replace(part, **changes),))
 
 
-Plant = Callable[[Any], Any]  # From a sound function to a broken one.
-
-
 def the_time_without_a_master_counts(table: LockTable, time_ms: int) -> None:
     table.sessions.extend(max(table.time_ms, time_ms))
 
@@ -421,13 +410,6 @@ def acquiring_again_tells_the_whole(hold: LeasedHold, request: int) -> None:
     Hold.acquire_again(hold, request)
 
 
-def a_snapshot_loses_deadlines(sound: Any) -> Any:
-    def broken(table: TableState) -> list[Any]:
-        return [one for one in sound(table) if not isinstance(one, LeaseRecord)]
-
-    return broken
-
-
 def a_wait_loses_its_terms(leases: Any, owner_state: Any, wait: Any) -> Wait:
     leases.by_ticket.pop(wait.ticket, None)
     return Wait(owner_state, wait.ticket, wait.label, wait.since_ms, wait.due_ms)
@@ -446,26 +428,18 @@ PLANTS: dict[str, tuple[Any, str, Plant]] = {
         "acquire_again",
         lambda _: acquiring_again_tells_the_whole,
     ),
-    "a snapshot loses deadlines": (table_snapshot, "_rest", a_snapshot_loses_deadlines),
+    "a snapshot loses deadlines": (table_snapshot, "_rest", without(LeaseRecord)),
     "a wait loses its terms": (Leases, "wait", lambda _: a_wait_loses_its_terms),
 }
 
 
 @pytest.mark.parametrize("bug", PLANTS)
 def test_every_planted_bug_is_found(monkeypatch: pytest.MonkeyPatch, bug: str) -> None:
-    place, name, plant = PLANTS[bug]
-    monkeypatch.setattr(place, name, plant(getattr(place, name)))
-    demand_found()
+    demand_found(monkeypatch, DeadlineComposer, *PLANTS[bug])
 
 
 @pytest.mark.parametrize("change", [a_repetition_counts_again, any_fence_is_right])
 def test_every_bug_planted_in_renewals_is_found(
     monkeypatch: pytest.MonkeyPatch, change: Callable[[LeasedHold, Renew], Renew]
 ) -> None:
-    monkeypatch.setitem(OPERATIONS, Renew, renews_with(change)(OPERATIONS[Renew]))
-    demand_found()
-
-
-def demand_found() -> None:
-    with pytest.raises((AssertionError, KeyError, ValueError)):
-        compare((step for seed in range(20) for step in steps_of(seed)), DeadlineComposer)
+    demand_found(monkeypatch, DeadlineComposer, OPERATIONS, Renew, renews_with(change))

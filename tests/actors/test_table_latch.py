@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, get_args
 
 import pytest
-from support.table_scene import applied, said, table_of_three
+from support.table_scene import applied, restored, said, table_of_three
 
 from fencelock.actors.api.latch import LATCH, AwaitLatch, CountDown, CountedDown
 from fencelock.actors.api.message import Cancel, Reason, Refused
@@ -15,9 +15,8 @@ from fencelock.actors.api.object_request import UpdateReply
 from fencelock.actors.api.session_message import CloseReason, End
 from fencelock.actors.message import REGISTRY
 from fencelock.actors.table import latch
-from fencelock.actors.table.message import KeptReply, LogCommand, TablePart
+from fencelock.actors.table.message import KeptReply, LogCommand
 from fencelock.actors.table.table import LockTable
-from fencelock.transport.codec import decode, encode
 
 LOCK = object_name(LATCH, "L")
 A, B, C = "s.1", "t.2", "u.3"
@@ -143,10 +142,7 @@ def busy() -> LockTable:
 
 def test_a_snapshot_holds_latches_waits_and_replies() -> None:
     table = busy()
-    through = [decode(encode(part)) for part in table.snapshot()]
-    copy = LockTable.restore(tuple(part for part in through if isinstance(part, TablePart)))
-    assert (copy.digest(), copy.numbers()) == (table.digest(), table.numbers())
-    assert copy.snapshot() == table.snapshot()
+    copy = restored(table)
     for one in (table, copy):
         assert outcome(one, down()).left == 1
         assert [said(two) for two in one.advance(500)] == ["t.2 TIMED_OUT"]

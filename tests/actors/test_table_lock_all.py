@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from support.table_scene import applied, said, table_of_three
+from support.table_scene import applied, restored, said, table_of_three
 
 from fencelock.actors.api.lock_all import LOCKS_MAX, SEVERAL, AcquireAll
 from fencelock.actors.api.message import Acquire, Cancel, Refused, Release
@@ -20,9 +20,7 @@ from fencelock.actors.api.session_message import (
 )
 from fencelock.actors.table import operation
 from fencelock.actors.table.holding import Pool, Wait
-from fencelock.actors.table.message import TablePart
 from fencelock.actors.table.table import LockTable
-from fencelock.transport.codec import decode, encode
 
 A, B, C = "s.1", "t.2", "u.3"
 
@@ -215,9 +213,7 @@ def test_a_snapshot_holds_claims_for_several_locks() -> None:
     table = table_of_three()
     for command in (both(A, "ab"), both(B, "bc"), one(C, "c"), one(C, "a", 2, owner="p")):
         table.apply(5, command)
-    through = [decode(encode(part)) for part in table.snapshot()]
-    copy = LockTable.restore(tuple(part for part in through if isinstance(part, TablePart)))
-    assert (copy.digest(), copy.numbers()) == (table.digest(), table.numbers())
+    copy = restored(table)
     for each in (table, copy):
         told = ["s.1 has 0 left", "u.3 holds 1 under 3", "t.2 holds 2 under 4"]
         assert applied(each, release_all(A, 1)) == told

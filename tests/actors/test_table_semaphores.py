@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from support.table_scene import applied, said, table_of_three
+from support.table_scene import applied, restored, said, table_of_three
 
 from fencelock.actors.api.message import Cancel, Cancelled, KeepAlive, Reason, Refused, Release
 from fencelock.actors.api.name import object_name
@@ -199,10 +199,7 @@ def busy() -> LockTable:
 
 def test_a_snapshot_holds_permits_queues_and_amounts() -> None:
     table = busy()
-    through = [decode(encode(part)) for part in table.snapshot()]
-    copy = LockTable.restore(tuple(part for part in through if isinstance(part, TablePart)))
-    assert (copy.digest(), copy.numbers()) == (table.digest(), table.numbers())
-    assert copy.snapshot() == table.snapshot()
+    copy = restored(table)
     for one in (table, copy):
         assert applied(one, full(A, 1, 3)) == ["s.1 has 0 left", "t.2 holds 3 under 2"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -22,13 +21,6 @@ PATIENCE_S = 60
 ROUNDS = 5
 
 Connect = Callable[[], fencelock.Client]
-
-_numbers = itertools.count(1)
-
-
-@pytest.fixture
-def name() -> str:
-    return f"round-{next(_numbers)}"
 
 
 def until_awaited(client: fencelock.Client, name: str, parties: int = 1) -> None:

@@ -6,7 +6,6 @@ lets a user do with a lock is one thread's deed, one task's, or an `ask` of a no
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -19,8 +18,6 @@ from fencelock.actors.api.message import LockStatus
 from fencelock.actors.error import ClosedError, LimitReachedError, LockTimeoutError, NotHeldError
 
 PATIENCE_S = 60
-
-_names = itertools.count(1)
 
 Deed = Callable[[Any], Any]
 
@@ -35,11 +32,6 @@ class Face(Protocol):
     def slow_user(self, name: str, **terms: Any) -> Callable[[Deed], Future[Any]]: ...
 
     def on_loop(self, work: Any) -> Any: ...
-
-
-@pytest.fixture
-def name() -> str:
-    return f"lock-{next(_names)}"
 
 
 HOW: dict[str, Deed] = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import signal
 import subprocess
 import sys
@@ -24,8 +23,6 @@ from fencelock.cluster.node import Node
 PATIENCE_S = 60
 CLUSTER = "faces"
 TTL_S = 1.5
-
-_names = itertools.count(1)
 
 Deed = Callable[[Any], Any]
 Do = Callable[[Deed], Any]
@@ -74,11 +71,6 @@ def near(paxos_addresses: str) -> Iterator[fencelock.Client]:
     """A client whom nothing befalls."""
     with fencelock.connect(paxos_addresses, cluster=CLUSTER, connect_timeout=PATIENCE_S) as client:
         yield client
-
-
-@pytest.fixture
-def name() -> str:
-    return f"loss-{next(_names)}"
 
 
 def cut(cables: list[Cable]) -> None:

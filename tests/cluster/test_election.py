@@ -28,13 +28,6 @@ PATIENCE_S = 60
 
 Connect = Callable[[], fencelock.Client]
 
-_names = itertools.count(1)
-
-
-@pytest.fixture
-def name() -> str:
-    return f"scheduler-{next(_names)}"
-
 
 def lead_once(election: fencelock.Election, value: str) -> int:
     """Lead and step down in the calling thread; return the fence."""

@@ -22,13 +22,6 @@ PATIENCE_S = 60
 
 Connect = Callable[[], fencelock.Client]
 
-_numbers = itertools.count(1)
-
-
-@pytest.fixture
-def name() -> str:
-    return f"deploy-{next(_numbers)}"
-
 
 def until_awaited(client: fencelock.Client, name: str, waiters: int = 1) -> None:
     while len(client.status(object_name(LATCH, name)).waiters) < waiters:

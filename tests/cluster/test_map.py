@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -26,13 +25,6 @@ from fencelock.cluster.node import Node
 PATIENCE_S = 60
 CLUSTER = "faces"
 LARGE = bytes(range(256)) * (VALUE_BYTES_MAX // 256)
-
-_names = itertools.count(1)
-
-
-@pytest.fixture
-def name() -> str:
-    return f"config-{next(_names)}"
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -22,13 +21,6 @@ from fencelock.cluster.node import Node
 PATIENCE_S = 60
 
 Connect = Callable[[], fencelock.Client]
-
-_names = itertools.count(1)
-
-
-@pytest.fixture
-def name() -> str:
-    return f"watched-{next(_names)}"
 
 
 def listing(watch: fencelock.MapWatch) -> dict[str, bytes | None]:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from support.real_nodes import ask, running_nodes
+from support.shared_holds import amounts, hold_to_read, hold_to_write, until_queued
 
 import fencelock
 import fencelock.aio
-from fencelock.actors.api.message import Cancel, Granted, Inspect, LockStatus, Release, Released
+from fencelock.actors.api.message import Cancel, Granted, Inspect, Release, Released
 from fencelock.actors.api.name import object_name
 from fencelock.actors.api.rwlock import RWLOCK, RWLOCK_PERMITS, AcquireReadWrite, Downgrade
 from fencelock.cluster.node import Node
@@ -22,34 +22,6 @@ PATIENCE_S = 60
 WRITES = RWLOCK_PERMITS
 
 Connect = Callable[[], fencelock.Client]
-
-_names = itertools.count(1)
-
-
-@pytest.fixture
-def name() -> str:
-    return f"settings-{next(_names)}"
-
-
-def seen(status: LockStatus) -> tuple[list[int], list[int]]:
-    """What each holder and each waiter has or wants, in order."""
-    return [one.times for one in status.holders], [one.times for one in status.waiters]
-
-
-def until_queued(rw: fencelock.RWLock, *queue: int) -> None:
-    while seen(rw.status())[1] != list(queue):
-        pass
-
-
-def hold_to_write(rw: fencelock.RWLock) -> int:
-    """Acquire and release in the calling thread; return the fence."""
-    with rw.write() as hold:
-        return hold.fence
-
-
-def hold_to_read(rw: fencelock.RWLock) -> int:
-    with rw.read() as hold:
-        return hold.fence
 
 
 def test_readers_share_it_and_a_writer_waits_for_them_and_is_alone(
@@ -64,7 +36,7 @@ def test_readers_share_it_and_a_writer_waits_for_them_and_is_alone(
     until_queued(one, WRITES)
     reader = pool.submit(hold_to_read, two)
     until_queued(one, WRITES, 1)
-    assert seen(one.status()) == ([1, 1], [WRITES, 1])
+    assert amounts(one.status()) == ([1, 1], [WRITES, 1])
     first.release()
     second.release()
     assert second.fence < writer.result(PATIENCE_S) < reader.result(PATIENCE_S)
@@ -75,9 +47,9 @@ def test_a_reader_holds_it_several_times_and_a_writer_reads(connect: Connect, na
     one, two = connect().rwlock(name), connect().rwlock(name)
     with one.read() as first, one.read() as second:
         assert first.fence == second.fence
-        assert seen(two.status()) == ([2], [])
+        assert amounts(two.status()) == ([2], [])
     with one.write(), one.read():
-        assert seen(two.status()) == ([WRITES], [])
+        assert amounts(two.status()) == ([WRITES], [])
         assert two.read().acquire(blocking=False) is None
     assert two.status().holder is None
 
@@ -162,7 +134,7 @@ def test_an_operator_takes_one_hold(connect: Connect, name: str) -> None:
     assert kept.held
     with pytest.raises(fencelock.LockOwnershipLostError, match="root"):
         two.read().release()
-    assert seen(one.status()) == ([1], [])
+    assert amounts(one.status()) == ([1], [])
 
 
 def test_a_lock_and_a_semaphore_of_the_same_name_are_other_objects(
@@ -189,7 +161,7 @@ def test_tasks_read_and_write(paxos_nodes: list[Node], name: str) -> None:
 
             async with rw.write() as hold:
                 reader = asyncio.create_task(read())
-                while seen(await rw.status())[1] != [1]:
+                while amounts(await rw.status())[1] != [1]:
                     pass
                 await rw.write().downgrade()
                 assert await reader > hold.fence
@@ -215,7 +187,7 @@ def test_an_ask_reads_writes_and_downgrades(paxos_nodes: list[Node], name: str) 
     assert left.count == 1
     two = ask(node, AcquireReadWrite(rwlock=name))
     assert two.fence > one.fence
-    assert seen(ask(node, Inspect(lock=lock))) == ([1, 1], [])
+    assert amounts(ask(node, Inspect(lock=lock))) == ([1, 1], [])
     for fence in (one.fence, two.fence):
         assert ask(node, Release(lock=lock, fence=fence)).count == 0
     named = AcquireReadWrite(rwlock=name, write=True, owner="me", request=7)

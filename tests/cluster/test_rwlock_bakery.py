@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from threading import Barrier, Event
 
 import pytest
-from support.real_nodes import ask, loopback_addresses
+from support.real_nodes import ask, loopback_addresses, running
+from support.shared_holds import amounts, hold_to_read, hold_to_write, until_queued
 
 import fencelock
 import fencelock.aio
-from fencelock.actors.api.message import Inspect, LockStatus, Release
+from fencelock.actors.api.message import Inspect, Release
 from fencelock.actors.api.name import object_name
 from fencelock.actors.api.rwlock import RWLOCK, RWLOCK_PERMITS, AcquireReadWrite, Downgrade
 from fencelock.actors.error import UnsupportedError
@@ -27,26 +27,15 @@ LEAST_S = 0.3
 
 Connect = Callable[[], fencelock.Client]
 
-_names = itertools.count(1)
-
-
-@pytest.fixture
-def name() -> str:
-    return f"settings-{next(_names)}"
-
 
 @pytest.fixture(scope="module")
 def bakery_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Node]]:
-    at = loopback_addresses()
-    text = starting_config(at, cluster="shared", protocol="bakery")
+    text = starting_config(loopback_addresses(), cluster="shared", protocol="bakery")
     text = text.replace("least = 3.0", f"least = {LEAST_S}")
     text = text.replace("obtention = 5.0", f"obtention = {PATIENCE_S}.0")
     config = parse(text, tmp_path_factory.mktemp("shared"))
-    nodes = [Node.start(config, node) for node in at]
-    yield nodes
-    for node in nodes:
-        assert node.stop(PATIENCE_S)
-        assert node.failure is None
+    with running(config) as nodes:
+        yield list(nodes.values())
 
 
 @pytest.fixture
@@ -58,27 +47,6 @@ def addresses(bakery_nodes: list[Node]) -> str:
 def connect(addresses: str) -> Iterator[Connect]:
     with ExitStack() as stack:
         yield lambda: stack.enter_context(fencelock.connect(addresses, cluster="shared"))
-
-
-def seen(status: LockStatus) -> tuple[list[int], list[int]]:
-    """What each holder and each waiter has or wants, in order."""
-    return [one.times for one in status.holders], [one.times for one in status.waiters]
-
-
-def until_queued(rw: fencelock.RWLock, *queue: int) -> None:
-    while seen(rw.status())[1] != list(queue):
-        pass
-
-
-def hold_to_write(rw: fencelock.RWLock) -> int:
-    """Acquire and release in the calling thread; return the fence."""
-    with rw.write() as hold:
-        return hold.fence
-
-
-def hold_to_read(rw: fencelock.RWLock) -> int:
-    with rw.read() as hold:
-        return hold.fence
 
 
 def test_readers_share_it_and_a_writer_waits_for_them_and_is_alone(
@@ -94,7 +62,7 @@ def test_readers_share_it_and_a_writer_waits_for_them_and_is_alone(
     reader = pool.submit(hold_to_read, two)
     until_queued(one, WRITES, 1)
     status = one.status()
-    assert seen(status) == ([1, 1], [WRITES, 1])
+    assert amounts(status) == ([1, 1], [WRITES, 1])
     assert (status.holder, status.permits) == (status.holders[0], WRITES)
     first.release()
     second.release()
@@ -195,7 +163,7 @@ def test_tasks_read_and_write(addresses: str, name: str) -> None:
 
             async with rw.write() as hold:
                 readers = [asyncio.create_task(read()) for _ in range(2)]
-                while seen(await rw.status())[1] != [1, 1]:
+                while amounts(await rw.status())[1] != [1, 1]:
                     pass
             assert min(await asyncio.gather(*readers)) > hold.fence
             async with rw.read():
@@ -209,7 +177,7 @@ def test_an_ask_reads_and_writes(bakery_nodes: list[Node], name: str) -> None:
     node, lock = bakery_nodes[0], object_name(RWLOCK, name)
     one, two = (ask(node, AcquireReadWrite(rwlock=name, hold_ms=60_000)) for _ in range(2))
     assert (one.lock, one.count, one.hold_ms) == (lock, 1, 60_000)
-    assert seen(ask(node, Inspect(lock=lock))) == ([1, 1], [])
+    assert amounts(ask(node, Inspect(lock=lock))) == ([1, 1], [])
     for fence in (one.fence, two.fence):
         assert ask(node, Release(lock=lock, fence=fence)).count == 0
     written = ask(node, AcquireReadWrite(rwlock=name, write=True))

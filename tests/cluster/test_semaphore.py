@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from support.real_nodes import ask, running_nodes
+from support.shared_holds import amounts, until_queued
 
 import fencelock
 import fencelock.aio
-from fencelock.actors.api.message import Cancel, Granted, Inspect, LockStatus, Release, Released
+from fencelock.actors.api.message import Cancel, Granted, Inspect, Release, Released
 from fencelock.actors.api.name import object_name
 from fencelock.actors.api.semaphore import SEMAPHORE, AcquirePermits, ReleasePermits
 from fencelock.actors.error import (
@@ -28,13 +28,6 @@ from fencelock.cluster.node import Node
 PATIENCE_S = 60
 CLUSTER = "faces"
 
-_names = itertools.count(1)
-
-
-@pytest.fixture
-def name() -> str:
-    return f"printers-{next(_names)}"
-
 
 def addresses_of(nodes: list[Node]) -> str:
     return ",".join(node.address for node in nodes)
@@ -43,16 +36,6 @@ def addresses_of(nodes: list[Node]) -> str:
 @pytest.fixture
 def client(connect: Callable[[], fencelock.Client]) -> fencelock.Client:
     return connect()
-
-
-def amounts(status: LockStatus) -> tuple[list[int], list[int]]:
-    """The permits of each holder and of each waiter, in order."""
-    return [one.times for one in status.holders], [one.times for one in status.waiters]
-
-
-def until_queued(semaphore: fencelock.Semaphore, *queue: int) -> None:
-    while amounts(semaphore.status())[1] != list(queue):
-        pass
 
 
 def test_clients_hold_as_many_permits_as_there_are(

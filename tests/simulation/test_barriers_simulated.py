@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from support.planted_objects import repetitions_count
-from support.workloads import demand_caught, demand_clean
+from support.planted_bugs import repetitions_count
+from support.workloads import UNHELD, demand_caught, demand_clean
 
 from fencelock.actors.table import barrier, operation
 from fencelock.actors.table.barrier import Barrier
@@ -17,11 +17,7 @@ MET = (
     "contender.passes_as_0",
     "contender.passes_as_3",
     "contender.refused_broken",
-    "contender.refused_timed_out",
-    "contender.refused_session_expired",
-    "contender.refused_unavailable",
-    "client.session_lost",
-    "client.request_moved",
+    *UNHELD,
 )
 
 
@@ -55,7 +51,7 @@ PASSED = barrier._passed  # pyright: ignore[reportPrivateUsage]
     [
         ({(Barrier, "be_broken"): a_party_leaves_without_the_others}, "broken"),
         ({(Barrier, "waiting"): property(one_more_has_arrived)}, "together"),
-        ({(barrier, "begin_update"): repetitions_count(operation.begin_update)}, "once"),
+        ({(operation, "begin_update"): repetitions_count(operation.begin_update)}, "once"),
         ({(barrier, "_passed"): all_have_the_same_index}, "index"),
         ({(barrier, "_passed"): generations_are_counted_down}, "generations"),
     ],

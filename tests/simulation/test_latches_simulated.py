@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from support.planted_objects import repetitions_count
-from support.workloads import demand_caught, demand_clean
+from support.planted_bugs import repetitions_count
+from support.workloads import UNHELD, demand_caught, demand_clean
 
 from fencelock.actors.api.latch import CountDown, LatchPassed
 from fencelock.actors.table import latch, operation
@@ -19,11 +19,7 @@ from fencelock.cluster.simulation.latches import LATCHES
 MET = (
     "contender.counts_down",
     "contender.passes",
-    "contender.refused_timed_out",
-    "contender.refused_session_expired",
-    "contender.refused_unavailable",
-    "client.session_lost",
-    "client.request_moved",
+    *UNHELD,
 )
 
 
@@ -68,7 +64,7 @@ LATCH_OF = latch._latch_of  # pyright: ignore[reportPrivateUsage]
 @pytest.mark.parametrize(
     ("plants", "judge"),
     [
-        ({(latch, "begin_update"): repetitions_count(operation.begin_update)}, "once"),
+        ({(operation, "begin_update"): repetitions_count(operation.begin_update)}, "once"),
         ({(TableState, "answer_wait"): only_a_lone_waiter_passes}, "release"),
         ({(latch, "has_room"): a_latch_passes_at_1}, "early"),
         ({(latch, "_latch_of"): a_latch_is_gone_too_early}, "count"),

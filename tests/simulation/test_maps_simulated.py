@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from support.planted_bugs import repetitions_count
 from support.workloads import LOSSES, SEEDS, demand_caught, demand_clean
 
 from fencelock.actors.api.map import EntryList, GetEntry, ListEntries, PutEntry
@@ -49,24 +50,16 @@ def test_no_seed_breaks_a_promise_and_every_fault_occurred(
     assert seen["ended"] >= 5
 
 
-BEGIN_CHANGE = map_operation._begin_change  # pyright: ignore[reportPrivateUsage]
-BEGIN_UPDATE, TAKE = operation.begin_update, Queries.take
+CONDITIONS = map_operation._meets_conditions  # pyright: ignore[reportPrivateUsage]
+TAKE = Queries.take
 
 
-def no_guard(table: Any, command: Any, out: Any) -> Any:
-    return BEGIN_CHANGE(table, replace(command, guard="", fence=0), out)
+def no_guard(table: Any, owner_state: Any, command: Any, out: Any) -> Any:
+    return CONDITIONS(table, owner_state, replace(command, guard="", fence=0), out)
 
 
-def any_version(table: Any, command: Any, out: Any) -> Any:
-    return BEGIN_CHANGE(table, replace(command, version=None), out)
-
-
-def again_if_repeated(table: Any, command: Any, out: Any) -> Any:
-    session = table.sessions.by_id.get(command.session)
-    known = session and session.owner_states.get((command.owner, command.lock))
-    if known is not None and known.request == command.request:
-        known.request -= 1
-    return BEGIN_UPDATE(table, command, out)
+def any_version(table: Any, owner_state: Any, command: Any, out: Any) -> Any:
+    return CONDITIONS(table, owner_state, replace(command, version=None), out)
 
 
 def stays(entry: Entry, table: Any, out: Any) -> None:
@@ -82,9 +75,9 @@ def any_age(queries: Queries, sender: Any, request: Any, now: Any) -> Any:
 @pytest.mark.parametrize(
     ("plants", "judge"),
     [
-        ({(map_operation, "_begin_change"): no_guard}, "guard"),
-        ({(map_operation, "_begin_change"): any_version}, "versions"),
-        ({(map_operation, "begin_update"): again_if_repeated}, "once"),
+        ({(map_operation, "_meets_conditions"): no_guard}, "guard"),
+        ({(map_operation, "_meets_conditions"): any_version}, "versions"),
+        ({(operation, "begin_update"): repetitions_count(operation.begin_update)}, "once"),
         ({(Entry, "end_with_session"): stays}, "reads"),
         ({(Queries, "take"): any_age}, "was known"),
     ],

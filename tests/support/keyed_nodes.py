@@ -13,7 +13,7 @@ from fencelock.cluster.bench.members import NodeProcesses
 from fencelock.cluster.config import parse, starting_config
 from fencelock.cluster.keys import add_key, make_folder
 from fencelock.cluster.node import Node
-from support.real_nodes import NODES, loopback_addresses
+from support.real_nodes import NODES, loopback_addresses, running
 
 LONG_S = 30.0
 KEYS_LINE = 'keys = "./keys"'
@@ -72,11 +72,8 @@ def keyed_nodes(
     text = starting_config(addresses, protocol=protocol).replace(f"# {KEYS_LINE}", KEYS_LINE)
     config = parse(text, folder)
     assert config.keys is not None
-    nodes = {node: Node.start(config, node) for node in addresses}
-    yield KeyedNodes(nodes, config.keys)
-    for node in nodes.values():
-        assert node.failure is None
-        node.stop()
+    with running(config) as nodes:
+        yield KeyedNodes(nodes, config.keys)
 
 
 class KeyedProcesses(NodeProcesses):

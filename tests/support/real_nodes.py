@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fencelock.cluster.bench.ports import free_ports
-from fencelock.cluster.config import parse, starting_config
+from fencelock.cluster.config import Config, parse, starting_config
 from fencelock.cluster.node import Node
 
 NODES = ("n1", "n2", "n3")
@@ -23,13 +23,20 @@ def loopback_addresses(count: int = 3) -> dict[str, str]:
 
 @contextmanager
 def running_nodes(folder: Path, protocol: str = "paxos") -> Generator[dict[str, Node], None, None]:
-    """Run `NODES`; stop them afterwards and check that none of them failed."""
+    """Run `NODES`, as `running` does."""
     config = parse(starting_config(loopback_addresses(), protocol=protocol), folder)
-    nodes = {node: Node.start(config, node) for node in NODES}
+    with running(config) as nodes:
+        yield nodes
+
+
+@contextmanager
+def running(config: Config) -> Generator[dict[str, Node], None, None]:
+    """Run all nodes of ``config``; stop them afterwards and check that none of them failed."""
+    nodes = {node: Node.start(config, node) for node in config.nodes}
     yield nodes
     for node in nodes.values():
+        assert node.stop(LONG_S)
         assert node.failure is None
-        node.stop()
 
 
 def ask(node: Node, message: Any) -> Any:

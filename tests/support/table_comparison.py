@@ -31,7 +31,7 @@ from fencelock.actors.table.latch import Latch
 from fencelock.actors.table.message import ExtendSessions, LogCommand, Result
 from fencelock.actors.table.table import LockTable
 from support.map_model import entries_in
-from support.table_model import WEEK_MS, Model, Word, word_of
+from support.table_model import WEEK_MS, Model, ModelClaim, Word, word_of
 
 Dice = tuple[int, int, int, int, int, int]
 """The kind of command (below 20), the delay, the owner, the subject, and two more dice."""
@@ -123,6 +123,12 @@ class ObjectComposer(LogComposer):
         raise NotImplementedError
 
 
+def one_hold(claims: Iterable[ModelClaim], dice: int) -> ModelClaim | None:
+    """Return one of the ``claims`` that hold, None if there is none."""
+    holds = [claim for claim in claims if claim.fence]
+    return holds[dice % len(holds)] if holds else None
+
+
 class RWComposer(ObjectComposer):
     """Also writes about read/write locks: few owners, so that they acquire again and upgrade."""
 
@@ -133,8 +139,7 @@ class RWComposer(ObjectComposer):
             return made
         name = "ST"[what // 2 % 2]
         lock = object_name(RWLOCK, name)
-        holds = [c for c in model.claims if c.fence and c.lock == lock]
-        hold = holds[who % len(holds)] if holds else None
+        hold = one_hold((c for c in model.claims if c.lock == lock), who)
         fence = hold.fence if hold and chance % 9 else chance
         session, owner = made.session, "pqrs"[which % 4]
         if hold and chance % 3:
@@ -156,7 +161,6 @@ class RWComposer(ObjectComposer):
                 rwlock=name, fence=fence, session=session, owner=owner, request=made.request
             )
         return replace(made, lock=lock, fence=fence, session=session, owner=owner)
-        return made
 
 
 class SeveralComposer(ObjectComposer):
@@ -165,8 +169,7 @@ class SeveralComposer(ObjectComposer):
     def turned(self, made: Plain, step: Dice, model: Model) -> LogCommand:
         """Return the command in place of ``made``."""
         _, delay, who, which, what, chance = step
-        holds = [c for c in model.claims if c.fence and c.locks]
-        hold = holds[who % len(holds)] if holds else None
+        hold = one_hold((c for c in model.claims if c.locks), who)
         if isinstance(made, Evict) and hold:
             place = which % len(hold.locks)
             return replace(made, lock=hold.locks[place], fence=hold.fence + place)
@@ -200,8 +203,7 @@ class DeadlineComposer(ObjectComposer):
             grace_ms = (100, 0, 200, 100, 99)[which % (5 if what % 8 == 1 else 4)]
             ttl = hold_ms if hold_ms or kind % 8 == 0 else 100
             return replace(made, hold_ms=ttl, grace_ms=grace_ms if ttl else grace_ms * (who % 2))
-        holds = [c for c in model.claims if c.fence and c.hold_ms]
-        hold = holds[who % len(holds)] if holds else model.holder(made.lock)
+        hold = one_hold((c for c in model.claims if c.hold_ms), who) or model.holder(made.lock)
         if isinstance(made, Evict) or which % 3 == 0 or hold is None:
             return made
         early = sorted({hold.first, *hold.renewals})
@@ -225,11 +227,11 @@ class MixedComposer(ObjectComposer):
         if what % 2:
             return made
         name = "ST"[what // 2 % 2]
-        holds = [c for c in model.claims if c.fence and c.lock == object_name(SEMAPHORE, name)]
-        hold = holds[who % len(holds)] if holds else None
+        lock = object_name(SEMAPHORE, name)
+        hold = one_hold((c for c in model.claims if c.lock == lock), who)
         fence = hold.fence if hold and chance % 9 else chance
         if isinstance(made, Evict):
-            return replace(made, lock=object_name(SEMAPHORE, name), fence=fence)
+            return replace(made, lock=lock, fence=fence)
         if isinstance(made, api.Acquire):
             return AcquirePermits(
                 semaphore=name,
@@ -251,11 +253,8 @@ class MixedComposer(ObjectComposer):
             owner=owner,
             request=made.request,
         )
-        full = api.Release(
-            lock=part.lock, fence=fence, session=session, owner=owner, request=made.request
-        )
+        full = replace(made, lock=lock, fence=fence, session=session, owner=owner)
         return part if chance % 3 else full
-        return made
 
 
 class ElectionComposer(ObjectComposer):
@@ -297,8 +296,7 @@ class MapComposer(ObjectComposer):
         name, key = "MN"[what // 4 % 2], "xyz"[who % 3]
         known = [e.version for e in model.entries if (e.map, e.key) == (name, key)]
         version = (None, None, None, 0, *known, *known, chance)[chance % (5 + 2 * len(known))]
-        holds = [c for c in model.claims if c.fence]
-        hold = holds[who % len(holds)] if holds else None
+        hold = one_hold(model.claims, who)
         guard, fence = "", 0
         if kind % 3 == 0:
             guard = hold.names[-1] if hold else "L"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from fencelock.actors.api.message import Granted, Refused, Released
 from fencelock.actors.api.session_message import Evicted, HoldLost, Open
-from fencelock.actors.table.message import LogCommand, Queued, Result
+from fencelock.actors.table.message import LogCommand, Queued, Result, TablePart
 from fencelock.actors.table.table import LockTable
+from fencelock.transport.codec import decode, encode
 
 
 def table_of_three() -> LockTable:
@@ -14,6 +15,15 @@ def table_of_three() -> LockTable:
     for name in "stu":
         table.apply(0, Open(session=name, ttl_ms=10_000))
     return table
+
+
+def restored(table: LockTable) -> LockTable:
+    """Return a table restored from the bytes of a snapshot; it has the same state."""
+    through = [decode(encode(part)) for part in table.snapshot()]
+    copy = LockTable.restore(tuple(part for part in through if isinstance(part, TablePart)))
+    assert (copy.digest(), copy.numbers()) == (table.digest(), table.numbers())
+    assert copy.snapshot() == table.snapshot()
+    return copy
 
 
 def applied(table: LockTable, command: LogCommand) -> list[str]:

@@ -17,6 +17,15 @@ LOSSES = (
 )
 """Events that the seeds of every workload must reach."""
 
+UNHELD = (
+    "contender.refused_timed_out",
+    "contender.refused_session_expired",
+    "contender.refused_unavailable",
+    "client.session_lost",
+    "client.request_moved",
+)
+"""Events that the seeds of a workload without holds must reach."""
+
 SEEDS = 6
 SEEDS_MAX = 40
 SEEDS_FOR_A_MUTANT = 20

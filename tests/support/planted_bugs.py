@@ -1,0 +1,62 @@
+"""Bugs to plant in the table, of which random logs or the simulator must find each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from fencelock.actors.table.table_state import TableState
+from support.table_comparison import LogComposer, compare, steps_of
+
+Plant = Callable[[Any], Any]
+"""From a sound function to a broken one."""
+
+LOGS = 20
+"""Random logs that must find a bug."""
+
+
+def demand_found(
+    monkeypatch: pytest.MonkeyPatch,
+    composer: type[LogComposer],
+    place: Any,
+    name: Any,
+    plant: Plant,
+) -> None:
+    """Plant a bug in an attribute, or a value of a dictionary, and play logs that must find it.
+
+    They find it by a difference, by a judge, or by an assertion or a hole in the table itself.
+    """
+    if isinstance(place, dict):
+        monkeypatch.setitem(place, name, plant(place[name]))  # pyright: ignore[reportUnknownArgumentType]
+    else:
+        monkeypatch.setattr(place, name, plant(getattr(place, name)))
+    with pytest.raises((AssertionError, KeyError, ValueError)):
+        compare((step for seed in range(LOGS) for step in steps_of(seed)), composer)
+
+
+def without(kind: type) -> Plant:
+    """Return a plant by which a snapshot has no records of that kind."""
+
+    def plant(sound: Any) -> Any:
+        def broken(table: TableState) -> Any:
+            return [record for record in sound(table) if not isinstance(record, kind)]
+
+        return broken
+
+    return plant
+
+
+def repetitions_count(sound: Any) -> Any:
+    """Return ``begin_update`` with a bug: a request that was answered and is sent again is new."""
+
+    def broken(table: TableState, command: Any, out: Any) -> Any:
+        session = table.sessions.by_id.get(command.session)
+        states: dict[Any, Any] = {} if session is None else session.owner_states
+        owner_state = states.get((command.owner, command.lock))
+        if owner_state is not None and owner_state.wait is None:
+            owner_state.request -= owner_state.request == command.request
+        return sound(table, command, out)
+
+    return broken
