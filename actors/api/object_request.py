@@ -31,15 +31,20 @@ class ObjectRequest(LockRequest):
     """A request of an owner about an object that is no lock."""
 
     __slots__ = ()
-    KIND: ClassVar[str]
-    """The kind of the object, and the field that has its name."""
+    _prefix: ClassVar[str]
+    """The beginning of the name of the object in the table."""
+
+    def __init_subclass__(cls) -> None:
+        """Note how names of that kind begin."""
+        super().__init_subclass__()
+        cls._prefix = object_name(cls.KIND, "")
 
     if not TYPE_CHECKING:  # To type checkers this is the field that other requests have.
 
         @property
         def lock(self) -> str:
             """The name of the object in the table."""
-            return object_name(self.KIND, getattr(self, self.KIND))
+            return self._prefix + self.name
 
 
 class PermitRequest(ObjectRequest, AcquireRequest):
@@ -60,21 +65,6 @@ class PermitRequest(ObjectRequest, AcquireRequest):
     def excess(self, held: int, fence: int) -> str:
         """Return the text of the refusal if the owner has fewer permits under ``fence``."""
         return f"{self.amount} permits were requested, this owner has {held} under fence {fence}"
-
-    def check(self) -> None:
-        """Refuse fields that exceed their limits."""
-        LockRequest.check(self)
-        if self.label:
-            check_text("label", self.label, LABEL_BYTES_MAX)
-        check_wait(self.wait_ms)
-
-    def check_new(self) -> None:
-        """Refuse what `check` does, names without a visible character, and too high a number."""
-        name = plain_name(self.lock)
-        if name[:1] <= " " or not name.isascii():
-            check_new_lock_name(name)
-        check_request(self.request)
-        self.check()
 
 
 class PartRequest(ObjectRequest, ReleaseRequest):
