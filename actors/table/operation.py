@@ -71,12 +71,15 @@ def acquire_permits(table: TableState, command: PermitRequest, out: list[Result]
         return
     lock, permits = owner_state.lock, command.permits
     pool = table.pools.get(lock)
-    if pool is not None and pool.capacity != permits:
+    if pool is None:
+        if has_room(table, owner_state, out):
+            table.grant_permits(owner_state, command.label, command.amount, out, None, permits)
+    elif pool.capacity == permits:
+        _claim(table, owner_state, command, out, command.amount, permits)
+    else:
         has = f"{titled(lock)} has {pool.capacity} permits"
         text = f"{has}; this client asked for one with {permits}"
         conclude(table, owner_state, owner_state.refused(Reason.INVALID, text), out)
-    else:
-        _claim(table, owner_state, command, out, command.amount, permits)
 
 
 def _claim(
@@ -96,9 +99,7 @@ def _claim(
         deny(table, owner_state, Reason.TIMED_OUT, table.obstacle(owner_state), out)
     elif has_room(table, owner_state, out):
         if free:
-            for name in owner_state.objects:
-                table.pool_of(name, permits)
-            table.grant_permits(owner_state, command.label, amount, out, terms)
+            table.grant_permits(owner_state, command.label, amount, out, terms, permits)
         else:
             begin_wait(table, owner_state, command, out, amount, terms)
 
