@@ -38,7 +38,6 @@ class Lead(PermitRequest):
     KIND = ELECTION
     limit = 1
     permits = 1
-    amount = 1
 
     def check(self) -> None:
         """Refuse fields that exceed their limits."""

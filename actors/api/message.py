@@ -192,6 +192,8 @@ class AcquireRequest(CancellableRequest):
     """
 
     __slots__ = ()
+    amount = 1
+    """The number of permits to acquire. A lock is the case of one permit."""
 
     if TYPE_CHECKING:  # Every subclass declares it as a field.
         limit: int

@@ -56,11 +56,9 @@ class PermitRequest(ObjectRequest, AcquireRequest):
 
     __slots__ = ()
 
-    if TYPE_CHECKING:  # Every subclass has them, as fields or as properties.
+    if TYPE_CHECKING:  # Every subclass has it, as a field or for all objects of the kind.
         permits: int
         """The number of permits of the object."""
-        amount: int
-        """The number of permits to acquire."""
 
     def excess(self, held: int, fence: int) -> str:
         """Return the text of the refusal if the owner has fewer permits under ``fence``."""
