@@ -80,8 +80,8 @@ class BaseLock(Generic[H]):
         self._wait_ms = wait_ms_of(options.timeout)
         self._acquire: AcquireRequest = options.acquire()
         self._listeners = Listeners()
-        self._acquired: list[tuple[object, Ownership, int]] = []
-        """The acquire of this object: the thread or task, the owner and the token."""
+        self._acquired: list[tuple[object, Ownership, int, int]] = []
+        """The acquires of this object: the thread or task, the owner, the token and the amount."""
 
     @property
     def name(self) -> str:
@@ -188,10 +188,10 @@ class BaseLock(Generic[H]):
         there = [one for one in tuple(self._acquired) if one[1].is_unreleased(one[2])]
         if len(there) > 1:
             here = self._here()
-            for runner, own, token in reversed(there):
+            for runner, own, token, _ in reversed(there):
                 if runner == here:
                     return own, token
-        return there[-1 if latest else 0][1:] if there else None
+        return there[-1 if latest else 0][1:3] if there else None
 
     def _known(self) -> Ownership | None:
         """Return the acquire that the named owner made through another object."""
@@ -241,7 +241,7 @@ class BaseLock(Generic[H]):
             channel.submit(acquire, call)
             yield call
         except FencelockError as error:
-            if trying and _is_not_now(error, blocking):
+            if trying and self._is_not_now(error, blocking):
                 return None
             raise
         except pykka.ActorDeadError:
@@ -264,7 +264,7 @@ class BaseLock(Generic[H]):
         if not options.reentrant:
             if self._acquired:
                 self._prune()
-            self._acquired.append((self._here(), own, token))
+            self._acquired.append((self._here(), own, token, acquire.amount))
         return self._hold_type(channel, registry, own, token)
 
     def _held_now(self) -> Operation[H]:
@@ -292,9 +292,7 @@ class BaseLock(Generic[H]):
                 assert call.own is not None
                 return call.own, left_ms
             if options.reentrant and once and own is not None and own.levels:
-                raise LimitReachedError(
-                    f"{titled(options.name)}: {name_of(owner)} holds it already, and its limit is 1"
-                )
+                raise self._held_already(own)
             if left_ms == 0:
                 raise LockTimeoutError(
                     f"{titled(self._options.name)}: held by {name_of(owner)} of this client, "
@@ -322,6 +320,23 @@ class BaseLock(Generic[H]):
         except TimeoutError:
             pass  # The caller looks at the clock.
 
+    def _held_already(self, own: Ownership) -> FencelockError:
+        """Return the error for an owner that may hold the lock once, and holds it."""
+        return LimitReachedError(
+            f"{titled(own.lock)}: {name_of(own.owner)} holds it already, and its limit is 1"
+        )
+
+    @staticmethod
+    def _is_not_now(error: FencelockError, blocking: bool) -> bool:
+        """Return whether an acquire reports ``error`` as a mere "not now".
+
+        A blocking acquire at its owner's limit raises at once: it would wait for itself, and a
+        caller that loops until it holds the lock would never stop.
+        """
+        if isinstance(error, AlreadyHeldError | LimitReachedError):
+            return not blocking
+        return isinstance(error, LockTimeoutError)
+
     def _after_loss(self, own: Ownership) -> None:
         """Let the owner of a lost hold acquire again; the hold's own release reports the loss."""
         self._registry.forget(own)
@@ -330,10 +345,12 @@ class BaseLock(Generic[H]):
         """Release one hold, as a lock's `release` does."""
         acquired = self._acquired
         if len(acquired) == 1:
-            _, own, token = acquired[0]
+            _, own, token, _ = acquired[0]
             if token in own.levels:
                 return releasing(self._channel, self._registry, own, token)
-        self._channel.check()
+        channel = self._channel
+        if channel.closed or channel.forks != ForkCounter.forks:
+            channel.check()
         own, token = self._to_release()
         return releasing(self._channel, self._registry, own, token)
 
@@ -372,7 +389,7 @@ class BaseLock(Generic[H]):
         """Forget the acquire that was released."""
         acquired = self._acquired
         for one in tuple(acquired):
-            _, own, token = one
+            _, own, token, _ = one
             leaving = own.leaving
             released = token not in own.levels and (leaving is None or leaving.token != token)
             if released or len(acquired) >= UNREPORTED_MAX:
@@ -407,8 +424,9 @@ class BaseRLock(BaseLock[H]):
         return self._options.owner or self._runner()
 
     def _current(self) -> Ownership | None:
+        options = self._options
         try:
-            own = self._registry.find(self._options.name, self.owner)
+            own = self._registry.find(options.name, options.owner or self._runner())
         except RuntimeError:  # No task runs here.
             return None
         return None if own is None or own.hold is None else own
@@ -429,14 +447,3 @@ class BaseRLock(BaseLock[H]):
         return NotHeldError(
             f"{titled(self._options.name)}: {who} does not hold it{self._held_by()}"
         )
-
-
-def _is_not_now(error: FencelockError, blocking: bool) -> bool:
-    """Return whether an acquire reports ``error`` as a mere "not now".
-
-    A blocking acquire at its owner's limit raises at once: it would wait for itself, and a caller
-    that loops until it holds the lock would never stop.
-    """
-    if isinstance(error, AlreadyHeldError | LimitReachedError):
-        return not blocking
-    return isinstance(error, LockTimeoutError)

@@ -9,13 +9,13 @@ from typing import Any, Generic, TypeVar
 from fencelock.actors.api.message import Contender, LockStatus
 from fencelock.actors.api.name import object_name, titled
 from fencelock.actors.api.rwlock import RWLOCK, AcquireReadWrite, Downgrade
-from fencelock.actors.error import AlreadyHeldError
+from fencelock.actors.error import AlreadyHeldError, FencelockError, LockTimeoutError
 from fencelock.actors.message import copier
-from fencelock.actors.session.holding import HOLDING
 from fencelock.cluster.base_lock import BaseRLock, H
 from fencelock.cluster.connection import Connection
 from fencelock.cluster.guarantee import Guarantee, demand, promises
 from fencelock.cluster.hold import check_held
+from fencelock.cluster.hold_registry import Ownership
 from fencelock.cluster.lock import Hold, RLock
 from fencelock.cluster.lock_options import LockOptions
 from fencelock.cluster.operation import Operation, drive
@@ -44,22 +44,19 @@ class BaseSide(BaseRLock[H]):
             grace_ms=options.grace_ms,
         )
 
-    def _entering(self, wait_ms: int | None, **how: Any) -> Operation[H | None]:
-        """Acquire; a reader that tries to write gets the refusal, not None for "not now"."""
-        how["blocking"] = True
-        if self._options.limit == 1:
-            self._refuse_again()
-        return super()._entering(wait_ms, **how)
+    def _held_already(self, own: Ownership) -> FencelockError:
+        """Return the error for an owner that holds it, with a protocol that allows that once."""
+        return AlreadyHeldError(
+            f"{titled(own.lock)}: {name_of(own.owner)} holds it already, under fence "
+            f"{self.fence}; with this protocol an owner reads or writes once at a time: "
+            "release it first"
+        )
 
-    def _refuse_again(self) -> None:
-        """Refuse to acquire again what the caller holds, where an owner holds it only once."""
-        own = self._current()
-        if own is not None and self._registry.state_of(own) in HOLDING and own.levels:
-            raise AlreadyHeldError(
-                f"{titled(self._options.name)}: {name_of(own.owner)} holds it already, under fence "
-                f"{self.fence}; with this protocol an owner reads or writes once at a time: "
-                "release it first"
-            )
+    @staticmethod
+    def _is_not_now(error: FencelockError, blocking: bool) -> bool:
+        """Return whether it is held by others; a reader that tries to write gets the refusal."""
+        del blocking
+        return isinstance(error, LockTimeoutError)
 
     def _downgrading(self) -> Operation[None]:
         """Turn the hold of the caller into one of a reader, in one step."""

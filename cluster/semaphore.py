@@ -24,9 +24,6 @@ from fencelock.transport.codec import pack
 
 H = TypeVar("H", bound=BaseHold)
 
-PRUNED_MIN = 16
-"""Acquires that an object may always remember after their release."""
-
 Part = tuple[Ownership, int, int, bool]
 """The owner and the token of a hold, the permits of it to release, and whether that is all."""
 
@@ -53,11 +50,12 @@ class BaseSemaphore(BaseLock[H]):
         )
         options = LockOptions(object_name(SEMAPHORE, name), timeout, label=label)
         super().__init__(connection.line, connection.hold_registry, options)
+        self._acquire = self._template
         self._evicting = connection.evicting
         self._guard = threading.Lock()
-        self._amounts: dict[int, int] = {}
-        """The permits that are left of each acquire, by its token."""
-        self._prune_at = PRUNED_MIN
+        self._given_back: dict[int, int] = {}
+        """The permits of acquires that were given back, perhaps unconfirmed, by their tokens."""
+        self._prune_at = 1
 
     @property
     def permits(self) -> int:
@@ -80,41 +78,34 @@ class BaseSemaphore(BaseLock[H]):
         pack(request)  # It checks the type.
         return request
 
-    def _acquiring_permits(
-        self, amount: int, blocking: bool, timeout: float | None
-    ) -> Operation[H | None]:
-        """Acquire as a semaphore's `acquire` does: end with the hold, or None for "not now"."""
-        hold = yield from self._acquiring((), blocking, timeout, self._asking(amount))
-        return None if hold is None else self._count(hold, amount)
-
-    def _held_now(self) -> Operation[H]:
-        """Acquire one permit as ``with`` does: end with the hold, or raise."""
-        hold = yield from self._entering(self._wait_ms, request=self._asking(1))
-        assert hold is not None
-        return self._count(hold, 1)
-
-    def _count(self, hold: H, amount: int) -> H:
-        with self._guard:
-            self._amounts[hold.token] = amount
-        return hold
-
     def _prune(self) -> None:
-        """Forget released holds, once they may be half of all remembered ones."""
+        """Forget released holds, once they may be more than half of all remembered ones."""
         with self._guard:
             if len(self._acquired) < self._prune_at:
                 return
             for one in tuple(self._acquired):
                 if not one[1].is_unreleased(one[2]):
                     self._acquired.remove(one)
-                    self._amounts.pop(one[2], None)
-            self._prune_at = 2 * len(self._acquired) + PRUNED_MIN
+                    self._given_back.pop(one[2], None)
+            self._prune_at = 2 * len(self._acquired) + 1
 
     def _releasing(self) -> Operation[None]:
         """Release one permit, as the end of ``with`` does."""
         return self._releasing_permits(1)
 
     def _releasing_permits(self, amount: int) -> Operation[None]:
-        """Release permits like a semaphore's `release`: all of them, even if one release fails."""
+        """Release permits like a semaphore's `release`."""
+        known = self._acquired[:]
+        if len(known) == 1:  # Nearly always: `_take` would find the same.
+            _, own, token, held = known[0]
+            with self._guard:
+                if held == amount and token in own.levels and token not in self._given_back:
+                    self._given_back[token] = amount
+                    return releasing(self._channel, self._registry, own, token)
+        return self._releasing_parts(amount)
+
+    def _releasing_parts(self, amount: int) -> Operation[None]:
+        """Release permits of several holds: all of them, even if one release fails."""
         self._channel.check()
         parts = self._take(amount)
         failure: FencelockError | None = None
@@ -142,19 +133,12 @@ class BaseSemaphore(BaseLock[H]):
         """
         if amount < 1:
             raise ValueError(f"{amount} permits were released, and must be at least 1")
-        known = tuple(self._acquired)
-        if len(known) == 1:  # Nearly always: what follows would find the same.
-            _, own, token = known[0]
-            with self._guard:
-                if own.is_unreleased(token) and self._amounts.get(token) == amount:
-                    self._amounts[token] = 0
-                    return [(own, token, amount, True)]
         here, parts, left = self._here(), list[Part](), amount
         with self._guard:
             acquired = [one for one in tuple(self._acquired) if one[1].is_unreleased(one[2])]
             mine = [one for one in reversed(acquired) if one[0] == here]
-            for _, own, token in (*mine, *(one for one in acquired if one[0] != here)):
-                count = self._amounts.get(token, 0)
+            for _, own, token, held in (*mine, *(one for one in acquired if one[0] != here)):
+                count = held - self._given_back.get(token, 0)
                 if count and left:
                     parts.append((own, token, min(count, left), count <= left))
                     left -= min(count, left)
@@ -164,7 +148,7 @@ class BaseSemaphore(BaseLock[H]):
                     f"{amount - left} are held through this object"
                 )
             for _, token, count, _ in parts:
-                self._amounts[token] -= count
+                self._given_back[token] = self._given_back.get(token, 0) + count
         return parts
 
     def _part_of(self, own: Ownership, amount: int) -> ReleasePermits:
@@ -183,8 +167,11 @@ class BaseSemaphore(BaseLock[H]):
 
     def __repr__(self) -> str:
         with self._guard:
-            unreleased = [token for _, own, token in self._acquired if own.is_unreleased(token)]
-            held = sum(self._amounts.get(token, 0) for token in unreleased)
+            held = sum(
+                amount - self._given_back.get(token, 0)
+                for _, own, token, amount in self._acquired
+                if own.is_unreleased(token)
+            )
         return f"<{type(self).__name__} {self.name!r}, {held} of {self.permits} permits held here>"
 
 
@@ -224,7 +211,7 @@ class Semaphore(BaseSemaphore[Hold], Exiting):
             FencelockError: as `fencelock.Lock.acquire`.
 
         """
-        return drive(self._acquiring_permits(n, blocking, timeout))
+        return drive(self._acquiring((), blocking, timeout, self._asking(n)))
 
     def release(self, n: int = 1) -> None:
         """Give back ``n`` permits: those that this thread acquired last, then the oldest.

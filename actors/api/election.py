@@ -8,8 +8,7 @@ the fence ends the term.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from fencelock.actors.api.message import AcquireRequest
 from fencelock.actors.api.name import check_text
 from fencelock.actors.api.object_request import PermitRequest
 from fencelock.actors.message import message
@@ -38,12 +37,9 @@ class Lead(PermitRequest):
 
     KIND = ELECTION
     limit = 1
-
-    if not TYPE_CHECKING:  # To type checkers these are the fields that other requests have.
-        permits = 1
-        amount = 1
+    permits = 1
 
     def check(self) -> None:
         """Refuse fields that exceed their limits."""
-        PermitRequest.check(self)
+        AcquireRequest.check(self)
         check_text("value", self.value, VALUE_BYTES_MAX)

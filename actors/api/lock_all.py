@@ -14,13 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fencelock.actors.api.message import AcquireRequest
-from fencelock.actors.api.name import (
-    check_lock_name,
-    check_new_lock_name,
-    check_request,
-    object_name,
-    utf8_size,
-)
+from fencelock.actors.api.name import check_lock_name, check_new_lock_name, check_request, utf8_size
 from fencelock.actors.api.object_request import ObjectRequest
 from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.message import message
@@ -56,9 +50,9 @@ class AcquireAll(ObjectRequest, AcquireRequest):
     if not TYPE_CHECKING:  # To type checkers this is the field that other requests have.
 
         @property
-        def lock(self) -> str:
-            """The name of the claim: that of its first lock, as another kind of object."""
-            return object_name(SEVERAL, self.locks[0] if self.locks else "")
+        def name(self) -> str:
+            """The name of the claim: that of its first lock."""
+            return self.locks[0] if self.locks else ""
 
     @property
     def reach(self) -> tuple[str, ...]:

@@ -9,7 +9,8 @@ own, and the fence is its proof.
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypedDict
+from types import MemberDescriptorType
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypedDict, cast
 
 from fencelock.actors import error
 from fencelock.actors.api.name import (
@@ -28,7 +29,6 @@ from fencelock.actors.api.name import (
     check_request,
     check_text,
     check_wait,
-    plain_name,
 )
 from fencelock.actors.api.request import Command, Key, Outcome, Query, Reply, Request
 from fencelock.actors.api.self_report import Counted, Elected, NodeAddress
@@ -152,6 +152,19 @@ class LockRequest(OwnerMessage, Request):
     """A request of an owner. A `Release` ends a hold of any object."""
 
     __slots__ = ()
+    KIND: ClassVar[str] = ""
+    """The kind of the object, and the field that has its name; empty for a lock."""
+
+    if TYPE_CHECKING:  # See below.
+        name: str
+        """The name of the lock or of another object, without its kind."""
+
+    def __init_subclass__(cls) -> None:
+        """Make ``name`` an alias of the field that has the name, and as fast as that."""
+        super().__init_subclass__()
+        field = vars(cls).get(cls.KIND or "lock")
+        if isinstance(field, MemberDescriptorType) and "name" not in vars(cls):
+            cls.name = cast("Any", field)
 
     def check(self) -> None:
         """Refuse fields that exceed their limits."""
@@ -181,10 +194,11 @@ class CancellableRequest(LockRequest, Command):
 
     def check_new(self) -> None:
         """Refuse what `check` does, names without a visible character, and too high a number."""
-        name = plain_name(self.lock)
+        name = self.name
         if name[:1] <= " " or not name.isascii():
             check_new_lock_name(name)
-        check_request(self.request)
+        if self.request > REQUEST_MAX:
+            check_request(self.request)
         self.check()
 
 
@@ -195,10 +209,35 @@ class AcquireRequest(CancellableRequest):
     """
 
     __slots__ = ()
+    amount = 1
+    """The number of permits to acquire. A lock is the case of one permit."""
 
     if TYPE_CHECKING:  # Every subclass declares it as a field.
         limit: int
         """The number of times that the owner may hold it at once, or 0 for no limit."""
+
+    def check(self) -> None:
+        """Refuse fields that exceed their limits."""
+        name, wait_ms, limit = self.name, self.wait_ms, self.limit
+        texts = name + self.owner + self.label
+        if not (
+            len(texts) <= PLAIN_BYTES_MAX
+            and texts.isascii()
+            and texts.isprintable()
+            and name
+            and 1 <= self.request <= INT_MAX
+            and 0 <= limit <= INT_MAX
+            and (wait_ms is None or 0 <= wait_ms <= WAIT_MS_MAX)
+        ):
+            self._check_each()
+
+    def _check_each(self) -> None:
+        check_lock_name(self.name)
+        check_owner(self.owner)
+        check_number("request", self.request, 1, INT_MAX)
+        check_text("label", self.label, LABEL_BYTES_MAX)
+        check_wait(self.wait_ms)
+        check_number("limit", self.limit, 0, INT_MAX)
 
 
 class ReleaseRequest(LockRequest, Command):
@@ -239,34 +278,6 @@ class Acquire(AcquireRequest):
     label: str = ""
     hold_ms: int = 0
     grace_ms: int = 0
-
-    def check(self) -> None:
-        """Refuse fields that exceed their limits."""
-        wait_ms, limit = self.wait_ms, self.limit
-        texts = self.lock + self.owner + self.label
-        if not (
-            len(texts) <= PLAIN_BYTES_MAX
-            and texts.isascii()
-            and texts.isprintable()
-            and self.lock
-            and 1 <= self.request <= INT_MAX
-            and 0 <= limit <= INT_MAX
-            and (wait_ms is None or 0 <= wait_ms <= WAIT_MS_MAX)
-        ):
-            self._check_each()
-
-    def check_new(self) -> None:
-        """Refuse what `check` does, names without a visible character, and too high a number."""
-        if self.lock[:1] <= " " or not self.lock.isascii():
-            check_new_lock_name(self.lock)
-        if self.request > REQUEST_MAX:
-            check_request(self.request)
-        self.check()
-
-    def _check_each(self) -> None:
-        check_lock_name(self.lock)
-        AcquireRequest.check(self)
-        check_number("limit", self.limit, 0, INT_MAX)
 
 
 @message(0x11)

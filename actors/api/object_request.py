@@ -23,15 +23,20 @@ class ObjectRequest(LockRequest):
     """A request of an owner about an object that is no lock."""
 
     __slots__ = ()
-    KIND: ClassVar[str]
-    """The kind of the object, and the field that has its name."""
+    _prefix: ClassVar[str]
+    """The beginning of the name of the object in the table."""
+
+    def __init_subclass__(cls) -> None:
+        """Note how names of that kind begin."""
+        super().__init_subclass__()
+        cls._prefix = object_name(cls.KIND, "")
 
     if not TYPE_CHECKING:  # To type checkers this is the field that other requests have.
 
         @property
         def lock(self) -> str:
             """The name of the object in the table."""
-            return object_name(self.KIND, getattr(self, self.KIND))
+            return self._prefix + self.name
 
 
 class PermitRequest(ObjectRequest, AcquireRequest):
@@ -43,11 +48,9 @@ class PermitRequest(ObjectRequest, AcquireRequest):
 
     __slots__ = ()
 
-    if TYPE_CHECKING:  # Every subclass has them, as fields or as properties.
+    if TYPE_CHECKING:  # Every subclass has it, as a field or for all objects of the kind.
         permits: int
         """The number of permits of the object."""
-        amount: int
-        """The number of permits to acquire."""
 
     def excess(self, held: int, fence: int) -> str:
         """Return the text of the refusal if the owner has fewer permits under ``fence``."""

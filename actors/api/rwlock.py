@@ -44,13 +44,9 @@ class AcquireReadWrite(PermitRequest):
 
     KIND = RWLOCK
     limit = 0
+    permits = RWLOCK_PERMITS
 
-    if not TYPE_CHECKING:  # To type checkers these are the fields that other requests have.
-
-        @property
-        def permits(self) -> int:
-            """The number of permits of a read/write lock."""
-            return RWLOCK_PERMITS
+    if not TYPE_CHECKING:  # To type checkers this is a field that other requests have.
 
         @property
         def amount(self) -> int:
@@ -81,13 +77,7 @@ class Downgrade(PartRequest):
     request: int = 0
 
     KIND = RWLOCK
-
-    if not TYPE_CHECKING:  # As above.
-
-        @property
-        def amount(self) -> int:
-            """All permits but the one of a reader."""
-            return RWLOCK_PERMITS - 1
+    amount = RWLOCK_PERMITS - 1  # All but the one of a reader.
 
     def excess(self, held: int, fence: int) -> str:
         """Return the text of the refusal if the hold is one of a reader."""

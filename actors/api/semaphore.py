@@ -10,6 +10,7 @@ and the fence gives back all permits of a hold.
 
 from __future__ import annotations
 
+from fencelock.actors.api.message import AcquireRequest
 from fencelock.actors.api.name import check_number
 from fencelock.actors.api.object_request import PartRequest, PermitRequest
 from fencelock.actors.message import message
@@ -42,9 +43,10 @@ class AcquirePermits(PermitRequest):
 
     def check(self) -> None:
         """Refuse fields that exceed their limits."""
-        PermitRequest.check(self)
-        check_number("permits", self.permits, 1, PERMITS_MAX)
-        check_number("amount", self.amount, 1, self.permits)
+        AcquireRequest.check(self)
+        if not 1 <= self.amount <= self.permits <= PERMITS_MAX:
+            check_number("permits", self.permits, 1, PERMITS_MAX)
+            check_number("amount", self.amount, 1, self.permits)
 
 
 @message(0x1F)

@@ -56,7 +56,7 @@ class Barrier(TableObject):
     def be_broken(self, table: TableState, why: str, out: list[Result]) -> None:
         """Refuse all parties that wait, and forget the generation."""
         text = f"generation {self.generation} of {self.parties} parties is broken: {why}"
-        for wait in [*self.queue.values()]:
+        for wait in [*self.waits]:
             table.answer_wait(wait, wait.owner_state.denied(Reason.BROKEN, text), out)
         table.drop(self)
 
@@ -85,7 +85,7 @@ def await_barrier(
 
 def _pass(table: TableState, barrier: Barrier | None, last: OwnerState, out: list[Result]) -> None:
     """Let all parties pass, in the order of their arrival."""
-    waits = [] if barrier is None else [*barrier.queue.values()]
+    waits = [] if barrier is None else [*barrier.waits]
     generation = table.next_ticket() if barrier is None else barrier.generation
     for index, wait in enumerate(waits):
         table.answer_wait(wait, _passed(wait.owner_state, index, generation), out)

@@ -28,13 +28,48 @@ SLACK = 16
 
 
 @dataclass(slots=True, eq=False)
-class Hold:
+class Awaited:
+    """Something for which owners wait, in one queue.
+
+    The queue is made with the first wait, since most objects never see one. It is an
+    `OrderedDict`, since a dict that keeps losing its first key walks over all the lost ones each
+    time.
+
+    Attributes:
+        queue: waits by ticket, which is the order of the log; see `waits`.
+
+    """
+
+    queue: OrderedDict[int, Wait] | None = field(default=None, kw_only=True)
+
+    def enqueue(self, wait: Wait) -> None:
+        """Append ``wait`` to the queue."""
+        if self.queue is None:
+            self.queue = OrderedDict()
+        self.queue[wait.ticket] = wait
+
+    def withdraw(self, wait: Wait) -> None:
+        """Remove ``wait`` from anywhere in the queue."""
+        assert self.queue is not None
+        del self.queue[wait.ticket]
+
+    @property
+    def waits(self) -> Iterable[Wait]:
+        """The waits, in order."""
+        return self.queue.values() if self.queue else ()
+
+    @property
+    def waiting(self) -> int:
+        """Number of waits."""
+        return len(self.queue) if self.queue else 0
+
+
+@dataclass(slots=True, eq=False)
+class Hold(Awaited):
     """One ownership of a lock, and the queue of those who wait for its end.
 
-    A free lock has none. The queue is made with the first wait, since most locks never see one,
-    and moves from each ownership to the next. It is an `OrderedDict`, since a dict that keeps
-    losing its first key walks over all the lost ones each time. A hold of permits has no queue:
-    its `Pool` has one.
+    A free lock has none. The queue moves from each ownership to the next. A hold of permits has no
+    queue: its `Pool` has one.
 
     Attributes:
         fence: the token of this ownership; it does not change when the owner acquires again.
@@ -43,7 +78,6 @@ class Hold:
         level: the number in the reply to that acquire, so that a repetition gets the same.
         amount: number of permits of its `Pool`; 0 without a pool.
         since_ms: log time of the grant.
-        queue: waits by ticket, which is the order of the log; see `waits`.
 
     """
 
@@ -55,7 +89,6 @@ class Hold:
     count: int = 1
     level: int = 1
     amount: int = 0
-    queue: OrderedDict[int, Wait] | None = None
 
     @property
     def times(self) -> int:
@@ -89,27 +122,6 @@ class Hold:
         writes = ", for writing" if self.amount == RWLOCK_PERMITS else ""
         return f"held by {who} under fence {fence or self.fence}{writes}"
 
-    def enqueue(self, wait: Wait) -> None:
-        """Append ``wait`` to the queue."""
-        if self.queue is None:
-            self.queue = OrderedDict()
-        self.queue[wait.ticket] = wait
-
-    def withdraw(self, wait: Wait) -> None:
-        """Remove ``wait`` from anywhere in the queue."""
-        assert self.queue is not None
-        del self.queue[wait.ticket]
-
-    @property
-    def waits(self) -> Iterable[Wait]:
-        """The waits, in order."""
-        return self.queue.values() if self.queue else ()
-
-    @property
-    def waiting(self) -> int:
-        """Number of waits."""
-        return len(self.queue) if self.queue else 0
-
 
 @dataclass(slots=True, eq=False)
 class Wait:
@@ -140,28 +152,8 @@ class Wait:
         table.end_wait(wait, Reason.TIMED_OUT, out, text)
 
 
-class WaitQueue:
-    """The queue of an object that has one from its beginning."""
-
-    __slots__ = ()
-
-    if TYPE_CHECKING:  # Every subclass declares it as a field.
-        queue: OrderedDict[int, Wait]
-        """The waits by ticket."""
-
-    @property
-    def waits(self) -> Iterable[Wait]:
-        """The waits, in order."""
-        return self.queue.values()
-
-    @property
-    def waiting(self) -> int:
-        """Number of waits."""
-        return len(self.queue)
-
-
 @dataclass(slots=True, eq=False)
-class Pool(WaitQueue):
+class Pool(Awaited):
     """The permits of one object, which several owners may hold at once, and one queue for all.
 
     A lock is the case of one permit: its `Hold` is all that it needs. It has a pool from the time
@@ -178,14 +170,12 @@ class Pool(WaitQueue):
         capacity: number of permits; each claim names it, and all must agree.
         holds: the holds by fence, which is the order of their grants. A hold of several locks has a
             fence in the pool of each.
-        queue: waits by ticket.
 
     """
 
     capacity: int
     free: int
-    holds: dict[int, Hold] = field(default_factory=dict[int, Hold])
-    queue: OrderedDict[int, Wait] = field(default_factory=OrderedDict[int, Wait])
+    holds: dict[int, Hold]
 
     def admits(self, amount: int) -> bool:
         """Return whether a new claim of ``amount`` permits is granted at once."""
@@ -204,7 +194,7 @@ class Pool(WaitQueue):
 
     def next_wait(self) -> Wait | None:
         """Return the head of the queue, if its permits are free (L9)."""
-        head = next(iter(self.queue.values()), None)
+        head = next(iter(self.waits), None)
         return None if head is None or head.amount > self.free else head
 
     def wording(self, kind: str) -> str:
@@ -218,21 +208,19 @@ class Pool(WaitQueue):
             held = f"{len(self.holds)} owners read"
         else:
             held = first.wording(fence)
-        return f"{held}, {len(self.queue)} claims wait" if self.queue else held
+        return f"{held}, {self.waiting} claims wait" if self.queue else held
 
 
 @dataclass(slots=True, eq=False)
-class TableObject(WaitQueue, ABC):
+class TableObject(Awaited, ABC):
     """An object that is no set of permits: its kind brings its state and its rules.
 
     Attributes:
         name: its name in the table.
-        queue: the waits for it, by ticket.
 
     """
 
     name: str
-    queue: OrderedDict[int, Wait] = field(init=False, default_factory=OrderedDict["int", "Wait"])
 
     @abstractmethod
     def mark(self) -> int:

@@ -84,7 +84,7 @@ def count_down(
         table.timeouts.add(latch)
     table.marked += latch.mark()
     conclude(table, owner_state, CountedDown(**command.fields(), left=latch.left), out)
-    for wait in [*latch.queue.values()] if not latch.left else ():
+    for wait in [*latch.waits] if not latch.left else ():
         table.answer_wait(wait, _passed(wait.owner_state), out)
     if not latch.left and not latch.keep_ms:
         table.drop(latch)

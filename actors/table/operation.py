@@ -80,10 +80,13 @@ def acquire_permits(table: TableState, command: PermitRequest, out: list[Result]
         return
     lock, permits = owner_state.lock, command.permits
     pool = table.pools.get(lock)
-    if pool is not None and pool.capacity != permits:
-        deny_size(table, owner_state, f"{pool.capacity} permits", permits, out)
-    else:
+    if pool is None:
+        if has_room(table, owner_state, out):
+            table.grant_permits(owner_state, command.label, command.amount, out, None, permits)
+    elif pool.capacity == permits:
         _claim(table, owner_state, command, out, command.amount, permits)
+    else:
+        deny_size(table, owner_state, f"{pool.capacity} permits", permits, out)
 
 
 def _claim(
@@ -103,9 +106,7 @@ def _claim(
         deny(table, owner_state, Reason.TIMED_OUT, table.obstacle(owner_state), out)
     elif has_room(table, owner_state, out):
         if free:
-            for name in owner_state.objects:
-                table.pool_of(name, permits)
-            table.grant_permits(owner_state, command.label, amount, out, terms)
+            table.grant_permits(owner_state, command.label, amount, out, terms, permits)
         else:
             begin_wait(table, owner_state, command, out, amount, terms)
 

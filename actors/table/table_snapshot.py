@@ -184,7 +184,7 @@ def fill(table: TableState, parts: Sequence[TablePart]) -> None:
         for pool in part.pools:
             if pool.lock in table.pools or pool.capacity < 1:
                 raise ValueError(f"the snapshot has a wrong pool of {titled(pool.lock)}")
-            table.pools[pool.lock] = Pool(pool.capacity, pool.capacity)
+            table.pools[pool.lock] = Pool(pool.capacity, pool.capacity, {})
         _fill_objects(table, part)
     waits: list[Wait] = []
     several = {one[:3]: one.locks for part in parts for one in part.locks}
@@ -426,7 +426,7 @@ def _noted(owner_state: OwnerState) -> Note:
 def _rest(table: TableState) -> list[Record]:
     """Return the records of the table that belong to no session."""
     dues = table.timeouts.items.values()
-    waits = [wait for pool in table.pools.values() for wait in pool.queue.values()]
+    waits = [wait for pool in table.pools.values() for wait in pool.waits]
     amounts = sorted((wait.ticket, wait.amount) for wait in waits if wait.amount != 1)
     holds = [hold for pool in table.pools.values() for hold in pool.holds.values()]
     counts = sorted({(hold.fence, hold.count) for hold in holds if hold.count != 1})

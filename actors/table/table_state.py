@@ -7,12 +7,12 @@ from collections import OrderedDict
 from fencelock.actors.api.message import Reason, Refused
 from fencelock.actors.api.name import kind_of, titled
 from fencelock.actors.api.object_request import UpdateReply
-from fencelock.actors.api.semaphore import SEMAPHORE
+from fencelock.actors.api.rwlock import RWLOCK_PERMITS
 from fencelock.actors.api.session_message import CloseReason, Evicted, HoldLost, ended, why_expired
 from fencelock.actors.message import maker
 from fencelock.actors.table.deadline import Deadlines, LeasedHold, LeasedWait, Terms, begin_leased
 from fencelock.actors.table.history import Histories
-from fencelock.actors.table.holding import Due, Hold, Pool, TableObject, Timeouts, Wait
+from fencelock.actors.table.holding import Awaited, Due, Hold, Pool, TableObject, Timeouts, Wait
 from fencelock.actors.table.map import Maps
 from fencelock.actors.table.message import Result
 from fencelock.actors.table.session import OwnerState, Session, Sessions
@@ -22,6 +22,7 @@ FENCE_MAX = (1 << 63) - 1
 
 
 _hold = maker(Hold)
+_pool = maker(Pool)
 
 
 class TableState:
@@ -89,17 +90,26 @@ class TableState:
         amount: int,
         out: list[Result],
         terms: Terms | None = None,
+        permits: int = 1,
     ) -> None:
-        """Grant ``amount`` permits of each object of the claim, as `grant` does for a lock."""
+        """Grant ``amount`` of the ``permits`` of each object of the claim; see `grant`."""
         hold = self._begin_hold(owner_state, label, terms)
         hold.amount = amount
-        if kind_of(owner_state.lock) == SEMAPHORE:
-            hold.level = amount  # Its replies count permits.
-        elif owner_state.locks:
-            hold.level = len(owner_state.locks)  # They count locks, which have a fence each.
+        locks, fence = owner_state.locks, hold.fence
+        if locks:
+            hold.level = len(locks)  # Its replies count locks, which have a fence each.
             self.fence += hold.level - 1
-        for fence, name in enumerate(owner_state.objects, hold.fence):
-            self.pools[name].add(hold, fence)
+        elif permits != RWLOCK_PERMITS:
+            hold.level = amount  # They count permits.
+        for name in locks or (owner_state.lock,):
+            pool = self.pools.get(name)
+            if pool is None:
+                self.pools[name] = _pool(
+                    capacity=permits, free=permits - amount, holds={fence: hold}
+                )
+            else:
+                pool.add(hold, fence)
+            fence += 1
         if owner_state.value is not None:
             self._note_leader(hold, owner_state.value.encode())
         out.append(hold.answer())
@@ -160,17 +170,17 @@ class TableState:
         pool = self.pools.get(name)
         return name not in self.locks if pool is None else pool.admits(amount)
 
-    def pool_of(self, lock: str, permits: int = 1) -> Pool:
+    def pool_of(self, lock: str) -> Pool:
         """Return the pool of an object; what the table has of a lock without one moves into it."""
         pool = self.pools.get(lock)
         if pool is not None:
             return pool
-        pool = self.pools[lock] = Pool(permits, permits)
+        pool = self.pools[lock] = Pool(1, 1, {})
         hold = self.locks.pop(lock, None)
         if hold is not None:
             hold.amount = 1
             pool.add(hold, hold.fence)
-            pool.queue, hold.queue = hold.queue or pool.queue, None
+            pool.queue, hold.queue = hold.queue, None
         return pool
 
     def enqueue(self, wait: Wait) -> None:
@@ -179,17 +189,16 @@ class TableState:
         hold = self.locks.get(owner_state.lock)
         if hold is None:
             for name in owner_state.objects:
-                self._queue_of(name)[wait.ticket] = wait
+                self._awaited(name).enqueue(wait)
         else:
             hold.enqueue(wait)
         owner_state.wait = wait
         self.queued += (owner_state.mark or owner_state.marked()) * wait.ticket
         self.timeouts.add(wait)
 
-    def _queue_of(self, name: str) -> OrderedDict[int, Wait]:
-        """Return the queue of an object that is no lock without a pool."""
-        one = self.objects.get(name)
-        return self.pool_of(name).queue if one is None else one.queue
+    def _awaited(self, name: str) -> Awaited:
+        """Return an object that is no lock without a pool."""
+        return self.objects.get(name) or self.pool_of(name)
 
     def next_ticket(self) -> int:
         """Return a number above all tickets so far."""
@@ -313,7 +322,7 @@ class TableState:
         A lock without a pool needs none of this: its waits end only with its hold.
         """
         blocked: Wait | None = None  # Grants only take permits: it stays so in this step.
-        for name in owner_state.objects:
+        for name in owner_state.locks or (owner_state.lock,):
             pool = self.pools.get(name)
             while pool is not None and pool.queue and (wait := pool.next_wait()) is not None:
                 if wait is blocked:
@@ -323,25 +332,28 @@ class TableState:
                     blocked = wait  # It is not at the head of all its queues, or not all are free.
                     break  # (L10)
                 for one in pools:
-                    del one.queue[wait.ticket]
+                    one.withdraw(wait)
+                granted, permits = self._leave_queue(wait), pool.capacity
                 terms = wait.terms if isinstance(wait, LeasedWait) else None
-                self.grant_permits(self._leave_queue(wait), wait.label, wait.amount, out, terms)
+                self.grant_permits(granted, wait.label, wait.amount, out, terms, permits)
             if pool is not None and not pool.holds and not pool.queue:
                 del self.pools[name]
 
     def _pass_on(self, hold: Hold, out: list[Result]) -> None:
         """Grant the lock of an ended hold to the head of its queue (L3), or drop it (L7)."""
-        name, queue = hold.owner_state.lock, hold.queue
-        self.held -= hold.owner_state.mark * hold.fence
+        owner_state, fence, queue = hold.owner_state, hold.fence, hold.queue
+        name = owner_state.lock
+        self.held -= owner_state.mark * fence
         if isinstance(hold, LeasedHold):
             hold.end(self)
         if name not in self.locks:
-            for fence, one in enumerate(hold.owner_state.objects, hold.fence):
+            for one in owner_state.locks or (name,):
                 self.pools[one].remove(hold, fence)
-            if hold.owner_state.value is not None:
+                fence += 1
+            if owner_state.value is not None:
                 self._note_leader(hold, None)
-                hold.owner_state.value = None
-            self.serve(hold.owner_state, out)
+                owner_state.value = None
+            self.serve(owner_state, out)
             return
         assert self.locks[name] is hold  # L1
         if not queue:
@@ -364,7 +376,7 @@ class TableState:
         hold = self.locks.get(wait.owner_state.lock)
         if hold is None:
             for name in wait.owner_state.objects:
-                del self._queue_of(name)[wait.ticket]
+                self._awaited(name).withdraw(wait)
         else:
             hold.withdraw(wait)
         wait.owner_state.wait = None

@@ -23,7 +23,7 @@ class Semaphore(BaseSemaphore[Hold], Exiting):
         self, n: int = 1, *, blocking: bool = True, timeout: float | None = None
     ) -> Hold | None:
         """Wait until ``n`` permits are free, then take all of them together."""
-        return await drive(self._acquiring_permits(n, blocking, timeout))
+        return await drive(self._acquiring((), blocking, timeout, self._asking(n)))
 
     async def release(self, n: int = 1) -> None:
         """Give back ``n`` permits: those that this task acquired last, then the oldest."""

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import pytest
 
 from fencelock.actors.api import message
+from fencelock.actors.api.election import Lead
+from fencelock.actors.api.lock_all import AcquireAll
 from fencelock.actors.api.message import Acquire, Cancel, Reason, Refused, Release
 from fencelock.actors.api.name import (
     INT_MAX,
@@ -16,13 +19,25 @@ from fencelock.actors.api.name import (
     OWNER_BYTES_MAX,
     WAIT_MS_MAX,
 )
+from fencelock.actors.api.rwlock import AcquireReadWrite
+from fencelock.actors.api.semaphore import PERMITS_MAX, AcquirePermits
 from fencelock.actors.api.session_message import Open
 from fencelock.actors.error import InvalidRequestError
 from fencelock.actors.message import copier
 from fencelock.actors.table.message import LogCommand
 from fencelock.actors.table.table import LockTable
 
-LOCKS = ("", "a", "line\nbreak", "größe", "é" * 128, "é" * 129, "a" * LOCK_NAME_BYTES_MAX)
+LOCKS = (
+    "",
+    "a",
+    "b\x1f",
+    "semaphore\x1fc",
+    "line\nbreak",
+    "größe",
+    "é" * 128,
+    "é" * 129,
+    "a" * LOCK_NAME_BYTES_MAX,
+)
 OWNERS = ("", "me", "tab\t", "o" * OWNER_BYTES_MAX, "o" * (OWNER_BYTES_MAX + 1))
 LABELS = ("", "host:1", "\x7f", "l" * LABEL_BYTES_MAX, "l" * (LABEL_BYTES_MAX + 1))
 NUMBERS = (-1, 0, 1, INT_MAX, INT_MAX + 1)
@@ -42,6 +57,24 @@ def others() -> list[LogCommand]:
     for lock, owner, request in product(LOCKS, OWNERS, NUMBERS):
         made.append(Cancel(session="s.1", lock=lock, owner=owner, request=request))
         made.append(Release(session="s.1", lock=lock, owner=owner, request=request, fence=1))
+    return made
+
+
+def permits() -> list[LogCommand]:
+    """Return acquires of objects that are no locks: one of each kind for each of `acquires`."""
+    made: list[LogCommand] = []
+    for one in acquires():
+        assert isinstance(one, Acquire)
+        of: dict[str, Any] = {"session": "s.1", "owner": one.owner, "request": one.request}
+        of |= {"wait_ms": one.wait_ms, "label": one.label}
+        made.append(AcquireReadWrite(rwlock=one.lock, **of))
+        made.append(Lead(election=one.lock, value=one.label, **of))
+        made.append(AcquireAll(locks=(one.lock, "other"), **of))
+        made.append(AcquirePermits(semaphore=one.lock, permits=3, amount=3, **of))
+    for number, amount in product((*NUMBERS, PERMITS_MAX, PERMITS_MAX + 1), repeat=2):
+        made.append(
+            AcquirePermits(semaphore="a", permits=number, amount=amount, session="s.1", request=1)
+        )
     return made
 
 
@@ -76,7 +109,7 @@ def test_the_table_judges_whom_it_knows_as_whom_it_does_not(known: bool) -> None
 
 
 def test_the_quick_judgement_never_differs(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = [*acquires(), *others()]
+    made = [*acquires(), *permits(), *others()]
     quick = [refusal_of(command) for command in made]
     monkeypatch.setattr(message, "PLAIN_BYTES_MAX", -1)  # No texts are plain.
 

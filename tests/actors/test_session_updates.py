@@ -199,7 +199,7 @@ def test_a_wait_that_times_out_and_one_that_is_cancelled_leave_nothing_in_the_qu
     callers = LocalCallers()
     callers.do(ONE, AwaitLatch(latch="L", count=2, wait_ms=1_000))
     callers.do(TWO, W)
-    assert len(callers.table.objects[LOCK].queue) == 2
+    assert callers.table.objects[LOCK].waiting == 2
     callers.do(TWO, Abandon())
     callers.pass_time(2_000)
     assert callers.reason(ONE) is Reason.TIMED_OUT

@@ -364,9 +364,9 @@ def waits_in_one_queue(sound: Any) -> Any:
 
 
 def waiters_of_a_lock_are_lost(sound: Any) -> Any:
-    def broken(table: TableState, lock: str, permits: int = 1) -> Pool:
-        pool: Pool = sound(table, lock, permits)
-        if permits == 1 and len(pool.queue) > 1:
+    def broken(table: TableState, lock: str) -> Pool:
+        pool: Pool = sound(table, lock)
+        if pool.capacity == 1 and pool.queue and pool.waiting > 1:
             pool.queue.popitem()
         return pool
 

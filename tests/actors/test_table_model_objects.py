@@ -31,7 +31,7 @@ def nothing(*_: Any) -> None:
 
 def only_a_lone_waiter_passes(sound: Any) -> Any:
     def broken(table: TableState, wait: Wait, answer: Any, out: list[Result]) -> None:
-        if not isinstance(answer, LatchPassed) or len(table.objects[answer.lock].queue) == 1:
+        if not isinstance(answer, LatchPassed) or table.objects[answer.lock].waiting == 1:
             sound(table, wait, answer, out)
 
     return broken

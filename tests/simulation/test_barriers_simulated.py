@@ -31,7 +31,7 @@ def a_party_leaves_without_the_others(one: Barrier, table: Any, why: str, out: A
 
 
 def one_more_has_arrived(one: Barrier) -> int:
-    return len(one.queue) + 1
+    return len(one.queue or ()) + 1
 
 
 def all_have_the_same_index(owner_state: Any, index: int, generation: int) -> Any:

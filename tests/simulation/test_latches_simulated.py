@@ -28,7 +28,7 @@ def test_no_seed_breaks_a_promise_and_every_fault_occurred() -> None:
 
 
 def only_a_lone_waiter_passes(table: TableState, wait: Wait, answer: Any, out: Any) -> None:
-    if not isinstance(answer, LatchPassed) or len(table.objects[answer.lock].queue) == 1:
+    if not isinstance(answer, LatchPassed) or table.objects[answer.lock].waiting == 1:
         ANSWER(table, wait, answer, out)
 
 

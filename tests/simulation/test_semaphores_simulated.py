@@ -29,7 +29,7 @@ def test_no_seed_breaks_a_promise_and_every_fault_occurred(
 
 def overtaking(pool: Pool) -> Wait | None:
     """A smaller claim is granted while a larger one waits at the head of the queue."""
-    fitting = [wait for wait in pool.queue.values() if wait.amount <= pool.free]
+    fitting = [wait for wait in pool.waits if wait.amount <= pool.free]
     return fitting[0] if fitting else None
 
 

@@ -36,7 +36,7 @@ def granted_at_the_first_head(table: TableState, owner_state: OwnerState, out: A
         pool = table.pools.get(name)
         while pool is not None and (wait := pool.next_wait()) is not None:
             for one in wait.owner_state.objects:
-                del table.pools[one].queue[wait.ticket]
+                table.pools[one].withdraw(wait)
             next_owner = table._leave_queue(wait)  # pyright: ignore[reportPrivateUsage]
             table.grant_permits(next_owner, wait.label, wait.amount, out)
         if pool is not None and not pool.holds and not pool.queue:
