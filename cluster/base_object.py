@@ -1,4 +1,4 @@
-"""The common base of objects that callers change or await, and that nobody holds."""
+"""The common base class of objects that callers change or wait for, and that nobody holds."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from fencelock.cluster.settings import Read
 from fencelock.transport.codec import pack
 
 _numbers = count(1)
-"""Numbers of owners, which are different in one process."""
+"""Numbers of owners, unique in this process."""
 
 
 class BaseObject:
-    """One object of the cluster. Nothing in it waits.
+    """One object of the cluster. Its methods do not wait: they return operations.
 
     Args:
         connection: the connection of the client.
         name: the name of the object.
         guarantee: the guarantee that the protocol must give.
-        request: a request about the object; its number does not matter.
+        request: any valid request about the object, which serves to check the arguments.
 
     """
 
@@ -36,23 +36,23 @@ class BaseObject:
         self, connection: Connection, name: str, guarantee: Guarantee, request: UpdateRequest
     ) -> None:
         connection.line.check()
-        check_name_type(name)
-        check_new_lock_name(name)
+        check_name_type(name, request.KIND)
+        check_new_lock_name(name, request.KIND)
         demand(connection.protocol, guarantee)
-        pack(request)  # It checks the types.
+        pack(request)  # This checks the types.
         request.check()
         self.name = name
-        """The name under which all clients know it."""
+        """The name under which all clients know the object."""
         self._connection = connection
         self._full_name = request.lock
         self._owners: list[str] = []
-        """Owners of requests that have the outcome of their last one."""
+        """Owners without a request in flight."""
 
     def _updating(self, request: UpdateRequest) -> Operation[Any]:
         """Send a request, and end with its reply.
 
-        The table keeps the last outcome of each owner. So owners are used again, but an owner only
-        makes a request once it has the outcome of the last.
+        The table keeps the outcome of each owner's last request. To keep few of them, owners are
+        used again, each only after the reply to its last request.
         """
         try:
             owner = self._owners.pop()

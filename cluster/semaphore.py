@@ -44,8 +44,8 @@ class BaseSemaphore(BaseLock[H]):
         self, connection: Connection, name: str, permits: int, timeout: float | None, label: str
     ) -> None:
         connection.line.check()
-        check_name_type(name)
-        check_new_lock_name(name)
+        check_name_type(name, SEMAPHORE)
+        check_new_lock_name(name, SEMAPHORE)
         wait_ms_of(timeout)
         demand(connection.protocol, Guarantee.SEMAPHORES)
         self._template = AcquirePermits(semaphore=name, permits=permits, request=1, label=label)
@@ -143,7 +143,7 @@ class BaseSemaphore(BaseLock[H]):
         if amount < 1:
             raise ValueError(f"{amount} permits were released, and must be at least 1")
         known = tuple(self._acquired)
-        if len(known) == 1:  # Nearly always: what follows would find the same.
+        if len(known) == 1:  # This is the usual case. The code below would find the same hold.
             _, own, token = known[0]
             with self._guard:
                 if own.is_unreleased(token) and self._amounts.get(token) == amount:
